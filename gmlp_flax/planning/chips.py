@@ -2,9 +2,8 @@
 are sold.
 
 Figures are for a whole chip, as printed; programs reach less. "recalled" marks figures whose source
-was not read
-again. TPU: docs.cloud.google.com/tpu/docs/v5e and the like. GPU: NVIDIA's data sheets, SXM, dense
-products.
+was not read again. TPU: docs.cloud.google.com/tpu/docs/v5e and the like. GPU: NVIDIA's data sheets,
+SXM, dense products.
 """
 
 import difflib
@@ -22,8 +21,8 @@ SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 class Processors(NamedTuple):
-    """The description of a GPU that XLA compiles for when the machine has none, with the names of its
-    GpuTargetConfigProto."""
+    """The description of a GPU that XLA compiles for when the machine has none, with the names of
+    its GpuTargetConfigProto."""
 
     capability: str  # NVIDIA's compute capability
     core_count: int  # streaming multiprocessors
@@ -48,7 +47,7 @@ class Chip(NamedTuple):
         node: the number of GPUs that these links connect; 0 for TPUs.
         network: bytes per second that a GPU receives from another node.
         processors: of a GPU.
-        device: how JAX names such a device (`device_kind`): the beginning.
+        device: the beginning of JAX's name for such a device (`device_kind`).
     """
 
     hbm_bytes: float
@@ -62,15 +61,20 @@ class Chip(NamedTuple):
     device: str = ""
 
     def usable_bytes(self) -> float:
-        """The memory that JAX gives to programs: three quarters of a GPU's, or the share in the
-        variable SHARE."""
-        return self.hbm_bytes * (float(os.environ.get(SHARE, "0.75")) if self.node else 1.0)
+        """The memory that JAX gives to programs: all of a TPU's, and three quarters of a GPU's, or
+        the share in the variable SHARE."""
+        if not self.node:
+            return float(self.hbm_bytes)
+        share = os.environ.get(SHARE, "0.75")
+        return self.hbm_bytes * float(share)
 
     def link_seconds(self, size: float, chips: int) -> float:
         """Seconds in which each of some chips receives `size` bytes. The GPUs of a node first add
-        up among themselves; then each sends its part of the node's bytes to other nodes."""
-        beyond = size / self.node / self.network if self.node and chips > self.node else 0.0
-        return size / self.link + beyond
+        up among themselves. Then each sends its part of the node's bytes to other nodes."""
+        seconds = size / self.link
+        if self.node and chips > self.node:
+            seconds += size / self.node / self.network
+        return seconds
 
 
 _2D = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
@@ -209,9 +213,11 @@ class Topology(NamedTuple):
 
     def larger(self) -> list[str]:
         """The two next larger topologies of this kind, as text."""
-        if self.chip.node:
-            return [f"{self.kind}x{2 * self.count}", f"{self.kind}x{4 * self.count}"]
         larger = []
+        if self.chip.node:
+            for count in (2 * self.count, 4 * self.count):
+                larger.append(f"{self.kind}x{count}")
+            return larger
         for shape in self.chip.slices:
             if _product(shape) > self.count:
                 larger.append(f"{self.kind}:{shape}")
@@ -219,13 +225,22 @@ class Topology(NamedTuple):
 
 
 def of_device(name: str) -> str | None:
-    """The kind of a device that JAX names so; None if it is not among CHIPS."""
-    kinds = [kind for kind, chip in CHIPS.items() if f"{name} ".startswith(f"{chip.device} ")]
-    return max(kinds, key=lambda kind: len(CHIPS[kind].device), default=None)
+    """The kind of a device, by JAX's name for it: the one whose `device` is the longest that the
+    name begins with; None if it is not among CHIPS."""
+    matching = []
+    for kind, chip in CHIPS.items():
+        # in whole words, so a space ends both
+        if f"{name} ".startswith(f"{chip.device} "):
+            matching.append(kind)
+
+    def length(kind: str) -> int:
+        return len(CHIPS[kind].device)
+
+    return max(matching, key=length, default=None)
 
 
 def usual(kind: str, count: int) -> str | None:
-    """The topology of so many chips of a kind, as text; None if no usual slice has as many."""
+    """The topology of `count` chips of a kind, as text; None if no usual slice has as many."""
     if CHIPS[kind].processors:
         return f"{kind}x{count}"
     for shape in CHIPS[kind].slices:
@@ -252,24 +267,27 @@ _ACCELERATOR = re.compile(r"(?:tpu-)?(v\d+[ep]?|v5lite|v5litepod|tpu7x)-(\d{1,6}
 _CORES_PER_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v5p": 2}
 
 
-def _in_our_words(accelerator: str) -> str | None:
-    """The topology that a name of Google Cloud stands for; None if it is none, or no usual
-    slice."""
-    match = _ACCELERATOR.fullmatch(accelerator.lower())
+def _of_accelerator(name: str) -> str | None:
+    """The topology that a name of Google Cloud stands for; None if it is not one, or not of a
+    usual slice."""
+    match = _ACCELERATOR.fullmatch(name.lower())
     if not match:
         return None
-    kind = "v5e" if match[1].startswith("v5lite") else match[1]
+    kind, cores = match.groups()
+    if kind.startswith("v5lite"):
+        kind = "v5e"
     if kind not in CHIPS:
         return None
-    return usual(kind, int(match[2]) // _CORES_PER_CHIP.get(kind, 1))
+    count = int(cores) // _CORES_PER_CHIP.get(kind, 1)
+    return usual(kind, count)
 
 
 def parse(topology: str) -> Topology:
     """Reads a topology, such as "v5e:4x4" or "gpu:h100x8".
 
     Raises:
-        RunError: the kind is unknown or the rest is not a shape. The message names what is meant,
-            or the three nearest topologies.
+        RunError: the kind is unknown or the rest is not a shape. The message has the topology that
+            is probably meant, or the three nearest ones.
     """
     if topology.startswith("gpu:"):
         kind, _, shape = topology.rpartition("x")
@@ -277,29 +295,41 @@ def parse(topology: str) -> Topology:
         kind, _, shape = topology.partition(":")
     if kind not in CHIPS or not _SHAPE.fullmatch(shape):
         raise RunError(f"there is no topology {topology!r}: {advice(topology)}")
+    count = _product(shape)
     slices = CHIPS[kind].slices
-    if slices and shape.count("x") != slices[0].count("x"):
-        raise RunError(
-            f"{topology!r} has {shape.count('x') + 1} sides: slices of {kind} are written as "
-            f"{slices[0]}"
-        )
-    return Topology(kind, shape if slices else "", _product(shape))
+    if not slices:
+        return Topology(kind, "", count)
+    example = slices[0]
+    sides = shape.count("x") + 1
+    if sides != example.count("x") + 1:
+        raise RunError(f"{topology!r} has {sides} sides: slices of {kind} are written as {example}")
+    return Topology(kind, shape, count)
 
 
 def advice(topology: str) -> str:
     """What an unknown topology may have meant."""
-    meant = _in_our_words(topology)
-    if meant:
-        return f"write {meant}"
+    probable = _of_accelerator(topology)
+    if probable:
+        return f"write {probable}"
     kind, _, shape = topology.partition(":")
     if kind in CHIPS and _SHAPE.fullmatch(shape):
-        count = _product(shape)
-        by_size = sorted(CHIPS[kind].slices, key=lambda slice_: abs(_product(slice_) - count))
-        nearest = [f"{kind}:{slice_}" for slice_ in by_size[:3]]
+        nearest = _nearest_slices(kind, _product(shape))
     else:
         nearest = difflib.get_close_matches(topology, known(), n=3, cutoff=0)
     return f"the nearest are {', '.join(nearest)}"
 
 
+def _nearest_slices(kind: str, count: int) -> list[str]:
+    """The three slices of a kind whose numbers of chips are nearest to `count`."""
+
+    def distance(shape: str) -> int:
+        return abs(_product(shape) - count)
+
+    by_distance = sorted(CHIPS[kind].slices, key=distance)
+    return [f"{kind}:{shape}" for shape in by_distance[:3]]
+
+
 def _product(shape: str) -> int:
-    return math.prod(map(int, shape.split("x")))
+    """The number of chips of a shape such as "4x4"."""
+    sides = [int(side) for side in shape.split("x")]
+    return math.prod(sides)

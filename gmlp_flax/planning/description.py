@@ -22,8 +22,10 @@ def describe(plan: Plan, unit: str) -> str:
     for name, words in _rows(plan, unit).items():
         lines.append(f"  {name:<16} {words}")
     if plan.moved:
-        lines += ["", *_table_of_moved(plan.moved)]
-    lines += [f"  note: {note}" for note in plan.notes]
+        lines.append("")
+        lines += _table_of_moved(plan.moved)
+    for note in plan.notes:
+        lines.append(f"  note: {note}")
     if not plan.fits:
         lines.append(f"  {WHAT_ELSE}")
     return "\n".join(lines)
@@ -38,20 +40,26 @@ def _rows(plan: Plan, unit: str) -> dict[str, str]:
     for kind, collective in plan.collectives.items():
         megabytes = collective["bytes"] / 1e6
         rows[kind] = f"{collective['count']} per step, {megabytes:,.1f} MB"
-    rows["step"] = f"{1e3 * plan.step_seconds:.4g} ms at least ({_parts(plan)})"
+    step_ms = 1e3 * plan.step_seconds
+    rows["step"] = f"{step_ms:.4g} ms at least ({_parts(plan)})"
     rows["utilisation"] = (
         f"{plan.utilisation:.0%} of the peak, in products of the model, at most; {_bound(plan)}"
     )
-    rows["run"] = f"{plan.run_days:.3g} days, {plan.chip_hours:,.0f} chip-hours{_cost(plan, unit)}"
+    rows["run"] = f"{plan.run_days:.3g} days, {plan.chip_hours:,.0f} chip-hours"
+    if plan.cost is not None:
+        rows["run"] += f", {plan.cost:,.0f} at the price given, {plan.per_price:,.0f} {unit} for 1"
     return rows
 
 
 def _memory(plan: Plan) -> str:
-    gigabytes = {name: f"{size / 1e9:.2f}" for name, size in plan.per_chip_bytes.items()}
+    peak = plan.per_chip_bytes["peak"] / 1e9
+    available = plan.hbm_bytes / 1e9
     fits = "fits" if plan.fits else "DOES NOT FIT"
+    arguments = plan.per_chip_bytes["arguments"] / 1e9
+    temporaries = plan.per_chip_bytes["temporaries"] / 1e9
     return (
-        f"{gigabytes['peak']} of {plan.hbm_bytes / 1e9:.2f} GB: {fits} "
-        f"({gigabytes['arguments']} arguments, {gigabytes['temporaries']} temporaries)"
+        f"{peak:.2f} of {available:.2f} GB: {fits} "
+        f"({arguments:.2f} arguments, {temporaries:.2f} temporaries)"
     )
 
 
@@ -59,33 +67,29 @@ def _parts(plan: Plan) -> str:
     """The time of a step if only one part took time, in milliseconds."""
     parts = []
     for name, seconds in plan.seconds.items():
-        parts.append(f"{name} unknown" if seconds is None else f"{name} {1e3 * seconds:.3g}")
+        milliseconds = "unknown" if seconds is None else f"{1e3 * seconds:.3g}"
+        parts.append(f"{name} {milliseconds}")
     return ", ".join(parts)
 
 
 def _bound(plan: Plan) -> str:
-    """What takes longest, and at which batch."""
+    """The slowest part of a step, and at which batch."""
     if plan.products_bound:
         return f"products take longest from a batch of {plan.products_bound:,}"
-    words = "memory takes longer than products at any batch"
+    bound = "memory takes longer than products at any batch"
     if not plan.topology.startswith("gpu:"):
-        words += "; microbatches (optimizer.grad_accum_steps) may need less of it"
-    return words
-
-
-def _cost(plan: Plan, unit: str) -> str:
-    if plan.cost is None:
-        return ""
-    return f", {plan.cost:,.0f} at the price given, {plan.per_price:,.0f} {unit} for 1"
+        bound += "; microbatches (optimizer.grad_accum_steps) may need less of it"
+    return bound
 
 
 def _table_of_moved(moved: tuple[Mapping[str, Any], ...]) -> list[str]:
     """The instructions that move most bytes."""
-    head = f"{'MB per step':>11}{'runs':>7}{'MB a run':>10}"
-    lines = [f"{head}  arrays written (*: kept on the chip) <- operation"]
+    header = f"{'MB per step':>11}{'runs':>7}{'MB a run':>10}"
+    lines = [f"{header}  arrays written (*: kept on the chip) <- operation"]
     for instruction in moved:
-        size = instruction["bytes"] / 1e6
+        megabytes = instruction["bytes"] / 1e6
         runs = instruction["runs"]
-        numbers = f"{size:>11.1f}{runs:>7.0f}{size / runs:>10.1f}"
+        per_run = megabytes / runs
+        numbers = f"{megabytes:>11.1f}{runs:>7.0f}{per_run:>10.1f}"
         lines.append(f"{numbers}  {instruction['results']} <- {instruction['source']}")
     return lines

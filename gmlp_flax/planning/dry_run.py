@@ -11,6 +11,7 @@ import os
 from typing import Any, NamedTuple
 
 import jax
+import optax
 from jax.experimental import topologies
 from ml_collections import ConfigDict
 
@@ -37,87 +38,96 @@ LIBTPU = {
 
 def devices(topology: str) -> Devices | None:
     """The devices of a topology that this machine does not have, such as "v5e:4x4"; None for GPUs
-    without JAX's CUDA plugin. GPUs need no driver, and those of this machine are not seen
-    afterwards.
+    without JAX's CUDA plugin. GPUs need no driver. This process does not see the GPUs of this
+    machine afterwards.
 
     Raises:
         RunError: libtpu is not installed or knows no such topology.
     """
     hardware = chips.parse(topology)
-    # what was kept for devices that are not here warns
+    # JAX warns of cached programs for devices that are not here.
     jax.config.update("jax_enable_compilation_cache", False)
     if hardware.chip.node:
-        if gpu_plugin() is None:
-            return None
-        os.environ |= {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1", "CUDA_VISIBLE_DEVICES": "-1"}
-        nodes, within = divmod(hardware.count, hardware.chip.node)
-        shape = (
-            f"1x{nodes}x{hardware.chip.node}" if nodes and not within else f"1x1x{hardware.count}"
-        )
-        target = _described(hardware.chip)
-        return list(
-            topologies.get_topology_desc(
-                platform="cuda", target_config=target, topology=shape
-            ).devices
-        )
+        return _gpus(hardware)
+    return _tpus(topology)
+
+
+def _gpus(hardware: chips.Topology) -> Devices | None:
+    if gpu_plugin() is None:
+        return None
+    os.environ |= {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1", "CUDA_VISIBLE_DEVICES": "-1"}
+    per_node = hardware.chip.node
+    nodes, remainder = divmod(hardware.count, per_node)
+    shape = f"1x1x{hardware.count}"
+    if nodes and remainder == 0:
+        shape = f"1x{nodes}x{per_node}"
+    target = _target_config(hardware.chip)
+    description = topologies.get_topology_desc(
+        platform="cuda", target_config=target, topology=shape
+    )
+    return list(description.devices)
+
+
+def _tpus(topology: str) -> Devices:
     if importlib.util.find_spec("libtpu") is None:
         raise RunError(f"{topology} needs libtpu, which compiles for TPUs: {install('plan')}")
     for name, value in LIBTPU.items():
         os.environ.setdefault(name, value)
+    options = {"topology_name": topology}
     # Without the chip config, v4 is described by its cores, each with half of a chip's memory.
-    names = {"topology_name": topology} | (
-        {"chip_config_name": "megacore"} if topology.startswith("v4:") else {}
-    )
+    if topology.startswith("v4:"):
+        options["chip_config_name"] = "megacore"
     try:
-        return list(topologies.get_topology_desc(platform="tpu", **names).devices)
+        description = topologies.get_topology_desc(platform="tpu", **options)
+        return list(description.devices)
     except Exception as error:
-        line = (str(error).splitlines() or [""])[0]
+        first_line, _, _ = str(error).partition("\n")
         raise RunError(
-            f"there is no TPU topology {topology!r} ({line}): {chips.advice(topology)}"
+            f"there is no TPU topology {topology!r} ({first_line}): {chips.advice(topology)}"
         ) from None
 
 
-def _described(chip: chips.Chip) -> str:
+def _target_config(chip: chips.Chip) -> str:
     """A GPU, as XLA's GpuTargetConfigProto in text."""
-    processors = chip.processors._asdict() if chip.processors else {}
-    major, minor = processors.pop("capability").split(".")
-    limits = {
-        f"block_dim_limit_{axis}": most
-        for axis, most in (("x", 2**31 - 1), ("y", 2**16 - 1), ("z", 2**16 - 1))
-    }
-    device = processors | limits
+    device: dict[str, Any] = chip.processors._asdict() if chip.processors else {}
+    major, minor = device.pop("capability").split(".")
     device |= {
+        "block_dim_limit_x": 2**31 - 1,
+        "block_dim_limit_y": 2**16 - 1,
+        "block_dim_limit_z": 2**16 - 1,
         "threads_per_block_limit": 1024,
         "threads_per_warp": 32,
         "shared_memory_per_block": 48 << 10,
-        "shared_memory_per_block_optin": processors["shared_memory_per_core"] - 1024,
+        "shared_memory_per_block_optin": device["shared_memory_per_core"] - 1024,
         "registers_per_core_limit": 1 << 16,
         "registers_per_block_limit": 1 << 16,
         "memory_bandwidth": round(chip.hbm_bandwidth),
         "device_memory_size": round(chip.hbm_bytes),
     }
     numbers = " ".join(f"{name}: {value}" for name, value in device.items())
+    capability = f"cuda_compute_capability {{ major: {major} minor: {minor} }}"
     return (
-        f"gpu_device_info {{ {numbers} cuda_compute_capability {{ major: {major} minor: {minor} }} }} "
-        'platform_name: "CUDA" dnn_version_info { major: 9 minor: 10 } runtime_version { major: 12 minor: 8 } '
+        f"gpu_device_info {{ {numbers} {capability} }} "
+        'platform_name: "CUDA" dnn_version_info { major: 9 minor: 10 } '
+        "runtime_version { major: 12 minor: 8 } "
         f'device_description_str: "{chip.device}"'
     )
 
 
 def lower(config: ConfigDict, partition: Partition) -> jax.stages.Lowered:
     """The whole training step of a config, lowered for a partition and ready to compile."""
-    training = step.Training(tasks.find(config.task)(config), partition)
-    return training.step.lower(
-        training.template, batch_shapes(training.task, config.batch_size, partition.over_batch)
-    )
+    task = tasks.find(config.task)(config)
+    training = step.Training(task, partition)
+    batch = batch_shapes(task, config.batch_size, partition.over_batch)
+    return training.step.lower(training.template, batch)
 
 
 def batch_shapes(task: Task, size: int, sharding: Any = None) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes, and shardings if they are given, of a training batch of `size` examples."""
-    return {
-        name: jax.ShapeDtypeStruct((size, *shape), dtype, sharding=sharding)
-        for name, (shape, dtype) in task.example_shapes().items()
-    }
+    batch = {}
+    for name, (shape, dtype) in task.example_shapes().items():
+        batch[name] = jax.ShapeDtypeStruct((size, *shape), dtype, sharding=sharding)
+    return batch
 
 
 class Workload(NamedTuple):
@@ -151,20 +161,32 @@ def workload(config: ConfigDict) -> Workload:
     task = tasks.find(config.task)(config)
     params = task.shapes()
     transformation = optimizer.make(config, params, task.param_metadata())
-    state = jax.eval_shape(lambda params: step.init_state(task, transformation, params), params)
-    two, four = _mixed(task, 2), _mixed(task, 4)  # mixup mixes pairs
-    forward = 2 * forward_flops(task)
-    both = matmul_flops(jax.grad(task.loss, has_aux=True), params, two)
+    state = _state_shapes(task, transformation)
+    # Mixup mixes pairs, so a batch has at least two examples.
+    pair = _mixed(task, 2)
+    two_pairs = _mixed(task, 4)
+    forward = forward_flops(task)
+    executed = matmul_flops(jax.grad(task.loss, has_aux=True), params, pair)
     pairs = config.batch_size / 2
+    saved_by_pair = _saved(task, params, two_pairs) - _saved(task, params, pair)
     return Workload(
         params=parameters.count(params),
         param_bytes=_bytes(params),
         state_bytes=_bytes(state),
         batch_bytes=_bytes(batch_shapes(task, 1)),
-        flops=3 * forward * pairs,
-        executed_flops=both * pairs,
-        saved_bytes=(_saved(task, params, four) - _saved(task, params, two)) // 2,
+        flops=3 * forward * config.batch_size,
+        executed_flops=executed * pairs,
+        saved_bytes=saved_by_pair // 2,
     )
+
+
+def _state_shapes(task: Task, transformation: optax.GradientTransformation) -> step.TrainState:
+    """The shapes of the state before the first step."""
+
+    def init(params: Any) -> step.TrainState:
+        return step.init_state(task, transformation, params)
+
+    return jax.eval_shape(init, task.shapes())
 
 
 class Share(NamedTuple):
@@ -183,16 +205,21 @@ def share_of_device(config: ConfigDict, partition: Partition) -> Share:
     metadata = task.param_metadata()
     mesh = partition.for_model(metadata)
     transformation = optimizer.make(config, params, metadata)
-    state = jax.eval_shape(lambda params: step.init_state(task, transformation, params), params)
+    state = _state_shapes(task, transformation)
     trained = optimizer.trained(config, params, metadata)
-    described = mesh.describe_state(state, step.state_paths(state, trained))
-    return Share(_bytes_of_shard(described), _bytes_of_shard(mesh.describe(params)))
+    paths = step.state_paths(state, trained)
+    state_with_shardings = mesh.describe_state(state, paths)
+    params_with_shardings = mesh.describe(params)
+    return Share(
+        state=_bytes_of_shard(state_with_shardings),
+        params=_bytes_of_shard(params_with_shardings),
+    )
 
 
-def _bytes_of_shard(described: Any) -> int:
+def _bytes_of_shard(tree: Any) -> int:
     """The bytes of shapes with shardings on one device."""
     total = 0
-    for leaf in jax.tree.leaves(described):
+    for leaf in jax.tree.leaves(tree):
         shape = leaf.sharding.shard_shape(leaf.shape)
         total += math.prod(shape) * leaf.dtype.itemsize
     return total
@@ -201,7 +228,8 @@ def _bytes_of_shard(described: Any) -> int:
 @sharding.portable()
 def forward_flops(task: Task) -> float:
     """Operations in matrix products of one example's forward pass, with its loss."""
-    return matmul_flops(task.loss, task.shapes(), _mixed(task, 2)) / 2
+    pair = _mixed(task, 2)
+    return matmul_flops(task.loss, task.shapes(), pair) / 2
 
 
 def _mixed(task: Task, size: int) -> Any:
@@ -209,7 +237,8 @@ def _mixed(task: Task, size: int) -> Any:
 
     def mix(batch: Any) -> Any:
         key = jax.random.key(0)
-        return task.mix(batch | {"key": jax.random.split(key, size)}, key)
+        example_keys = jax.random.split(key, size)
+        return task.mix(batch | {"key": example_keys}, key)
 
     return jax.eval_shape(mix, batch_shapes(task, size))
 
@@ -218,10 +247,20 @@ def _saved(task: Task, params: Any, batch: Any) -> int:
     """Bytes that the forward pass saves for the backward pass, parameters included."""
 
     def forward(params: Any, batch: Any) -> Any:
-        return jax.vjp(lambda params: task.loss(params, batch)[0], params)[1]
+        def loss(params: Any) -> jax.Array:
+            total, _ = task.loss(params, batch)
+            return total
 
-    return _bytes(jax.eval_shape(forward, params, batch))
+        _, backward = jax.vjp(loss, params)
+        return backward
+
+    saved = jax.eval_shape(forward, params, batch)
+    return _bytes(saved)
 
 
 def _bytes(tree: Any) -> int:
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+    """The bytes of all arrays in a tree of shapes."""
+    total = 0
+    for leaf in jax.tree.leaves(tree):
+        total += math.prod(leaf.shape) * leaf.dtype.itemsize
+    return total

@@ -1,20 +1,32 @@
 """The collectives and the memory traffic of a compiled program, counted in its optimized HLO text.
 
 XLA's own cost analysis counts the body of a loop once, and leaves out collectives. Here every
-instruction counts as
-often as it runs: in the body of a loop, once per iteration; in a called computation, once per call.
+instruction counts as often as it runs: in the body of a loop, once per iteration; in a called
+computation, once per call.
 """
 
 import collections
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+from gmlp_flax.planning.hlo_text import (
+    Computation,
+    Instruction,
+    array_bytes,
+    arrays,
+    constant,
+    first_group,
+    parameter_of,
+    parse,
+    root_of,
+)
 
 # Kind of collective -> the bytes that one of n devices receives per byte of the result, by the
 # algorithm that moves the least.
-WIRE = {
+WIRE: dict[str, Callable[[int], float]] = {
     "all-reduce": lambda n: 2 * (n - 1) / n,
     "all-gather": lambda n: (n - 1) / n,
     "reduce-scatter": lambda n: n - 1,
@@ -23,18 +35,25 @@ WIRE = {
     "collective-broadcast": lambda n: 1,
 }
 
-_HEADER = re.compile(r"^(ENTRY )?%?([\w.<>-]+) \(.*\) -> .* \{$")
-_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.<>-]+) = (.*?) ([a-z][\w-]*)\((.*)$")
-_ARRAY = re.compile(r"\b(?:pred|[a-z]+(\d+)\w*)\[([\d,]*)\](\{[^{}]*\})?")
-_CALLED = re.compile(
-    r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.<>-]+)"
-)
 # Instructions without traffic of their own: views, and calls, whose computations are counted
 # separately.
-_FREE = frozenset(
-    "parameter constant tuple get-tuple-element bitcast while conditional call after-all partition-id replica-id iota "
-    "async-start async-update opt-barrier".split()
-)
+_FREE = {
+    "parameter",
+    "constant",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+    "while",
+    "conditional",
+    "call",
+    "after-all",
+    "partition-id",
+    "replica-id",
+    "iota",
+    "async-start",
+    "async-update",
+    "opt-barrier",
+}
 # of libtpu
 _FREE_CALLS = re.compile(
     r'custom_call_target="(AllocateBuffer|ConcatBitcast|AssumeGatherIndicesInBound)"'
@@ -43,30 +62,6 @@ _SLICES = {"dynamic-slice", "slice", "gather"}
 # Instructions whose computations move bytes themselves, as fusions do not.
 _CALLS = {"while", "conditional", "call", "async-start"}
 _REDUCE_SCATTER = "all-reduce-scatter"  # what the names of libtpu's fusions begin with
-
-
-class Instruction(NamedTuple):
-    """One line of a computation: `type` is the text of the result's type, `rest` all text after
-    "opcode("."""
-
-    name: str
-    type: str
-    opcode: str
-    operands: tuple[str, ...]
-    rest: str
-    is_root: bool
-
-    @property
-    def called(self) -> list[str]:
-        """The computations that it calls."""
-        names = _CALLED.findall(self.rest)
-        branches = re.search(r"branch_computations=\{([^}]*)\}", self.rest)
-        if branches:
-            names += re.findall(r"%?([\w.<>-]+)", branches[1])
-        return names
-
-
-Computation = dict[str, Instruction]  # by name
 
 
 @dataclasses.dataclass
@@ -93,10 +88,10 @@ class Moved(NamedTuple):
         bytes: over all its runs.
         runs: how often it runs.
         name: of the instruction.
-        results: the arrays that it gives, such as "bf16[16,512] f32[512]*", a star for one that
-            stays on the chip.
+        results: the arrays that it gives, such as "bf16[16,512] f32[512]*", with a star for one
+            that stays on the chip.
         source: the JAX operation that it belongs to, after "backward" if that is a gradient's; ""
-            if it is not said.
+            if the text does not have it.
     """
 
     bytes: float
@@ -125,39 +120,19 @@ class Costs:
     moved: tuple[Moved, ...] = ()
 
 
-def array_bytes(text: str, on_chip: bool = True) -> int:
-    """Bytes of all arrays in the text of a type, such as "(bf16[2,3]{1,0}, s32[])"; without
-    `on_chip` only of those that a TPU does not keep on the chip. The layout of those names a memory
-    space: S(1)."""
-    total = 0
-    for array in _arrays(text):
-        if on_chip or array.in_memory:
-            total += array.bytes
-    return total
-
-
-class _Array(NamedTuple):
-    """An array of a type: its size, and whether it is in memory, not on the chip."""
-
-    bytes: int
-    in_memory: bool
-
-
-def _arrays(text: str) -> Iterator[_Array]:
-    """The arrays in the text of a type."""
-    for bits, dims, layout in _ARRAY.findall(text):
-        sides = [int(dim) for dim in dims.split(",") if dim]
-        bits_of_all = math.prod(sides) * int(bits or 8)
-        on_chip = re.search(r"S\([1-9]", layout)
-        yield _Array(math.ceil(bits_of_all / 8), not on_chip)
-
-
 class _Run(NamedTuple):
     """How often a computation runs, and whether only inside fusions or as the operator of a
     reduction."""
 
     times: float
     fused: bool
+
+
+class _Result(NamedTuple):
+    """The kind of a collective, a key of WIRE, and the bytes of its result."""
+
+    kind: str
+    bytes: int
 
 
 class _Transfer(NamedTuple):
@@ -167,7 +142,7 @@ class _Transfer(NamedTuple):
         kind: key of WIRE.
         times: how often it runs.
         size: bytes of its result.
-        group: the devices in it.
+        group: the number of devices in it.
         overlaps: whether something else runs meanwhile.
     """
 
@@ -179,140 +154,87 @@ class _Transfer(NamedTuple):
 
 
 class Program:
-    """A program of XLA, from its text."""
+    """A program of XLA, from its text, for a number of devices."""
 
     def __init__(self, text: str, devices: int):
+        module = parse(text)
         self.devices = devices
-        self.entry = ""
+        self.entry = module.entry
+        self.computations = module.computations
         self.unknown_loops = 0
-        self.computations: dict[str, Computation] = {}
-        computation: Computation = {}
-        without_comments = re.sub(r"/\*.*?\*/", "", text)
-        for line in without_comments.splitlines():
-            header = _HEADER.match(line)
-            if header:
-                is_entry, name = header.groups()
-                computation = {}
-                self.computations[name] = computation
-                if is_entry:
-                    self.entry = name
-                continue
-            match = _INSTRUCTION.match(line)
-            if match:
-                root, name, kind, opcode, rest = match.groups()
-                operands = _operands(rest)
-                computation[name] = Instruction(name, kind, opcode, operands, rest, bool(root))
 
     def costs(self) -> Costs:
         """Counts one call of the program."""
         runs = self._runs()
         moved = self._moved(runs)
-        collected: dict[str, Collectives] = collections.defaultdict(Collectives)
-        for transfer in self._transfers(runs):
-            total = collected[transfer.kind]
-            result_bytes = transfer.times * transfer.size
-            wire_bytes = result_bytes * WIRE[transfer.kind](transfer.group)
-            total.count += round(transfer.times)
-            total.bytes += result_bytes
-            total.wire_bytes += wire_bytes
-            if not transfer.overlaps:
-                total.waiting_bytes += wire_bytes
+        transfers = self._transfers(runs)
         traffic = sum(entry.bytes for entry in moved)
         moved.sort(key=lambda entry: -entry.bytes)
-        return Costs(dict(sorted(collected.items())), traffic, self.unknown_loops, tuple(moved))
+        return Costs(_sum_by_kind(transfers), traffic, self.unknown_loops, tuple(moved))
 
-    def _moved(self, runs: Mapping[str, _Run]) -> list[Moved]:
-        """The traffic of each instruction that has any."""
-        moved = []
-        for name, run in runs.items():
-            if run.fused:
-                continue
-            computation = self.computations[name]
-            for instruction in computation.values():
-                size = run.times * self._traffic(computation, instruction)
-                if size:
-                    moved.append(_describe_moved(size, run.times, instruction))
-        return moved
-
-    def _transfers(self, runs: Mapping[str, _Run]) -> Iterable[_Transfer]:
-        """All collectives, each once.
-
-        libtpu splits a collective into a start, steps inside other fusions and an end, all with one
-        channel. The steps may be inside a loop, so the part that runs least often counts.
-        """
-        transfers: dict[object, _Transfer] = {}
-        for name, run in runs.items():
-            for instruction in self.computations[name].values():
-                kind = instruction.opcode.removesuffix("-start")
-                if kind not in WIRE:
-                    continue
-                is_part = run.fused and not name.startswith(_REDUCE_SCATTER)
-                channel = re.search(r"channel_id=\d+", instruction.rest) if is_part else None
-                key: object = channel[0] if channel else (name, instruction.name)
-                if key in transfers and transfers[key].times <= run.times:
-                    continue
-                size, kind = self._result(name, instruction, kind)
-                overlaps = (
-                    instruction.opcode.endswith("-start")
-                    or "chain_id=" in instruction.rest
-                    or name.startswith("async")
-                )
-                group = self._group(instruction.rest)
-                transfers[key] = _Transfer(kind, run.times, size, group, overlaps)
-        return transfers.values()
+    # How often computations run.
 
     def _runs(self) -> dict[str, _Run]:
         """How often each computation runs."""
         runs: dict[str, _Run] = {}
 
         def visit(name: str, times: float, fused: bool) -> None:
-            """Counts a computation that is called so many times, and all computations that it
-            calls."""
+            """Counts `times` calls of a computation, and of all computations that it calls."""
             before = runs.get(name, _Run(0.0, True))
             runs[name] = _Run(before.times + times, before.fused and fused)
             computation = self.computations[name]
             for instruction in computation.values():
                 if instruction.opcode in ("async-update", "async-done"):
                     continue  # they repeat the name that async-start calls
-                turns = 1
+                iterations = 1
                 if instruction.opcode == "while":
-                    turns = self._turns(computation, instruction)
+                    iterations = self._iterations(computation, instruction)
                 is_fused = fused or instruction.opcode not in _CALLS
                 for called in instruction.called:
                     if called in self.computations:
-                        visit(called, times * turns, is_fused)
+                        visit(called, times * iterations, is_fused)
 
         visit(self.entry, 1.0, False)
         return runs
 
-    def _turns(self, computation: Computation, loop: Instruction) -> int:
+    def _iterations(self, computation: Computation, loop: Instruction) -> int:
         """The iterations of a loop: as XLA states them, or from a condition that compares a counter
-        of step 1."""
+        of step 1 with a constant."""
         stated = re.search(r'known_trip_count"?:\s*\{\s*"?n"?:\s*"?(\d+)', loop.rest)
         if stated:
             return int(stated[1])
-        condition = self.computations[_first(r"condition=%?([\w.<>-]+)", loop.rest)]
-        compare = _root(condition)
-        # the comparison is in a computation of its own, with the same operands
-        if compare.opcode == "fusion":
-            inner = _root(self.computations[compare.called[0]])
-            compare = inner._replace(operands=compare.operands)
+        condition_name = first_group(r"condition=%?([\w.<>-]+)", loop.rest)
+        condition = self.computations[condition_name]
+        compare = self._comparison(condition)
         counters = []
         limits = []
         for name in compare.operands:
-            value = condition.get(name)
-            limit = _constant(value)
+            operand = condition.get(name)
+            limit = constant(operand)
             if limit is not None:
                 limits.append(limit)
-            if value and value.opcode == "get-tuple-element":
-                counters.append(value)
+            if operand and operand.opcode == "get-tuple-element":
+                counters.append(operand)
         direction = re.search(r"direction=(LT|LE)", compare.rest)
         if len(limits) != 1 or len(counters) != 1 or not direction:
             self.unknown_loops += 1
             return 1
-        index = int(_first(r"index=(\d+)", counters[0].rest))
-        turns = limits[0] - self._initial(computation, loop, index)
-        return turns + 1 if direction[1] == "LE" else turns
+        (limit,) = limits
+        (counter,) = counters
+        index = int(first_group(r"index=(\d+)", counter.rest))
+        iterations = limit - self._initial(computation, loop, index)
+        if direction[1] == "LE":
+            iterations += 1
+        return iterations
+
+    def _comparison(self, condition: Computation) -> Instruction:
+        """The instruction that compares in the condition of a loop."""
+        root = root_of(condition)
+        if root.opcode != "fusion":
+            return root
+        # the comparison is in a computation of its own, with the same operands
+        fused = self._fused(root)
+        return root_of(fused)._replace(operands=root.operands)
 
     def _initial(self, computation: Computation, loop: Instruction, index: int) -> int:
         """The first value of a loop's counter; 0 if it is not a constant before the loop."""
@@ -322,22 +244,52 @@ class Program:
         value = computation.get(carried.operands[index])
         while value and value.opcode in ("copy", "bitcast"):
             value = computation.get(value.operands[0])
-        return _constant(value) or 0
+        return constant(value) or 0
 
-    def _result(self, name: str, instruction: Instruction, kind: str) -> tuple[int, str]:
-        """The bytes and the kind of a collective in a computation of this name."""
+    # Collectives.
+
+    def _transfers(self, runs: Mapping[str, _Run]) -> Iterable[_Transfer]:
+        """All collectives, each once.
+
+        libtpu splits a collective into a start, steps inside other fusions and an end, all with one
+        channel. The steps may be inside a loop, so the part that runs least often counts.
+        """
+        transfers: dict[object, _Transfer] = {}
+        for name, run in runs.items():
+            computation = self.computations[name]
+            for instruction in computation.values():
+                kind = instruction.opcode.removesuffix("-start")
+                if kind not in WIRE:
+                    continue
+                key = _transfer_key(name, instruction, run)
+                if key in transfers and transfers[key].times <= run.times:
+                    continue
+                result = self._result(name, instruction, kind)
+                overlaps = (
+                    instruction.opcode.endswith("-start")
+                    or "chain_id=" in instruction.rest
+                    or name.startswith("async")
+                )
+                group = self._group(instruction.rest)
+                transfers[key] = _Transfer(result.kind, run.times, result.bytes, group, overlaps)
+        return transfers.values()
+
+    def _result(self, name: str, instruction: Instruction, kind: str) -> _Result:
+        """The result of a collective in a computation of this name."""
         if name.startswith(_REDUCE_SCATTER):
             # libtpu writes a reduce-scatter as a fusion of an all-reduce and the slice that this
             # device keeps.
-            return array_bytes(_root(self.computations[name]).type), "reduce-scatter"
+            kept = root_of(self.computations[name])
+            return _Result("reduce-scatter", array_bytes(kept.type))
         is_start = instruction.opcode.endswith("-start")
         has_operands = kind != "all-reduce" or instruction.type.startswith("((")
         if not is_start or not has_operands:
-            return array_bytes(instruction.type), kind
+            return _Result(kind, array_bytes(instruction.type))
         # (operands, results, and on some machines context); as many results as operands
-        sizes = [array.bytes for array in _arrays(instruction.type)]
+        sizes = [array.bytes for array in arrays(instruction.type)]
         count = len(instruction.operands)
-        return sum(sizes[count : 2 * count]), kind
+        results = sizes[count : 2 * count]
+        return _Result(kind, sum(results))
 
     def _group(self, rest: str) -> int:
         """The number of devices in one collective, in any of XLA's notations."""
@@ -354,24 +306,37 @@ class Program:
             return math.prod(int(sizes[axis]) for axis in axes)
         return self.devices
 
+    # Memory traffic.
+
+    def _moved(self, runs: Mapping[str, _Run]) -> list[Moved]:
+        """The traffic of each instruction that has any."""
+        moved = []
+        for name, run in runs.items():
+            if run.fused:
+                continue
+            computation = self.computations[name]
+            for instruction in computation.values():
+                size = run.times * self._traffic(computation, instruction)
+                if size:
+                    moved.append(_describe_moved(size, run.times, instruction))
+        return moved
+
     def _traffic(self, computation: Computation, instruction: Instruction) -> float:
         """The bytes that an instruction moves to and from memory when it runs once."""
         opcode = instruction.opcode
         if opcode in _FREE or opcode.endswith("-done") or _FREE_CALLS.search(instruction.rest):
             return 0.0
-        # (source, destination, context), one of which may be on the chip
         if opcode.endswith("-start"):
-            ends = list(_arrays(instruction.type))[:2]
-            smaller = min(end.bytes for end in ends)
-            in_memory = [end for end in ends if end.in_memory]
-            return float(smaller * len(in_memory))
+            return _copied(instruction.type)
         operands = [computation.get(name) for name in instruction.operands]
         if opcode == "fusion":
-            fused = self.computations[instruction.called[0]]
+            fused = self._fused(instruction)
             return self._read(fused, operands) + _written(fused, instruction.type)
         written = array_bytes(instruction.type, on_chip=False)
-        if opcode == "dynamic-update-slice" and operands[1]:
-            return 2.0 * array_bytes(operands[1].type, on_chip=False)
+        if opcode == "dynamic-update-slice":
+            update = operands[1]
+            if update:
+                return 2.0 * array_bytes(update.type, on_chip=False)
         if opcode in _SLICES:
             return 2.0 * written
         read = 0
@@ -392,93 +357,102 @@ class Program:
     def _part_read(self, fused: Computation, index: int) -> float:
         """The bytes of a fusion's parameter that slices read; infinite if an instruction reads all
         of it."""
-        names = {_parameter(fused, index)}
+        names = {parameter_of(fused, index)}  # of the parameter and of views of it
         total = 0.0
         for instruction in fused.values():
             uses = [number for number, name in enumerate(instruction.operands) if name in names]
             if not uses:
                 continue
-            is_of_first = uses == [0]
+            is_first_only = uses == [0]
             if instruction.opcode == "bitcast":
                 names.add(instruction.name)
-            elif instruction.opcode in _SLICES and is_of_first:
+            elif instruction.opcode in _SLICES and is_first_only:
                 total += array_bytes(instruction.type)
             elif instruction.opcode == "fusion":  # a fusion inside a fusion
-                inner = self.computations[instruction.called[0]]
-                total += sum(self._part_read(inner, number) for number in uses)
-            elif instruction.opcode != "dynamic-update-slice" or not is_of_first:
+                inner = self._fused(instruction)
+                for number in uses:
+                    total += self._part_read(inner, number)
+            elif instruction.opcode != "dynamic-update-slice" or not is_first_only:
                 return math.inf
         return total
 
-
-def _operands(rest: str) -> tuple[str, ...]:
-    """The names of the operands in the text after "opcode("."""
-    text = rest.partition(")")[0]
-    names = re.findall(r"%([\w.<>-]+)", text)
-    if not names:  # some versions write them without percent signs, after their types
-        names = [word.split()[-1] for word in text.split(", ") if word]
-    return tuple(names)
+    def _fused(self, fusion: Instruction) -> Computation:
+        """The computation of a fusion."""
+        name = fusion.called[0]
+        return self.computations[name]
 
 
-def _parameter(fused: Computation, index: int) -> str:
-    """The name of a parameter of a computation."""
-    for instruction in fused.values():
-        if instruction.opcode == "parameter" and instruction.operands == (str(index),):
-            return instruction.name
-    raise AssertionError(f"HLO text without parameter {index}")
+def _sum_by_kind(transfers: Iterable[_Transfer]) -> dict[str, Collectives]:
+    """The collectives of each kind, by kind in alphabetical order."""
+    by_kind: dict[str, Collectives] = collections.defaultdict(Collectives)
+    for transfer in transfers:
+        total = by_kind[transfer.kind]
+        result_bytes = transfer.times * transfer.size
+        wire_bytes = result_bytes * WIRE[transfer.kind](transfer.group)
+        total.count += round(transfer.times)
+        total.bytes += result_bytes
+        total.wire_bytes += wire_bytes
+        if not transfer.overlaps:
+            total.waiting_bytes += wire_bytes
+    return dict(sorted(by_kind.items()))
 
 
-def _describe_moved(size: float, runs: float, instruction: Instruction) -> Moved:
-    results = []
-    for array in _ARRAY.finditer(instruction.type):
-        shape = array[0].partition("{")[0]
-        on_chip = "S(" in (array[3] or "")
-        results.append(f"{shape}*" if on_chip else shape)
-    path = re.search(r'op_name="([^"]*)"', instruction.rest)
-    source = ""
-    if path:
-        source = "/".join(path[1].split("/")[-2:])
-        if "transpose(" in path[1]:
-            source = f"backward {source}"
-    return Moved(size, runs, instruction.name, " ".join(results), source)
+def _transfer_key(computation: str, instruction: Instruction, run: _Run) -> object:
+    """What all parts of a collective share: the channel of parts in fusions, else the
+    instruction."""
+    is_part = run.fused and not computation.startswith(_REDUCE_SCATTER)
+    if is_part:
+        channel = re.search(r"channel_id=\d+", instruction.rest)
+        if channel:
+            return channel[0]
+    return computation, instruction.name
+
+
+def _copied(result: str) -> float:
+    """The bytes to and from memory of an asynchronous copy with a result of this type: (source,
+    destination, context), of which source or destination may be on the chip."""
+    ends = list(arrays(result))[:2]
+    size = min(end.bytes for end in ends)
+    in_memory = [end for end in ends if end.in_memory]
+    return float(size * len(in_memory))
 
 
 def _written(fused: Computation, result: str) -> float:
     """The bytes that a fusion writes, whose result has this type: only the new slice of an array
     updated in place."""
-    root = _root(fused)
+    root = root_of(fused)
     parts = [root]
     if root.opcode == "tuple":
         parts = [fused[name] for name in root.operands]
-    sizes = [array.bytes if array.in_memory else 0 for array in _arrays(result)]
+    sizes = [array.bytes if array.in_memory else 0 for array in arrays(result)]
     if len(parts) != len(sizes):
         return float(sum(sizes))
     total = 0.0
     for part, size in zip(parts, sizes, strict=True):
-        while part.opcode in ("bitcast", "copy"):
-            part = fused[part.operands[0]]
-        if part.opcode == "dynamic-update-slice":
-            update = fused[part.operands[1]]
-            size = min(size, array_bytes(update.type))
-        total += size
+        total += min(size, _updated(fused, part))
     return total
 
 
-def _root(computation: Computation) -> Instruction:
-    """The instruction that gives a computation's result."""
-    return next(instruction for instruction in computation.values() if instruction.is_root)
+def _updated(fused: Computation, part: Instruction) -> float:
+    """The bytes of the new slice if a part of a fusion's result is an array updated in place; else
+    infinite."""
+    while part.opcode in ("bitcast", "copy"):
+        part = fused[part.operands[0]]
+    if part.opcode != "dynamic-update-slice":
+        return math.inf
+    update = fused[part.operands[1]]
+    return array_bytes(update.type)
 
 
-def _first(pattern: str, text: str) -> str:
-    """The first group of a pattern that must occur."""
-    match = re.search(pattern, text)
-    assert match, f"HLO text without {pattern!r}: {text[:80]!r}"
-    return match[1]
-
-
-def _constant(instruction: Instruction | None) -> int | None:
-    """The whole number that an instruction is; None if it is none."""
-    if instruction is None or instruction.opcode != "constant":
-        return None
-    number = re.match(r"(-?\d+)\)", instruction.rest)
-    return int(number[1]) if number else None
+def _describe_moved(size: float, runs: float, instruction: Instruction) -> Moved:
+    results = []
+    for array in arrays(instruction.type):
+        results.append(array.shape if array.in_memory else f"{array.shape}*")
+    path = re.search(r'op_name="([^"]*)"', instruction.rest)
+    source = ""
+    if path:
+        last_names = path[1].split("/")[-2:]
+        source = "/".join(last_names)
+        if "transpose(" in path[1]:
+            source = f"backward {source}"
+    return Moved(size, runs, instruction.name, " ".join(results), source)

@@ -6,11 +6,13 @@ and for GPUs with JAX's CUDA plugin (extra `plan-gpu`). Without the plugin the f
 estimated from the workload.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -36,7 +38,7 @@ class Plan:
     """What a config needs on a topology.
 
     Attributes:
-        topology: as given, such as "v5e:4x4".
+        topology: the text of it, such as "v5e:4x4".
         chips: the number of its chips.
         method: "compiled", or "estimated" from the workload.
         params: number of parameters.
@@ -54,12 +56,12 @@ class Plan:
         cost: in the unit of the price; None without a price.
         utilisation: model FLOPs utilisation (MFU) of such a step.
         per_price: tokens, images or examples for one unit of the price; None without a price.
-        products_bound: the batch size from which products take longest; None if memory does at any.
-            Memory traffic is taken for that of the state and a part that grows with the batch,
-            links for independent of it.
+        products_bound: the batch size from which products take longest; None if memory does at any
+            batch size. Here memory traffic is that of the state and a part that grows with the
+            batch, and links do not depend on the batch.
         notes: what the figures leave out.
-        moved: what moves most bytes on one device, if that was asked for; the attributes of `Moved`
-            by name.
+        moved: the instructions that move most bytes on one device, on request; the attributes of
+            `Moved` by name.
     """
 
     topology: str
@@ -91,9 +93,9 @@ class _Memory(NamedTuple):
     peak: float
 
 
-class _Device(NamedTuple):
-    """What one device needs. `traffic` and `collectives` are None if the compiled program could not
-    be read."""
+class _Needs(NamedTuple):
+    """What a step needs of one device. `traffic` and `collectives` are None if the compiled program
+    could not be read."""
 
     memory: _Memory
     exceeds: bool = False  # as the compiler says
@@ -101,6 +103,66 @@ class _Device(NamedTuple):
     collectives: dict[str, Collectives] | None = None
     notes: tuple[str, ...] = ()
     moved: tuple[Moved, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """The training step of a config on devices, counted on shapes.
+
+    Attributes:
+        config: of the run.
+        task: of the run.
+        partition: the devices.
+        work: of the whole step.
+        share: what one device holds of the state.
+    """
+
+    config: ConfigDict
+    task: Task
+    partition: Partition
+    work: Workload
+    share: Share
+
+    @classmethod
+    def make(cls, config: ConfigDict, devices: Devices | int) -> _Step:
+        """Raises RunError if the devices cannot share the batch or the parameters."""
+        task = tasks.find(config.task)(config)
+        partition = Partition.make(config.mesh, devices)
+        microbatches = config.optimizer.grad_accum_steps
+        partition.check_batch(config.batch_size, microbatches, "config.batch_size")
+        partition.for_model(task.param_metadata()).check_parameters(task.shapes())
+        work = dry_run.workload(config)
+        share = dry_run.share_of_device(config, partition)
+        return cls(config, task, partition, work, share)
+
+    @property
+    def argument_bytes(self) -> float:
+        """The bytes of the state and of a batch on one device."""
+        batch_bytes = self.work.batch_bytes * self.config.batch_size
+        return self.share.state + batch_bytes / self.partition.batch_shares
+
+
+@dataclasses.dataclass(frozen=True)
+class _Times:
+    """Seconds of a step.
+
+    Attributes:
+        products: if only matrix products took time.
+        memory: if only memory traffic took time; None if it is not known.
+        links: if only collectives took time.
+        waiting: the part of `links` during which nothing else runs.
+    """
+
+    products: float
+    memory: float | None
+    links: float
+    waiting: float
+
+    @property
+    def step(self) -> float:
+        """A lower bound: what can run at the same time does."""
+        overlapping = max(self.products, self.memory or 0.0, self.links - self.waiting)
+        return overlapping + self.waiting
 
 
 def make(
@@ -119,7 +181,7 @@ def make(
         price: of one chip for one hour.
         mfu: the share of the chips' peak that the model's products reach, above 0 and at most 1. 1
             if None.
-        moved: how many instructions are listed that move the most bytes.
+        moved: how many of the instructions that move the most bytes are listed.
         devices: of this machine, if they are what the topology says.
 
     Raises:
@@ -129,122 +191,156 @@ def make(
     hardware = chips.parse(topology)
     chip = hardware.chip
     count = hardware.count
-    devices = dry_run.devices(topology) if devices is None else devices
-    task = tasks.find(config.task)(config)
-    partition = _partition(config, task, count if devices is None else devices)
-    # libtpu lists two devices of some chips
-    work = dry_run.workload(config)
-    per_chip = partition.mesh.size // count
-    share = dry_run.share_of_device(config, partition)
     if devices is None:
-        device = _estimate(config, work, share, partition)
-    else:
+        devices = dry_run.devices(topology)
+    is_compiled = devices is not None
+    step = _Step.make(config, count if devices is None else devices)
+    work = step.work
+    if is_compiled:
         with heartbeat(f"compiling the training step for {topology}", at_once=False):
-            device = _compile(config, work, share, partition, chip)
-    collectives = (
-        _exchange(config, work, share, partition)
-        if device.collectives is None
-        else device.collectives
-    )
+            needs = _compile(step, chip)
+    else:
+        needs = _estimate(step)
+    collectives = needs.collectives
+    if collectives is None:
+        collectives = _exchange(step)
 
-    peak = count * chip.flops
-    products = max(work.executed_flops / peak, work.flops / (peak * (mfu or 1)))
-    memory = None if device.traffic is None else device.traffic * per_chip / chip.hbm_bandwidth
-    links = chip.link_seconds(
-        per_chip * sum(kind.wire_bytes for kind in collectives.values()), count
-    )
-    waiting = chip.link_seconds(
-        per_chip * sum(kind.waiting_bytes for kind in collectives.values()), count
-    )
-    step_seconds = max(products, memory or 0.0, links - waiting) + waiting
-    hours = config.steps * step_seconds / 3600
-    units = config.batch_size * task.units_per_example
-    state = 2 * (share.state + share.params) * per_chip / chip.hbm_bandwidth
+    # libtpu lists two devices of some chips
+    per_chip = step.partition.mesh.size // count
+    times = _times(work, needs.traffic, collectives, hardware, per_chip, mfu)
+    per_chip_bytes = {}
+    for name, size in needs.memory._asdict().items():
+        per_chip_bytes[name] = round(size * per_chip)
+    collective_figures = {}
+    for name, kind in collectives.items():
+        collective_figures[name] = {"count": kind.count, "bytes": round(kind.bytes)}
+    hours = config.steps * times.step / 3600
+    per_price = None
+    if price:
+        units = config.batch_size * step.task.units_per_example
+        per_price = 3600 * units / (times.step * price * count)
+    memory = times.memory or 0.0
+    state_traffic = 2 * (step.share.state + step.share.params)
+    state_seconds = state_traffic * per_chip / chip.hbm_bandwidth
+    has_nothing_moved = bool(moved and not needs.moved)
     return Plan(
         topology=topology,
         chips=count,
-        method="estimated" if devices is None else "compiled",
+        method="compiled" if is_compiled else "estimated",
         params=work.params,
         flops_per_step=work.flops,
-        per_chip_bytes={
-            name: round(size * per_chip) for name, size in device.memory._asdict().items()
-        },
+        per_chip_bytes=per_chip_bytes,
         hbm_bytes=round(chip.usable_bytes()),
-        fits=not device.exceeds and device.memory.peak <= chip.usable_bytes() / per_chip,
-        collectives={
-            name: {"count": kind.count, "bytes": round(kind.bytes)}
-            for name, kind in collectives.items()
-        },
-        seconds={"products": products, "memory": memory, "links": links},
-        step_seconds=step_seconds,
+        fits=not needs.exceeds and needs.memory.peak <= chip.usable_bytes() / per_chip,
+        collectives=collective_figures,
+        seconds={"products": times.products, "memory": times.memory, "links": times.links},
+        step_seconds=times.step,
         run_days=hours / 24,
         chip_hours=count * hours,
         cost=None if price is None else price * count * hours,
-        utilisation=work.flops / (peak * step_seconds),
-        per_price=3600 * units / (step_seconds * price * count) if price else None,
+        utilisation=work.flops / (count * chip.flops * times.step),
+        per_price=per_price,
         products_bound=compute_bound(
-            config.batch_size, products, min(state, memory or 0.0), memory or 0.0, links
+            config.batch_size, times.products, min(state_seconds, memory), memory, times.links
         ),
-        notes=(*device.notes, *_notes(config, bool(moved and not device.moved))),
-        moved=tuple(one._asdict() for one in device.moved[:moved]),
+        notes=(*needs.notes, *_notes(config, has_nothing_moved)),
+        moved=tuple(instruction._asdict() for instruction in needs.moved[:moved]),
     )
 
 
-def _partition(config: ConfigDict, task: Task, devices: Devices | int) -> Partition:
-    """The devices' shares. Raises RunError if they cannot share the batch or the parameters."""
-    partition = Partition.make(config.mesh, devices)
-    partition.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
-    partition.for_model(task.param_metadata()).check_parameters(task.shapes())
-    return partition
+def _times(
+    work: Workload,
+    traffic: float | None,
+    collectives: Mapping[str, Collectives],
+    hardware: chips.Topology,
+    per_chip: int,
+    mfu: float | None,
+) -> _Times:
+    """The times of a step on chips with `per_chip` devices each."""
+    chip = hardware.chip
+    peak = hardware.count * chip.flops
+    reached = peak * (mfu or 1)
+    products = max(work.executed_flops / peak, work.flops / reached)
+    memory = None
+    if traffic is not None:
+        memory = traffic * per_chip / chip.hbm_bandwidth
+    wire_bytes = 0.0
+    waiting_bytes = 0.0
+    for kind in collectives.values():
+        wire_bytes += kind.wire_bytes
+        waiting_bytes += kind.waiting_bytes
+    links = chip.link_seconds(per_chip * wire_bytes, hardware.count)
+    waiting = chip.link_seconds(per_chip * waiting_bytes, hardware.count)
+    return _Times(products, memory, links, waiting)
 
 
 def compute_bound(
     batch: int, products: float, state: float, memory: float, links: float
 ) -> int | None:
-    """See `Plan.products_bound`; times of a step with `batch` examples, of which `state` is
-    memory's at any batch."""
-    ahead = products - (memory - state)  # of the part of memory's that grows with the batch
+    """See `Plan.products_bound`. The times are of a step with `batch` examples; `state` is the part
+    of memory's time that does not depend on the batch."""
+    growing = memory - state
+    ahead = products - growing
     if ahead <= 0:
         return None
-    return max(1, math.ceil(batch * max(state / ahead, links / products)))
+    ratio = max(state / ahead, links / products)
+    return max(1, math.ceil(batch * ratio))
 
 
-def _compile(
-    config: ConfigDict, work: Workload, share: Share, partition: Partition, chip: chips.Chip
-) -> _Device:
-    """Compiles the actual step. If it exceeds the memory, the compiler's error tells how much it
+def _compile(step: _Step, chip: chips.Chip) -> _Needs:
+    """Compiles the actual step. If it exceeds the memory, the compiler's error says how much it
     needs."""
+    options: dict[str, Any] | None = None
     # Kernels for GPUs that are not here cannot be tried out.
-    options: dict[str, Any] | None = (
-        {"xla_gpu_autotune_level": 0}
-        if chip.processors and jax.default_backend() == "cpu"
-        else None
-    )
+    if chip.processors and jax.default_backend() == "cpu":
+        options = {"xla_gpu_autotune_level": 0}
     try:
-        compiled = dry_run.lower(config, partition).compile(options)
+        compiled = dry_run.lower(step.config, step.partition).compile(options)
     except jax.errors.JaxRuntimeError as error:
         peak = needed_bytes(str(error))
         if peak is None:
             raise
-        arguments = _arguments(config, work, share, partition)
-        note = "the program exceeds the memory: collectives are estimated, the time leaves out memory traffic"
-        return _Device(
-            _Memory(arguments, max(0.0, peak - arguments), peak), exceeds=True, notes=(note,)
-        )
+        return _exceeding(step, peak)
     sizes: Any = compiled.memory_analysis()
     memory = _Memory(
-        sizes.argument_size_in_bytes, sizes.temp_size_in_bytes, sizes.peak_memory_in_bytes
+        arguments=sizes.argument_size_in_bytes,
+        temporaries=sizes.temp_size_in_bytes,
+        peak=sizes.peak_memory_in_bytes,
     )
     try:
-        costs = Program(str(compiled.as_text()), partition.mesh.size).costs()
+        text = str(compiled.as_text())
+        costs = Program(text, step.partition.mesh.size).costs()
     except jax.errors.JaxRuntimeError:
-        note = "this jaxlib cannot print libtpu's program: collectives are estimated, time leaves out memory traffic"
-        return _Device(memory, notes=(note,))
-    loops = costs.unknown_loops
-    counted = f"{loops} loops whose length depends on the data, as in random draws, count as one iteration"
-    return _Device(
-        memory, False, costs.traffic, costs.collectives, (counted,) if loops else (), costs.moved
+        note = (
+            "this jaxlib cannot print libtpu's program: collectives are estimated, time leaves out "
+            "memory traffic"
+        )
+        return _Needs(memory, notes=(note,))
+    notes: tuple[str, ...] = ()
+    if costs.unknown_loops:
+        note = (
+            f"{costs.unknown_loops} loops whose length depends on the data, as in random draws, "
+            "count as one iteration"
+        )
+        notes = (note,)
+    return _Needs(
+        memory,
+        traffic=costs.traffic,
+        collectives=costs.collectives,
+        notes=notes,
+        moved=costs.moved,
     )
+
+
+def _exceeding(step: _Step, peak: float) -> _Needs:
+    """The needs of a step that does not fit into the memory."""
+    arguments = step.argument_bytes
+    temporaries = max(0.0, peak - arguments)
+    note = (
+        "the program exceeds the memory: collectives are estimated, the time leaves out memory "
+        "traffic"
+    )
+    return _Needs(_Memory(arguments, temporaries, peak), exceeds=True, notes=(note,))
 
 
 def needed_bytes(message: str) -> float | None:
@@ -253,62 +349,72 @@ def needed_bytes(message: str) -> float | None:
 
     libtpu writes "temporaries", but counts arguments and results among them.
     """
+    if "RESOURCE_EXHAUSTED" not in message:
+        return None
     match = re.search(
         r"(?:HLO temporaries \(|memory space hbm. Used )([\d.]+)([BKMGT]?)\S* (?:exceeds|of)",
         message,
     )
-    return (
-        float(match[1]) * 2 ** SUFFIXES[match[2]]
-        if match and "RESOURCE_EXHAUSTED" in message
-        else None
-    )
+    if not match:
+        return None
+    number, suffix = match.groups()
+    return float(number) * 2 ** SUFFIXES[suffix]
 
 
-def _arguments(config: ConfigDict, work: Workload, share: Share, partition: Partition) -> float:
-    batch_bytes = work.batch_bytes * config.batch_size
-    return share.state + batch_bytes / partition.batch_shares
-
-
-def _estimate(config: ConfigDict, work: Workload, share: Share, partition: Partition) -> _Device:
+def _estimate(step: _Step) -> _Needs:
     """Counts the state, the gradients (twice with accumulation: the sum and the newest), and the
     arrays that the forward pass saves for the backward pass."""
+    config = step.config
+    partition = step.partition
     microbatches = config.optimizer.grad_accum_steps
-    arguments = _arguments(config, work, share, partition)
-    saved = work.saved_bytes * config.batch_size / partition.batch_shares / microbatches
+    arguments = step.argument_bytes
+    saved = step.work.saved_bytes * config.batch_size / partition.batch_shares / microbatches
     if partition.mesh.shape["fsdp"] > 1 and config.model.remat != "full":
-        saved += GATHERED_BYTES * work.params
-    gradients = share.params * min(2, microbatches)
+        saved += GATHERED_BYTES * step.work.params
+    gradients = step.share.params * min(2, microbatches)
     memory = _Memory(arguments, saved + gradients, arguments + saved + gradients)
     # The state, the gradients and every saved array are written once and read once.
     traffic = 2 * (arguments + saved * microbatches + gradients * microbatches)
     notes = (
-        "an estimate from the workload, nothing was compiled: a compiler may need half as much memory again",
-        f"JAX gives programs 0.75 of a GPU's memory, or the share that {chips.SHARE} in the environment says",
+        "an estimate from the workload, nothing was compiled: a compiler may need half as much "
+        "memory again",
+        "JAX gives programs 0.75 of a GPU's memory, or the share that "
+        f"{chips.SHARE} in the environment says",
     )
-    return _Device(memory, traffic=traffic, notes=notes)
+    return _Needs(memory, traffic=traffic, notes=notes)
 
 
-def _exchange(
-    config: ConfigDict, work: Workload, share: Share, partition: Partition
-) -> dict[str, Collectives]:
+def _exchange(step: _Step) -> dict[str, Collectives]:
     """The collectives that data and fsdp parallelism always need: float32 gradients and gathered
     parameters."""
+    config = step.config
+    partition = step.partition
     fsdp = partition.mesh.shape["fsdp"]
+    copies = partition.batch_shares // fsdp
     microbatches = config.optimizer.grad_accum_steps
     # Each microbatch gathers the parameters, with remat=full forward and backward, and scatters its
     # gradients.
-    gathers = microbatches * (2 if config.model.remat == "full" else 1)
-    rows = (
-        ("all-reduce", 1, share.params, partition.batch_shares // fsdp),
-        ("all-gather", gathers, GATHERED_BYTES * work.params, fsdp),
-        ("reduce-scatter", microbatches, share.params, fsdp),
-    )
+    gathers = microbatches
+    if config.model.remat == "full":
+        gathers = 2 * microbatches
+    gradients = step.share.params
     collectives = {}
-    for kind, count, size, group in rows:
-        if group > 1:
-            wire = count * size * WIRE[kind](group)
-            collectives[kind] = Collectives(count, count * size, wire, wire)
+    if copies > 1:
+        collectives["all-reduce"] = _collectives("all-reduce", 1, gradients, copies)
+    if fsdp > 1:
+        gathered = GATHERED_BYTES * step.work.params
+        collectives["all-gather"] = _collectives("all-gather", gathers, gathered, fsdp)
+        collectives["reduce-scatter"] = _collectives(
+            "reduce-scatter", microbatches, gradients, fsdp
+        )
     return collectives
+
+
+def _collectives(kind: str, count: int, size: float, group: int) -> Collectives:
+    """`count` collectives among `group` devices, for which the program waits; each result has
+    `size` bytes."""
+    wire = count * size * WIRE[kind](group)
+    return Collectives(count, count * size, wire, wire)
 
 
 def _notes(config: ConfigDict, nothing_moved: bool) -> Iterator[str]:
@@ -324,31 +430,31 @@ def _notes(config: ConfigDict, nothing_moved: bool) -> Iterator[str]:
 
 def alternatives(config: ConfigDict, topology: str) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Changes that need less memory on each chip, the cheapest first: the name, the keys that
-    change, and the topology. Only those that the batch and the devices allow."""
+    change, and the topology. Changes that the batch and the devices do not allow are left out."""
     current = chips.parse(topology)
     if config.model.remat != "full":
         yield "remat=full", {"model.remat": "full"}, topology
-    for times in (2, 4, 8):
-        if (
-            config.batch_size % (times * current.count) == 0
-            and config.optimizer.grad_accum_steps < times
-        ):
-            yield f"grad_accum_steps={times}", {"optimizer.grad_accum_steps": times}, topology
-    for other in current.larger():
-        if config.batch_size % (chips.parse(other).count * config.optimizer.grad_accum_steps) == 0:
-            yield other, {"mesh.data": -1}, other
+    microbatches = config.optimizer.grad_accum_steps
+    for steps in (2, 4, 8):
+        is_even = config.batch_size % (steps * current.count) == 0
+        if is_even and microbatches < steps:
+            yield f"grad_accum_steps={steps}", {"optimizer.grad_accum_steps": steps}, topology
+    for larger in current.larger():
+        count = chips.parse(larger).count
+        if config.batch_size % (count * microbatches) == 0:
+            yield larger, {"mesh.data": -1}, larger
 
 
 def candidate_meshes(devices: int, slices: int = 1) -> Iterator[Sizes]:
-    """The meshes that make sense, in the order in which they exchange more: copies of the state;
-    the state in parts that eight devices, or all of them, hold; and products in halves."""
+    """The meshes that make sense, those that exchange less first: copies of the state; the state in
+    parts that eight devices, or all of them, hold; and products in halves."""
     yield devices, 1, 1
-    within = devices // slices
-    for parts in sorted({8, within}):
-        if 1 < parts <= within and within % parts == 0:
+    per_slice = devices // slices
+    for parts in sorted({8, per_slice}):
+        if 1 < parts <= per_slice and per_slice % parts == 0:
             yield devices // parts, parts, 1
-    if within % 2 == 0:
-        yield slices, within // 2, 2
+    if per_slice % 2 == 0:
+        yield slices, per_slice // 2, 2
 
 
 def choose_mesh(
@@ -357,7 +463,7 @@ def choose_mesh(
     """The mesh with the fastest step of those that fit, by the planner's bounds.
 
     Args:
-        config: of the run, whose own mesh does not count.
+        config: of the run. Its own mesh is ignored.
         topology: as `make` takes it.
         devices: of this machine, if they are what the topology says.
 
@@ -367,32 +473,19 @@ def choose_mesh(
     Raises:
         RunError: no mesh fits; or none suits the batch and the model.
     """
-    count = chips.parse(topology).count
-    plans: dict[Sizes, Plan] = {}
-    refused = ""
-    for sizes in candidate_meshes(count, config.mesh.slices):
-        print(f"planning mesh {config_lib.mesh_name(sizes)}", file=sys.stderr, flush=True)
-        try:
-            plan = make(config_lib.with_mesh(config, sizes), topology, devices=devices)
-        except RunError as error:
-            refused = refused or str(error)
-            continue
-        plans[sizes] = plan
-        products, memory, links = (plan.seconds[part] for part in ("products", "memory", "links"))
-        if plan.fits and (links or 0.0) < max(products or 0.0, memory or 0.0):
-            break  # links do not hold this one up, and those that follow use them more
-    if not plans:
-        raise RunError(f"config.mesh=auto: no mesh of {topology} suits the run: {refused}")
+    plans = _plan_meshes(config, topology, devices)
     fitting = {sizes: plan for sizes, plan in plans.items() if plan.fits}
     if not fitting:
-        sizes = min(plans, key=lambda sizes: plans[sizes].per_chip_bytes["peak"])
-        peak = plans[sizes].per_chip_bytes["peak"] / 1e9
-        available = plans[sizes].hbm_bytes / 1e9
-        needs = (
-            f"{config_lib.mesh_name(sizes)} needs least, {peak:.1f} of {available:.1f} GB a chip"
+        smallest = min(plans, key=lambda sizes: plans[sizes].per_chip_bytes["peak"])
+        plan = plans[smallest]
+        peak = plan.per_chip_bytes["peak"] / 1e9
+        available = plan.hbm_bytes / 1e9
+        name = config_lib.mesh_name(smallest)
+        advice = _what_fits(config_lib.with_mesh(config, smallest), topology, devices)
+        raise RunError(
+            f"config.mesh=auto: no mesh of {topology} fits; {name} needs least, {peak:.1f} of "
+            f"{available:.1f} GB a chip{advice}"
         )
-        advice = _what_fits(config_lib.with_mesh(config, sizes), topology, devices)
-        raise RunError(f"config.mesh=auto: no mesh of {topology} fits; {needs}{advice}")
     fastest = min(fitting, key=lambda sizes: fitting[sizes].step_seconds)
     others = []
     for sizes, plan in plans.items():
@@ -402,6 +495,34 @@ def choose_mesh(
     if others:
         reason = f"the fastest that fits ({'; '.join(others)})"
     return fastest, f"{_time(plans[fastest])}; {reason}"
+
+
+def _plan_meshes(config: ConfigDict, topology: str, devices: list | None) -> dict[Sizes, Plan]:
+    """The plans of candidate meshes, up to the first one that links do not hold up. Raises RunError
+    if none suits the run."""
+    count = chips.parse(topology).count
+    plans: dict[Sizes, Plan] = {}
+    first_error = ""
+    for sizes in candidate_meshes(count, config.mesh.slices):
+        print(f"planning mesh {config_lib.mesh_name(sizes)}", file=sys.stderr, flush=True)
+        try:
+            plan = make(config_lib.with_mesh(config, sizes), topology, devices=devices)
+        except RunError as error:
+            first_error = first_error or str(error)
+            continue
+        plans[sizes] = plan
+        if plan.fits and not _is_held_up_by_links(plan):
+            break  # the meshes that follow use links more
+    if not plans:
+        raise RunError(f"config.mesh=auto: no mesh of {topology} suits the run: {first_error}")
+    return plans
+
+
+def _is_held_up_by_links(plan: Plan) -> bool:
+    links = plan.seconds["links"] or 0.0
+    products = plan.seconds["products"] or 0.0
+    memory = plan.seconds["memory"] or 0.0
+    return links >= max(products, memory)
 
 
 def choose_mesh_here(config: ConfigDict) -> tuple[Sizes, str]:
@@ -414,26 +535,33 @@ def choose_mesh_here(config: ConfigDict) -> tuple[Sizes, str]:
     along_data = (len(devices), 1, 1)
     if len(devices) == 1:
         return along_data, "one device"
-    kind = chips.of_device(devices[0].device_kind)
+    name = devices[0].device_kind
+    kind = chips.of_device(name)
     topology = chips.usual(kind, len(devices)) if kind else None
     if topology is None:
-        name = f"{len(devices)} devices {devices[0].device_kind!r}"
-        return along_data, f"no figures of {name} are known"
+        return along_data, f"no figures of {len(devices)} devices {name!r} are known"
     return choose_mesh(config, topology, devices)
 
 
 def _what_fits(config: ConfigDict, topology: str, devices: list | None) -> str:
     """The first change that makes a plan fit, for a message."""
-    for name, changes, other in alternatives(config, topology):
-        there = devices if other == topology else None
+    for name, changes, other_topology in alternatives(config, topology):
+        other_devices = devices if other_topology == topology else None
         try:
             changed = config_lib.overridden(config, changes)
-            if make(changed, other, devices=there).fits:
-                return f": {name} would fit"
+            plan = make(changed, other_topology, devices=other_devices)
         except RunError:
             continue
-    return ": nor would gradient accumulation, model.remat=full or the next larger topologies; take a smaller model"
+        if plan.fits:
+            return f": {name} would fit"
+    return (
+        ": nor would gradient accumulation, model.remat=full or the next larger topologies; take a "
+        "smaller model"
+    )
 
 
 def _time(plan: Plan) -> str:
-    return f"{1e3 * plan.step_seconds:.4g} ms at least" if plan.fits else "does not fit"
+    if not plan.fits:
+        return "does not fit"
+    milliseconds = 1e3 * plan.step_seconds
+    return f"{milliseconds:.4g} ms at least"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gmlp_flax.planning.hlo import Collectives, Program, array_bytes
+from gmlp_flax.planning.hlo import Collectives, Program
 
 MOVED = "channel_id={}, replica_groups=[2,4]<=[8], use_global_device_ids=true"
 
@@ -102,14 +102,6 @@ ENTRY %main (p: f32[10], q: bf16[4,32], r: f32[64]) -> f32[10] {{
   ROOT %out = f32[10]{{0}} add(%all-reduce-done.1, %collective-permute-done.1)
 }}
 """
-
-
-def test_bytes_of_a_type():
-    assert (
-        array_bytes("(bf16[2,3]{1,0:T(8,128)(2,1)}, f32[], pred[5], /*index=3*/s4[3], token[])")
-        == 12 + 4 + 5 + 2
-    )
-    assert array_bytes("(f32[4]{0:T(128)S(1)}, f32[8]{0})", on_chip=False) == 32
 
 
 def test_loops_multiply():

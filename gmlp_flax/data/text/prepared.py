@@ -157,8 +157,8 @@ class Prepared:
             file = present.get(name)
             if file is None or file.size != shard["ids_bytes"]:
                 raise DataError(
-                    f"{self.folder}/{name}: missing, or not of the {shard['ids_bytes']} bytes "
-                    f"written; {_AGAIN}"
+                    f"{self.folder}/{name}: missing, or its size is not the {shard['ids_bytes']} "
+                    f"bytes that were written; {_AGAIN}"
                 )
             shard_files.append(file)
         return shard_files
@@ -168,7 +168,7 @@ class Prepared:
         content = files.read_small(path)
         checksum = hashlib.sha256(content).hexdigest()
         if checksum != self.index.get("tokenizer"):
-            raise DataError(f"{path} is not the one that made the ids; {_AGAIN}")
+            raise DataError(f"{path} is not the tokenizer that made the ids; {_AGAIN}")
         return Tokenizer(content, path)
 
     def read(self, start: int, stop: int) -> np.ndarray:

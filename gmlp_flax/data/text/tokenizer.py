@@ -177,8 +177,8 @@ class Tokenizer:
             if settled:
                 reading = f"its {key} is {settled[key]}"
             raise DataError(
-                f"config.data.{key} is {value}, which does not fit {name}: {reading}; leave the key "
-                "auto"
+                f"config.data.{key} is {value}, which does not fit {name}: {reading}; leave the "
+                "key auto"
             )
 
     def same_pieces(self, other: Tokenizer) -> bool:

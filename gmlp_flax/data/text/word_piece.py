@@ -177,8 +177,8 @@ def _require_special(ids: Mapping[str, int], name: str) -> None:
     if missing:
         raise DataError(
             f"{name}: a text file is a WordPiece vocabulary, one piece per line, but none of its "
-            f"{len(ids)} pieces is {' or '.join(missing)}; give BERT's vocab.txt or a SentencePiece "
-            "model"
+            f"{len(ids)} pieces is {' or '.join(missing)}; give BERT's vocab.txt or a "
+            "SentencePiece model"
         )
 
 

@@ -104,7 +104,7 @@ def check_names(counts: Mapping[str, int], where: str, allow_letters: bool = Fal
         if other != name:
             raise DataError(
                 f"{where}: the classes {other!r} ({counts[other]:,}) and {name!r} "
-                f"({counts[name]:,}) differ only in capitals or blanks: write them alike"
+                f"({counts[name]:,}) differ only in capitals or blanks: write them the same way"
             )
 
 

@@ -85,7 +85,7 @@ def generate(grammar: Grammar, seed: int) -> Iterator[Tree]:
             thrown = 0
             yield tree
     raise DataError(
-        f"of {_FRUITLESS:,} trees of depth {grammar.depth} none was new and had more than "
+        f"none of {_FRUITLESS:,} trees of depth {grammar.depth} was new and had more than "
         f"{grammar.shortest} and fewer than {grammar.longest} symbols: choose fewer trees, other "
         "lengths or another depth"
     )

@@ -358,7 +358,7 @@ def _whole(splits: Splits) -> str:
     if "" in splits:
         return ""
     raise DataError(
-        f"{splits.path!r} has the splits {_names(splits)}, which are not read as one: choose one "
+        f"{splits.path!r} has the splits {_names(splits)}, which cannot be read as one: choose one "
         f"of them in place of config.data.split={ALL}"
     )
 

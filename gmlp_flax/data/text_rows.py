@@ -393,7 +393,8 @@ def missing_column(
     by_similarity = difflib.get_close_matches(names[0], header, n=most, cutoff=0.0)
     available = listed(map(repr, by_similarity)) or "none"
     wanted = " or ".join(map(repr, names))
-    if len(header) == 1 and not _SEPARATORS.isdisjoint(header[0]):
+    has_one_column = len(header) == 1
+    if has_one_column and not _SEPARATORS.isdisjoint(header[0]):
         advice = ": columns are separated by commas in .csv and by tabs in .tsv files"
     return DataError(f"{path}: no column {wanted}, found {available}{advice}")
 

@@ -195,11 +195,12 @@ def _inverted(pixels: np.ndarray, *_: object) -> np.ndarray:
 def enhance(pixels: np.ndarray, kind: Enhancer, factor: float) -> np.ndarray:
     """One of Pillow's ImageEnhance of an image, uint8 [height, width, channels]: the factor 1
     changes nothing, 0 removes everything."""
-    is_grey = pixels.shape[2] == 1
-    image = Image.fromarray(pixels[..., 0] if is_grey else pixels)
-    enhancer = kind(image)
-    enhanced = enhancer.enhance(factor)
-    return np.asarray(enhanced).reshape(pixels.shape)
+    shape = pixels.shape
+    if shape[2] == 1:
+        pixels = pixels[..., 0]
+    enhancer = kind(Image.fromarray(pixels))
+    enhanced = np.asarray(enhancer.enhance(factor))
+    return enhanced.reshape(shape)
 
 
 def _enhancement(kind: Enhancer) -> Operation:
@@ -431,8 +432,9 @@ def random_erasing(
     scale = np.array(std[:channels], np.float32)
     centre = np.array(mean[:channels], np.float32)
     values = 255 * (centre + scale * noise)
+    levels = values.round().clip(0, 255)
     erased = pixels.copy()
-    erased[top:bottom, left:right] = values.round().clip(0, 255)
+    erased[top:bottom, left:right] = levels
     return erased
 
 

@@ -184,7 +184,7 @@ def _check_size(file: Image.Image) -> None:
     width, height = file.size
     if max(width, height) > _LONGEST_SIDE or width * height > _MOST_PIXELS:
         raise ValueError(
-            f"{width} x {height} pixels, where there may be at most "
+            f"{width} x {height} pixels, where the limits are "
             f"{_LONGEST_SIDE:,} on a side and {_MOST_PIXELS:,} in all"
         )
 
@@ -203,8 +203,9 @@ def _orientation(file: Image.Image) -> int:
 def upright_shape(file: Image.Image) -> tuple[int, int]:
     """(height, width) after EXIF orientation; orientations 5 to 8 swap the two."""
     width, height = file.size
-    is_turned = 5 <= _orientation(file) <= 8
-    return (width, height) if is_turned else (height, width)
+    if 5 <= _orientation(file) <= 8:
+        return width, height
+    return height, width
 
 
 def pixels_of_file(

@@ -39,7 +39,7 @@ def missing_note(store: Store, table: str, listed_images: int, images: int) -> s
     if listed_images == images:
         return ""
     missing = listed_images - images
-    return f"{store.path!r}: {missing:,} of {listed_images:,} images of {table} are not there"
+    return f"{store.path!r}: {missing:,} of {listed_images:,} images of {table} are missing"
 
 
 def split_folders(store: Store, as_one: bool = False) -> dict[str, str]:
@@ -83,7 +83,7 @@ def _refuse_numbered_splits(path: str, names: list[str]) -> None:
     train1."""
     if len(names) > 1 and all(splits.names_split(name) for name in names):
         raise DataError(
-            f"{path!r}: the folders {listed(map(repr, names))} may be splits: call them by one "
+            f"{path!r}: the folders {listed(map(repr, names))} may be splits: rename each to one "
             f"word of {', '.join(splits.WORDS)}, or give --config.data.split={splits.ALL} if they "
             "are classes"
         )

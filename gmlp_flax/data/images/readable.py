@@ -72,9 +72,7 @@ class ReadableExamples:
                 return index, transform(record)
             except DataError as error:
                 self._skip(error)
-        raise DataError(
-            f"{self.path!r}: not one of {len(self)} images can be read; check the files"
-        )
+        raise DataError(f"{self.path!r}: none of {len(self)} images can be read; check the files")
 
     def record(self, index: int) -> dict[str, Any]:
         """The image at a position before `transform`, with its label; raises BadRecord."""

@@ -51,8 +51,8 @@ class RealLabels(Wrapped):
         number = int(match[1])
         if not 1 <= number <= len(self.real):
             raise DataError(
-                f"{self.path}: labels of {len(self.real)} images, but none for {name!r}; give "
-                "theirs"
+                f"{self.path}: labels of {len(self.real)} images, but none for {name!r}; give the "
+                "labels of these images"
             )
         return number - 1
 

@@ -248,7 +248,8 @@ def _tar_entries(
 
 def _require_bytes(member: tarfile.TarInfo, name: str, first: int, end: int) -> None:
     """Raises ReadError unless the bytes of a member lie in one piece in the tar file."""
-    has_size = member.size >= 0 and first + member.size <= end
+    stop = first + member.size
+    has_size = first <= stop <= end
     if member.issparse() or not has_size:
         raise tarfile.ReadError(f"{name!r} is a sparse file or claims {member.size:,} bytes")
 

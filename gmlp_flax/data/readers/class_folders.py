@@ -74,7 +74,7 @@ def _require_classes(
         image, *_ = by_folder[""]
         folder_path = f"{store.path}/{prefix}".rstrip("/")
         raise DataError(
-            f"{folder_path!r}: the image {image!r} lies in no class folder: move it into one, or "
+            f"{folder_path!r}: the image {image!r} is in no class folder: move it into one, or "
             f"give {' or '.join(TABLES)} with the columns file_name and label"
         )
     _refuse_empty(store, prefix, by_folder)
@@ -119,9 +119,9 @@ def _refuse_inner_splits(store: Store, prefix: str) -> None:
         split, _, _ = below.partition("/")
         if splits.split_of_folder(split):
             raise DataError(
-                f"{store.path!r}: {folder!r} is called as a split, inside a class: move the "
-                f"splits up, as in {split}/CLASS/FILES; --config.data.split={splits.ALL} reads all "
-                "as one"
+                f"{store.path!r}: the name of {folder!r} means a split, and it is inside a class: "
+                f"move the splits up, as in {split}/CLASS/FILES; --config.data.split={splits.ALL} "
+                "reads all as one"
             )
 
 
@@ -165,7 +165,7 @@ def read_beside_validation(
     """
     if as_one:
         raise DataError(
-            f"{store.path!r}: the splits of {form} are not read as one: choose one "
+            f"{store.path!r}: the splits of {form} cannot be read as one: choose one "
             "by config.data.split"
         )
     prefixes = {splits.VALIDATION_SPLIT: ""}

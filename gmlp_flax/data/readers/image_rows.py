@@ -71,7 +71,8 @@ def _read_split(path: str, note: str, split: str, members: Sequence[File]) -> Da
         files=tuple(members),
         columns=COLUMNS,
     )
-    return examples.with_classes(dataset, labels, declared).with_notes(note)
+    labelled = examples.with_classes(dataset, labels, declared)
+    return labelled.with_notes(note)
 
 
 def _require_memory(path: str, members: Sequence[File]) -> None:
@@ -99,7 +100,7 @@ def _image(file: File, where: str, row: rows.Row) -> bytes | str:
         if stores.is_image(image):
             raise DataError(
                 f"{where}: the column {IMAGE_COLUMN!r} holds the path {image!r:.60}: expected "
-                "encoded bytes; a table .csv with the columns file_name and label may list paths"
+                "encoded bytes; a .csv table with the columns file_name and label may list paths"
             )
         image = image.encode()  # bytes that happen to be UTF-8, like those of a dark bitmap
     if isinstance(image, Mapping):

@@ -163,7 +163,7 @@ def _require_same_images(store: Store, listing: _Listing) -> None:
     missing = sorted(named - present)
     if missing:
         raise DataError(
-            f"{where}: {len(missing):,} of {len(named):,} images are not there, such as "
+            f"{where}: {len(missing):,} of {len(named):,} images are missing, such as "
             f"{missing[0]!r}: {_how_to_find(missing[0], present)}"
         )
     unlisted = sorted(present - named)

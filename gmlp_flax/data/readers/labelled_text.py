@@ -72,8 +72,9 @@ def _refuse_split_column(members: Sequence[File], task: TextTask) -> None:
         columns = _resolve_columns(file.path, header, task)
         if SPLIT_COLUMN in header and SPLIT_COLUMN not in columns.read:
             raise DataError(
-                f"{file.path} has a column {SPLIT_COLUMN!r}, which is read of a single file: give "
-                f"the path of that file, or --config.data.split={splits.ALL} if all rows are one"
+                f"{file.path} has a column {SPLIT_COLUMN!r}, which is read only from a single "
+                f"file: give the path of that file, or --config.data.split={splits.ALL} if all "
+                "rows are one data set"
             )
 
 

@@ -80,13 +80,13 @@ def _splits_of(arrays: Mapping[str, np.ndarray], path: str) -> dict[str, Arrays]
 
 def _unread_note(path: str, arrays: Mapping[str, np.ndarray], read: Iterable[Arrays]) -> str:
     """A line that names the arrays that are not read; "" if there are none."""
-    others = set(arrays)
+    others = dict.fromkeys(arrays)  # in order
     for names in read:
-        others -= {names.images, names.labels}
+        others.pop(names.images, None)
+        others.pop(names.labels, None)
     if not others:
         return ""
-    in_order = [name for name in arrays if name in others]
-    return f"{path!r}: arrays not read: {listed(map(repr, in_order))}"
+    return f"{path!r}: arrays not read: {listed(map(repr, others))}"
 
 
 def _load(path: str) -> dict[str, np.ndarray]:

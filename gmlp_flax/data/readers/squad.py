@@ -84,7 +84,8 @@ def _read_files(
             parts.append(_from_rows(file.path))
     located = itertools.chain.from_iterable(parts)
     usable = _usable(located, version, bad)
-    return _dataset(path, split, members, usable).with_notes(note)
+    dataset = _dataset(path, split, members, usable)
+    return dataset.with_notes(note)
 
 
 def _read_tfds(folder: Folder, split: str, version: str, bad: BadRecords) -> Dataset:

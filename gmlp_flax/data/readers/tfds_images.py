@@ -61,8 +61,8 @@ def read(folder: Folder, cache_folder: str = "") -> Splits:
     """
     if folder.file_format not in FORMATS:
         raise DataError(
-            f"{folder.path!r} is in TFDS's format {folder.file_format!r}, of which images are not "
-            f"read; expected {' or '.join(FORMATS)}: prepare it with "
+            f"{folder.path!r} is in TFDS's format {folder.file_format!r}, from which images are "
+            f"not read; expected {' or '.join(FORMATS)}: prepare it with "
             "`tfds build --file_format=array_record`"
         )
     readers = {}

@@ -88,11 +88,11 @@ def _read_split(path: str, note: str, split: str, members: Sequence[File]) -> Da
     locations: list[Location] = []
     names: list[str] = []
     labels: list[str] = []
-    others: list[str] = []
+    unread: list[str] = []
     for shard, file in enumerate(members):
         store = stores.open_tar(file.path)
         readers.append(store.reader)
-        others += [name for name in store.names if not _is_read(name)]
+        unread += [name for name in store.names if not _is_read(name)]
         for pair in _pairs(store):
             locations.append(Location(shard, pair.image))
             names.append(f"{file.name}/{pair.image}")
@@ -106,8 +106,9 @@ def _read_split(path: str, note: str, split: str, members: Sequence[File]) -> Da
         split=split,
         files=tuple(members),
     )
-    others_note = rows.unread_note(path, others)
-    return examples.with_classes(dataset, labels).with_notes(note, others_note)
+    unread_note = rows.unread_note(path, unread)
+    labelled = examples.with_classes(dataset, labels)
+    return labelled.with_notes(note, unread_note)
 
 
 class _Pair(NamedTuple):

@@ -1,4 +1,4 @@
-"""Starting a run somewhere else: the engines, each of which writes what its tool takes from a
+"""Starting a run on other machines: the engines, each of which writes its tool's command from a
 config and a topology."""
 
 import abc
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -21,11 +21,11 @@ from gmlp_flax.options import option, options_of
 from gmlp_flax.planning import chips
 
 TRAIN = ("-m", "gmlp_flax.train")
-# The exit code of a run that a signal stopped and that has saved: engines start it again, as none
-# would after a 0.
+# The exit code of a run that a signal stopped and that has saved: engines restart it, which none
+# would do after a 0.
 STOPPED = 75
 OWN_DISKS = ("/tmp/", "/var/tmp/", "/dev/shm/")
-CLOUD_NAMES = {"v5e": "v5litepod"}  # of TPUs, if the cloud has another name than libtpu
+CLOUD_NAMES = {"v5e": "v5litepod"}  # of TPUs that the cloud calls by another name than libtpu
 
 
 class Job(NamedTuple):
@@ -34,7 +34,7 @@ class Job(NamedTuple):
     Attributes:
         name: lower-case letters, digits and hyphens.
         workdir: its run folder.
-        words: all of training's arguments, --config and --workdir among them.
+        words: all arguments of the training command, including --config and --workdir.
         slices: the config's mesh.slices, TPU slices that a network joins.
     """
 
@@ -46,7 +46,7 @@ class Job(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The launcher's flags; empty, zero or false if they are not given."""
+    """The launcher's flags; empty, zero or false by default."""
 
     name: str = option(
         "", "The name of the run or of the sweep, by default the last part of its folder."
@@ -79,55 +79,79 @@ class Engine(abc.ABC):
     Attributes:
         summary: a line for the help.
         tool, install: the command that it calls, and how a user gets it.
-        suffix: of the file that it gives to the tool.
+        suffix: of the file that it passes to the tool.
         required, optional: the options that must be given, and those that may be.
-        kinds: the kinds of chips that it gives, as `planning.chips` names them.
-        remote: whether its machines have nothing in common with this one, so that the run folder
-            must lie elsewhere.
-        shares_disks: whether its machines see the file systems of this one, but for OWN_DISKS.
-        joins_slices: whether it gives several TPU slices to one run.
+        kinds: the kinds of chips that it has, as `planning.chips` names them.
+        remote: whether its machines share nothing with this one, so that the run folder must be
+            elsewhere.
+        shares_disks: whether its machines see the file systems of this one, except OWN_DISKS.
+        joins_slices: whether one run can have several TPU slices.
         mounts_buckets: whether it shows a bucket as a folder.
     """
 
     summary = ""
-    tool = install = suffix = ""
+    tool = ""
+    install = ""
+    suffix = ""
     required: tuple[str, ...] = ("topology",)
     optional: tuple[str, ...] = ("engine_flag",)
     kinds: Collection[str] = ()
-    remote = shares_disks = joins_slices = mounts_buckets = False
+    remote = False
+    shares_disks = False
+    joins_slices = False
+    mounts_buckets = False
 
     def __init__(self, name: str, options: Options):
-        """Raises RunError if an option is missing, is for another engine, or has a value that makes
-        no sense."""
+        """Raises RunError if an option is missing, is for another engine, or has an invalid
+        value."""
         self.name = name
         self.options = options
+        self._check_flags()
+        self.hardware = chips.parse(options.topology)
+        self._check_hardware()
+        for mount in options.mount:
+            self._check_mount(mount)
+
+    def _check_flags(self) -> None:
+        """Raises RunError if a flag is missing, or is for another engine."""
         known = {"name", *self.required, *self.optional}
         for flag, declared in options_of(Options).items():
-            given = getattr(options, flag)
-            if flag in self.required and not given:
-                raise RunError(f"--on={name} needs --{flag}. {declared.comment}")
-            if given and flag not in known:
+            value = getattr(self.options, flag)
+            if flag in self.required and not value:
+                raise RunError(f"--on={self.name} needs --{flag}. {declared.comment}")
+            if value and flag not in known:
                 raise RunError(
-                    f"--on={name} takes no --{flag}: its options are {', '.join(sorted(known))}"
+                    f"--on={self.name} takes no --{flag}: its options are "
+                    f"{', '.join(sorted(known))}"
                 )
-        self.hardware = hardware = chips.parse(options.topology)
+
+    def _check_hardware(self) -> None:
+        """Raises RunError if the engine has no such chips, or the cloud no such slice of them."""
+        hardware = self.hardware
+        topology = self.options.topology
         if hardware.kind not in self.kinds:
             raise RunError(
-                f"--on={name} does not give {options.topology}: it gives {', '.join(self.kinds)}"
+                f"--on={self.name} does not give {topology}: it gives {', '.join(self.kinds)}"
             )
-        if hardware.shape and hardware.shape not in (usual := hardware.chip.slices):
+        slices = hardware.chip.slices
+        if hardware.shape and hardware.shape not in slices:
             raise RunError(
-                f"there is no slice {options.topology} to be had: {hardware.kind} comes as {', '.join(usual)}"
+                f"there is no slice {topology} to be had: {hardware.kind} comes as "
+                f"{', '.join(slices)}"
             )
-        for mount in options.mount:
-            if not re.fullmatch(r"([^/:\s]+:|[a-z0-9]+://[^/:\s]+:)?/[^:\n\r]+", mount):
-                raise RunError(
-                    f"--mount={mount}: expected BUCKET:/FOLDER, or a /FOLDER that all machines see"
-                )
-            if not (mount.startswith("/") or self.mounts_buckets):
-                raise RunError(
-                    f"--mount={mount}: --on={name} mounts no buckets: attach it, and give its /FOLDER"
-                )
+
+    def _check_mount(self, mount: str) -> None:
+        """Raises RunError if a --mount has another form, or is a bucket that the engine cannot
+        mount."""
+        if not re.fullmatch(r"([^/:\s]+:|[a-z0-9]+://[^/:\s]+:)?/[^:\n\r]+", mount):
+            raise RunError(
+                f"--mount={mount}: expected BUCKET:/FOLDER, or a /FOLDER that all machines see"
+            )
+        if not mount.startswith("/") and not self.mounts_buckets:
+            raise RunError(
+                f"--mount={mount}: --on={self.name} mounts no buckets: attach it, and give its "
+                "/FOLDER"
+            )
 
     def nodes(self) -> tuple[int, int]:
         """The number of machines of a GPU cluster and of GPUs on each. Raises RunError if they do
@@ -136,31 +160,40 @@ class Engine(abc.ABC):
         on_each = min(self.options.gpus_per_node or self.hardware.chip.node, count)
         if count % on_each:
             raise RunError(
-                f"{count} GPUs are no whole number of nodes of {on_each}: give a multiple, or --gpus_per_node"
+                f"{count} GPUs are no whole number of nodes of {on_each}: give a multiple, or "
+                "--gpus_per_node"
             )
         return count // on_each, on_each
 
     def check(self, job: Job) -> None:
         """Raises RunError if a run has more slices than there are, or if the machines would not
-        share or not keep its folder; then it says where that may lie."""
+        share or not keep its folder; the message says where the folder may be."""
         if job.slices > 1 and not self.joins_slices:
             raise RunError(
-                f"config.mesh.slices is {job.slices}, and --on={self.name} gives one slice: --on=xpk joins"
+                f"config.mesh.slices is {job.slices}, and --on={self.name} gives one slice: "
+                "--on=xpk joins"
             )
         if "://" in job.workdir:
             return
         folder = os.path.normpath(job.workdir)
-        refused = f"--workdir={job.workdir}"
+        flag = f"--workdir={job.workdir}"
         if self.shares_disks and os.path.abspath(folder).startswith(OWN_DISKS):
-            raise RunError(
-                f"{refused} is on one machine's own disk: give a folder that all nodes see"
-            )
-        mounted = tuple(mount.rpartition(":")[2].rstrip("/") + "/" for mount in self.options.mount)
+            raise RunError(f"{flag} is on one machine's own disk: give a folder that all nodes see")
+        mounted = tuple(f"{mount.rstrip('/')}/" for mount in self._mounted_folders())
         if self.remote and not folder.startswith(mounted):
+            bucket = "BUCKET:" if self.mounts_buckets else ""
             raise RunError(
-                f"{refused} would be lost with the machines of --on={self.name}: give gs://BUCKET/FOLDER, "
-                f"or a folder below a --mount={'BUCKET:' if self.mounts_buckets else ''}/FOLDER"
+                f"{flag} would be lost with the machines of --on={self.name}: give "
+                f"gs://BUCKET/FOLDER, or a folder below a --mount={bucket}/FOLDER"
             )
+
+    def _mounted_folders(self) -> list[str]:
+        """The folders of --mount, without their buckets."""
+        folders = []
+        for mount in self.options.mount:
+            _, _, folder = mount.rpartition(":")
+            folders.append(folder)
+        return folders
 
     @abc.abstractmethod
     def specification(self, job: Job) -> tuple[list[str], str]:
@@ -168,13 +201,15 @@ class Engine(abc.ABC):
         word; empty for none. Raises RunError if an option makes no sense for this run."""
 
     def show(self, job: Job) -> str:
-        """The same, for reading."""
+        """The command for reading, after the file if there is one."""
         command, file = self.specification(job)
-        submitted = shlex.join([*command, job.name + self.suffix] if file else command)
-        return f"{file}# submitted by: {submitted}" if file else submitted
+        if not file:
+            return shlex.join(command)
+        submitted = shlex.join([*command, job.name + self.suffix])
+        return f"{file}# submitted by: {submitted}"
 
     def start(self, job: Job) -> int:
-        """Hands a run to the tool; returns the tool's exit code."""
+        """Submits a run with the tool; returns the tool's exit code."""
         command, file = self.specification(job)
         with tempfile.TemporaryDirectory(prefix="gmlp_launch_") as folder:
             if file:
@@ -182,7 +217,8 @@ class Engine(abc.ABC):
                 path.write_text(file, encoding="utf-8")
                 command.append(str(path))
             sys.stdout.flush()
-            return subprocess.run(command, check=False).returncode
+            completed = subprocess.run(command, check=False)
+        return completed.returncode
 
 
 # Without a TPU this fails instead of training on the CPU.
@@ -191,27 +227,32 @@ RESTARTS = 100  # preemptions and failures together
 
 
 class Xpk(Engine):
-    """A workload in containers of an image. `exec` hands XPK's SIGTERM to training itself."""
+    """A workload in containers of an image. `exec` passes XPK's SIGTERM to the training process."""
 
     summary = "TPUs of a GKE cluster that xpk made: queues, several slices, restarts"
     tool = "xpk"
-    install = "pipx install xpk, in an environment of its own; pip install 'gmlp_flax[xpk]' changes tested versions"
+    install = (
+        "pipx install xpk, in an environment of its own; pip install 'gmlp_flax[xpk]' changes "
+        "tested versions"
+    )
     required = ("topology", "cluster", "zone", "project", "image")
     optional = ("mount", "spot", "engine_flag")
     kinds = ("v4", "v5e", "v5p", "v6e", "tpu7x")
-    remote = joins_slices = True
+    remote = True
+    joins_slices = True
 
     def specification(self, job: Job) -> tuple[list[str], str]:
         """An `xpk workload create`."""
         options = self.options
         hardware = self.hardware
         words = [*PREFIX, *TRAIN, *job.words, "--multihost=on", f"--stopped_code={STOPPED}"]
+        cloud_kind = CLOUD_NAMES.get(hardware.kind, hardware.kind)
         flags = {
             "cluster": options.cluster,
             "project": options.project,
             "zone": options.zone,
             "workload": job.name,
-            "tpu-type": f"{CLOUD_NAMES.get(hardware.kind, hardware.kind)}-{hardware.shape}",
+            "tpu-type": f"{cloud_kind}-{hardware.shape}",
             "num-slices": job.slices,
             "docker-image": options.image,
             "max-restarts": RESTARTS,
@@ -219,32 +260,37 @@ class Xpk(Engine):
             # Kubernetes reads a dollar before bash does
             "command": shlex.join(words).replace("$", "$$"),
         }
-        own = [f"--{flag}={value}" for flag, value in flags.items()]
-        return [
-            "xpk",
-            "workload",
-            "create",
-            *own,
-            *["--spot"] * options.spot,
-            *options.engine_flag,
-        ], ""
+        command = ["xpk", "workload", "create"]
+        command += [f"--{flag}={value}" for flag, value in flags.items()]
+        if options.spot:
+            command.append("--spot")
+        command += options.engine_flag
+        return command, ""
 
 
-# Kind -> SkyPilot's name.
-GPUS = {kind: kind[4:].upper() for kind, chip in chips.CHIPS.items() if chip.node}
-GPUS |= {"gpu:a100": "A100-80GB", "gpu:a100-40gb": "A100"}
-# by how much a chip counts in the cloud's type
+def _gpus() -> dict[str, str]:
+    names = {}
+    for kind, chip in chips.CHIPS.items():
+        if chip.node:
+            names[kind] = kind.removeprefix("gpu:").upper()
+    names["gpu:a100"] = "A100-80GB"
+    names["gpu:a100-40gb"] = "A100"
+    return names
+
+
+GPUS = _gpus()  # kind -> SkyPilot's name
+# The factor from chips to the number in the cloud's type.
 TPUS = {"v2": 2, "v3": 2, "v4": 2, "v5e": 1, "v5p": 2, "v6e": 1}
-# where SkyPilot 0.14 would take that of another kind
+# For kinds with which SkyPilot 0.14 would use the runtime of another kind.
 RUNTIMES = {"v5e": {"runtime_version": "v2-alpha-tpuv5-lite"}}
 SETUP = "scripts/setup.sh"
-# The images of TPU VMs have Python 3.10 or older; uv brings its own.
+# The images of TPU VMs have Python 3.10 or older; uv installs its own.
 INSTALL = (
     "curl -LsSf https://astral.sh/uv/install.sh | sh && export PATH=$HOME/.local/bin:$PATH && "
     f"uv python install 3.12 && PYTHON=$(uv python find 3.12) {SETUP}"
 )
 # The nodes of a GPU cluster find each other through SkyPilot's variables. Hosts of a TPU slice know
-# of each other.
+# each other.
 JOINING = (
     '--coordinator="$(head -n 1 <<<"$SKYPILOT_NODE_IPS"):8476" --processes="$SKYPILOT_NUM_NODES" '
     '--process="$SKYPILOT_NODE_RANK"'
@@ -257,75 +303,91 @@ class SkyPilot(Engine):
     summary = "machines of any cloud, found by SkyPilot, also spot machines with recovery"
     tool = "sky"
     suffix = ".yaml"
-    install = "pipx install 'skypilot[gcp]', in an environment of its own, or pip install 'gmlp_flax[sky]'"
+    install = (
+        "pipx install 'skypilot[gcp]', in an environment of its own, or pip install "
+        "'gmlp_flax[sky]'"
+    )
     optional = ("gpus_per_node", "infra", "image", "mount", "spot", "engine_flag")
     kinds = (*TPUS, *GPUS)
-    remote = mounts_buckets = True
+    remote = True
+    mounts_buckets = True
 
     def specification(self, job: Job) -> tuple[list[str], str]:
         """A task file, and the command that takes it."""
         options = self.options
         kind = self.hardware.kind
-        nodes, gpus = (1, 0) if kind in TPUS else self.nodes()
+        nodes = 1
         if kind in TPUS:
-            accelerators = f"tpu-{CLOUD_NAMES.get(kind, kind)}-{self.hardware.count * TPUS[kind]}"
+            number = self.hardware.count * TPUS[kind]
+            accelerators = f"tpu-{CLOUD_NAMES.get(kind, kind)}-{number}"
         else:
+            nodes, gpus = self.nodes()
             accelerators = f"{GPUS[kind]}:{gpus}"
         if not (options.image or os.path.exists(SETUP)):
             raise RunError(
-                f"there is no {SETUP} here: run this in a checkout of the repository, or give --image"
+                f"there is no {SETUP} here: run this in a checkout of the repository, or give "
+                "--image"
             )
-        named = [mount.rpartition(":") for mount in options.mount if not mount.startswith("/")]
-        sources = {
-            folder: bucket if "://" in bucket else f"gs://{bucket}" for bucket, _, folder in named
-        }
-        resources = {
-            "infra": options.infra,
-            "accelerators": accelerators,
-            "accelerator_args": RUNTIMES.get(kind),
-            "use_spot": options.spot,
-            "job_recovery": {"max_restarts_on_errors": 3, "recover_on_exit_codes": [STOPPED]},
-        }
-        task = {
-            "name": job.name,
-            "num_nodes": nodes,
-            "resources": {
-                key: value for key, value in resources.items() if value not in ("", None)
-            },
-            "file_mounts": {
-                folder: {"source": source, "mode": "MOUNT"} for folder, source in sources.items()
-            },
-            # Without an image this checkout is copied, and installed.
-            "workdir": "" if options.image else ".",
-            "setup": "" if options.image else f"{INSTALL} {'tpu' if kind in TPUS else 'cuda'} gcs",
-            "run": self._command(job, kind in TPUS, several=nodes > 1),
-        }
-        text = yaml.safe_dump(
-            {key: value for key, value in task.items() if value}, sort_keys=False, width=1000
-        )
+        resources: dict[str, Any] = {}
+        if options.infra:
+            resources["infra"] = options.infra
+        resources["accelerators"] = accelerators
+        if kind in RUNTIMES:
+            resources["accelerator_args"] = RUNTIMES[kind]
+        resources["use_spot"] = options.spot
+        recovery = {"max_restarts_on_errors": 3, "recover_on_exit_codes": [STOPPED]}
+        resources["job_recovery"] = recovery
+        task: dict[str, Any] = {"name": job.name, "num_nodes": nodes, "resources": resources}
+        mounts = self._file_mounts()
+        if mounts:
+            task["file_mounts"] = mounts
+        if not options.image:  # this checkout is copied and installed
+            platform = "tpu" if kind in TPUS else "cuda"
+            task["workdir"] = "."
+            task["setup"] = f"{INSTALL} {platform} gcs"
+        task["run"] = self._command(job, kind in TPUS, several=nodes > 1)
+        text = yaml.safe_dump(task, sort_keys=False, width=1000)
         return ["sky", "jobs", "launch", "--yes", "--async", *options.engine_flag], text
 
-    def _command(self, job: Job, of_tpus: bool, several: bool) -> str:
-        """Training on each machine. Its container, if any, reaches the host's network, devices and
-        mounted folders."""
-        platforms = f"JAX_PLATFORMS={'tpu,cpu' if of_tpus else 'cuda,cpu'}"
+    def _file_mounts(self) -> dict[str, dict[str, str]]:
+        """The folders that show buckets, as SkyPilot describes them."""
+        mounts = {}
+        for mount in self.options.mount:
+            if mount.startswith("/"):
+                continue
+            bucket, _, folder = mount.rpartition(":")
+            source = bucket if "://" in bucket else f"gs://{bucket}"
+            mounts[folder] = {"source": source, "mode": "MOUNT"}
+        return mounts
+
+    def _command(self, job: Job, has_tpus: bool, several: bool) -> str:
+        """The command that trains on each machine. Its container, if any, reaches the host's
+        network, devices and mounted folders."""
+        platforms = "JAX_PLATFORMS=tpu,cpu" if has_tpus else "JAX_PLATFORMS=cuda,cpu"
         words = shlex.join([*TRAIN, *job.words, f"--stopped_code={STOPPED}"])
-        joining = f" {JOINING}" if several else " --multihost=on" if of_tpus else ""
+        joining = ""
+        if several:
+            joining = f" {JOINING}"
+        elif has_tpus:
+            joining = " --multihost=on"
         if not self.options.image:
             return f"exec env {platforms} .venv/bin/python {words}{joining}"
-        folders = [mount.rpartition(":")[2] for mount in self.options.mount]
-        volumes = "".join(f" --volume={shlex.join([f'{folder}:{folder}'])}" for folder in folders)
-        gpus = "" if of_tpus else " --gpus=all"
+        image = shlex.quote(self.options.image)
+        volumes = ""
+        for folder in self._mounted_folders():
+            volume = shlex.quote(f"{folder}:{folder}")
+            volumes += f" --volume={volume}"
+        gpus = "" if has_tpus else " --gpus=all"
         return (
             f"exec sudo docker run --rm --init --network=host --privileged --shm-size=16g{gpus} "
             f'--user="$(id -u):$(id -g)" --env=HOME=/tmp --env={platforms}{volumes} '
-            f"{shlex.join([self.options.image])} python {words}{joining}"
+            f"{image} python {words}{joining}"
         )
 
 
-# JAX finds its cluster in SLURM's variables, and gives each process the GPU of its number on the
-# node: all GPUs must be visible to all of them, which --gpus-per-node does and --gpus-per-task
-# would not.
+# JAX finds its cluster in SLURM's variables, and gives each process the GPU with its number on the
+# node. So all GPUs must be visible to all processes: with --gpus-per-node they are, with
+# --gpus-per-task they would not be.
 SCRIPT = r"""#!/usr/bin/env bash
 #SBATCH --job-name={name}
 #SBATCH --nodes={nodes}
@@ -374,8 +436,8 @@ class Slurm(Engine):
     def specification(self, job: Job) -> tuple[list[str], str]:
         """A batch script."""
         nodes, gpus = self.nodes()
-        command = shlex.join([sys.executable, *TRAIN, *job.words, "--multihost=on"])
-        script = SCRIPT.format(name=job.name, nodes=nodes, gpus=gpus, command=command)
+        words = [sys.executable, *TRAIN, *job.words, "--multihost=on"]
+        script = SCRIPT.format(name=job.name, nodes=nodes, gpus=gpus, command=shlex.join(words))
         return ["sbatch", *self.options.engine_flag], script
 
 
@@ -383,18 +445,19 @@ ENGINES: dict[str, type[Engine]] = {"xpk": Xpk, "skypilot": SkyPilot, "slurm": S
 
 
 def find(name: str, options: Options) -> Engine:
-    """The engine of a name, with its options; raises RunError if there is none, or an option is
+    """The engine of this name, with its options; raises RunError if there is none, or an option is
     wrong."""
     if name not in ENGINES:
         raise RunError(f"there is no engine {name!r} for --on; {did_you_mean(name, ENGINES)}")
-    return ENGINES[name](name, options)
+    engine = ENGINES[name]
+    return engine(name, options)
 
 
 def launch(engine: Engine, jobs: Sequence[Job], dry_run: bool) -> int:
-    """Starts runs, one after the other, or prints what would be handed to the engine's tool.
+    """Starts runs, one after the other, or prints what the engine's tool would get.
 
     Returns:
-        0, or the exit code of the first start that failed; the others are tried nonetheless.
+        0, or the exit code of the first start that failed; the others are tried regardless.
 
     Raises:
         RunError: a run's folder does not suit the engine, or its tool is missing; nothing was
@@ -403,13 +466,15 @@ def launch(engine: Engine, jobs: Sequence[Job], dry_run: bool) -> int:
     for job in jobs:
         engine.check(job)
     if dry_run:
-        print(*map(engine.show, jobs), sep="\n")
+        texts = [engine.show(job) for job in jobs]
+        print("\n".join(texts))
         return 0
     if not shutil.which(engine.tool):
         raise RunError(f"there is no {engine.tool} here: {engine.install}")
-    codes = []
+    first_failure = 0
     for job in jobs:
-        codes.append(engine.start(job))
-        if codes[-1] and len(jobs) > 1:
-            print(f"{job.name}: ended with code {codes[-1]}", file=sys.stderr, flush=True)
-    return next(filter(None, codes), 0)
+        code = engine.start(job)
+        if code and len(jobs) > 1:
+            print(f"{job.name}: ended with code {code}", file=sys.stderr, flush=True)
+        first_failure = first_failure or code
+    return first_failure

@@ -17,36 +17,65 @@ def data(tmp_path):
     return data
 
 
-def test_samples(data):
-    """Without augmentation, the training images themselves; with it, others, the same each time."""
-    source = embedded.embedded_digits("train")
+def digits_at(*places: int) -> np.ndarray:
+    """Some embedded digits to train on."""
+    examples = embedded.embedded_digits("train").examples
+    return np.stack([examples[place]["image"] for place in places])
+
+
+def test_samples_without_augmentation_are_the_training_images(data):
+    last = len(embedded.embedded_digits("train")) - 1
     views = augmentations.sampled(data, 3, 2)
-    last = len(source) - 1
-    expected = np.stack([source.examples[index]["image"] for index in (0, last // 2, last)])
+    expected = digits_at(0, last // 2, last)
     assert views.shape == (3, 3, 8, 8, 1)
     np.testing.assert_array_equal(views, np.repeat(expected[:, None], 3, axis=1))
+
+
+def test_samples_with_augmentation_are_others(data):
+    """The same each time, beside the training images."""
+    plain = augmentations.sampled(data, 3, 2)
     data.config.augment.erasing = 1.0
     erased = augmentations.sampled(data, 3, 2)
-    np.testing.assert_array_equal(erased[:, 0], expected)
-    assert (erased[:, 1:] != views[:, 1:]).any((2, 3, 4)).all()
+    np.testing.assert_array_equal(erased[:, 0], plain[:, 0])
+    assert (erased[:, 1:] != plain[:, 1:]).any((2, 3, 4)).all()
     np.testing.assert_array_equal(augmentations.sampled(data, 3, 2), erased)
 
 
+LEVELS = np.array([0, 50, 200, 250])
+
+
+def flat_images() -> np.ndarray:
+    """An image of each level."""
+    return np.stack([np.full((8, 8, 1), level, np.uint8) for level in LEVELS])
+
+
+def test_nothing_is_mixed_unless_the_config_says_so(data):
+    assert augmentations.mixed(flat_images(), data.config) == []
+
+
 def test_mixed(data):
-    views = np.stack([np.full((8, 8, 1), level, np.uint8) for level in (0, 50, 200, 250)])
-    assert augmentations.mixed(views, data.config) == []
+    views = flat_images()
     data.config.augment.update(mixup=0.8, cutmix=1.0)
-    rows = augmentations.mixed(views, data.config)
-    (_, before, ones), (_, mixup, mixup_shares), (_, cutmix, cutmix_shares) = rows
-    assert [name for name, *_ in rows] == ["before mixing", "mixup", "cutmix"]
-    assert before is views
-    assert (ones == 1).all()
-    others = np.array([200, 250, 0, 50])
-    for images, shares in ((mixup, mixup_shares), (cutmix, cutmix_shares)):
-        means = shares * views[:, 0, 0, 0] + (1 - shares) * others
-        np.testing.assert_allclose(images.mean((1, 2, 3)), means, atol=0.5)
-    assert (mixup == mixup[:, :1, :1]).all()
-    assert set(np.unique(cutmix)) <= {0, 50, 200, 250}
+    unmixed, mixup, cutmix = augmentations.mixed(views, data.config)
+    name, images, shares = unmixed
+    assert name == "before mixing"
+    assert images is views
+    assert (shares == 1).all()
+    name, images, shares = mixup
+    assert name == "mixup"
+    check_means(images, shares)
+    assert (images == images[:, :1, :1]).all()
+    name, images, shares = cutmix
+    assert name == "cutmix"
+    check_means(images, shares)
+    assert set(np.unique(images)) <= set(LEVELS)
+
+
+def check_means(images, shares) -> None:
+    """Of each image and its partner, by the share of the image."""
+    partners = np.roll(LEVELS, 2)
+    means = shares * LEVELS + (1 - shares) * partners
+    np.testing.assert_allclose(images.mean((1, 2, 3)), means, atol=0.5)
 
 
 def test_command(tmp_path):

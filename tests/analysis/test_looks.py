@@ -45,25 +45,36 @@ def lab(rgb):
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
+def colours_of_families(seen) -> dict[str, np.ndarray]:
+    """The colour of each family, and that of models of none, as `seen` sees it."""
+    return {name: seen(colour) for name, colour in {**FAMILIES, "none": GREY}.items()}
+
+
+def check_distances(colours: dict[str, np.ndarray], least: float) -> None:
+    for (name, colour), (other_name, other) in itertools.combinations(colours.items(), 2):
+        assert np.linalg.norm(colour - other) > least, (name, other_name)
+
+
 @pytest.mark.parametrize("vision", VISION)
 def test_families_can_be_told_apart_by_every_reader(vision):
-    colours = {
-        name: lab(np.array(VISION[vision]) @ linear(colour))
-        for name, colour in (FAMILIES | {"none": GREY}).items()
-    }
-    for one, other in itertools.combinations(colours, 2):
-        assert np.linalg.norm(colours[one] - colours[other]) > 15, (one, other)
+    matrix = np.array(VISION[vision])
+    colours = colours_of_families(lambda colour: lab(matrix @ linear(colour)))
+    check_distances(colours, 15)
+
+
+def lightness(colour: str) -> float:
+    return lab(linear(colour))[0]
 
 
 def test_series_of_a_family_have_its_colour_in_shades_and_markers_of_their_own():
-    found = looks(["gMLP", "Mixer", "gMLP", "gMLP", "custom"])
-    assert len(set(found)) == 5
-    assert found[1].colour == FAMILIES["Mixer"]
-    assert found[4].colour == GREY
-    lightness = [lab(linear(found[place].colour))[0] for place in (0, 2, 3)]
-    assert lightness == sorted(lightness, reverse=True)
-    assert len({found[place].marker for place in (0, 2, 3)}) == 3
-    assert lab(linear(found[0].text))[0] < lightness[0]
+    first, mixer, second, third, custom = looks(["gMLP", "Mixer", "gMLP", "gMLP", "custom"])
+    assert len({first, mixer, second, third, custom}) == 5
+    assert mixer.colour == FAMILIES["Mixer"]
+    assert custom.colour == GREY
+    shades = [lightness(look.colour) for look in (first, second, third)]
+    assert shades == sorted(shades, reverse=True)
+    assert len({first.marker, second.marker, third.marker}) == 3
+    assert lightness(first.text) < shades[0]
 
 
 def test_contrast():
@@ -81,19 +92,17 @@ def test_every_colour_can_be_read_on_a_dark_page():
 
 
 def test_families_differ_on_a_dark_page():
-    colours = {
-        name: lab(linear(on_dark(colour))) for name, colour in {**FAMILIES, "none": GREY}.items()
-    }
-    for one, other in itertools.combinations(colours, 2):
-        assert np.linalg.norm(colours[one] - colours[other]) > 10, (one, other)
+    colours = colours_of_families(lambda colour: lab(linear(on_dark(colour))))
+    check_distances(colours, 10)
 
 
-def test_words_on_a_dark_page_have_the_hue_of_their_line():
+@pytest.mark.parametrize("family", FAMILIES)
+def test_words_on_a_dark_page_have_the_hue_of_their_line(family):
     """Also those in a dark orange, which is no brown."""
-    for family in FAMILIES:
-        for look in looks([family] * 6):
-            line, words = (lab(linear(on_dark(colour))) for colour in (look.colour, look.text))
-            assert np.linalg.norm(line[1:] - words[1:]) < 35, look
+    for look in looks([family] * 6):
+        line = lab(linear(on_dark(look.colour)))
+        words = lab(linear(on_dark(look.text)))
+        assert np.linalg.norm(line[1:] - words[1:]) < 35, look
 
 
 def test_greys_are_inverted():

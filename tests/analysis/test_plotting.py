@@ -39,14 +39,29 @@ def test_names_stand_beside_the_axes_in_the_order_of_the_lines_ends():
     assert box.x1 <= figure.bbox.width
 
 
+def axis_of(*series, x=Scale("x")):
+    """The axis of a chart of some series."""
+    [axis] = draw(Chart([Panel("", x, Scale("y"), list(series))])).axes
+    return axis
+
+
+def boxes_of_words(axis) -> list:
+    """The boxes of the words on an axis, once it is drawn."""
+    axis.figure.draw_without_rendering()
+    return [text.get_window_extent() for text in axis.texts]
+
+
 def test_axes_have_plain_numbers_and_a_title():
-    assert draw(Chart([*chart().panels] * 3)).get_size_inches()[0] == 6.75  # a page
     figure = draw(chart())
     assert figure.get_size_inches()[0] == 3.25  # a column
     [axis] = figure.axes
     low, high = axis.get_ylim()
-    ticks = [tick for tick in axis.get_yticklabels() if low <= tick.get_position()[1] <= high]
-    assert [tick.get_text() for tick in ticks] == ["50", "100", "200", "500"]
+    words = []
+    for tick in axis.get_yticklabels():
+        _, place = tick.get_position()
+        if low <= place <= high:
+            words.append(tick.get_text())
+    assert words == ["50", "100", "200", "500"]
     assert axis.get_title(loc="left") == "gmlp ends lowest"
     assert axis.get_xscale() == axis.get_yscale() == "log"
 
@@ -59,28 +74,34 @@ def test_a_title_is_not_broken_between_a_number_and_its_unit():
     assert axis.get_title(loc="left").splitlines()[1] == "59\N{NO-BREAK SPACE}M tokens"
 
 
+def test_three_panels_fill_a_page():
+    figure = draw(Chart([*chart().panels] * 3))
+    assert figure.get_size_inches()[0] == 6.75
+
+
 def test_ranges_are_bars_and_fits_are_dashed():
     shape = {"labels": ["18", "36"], "joined": False, "fit": [3.1, 3.9]}
-    series = Series("a", AMLP, [1, 2], [3, 4], [2, 3], [4, 6], **shape)
-    [axis] = draw(Chart([Panel("", Scale("x"), Scale("y"), [series])])).axes
+    axis = axis_of(Series("a", AMLP, [1, 2], [3, 4], [2, 3], [4, 6], **shape))
     [bars] = axis.collections
-    assert [segment.tolist() for segment in bars.get_segments()] == [
-        [[1, 2], [1, 4]],
-        [[2, 3], [2, 6]],
-    ]
-    assert [line.get_ydata().tolist() for line in axis.lines] == [[3.1, 3.9], [3, 4]]
-    assert {"18", "36"} == {text.get_text() for text in axis.texts}
+    first, second = bars.get_segments()
+    assert first.tolist() == [[1, 2], [1, 4]]
+    assert second.tolist() == [[2, 3], [2, 6]]
+    fit, points = axis.lines
+    assert fit.get_ydata().tolist() == [3.1, 3.9]
+    assert points.get_ydata().tolist() == [3, 4]
+    assert {text.get_text() for text in axis.texts} == {"18", "36"}
     assert names(axis) == ["a"]
 
 
 def test_words_at_points_do_not_cover_each_other():
-    series = Series(
-        "a", GMLP, [1, 1.01, 1.02], [1, 1.01, 1], labels=["first", "second", "third"], joined=False
-    )
-    figure = draw(Chart([Panel("", Scale("x"), Scale("y"), [series])]))
-    figure.draw_without_rendering()
-    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
-    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    labels = ["first", "second", "third"]
+    axis = axis_of(Series("a", GMLP, [1, 1.01, 1.02], [1, 1.01, 1], labels=labels, joined=False))
+    for first, second in itertools.combinations(boxes_of_words(axis), 2):
+        assert not first.overlaps(second)
+
+
+def middle_of(box) -> np.ndarray:
+    return np.array([(box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2])
 
 
 def test_words_stand_at_their_own_point():
@@ -89,20 +110,14 @@ def test_words_stand_at_their_own_point():
     one = Series("a", GMLP, [66.0], [84.3], labels=["B7"])
     other = Series("b", AMLP, [71.0], [83.6], labels=["F0"])
     far = Series("c", GMLP, [5.0, 300.0], [72.0, 76.0], labels=["low", "a long word"])
-    figure = draw(Chart([Panel("", Scale("x", log=True), Scale("y"), [one, other, far])]))
-    figure.draw_without_rendering()
-    [axis] = figure.axes
-    points = dict(
-        zip(("B7", "F0"), axis.transData.transform([(66.0, 84.3), (71.0, 83.6)]), strict=True)
-    )
-    for text in axis.texts:
-        box = text.get_window_extent()
-        middle = np.array([(box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2])
-        if text.get_text() in points:
-            assert (
-                min(points, key=lambda name: np.hypot(*(points[name] - middle))) == text.get_text()
-            )
+    axis = axis_of(one, other, far, x=Scale("x", log=True))
+    middles = {}
+    for text, box in zip(axis.texts, boxes_of_words(axis), strict=True):
+        middles[text.get_text()] = middle_of(box)
         assert box.x1 <= axis.bbox.x1
+    of_b7, of_f0 = axis.transData.transform([(66.0, 84.3), (71.0, 83.6)])
+    assert np.linalg.norm(middles["B7"] - of_b7) < np.linalg.norm(middles["B7"] - of_f0)
+    assert np.linalg.norm(middles["F0"] - of_f0) < np.linalg.norm(middles["F0"] - of_b7)
 
 
 def test_what_cannot_be_drawn_is_said():
@@ -119,8 +134,9 @@ def test_what_cannot_be_drawn_is_said():
 
 
 def test_backwards():
-    series = [Series("a", GMLP, [10, 100], [1, 4]), Series("b", MIXER, [10, 100], [2, 3])]
-    [axis] = draw(Chart([Panel("", Scale("x", log=True, backwards=True), Scale("y"), series)])).axes
+    first = Series("a", GMLP, [10, 100], [1, 4])
+    second = Series("b", MIXER, [10, 100], [2, 3])
+    axis = axis_of(first, second, x=Scale("x", log=True, backwards=True))
     assert axis.xaxis_inverted()
     assert names(axis) == ["b", "a"]
 
@@ -128,8 +144,9 @@ def test_backwards():
 def test_points_that_are_not_joined_have_no_line():
     joined = Series("a", MIXER, [1, 2], [3, 4])
     apart = Series("b", GMLP, [1, 2], [4, 5], joined=False)
-    dashed = Series("c", looks(["gMLP"] * 2)[1], [1, 2], [6, 7], joined=False)
-    [axis] = draw(Chart([Panel("", Scale("x"), Scale("y"), [joined, apart, dashed])])).axes
+    _, second_look = looks(["gMLP"] * 2)
+    dashed = Series("c", second_look, [1, 2], [6, 7], joined=False)
+    axis = axis_of(joined, apart, dashed)
     assert [line.get_linestyle() for line in axis.lines] == ["-", "None", "None"]
 
 
@@ -140,9 +157,10 @@ def test_words_avoid_lines():
     figure = draw_panel(Panel("", Scale("x"), Scale("y"), [series]), 3.25)
     figure.draw_without_rendering()
     [axis] = figure.axes
-    [box] = [text.get_window_extent().padded(-3) for text in axis.texts if text.get_text()]
-    for share in np.linspace(0, 1, 200):
-        x, y = axis.transData.transform((1 + 2 * share, 1 + 2 * share))
+    [text] = [text for text in axis.texts if text.get_text()]
+    box = text.get_window_extent().padded(-3)
+    for value in np.linspace(1, 3, 200):
+        x, y = axis.transData.transform((value, value))
         assert not box.contains(x, y)
 
 
@@ -166,7 +184,6 @@ def test_a_panel_alone_has_no_title_and_names_its_points():
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_whole_numbers(whole):
-    x = Scale("step", whole=whole)
-    [axis] = draw(Chart([Panel("", x, Scale("y"), [Series("a", GMLP, [1, 3], [1, 2])])])).axes
+    axis = axis_of(Series("a", GMLP, [1, 3], [1, 2]), x=Scale("step", whole=whole))
     ticks = [tick for tick in axis.get_xticks() if 1 <= tick <= 3]
     assert (ticks == [1, 2, 3]) == whole

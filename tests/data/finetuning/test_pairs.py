@@ -53,14 +53,17 @@ def test_as_berts_loop(texts, length):
     ids = [np.array(text, np.int32) for text in texts]
     tokens, segments = pairs.assemble(ids, length, TOKENIZER)
     assert tokens.dtype == segments.dtype == np.int32
-    assert (tokens.tolist(), segments.tolist()) == slowly(texts, length)
+    expected_tokens, expected_segments = slowly(texts, length)
+    assert tokens.tolist() == expected_tokens
+    assert segments.tolist() == expected_segments
 
 
 @pytest.mark.parametrize(("texts", "least"), [(1, 3), (2, 5)])
 def test_too_short_a_length(texts, least):
     ids = [np.arange(4)] * texts
     assert pairs.room_for(texts, least) == texts
-    assert pairs.assemble(ids, least, TOKENIZER)[0].shape == (least,)
+    tokens, _ = pairs.assemble(ids, least, TOKENIZER)
+    assert tokens.shape == (least,)
     message = failure(pairs.assemble, ids, least - 1, TOKENIZER)
     assert f"length={least - 1}" in message
     assert f"give {least} or more" in message
@@ -89,18 +92,18 @@ def tokenizer():
     return Tokenizer.train([" ".join(tiny.WORDS[i:]) for i in range(40)], 300)
 
 
-def test_encoding(tokenizer):
-    """More texts than are encoded in one call, whole and cut."""
-    texts = ["the time", "", *tiny.WORDS] * 100
-    assert len(texts) > 4096
-    expected = [tokenizer.encode(text) for text in texts]
-    encoded = pairs.encode(texts, tokenizer)
-    assert {ids.dtype for ids in encoded} == {np.dtype(np.int32)}
-    assert [ids.tolist() for ids in encoded] == expected
-    assert pairs.encode([], tokenizer) == []
-    cut = pairs.encode(texts, tokenizer, max_tokens=1)
-    assert [ids.tolist() for ids in cut] == [ids[:1] for ids in expected]
-    assert all(ids.base is None for ids in cut)
+# More than are encoded in one call.
+MANY_TEXTS = ["the time", "", *tiny.WORDS] * 100
+
+
+@pytest.mark.parametrize("most", [None, 1])
+def test_encoding(tokenizer, most):
+    """Texts as a whole, and cut."""
+    assert len(MANY_TEXTS) > 4096
+    encoded = pairs.encode(MANY_TEXTS, tokenizer, max_tokens=most)
+    for text, ids in zip(MANY_TEXTS, encoded, strict=True):
+        assert ids.dtype == np.int32
+        assert ids.tolist() == tokenizer.encode(text)[:most]
 
 
 def source(tokenizer: Tokenizer, length: int = 10, **options) -> Pairs:
@@ -117,26 +120,51 @@ def lengths_of(examples: Pairs) -> np.ndarray:
     return np.array([[len(ids) for ids in column] for column in examples.texts])
 
 
-def test_a_source_of_examples(tokenizer):
-    made = source(tokenizer)
-    for examples in (made, pickle.loads(pickle.dumps(made))):
-        assert len(examples) == 2
-        assert examples.cut == np.count_nonzero(lengths_of(made).sum(axis=0) > 10 - 3) == 1
-        example = examples[1]
-        assert (example["index"], example["label"]) == (1, 0)
-        assert example["index"].dtype == np.int32
-        texts = [column[1] for column in examples.texts]
-        tokens, segments = pairs.assemble(texts, 10, tokenizer)
-        np.testing.assert_array_equal(example["tokens"], tokens)
-        np.testing.assert_array_equal(example["segments"], segments)
-    assert source(tokenizer, 64).cut == 0
+def test_cut_texts_do_not_keep_the_whole(tokenizer):
+    for ids in pairs.encode(MANY_TEXTS, tokenizer, max_tokens=1):
+        assert ids.base is None
+
+
+def test_no_texts_are_encoded_as_none(tokenizer):
+    assert pairs.encode([], tokenizer) == []
+
+
+def pickled(examples):
+    return pickle.loads(pickle.dumps(examples))
+
+
+@pytest.mark.parametrize("copied", [lambda examples: examples, pickled], ids=["made", "pickled"])
+def test_a_source_of_examples(tokenizer, copied):
+    examples = copied(source(tokenizer))
+    assert len(examples) == 2
+    example = examples[1]
+    assert example["index"] == 1
+    assert example["label"] == 0
+    assert example["index"].dtype == np.int32
+    texts = [column[1] for column in examples.texts]
+    tokens, segments = pairs.assemble(texts, 10, tokenizer)
+    np.testing.assert_array_equal(example["tokens"], tokens)
+    np.testing.assert_array_equal(example["segments"], segments)
+
+
+@pytest.mark.parametrize("copied", [lambda examples: examples, pickled], ids=["made", "pickled"])
+def test_cut_examples_are_counted(tokenizer, copied):
+    examples = copied(source(tokenizer))
+    is_cut = lengths_of(examples).sum(axis=0) > 10 - 3
+    assert examples.cut == np.count_nonzero(is_cut) == 1
+    assert copied(source(tokenizer, 64)).cut == 0
+
+
+def test_a_source_with_too_short_a_length(tokenizer):
     assert "length=4" in failure(source, tokenizer, 4)
+    assert "length=2" in failure(source, tokenizer, 2, dual_encoder=True)
 
 
 def test_texts_that_are_encoded_alone(tokenizer):
     """Each text is laid out as if it were alone, and loses only its own tokens."""
     examples = source(tokenizer, 7, dual_encoder=True)
-    assert examples.cut == np.count_nonzero((lengths_of(examples) > 5).any(axis=0)) == 1
+    is_cut = (lengths_of(examples) > 5).any(axis=0)
+    assert examples.cut == np.count_nonzero(is_cut) == 1
     for number in range(2):
         example = examples[number]
         assert example["tokens"].shape == example["segments"].shape == (2, 7)
@@ -144,7 +172,6 @@ def test_texts_that_are_encoded_alone(tokenizer):
         for row, column in enumerate(examples.texts):
             tokens, _ = pairs.assemble([column[number]], 7, tokenizer)
             np.testing.assert_array_equal(example["tokens"][row], tokens)
-    assert "length=2" in failure(source, tokenizer, 2, dual_encoder=True)
 
 
 def test_single_texts_are_never_encoded_as_pairs(tokenizer):

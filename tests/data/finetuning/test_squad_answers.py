@@ -2,7 +2,8 @@
 
 import json
 import lzma
-from pathlib import Path
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -38,38 +39,61 @@ def questions(*texts: str) -> list[Question]:
     return made
 
 
+class Span(NamedTuple):
+    """Tokens of a passage, and the score of the answer that they give."""
+
+    first: int
+    last: int
+    score: float
+
+
+def spans_of_window(
+    windows: Windows, logits: np.ndarray, number: int, n_best: int
+) -> Iterator[Span]:
+    """The spans of the best starts and ends that lie in the passage of a window."""
+    begin = windows.begin[number]
+    end_of_window = begin + windows.size[number]
+    first_position = int(np.flatnonzero(windows[number]["segments"])[0])
+    start_logits, end_logits = logits[:, number]
+    for start in np.argsort(-start_logits, kind="stable")[:n_best]:
+        for end in np.argsort(-end_logits, kind="stable")[:n_best]:
+            first = start - first_position + begin
+            last = end - first_position + begin
+            if begin <= first <= last < end_of_window:
+                yield Span(first, last, float(start_logits[start]) + float(end_logits[end]))
+
+
 def slow_spans(
     windows: Windows, logits: np.ndarray, number: int, n_best: int, max_answer: int
 ) -> list[tuple[float, str]]:
     """The score and the text of each span of a question that the rules allow, one after another."""
     context = windows.questions[number].context
-    spans = windows.spans(number)
+    places = windows.spans(number)
     members = windows.of_question(number)
     bounds = [(windows.begin[member], windows.size[member]) for member in members]
-    found = []
+    answers = []
     for row, member in enumerate(members):
-        begin, size = bounds[row]
-        first_position = int(np.flatnonzero(windows[member]["segments"])[0])
-        for start in np.argsort(-logits[0, member], kind="stable")[:n_best]:
-            for end in np.argsort(-logits[1, member], kind="stable")[:n_best]:
-                first = start - first_position + begin
-                last = end - first_position + begin
-                if not begin <= first <= last < begin + size:
-                    continue
-                if last - first >= max_answer or slow_windows.owner(bounds, first) != row:
-                    continue
-                score = float(logits[0, member, start]) + float(logits[1, member, end])
-                found.append((score, context[spans[first, 0] : spans[last, 1]]))
-    return found
+        for span in spans_of_window(windows, logits, member, n_best):
+            is_short = span.last - span.first < max_answer
+            if is_short and slow_windows.owner(bounds, span.first) == row:
+                text = context[places[span.first, 0] : places[span.last, 1]]
+                answers.append((span.score, text))
+    return answers
 
 
-def slow_answers(found: list[tuple[float, str]], n_best: int) -> list[tuple[str, float]]:
+def slow_answers(answers: list[tuple[float, str]], n_best: int) -> list[tuple[str, float]]:
     """The best texts, each once."""
     best: dict[str, float] = {}
-    for score, text in sorted(found, key=lambda pair: -pair[0]):
+    for score, text in sorted(answers, key=lambda pair: -pair[0]):
         if text and text not in best and len(best) < n_best:
             best[text] = score
     return list(best.items())
+
+
+def random_logits(seed: int, windows: Windows) -> np.ndarray:
+    """Whole numbers, so that there are ties."""
+    rng = np.random.default_rng(seed)
+    return rng.integers(-6, 6, (2, len(windows), windows.length)).astype(np.float32)
 
 
 @given(
@@ -83,21 +107,19 @@ def slow_answers(found: list[tuple[float, str]], n_best: int) -> list[tuple[str,
 def test_against_a_slow_reference(tokenizer, seed, length, stride, n_best, max_answer):
     asked = questions(PASSAGE, "class", PASSAGE[:40])
     windows = Windows(asked, tokenizer, length=length, stride=stride, max_query=8)
-    rng = np.random.default_rng(seed)
-    # Whole numbers, so that there are ties.
-    logits = rng.integers(-6, 6, (2, len(windows), length)).astype(np.float32)
+    logits = random_logits(seed, windows)
     scores = top(logits, n_best)
     found = squad_answers.find_answers(windows, scores, n_best=n_best, max_answer=max_answer)
-    for number in range(len(asked)):
+    for number, answers in enumerate(found):
         spans = slow_spans(windows, logits, number, n_best, max_answer)
-        assert [tuple(answer) for answer in found[number]] == slow_answers(spans, n_best)
+        assert [tuple(answer) for answer in answers] == slow_answers(spans, n_best)
+    assert len(found) == len(asked)
     nulls = squad_answers.null_scores(windows, scores.null)
     assert nulls.dtype == np.float64
+    null_logits = logits[0, :, 0] + logits[1, :, 0]
     for number in range(len(asked)):
         members = list(windows.of_question(number))
-        assert nulls[number] == min(
-            logits[0, member, 0] + logits[1, member, 0] for member in members
-        )
+        assert nulls[number] == null_logits[members].min()
 
 
 def test_a_passage_without_tokens(tokenizer):
@@ -143,20 +165,23 @@ def test_predictions(threshold, expected):
 def test_n_best_lists():
     lists = squad_answers.n_best_lists(ASKED, FOUND)
     first, second = lists["q0"]
-    assert (first["text"], second["text"]) == ("one", "two")
+    assert first["text"] == "one"
+    assert second["text"] == "two"
     assert first["probability"] == pytest.approx(np.e / (np.e + 1))
     assert second["score"] == 2.0
     assert lists["q2"] == [{"text": "", "probability": 1.0, "score": 0.0}]
 
 
+def texts_of(entries: list[dict]) -> list[str]:
+    return [entry["text"] for entry in entries]
+
+
 def test_n_best_lists_with_no_answer():
     lists = squad_answers.n_best_lists(ASKED, FOUND, NULLS)
-    assert [entry["text"] for entry in lists["q0"]] == ["one", "two", ""]
-    assert [entry["text"] for entry in lists["q1"]] == ["", "three"]
+    assert texts_of(lists["q0"]) == ["one", "two", ""]
+    assert texts_of(lists["q1"]) == ["", "three"]
     assert lists["q1"][0]["score"] == 5.0
     assert lists["q2"] == [{"text": "", "probability": 1.0, "score": 0.0}]
-    for entries in lists.values():
-        assert sum(entry["probability"] for entry in entries) == pytest.approx(1)
     assert json.loads(json.dumps(lists)) == lists
 
 
@@ -239,21 +264,31 @@ def at_threshold(answers: dict, odds: dict, threshold: float) -> dict[str, float
     return squad_answers.evaluate(QUESTIONS, kept)
 
 
+def test_probabilities_of_n_best_lists_add_up_to_1():
+    lists = squad_answers.n_best_lists(ASKED, FOUND, NULLS)
+    for entries in lists.values():
+        total = sum(entry["probability"] for entry in entries)
+        assert total == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", ["exact", "f1"])
 @given(ODDS, ANSWERS)
-def test_best_thresholds_against_every_threshold(odds, predicted):
+def test_best_thresholds_against_every_threshold(name, odds, predicted):
     names = [question.id for question in QUESTIONS]
     odds = dict(zip(names, odds, strict=True))
     predicted = dict(zip(names, predicted, strict=True))
     found = squad_answers.best_thresholds(QUESTIONS, predicted, odds)
-    tried = [at_threshold(predicted, odds, threshold) for threshold in (-4, *odds.values())]
-    for name in ("exact", "f1"):
-        best = max(metrics[name] for metrics in tried)
-        assert found[f"best_{name}"] == pytest.approx(best)
-        threshold = found[f"best_{name}_thresh"]
-        # The script starts from no answers at all, and calls this a threshold of 0.
-        is_none_answered = threshold == 0 and tried[0][name] == pytest.approx(best)
-        reached = at_threshold(predicted, odds, threshold)[name]
-        assert is_none_answered or reached == pytest.approx(best)
+    tried = []
+    for threshold in (-4, *odds.values()):
+        metrics = at_threshold(predicted, odds, threshold)
+        tried.append(metrics[name])
+    best = max(tried)
+    assert found[f"best_{name}"] == pytest.approx(best)
+    threshold = found[f"best_{name}_thresh"]
+    # The script starts from no answers at all, and calls this a threshold of 0.
+    is_none_answered = threshold == 0 and tried[0] == pytest.approx(best)
+    reached = at_threshold(predicted, odds, threshold)[name]
+    assert is_none_answered or reached == pytest.approx(best)
 
 
 def test_questions_without_odds_are_not_answered():
@@ -279,9 +314,10 @@ def test_questions_without_odds_are_not_answered():
 )
 def test_published_predictions_to_the_last_digit(shared_data, version, name):
     asked = read(shared_data(f"squad/squad_{version}_dev.json.xz"), version)
-    predictions = json.loads(lzma.decompress(Path(shared_data(f"squad/{name}")).read_bytes()))
+    with lzma.open(shared_data(f"squad/{name}")) as file:
+        predictions = json.load(file)
     with open(shared_data(f"squad/expected_{version}.json")) as file:
         expected = json.load(file)[name]
-    found = squad_answers.evaluate(asked, predictions)
-    assert found == expected
-    assert list(found) == list(expected)
+    metrics = squad_answers.evaluate(asked, predictions)
+    assert metrics == expected
+    assert list(metrics) == list(expected)

@@ -27,18 +27,21 @@ QUERY = "what is a class ?"
 def test_bounds_of_windows(passages, stride):
     expected = []
     for number, (tokens, room) in enumerate(passages):
-        expected += [(number, *bounds) for bounds in slow_windows.bounds(tokens, room, stride)]
+        for bounds in slow_windows.bounds(tokens, room, stride):
+            expected.append([number, *bounds])
     lengths, rooms = np.array(passages).T
     found = windows.window_bounds(lengths, rooms, stride)
-    assert np.stack(found, axis=1).tolist() == [list(window) for window in expected]
+    assert np.stack(found, axis=1).tolist() == expected
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 30))
 def test_the_widest_context(tokens, room, stride):
     bounds = slow_windows.bounds(tokens, room, stride)
     begin, size = np.array(bounds).T
-    found = windows.widest_context(begin, size, tokens)
-    assert found.tolist() == [slow_windows.owner(bounds, token) for token in range(tokens)]
+    owners = windows.widest_context(begin, size, tokens)
+    for token, owner in enumerate(owners.tolist()):
+        assert owner == slow_windows.owner(bounds, token)
+    assert len(owners) == tokens
 
 
 @st.composite
@@ -61,18 +64,19 @@ def make(text: str, start: int, stop: int) -> Question:
 
 def slow_target(spans: np.ndarray, text: str, start: int, stop: int) -> list[int]:
     """The tokens that overlap an answer, without the white space around it."""
-    answer = text[start:stop].strip()
-    left = start + text[start:stop].find(answer)
-    right = left + len(answer)
+    given = text[start:stop]
+    answer = given.strip()
     if not answer:
         return []
-    return [i for i, (first, last) in enumerate(spans) if last > left and first < right]
+    left = start + given.find(answer)
+    right = left + len(answer)
+    return [token for token, (first, last) in enumerate(spans) if last > left and first < right]
 
 
 @given(passages())
 def test_targets(tokenizer, passage):
     text, start, stop = passage
-    spans = tokenizer.encode_with_offsets(text)[1]
+    _, spans = tokenizer.encode_with_offsets(text)
     tokens = slow_target(spans, text, start, stop)
     expected = (tokens[0], tokens[-1]) if tokens else NO_TARGET
     assert windows.find_target(make(text, start, stop), spans) == expected
@@ -106,6 +110,15 @@ def slow_items(
     return items
 
 
+def as_lists(window: dict[str, np.ndarray]) -> dict[str, list]:
+    """The values of a window, which are int32, but for its number."""
+    values = dict(window)
+    del values["index"]
+    for value in values.values():
+        assert value.dtype == np.int32
+    return {name: value.tolist() for name, value in values.items()}
+
+
 @given(passages(), st.integers(1, 8), st.integers(1, 10), st.sampled_from([1, 3, 9]))
 def test_windows_against_a_slow_reference(tokenizer, passage, stride, spare, max_query):
     """Of the last of three questions: the first is on another passage, the second has no answer."""
@@ -116,33 +129,47 @@ def test_windows_against_a_slow_reference(tokenizer, passage, stride, spare, max
     numbers = made.of_question(2)
     assert numbers.stop == len(made)
     expected = slow_items(tokenizer, passage, length, stride, max_query)
-    assert len(numbers) == len(expected)
     for number, item in zip(numbers, expected, strict=True):
         window = made[number]
-        assert window.pop("index") == number
-        assert {name: value.tolist() for name, value in window.items()} == item
-        assert {value.dtype.name for value in window.values()} == {"int32"}
+        assert window["index"] == number
+        assert as_lists(window) == item
     for number in made.of_question(1):
-        assert made[number]["start"] == 0
-        assert made[number]["end"] == 0
-    np.testing.assert_array_equal(made.spans(2), tokenizer.encode_with_offsets(text)[1])
+        window = made[number]
+        assert window["start"] == 0
+        assert window["end"] == 0
+    _, spans = tokenizer.encode_with_offsets(text)
+    np.testing.assert_array_equal(made.spans(2), spans)
+
+
+LOST_TEXT = "some text  and more"
+
+
+# The second answer is white space, which no token holds; the third question has none.
+LOST = [
+    make(LOST_TEXT, 0, 4),
+    make(LOST_TEXT, 9, 11),
+    make(LOST_TEXT, 0, 0),
+    make(LOST_TEXT, 5, 9),
+]
+
+
+SIZES = {"length": 24, "stride": 4, "max_query": 8}
+
+
+def test_questions_whose_answer_is_lost_have_no_target(tokenizer):
+    made = Windows(LOST, tokenizer, **SIZES)
+    assert made.left_out == 0
+    assert [target == NO_TARGET for target in made.targets] == [False, True, True, False]
 
 
 def test_questions_whose_answer_is_lost_are_left_out_of_training(tokenizer):
-    """One that is white space, which no token holds, but not one without an answer."""
-    text = "some text  and more"
-    questions = [make(text, 0, 4), make(text, 9, 11), make(text, 0, 0), make(text, 5, 9)]
-    options = {"length": 24, "stride": 4, "max_query": 8}
-    made = Windows(questions, tokenizer, **options)
-    assert made.left_out == 0
-    assert [target == NO_TARGET for target in made.targets] == [False, True, True, False]
-    trained = Windows(questions, tokenizer, training=True, **options)
+    """But not one without an answer."""
+    trained = Windows(LOST, tokenizer, training=True, **SIZES)
     assert trained.left_out == 1
-    assert trained.questions == [questions[0], *questions[2:]]
-    last = made[len(made) - 1]
-    for name, value in trained[len(trained) - 1].items():
-        if name != "index":
-            np.testing.assert_array_equal(value, last[name])
+    assert trained.questions == [LOST[0], *LOST[2:]]
+    made = Windows(LOST, tokenizer, **SIZES)
+    expected = made[len(made) - 1]
+    assert as_lists(trained[len(trained) - 1]) == as_lists(expected)
 
 
 def test_no_room(tokenizer):

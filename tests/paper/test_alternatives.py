@@ -12,7 +12,8 @@ from gmlp_flax.paper.published import PUBLISHED, SIBLING
 def test_rows_are_every_mixer():
     siblings = {name for name, model in PUBLISHED.items() if model.source == SIBLING}
     assert set(ROWS) == siblings | {"bert", "bert_rel", "bert_rel_only", "mixer", "sgu", "amlp_36"}
-    assert {blocks.name_of(PUBLISHED[row].spec.block) for row in ROWS} == set(blocks.BLOCKS)
+    mixers = {blocks.name_of(PUBLISHED[row].spec.block) for row in ROWS}
+    assert mixers == set(blocks.BLOCKS)
     assert set(alternatives.IMAGES.values()) == set(recipes.SMALL_IMAGE_MODELS)
 
 
@@ -50,5 +51,7 @@ def test_finetuned_columns_read_as_many_tokens_as_were_pretrained():
 
 def test_changes_are_made_where_a_config_has_the_key():
     changes = {"steps": "7", "masking.rate": "0.3"}
-    assert COLUMNS["mlm"].configs("cpu", ("sgu",), changes)["sgu"].masking.rate == 0.3
-    assert COLUMNS["cifar10"].configs("cpu", ("sgu",), changes)["sgu"].steps == 7
+    text = COLUMNS["mlm"].configs("cpu", ("sgu",), changes)["sgu"]
+    images = COLUMNS["cifar10"].configs("cpu", ("sgu",), changes)["sgu"]
+    assert text.masking.rate == 0.3
+    assert images.steps == 7

@@ -1,5 +1,6 @@
 import dataclasses
 
+import numpy as np
 import pytest
 from flax import nnx
 
@@ -86,21 +87,43 @@ def madds_by_hand(name):
     )
 
 
+def norm_params(d):
+    """Scale and bias."""
+    return 2 * d
+
+
+def linear_params(inputs, outputs):
+    """Kernel and bias."""
+    return inputs * outputs + outputs
+
+
+def mlp_params(d):
+    """The layers of an MLP with four times as many hidden numbers."""
+    return linear_params(d, 4 * d) + linear_params(4 * d, d)
+
+
+def embedding_params(d):
+    """The table, which is tied to the output, and the bias of the output."""
+    return VOCAB_SIZE * d + VOCAB_SIZE
+
+
 def gmlp_params(layers, n, d, f, a=0):
     """Parameters of a gMLP by hand: table and output bias, blocks, final norm."""
     half = f // 2
-    block = 2 * d + (d * f + f) + 2 * half + (2 * n - 1) + n + (half * d + d)
-    attention = (d * 3 * a + 3 * a) + (a * half + half) if a else 0
-    return VOCAB_SIZE * d + VOCAB_SIZE + layers * (block + attention) + 2 * d
+    spatial = (2 * n - 1) + n
+    block = norm_params(d) + linear_params(d, f) + norm_params(half) + spatial
+    block += linear_params(half, d)
+    if a:
+        block += linear_params(d, 3 * a) + linear_params(a, half)
+    return embedding_params(d) + layers * block + norm_params(d)
 
 
 def transformer_params(layers, n, d, heads=0, absolute=0):
     """The same of a Transformer; with `heads`, a relative bias an offset and head, else a table
     with `absolute`."""
-    block = (
-        2 * 2 * d + 4 * (d * d + d) + (d * 4 * d + 4 * d) + (4 * d * d + d) + heads * (2 * n - 1)
-    )
-    return VOCAB_SIZE * d + VOCAB_SIZE + layers * block + 2 * d + absolute * n * d
+    block = 2 * norm_params(d) + 4 * linear_params(d, d) + mlp_params(d)
+    block += heads * (2 * n - 1)
+    return embedding_params(d) + layers * block + norm_params(d) + absolute * n * d
 
 
 @pytest.mark.smoke
@@ -112,29 +135,19 @@ def test_parameters_are_timms(name, expected):
 
 
 def test_what_the_tables_print():
-    sums = {}
+    sums = {source: np.zeros(5) for source in SUMS}
     for model in PUBLISHED.values():
-        row = (1, model.params_m or 0, model.perplexity or 0, model.madds_g or 0, model.top1 or 0)
-        sums[model.source] = [
-            total + value for total, value in zip(sums.get(model.source, [0] * 5), row, strict=True)
-        ]
-    assert sums.keys() == SUMS.keys()
+        printed = (model.params_m, model.perplexity, model.madds_g, model.top1)
+        sums[model.source] += [1, *(value or 0 for value in printed)]
     for source, expected in SUMS.items():
         assert sums[source] == pytest.approx(expected), source
 
 
 @PEER
 def test_parameters_of_the_peers(name):
-    """As their own code has them; to the printed digit, if the note does not say otherwise."""
-    model = PUBLISHED[name]
+    """As their own code has them."""
     count = param_count(PUBLISHED[name]) / 1e6
     assert round(count, digits(PEERS[name])) == PEERS[name]
-    assert ("without the head" in model.note) == (name in HEADLESS | {"vit_l16_384"})
-    if model.params_m is not None and name not in ODD_PARAMS:
-        head = (model.spec.d_model + 1) * 1000 / 1e6
-        assert round(count - head * (name in HEADLESS), digits(model.params_m)) == model.params_m
-    else:
-        assert model.note
 
 
 @PEER
@@ -169,40 +182,65 @@ def test_parameters_of_text_models_are_the_papers(name):
     assert round(param_count(PUBLISHED[name]) / 1e6) == PUBLISHED[name].params_m
 
 
+@PEER
+def test_printed_parameters_of_the_peers(name):
+    """To the printed digit, if the note does not say otherwise."""
+    model = PUBLISHED[name]
+    assert ("without the head" in model.note) == (name in HEADLESS | {"vit_l16_384"})
+    if model.params_m is None or name in ODD_PARAMS:
+        assert model.note
+        return
+    count = param_count(model) / 1e6
+    if name in HEADLESS:
+        count -= linear_params(model.spec.d_model, 1000) / 1e6
+    assert round(count, digits(model.params_m)) == model.params_m
+
+
 def fnet_params(layers, d, attention=0):
     """FNet by hand: tables of words, positions and types, a norm and a projection; layers; the
     transform and the bias of the logits. The heads that it leaves out: a pooler, and two classes of
     sentence pairs."""
-    dense = d * d + d
-    around = (VOCAB_SIZE + 512 + 4) * d + 2 * d + dense + (dense + 2 * d) + VOCAB_SIZE
-    block = 2 * 2 * d + (d * 4 * d + 4 * d) + (4 * d * d + d)
-    return around + layers * block + attention * 4 * dense, dense + (2 * d + 2)
+    dense = linear_params(d, d)
+    tables = (VOCAB_SIZE + 512 + 4) * d
+    around = tables + norm_params(d) + dense + (dense + norm_params(d)) + VOCAB_SIZE
+    block = 2 * norm_params(d) + mlp_params(d)
+    heads = dense + linear_params(d, 2)
+    return around + layers * block + attention * 4 * dense, heads
+
+
+def test_fnet_hybrid_by_hand():
+    expected, _ = fnet_params(12, 768, attention=2)
+    assert param_count(PUBLISHED["fnet_hybrid"]) == expected
 
 
 @pytest.mark.parametrize(
-    ("name", "layers", "d", "printed"), [("fnet_base", 12, 768, 83), ("fnet_large", 24, 1024, 238)]
+    ("name", "layers", "d", "printed", "in_notes"),
+    [
+        ("fnet_base", 12, 768, 83, [82.9, 82.9]),
+        ("fnet_large", 24, 1024, 238, [237.0, 236.9]),
+    ],
 )
-def test_fnet_by_hand_and_the_heads_that_its_papers_count_includes(name, layers, d, printed):
+def test_fnet_by_hand_and_the_heads_that_its_papers_count_includes(
+    name, layers, d, printed, in_notes
+):
     """The printed 238 M fit pooler, masked-token and next-sentence heads together; 83 M fit any of
     them."""
-    assert param_count(PUBLISHED["fnet_hybrid"]) == fnet_params(12, 768, attention=2)[0]
+    model = PUBLISHED[name]
     whole, left_out = fnet_params(layers, d)
-    assert param_count(PUBLISHED[name]) == whole
-    assert round((whole + left_out) / 1e6) == printed
-    assert f"has {(whole + left_out) / 1e6:.2f}M" in PUBLISHED[name].note
-    transform = d * d + 3 * d + VOCAB_SIZE
-    with_pooler = whole - transform + d * d + d  # no head but the pooler, as in FACTS' 82.9
-    assert [round(count / 1e6, 1) for count in (whole, with_pooler)] == {
-        83: [82.9, 82.9],
-        238: [237.0, 236.9],
-    }[printed]
+    assert param_count(model) == whole
+    with_all_heads = (whole + left_out) / 1e6
+    assert round(with_all_heads) == printed
+    assert f"has {with_all_heads:.2f}M" in model.note
+    transform = linear_params(d, d) + norm_params(d) + VOCAB_SIZE
+    with_pooler = whole - transform + linear_params(d, d)  # no other head, as in FACTS' 82.9
+    assert [round(whole / 1e6, 1), round(with_pooler / 1e6, 1)] == in_notes
 
 
 def frame_params(mixing, d=768, positions=0):
     """Table 3's frame around another mixer: 12 pre-norm layers with an MLP, tied embeddings, and
     its parameters."""
-    block = 2 * 2 * d + (d * 4 * d + 4 * d) + (4 * d * d + d) + mixing
-    return VOCAB_SIZE * d + VOCAB_SIZE + positions * d + 12 * block + 2 * d
+    block = 2 * norm_params(d) + mlp_params(d) + mixing
+    return embedding_params(d) + positions * d + 12 * block + norm_params(d)
 
 
 DENSE = 768 * 768 + 768
@@ -245,23 +283,29 @@ def test_mixers_of_other_papers_by_hand(name):
         assert "2.36M" in model.note
 
 
-def test_operations_of_mixers_by_hand():
+D = 768
+
+
+N = 128
+
+
+@pytest.mark.parametrize(
+    ("name", "mixing"),
+    [
+        ("fnet", 2 * D * D + 2 * N * D),
+        ("random", 2 * D * D + N * D),
+        ("dense", 3 * D * D + 2 * N * D),
+        ("external", 2 * D * D + 2 * 64 * D),
+        ("lightweight", 3 * D * D),
+        ("growing", 3 * D * D),
+        ("dynamic", 3 * D * D + D * 84),
+    ],
+)
+def test_operations_of_mixers_by_hand(name, mixing):
     """Per token and layer, beside the MLP's: see test_flops. Of convolutions the products alone."""
-    n = 128
-    d = 768
-    head = round(PREDICTED * n) * VOCAB_SIZE * d
-    for name, own in {
-        "fnet": 2 * d * d + 2 * n * d,
-        "random": 2 * d * d + n * d,
-        "dense": 3 * d * d + 2 * n * d,
-        "external": 2 * d * d + 2 * 64 * d,
-        "lightweight": 3 * d * d,
-        "growing": 3 * d * d,
-        "dynamic": 3 * d * d + d * 84,
-    }.items():
-        assert forward_flops(PUBLISHED[name]) == 2 * (12 * n * (own + 8 * d * d) + head), name
-    rank = PUBLISHED["factorized"]
-    assert forward_flops(rank) - forward_flops(PUBLISHED["random"]) == 12 * 2 * 12 * n * n * 8
+    layers = 12 * N * (mixing + 8 * D * D)
+    head = round(PREDICTED * N) * VOCAB_SIZE * D
+    assert forward_flops(PUBLISHED[name]) == 2 * (layers + head)
 
 
 @pytest.mark.parametrize("name, expected", [
@@ -290,40 +334,59 @@ def test_captions_of_table_3_that_do_not_give_its_counts():
     assert round(with_fields("mixer", d_ffn=3072), 1) == 140.4
 
 
+def test_operations_of_factorized_logits_by_hand():
+    added = forward_flops(PUBLISHED["factorized"]) - forward_flops(PUBLISHED["random"])
+    assert added == 12 * 2 * 12 * N * N * 8
+
+
+@pytest.mark.parametrize("name", ["gmlp_ti", "gmlp_s", "gmlp_b"])
+def test_parameters_of_image_models_with_a_cls_token(name):
+    """Within half a digit: 73.350 M are printed as 73.4."""
+    model = PUBLISHED[f"{name}_cls"]
+    assert abs(param_count(model) / 1e6 - model.params_m) <= 0.05
+
+
 @pytest.mark.parametrize("name", ["gmlp_ti", "gmlp_s", "gmlp_b"])
 def test_operations_of_image_models_are_near_table_1s(name):
     """With a cls token to the printed digit, but for S (8.84, printed 8.9); without one, within 1.6
-    %. Parameters with a cls token within half a digit: 73.350 M are printed as 73.4."""
-    assert (
-        abs(param_count(PUBLISHED[f"{name}_cls"]) / 1e6 - PUBLISHED[f"{name}_cls"].params_m) <= 0.05
-    )
-    plain, cls = (forward_flops(PUBLISHED[f"{name}{pool}"]) / 1e9 for pool in ("", "_cls"))
-    printed = PUBLISHED[name].flops_g
-    d = PUBLISHED[name].spec.d_model
-    assert round(cls, 1) == (8.8 if name == "gmlp_s" else printed)
-    assert abs(cls / printed - 1) < 0.01
-    assert abs(plain / printed - 1) < 0.016
+    %."""
+    model = PUBLISHED[name]
+    printed = model.flops_g
+    with_cls = forward_flops(PUBLISHED[f"{name}_cls"]) / 1e9
+    assert round(with_cls, 1) == (8.8 if name == "gmlp_s" else printed)
+    assert abs(with_cls / printed - 1) < 0.01
+    without_cls = forward_flops(model) / 1e9
+    assert abs(without_cls / printed - 1) < 0.016
     n = 196
-    assert (
-        plain == 2 * (n * 768 * d + 30 * n * (d * 6 * d + n * 3 * d + 3 * d * d) + d * 1000) / 1e9
-    )
+    d = model.spec.d_model
+    block = n * (d * 6 * d + n * 3 * d + 3 * d * d)
+    assert without_cls == 2 * (n * 768 * d + 30 * block + d * 1000) / 1e9
 
 
-def test_operations_of_text_models_are_near_table_5s():
-    listed = {name: model for name, model in PUBLISHED.items() if model.source == "Table 5"}
-    assert sum(model.flops_g for model in listed.values()) == pytest.approx(2620.6)
-    for name, model in listed.items():
-        flops = forward_flops(model)
-        assert abs(flops / 1e9 / model.flops_g - 1) < 0.015, name
-        n = 512
-        d = model.spec.d_model
-        f = model.spec.d_ffn
-        a = getattr(model.spec, "d_attn", 0)
-        gmlp = d * f + n * f // 2 + f // 2 * d + d * 3 * a + 2 * n * a + a * f // 2
-        block = 4 * d * d + 2 * n * d + 2 * d * f if name.startswith("bert") else gmlp
-        assert flops == 2 * (
-            model.spec.layers * n * block + round(PREDICTED * n) * VOCAB_SIZE * d
-        ), name
+TABLE_5 = [name for name, model in PUBLISHED.items() if model.source == "Table 5"]
+
+
+def test_operations_that_table_5_prints():
+    printed = [PUBLISHED[name].flops_g for name in TABLE_5]
+    assert sum(printed) == pytest.approx(2620.6)
+
+
+@pytest.mark.parametrize("name", TABLE_5)
+def test_operations_of_text_models_are_near_table_5s(name):
+    model = PUBLISHED[name]
+    flops = forward_flops(model)
+    assert abs(flops / 1e9 / model.flops_g - 1) < 0.015
+    n = 512
+    d = model.spec.d_model
+    f = model.spec.d_ffn
+    a = getattr(model.spec, "d_attn", 0)
+    if name.startswith("bert"):
+        block = 4 * d * d + 2 * n * d + 2 * d * f
+    else:
+        gmlp = d * f + n * f // 2 + f // 2 * d
+        block = gmlp + d * 3 * a + 2 * n * a + a * f // 2
+    head = round(PREDICTED * n) * VOCAB_SIZE * d
+    assert flops == 2 * (model.spec.layers * n * block + head)
 
 
 def test_choices_that_counts_do_not_show():
@@ -344,10 +407,9 @@ def test_choices_that_counts_do_not_show():
 
 
 def test_other_numbers_of_classes():
-    params = nnx.state(
-        nnx.eval_shape(lambda: build(PUBLISHED["gmlp_ti"], nnx.Rngs(0), classes=7)), nnx.Param
-    )
-    assert nnx.to_pure_dict(params)["head"]["kernel"].shape == (128, 7)
+    model = nnx.eval_shape(lambda: build(PUBLISHED["gmlp_ti"], nnx.Rngs(0), classes=7))
+    params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    assert params["head"]["kernel"].shape == (128, 7)
 
 
 @pytest.mark.parametrize("name", ["bert_base", "bert_large"])
@@ -384,19 +446,25 @@ def test_the_paper_has_the_finetuned_scores_of_its_tables():
 
 def test_quoted_rows_of_table_2():
     """Against the sums of the paper's columns: parameters, multiply-adds, top-1."""
-    rows = {row.name: row for row in QUOTED["Table 2"]}
-    columns = zip(*((row.params_m, row.madds_g, row.top1) for row in rows.values()), strict=True)
-    assert [sum(column) for column in columns] == pytest.approx([313, 83.59, 563.9])
-    # The same model as ours, in another recipe: a better accuracy at the same size.
-    mixer = rows["Mixer-B/16 (our setup)"]
+    rows = QUOTED["Table 2"]
+    assert sum(row.params_m for row in rows) == pytest.approx(313)
+    assert sum(row.madds_g for row in rows) == pytest.approx(83.59)
+    assert sum(row.top1 for row in rows) == pytest.approx(563.9)
+
+
+def test_a_quoted_row_is_our_model_in_another_recipe():
+    """A better accuracy at the same size."""
+    [quoted] = [row for row in QUOTED["Table 2"] if row.name == "Mixer-B/16 (our setup)"]
     ours = PUBLISHED["mixer_b16"]
-    assert (mixer.params_m, mixer.madds_g) == (
-        ours.params_m,
-        ours.madds_g,
-    )
-    assert mixer.top1 > ours.top1
-    # With ten models of PUBLISHED and Table 1's three gMLPs, Table 2 has its 20 rows.
-    assert len(rows) + sum(model.source == "Table 2" for model in PUBLISHED.values()) + 3 == 20
+    assert quoted.params_m == ours.params_m
+    assert quoted.madds_g == ours.madds_g
+    assert quoted.top1 > ours.top1
+
+
+def test_table_2_has_all_its_rows():
+    """Ten models of PUBLISHED, those that are quoted, and Table 1's three gMLPs: 20."""
+    sources = [model.source for model in PUBLISHED.values()]
+    assert len(QUOTED["Table 2"]) + sources.count("Table 2") + 3 == 20
 
 
 def test_quoted_rows_of_table_6():

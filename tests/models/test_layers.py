@@ -57,28 +57,30 @@ def test_gelu(name, dtype, tolerance):
 def test_the_gradient_of_gelu():
     """Phi(x) + x phi(x)."""
     x = np.linspace(-5, 5, 101)
-    phi = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
-    cdf = np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in x])
-    gradient = quick_jit(jax.grad(lambda x: activation("gelu", x).sum()))(x)
-    np.testing.assert_allclose(gradient, cdf + x * phi, atol=1e-12)
+    density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+    distribution = np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in x])
+    gradient = jax.grad(lambda x: activation("gelu", x).sum())
+    np.testing.assert_allclose(quick_jit(gradient)(x), distribution + x * density, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_gelu_in_bfloat16_is_the_float32_one_rounded(name):
     """On every finite bfloat16 number."""
-    x = np.arange(2**16, dtype=np.uint16).view(jnp.bfloat16)
-    x = x[np.abs(x.astype(np.float32)) < 1e12]
+    numbers = np.arange(2**16, dtype=np.uint16).view(jnp.bfloat16)
+    x = numbers[np.abs(numbers.astype(np.float32)) < 1e12]
     call = jax.jit(lambda x: activation(name, x))
     y = call(x)
+    exact = np.asarray(call(x.astype(np.float32)))
     assert x.size > 40_000
     assert y.dtype == jnp.bfloat16
-    np.testing.assert_array_equal(y, np.asarray(call(x.astype(np.float32))).astype(jnp.bfloat16))
+    np.testing.assert_array_equal(y, exact.astype(jnp.bfloat16))
 
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_gelu_far_out(name):
-    both = quick_jit(jax.vmap(jax.value_and_grad(lambda x: activation(name, x))))
-    y, slopes = both(np.float32([-1e4, -30.0, 0.0, 30.0, 1e4]))
+    value_and_slope = jax.value_and_grad(lambda x: activation(name, x))
+    x = np.float32([-1e4, -30.0, 0.0, 30.0, 1e4])
+    y, slopes = quick_jit(jax.vmap(value_and_slope))(x)
     np.testing.assert_array_equal(y, [0, 0, 0, 30, 1e4])
     np.testing.assert_array_equal(slopes, [0, 0, 0.5, 1, 1])
 
@@ -92,11 +94,12 @@ def test_linear_starts_glorot_uniform_with_no_bias():
     np.testing.assert_allclose(params["kernel"].std(), bound / math.sqrt(3), rtol=0.02)
 
 
-def test_linear_computes_in_the_type_of_its_input():
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_linear_computes_in_the_type_of_its_input(dtype):
     layer = randomized(lambda: Linear(small_spec(dtype="bfloat16"), 4, 7, nnx.Rngs(0)))
     assert layer.kernel.dtype == layer.bias.dtype == jnp.float32
-    for dtype in (jnp.bfloat16, jnp.float32):
-        assert jax.eval_shape(layer, jax.ShapeDtypeStruct((2, 4), dtype)).dtype == dtype
+    y = jax.eval_shape(layer, jax.ShapeDtypeStruct((2, 4), dtype))
+    assert y.dtype == dtype
 
 
 @pytest.mark.parametrize(("own", "eps"), [((), 0.1), ((0.3,), 0.3)])
@@ -147,14 +150,12 @@ def test_the_derivatives_of_a_layer_norm():
     "dtype, offset, tolerance", [("float64", 5, 1e-13), ("float32", 1e4, 2e-4)]
 )
 def test_mean_and_variance_in_one_pass(dtype, offset, tolerance):
-    """As GPUs compute them, also of numbers whose squares lose their differences, and of a
-    constant."""
+    """As GPUs compute them, also of numbers whose squares lose their differences."""
     x = (offset + normal(0, 4, 512)).astype(dtype)
     mean, variance = quick_jit(moments_in_one_pass)(x)
     exact = x.astype(np.float64)
     np.testing.assert_allclose(mean[:, 0], exact.mean(-1), rtol=tolerance)
     np.testing.assert_allclose(variance[:, 0], exact.var(-1), rtol=tolerance)
-    assert quick_jit(moments_in_one_pass)(np.full((1, 9), 0.1, dtype))[1] == 0
 
 
 def test_layer_norm_starts_as_a_plain_norm():
@@ -165,12 +166,20 @@ def test_layer_norm_starts_as_a_plain_norm():
     np.testing.assert_allclose(y.var(-1), 1, rtol=1e-5)
 
 
+@in_float64
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_variance_of_a_constant_in_one_pass_is_0(dtype):
+    _, variance = quick_jit(moments_in_one_pass)(np.full((1, 9), 0.1, dtype))
+    assert (variance == 0).all()
+
+
 def test_layer_norm_of_bfloat16_is_computed_in_float32():
     norm = randomized(lambda: LayerNorm(small_spec(dtype="bfloat16"), 256))
     exact = LayerNorm(small_spec(dtype="float32"), 256)
     nnx.update(exact, nnx.state(norm))
     x = jnp.asarray(100 + normal(0, 8, 256), jnp.bfloat16)
-    y, expected = jax.jit(lambda x: (norm(x), exact(x.astype(jnp.float32))))(x)
+    y = jax.jit(lambda x: norm(x))(x)
+    expected = jax.jit(lambda x: exact(x))(x.astype(jnp.float32))
     assert y.dtype == jnp.bfloat16
     assert norm.scale.dtype == jnp.float32
     np.testing.assert_array_equal(y, np.asarray(expected).astype(jnp.bfloat16))
@@ -179,15 +188,15 @@ def test_layer_norm_of_bfloat16_is_computed_in_float32():
 def test_layer_norm_of_a_large_mean():
     norm = LayerNorm(small_spec(dtype="float32"), 512)
     x = (1000 + normal(0, 8, 512)).astype(np.float32)
-    np.testing.assert_allclose(quick_jit(norm)(x), layer_norm(params_of(norm), x), atol=2e-4)
+    expected = layer_norm(params_of(norm), x)
+    np.testing.assert_allclose(quick_jit(norm)(x), expected, atol=2e-4)
 
 
 def test_layer_norm_of_a_constant_is_its_bias():
     norm = randomized(lambda: LayerNorm(small_spec(dtype="float32"), 16))
-    both = quick_jit(lambda x: (norm(x), jax.grad(lambda x: norm(x).sum())(x)))
-    y, gradient = both(np.full((2, 16), 3.0, np.float32))
-    np.testing.assert_allclose(y, np.broadcast_to(params_of(norm)["bias"], (2, 16)), atol=1e-6)
-    assert np.isfinite(gradient).all()
+    y = quick_jit(norm)(np.full((2, 16), 3.0, np.float32))
+    bias = params_of(norm)["bias"]
+    np.testing.assert_allclose(y, np.stack([bias, bias]), atol=1e-6)
 
 
 @in_float64
@@ -224,40 +233,51 @@ def test_dropout():
     )
 
 
+def test_the_gradient_of_layer_norm_at_a_constant_is_finite():
+    norm = randomized(lambda: LayerNorm(small_spec(dtype="float32"), 16))
+    gradient = quick_jit(jax.grad(lambda x: norm(x).sum()))
+    assert np.isfinite(gradient(np.full((2, 16), 3.0, np.float32))).all()
+
+
+def drop_ones(dtype):
+    """Ones of 4,000 examples, a branch of which survives with probability 0.6."""
+    return drop_path(jnp.ones((4000, 2, 3), dtype), jnp.float32(0.6), keys(0, 4000))
+
+
 def test_stochastic_depth_drops_whole_branches_of_single_examples():
-    survival = 0.6
-
-    def drop(dtype):
-        return drop_path(jnp.ones((4000, 2, 3), dtype), jnp.float32(survival), keys(0, 4000))
-
-    y = np.asarray(quick_jit(lambda: drop("float32"))())
+    y = np.asarray(quick_jit(lambda: drop_ones("float32"))())
     assert (y == y[:, :1, :1]).all()
-    assert jax.eval_shape(lambda: drop("bfloat16")).dtype == jnp.bfloat16
     dropped = y[:, 0, 0] == 0
-    np.testing.assert_allclose(y[~dropped], 1 / survival, rtol=1e-5)
-    assert abs(dropped.mean() - (1 - survival)) < 4 * np.sqrt(0.24 / 4000)
+    np.testing.assert_allclose(y[~dropped], 1 / 0.6, rtol=1e-5)
+    assert abs(dropped.mean() - (1 - 0.6)) < 4 * np.sqrt(0.24 / 4000)
+
+
+def test_stochastic_depth_keeps_the_type():
+    y = jax.eval_shape(lambda: drop_ones("bfloat16"))
+    assert y.dtype == jnp.bfloat16
+
+
+def branch_of_ones(number, **options):
+    """Which numbers of a branch survive in 400 examples, by stochastic depth and by dropout."""
+
+    @quick_jit
+    def added():
+        rng = LayerRng(keys(0, 400), 0.5, jnp.float32(0.5))
+        shape = (400, 10, 10)
+        return add_branch(jnp.zeros(shape), jnp.ones(shape), rng, number, **options)
+
+    return np.asarray(added()) > 0
 
 
 def test_branches_draw_with_keys_of_their_own():
     """Of one example neither dropout nor stochastic depth of two branches agree more often than by
     chance."""
-    zero = jnp.zeros((400, 10, 10))
-    one = jnp.ones((400, 10, 10))
-
-    @quick_jit
-    def sums():
-        rng = LayerRng(keys(0, 400), 0.5, jnp.float32(0.5))
-        return *(add_branch(zero, one, rng, number) for number in range(2)), add_branch(
-            zero, one, rng, 0, dropped=False
-        )
-
-    first, second, whole = (np.asarray(y) > 0 for y in sums())
+    first = branch_of_ones(0)
+    second = branch_of_ones(1)
     both = first.any((1, 2)) & second.any((1, 2))
+    is_equal = first == second
     assert abs(both.mean() - 0.25) < 0.1
-    assert abs((first == second)[both].mean() - 0.5) < 0.02
-    np.testing.assert_array_equal(whole.any((1, 2)), first.any((1, 2)))
-    np.testing.assert_array_equal(add_branch(one, one, LayerRng()), 2 * one)
-    assert LayerRng().mixing_keys is None
+    assert abs(is_equal[both].mean() - 0.5) < 0.02
 
 
 def positions(**fields):
@@ -283,13 +303,25 @@ def test_the_table_starts_with_berts_deviation():
     np.testing.assert_allclose(table.std(), 0.02, rtol=0.05)
 
 
+def test_a_branch_without_dropout_survives_as_with_it():
+    first = branch_of_ones(0)
+    whole = branch_of_ones(0, dropped=False)
+    np.testing.assert_array_equal(whole.any((1, 2)), first.any((1, 2)))
+
+
+def test_a_branch_without_keys_is_added():
+    one = jnp.ones((400, 10, 10))
+    np.testing.assert_array_equal(add_branch(one, one, LayerRng()), 2 * one)
+    assert LayerRng().mixing_keys is None
+
+
 def test_gradients_of_segments_are_summed_in_float32():
     """4,096 equal ones in bfloat16 would stand still at 256."""
     module = LearnedSegments(small_spec(dtype="bfloat16", d_model=1, d_ffn=2, heads=1))
     state, call = function_of(module)
     segments = np.zeros((32, 128), int)
-    loss = lambda state: call(state, jnp.zeros((32, 128, 1), jnp.bfloat16), segments).sum()  # noqa: E731
-    gradient = jax.jit(jax.grad(loss))(state)
+    x = jnp.zeros((32, 128, 1), jnp.bfloat16)
+    gradient = jax.jit(jax.grad(lambda state: call(state, x, segments).sum()))(state)
     np.testing.assert_array_equal(params_of(gradient)["table"][:, 0], [4096, 0])
 
 

@@ -82,7 +82,8 @@ def numbered(*shape):
 
 def test_taps_keep_their_middle():
     taps = numbered(LAYERS, 7)  # for 4 tokens
-    np.testing.assert_array_equal(TAPS(taps, (LAYERS, 3), None), taps[:, 2:5])
+    shorter = TAPS(taps, (LAYERS, 3), None)
+    np.testing.assert_array_equal(shorter, taps[:, 2:5])
     longer = TAPS(taps, (LAYERS, 11), None)
     np.testing.assert_array_equal(longer[:, 2:9], taps)
     np.testing.assert_array_equal(longer[:, [0, 1, 9, 10]], 0)
@@ -90,10 +91,10 @@ def test_taps_keep_their_middle():
 
 def test_token_biases_are_extended_with_their_mean():
     bias = jnp.array([[1.0, 2.0, 3.0], [4.0, 4.0, 7.0]])
-    np.testing.assert_array_equal(TOKEN_BIAS(bias, (2, 2), None), bias[:, :2])
-    np.testing.assert_array_equal(
-        TOKEN_BIAS(bias, (2, 5), None), [[1, 2, 3, 2, 2], [4, 4, 7, 5, 5]]
-    )
+    shorter = TOKEN_BIAS(bias, (2, 2), None)
+    np.testing.assert_array_equal(shorter, bias[:, :2])
+    longer = TOKEN_BIAS(bias, (2, 5), None)
+    np.testing.assert_array_equal(longer, [[1, 2, 3, 2, 2], [4, 4, 7, 5, 5]])
 
 
 def test_offset_biases_are_extended_with_the_farthest_and_buckets_stay():
@@ -108,9 +109,10 @@ def test_offset_biases_are_extended_with_the_farthest_and_buckets_stay():
 
 def test_causal_taps_keep_the_nearest():
     taps = numbered(LAYERS, 4) + 1
-    np.testing.assert_array_equal(PAST_TAPS(taps, (LAYERS, 2), None), taps[:, 2:])
-    np.testing.assert_array_equal(PAST_TAPS(taps, (LAYERS, 6), None)[0], [0, 0, 1, 2, 3, 4])
-    np.testing.assert_array_equal(PAST_OFFSETS(taps, (LAYERS, 6), None)[0], [1, 1, 1, 2, 3, 4])
+    shorter = PAST_TAPS(taps, (LAYERS, 2), None)
+    np.testing.assert_array_equal(shorter, taps[:, 2:])
+    longer = PAST_TAPS(taps, (LAYERS, 6), None)
+    np.testing.assert_array_equal(longer[0], [0, 0, 1, 2, 3, 4])
 
 
 def test_only_the_named_axes_are_resized():
@@ -147,32 +149,48 @@ def resize(weight, bias, *grids):
     return resized(weight, bias)
 
 
+def test_causal_offsets_repeat_the_farthest():
+    taps = numbered(LAYERS, 4) + 1
+    longer = PAST_OFFSETS(taps, (LAYERS, 6), None)
+    np.testing.assert_array_equal(longer[0], [1, 1, 1, 2, 3, 4])
+
+
 def smooth_projection(grid):
     """W and b sampled from smooth functions of the places of patches in the unit square."""
-    rows, columns = ((np.arange(side) + 0.5) / side for side in grid)
-    y, x = (axis.ravel() for axis in np.meshgrid(rows, columns, indexing="ij"))
-    distance = (y[:, None] - y[None, :]) ** 2 + 0.5 * (x[:, None] - x[None, :] - 0.1) ** 2
-    weight = np.exp(-3 * distance) * (1 + y[:, None] + 0.5 * x[None, :]) / len(y)
-    return weight.astype(np.float32), (np.sin(2 * y) + x).astype(np.float32)
+    height, width = grid
+    rows = (np.arange(height) + 0.5) / height
+    columns = (np.arange(width) + 0.5) / width
+    y = np.repeat(rows, width)
+    x = np.tile(columns, height)
+    down = y[:, None] - y
+    right = x[:, None] - x
+    distance = down**2 + 0.5 * (right - 0.1) ** 2
+    weight = np.exp(-3 * distance) * (1 + y[:, None] + 0.5 * x) / len(y)
+    bias = np.sin(2 * y) + x
+    return weight.astype(np.float32), bias.astype(np.float32)
 
 
 @pytest.mark.parametrize("grid, new_grid", [((10, 12), (13, 15)), ((12, 9), (9, 8))])
 def test_resizing_a_smooth_projection_samples_it_elsewhere(grid, new_grid):
-    weight, bias = resize(*map(jnp.asarray, smooth_projection(grid)), grid, new_grid)
+    weight, bias = smooth_projection(grid)
+    new_weight, new_bias = resize(jnp.asarray(weight), jnp.asarray(bias), grid, new_grid)
     expected_weight, expected_bias = smooth_projection(new_grid)
-    assert weight.shape == expected_weight.shape
-    assert bias.shape == expected_bias.shape
+    assert new_weight.shape == expected_weight.shape
+    assert new_bias.shape == expected_bias.shape
     largest = np.abs(expected_weight).max()
-    assert np.abs(weight - expected_weight).max() < 0.06 * largest  # at the edges
-    assert np.abs(weight - expected_weight).mean() < 0.01 * largest
-    assert np.abs(bias - expected_bias).max() < 0.1
-    assert np.abs(bias - expected_bias).mean() < 0.02
+    errors = np.abs(new_weight - expected_weight)
+    assert errors.max() < 0.06 * largest  # at the edges
+    assert errors.mean() < 0.01 * largest
+    errors = np.abs(new_bias - expected_bias)
+    assert errors.max() < 0.1
+    assert errors.mean() < 0.02
 
 
 @pytest.mark.parametrize("new_grid", [(4, 6), (7, 5), (3, 8)])
 def test_a_mean_stays_a_mean(new_grid):
     """W whose every entry is 1 / n averages its inputs; resized, it averages the new ones."""
-    new_n = new_grid[0] * new_grid[1]
+    rows, columns = new_grid
+    n = rows * columns
     weight, bias = resize(jnp.full((12, 12), 1 / 12), jnp.ones(12), (3, 4), new_grid)
-    np.testing.assert_allclose(weight, np.full((new_n, new_n), 1 / new_n), rtol=1e-5)
-    np.testing.assert_allclose(bias, np.ones(new_n), rtol=1e-5)
+    np.testing.assert_allclose(weight, np.full((n, n), 1 / n), rtol=1e-5)
+    np.testing.assert_allclose(bias, np.ones(n), rtol=1e-5)

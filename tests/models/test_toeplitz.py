@@ -21,11 +21,10 @@ LENGTHS = [1, 2, 8, 9, 17, 128, 129, 300]
 
 
 def test_expand_entry_by_entry():
-    taps = [np.arange(1, 2 * n, dtype=np.float32) for n in range(1, 41)]
-    for one, found in zip(
-        taps, quick_jit(lambda taps: [*map(toeplitz.expand, taps)])(taps), strict=True
-    ):
-        np.testing.assert_array_equal(found, toeplitz_matrix(one))
+    several = [np.arange(1, 2 * n, dtype=np.float32) for n in range(1, 41)]
+    expand_all = quick_jit(lambda several: [toeplitz.expand(taps) for taps in several])
+    for taps, matrix in zip(several, expand_all(several), strict=True):
+        np.testing.assert_array_equal(matrix, toeplitz_matrix(taps))
 
 
 @pytest.mark.parametrize(
@@ -70,11 +69,11 @@ def test_apply_and_its_gradients(apply, n):
 
     y, d_taps, d_x = value_and_gradients(taps, x, g)
     products = np.einsum("bic,bjc->ij", g, x)
-    expected = [np.trace(products, offset) for offset in range(1 - n, n)]
+    expected_d_taps = [np.trace(products, offset) for offset in range(1 - n, n)]
     assert y.dtype == jnp.float64
-    np.testing.assert_allclose(y, [w @ sample for sample in x], atol=1e-10)
-    np.testing.assert_allclose(d_taps, expected, atol=1e-10)
-    np.testing.assert_allclose(d_x, [w.T @ sample for sample in g], atol=1e-10)
+    np.testing.assert_allclose(y, w @ x, atol=1e-10)
+    np.testing.assert_allclose(d_taps, expected_d_taps, atol=1e-10)
+    np.testing.assert_allclose(d_x, w.T @ g, atol=1e-10)
 
 
 @APPLY
@@ -101,20 +100,57 @@ def gradient(form):
     return jax.grad(lambda taps, x: (toeplitz.FORMS[form](taps, x) ** 2).sum(), argnums=(0, 1))
 
 
+def inputs_of(n: int) -> tuple:
+    """Taps and an example of n tokens and two channels."""
+    return jnp.ones(2 * n - 1), jnp.ones((1, n, 2))
+
+
 def test_fft_never_holds_the_matrix():
-    n = 300
-    given = jnp.ones(2 * n - 1), jnp.ones((1, n, 2))
-    assert largest_array(gradient("fft"), *given) <= 1024 * 2
-    assert count("dot_general", gradient("fft"), *given) == 0
-    assert largest_array(gradient("direct"), *given) >= n * n
+    inputs = inputs_of(300)
+    assert largest_array(gradient("fft"), *inputs) <= 1024 * 2
+    assert count("dot_general", gradient("fft"), *inputs) == 0
+    assert largest_array(gradient("direct"), *inputs) >= 300 * 300
 
 
-def test_blocks_are_matrix_products_and_grow_as_n():
-    sizes = [(jnp.ones(2 * n - 1), jnp.ones((1, n, 2))) for n in (8192, 16384)]
-    assert count("fft", gradient("blocked"), *sizes[0]) == 0
-    largest = [largest_array(gradient("blocked"), *given) for given in sizes]
-    assert largest[1] <= 2.05 * largest[0]
-    assert largest[1] < 16384**2 / 20
+def test_blocks_are_matrix_products():
+    assert count("fft", gradient("blocked"), *inputs_of(8192)) == 0
+
+
+def test_blocks_grow_as_n():
+    small = largest_array(gradient("blocked"), *inputs_of(8192))
+    large = largest_array(gradient("blocked"), *inputs_of(16384))
+    assert large <= 2.05 * small
+    assert large < 16384**2 / 20
+
+
+def past_matrix(taps) -> np.ndarray:
+    """The matrix of taps for the tokens before each one, and itself."""
+    future = np.zeros(len(taps) - 1, np.float32)
+    return toeplitz_matrix(np.concatenate([taps, future]))
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_the_matrix_of_past_taps(n):
+    taps = np.arange(1, n + 1, dtype=np.float32)
+    whole = past_matrix(taps)
+    expand = quick_jit(lambda taps: toeplitz.expand(toeplitz.past_only(taps)))
+    np.testing.assert_array_equal(expand(taps), whole)
+    assert (whole[np.tril_indices(n)] > 0).all()
+    assert (np.triu(whole, 1) == 0).all()
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_rows_of_the_matrix_of_past_taps(n):
+    taps = np.arange(1, n + 1, dtype=np.float32)
+    whole = past_matrix(taps)
+    for first in {0, n - 1, n // 2}:
+        rows = toeplitz.rows(toeplitz.past_only(jnp.asarray(taps)), first, n - first)
+        np.testing.assert_array_equal(rows, whole[first:])
+
+
+def test_rows_do_not_hold_the_matrix():
+    largest = largest_array(lambda taps: toeplitz.rows(taps, 5, 3), jnp.ones(2 * 300 - 1))
+    assert largest == 3 * 300
 
 
 def test_the_fastest_form_of_each_platform(monkeypatch):
@@ -139,28 +175,6 @@ def test_a_cropped_projection_is_a_corner():
     np.testing.assert_array_equal(
         toeplitz.expand(toeplitz.crop(taps, m)), toeplitz_matrix(taps)[:m, :m]
     )
-
-
-@pytest.mark.parametrize("n", LENGTHS)
-def test_the_matrix_of_past_taps_and_its_rows(n):
-    taps = np.arange(1, n + 1, dtype=np.float32)
-    whole = toeplitz_matrix(np.concatenate([taps, np.zeros(n - 1, np.float32)]))
-    places = {(0, n), (n - 1, n), (n // 2, n)}
-
-    @quick_jit
-    def matrix_and_rows(taps):
-        past = toeplitz.past_only(taps)
-        return toeplitz.expand(past), [
-            toeplitz.rows(past, first, last - first) for first, last in places
-        ]
-
-    matrix, parts = matrix_and_rows(taps)
-    np.testing.assert_array_equal(matrix, whole)
-    assert (whole[np.tril_indices(n)] > 0).all()
-    assert (np.triu(whole, 1) == 0).all()
-    for (first, last), rows in zip(places, parts, strict=True):
-        np.testing.assert_array_equal(rows, whole[first:last])
-    assert largest_array(lambda taps: toeplitz.rows(taps, 5, 3), jnp.ones(2 * 300 - 1)) == 3 * 300
 
 
 def test_errors():

@@ -1,5 +1,6 @@
 """LoRA: against the gradients of A and B themselves, and as a run."""
 
+import dataclasses
 import json
 
 import jax
@@ -21,48 +22,73 @@ from tests.training import tiny
 KERNEL = "encoder/blocks/proj/kernel"
 
 
-def test_against_a_model_with_adapters_of_its_own():
-    """Five steps of AdamW on A, B and a head, by autodiff through W0 + alpha / rank A B."""
+ALPHA = 6.0
+
+
+RANK = 3
+
+
+@dataclasses.dataclass
+class Problem:
+    """A model of two layers with a norm and a head, and the data that it fits."""
+
+    kernel: jax.Array
+    head: jax.Array
+    x: jax.Array
+    y: jax.Array
+
+    def params(self, kernel, head) -> dict:
+        encoder = {"blocks": {"proj": {"kernel": kernel}}, "norm": jnp.ones(5)}
+        return {"encoder": encoder, "head": {"kernel": head}}
+
+    def loss(self, params):
+        encoder = params["encoder"]
+        hidden = jnp.tanh(self.x @ encoder["blocks"]["proj"]["kernel"])
+        predicted = (hidden * encoder["norm"]) @ params["head"]["kernel"]
+        return jnp.square(predicted - self.y).mean()
+
+    def loss_of_adapters(self, adapted):
+        """Through W0 + alpha / rank A B."""
+        merged = self.kernel + change_of(adapted)
+        return self.loss(self.params(merged, adapted["head"]))
+
+
+def change_of(adapted: dict):
+    """What adapters add to the kernel."""
+    return ALPHA / RANK * adapted["a"] @ adapted["b"]
+
+
+def make_problem() -> Problem:
     keys = jax.random.split(jax.random.key(0), 4)
-    kernel = jax.random.normal(keys[0], (2, 6, 5))
-    head = jax.random.normal(keys[1], (5,))
-    x = jax.random.normal(keys[2], (16, 6))
-    y = jax.random.normal(keys[3], (2, 16))
-    params = {
-        "encoder": {"blocks": {"proj": {"kernel": kernel}}, "norm": jnp.ones(5)},
-        "head": {"kernel": head},
-    }
-    alpha = 6.0
-    rank = 3
+    shapes = ((2, 6, 5), (5,), (16, 6), (2, 16))
+    arrays = [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
+    return Problem(*arrays)
 
-    def loss(params):
-        hidden = (
-            jnp.tanh(x @ params["encoder"]["blocks"]["proj"]["kernel"]) * params["encoder"]["norm"]
-        )
-        return jnp.square(hidden @ params["head"]["kernel"] - y).mean()
 
-    def of_adapters(own):
-        merged = kernel + alpha / rank * own["a"] @ own["b"]
-        encoder = {"blocks": {"proj": {"kernel": merged}}, "norm": jnp.ones(5)}
-        return loss({"encoder": encoder, "head": {"kernel": own["head"]}})
-
+def test_against_a_model_with_adapters_of_its_own():
+    """Five steps of AdamW on A, B and a head, by autodiff."""
+    problem = make_problem()
     adamw = optax.adamw(0.05, weight_decay=0.1)
-    lora = Lora([KERNEL], ("head/",), rank=rank, alpha=alpha, seed=7)
+    lora = Lora([KERNEL], ("head/",), rank=RANK, alpha=ALPHA, seed=7)
     transformation = lora.transformation(lambda _: adamw)
+    params = problem.params(problem.kernel, problem.head)
     state = transformation.init(params)
-    own = {"a": state.adapters[f"{KERNEL}/a"], "b": state.adapters[f"{KERNEL}/b"], "head": head}
-    inner = adamw.init(own)
+    adapters = state.adapters
+    adapted = {"a": adapters[f"{KERNEL}/a"], "b": adapters[f"{KERNEL}/b"], "head": problem.head}
+    adapted_state = adamw.init(adapted)
     for _ in range(5):
-        updates, state = transformation.update(jax.grad(loss)(params), state, params)
+        gradient = jax.grad(problem.loss)(params)
+        updates, state = transformation.update(gradient, state, params)
         params = optax.apply_updates(params, updates)
-        moved, inner = adamw.update(jax.grad(of_adapters)(own), inner, own)
-        own = optax.apply_updates(own, moved)
-    change = flat(params)[KERNEL] - np.asarray(kernel)
-    np.testing.assert_allclose(change, alpha / rank * own["a"] @ own["b"], atol=2e-5)
-    np.testing.assert_allclose(params["head"]["kernel"], own["head"], atol=1e-5)
+        gradient = jax.grad(problem.loss_of_adapters)(adapted)
+        updates, adapted_state = adamw.update(gradient, adapted_state, adapted)
+        adapted = optax.apply_updates(adapted, updates)
+    change = np.asarray(flat(params)[KERNEL] - problem.kernel)
+    np.testing.assert_allclose(change, change_of(adapted), atol=2e-5)
+    np.testing.assert_allclose(params["head"]["kernel"], adapted["head"], atol=1e-5)
     np.testing.assert_array_equal(params["encoder"]["norm"], np.ones(5))
     assert np.abs(change).max() > 0.05
-    assert [np.linalg.matrix_rank(layer, 1e-4) for layer in change] == [3, 3]
+    assert ranks_of(change, 1e-4) == [3, 3]
 
 
 def test_which_kernels_have_it():
@@ -82,52 +108,82 @@ def test_which_kernels_have_it():
     assert lora_kernels(shapes, metadata) == [KERNEL]
 
 
-def test_the_state_has_adapters_alone(tmp_path, partition):
+def ranks_of(change: np.ndarray, tolerance: float) -> list[int]:
+    """The rank of each layer's change."""
+    return [np.linalg.matrix_rank(layer, tolerance) for layer in change]
+
+
+@pytest.fixture
+def adapted(tmp_path):
+    """A task with adapters of rank 2, and its data."""
     config = tiny.text_config(tmp_path)
     config.optimizer.update(lora_rank=2, warmup=0, learning_rate=0.1)
-    task, data = tiny.open_task(config, tmp_path)
+    return tiny.open_task(config, tmp_path)
+
+
+def test_the_state_has_adapters_alone(adapted, partition):
+    task, _ = adapted
+    training = step.Training(task, partition)
+    state = training.init(jax.random.key(0))
+    # A and B of rank 2: proj_in 8 x 16, proj_out 8 x 8, in 2 layers
+    kernels = 2 * 2 * (8 + 16) + 2 * 2 * (8 + 8)
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(state.opt_state))
+    assert numbers == 3 * kernels + 2  # two moments, two counters
+
+
+def test_a_step_changes_kernels_alone(adapted, partition):
+    task, data = adapted
     training = step.Training(task, partition)
     state = training.init(jax.random.key(0))
     before = flat(jax.device_get(state.params))
-    # A and B of rank 2: proj_in 8 x 16, proj_out 8 x 8, in 2 layers
-    kernels = 2 * 2 * (8 + 16) + 2 * 2 * (8 + 8)
-    # two moments, two counters
-    assert sum(leaf.size for leaf in jax.tree.leaves(state.opt_state)) == 3 * kernels + 2
     with data.train_batches(0, 0, 1) as batches:
         for _ in range(2):
             state, _ = training.step(state, partition.put_batch(next(batches)))
     after = flat(jax.device_get(state.params))
-    moved = [name for name in before if np.any(before[name] != after[name])]
-    assert moved == ["encoder/blocks/proj_in/kernel", "encoder/blocks/proj_out/kernel"]
-    for name in moved:
-        assert [np.linalg.matrix_rank(layer, 1e-5) for layer in after[name] - before[name]] == [
-            2,
-            2,
-        ]
+    changed = [name for name in before if np.any(before[name] != after[name])]
+    assert changed == ["encoder/blocks/proj_in/kernel", "encoder/blocks/proj_out/kernel"]
+    for name in changed:
+        assert ranks_of(after[name] - before[name], 1e-5) == [2, 2]
 
 
-def test_a_run(text_run, tmp_path):
-    """From a run, by the config; what is exported is a plain model; what has nothing to adapt is
-    refused."""
+@pytest.fixture
+def from_run(text_run):
+    """The config of two steps with adapters, from a run."""
     config = gmlp_config.load(str(text_run / "config.json"))
     config.init_from = str(text_run)
     config.steps = 2
     config.optimizer.update(lora_rank=2, warmup=0)
-    assert loop.train(config, str(tmp_path / "run"))["step"] == 2
-    old, new = (flat(gf.load(str(folder)).params) for folder in (text_run, tmp_path / "run"))
-    moved = {name.rpartition("/")[2] for name in old if np.any(old[name] != new[name])}
-    assert moved == {"kernel"}
-    config.init_from = ""
+    return config
+
+
+def test_a_run(from_run, text_run, tmp_path):
+    """What is exported is a plain model."""
+    run = tmp_path / "run"
+    result = loop.train(from_run, str(run))
+    assert result["step"] == 2
+    old = flat(gf.load(str(text_run)).params)
+    new = flat(gf.load(str(run)).params)
+    changed = [name for name in old if np.any(old[name] != new[name])]
+    assert {name.rpartition("/")[2] for name in changed} == {"kernel"}
+    written = json.loads((run / "config.json").read_text())
+    assert written["optimizer"]["lora_rank"] == 2
+
+
+def test_a_run_that_has_nothing_to_adapt_is_refused(from_run, tmp_path):
+    from_run.init_from = ""
     with pytest.raises(RunError, match="lora_rank is 2, and there is nothing to adapt"):
-        loop.train(config, str(tmp_path / "other"))
-    config.optimizer.update(name="schedule_free", schedule="constant")
-    assert "optimizer.lora_rank is 2" in raised(
-        ConfigError, loop.train, config, str(tmp_path / "other")
-    )
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["optimizer"]["lora_rank"] == 2
+        loop.train(from_run, str(tmp_path / "other"))
+
+
+def test_an_optimizer_that_averages_adapts_nothing(from_run, tmp_path):
+    from_run.init_from = ""
+    from_run.optimizer.update(name="schedule_free", schedule="constant")
+    message = raised(ConfigError, loop.train, from_run, str(tmp_path / "other"))
+    assert "optimizer.lora_rank is 2" in message
 
 
 def test_what_has_no_channel_projections(config):
     config.optimizer.lora_rank = 4
     params = {"line": {"kernel": jnp.ones(3), "bias": jnp.ones(())}}
-    assert "lora_rank is 4" in raised(RunError, optimizer.make, config, params, tiny.LINE_METADATA)
+    message = raised(RunError, optimizer.make, config, params, tiny.LINE_METADATA)
+    assert "lora_rank is 4" in message

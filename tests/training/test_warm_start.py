@@ -51,7 +51,8 @@ def adapt(old, new, saved, fresh=None):
 
 def test_same_shapes_are_taken_as_they_are_and_more_does_no_harm(text_task):
     saved = random(text_task.shapes())
-    adapted = adapt(text_task, text_task, saved | {"head": {"kernel": jnp.ones(3)}})
+    with_head = saved | {"head": {"kernel": jnp.ones(3)}}
+    adapted = adapt(text_task, text_task, with_head)
     jax.tree.map(np.testing.assert_array_equal, adapted, saved)
 
 
@@ -59,14 +60,15 @@ def test_crop_takes_the_corner_of_each_layers_matrix(tmp_path):
     old = text(tmp_path, 16)
     new = text(tmp_path, 12)
     saved = random(old.shapes())
-    found = adapt(old, new, saved)
+    adapted = adapt(old, new, saved)
+    before = spatial(saved)
+    after = spatial(adapted)
     for layer in range(2):
-        matrix = toeplitz.expand(spatial(saved)["taps"][layer])
-        np.testing.assert_array_equal(
-            toeplitz.expand(spatial(found)["taps"][layer]), matrix[:12, :12]
-        )
-    np.testing.assert_array_equal(spatial(found)["bias"], spatial(saved)["bias"][:, :12])
-    np.testing.assert_array_equal(found["embedding"], saved["embedding"])
+        matrix = toeplitz.expand(before["taps"][layer])
+        cropped = toeplitz.expand(after["taps"][layer])
+        np.testing.assert_array_equal(cropped, matrix[:12, :12])
+    np.testing.assert_array_equal(after["bias"], before["bias"][:, :12])
+    np.testing.assert_array_equal(adapted["embedding"], saved["embedding"])
 
 
 def test_as_many_patches_in_another_grid_are_resized(tmp_path):
@@ -77,26 +79,35 @@ def test_as_many_patches_in_another_grid_are_resized(tmp_path):
     saved = random(old.shapes())
     bias = jnp.asarray(spatial(saved)["bias"]).reshape(2, 2, 2)
     expected = jax.image.resize(bias, (2, 1, 4), "bicubic").reshape(2, 4)
-    np.testing.assert_allclose(spatial(adapt(old, new, saved))["bias"], expected, rtol=1e-5)
+    adapted = adapt(old, new, saved)
+    np.testing.assert_allclose(spatial(adapted)["bias"], expected, rtol=1e-5)
+
+
+def with_stem_of(task, saved: dict) -> dict:
+    """Saved parameters, but for a stem that reads the patches of this task."""
+    return saved | {"stem": random(task.shapes()["stem"])}
+
+
+def enlarged(values):
+    """[4, ...] over 2 x 2 patches to [16, ...] over 4 x 4."""
+    channels = values.shape[1:]
+    grid = jax.image.resize(values.reshape(2, 2, *channels), (4, 4, *channels), "bicubic")
+    return grid.reshape(16, *channels)
 
 
 def test_a_cls_token_keeps_its_rows_and_columns(tmp_path):
     old = images(tmp_path, 4, pool="cls")
     new = images(tmp_path, 2, pool="cls")
-    saved = random(old.shapes()) | {"stem": random(new.shapes()["stem"])}
-    weight, old_weight = (spatial(tree)["weight"] for tree in (adapt(old, new, saved), saved))
-    assert weight.shape == (2, 17, 17)
-    np.testing.assert_allclose(weight[:, 0, 0], old_weight[:, 0, 0])
+    saved = with_stem_of(new, random(old.shapes()))
+    before = spatial(saved)["weight"]
+    after = spatial(adapt(old, new, saved))["weight"]
+    assert after.shape == (2, 17, 17)
+    np.testing.assert_allclose(after[:, 0, 0], before[:, 0, 0])
     for layer in range(2):
-        to_cls = (
-            jax.image.resize(old_weight[layer, 0, 1:].reshape(2, 2), (4, 4), "bicubic").reshape(-1)
-            / 4
-        )
-        from_cls = jax.image.resize(
-            old_weight[layer, 1:, 0].reshape(2, 2), (4, 4), "bicubic"
-        ).reshape(-1)
-        np.testing.assert_allclose(weight[layer, 0, 1:], to_cls, rtol=1e-5)
-        np.testing.assert_allclose(weight[layer, 1:, 0], from_cls, rtol=1e-5)
+        to_cls = enlarged(before[layer, 0, 1:]) / 4
+        from_cls = enlarged(before[layer, 1:, 0])
+        np.testing.assert_allclose(after[layer, 0, 1:], to_cls, rtol=1e-5)
+        np.testing.assert_allclose(after[layer, 1:, 0], from_cls, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("block", "pool"), [("mixer", "mean"), ("feed_forward", "cls")])
@@ -105,52 +116,29 @@ def test_token_mlps_are_resized_to_other_patches(tmp_path, block, pool):
     model = {"block": block, "d_spatial": 5, "pool": pool}
     old = images(tmp_path, 4, **model)
     new = images(tmp_path, 2, **model)
-    saved = random(old.shapes()) | {"stem": random(new.shapes()["stem"])}
-    cls = int(pool == "cls")
+    saved = with_stem_of(new, random(old.shapes()))
+    before = saved["encoder"]["blocks"]
+    after = adapt(old, new, saved)["encoder"]["blocks"]
+    cls = 1 if pool == "cls" else 0
 
     def wide(x):
         """[layers, tokens, ...] over 4 x 4 patches in place of 2 x 2."""
-        patches = x[:, cls:].reshape(2, 2, 2, -1)
-        patches = jax.image.resize(patches, (2, 4, 4, patches.shape[-1]), "bicubic").reshape(
-            2, 16, *x.shape[2:]
-        )
+        patches = jnp.stack([enlarged(layer) for layer in x[:, cls:]])
         return np.concatenate([x[:, :cls], patches], 1)
 
-    before, after = (tree["encoder"]["blocks"] for tree in (saved, adapt(old, new, saved)))
-    read, found = (
-        np.swapaxes(blocks["token_mlp"]["proj_in"]["weight"], 1, 2) for blocks in (before, after)
-    )
-    np.testing.assert_allclose(
-        found, wide(read) / np.array([1] * cls + [4] * 16)[:, None], rtol=1e-5, atol=1e-6
-    )
-    for of in (
-        lambda blocks: blocks["token_mlp"]["proj_out"],
-        lambda blocks: blocks["token_norm"] if cls else {},
-    ):
-        jax.tree.map(
-            lambda x, y: np.testing.assert_allclose(y, wide(x), rtol=1e-5, atol=1e-6),
-            of(before),
-            of(after),
-        )
-    np.testing.assert_array_equal(
-        after["token_mlp"]["proj_in"]["bias"], before["token_mlp"]["proj_in"]["bias"]
-    )
+    def assert_wide(saved, adapted):
+        np.testing.assert_allclose(adapted, wide(saved), rtol=1e-5, atol=1e-6)
 
-
-def test_learned_positions_are_interpolated_over_patches_and_cropped_over_text(tmp_path):
-    old, new = (images(tmp_path, patch, pool="cls", **VIT) for patch in (4, 2))
-    saved = random(old.shapes()) | {"stem": random(new.shapes()["stem"])}
-    table, old_table = (tree["positions"]["table"] for tree in (adapt(old, new, saved), saved))
-    width = old_table.shape[1]
-    expected = jax.image.resize(
-        old_table[1:].reshape(2, 2, width), (4, 4, width), "bicubic"
-    ).reshape(16, width)
-    np.testing.assert_allclose(table, np.concatenate([old_table[:1], expected]), rtol=1e-5)
-    old, new = (text(tmp_path, length, **VIT) for length in (16, 12))
-    saved = random(old.shapes())
-    np.testing.assert_array_equal(
-        adapt(old, new, saved)["positions"]["table"], saved["positions"]["table"][:12]
-    )
+    weight = np.swapaxes(before["token_mlp"]["proj_in"]["weight"], 1, 2)
+    adapted_weight = np.swapaxes(after["token_mlp"]["proj_in"]["weight"], 1, 2)
+    expected = wide(weight)
+    expected[:, cls:] /= 4
+    np.testing.assert_allclose(adapted_weight, expected, rtol=1e-5, atol=1e-6)
+    bias = before["token_mlp"]["proj_in"]["bias"]
+    np.testing.assert_array_equal(after["token_mlp"]["proj_in"]["bias"], bias)
+    jax.tree.map(assert_wide, before["token_mlp"]["proj_out"], after["token_mlp"]["proj_out"])
+    if cls:
+        jax.tree.map(assert_wide, before["token_norm"], after["token_norm"])
 
 
 def finetuning(init_from, **model):
@@ -166,6 +154,28 @@ def resolve(config, workdir=""):
     return gmlp_config.resolve(config, read_start)
 
 
+def positions_of(params):
+    return params["positions"]["table"]
+
+
+def test_learned_positions_are_interpolated_over_patches(tmp_path):
+    old = images(tmp_path, 4, pool="cls", **VIT)
+    new = images(tmp_path, 2, pool="cls", **VIT)
+    saved = with_stem_of(new, random(old.shapes()))
+    table = positions_of(saved)
+    expected = np.concatenate([table[:1], enlarged(table[1:])])
+    adapted = adapt(old, new, saved)
+    np.testing.assert_allclose(positions_of(adapted), expected, rtol=1e-5)
+
+
+def test_learned_positions_are_cropped_over_text(tmp_path):
+    old = text(tmp_path, 16, **VIT)
+    new = text(tmp_path, 12, **VIT)
+    saved = random(old.shapes())
+    adapted = adapt(old, new, saved)
+    np.testing.assert_array_equal(positions_of(adapted), positions_of(saved)[:12])
+
+
 def test_a_finetuning_run_takes_over_model_and_vocabulary(text_run, tmp_path):
     old = gmlp_config.load(str(text_run / "config.json"))
     resolved = resolve(finetuning(text_run, length=12, dropout=0.1), tmp_path)
@@ -173,19 +183,25 @@ def test_a_finetuning_run_takes_over_model_and_vocabulary(text_run, tmp_path):
     for key in ("layers", "d_model", "d_ffn", "vocab_size", "spatial"):
         assert model[key] == old.model[key]
     assert model.d_model != gmlp_config.default().model.d_model
-    assert (model.length, model.dropout) == (12, 0.1)
-    assert resolved.files == {"tokenizer.model": (text_run / "tokenizer.model").read_bytes()}
+    assert model.length == 12
+    assert model.dropout == 0.1
+    tokenizer = (text_run / "tokenizer.model").read_bytes()
+    assert resolved.files == {"tokenizer.model": tokenizer}
+
+
+def test_a_model_that_fits_has_no_note(text_run):
+    assert resolve(finetuning(text_run, length=12)).notes == ()
 
 
 def test_what_is_given_of_the_model_in_vain_is_said(text_run):
-    assert resolve(finetuning(text_run, length=12)).notes == ()
-    old = gmlp_config.load(str(text_run / "config.json"))
-    resolved = resolve(finetuning(text_run, d_model=48, gate="linear", layers=old.model.layers))
-    assert resolved.config.model.d_model == old.model.d_model
-    assert resolved.config.model.gate == old.model.gate
+    old = gmlp_config.load(str(text_run / "config.json")).model
+    resolved = resolve(finetuning(text_run, d_model=48, gate="linear", layers=old.layers))
+    model = resolved.config.model
+    assert model.d_model == old.d_model
+    assert model.gate == old.gate
     [note] = resolved.notes
     assert f"{text_run}: " in note
-    assert f"d_model {old.model.d_model} (not 48), gate 'split' (not 'linear')" in note
+    assert f"d_model {old.d_model} (not 48), gate 'split' (not 'linear')" in note
 
 
 def test_a_run_that_resumes_does_not_need_the_other_one(text_run, tmp_path):
@@ -236,18 +252,22 @@ def test_what_a_finetuned_model_adds_starts_anew(text_run, tmp_path, partition, 
     assert "head/bias, head/kernel, pooler/bias, pooler/kernel, segments/table" in note
 
 
-def test_parameters_lie_as_the_rules_of_the_config_say(text_run, tmp_path):
+@pytest.mark.parametrize(
+    ("rules", "embedding", "head"),
+    [
+        (("embedding$=fsdp,-", "head/kernel$=tensor,-"), ("fsdp", None), ("tensor", None)),
+        ((), ("tensor", "fsdp"), ("fsdp", None)),
+    ],
+)
+def test_parameters_lie_as_the_rules_of_the_config_say(text_run, tmp_path, rules, embedding, head):
     """Parameters from the other run as well as new ones."""
     config = finetuning(text_run, length=16)
-    config.mesh.rules = ("embedding$=fsdp,-", "head/kernel$=tensor,-")
+    config.mesh.rules = rules
     resolved = resolve(config, tmp_path)
     task, _ = tiny.open_task(resolved.config, tmp_path, resolved.files)
-    found = warm_start.load(task, Partition.make(resolved.config.mesh))
-    assert found["embedding"].sharding.spec == PartitionSpec("fsdp", None)
-    assert found["head"]["kernel"].sharding.spec == PartitionSpec("tensor", None)
-    plain = warm_start.load(task, Partition.make())
-    assert plain["embedding"].sharding.spec == PartitionSpec("tensor", "fsdp")
-    assert plain["head"]["kernel"].sharding.spec == PartitionSpec("fsdp", None)
+    params = warm_start.load(task, Partition.make(resolved.config.mesh))
+    assert params["embedding"].sharding.spec == PartitionSpec(*embedding)
+    assert params["head"]["kernel"].sharding.spec == PartitionSpec(*head)
 
 
 def test_another_function_with_the_same_shapes_is_told(text_run, tmp_path, partition, capsys):
@@ -290,9 +310,9 @@ def test_fresh_parameters_replace_the_saved_ones(tmp_path):
     saved = random(task.shapes())
     kernel = jnp.full_like(saved["head"]["kernel"], 7)
     saved["head"]["kernel"] = jnp.ones((3, 99))
-    found = adapt(task, task, saved, {"head/kernel": kernel})
-    np.testing.assert_array_equal(found["head"]["kernel"], kernel)
-    np.testing.assert_array_equal(found["head"]["bias"], saved["head"]["bias"])
+    head = adapt(task, task, saved, {"head/kernel": kernel})["head"]
+    np.testing.assert_array_equal(head["kernel"], kernel)
+    np.testing.assert_array_equal(head["bias"], saved["head"]["bias"])
 
 
 def test_all_mismatches_are_listed(tmp_path):
@@ -376,19 +396,26 @@ def test_a_run_that_starts_from_another_scores_as_that_one(tmp_path):
     assert loop.train(new, str(tmp_path / "new"))["eval"]["loss"] == first["eval"]["loss"]
 
 
+def one_step_config(mean: float):
+    """Of images with this mean, in all colours."""
+    config = tiny.image_config()
+    config.steps = 1
+    config.data.mean = (mean, mean, mean)
+    return config
+
+
 def test_a_restart_inherits_from_the_other_run_and_not_from_what_it_puts_aside(tmp_path):
     """The run in the folder has the pixels of one run, and begins anew from another one."""
-    for name, mean in (("first", (0.1, 0.1, 0.1)), ("second", (0.2, 0.2, 0.2))):
-        config = tiny.image_config()
-        config.steps, config.data.mean = 1, mean
-        loop.train(config, str(tmp_path / name))
-    for name, restart, mean in (("first", False, [0.1] * 3), ("second", True, [0.2] * 3)):
+    loop.train(one_step_config(0.1), str(tmp_path / "first"))
+    loop.train(one_step_config(0.2), str(tmp_path / "second"))
+    run = tmp_path / "run"
+    for name, restart, mean in (("first", False, 0.1), ("second", True, 0.2)):
         config = tiny.image_config()
         config.steps = 1
         config.init_from = str(tmp_path / name)
-        loop.train(config, str(tmp_path / "run"), loop.TrainOptions(restart=restart))
-        written = json.loads((tmp_path / "run" / "config.json").read_text())
-        assert written["data"]["mean"] == mean
+        loop.train(config, str(run), loop.TrainOptions(restart=restart))
+        written = json.loads((run / "config.json").read_text())
+        assert written["data"]["mean"] == [mean] * 3
 
 
 # From weights of others; a run that resumes does not need them any more.
@@ -465,17 +492,17 @@ def test_images_of_another_size_from_a_file_of_timm(tmp_path, monkeypatch):
     """Its layers over patches are interpolated."""
     name = states.shrink(monkeypatch, "gmlp_s16_224")
     state, params = states.of_timm(name, 3)
-    states.write(tmp_path / f"{name}.safetensors", state)
+    path = tmp_path / f"{name}.safetensors"
+    states.write(path, state)
     config = gmlp_config.default(task="image_classification")
-    config.model.update(pretrained.config_of(tmp_path / f"{name}.safetensors").model)
+    config.model.update(pretrained.config_of(path).model)
     config.model.image_size = (32, 32)
     config.data.update(train=write_images(tmp_path / "images"), heldout_share=0.25)
-    config.init_from = str(tmp_path / f"{name}.safetensors")
+    config.init_from = str(path)
     loop.train(without_a_rate(config), str(tmp_path / "run"))
-    trained = pretrained.load(tmp_path / "run")
-    assert spatial(trained.params)["weight"].shape == (2, 64, 64)
-    stem = trained.params["stem"]["kernel"]
-    np.testing.assert_array_equal(stem, params["stem"]["kernel"])
+    trained = pretrained.load(tmp_path / "run").params
+    assert spatial(trained)["weight"].shape == (2, 64, 64)
+    np.testing.assert_array_equal(trained["stem"]["kernel"], params["stem"]["kernel"])
 
 
 @pytest.fixture

@@ -35,7 +35,13 @@ from gmlp_flax.tasks.base import (
 )
 from gmlp_flax.tasks.data import names_in
 from gmlp_flax.tasks.image_data import CLASSES_FILE, NAMES_FILE, ImageData, evaluation_example
-from gmlp_flax.tasks.mixing import blend_pixels, own_weights, pair_keys, partners
+from gmlp_flax.tasks.mixing import (
+    blend_pixels,
+    mixed_targets,
+    own_weights,
+    pair_keys,
+    partners,
+)
 from gmlp_flax.tasks.prediction import Answer, Predictor, Prepared, shown
 
 SIDE = Range("from 1 to 65,536", 1, 2**16)  # pixels
@@ -347,7 +353,7 @@ class ImageClassification(Task):
         logits = self.apply(params, batch["image"], model_keys(batch))
         targets = jax.nn.one_hot(labels, logits.shape[-1])
         if "share" in batch:
-            targets, labels = _mixed_targets(batch, targets)
+            targets, labels = mixed_targets(batch, targets)
         targets = optax.smooth_labels(targets, self.config.optimizer.label_smoothing)
         losses = optax.softmax_cross_entropy(logits, targets)
         hits = logits.argmax(-1) == labels
@@ -383,10 +389,7 @@ class ImageClassification(Task):
             "classes": (class_counts, read_weights.sum()),
         }
         if "real" in batch:
-            real = batch["real"]
-            has_real = (real >= 0).any(-1)
-            real_hits = best[:, :1] == real
-            sums["real"] = weighted_sum(real_hits.any(-1), read_weights * has_real)
+            sums["real"] = _real_hits(batch["real"], best[:, :1], read_weights)
         return sums, {}
 
     @property
@@ -434,17 +437,10 @@ class ImageClassification(Task):
         return [Baseline("the most frequent class", {"top1": top1})]
 
 
-def _mixed_targets(batch: Batch, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The targets of mixed images, float32 [batch, classes], and the labels with the larger share.
-
-    Args:
-        batch: with what `ImageClassification.mix` adds.
-        targets: of the images before they were mixed, float32 [batch, classes].
-    """
-    share = batch["share"]
-    weights = share[:, None]
-    other_targets = jax.nn.one_hot(batch["other"], targets.shape[-1])
-    mixed = weights * targets + (1 - weights) * other_targets
-    is_other = share < 0.5
-    labels = jnp.where(is_other, batch["other"], batch["label"])
-    return mixed, labels
+def _real_hits(
+    real: jax.Array, predicted: jax.Array, weights: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Hits of predicted classes [batch, 1] on ReaL labels [batch, labels], of images with some."""
+    has_labels = (real >= 0).any(-1)
+    is_hit = (predicted == real).any(-1)
+    return weighted_sum(is_hit, weights * has_labels)

@@ -6,6 +6,8 @@ one image (`augment.repeats`) lie closer together, so they are never paired. tim
 B - 1 - i, which is the same except for the order of the batch.
 """
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 
@@ -30,6 +32,24 @@ def blend_pixels(pixels: jax.Array, own: jax.Array) -> jax.Array:
     partner_part = (1 - weights) * partners(pixels)
     mixed = jnp.round(own_part + partner_part)
     return mixed.astype(pixels.dtype)
+
+
+def mixed_targets(
+    batch: Mapping[str, jax.Array], targets: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The targets of mixed images, float32 [batch, classes], and the labels with the larger share.
+
+    Args:
+        batch: the "label" [batch] of each image, its partner's, "other", and its own "share".
+        targets: of the images before they were mixed, float32 [batch, classes].
+    """
+    share = batch["share"]
+    weights = share[:, None]
+    other_targets = jax.nn.one_hot(batch["other"], targets.shape[-1])
+    mixed = weights * targets + (1 - weights) * other_targets
+    is_other = share < 0.5
+    labels = jnp.where(is_other, batch["other"], batch["label"])
+    return mixed, labels
 
 
 def pair_keys(keys: jax.Array) -> jax.Array:

@@ -62,17 +62,27 @@ def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     if sampling.top_k:
         order = order[: sampling.top_k]
     best = logits[order].astype(np.float64)
-    if sampling.temperature < LEAST_TEMPERATURE:
-        weights = np.zeros(len(best))
+    shares = _softmax(best, sampling.temperature)
+    result = np.zeros(logits.shape)
+    result[order] = _keep_top_p(shares, sampling.top_p)
+    return result
+
+
+def _softmax(logits: np.ndarray, temperature: float) -> np.ndarray:
+    """softmax(logits / temperature) of logits in descending order."""
+    if temperature < LEAST_TEMPERATURE:
+        weights = np.zeros(len(logits))
         weights[0] = 1
     else:
-        weights = np.exp((best - best[0]) / sampling.temperature)
-    shares = weights / weights.sum()
+        weights = np.exp((logits - logits[0]) / temperature)
+    return weights / weights.sum()
+
+
+def _keep_top_p(shares: np.ndarray, top_p: float) -> np.ndarray:
+    """Probabilities in descending order, renormalised after the first ones that reach `top_p`."""
     before = np.cumsum(shares) - shares
-    kept = np.where(before < sampling.top_p, shares, 0.0)
-    result = np.zeros(logits.shape)
-    result[order] = kept / kept.sum()
-    return result
+    kept = np.where(before < top_p, shares, 0.0)
+    return kept / kept.sum()
 
 
 def program_length(tokens: int, most: int) -> int:

@@ -42,11 +42,6 @@ def read_files(words: Iterable[str], predictor: Predictor, as_json: bool) -> Ite
         predictor: of the model that reads the inputs.
         as_json: see `read_lines`.
     """
-
-    def read_lines_of(name: str, stream: Any) -> Iterator[Any]:
-        """The lines of a file."""
-        return read_lines(name, stream, as_json)
-
     for word in words:
         try:
             paths = files.expand(word, predictor.suffixes)
@@ -55,14 +50,24 @@ def read_files(words: Iterable[str], predictor: Predictor, as_json: bool) -> Ite
             continue
         for path in paths:
             try:
-                if predictor.reads_tables and files.suffix(path) in rows.SUFFIXES:
-                    yield from read_table(path, predictor)
-                    continue
-                for value in predictor.inputs_of_file(path, read_lines_of):
-                    is_path = type(value) is str
-                    yield Line(value) if is_path else value
+                yield from _read_file(path, predictor, as_json)
             except DataError as error:
                 yield error
+
+
+def _read_file(path: str, predictor: Predictor, as_json: bool) -> Iterator[Any]:
+    """The inputs of one file; raises DataError if it cannot be read."""
+
+    def read_lines_of(name: str, stream: Any) -> Iterator[Any]:
+        """The lines of a file."""
+        return read_lines(name, stream, as_json)
+
+    if predictor.reads_tables and files.suffix(path) in rows.SUFFIXES:
+        yield from read_table(path, predictor)
+        return
+    for value in predictor.inputs_of_file(path, read_lines_of):
+        is_path = type(value) is str
+        yield Line(value) if is_path else value
 
 
 def read_table(path: str, predictor: Predictor) -> Iterator[Any]:
@@ -93,7 +98,7 @@ def read_table(path: str, predictor: Predictor) -> Iterator[Any]:
         yield Line(text, where, others)
 
 
-def _text_of_row(row: Mapping[str, Any], columns: tuple[str, ...]) -> str:
+def _text_of_row(row: dict[str, Any], columns: tuple[str, ...]) -> str:
     """The texts of a row's columns with tabs between them; raises BadRecord if it has none."""
     texts = [text_rows.text_of(row, column) for column in columns]
     if columns != (INPUT,):

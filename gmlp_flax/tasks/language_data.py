@@ -118,14 +118,14 @@ class LanguageData(TextData):
             return self._pack(tokens)
 
     def _prepared_tokens(self, role: str) -> prepared.Prepared:
-        """The text of a role as token ids, which are made now if they are not prepared."""
+        """The text of a role as token ids."""
         data = self.config.data
         path = "" if data.search else data[role]
         if path and prepared.is_prepared(path):
             return prepared.Prepared(path)
         corpus = self.corpus(role)
         with data_config.errors_name(f"data.{role}"):
-            return prepare.prepare_in_cache(corpus, self.tokenizer, self._cache, self._limits)
+            return self._prepare(corpus)
 
     @functools.cached_property
     def further(self) -> dict[str, Further]:
@@ -142,12 +142,13 @@ class LanguageData(TextData):
             return Further(self._pack(tokens), tokens.files)
         text_splits = text_reader.read(path)
         corpus: Any = splits.choose(text_splits, splits.Request(TRAIN))
-        tokens = prepare.prepare_in_cache(corpus, self.tokenizer, self._cache, self._limits)
+        tokens = self._prepare(corpus)
         return Further(self._pack(tokens), corpus.files)
 
-    @property
-    def _limits(self) -> prepare.Limits:
-        return prepare.Limits(max_bad_records=self.config.data.max_bad_records)
+    def _prepare(self, corpus: Corpus) -> prepared.Prepared:
+        """The text of a corpus as token ids, from the cache or made now."""
+        limits = prepare.Limits(max_bad_records=self.config.data.max_bad_records)
+        return prepare.prepare_in_cache(corpus, self.tokenizer, self._cache, limits)
 
     @property
     def _cache(self) -> str | os.PathLike:
@@ -183,10 +184,7 @@ class LanguageData(TextData):
 
     def fingerprint(self, role: str) -> fingerprints.Fingerprint:
         """See `TaskData`."""
-        mixed: list[File] = []
-        if role == TRAIN:
-            for further in self.further.values():
-                mixed += further.files
+        mixed = self._mixture_files() if role == TRAIN else []
         path = data_config.path_of(self.config, role, EXPECTED)
         if prepared.is_prepared(path):
             tokens = self.windows(role).prepared
@@ -198,6 +196,13 @@ class LanguageData(TextData):
             return corpus.fingerprint
         of_mixture = fingerprints.of_files(mixed)
         return {**corpus.fingerprint, "mixture": of_mixture["content"]}
+
+    def _mixture_files(self) -> list[File]:
+        """The files of config.data.mixture."""
+        mixture_files: list[File] = []
+        for further in self.further.values():
+            mixture_files += further.files
+        return mixture_files
 
     def dataset(self, role: str) -> Dataset:
         """See `TaskData`."""

@@ -187,8 +187,8 @@ def evaluate_checkpoint(
     model = opened.load(config, unaveraged=True)
     batch_size = model.config.eval.batch_size or model.config.batch_size
     model.partition.check_batch(batch_size, 1, "config.eval.batch_size")
-    files = RunFiles(opened.folder, own=opened.files)
-    data = model.task.Data(model.config, files)
+    run_files = RunFiles(opened.folder, own=opened.files)
+    data = model.task.Data(model.config, run_files)
     for line in data.lines(HELDOUT):
         distributed.say(line)
     record.check_heldout(opened.folder, opened.config, data, explicit)
@@ -197,11 +197,11 @@ def evaluate_checkpoint(
         metrics, outputs = evaluator(model.params)
     else:
         metrics, outputs = evaluator(model.unaveraged, model.params)
-    prediction_files: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     if predictions:
-        prediction_files = model.task.prediction_files(outputs, data)
-        if not prediction_files:
+        files = model.task.prediction_files(outputs, data)
+        if not files:
             raise RunError(
                 f"the task {model.config.task} has no predictions to write: leave them out"
             )
-    return Scores(opened.step, opened.where, metrics, prediction_files)
+    return Scores(opened.step, opened.where, metrics, files)

@@ -19,10 +19,9 @@ from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.options import FINETUNED_RUNS, RATE, SIZE, SIZE_OR_0, option
 
-MAX_DISTANCE = 128  # T5: offsets from here on share the last bucket of their side
-# queries whose logits are computed at once; if there are more, queries of a block
-WHOLE = 1024
-BLOCK = 512
+MAX_DISTANCE = 128  # T5: offsets from this on share the last bucket of their direction
+WHOLE = 1024  # up to so many queries have their logits computed at once
+BLOCK = 512  # most queries of a block, if there are more than that
 
 # (first, count) -> logits [..., count, keys] of the queries [first, first + count)
 Logits = Callable[[jax.Array | int, int], jax.Array]
@@ -78,7 +77,8 @@ class AttentionSpec(HeadsSpec, ContentAttentionSpec):
 
     positions: str = option(
         "none",
-        "none; a learned table (absolute); a bias on the logits per offset (relative); only that bias",
+        "none; a learned table (absolute); a bias on the logits per offset (relative); "
+        "only that bias",
         ("none", "absolute", "relative", "relative_only"),
         architecture=True,
     )
@@ -104,7 +104,8 @@ class AttentionSpec(HeadsSpec, ContentAttentionSpec):
         count = self.relative_buckets
         if count and (count % 2 or not 4 <= count <= 256):
             raise ValueError(
-                f"model.relative_buckets is {count}: expected 0, or an even number from 4 to 256 (T5: 32)"
+                f"model.relative_buckets is {count}: "
+                "expected 0, or an even number from 4 to 256 (T5: 32)"
             )
 
     def supports_length(self, tokens: int) -> bool:
@@ -119,11 +120,15 @@ def dot_products(q: jax.Array, k: jax.Array, spec: BlockSpec, first: jax.Array |
     queries, d], k [..., keys, d], and `first` the position of the first query among the keys."""
 
     def logits(start: jax.Array | int, count: int) -> jax.Array:
-        rows = q if count == q.shape[-2] else jax.lax.dynamic_slice_in_dim(q, start, count, axis=-2)
+        *_, queries, d = q.shape
+        rows = q
+        if count != queries:
+            rows = jax.lax.dynamic_slice_in_dim(q, start, count, axis=-2)
         products = jnp.einsum(
             "...nd,...md->...nm", rows, k, preferred_element_type=spec.precise_dtype
         )
-        return hide_future(products * q.shape[-1] ** -0.5, spec, first + start)
+        scores = products * d**-0.5  # [..., count, keys]
+        return hide_future(scores, spec, first + start)
 
     return logits
 
@@ -145,33 +150,37 @@ def hide_padding(
     heads: bool = False,
     first: jax.Array | int = 0,
 ) -> jax.Array:
-    """Takes padding, and other documents, out of the softmax.
+    """Excludes padding, and other documents, from the softmax.
 
     Args:
         scores: [batch, queries, keys] or, with `heads`, [batch, heads, queries, keys]; the batch
             may be left out. Those of padding become the least finite number of their type, unless
             they are -inf already.
         padding_mask: bool [batch, keys], False for padding; or int [batch, keys], the document of
-            each token, from 1, and 0 for padding: tokens then see their own document alone. None
+            each token, from 1, and 0 for padding: tokens then see only their own document. None
             leaves the scores unchanged.
         first: the position of the first query among the keys.
     """
     if padding_mask is None:
         return scores
-    visible = visible_keys(padding_mask, first, scores.shape[-2])
+    queries = scores.shape[-2]
+    visible = visible_keys(padding_mask, first, queries)
     if heads:
         visible = visible[:, None]
-    return jnp.where(visible, scores, jnp.minimum(scores, jnp.finfo(scores.dtype).min))
+    least = jnp.finfo(scores.dtype).min
+    return jnp.where(visible, scores, jnp.minimum(scores, least))
 
 
 def visible_keys(padding_mask: jax.Array, first: jax.Array | int, queries: int) -> jax.Array:
     """Which keys each query sees, bool [batch, queries or 1, keys]; arguments as in
     `hide_padding`."""
-    keys = padding_mask[:, None]
+    of_keys = padding_mask[:, None]  # [batch, 1, keys]
     if padding_mask.dtype == jnp.bool_:
-        return keys
-    own = jax.lax.dynamic_slice_in_dim(padding_mask, first, queries, axis=1)
-    return (keys == own[..., None]) & (keys > 0)
+        return of_keys
+    of_queries = jax.lax.dynamic_slice_in_dim(padding_mask, first, queries, axis=1)
+    is_same_document = of_keys == of_queries[..., None]  # [batch, queries, keys]
+    is_text = of_keys > 0
+    return is_same_document & is_text
 
 
 def mix(
@@ -180,17 +189,19 @@ def mix(
     """softmax(scores) v, [..., queries, d] in the type of v, the softmax in the type of the scores.
 
     Args:
-        scores: [..., queries, keys]; leading axes that are missing are shared.
+        scores: [..., queries, keys]; missing leading axes are shared.
         v: [..., keys, d].
         rate: of dropout on the weights.
         dropout_keys: a random key per example, [batch]; None for evaluation.
     """
-    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)  # [..., queries, keys]
     if dropout_keys is not None and rate:
-        weights = dropout(
-            jnp.broadcast_to(weights, (*v.shape[:-2], *weights.shape[-2:])), rate, dropout_keys
-        )
-    return checkpoint_name(jnp.einsum("...nm,...md->...nd", weights, v), NAME)
+        *leading, _, _ = v.shape
+        *_, queries, keys = weights.shape
+        weights = jnp.broadcast_to(weights, (*leading, queries, keys))
+        weights = dropout(weights, rate, dropout_keys)
+    mixed = jnp.einsum("...nm,...md->...nd", weights, v)
+    return checkpoint_name(mixed, NAME)
 
 
 def attend(
@@ -208,13 +219,24 @@ def attend(
     [queries, keys] exists then (Rabe and Staats, arXiv 2112.05682), and no product is computed more
     often than the remat policy says. Which weights are dropped depends on the blocks.
     """
+    has_heads = v.ndim == 4
 
-    def rows(first: jax.Array | int, count: int, keys: jax.Array | None) -> jax.Array:
-        scores = hide_padding(logits(first, count), padding_mask, heads=v.ndim == 4, first=first)
-        return mix(scores, v, rate, keys)
+    def rows(first: jax.Array | int, count: int, dropout_keys: jax.Array | None) -> jax.Array:
+        scores = hide_padding(logits(first, count), padding_mask, has_heads, first)
+        return mix(scores, v, rate, dropout_keys)
 
     if queries <= WHOLE:
         return rows(0, queries, dropout_keys)
+    return _in_blocks(rows, queries, dropout_keys)
+
+
+def _in_blocks(
+    rows: Callable[[jax.Array, int, jax.Array | None], jax.Array],
+    queries: int,
+    dropout_keys: jax.Array | None,
+) -> jax.Array:
+    """The rows of all queries, [..., queries, d], from `rows(first, count, dropout_keys)`, those of
+    a block [..., count, d]."""
     blocks = -(-queries // BLOCK)
     count = -(-queries // blocks)
 
@@ -225,38 +247,42 @@ def attend(
 
     # the last block may overlap the one before
     starts = jnp.minimum(jnp.arange(blocks) * count, queries - count)
-    mixed = jax.lax.map(block, starts)
-    mixed = jnp.moveaxis(mixed, 0, -3)  # [..., blocks, count, d]
-    before = mixed[..., :-1, :, :]
-    before = before.reshape(*mixed.shape[:-3], -1, mixed.shape[-1])
+    by_block = jax.lax.map(block, starts)  # [blocks, ..., count, d]
+    by_block = jnp.moveaxis(by_block, 0, -3)  # [..., blocks, count, d]
+    *leading, _, _, d = by_block.shape
+    before = by_block[..., :-1, :, :]
+    before = before.reshape(*leading, -1, d)
     overlap = blocks * count - queries
-    last = mixed[..., -1, overlap:, :]
-    return checkpoint_name(jnp.concatenate([before, last], axis=-2), NAME)
+    last = by_block[..., -1, overlap:, :]
+    mixed = jnp.concatenate([before, last], axis=-2)
+    return checkpoint_name(mixed, NAME)
 
 
 def buckets(offsets: np.ndarray, count: int, causal: bool = False) -> np.ndarray:
     """T5's buckets, integers below `count`, of offsets key - query of any shape (arXiv 1910.10683,
     section 2.1).
 
-    Half of the buckets serve offsets above 0; if attention is causal, all serve offsets up to 0,
-    and those above 0 get the bucket of 0. Of each side, the first half holds one distance per
+    Half of the buckets serve offsets above 0. If attention is causal, all serve offsets up to 0,
+    and those above 0 get the bucket of 0. In each direction, the first half holds one distance per
     bucket, and the rest grow logarithmically up to MAX_DISTANCE.
     """
     if causal:
-        side = count
+        per_direction = count
         distance = np.maximum(-offsets, 0)
         first = np.zeros_like(distance)
     else:
-        side = count // 2
+        per_direction = count // 2
         distance = np.abs(offsets)
-        first = np.where(offsets > 0, side, 0)
-    exact = side // 2
+        first = np.where(offsets > 0, per_direction, 0)
+    exact = per_direction // 2
+    logarithmic = per_direction - exact
     # 256 causal buckets: MAX_DISTANCE begins the last ones
     span = np.log2(max(MAX_DISTANCE / exact, 1 + 1e-9))
     doublings = np.log2(np.maximum(distance, exact) / exact)
-    growth = np.minimum(doublings * (side - exact) / span, side)
-    far = np.minimum(exact + growth.astype(int), side - 1)
-    return first + np.where(distance < exact, distance, far)
+    growth = np.minimum(doublings * logarithmic / span, per_direction)
+    far = np.minimum(exact + growth.astype(int), per_direction - 1)
+    bucket = np.where(distance < exact, distance, far)
+    return first + bucket
 
 
 class RelativeBias(nnx.Module):
@@ -291,16 +317,22 @@ class RelativeBias(nnx.Module):
         spec = self.spec
         bias = self.bias[...]
         if spec.relative_buckets:
-            taps = bias[:, buckets(np.arange(1 - keys, keys), spec.relative_buckets, spec.causal)]
+            offsets = np.arange(1 - keys, keys)
+            taps = bias[:, buckets(offsets, spec.relative_buckets, spec.causal)]
         elif keys > spec.length:
             raise ValueError(
                 f"the relative bias was made for at most {spec.length} tokens and was given {keys}"
             )
         else:
-            taps = toeplitz.crop(toeplitz.past_only(bias) if spec.causal else bias, keys)
-        return hide_future(
-            jax.vmap(lambda taps: toeplitz.rows(taps, first, count))(taps), spec, first
-        )
+            if spec.causal:
+                bias = toeplitz.past_only(bias)
+            taps = toeplitz.crop(bias, keys)
+
+        def rows_of_head(taps: jax.Array) -> jax.Array:
+            return toeplitz.rows(taps, first, count)
+
+        rows = jax.vmap(rows_of_head)(taps)  # [heads, 2 keys - 1] to [heads, count, keys]
+        return hide_future(rows, spec, first)
 
 
 def attend_fused(
@@ -324,23 +356,55 @@ def attend_fused(
     dropped = dropout_keys is not None and spec.attention_dropout > 0
     if spec.attention == "xla" or dropped or qkv.ndim != 3 or TENSOR in sharding.compiler_axes():
         return None
+    platform = sharding.platform()
+    mixed = None
+    if platform == "tpu":
+        mixed = _attend_on_tpu(qkv, heads, spec.causal, padding_mask, relative)
+    elif platform == "gpu":
+        mixed = _attend_on_gpu(qkv, heads, spec.causal, padding_mask, relative)
+    if mixed is None:
+        return None
+    return checkpoint_name(mixed, NAME)
+
+
+def _attend_on_tpu(
+    qkv: jax.Array,
+    heads: int,
+    causal: bool,
+    padding_mask: jax.Array | None,
+    relative: RelativeBias | None,
+) -> jax.Array | None:
+    """`attend_fused` by `fused_attention`, which has no masks of documents."""
+    tokens = qkv.shape[1]
+    width = qkv.shape[2] // 3
+    by_document = padding_mask is not None and padding_mask.dtype != jnp.bool_
+    if by_document or not fused_attention.serves(tokens, width, heads):
+        return None
+    bias = None
+    if relative is not None:
+        bias = relative(0, tokens, tokens)
+    return fused_attention.attention(qkv, bias, padding_mask, heads=heads, causal=causal)
+
+
+def _attend_on_gpu(
+    qkv: jax.Array,
+    heads: int,
+    causal: bool,
+    padding_mask: jax.Array | None,
+    relative: RelativeBias | None,
+) -> jax.Array | None:
+    """`attend_fused` by cuDNN's kernel, for activations of half precision."""
     batch, tokens, width_of_three = qkv.shape
     width = width_of_three // 3
-    platform = sharding.platform()
-    by_document = padding_mask is not None and padding_mask.dtype != jnp.bool_
-    if platform == "tpu" and fused_attention.serves(tokens, width, heads) and not by_document:
-        bias = relative(0, tokens, tokens) if relative else None
-        mixed = fused_attention.attention(qkv, bias, padding_mask, heads=heads, causal=spec.causal)
-        return checkpoint_name(mixed, NAME)
     d = width // heads
     is_half = qkv.dtype in (jnp.bfloat16, jnp.float16)
     has_shapes = d % 8 == 0 and d <= 128 and tokens % 64 == 0
     # would be one array [batch, heads, tokens, tokens]
-    has_both = relative and padding_mask is not None
-    if platform != "gpu" or not is_half or not has_shapes or has_both:
+    has_both = relative is not None and padding_mask is not None
+    if not is_half or not has_shapes or has_both:
         return None
     bias = None
-    if relative:
+    if relative is not None:
         bias = relative(0, tokens, tokens)[None].astype(qkv.dtype)
     mask = None
     if padding_mask is not None:
@@ -349,14 +413,14 @@ def attend_fused(
 
     def on_shard(batched: tuple[jax.Array, jax.Array | None], bias: jax.Array | None) -> jax.Array:
         by_head, mask = batched
-        q, k, v = jnp.moveaxis(by_head, 2, 0)
+        q, k, v = jnp.moveaxis(by_head, 2, 0)  # each [batch, tokens, heads, d]
         return jax.nn.dot_product_attention(
-            q, k, v, bias, mask, is_causal=spec.causal, implementation="cudnn"
+            q, k, v, bias, mask, is_causal=causal, implementation="cudnn"
         )
 
     by_head = qkv.reshape(batch, tokens, 3, heads, d)
-    mixed = sharding.map_shards(on_shard, (by_head, mask), bias)
-    return checkpoint_name(mixed.reshape(batch, tokens, width), NAME)
+    mixed = sharding.map_shards(on_shard, (by_head, mask), bias)  # [batch, tokens, heads, d]
+    return mixed.reshape(batch, tokens, width)
 
 
 class MultiHeadAttention(nnx.Module):
@@ -395,15 +459,18 @@ class MultiHeadAttention(nnx.Module):
             )
             if mixed is not None:
                 return self.out(mixed)
+        batch, tokens, _ = x.shape
         logits, v = self._logits_and_values(projected, cache)
-        mixed = attend(logits, v, x.shape[1], padding_mask, spec.attention_dropout, dropout_keys)
-        return self.out(mixed.swapaxes(1, 2).reshape(*x.shape[:2], -1))
+        by_head = attend(logits, v, tokens, padding_mask, spec.attention_dropout, dropout_keys)
+        mixed = by_head.swapaxes(1, 2)  # [batch, heads, tokens, d] to [batch, tokens, heads, d]
+        return self.out(mixed.reshape(batch, tokens, -1))
 
     def scores(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to the logits before the softmax, [batch, heads, tokens,
         tokens]; without content terms the batch is 1."""
         logits, _ = self._logits_and_values(self.proj_in(x))
-        scores = logits(0, x.shape[1])
+        tokens = x.shape[1]
+        scores = logits(0, tokens)
         return scores.reshape(-1, *scores.shape[-3:])
 
     def _logits_and_values(
@@ -411,22 +478,29 @@ class MultiHeadAttention(nnx.Module):
     ) -> tuple[Logits, jax.Array]:
         """Values are [batch, heads, keys, d_qkv / heads]. The keys are the tokens of `projected`; n
         with a cache."""
-        width = self.spec.d_qkv or self.spec.d_model
-        heads = projected.reshape(
-            *projected.shape[:2], -1, self.spec.heads, width // self.spec.heads
-        )
-        *q_and_k, v = heads.transpose(2, 0, 3, 1, 4)
+        spec = self.spec
+        batch, tokens, _ = projected.shape
+        width = spec.d_qkv or spec.d_model
+        d = width // spec.heads
+        by_head = projected.reshape(batch, tokens, -1, spec.heads, d)
+        *q_and_k, v = by_head.transpose(2, 0, 3, 1, 4)  # each [batch, heads, tokens, d]
         position = 0 if cache is None else cache.first
+        products = None
+        if q_and_k:
+            q, k = q_and_k
+            if cache is not None:
+                k = cache.update("keys", k, axis=2)
+            products = dot_products(q, k, spec, position)
         if cache is not None:
-            q_and_k[1:], v = (
-                [cache.update("keys", k, axis=2) for k in q_and_k[1:]],
-                cache.update("values", v, axis=2),
-            )
-        products = dot_products(q_and_k[0], q_and_k[1], self.spec, position) if q_and_k else None
+            v = cache.update("values", v, axis=2)
+        keys = v.shape[2]
 
         def logits(first: jax.Array | int, count: int) -> jax.Array:
-            zero = jnp.zeros((), self.spec.precise_dtype)
-            bias = self.relative(position + first, count, v.shape[-2]) if self.relative else zero
-            return products(first, count) + bias if products else bias
+            bias = jnp.zeros((), spec.precise_dtype)
+            if self.relative is not None:
+                bias = self.relative(position + first, count, keys)
+            if products is None:
+                return bias
+            return products(first, count) + bias
 
         return logits, v

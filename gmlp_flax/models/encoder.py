@@ -3,7 +3,7 @@ each in turn."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -17,8 +17,9 @@ from gmlp_flax.models.spec import BlockSpec
 
 STACK = "stack_"  # followed by the number of the stack, if an encoder has several
 
-# bytes of a device's part; below, libtpu makes an all-reduce of a gather over 64 chips
+# bytes of a device's part; for fewer, libtpu makes an all-reduce of a gather over 64 chips
 GATHERED = 384 * 1024
+MOST_LAYERS_OF_GROUP = 4
 
 REMAT_POLICIES = {
     "matmuls": jax.checkpoint_policies.save_only_these_names(matmul.NAME),
@@ -73,12 +74,13 @@ class Encoder(nnx.Module):
         """
         spec = self.spec
         chex.assert_shape(x, (None, None, spec.d_model))
-        # the last for embeddings
-        keys = split_keys(key, spec.layers + 1) if key is not None and spec.draws else None
-        if keys is not None:
+        keys = None
+        if key is not None and spec.draws:
+            keys = split_keys(key, spec.layers + 1)  # the last for embeddings
             x = dropout(x, spec.dropout, keys[-1])
         last = spec.layers - 1
-        return self._output(self._run(x, [last], padding_mask, keys)[last])
+        streams = self._run(x, [last], padding_mask, keys)
+        return self._output(streams[last])
 
     def states(
         self, x: jax.Array, layers: Sequence[int], padding_mask: jax.Array | None = None
@@ -103,7 +105,8 @@ class Encoder(nnx.Module):
                     f"there is no layer {layer}: the encoder has {count}, from 0 to {count - 1}"
                 )
             numbers.append(layer % count)
-        streams = self._run(x, sorted(set(numbers)), padding_mask)
+        kept = sorted(set(numbers))
+        streams = self._run(x, kept, padding_mask)
         return [self._output(streams[number]) for number in numbers]
 
     def _run(
@@ -113,11 +116,11 @@ class Encoder(nnx.Module):
         padding_mask: jax.Array | None,
         keys: jax.Array | None = None,
     ) -> dict[int, jax.Array]:
-        """The residual stream after some layers, by their numbers.
+        """Number of a layer -> the residual stream after it, for the layers in `kept`.
 
         Args:
             x: as in `__call__`.
-            kept: the numbers of the layers, from 0 in order; no layer after the last one is run.
+            kept: the numbers of the layers, from 0 in order. No layer after the last one is run.
             padding_mask: as in `__call__`.
             keys: of each layer and example, [layers, batch], or [layers + 1, batch]; None for
                 evaluation.
@@ -128,24 +131,27 @@ class Encoder(nnx.Module):
         x = sharding.constrain(x.astype(spec.stream_dtype), sharding.BATCH)
         survival = spec.survival_by_layer()
         streams = {}
-        start = 0
+        first = 0  # number of the stack's first layer
         for stack_spec, stack in zip(self.stack_specs, self.stacks, strict=True):
-            first = start
+            start = first  # of the part of the stack that runs next
             last = first + stack_spec.layers - 1
             for end in _ends(first, last, kept):
-                part = _layers_of(stack, start - first, end + 1 - first, stack_spec.layers)
-                part_spec = dataclasses.replace(stack_spec, layers=end + 1 - start)
-                layers = slice(start, end + 1)
-                layer_keys = None if keys is None else keys[layers]
-                x, _ = _scan(part_spec, part, x, padding_mask, survival[layers], layer_keys)
+                stop = end + 1
+                part = _layers_of(stack, start - first, stop - first, stack_spec.layers)
+                part_spec = dataclasses.replace(stack_spec, layers=stop - start)
+                layer_keys = None if keys is None else keys[start:stop]
+                definition, params = nnx.split(part)
+                inputs = _LayerInputs(params, survival[start:stop], layer_keys)
+                x, _ = _run_stack(part_spec, definition, x, inputs, padding_mask)
                 streams[end] = x
-                start = end + 1
-            start = last + 1
+                start = stop
+            first = last + 1
         return streams
 
     def _output(self, x: jax.Array) -> jax.Array:
         """The final norm, [batch, tokens, d_model] to the same in the compute type."""
-        return self.norm(x).astype(self.spec.compute_dtype)
+        normed = self.norm(x)
+        return normed.astype(self.spec.compute_dtype)
 
     def extend(
         self, x: jax.Array, caches: list[CacheArrays] | None, first: jax.Array
@@ -164,13 +170,16 @@ class Encoder(nnx.Module):
             [batch, tokens, d_model], as `__call__` gives for these positions; and the updated
             caches.
         """
-        updated = []
+        updated_caches = []
         caches = caches or [{} for _ in self.stack_specs]
         x = x.astype(self.spec.stream_dtype)
         for spec, stack, cache in zip(self.stack_specs, self.stacks, caches, strict=True):
-            x, cache = _scan(spec, stack, x, None, spec.survival_by_layer(), None, cache, first)
-            updated.append(cache)
-        return self._output(x), updated
+            definition, params = nnx.split(stack)
+            survival = spec.survival_by_layer()
+            inputs = _LayerInputs(params, survival, cache=cache)
+            x, updated = _run_stack(spec, definition, x, inputs, first=first)
+            updated_caches.append(updated)
+        return self._output(x), updated_caches
 
 
 def pooled_states(states: jax.Array, pool: str, padding_mask: jax.Array | None) -> jax.Array:
@@ -178,12 +187,15 @@ def pooled_states(states: jax.Array, pool: str, padding_mask: jax.Array | None) 
     (`pool="cls"`), or the mean over all tokens that are not padding (`pool="mean"`)."""
     if pool == "cls":
         return states[:, 0]
-    return states.mean(axis=1, where=None if padding_mask is None else padding_mask[..., None])
+    if padding_mask is None:
+        return states.mean(axis=1)
+    is_text = padding_mask[..., None]  # [batch, tokens, 1]
+    return states.mean(axis=1, where=is_text)
 
 
 def find_encoder(model: nnx.Module) -> Encoder:
-    """The encoder of a model, the first that is found: its attribute may have any name. Raises
-    ValueError if there is none."""
+    """The first encoder in a model, whatever the name of its attribute. Raises ValueError if there
+    is none."""
     for _, module in nnx.iter_modules(model):
         if isinstance(module, Encoder):
             return module
@@ -192,17 +204,22 @@ def find_encoder(model: nnx.Module) -> Encoder:
 
 def _stack(spec: BlockSpec, rngs: nnx.Rngs, layers: Layers) -> nnx.Module:
     """`spec.layers` blocks; the leading axis of each parameter is the layer."""
-    make = nnx.vmap(lambda rngs: spec.block(spec, rngs), in_axes=0, out_axes=0)
-    stack = make(rngs.split(spec.layers))
+
+    def make_block(rngs: nnx.Rngs) -> nnx.Module:
+        return spec.block(spec, rngs)
+
+    make_blocks = nnx.vmap(make_block, in_axes=0, out_axes=0)
+    stack = make_blocks(rngs.split(spec.layers))
     parameters.set_layers(stack, layers)
     return stack
 
 
 def _ends(first: int, last: int, kept: Sequence[int]) -> list[int]:
-    """The layers of a stack, from `first` to `last`, up to which its parts are run: those that are
-    kept, and its last one if a later layer is."""
+    """The last layers of the parts in which a stack, from layer `first` to `last`, is run: those
+    that are kept, and its last one if a later layer is kept."""
     ends = [number for number in kept if first <= number <= last]
-    if max(kept) > last and last not in ends:
+    later_runs = max(kept) > last
+    if later_runs and last not in ends:
         ends.append(last)
     return ends
 
@@ -216,51 +233,74 @@ def _layers_of(stack: Any, start: int, stop: int, count: int) -> Any:
     return nnx.merge(definition, part)
 
 
-def _scan(
+class _LayerInputs(NamedTuple):
+    """What a layer gets besides the residual stream; for a stack, each array has a leading axis,
+    the layer.
+
+    Attributes:
+        params: the parameters of its block.
+        survival: float32 [].
+        keys: a random key per example, [batch]; None for evaluation.
+        cache: see `DecodeCache`; None unless a text is extended.
+    """
+
+    params: Any
+    survival: jax.Array
+    keys: jax.Array | None = None
+    cache: CacheArrays | None = None
+
+
+def _run_stack(
     spec: BlockSpec,
-    stack: Any,
+    definition: Any,
     x: jax.Array,
-    padding_mask: jax.Array | None,
-    survival: jax.Array,
-    keys: jax.Array | None,
-    cache: CacheArrays | None = None,
+    inputs: _LayerInputs,
+    padding_mask: jax.Array | None = None,
     first: jax.Array | None = None,
 ) -> tuple[jax.Array, Any]:
-    """Runs one stack; survival [layers], keys [layers, batch]. `cache` and `first` as in
-    `Encoder.extend`."""
-    definition, stacked = nnx.split(stack)
+    """Runs the layers of one stack, which `nnx.split` has split into its definition and
+    `inputs.params`. `first` as in `Encoder.extend`; None unless a text is extended.
 
-    def layer(x, inputs):
+    Returns:
+        The residual stream, [batch, tokens, d_model], and the updated cache, None without a cache.
+    """
+    scanned = spec.scan_layers or first is not None
+    gathers_by_hand = sharding.FSDP in jax.sharding.get_abstract_mesh().manual_axes
+    # `full` keeps no kernels for the backward pass, but gathers them again
+    gathers_ahead = gathers_by_hand and scanned and spec.remat != "full"
+
+    def layer(x: jax.Array, inputs: _LayerInputs) -> tuple[jax.Array, CacheArrays | None]:
         """One layer: [batch, tokens, d_model] to the same, and the layer's updated cache."""
-        params, survival, key, cache = inputs
-        params = params if ahead else parameters.gather(params, spec.compute_dtype)
-        rng = LayerRng(key, spec.dropout, survival if spec.survival < 1 else None)
+        params = inputs.params
+        if not gathers_ahead:
+            params = parameters.gather(params, spec.compute_dtype)
+        survival = inputs.survival if spec.survival < 1 else None
+        rng = LayerRng(inputs.keys, spec.dropout, survival)
         block = nnx.merge(definition, params)
-        if first is None:
+        if first is None or inputs.cache is None:
             return block(x, rng, padding_mask), None
-        decode_cache = DecodeCache(cache, first, spec.length)
+        decode_cache = DecodeCache(inputs.cache, first, spec.length)
         return block(x, rng, padding_mask, decode_cache), decode_cache.arrays
 
-    scanned = spec.scan_layers or first is not None
-    by_hand = sharding.FSDP in jax.sharding.get_abstract_mesh().manual_axes
-    # which keeps no kernels but gathers them again
-    ahead = by_hand and scanned and spec.remat != "full"
     if spec.remat != "none":
         # Inside a scan the compiler cannot undo the recomputation, so no barrier is needed against
         # it.
-        layer = jax.checkpoint(layer, policy=REMAT_POLICIES[spec.remat], prevent_cse=not scanned)
-    inputs = stacked, survival, keys, cache
-    if ahead:
+        policy = REMAT_POLICIES[spec.remat]
+        layer = jax.checkpoint(layer, policy=policy, prevent_cse=not scanned)
+    if gathers_ahead:
         return _scan_ahead(layer, x, inputs, spec), None
     if scanned:
         return jax.lax.scan(layer, x, inputs)
-    for part in _unstack(inputs, spec.layers):
-        x, _ = layer(x, part)
+    for layer_inputs in _unstack(inputs, spec.layers):
+        x, _ = layer(x, layer_inputs)
     return x, None
 
 
 def _scan_ahead(
-    layer: Callable[[jax.Array, Any], Any], x: jax.Array, inputs: Any, spec: BlockSpec
+    layer: Callable[[jax.Array, _LayerInputs], Any],
+    x: jax.Array,
+    inputs: _LayerInputs,
+    spec: BlockSpec,
 ) -> jax.Array:
     """A scan over groups of layers that gathers the kernels of a group while the group before it
     runs, and scatters their gradients while those of the group before are computed. The last turn
@@ -268,50 +308,56 @@ def _scan_ahead(
 
     The gathered kernels are kept for the backward pass.
     """
-    count = _layers_of_group(inputs[0], spec)
+    count = _layers_of_group(inputs.params, spec)
 
-    def grouped(leaf: jax.Array) -> jax.Array:
+    def group_leaf(leaf: jax.Array) -> jax.Array:
+        """[layers, ...] to [groups, layers of a group, ...]."""
         return leaf.reshape(-1, count, *leaf.shape[1:])
 
-    groups, *others = jax.tree.map(grouped, inputs)
+    def gather(params: Any) -> list[Any]:
+        """The parameters of a group, whole, for each of its layers."""
+        by_layer = _unstack(params, count)
+        return parameters.gather(by_layer, spec.compute_dtype)
 
-    def gather(group: Any) -> list[Any]:
-        return parameters.gather(_unstack(group, count), spec.compute_dtype)
+    def run_group(carry: Any, inputs: _LayerInputs) -> tuple[Any, None]:
+        """Runs a group whose parameters are in the carry; `inputs` has those of the next group."""
+        x, gathered = carry
+        gathered_next = gather(inputs.params)
+        by_layer = _unstack(inputs._replace(params=None), count)
+        for params, others in zip(gathered, by_layer, strict=True):
+            x, _ = layer(x, others._replace(params=params))
+        return (x, gathered_next), None
 
-    def run_group(carry: Any, inputs: Any) -> tuple[Any, None]:
-        x, group = carry
-        following, *others = inputs
-        gathered = gather(following)
-        for params, rest in zip(group, _unstack(others, count), strict=True):
-            x, _ = layer(x, (params, *rest))
-        return (x, gathered), None
-
-    following = jax.tree.map(lambda leaf: jnp.roll(leaf, -1, axis=0), groups)
-    first = gather(jax.tree.map(lambda leaf: leaf[0], groups))
-    (x, _), _ = jax.lax.scan(run_group, (x, first), (following, *others))
+    groups = jax.tree.map(group_leaf, inputs)
+    params_of_next = jax.tree.map(lambda leaf: jnp.roll(leaf, -1, axis=0), groups.params)
+    params_of_first = jax.tree.map(lambda leaf: leaf[0], groups.params)
+    carry = (x, gather(params_of_first))
+    (x, _), _ = jax.lax.scan(run_group, carry, groups._replace(params=params_of_next))
     return x
 
 
 def _layers_of_group(params: Any, spec: BlockSpec) -> int:
-    """How many layers are gathered at once: the fewest that are GATHERED bytes, at most four, as
-    each layer of a group is compiled."""
+    """How many layers are gathered at once: the fewest that are GATHERED bytes, at most
+    MOST_LAYERS_OF_GROUP, as each layer of a group is compiled."""
     kernels = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim > 2]
     size_of_layer = sum(leaf.size // spec.layers for leaf in kernels)
-    bytes_of_layer = size_of_layer * jnp.dtype(spec.compute_dtype).itemsize
-    counts = [count for count in range(1, 5) if spec.layers % count == 0]
-    for count in counts:
-        if count * bytes_of_layer >= GATHERED:
-            return count
-    return counts[-1]
+    bytes_of_layer = size_of_layer * spec.compute_dtype.itemsize
+    largest = 1
+    for count in range(1, MOST_LAYERS_OF_GROUP + 1):
+        if spec.layers % count == 0:
+            largest = count
+            if count * bytes_of_layer >= GATHERED:
+                break
+    return largest
 
 
 def _unstack(tree: Any, count: int) -> list[Any]:
     """Arrays [count, ...] to a tree for each of their entries."""
     leaves, structure = jax.tree.flatten(tree)
     # The gradient of a split is a concatenation; that of slices would be a sum of whole arrays.
-    split = [jax.lax.split(leaf, [1] * count) for leaf in leaves]
+    split_leaves = [jax.lax.split(leaf, [1] * count) for leaf in leaves]
     trees = []
     for number in range(count):
-        entries = [parts[number][0] for parts in split]
+        entries = [parts[number][0] for parts in split_leaves]
         trees.append(jax.tree.unflatten(structure, entries))
     return trees

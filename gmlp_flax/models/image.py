@@ -15,8 +15,8 @@ from gmlp_flax.models.spec import BlockSpec
 POOLS = ("mean", "cls")
 STEMS = ("patches", "table")
 GREYS = 256  # values of a pixel
-# Of ImageNet's training images: what many published models subtract from pixels in 0 to 1, and
-# divide them by. gMLP and Mixer have 0.5 for both.
+# ImageNet's training images have these: many published models subtract the mean from pixels in 0 to
+# 1, and divide them by the deviation. gMLP and Mixer have 0.5 for both.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -24,11 +24,14 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 def patch_grid(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
     """Rows and columns of patches of an image (height, width). Raises ValueError if they do not
     tile the image."""
-    if any(side % patch for side, patch in zip(image_size, patch_size, strict=True)):
+    height, width = image_size
+    patch_height, patch_width = patch_size
+    if height % patch_height or width % patch_width:
         raise ValueError(
-            f"model.image_size is {image_size}: patches of {patch_size} do not tile it; choose others"
+            f"model.image_size is {image_size}: patches of {patch_size} do not tile it; "
+            "choose others"
         )
-    return image_size[0] // patch_size[0], image_size[1] // patch_size[1]
+    return height // patch_height, width // patch_width
 
 
 def token_count(image_size: tuple[int, int], patch_size: tuple[int, int], pool: str) -> int:
@@ -42,9 +45,17 @@ def cut_patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
     """[batch, height, width, channels] to [batch, patches, patch height * patch width * channels],
     row-major."""
     batch, height, width, channels = images.shape
+    patch_height, patch_width = patch_size
     rows, columns = patch_grid((height, width), patch_size)
-    x = images.reshape(batch, rows, patch_size[0], columns, patch_size[1], channels)
-    return x.transpose(0, 1, 3, 2, 4, 5).reshape(batch, rows * columns, -1)
+    x = images.reshape(batch, rows, patch_height, columns, patch_width, channels)
+    patches = x.transpose(0, 1, 3, 2, 4, 5)  # [batch, rows, columns, patch ..., channels]
+    return patches.reshape(batch, rows * columns, -1)
+
+
+def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Raises ValueError for an unknown value of model.NAME."""
+    if value not in choices:
+        raise ValueError(f"model.{name} is {value!r}: expected one of {', '.join(choices)}")
 
 
 class GreyTable(nnx.Module):
@@ -52,15 +63,17 @@ class GreyTable(nnx.Module):
     tokens of a text (Long Range Arena, arXiv 2011.04006)."""
 
     def __init__(self, spec: BlockSpec, rngs: nnx.Rngs):
-        self.table = parameter(
-            nnx.initializers.normal(1.0)(rngs.params(), (GREYS, spec.d_model), spec.param_dtype)
-        )
+        init = nnx.initializers.normal(1.0)
+        table = init(rngs.params(), (GREYS, spec.d_model), spec.param_dtype)
+        self.table = parameter(table)
         self.dtype = spec.compute_dtype
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """[batch, height, width, 1], 0 to 255, to [batch, height * width, d_model], row by row."""
-        values = images.reshape(images.shape[0], -1).astype(jnp.int32)
-        return jnp.take(self.table[...], values, axis=0, mode="clip").astype(self.dtype)
+        pixels = images.reshape(images.shape[0], -1)
+        greys = pixels.astype(jnp.int32)  # [batch, height * width]
+        vectors = jnp.take(self.table[...], greys, axis=0, mode="clip")
+        return vectors.astype(self.dtype)
 
 
 class ImageClassifier(nnx.Module):
@@ -69,7 +82,7 @@ class ImageClassifier(nnx.Module):
 
     Args:
         image_size: height and width in pixels.
-        patch_size: the same of a patch; patches tile the image.
+        patch_size: height and width of a patch; patches tile the image.
         classes: number of classes.
         channels: number of channels of the images.
         pool: `mean` averages the tokens, as timm does, whose gMLP-S reaches the paper's accuracy.
@@ -100,35 +113,35 @@ class ImageClassifier(nnx.Module):
         std: Sequence[float] = (0.5, 0.5, 0.5),
         stem: str = "patches",
     ):
-        for name, given, known in (("pool", pool, POOLS), ("stem", stem, STEMS)):
-            if given not in known:
-                raise ValueError(f"model.{name} is {given!r}: expected one of {', '.join(known)}")
+        _check_choice("pool", pool, POOLS)
+        _check_choice("stem", stem, STEMS)
         pixels = patch_size[0] * patch_size[1] * channels
         if stem == "table" and pixels > 1:
             raise ValueError(
-                "model.stem is 'table', which reads grey pixels: set model.patch_size=(1, 1), model.channels=1"
+                "model.stem is 'table', which reads grey pixels: set model.patch_size=(1, 1), "
+                "model.channels=1"
             )
         tokens = token_count(image_size, patch_size, pool)
         if spec.length != tokens:
             raise ValueError(
                 f"the encoder was made for {spec.length} tokens, but the images give {tokens}"
             )
+        d_model = spec.d_model
         self.stem = (
-            GreyTable(spec, rngs) if stem == "table" else Linear(spec, pixels, spec.d_model, rngs)
+            GreyTable(spec, rngs) if stem == "table" else Linear(spec, pixels, d_model, rngs)
         )
-        self.cls = (
-            parameter(jnp.zeros((spec.d_model,), spec.param_dtype), decayed=False)
-            if pool == "cls"
-            else None
-        )
-        self.positions = (
-            LearnedPositions(spec, rngs, OverPatches(outputs=-2))
-            if spec.positions == "absolute"
-            else None
-        )
+        if pool == "cls":
+            cls = jnp.zeros((d_model,), spec.param_dtype)
+            self.cls = parameter(cls, decayed=False)
+        else:
+            self.cls = None
+        if spec.positions == "absolute":
+            self.positions = LearnedPositions(spec, rngs, OverPatches(outputs=-2))
+        else:
+            self.positions = None
         self.encoder = Encoder(spec, rngs)
-        self.pre_logits = Linear(spec, spec.d_model, spec.d_model, rngs) if pre_logits else None
-        self.head = Linear(spec, spec.d_model, classes, rngs, init=nnx.initializers.zeros)
+        self.pre_logits = Linear(spec, d_model, d_model, rngs) if pre_logits else None
+        self.head = Linear(spec, d_model, classes, rngs, init=nnx.initializers.zeros)
         self.spec = spec
         self.patch_size = patch_size
         self.mean = tuple(mean[:channels])
@@ -137,7 +150,8 @@ class ImageClassifier(nnx.Module):
     def __call__(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Images [batch, height, width, channels], uint8 or float, 0 to 255, to float32 logits
         [batch, classes]. `key` has a random key per example, [batch]; None for evaluation."""
-        x = self.encoder(self.embed(images), key)
+        x = self.embed(images)
+        x = self.encoder(x, key)
         precise = self.spec.precise_dtype
         pooled = x.mean(axis=1, dtype=precise) if self.cls is None else x[:, 0]
         if self.pre_logits is not None:
@@ -153,9 +167,13 @@ class ImageClassifier(nnx.Module):
         chex.assert_shape(images, (None, None, None, len(self.mean)))
         x = self._patches(images)
         if self.cls is not None:
-            cls = jnp.broadcast_to(self.cls[...].astype(x.dtype), (x.shape[0], 1, x.shape[2]))
-            x = jnp.concatenate([cls, x], axis=1)
-        return x if self.positions is None else self.positions(x)
+            batch, _, d_model = x.shape
+            token = self.cls[...].astype(x.dtype)
+            tokens = jnp.broadcast_to(token, (batch, 1, d_model))
+            x = jnp.concatenate([tokens, x], axis=1)
+        if self.positions is not None:
+            x = self.positions(x)
+        return x
 
     def _patches(self, images: jax.Array) -> jax.Array:
         """The stem's output, [batch, patches, d_model]."""
@@ -167,11 +185,13 @@ class ImageClassifier(nnx.Module):
         # encoder
         @jax.checkpoint
         def stem(params: nnx.State, images: jax.Array) -> jax.Array:
-            mean, std = (
-                jnp.array(numbers, self.spec.precise_dtype) for numbers in (self.mean, self.std)
-            )
-            pixels = (images.astype(self.spec.precise_dtype) / 255 - mean) / std
-            patches = cut_patches(pixels.astype(self.spec.compute_dtype), self.patch_size)
-            return nnx.merge(definition, params)(patches)
+            precise = self.spec.precise_dtype
+            mean = jnp.array(self.mean, precise)
+            std = jnp.array(self.std, precise)
+            normalised = (images.astype(precise) / 255 - mean) / std
+            pixels = normalised.astype(self.spec.compute_dtype)
+            patches = cut_patches(pixels, self.patch_size)
+            linear = nnx.merge(definition, params)
+            return linear(patches)
 
         return stem(params, images)

@@ -62,7 +62,8 @@ class BlockSpec:
     )
     survival_schedule: str = option(
         "constant",
-        "the same for all layers, or linear in depth: from 1 at the first to survival at the last (DeiT)",
+        "the same for all layers, or linear in depth: "
+        "from 1 at the first to survival at the last (DeiT)",
         ("constant", "linear"),
     )
     causal: bool = option(
@@ -76,7 +77,8 @@ class BlockSpec:
     )
     residual_dtype: str = option(
         "",
-        "type of the residual stream: float32 keeps its sums exact beside branches in bfloat16; empty: that of dtype",
+        "type of the residual stream: float32 keeps its sums exact beside branches in bfloat16; "
+        "empty: that of dtype",
         ("", "float32"),
     )
     remat: str = option(
@@ -88,14 +90,17 @@ class BlockSpec:
 
     scan_layers: bool = option(
         True,
-        "a loop over the layers; False: a program for each, 1.2 times as fast on an H100 but slow to compile",
+        "a loop over the layers; False: a program for each, "
+        "1.2 times as fast on an H100 but slow to compile",
         may_change=True,
     )
 
     def __post_init__(self):
         for name, declared in options_of(type(self)).items():
-            if problem := declared.problem(getattr(self, name)):
-                raise ValueError(f"model.{name} is {getattr(self, name)!r}: {problem}")
+            value = getattr(self, name)
+            problem = declared.problem(value)
+            if problem:
+                raise ValueError(f"model.{name} is {value!r}: {problem}")
         if not SIZE.least <= self.length <= SIZE.most:
             raise ValueError(f"model.length is {self.length}: expected {SIZE.words}")
         if self.causal and not self.block.can_be_causal:

@@ -30,9 +30,8 @@ _BERT = nnx.initializers.normal(0.02)  # of embeddings and heads
 
 def _table(spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs) -> nnx.Param:
     """A row per token, [vocab_size, d_model]."""
-    return parameter(
-        _BERT(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype), sharding=(TENSOR, FSDP)
-    )
+    table = _BERT(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype)
+    return parameter(table, sharding=(TENSOR, FSDP))
 
 
 class TextModel(nnx.Module):
@@ -66,18 +65,25 @@ class TextModel(nnx.Module):
         segments: bool = False,
         pooler: bool = False,
     ):
+        d_model = spec.d_model
         self.embedding = _table(spec, vocab_size, rngs)
-        self.positions = (
-            LearnedPositions(spec, rngs, POSITIONS) if spec.positions == "absolute" else None
-        )
-        fresh = LearnedSegments(spec) if segments else None
-        self.segments = LearnedSegments(spec, token_types, rngs) if token_types else fresh
-        self.embedding_norm = LayerNorm(spec, spec.d_model) if embedding_norm else None
-        self.embedding_projection = (
-            Linear(spec, spec.d_model, spec.d_model, rngs) if embedding_projection else None
-        )
+        if spec.positions == "absolute":
+            self.positions = LearnedPositions(spec, rngs, POSITIONS)
+        else:
+            self.positions = None
+        if token_types:
+            self.segments = LearnedSegments(spec, token_types, rngs)
+        elif segments:
+            self.segments = LearnedSegments(spec)
+        else:
+            self.segments = None
+        self.embedding_norm = LayerNorm(spec, d_model) if embedding_norm else None
+        if embedding_projection:
+            self.embedding_projection = Linear(spec, d_model, d_model, rngs)
+        else:
+            self.embedding_projection = None
         self.encoder = Encoder(spec, rngs)
-        self.pooler = Linear(spec, spec.d_model, spec.d_model, rngs, init=_BERT) if pooler else None
+        self.pooler = Linear(spec, d_model, d_model, rngs, init=_BERT) if pooler else None
         self.scale = spec.d_model**0.5 if scale_embeddings else 1
         self.spec = spec
 
@@ -102,10 +108,10 @@ class TextModel(nnx.Module):
             [batch, tokens, d_model] in the compute type.
         """
         chex.assert_rank(tokens, 2)
-        chex.assert_equal_shape(
-            [tokens, *(given for given in (segments, padding_mask) if given is not None)]
-        )
-        return self.encoder(self.embed(tokens, segments), key, padding_mask)
+        by_token = [array for array in (tokens, segments, padding_mask) if array is not None]
+        chex.assert_equal_shape(by_token)
+        x = self.embed(tokens, segments)
+        return self.encoder(x, key, padding_mask)
 
     def states(
         self,
@@ -114,9 +120,10 @@ class TextModel(nnx.Module):
         segments: jax.Array | None = None,
         padding_mask: jax.Array | None = None,
     ) -> list[jax.Array]:
-        """What some layers give, each [batch, tokens, d_model]: see `Encoder.states`; others as in
-        `hidden`."""
-        return self.encoder.states(self.embed(tokens, segments), layers, padding_mask)
+        """What some layers give, each [batch, tokens, d_model]: see `Encoder.states`. The other
+        arguments are those of `hidden`."""
+        x = self.embed(tokens, segments)
+        return self.encoder.states(x, layers, padding_mask)
 
     def embed(
         self, tokens: jax.Array, segments: jax.Array | None = None, first: jax.Array | int = 0
@@ -125,20 +132,25 @@ class TextModel(nnx.Module):
         first position."""
         # Not sharded here: otherwise the compiler moves activations instead of the table.
         table = sharding.constrain(self.embedding[...], None, None)
-        x = jnp.take(table, tokens, axis=0, mode="clip").astype(self.spec.compute_dtype)
-        x = x if self.positions is None else self.positions(x, first)
+        vectors = jnp.take(table, tokens, axis=0, mode="clip")  # [batch, tokens, d_model]
+        x = vectors.astype(self.spec.compute_dtype)
+        if self.positions is not None:
+            x = self.positions(x, first)
         if self.segments is not None:
-            x = self.segments(x, jnp.zeros_like(tokens) if segments is None else segments)
+            if segments is None:
+                segments = jnp.zeros_like(tokens)
+            x = self.segments(x, segments)
         x = self.scale * x if self.embedding_norm is None else self.embedding_norm(x)
-        return x if self.embedding_projection is None else self.embedding_projection(x)
+        if self.embedding_projection is not None:
+            x = self.embedding_projection(x)
+        return x
 
 
 class LanguageModel(TextModel):
     """Logits from the embedding table, transposed, and an output bias.
 
-    The paper's parameter counts include neither BERT's transform layer, the option `transform`, nor
-    a second table, which there is without `tie_embeddings`. `embedding` are the options of
-    `TextModel`.
+    The paper's parameter counts include neither BERT's transform layer (`transform`) nor a second
+    table, which a model without `tie_embeddings` has. `embedding` are the options of `TextModel`.
     """
 
     def __init__(
@@ -152,20 +164,22 @@ class LanguageModel(TextModel):
         **embedding: Any,
     ):
         super().__init__(spec, vocab_size, rngs, **embedding)
-        self.transform = Linear(spec, spec.d_model, spec.d_model, rngs) if transform else None
-        self.transform_norm = LayerNorm(spec, spec.d_model) if transform else None
+        d_model = spec.d_model
+        self.transform = Linear(spec, d_model, d_model, rngs) if transform else None
+        self.transform_norm = LayerNorm(spec, d_model) if transform else None
         self.output_embedding = None if tie_embeddings else _table(spec, vocab_size, rngs)
-        self.bias = parameter(
-            jnp.zeros((vocab_size,), spec.param_dtype), sharding=(TENSOR,), decayed=False
-        )
+        bias = jnp.zeros((vocab_size,), spec.param_dtype)
+        self.bias = parameter(bias, sharding=(TENSOR,), decayed=False)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Hidden states [..., d_model], only of tokens to predict, to float32 logits [...,
         vocab_size]."""
         if self.transform is not None and self.transform_norm is not None:
-            hidden = self.transform_norm(activation(self.spec.activation, self.transform(hidden)))
-        table = self.embedding if self.output_embedding is None else self.output_embedding
-        table = table[...].astype(hidden.dtype)
+            hidden = self.transform(hidden)
+            hidden = activation(self.spec.activation, hidden)
+            hidden = self.transform_norm(hidden)
+        embedding = self.embedding if self.output_embedding is None else self.output_embedding
+        table = embedding[...].astype(hidden.dtype)
         scores = jnp.einsum(
             "...d,vd->...v", hidden, table, preferred_element_type=self.spec.precise_dtype
         )
@@ -185,7 +199,8 @@ class MaskedLM(LanguageModel):
         """float32 logits [batch, predictions, vocab_size] at `positions`, int [batch, predictions],
         of each sequence; other arguments as in `hidden`."""
         hidden = self.hidden(tokens, key, padding_mask=padding_mask)
-        return self.logits(jnp.take_along_axis(hidden, positions[..., None], axis=1, mode="clip"))
+        masked = jnp.take_along_axis(hidden, positions[..., None], axis=1, mode="clip")
+        return self.logits(masked)
 
 
 class CausalLM(LanguageModel):
@@ -202,7 +217,8 @@ class CausalLM(LanguageModel):
     ) -> jax.Array:
         """float32 logits [batch, tokens, vocab_size] of the token after each; arguments as in
         `hidden`."""
-        return self.logits(self.hidden(tokens, key, padding_mask=padding_mask))
+        hidden = self.hidden(tokens, key, padding_mask=padding_mask)
+        return self.logits(hidden)
 
     def extend(
         self, tokens: jax.Array, caches: list[CacheArrays] | None, first: jax.Array, last: jax.Array
@@ -212,16 +228,15 @@ class CausalLM(LanguageModel):
 
         Args:
             tokens: int [batch, tokens], at the positions [first, first + tokens), all below n.
-                Padding may follow the
-                text: the next call writes over it.
+                Padding may follow the text: the next call overwrites it.
             caches: as the call before returned them; None at the beginning of a text.
             first: int, number of tokens read before.
             last: int, index of the text's last token among `tokens`.
         """
-        hidden, caches = self.encoder.extend(self.embed(tokens, first=first), caches, first)
-        return self.logits(
-            jax.lax.dynamic_index_in_dim(hidden, last, axis=1, keepdims=False)
-        ), caches
+        x = self.embed(tokens, first=first)
+        hidden, caches = self.encoder.extend(x, caches, first)
+        last_hidden = jax.lax.dynamic_index_in_dim(hidden, last, axis=1, keepdims=False)
+        return self.logits(last_hidden), caches
 
 
 class SequenceClassifier(TextModel):
@@ -257,16 +272,20 @@ class SequenceClassifier(TextModel):
         text_mask: jax.Array | None = None,
     ) -> jax.Array:
         """float32 logits [batch, classes]; arguments as in `hidden`, [CLS] first. Dropout applies
-        to the pooled state too. `text_mask`, bool like the tokens, is False for padding, which the
-        mean leaves out also where the encoder reads it; None if it is `padding_mask`."""
-        encoder_key, head_key = (None, None) if key is None else split_keys(key, 2)
-        states = self.hidden(tokens, encoder_key, segments, padding_mask).astype(
-            self.spec.precise_dtype
-        )
-        pooled = pooled_states(states, self.pool, padding_mask if text_mask is None else text_mask)
+        to the pooled state too. `text_mask`, bool [batch, tokens], is False for padding, which the
+        mean leaves out even if the encoder reads it; None if it is `padding_mask`."""
+        encoder_key = None
+        head_key = None
+        if key is not None:
+            encoder_key, head_key = split_keys(key, 2)
+        states = self.hidden(tokens, encoder_key, segments, padding_mask)
+        states = states.astype(self.spec.precise_dtype)
+        pooled_mask = padding_mask if text_mask is None else text_mask
+        pooled = pooled_states(states, self.pool, pooled_mask)  # [batch, d_model]
         if self.pooler is not None:
             pooled = jnp.tanh(self.pooler(pooled))
-        return self.head(dropout(pooled, self.spec.dropout, head_key))
+        pooled = dropout(pooled, self.spec.dropout, head_key)
+        return self.head(pooled)
 
 
 class PairClassifier(TextModel):
@@ -274,7 +293,7 @@ class PairClassifier(TextModel):
     Retrieval).
 
     The head gets [u, v, u * v, u - v] of the two pooled states, or with `interaction="concat"` [u,
-    v] (google-research/ long-range-arena, models/layers/common_layers.py). `pool` as in
+    v] (google-research/long-range-arena, models/layers/common_layers.py). `pool` as in
     `SequenceClassifier`; `embedding` are the options of `TextModel`.
     """
 
@@ -310,29 +329,39 @@ class PairClassifier(TextModel):
         if key is not None:
             *text_keys, head_key = split_keys(key, 3)
             encoder_key = jnp.stack(text_keys, axis=1).reshape(-1)
-        size = tokens.shape[-1]
-        mask = None if padding_mask is None else padding_mask.reshape(-1, size)
-        states = self.hidden(
-            tokens.reshape(-1, size), encoder_key, segments.reshape(-1, size), mask
-        )
-        pooled_mask = mask if text_mask is None else text_mask.reshape(-1, size)
-        pooled = pooled_states(states.astype(self.spec.precise_dtype), self.pool, pooled_mask)
-        u, v = jnp.moveaxis(pooled.reshape(-1, 2, self.spec.d_model), 1, 0)
-        pair = jnp.concatenate([u, v, u * v, u - v] if self.nli else [u, v], axis=-1)
-        return self.head(dropout(pair, self.spec.dropout, head_key))
+        length = tokens.shape[-1]
+        mask = None if padding_mask is None else padding_mask.reshape(-1, length)
+        # the texts of all pairs one after another, [2 batch, tokens]
+        texts = tokens.reshape(-1, length)
+        segments = segments.reshape(-1, length)
+        states = self.hidden(texts, encoder_key, segments, mask)
+        pooled_mask = mask if text_mask is None else text_mask.reshape(-1, length)
+        states = states.astype(self.spec.precise_dtype)
+        pooled = pooled_states(states, self.pool, pooled_mask)  # [2 batch, d_model]
+        pairs = pooled.reshape(-1, 2, self.spec.d_model)
+        u, v = jnp.moveaxis(pairs, 1, 0)
+        features = [u, v]
+        if self.nli:
+            features = [u, v, u * v, u - v]
+        x = jnp.concatenate(features, axis=-1)
+        x = dropout(x, self.spec.dropout, head_key)
+        return self.head(x)
 
 
 class PairHead(nnx.Module):
     """Linear layers of 4 d_model and 2 d_model, each with a ReLU, and the logits."""
 
     def __init__(self, spec: BlockSpec, parts: int, classes: int, rngs: nnx.Rngs):
-        self.first = Linear(spec, parts * spec.d_model, 4 * spec.d_model, rngs)
-        self.second = Linear(spec, 4 * spec.d_model, 2 * spec.d_model, rngs)
-        self.last = Linear(spec, 2 * spec.d_model, classes, rngs)
+        d_model = spec.d_model
+        self.first = Linear(spec, parts * d_model, 4 * d_model, rngs)
+        self.second = Linear(spec, 4 * d_model, 2 * d_model, rngs)
+        self.last = Linear(spec, 2 * d_model, classes, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, parts * d_model] to [batch, classes]."""
-        return self.last(jax.nn.relu(self.second(jax.nn.relu(self.first(x)))))
+        x = jax.nn.relu(self.first(x))
+        x = jax.nn.relu(self.second(x))
+        return self.last(x)
 
 
 class SpanPredictor(TextModel):
@@ -351,6 +380,6 @@ class SpanPredictor(TextModel):
         key: jax.Array | None = None,
     ) -> jax.Array:
         """float32 scores [batch, tokens, 2], of starts and of ends; arguments as in `hidden`."""
-        return self.spans(
-            self.hidden(tokens, key, segments, padding_mask).astype(self.spec.precise_dtype)
-        )
+        states = self.hidden(tokens, key, segments, padding_mask)
+        states = states.astype(self.spec.precise_dtype)
+        return self.spans(states)

@@ -32,9 +32,9 @@ def read_start(
 
     Args:
         config: of the run.
-        workdir: its folder, in which a run that resumes finds all that it has inherited, so that
-            the other model may have been deleted; "" for a new run.
-        init: the model that starts the run, instead of `config.init_from`; the config has its keys
+        workdir: its folder; "" for a new run. A run that resumes finds all that it has inherited
+            there, so that the other model may have been deleted.
+        init: the model that starts the run, instead of `config.init_from`. The config has its keys
             already (`config.with_model_of`).
 
     Raises:
@@ -43,14 +43,18 @@ def read_start(
     shared = tasks.find(config.task).inheritance.shared
     if init is not None:
         return config_lib.Start(init.where, config, _only(shared, init.files))
-    inherits = any(option.inherited for option in config_lib.keys(config).values())
-    if not config.init_from or not (shared or inherits):
+    if not config.init_from:
         return None
-    own_config = os.path.join(workdir, CONFIG_FILE)
-    if workdir and io_files.exists(own_config):
-        return config_lib.Start(config.init_from, config_lib.load(own_config), {})
+    options = config_lib.keys(config).values()
+    inherits_keys = any(option.inherited for option in options)
+    if not shared and not inherits_keys:
+        return None
+    run_config = os.path.join(workdir, CONFIG_FILE)
+    if workdir and io_files.exists(run_config):
+        return config_lib.Start(config.init_from, config_lib.load(run_config), {})
     opened = _open_init_from(config.init_from)
-    return config_lib.Start(config.init_from, opened.config, _only(shared, opened.files))
+    files = _only(shared, opened.files)
+    return config_lib.Start(config.init_from, opened.config, files)
 
 
 def _open_init_from(name: str) -> Pretrained:
@@ -64,6 +68,11 @@ def _only(names: Collection[str], files: Files) -> Files:
     return {name: content for name, content in files.items() if name in names}
 
 
+def inherits_parameters(config: ConfigDict, init: Pretrained | None) -> bool:
+    """Whether a run starts from the parameters of another model."""
+    return init is not None or bool(config.init_from and config.init_parameters)
+
+
 def load(task: Task, partition: Partition, init: Pretrained | None = None) -> Any:
     """The parameters from which a run starts, adapted to its model.
 
@@ -73,8 +82,8 @@ def load(task: Task, partition: Partition, init: Pretrained | None = None) -> An
     Args:
         task: of the run.
         partition: of the run, which places the parameters.
-        init: the model that they are from; None: that in `config.init_from`. If the running mean of
-            its parameters was kept, that is taken.
+        init: the model to read them from, `config.init_from` if None. If the running mean of its
+            parameters was kept, the mean is read.
 
     Returns:
         A nested dict of arrays.
@@ -84,14 +93,14 @@ def load(task: Task, partition: Partition, init: Pretrained | None = None) -> An
             or one model sees only earlier tokens and the other all.
     """
     config = task.config
-    opened = _open_init_from(config.init_from) if init is None else init
-    where = opened.where
+    if init is None:
+        init = _open_init_from(config.init_from)
     shared = _only(task.inheritance.shared, task.files)
-    require_same(opened.files, shared, where)
-    compare_models(opened.config, config, config.init_from or where)
+    require_same(init.files, shared, init.where)
+    compare_models(init.config, config, config.init_from or init.where)
     partition = partition.for_model(task.param_metadata())
-    params = opened.read(partition)
-    return carry_over(params, opened.files, task, opened.config, partition, where)
+    params = init.read(partition)
+    return carry_over(params, init.files, task, init.config, partition, init.where)
 
 
 def carry_over(
@@ -99,26 +108,26 @@ def carry_over(
 ) -> Any:
     """`adapt`, with new initial values for a head of other classes than those in the saved model's
     `files`, and for the parameters that only the task's model has."""
-    known = traverse_util.flatten_dict(params, sep="/")
-    new = []
+    saved_paths = traverse_util.flatten_dict(params, sep="/")
+    prefixes = []
     for name, head in task.inheritance.heads.items():
         if files.get(name) != task.files.get(name):
-            new.append(head)
-    for path in task.inheritance.new_params:
-        if not any(name.startswith(path) for name in known):
-            new.append(path)
-    fresh = _fresh(task, tuple(new), partition)
+            prefixes.append(head)
+    for prefix in task.inheritance.new_params:
+        if not any(path.startswith(prefix) for path in saved_paths):
+            prefixes.append(prefix)
+    fresh = _fresh(task, tuple(prefixes), partition)
     if fresh:
         distributed.say(f"note: {where} has no fitting {', '.join(fresh)}: newly initialized")
     return adapt(params, task, old_config, where, fresh)
 
 
 def compare_models(old_config: ConfigDict, config: ConfigDict, where: str) -> None:
-    """Prints what makes the saved parameters another function in the new model, though they may fit.
+    """Prints what makes the saved parameters another function in the new model, even if they fit.
 
     Raises:
-        RunError: in one of the models each token sees only those before it: its weights between
-            tokens have other offsets.
+        RunError: only in one of the models each token sees only those before it, so its weights
+            between tokens have other offsets.
     """
     old = config_lib.flat(old_config)
     new = config_lib.flat(config)
@@ -134,27 +143,34 @@ def compare_models(old_config: ConfigDict, config: ConfigDict, where: str) -> No
             f"in {where} each token sees {there}, and here {here}: start from a run of a task like "
             f"{config.task}"
         )
-    if changed and "model.block" not in changed:
-        differences = []
-        for name in changed:
-            key = name.removeprefix("model.")
-            differences.append(f"{key} {old[name]!r} (here {new[name]!r})")
-        shown = ", ".join(differences)
-        distributed.say(f"note: {where} was trained with another config.model: {shown}")
+    if not changed or "model.block" in changed:
+        return
+    differences = []
+    for name in changed:
+        key = name.removeprefix("model.")
+        differences.append(f"{key} {old[name]!r} (here {new[name]!r})")
+    shown = ", ".join(differences)
+    distributed.say(f"note: {where} was trained with another config.model: {shown}")
 
 
 def _fresh(task: Task, prefixes: tuple[str, ...], partition: Partition) -> dict[str, Any]:
     """New initial values of the parameters whose paths begin with one of the prefixes, by path."""
 
-    def chosen(key: jax.Array) -> dict[str, Any]:
-        flat = traverse_util.flatten_dict(task.init(key), sep="/")
-        return {name: leaf for name, leaf in flat.items() if name.startswith(prefixes)}
-
     if not prefixes:
         return {}
+
+    def init(key: jax.Array) -> dict[str, Any]:
+        by_path = traverse_util.flatten_dict(task.init(key), sep="/")
+        fresh = {}
+        for path, leaf in by_path.items():
+            if path.startswith(prefixes):
+                fresh[path] = leaf
+        return fresh
+
     key = jax.random.key(task.config.seed)
-    shardings = partition.shardings(jax.eval_shape(chosen, key))
-    return jax.jit(chosen, out_shardings=shardings)(key)
+    shapes = jax.eval_shape(init, key)
+    init_on_mesh = jax.jit(init, out_shardings=partition.shardings(shapes))
+    return init_on_mesh(key)
 
 
 def adapt(
@@ -169,9 +185,9 @@ def adapt(
 
     Args:
         saved: nested dict of arrays.
-        task: of the run that reads.
-        old_config: of the run that saved.
-        where: what was read, for messages.
+        task: of the run that reads them.
+        old_config: of the run that saved them.
+        where: the source of the parameters, for messages.
         fresh: new initial values, by path, which replace saved ones.
 
     Returns:
@@ -184,32 +200,39 @@ def adapt(
     flat.update(fresh or {})
     wanted: dict[str, Any] = traverse_util.flatten_dict(task.shapes(), sep="/")
     grids = _grids(old_config, task.config)
-    _refuse_other_rows(task.param_metadata(), wanted, grids, where)
-    _resize(flat, wanted, task.param_metadata(), grids)
+    metadata = task.param_metadata()
+    _refuse_other_rows(metadata, wanted, grids, where)
+    _resize(flat, wanted, metadata, grids)
     try:
         require_fit(flat, wanted, where)
     except Unfit as error:
-        before = tasks.find(old_config.task)(old_config).length
-        if grids or before == task.length:  # images of another size were resized above
+        old_task = tasks.find(old_config.task)(old_config)
+        if grids or old_task.length == task.length:  # images of another size were resized above
             raise
         raise Unfit(
-            f"{error}; the saved model was made for {before} tokens, this config has {task.length}"
+            f"{error}; the saved model was made for {old_task.length} tokens, this config has "
+            f"{task.length}"
         ) from None
-    return traverse_util.unflatten_dict({name: flat[name] for name in wanted}, sep="/")
+    adapted = {name: flat[name] for name in wanted}
+    return traverse_util.unflatten_dict(adapted, sep="/")
 
 
 def _refuse_other_rows(
     metadata: Mapping[str, ParamMetadata], names: Collection[str], grids: Grids | None, where: str
 ) -> None:
     """Raises Unfit for weights of offsets between patches if the rows have another length."""
-    if grids is None or grids.old[1] == grids.new[1]:
+    if grids is None:
+        return
+    _, old_row = grids.old
+    _, new_row = grids.new
+    if old_row == new_row:
         return
     for name in names:
         if of_offsets(metadata[name].resize):
             raise Unfit(
-                f"{where} has {name}, of offsets between patches in rows of {grids.old[1]}, and "
-                f"rows of {grids.new[1]} make them others: keep the width of images and patches, "
-                "or start from a run with model.spatial=dense"
+                f"{where} has {name}, of offsets between patches in rows of {old_row}, and rows "
+                f"of {new_row} make them others: keep the width of images and patches, or start "
+                "from a run with model.spatial=dense"
             )
 
 
@@ -219,23 +242,27 @@ def _resize(
     metadata: Mapping[str, ParamMetadata],
     grids: Grids | None,
 ) -> None:
-    """Resizes the saved parameters, by path, that have another shape or lie on another grid, if
-    they have a rule for it."""
+    """Resizes, in place, the saved parameters that have another shape or lie on another grid, if
+    they have a rule for it. `saved` and `wanted` are by path."""
     has_other_grid = grids is not None and grids.old != grids.new
     for name, leaf in wanted.items():
         resize = metadata[name].resize
         if name not in saved or resize is None:
             continue
-        if has_other_grid or saved[name].shape != leaf.shape:
-            saved[name] = resize(saved[name], leaf.shape, grids)
+        value = saved[name]
+        if has_other_grid or value.shape != leaf.shape:
+            saved[name] = resize(value, leaf.shape, grids)
 
 
 def _grids(old_config: ConfigDict, config: ConfigDict) -> Grids | None:
     """The grids of patches of two configs, if both are image models with the same pooling."""
     old = old_config.model
     new = config.model
-    if "patch_size" not in old or "patch_size" not in new or old.pool != new.pool:
+    if "patch_size" not in old or "patch_size" not in new:
+        return None
+    if old.pool != new.pool:
         return None
     old_grid = patch_grid(old.image_size, old.patch_size)
     new_grid = patch_grid(new.image_size, new.patch_size)
-    return Grids(old_grid, new_grid, int(new.pool == "cls"))
+    class_tokens = 1 if new.pool == "cls" else 0
+    return Grids(old_grid, new_grid, class_tokens)

@@ -10,7 +10,7 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.models import blocks
-from gmlp_flax.training import loop
+from gmlp_flax.training.build import build
 from tests.data.finetuning import squad_files
 from tests.data.text.preparing import tokenizer
 from tests.fuzz.damage import TEXTS, VALUES
@@ -49,7 +49,7 @@ def make(folder):
                 gmlp_config.validate(config)
             shutil.rmtree(folder / "run", ignore_errors=True)
             with run_folder.hold(str(folder / "run")) as run:
-                loop.build(gmlp_config.resolve(config), run)
+                build(gmlp_config.resolve(config), run)
 
     return check
 

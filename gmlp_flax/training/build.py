@@ -1,0 +1,133 @@
+"""The data and the programs of a run, made after all checks that need no device time."""
+
+import jax
+import optax
+from ml_collections import ConfigDict
+
+from gmlp_flax import config as config_lib
+from gmlp_flax import tasks
+from gmlp_flax.checkpoints.run_folder import RunFolder
+from gmlp_flax.config import validation
+from gmlp_flax.data.holdout import ROLES
+from gmlp_flax.errors import RunError
+from gmlp_flax.models import parameters
+from gmlp_flax.processes import distributed
+from gmlp_flax.tasks.data import RunFiles, TaskData
+from gmlp_flax.training import record, warm_start
+from gmlp_flax.training.checkpoints import check_metric
+from gmlp_flax.training.partition import Partition
+from gmlp_flax.training.pretrained import Pretrained
+from gmlp_flax.training.step import Training
+
+
+def build(
+    resolved: config_lib.Resolved,
+    folder: RunFolder,
+    init: Pretrained | None = None,
+    transformation: optax.GradientTransformation | None = None,
+    other_data: bool = False,
+) -> tuple[Training, TaskData]:
+    """Reads the data, makes all checks that need no device time, and makes the programs of the run.
+    All processes must agree.
+
+    Args:
+        resolved: the final config of the run.
+        folder: of the run.
+        init: the model that the run starts from, instead of config.init_from.
+        transformation: from gradients to updates, instead of the config's optimizer.
+        other_data: allows resuming over other data than those of the steps before.
+
+    Raises:
+        UserError: the run cannot start or resume.
+    """
+    config = resolved.config
+    mesh = _make_mesh(config)
+    for note in resolved.notes:
+        distributed.say(note)
+    record.refuse_changes(folder.path, config)
+    _check_lora(config, init)
+    distributed.say(_describe_run(config, folder.path))
+    kind = tasks.find(config.task)
+    check_metric(config, kind(config))
+    data = kind.Data(config, RunFiles(folder.path, inherited=resolved.files))
+    _print_data(data)
+    task = kind(config, data.assets())
+    training = Training(task, mesh, transformation)
+    _require_alike(task, data)
+    count = parameters.count(task.shapes())
+    distributed.say(f"{count:,} parameters; {_describe_sizes(task, data)}")
+    advice = "start over with --restart, or resume over these with --other_data"
+    folder.data = record.check_data(folder.path, data, advice, other_data)
+    _print_warnings(training)
+    return training, data
+
+
+def _make_mesh(config: ConfigDict) -> Partition:
+    """The devices of a run. Raises RunError if they cannot share its batches."""
+    mesh = Partition.make(config.mesh)
+    mesh.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
+    eval_batch_size = config.eval.batch_size or config.batch_size
+    mesh.check_batch(eval_batch_size, 1, "config.eval.batch_size")
+    return mesh
+
+
+def _check_lora(config: ConfigDict, init: Pretrained | None) -> None:
+    """Raises RunError if adapters of new parameters would be trained."""
+    rank = config.optimizer.lora_rank
+    if rank and not warm_start.inherits_parameters(config, init):
+        raise RunError(
+            f"config.optimizer.lora_rank is {rank}, and there is nothing to adapt: give "
+            "--config.init_from"
+        )
+
+
+def _describe_run(config: ConfigDict, workdir: str) -> str:
+    """What is known before any data is read, in a line."""
+    devices = jax.devices()
+    kind = devices[0].device_kind
+    noun = "device" if len(devices) == 1 else "devices"
+    steps = f"{config.steps:,} steps of {config.batch_size:,} examples"
+    return (
+        f"{config.model.block}, {config.task}: {steps} on {len(devices)} {kind} {noun}; "
+        f"writing to {workdir}"
+    )
+
+
+def _print_data(data: TaskData) -> None:
+    for role in ROLES:
+        for line in data.lines(role):
+            distributed.say(line)
+    for line in data.notes():
+        distributed.say(line)
+
+
+def _require_alike(task: tasks.Task, data: TaskData) -> None:
+    """Raises an error unless all processes have the same config, files and held-out data."""
+    contents = {
+        "the config": config_lib.to_json(task.config).encode(),
+        "the held-out data": str(data.evaluation_examples()).encode(),
+    }
+    distributed.require_alike({**contents, **task.files})
+
+
+def _describe_sizes(task: tasks.Task, data: TaskData) -> str:
+    """How many examples there are to train on, and held out."""
+    length = task.units_per_example
+    examples = task.unit if length == 1 else f"sequences of {length:,} {task.unit}"
+    heldout = f"{data.evaluation_examples():,}"
+    training = data.training_examples()
+    if training is None:
+        return f"{heldout} {examples} held out"
+    return f"{training:,} {examples} to train on, {heldout} held out"
+
+
+def _print_warnings(training: Training) -> None:
+    config = training.task.config
+    # Only config.steps makes the warmup too long here: otherwise the config was refused before.
+    shortened = validation.warmup_problem(config)
+    if shortened:
+        distributed.say(f"note: {shortened}")
+    if config.optimizer.learning_rate == 0 and training.has_rate:
+        distributed.say("warning: config.optimizer.learning_rate is 0: no parameter changes")
+    for line in training.task.notes():
+        distributed.say(line)

@@ -1,0 +1,30 @@
+"""What is checked and printed before the first step of a run."""
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.checkpoints import run_folder
+from gmlp_flax.errors import RunError
+from gmlp_flax.training.build import build
+from tests.failures import raised
+from tests.training import tiny
+
+
+def test_what_is_printed(tmp_path, capsys):
+    config = tiny.text_config(tmp_path)
+    config.optimizer.learning_rate = 0.0
+    with run_folder.hold(str(tmp_path / "run")) as folder:
+        training, data = build(gmlp_config.resolve(config), folder)
+    printed = capsys.readouterr().err
+    assert "gmlp, masked_lm: 6 steps of 8 examples on " in printed
+    assert f"writing to {tmp_path / 'run'}" in printed
+    assert f"{data.training_examples():,} sequences of 16 tokens to train on" in printed
+    assert f"{data.evaluation_examples():,} held out" in printed
+    assert "config.optimizer.learning_rate is 0" in printed
+    assert training.template.params
+
+
+def test_new_parameters_have_no_adapters(tmp_path):
+    config = tiny.text_config(tmp_path)
+    config.optimizer.lora_rank = 2
+    resolved = gmlp_config.resolve(config)
+    with run_folder.hold(str(tmp_path / "run")) as folder:
+        assert "config.optimizer.lora_rank" in raised(RunError, build, resolved, folder)

@@ -1,0 +1,91 @@
+"""A run whose checkpoints are read."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.checkpoints import CONFIG_FILE
+from gmlp_flax.checkpoints.assets import Files
+from gmlp_flax.checkpoints.checkpoint import Checkpoints
+from gmlp_flax.checkpoints.reading import Damaged
+from gmlp_flax.checkpoints.run_folder import read_identity
+from gmlp_flax.io import files as io_files
+from gmlp_flax.training.checkpoints import open_checkpoints
+from gmlp_flax.training.partition import Partition
+
+
+class SavedStep(NamedTuple):
+    """A checkpoint of a run.
+
+    Attributes:
+        step: its number.
+        where: its folder, for messages.
+        files: what the model needs besides its parameters, by name, as the checkpoint has them.
+    """
+
+    step: int
+    where: str
+    files: Files
+
+
+class SavedRun(NamedTuple):
+    """A run folder, to read from.
+
+    Attributes:
+        folder: its path.
+        config: of the run.
+        id: of the run, which its checkpoints repeat; "" for a run without one.
+    """
+
+    folder: str
+    config: ConfigDict
+    id: str
+
+    @classmethod
+    def open(cls, folder: str) -> SavedRun:
+        """Raises ConfigError if config.json is damaged."""
+        config = config_lib.load(io_files.join(folder, CONFIG_FILE))
+        identity = read_identity(folder)
+        return cls(folder, config, identity.get("id", ""))
+
+    def find(self, checkpoint: str) -> SavedStep:
+        """The checkpoint "latest", "best" or of a step. Raises RunError if there is no such
+        checkpoint, or its files are damaged."""
+        with self._checkpoints() as checkpoints:
+            step = checkpoints.pick(checkpoint)
+            with _naming_others(checkpoints, step):
+                files = checkpoints.read_files(step)
+            return SavedStep(step, f"{checkpoints.folder}/{step}", files)
+
+    def read(self, part: str, step: int, partition: Partition) -> Any:
+        """Reads a part of the state of a step, "params" or "ema", onto the devices. Raises Damaged
+        if it cannot be read."""
+        with self._checkpoints() as checkpoints, _naming_others(checkpoints, step):
+            shapes = checkpoints.shapes(step)
+            if part not in shapes:
+                raise Damaged(f"{checkpoints.folder}/{step} has no {part}")
+            template = partition.describe(shapes[part])
+            state = checkpoints.restore(step, {part: template})
+            return state[part]
+
+    def _checkpoints(self) -> contextlib.closing[Checkpoints]:
+        checkpoints = open_checkpoints(self.config, self.folder, read_only=True, run=self.id)
+        return contextlib.closing(checkpoints)
+
+
+@contextlib.contextmanager
+def _naming_others(checkpoints: Checkpoints, step: int) -> Iterator[None]:
+    """Adds the other checkpoints of the run to the error that one is damaged."""
+    try:
+        yield
+    except Damaged as error:
+        others = [str(other) for other in checkpoints.steps() if other != step]
+        advice = "it is the only one"
+        if others:
+            advice = f"the run also has checkpoint {', '.join(others)}"
+        raise Damaged(f"{error}; {advice}") from None

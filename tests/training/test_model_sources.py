@@ -1,0 +1,42 @@
+"""Where the names of trained models lead to."""
+
+import pytest
+
+from gmlp_flax.errors import DataError
+from gmlp_flax.training.model_sources import find
+from tests.failures import raised
+
+
+@pytest.mark.parametrize("name", ["run", "run/"])
+def test_a_folder(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text('{"task": "masked_lm"}')
+    source = find(name)
+    assert source.folder == str(tmp_path / "run")
+    assert source.described == {"task": "masked_lm"}
+    assert source.has("config.json")
+    assert not source.has("weights")
+    assert (source.file, source.step, source.repository) == ("", "", "")
+
+
+def test_a_checkpoint(tmp_path):
+    source = find(str(tmp_path / "run" / "checkpoints" / "12"))
+    assert (source.folder, source.step) == (str(tmp_path / "run"), "12")
+
+
+def test_a_folder_of_a_number_that_is_no_checkpoint(tmp_path):
+    source = find(str(tmp_path / "runs" / "12"))
+    assert (source.folder, source.step) == (str(tmp_path / "runs" / "12"), "")
+
+
+def test_a_file_of_weights(tmp_path):
+    file = tmp_path / "gmlp_s16_224.safetensors"
+    file.touch()
+    source = find(str(file))
+    assert (source.folder, source.file) == (str(tmp_path), file.name)
+
+
+def test_a_damaged_config(tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    assert "config.json" in raised(DataError, find, str(tmp_path))

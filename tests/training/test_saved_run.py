@@ -1,0 +1,30 @@
+"""Runs that are read."""
+
+import jax
+import numpy as np
+
+from gmlp_flax.checkpoints.pytree import leaves_by_path
+from gmlp_flax.checkpoints.reading import Damaged
+from gmlp_flax.training import pretrained
+from gmlp_flax.training.saved_run import SavedRun
+from tests.failures import raised
+
+
+def test_the_parameters_of_a_step(text_run, partition):
+    run = SavedRun.open(str(text_run))
+    saved = run.find("latest")
+    assert (saved.step, saved.where) == (12, str(text_run / "checkpoints" / "12"))
+    params = leaves_by_path(run.read("params", saved.step, partition))
+    expected = leaves_by_path(pretrained.load(str(text_run), "latest").params)
+    jax.tree.map(np.testing.assert_array_equal, params, expected)
+
+
+def test_a_part_that_was_not_saved(text_run, partition):
+    run = SavedRun.open(str(text_run))
+    assert "ema" in raised(Damaged, run.read, "ema", 12, partition)
+
+
+def test_an_error_names_the_other_steps(text_run, partition):
+    run = SavedRun.open(str(text_run))
+    message = raised(Damaged, run.read, "nothing", 12, partition)
+    assert message.endswith("checkpoint 6")

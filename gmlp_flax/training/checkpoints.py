@@ -16,7 +16,7 @@ from gmlp_flax.tasks.base import Task
 
 def check_metric(config: ConfigDict, task: Task) -> None:
     """Raises RunError, with the metrics that the task's evaluation gives, if
-    `config.checkpoint.metric` is none."""
+    `config.checkpoint.metric` is not one of them."""
     known = list(task.eval_metrics)
     if keeps_mean(config.optimizer):
         known += [f"ema_{name}" for name in task.eval_metrics]
@@ -28,8 +28,8 @@ def check_metric(config: ConfigDict, task: Task) -> None:
 
 
 def best_metric(config: ConfigDict) -> tuple[str, str]:
-    """The metric that says which checkpoint is the best, and "min" or "max": the task's own, of the
-    running mean if there is one, unless the config names another."""
+    """The metric by which a checkpoint is the best, and "min" or "max": the metric that the config
+    names, or else the task's own, of the running mean if there is one."""
     task = tasks.find(config.task)
     chosen = config.checkpoint.metric
     name, mode = task.best
@@ -49,4 +49,5 @@ def open_checkpoints(config: ConfigDict, workdir: str, **options: Any) -> Checkp
     metric, mode = best_metric(config)
     rules = config.checkpoint
     retention = Retention(rules.keep, rules.keep_best, metric, mode)
-    return Checkpoints(os.path.join(workdir, CHECKPOINTS), retention=retention, **options)
+    folder = os.path.join(workdir, CHECKPOINTS)
+    return Checkpoints(folder, retention=retention, **options)

@@ -1,6 +1,6 @@
 """Scores parameters on the held-out data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import chex
@@ -18,8 +18,8 @@ class Evaluator:
 
     Attributes:
         step: (params, batch) -> (the batch's sums, the task's outputs), compiled once for all
-            evaluations of a run. With outputs come "index", which example each row is, and
-            "weight", which is 0 for padding: arrays [batch].
+            evaluations of a run. If there are outputs, they include "index", the number of each
+            row's example, and "weight", which is 0 for padding: arrays [batch].
     """
 
     def __init__(self, task: Task, data: TaskData, partition: Partition):
@@ -63,57 +63,88 @@ class Evaluator:
         return self.task.baselines(self._totals, self.data)
 
     def _step(self, params: Any, batch: Batch) -> tuple[Sums, dict[str, jax.Array]]:
-        chex.assert_rank(batch["weight"], 1)
-        chex.assert_tree_shape_prefix(batch, batch["weight"].shape)
+        weight = batch["weight"]
+        chex.assert_rank(weight, 1)
+        chex.assert_tree_shape_prefix(batch, weight.shape)
         with self.partition.around():
             sums, outputs = self.task.evaluate(params, batch)
-        chex.assert_tree_shape_prefix(outputs, batch["weight"].shape)
-        return sums, outputs | {name: batch[name] for name in ("index", "weight") if outputs}
+        chex.assert_tree_shape_prefix(outputs, weight.shape)
+        if outputs:
+            outputs = outputs | {"index": batch["index"], "weight": weight}
+        return sums, outputs
 
     def _score(
         self, params: Any, after_batch: Callable[[jax.Array], None]
     ) -> tuple[dict[str, float], Outputs]:
-        """The sums of a batch are read while the next one runs: the device never waits, the host
-        never runs ahead."""
+        """The metrics of parameters, and the task's outputs in order.
+
+        The sums of a batch are read while the next one runs: the device never waits, the host never
+        runs ahead.
+        """
         sums = None
         pending = None
         batch_outputs = []
         host, hosts = self.partition.host_share()
         with self.data.evaluation_batches(host, hosts, self.partition.batch_shares) as batches:
             for host_batch in batches:
-                running, outputs = self.step(params, self.partition.put_batch(host_batch))
+                batch = self.partition.put_batch(host_batch)
+                batch_sums, outputs = self.step(params, batch)
                 sums = _add(sums, pending)
-                pending = running
+                pending = batch_sums
                 batch_outputs.append(outputs)
-                after_batch(running["examples"][1])
-        totals: Totals = {}
-        for name, (total, weight) in (_add(sums, pending) or {}).items():
-            totals[name] = (total if np.ndim(total) else float(total), float(weight))
-        self._totals = totals
-        counted = totals["examples"][1]
+                _, examples = batch_sums["examples"]
+                after_batch(examples)
+        sums = _add(sums, pending)
+        self._totals = _totals(sums or {})
+        _, counted = self._totals["examples"]
         expected = self.data.evaluation_examples()
         if counted != expected:
             raise AssertionError(f"evaluation counted {counted:.17g} examples of {expected}")
         gathered = _gather_in_order(batch_outputs)
-        return self.task.summarize(totals, gathered, self.data), gathered
+        metrics = self.task.summarize(self._totals, gathered, self.data)
+        return metrics, gathered
 
 
 def _add(sums: Any, batch_sums: Any) -> Any:
-    """The sum of both, in float64: a float32 would not count beyond 2^24."""
+    """The sum of both, on the host, in float64: a float32 would not count beyond 2^24. None stands
+    for no sums."""
     if batch_sums is None:
         return sums
-    read = jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(batch_sums))
-    return read if sums is None else jax.tree.map(np.add, sums, read)
+
+    def as_float64(x: Any) -> np.ndarray:
+        return np.asarray(x, np.float64)
+
+    on_host = jax.device_get(batch_sums)
+    precise = jax.tree.map(as_float64, on_host)
+    if sums is None:
+        return precise
+    return jax.tree.map(np.add, sums, precise)
+
+
+def _totals(sums: Mapping[str, Any]) -> Totals:
+    """The (sum, weight) of each metric, as Python floats unless the sum is an array."""
+    totals: Totals = {}
+    for name, (total, weight) in sums.items():
+        value = total if np.ndim(total) else float(total)
+        totals[name] = (value, float(weight))
+    return totals
 
 
 def _gather_in_order(batch_outputs: list[Outputs]) -> Outputs:
-    """The outputs of all batches in the order of "index", without padding: arrays [examples,
-    ...]."""
+    """The outputs of all batches in the order of "index", without padding, on every host: arrays
+    [examples, ...]."""
     if not batch_outputs[0]:
         return {}
-    # on every host
-    whole = (multihost_utils.process_allgather(outputs, tiled=True) for outputs in batch_outputs)
-    outputs = jax.tree.map(lambda *parts: np.concatenate(parts), *whole)
-    real = np.flatnonzero(outputs.pop("weight"))
-    order = real[np.argsort(outputs["index"][real], kind="stable")]
-    return {name: values[order] for name, values in outputs.items()}
+
+    def join(*parts: np.ndarray) -> np.ndarray:
+        return np.concatenate(parts)
+
+    gathered = []
+    for outputs in batch_outputs:
+        gathered.append(multihost_utils.process_allgather(outputs, tiled=True))
+    joined = jax.tree.map(join, *gathered)
+    weight = joined.pop("weight")
+    examples = np.flatnonzero(weight)
+    index = joined["index"][examples]
+    order = examples[np.argsort(index, kind="stable")]
+    return {name: values[order] for name, values in joined.items()}

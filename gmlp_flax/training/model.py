@@ -37,12 +37,12 @@ class Model:
 
     Attributes:
         task: its task: model, loss and metrics.
-        params: its parameters, a nested dict of arrays: of a run that kept their running mean, that
-            mean.
+        params: its parameters, a nested dict of arrays. If the run kept their running mean, they
+            are the mean.
         partition: the devices that hold the parameters.
         step: how many steps it was trained.
-        unaveraged: if `params` is the running mean, and it was asked for, the parameters
-            themselves; else None.
+        unaveraged: the parameters themselves, on request, if `params` is the running mean; else
+            None.
         folder: of its run, or of the exported model; "" for none.
     """
 
@@ -55,13 +55,13 @@ class Model:
 
     @property
     def config(self) -> ConfigDict:
-        """What it was made from, every key of it."""
+        """The config that it was made from, with every key."""
         return self.task.config
 
     @property
     def module(self) -> nnx.Module:
-        """The model as a Flax NNX module of its own, which training may change; this model keeps
-        its parameters."""
+        """The model as a separate Flax NNX module, which training may change. This model keeps its
+        parameters."""
         return self.task.bind(self.params)
 
     @property
@@ -93,9 +93,9 @@ class Model:
         return tuple(self.task.class_names)
 
     def function(self) -> Callable[[Any, Any], jax.Array]:
-        """The pure function (params, inputs) -> logits, in evaluation, to jit, grad and vmap;
-        inputs are arrays as in `logits`, the leading axis the example. Nothing is checked: images
-        of floats must be from 0 to 1, those of whole numbers from 0 to 255."""
+        """The pure function (params, inputs) -> logits, in evaluation, to jit, grad and vmap.
+        Inputs are arrays as in `logits`, with the example as the leading axis. Nothing is checked:
+        images of floats must be from 0 to 1, images of whole numbers from 0 to 255."""
         task = self.task
 
         def forward(params: Any, inputs: Any) -> jax.Array:
@@ -116,7 +116,8 @@ class Model:
         Raises:
             RunError, DataError: an input cannot be read, or does not suit this model.
         """
-        return self._forward(self.params, self._arrays(inputs))
+        arrays = self._arrays(inputs)
+        return self._forward(self.params, arrays)
 
     def features(
         self, inputs: Any, layers: Sequence[int] = (-1,), pool: Literal["mean", "cls"] | None = None
@@ -125,9 +126,10 @@ class Model:
 
         Args:
             inputs: as in `logits`.
-            layers: of which layers, from 0, or from the end; their states lie side by side along
-                the channels.
-            pool: "mean", over all tokens but padding; "cls", the first token; None for all tokens.
+            layers: numbers of layers, from 0, or negative from the end. Their states lie side by
+                side along the channels.
+            pool: "mean" over all tokens except padding; "cls" for the first token; None for all
+                tokens.
 
         Returns:
             [batch, tokens, channels], or [batch, channels] if pooled; channels are d_model times
@@ -139,7 +141,8 @@ class Model:
         if pool not in (None, *POOLS):
             raise RunError(f"pool is {pool!r}: expected 'mean', 'cls' or None")
         numbers = self._layer_numbers(layers)
-        return self._features(self.params, self._arrays(inputs), numbers, pool)
+        arrays = self._arrays(inputs)
+        return self._features(self.params, arrays, numbers, pool)
 
     def predict(
         self, inputs: Any, top: int = 5, *, batch_size: int = 32, progress: bool = False
@@ -150,8 +153,8 @@ class Model:
             inputs: one input or any number of them. A masked language model takes text with one or
                 more [MASK]; a causal one any text; a classifier of text a sentence or, with a tab
                 between them, a pair; a model that answers questions a question, a tab and a
-                passage. A classifier of images takes paths of files, Pillow images and arrays; or a
-                folder, or a glob pattern, of files.
+                passage. A classifier of images takes paths of files, Pillow images and arrays, or
+                a folder or a glob pattern of files.
             top: how many candidates.
             batch_size: inputs that the model reads at once.
             progress: whether to show a bar on standard error.
@@ -184,8 +187,8 @@ class Model:
             What follows each text.
 
         Raises:
-            RunError: the model is not causal, a text has a [MASK], or an option has a value that
-                makes no sense.
+            RunError: the model is not causal, a text has a [MASK], or an option has an invalid
+                value.
         """
         predictor = self.predictor
         if not isinstance(predictor, GeneratingPredictor):
@@ -194,8 +197,11 @@ class Model:
                 "config.task=causal_lm"
             )
         sampling = _sampling(options)
-        prompts = predictor.listed(texts)
-        return [predictor.generate(self.params, prompt, sampling).text for prompt in prompts]
+        continuations = []
+        for prompt in predictor.listed(texts):
+            continuation = predictor.generate(self.params, prompt, sampling)
+            continuations.append(continuation.text)
+        return continuations
 
     def __repr__(self) -> str:
         model = self.config.model
@@ -207,8 +213,9 @@ class Model:
 
     def __reduce__(self):
         config = config_lib.to_json(self.config)
+        files = dict(self.task.files)
         params = jax.tree.map(np.asarray, self.params)
-        return restore, (config, dict(self.task.files), self.step, params)
+        return restore, (config, files, self.step, params)
 
     @functools.cached_property
     def _forward(self) -> Callable:
@@ -244,9 +251,10 @@ class Model:
 
     def _named_arrays(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Tokens and segments, of a model that reads both."""
-        has_segments = {"tokens", "segments"} <= self.task.example_shapes().keys()
-        if not has_segments or set(inputs) != {"tokens", "segments"}:
-            expected = "tokens and segments" if has_segments else "an array"
+        both = {"tokens", "segments"}
+        reads_both = both <= self.task.example_shapes().keys()
+        if not reads_both or set(inputs) != both:
+            expected = "tokens and segments" if reads_both else "an array"
             names = ", ".join(map(str, inputs))
             raise DataError(f"inputs is a dict of {names}: expected {expected}")
         return {name: self._array(values) for name, values in inputs.items()}
@@ -255,9 +263,8 @@ class Model:
         """An array as `Task.forward` reads it."""
         array = np.asarray(inputs)
         if not array.size:
-            raise DataError(
-                f"there are no inputs in an array of {[*array.shape]}: give one or more"
-            )
+            shape = list(array.shape)
+            raise DataError(f"there are no inputs in an array of {shape}: give one or more")
         return self.task.as_inputs(array)
 
 
@@ -300,12 +307,15 @@ def require_tokenizer(model: Any) -> None:
 def place(task: Task, params: Any, step: int = 0) -> Model:
     """A model of a task with parameters, which are copied to all devices."""
     partition = Partition.make().for_model(task.param_metadata())
-    return Model(task, jax.device_put(params, partition.shardings(params)), partition, step)
+    on_devices = jax.device_put(params, partition.shardings(params))
+    return Model(task, on_devices, partition, step)
 
 
 def restore(config: str, files: Files, step: int, params: Any) -> Model:
     """The model that a pickle holds: the text of its config, the files of its task, its step and
     its parameters."""
     values = json_files.loads(config)
-    resolved = config_lib.resolve(config_lib.from_dict(values, "the pickled model")).config
-    return place(tasks.find(resolved.task)(resolved, files), params, step)
+    unresolved = config_lib.from_dict(values, "the pickled model")
+    resolved = config_lib.resolve(unresolved).config
+    task = tasks.find(resolved.task)(resolved, files)
+    return place(task, params, step)

@@ -1,9 +1,8 @@
 """What watches a run: the progress line, a trace of some steps, TensorBoard and Weights & Biases.
 
 Both trackers are optional, and imported only if a config asks for them. The metrics of a run are in
-its folder. So
-nothing that a tracker does ends the run: it is one line, and the run continues without the
-tracker.
+its folder anyway, so no error of a tracker ends the run: the error is printed in one line, and the
+run continues without the tracker.
 """
 
 import contextlib
@@ -12,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import tqdm
@@ -26,6 +25,13 @@ from gmlp_flax.processes import distributed
 
 Callback = Callable[[int, dict[str, float]], object]
 PROFILE = "profile"  # folder of the trace
+
+
+class _Started(NamedTuple):
+    """The first step that this process has finished, and when."""
+
+    step: int
+    time: float
 
 
 class Progress:
@@ -46,31 +52,39 @@ class Progress:
         self.steps = steps
         self.per_step = per_step
         self.unit = unit
-        self._started: tuple[int, float] | None = None
-        live = sys.stderr.isatty() and distributed.is_first()
-        # tqdm begins a postfix with a comma
-        form = "step {n}/{total} {percentage:3.0f}%|{bar}| {desc}"
+        self._started: _Started | None = None
+        is_live = sys.stderr.isatty() and distributed.is_first()
         self._bar = tqdm.tqdm(
-            total=steps, initial=first, bar_format=form, file=sys.stderr, disable=not live
+            total=steps,
+            initial=first,
+            # without a postfix, which tqdm begins with a comma
+            bar_format="step {n}/{total} {percentage:3.0f}%|{bar}| {desc}",
+            file=sys.stderr,
+            disable=not is_live,
         )
 
     def rate(self, step: int) -> float:
         """Units per second since the first step of this process; 0 before its end."""
-        if self._started is None or step <= self._started[0]:
+        started = self._started
+        if started is None or step <= started.step:
             return 0.0
-        return (step - self._started[0]) * self.per_step / (time.perf_counter() - self._started[1])
+        units = (step - started.step) * self.per_step
+        seconds = time.perf_counter() - started.time
+        return units / seconds
 
     def advance(self, step: int) -> None:
         """Notes that the devices have finished a step."""
         if self._started is None:
-            self._started = (step, time.perf_counter())
+            self._started = _Started(step, time.perf_counter())
         self._bar.update(step - self._bar.n)
 
     def show_loss(self, step: int, loss: float) -> None:
         """Shows the newest loss."""
         rate = self.rate(step)
-        left = (self.steps - step) * self.per_step / rate if rate else 0.0
-        text = f"loss {loss:.4f}  {rate:,.0f} {self.unit}/s  ETA {tqdm.tqdm.format_interval(left)}"
+        units_left = (self.steps - step) * self.per_step
+        seconds_left = units_left / rate if rate else 0.0
+        eta = tqdm.tqdm.format_interval(seconds_left)
+        text = f"loss {loss:.4f}  {rate:,.0f} {self.unit}/s  ETA {eta}"
         if self._bar.disable:
             distributed.say(f"step {step}/{self.steps}  {text}")
         else:
@@ -92,12 +106,14 @@ class Profile:
     TensorBoard and Perfetto.
 
     Only the first process writes one: all run the same program, and its trace shows how long it
-        waits for the others.
+    waits for the others.
     """
 
     def __init__(self, config: ConfigDict, workdir: str):
-        asked = validation.profile_steps(config.profile.steps, config.steps)
-        self._steps = asked if distributed.is_first() else range(0)
+        self._steps = range(0)
+        steps = validation.profile_steps(config.profile.steps, config.steps)
+        if distributed.is_first():
+            self._steps = steps
         self._folder = os.path.join(workdir, PROFILE)
         self._tracing = False
 
@@ -130,10 +146,11 @@ class _TensorBoard:
     def __init__(self, config: ConfigDict, folder: str, _run: str, step: int):
         import tensorboardX  # type: ignore[import-not-found]  # an extra
 
-        # Events of steps that are taken again are not shown twice.
         self._staged = files.StagingFolder(os.path.join(folder, "tensorboard"))
+        # Events of steps that are taken again are not shown twice.
         self._writer = tensorboardX.SummaryWriter(self._staged.path, purge_step=step + 1)
-        self._writer.add_text("config", f"```\n{config_lib.to_json(config)}```")
+        text = config_lib.to_json(config)
+        self._writer.add_text("config", f"```\n{text}```")
 
     def log(self, step: int, values: dict[str, float]) -> None:
         for name, value in values.items():
@@ -169,28 +186,39 @@ class _Wandb:
         self._staged.close()
 
 
-# By key of config.log, with the package that each needs.
-TRACKERS = {"tensorboard": ("tensorboardX", _TensorBoard), "wandb": ("wandb", _Wandb)}
+class _Tracker(NamedTuple):
+    """A kind of tracker: the package that it needs, and its class."""
+
+    package: str
+    make: Callable[[ConfigDict, str, str, int], Any]
+
+
+TRACKERS = {  # by key of config.log
+    "tensorboard": _Tracker("tensorboardX", _TensorBoard),
+    "wandb": _Tracker("wandb", _Wandb),
+}
 
 
 class Trackers:
-    """The trackers that a config asks for; on the first process alone.
+    """The trackers that a config asks for, on the first process alone.
 
     Args:
         log: config.log.
-        callbacks: functions (step, values) of the user's, called after the trackers; what they
-            raise ends the run.
+        callbacks: the user's functions (step, values), called after the trackers. Their errors end
+            the run.
 
     Raises:
-        RunError: the package of one is not installed; with the command that installs it.
+        RunError: the package of a tracker is not installed. The message has the command that
+            installs it.
     """
 
     def __init__(self, log: Mapping[str, Any], callbacks: Iterable[Callback] = ()):
-        self._callbacks = [*callbacks] if distributed.is_first() else []
-        self._wanted = [name for name in TRACKERS if log[name]]
+        self._callbacks = list(callbacks) if distributed.is_first() else []
+        self._to_begin = [name for name in TRACKERS if log[name]]
         self._trackers = {}
-        for name in self._wanted:
-            if importlib.util.find_spec(TRACKERS[name][0]) is None:
+        for name in self._to_begin:
+            package = TRACKERS[name].package
+            if importlib.util.find_spec(package) is None:
                 raise RunError(
                     f"config.log.{name} needs a package that is not installed: {install(name)}"
                 )
@@ -198,15 +226,16 @@ class Trackers:
     def begin(self, config: ConfigDict, folder: str, run: str, step: int) -> None:
         """Begins the trackers of the run with the id `run`, unless that happened; `step` is the
         last one before those to be logged."""
-        for name in self._wanted if distributed.is_first() else ():
-            with self._attempt(name):
-                self._trackers[name] = TRACKERS[name][1](config, folder, run, step)
-        self._wanted = []
+        if distributed.is_first():
+            for name in self._to_begin:
+                with self._attempt(name):
+                    self._trackers[name] = TRACKERS[name].make(config, folder, run, step)
+        self._to_begin = []
 
     def log(self, step: int, group: str, values: dict[str, float]) -> None:
         """Records values as `group/name`."""
         scalars = {f"{group}/{name}": value for name, value in values.items()}
-        for name, tracker in [*self._trackers.items()]:
+        for name, tracker in list(self._trackers.items()):  # a failing one is removed
             with self._attempt(name):
                 tracker.log(step, scalars)
         for callback in self._callbacks:
@@ -214,13 +243,13 @@ class Trackers:
 
     def close(self) -> None:
         """Writes what is pending."""
-        for name, tracker in [*self._trackers.items()]:
+        for name, tracker in list(self._trackers.items()):
             with self._attempt(name):
                 tracker.close()
 
     @contextlib.contextmanager
     def _attempt(self, name: str) -> Iterator[None]:
-        """An error ends nothing but the tracker, and is reported once."""
+        """An error removes the tracker, and is reported in one line."""
         try:
             yield
         except Exception as error:

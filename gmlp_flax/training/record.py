@@ -46,8 +46,8 @@ PACKAGES = (
 def changes(
     workdir: str, config: ConfigDict, dropped: dict[str, Any] | None = None
 ) -> dict[str, tuple[Any, Any]]:
-    """The keys in which the config of the steps to come differs from that of a run, with the old
-    and the new value.
+    """The keys in which the config of the next steps differs from that of a run, with the old and
+    the new value.
 
     `dropped` are the values before changes whose steps are lost (`MetricsFile.dropped_changes`).
     Raises ConfigError if config.json is damaged.
@@ -55,42 +55,50 @@ def changes(
     path = os.path.join(workdir, CONFIG_FILE)
     if not io_files.exists(path):
         return {}
-    new = config_lib.flat(config)
-    renamed = schema.former_names(config_lib.keys(config))
-    pairs = config_lib.differences(config_lib.load(path), config)
-    for written_name, old in (dropped or {}).items():
-        name = renamed.get(written_name, written_name)
-        pairs[name] = (old, new.get(name))
-    return {name: (old, new) for name, (old, new) in pairs.items() if _plain(old) != _plain(new)}
+    run_config = config_lib.load(path)
+    pairs = config_lib.differences(run_config, config)
+    if dropped:
+        values = config_lib.flat(config)
+        renamed = schema.former_names(config_lib.keys(config))
+        for written_name, old in dropped.items():
+            name = renamed.get(written_name, written_name)
+            pairs[name] = (old, values.get(name))
+    changed = {}
+    for name, (old, new) in pairs.items():
+        if _plain(old) != _plain(new):
+            changed[name] = (old, new)
+    return changed
 
 
 def refuse_changes(workdir: str, config: ConfigDict) -> None:
     """Raises RunError, with the keys, if a config contradicts the steps that the run has already
     taken; or ConfigError if config.json is damaged."""
     known = config_lib.keys(config)
-    has_fingerprints = bool(run_folder.read_identity(workdir).get("data"))
-    fixed = []
+    identity = run_folder.read_identity(workdir)
+    has_fingerprints = bool(identity.get("data"))
+    refused = []
     for name, (old, new) in changes(workdir, config).items():
         may_move = has_fingerprints and name in known and known[name].may_move
         if may_move and old and new:
-            continue  # `check_data` compares what is there
+            continue  # `check_data` compares the data
         if not schema.may_change(name, config):
-            fixed.append(f"config.{name} was {old!r}")
-    if fixed and checkpoint_steps(workdir):
-        raise RunError(f"{listed(fixed)}: use another --workdir, or set it back: it has steps")
+            refused.append(f"config.{name} was {old!r}")
+    if refused and checkpoint_steps(workdir):
+        raise RunError(f"{listed(refused)}: use another --workdir, or set it back: it has steps")
 
 
 def check_data(
     workdir: str, data: TaskData, advice: str, chosen: bool = False, roles: Sequence[str] = ROLES
 ) -> Any:
-    """Compares the data of a task with those that the run in a folder was trained on, by
-    their fingerprints.
+    """Compares the data of a task with the data that the run in a folder was trained on, by their
+    fingerprints.
 
     Args:
         workdir: the run folder.
-        data: that are read.
+        data: the data to compare.
         advice: how to resume over other data, for the message.
-        chosen: whether the user wants these data, even if they are others: that is only said.
+        chosen: whether the user wants these data even if they differ. Then a difference is only
+            printed.
         roles: whose data to compare.
 
     Returns:
@@ -98,12 +106,12 @@ def check_data(
         the first.
 
     Raises:
-        RunError: the data are others; it names the key, the paths and what differs. On all
+        RunError: the data differ. The message has the key, the paths and what differs. On all
             processes.
     """
 
     def compare() -> dict[str, Any]:
-        """On the first process alone, whose error the others learn of."""
+        """On the first process alone. The other processes raise its error."""
         before = run_folder.read_identity(workdir).get("data") or {}
         now: dict[str, Any] = {}
         if not distributed.is_first():
@@ -115,16 +123,17 @@ def check_data(
             path = data_config.path_of(data.config, role)
             now[role] = {"path": _absolute(path), **fingerprint}
             old = before.get(role, {})
-            differs = _difference(old, fingerprint)
-            if differs:
-                key = data_config.key_of(data.config, role)
-                line = (
-                    f"the {role} data, config.data.{key}={path}, are not the run's ({differs}): "
-                    f"{workdir} was trained with {old['path']}"
-                )
-                if not chosen:
-                    raise RunError(f"{line}; give those data, or another --workdir; or {advice}")
-                distributed.say(f"note: {line}")
+            difference = _difference(old, fingerprint)
+            if not difference:
+                continue
+            key = data_config.key_of(data.config, role)
+            line = (
+                f"the {role} data, config.data.{key}={path}, are not the run's ({difference}): "
+                f"{workdir} was trained with {old['path']}"
+            )
+            if not chosen:
+                raise RunError(f"{line}; give those data, or another --workdir; or {advice}")
+            distributed.say(f"note: {line}")
         return now
 
     return on_all_processes(workdir, compare)
@@ -140,13 +149,13 @@ def _absolute(path: str) -> str:
 def check_heldout(
     workdir: str, run_config: ConfigDict, data: TaskData, explicit: Collection[str]
 ) -> None:
-    """Refuses to score other held-out data than the run's, as `check_data`, unless the user chose
-    them. Names inputs that are not prepared as in training.
+    """Refuses to score other held-out data than the run's, as `check_data` does, unless the user
+    chose them. Warns of inputs that are not prepared as in training.
 
     Args:
         workdir: the run folder, or the exported folder; "" for weights from elsewhere.
         run_config: of the run.
-        data: that are read, by a config that may be another.
+        data: the data to score, whose config may differ from the run's.
         explicit: the keys of the config that the user set.
     """
     known = config_lib.keys(data.config)
@@ -156,53 +165,58 @@ def check_heldout(
         if name in known and known[name].inherited:
             other_inputs.append(f"{name} {old!r} (here {new!r})")
     if other_inputs:
-        what = f"another {listed(other_inputs)}"
+        model = workdir or "the model"
         distributed.say(
-            f"warning: {workdir or 'the model'} was trained with {what}: these scores are of other "
-            "inputs"
+            f"warning: {model} was trained with another {listed(other_inputs)}: these scores are "
+            "of other inputs"
         )
+    if not workdir:
+        return
     selecting = {name for name, option in known.items() if option.selects_data}
     chosen = not selecting.isdisjoint({*explicit, *changed})
     key = data_config.key_of(data.config, "heldout")
     advice = f"score these with --config.data.{key}={data.config.data[key]}"
-    if workdir:
-        check_data(workdir, data, advice, chosen, ("heldout",))
+    check_data(workdir, data, advice, chosen, ("heldout",))
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What differs in two fingerprints; "" if nothing that both have does."""
-    names = [name for name in now if before.get(name, now[name]) != now[name]]
-    counts = [
-        f"{now[name]:,} {name} (were {before[name]:,})"
-        for name in names
-        if isinstance(now[name], int)
-    ]
-    return ", ".join(
-        [*counts, *(f"other {name}" for name in names if not isinstance(now[name], int))]
-    )
+    """What differs in two fingerprints, counts first; "" if all that both have agrees."""
+    counts = []
+    others = []
+    for name, value in now.items():
+        old = before.get(name, value)
+        if old == value:
+            continue
+        if isinstance(value, int):
+            counts.append(f"{value:,} {name} (were {old:,})")
+        else:
+            others.append(f"other {name}")
+    return ", ".join(counts + others)
 
 
 def take_step(folder: RunFolder, config: ConfigDict, files: Files, metrics: MetricsFile) -> None:
-    """Writes down under which config the steps after `metrics.resume_step` are taken, the first of
-    which is done.
+    """Records the config of the steps after `metrics.resume_step`, the first of which is done.
 
-    The line in metrics.jsonl comes first: a run that is killed after it finds it again, and writes
-        config.json.
+    The line in metrics.jsonl comes first: a run that is killed after it finds the line again, and
+    writes config.json.
     """
     if not distributed.is_first():
         return
     folder.begin_steps(files)
-    json_files.write(os.path.join(folder.path, ENVIRONMENT_FILE), environment())
+    environment_path = os.path.join(folder.path, ENVIRONMENT_FILE)
+    json_files.write(environment_path, environment())
     metrics.begin()
-    changed = changes(folder.path, config, metrics.dropped_changes)
+    changed = {}
+    for name, (old, new) in changes(folder.path, config, metrics.dropped_changes).items():
+        changed[name] = [_plain(old), _plain(new)]
     if changed:
-        pairs = {name: [_plain(old), _plain(new)] for name, (old, new) in changed.items()}
-        metrics.write({"step": metrics.resume_step, "changed": pairs})
-    io_files.write(os.path.join(folder.path, CONFIG_FILE), config_lib.to_json(config).encode())
+        metrics.write({"step": metrics.resume_step, "changed": changed})
+    config_path = os.path.join(folder.path, CONFIG_FILE)
+    io_files.write(config_path, config_lib.to_json(config).encode())
 
 
 def _plain(value: Any) -> Any:
-    """A config's value as JSON has it."""
+    """A value of a config as it is in JSON."""
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -211,8 +225,12 @@ def environment() -> dict[str, Any]:
     outside git."""
     root = str(importlib.resources.files("gmlp_flax"))
     devices = jax.devices()
-    # not a wheel inside somebody's repository
-    tracked = _git(root, "ls-files", "--error-unmatch", "__init__.py")
+    commit = None
+    changed_files = None
+    # Otherwise it is a wheel inside somebody's repository.
+    if _git(root, "ls-files", "--error-unmatch", "__init__.py"):
+        commit = _git(root, "rev-parse", "HEAD")
+        changed_files = _git(root, "status", "--porcelain")
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -222,8 +240,8 @@ def environment() -> dict[str, Any]:
             "count": len(devices),
             "hosts": jax.process_count(),
         },
-        "git_commit": _git(root, "rev-parse", "HEAD") if tracked else None,
-        "git_dirty": bool(tracked and _git(root, "status", "--porcelain")),
+        "git_commit": commit,
+        "git_dirty": bool(changed_files),
     }
 
 

@@ -210,7 +210,7 @@ def test_other_blocks_refuse_to_be_causal():
             BLOCKS[name].spec(length=N, causal=True)
     for form in ("fft", "blocked"):
         with pytest.raises(
-            ValueError, match=f"^model.toeplitz is '{form}', whose rounding tells of later tokens"
+            ValueError, match=f"^model.toeplitz is '{form}', whose rounding depends on later tokens"
         ):
             spec("split", toeplitz=form)
         assert spec("dense", toeplitz=form)

@@ -44,14 +44,15 @@ def find(name: str) -> type[Block]:
 
 def name_of(block: type[Block]) -> str:
     """The inverse of `find`."""
-    return next(
-        (name for name, known in BLOCKS.items() if known is block),
-        f"{block.__module__}:{block.__name__}",
-    )
+    for name, known in BLOCKS.items():
+        if known is block:
+            return name
+    return f"{block.__module__}:{block.__name__}"
 
 
 def settings(spec: BlockSpec) -> dict[str, Any]:
-    """A spec's block and options as plain values by name: what config.model says of it."""
-    return {"block": name_of(spec.block)} | {
-        name: getattr(spec, name) for name in options_of(type(spec))
-    }
+    """A spec's block and options as plain values by name: what config.model says about it."""
+    values = {"block": name_of(spec.block)}
+    for name in options_of(type(spec)):
+        values[name] = getattr(spec, name)
+    return values

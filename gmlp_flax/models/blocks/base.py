@@ -12,8 +12,8 @@ from gmlp_flax.models.spec import BlockSpec
 
 
 def final_norm(spec: Any, d_model: int) -> Callable[[jax.Array], jax.Array]:
-    """See `Block`, for specs with an option `norm`: post-norm blocks end with a norm of their
-    own."""
+    """`Block.final_norm` for specs with an option `norm`: post-norm blocks already end with a
+    norm."""
     return LayerNorm(spec, d_model) if spec.norm == "pre" else nnx.identity
 
 

@@ -87,26 +87,33 @@ class ConvolutionSpec(HeadsSpec, WeightDropoutSpec, AnyLengthSpec):
         """Raises ValueError for lists of a wrong length, for numbers below 1, and for kernels wider
         than the tokens."""
         super().check()
-        for name, given in (("kernel_widths", self.kernel_widths), ("dilations", self.dilations)):
-            if min(given) < 1 or len(given) not in (1, self.layers):
-                expected = f"expected one number from 1 for all layers, or {self.layers} of them"
-                raise ValueError(f"model.{name} is {given}: {expected}")
+        self._check_numbers("kernel_widths", self.kernel_widths)
+        self._check_numbers("dilations", self.dilations)
         for width, dilation in self.kernels:
             if dilation * (width // 2) >= self.length:
                 widest = 2 * ((self.length - 1) // dilation) + 1  # every entry reads some token
                 raise ValueError(
-                    f"model.kernel_widths has {width} (dilation {dilation}), too wide for {self.length} tokens: "
-                    f"expected at most {widest}"
+                    f"model.kernel_widths has {width} (dilation {dilation}), too wide for "
+                    f"{self.length} tokens: expected at most {widest}"
                 )
+
+    def _check_numbers(self, name: str, numbers: tuple[int, ...]) -> None:
+        has_count = len(numbers) in (1, self.layers)
+        if min(numbers) < 1 or not has_count:
+            raise ValueError(
+                f"model.{name} is {numbers}: "
+                f"expected one number from 1 for all layers, or {self.layers} of them"
+            )
 
     @property
     def kernels(self) -> list[tuple[int, int]]:
         """The width and the dilation of each layer."""
-        by_layer = (
-            given * self.layers if len(given) == 1 else given
-            for given in (self.kernel_widths, self.dilations)
-        )
-        return list(zip(*by_layer, strict=True))
+        widths = self._by_layer(self.kernel_widths)
+        dilations = self._by_layer(self.dilations)
+        return list(zip(widths, dilations, strict=True))
+
+    def _by_layer(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
+        return numbers * self.layers if len(numbers) == 1 else numbers
 
 
 class LightweightKernel(nnx.Module):
@@ -115,9 +122,8 @@ class LightweightKernel(nnx.Module):
 
     def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
         width = spec.kernel_widths[0]
-        logits = nnx.initializers.glorot_uniform()(
-            rngs.params(), (spec.heads, width), spec.param_dtype
-        )
+        init = nnx.initializers.glorot_uniform()
+        logits = init(rngs.params(), (spec.heads, width), spec.param_dtype)
         self.logits = parameter(logits, decayed=False)
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -129,14 +135,18 @@ class DynamicKernel(nnx.Module):
     """A softmax of a linear layer of each token."""
 
     def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
-        self.proj = Linear(spec, spec.d_model, spec.heads * spec.kernel_widths[0], rngs)
+        width = spec.kernel_widths[0]
+        self.proj = Linear(spec, spec.d_model, spec.heads * width, rngs)
         self.heads = spec.heads
         self.precise_dtype = spec.precise_dtype
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [batch, tokens, heads, width]."""
-        logits = self.proj(x).reshape(*x.shape[:2], self.heads, -1)
-        return jax.nn.softmax(logits.astype(self.precise_dtype))
+        batch, tokens, _ = x.shape
+        logits = self.proj(x)  # [batch, tokens, heads width]
+        logits = logits.reshape(batch, tokens, self.heads, -1)
+        logits = logits.astype(self.precise_dtype)
+        return jax.nn.softmax(logits)
 
 
 class Convolution(nnx.Module):
@@ -147,10 +157,11 @@ class Convolution(nnx.Module):
     """
 
     def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
-        self.proj_in = Linear(spec, spec.d_model, 2 * spec.d_model, rngs, parts=2)
-        kernel = LightweightKernel if spec.convolution == "lightweight" else DynamicKernel
-        self.kernel = kernel(spec, rngs)
-        self.out = Linear(spec, spec.d_model, spec.d_model, rngs, sharding=(None, FSDP))
+        d_model = spec.d_model
+        self.proj_in = Linear(spec, d_model, 2 * d_model, rngs, parts=2)
+        make_kernel = LightweightKernel if spec.convolution == "lightweight" else DynamicKernel
+        self.kernel = make_kernel(spec, rngs)
+        self.out = Linear(spec, d_model, d_model, rngs, sharding=(None, FSDP))
         self.heads = spec.heads
         self.dilation = spec.dilations[0]
         self.rate = spec.attention_dropout
@@ -163,7 +174,8 @@ class Convolution(nnx.Module):
     ) -> jax.Array:
         """[batch, tokens, d_model] to the same. `dropout_keys` [batch] are for dropout on the
         kernels. Padding counts as zeros; `padding_mask` as in `Block`."""
-        gated = jax.nn.glu(self.proj_in(x))
+        batch, tokens, _ = x.shape
+        gated = jax.nn.glu(self.proj_in(x))  # [batch, tokens, d_model]
         documents = None
         if padding_mask is not None:
             is_text = padding_mask > 0
@@ -173,11 +185,12 @@ class Convolution(nnx.Module):
         kernel = self.kernel(gated)
         if dropout_keys is not None and self.rate:
             if kernel.ndim == 2:  # one for all examples
-                kernel = jnp.broadcast_to(kernel, (len(x), 1, *kernel.shape))
+                kernel = jnp.broadcast_to(kernel, (batch, 1, *kernel.shape))
             kernel = dropout(kernel, self.rate, dropout_keys)
-        by_head = gated.reshape(*x.shape[:2], self.heads, -1)
+        by_head = gated.reshape(batch, tokens, self.heads, -1)
         convolved = convolve(by_head, kernel, self.dilation, documents)
-        return self.out(convolved.astype(x.dtype).reshape(x.shape))
+        convolved = convolved.astype(x.dtype)  # [batch, tokens, heads, channels of a head]
+        return self.out(convolved.reshape(x.shape))
 
 
 class ConvolutionBlock(Block):
@@ -197,17 +210,20 @@ class ConvolutionBlock(Block):
         self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
     ) -> jax.Array:
         """See `Block`."""
-        x = add_branch(
-            x, self.convolution(self.mixing_norm(x), rng.mixing_keys, padding_mask), rng, 0
-        )
-        return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)
+        normed = self.mixing_norm(x)
+        mixed = self.convolution(normed, rng.mixing_keys, padding_mask)
+        x = add_branch(x, mixed, rng, 0)
+        hidden = self.mlp(self.mlp_norm(x))
+        return add_branch(x, hidden, rng, 1)
 
     @classmethod
     def stack_specs(cls, spec: ConvolutionSpec) -> tuple[ConvolutionSpec, ...]:
         """See `Block`: one stack for each run of layers with equal kernels."""
-        return tuple(
-            dataclasses.replace(
-                spec, kernel_widths=(width,), dilations=(dilation,), layers=len(list(run))
+        stacks = []
+        for (width, dilation), run in itertools.groupby(spec.kernels):
+            layers = len(list(run))
+            stack = dataclasses.replace(
+                spec, kernel_widths=(width,), dilations=(dilation,), layers=layers
             )
-            for (width, dilation), run in itertools.groupby(spec.kernels)
-        )
+            stacks.append(stack)
+        return tuple(stacks)

@@ -29,7 +29,8 @@ class ExternalAttentionSpec(HeadsSpec, AnyLengthSpec):
     memory: int = option(64, "entries of the memory (the paper's S)", SIZE, architecture=True)
     memory_softmax: str = option(
         TOKENS,
-        "the softmax runs over the tokens, and weights are then divided by their sum (published), or over the memory",
+        "the softmax runs over the tokens, and weights are then divided by their sum (published), "
+        "or over the memory",
         (TOKENS, MEMORY),
         architecture=True,
     )
@@ -40,42 +41,51 @@ class ExternalAttention(nnx.Module):
     `values` [memory, d_model / heads], has no biases, and the weights are computed in its type.
 
     As published, the softmax runs over the tokens, and each token's weights are then divided by
-    their sum (double
-    normalisation): a token's output depends on all tokens. With the softmax over the memory it
-    depends on the token alone.
+    their sum (double normalisation): a token's output depends on all tokens. With the softmax over
+    the memory it depends on the token alone.
     """
 
     def __init__(self, spec: ExternalAttentionSpec, rngs: nnx.Rngs):
+        d_model = spec.d_model
         init = nnx.initializers.glorot_uniform()
-        shape = spec.memory, spec.d_model // spec.heads
-        self.proj_in = Linear(spec, spec.d_model, spec.d_model, rngs)
-        self.keys = parameter(init(rngs.params(), shape, spec.param_dtype))
-        self.values = parameter(init(rngs.params(), shape, spec.param_dtype))
-        self.out = Linear(spec, spec.d_model, spec.d_model, rngs, sharding=(None, FSDP))
+        shape = (spec.memory, d_model // spec.heads)
+        self.proj_in = Linear(spec, d_model, d_model, rngs)
+        keys = init(rngs.params(), shape, spec.param_dtype)
+        self.keys = parameter(keys)
+        values = init(rngs.params(), shape, spec.param_dtype)
+        self.values = parameter(values)
+        self.out = Linear(spec, d_model, d_model, rngs, sharding=(None, FSDP))
         self.heads = spec.heads
-        self.over = spec.memory_softmax
+        self.over_tokens = spec.memory_softmax == TOKENS
 
     def __call__(self, x: jax.Array, padding_mask: jax.Array | None = None) -> jax.Array:
         """[batch, tokens, d_model] to the same. A softmax over tokens ignores padding;
         `padding_mask` as in `Block`."""
         keys = self.keys[...]
         values = self.values[...]
+        precise_dtype = keys.dtype
         batch, tokens, _ = x.shape
         projected = self.proj_in(x)
-        heads = projected.reshape(batch, tokens, self.heads, -1).swapaxes(1, 2)
-        scores = jnp.einsum(
-            "bhnc,sc->bhns", heads, keys.astype(x.dtype), preferred_element_type=keys.dtype
-        )
-        if self.over == TOKENS:
-            if padding_mask is not None:
-                is_text = padding_mask[:, None, :, None]
-                scores = jnp.where(is_text, scores, jnp.finfo(scores.dtype).min)
-            weights = jax.nn.softmax(scores, axis=-2)
-            weights = weights / (1e-9 + weights.sum(-1, keepdims=True))
-        else:
-            weights = jax.nn.softmax(scores, axis=-1)
-        recalled = jnp.einsum("bhns,sc->bhnc", weights.astype(x.dtype), values.astype(x.dtype))
-        return self.out(recalled.swapaxes(1, 2).reshape(x.shape))
+        by_head = projected.reshape(batch, tokens, self.heads, -1)
+        queries = by_head.swapaxes(1, 2)  # [batch, heads, tokens, d]
+        keys = keys.astype(x.dtype)
+        # [batch, heads, tokens, memory]
+        scores = jnp.einsum("bhnc,sc->bhns", queries, keys, preferred_element_type=precise_dtype)
+        weights = self._weights(scores, padding_mask).astype(x.dtype)
+        recalled = jnp.einsum("bhns,sc->bhnc", weights, values.astype(x.dtype))
+        mixed = recalled.swapaxes(1, 2)  # [batch, tokens, heads, d]
+        return self.out(mixed.reshape(x.shape))
+
+    def _weights(self, scores: jax.Array, padding_mask: jax.Array | None) -> jax.Array:
+        """The softmax of scores [batch, heads, tokens, memory], of the same shape."""
+        if not self.over_tokens:
+            return jax.nn.softmax(scores, axis=-1)
+        if padding_mask is not None:
+            is_text = padding_mask[:, None, :, None]
+            scores = jnp.where(is_text, scores, jnp.finfo(scores.dtype).min)
+        weights = jax.nn.softmax(scores, axis=-2)
+        total = weights.sum(-1, keepdims=True)
+        return weights / (1e-9 + total)
 
 
 class ExternalAttentionBlock(Block):
@@ -98,5 +108,7 @@ class ExternalAttentionBlock(Block):
         self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
     ) -> jax.Array:
         """See `Block`."""
-        x = add_branch(x, self.external(self.mixing_norm(x), padding_mask), rng, 0)
-        return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)
+        recalled = self.external(self.mixing_norm(x), padding_mask)
+        x = add_branch(x, recalled, rng, 0)
+        hidden = self.mlp(self.mlp_norm(x))
+        return add_branch(x, hidden, rng, 1)

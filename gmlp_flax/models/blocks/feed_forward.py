@@ -40,6 +40,9 @@ class FeedForwardBlock(Block):
     ) -> jax.Array:
         """See `Block`. Raises ValueError if the number of tokens is not n."""
         check_tokens(x, self.length)
-        x = add_branch(x, self.mlp(self.mlp_norm(x)), rng, 0)
-        normed = self.token_norm(x.swapaxes(1, 2)).swapaxes(1, 2)
-        return add_branch(x, self.token_mlp(normed), rng, 1)
+        hidden = self.mlp(self.mlp_norm(x))
+        x = add_branch(x, hidden, rng, 0)
+        by_channel = x.swapaxes(1, 2)  # [batch, d_model, tokens]
+        normed = self.token_norm(by_channel).swapaxes(1, 2)
+        mixed = self.token_mlp(normed)
+        return add_branch(x, mixed, rng, 1)

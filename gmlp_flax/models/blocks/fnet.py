@@ -3,7 +3,6 @@ FNet-Hybrid."""
 
 import dataclasses
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -38,34 +37,45 @@ def dft(points: int, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
     """
     # The barrier keeps the compiler from computing the whole matrix itself, as a constant.
     index = jax.lax.optimization_barrier(jnp.arange(points))
-    angles = 2 * np.pi * np.arange(points) / points
-    cosines, sines = (jnp.asarray(wave(angles), dtype) for wave in (np.cos, np.sin))
-    turns = index[:, None] * index % points
+    angles = 2 * np.pi * np.arange(points) / points  # [points]
+    cosines = jnp.asarray(np.cos(angles), dtype)
+    sines = jnp.asarray(np.sin(angles), dtype)
+    products = index[:, None] * index  # j k, [points, points]
+    turns = products % points
     return cosines[turns], sines[turns]
 
 
 def by_matmul(x: jax.Array) -> jax.Array:
     """`fourier` by matrix products over the channels and over the tokens: Re(F_n x F_d) = C_n x C_d
     - S_n x S_d."""
-    (token_cos, token_sin), (channel_cos, channel_sin) = (
-        dft(points, x.dtype) for points in x.shape[1:]
-    )
-    real = x @ channel_cos
-    imaginary = x @ channel_sin
-    return nameless_over_tokens(token_cos, real) - nameless_over_tokens(token_sin, imaginary)
+    _, tokens, channels = x.shape
+    token_cos, token_sin = dft(tokens, x.dtype)
+    channel_cos, channel_sin = dft(channels, x.dtype)
+    x_cos = x @ channel_cos  # x C_d
+    x_sin = x @ channel_sin  # x S_d
+    cos_cos = nameless_over_tokens(token_cos, x_cos)
+    sin_sin = nameless_over_tokens(token_sin, x_sin)
+    return cos_cos - sin_sin
 
 
 def by_fft(x: jax.Array) -> jax.Array:
     """`fourier` by the fast Fourier transform, in float32 (float64 for float64)."""
-    precise = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    return sharding.map_shards(lambda x: jnp.fft.fft2(x, axes=(1, 2)).real, precise).astype(x.dtype)
+
+    def transform(x: jax.Array) -> jax.Array:
+        return jnp.fft.fft2(x, axes=(1, 2)).real
+
+    precise = jnp.promote_types(x.dtype, jnp.float32)
+    y = sharding.map_shards(transform, x.astype(precise))
+    return y.astype(x.dtype)
 
 
 def by_platform(x: jax.Array) -> jax.Array:
     """`fourier` by the faster algorithm on the platform that the program is compiled for."""
     _, tokens, channels = x.shape
-    on_cpu = by_matmul if tokens + channels <= MATMUL_UP_TO_ON_CPU else by_fft
-    on_tpu = by_matmul if tokens <= MATMUL_UP_TO_ON_TPU else by_fft
+    is_small = tokens + channels <= MATMUL_UP_TO_ON_CPU
+    on_cpu = by_matmul if is_small else by_fft
+    is_short = tokens <= MATMUL_UP_TO_ON_TPU
+    on_tpu = by_matmul if is_short else by_fft
     return jax.lax.platform_dependent(x, cpu=on_cpu, cuda=by_fft, rocm=by_fft, default=on_tpu)
 
 
@@ -84,9 +94,11 @@ def fourier(x: jax.Array, algorithm: str) -> jax.Array:
 
 @fourier.defjvp
 def _fourier_jvp(algorithm, primals, tangents):
+    (x,) = primals
+    (d_x,) = tangents
     # Without the checkpoint, C and S would be saved for the backward pass.
     transform = jax.checkpoint(ALGORITHMS[algorithm], prevent_cse=False)
-    return fourier(*primals, algorithm), transform(*tangents)
+    return fourier(x, algorithm), transform(d_x)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,7 +110,8 @@ class FNetSpec(ChannelMLPSpec, AnyLengthSpec):
     )
     norm: str = option(
         "post",
-        "where norms stand: post, after each sum (as published), or pre, before each branch (as in other blocks)",
+        "where norms stand: post, after each sum (as published), "
+        "or pre, before each branch (as in other blocks)",
         ("post", "pre"),
         architecture=True,
     )
@@ -123,8 +136,9 @@ class FNetBlock(Block):
     final_norm = staticmethod(final_norm)
 
     def __init__(self, spec: FNetSpec, rngs: nnx.Rngs):
-        self.mixing_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
-        self.mlp_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
+        post = spec.norm == "post"
+        self.mixing_norm = LayerNorm(spec, spec.d_model, post=post)
+        self.mlp_norm = LayerNorm(spec, spec.d_model, post=post)
         self.mlp = ChannelMLP(spec, rngs)
         self.pre_norm = spec.norm == "pre"
         self.dft = spec.dft
@@ -138,7 +152,8 @@ class FNetBlock(Block):
 
     def transform(self, x: jax.Array) -> jax.Array:
         """F(x): [batch, tokens, d_model] to the same."""
-        scale = math.prod(x.shape[1:]) ** -0.5 if self.pre_norm else 1.0
+        _, tokens, channels = x.shape
+        scale = (tokens * channels) ** -0.5 if self.pre_norm else 1.0
         transformed: jax.Array = fourier(x, self.dft)
         return checkpoint_name(scale * transformed, NAME)
 
@@ -175,8 +190,9 @@ class FNetHybridBlock(Block):
     final_norm = staticmethod(final_norm)
 
     def __init__(self, spec: FNetHybridSpec, rngs: nnx.Rngs):
-        self.mixing_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
-        self.mlp_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
+        post = spec.norm == "post"
+        self.mixing_norm = LayerNorm(spec, spec.d_model, post=post)
+        self.mlp_norm = LayerNorm(spec, spec.d_model, post=post)
         self.mlp = ChannelMLP(spec, rngs)
         self.attention = MultiHeadAttention(spec, rngs)
         self.pre_norm = spec.norm == "pre"
@@ -195,14 +211,19 @@ class FNetHybridBlock(Block):
     @classmethod
     def stack_specs(cls, spec: FNetHybridSpec) -> tuple[FNetHybridSpec, ...]:
         """See `Block`: the layers with the transform, then the layers with attention."""
-        last = spec.attention_layers
-        runs = [(FNetBlock, spec.layers - last, 0), (spec.block, last, last)]
-        return tuple(
-            dataclasses.replace(spec, block=block, layers=layers, attention_layers=attention_layers)
-            for block, layers, attention_layers in runs
-            if layers
-        )
+        with_attention = spec.attention_layers
+        without_attention = spec.layers - with_attention
+        stacks = []
+        if without_attention:
+            stack = dataclasses.replace(
+                spec, block=FNetBlock, layers=without_attention, attention_layers=0
+            )
+            stacks.append(stack)
+        if with_attention:
+            stacks.append(dataclasses.replace(spec, layers=with_attention))
+        return tuple(stacks)
 
     def attention_scores(self, x: jax.Array) -> jax.Array:
         """See `Block`."""
-        return self.attention.scores(self.mixing_norm(x) if self.pre_norm else x.astype(self.dtype))
+        x = self.mixing_norm(x) if self.pre_norm else x.astype(self.dtype)
+        return self.attention.scores(x)

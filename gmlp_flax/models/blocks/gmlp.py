@@ -34,7 +34,8 @@ class GMLPSpec(ContentAttentionSpec):
     )
     toeplitz: str = option(
         "auto",
-        "how taps are applied: as a matrix, in blocks, by FFT, or the fastest for n (causal: direct)",
+        "how taps are applied: as a matrix, in blocks, by FFT, or the fastest for n "
+        "(causal: direct)",
         ("auto", *toeplitz.FORMS),
         may_change=True,
     )
@@ -67,12 +68,12 @@ class GMLPSpec(ContentAttentionSpec):
         architecture=True,
     )
 
-    # from the spatial projection too, as predictions do and training does not
+    # whether padding is hidden from the spatial projection too: in predictions, not in training
     hide_padding: bool = False
 
     def check(self) -> None:
-        """Raises ValueError for channels that the gate cannot halve, and for a causal form that is
-        none."""
+        """Raises ValueError for channels that the gate cannot halve, and for a causal W in a form
+        whose rounding depends on later tokens."""
         super().check()
         if self.gate == "split" and self.d_ffn % 2:
             raise ValueError(
@@ -80,14 +81,17 @@ class GMLPSpec(ContentAttentionSpec):
             )
         if self.causal and self.form(self.length) != "direct":
             raise ValueError(
-                f"model.toeplitz is {self.toeplitz!r}, whose rounding tells of later tokens: use 'direct'"
+                f"model.toeplitz is {self.toeplitz!r}, whose rounding depends on later tokens: "
+                "use 'direct'"
             )
 
     def form(self, tokens: int) -> str:
         """How W is applied to so many tokens: a key of `toeplitz.FORMS`."""
-        if self.spatial == "dense" or (self.causal and self.toeplitz == "auto"):
+        if self.spatial == "dense":
             return "direct"
-        return toeplitz.fastest_form(tokens) if self.toeplitz == "auto" else self.toeplitz
+        if self.toeplitz != "auto":
+            return self.toeplitz
+        return "direct" if self.causal else toeplitz.fastest_form(tokens)
 
     @property
     def gate_width(self) -> int:
@@ -101,11 +105,9 @@ class GMLPSpec(ContentAttentionSpec):
 
     def supports_length(self, tokens: int) -> bool:
         """At most n tokens; exactly n with a dense W that is not causal."""
-        return (
-            tokens == self.length
-            if self.spatial == "dense" and not self.causal
-            else tokens <= self.length
-        )
+        if self.spatial == "dense" and not self.causal:
+            return tokens == self.length
+        return tokens <= self.length
 
 
 class GMLPBlock(Block):
@@ -119,14 +121,16 @@ class GMLPBlock(Block):
 
     def __init__(self, spec: GMLPSpec, rngs: nnx.Rngs):
         d_model = spec.d_model
-        d_ffn = spec.d_ffn
         width = spec.gate_width
-        # Z1 and Z2 of the split gate are products of their own
-        gelu = spec.activation
-        parts = d_ffn // width
         self.norm = LayerNorm(spec, d_model)
         self.proj_in = Linear(
-            spec, d_model, d_ffn, rngs, sharding=(FSDP, TENSOR), activation=gelu, parts=parts
+            spec,
+            d_model,
+            spec.d_ffn,
+            rngs,
+            sharding=(FSDP, TENSOR),
+            activation=spec.activation,
+            parts=spec.d_ffn // width,  # Z1 and Z2 of the split gate are separate products
         )
         self.gate = SpatialGatingUnit(spec, rngs)
         self.attention = TinyAttention(spec, width, rngs) if spec.d_attn else None
@@ -142,13 +146,13 @@ class GMLPBlock(Block):
         """See `Block`."""
         shortcut = x
         x = self.norm(x)
-        attention = (
-            self.attention(x, rng.mixing_keys, padding_mask, cache) if self.attention else None
-        )
-        x = self.proj_in(x)  # gelu(U x)
-        x = self.gate(x, attention, cache, padding_mask)
-        x = self.proj_out(x)  # V
-        return add_branch(shortcut, x, rng)
+        attention = None
+        if self.attention is not None:
+            attention = self.attention(x, rng.mixing_keys, padding_mask, cache)
+        z = self.proj_in(x)  # gelu(U x), [batch, tokens, d_ffn]
+        z = self.gate(z, attention, cache, padding_mask)  # s(Z), [batch, tokens, gate_width]
+        y = self.proj_out(z)  # V s(Z), [batch, tokens, d_model]
+        return add_branch(shortcut, y, rng)
 
     def spatial_matrix(self) -> jax.Array:
         """See `Block`."""
@@ -156,7 +160,10 @@ class GMLPBlock(Block):
 
     def attention_scores(self, x: jax.Array) -> jax.Array | None:
         """See `Block`: the one head of tiny attention."""
-        return self.attention.scores(self.norm(x))[:, None] if self.attention else None
+        if self.attention is None:
+            return None
+        scores = self.attention.scores(self.norm(x))  # [batch, tokens, tokens]
+        return scores[:, None]
 
 
 class SpatialGatingUnit(nnx.Module):
@@ -171,9 +178,8 @@ class SpatialGatingUnit(nnx.Module):
 
     def __init__(self, spec: GMLPSpec, rngs: nnx.Rngs):
         self.norm = LayerNorm(spec, spec.gate_width, spec.gate_norm_eps, sharding=(TENSOR,))
-        self.spatial = SpatialProjection(
-            spec, float(spec.gate in ("multiplicative", "split")), rngs
-        )
+        multiplies = spec.gate in ("multiplicative", "split")
+        self.spatial = SpatialProjection(spec, bias=1.0 if multiplies else 0.0, rngs=rngs)
         self.gate = spec.gate
         self.hide_padding = spec.hide_padding
 
@@ -185,18 +191,24 @@ class SpatialGatingUnit(nnx.Module):
         padding_mask: jax.Array | None = None,
     ) -> jax.Array:
         """[..., tokens, d_ffn] to [..., tokens, gate_width]. The output of tiny attention, of the
-        latter shape, is added to f(Z) (Figure 6); `cache` as in `Block`; `padding_mask` counts if
+        latter shape, is added to f(Z) (Figure 6). `cache` as in `Block`. `padding_mask` is used if
         the spec has `hide_padding`."""
-        u, v = jnp.split(z, 2, axis=-1) if self.gate == "split" else (z, z)
-        v = self.norm(v)
+        z1 = z
+        z2 = z
+        if self.gate == "split":
+            z1, z2 = jnp.split(z, 2, axis=-1)
+        normed = self.norm(z2)
         if padding_mask is not None and self.hide_padding:
-            v = jnp.where(padding_mask[..., None], v, jnp.zeros_like(v))
-        v = self.spatial(v, cache)
+            is_text = padding_mask[..., None]  # [..., tokens, 1]
+            normed = jnp.where(is_text, normed, jnp.zeros_like(normed))
+        f = self.spatial(normed, cache)  # f(Z2), [..., tokens, gate_width]
         if attention is not None:
-            v = v + attention
+            f = f + attention
         if self.gate == "linear":
-            return v
-        return u + v if self.gate == "additive" else u * v
+            return f
+        if self.gate == "additive":
+            return z1 + f
+        return z1 * f
 
 
 class SpatialProjection(nnx.Module):
@@ -207,7 +219,7 @@ class SpatialProjection(nnx.Module):
     its first entries.
 
     A causal W is 0 above its diagonal: it has `taps` [n], for the offsets 1 - n to 0, or ignores
-        that part of `weight`.
+    that part of `weight`.
     """
 
     def __init__(self, spec: GMLPSpec, bias: float, rngs: nnx.Rngs):
@@ -215,14 +227,19 @@ class SpatialProjection(nnx.Module):
         dtype = spec.param_dtype
         near_zero = nnx.initializers.normal(spec.spatial_init_std)
         if spec.spatial == "dense":
-            self.weight = parameter(
-                near_zero(rngs.params(), (n, n), dtype), resize=OverPatches(outputs=-2, inputs=-1)
-            )
+            weight = near_zero(rngs.params(), (n, n), dtype)
+            self.weight = parameter(weight, resize=OverPatches(outputs=-2, inputs=-1))
+            bias_resize = OverPatches(outputs=-1)
+        elif spec.causal:
+            taps = near_zero(rngs.params(), (n,), dtype)
+            self.taps = parameter(taps, resize=PAST_TAPS)
+            bias_resize = TOKEN_BIAS
         else:
-            taps, resize = (n, PAST_TAPS) if spec.causal else (2 * n - 1, TAPS)
-            self.taps = parameter(near_zero(rngs.params(), (taps,), dtype), resize=resize)
-        resize = OverPatches(outputs=-1) if spec.spatial == "dense" else TOKEN_BIAS
-        self.bias = parameter(jnp.full((n,), bias, dtype), decayed=False, resize=resize)
+            taps = near_zero(rngs.params(), (2 * n - 1,), dtype)
+            self.taps = parameter(taps, resize=TAPS)
+            bias_resize = TOKEN_BIAS
+        biases = jnp.full((n,), bias, dtype)
+        self.bias = parameter(biases, decayed=False, resize=bias_resize)
         self.spec = spec
 
     def __call__(self, z: jax.Array, cache: DecodeCache | None = None) -> jax.Array:
@@ -230,25 +247,30 @@ class SpatialProjection(nnx.Module):
         earlier ones too. Raises ValueError for a number of tokens that `spec.supports_length`
         refuses."""
         tokens = z.shape[-2]
-        if not self.spec.supports_length(tokens):
-            words = "at most" if self.spec.supports_length(1) else "exactly"
-            raise ValueError(
-                f"the spatial projection was made for {words} {self.spec.length} tokens and was "
-                f"given {tokens}"
-            )
+        self._check_length(tokens)
         first = 0
         if cache is not None:
             first = cache.first
             z = cache.update("gate", z)
         form = self.spec.form(tokens)
         if form == "direct":
-            weight = self._rows(first, tokens, z.shape[-2], z.dtype)
-            mixed = over_tokens(weight, z)
+            columns = z.shape[-2]
+            weight = self._rows(first, tokens, columns, z.dtype)
+            mixed = over_tokens(weight, z)  # W Z
         else:
             taps = toeplitz.crop(self.taps[...], tokens)
-            mixed = toeplitz.FORMS[form](taps, z)
-        bias = jax.lax.dynamic_slice_in_dim(self.bias[...], first, tokens)
+            apply_taps = toeplitz.FORMS[form]
+            mixed = apply_taps(taps, z)
+        bias = jax.lax.dynamic_slice_in_dim(self.bias[...], first, tokens)  # [tokens]
         return add_bias(mixed, bias[:, None])
+
+    def _check_length(self, tokens: int) -> None:
+        if not self.spec.supports_length(tokens):
+            words = "at most" if self.spec.supports_length(1) else "exactly"
+            raise ValueError(
+                f"the spatial projection was made for {words} {self.spec.length} tokens and was "
+                f"given {tokens}"
+            )
 
     def matrix(self) -> jax.Array:
         """W [n, n]; rows are outputs."""
@@ -263,7 +285,8 @@ class SpatialProjection(nnx.Module):
             weight = self.weight[...]
             if self.spec.causal:
                 weight = jnp.tril(weight)
-            return jax.lax.dynamic_slice(weight, (first, 0), (count, columns)).astype(dtype)
+            rows = jax.lax.dynamic_slice(weight, (first, 0), (count, columns))
+            return rows.astype(dtype)
         taps = self.taps[...]
         if self.spec.causal:
             taps = toeplitz.past_only(taps)
@@ -279,9 +302,10 @@ class TinyAttention(nnx.Module):
     """
 
     def __init__(self, spec: GMLPSpec, d_out: int, rngs: nnx.Rngs):
+        d_attn = spec.d_attn
         near_zero = nnx.initializers.normal(spec.spatial_init_std)
-        self.qkv = Linear(spec, spec.d_model, 3 * spec.d_attn, rngs)
-        self.out = Linear(spec, spec.d_attn, d_out, rngs, init=near_zero, sharding=(None, FSDP))
+        self.qkv = Linear(spec, spec.d_model, 3 * d_attn, rngs)
+        self.out = Linear(spec, d_attn, d_out, rngs, init=near_zero, sharding=(None, FSDP))
         self.spec = spec
 
     def __call__(
@@ -293,7 +317,8 @@ class TinyAttention(nnx.Module):
     ) -> jax.Array:
         """[..., tokens, d_model] to [..., tokens, d_out]. `keys` [batch] are for dropout on the
         weights."""
-        qkv = self.qkv(x)
+        tokens = x.shape[-2]
+        qkv = self.qkv(x)  # [..., tokens, 3 d_attn]
         if cache is None:
             mixed = attend_fused(self.spec, qkv, 1, padding_mask, keys)
             if mixed is not None:
@@ -306,10 +331,12 @@ class TinyAttention(nnx.Module):
             v = cache.update("values", v)
         logits = dot_products(q, k, self.spec, first)
         rate = self.spec.attention_dropout
-        mixed = attend(logits, v, x.shape[-2], padding_mask, rate, keys)
+        mixed = attend(logits, v, tokens, padding_mask, rate, keys)  # [..., tokens, d_attn]
         return self.out(mixed)
 
     def scores(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to the logits before the softmax, [batch, tokens, tokens]."""
+        tokens = x.shape[1]
         q, k, _ = jnp.split(self.qkv(x), 3, axis=-1)
-        return dot_products(q, k, self.spec)(0, x.shape[1])
+        logits = dot_products(q, k, self.spec)
+        return logits(0, tokens)

@@ -30,5 +30,7 @@ class MixerBlock(Block):
         self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
     ) -> jax.Array:
         """See `Block`."""
-        x = add_branch(x, self.token_mlp(self.token_norm(x)), rng, 0)
-        return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)
+        mixed = self.token_mlp(self.token_norm(x))
+        x = add_branch(x, mixed, rng, 0)
+        hidden = self.mlp(self.mlp_norm(x))
+        return add_branch(x, hidden, rng, 1)

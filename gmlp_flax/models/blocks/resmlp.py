@@ -38,18 +38,21 @@ class Affine(nnx.Module):
     returned in the compute type.
 
     Parameters: `scale` [channels], the paper's alpha, 1 at the start, and `bias` [channels], its
-        beta, 0 at the start.
+    beta, 0 at the start.
     """
 
     def __init__(self, spec: BlockSpec, channels: int):
-        self.scale = parameter(jnp.ones((channels,), spec.param_dtype), decayed=False)
-        self.bias = parameter(jnp.zeros((channels,), spec.param_dtype), decayed=False)
+        ones = jnp.ones((channels,), spec.param_dtype)
+        zeros = jnp.zeros((channels,), spec.param_dtype)
+        self.scale = parameter(ones, decayed=False)
+        self.bias = parameter(zeros, decayed=False)
         self.precise_dtype = spec.precise_dtype
         self.dtype = spec.compute_dtype
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., channels] to [..., channels]."""
-        return (x.astype(self.precise_dtype) * self.scale[...] + self.bias[...]).astype(self.dtype)
+        y = x.astype(self.precise_dtype) * self.scale[...] + self.bias[...]
+        return y.astype(self.dtype)
 
 
 class LayerScale(nnx.Module):
@@ -57,14 +60,14 @@ class LayerScale(nnx.Module):
     identity."""
 
     def __init__(self, spec: ResMLPSpec):
-        self.scale = parameter(
-            jnp.full((spec.d_model,), spec.layer_scale, spec.param_dtype), decayed=False
-        )
+        scale = jnp.full((spec.d_model,), spec.layer_scale, spec.param_dtype)
+        self.scale = parameter(scale, decayed=False)
         self.precise_dtype = spec.precise_dtype
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., d_model] to the same, in the type of x."""
-        return (x.astype(self.precise_dtype) * self.scale[...]).astype(x.dtype)
+        y = x.astype(self.precise_dtype) * self.scale[...]
+        return y.astype(x.dtype)
 
 
 class ResMLPBlock(Block):
@@ -76,9 +79,9 @@ class ResMLPBlock(Block):
 
     def __init__(self, spec: ResMLPSpec, rngs: nnx.Rngs):
         self.token_affine = Affine(spec, spec.d_model)
-        self.token_linear = TokenLinear(
-            spec, spec.length, spec.length, rngs, OverPatches(outputs=-2, inputs=-1)
-        )
+        n = spec.length
+        resize = OverPatches(outputs=-2, inputs=-1)
+        self.token_linear = TokenLinear(spec, n, n, rngs, resize)
         self.token_scale = LayerScale(spec)
         self.mlp_affine = Affine(spec, spec.d_model)
         self.mlp = ChannelMLP(spec, rngs)
@@ -88,8 +91,12 @@ class ResMLPBlock(Block):
         self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
     ) -> jax.Array:
         """See `Block`."""
-        x = add_branch(x, self.token_scale(self.token_linear(self.token_affine(x))), rng, 0)
-        return add_branch(x, self.mlp_scale(self.mlp(self.mlp_affine(x))), rng, 1)
+        mixed = self.token_linear(self.token_affine(x))
+        mixed = self.token_scale(mixed)
+        x = add_branch(x, mixed, rng, 0)
+        hidden = self.mlp(self.mlp_affine(x))
+        hidden = self.mlp_scale(hidden)
+        return add_branch(x, hidden, rng, 1)
 
     def spatial_matrix(self) -> jax.Array:
         """See `Block`: A."""

@@ -23,8 +23,8 @@ class SynthesizerSpec(HeadsSpec, WeightDropoutSpec):
 
     synthesizer: str = option(
         "random",
-        "what makes the logits: random, fixed_random, factorized_random, dense, factorized_dense, attention; "
-        "or a mixture of several, as in random+attention",
+        "what makes the logits: random, fixed_random, factorized_random, dense, factorized_dense, "
+        "attention; or a mixture of several, as in random+attention",
         architecture=True,
     )
     rank: int = option(
@@ -32,7 +32,8 @@ class SynthesizerSpec(HeadsSpec, WeightDropoutSpec):
     )
     dense_factor: int = option(
         0,
-        "the first factor of n in factorised dense logits (the paper's a); 0: the largest up to the root of n",
+        "the first factor of n in factorised dense logits (the paper's a); "
+        "0: the largest up to the root of n",
         AT_LEAST_0,
         architecture=True,
     )
@@ -42,16 +43,18 @@ class SynthesizerSpec(HeadsSpec, WeightDropoutSpec):
         """Raises ValueError for unknown, missing or repeated logits, and for a factor that does not
         divide n."""
         super().check()
-        given = f"model.synthesizer is {self.synthesizer!r}"
-        if unknown := [part for part in self.parts if part not in LOGITS]:
-            raise ValueError(
-                f"{given}: {unknown[0]!r} is none of {', '.join(LOGITS)}; a mixture joins them by +"
-            )
+        value = f"model.synthesizer is {self.synthesizer!r}"
+        for part in self.parts:
+            if part not in LOGITS:
+                raise ValueError(
+                    f"{value}: {part!r} is none of {', '.join(LOGITS)}; a mixture joins them by +"
+                )
         if len(set(self.parts)) < len(self.parts):
-            raise ValueError(f"{given}: expected each kind of logits once")
+            raise ValueError(f"{value}: expected each kind of logits once")
         if self.dense_factor and self.length % self.dense_factor:
             raise ValueError(
-                f"model.dense_factor is {self.dense_factor}: it must divide the {self.length} tokens"
+                f"model.dense_factor is {self.dense_factor}: "
+                f"it must divide the {self.length} tokens"
             )
 
     def supports_length(self, tokens: int) -> bool:
@@ -68,8 +71,15 @@ class SynthesizerSpec(HeadsSpec, WeightDropoutSpec):
     def factors(self) -> tuple[int, int]:
         """The paper's a and b, whose product is n."""
         n = self.length
-        first = self.dense_factor or max(a for a in range(1, math.isqrt(n) + 1) if n % a == 0)
-        return first, n // first
+        a = self.dense_factor or _largest_factor_up_to_root(n)
+        return a, n // a
+
+
+def _largest_factor_up_to_root(n: int) -> int:
+    factor = math.isqrt(n)
+    while n % factor:
+        factor -= 1
+    return factor
 
 
 class RandomLogits(nnx.Module):
@@ -77,15 +87,18 @@ class RandomLogits(nnx.Module):
     0."""
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs, trained: bool = True):
-        draw = nnx.initializers.normal(spec.random_std)
-        value = draw(rngs.params(), (spec.heads, spec.length, spec.length), spec.param_dtype)
-        self.logits = parameter(value, decayed=False, resize=token_logits(-2, -1))
+        n = spec.length
+        init = nnx.initializers.normal(spec.random_std)
+        logits = init(rngs.params(), (spec.heads, n, n), spec.param_dtype)
+        self.logits = parameter(logits, decayed=False, resize=token_logits(-2, -1))
         self.trained = trained
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [heads, tokens, tokens]."""
         tokens = x.shape[1]
-        logits = self.logits[...] if self.trained else jax.lax.stop_gradient(self.logits[...])
+        logits = self.logits[...]
+        if not self.trained:
+            logits = jax.lax.stop_gradient(logits)
         return logits[:, :tokens, :tokens]
 
 
@@ -93,16 +106,22 @@ class FactorizedRandomLogits(nnx.Module):
     """R1 R2^T, the same for every input: `rows` and `columns`, each [heads, n, rank]."""
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
-        draw = nnx.initializers.normal((spec.random_std / spec.rank**0.5) ** 0.5)
+        # a product of two such factors, summed over the rank, has a deviation of random_std
+        std = (spec.random_std / spec.rank**0.5) ** 0.5
+        init = nnx.initializers.normal(std)
         shape = (spec.heads, spec.length, spec.rank)
-        metadata = {"decayed": False, "resize": token_logits(-2)}
-        self.rows = parameter(draw(rngs.params(), shape, spec.param_dtype), **metadata)
-        self.columns = parameter(draw(rngs.params(), shape, spec.param_dtype), **metadata)
+        resize = token_logits(-2)
+        rows = init(rngs.params(), shape, spec.param_dtype)
+        self.rows = parameter(rows, decayed=False, resize=resize)
+        columns = init(rngs.params(), shape, spec.param_dtype)
+        self.columns = parameter(columns, decayed=False, resize=resize)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [heads, tokens, tokens]."""
         tokens = x.shape[1]
-        return jnp.einsum("hik,hjk->hij", self.rows[...][:, :tokens], self.columns[...][:, :tokens])
+        rows = self.rows[:, :tokens]  # [heads, tokens, rank]
+        columns = self.columns[:, :tokens]
+        return jnp.einsum("hik,hjk->hij", rows, columns)
 
 
 class Heads(nnx.Module):
@@ -118,30 +137,33 @@ class Heads(nnx.Module):
             1.0, "fan_avg", "uniform", in_axis=-2, out_axis=-1, batch_axis=0
         )
         shape = (spec.heads, spec.d_model // spec.heads, outputs)
-        self.weight = parameter(init(rngs.params(), shape, spec.param_dtype), resize=resize)
-        self.bias = parameter(
-            jnp.zeros((spec.heads, outputs), spec.param_dtype), decayed=False, resize=resize
-        )
+        weight = init(rngs.params(), shape, spec.param_dtype)
+        self.weight = parameter(weight, resize=resize)
+        bias = jnp.zeros((spec.heads, outputs), spec.param_dtype)
+        self.bias = parameter(bias, decayed=False, resize=resize)
 
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [batch, heads, tokens, out] in the type of the bias."""
         weight = self.weight[...]
         bias = self.bias[...]
+        batch, tokens, _ = hidden.shape
+        heads, d, outputs = weight.shape
         # Heads first: a CPU has no product of bfloat16 in float32 whose batch axis is in the
         # middle.
-        heads = hidden.reshape(*hidden.shape[:2], *weight.shape[:2]).transpose(2, 0, 1, 3)
-        heads = heads.reshape(weight.shape[0], -1, weight.shape[1])
-        products = jnp.matmul(heads, weight.astype(hidden.dtype), preferred_element_type=bias.dtype)
-        return (
-            products.reshape(-1, *hidden.shape[:2], weight.shape[2]).swapaxes(0, 1) + bias[:, None]
-        )
+        by_token = hidden.reshape(batch, tokens, heads, d)
+        by_head = by_token.transpose(2, 0, 1, 3)  # [heads, batch, tokens, d]
+        rows = by_head.reshape(heads, -1, d)  # [heads, batch tokens, d]
+        weight = weight.astype(hidden.dtype)
+        products = jnp.matmul(rows, weight, preferred_element_type=bias.dtype)
+        products = products.reshape(heads, batch, tokens, outputs)
+        return products.swapaxes(0, 1) + bias[:, None]
 
 
 class DenseLogits(nnx.Module):
     """W2 relu(W1 x_i + b1) + b2 in R^n: W1 is shared by all heads, W2 acts on the channels of a
     head.
 
-    The paper counts d^2 + d n parameters beside the biases, those of these two layers [recalled].
+    The paper counts d^2 + d n parameters besides the biases: those of these two layers [recalled].
     """
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
@@ -150,7 +172,10 @@ class DenseLogits(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [batch, heads, tokens, tokens]."""
-        return self.proj_out(jax.nn.relu(self.proj_in(x)))[..., : x.shape[1]]
+        tokens = x.shape[1]
+        hidden = jax.nn.relu(self.proj_in(x))
+        logits = self.proj_out(hidden)  # [batch, heads, tokens, n]
+        return logits[..., :tokens]
 
 
 class FactorizedDenseLogits(nnx.Module):
@@ -159,15 +184,19 @@ class FactorizedDenseLogits(nnx.Module):
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
         self.proj_in = Linear(spec, spec.d_model, spec.d_model, rngs)
-        self.first, self.second = (Heads(spec, factor, rngs) for factor in spec.factors)
+        a, b = spec.factors
+        self.first = Heads(spec, a, rngs)
+        self.second = Heads(spec, b, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [batch, heads, tokens, tokens]."""
         hidden = jax.nn.relu(self.proj_in(x))
-        first = self.first(hidden)[..., :, None]
-        second = self.second(hidden)[..., None, :]
+        first = self.first(hidden)[..., :, None]  # [batch, heads, tokens, a, 1]
+        second = self.second(hidden)[..., None, :]  # [batch, heads, tokens, 1, b]
         products = first * second
-        return products.reshape(*products.shape[:3], -1)[..., : x.shape[1]]
+        batch, heads, tokens, _, _ = products.shape
+        logits = products.reshape(batch, heads, tokens, -1)  # [batch, heads, tokens, n]
+        return logits[..., :tokens]
 
 
 class ContentLogits(nnx.Module):
@@ -179,17 +208,22 @@ class ContentLogits(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [batch, heads, tokens, tokens]."""
-        q, k = (
-            self.proj_in(x).reshape(*x.shape[:2], 2, self.spec.heads, -1).transpose(2, 0, 3, 1, 4)
-        )
-        return dot_products(q, k, self.spec)(0, x.shape[1])
+        batch, tokens, _ = x.shape
+        projected = self.proj_in(x)
+        by_head = projected.reshape(batch, tokens, 2, self.spec.heads, -1)
+        q, k = by_head.transpose(2, 0, 3, 1, 4)  # each [batch, heads, tokens, d]
+        logits = dot_products(q, k, self.spec)
+        return logits(0, tokens)
 
 
 LOGITS = {
-    "random": RandomLogits, "fixed_random": functools.partial(RandomLogits, trained=False),
-    "factorized_random": FactorizedRandomLogits, "dense": DenseLogits, "factorized_dense": FactorizedDenseLogits,
+    "random": RandomLogits,
+    "fixed_random": functools.partial(RandomLogits, trained=False),
+    "factorized_random": FactorizedRandomLogits,
+    "dense": DenseLogits,
+    "factorized_dense": FactorizedDenseLogits,
     "attention": ContentLogits,
-}  # fmt: skip
+}
 
 
 class SyntheticAttention(nnx.Module):
@@ -202,15 +236,16 @@ class SyntheticAttention(nnx.Module):
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
         for part in spec.parts:
-            setattr(self, part, LOGITS[part](spec, rngs))
-        mixed = len(spec.parts) > 1
-        self.weights = (
-            parameter(jnp.zeros((len(spec.parts),), spec.param_dtype), decayed=False)
-            if mixed
-            else None
-        )
-        self.values = Linear(spec, spec.d_model, spec.d_model, rngs)
-        self.out = Linear(spec, spec.d_model, spec.d_model, rngs, sharding=(None, FSDP))
+            make_logits = LOGITS[part]
+            setattr(self, part, make_logits(spec, rngs))
+        if len(spec.parts) > 1:
+            weights = jnp.zeros((len(spec.parts),), spec.param_dtype)
+            self.weights = parameter(weights, decayed=False)
+        else:
+            self.weights = None
+        d_model = spec.d_model
+        self.values = Linear(spec, d_model, d_model, rngs)
+        self.out = Linear(spec, d_model, d_model, rngs, sharding=(None, FSDP))
         self.spec = spec
 
     def scores(self, x: jax.Array) -> jax.Array:
@@ -237,13 +272,15 @@ class SyntheticAttention(nnx.Module):
         padding_mask: jax.Array | None = None,
     ) -> jax.Array:
         """[batch, tokens, d_model] to the same; other arguments as in `MultiHeadAttention`."""
-        values = self.values(x).reshape(*x.shape[:2], self.spec.heads, -1).swapaxes(1, 2)
-        scores = hide_padding(self.scores(x), padding_mask, heads=True)
-        return self.out(
-            mix(scores, values, self.spec.attention_dropout, dropout_keys)
-            .swapaxes(1, 2)
-            .reshape(x.shape)
-        )
+        batch, tokens, _ = x.shape
+        values = self.values(x)
+        values = values.reshape(batch, tokens, self.spec.heads, -1)
+        values = values.swapaxes(1, 2)  # [batch, heads, tokens, d]
+        scores = self.scores(x)
+        scores = hide_padding(scores, padding_mask, heads=True)
+        by_head = mix(scores, values, self.spec.attention_dropout, dropout_keys)
+        mixed = by_head.swapaxes(1, 2)  # [batch, tokens, heads, d]
+        return self.out(mixed.reshape(x.shape))
 
 
 class SynthesizerBlock(Block):
@@ -263,10 +300,11 @@ class SynthesizerBlock(Block):
         self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
     ) -> jax.Array:
         """See `Block`."""
-        x = add_branch(
-            x, self.synthesizer(self.mixing_norm(x), rng.mixing_keys, padding_mask), rng, 0
-        )
-        return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)
+        normed = self.mixing_norm(x)
+        mixed = self.synthesizer(normed, rng.mixing_keys, padding_mask)
+        x = add_branch(x, mixed, rng, 0)
+        hidden = self.mlp(self.mlp_norm(x))
+        return add_branch(x, hidden, rng, 1)
 
     def attention_scores(self, x: jax.Array) -> jax.Array:
         """See `Block`."""

@@ -45,9 +45,10 @@ class TransformerBlock(Block):
     can_be_causal = True
 
     def __init__(self, spec: TransformerSpec, rngs: nnx.Rngs):
-        self.attention_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
+        post = spec.norm == "post"
+        self.attention_norm = LayerNorm(spec, spec.d_model, post=post)
         self.attention = MultiHeadAttention(spec, rngs)
-        self.mlp_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
+        self.mlp_norm = LayerNorm(spec, spec.d_model, post=post)
         self.mlp = ChannelMLP(spec, rngs)
         self.pre_norm = spec.norm == "pre"
         self.dtype = spec.compute_dtype
@@ -60,17 +61,14 @@ class TransformerBlock(Block):
         cache: DecodeCache | None = None,
     ) -> jax.Array:
         """See `Block`."""
-        x = add_normed(
-            x,
-            self.attention_norm,
-            lambda x: self.attention(x, rng.mixing_keys, padding_mask, cache),
-            rng,
-            0,
-        )
+
+        def attention(x: jax.Array) -> jax.Array:
+            return self.attention(x, rng.mixing_keys, padding_mask, cache)
+
+        x = add_normed(x, self.attention_norm, attention, rng, 0)
         return add_normed(x, self.mlp_norm, self.mlp, rng, 1)
 
     def attention_scores(self, x: jax.Array) -> jax.Array:
         """See `Block`."""
-        return self.attention.scores(
-            self.attention_norm(x) if self.pre_norm else x.astype(self.dtype)
-        )
+        x = self.attention_norm(x) if self.pre_norm else x.astype(self.dtype)
+        return self.attention.scores(x)

@@ -79,10 +79,6 @@ def test_no_token_is_lost_or_doubled(documents, length):
     text = open_windows[:, 1:].ravel()
     is_text = text != made.tokenizer.pad_id
     assert text[is_text].tolist() == made.ids.tolist()
-    closed_windows = Packing(made, length).windows(0, 10**6)
-    words = closed_windows[closed_windows >= 5]
-    is_word = made.ids >= 5
-    assert words.tolist() == made.ids[is_word].tolist()
 
 
 @pytest.mark.parametrize(("closed", "longest"), [(True, 7), (False, 6)])
@@ -99,10 +95,20 @@ def test_a_length_without_room(length):
     assert f"length={length}" in failure(Packing, Made([[5]]), length)
 
 
-def test_a_window_that_is_not_there():
+@given(DOCUMENTS, st.integers(3, 20))
+def test_no_word_of_closed_windows_is_lost_or_doubled(documents, length):
+    made = Made([*documents, [7] * 20])
+    closed_windows = Packing(made, length).windows(0, 10**6)
+    words = closed_windows[closed_windows >= 5]
+    is_word = made.ids >= 5
+    assert words.tolist() == made.ids[is_word].tolist()
+
+
+@pytest.mark.parametrize("index", [2, -1])
+def test_a_window_that_is_not_there(index):
     windows = Packing(Made([[5] * 20]), 16)
-    for index in (2, -1):
-        assert f"window {index} of 2" in raised(IndexError, windows.__getitem__, index)
+    message = raised(IndexError, windows.__getitem__, index)
+    assert f"window {index} of 2" in message
 
 
 # Order
@@ -118,47 +124,59 @@ def mixture_of(
         return Mixture([Packing(made, length)], [1.0], seed)
 
 
-@given(
+MIXED = (
     DOCUMENTS,
     st.integers(3, 12),
     st.integers(1, 40),
     st.integers(1, 200),
     st.integers(0, 2**40),
-    st.data(),
 )
-def test_each_window_once_per_epoch(documents, length, group_tokens, pool_tokens, seed, data):
+
+
+@given(*MIXED)
+def test_each_window_once_per_epoch(documents, length, group_tokens, pool_tokens, seed):
     made = Made([*documents, [7] * 40])
     order = mixture_of(made, length, seed, group_tokens, pool_tokens)
-    expected = expected_windows(made, length)
+    expected = np.array(expected_windows(made, length))
     count = len(expected)
     batch = order.batch(range(3 * count))
     assert batch["tokens"].dtype == batch["index"].dtype == np.int32
     assert batch["tokens"].shape == (3 * count, length)
     for epoch in batch["index"].reshape(3, count):
         assert sorted(epoch) == list(range(count))
-    assert batch["tokens"].tolist() == [expected[number] for number in batch["index"]]
-    # Any positions are found at once, also by a copy.
-    again = mixture_of(made, length, seed, group_tokens, pool_tokens)
-    first = data.draw(st.integers(0, 3 * count))
-    stop = data.draw(st.integers(first, 3 * count))
-    part = again.batch(range(first, stop))
+    np.testing.assert_array_equal(batch["tokens"], expected[batch["index"]])
+
+
+@given(*MIXED, st.data())
+def test_any_positions_are_found_at_once(documents, length, group_tokens, pool_tokens, seed, data):
+    """Also by a copy."""
+    made = Made([*documents, [7] * 40])
+    order = mixture_of(made, length, seed, group_tokens, pool_tokens)
+    copy = mixture_of(made, length, seed, group_tokens, pool_tokens)
+    count = 3 * len(expected_windows(made, length))
+    batch = order.batch(range(count))
+    first = data.draw(st.integers(0, count))
+    stop = data.draw(st.integers(first, count))
+    part = copy.batch(range(first, stop))
     np.testing.assert_array_equal(part["index"], batch["index"][first:stop])
     np.testing.assert_array_equal(part["tokens"], batch["tokens"][first:stop])
 
 
-def test_pools_are_of_equal_size_and_mix_groups():
-    made = Made([[5 + number % 90] * 7 for number in range(1000)])
-    order = mixture_of(made, 10, 3, group_tokens=20, pool_tokens=1000)
-    assert order.packings[0].group == 2
-    index = order.batch(range(2000))["index"]
-    first_pool = index[:100]
+@pytest.fixture(scope="module")
+def thousand():
+    """A thousand windows of a document each."""
+    return Made([[5 + number % 90] * 7 for number in range(1000)])
+
+
+def test_pools_are_of_equal_size_and_mix_groups(thousand):
+    order = mixture_of(thousand, 10, 3, group_tokens=20, pool_tokens=1000)
+    [windows] = order.packings
+    assert windows.group == 2
+    first_pool = order.batch(range(100))["index"]
     assert {number ^ 1 for number in first_pool} == set(first_pool), "whole groups of two"
     neighbours = np.abs(np.diff(first_pool)) == 1
     assert 0 < neighbours.sum() < 20
     assert first_pool.max() - first_pool.min() > 800
-    other_seed = mixture_of(made, 10, 4, group_tokens=20, pool_tokens=1000)
-    assert (index[:1000] != index[1000:]).mean() > 0.9
-    assert (index[:1000] != other_seed.batch(range(1000))["index"]).mean() > 0.9
 
 
 def test_each_group_is_read_once_also_by_threads(monkeypatch):
@@ -216,25 +234,49 @@ def test_the_order_of_pools_stays_the_same():
     assert batch["index"].tolist() == [14, 39, 11, 9, 51, 8, 50, 15, 38, 10, 24, 23]
 
 
-@given(st.lists(st.integers(1, 50), min_size=2, max_size=4), st.integers(0, 400))
-def test_a_mixture_shares_out_the_examples(weights, first):
-    """Each corpus in its own order, each with its share to within an example a corpus; and later
-    positions, or those of a copy, are the same."""
-    packings = corpora()[: len(weights)]
+def test_epochs_and_seeds_have_other_orders(thousand):
+    order = mixture_of(thousand, 10, 3, group_tokens=20, pool_tokens=1000)
+    other_seed = mixture_of(thousand, 10, 4, group_tokens=20, pool_tokens=1000)
+    first, second = order.batch(range(2000))["index"].reshape(2, 1000)
+    assert (first != second).mean() > 0.9
+    of_other_seed = other_seed.batch(range(1000))["index"]
+    assert (first != of_other_seed).mean() > 0.9
+
+
+WEIGHTS = st.lists(st.integers(1, 50), min_size=2, max_size=4)
+
+
+def mixture_by(weights: list[int]) -> Mixture:
+    """Of as many corpora as there are weights."""
     shares = [weight / sum(weights) for weight in weights]
-    mixture = Mixture(packings, shares, 3)
+    return Mixture(corpora()[: len(weights)], shares, 3)
+
+
+@given(WEIGHTS, st.integers(0, 400))
+def test_a_mixture_shares_out_the_examples(weights, first):
+    """Each corpus in its own order, each with its share to within an example a corpus."""
+    mixture = mixture_by(weights)
     batch = mixture.batch(range(first + 24))
-    ends = np.cumsum([len(windows) for windows in packings])
-    source = np.searchsorted(ends, batch["index"], "right")
-    for number, windows in enumerate(packings):
+    index = batch["index"]
+    ends = np.cumsum([len(windows) for windows in mixture.packings])
+    source = np.searchsorted(ends, index, "right")
+    for number, windows in enumerate(mixture.packings):
         is_of_corpus = source == number
         tokens = batch["tokens"][is_of_corpus]
         assert set(tokens[tokens >= 5].tolist()) <= {5 + number}
-        exact = shares[number] * np.arange(1, len(source) + 1)
-        assert np.abs(np.cumsum(is_of_corpus) - exact).max() < len(weights)
-        own = batch["index"][is_of_corpus] - (ends[number] - len(windows))
-        alone = WindowOrder(windows, 3 + number).take(0, len(own))
-        np.testing.assert_array_equal(own, alone["index"])
+        exact = weights[number] / sum(weights) * np.arange(1, len(source) + 1)
+        errors = np.abs(np.cumsum(is_of_corpus) - exact)
+        assert errors.max() < len(weights)
+        places = index[is_of_corpus] - (ends[number] - len(windows))
+        alone = WindowOrder(windows, 3 + number).take(0, len(places))
+        np.testing.assert_array_equal(places, alone["index"])
+
+
+@given(WEIGHTS, st.integers(0, 400))
+def test_later_positions_of_a_mixture_are_the_same(weights, first):
+    """Also those of a copy."""
+    mixture = mixture_by(weights)
+    batch = mixture.batch(range(first + 24))
     copy = pickle.loads(pickle.dumps(mixture))
     later = copy.batch(range(first, first + 24))
     np.testing.assert_array_equal(later["index"], batch["index"][first:])

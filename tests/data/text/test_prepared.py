@@ -65,11 +65,17 @@ def test_any_range(folder, monkeypatch, open_readers):
                 assert made.read(start, stop).tolist() == expected[start:stop]
 
 
-def test_ranges_that_are_not_there(folder):
+@pytest.mark.parametrize("place", ["beyond the end", "before the start", "backwards"])
+def test_ranges_that_are_not_there(folder, place):
     made = Prepared(folder)
-    for start, stop in ((5, made.tokens + 1), (-1, 5), (6, 5)):
-        message = raised(IndexError, made.read, start, stop)
-        assert f"ids {start} to {stop} of {made.tokens}" in message
+    ranges = {
+        "beyond the end": (5, made.tokens + 1),
+        "before the start": (-1, 5),
+        "backwards": (6, 5),
+    }
+    start, stop = ranges[place]
+    message = raised(IndexError, made.read, start, stop)
+    assert f"ids {start} to {stop} of {made.tokens}" in message
 
 
 def test_threads_read_at_once(folder):
@@ -77,19 +83,25 @@ def test_threads_read_at_once(folder):
     expected = stream(TEXTS)
     starts = range(0, made.tokens - 100, 37)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda start: made.read(start, start + 100).tolist(), starts))
-    assert found == [expected[start : start + 100] for start in starts]
+        parts = list(pool.map(lambda start: made.read(start, start + 100), starts))
+    for start, part in zip(starts, parts, strict=True):
+        assert part.tolist() == expected[start : start + 100]
 
 
-def test_counts(folder):
-    made = Prepared(folder)
-    ids = np.array(stream(TEXTS))
-    assert made.counts(320).tolist() == np.bincount(ids, minlength=320).tolist()
-    assert made.counts(400).tolist() == np.bincount(ids, minlength=400).tolist()
-    last_block = ids[(len(ids) - 1) // 64 * 64 :]
-    of_both_ends = np.concatenate([ids[:64], last_block])
-    expected = np.bincount(of_both_ends, minlength=320)
-    assert made.counts(320, most=128).tolist() == expected.tolist()
+@pytest.mark.parametrize("size", [320, 400])
+def test_counts(folder, size):
+    counts = Prepared(folder).counts(size)
+    expected = np.bincount(stream(TEXTS), minlength=size)
+    assert counts.tolist() == expected.tolist()
+
+
+def test_counts_of_some(folder):
+    """Those of the first block and of the last."""
+    ids = stream(TEXTS)
+    start_of_last = (len(ids) - 1) // 64 * 64
+    of_both_ends = ids[:64] + ids[start_of_last:]
+    counts = Prepared(folder).counts(320, most=128)
+    assert counts.tolist() == np.bincount(of_both_ends, minlength=320).tolist()
 
 
 def as_bytes(texts):

@@ -46,21 +46,28 @@ def tokenizer(model):
     return Tokenizer(model)
 
 
-def test_the_same_tokens_as_the_package(model, tokenizer):
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_same_tokens_as_the_package(model, tokenizer, text):
     package = sentencepiece.SentencePieceProcessor(model_proto=model)
-    for text in TEXTS:
-        ids = package.encode(text)
-        assert tokenizer.encode(text) == ids
-        assert tokenizer.decode(ids) == package.decode([i for i in ids if i != package.unk_id()])
-        pieces = [piece.replace("▁", " ") for piece in package.id_to_piece(ids)]
-        assert list(map(tokenizer.piece, ids)) == pieces
+    ids = package.encode(text)
+    assert tokenizer.encode(text) == ids
+    known = [token for token in ids if token != package.unk_id()]
+    assert tokenizer.decode(ids) == package.decode(known)
+    for token in ids:
+        assert tokenizer.piece(token) == package.id_to_piece(token).replace("▁", " ")
+
+
+def test_ids_of_added_pieces(tokenizer):
+    assert tokenizer.vocab_size == 602
+    assert tokenizer.pad_id == 0
+    assert tokenizer.sep_id == 1
+    assert tokenizer.unk_id == 2
+    assert tokenizer.cls_id == 600
+    assert tokenizer.mask_id == 601
+    assert tokenizer.special_ids == (0, 1, 2, 600, 601)
 
 
 def test_added_pieces(tokenizer):
-    assert tokenizer.vocab_size == 602
-    assert (tokenizer.pad_id, tokenizer.sep_id, tokenizer.unk_id) == (0, 1, 2)
-    assert (tokenizer.cls_id, tokenizer.mask_id) == (600, 601)
-    assert tokenizer.special_ids == (0, 1, 2, 600, 601)
     pieces = [tokenizer.piece(token) for token in tokenizer.special_ids]
     assert pieces == ["<pad>", "</s>", "<unk>", "[CLS]", "[MASK]"]
     assert tokenizer.byte_counts()[[600, 601]].tolist() == [0, 0]
@@ -196,10 +203,11 @@ def keeping():
 
 @pytest.mark.parametrize("text", KEPT_TEXTS)
 def test_white_space_comes_back(keeping, text):
-    assert keeping.decode(keeping.encode(text)) == text
-    again = pickle.loads(pickle.dumps(keeping))
-    assert again.encode(text) == keeping.encode(text)
-    assert keeping.byte_counts()[keeping.encode(text)].sum() == len(text.encode())
+    ids = keeping.encode(text)
+    assert keeping.decode(ids) == text
+    assert keeping.byte_counts()[ids].sum() == len(text.encode())
+    copy = pickle.loads(pickle.dumps(keeping))
+    assert copy.encode(text) == ids
 
 
 @given(st.text(st.characters(exclude_characters="\u2581", exclude_categories=["Cs"])))
@@ -211,7 +219,8 @@ def test_pieces_of_white_space(keeping):
     pieces = [keeping.piece(token) for token in keeping.encode(CODE)]
     assert "".join(pieces) == CODE
     assert pieces.count("\t") == 2
-    assert any(piece.strip(" ") == "" and len(piece) > 1 for piece in pieces)  # indentation
+    indentation = [piece for piece in pieces if piece.strip(" ") == "" and len(piece) > 1]
+    assert indentation
     assert len(pieces) < len(CODE)
 
 
@@ -228,9 +237,9 @@ def test_which_tokenizers_keep_white_space(keeping, tokenizer):
 def test_masks_among_kept_white_space(keeping):
     ids = keeping.encode_masked("def [MASK](x):\n    [MASK]")
     assert ids.count(keeping.mask_id) == 2
-    parts = [keeping.decode(ids[: ids.index(keeping.mask_id)])]
-    parts.append(keeping.decode(ids[ids.index(keeping.mask_id) + 1 : -1]))
-    assert parts == ["def ", "(x):\n    "]
+    first = ids.index(keeping.mask_id)
+    assert keeping.decode(ids[:first]) == "def "
+    assert keeping.decode(ids[first + 1 : -1]) == "(x):\n    "
 
 
 def test_text_beside_tabs_and_nulls_is_trained_on():

@@ -1,2 +1,2 @@
-"""Our models in formats that need no gmlp_flax to be read. Weights that come from elsewhere are read
-in `gmlp_flax.weights`."""
+"""Our models in formats that can be read without gmlp_flax. `gmlp_flax.weights` reads weights from
+other sources."""

@@ -1,10 +1,9 @@
-"""Any model as a folder of plain files, which need no gmlp_flax to be read, here or on the Hugging
+"""Any model as a folder of plain files that can be read without gmlp_flax, here or on the Hugging
 Face hub.
 
 Its forward pass can be added as a reader for PyTorch, as StableHLO and as ONNX. The last two take
-any batch, and what `Task.forward` reads: images uint8 [batch, height, width, channels], or int32
-[batch, length], tokens and, for models finetuned on text, segments (ONNX has them in the order of
-the alphabet).
+any batch and the inputs of `Task.forward`: images uint8 [batch, height, width, channels], or int32
+[batch, length], tokens and, for models finetuned on text, segments (in alphabetical order in ONNX).
 """
 
 import os
@@ -85,14 +84,14 @@ def export(
     opset: int = OPSET,
     license: str = "",
 ) -> None:
-    """Writes the weights of a model, their running mean if there is one, with all that is needed to
-    use them, to a folder that holds no file of these names yet.
+    """Writes the weights of a model, or their running mean if there is one, and everything that is
+    needed to use them to a folder that has no file of these names yet.
 
     Args:
         model: of `load`.
         out: the folder.
         dtype: of the weights in the file, one of DTYPES, or such a type; bfloat16 keeps 8 bits of
-            each, in half the space.
+            each mantissa, in half the space.
         format: further files, by the names of `FORMATS`.
         opset: the version of ONNX's operators; runtimes read those up to their own.
         license: of the weights, for the card, as the hub names it, such as "apache-2.0".
@@ -104,9 +103,8 @@ def export(
     """
     require_model(model)
     if not isinstance(dtype, str):
-        with decode_errors(
-            f"dtype is {dtype!r:.80}", f"give one of {', '.join(DTYPES)}", ConfigError
-        ):
+        advice = f"give one of {', '.join(DTYPES)}"
+        with decode_errors(f"dtype is {dtype!r:.80}", advice, ConfigError):
             dtype = jnp.dtype(dtype).name
     formats = [format] if isinstance(format, str) else list(format)
     _require_known("dtype", [dtype], DTYPES)
@@ -116,10 +114,10 @@ def export(
     require_free(out, CARD, *files)
     openers: list[str] = []
     for name in formats:
-        file = FORMATS[name].file
-        with heartbeat(f"making {file}", at_once=False):
-            files[file] = encode(model, name, opset)
-        openers.append(FORMATS[name].opener)
+        target = FORMATS[name]
+        with heartbeat(f"making {target.file}", at_once=False):
+            files[target.file] = encode(model, name, opset)
+        openers.append(target.opener)
     files[CARD] = card(model, dtype, openers, license).encode()
     write(model.params, _exported_config(model), files, out, dtype)
 
@@ -131,7 +129,7 @@ def _require_known(name: str, values: Iterable[str], known: Collection[str]) -> 
 
 
 def _exported_config(model: Model) -> ConfigDict:
-    """The config of a model as others read it: without paths of this machine, and of one set of
+    """The config of a model for other readers: without paths of this machine, and for one set of
     parameters."""
     config = config_lib.mutable_copy(model.config)
     for key, value in config.data.items():
@@ -139,22 +137,22 @@ def _exported_config(model: Model) -> ConfigDict:
             config.data[key] = _without_folder(value)
     if "tokenizer" in config.data and TOKENIZER_FILE not in model.task.files:
         config.data.tokenizer = NO_TOKENIZER
-    if keeps_mean(config.optimizer):  # the mean is what is written
+    if keeps_mean(config.optimizer):  # only the mean is written
         config.optimizer.update(name="adamw", ema=0.0)
     return config
 
 
 def _without_folder(path: str) -> str:
-    """The last part of a path, which says nothing of this machine; tfds:NAME/CONFIG as it is."""
+    """The last part of a path, which says nothing about this machine; tfds:NAME/CONFIG as it is."""
     if path.startswith("tfds:"):
         return path
     return os.path.basename(path.rstrip("/"))
 
 
-def require_free(out: str, *more: str) -> None:
-    """Raises RunError if a folder holds a run or a model already, or a file with one of `more`
+def require_free(out: str, *names: str) -> None:
+    """Raises RunError if a folder already holds a run or a model, or a file with one of the
     names."""
-    for name in (CONFIG_FILE, RUN_FILE, CHECKPOINTS, WEIGHTS, *more):
+    for name in (CONFIG_FILE, RUN_FILE, CHECKPOINTS, WEIGHTS, *names):
         if io_files.exists(os.path.join(out, name)):
             raise RunError(
                 f"{out} holds {name} already, which would be overwritten: give another folder"
@@ -162,9 +160,8 @@ def require_free(out: str, *more: str) -> None:
 
 
 def write(params: Any, config: ConfigDict, files: Files, out: str, dtype: str = "float32") -> None:
-    """Writes parameters, a nested dict of arrays, with the config of the model and the files that
-    predictions need besides them (`Task.files`), to the folder `out`; `dtype` is of the weights
-    there.
+    """Writes parameters, a nested dict of arrays, the config of the model and the other files that
+    predictions need (`Task.files`) to the folder `out`, with weights in `dtype`.
 
     Raises:
         RunError: a parameter is not finite, or the folder holds a model or one of the files;
@@ -174,15 +171,15 @@ def write(params: Any, config: ConfigDict, files: Files, out: str, dtype: str = 
     require_free(out, *files)
     flat: dict[str, Any] = traverse_util.flatten_dict(jax.device_get(params), sep="/")
     weights = {}
-    broken = []
+    not_finite = []
     for name, leaf in flat.items():
         weights[name] = np.ascontiguousarray(leaf, jnp.dtype(dtype))
         if not np.isfinite(weights[name]).all():
-            broken.append(name)
-    if broken:
+            not_finite.append(name)
+    if not_finite:
         raise RunError(
-            f"{broken[0]} has numbers that are not finite ({len(broken)} such parameters): give "
-            "other weights"
+            f"{not_finite[0]} has numbers that are not finite ({len(not_finite)} such parameters): "
+            "give other weights"
         )
     # Readers in torch require this entry.
     content = safetensors.numpy.save(weights, metadata={"format": "pt"})
@@ -198,11 +195,10 @@ def push(
     private: bool = False,
     **options: Any,
 ) -> str:
-    """Uploads a model to the Hugging Face hub, to a repository that is made if it does not exist.
+    """Uploads a model to the Hugging Face hub. A missing repository is created.
 
     Args:
-        model: of `load`, or what `load` takes; an exported folder is uploaded as it is, once it has
-            been read.
+        model: of `load`, or what `load` takes; an exported folder is read, then uploaded as it is.
         repository: "OWNER/NAME".
         checkpoint: of a run that is named.
         private: whether a new repository is.
@@ -240,7 +236,7 @@ def push(
 
 
 def card(model: Model, dtype: str, openers: Iterable[str] = (), license: str = "") -> str:
-    """The card of a model: what it is, what it scores beside trivial models, how it is loaded.
+    """The card of a model: what it is, its scores next to those of trivial models, how to load it.
 
     Args:
         model: the scores are those of its checkpoint in its run's metrics.jsonl, if there is one.
@@ -276,8 +272,9 @@ def card(model: Model, dtype: str, openers: Iterable[str] = (), license: str = "
 def _inputs_table(model: Model) -> str:
     """The inputs of the forward pass, for the card."""
     rows = []
-    for name, array in input_shapes(model.task).items():
-        axes = ", ".join(map(str, array.shape))
+    shapes = input_shapes(model.task)
+    for name, array in shapes.items():
+        axes = ", ".join(str(size) for size in array.shape)
         rows.append(f"| `{name}` | [{axes}] | {array.dtype} | {MEANING[name]} |")
     outputs = "[batch, classes]" if model.classes else "[batch, tokens, ...]"
     return INPUTS.format(rows="\n".join(rows), outputs=outputs)
@@ -287,12 +284,11 @@ def _class_list(classes: Sequence[str]) -> str:
     """The classes in the order of the logits, for the card; "" without any."""
     if not classes:
         return ""
-    listed_classes = ", ".join(
-        f"{number} {name}" for number, name in enumerate(classes[:MOST_LISTED])
-    )
-    more = len(classes) - MOST_LISTED
-    rest = f", and {more:,} more in the file of the classes beside this one" if more > 0 else ""
-    return f"\nClasses, by the position of their logit: {listed_classes}{rest}.\n"
+    shown = [f"{number} {name}" for number, name in enumerate(classes[:MOST_LISTED])]
+    unlisted = len(classes) - MOST_LISTED
+    if unlisted > 0:
+        shown.append(f"and {unlisted:,} more in the file of the classes beside this one")
+    return f"\nClasses, by the position of their logit: {', '.join(shown)}.\n"
 
 
 def _training(model: Model) -> str:
@@ -322,11 +318,13 @@ def _scores(model: Model) -> dict[str, dict[str, Any]]:
     if not model.folder:
         return {}
     lines = MetricsFile.read(os.path.join(model.folder, METRICS_FILE))
-    evaluations = [line["eval"] for line in lines if line["step"] == model.step and "eval" in line]
-    if not evaluations:
+    newest = None
+    for line in lines:
+        if line["step"] == model.step and "eval" in line:
+            newest = line["eval"]
+    if newest is None:
         return {}
     prefix = "ema_" if keeps_mean(model.config.optimizer) else ""
-    newest = evaluations[-1]
     of_model = {}
     for name in model.task.eval_metrics:
         if prefix + name in newest:

@@ -30,10 +30,10 @@ class Format(NamedTuple):
 
     Attributes:
         file: the name of its file.
-        encode: the content of the file, for a model and ONNX's opset.
-        packages: that this needs.
-        extra: of gmlp_flax, which has them.
-        opener: how the file is opened, a line of Python.
+        encode: returns the content of the file, for a model and ONNX's opset.
+        packages: what `encode` needs.
+        extra: the extra of gmlp_flax that has these packages.
+        opener: a line of Python that opens the file.
     """
 
     file: str
@@ -46,21 +46,24 @@ class Format(NamedTuple):
 def encode(model: Model, name: str, opset: int = OPSET) -> bytes:
     """A model in one of FORMATS, of ONNX with the operators of an opset; raises RunError if its
     package is missing, or if the format has no such model."""
-    for package in FORMATS[name].packages:
-        require(package, f"--format={name}", FORMATS[name].extra)
+    target = FORMATS[name]
+    for package in target.packages:
+        require(package, f"--format={name}", target.extra)
     block = model.config.model.block
     what = f"--format={name} does not have this model, {block} in {model.config.task}"
     with decode_errors(what, "leave the format out", RunError):
-        return FORMATS[name].encode(model, opset)
+        return target.encode(model, opset)
 
 
 def _torch(model: Model, _opset: int) -> bytes:
-    reader = blocks.find(model.config.model.block).torch_reader
+    block = blocks.find(model.config.model.block)
+    reader = block.torch_reader
     if not reader or model.config.task not in TORCH_TASKS:
         raise ValueError(f"it has gMLP and aMLP in {', '.join(TORCH_TASKS)}")
     templates = importlib.resources.files("gmlp_flax.interop") / "templates"
     content = (templates / reader).read_text(encoding="utf-8")
-    return content.replace(NO_PADDING, f"PAD_ID: int | None = {_pad_id(model)}").encode()
+    padding = f"PAD_ID: int | None = {_pad_id(model)}"
+    return content.replace(NO_PADDING, padding).encode()
 
 
 def _pad_id(model: Model) -> int | None:
@@ -68,15 +71,19 @@ def _pad_id(model: Model) -> int | None:
     task = model.task
     if not isinstance(task, TextTask):
         return None
-    _, mask = task.reader(model.params, np.zeros((1, task.length), np.int32))
-    return None if mask is None else task.tokenizer.pad_id
+    tokens = np.zeros((1, task.length), np.int32)
+    _, mask = task.reader(model.params, tokens)
+    if mask is None:
+        return None
+    return task.tokenizer.pad_id
 
 
 def _stablehlo(model: Model, _opset: int) -> bytes:
     forward = jax.jit(functools.partial(model.task.forward, model.params))
     with sharding.portable():
-        inputs = _as_inputs(input_shapes(model.task))
-        exported = jax.export.export(forward, platforms=PLATFORMS)(inputs)
+        shapes = input_shapes(model.task)
+        export = jax.export.export(forward, platforms=PLATFORMS)
+        exported = export(_as_inputs(shapes))
     return bytes(exported.serialize())
 
 
@@ -85,11 +92,11 @@ def _onnx(model: Model, opset: int) -> bytes:
 
 
 def _traced(model: Model, opset: int) -> bytes:
-    """A model as jax2onnx writes it, each layer for itself: in a loop, weights would be no
+    """A model as jax2onnx writes it, with separate layers: in a loop, weights would not be
     constants, and a step takes longer."""
     import jax2onnx
 
-    for name in ("jax2onnx", "onnx_ir"):  # which warn of operators that our models do not have
+    for name in ("jax2onnx", "onnx_ir"):  # they warn of operators that our models do not have
         logging.getLogger(name).setLevel(logging.ERROR)
     config = config_lib.mutable_copy(model.config)
     config.model.scan_layers = False
@@ -99,7 +106,8 @@ def _traced(model: Model, opset: int) -> bytes:
 
     def forward(*arrays: Any) -> Any:
         """The logits of arrays in the order of `shapes`."""
-        return task.forward(params, _as_inputs(dict(zip(shapes, arrays, strict=True))))
+        by_name = dict(zip(shapes, arrays, strict=True))
+        return task.forward(params, _as_inputs(by_name))
 
     # jax2onnx has no operator for a choice of platform. It replaces other functions of JAX in the
     # same way while it traces.
@@ -180,10 +188,11 @@ def input_shapes(task: Task) -> dict[str, jax.ShapeDtypeStruct]:
     (batch,) = jax.export.symbolic_shape("batch")
     arrays = {}
     for name, (shape, dtype) in task.example_shapes().items():
-        if name == "image":
-            arrays[name] = jax.ShapeDtypeStruct((batch, *shape), dtype)
-        elif name in ("tokens", "segments"):
-            arrays[name] = jax.ShapeDtypeStruct((batch, *shape[:-1], task.length), dtype)
+        if name in ("tokens", "segments"):
+            shape = (*shape[:-1], task.length)
+        elif name != "image":
+            continue
+        arrays[name] = jax.ShapeDtypeStruct((batch, *shape), dtype)
     return arrays
 
 

@@ -1,8 +1,8 @@
-"""ONNX models as onnxruntime runs them best, in float32, or in float16 and int8, in a half and a
-quarter of the space.
+"""ONNX models as onnxruntime runs them best: in float32, or in float16 and int8, which take a half
+and a quarter of the space.
 
-Constants are folded, and products with a constant become MatMul, which is faster than the Einsum
-that jax2onnx writes, and which the tools of onnxruntime know.
+Constants are folded, and products with a constant become MatMul. It is faster than the Einsum that
+jax2onnx writes, and the tools of onnxruntime know it.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-# Of nodes for products with constants; a constant becomes the second factor.
+# Operators of products with constants; a constant becomes the second factor.
 PRODUCTS = ("MatMul", "Gemm")
 LEAST = 256  # elements of a constant that is worth storing in less space
 
@@ -30,8 +30,8 @@ def to_float32(content: bytes) -> bytes:
 
 
 def to_float16(content: bytes) -> bytes:
-    """The same model with products in float16, and their constants and the tables of embeddings
-    stored so; norms, activations, sums, inputs and outputs stay float32.
+    """The same model with products in float16, and with their constants and the tables of
+    embeddings stored in float16. Norms, activations, sums, inputs and outputs stay float32.
 
     Args:
         content: a model, whose layers are written out.
@@ -40,46 +40,74 @@ def to_float16(content: bytes) -> bytes:
         ValueError: a weight is too large for float16.
     """
     onnx, model = _with_matmuls(content)
-    graph = model.graph
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    halves: dict[str, Any] = {}  # tensor or node of each name in float16
-    nodes = []
+    lowered = _Float16Nodes(onnx, model.graph)
+    for node in model.graph.node:
+        lowered.add(node)
+    _replace(model.graph.node, lowered.nodes)
+    return _without_unused(model).SerializeToString()
 
-    def half(name: str) -> str:
-        """The name of a value in float16, which is made if it is new."""
-        new_name = f"{name}_float16"
-        if new_name in halves:
-            return new_name
-        if name in constants:
-            values = _float16(onnx.numpy_helper.to_array(constants[name]))
-            halves[new_name] = onnx.numpy_helper.from_array(values, new_name)
-            graph.initializer.append(halves[new_name])
-        else:
-            halves[new_name] = _cast(onnx, name, new_name, onnx.TensorProto.FLOAT16)
-            nodes.append(halves[new_name])
-        return new_name
 
-    for node in graph.node:
+class _Float16Nodes:
+    """The nodes of a graph, with its large products and tables in float16.
+
+    Args:
+        onnx: the package.
+        graph: constants in float16 are added to it.
+    """
+
+    def __init__(self, onnx: Any, graph: Any):
+        self.nodes: list[Any] = []
+        self._onnx = onnx
+        self._graph = graph
+        self._constants = {tensor.name: tensor for tensor in graph.initializer}
+        self._names: set[str] = set()  # of values in float16
+
+    def add(self, node: Any) -> None:
+        """Adds a node, the next one in the order of the graph."""
         inputs = list(node.input)
         is_product = node.op_type in (*PRODUCTS, "Einsum")
-        is_table = node.op_type == "Gather" and _is_large(onnx, constants.get(inputs[0]))
-        if is_product and any(_is_large(onnx, constants.get(name)) for name in inputs):
-            inputs = [half(name) for name in inputs]
-        elif is_table:
-            inputs[0] = half(inputs[0])
+        if is_product and any(self._is_large(name) for name in inputs):
+            inputs = [self._float16(name) for name in inputs]
+        elif node.op_type == "Gather" and self._is_large(inputs[0]):
+            inputs[0] = self._float16(inputs[0])
         else:
-            nodes.append(node)
-            continue
+            self.nodes.append(node)
+            return
         [output] = node.output
-        lower = onnx.NodeProto()
+        lower_output = f"{output}_in_float16"
+        lower = self._onnx.NodeProto()
         lower.CopyFrom(node)
         del lower.input[:]
         lower.input.extend(inputs)
-        lower.output[0] = f"{output}_in_float16"
-        nodes.append(lower)
-        nodes.append(_cast(onnx, lower.output[0], output, onnx.TensorProto.FLOAT))
-    _replace(graph.node, nodes)
-    return _without_unused(model).SerializeToString()
+        lower.output[0] = lower_output
+        self.nodes.append(lower)
+        self._add_cast(lower_output, output, self._onnx.TensorProto.FLOAT)
+
+    def _float16(self, name: str) -> str:
+        """The name of a value in float16, which is made if it is new."""
+        new_name = f"{name}_float16"
+        if new_name in self._names:
+            return new_name
+        self._names.add(new_name)
+        if name in self._constants:
+            values = self._onnx.numpy_helper.to_array(self._constants[name])
+            tensor = self._onnx.numpy_helper.from_array(_float16(values), new_name)
+            self._graph.initializer.append(tensor)
+        else:
+            self._add_cast(name, new_name, self._onnx.TensorProto.FLOAT16)
+        return new_name
+
+    def _add_cast(self, name: str, output: str, kind: int) -> None:
+        node_name = f"cast_to_{output}"
+        cast = self._onnx.helper.make_node("Cast", [name], [output], node_name, to=kind)
+        self.nodes.append(cast)
+
+    def _is_large(self, name: str) -> bool:
+        """Whether a name is that of a constant of many floats."""
+        tensor = self._constants.get(name)
+        if tensor is None or tensor.data_type != self._onnx.TensorProto.FLOAT:
+            return False
+        return int(np.prod(tensor.dims)) >= LEAST
 
 
 def _float16(values: np.ndarray) -> np.ndarray:
@@ -91,9 +119,9 @@ def _float16(values: np.ndarray) -> np.ndarray:
 
 
 def to_int8(content: bytes) -> bytes:
-    """The same model with the weights of channels, and tables of embeddings, in int8, a scale for
-    each channel; activations are quantised as they come (dynamic quantisation, of onnxruntime's own
-    tool). Products over tokens stay float32.
+    """The same model with the weights of channels, and tables of embeddings, in int8 with a scale
+    for each channel. Activations are quantised at run time (dynamic quantisation, by onnxruntime's
+    own tool). Products over tokens stay float32.
 
     Args:
         content: a model, whose layers are written out.
@@ -112,12 +140,13 @@ def to_int8(content: bytes) -> bytes:
             reduce_range=True,  # else sums overflow on processors without VNNI
             weight_type=quantization.QuantType.QInt8,
         )
-        return _without_unused(onnx.load(target)).SerializeToString()
+        quantized = onnx.load(target)
+    return _without_unused(quantized).SerializeToString()
 
 
 @contextlib.contextmanager
 def _no_warnings() -> Iterator[None]:
-    """Hides the advice to prepare a model, which has been done."""
+    """Hides the advice to prepare a model, which is prepared already."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -146,7 +175,7 @@ def _with_matmuls(content: bytes) -> tuple[Any, Any]:
 
 
 def _folded(content: bytes) -> bytes:
-    """A model as onnxruntime writes it with what depends on constants alone computed."""
+    """A model as onnxruntime writes it, with everything computed that depends only on constants."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -162,22 +191,25 @@ def _folded(content: bytes) -> bytes:
 def _as_matmul(onnx: Any, node: Any, constants: dict[str, Any], graph: Any) -> Any:
     """An Einsum of states [..., k] and a constant [k, n] or [n, k] as a MatMul; any other as it
     is."""
-    equation = node.attribute[0].s.decode().replace(" ", "")
-    sources, _, result = equation.partition("->")
-    states, _, weight = sources.partition(",")
     name = node.input[1]
     if name not in constants:
         return node
-    states, weight, result = (part.replace("...", "") for part in (states, weight, result))
+    equation = node.attribute[0].s.decode()
+    equation = equation.replace(" ", "").replace("...", "")
+    sources, _, result = equation.partition("->")
+    states, _, weight = sources.partition(",")
     summed = states[-1]
     kept = result[-1]
-    if weight not in (summed + kept, kept + summed) or result[:-1] != states[:-1]:
+    is_transposed = weight == kept + summed
+    is_product = is_transposed or weight == summed + kept
+    if not is_product or result[:-1] != states[:-1]:
         return node
     values = onnx.numpy_helper.to_array(constants[name])
-    if values.size != values.shape[-1] * values.shape[-2]:
+    rows, columns = values.shape[-2:]
+    if values.size != rows * columns:
         return node
-    matrix = values.reshape(values.shape[-2:])
-    if weight == kept + summed:
+    matrix = values.reshape(rows, columns)
+    if is_transposed:
         matrix = matrix.T
     new_name = f"{name}_{weight}"
     if new_name not in constants:
@@ -187,23 +219,15 @@ def _as_matmul(onnx: Any, node: Any, constants: dict[str, Any], graph: Any) -> A
     return onnx.helper.make_node("MatMul", [node.input[0], new_name], node.output, node.name)
 
 
-def _cast(onnx: Any, name: str, output: str, kind: int) -> Any:
-    return onnx.helper.make_node("Cast", [name], [output], f"cast_to_{output}", to=kind)
-
-
-def _is_large(onnx: Any, tensor: Any) -> bool:
-    """Whether a tensor is a constant of many floats; None is no constant."""
-    if tensor is None or tensor.data_type != onnx.TensorProto.FLOAT:
-        return False
-    return int(np.prod(tensor.dims)) >= LEAST
-
-
 def _without_unused(model: Any) -> Any:
     """The model without constants that no node reads, and without the operator sets that
-    onnxruntime lists and it does not use."""
+    onnxruntime lists although the model does not use them."""
     graph = model.graph
-    read = {name for node in graph.node for name in node.input}
-    _replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in read])
+    read_names = set()
+    for node in graph.node:
+        read_names.update(node.input)
+    read = [tensor for tensor in graph.initializer if tensor.name in read_names]
+    _replace(graph.initializer, read)
     domains = {node.domain for node in graph.node}
     used = [opset for opset in model.opset_import if opset.domain in domains]
     _replace(model.opset_import, used)
@@ -212,7 +236,7 @@ def _without_unused(model: Any) -> Any:
 
 
 def _replace(messages: Any, new: list[Any]) -> None:
-    """Puts other messages in the place of all in a list of a protocol buffer."""
+    """Replaces all messages in a list of a protocol buffer."""
     copies = []
     for message in new:
         copy = type(message)()

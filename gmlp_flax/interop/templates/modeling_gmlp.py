@@ -1,15 +1,15 @@
-"""A gMLP or aMLP that gmlp_flax has trained, in PyTorch. It needs this file, torch and safetensors,
-and no other package.
+"""A gMLP or aMLP that gmlp_flax has trained, in PyTorch. It needs only this file, torch and
+safetensors.
 
     from modeling_gmlp import GMLP
     model = GMLP.from_pretrained(FOLDER)   # which has config.json and model.safetensors
     logits = model(tokens)   # int64 [batch, tokens] to [batch, tokens, vocabulary], float32
     logits = model(images)   # [batch, height, width, channels], 0 to 255, to [batch, classes]
 
-Text models take any length up to config.model.length; a dense W that is not causal takes that
-length alone. Masked language models give the logits of each token, causal ones those of the next
-token after each. The parameters have gradients, but there is no dropout, and no cache for
-generation. The package sentencepiece reads tokenizer.model.
+Text models take any length up to config.model.length; a dense W that is not causal takes only that
+length. Masked language models return the logits of each token, causal ones those of each next
+token. The parameters have gradients, but there is no dropout, and no cache for generation. The
+package sentencepiece reads tokenizer.model.
 """
 
 import json
@@ -53,11 +53,13 @@ class GMLP(nn.Module):
         """
         if padding_mask is None and PAD_ID is not None:
             padding_mask = inputs != PAD_ID
-        x = self.encode(self.embed(inputs), padding_mask)
+        x = self.embed(inputs)
+        x = self.encode(x, padding_mask)
         if "head/kernel" in self.weights:
             return self.classify(x)
         if "transform/kernel" in self.weights:
-            x = self.norm(self.gelu(self.linear(x, "transform")), "transform_norm")
+            x = self.linear(x, "transform")
+            x = self.norm(self.gelu(x), "transform_norm")
         is_tied = self.model.get("tie_embeddings", True)
         table = self.weights["embedding" if is_tied else "output_embedding"]
         return (x @ table.T + self.weights["bias"]).float()
@@ -95,12 +97,16 @@ class GMLP(nn.Module):
         kernel = self.weights["stem/kernel"]
         height, width = self.model["patch_size"]
         channels = images.shape[-1]
-        mean = kernel.new_tensor(self.config["data"]["mean"][:channels])
-        std = kernel.new_tensor(self.config["data"]["std"][:channels])
-        x = (images.to(kernel.dtype) / 255 - mean) / std
-        x = x.unflatten(2, (-1, width)).unflatten(1, (-1, height))
-        x = x.transpose(2, 3)  # [batch, rows, columns, height, width, channels]
-        return self.linear(x.flatten(3).flatten(1, 2), "stem")
+        data = self.config["data"]
+        mean = kernel.new_tensor(data["mean"][:channels])
+        std = kernel.new_tensor(data["std"][:channels])
+        x = images.to(kernel.dtype) / 255
+        x = (x - mean) / std
+        x = x.unflatten(2, (-1, width))
+        x = x.unflatten(1, (-1, height))  # [batch, rows, height, columns, width, channels]
+        x = x.transpose(2, 3)
+        patches = x.flatten(3).flatten(1, 2)  # [batch, tokens, height * width * channels]
+        return self.linear(patches, "stem")
 
     def encode(self, x: torch.Tensor, padding_mask: torch.Tensor | None = None) -> torch.Tensor:
         """All layers and the final norm: [batch, tokens, d_model] to the same."""
@@ -158,7 +164,7 @@ class GMLP(nn.Module):
     def tiny_attention(
         self, y: torch.Tensor, layer: int, padding_mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """softmax(q k^T / sqrt(d_attn)) v with one head, and a layer that gives it v's width."""
+        """softmax(q k^T / sqrt(d_attn)) v with one head, then a dense layer to the gate's width."""
         q, k, v = self.linear(y, f"{BLOCKS}attention/qkv", layer).chunk(3, dim=-1)
         mask = None if padding_mask is None else padding_mask[:, None]
         if self.model["causal"]:

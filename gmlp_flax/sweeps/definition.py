@@ -1,4 +1,4 @@
-"""What a sweep trains: its trials, checked before any of them begins."""
+"""The trials of a sweep, all checked before the first begins."""
 
 import functools
 import os
@@ -66,14 +66,14 @@ class Sweep(NamedTuple):
 
 
 @functools.cache
-def from_file(given: str) -> Points:
+def from_file(name: str) -> Points:
     """The points of a sweep file, FILE or FILE:ARGUMENT.
 
     Raises:
         ConfigError: there is no such file, or its get_sweep gives no points, or a point without a
             config.
     """
-    path, colon, argument = given.partition(":")
+    path, colon, argument = name.partition(":")
     path = config_lib.locate(path, "sweep")
     try:
         get_sweep = runpy.run_path(path)["get_sweep"]
@@ -86,7 +86,7 @@ def from_file(given: str) -> Points:
                     f"the point {point} names no config: set config to 'NAME:ARGUMENT'"
                 )
     except Exception as error:
-        raise config_lib.explain(error, given) from None
+        raise config_lib.explain(error, name) from None
     return points
 
 
@@ -106,8 +106,8 @@ def define(
         overrides: keys that change in every trial; values may be text.
         out: the folder of the runs.
         choosing: whether only the best point is trained with more seeds than the first.
-        trusted: modules whose classes the config of a run may name, such as of the run that the
-            trials begin from.
+        trusted: modules whose classes may be named by the config of a run, such as one that the
+            trials start from.
 
     Raises:
         ConfigError: a value makes no sense, two trials are the same, or the points differ in their
@@ -115,57 +115,76 @@ def define(
         RunError: a folder in `out` holds a run of another config.
     """
     open_config = functools.cache(config_lib.open_config)
+    trust = [f"--trust={module}" for module in trusted]
     names: dict[str, str] = {}  # name or config of a trial -> its name
     trials = []
     for point in points:
-        twice = [key for key in point if key in overrides]
-        if twice:
-            raise ConfigError(f"--config.{twice[0]} and the sweep set the same key: give one")
-        full = {CONFIG: source} | overrides | point
-        values = {key: value for key, value in full.items() if key != CONFIG}
-        config = config_lib.overridden(open_config(full[CONFIG]), values)
-        flags = [*points_lib.flags(full), *(f"--trust={module}" for module in trusted)]
+        for key in point:
+            if key in overrides:
+                raise ConfigError(f"--config.{key} and the sweep set the same key: give one")
+        keys = {CONFIG: source} | overrides | point
+        flags = [*points_lib.flags(keys), *trust]
+        base = open_config(keys.pop(CONFIG))
+        config = config_lib.overridden(base, keys)
         trial = Trial(point, flags, config)
-        for mark in (trial.name, config_lib.to_json(config)):
-            if mark in names:
-                twins = f"{names[mark]} and {trial.name}"
-                raise ConfigError(
-                    f"two points are one run, or share the name of its folder: {twins}"
-                )
-            names[mark] = trial.name
-        _refuse_other_run(os.path.join(out, trial.name), config, values)
+        _refuse_twin(trial, names)
+        _refuse_other_run(os.path.join(out, trial.name), config, keys)
         trials.append(trial)
+    metric, mode = _common_metric(trials)
+    first = trials[0].config
+    parsed_overrides = {key: first[key] for key in overrides}  # no longer as text
+    return Sweep(source, parsed_overrides, tuple(trials), choosing, metric, mode, out)
+
+
+def _refuse_twin(trial: Trial, names: dict[str, str]) -> None:
+    """Raises ConfigError if another trial has the same name or config.
+
+    Args:
+        trial: the trial.
+        names: the earlier trials: name or config -> name. The trial is added.
+    """
+    for mark in (trial.name, config_lib.to_json(trial.config)):
+        if mark in names:
+            twins = f"{names[mark]} and {trial.name}"
+            raise ConfigError(f"two points are one run, or share the name of its folder: {twins}")
+        names[mark] = trial.name
+
+
+def _common_metric(trials: Sequence[Trial]) -> tuple[str, str]:
+    """The held-out metric that all trials are compared by, and whether "min" or "max" of it is
+    best; raises ConfigError if they differ."""
     best = dict.fromkeys(tasks.find(trial.config.task).best for trial in trials)
     if len(best) > 1:
         metrics = ", ".join(name for name, _ in best)
         raise ConfigError(
             f"the points differ in their held-out metric ({metrics}): make a sweep of each"
         )
-    ((metric, mode),) = best
-    overrides = {key: trials[0].config[key] for key in overrides}  # no longer as text
-    return Sweep(source, overrides, tuple(trials), choosing, metric, mode, out)
+    [metric_and_mode] = best
+    return metric_and_mode
 
 
 def _refuse_other_run(folder: str, config: ConfigDict, explicit: Collection[str]) -> None:
-    """Raises RunError, with the first key that differs, if a folder holds a run of another config
-    than this one would be after `config.resolve`: what the run has inherited and the mesh that it
-    has chosen are no difference."""
+    """Raises RunError, with the first key that differs, if a folder holds a run whose config is not
+    what this one would be after `config.resolve`. The keys that the run inherited and the mesh that
+    it chose do not count as differences."""
     path = os.path.join(folder, CONFIG_FILE)
     if not files.exists(path):
         return
     before = config_lib.load(path)
 
     def inherited_before(config: ConfigDict) -> config_lib.Start | None:
-        return config_lib.Start(config.init_from, before, {}) if config.init_from else None
+        if not config.init_from:
+            return None
+        return config_lib.Start(config.init_from, before, {})
 
     def mesh_before(config: ConfigDict) -> tuple[config_lib.Sizes, str]:
-        return (before.mesh.data, before.mesh.fsdp, before.mesh.tensor), "as before"
+        sizes = (before.mesh.data, before.mesh.fsdp, before.mesh.tensor)
+        return sizes, "as before"
 
     choose_mesh = None if before.mesh.auto else mesh_before
     now = config_lib.resolve(config, inherited_before, choose_mesh, explicit).config
     differences = config_lib.differences(before, now)
-    if differences:
-        key, (old, new) = next(iter(differences.items()))
+    for key, (old, new) in differences.items():
         raise RunError(
             f"{folder} is a run of another config (config.{key} was {old!r} and is now {new!r}): "
             "give another --out"

@@ -7,9 +7,8 @@ functions take sweeps, or {name: values, ...}, which stands for one sweep per na
     [4000, 2000]}))
 
 On a command line a sweep is the product of words KEY=VALUE,VALUE,... or, for keys that change
-together, KEY:KEY=VALUE:VALUE,VALUE:VALUE,... Each word is a flag of its own (--grid=KEY=VALUE,...):
-the characters that could separate several words in one flag, a space or a semicolon, are special to
-shells.
+together, KEY:KEY=VALUE:VALUE,VALUE:VALUE,... Each word is a separate flag (--grid=KEY=VALUE,...):
+the characters that could separate words in one flag, a space or a semicolon, are special to shells.
 
 In code, a point may also name its config file, with an argument: {"config":
 "c4_ablation:sgu,scale=small"}.
@@ -38,7 +37,8 @@ def product(*parts: Part) -> Points:
     Raises:
         ConfigError: a name is unknown or is set by two parts, or a part is empty.
     """
-    return tuple(_merge(points) for points in itertools.product(*_sweeps(parts)))
+    combinations = itertools.product(*_sweeps(parts))
+    return tuple(_merge(points) for points in combinations)
 
 
 def zipped(*parts: Part) -> Points:
@@ -48,9 +48,14 @@ def zipped(*parts: Part) -> Points:
         ConfigError: as in `product`, or the parts differ in length.
     """
     sweeps = _sweeps(parts)
-    if len(set(map(len, sweeps))) > 1:
-        lengths = ", ".join(f"{'+'.join(sweep[0])}: {len(sweep)}" for sweep in sweeps)
-        raise ConfigError(f"zipped values differ in number ({lengths}): give as many of each")
+    if len({len(sweep) for sweep in sweeps}) > 1:
+        lengths = []
+        for sweep in sweeps:
+            keys = "+".join(sweep[0])
+            lengths.append(f"{keys}: {len(sweep)}")
+        raise ConfigError(
+            f"zipped values differ in number ({', '.join(lengths)}): give as many of each"
+        )
     return tuple(_merge(points) for points in zip(*sweeps, strict=True))
 
 
@@ -72,7 +77,8 @@ def parse(words: Iterable[str]) -> Points:
     Raises:
         ConfigError: a word has another form; otherwise as in `product`.
     """
-    return product(*map(_parse_word, words))
+    parts = [_parse_word(word) for word in words]
+    return product(*parts)
 
 
 def _parse_word(word: str) -> Points:
@@ -83,7 +89,8 @@ def _parse_word(word: str) -> Points:
     points = []
     for value in _values(values):
         cells = value.split(":") if len(keys) > 1 else [value]
-        if not equals or len(cells) != len(keys) or not all(cells):
+        is_complete = len(cells) == len(keys) and all(cells)
+        if not equals or not is_complete:
             expected = ":".join(["VALUE"] * len(keys))
             raise ConfigError(f"{word!r} is no part of a grid: expected {key}={expected},...")
         points.append(dict(zip(keys, cells, strict=True)))
@@ -142,7 +149,8 @@ def _sweeps(parts: Iterable[Part]) -> list[Points]:
         if not isinstance(part, Mapping):
             sweeps.append(tuple(part))
             continue
-        for key, values in cast("Mapping[str, Sequence[Any]]", part).items():
+        values_of = cast("Mapping[str, Sequence[Any]]", part)
+        for key, values in values_of.items():
             if isinstance(values, str):
                 raise ConfigError(f"the sweep over {key} is {values!r}: expected a list of values")
             sweeps.append(tuple({key: value} for value in values))

@@ -1,4 +1,4 @@
-"""Trains a sweep: all of its trials, or the best point's; says how far it is."""
+"""Trains a sweep: all of its trials, or those of the best point; reports its progress."""
 
 import concurrent.futures
 import contextlib
@@ -39,18 +39,18 @@ Metrics = dict[str, Any]
 def training_pool(out: str, jobs: int) -> Iterator[Callable[[str, Sequence[str]], Future[Metrics]]]:
     """Trains runs in processes, some at a time. They work in the current folder.
 
-    If the `with` block ends early, the running ones save and stop, and no other begins; so do
-    Ctrl-C and SIGTERM.
+    If the `with` block ends early, or on Ctrl-C or SIGTERM, the running processes save and stop,
+    and no other begins.
 
     Args:
-        out: the folder of the runs, made if need be.
+        out: the folder of the runs, made if it is missing.
         jobs: processes at a time, each on its share of the processor's cores. An accelerator has
             room for one.
 
     Yields:
-        A function (name, flags) that has OUT/NAME trained with these flags, unless it is finished;
-        the output goes to OUT/NAME.log. The future gives the run's last held-out metrics, or raises
-        RunError.
+        A function (name, flags) that trains the run OUT/NAME with these flags in a process, unless
+        it is finished; the output goes to OUT/NAME.log. The future returns the run's last held-out
+        metrics, or raises RunError.
     """
     processes = _Processes(jobs)
 
@@ -65,8 +65,8 @@ def training_pool(out: str, jobs: int) -> Iterator[Callable[[str, Sequence[str]]
         code = processes.run(command, log)
         if code:
             reason = read_error(log)
-            told = f" ({reason})" if reason else ""
-            raise RunError(f"the run {workdir} failed{told}: its output is in {log}")
+            suffix = f" ({reason})" if reason else ""
+            raise RunError(f"the run {workdir} failed{suffix}: its output is in {log}")
         result = read_result(workdir)
         if result is None:
             raise RunError(
@@ -94,7 +94,7 @@ class _Processes:
         self._lock = threading.Lock()
         self._is_stopped = False
         self._running: set[subprocess.Popen] = set()
-        # XLA makes as many threads as it believes to have cores.
+        # XLA makes a thread for each core that it sees.
         cores = max(1, usable_cores() // jobs)
         self._environment = os.environ | {"PJRT_NPROC": str(cores)}
 
@@ -119,7 +119,7 @@ class _Processes:
             return code
 
     def stop(self) -> None:
-        """Asks the running ones to save and stop; no other begins."""
+        """Asks the running processes to save and stop; no other begins."""
         with self._lock:
             self._is_stopped = True
             for process in list(self._running):
@@ -128,8 +128,8 @@ class _Processes:
 
 @contextlib.contextmanager
 def _open_log(path: str, command: Sequence[str]) -> Iterator[BinaryIO]:
-    """A file to be added to, which a command begins; one in a bucket is written there when the
-    block ends."""
+    """A file to append to, after a line with the command; in a bucket, it is written when the block
+    ends."""
     line = os.fsencode(f"{shlex.join(command)}\n")
     if files.is_remote(path):
         with tempfile.TemporaryFile() as log:
@@ -137,7 +137,8 @@ def _open_log(path: str, command: Sequence[str]) -> Iterator[BinaryIO]:
             log.flush()
             yield log
             log.seek(0)
-            files.write(path, (files.read(path) or b"") + log.read())
+            earlier = files.read(path) or b""
+            files.write(path, earlier + log.read())
         return
     files.make_folder(os.path.dirname(path))
     with storage.file_errors(f"writing {path}"), open(path, "ab") as log:
@@ -147,12 +148,12 @@ def _open_log(path: str, command: Sequence[str]) -> Iterator[BinaryIO]:
 
 
 def read_error(log: str) -> str:
-    """The error that the last command in a log told; empty if it told none, or was killed."""
+    """The error that the last command in a log printed; empty if it printed none, or was killed."""
     content = files.read(log) or b""
     text = content.decode(errors="replace")
-    # the shell's quotes, if it needs some
-    last = re.split(r" -m gmlp_flax\.train '?--workdir=", text)[-1]
-    errors = re.findall(r"^(?:error: (.*)|(Traceback) .*)", last, re.MULTILINE)
+    # the flag may have the shell's quotes
+    *_, last_output = re.split(r" -m gmlp_flax\.train '?--workdir=", text)
+    errors = re.findall(r"^(?:error: (.*)|(Traceback) .*)", last_output, re.MULTILINE)
     if not errors:
         return ""
     message, traceback = errors[-1]
@@ -160,13 +161,13 @@ def read_error(log: str) -> str:
 
 
 def train(sweep: Sweep, jobs: int = 1, go_on: bool = True) -> bool:
-    """Trains, and says how each trial ended, and when all will have.
+    """Trains a sweep; prints how each trial ended, and when all will have ended.
 
     Args:
         sweep: the sweep.
         jobs: processes at a time.
-        go_on: whether the others continue if a trial fails; a sweep that chooses needs all of its
-            first ones.
+        go_on: whether the others continue if a trial fails; a sweep that chooses needs all trials
+            of its search.
 
     Returns:
         Whether no trial failed.
@@ -175,22 +176,24 @@ def train(sweep: Sweep, jobs: int = 1, go_on: bool = True) -> bool:
         RunError: a trial failed and the others do not continue.
     """
     trainer = _Trainer(sweep, go_on)
-    first = [trial for trial in sweep.trials if sweep.choosing and SEARCH in trial.point]
+    search = []
+    if sweep.choosing:
+        search = [trial for trial in sweep.trials if SEARCH in trial.point]
     reported = list(sweep.trials)
     with training_pool(sweep.out, jobs) as submit:
-        if first:
-            trainer.train(submit, first)
-            best = trainer.best_of(first) | {SEARCH: False}
-            rest = sweep.trials[len(first) :]
+        if search:
+            trainer.train(submit, search)
+            best = trainer.best_of(search) | {SEARCH: False}
+            rest = sweep.trials[len(search) :]
             reported = [trial for trial in rest if trial.seedless | {SEARCH: False} == best]
         trainer.train(submit, reported)
-    trained = sweep._replace(trials=tuple(first + reported))
+    trained = sweep._replace(trials=tuple(search + reported))
     report: dict[str, Any] = {
         "config": sweep.source,
         "overrides": sweep.overrides,
         "metric": sweep.metric,
         "mode": sweep.mode,
-        "chosen": len(first) if first else None,
+        "chosen": len(search) if search else None,
         "points": rows(trained, trainer.metrics),
     }
     failed = trainer.failed
@@ -205,7 +208,7 @@ def train(sweep: Sweep, jobs: int = 1, go_on: bool = True) -> bool:
 
 
 class _Trainer:
-    """Trains trials of a sweep, and keeps how they ended.
+    """Trains trials of a sweep, and remembers how they ended.
 
     Attributes:
         metrics: name of a finished trial -> its held-out metrics.
@@ -238,13 +241,12 @@ class _Trainer:
                 print(f"{error}; the others continue", file=sys.stderr, flush=True)
 
     def _note(self, name: str, metrics: Metrics, progress: str) -> None:
-        """Tells and keeps the metrics of a run; raises RunError if they cannot be compared."""
-        value = metrics.get(self.sweep.metric, math.nan)
+        """Prints and keeps the metrics of a run; raises RunError if they cannot be compared."""
+        metric = self.sweep.metric
+        value = metrics.get(metric, math.nan)
         if not math.isfinite(value):
-            raise RunError(
-                f"the run {name} ended with {self.sweep.metric} {value}: it cannot be compared"
-            )
-        line = f"{name}: {self.sweep.metric} {value:.5g} ({progress})"
+            raise RunError(f"the run {name} ended with {metric} {value}: it cannot be compared")
+        line = f"{name}: {metric} {value:.5g} ({progress})"
         tqdm.tqdm.write(line, file=sys.stderr)
         self.metrics[name] = metrics
 
@@ -255,15 +257,15 @@ class _Trainer:
             """The metric of a trial."""
             return self.metrics[trial.name][self.sweep.metric]
 
-        best = min(trials, key=score) if self.sweep.mode == "min" else max(trials, key=score)
-        return best.seedless
+        choose = min if self.sweep.mode == "min" else max
+        return choose(trials, key=score).seedless
 
 
 def ended(runs: Iterable[Future], sweep: Sweep) -> Iterator[tuple[Future, str]]:
-    """The runs of a sweep as they end, each with the time that the others will take; a terminal has
-    a bar of steps."""
+    """The runs of a sweep as they end, each with the time that the others will take; a terminal
+    shows a bar of steps."""
     pending = set(runs)
-    began = time.monotonic()
+    start = time.monotonic()
     steps = sum(trial.config.steps for trial in sweep.trials)
     before = steps_taken(sweep)
     with tqdm.tqdm(
@@ -279,9 +281,10 @@ def ended(runs: Iterable[Future], sweep: Sweep) -> Iterator[tuple[Future, str]]:
             taken = steps_taken(sweep)
             eta = ""
             if pending and taken > before:
-                seconds_per_step = (time.monotonic() - began) / (taken - before)
-                left = (steps - taken) * seconds_per_step
-                eta = f"ETA {tqdm.tqdm.format_interval(left)}"
+                elapsed = time.monotonic() - start
+                seconds_per_step = elapsed / (taken - before)
+                seconds_left = (steps - taken) * seconds_per_step
+                eta = f"ETA {tqdm.tqdm.format_interval(seconds_left)}"
             bar.set_description_str(eta)
             bar.update(taken - bar.n)
             for run in done:
@@ -296,9 +299,10 @@ class RunState:
     """How far a run is.
 
     Attributes:
-        name: of its folder in that of the sweep.
+        name: the name of its folder in that of the sweep.
         state: "done", "failed" or "unfinished".
-        step, steps: of which it has done how many.
+        step: the steps that it has taken.
+        steps: the steps of the whole run.
         eval: the held-out metrics of a finished run.
         error: why a run failed.
     """
@@ -312,13 +316,13 @@ class RunState:
 
 
 def states(sweep: Sweep) -> list[RunState]:
-    """How far each run is. Of a sweep that chooses, runs that have not begun are left out: most of
-    them will never.
+    """How far each run is. If the sweep chooses, runs that have not begun are left out: most of
+    them never will.
 
     Raises:
         RunError: a run's metrics.jsonl is damaged.
     """
-    found = []
+    runs = []
     for trial in sweep.trials:
         folder = os.path.join(sweep.out, trial.name)
         log = f"{folder}.log"
@@ -335,8 +339,8 @@ def states(sweep: Sweep) -> list[RunState]:
             error = read_error(log)
             state = "failed" if error else "unfinished"
         metrics = {} if result is None else result["eval"]
-        found.append(RunState(trial.name, state, step, trial.config.steps, metrics, error))
-    return found
+        runs.append(RunState(trial.name, state, step, trial.config.steps, metrics, error))
+    return runs
 
 
 def status(sweep: Sweep) -> str:
@@ -370,30 +374,39 @@ def status_object(sweep: Sweep) -> dict[str, Any]:
     return {"metric": sweep.metric, "done": done, "total": len(sweep.trials), "runs": runs}
 
 
-def rows(sweep: Sweep, found: Mapping[str, Metrics]) -> list[dict[str, Any]]:
+def rows(sweep: Sweep, metrics: Mapping[str, Metrics]) -> list[dict[str, Any]]:
     """A row for each point: its finished trials, and the statistics of each metric over their
     seeds.
 
     Args:
         sweep: the sweep.
-        found: name of a finished trial -> its held-out metrics.
+        metrics: name of a finished trial -> its held-out metrics.
     """
-    table: dict[str, dict[str, Any]] = {}
+    row_of_point: dict[str, dict[str, Any]] = {}
     for trial in sweep.trials:
         point = trial.seedless
-        row = table.setdefault(str(point), {"point": point, "runs": [], "summary": {}})
-        if trial.name in found:
-            run = {"seed": trial.config.seed, "workdir": trial.name, "eval": found[trial.name]}
+        empty_row = {"point": point, "runs": [], "summary": {}}
+        row = row_of_point.setdefault(str(point), empty_row)
+        if trial.name in metrics:
+            run = {
+                "seed": trial.config.seed,
+                "workdir": trial.name,
+                "eval": metrics[trial.name],
+            }
             row["runs"].append(run)
-    for row in table.values():
-        row["summary"] = _summary([run["eval"] for run in row["runs"]])
-    return list(table.values())
+    table = list(row_of_point.values())
+    for row in table:
+        evals = [run["eval"] for run in row["runs"]]
+        row["summary"] = _summary(evals)
+    return table
 
 
 def _summary(metrics: Sequence[Metrics]) -> dict[str, dict[str, float]]:
     """The statistics of each metric that is a number in all runs."""
+    if not metrics:
+        return {}
     summary = {}
-    for key in metrics[0] if metrics else ():
+    for key in metrics[0]:
         values: list[Any] = [run.get(key) for run in metrics]
         if all(isinstance(value, int | float) for value in values):
             summary[key] = {name: function(values) for name, function in STATISTICS.items()}
@@ -401,7 +414,7 @@ def _summary(metrics: Sequence[Metrics]) -> dict[str, dict[str, float]]:
 
 
 def steps_taken(sweep: Sweep) -> int:
-    """The steps of all trials together, as their last lines of metrics tell."""
+    """The steps of all trials together, by the last lines of their metrics."""
     steps = 0
     for trial in sweep.trials:
         lines = MetricsFile.read(os.path.join(sweep.out, trial.name, METRICS_FILE))

@@ -84,8 +84,8 @@ def verdict(
     seeds, none, or some.
 
     Of two models that are equal, n seeds each all fall one way with probability 2 / C(2n, n): 0.33
-    for two seeds, 0.1 for three, 0.01 for five. A single seed of either model says nothing of its
-    spread, and the verdict says so. Means that are closer than `noise` decide nothing.
+    for two seeds, 0.1 for three, 0.01 for five. A single seed of either model says nothing about
+    its spread, and the verdict says so. Means that are closer than `noise` decide nothing.
     """
     low = better if lower else worse
     high = worse if lower else better
@@ -101,8 +101,7 @@ def verdict(
 
 
 def orderings(papers: Mapping[str, float], last: Mapping[str, Sequence[float]]) -> list[Claim]:
-    """Each ordering of the paper's column, lower first: first of neighbours in it, then of the
-    other pairs.
+    """Each ordering of the paper's column, lower first: neighbours in it, then the other pairs.
 
     Args:
         papers: row -> the paper's number.
@@ -149,12 +148,16 @@ def spearman(ours: ArrayLike, papers: Sequence[float]) -> np.ndarray:
     is constant."""
     our_ranks = _centred_ranks(ours)
     paper_ranks = _centred_ranks(papers)
-    product = np.sum(our_ranks * paper_ranks, axis=-1)
-    our_squares = np.sum(our_ranks**2, axis=-1)
-    paper_squares = np.sum(paper_ranks**2, axis=-1)
-    norms = np.sqrt(our_squares * paper_squares)  # one root: 1 is exactly 1
+    product = _dot(our_ranks, paper_ranks)
+    squares = _dot(our_ranks, our_ranks) * _dot(paper_ranks, paper_ranks)
+    norms = np.sqrt(squares)  # one root: 1 is exactly 1
     norms = np.where(norms > 0, norms, np.nan)
     return product / norms
+
+
+def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The dot products over the last axis of arrays that broadcast."""
+    return np.sum(a * b, axis=-1)
 
 
 def _centred_ranks(values: ArrayLike) -> np.ndarray:
@@ -176,7 +179,7 @@ def chance(ours: Sequence[float], papers: Sequence[float]) -> float:
     """
 
     def correlation(order: np.ndarray, axis: int) -> np.ndarray:
-        """Of each order of ours, on the last axis."""
+        """The correlation of each order of ours, on the last axis."""
         return spearman(np.moveaxis(order, axis, -1), papers)
 
     test = stats.permutation_test(
@@ -196,8 +199,9 @@ def shared_tokens(curves: Sequence[Curve]) -> list[float]:
     """The token counts at which every curve has a value, in order."""
     if not curves:
         return []
-    shared = set(dict(curves[0]))
-    for curve in curves:
+    first, *others = curves
+    shared = set(dict(first))
+    for curve in others:
         shared &= set(dict(curve))
     return sorted(shared)
 

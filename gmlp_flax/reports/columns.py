@@ -1,8 +1,7 @@
-"""Makes what a report of `gmlp reproduce` needs and does not have yet: trains, finetunes or
-measures, one column after the other.
+"""Trains, finetunes and measures what a report of `gmlp reproduce` needs and does not have yet, one
+column after the other.
 
-Each column resumes where it stopped: runs are sweeps, and each measured figure has a file of its
-own.
+Each column resumes where it stopped: runs are sweeps, and each measurement has its own file.
 """
 
 import itertools
@@ -19,7 +18,7 @@ from gmlp_flax.paper import alternatives
 from gmlp_flax.paper.alternatives import COLUMNS, COSTS, Column
 from gmlp_flax.paper.tables import ALTERNATIVES, TABLES, TUNED
 from gmlp_flax.reports import runs as run_finder
-from gmlp_flax.reports.alternatives import folder_of
+from gmlp_flax.reports.alternative_scores import folder_of
 from gmlp_flax.reports.costs import cost_path
 from gmlp_flax.sweeps import definition, training
 from gmlp_flax.sweeps.definition import Sweep
@@ -34,15 +33,15 @@ class Plan(NamedTuple):
     Attributes:
         table: name in TABLES.
         data: what is made -> config.data.train, empty for the config's own: the table and tasks in
-            TUNED; of the alternatives, names in COLUMNS, and COSTS.
-        rows: of the alternatives, those that are made.
+            TUNED; for the alternatives, names in COLUMNS, and COSTS.
+        rows: the rows of the alternatives that are made.
         scale: cpu, gpu or paper.
         runs: the folder of everything.
         jobs: runs at a time.
-        changes: keys, with values as text, of the runs that are not finetuned; of the alternatives,
-            if they have them.
-        finetune_changes, finetune_seeds: the same of the finetuned columns, and their seeds; empty
-            for a column's own.
+        changes: keys, with values as text, for the runs that are not finetuned; runs of the
+            alternatives take those that they have.
+        finetune_changes: such keys for the finetuned columns.
+        finetune_seeds: the seeds of the finetuned columns; empty for each column's own.
         lengths: numbers of tokens of COSTS.
     """
 
@@ -59,17 +58,17 @@ class Plan(NamedTuple):
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """By name; of a table of the paper, its tasks."""
+        """Columns by name; for a table of the paper, the tasks for finetuning."""
         return COLUMNS if self.table == ALTERNATIVES else TUNED
 
     def is_finetuned(self, name: str) -> bool:
-        """Whether what is made begins from other runs."""
+        """Whether the runs of this name start from other runs."""
         if name not in self.columns:
             return False
         return bool(self.columns[name].starts)
 
     def flag(self, name: str) -> str:
-        """The flag that takes the data of what is made."""
+        """The flag that takes the data of this name."""
         if name == self.table:
             return "--data"
         if self.table == ALTERNATIVES:
@@ -90,7 +89,7 @@ def parse(words: Sequence[str]) -> dict[str, str]:
 
 
 def check(plan: Plan) -> None:
-    """Ends what could not run, before anything is trained.
+    """Refuses what could not run, before anything is trained.
 
     Raises:
         ConfigError: a column has no data, config file or such scale; a flag is wrong; data are not
@@ -103,8 +102,8 @@ def check(plan: Plan) -> None:
             continue
         _check_data(plan, name)
         if plan.is_finetuned(name):
-            column = plan.columns[name]
-            [config] = column.configs(plan.scale, plan.rows[:1]).values()
+            configs = plan.columns[name].configs(plan.scale, plan.rows[:1])
+            [config] = configs.values()
             config_lib.overridden(config, plan.finetune_changes)
             continue
         sweep = _training(plan, name)
@@ -120,7 +119,8 @@ def check(plan: Plan) -> None:
 
 
 def _check_data(plan: Plan, name: str) -> None:
-    """Raises ConfigError: what is made needs data and has none, or they are not there."""
+    """Raises ConfigError if the runs of this name need data and have none, or the data are
+    missing."""
     data = plan.data[name]
     flag = plan.flag(name)
     if not data:
@@ -136,8 +136,8 @@ def make(plan: Plan) -> list[str]:
     """Trains and measures what is missing, column by column.
 
     Returns:
-        What went wrong, a line per column that is not complete; the other columns are made all the
-        same.
+        What went wrong, a line for each column that is not complete; the other columns are made
+        regardless.
     """
     missing = []
     count = len(plan.data)
@@ -168,30 +168,23 @@ def _make(plan: Plan, name: str) -> bool:
 
 
 def _training(plan: Plan, name: str) -> Sweep:
-    """What trains a table of the paper, or a column."""
+    """The sweep that trains a table of the paper, or a column."""
     changes: dict[str, Any] = _data_change(plan, name)
     if name == plan.table:
         changes |= plan.changes
-        return definition.define(
-            f"paper:{name}",
-            TABLES[name].points(plan.scale),
-            changes,
-            plan.runs,
-        )
+        points = TABLES[name].points(plan.scale)
+        return definition.define(f"paper:{name}", points, changes, plan.runs)
     column = COLUMNS[name]
     first, *_ = column.configs(plan.scale, plan.rows).values()
     changes |= config_lib.applying(first, plan.changes)
-    return definition.define(
-        name,
-        column.points(plan.scale, plan.rows),
-        changes,
-        folder_of(plan.runs, name),
-    )
+    points = column.points(plan.scale, plan.rows)
+    folder = folder_of(plan.runs, name)
+    return definition.define(name, points, changes, folder)
 
 
 def _finetuning(plan: Plan, name: str) -> Iterator[Sweep]:
-    """What finetunes the first finished run of each row, in folders in which `runs.find_finetuned`
-    looks.
+    """The sweeps that finetune the first finished run of each row, in folders where
+    `runs.find_finetuned` looks.
 
     Raises:
         RunError: there is no finished run to start from.
@@ -210,16 +203,12 @@ def _finetuning(plan: Plan, name: str) -> Iterator[Sweep]:
             **column.settings(plan.scale),
             **plan.finetune_changes,
         }
-        yield definition.define(
-            column.of("", plan.scale),
-            points,
-            changes,
-            os.path.join(folder, out),
-        )
+        config = column.of("", plan.scale)
+        yield definition.define(config, points, changes, os.path.join(folder, out))
 
 
 def _pretrained_runs(plan: Plan) -> dict[str, str]:
-    """Row -> its first finished run. Raises RunError: there is none of any row."""
+    """Row -> its first finished run; raises RunError if no row has one."""
     if plan.table == ALTERNATIVES:
         masked_lm = COLUMNS["mlm"]
         rows = masked_lm.configs(plan.scale, plan.rows, plan.changes)
@@ -239,22 +228,21 @@ def _pretrained_runs(plan: Plan) -> dict[str, str]:
 
 
 def _data_change(plan: Plan, name: str) -> dict[str, str]:
-    """The key that chooses data, if some are given; GLUE's tasks at scale paper have TFDS's without
-    being given any."""
+    """The key that chooses data, if a path is given. Without one, GLUE's tasks, at scale paper, read
+    TFDS's data."""
     data = plan.data[name]
     if not data and plan.is_finetuned(name):
         column = plan.columns[name]
         if column.config.startswith("finetune_glue:"):
             data = f"tfds:glue/{column.task}"
-    return {"data.train": data} if data else {}
+    if not data:
+        return {}
+    return {"data.train": data}
 
 
 def _measure(plan: Plan) -> None:
-    """Measures the costs that are not there, each in a process that gives its memory back.
-
-    Raises:
-        RunError: a measurement failed.
-    """
+    """Measures the missing costs, each in a separate process, which frees its memory; raises
+    RunError if one fails."""
     scale = "gpu" if plan.scale == "gpu" else "small"
     for row, tokens in itertools.product(plan.rows, plan.lengths):
         path = cost_path(plan.runs, row, tokens)

@@ -1,5 +1,5 @@
-"""What training steps of the token mixers cost: time and memory, and how they grow with the number
-of tokens. `gmlp benchmark mixers` measures them."""
+"""The costs of training steps of the token mixers: time and memory, and how they grow with the
+number of tokens. `gmlp benchmark mixers` measures them."""
 
 import math
 import os
@@ -16,16 +16,16 @@ from gmlp_flax.reports.report import looks, over_seeds
 from gmlp_flax.reports.scaling import PowerLaw, power_law
 from gmlp_flax.reports.table import Cells, Spread
 
-FITTED_FROM = 1024  # tokens: below, what does not grow with n takes most of a step
+FITTED_FROM = 1024  # tokens: with fewer, most of a step is spent on what does not grow with n
 
 
 class Cost(NamedTuple):
     """A training step of a row.
 
     Attributes:
-        tokens: in a sequence.
+        tokens: tokens in a sequence.
         batch: sequences in a step.
-        seconds: of each repeat; empty if the step was compiled only.
+        seconds: the time of each repeat; empty if the step was only compiled.
         size: bytes of its program: arguments and temporaries.
     """
 
@@ -36,16 +36,16 @@ class Cost(NamedTuple):
 
     @property
     def per_thousand(self) -> Spread | None:
-        """Milliseconds for 1,000 tokens, over repeats; None if the step was compiled only."""
+        """Milliseconds for 1,000 tokens, over repeats; None if the step was only compiled."""
         if not self.seconds:
             return None
         tokens = self.batch * self.tokens
-        return Spread.median([1e6 * seconds / tokens for seconds in self.seconds])
+        return Spread.median(1e6 * seconds / tokens for seconds in self.seconds)
 
     @property
     def per_sequence(self) -> Spread:
         """Milliseconds for one sequence, over repeats."""
-        return Spread.median([1e3 * seconds / self.batch for seconds in self.seconds])
+        return Spread.median(1e3 * seconds / self.batch for seconds in self.seconds)
 
     @property
     def speed(self) -> float:
@@ -67,7 +67,8 @@ def cost_path(
 
 
 def read_costs(folder: str, rows: Sequence[str]) -> dict[str, dict[int, Cost]]:
-    """What `gmlp benchmark mixers` measured of the rows, in their order; shortest sequences first.
+    """The measurements of `gmlp benchmark mixers` for the rows, in their order; the shortest
+    sequences first.
 
     Raises:
         DataError, RunError: a file is damaged.
@@ -75,11 +76,12 @@ def read_costs(folder: str, rows: Sequence[str]) -> dict[str, dict[int, Cost]]:
     folder = os.path.join(folder, "costs")
     measured: dict[str, dict[int, Cost]] = {}
     for name in files.listdir(folder):
-        match = re.fullmatch(r"(\w+)-(\d+)\.json", name)
-        if match and match[1] in rows:
-            path = os.path.join(folder, name)
-            by_length = measured.setdefault(match[1], {})
-            by_length[int(match[2])] = _read(path)
+        match = re.fullmatch(r"(?P<row>\w+)-(?P<tokens>\d+)\.json", name)
+        if match is None or match["row"] not in rows:
+            continue
+        by_length = measured.setdefault(match["row"], {})
+        tokens = int(match["tokens"])
+        by_length[tokens] = _read(os.path.join(folder, name))
     costs = {}
     for row in rows:
         if row in measured:
@@ -89,7 +91,7 @@ def read_costs(folder: str, rows: Sequence[str]) -> dict[str, dict[int, Cost]]:
 
 
 def _read(path: str) -> Cost:
-    """The measured step in a file. Raises DataError, RunError: it is damaged."""
+    """The measured step in a file; raises DataError or RunError if it is damaged."""
     advice = "remove it, and the same command measures it again"
     with decode_errors(f"{path} is damaged", advice, RunError):
         figures: dict[str, Any] = {}
@@ -121,7 +123,9 @@ def growth(by_length: Mapping[int, Cost], memory: bool = False) -> PowerLaw | No
             continue
         tokens.append(cost.tokens)
         amounts.append(amount / cost.batch)
-    return power_law(tokens, amounts) if len(tokens) > 1 else None
+    if len(tokens) < 2:
+        return None
+    return power_law(tokens, amounts)
 
 
 def nearest(
@@ -130,8 +134,8 @@ def nearest(
     tokens: int,
 ) -> dict[str, Cost]:
     """The timed step of each row whose length is nearest to a number of tokens, by their ratio, and
-    at most a factor of two away. Speeds of one length compare: if rows differ in it, those at the
-    shortest."""
+    at most a factor of two away. Only speeds at one length compare: if rows differ in it, the rows
+    with the shortest one are returned."""
 
     def distance(cost: Cost) -> float:
         return abs(math.log2(cost.tokens / tokens))
@@ -141,7 +145,7 @@ def nearest(
     for row in rows:
         by_length = costs.get(row, {})
         timed = [cost for cost in by_length.values() if cost.seconds]
-        closest = min(timed, key=distance, default=None)  # of two, the shorter
+        closest = min(timed, key=distance, default=None)  # the shorter of two
         if closest and distance(closest) <= 1:
             steps[row] = closest
             lengths.append(closest.tokens)
@@ -186,12 +190,14 @@ def _all_steps(costs: Costs) -> Iterator[Cost]:
 
 
 def _ends(values: Collection[int]) -> list[int]:
-    """The smallest and the largest, which may be one."""
-    return sorted({min(values), max(values)}) if values else []
+    """The smallest and the largest, which may be the same."""
+    if not values:
+        return []
+    return sorted({min(values), max(values)})
 
 
 def cost_notes(costs: Costs) -> Iterator[str]:
-    """What the costs are, and which steps were not run."""
+    """Explains the costs, and names the steps that were not run."""
     if costs:
         yield (
             "Costs: a training step of the small shapes, of 2,048 tokens or two sequences; on a "

@@ -71,8 +71,8 @@ def _sweep_row(
     for statistic in STATISTICS.values():
         cell = statistic(values) if values else None
         statistics.append(cell)
-    each = " ".join(map(shown, values))
-    return (name, len(values), *statistics, each)
+    value_of_each = " ".join(shown(value) for value in values)
+    return (name, len(values), *statistics, value_of_each)
 
 
 def _sweep_curves(
@@ -115,8 +115,8 @@ def _mean_curve(
     """The curves of several seeds at the steps that all of them have."""
     steps: list[int] = []
     if curves:
-        shared = set.intersection(*map(set, curves))
-        steps = sorted(shared)
+        steps_of_curves = [set(curve) for curve in curves]
+        steps = sorted(set.intersection(*steps_of_curves))
     spreads = []
     for step in steps:
         spread = Spread.mean(curve[step] for curve in curves)
@@ -137,7 +137,7 @@ def _notes_on_choice(sweep: Mapping[str, Any], names: Sequence[str]) -> list[str
 
 
 def of_run(workdir: str) -> Chart:
-    """The loss of a run over its steps, in training and held out, as its metrics.jsonl has it.
+    """The loss of a run over its steps, in training and held out, from its metrics.jsonl.
 
     Raises:
         RunError: metrics.jsonl is missing or has no loss, or it or config.json is damaged.
@@ -156,11 +156,9 @@ def of_run(workdir: str) -> Chart:
         raise RunError(f"there is no loss in {path}: give the folder of a run that took a step")
     series = []
     if training:
-        name = (
-            "training, of softened targets"
-            if _softens_targets(os.path.join(workdir, CONFIG_FILE))
-            else "training"
-        )
+        name = "training"
+        if _softens_targets(os.path.join(workdir, CONFIG_FILE)):
+            name = "training, of softened targets"
         series.append(_loss(name, Look(GREY, "."), training))
     title = "training loss"
     if heldout:

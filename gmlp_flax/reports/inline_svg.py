@@ -105,16 +105,15 @@ def _tip(
     series: Series,
     index: int,
 ) -> str:
-    """What a point shows: its name, x and y, and the range over seeds."""
-    point = series.select([index])
+    """The text at a point: its name, x and y, and the range over seeds."""
     name = series.name
-    if point.labels:
-        name += f", {point.labels[0]}"
-    x = plain(point.x[0])
-    y = shown(float(point.y[0]))
-    if point.low:
-        low = shown(float(point.low[0]))
-        high = shown(float(point.high[0]))
+    if series.labels:
+        name += f", {series.labels[index]}"
+    x = plain(series.x[index])
+    y = shown(float(series.y[index]))
+    if series.low:
+        low = shown(float(series.low[index]))
+        high = shown(float(series.high[index]))
         y += f" ({low} to {high})"
     return f"{name}: {panel.y.label} {y}; {panel.x.label} {x}"
 
@@ -135,7 +134,7 @@ def _add_tips(
         markers.remove(marker)
 
 
-# What a page needs to be different.
+# What differs in a page.
 
 
 def _element(
@@ -143,8 +142,7 @@ def _element(
     name: str,
     label: str,
 ) -> str:
-    """The <svg> element of a page, which is as wide as its place and at most as wide as its
-    inches."""
+    """The <svg> element of a page, which fills its container up to its own width."""
     _, _, width, height = root.attrib["viewBox"].split()
     pixels = round(float(width) * PIXELS / POINTS)
     root.attrib = {
@@ -155,7 +153,8 @@ def _element(
     }
     for parent in list(root.iter()):
         for child in list(parent):
-            if child.tag in ("metadata", "style"):  # of a file; a style would hold for the page
+            # These are for a file; a style would apply to the whole page.
+            if child.tag in ("metadata", "style"):
                 parent.remove(child)
     _rename(root, name)
     _use_variables(root)
@@ -175,7 +174,7 @@ def _rename(root: Element, name: str) -> None:
 
 
 def _use_variables(element: Element) -> None:
-    """Makes the colours of an element variables, except of what is drawn over an image."""
+    """Replaces the colours of an element by variables, except of what is drawn over an image."""
     if element.get("id", "").endswith(ON_IMAGE):
         return
     declarations = element.get("style", "")

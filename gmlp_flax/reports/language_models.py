@@ -20,10 +20,10 @@ class Row(NamedTuple):
     """A row that was trained.
 
     Attributes:
-        name: of the row.
-        runs: those that count: all that came as far as the furthest run that trains as long; if
-            none of the row did, all of the row.
-        behind: the runs that did not come so far.
+        name: the name of the row.
+        runs: the runs that count: all that came as far as the furthest run that trains for as many
+            steps; if none of the row did, all of the row.
+        behind: the runs that did not come that far.
     """
 
     name: str
@@ -80,7 +80,9 @@ class Row(NamedTuple):
 
 def _paper(row: str) -> float | None:
     """The paper's perplexity of a row, if it prints one."""
-    return PUBLISHED[row].perplexity if row in PUBLISHED else None
+    if row not in PUBLISHED:
+        return None
+    return PUBLISHED[row].perplexity
 
 
 def _tokens(run: Run) -> int:
@@ -122,7 +124,7 @@ def perplexities(
     """Held-out perplexities, and finetuned scores if there are any.
 
     Args:
-        table: of the paper.
+        table: the table of the paper.
         runs: from `runs.find`, at least one, finished or not.
         scale: the scale at which they were trained.
         tuned: row -> its finetuned runs, from `runs.find_finetuned`.
@@ -170,20 +172,15 @@ def perplexities(
 
 
 def _points(rows: Mapping[str, Row], scores: Scores) -> dict[str, Point]:
-    """Row -> the point of it in the figures of scaling."""
+    """Row -> its point in the figures of scaling."""
     points = {}
     for name, row in rows.items():
-        points[name] = Point(
-            name,
-            row.params,
-            row.last,
-            scores.medians(name),
-        )
+        points[name] = Point(name, row.params, row.last, scores.medians(name))
     return points
 
 
 def _lines(series: Mapping[str, Sequence[str]], points: Mapping[str, Point]) -> Lines:
-    """The points of each series of a table, of the rows that have one."""
+    """The points of each series of a table, for the rows that have one."""
     lines: dict[str, list[Point]] = {}
     for name, rows in series.items():
         lines[name] = []
@@ -248,15 +245,16 @@ def _notes_on_absent(names: Sequence[str], rows: Mapping[str, Row]) -> list[str]
 
 
 def _notes_on_baselines(runs: Sequence[Run]) -> list[str]:
-    """What models without any context score."""
+    """The scores of models without any context."""
     notes = []
-    for name, value in baselines(runs, METRIC).items():
+    scores = baselines(runs, METRIC)
+    for name, value in scores.items():
         notes.append(f"To compare: {name}: {METRIC} {shown(value)}.")
     return notes
 
 
 def _notes_on_ranks(ranks: Sequence[claims.RankPoint], papers: Mapping[str, float]) -> list[str]:
-    """How the rows rank at the end, beside the paper's ranks; none without ranks."""
+    """How the rows rank at the end, next to the paper's ranks; none without ranks."""
     if not ranks:
         return []
     last = ranks[-1]
@@ -304,7 +302,7 @@ def places_chart(
     ranks: Sequence[claims.RankPoint],
     papers: Mapping[str, float],
 ) -> Chart | None:
-    """Each row's place by perplexity over tokens, beside the paper's; None without three models or
+    """Each row's rank by perplexity over tokens, next to the paper's; None without three models or
     two points."""
     if len(papers) < 3 or len(ranks) < 2:
         return None

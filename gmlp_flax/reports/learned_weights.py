@@ -1,4 +1,4 @@
-"""Reports of what models learned to mix: spatial matrices W, Figures 3, 4 and 9, and tiny
+"""Reports of the mixing that models learned: spatial matrices W, Figures 3, 4 and 9, and tiny
 attention, Figure 10."""
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PAIR = ("A man is playing a guitar in the street.", "Nobody is making music outs
 
 
 class Drawn(NamedTuple):
-    """What was measured of a run's weights.
+    """The measurements of a run's weights.
 
     Attributes:
         columns: the names of the table's columns.
-        rows: the table's rows, each a whole number and others.
-        note: says what the numbers are.
-        figures: by name.
+        rows: the table's rows: a whole number, then others.
+        note: explains the numbers.
+        figures: the figures by name.
     """
 
     columns: Sequence[str]
@@ -61,8 +61,8 @@ def report(
     drawn = measure(run.path)
     rows = []
     for number, values in drawn.rows:
-        row = (number, *map(float, values))
-        rows.append(row)
+        floats = [float(value) for value in values]
+        rows.append((number, *floats))
     return Report(
         table.title,
         Table(drawn.columns, rows),
@@ -77,11 +77,11 @@ def _first_finetuned(
     task: str,
     tuned: Mapping[str, Sequence[Run]],
 ) -> Run:
-    """The first finished run of a row that was finetuned on a task. Raises RunError: there is
+    """The first finished run of a row that was finetuned on a task; raises RunError if there is
     none."""
     for run in tuned.get(row, ()):
-        counts = run.finished and run.config.init_parameters
-        if counts and task_of(run.config) == task:
+        is_finetuned = run.finished and run.config.init_parameters
+        if is_finetuned and task_of(run.config) == task:
             return run
     raise RunError(
         f"{row} was not finetuned on {task}, which is drawn: give --finetune={task}=DATA"
@@ -90,7 +90,7 @@ def _first_finetuned(
 
 def image_filters(path: str) -> Drawn:
     """Figure 3: rows of W of an image classifier, layer by layer, and how close W came to depending
-    on the offset between two patches alone, at every checkpoint that the run kept."""
+    only on the offset between two patches, at every checkpoint that the run kept."""
     measured = shift_invariance.shift_invariance(path)
     weights = measured.weights
     grid = measured.shape
@@ -144,13 +144,14 @@ def shift_invariant_matrices(path: str) -> Drawn:
     every checkpoint that the run kept."""
     measured = shift_invariance.shift_invariance(path)
     count = len(measured.weights)
+    layers = [f"layer {layer}" for layer in range(1, count + 1)]
     by_chance = shift_invariance.chance(tuple(measured.shape))
     note = (
         "Share of the variance of each W's weights that offsets explain: 1 for a Toeplitz matrix, "
         f"{by_chance.words()}."
     )
     return Drawn(
-        columns=("step", *(f"layer {layer}" for layer in range(1, count + 1))),
+        columns=("step", *layers),
         rows=measured.shares.items(),
         note=note,
         figures=shift_invariance.figures(measured),
@@ -158,7 +159,7 @@ def shift_invariant_matrices(path: str) -> Drawn:
 
 
 def attention_in_a_pair(path: str) -> Drawn:
-    """Figure 10: how much each token of a pair looks at each other token."""
+    """Figure 10: how much each token of a pair attends to each other token."""
     measured = attention.of_text(pretrained.load(path, "latest"), *PAIR)
     count = len(measured.text.labels)
     segments = measured.text.segments[:count]
@@ -192,7 +193,7 @@ FIGURES: dict[str, Callable[[str], Drawn]] = {
 
 
 def spread(weights: np.ndarray) -> np.ndarray:
-    """Where the middle token's row of each W looks.
+    """Which tokens the middle token's row of each W mixes.
 
     Args:
         weights: [layers, n, n], rows are outputs.
@@ -212,7 +213,7 @@ def spread(weights: np.ndarray) -> np.ndarray:
 
 
 def locality(weights: np.ndarray, grid: Sequence[int]) -> np.ndarray:
-    """How close to its own patch each row looks, on average.
+    """How close to its own patch each row's weights are, on average.
 
     Args:
         weights: [layers, patches, patches], rows are outputs; patches row by row of the grid.
@@ -242,7 +243,7 @@ def _shares(
     """How the energy of rows of weights is shared.
 
     Args:
-        weights: [layers, n], or [layers, rows, n], of which means over rows are taken.
+        weights: [layers, n], or [layers, rows, n]; the result is a mean over rows.
         parts: which weights are in each part, [n] or [rows, n].
         squares: squared distances, [n] or [rows, n].
 
@@ -254,17 +255,19 @@ def _shares(
     energy /= energy.sum(-1, keepdims=True)
     means = []
     for factor in (*parts, squares):
-        sums = (energy * factor).sum(-1)
-        means.append(sums.reshape(layers, -1).mean(-1))
+        sums = np.sum(energy * factor, axis=-1)
+        by_layer = sums.reshape(layers, -1)
+        means.append(by_layer.mean(-1))
     *shares, mean_square = means
-    return np.stack([*shares, np.sqrt(mean_square)], axis=-1)
+    distance = np.sqrt(mean_square)
+    return np.stack([*shares, distance], axis=-1)
 
 
 def across(maps: np.ndarray, segments: np.ndarray) -> np.ndarray:
     """How attention is shared between two sentences.
 
     Args:
-        maps: weights [layers, n, n], rows look at columns.
+        maps: weights [layers, n, n]; rows attend to columns.
         segments: the sentence of each token, [n].
 
     Returns:
@@ -274,7 +277,8 @@ def across(maps: np.ndarray, segments: np.ndarray) -> np.ndarray:
     is_other = np.not_equal.outer(segments, segments)
     to_other = np.where(is_other, maps, 0)
     to_own = np.where(is_other, 0, maps)
-    mean_other = to_other.sum(-1).mean(-1)
-    mean_own = to_own.sum(-1).mean(-1)
+    other_of_token = to_other.sum(-1)  # [layers, n]
+    own_of_token = to_own.sum(-1)
+    means = (other_of_token.mean(-1), own_of_token.mean(-1))
     largest = to_other.max((-1, -2))
-    return np.stack([mean_other, mean_own, largest], axis=-1)
+    return np.stack([*means, largest], axis=-1)

@@ -1,7 +1,7 @@
 """The files of reports: Markdown, CSV, figures and web pages.
 
-A page is one file that opens from disk without a network: styles, the script that sorts tables and
-the figures, as SVG, are in it.
+A page is one file that opens from disk without a network: it contains its styles, the script that
+sorts tables and the figures as SVG.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def write(report: Report, folder: str) -> str:
 
 
 def markdown(report: Report) -> str:
-    """A report's tables and claims, and below them all else that it says."""
+    """A report's tables and claims, and below them everything else that it says."""
     lines = [report.markdown()]
     for sentence in report.sentences():
         lines.append(f"- {sentence}")
@@ -76,8 +76,7 @@ def _write_figure(
     figure: Chart | Figure,
     folder: str,
 ) -> None:
-    """Writes a figure in each format, or says in a line on standard error why it cannot be
-    drawn."""
+    """Writes a figure in each format, or prints a line on standard error if it cannot be drawn."""
     try:
         figure_files.write(name, figure, folder)
     except RunError as error:
@@ -112,7 +111,7 @@ def html(report: Report) -> str:
 
 
 def _resource(name: str) -> str:
-    """A file that is beside this one."""
+    """The text of a file next to this one."""
     folder = importlib.resources.files("gmlp_flax.reports")
     path = folder / name
     return path.read_text().rstrip()
@@ -153,7 +152,7 @@ def _notes(notes: Sequence[str]) -> str:
 
 
 def _table(name: str, table: Table) -> str:
-    """A table with three digits, whose columns sort by all of them."""
+    """A table with three digits, whose columns sort by all digits."""
     kinds = []
     lines = [
         '<section class="table"><div class="wide"><table class="sortable">',
@@ -190,8 +189,8 @@ def _cell(
     """A cell; the pointer shows the numbers of a Spread."""
     tip = ""
     if isinstance(cell, Spread) and len(cell.values) > 1:
-        values = [shown(float(value)) for value in cell.values]
-        tip = f' title="{over}: {", ".join(values)}"'
+        values = ", ".join(shown(float(value)) for value in cell.values)
+        tip = f' title="{over}: {values}"'
     key = escape(sort_key(cell))
     text = escape(shown(cell))
     return f'<td{kind} data-key="{key}"{tip}>{text}</td>'
@@ -223,7 +222,7 @@ def _image(name: str, figure: Figure) -> str:
 
 
 def _chart(name: str, chart: Chart) -> str:
-    """The panels of a chart beside each other, or below each other on a narrow screen."""
+    """The panels of a chart side by side, or one below the other on a narrow screen."""
     style = ' class="whole-row"' if len(chart.panels) > 1 else ""
     lines = [f'<figure{style}><div class="panels">']
     for number, panel in enumerate(chart.panels, start=1):

@@ -1,4 +1,4 @@
-"""What a table or figure of the paper becomes: a table, claims, notes, charts."""
+"""A report of a table or figure of the paper: a table, claims, notes, charts."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a table or figure of the paper becomes.
+    """A report of a table or figure of the paper.
 
     Attributes:
         title: the heading.
         table: its numbers.
-        claims: of the paper, unless they say otherwise, and whether the runs support them.
+        claims: claims of the paper, unless they say otherwise, and whether the runs support them.
         setting: what was scaled down; empty if nothing was trained.
         notes: sentences below the table.
         figures: by name: charts, whose numbers are files as well, and figures that are images.
-        more_tables: by heading, in small letters, tables that stand below the first.
+        more_tables: the tables below the first one, by heading in small letters.
     """
 
     title: str
@@ -53,23 +53,26 @@ class Report:
     @property
     def charts(self) -> dict[str, Chart]:
         """The figures that are charts."""
-        return {name: figure for name, figure in self.figures.items() if isinstance(figure, Chart)}
+        charts = {}
+        for name, figure in self.figures.items():
+            if isinstance(figure, Chart):
+                charts[name] = figure
+        return charts
 
     def markdown(self) -> str:
         """The title, the tables and the claims."""
         parts = [f"# {self.title}\n\n{self.table.markdown()}"]
         for heading, table in self.more_tables.items():
-            parts.append(f"\n## {heading.capitalize()}\n\n{table.markdown()}")
+            title = heading.capitalize()
+            parts.append(f"\n## {title}\n\n{table.markdown()}")
         if self.claims:
-            rows = []
-            for claim in self.claims:
-                rows.append((claim.text, claim.detail, claim.verdict))
+            rows = [(claim.text, claim.detail, claim.verdict) for claim in self.claims]
             claims = Table(("claim", "here", "verdict"), rows)
             parts.append(f"\n## Claims\n\n{claims.markdown()}")
         return "".join(parts)
 
     def sentences(self) -> list[str]:
-        """All that is said beside the tables."""
+        """All sentences besides the tables."""
         sentences = []
         if self.claims:
             sentences.append(tally(self.claims))
@@ -96,7 +99,7 @@ FAMILY_NAMES = _family_names()
 
 
 def family(row: str) -> str:
-    """The family of a row of `PUBLISHED`, or of one on more data."""
+    """The family of a row of `PUBLISHED`, or of such a row on more data."""
     published_row, _, _ = row.partition(",")
     published = PUBLISHED[published_row]
     model = blocks.settings(published.spec)

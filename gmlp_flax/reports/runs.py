@@ -79,13 +79,15 @@ class NoRuns(RunError):
 
 
 def baselines(runs: Sequence[Run], metric: str) -> dict[str, float]:
-    """What trivial models score on the held-out data of runs: name -> value, as the last run says
-    that knows it."""
+    """The scores of trivial models on the held-out data of runs: name -> value, from the last run
+    that has it."""
     values = {}
     for run in runs:
         for baseline in newest_baselines(run.lines):
-            if metric in baseline["eval"]:
-                values[baseline["name"]] = baseline["eval"][metric]
+            name = baseline["name"]
+            scores = baseline["eval"]
+            if metric in scores:
+                values[name] = scores[metric]
     return values
 
 
@@ -111,9 +113,9 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
     order = list(rows)
     known: dict[tuple, Run] = {}
     for run in _runs(pattern, rows, identity):
-        place = (order.index(run.row), run.config.seed)
-        _refuse_twin(known, place, run, f"the row {run.row}")
-    runs = [known[place] for place in sorted(known)]
+        row_and_seed = (order.index(run.row), run.config.seed)
+        _refuse_twin(known, row_and_seed, run, f"the row {run.row}")
+    runs = [known[row_and_seed] for row_and_seed in sorted(known)]
     if not runs:
         names = ", ".join(rows)
         raise NoRuns(
@@ -193,9 +195,12 @@ def setting(
     config = runs[0].config
     paper = table.config(row, "paper")
     changes = []
-    for key, option in config_lib.keys(config).items():
-        if option.scaled and config[key] != paper.get(key):
-            changes.append(f"{key} {config[key]} (paper: {paper.get(key)})")
+    options = config_lib.keys(config)
+    for key, option in options.items():
+        value = config[key]
+        papers_value = paper.get(key)
+        if option.scaled and value != papers_value:
+            changes.append(f"{key} {value} (paper: {papers_value})")
     if not changes:
         return f"Scale {scale}: the paper's setting."
     return f"Scale {scale}. Scaled down for {row}: {'; '.join(changes)}."
@@ -214,7 +219,7 @@ def unfinished(runs: Sequence[Run]) -> list[str]:
     return [f"Not finished: {', '.join(names)}."]
 
 
-# Which run is of which row.
+# Which run belongs to which row.
 
 
 def _runs(
@@ -236,14 +241,14 @@ def _runs(
             start = pretrained(config)
             values.append(start[STEPS])
         row = names.get(tuple(values))
-        if row and not config.data.search:  # whose score chose a setting
+        if row and not config.data.search:  # such a run only chose a setting
             lines = MetricsFile.read(metrics_path)
             yield Run(row, path, config, lines)
 
 
 def _row_names(rows: Mapping[str, ConfigDict], keys: Sequence[str]) -> dict[tuple, str]:
-    """The values of keys that make a config a row -> its name. Raises RunError: two rows have the
-    same."""
+    """The values of the keys that identify a row -> its name; raises RunError if two rows have the
+    same values."""
     names: dict[tuple, str] = {}
     for name, config in rows.items():
         values = tuple(config.get(key) for key in keys)
@@ -270,7 +275,7 @@ def _run_folders(pattern: str) -> Iterator[str]:
 
 
 def _steps_key(rows: Mapping[str, ConfigDict]) -> tuple[str, ...]:
-    """The key that tells rows apart beside their models: STEPS if they differ in it."""
+    """The key that tells rows apart besides their models: STEPS if they differ in it."""
     numbers = {config[STEPS] for config in rows.values()}
     if len(numbers) > 1:
         return (STEPS,)
@@ -294,7 +299,7 @@ def _pretrained(config: ConfigDict) -> Mapping[str, Any]:
 def _architecture(rows: Mapping[str, ConfigDict]) -> list[str]:
     """The keys that make a model a row of a table: two models that agree in them are the same
     row."""
-    names: dict[str, None] = {}
+    names: dict[str, None] = {}  # in order
     for config in rows.values():
         options = config_lib.keys(config)
         for name, option in options.items():
@@ -304,7 +309,7 @@ def _architecture(rows: Mapping[str, ConfigDict]) -> list[str]:
 
 
 def _inherited_architecture(rows: Mapping[str, ConfigDict]) -> list[str]:
-    """The keys of `_architecture` that a finetuned run takes over from its row."""
+    """The keys of `_architecture` that a finetuned run inherits from its row."""
     task_keys: set[str] = set()
     for config in rows.values():
         options = schema.of_task(config.task)
@@ -325,7 +330,7 @@ def _refuse_twin(
     run: Run,
     name: str,
 ) -> None:
-    """Notes a run by its key. Raises RunError: there is one with the same key."""
+    """Adds a run to the known ones; raises RunError if one of them has the same key."""
     if key in known:
         first = known[key]
         seed = run.config.seed
@@ -338,15 +343,18 @@ def _refuse_twin(
 def _compared(runs: Sequence[Run], free: Sequence[str]) -> list[str]:
     """The keys in which runs of one table must agree: not those of their models, which are its
     rows."""
-    names: dict[str, None] = {}
+    names: dict[str, None] = {}  # in order
     for run in runs:
-        names |= dict.fromkeys(_keys(run.config, ALL_RUNS))
-    return [name for name in names if name not in free and not name.startswith("model.")]
+        for name in _keys(run.config, ALL_RUNS):
+            if name not in free and not name.startswith("model."):
+                names[name] = None
+    return list(names)
 
 
 def _keys(config: ConfigDict, compared: str) -> list[str]:
-    """The keys of a config of which `Option.compared` has a value."""
-    return [name for name, option in config_lib.keys(config).items() if option.compared == compared]
+    """The keys of a config whose `Option.compared` has this value."""
+    options = config_lib.keys(config)
+    return [name for name, option in options.items() if option.compared == compared]
 
 
 def _compare(
@@ -354,7 +362,7 @@ def _compare(
     second: Run,
     keys: Sequence[str],
 ) -> None:
-    """Raises RunError: two runs differ in one of the keys."""
+    """Raises RunError if two runs differ in one of the keys."""
     for key in keys:
         first_value = first.config.get(key)
         second_value = second.config.get(key)
@@ -367,8 +375,8 @@ def _compare(
 
 
 def _check_tokenizers(runs: Sequence[Run]) -> None:
-    """Refuses runs of different tokenizers: perplexities per token of one do not compare with those
-    of another."""
+    """Raises RunError for runs of different tokenizers, whose perplexities per token do not
+    compare."""
     first = ""
     for run in runs:
         path = os.path.join(run.path, TOKENIZER_FILE)

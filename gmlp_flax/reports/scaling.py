@@ -22,7 +22,8 @@ class PowerLaw(NamedTuple):
     """y = scale * x ** exponent, fitted by least squares on logarithms.
 
     Attributes:
-        scale, exponent: of the fit.
+        scale: the factor of the fit.
+        exponent: the exponent of the fit.
         low, high: the exponent's 95 % confidence interval, from Student's t; infinitely wide for
             two points.
         r_squared: share of the variance of log y that the fit explains.
@@ -54,8 +55,8 @@ class PowerLaw(NamedTuple):
 
 def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
     """Fits a power law to at least two points with positive coordinates and different x."""
-    log_x = list(map(math.log, x))
-    log_y = list(map(math.log, y))
+    log_x = [math.log(value) for value in x]
+    log_y = [math.log(value) for value in y]
     fit: Any = stats.linregress(log_x, log_y)
     exponent = float(fit.slope)
     margin = math.inf
@@ -137,13 +138,8 @@ def scaling(lines: Lines) -> tuple[Chart | None, list[str]]:
     if not laws:
         return None, []
     heading = "Perplexity over parameters"
-    panel = _panel(
-        heading,
-        x,
-        Scale(f"held-out {METRIC}", log=True),
-        marks,
-        laws,
-    )
+    y = Scale(f"held-out {METRIC}", log=True)
+    panel = _panel(heading, x, y, marks, laws)
     scores = _score_panels(lines, x, lambda point: point.params)
     notes = []
     for name, law in laws.items():
@@ -196,13 +192,7 @@ def _score_panels(
         every = itertools.chain(*marks.values())
         best = max(every, key=lambda mark: mark.y.centre)
         heading = f"{title}: {best.row} is best, {best.y.centre:.1f} %"
-        panel = _panel(
-            heading,
-            x,
-            Scale(f"{title} (%)"),
-            marks,
-            laws={},
-        )
+        panel = _panel(heading, x, Scale(f"{title} (%)"), marks, laws={})
         panels.append(panel)
     return panels
 
@@ -242,9 +232,11 @@ def _panel(
     """A panel with one series per line that has points.
 
     Args:
-        title, x, y: of the panel.
+        title: the title of the panel.
+        x, y: its axes.
         marks: name of a line -> its points.
-        laws: name of a line -> what is drawn dashed through its points, which nothing else joins.
+        laws: name of a line -> the law that is drawn dashed through its points; no other line joins
+            them.
     """
     drawn = {}
     families = []
@@ -274,7 +266,8 @@ def _line(
     for mark in sorted(marks, key=lambda mark: mark.x):
         x.append(mark.x)
         y.append(mark.y)
-        labels.append(mark.row.split("_", 1)[-1])
+        family_name, _, label = mark.row.partition("_")
+        labels.append(label or family_name)
         if law is not None:
             fit.append(law(mark.x))
     return over_seeds(

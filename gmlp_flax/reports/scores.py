@@ -15,15 +15,15 @@ OUR_TASK = "rte"  # on which the paper claims nothing
 
 
 class Score(NamedTuple):
-    """A row's score in one column, in percent: the median over runs with one peak rate and batch
-    size."""
+    """A row's score in one column, in percent: the median over runs with the same peak rate and
+    batch size."""
 
     spread: Spread
     rate: float
     batch: int
 
     def words(self) -> str:
-        """The range of its runs, and what was chosen."""
+        """The range of its runs, and the chosen setting."""
         values = self.spread.values
         lowest = min(values)
         highest = max(values)
@@ -74,8 +74,8 @@ def _counts(
 
 
 def _preference(score: Score) -> tuple[int, float]:
-    """Prefers many seeds, then a high median: a choice of one seed would win by its luck over one
-    that a sweep gave all of them."""
+    """Prefers many seeds, then a high median: a setting with one lucky seed would win over one that
+    a sweep trained with all seeds."""
     return len(score.spread.values), score.spread.centre
 
 
@@ -84,7 +84,7 @@ class Scores:
 
     Attributes:
         runs: row -> its finetuned runs.
-        transfers: what the paper says of the order of the rows.
+        transfers: the paper's claims about the order of the rows.
         by_title: title of a column -> row -> its score, from pretrained parameters.
         columns: without those in which neither the runs nor the paper have a score.
     """
@@ -95,7 +95,7 @@ class Scores:
         runs: Mapping[str, Sequence[Run]],
         transfers: Sequence[Statement] = (),
     ):
-        """Takes tasks of `tables.TUNED`, each row's finetuned runs, and what the paper says of
+        """Takes tasks of `tables.TUNED`, each row's finetuned runs, and the paper's claims about
         their order."""
         self.runs = runs
         self.transfers = transfers
@@ -141,8 +141,8 @@ class Scores:
                     yield _claim(statement, column, scores)
 
     def notes(self) -> Iterator[str]:
-        """Per column: the spread of each score with its chosen rate, what trivial models score, and
-        the rank correlation with the paper."""
+        """For each column: the spread of each score with its chosen rate, the scores of trivial
+        models, and the rank correlation with the paper."""
         for column in self.columns:
             title = column.title
             scores = self.by_title[title]

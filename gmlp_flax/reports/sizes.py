@@ -16,7 +16,7 @@ ACCURACIES = (
     "Top-1 accuracies are the paper's (ImageNet-1K, no extra data, a spread of about 0.1 between "
     "runs): none was measured here. Its multiply-adds are shown as two operations each."
 )
-# of lines in Figure 2
+# the names of lines in Figure 2
 NAMES = {
     "vit": "ViT",
     "deit": "DeiT",
@@ -27,8 +27,8 @@ NAMES = {
 
 
 def counts(table: PaperTable) -> Report:
-    """A table of sizes; of classifiers (Table 2 and Figure 2), with the paper's accuracies over
-    them."""
+    """A table of sizes. For classifiers (Table 2 and Figure 2) it has the paper's accuracies and a
+    chart of them."""
     models: dict[str, Cells] = {}
     for name in table.rows:
         models[name] = _counted(PUBLISHED[name])
@@ -85,7 +85,7 @@ class _Point(NamedTuple):
     Attributes:
         params: in millions.
         top1: in percent.
-        label: what is written at it.
+        label: the text at the point.
     """
 
     params: float
@@ -104,18 +104,13 @@ def _chart(table: PaperTable) -> Chart:
     """The paper's Figure 2: accuracy over parameters, one line per architecture."""
     lines: dict[_Line, list[_Point]] = {}
     for line, point in (*_our_points(table), *_quoted_points(table)):
-        lines.setdefault(line, []).append(point)
+        points = lines.setdefault(line, [])
+        points.append(point)
     look_of = looks([line.family for line in lines])
     series = []
     for look, (line, points) in zip(look_of, lines.items(), strict=True):
         params, accuracies, labels = zip(*sorted(points), strict=True)
-        drawn = Series(
-            line.name,
-            look.solid(),
-            params,
-            accuracies,
-            labels=labels,
-        )
+        drawn = Series(line.name, look.solid(), params, accuracies, labels=labels)
         series.append(drawn)
     panel = Panel(
         "At the same size gMLP is as accurate as DeiT; ViT and Mixer are not",
@@ -144,7 +139,7 @@ def _our_points(table: PaperTable) -> Iterator[tuple[_Line, _Point]]:
 
 
 def _quoted_points(table: PaperTable) -> Iterator[tuple[_Line, _Point]]:
-    """The models that only the paper has. One that the table has twice is a line of its own."""
+    """The models that only the paper has. A kind that is also one of ours gets a separate line."""
     for row in table.quoted:
         if row.top1 is None:
             continue

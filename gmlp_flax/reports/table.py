@@ -1,4 +1,4 @@
-"""Tables of a report: cells, how they are read, and Markdown and CSV."""
+"""Tables of a report: cells, how they are shown, and Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gmlp_flax.analysis.charts import csv_text
 
 DIGITS = 3  # of a number for reading
 MINUS = "\u2212"
-STATISTICS = ("deviation", "lowest", "highest")  # of a Spread, beside its centre
+STATISTICS = ("deviation", "lowest", "highest")  # of a Spread, besides its centre
 CENTRES = "the number before it is their mean, or the median of finetuned scores and of costs"
 
 
@@ -45,7 +45,9 @@ class Spread(NamedTuple):
     @property
     def deviation(self) -> float | None:
         """The standard deviation between them; None for one."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
+        if len(self.values) < 2:
+            return None
+        return statistics.stdev(self.values)
 
 
 Cell = str | float | int | Spread | None
@@ -99,7 +101,7 @@ class Table:
         return [row[index] for row in self.rows]
 
     def markdown(self) -> str:
-        """The table with three digits; what ± is stands below."""
+        """The table with three digits, with an explanation of ± below."""
         rule = ["---"] * len(self.columns)
         lines = [_markdown_line(self.columns), _markdown_line(rule)]
         for row in self.rows:
@@ -111,7 +113,7 @@ class Table:
         return "".join(lines)
 
     def legend(self) -> str:
-        """What its ± is; empty if it has none."""
+        """An explanation of its ±; empty if it has none."""
         for row in self.rows:
             for cell in row:
                 if isinstance(cell, Spread) and cell.deviation is not None:
@@ -182,7 +184,7 @@ def _shown_number(number: float) -> str:
 
 
 def _with_minus(text: str) -> str:
-    """A number with a minus sign in the place of a hyphen."""
+    """A number with a minus sign in place of a hyphen."""
     return text.replace("-", MINUS)
 
 
@@ -190,7 +192,9 @@ def _shown_difference(difference: Difference) -> str:
     digits = min(2, decimals(difference))
     text = f"{difference:+,.{digits}f}"
     is_zero = not text.strip("+-0.")
-    return "0" if is_zero else _with_minus(text)
+    if is_zero:
+        return "0"
+    return _with_minus(text)
 
 
 def _shown_spread(spread: Spread) -> str:
@@ -227,9 +231,13 @@ def sort_key(cell: Cell) -> str:
 
 def difference(ours: float, papers: float | None) -> Difference | None:
     """Ours - the paper's; None if the paper prints no number."""
-    return None if papers is None else Difference(ours - papers)
+    if papers is None:
+        return None
+    return Difference(ours - papers)
 
 
 def printed(value: float | None) -> Printed | None:
     """A paper's number; None if it prints none."""
-    return None if value is None else Printed(value)
+    if value is None:
+        return None
+    return Printed(value)

@@ -7,7 +7,8 @@ import pytest
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.paper.alternatives import COLUMNS, FASTER, GROWS, ROWS, STATEMENTS
 from gmlp_flax.reports import alternatives
-from gmlp_flax.reports.alternatives import claims, late_starters, over_speed
+from gmlp_flax.reports.alternative_claims import claims, late_starters
+from gmlp_flax.reports.alternatives import over_speed
 from gmlp_flax.reports.costs import read_costs
 from gmlp_flax.reports.runs import NoRuns
 from gmlp_flax.reports.table import Spread

@@ -1,0 +1,145 @@
+"""The scores of the alternatives: what the folder of `gmlp reproduce alternatives` has, by column and
+row."""
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gmlp_flax.paper.alternatives import COLUMNS, ROWS, Column
+from gmlp_flax.reports import runs as run_finder
+from gmlp_flax.reports.language_models import trained_rows
+from gmlp_flax.reports.runs import Run
+from gmlp_flax.reports.scores import score
+from gmlp_flax.reports.table import Spread
+
+RANDOM = " from random"  # suffix of the name of a finetuned column: from random parameters
+
+Scores = Mapping[str, Mapping[str, Spread]]  # column -> row -> its score over seeds, as shown
+Baselines = Mapping[str, Mapping[str, float]]  # column -> trivial model -> its score, as shown
+
+
+def folder_of(folder: str, column: str) -> str:
+    """The folder of a trained column's runs. Those of masked LM are in the folder itself, where
+    other tables look for them as well."""
+    if column == "mlm":
+        return folder
+    return os.path.join(folder, column)
+
+
+def find_runs(
+    folder: str,
+    scale: str,
+    changes: Mapping[str, Any],
+) -> dict[str, list[Run]]:
+    """The runs of each column; none of a column that has no such scale."""
+    pretrained = COLUMNS["mlm"].configs(scale, ROWS, changes)
+    tuned_by_row = run_finder.find_finetuned(folder, pretrained)
+    tuned: list[Run] = []
+    for row_runs in tuned_by_row.values():
+        tuned += row_runs
+    runs: dict[str, list[Run]] = {name: [] for name in COLUMNS}
+    for name, column in COLUMNS.items():
+        if column.starts:
+            runs[name] = _of_task(tuned, column.task)
+        elif scale in column.scales:
+            configs = column.configs(scale, ROWS, changes)
+            with contextlib.suppress(run_finder.NoRuns):
+                runs[name] = run_finder.find(folder_of(folder, name), configs)
+    return runs
+
+
+def _of_task(runs: Sequence[Run], task: str) -> list[Run]:
+    """The finetuned runs of a task."""
+    return [run for run in runs if run_finder.task_of(run.config) == task]
+
+
+def scores_of(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, Spread]]:
+    """Column -> row -> its score. A finetuned column has a second entry, its name and RANDOM, with
+    the scores from random parameters. Columns without a score are left out."""
+    scores: dict[str, dict[str, Spread]] = {}
+    for name, column in COLUMNS.items():
+        column_runs = runs[name]
+        if column.starts:
+            scores[name] = _finetuned_scores(column_runs, column, pretrained=True)
+            scores[name + RANDOM] = _finetuned_scores(column_runs, column, pretrained=False)
+        elif name == "mlm":
+            scores[name] = _perplexities(column_runs)
+        else:
+            scores[name] = _last_scores(column_runs, column)
+    return {name: by_row for name, by_row in scores.items() if by_row}
+
+
+def _finetuned_scores(
+    runs: Sequence[Run],
+    column: Column,
+    pretrained: bool,
+) -> dict[str, Spread]:
+    """Row -> its score, finetuned from pretrained or from random parameters."""
+    scores = {}
+    for row in ROWS:
+        row_runs = [run for run in runs if run.row == row]
+        best = score(row_runs, column, pretrained)
+        if best is not None:
+            scores[row] = best.spread
+    return scores
+
+
+def _perplexities(runs: Sequence[Run]) -> dict[str, Spread]:
+    """Row -> its perplexity, for the rows that came as far as the others."""
+    perplexities = {}
+    rows = trained_rows(ROWS, runs)
+    for name, row in rows.items():
+        if row.compared:
+            perplexities[name] = row.last
+    return perplexities
+
+
+def _last_scores(runs: Sequence[Run], column: Column) -> dict[str, Spread]:
+    """Row -> the score at the end of its finished runs."""
+    scores = {}
+    for row in ROWS:
+        values = []
+        finished = [run for run in runs if run.row == row and run.finished]
+        for run in finished:
+            curve = run.curve(column.metric)
+            if curve:
+                _, last = curve[-1]
+                values.append(column.percent * last)
+        if values:
+            scores[row] = Spread.mean(values)
+    return scores
+
+
+def baselines_of(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, float]]:
+    """Column -> trivial model -> its score."""
+    baselines: dict[str, dict[str, float]] = {}
+    for name, column in COLUMNS.items():
+        scores = run_finder.baselines(runs[name], column.metric)
+        percents = {}
+        for model, value in scores.items():
+            percents[model] = column.percent * value
+        baselines[name] = percents
+    return baselines
+
+
+def best_baselines(baselines: Baselines) -> dict[str, float]:
+    """Column -> the score of its best trivial model, for the columns that have one."""
+    best = {}
+    for name, scores in baselines.items():
+        if scores:
+            choose = min if COLUMNS[name].lower else max
+            best[name] = choose(scores.values())
+    return best
+
+
+def heldout_examples(runs: Mapping[str, Sequence[Run]]) -> dict[str, int]:
+    """Column -> its held-out examples; 0 if its runs do not say."""
+    examples = dict.fromkeys(runs, 0)
+    for name, column_runs in runs.items():
+        for run in column_runs:
+            for line in run.lines:
+                evaluation = line.get("eval", {})
+                count = evaluation.get("examples", 0)
+                examples[name] = max(examples[name], count)
+    return examples

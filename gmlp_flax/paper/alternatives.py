@@ -1,7 +1,7 @@
-"""What `gmlp reproduce alternatives` compares: the token mixers, and column by column what is
+"""The comparison of `gmlp reproduce alternatives`: the token mixers, and for each column what is
 trained or measured.
 
-Every row stands in one frame. At `cpu` and `gpu` all rows have the same number of parameters in the
+All rows share one frame. At `cpu` and `gpu` all rows have the same number of parameters in the
 encoder, up to 2 %, and about the same depth; at `paper`, the siblings have the depth and the widths
 of BERT, and as many parameters as that gives. A new column is one entry of COLUMNS.
 """
@@ -19,11 +19,11 @@ from gmlp_flax.paper import recipes
 from gmlp_flax.paper.published import PUBLISHED, SIBLING
 from gmlp_flax.sweeps.points import Points
 
-# What the siblings stand beside: Table 3's Transformers, its Mixer, gMLP, and aMLP.
+# The siblings are compared with Table 3's Transformers, its Mixer, gMLP, and aMLP.
 ROWS = ("bert", "bert_rel", "bert_rel_only", "mixer", "sgu", "amlp_36") + tuple(
     name for name, model in PUBLISHED.items() if model.source == SIBLING
 )
-# Row -> its name among images. Biases of offsets are not among them: patches lie on a grid.
+# Row -> its name among images. Rows with biases of offsets are left out: patches lie on a grid.
 IMAGES = {row: row for row in ROWS if row not in ("bert_rel", "bert_rel_only", "bert_t5")}
 IMAGES |= {"bert": "vit", "sgu": "gmlp", "amlp_36": "amlp"}
 # Row -> its name in the long-range configs, which have one row of each block; the convolution's
@@ -45,26 +45,25 @@ LONG_RANGE = {
 }
 LONG_RANGE["amlp_36"] = "amlp"
 
-COSTS = "costs"  # beside COLUMNS, what is measured: time and memory over n
+COSTS = "costs"  # besides COLUMNS, the measurements: time and memory over n
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Column(NamedTuple):
-    """What is trained for each row, or finetuned from the runs of it.
+    """The runs that are trained for each row, or finetuned from the row's runs.
 
     Attributes:
-        title: for people.
-        config: the config file, which takes the row as its argument; of finetuning, the whole
+        title: the title of the column in the report.
+        config: the config file, which takes the row as its argument; for finetuning, the whole
             config.
-        metric: of an evaluation.
-        seeds: of each row at scale cpu; the first alone elsewhere.
-        cpu, gpu: config keys that the scale sets further, and their values: the column is shortened
-            by them.
-        searched: row -> what scale cpu sets for that row alone, as a search showed.
-        rows: row -> what the config calls it; empty for all rows, by their names.
+        metric: the metric of an evaluation.
+        seeds: the seeds of each row at scale cpu; the other scales have only the first.
+        cpu, gpu: further config keys that the scale sets, and their values, to shorten the column.
+        searched: row -> what scale cpu sets for that row only, found by a search.
+        rows: row -> its name in the config; empty for all rows, by their names.
         scales: scale -> what it adds to the config's argument.
-        starts: of finetuning, whether runs start from the pretrained parameters, from random ones;
-            empty: of training.
+        starts: for finetuning, whether runs start from the pretrained parameters, from random ones;
+            empty for training.
     """
 
     title: str
@@ -85,33 +84,36 @@ class Column(NamedTuple):
 
     @property
     def percent(self) -> float:
-        """The factor that turns the metric into what is shown."""
+        """The factor from the metric to the number in the report."""
         return 1.0 if self.metric in ("perplexity", "f1") else 100.0
 
     @property
     def task(self) -> str:
-        """What is finetuned on, as --finetune names it: TASK of finetune_glue:TASK, squad_VERSION
+        """The task of finetuning, as --finetune names it: TASK of finetune_glue:TASK, squad_VERSION
         of SQuAD."""
-        return self.config.removeprefix("finetune_").removeprefix("glue:").replace(":", "_")
+        name = self.config.removeprefix("finetune_").removeprefix("glue:")
+        return name.replace(":", "_")
 
     def of(self, row: str, scale: str) -> str:
-        """A row's config, FILE:ARGUMENT. Raises ConfigError: there is no such scale."""
+        """A row's config, FILE:ARGUMENT; raises ConfigError if there is no such scale."""
         if scale not in self.scales:
-            raise ConfigError(
-                f"{self.title} has no scale {scale}: expected {' or '.join(self.scales)}"
-            )
+            expected = " or ".join(self.scales)
+            raise ConfigError(f"{self.title} has no scale {scale}: expected {expected}")
         argument = "" if self.starts else f":{self.rows.get(row, row)}"
         return f"{self.config}{argument}{self.scales[scale]}"
 
     def settings(self, scale: str, row: str = "") -> dict[str, Any]:
-        """What a scale sets beside the config: for every row, and for this one."""
-        return {"cpu": {**self.cpu, **self.searched.get(row, NOTHING)}, "gpu": dict(self.gpu)}.get(
-            scale, {}
-        )
+        """The keys that a scale sets besides the config: for every row, and for this one."""
+        if scale == "cpu":
+            return {**self.cpu, **self.searched.get(row, NOTHING)}
+        if scale == "gpu":
+            return dict(self.gpu)
+        return {}
 
     def seeds_at(self, scale: str) -> tuple[int, ...]:
         """The seeds of each row."""
-        return tuple(self.seeds if scale == "cpu" else self.seeds[:1])
+        seeds = self.seeds if scale == "cpu" else self.seeds[:1]
+        return tuple(seeds)
 
     def configs(
         self, scale: str, rows: Sequence[str] = ROWS, changes: Mapping[str, Any] = NOTHING
@@ -124,21 +126,25 @@ class Column(NamedTuple):
         """
         configs = {}
         for row in rows:
-            if row in (self.rows or rows):
-                config = config_lib.open_config(self.of(row, scale))
-                config.update_from_flattened_dict(self.settings(scale, row))
-                configs[row] = config_lib.overridden(config, config_lib.applying(config, changes))
+            if self.rows and row not in self.rows:
+                continue
+            config = config_lib.open_config(self.of(row, scale))
+            config.update_from_flattened_dict(self.settings(scale, row))
+            known_changes = config_lib.applying(config, changes)
+            configs[row] = config_lib.overridden(config, known_changes)
         if not configs:
             raise ConfigError(f"{self.title} has none of the rows {', '.join(rows)}")
         return configs
 
     def points(self, scale: str, rows: Sequence[str] = ROWS) -> Points:
-        """The sweep that trains the column. Raises ConfigError as `configs`."""
-        return tuple(
-            {"config": self.of(row, scale), "seed": seed, **self.settings(scale, row)}
-            for row in self.configs(scale, rows)
-            for seed in self.seeds_at(scale)
-        )
+        """The sweep that trains the column; raises ConfigError as `configs`."""
+        points = []
+        for row in self.configs(scale, rows):
+            config = self.of(row, scale)
+            settings = self.settings(scale, row)
+            for seed in self.seeds_at(scale):
+                points.append({"config": config, "seed": seed, **settings})
+        return tuple(points)
 
 
 def _warmed_up(steps: int) -> dict[str, Any]:
@@ -146,26 +152,27 @@ def _warmed_up(steps: int) -> dict[str, Any]:
 
 
 def _setting(rate: float, *factors: str) -> dict[str, Any]:
-    """A row's rate, and factors for parameters of it (`optimizer.lr_multipliers`)."""
-    return {"optimizer.learning_rate": rate} | (
-        {"optimizer.lr_multipliers": factors} if factors else {}
-    )
+    """A row's rate, and factors for some of its parameters (`optimizer.lr_multipliers`)."""
+    keys: dict[str, Any] = {"optimizer.learning_rate": rate}
+    if factors:
+        keys["optimizer.lr_multipliers"] = factors
+    return keys
 
 
-_LENGTH = {"model.length": 128}  # as pretrained: some mixers have one length
+_LENGTH = {"model.length": 128}  # as pretrained: some mixers only work at one length
 _SENTENCES: dict[str, Any] = {
     "starts": (True, False),
     "cpu": _LENGTH | _warmed_up(150) | {"eval.every": 150},
     "gpu": _LENGTH | _warmed_up(2000),
 }
-# of all rows: how an image is read counts as much as what mixes its patches
+# For all rows: how an image is read out matters as much as what mixes its patches.
 _MEAN = {"model.pool": "mean"}
-# What its authors publish, with fewer steps; at cpu, what the configs call small.
+# The settings of its authors, with fewer steps; at cpu, the configs' scale small.
 _LRA: dict[str, Any] = {"rows": LONG_RANGE, "scales": {"cpu": ",scale=small", "gpu": ""}}
 
-# How each row learns in the 300 steps of CIFAR-10: docs/results/table3.md. Searched with
-# configs/sweeps/alternatives_rates.py; logits that are learned apart from their inputs have a
-# factor, unsearched.
+# The settings of each row for the 300 steps of CIFAR-10 (docs/results/table3.md), searched with
+# configs/sweeps/alternatives_rates.py. Logits that do not depend on the inputs have a factor, which
+# was not searched.
 _IMAGE_SETTINGS = {
     **dict.fromkeys(
         ("bert", "fnet", "hybrid", "fixed_random", "dense", "external", "dynamic"), _setting(2e-3)
@@ -178,7 +185,7 @@ _IMAGE_SETTINGS = {
     "mixer": _setting(8e-3),
     "resmlp": _setting(1.6e-2),
 }
-# The same of ListOps.
+# The same for ListOps.
 _TREE_SETTINGS = {
     **dict.fromkeys(LONG_RANGE, _setting(4e-3)),
     **dict.fromkeys(("bert", "hybrid"), _setting(2e-3)),
@@ -186,7 +193,7 @@ _TREE_SETTINGS = {
     "factorized": _setting(2e-3, "rows|columns=16"),
     "lightweight": _setting(8e-3, "kernel/logits=16"),
 }
-# Of bytes and of pixels: unsearched, at the configs' own rate.
+# For bytes and pixels: not searched, at the configs' own rate.
 _LOGITS: Mapping[str, Mapping[str, Any]] = {
     "factorized": {"optimizer.lr_multipliers": ("rows|columns=16",)},
     "lightweight": {"optimizer.lr_multipliers": ("kernel/logits=16",)},
@@ -205,8 +212,7 @@ COLUMNS: dict[str, Column] = {
         metric="top1",
         rows=IMAGES,
         scales={"cpu": ",scale=small", "gpu": ",scale=gpu"},
-        # Less than an epoch: what keeps a model from learning its images by heart would only slow
-        # all rows down.
+        # Less than an epoch: regularization would only slow all rows down.
         cpu=_warmed_up(300)
         | {"augment.auto": "none", "augment.mixup": 0.0, "augment.cutmix": 0.0}
         | _MEAN,
@@ -238,7 +244,7 @@ COLUMNS: dict[str, Column] = {
         **_LRA,
     ),
 }
-# Lengths at which COSTS trains.
+# The lengths of COSTS.
 COST_LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
@@ -246,23 +252,24 @@ def checked(names: Sequence[str], known: Sequence[str], what: str) -> tuple[str,
     """The names in the order of `known`.
 
     Raises:
-        ConfigError: one is not known, or there is none.
+        ConfigError: a name is not known, or there are no names.
     """
     for name in names or ("",):
         if name not in known:
-            raise ConfigError(f"{what}: there is no {name!r}; {did_you_mean(name, known)}")
+            advice = did_you_mean(name, known)
+            raise ConfigError(f"{what}: there is no {name!r}; {advice}")
     return tuple(name for name in known if name in names)
 
 
 class Statement(NamedTuple):
-    """A claim of a paper on two rows: in each of some columns `better` is better than `share` times
+    """A claim of a paper on two rows: in each of the columns, `better` is better than `share` times
     `worse`.
 
     Attributes:
         source: what is claimed, and where.
         better, worse: the rows.
         columns: in COLUMNS, or tasks on which the rows were finetuned.
-        share: less than 1 if more is better, and more than 1 if less is, to allow a difference.
+        share: below 1 if more is better, and above 1 if less is better, to allow a difference.
     """
 
     source: str
@@ -273,7 +280,7 @@ class Statement(NamedTuple):
 
 
 # Claims on the rows of `alternatives`.
-# shares that allow a difference of 2 %, of accuracies and of perplexities
+# Shares that allow a difference of 2 %, for accuracies and for perplexities.
 KEEPS_UP = 0.98
 LEVEL = 1.02
 _ACCURACIES = ("sst2", "imdb", "mnli")
@@ -322,7 +329,7 @@ FASTER = (
     ("FNet is faster than BERT, 2105.03824", "fnet", "bert"),
     ("the random Synthesizer is faster than dynamic convolution, 2005.00743", "random", "dynamic"),
 )
-# (source, row): time grows about as the number of tokens.
+# (source, row): time grows roughly linearly with the number of tokens.
 GROWS = (
     ("external attention costs O(n), 2105.02358", "external"),
     ("convolutions cost O(n), 2105.03322", "lightweight"),

@@ -1,9 +1,9 @@
 """Long Range Arena (2011.04006): a classifier of long inputs for every block, at the sizes of its
 published configs.
 
-Settings are those of google-research/long-range-arena, `SETTINGS` says of which file. A block that
-is not there has as many parameters per layer as the Transformer of the same task, its d_ffn being
-fitted, or more if those that depend on the number of tokens leave less than half of the
+Settings are those of google-research/long-range-arena; `SETTINGS` names the files. A block that is
+not there gets a d_ffn with which it has as many parameters per layer as the Transformer of the same
+task. It has more if the parameters that depend on the number of tokens leave less than half of the
 Transformer's d_ffn.
 """
 
@@ -20,7 +20,7 @@ class Setting(NamedTuple):
 
     Attributes:
         layers, d_model, heads, d_ffn: of the Transformer, whose attention has no biases.
-        batch_size, steps, warmup: of its training; `rate` is the peak.
+        batch_size, steps, warmup: of its training; `rate` is the peak learning rate.
         decay: weight decay.
         dropout, attention_dropout: rates.
         d_qkv: width of its queries, keys and values; 0 for d_model.
@@ -40,7 +40,7 @@ class Setting(NamedTuple):
     d_qkv: int = 0
 
 
-# Their rate is 0.05 / sqrt(step) once the warmup is over, so its peak is 0.05 / sqrt(warmup).
+# Their rate is 0.05 / sqrt(step) after the warmup, so its peak is 0.05 / sqrt(warmup).
 _LISTOPS = 0.05 / 1000**0.5
 _BYTES = 0.05 / 8000**0.5
 # Steps per epoch of 45,000 images of CIFAR-10, and of 160,000 of Pathfinder; each is trained for
@@ -82,105 +82,134 @@ KERNEL = 31
 # The argument of the configs: a block's name, or amlp.
 MODELS = ("gmlp", "amlp", "transformer", "mixer", "resmlp", "feed_forward", "fnet", "fnet_hybrid")
 MODELS += ("synthesizer", "external_attention", "convolution")
-POOLS = {"convolution": "mean"}  # [CLS] would see the beginning of the input alone
+POOLS = {"convolution": "mean"}  # [CLS] would see only the beginning of the input
 
 
 def _rounded(width: float, least: int) -> int:
     return max(8 * round(width / 8), least)
 
 
-def _options(name: str, of: Setting, n: int) -> dict[str, Any]:
+class _Layer(NamedTuple):
+    """The layer of a model.
+
+    Attributes:
+        options: of the model.
+        fixed: parameters of a layer that do not depend on d_ffn.
+        per_unit: parameters of a layer for each unit of d_ffn.
+        least: the smallest d_ffn.
+    """
+
+    options: dict[str, Any]
+    fixed: float
+    per_unit: float
+    least: int
+
+
+def _attention_parameters(setting: Setting) -> int:
+    """The parameters of attention in a layer of the Transformer."""
+    return 4 * setting.d_model * (setting.d_qkv or setting.d_model)
+
+
+def _budget(setting: Setting) -> int:
+    """The parameters of a layer of the Transformer."""
+    return _attention_parameters(setting) + 2 * setting.d_model * setting.d_ffn
+
+
+def _layer(name: str, setting: Setting, n: int) -> _Layer:
+    """The layer of a model for n tokens, next to the Transformer of a setting."""
+    d = setting.d_model
+    half = setting.d_ffn // 2
+    if name == "gmlp":
+        return _Layer({}, 0, 1.5 * d, d)
+    if name == "amlp":
+        size = min(TINY_ATTENTION, d)
+        return _Layer({"d_attn": size}, 3 * d * size, 1.5 * d + size / 2, d)
+    if name in ("mixer", "feed_forward"):
+        # half of the parameters across tokens, in at least 16 units
+        units = _rounded(_budget(setting) / 4 / n, 16)
+        return _Layer({"d_spatial": units}, 2 * n * units, 2 * d, half)
+    if name == "resmlp":
+        return _Layer({}, n**2, 2 * d, half)
+    positions = {"positions": "absolute"}
+    if name == "fnet":
+        return _Layer(positions, 0, 2 * d, 8)
+    heads = {"heads": setting.heads}
+    if name == "synthesizer":
+        options = heads | {"synthesizer": "factorized_random", "rank": RANK}
+        logits = 2 * setting.heads * n * RANK
+        return _Layer(options, 2 * d**2 + logits, 2 * d, half)
+    if name == "external_attention":
+        memories = 2 * d // setting.heads * MEMORY
+        options = heads | positions | {"memory": MEMORY}
+        return _Layer(options, 2 * d**2 + memories, 2 * d, 8)
+    if name == "convolution":
+        options = heads | positions | {"kernel_widths": (min(KERNEL, n),)}
+        return _Layer(options, 3 * d**2, 2 * d, 8)
+    attention = _attention_parameters(setting)
+    options = heads | positions | {"d_qkv": setting.d_qkv}
+    if name == "transformer":
+        return _Layer(options | {"attention_bias": False}, attention, 2 * d, 8)
+    if name == "fnet_hybrid":
+        last = min(2, setting.layers)  # the layers that have attention
+        options |= {"attention_layers": last}
+        return _Layer(options, attention * last / setting.layers, 2 * d, 8)
+    raise KeyError(name)
+
+
+def _options(name: str, setting: Setting, n: int) -> dict[str, Any]:
     """The options of a model for n tokens whose layers have as many parameters as the
     Transformer's."""
-    d = of.d_model
-    half = of.d_ffn // 2
-    attention = 4 * d * (of.d_qkv or d)
-    budget = attention + 2 * d * of.d_ffn
-    # of attention: its size, or the layers that have it
-    tiny = min(TINY_ATTENTION, d)
-    last = min(2, of.layers)
-    # half of the parameters across tokens, in 16 units or more
-    across = _rounded(budget / 4 / n, 16)
-    heads = {"heads": of.heads}
-    absolute = {"positions": "absolute"}
-    memory = {"memory": MEMORY}
-    queries = heads | absolute | {"d_qkv": of.d_qkv}
-    low_rank = {"synthesizer": "factorized_random", "rank": RANK}
-    # Name -> options; parameters of a layer beside those of d_ffn, and those for each unit of it;
-    # the least d_ffn.
-    rows: dict[str, tuple[dict[str, Any], float, float, int]] = {
-        "gmlp": ({}, 0, 1.5 * d, d),
-        "amlp": ({"d_attn": tiny}, 3 * d * tiny, 1.5 * d + tiny / 2, d),
-        "transformer": (queries | {"attention_bias": False}, attention, 2 * d, 8),
-        "mixer": ({"d_spatial": across}, 2 * n * across, 2 * d, half),
-        "resmlp": ({}, n**2, 2 * d, half),
-        "feed_forward": ({"d_spatial": across}, 2 * n * across, 2 * d, half),
-        "fnet": (absolute, 0, 2 * d, 8),
-        "fnet_hybrid": (
-            queries | {"attention_layers": last},
-            attention * last / of.layers,
-            2 * d,
-            8,
-        ),
-        "synthesizer": (heads | low_rank, 2 * d**2 + 2 * of.heads * n * RANK, 2 * d, half),
-        "external_attention": (
-            heads | absolute | memory,
-            2 * d**2 + 2 * d // of.heads * MEMORY,
-            2 * d,
-            8,
-        ),
-        "convolution": (
-            heads | absolute | {"kernel_widths": (min(KERNEL, n),)},
-            3 * d**2,
-            2 * d,
-            8,
-        ),
-    }
-    options, fixed, per_unit, least = rows[name]
-    return options | {"d_ffn": _rounded((budget - fixed) / per_unit, least)}
+    layer = _layer(name, setting, n)
+    d_ffn = (_budget(setting) - layer.fixed) / layer.per_unit
+    return layer.options | {"d_ffn": _rounded(d_ffn, layer.least)}
 
 
-def _classifier(name: str, task: str, of: Setting, n: int) -> ConfigDict:
+def _classifier(name: str, task: str, setting: Setting, n: int) -> ConfigDict:
     """A config of a block for n tokens, with its training; the data are to be given."""
     config = gmlp_config.default(task=task, block="gmlp" if name == "amlp" else name)
-    options = {"layers": of.layers, "d_model": of.d_model, "dropout": of.dropout} | _options(
-        name, of, n
-    )
+    config.model.update(layers=setting.layers, d_model=setting.d_model, dropout=setting.dropout)
+    config.model.update(_options(name, setting, n))
     if "attention_dropout" in config.model:
-        options["attention_dropout"] = of.attention_dropout
-    config.model.update(options)
+        config.model.attention_dropout = setting.attention_dropout
     config.data.train = ""
-    config.batch_size = of.batch_size
-    config.steps = of.steps
+    config.batch_size = setting.batch_size
+    config.steps = setting.steps
     # listops/train.py: Adam with decoupled decay of all parameters; no clipping.
     config.optimizer.update(
-        learning_rate=of.rate, warmup=of.warmup, weight_decay=of.decay, decay_all=True
+        learning_rate=setting.rate,
+        warmup=setting.warmup,
+        weight_decay=setting.decay,
+        decay_all=True,
     )
     config.optimizer.update(b2=0.98, eps=1e-9, clip=0.0, schedule="rsqrt")
-    config.eval.every = config.checkpoint.every = max(1, of.steps // 10)
+    config.eval.every = max(1, setting.steps // 10)
+    config.checkpoint.every = config.eval.every
     return config
 
 
 def text_classifier(
-    name: str, task: str, of: Setting, *, length: int, tokenizer: str, vocab_size: int
+    name: str, task: str, setting: Setting, *, length: int, tokenizer: str, vocab_size: int
 ) -> ConfigDict:
     """A config of a block of MODELS for a task of `glue.task` on texts of `length` tokens, [CLS]
     and [SEP] included."""
-    config = _classifier(name, "text_classification", of, length)
-    mixes = blocks.find(config.model.block).mixes_at_start
-    config.glue.task, config.data.tokenizer = task, tokenizer
-    config.model.update(
-        length=length, vocab_size=vocab_size, mask_padding=True, scale_embeddings=mixes
-    )
+    config = _classifier(name, "text_classification", setting, length)
+    config.glue.task = task
+    config.data.tokenizer = tokenizer
+    block = blocks.find(config.model.block)
+    config.model.update(length=length, vocab_size=vocab_size, mask_padding=True)
+    config.model.scale_embeddings = block.mixes_at_start
     config.model.pool = POOLS.get(name, "cls")
     return config
 
 
-def pixel_classifier(name: str, of: Setting, *, side: int, pool: str) -> ConfigDict:
+def pixel_classifier(name: str, setting: Setting, *, side: int, pool: str) -> ConfigDict:
     """A config of a block of MODELS for grey images of `side` x `side` pixels, each a token, row by
     row."""
     pool = POOLS.get(name, pool)
-    config = _classifier(name, "image_classification", of, side * side + (pool == "cls"))
+    tokens = side * side
+    if pool == "cls":
+        tokens += 1
+    config = _classifier(name, "image_classification", setting, tokens)
     config.model.update(
         image_size=(side, side), patch_size=(1, 1), channels=1, stem="table", pool=pool
     )
@@ -190,10 +219,12 @@ def pixel_classifier(name: str, of: Setting, *, side: int, pool: str) -> ConfigD
 
 
 def small(config: ConfigDict, *, batch_size: int, steps: int = 200) -> ConfigDict:
-    """Training of a few minutes on 2 CPU cores in place of the published one; the head reads the
+    """Replaces the published training by one of a few minutes on 2 CPU cores; the head reads the
     mean of the tokens."""
-    changed = {"pool": "mean", "dropout": 0.0, "attention_dropout": 0.0, "attention_bias": True}
-    config.model.update({key: value for key, value in changed.items() if key in config.model})
+    changes = {"pool": "mean", "dropout": 0.0, "attention_dropout": 0.0, "attention_bias": True}
+    for key, value in changes.items():
+        if key in config.model:
+            config.model[key] = value
     config.batch_size = batch_size
     config.steps = steps
     config.optimizer.update(
@@ -206,6 +237,7 @@ def small(config: ConfigDict, *, batch_size: int, steps: int = 200) -> ConfigDic
         clip=1.0,
     )
     config.optimizer.decay_all = False
-    config.eval.batch_size, config.eval.every = 4 * batch_size, max(1, steps // 2)
+    config.eval.batch_size = 4 * batch_size
+    config.eval.every = max(1, steps // 2)
     config.checkpoint.every = config.eval.every
     return config

@@ -14,8 +14,8 @@ from gmlp_flax.models.matmul import matmul_flops
 from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.models.text import MaskedLM
 
-# The paper does not print its vocabulary. 32,000 tokens in one tied table reproduce every printed
-# count of a gMLP.
+# The paper does not print the size of its vocabulary. 32,000 tokens in one tied table reproduce
+# every printed count of a gMLP.
 VOCAB_SIZE = 32_000
 # Share of positions whose logits are computed; Table 5's FLOPs fit BERT's 15 %.
 PREDICTED = 0.15
@@ -42,12 +42,13 @@ class Published:
             ours in the setting of Tables 3 and 4 or of Tables 5 and 6, SIBLING for another paper's
             mixer in the setting of Table 3; otherwise the arXiv number of the paper that lists it.
         flops_g: operations per example in billions.
-        perplexity: of masked tokens; the paper prints it in Table 6 for the models of Table 5.
+        perplexity: the perplexity of masked tokens; the paper prints it in Table 6 for the models
+            of Table 5.
         top1: ImageNet-1K accuracy without extra data in percent (Table 2).
         madds_g: multiply-adds per example in billions, if the source prints these; each is two
             operations.
         around: options of the `MaskedLM` or `ImageClassifier` around the encoder, by name.
-        note: why a number or a size differs from the source, and what the source leaves open.
+        note: why a number or a size differs from the source, and what the source does not say.
     """
 
     spec: BlockSpec
@@ -70,99 +71,121 @@ _FIELDS = {field.name for field in dataclasses.fields(Published)}
 
 
 def _model(source: str, params_m: float | None, block: str = "gmlp", **options) -> Published:
-    """A model: options that are fields of `Published`, the others are options of the block's
-    spec."""
-    printed = {name: value for name, value in options.items() if name in _FIELDS}
-    spec = {name: value for name, value in options.items() if name not in _FIELDS}
-    return Published(blocks.find(block).spec(**spec), params_m, source, **printed)
+    """A model: some options are fields of `Published`, the others options of the block's spec."""
+    fields = {}
+    spec_options = {}
+    for name, value in options.items():
+        if name in _FIELDS:
+            fields[name] = value
+        else:
+            spec_options[name] = value
+    spec = blocks.find(block).spec(**spec_options)
+    return Published(spec, params_m, source, **fields)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Images:
+    """How a classifier reads square images.
+
+    Attributes:
+        side, patch: in pixels.
+        pool: see `ImageClassifier`.
+        pre_logits: see `ImageClassifier`.
+    """
+
+    side: int = 224
+    patch: int = 16
+    pool: str = "mean"
+    pre_logits: bool = False
+
+    @property
+    def around(self) -> dict[str, Any]:
+        """`Published.around`."""
+        return {
+            "image_size": (self.side, self.side),
+            "patch_size": (self.patch, self.patch),
+            "pool": self.pool,
+            "pre_logits": self.pre_logits,
+        }
+
+    @property
+    def tokens(self) -> int:
+        """Patches, and the cls token if there is one."""
+        return token_count((self.side, self.side), (self.patch, self.patch), self.pool)
 
 
 def _image(
     source: str,
     layers: int,
     d_model: int,
+    images: _Images,
     params_m: float | None,
     madds_g: float | None = None,
-    *,
-    pool: str = "mean",
-    image: int = 224,
-    patch: int = 16,
-    pre_logits: bool = False,
     **options,
 ) -> Published:
-    """A classifier of square images, 4 d_model wide unless the options say otherwise."""
-    sides: dict[str, Any] = {
-        "image_size": (image, image),
-        "patch_size": (patch, patch),
-        "pool": pool,
-    }
+    """A classifier, 4 d_model wide by default."""
     sizes: dict[str, Any] = {
-        "length": token_count(**sides),
+        "layers": layers,
         "d_model": d_model,
         "d_ffn": 4 * d_model,
+        "length": images.tokens,
     }
-    return _model(
-        source,
-        params_m,
-        layers=layers,
-        madds_g=madds_g,
-        around=sides | {"pre_logits": pre_logits},
-        **sizes | options,
+    around = images.around
+    return _model(source, params_m, madds_g=madds_g, around=around, **sizes | options)
+
+
+class _Counts(NamedTuple):
+    """The numbers that Tables 1 and 2 print for a gMLP; see `Published`."""
+
+    params_m: float
+    flops_g: float
+    top1: float
+
+
+def _gmlp(d_model: int, survival: float, pool: str, counts: _Counts, note: str = "") -> Published:
+    images = _Images(pool=pool, pre_logits=pool == "cls")
+    options = {"d_ffn": 6 * d_model, "spatial": "dense", "survival": survival}
+    return _image(
+        "Table 1",
+        30,
+        d_model,
+        images,
+        counts.params_m,
+        flops_g=counts.flops_g,
+        top1=counts.top1,
+        note=note,
+        **options,
     )
 
 
-def _gmlp(
-    d_model: int,
-    survival: float,
-    pool: str,
-    params_m: float,
-    flops_g: float,
-    top1: float,
-    note: str = "",
+def _vit(
+    source: str, layers: int, d_model: int, heads: int, *printed, side: int = 224, **options
 ) -> Published:
-    head = {"pool": pool, "pre_logits": pool == "cls"}
-    printed = {"flops_g": flops_g, "top1": top1, "note": note}
-    options = {"d_ffn": 6 * d_model, "spatial": "dense", "survival": survival}
-    return _image("Table 1", 30, d_model, params_m, **head, **printed, **options)
+    images = _Images(side, pool="cls")
+    shape = {"block": "transformer", "heads": heads, "positions": "absolute"}
+    return _image(source, layers, d_model, images, *printed, **shape, **options)
 
 
-def _vit(source: str, layers: int, d_model: int, heads: int, *printed, **more) -> Published:
-    shape = {"block": "transformer", "heads": heads, "positions": "absolute", "pool": "cls"}
-    return _image(source, layers, d_model, *printed, **shape, **more)
-
-
-def _mixer(source: str, layers: int, d_model: int, patch: int, *printed, **more) -> Published:
-    shape = {"block": "mixer", "d_spatial": d_model // 2, "patch": patch}
-    return _image(source, layers, d_model, *printed, **shape, **more)
+def _mixer(source: str, layers: int, d_model: int, patch: int, *printed, **options) -> Published:
+    images = _Images(patch=patch)
+    shape = {"block": "mixer", "d_spatial": d_model // 2}
+    return _image(source, layers, d_model, images, *printed, **shape, **options)
 
 
 def _resmlp(
-    source: str, layers: int, d_model: int, layer_scale: float, *printed, **more
+    source: str, layers: int, d_model: int, scale: float, *printed, patch: int = 16, **options
 ) -> Published:
-    return _image(
-        source,
-        layers,
-        d_model,
-        *printed,
-        block="resmlp",
-        layer_scale=layer_scale,
-        survival=0.95,
-        **more,
-    )
+    images = _Images(patch=patch)
+    shape = {"block": "resmlp", "layer_scale": scale, "survival": 0.95}
+    return _image(source, layers, d_model, images, *printed, **shape, **options)
 
 
 def _feed_forward(
     layers: int, d_model: int, params_m: float, patch: int = 16, note: str = ""
 ) -> Published:
-    hidden = 4 * token_count((224, 224), (patch, patch), "cls")
-    shape = {
-        "block": "feed_forward",
-        "d_spatial": hidden,
-        "positions": "absolute",
-        "pool": "cls",
-        "patch": patch,
-    }
-    return _image("2105.02723", layers, d_model, params_m, **shape, **_DEIT, note=note)
+    images = _Images(patch=patch, pool="cls")
+    shape = {"block": "feed_forward", "d_spatial": 4 * images.tokens, "positions": "absolute"}
+    return _image("2105.02723", layers, d_model, images, params_m, **shape, **_DEIT, note=note)
 
 
 def _text(
@@ -174,16 +197,14 @@ def _text(
     flops_g: float | None = None,
     **options,
 ) -> Published:
-    """A language model of 512 tokens in the main setting, of 128 elsewhere: a gMLP unless the
-    options say otherwise."""
+    """A language model of 512 tokens in the main setting, of 128 elsewhere; a gMLP by default."""
     sizes: dict[str, Any] = {
+        "layers": layers,
         "d_model": d_model,
         "d_ffn": 3072,
         "length": 512 if source in MAIN_SETTING else 128,
     }
-    return _model(
-        source, params_m, layers=layers, perplexity=perplexity, flops_g=flops_g, **sizes | options
-    )
+    return _model(source, params_m, perplexity=perplexity, flops_g=flops_g, **sizes | options)
 
 
 def _bert(source: str, layers: int, d_model: int, heads: int, *printed, **options) -> Published:
@@ -191,16 +212,17 @@ def _bert(source: str, layers: int, d_model: int, heads: int, *printed, **option
     return _text(source, layers, d_model, *printed, **shape | options)
 
 
-def _sibling(block: str, note: str, more: str = "", **options) -> Published:
-    return _text(SIBLING, 12, 768, block=block, note=f"{note}; {more}" if more else note, **options)
+def _sibling(block: str, *notes: str, **options) -> Published:
+    note = "; ".join(notes)
+    return _text(SIBLING, 12, 768, block=block, note=note, **options)
 
 
-def _synthesizer(kind: str, note: str = "") -> Published:
-    return _sibling("synthesizer", "of 2005.00743", note, heads=12, synthesizer=kind)
+def _synthesizer(kind: str, *notes: str) -> Published:
+    return _sibling("synthesizer", "of 2005.00743", *notes, heads=12, synthesizer=kind)
 
 
-def _convolution(note: str = "", **options) -> Published:
-    return _sibling("convolution", "of 2105.03322", note, heads=12, **options)
+def _convolution(*notes: str, **options) -> Published:
+    return _sibling("convolution", "of 2105.03322", *notes, heads=12, **options)
 
 
 def _fnet(layers: int, d_model: int, params_m: float | None, note: str, **options) -> Published:
@@ -216,7 +238,7 @@ def _fnet(layers: int, d_model: int, params_m: float | None, note: str, **option
     return _model(FNET, params_m, around=around, note=note, **shape | options)
 
 
-# DeiT's recipe, which the feed-forward stack also takes
+# DeiT's recipe, which the feed-forward stack also uses
 _DEIT = {"survival": 0.9, "survival_schedule": "linear"}
 
 _MEAN = "mean pooling, timm's layout; the paper's count fits a cls token and a pre-logits layer"
@@ -227,12 +249,18 @@ _UNBUCKETED = "one bias per offset: T5's 32 buckets give 95.49M, not the printed
 _OPEN = "absolute positions: not stated; relative ones, one bias per offset, fit the count as well"
 _RECALLED = "the paper's figures are recalled from its appendix B, not read"
 _OURS = "the ablation's gMLP with tiny attention, as in Figure 8; the paper prints no size"
-_REL_OURS = "relative positions, as Table 3's best Transformer; which ones Table 5's models have is not stated"
+_REL_OURS = (
+    "relative positions, as Table 3's best Transformer; which ones Table 5's models have is not "
+    "stated"
+)
 _HEADLESS = "printed without the head"
 _MIXER_16 = f"{_HEADLESS}; the multiply-adds exceed its products' by less than 1 %"
 _MIXER_RECALLED = f"{_HEADLESS}; the figure is recalled from the paper's corrected table, not read"
 _NO_CLS = f"{_HEADLESS}; the multiply-adds fit its patches without the cls token"
-_VIT_L = "307 is not 303.7, its count without the head; the multiply-adds fit its patches without the cls token"
+_VIT_L = (
+    "307 is not 303.7, its count without the head; the multiply-adds fit its patches without the "
+    "cls token"
+)
 _VIT_224 = "printed for 384 x 384 alone"
 _DEIT_TI = "5.7 is printed as 5"
 _B24 = (
@@ -241,29 +269,35 @@ _B24 = (
 _FF_LARGE = "patch 32, as in its code, which keeps 14 x 14 positions and shrinks them: 206.4M"
 
 _FNET = (
-    "the paper's is recalled, not read; without its pooler and next-sentence head, with which it has {}; as products: "
-    "by FFT fewer operations"
+    "the paper's is recalled, not read; without its pooler and next-sentence head, with which it "
+    "has {}; as products: by FFT fewer operations"
 )
 _HYBRID = "FNet-base with attention in its last two layers; without pooler and next-sentence head"
 _MIXING = "FNet's transform, as products, in its post-norm frame, with learned positions"
-_MEMORY = "of 2105.02358: a memory of 64 entries, one head; learned positions, without which it knows no order"
+_MEMORY = (
+    "of 2105.02358: a memory of 64 entries, one head; learned positions, without which it knows no "
+    "order"
+)
 _FIXED = "2.36M of these, the logits, are not trained"
 _T5 = "of 1910.10683: relative positions in T5's 32 buckets"
 _ACROSS = "the image model of {} on text, with a layer across tokens per block"
 _HYBRID_MIXING = "the same in the pre-norm frame; attention in the last two layers"
-_GROWING = "kernels of 4, 4, 7, 7, 15 (4 times), 31 (4 times): of the last, the paper's list may have three (recalled)"
+_GROWING = (
+    "kernels of 4, 4, 7, 7, 15 (4 times), 31 (4 times): of the last, the paper's list may have "
+    "three (recalled)"
+)
 
 PUBLISHED: dict[str, Published] = {
-    "gmlp_ti": _gmlp(128, 1.0, "mean", 5.9, 2.7, 72.3),
-    "gmlp_s": _gmlp(256, 0.95, "mean", 19.5, 8.9, 79.6, _MEAN),
-    "gmlp_b": _gmlp(512, 0.8, "mean", 73.4, 31.6, 81.6, _MEAN),
-    "gmlp_ti_cls": _gmlp(128, 1.0, "cls", 5.9, 2.7, 72.3),
-    "gmlp_s_cls": _gmlp(256, 0.95, "cls", 19.5, 8.9, 79.6, _CLS_S),
-    "gmlp_b_cls": _gmlp(512, 0.8, "cls", 73.4, 31.6, 81.6),
+    "gmlp_ti": _gmlp(128, 1.0, "mean", _Counts(5.9, 2.7, 72.3)),
+    "gmlp_s": _gmlp(256, 0.95, "mean", _Counts(19.5, 8.9, 79.6), _MEAN),
+    "gmlp_b": _gmlp(512, 0.8, "mean", _Counts(73.4, 31.6, 81.6), _MEAN),
+    "gmlp_ti_cls": _gmlp(128, 1.0, "cls", _Counts(5.9, 2.7, 72.3)),
+    "gmlp_s_cls": _gmlp(256, 0.95, "cls", _Counts(19.5, 8.9, 79.6), _CLS_S),
+    "gmlp_b_cls": _gmlp(512, 0.8, "cls", _Counts(73.4, 31.6, 81.6)),
     "vit_b16": _vit("2010.11929", 12, 768, 12, None, note=_VIT_224),
     "vit_l16": _vit("2010.11929", 24, 1024, 16, None, note=_VIT_224),
-    "vit_b16_384": _vit("Table 2", 12, 768, 12, 86, 55.4, top1=77.9, image=384, note=_NO_CLS),
-    "vit_l16_384": _vit("Table 2", 24, 1024, 16, 307, 190.7, top1=76.5, image=384, note=_VIT_L),
+    "vit_b16_384": _vit("Table 2", 12, 768, 12, 86, 55.4, top1=77.9, side=384, note=_NO_CLS),
+    "vit_l16_384": _vit("Table 2", 24, 1024, 16, 307, 190.7, top1=76.5, side=384, note=_VIT_L),
     "deit_ti": _vit("Table 2", 12, 192, 3, 5, 1.3, top1=72.2, **_DEIT, note=_DEIT_TI),
     "deit_s": _vit("Table 2", 12, 384, 6, 22, 4.6, top1=79.8, **_DEIT),
     "deit_b": _vit("Table 2", 12, 768, 12, 86, 17.5, top1=81.8, **_DEIT, note=_NO_CLS),
@@ -368,11 +402,11 @@ FINETUNED_SCORES: dict[str, tuple[float | None, ...]] = {
 
 
 class Quoted(NamedTuple):
-    """A row of the paper's tables that is shown as printed: a model that is not built here, or not
-    trained as there.
+    """A row of the paper's tables that is shown as printed: its model is not built here, or is
+    trained differently.
 
     Attributes:
-        name: for people.
+        name: as the paper prints it.
         params_m: parameters in millions.
         madds_g: multiply-adds per image in billions; None for a language model.
         top1: ImageNet-1K accuracy without extra data in percent; None for a language model.
@@ -390,9 +424,12 @@ _OWN_RECIPE = (
     "mixer_b16 in the recipe of the gMLPs, which imagenet:mixer_b16 has; 76.4 is its own paper's"
 )
 _DEVLIN = "its own paper prints 81.9 for SQuAD v2.0 (recalled, not read)"
-_DEVLIN_BASE = "where SQuAD v2.0's 76.3 comes from is not known: its own paper prints none (recalled, not read)"
+_DEVLIN_BASE = (
+    "where SQuAD v2.0's 76.3 comes from is not known: its own paper prints none (recalled, not "
+    "read)"
+)
 
-# Table of the paper -> the rows that are no models of PUBLISHED.
+# Table of the paper -> the rows whose models are not in PUBLISHED.
 QUOTED: dict[str, tuple[Quoted, ...]] = {
     "Table 2": (
         Quoted("ResNet-152", 60, 11.3, 78.3),
@@ -419,22 +456,27 @@ def build(model: Published, rngs: nnx.Rngs, classes: int = 1000) -> nnx.Module:
 
 def param_count(model: Published) -> int:
     """Exact number of parameters, from the shapes of the module."""
-    state = nnx.state(nnx.eval_shape(lambda: build(model, nnx.Rngs(0))), nnx.Param)
-    return parameters.count(state)
+    module = nnx.eval_shape(lambda: build(model, nnx.Rngs(0)))
+    return parameters.count(nnx.state(module, nnx.Param))
 
 
 def forward_flops(model: Published) -> int:
     """Operations of matrix products in one example's forward pass; a text has logits at 15 % of its
     positions."""
-    definition, state = nnx.split(nnx.eval_shape(lambda: build(model, nnx.Rngs(0))))
+    module = nnx.eval_shape(lambda: build(model, nnx.Rngs(0)))
+    definition, state = nnx.split(module)
     if model.pool:
-        inputs = (jax.ShapeDtypeStruct((1, *model.around["image_size"], 3), jnp.uint8),)
+        height, width = model.around["image_size"]
+        inputs = (jax.ShapeDtypeStruct((1, height, width, 3), jnp.uint8),)
     else:
-        predictions = round(PREDICTED * model.spec.length)
-        inputs = tuple(
-            jax.ShapeDtypeStruct((1, count), jnp.int32)
-            for count in (model.spec.length, predictions)
-        )
-    return matmul_flops(
-        lambda state, *inputs: nnx.merge(definition, state)(*inputs), state, *inputs
-    )
+        length = model.spec.length
+        predictions = round(PREDICTED * length)
+        tokens = jax.ShapeDtypeStruct((1, length), jnp.int32)
+        positions = jax.ShapeDtypeStruct((1, predictions), jnp.int32)
+        inputs = (tokens, positions)
+
+    def forward(state: nnx.State, *inputs: jax.Array) -> jax.Array:
+        merged: Any = nnx.merge(definition, state)
+        return merged(*inputs)
+
+    return matmul_flops(forward, state, *inputs)

@@ -16,8 +16,8 @@ from gmlp_flax.paper.published import MAIN_SETTING, PUBLISHED
 IMAGE_MODELS = tuple(name for name, model in PUBLISHED.items() if model.pool)
 
 # For CPUs: 64 patches, and 0.525 M parameters in the encoder, up to 2 %, in 5 or 6 layers. For a
-# GPU twice the depth, three times the width, and 9.0 M parameters, up to 1 %. d_ffn: of the small
-# model and of the wide one.
+# GPU: twice the depth, three times the width, and 9.0 M parameters, up to 1 %. d_ffn has the width
+# of the small model and of the wide one.
 _FNET = dict(positions="absolute", layers=5)
 _SYNTHESIZER = dict(block="synthesizer", layers=5, heads=3)
 _CONVOLUTION = dict(block="convolution", layers=5, heads=3)
@@ -58,13 +58,13 @@ SMALL_IMAGE_MODELS: dict[str, dict[str, Any]] = {
     "dynamic": dict(d_ffn=(384, 1120), convolution="dynamic", **_CONVOLUTION),
     "growing": dict(d_ffn=(400, 1120), kernel_widths=(4, 4, 7, 15, 31), **_CONVOLUTION),
 }
-# What else belongs to the depth of the wide models.
+# Further options that go with the depth of the wide models.
 _WIDE: dict[str, dict[str, Any]] = {
     "hybrid": dict(attention_layers=2),
     "growing": dict(kernel_widths=(4, 4, 4, 4, 7, 7, 15, 15, 31, 31)),
 }
 
-# What each scale of a reproduction adds to a config file's argument.
+# Scale of a reproduction -> what it adds to a config file's argument.
 SCALES = {"cpu": ",scale=small", "gpu": ",scale=gpu", "paper": ""}
 
 
@@ -84,17 +84,17 @@ def language_model(name: str) -> ConfigDict:
     """A config of a published language model, by its name in `gmlp sizes`."""
     published = PUBLISHED[name]
     spec = published.spec
-    model = blocks.settings(published.spec)
+    model = blocks.settings(spec)
     config = gmlp_config.default(block=model["block"])
-    config.model.update(
-        **model, length=spec.length, scale_embeddings=spec.block.mixes_at_start, **published.around
-    )
+    config.model.update(model)
+    config.model.update(length=spec.length, scale_embeddings=spec.block.mixes_at_start)
+    config.model.update(dict(published.around))
     return config
 
 
 def gmlp_imagenet(config: ConfigDict) -> None:
-    """The paper's augmentation and optimizer on ImageNet (appendix A.1, recalled): all but batch,
-    steps and warmup."""
+    """The paper's augmentation and optimizer on ImageNet (appendix A.1, recalled): everything but
+    batch, steps and warmup."""
     config.augment.update(auto="autoaugment", mixup=0.8, cutmix=1.0, switch=0.5)
     config.optimizer.update(learning_rate=1e-3, schedule="cosine", b1=0.9, b2=0.999, eps=1e-6)
     config.optimizer.update(weight_decay=0.05, clip=1.0, label_smoothing=0.1)
@@ -131,49 +131,66 @@ def small_images(
         arg or "gmlp", tuple(SMALL_IMAGE_MODELS), scale=("small", "gpu")
     )
     model = SMALL_IMAGE_MODELS[name]
-    patch = (image_size // 8, image_size // 8)
-    small, wide = model["d_ffn"]
+    small_d_ffn, wide_d_ffn = model["d_ffn"]
+    patch = image_size // 8
     config = gmlp_config.default(task="image_classification", block=model.get("block", "gmlp"))
-    config.model.update(
-        model
-        | {"d_model": 96, "d_ffn": small, "image_size": (image_size,) * 2, "patch_size": patch}
-    )
+    config.model.update(model | {"d_model": 96, "d_ffn": small_d_ffn})
+    config.model.update(image_size=(image_size, image_size), patch_size=(patch, patch))
     config.data.update(train="", heldout_share=heldout_share)  # train is to be given
     gmlp_imagenet(config)
-    config.batch_size, config.steps, config.optimizer.warmup = 128, steps, steps // 10
+    config.batch_size = 128
+    config.steps = steps
+    config.optimizer.warmup = steps // 10
     if scale == "gpu":
-        widths = {
-            key: 3 * config.model[key] for key in ("d_model", "d_spatial") if key in config.model
-        }
-        depth = {"layers": 2 * config.model.layers, **_WIDE.get(name, {})}
-        config.model.update({"d_ffn": wide, "dtype": "bfloat16", "survival": 0.95} | widths | depth)
-        config.batch_size, config.steps, config.optimizer.warmup = 512, 200 * examples // 512, 2000
-    config.eval.every = config.checkpoint.every = 1000
+        _widen(config, wide_d_ffn)
+        config.model.update(_WIDE.get(name, {}))
+        config.batch_size = 512
+        config.steps = 200 * examples // 512
+        config.optimizer.warmup = 2000
+    config.eval.every = 1000
+    config.checkpoint.every = 1000
     return config
+
+
+def _widen(config: ConfigDict, d_ffn: int) -> None:
+    """Makes a small image model twice as deep and three times as wide, for a GPU."""
+    model = config.model
+    model.layers = 2 * model.layers
+    model.d_ffn = d_ffn
+    for key in ("d_model", "d_spatial"):
+        if key in model:
+            model[key] = 3 * model[key]
+    model.dtype = "bfloat16"
+    model.survival = 0.95
 
 
 def published(row: str, scale: str) -> str:
     """The config, FILE:ARGUMENT, of a published model at scale "cpu", "gpu" or "paper".
 
-    Language models take the main setting if their source is in `MAIN_SETTING`, and the ablation's
-    setting otherwise. Image models take ImageNet or, at a smaller scale, CIFAR-10, for which each
+    Language models have the main setting if their source is in `MAIN_SETTING`, and the ablation's
+    setting otherwise. Image models have ImageNet or, at a smaller scale, CIFAR-10, for which each
     family has one size.
 
     Args:
-        row: a name in `PUBLISHED`; behind one of the ablation may stand ",data=2", 4 or 8 for so
-            many times the data.
+        row: a name in `PUBLISHED`; a name of the ablation may be followed by ",data=2", 4 or 8 for
+            that many times the data.
         scale: a key of SCALES.
     """
-    model = PUBLISHED[row.partition(",")[0]]
-    if model.pool:
-        file, row = ("imagenet", row) if scale == "paper" else ("cifar10", row.partition("_")[0])
-    else:
+    name, _, _ = row.partition(",")
+    model = PUBLISHED[name]
+    argument = row
+    if not model.pool:
         file = "c4_bert" if model.source in MAIN_SETTING else "c4_ablation"
-    return f"{file}:{row}{SCALES[scale]}"
+    elif scale == "paper":
+        file = "imagenet"
+    else:
+        file = "cifar10"
+        argument, _, _ = row.partition("_")
+    return f"{file}:{argument}{SCALES[scale]}"
 
 
 class Setting(NamedTuple):
-    """How a language model trains on 2 CPU cores: what configs/sweeps/table3_rates.py searches.
+    """How a language model trains on 2 CPU cores, as searched by configs/sweeps/table3_rates.py.
 
     Attributes:
         rate: peak learning rate.
@@ -198,23 +215,16 @@ def small_language(
     ("gpu").
 
     Args:
-        config: of the paper.
+        config: the config of the paper.
         scale: "small", or "gpu", which is twice as deep and wide, in bfloat16.
-        setting: at "small"; at "gpu" its rate is replaced.
-        tokens: in a sequence.
+        setting: the setting at "small"; at "gpu" its rate is replaced.
+        tokens: the length of a sequence.
         shape: keys of config.model at "small", and their values.
-        wide: those at "gpu" that are not "small"'s, or twice as much for depth and widths.
+        wide: those at "gpu" that are neither the same nor, as depth and widths, doubled.
     """
     config.data.train = ""  # must be given
-    config.model.update(
-        {
-            "d_model": 128,
-            "vocab_size": 2000,
-            "length": tokens,
-            "embedding_norm": setting.norm,
-            **shape,
-        }
-    )
+    config.model.update(d_model=128, vocab_size=2000, length=tokens, embedding_norm=setting.norm)
+    config.model.update(dict(shape))
     config.masking.max_predictions = math.ceil(config.masking.rate * tokens)
     config.batch_size = 16 * 128 // tokens
     config.steps = 900
@@ -222,13 +232,18 @@ def small_language(
         learning_rate=setting.rate, lr_multipliers=setting.rates, warmup=100, clip=1.0
     )
     config.data.heldout_share = 0.02
-    config.eval.batch_size, config.eval.examples = 64 * 128 // tokens, 2048 * 128 // tokens
-    config.eval.every = config.checkpoint.every = 150
+    config.eval.batch_size = 64 * 128 // tokens
+    config.eval.examples = 2048 * 128 // tokens
+    config.eval.every = 150
+    config.checkpoint.every = 150
     if scale == "gpu":
-        widths = ("layers", "d_model", "d_ffn")  # a d_spatial belongs to n
-        twice = {key: 2 * config.model[key] for key in widths if key in config.model}
-        config.model.update({"dtype": "bfloat16", **twice, **wide})
+        for key in ("layers", "d_model", "d_ffn"):  # a d_spatial belongs to n
+            if key in config.model:
+                config.model[key] = 2 * config.model[key]
+        config.model.dtype = "bfloat16"
+        config.model.update(dict(wide))
         config.batch_size = 256 * 128 // tokens
         config.steps = 10_000
         config.optimizer.update(learning_rate=4e-3, warmup=500)
-        config.eval.every = config.checkpoint.every = 2500
+        config.eval.every = 2500
+        config.checkpoint.every = 2500

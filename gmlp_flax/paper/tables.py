@@ -28,8 +28,8 @@ class PaperTable:
     """A table or a figure of the paper.
 
     Attributes:
-        title: of its report.
-        rows: as `recipes.published` takes them, in the paper's order.
+        title: the title of its report.
+        rows: names that `recipes.published` takes, in the paper's order.
         trained: scale -> the rows that its sweep trains, in this order; empty if nothing is
             trained.
         seeds: scale -> the seeds of each row; empty for the seed of the config.
@@ -38,7 +38,7 @@ class PaperTable:
         longer: name -> rows of one line in a figure, one model on more and more data.
         tasks: names in TUNED that the models are finetuned on.
         quoted: rows that are shown as the paper prints them, without a model of ours.
-        transfers: what the paper says of the order of finetuned models; their columns are tasks.
+        transfers: the paper's claims about the order of finetuned models; their columns are tasks.
     """
 
     title: str
@@ -53,31 +53,36 @@ class PaperTable:
     transfers: Sequence[Statement] = ()
 
     def config(self, row: str, scale: str) -> ConfigDict:
-        """A row's config at scale "cpu", "gpu" or "paper". Raises ConfigError: the scale does not
+        """A row's config at scale "cpu", "gpu" or "paper"; raises ConfigError if the scale does not
         have the row."""
         config = config_lib.open_config(recipes.published(row, scale))
         config.update_from_flattened_dict(dict(self.settings))
         return config
 
     def configs(self, scale: str, changes: Mapping[str, Any] = NOTHING) -> dict[str, ConfigDict]:
-        """Each row's config with some changes. Raises ConfigError as `config`, or if a change makes
-        no sense."""
+        """Each row's config with some changes; raises ConfigError as `config`, or if a change is
+        invalid."""
         return {row: config_lib.overridden(self.config(row, scale), changes) for row in self.rows}
 
     def points(self, scale: str) -> points.Points:
         """The sweep that trains the table at a scale."""
-        configs = {"config": [recipes.published(row, scale) for row in self.trained[scale]]}
-        seeds = {"seed": self.seeds[scale]} if self.seeds else {}
-        return points.product(
-            configs | seeds | {key: [value] for key, value in self.settings.items()}
-        )
+        configs = [recipes.published(row, scale) for row in self.trained[scale]]
+        grid: dict[str, Sequence[Any]] = {"config": configs}
+        if self.seeds:
+            grid["seed"] = self.seeds[scale]
+        for key, value in self.settings.items():
+            grid[key] = [value]
+        return points.product(grid)
 
 
 def printed_score(name: str, column: Column) -> float | None:
-    """The paper's percentage for a model, or for a row of `QUOTED`, in one of SCORE_COLUMNS, if it
-    prints one."""
-    scores = zip(SCORE_COLUMNS, FINETUNED_SCORES.get(name, ()), strict=False)
-    return next((score for one, score in scores if one.title == column.title), None)
+    """The paper's percentage for a model, or for a row of `QUOTED`, in one of SCORE_COLUMNS; None if
+    it prints none."""
+    scores = FINETUNED_SCORES.get(name, ())
+    for column_of_score, score in zip(SCORE_COLUMNS, scores, strict=False):
+        if column_of_score.title == column.title:
+            return score
+    return None
 
 
 def _listed(source: str) -> tuple[str, ...]:
@@ -88,7 +93,7 @@ def _at_every_scale(*rows: str) -> dict[str, tuple[str, ...]]:
     return dict.fromkeys(SCALES, rows)
 
 
-# the gMLPs for images as Table 1 counts them
+# The gMLPs for images as Table 1 counts them.
 _GMLP_CLS = ("gmlp_ti_cls", "gmlp_s_cls", "gmlp_b_cls")
 _TABLE_6 = (
     "bert_base",
@@ -107,63 +112,86 @@ _DEPTHS = {
 }
 _DEEPEST = ("gmlp_144", "transformer_48")  # trained at scale "paper" only
 _DEPTHS_WITH_AMLP = _DEPTHS | {"aMLP": ("amlp_18", "amlp_36", "amlp_72")}
-_MORE_DATA = {
-    f"{name}, more data": (middle, *(f"{middle},data={times}" for times in (2, 4, 8)))
-    for name, (_, middle, *_) in _DEPTHS_WITH_AMLP.items()
-}
+
+
+def _more_data() -> dict[str, tuple[str, ...]]:
+    """Name of a line -> the middle depth of a series, on more and more data."""
+    lines = {}
+    for name, (_, middle, *_) in _DEPTHS_WITH_AMLP.items():
+        on_more = [f"{middle},data={times}" for times in (2, 4, 8)]
+        lines[f"{name}, more data"] = (middle, *on_more)
+    return lines
+
+
+_MORE_DATA = _more_data()
 
 
 def _transfers(series: Series) -> tuple[Statement, ...]:
     """At equal depth gMLP is ahead on SST-2 and behind on pairs (Table 4), where tiny attention
     helps (Figure 8)."""
-    orders = (
-        ("Table 4", "gMLP", "Transformer", ("sst2",)),
-        ("Table 4", "Transformer", "gMLP", _PAIRS),
-        ("Figure 8", "aMLP", "gMLP", _PAIRS),
+    return (
+        *_at_equal_depth("Table 4", series, "gMLP", "Transformer", ("sst2",)),
+        *_at_equal_depth("Table 4", series, "Transformer", "gMLP", _PAIRS),
+        *_at_equal_depth("Figure 8", series, "aMLP", "gMLP", _PAIRS),
     )
-    return tuple(
-        Statement(source, *rows, tasks)
-        for source, better, worse, tasks in orders
-        for rows in zip(series.get(better, ()), series.get(worse, ()), strict=False)
-    )
+
+
+def _at_equal_depth(
+    source: str, series: Series, better: str, worse: str, tasks: Sequence[str]
+) -> list[Statement]:
+    """The claims that the rows of one series are better than those of another, if both are there."""
+    better_rows = series.get(better, ())
+    worse_rows = series.get(worse, ())
+    statements = []
+    for better_row, worse_row in zip(better_rows, worse_rows, strict=False):
+        statements.append(Statement(source, better_row, worse_row, tasks))
+    return statements
 
 
 def _finetuned(
     title: str, trained: Series, series: Series, longer: Series | None = None, **fields
 ) -> PaperTable:
     """A table or figure of several depths, whose models are finetuned."""
-    lines = [*series.values(), *(longer or {}).values()]
-    rows = tuple(dict.fromkeys(row for line in lines for row in line))
-    more = {
-        "series": series,
-        "longer": longer or {},
-        "tasks": _SENTENCES,
-        "transfers": _transfers(series),
-    }
-    return PaperTable(title, rows, trained, **more | fields)
+    longer = longer or {}
+    rows: dict[str, None] = {}  # in order, each once
+    for line in (*series.values(), *longer.values()):
+        rows |= dict.fromkeys(line)
+    return PaperTable(
+        title,
+        tuple(rows),
+        trained,
+        series=series,
+        longer=longer,
+        tasks=_SENTENCES,
+        transfers=_transfers(series),
+        **fields,
+    )
 
 
 def _depths(title: str, series: Series) -> PaperTable:
     """Every depth of some series: Table 4, Figures 5 and 8."""
-    shallower = [
-        row for name in reversed(list(series)) for row in series[name] if row not in _DEEPEST
-    ]
-    trained = _at_every_scale(*shallower) | {"paper": (*shallower, *_DEEPEST)}
+    shallower = []
+    for name in reversed(list(series)):
+        shallower += [row for row in series[name] if row not in _DEEPEST]
+    trained = _at_every_scale(*shallower)
+    trained["paper"] = (*shallower, *_DEEPEST)
     return _finetuned(title, trained, series, seeds=THREE_SEEDS)
 
 
 def _depths_and_data(title: str) -> PaperTable:
-    """Figure 7: half, twice and once the middle depth, then the middle on more data; on a CPU up to
-    four times."""
-    depths = [rows[depth] for depth in (0, 2, 1) for rows in _DEPTHS_WITH_AMLP.values()]
-    most = {"cpu": 3, "gpu": 4, "paper": 4}
-    trained = {
-        scale: (*depths, *(row for line in _MORE_DATA.values() for row in line[1 : most[scale]]))
-        for scale in most
-    }
-    return _finetuned(
-        title, trained, _DEPTHS_WITH_AMLP, _MORE_DATA, seeds=dict.fromkeys(SCALES, (0,))
-    )
+    """Figure 7: half, twice and once the middle depth, then the middle depth on more data; on a CPU
+    up to four times."""
+    depths = []
+    for depth in (0, 2, 1):
+        depths += [rows[depth] for rows in _DEPTHS_WITH_AMLP.values()]
+    trained = {}
+    for scale, end in {"cpu": 3, "gpu": 4, "paper": 4}.items():
+        rows = [*depths]
+        for line in _MORE_DATA.values():
+            rows += line[1:end]
+        trained[scale] = tuple(rows)
+    one_seed = dict.fromkeys(SCALES, (0,))
+    return _finetuned(title, trained, _DEPTHS_WITH_AMLP, _MORE_DATA, seeds=one_seed)
 
 
 def _one_model(title: str, row: str, **fields) -> PaperTable:
@@ -176,8 +204,8 @@ _CLASSIFIERS = PaperTable(
     quoted=QUOTED["Table 2"],
 )
 
-# The scores of finetuned models in Tables 4 and 6, and RTE, which is not the paper's: pairs where
-# there is no training set of MNLI.
+# The scores of finetuned models in Tables 4 and 6, and RTE, which is not in the paper: pairs for
+# those who have no training set of MNLI.
 SCORE_COLUMNS = (
     Column("SST-2", "finetune_glue:sst2", starts=(True,)),
     Column("MNLI-m", "finetune_glue:mnli", starts=(True,)),
@@ -194,7 +222,7 @@ TABLES: dict[str, PaperTable] = {
         "Table 1: gMLP for ImageNet, its sizes", (*_GMLP_CLS, "gmlp_ti", "gmlp_s", "gmlp_b")
     ),
     "table2": _CLASSIFIERS,
-    # amlp_36 is not in the paper's table: its line is empty unless it was trained
+    # amlp_36 is not in the paper's table: its line is empty unless it was trained.
     "table3": PaperTable(
         "Table 3: gates and their rivals, masked LM",
         (*_listed("Table 3"), "amlp_36"),
@@ -218,8 +246,8 @@ TABLES: dict[str, PaperTable] = {
         ),
     ),
     "appendix_b": PaperTable(
-        "Table 10 (appendix B): deeper and thinner Transformers, masked LM; the paper's column is recalled, not read, "
-        "and has a setting of its own",
+        "Table 10 (appendix B): deeper and thinner Transformers, masked LM; the paper's column is "
+        "recalled, not read, and has a setting of its own",
         _listed("Table 10"),
         _at_every_scale(*_listed("Table 10")),
         THREE_SEEDS,
@@ -240,8 +268,8 @@ TABLES: dict[str, PaperTable] = {
         # The factors are on taps.
         settings={"model.spatial": "dense", "optimizer.lr_multipliers": (), "checkpoint.keep": 100},
     ),
-    # Not the paper's: its mixers beside those of others. Columns beside this one:
-    # paper/alternatives.py.
+    # Not in the paper: its mixers next to those of other papers. paper/alternatives.py has the
+    # other columns.
     ALTERNATIVES: PaperTable(
         "The alternatives: token mixers in one frame",
         alternatives.ROWS,

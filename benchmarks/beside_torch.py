@@ -7,7 +7,7 @@ from gmlp_flax.errors import RunError, install
 
 
 def import_beside_torch(package: str) -> Any:
-    """Imports timm or transformers, also beside a torchvision that does not fit the installed
+    """Imports timm or transformers, even if the installed torchvision does not fit the installed
     torch.
 
     Raises:
@@ -19,8 +19,8 @@ def import_beside_torch(package: str) -> Any:
         try:
             importlib.import_module("torchvision")
         except ImportError:
-            pass  # timm and transformers do without
-        # of another torch; both packages ask for two of its operators, and never run them
+            pass  # timm and transformers do not need it
+        # It fits another torch. Both packages ask for two of its operators, and never run them.
         except RuntimeError:
             for operator in ("nms", "qnms"):
                 library.define(

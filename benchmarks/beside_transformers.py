@@ -1,8 +1,8 @@
 """The benchmark's part `training`: our Transformers and those of the package transformers, trained
-alike (extra `parity`).
+in the same way (extra `parity`).
 
-Both sides read the same batches with the same masks, at the same learning rates, and are scored on
-the same masked tokens of the same held-out sequences.
+Both read the same batches with the same masks, at the same learning rates, and are scored on the
+same masked tokens of the same held-out sequences.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ CANDIDATES = {
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """What training gave.
+    """The course of a training.
 
     Attributes:
-        losses: of each step, before its update.
+        losses: the loss of each step, before its update.
         perplexities: held out, by the number of steps.
     """
 
@@ -146,7 +146,7 @@ def settings(name: str, steps: int, rate: float, data: str) -> ConfigDict:
 
 
 def train(name: str, config: ConfigDict) -> Curve:
-    """Trains a candidate from the start; tells each evaluation."""
+    """Trains a candidate from the start; prints each evaluation."""
     make = CANDIDATES[name].make
     with tempfile.TemporaryDirectory() as folder:
         data: Any = MaskedLanguageModeling.Data(config, RunFiles(folder))
@@ -158,15 +158,16 @@ def train(name: str, config: ConfigDict) -> Curve:
             trainer = TorchTrainer(task, data, make(config, initial_params(task)))
         _say(name, f"{trainer.parameters:,} parameters")
         curve = Curve()
-        begin = time.perf_counter()
+        start = time.perf_counter()
         with data.train_batches(0, 0, 1) as batches:
             for done, batch in zip(range(1, config.steps + 1), batches, strict=False):
-                curve.losses.append(trainer.advance(done - 1, batch))
+                loss = trainer.advance(done - 1, batch)
+                curve.losses.append(loss)
                 if done % config.eval.every and done < config.steps:
                     continue
                 perplexity = trainer.score()
                 curve.perplexities[done] = perplexity
-                minutes = (time.perf_counter() - begin) / 60
+                minutes = (time.perf_counter() - start) / 60
                 _say(name, f"step {done}  perplexity {perplexity:.4g}  {minutes:.1f} minutes")
     return curve
 
@@ -194,7 +195,8 @@ class OurTrainer(Trainer):
     """The training step and the evaluation as `gmlp train` runs them."""
 
     def __init__(self, task: MaskedLanguageModeling, data: Any):
-        self.training = step.Training(task, Partition.make(devices=jax.devices()[:1]))
+        partition = Partition.make(devices=jax.devices()[:1])
+        self.training = step.Training(task, partition)
         self.state = self.training.init(jax.random.key(task.config.seed))
         self.evaluator = Evaluator(task, data, self.training.partition)
         self.parameters = sum(leaf.size for leaf in jax.tree.leaves(self.state.params))
@@ -225,9 +227,9 @@ class TorchTrainer(Trainer):
         self.clip = options.clip
         self.adamw = torch.optim.AdamW(
             model.groups(options.weight_decay, bias_factor(task)),
-            options.learning_rate,
-            (options.b1, options.b2),
-            options.eps,
+            lr=options.learning_rate,
+            betas=(options.b1, options.b2),
+            eps=options.eps,
         )
         self.trained = []
         for group in self.adamw.param_groups:
@@ -243,16 +245,17 @@ class TorchTrainer(Trainer):
         return self.task.mask(keys, tokens)
 
     def _heldout_mask(self, batch: Any) -> Masked:
-        """Those of our evaluation."""
+        """The masked sequences of our evaluation."""
         return self.task.fixed_mask(batch, self.task.config.eval.seed)
 
     def losses(self, masked: Masked) -> Any:
-        """Of each prediction, float32 [batch, predictions]."""
+        """The loss of each prediction, float32 [batch, predictions]."""
         import torch
 
         logits = self.model.logits(_long(masked.inputs), _long(masked.positions))
+        classes_second = logits.transpose(1, 2)
         targets = _long(masked.targets)
-        return torch.nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
+        return torch.nn.functional.cross_entropy(classes_second, targets, reduction="none")
 
     def advance(self, number: int, batch: dict[str, np.ndarray]) -> float:
         """See Trainer."""
@@ -260,10 +263,12 @@ class TorchTrainer(Trainer):
 
         masked = self._mask(batch["tokens"], number)
         weights = torch.tensor(np.asarray(masked.weights))
+        rate = float(self.rate(number))
         for group in self.adamw.param_groups:
-            group["lr"] = float(self.rate(number)) * group["factor"]
+            group["lr"] = rate * group["factor"]
         self.adamw.zero_grad()
-        loss = (self.losses(masked) * weights).sum() / weights.sum()
+        weighted = self.losses(masked) * weights
+        loss = weighted.sum() / weights.sum()
         loss.backward()
         if self.clip:
             torch.nn.utils.clip_grad_norm_(self.trained, self.clip)
@@ -280,7 +285,8 @@ class TorchTrainer(Trainer):
             for batch in batches:
                 masked = self._fixed_mask(batch)
                 weights = np.asarray(masked.weights, np.float64) * batch["weight"][:, None]
-                total += float((self.losses(masked).numpy() * weights).sum())
+                losses = self.losses(masked).numpy()
+                total += float(np.sum(losses * weights))
                 weight += float(weights.sum())
         return math.exp(total / weight)
 
@@ -309,11 +315,12 @@ def _long(array: jax.Array) -> Any:
 
 
 def rows_of(curves: dict[str, Curve]) -> list[Row]:
-    """The rows of the table: each perplexity, and each model in torch beside ours."""
+    """The rows of the table: each perplexity, and each model in torch next to ours."""
     rows = []
     for name, curve in curves.items():
-        for done, perplexity in curve.perplexities.items():
-            rows.append(row(f"{name}: perplexity after {done:,} steps", [perplexity], ""))
+        for steps, perplexity in curve.perplexities.items():
+            title = f"{name}: perplexity after {steps:,} steps"
+            rows.append(row(title, [perplexity], ""))
     for name, curve in curves.items():
         candidate = CANDIDATES[name]
         if candidate.ours not in curves:
@@ -331,7 +338,8 @@ def rows_of(curves: dict[str, Curve]) -> list[Row]:
 
 def _distance(losses: Sequence[float], ours: Sequence[float]) -> float:
     """The largest relative difference of two runs' losses."""
-    return float(np.max(np.abs(np.array(losses) / np.array(ours) - 1)))
+    relative = np.array(losses) / np.array(ours) - 1
+    return float(np.max(np.abs(relative)))
 
 
 def _say(name: str, line: str) -> None:

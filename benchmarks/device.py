@@ -1,8 +1,8 @@
-"""The benchmark's part `device`: how near an accelerator comes to its own peak, and which forms of
+"""The benchmark's part `device`: how close an accelerator comes to its own peak, and which forms of
 mixing are fast.
 
-Each row stands as soon as it is measured, and the part ends in time: what is left is left out.
-Every model runs in a process of its own, one after another, so that each may take all the memory.
+Each row is reported as soon as it is measured. The part ends in time: the rest is left out. Models
+run one after another, each in a separate process, so that each may take all the memory.
 """
 
 import functools
@@ -36,20 +36,30 @@ PRODUCT = "one large product"
 
 
 class Setting(NamedTuple):
-    """What is tried of a model: examples of a step, the remat policy, and whether layers run in one
-    loop."""
+    """A setting of a model that is tried: examples in a step, the remat policy, and whether layers
+    run in one loop."""
 
     batch: int
     remat: str
     scan_layers: bool
 
     def __str__(self) -> str:
-        return f"batch {self.batch}, remat {self.remat}{'' if self.scan_layers else ', unrolled'}"
+        words = f"batch {self.batch}, remat {self.remat}"
+        if self.scan_layers:
+            return words
+        return f"{words}, unrolled"
 
 
 class Model(NamedTuple):
-    """A model of the table: its config, settings of which the first that fits into memory is
-    measured, or `every` one, and the goal for the share of the peak."""
+    """A model of the table.
+
+    Attributes:
+        name: for the table.
+        file, argument: its config.
+        settings: the first that fits into memory is measured.
+        goal: for its share of the peak.
+        every: whether all settings are measured.
+    """
 
     name: str
     file: str
@@ -73,8 +83,16 @@ MODELS = (
 
 
 class Device(NamedTuple):
-    """How a kind of device is measured: type of activations, side of the large matrices, tokens of
-    a mixing layer and its lengths, batch (0: as MODELS say) and steps at once."""
+    """How a kind of device is measured.
+
+    Attributes:
+        dtype: the type of activations.
+        matrix: the side of the large matrices.
+        tokens: tokens in a batch of a mixing layer.
+        lengths: tokens in a sequence of a mixing layer.
+        batch: examples in a step; 0 for those of MODELS.
+        steps: steps that are dispatched at once.
+    """
 
     dtype: str
     matrix: int
@@ -89,126 +107,152 @@ CPU = Device("float32", 1024, 512, (128, 512), 2, 1)  # shows that the part work
 
 
 class Measured(NamedTuple):
-    """Of one setting: seconds of a step, operations per second of the large product in turn with
-    it, and peak bytes."""
+    """The measurements of one setting.
+
+    Attributes:
+        setting: of the model.
+        seconds: of a step.
+        product: operations per second of the large product, in turn with the steps.
+        peak: bytes of memory.
+    """
 
     setting: Setting
     seconds: list[float]
     product: list[float]
     peak: float
 
+    @property
+    def rate(self) -> float:
+        """Examples per second, the median."""
+        return self.setting.batch / statistics.median(self.seconds)
+
+
+class Beside(NamedTuple):
+    """A peer that is measured next to a model of ours.
+
+    Attributes:
+        key: in peers.PEERS.
+        title: for the table.
+        batch: examples in a step.
+        tokens: in an example; 0 for images.
+    """
+
+    key: str
+    title: str
+    batch: int
+    tokens: int
+
+
+# Name in MODELS -> the peer.
+BESIDE = {
+    "gMLP-S": Beside("gMLP-S", "timm gmlp_s16_224", 256, 0),
+    "BERT-base, n = 512": Beside("BERT-base", "transformers BertForMaskedLM", 64, 512),
+}
+
 
 def bench_device(repeats: int, models: Sequence[str], minutes: float) -> Iterator[Row]:
-    """Models beside one large matrix product; forms of attention, of the gate and of Toeplitz
-    products at several lengths; then timm and transformers under torch.compile, where they are
+    """Models next to one large matrix product; forms of attention, of the gate and of Toeplitz
+    products at several lengths; then timm and transformers under torch.compile, if they are
     installed.
 
     Args:
         repeats: measurements of each figure.
-        models: the second words of some of MODELS' configs; none for all.
-        minutes: nothing is begun after them.
+        models: arguments of the configs of some of MODELS; empty for all.
+        minutes: no measurement begins after them.
 
     Raises:
         ConfigError: there is no such model.
     """
-    known = {model.argument: model for model in MODELS}
-    if unknown := [model for model in models if model not in known]:
-        raise ConfigError(f"there is no model {unknown[0]!r}: expected some of {', '.join(known)}")
+    known = [model.argument for model in MODELS]
+    for name in models:
+        if name not in known:
+            raise ConfigError(f"there is no model {name!r}: expected some of {', '.join(known)}")
     # By default a process takes three quarters of the memory at its start and leaves too little for
     # the next one.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     end = time.monotonic() + 60 * minutes
     device = CPU if jax.default_backend() == "cpu" else ACCELERATOR
     fastest: dict[str, float] = {}
-    parts: list[tuple[str, Callable[[], Iterator[Row]]]] = [
-        (model.name, functools.partial(model_rows, model, device, repeats, end, fastest))
-        for model in MODELS
-        if not models or model.argument in models
-    ]
+    parts: dict[str, Callable[[], Iterator[Row]]] = {}
+    for model in MODELS:
+        if not models or model.argument in models:
+            parts[model.name] = functools.partial(model_rows, model, device, repeats, end, fastest)
     if not models:
-        parts += [
-            (f"mixing, n = {n}", functools.partial(mixing_rows, n, device, repeats))
-            for n in device.lengths
-        ]
-    for name, key, peer, batch, tokens in BESIDE:
-        if name in [part for part, _ in parts]:
-            batch = device.batch or batch
-            made = functools.partial(peers.torch_calls, key, batch, tokens, device.dtype)
-            parts.append(
-                (
-                    peer,
-                    functools.partial(peer_rows, name, peer, batch, made, device, repeats, fastest),
-                )
-            )
-    for name, part in parts:
+        for n in device.lengths:
+            parts[f"mixing, n = {n}"] = functools.partial(mixing_rows, n, device, repeats)
+    for name, peer in BESIDE.items():
+        if name in parts:
+            parts[peer.title] = functools.partial(peer_rows, name, peer, device, repeats, fastest)
+    for name, part in parts.items():
         if time.monotonic() > end:
-            print(
-                f"{name} and what follows is left out: --minutes={minutes:g} are over",
-                file=sys.stderr,
-            )
+            _say(f"{name} and what follows is left out: --minutes={minutes:g} are over")
             return
-        print(f"{name} ...", file=sys.stderr, flush=True)
+        _say(f"{name} ...")
         try:
             yield from part()
         except RunError as error:
-            print(f"{name} is left out: {error}", file=sys.stderr, flush=True)
+            _say(f"{name} is left out: {error}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def model_rows(
     model: Model, device: Device, repeats: int, end: float, fastest: dict[str, float]
 ) -> Iterator[Row]:
-    """The rows of one model, of the fastest of its settings; keeps its examples per second in
-    `fastest`."""
+    """The rows of one model: the rate of each measured setting, then the fastest one. Keeps its
+    examples per second in `fastest`."""
     best: Measured | None = None
     for setting in model.settings:
         if best and (not model.every or time.monotonic() > end):
             break
         setting = setting._replace(batch=device.batch or setting.batch)
-        found = in_own_process(_measured, model, setting, device, repeats)
-        if found is None:
-            print(f"  {setting}: does not fit into memory", file=sys.stderr, flush=True)
+        measured = in_own_process(_measured, model, setting, device, repeats)
+        if measured is None:
+            _say(f"  {setting}: does not fit into memory")
             continue
-        rates = [setting.batch / seconds for seconds in found.seconds]
+        rates = [setting.batch / seconds for seconds in measured.seconds]
         yield row(f"{model.name}, {setting}: rate", rates, "examples/s")
-        if best is None or statistics.median(rates) > best.setting.batch / statistics.median(
-            best.seconds
-        ):
-            best = found
-    if best is None:
-        return
+        if best is None or measured.rate > best.rate:
+            best = measured
+    if best is not None:
+        fastest[model.name] = best.rate
+        yield from _rows_of_best(model, best, device)
+
+
+def _rows_of_best(model: Model, best: Measured, device: Device) -> Iterator[Row]:
+    """The rows of a model's fastest setting."""
     options = _options(model, best.setting, device)
     task = tasks.find(options.task)(options)
-    examples = best.setting.batch
-    fastest[model.name] = examples / statistics.median(best.seconds)
-    yield row(
-        f"{PRODUCT} of {device.matrix} x {device.matrix} in {device.dtype}",
-        [x / 1e12 for x in best.product],
-        "TFLOP/s",
-    )
-    yield row(f"{model.name}: step", [1e3 * seconds for seconds in best.seconds], "ms")
+    teraflops = [rate / 1e12 for rate in best.product]
+    side = device.matrix
+    yield row(f"{PRODUCT} of {side} x {side} in {device.dtype}", teraflops, "TFLOP/s")
+    milliseconds = [1e3 * seconds for seconds in best.seconds]
+    yield row(f"{model.name}: step", milliseconds, "ms")
     if task.units_per_example > 1:
-        units = [examples * task.units_per_example / seconds for seconds in best.seconds]
-        yield row(f"{model.name}: rate", units, f"{task.unit}/s")
-    shares = ratios(
-        [dry_run.workload(options).flops / seconds for seconds in best.seconds], best.product
-    )
+        units_per_step = best.setting.batch * task.units_per_example
+        rates = [units_per_step / seconds for seconds in best.seconds]
+        yield row(f"{model.name}: rate", rates, f"{task.unit}/s")
+    flops = dry_run.workload(options).flops
+    achieved = [flops / seconds for seconds in best.seconds]
+    shares = ratios(achieved, best.product)
     yield row(f"{model.name}: model FLOPs, of the product's rate", shares, "", model.goal)
     yield row(f"{model.name}: memory at its peak", [best.peak / 1e9], "GB")
 
 
 def _options(model: Model, setting: Setting, device: Device) -> ConfigDict:
     options = config.from_file(model.file, model.argument).copy_and_resolve_references()
-    options.model.dtype, options.batch_size = device.dtype, setting.batch
-    options.model.remat, options.model.scan_layers = (
-        setting.remat,
-        setting.scan_layers or device is CPU,
-    )
+    options.batch_size = setting.batch
+    options.model.dtype = device.dtype
+    options.model.remat = setting.remat
+    options.model.scan_layers = setting.scan_layers or device is CPU
     return options
 
 
 def _measured(model: Model, setting: Setting, device: Device, repeats: int) -> Measured | None:
-    """Some training steps of a model, dispatched at once and then awaited, in turn with as many
-    large products; None if they do not fit into memory."""
+    """Training steps of a model, dispatched at once and then awaited, in turn with as many large
+    products; None if they do not fit into memory."""
     options = _options(model, setting, device)
     partition = Partition.make(devices=jax.devices()[:1])
     task = tasks.find(options.task)(options)
@@ -227,22 +271,24 @@ def _measured(model: Model, setting: Setting, device: Device, repeats: int) -> M
         calls = {"product": _products(device), "step": steps}
         seconds = measure(calls, repeats)
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower():
+        message = str(error)
+        if "RESOURCE_EXHAUSTED" in message or "out of memory" in message.lower():
             return None
         raise
     flops = 2 * device.matrix**3 * device.steps
     memory: Any = compiled.memory_analysis()
     return Measured(
         setting,
-        [value / device.steps for value in seconds["step"]],
-        [flops / value for value in seconds["product"]],
-        memory.peak_memory_in_bytes,
+        seconds=[value / device.steps for value in seconds["step"]],
+        product=[flops / value for value in seconds["product"]],
+        peak=memory.peak_memory_in_bytes,
     )
 
 
 def _products(device: Device) -> Callable[[], None]:
     numbers = jax.random.normal(jax.random.key(0), (device.matrix, device.matrix))
-    matrix = (numbers / device.matrix**0.5).astype(device.dtype)  # keeps its powers of one size
+    scaled = numbers / device.matrix**0.5  # its powers keep their size
+    matrix = scaled.astype(device.dtype)
     product = jax.jit(jnp.matmul)
 
     def products() -> None:
@@ -255,8 +301,9 @@ def _products(device: Device) -> Callable[[], None]:
 
 
 def in_own_process(function: Callable, *args: Any) -> Any:
-    """Calls a function in a process of its own, which then gives its memory back."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    """Calls a function in a separate process, which then frees its memory."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:
             return pool.submit(function, *args).result()
         except BrokenProcessPool:
@@ -267,42 +314,55 @@ def in_own_process(function: Callable, *args: Any) -> Any:
 def mixing_rows(n: int, device: Device, repeats: int) -> Iterator[Row]:
     """Forms of one layer's mixing at n tokens, forwards and backwards: milliseconds, and
     temporaries."""
-    for name, seconds, temporary in in_own_process(_mixing, n, device, repeats):
-        yield row(f"n {n}, {name}", [1e3 * value for value in seconds], "ms")
-        if temporary is not None:
-            yield row(f"n {n}, {name}: temporaries", [temporary / 1e9], "GB")
+    for form in in_own_process(_mixing, n, device, repeats):
+        milliseconds = [1e3 * seconds for seconds in form.seconds]
+        yield row(f"n {n}, {form.name}", milliseconds, "ms")
+        if form.temporaries is not None:
+            yield row(f"n {n}, {form.name}: temporaries", [form.temporaries / 1e9], "GB")
 
 
-def _mixing(n: int, device: Device, repeats: int) -> list[tuple[str, list[float], float | None]]:
-    """(Name, seconds, temporaries in bytes) of each form; those that do not fit into memory are
-    left out."""
+class MeasuredForm(NamedTuple):
+    """The measurements of a form of mixing: seconds of a call, and bytes of temporaries."""
+
+    name: str
+    seconds: list[float]
+    temporaries: float | None
+
+
+def _mixing(n: int, device: Device, repeats: int) -> list[MeasuredForm]:
+    """The measurements of each form; those that do not fit into memory are left out."""
     batch = max(1, device.tokens // n)
     calls = {}
     temporaries = {}
-    for name, (call, arrays) in mixing_forms(n, batch, device.dtype).items():
-        gradient = jax.jit(
-            jax.grad(
-                lambda *arrays, call=call: jnp.square(call(*arrays)).astype("float32").sum(), (0, 1)
-            )
-        )
+    forms = mixing_forms(n, batch, device.dtype)
+    for name, (call, arrays) in forms.items():
+        gradient = jax.jit(jax.grad(_squared_sum(call), (0, 1)))
         try:
             compiled = gradient.lower(*arrays).compile()
             jax.block_until_ready(compiled(*arrays))
         except jax.errors.JaxRuntimeError as error:
-            print(
-                f"  n {n}, {name} is left out: {str(error).splitlines()[0]}",
-                file=sys.stderr,
-                flush=True,
-            )
+            first_line, *_ = str(error).splitlines()
+            _say(f"  n {n}, {name} is left out: {first_line}")
             continue
         memory: Any = compiled.memory_analysis()
         temporaries[name] = memory.temp_size_in_bytes
         calls[name] = functools.partial(_in_a_row, compiled, arrays, device.steps)
     seconds = measure(calls, repeats)
-    return [
-        (name, [value / device.steps for value in seconds[name]], temporaries[name])
-        for name in calls
-    ]
+    measured = []
+    for name in calls:
+        seconds_of_call = [value / device.steps for value in seconds[name]]
+        measured.append(MeasuredForm(name, seconds_of_call, temporaries[name]))
+    return measured
+
+
+def _squared_sum(call: Callable) -> Callable:
+    """A scalar function of the arguments of a call, to differentiate."""
+
+    def squared_sum(*arrays: Any) -> jax.Array:
+        squares = jnp.square(call(*arrays))
+        return squares.astype("float32").sum()
+
+    return squared_sum
 
 
 def _in_a_row(call: Callable, arrays: Sequence[jax.Array], count: int) -> None:
@@ -315,15 +375,23 @@ def _in_a_row(call: Callable, arrays: Sequence[jax.Array], count: int) -> None:
 def mixing_forms(
     n: int, batch: int, dtype: str
 ) -> dict[str, tuple[Callable, tuple[Any, jax.Array]]]:
-    """Name -> a function of parameters and activations, and both. As in BERT-base (12 heads of 64)
-    and gMLP-base (1,536 channels in the gate, Toeplitz), and the two ways of a Toeplitz product
-    alone, on as many channels."""
+    """Name -> a function of parameters and activations, and its arguments. Forms are as in
+    BERT-base (12 heads of 64) and gMLP-base (1,536 channels in the gate, Toeplitz), and the forms of
+    a Toeplitz product alone, on as many channels."""
     forms: dict[str, tuple[Callable, tuple[Any, jax.Array]]] = {}
 
-    def add(name: str, module: Callable[[], nnx.Module], width: int) -> None:
-        definition, params = nnx.split(module())
-        x = jax.random.normal(jax.random.key(1), (batch, n, width)).astype(dtype)
-        forms[name] = (lambda params, x: nnx.merge(definition, params)(x)), (params, x)
+    def activations(width: int) -> jax.Array:
+        numbers = jax.random.normal(jax.random.key(1), (batch, n, width))
+        return numbers.astype(dtype)
+
+    def add(name: str, module: nnx.Module, width: int) -> None:
+        definition, params = nnx.split(module)
+
+        def call(params: Any, x: jax.Array) -> Any:
+            merged: Any = nnx.merge(definition, params)
+            return merged(x)
+
+        forms[name] = call, (params, activations(width))
 
     transformer: Any = blocks.find("transformer")
     gmlp: Any = blocks.find("gmlp")
@@ -338,64 +406,49 @@ def mixing_forms(
                 attention=form,
                 **shape,
             )
-            add(
-                f"attention {form}, positions {positions}",
-                lambda spec=spec: MultiHeadAttention(spec, nnx.Rngs(0)),
-                768,
-            )
-    taps = jax.random.normal(jax.random.key(2), (2 * n - 1,)).astype(dtype)
-    x = jax.random.normal(jax.random.key(1), (batch, n, 1536)).astype(dtype)
+            attention = MultiHeadAttention(spec, nnx.Rngs(0))
+            add(f"attention {form}, positions {positions}", attention, 768)
     for form in toeplitz.FORMS:
         spec = gmlp.Spec(block=gmlp, d_ffn=3072, toeplitz=form, **shape)
-        add(f"gate, Toeplitz {form}", lambda spec=spec: SpatialGatingUnit(spec, nnx.Rngs(0)), 3072)
-    forms |= {
-        f"Toeplitz product {form}": (apply, (taps, x)) for form, apply in toeplitz.FORMS.items()
-    }
+        gate = SpatialGatingUnit(spec, nnx.Rngs(0))
+        add(f"gate, Toeplitz {form}", gate, 3072)
+    taps = jax.random.normal(jax.random.key(2), (2 * n - 1,)).astype(dtype)
+    x = activations(1536)
+    for form, apply in toeplitz.FORMS.items():
+        forms[f"Toeplitz product {form}"] = apply, (taps, x)
     return forms
 
 
 def peer_rows(
-    name: str,
-    peer: str,
-    batch: int,
-    make: Callable[[], dict[str, Callable[[], None]]],
-    device: Device,
-    repeats: int,
-    fastest: dict[str, float],
+    name: str, peer: Beside, device: Device, repeats: int, fastest: dict[str, float]
 ) -> Iterator[Row]:
-    """A peer's examples per second under torch.compile, and ours by them. Raises RunError: it is
-    not installed."""
+    """A peer's examples per second under torch.compile, and ours divided by them; raises RunError
+    if it is not installed."""
+    batch = device.batch or peer.batch
+    make = functools.partial(peers.torch_calls, peer.key, batch, peer.tokens, device.dtype)
     seconds, memory = in_own_process(_torch_seconds, make, device, repeats)
     rates = [batch / value for value in seconds]
-    yield row(f"{peer}, torch.compile, batch {batch}: rate", rates, "examples/s")
+    yield row(f"{peer.title}, torch.compile, batch {batch}: rate", rates, "examples/s")
     if memory:
-        yield row(f"{peer}: memory at its peak", [memory / 1e9], "GB")
+        yield row(f"{peer.title}: memory at its peak", [memory / 1e9], "GB")
     if name in fastest:
-        yield row(
-            f"{name}: rate, ours / {peer}", [fastest[name] / rate for rate in rates], "x", ">= 1.3"
-        )
+        speed = [fastest[name] / rate for rate in rates]
+        yield row(f"{name}: rate, ours / {peer.title}", speed, "x", ">= 1.3")
 
 
 def _torch_seconds(make: Callable, device: Device, repeats: int) -> tuple[list[float], float]:
     """Seconds of a step of a peer, and its peak memory on a GPU in bytes."""
-    one = make()["step"]
+    step_of_peer = make()["step"]
     torch = __import__("torch")
     on_gpu = torch.cuda.is_available()
 
     def steps() -> None:
         for _ in range(device.steps):
-            one()
+            step_of_peer()
         if on_gpu:
             torch.cuda.synchronize()
 
     seconds = measure({"step": steps}, repeats)["step"]
-    return [
-        value / device.steps for value in seconds
-    ], torch.cuda.max_memory_allocated() if on_gpu else 0.0
-
-
-# Ours, the peer of `peers` and what it is called, examples of a step, and tokens of one.
-BESIDE = (
-    ("gMLP-S", "gMLP-S", "timm gmlp_s16_224", 256, 0),
-    ("BERT-base, n = 512", "BERT-base", "transformers BertForMaskedLM", 64, 512),
-)
+    seconds_of_step = [value / device.steps for value in seconds]
+    peak = torch.cuda.max_memory_allocated() if on_gpu else 0.0
+    return seconds_of_step, peak

@@ -20,7 +20,7 @@ from gmlp_flax.tasks.data import RunFiles
 from gmlp_flax.training.model import Model
 
 SHIPPED = ("digits", "books_gmlp")  # their answers are right or wrong
-RANDOM = ("gmlp_ti", "mixer_s32")  # of create: only sizes and times say something
+RANDOM = ("gmlp_ti", "mixer_s32")  # from `create`: only their sizes and times mean something
 ONNX = ("onnx", "onnx-float16", "onnx-int8")
 BATCHES = (1, 32)
 TEXTS = 128  # of a language model
@@ -29,12 +29,12 @@ Run = Callable[[dict[str, np.ndarray]], np.ndarray]  # inputs by name to logits
 
 @dataclasses.dataclass(frozen=True)
 class Questions:
-    """What a model is asked.
+    """The questions to a model.
 
     Attributes:
-        inputs: by the names that the exported model has for them, [examples, ...].
-        choose: logits [examples, ...] of the model to those of each answer, [answers, classes].
-        answers: the right ones, int [answers]; None if they are not known.
+        inputs: by their names in the exported model, [examples, ...].
+        choose: maps the model's logits [examples, ...] to those of each answer, [answers, classes].
+        answers: the right answers, int [answers]; None if they are not known.
     """
 
     inputs: dict[str, np.ndarray]
@@ -50,11 +50,14 @@ def bench_export(repeats: int, models: Sequence[str]) -> Iterator[Row]:
         models: names of `gmlp_flax.load` and `create`; empty for SHIPPED and RANDOM.
     """
     onnxruntime = require("onnxruntime", "this part", "onnx")
-    onnxruntime.set_default_logger_severity(3)  # it reports what it does not fold
+    onnxruntime.set_default_logger_severity(3)  # else it reports each product that it does not fold
     for name in models or (*SHIPPED, *RANDOM):
-        is_shipped = name in SHIPPED
-        model = gmlp_flax.load(name) if is_shipped else gmlp_flax.create(name, classes=1000)
-        questions = ask(model) if is_shipped else random_questions(model)
+        if name in SHIPPED:
+            model = gmlp_flax.load(name)
+            questions = ask(model)
+        else:
+            model = gmlp_flax.create(name, classes=1000)
+            questions = random_questions(model)
         yield from _rows(name, model, questions, repeats)
 
 
@@ -65,32 +68,33 @@ def ask(model: Model) -> Questions:
     data: Any = type(model.task).Data(config, RunFiles(inherited=model.task.files))
     examples = data.labelled(HELDOUT)
     if "image" in examples[0]:
-        chosen = range(len(examples))
-        images = np.stack([examples[index]["image"] for index in chosen])
-        labels = np.array([examples[index]["label"] for index in chosen])
+        chosen = [examples[index] for index in range(len(examples))]
+        images = np.stack([example["image"] for example in chosen])
+        labels = np.array([example["label"] for example in chosen])
         return Questions({"image": images}, lambda logits: logits, labels)
-    chosen = range(min(len(examples), TEXTS))
-    batch = {
-        "tokens": np.stack([examples[index]["tokens"] for index in chosen]),
-        "index": np.array(chosen, np.int32),
-    }
+    indices = range(min(len(examples), TEXTS))
+    tokens = np.stack([examples[index]["tokens"] for index in indices])
+    batch = {"tokens": tokens, "index": np.array(indices, np.int32)}
     masked = model.task.fixed_mask(batch, config.eval.seed)
     positions = np.asarray(masked.positions)
     is_counted = np.asarray(masked.weights) > 0
 
     def choose(logits: np.ndarray) -> np.ndarray:
         """The logits of the masked tokens."""
-        return np.take_along_axis(logits, positions[..., None], axis=1)[is_counted]
+        at_positions = np.take_along_axis(logits, positions[..., None], axis=1)
+        return at_positions[is_counted]
 
     answers = np.asarray(masked.targets)[is_counted]
     return Questions({"tokens": np.asarray(masked.inputs)}, choose, answers)
 
 
 def random_questions(model: Model) -> Questions:
-    """Noise, of which no answer is right."""
-    [(name, shape)] = formats.input_shapes(model.task).items()
-    noise = np.random.default_rng(0).integers(0, 256, (max(BATCHES), *shape.shape[1:]))
-    inputs = {name: noise.astype(shape.dtype)}
+    """Noise, without right answers."""
+    [(name, array)] = formats.input_shapes(model.task).items()
+    _, *shape = array.shape
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, (max(BATCHES), *shape))
+    inputs = {name: noise.astype(array.dtype)}
     return Questions(inputs, lambda logits: logits, None)
 
 
@@ -107,27 +111,23 @@ def _rows(name: str, model: Model, questions: Questions, repeats: int) -> Iterat
         yield row(f"{name}: {file}", [len(content) / 1e6], "MB")
         runs[file] = _in_onnx(onnxruntime.InferenceSession(content))
     if questions.answers is not None:
-        yield from _answers(name, runs, questions.inputs, questions.choose, questions.answers)
+        yield from _answers(name, runs, questions)
     for batch in BATCHES:
         inputs = {key: values[:batch] for key, values in questions.inputs.items()}
         calls = {key: _call(run, inputs) for key, run in runs.items()}
-        for key, seconds in measure(calls, repeats).items():
+        measured = measure(calls, repeats)
+        for key, seconds in measured.items():
             milliseconds = [1000 * value for value in seconds]
             yield row(f"{name}, batch {batch}: {key}", milliseconds, "ms")
 
 
-def _answers(
-    name: str,
-    runs: dict[str, Run],
-    inputs: dict[str, np.ndarray],
-    choose: Callable[[np.ndarray], np.ndarray],
-    answers: np.ndarray,
-) -> Iterator[Row]:
-    """How many answers are right, and how many are those of JAX."""
+def _answers(name: str, runs: dict[str, Run], questions: Questions) -> Iterator[Row]:
+    """How many answers are right, and how many are the same as JAX's."""
     reference = None
     for key, run in runs.items():
-        chosen = choose(run(inputs)).argmax(-1)
-        accuracy = 100 * float(np.mean(chosen == answers))
+        logits = questions.choose(run(questions.inputs))
+        chosen = logits.argmax(-1)
+        accuracy = 100 * float(np.mean(chosen == questions.answers))
         yield row(f"{name}: {key}, accuracy", [accuracy], "%")
         if reference is None:
             reference = chosen

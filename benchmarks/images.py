@@ -1,4 +1,4 @@
-"""The benchmark's part `images`: the cost of a training image from file to pixels, beside plain
+"""The benchmark's part `images`: the cost of a training image from file to pixels, next to plain
 Pillow."""
 
 import functools
@@ -22,10 +22,10 @@ from gmlp_flax.io import files as io_files
 SIZE = (224, 224)
 MIN_SCALE = 0.08
 CROP = views.Crop(MIN_SCALE, flip=True)
-MOST = 100  # images that are read: more would only take longer
+MOST = 100  # images to read: more would only take longer
 BATCH = 50
 BATCHES = 12
-GREY = (128, 128, 128)  # fills what rotations bring into view, by default
+GREY = (128, 128, 128)  # the default fill of what rotations bring into view
 
 # The operations of AutoAugment's policy as in timm, which draws one of two interpolations; here
 # always the cheaper.
@@ -54,7 +54,7 @@ Call = Callable[[bytes, np.random.Generator], np.ndarray]
 
 
 def bench_images(repeats: int, images: str | None = None) -> list[Row]:
-    """Our stages beside plain Pillow's, by CPU time, and two worker processes beside one.
+    """Our stages next to plain Pillow's, by CPU time, and two worker processes next to one.
 
     Args:
         repeats: measurements of each figure; at most 3 for the worker processes.
@@ -64,26 +64,26 @@ def bench_images(repeats: int, images: str | None = None) -> list[Row]:
         DataError: there is no JPEG file there.
     """
     files = jpegs(images) if images else made_up(MOST)
-    calls = {
-        f"{who}: {stage}": functools.partial(_each, files, call)
-        for stage, pair in STAGES.items()
-        for who, call in zip(("Pillow", "ours"), pair, strict=True)
-    }
-    # on one core: no call has threads of its own
+    count = len(files)
+    calls = {}
+    for stage, (plain, ours) in STAGES.items():
+        calls[f"Pillow: {stage}"] = functools.partial(_call_for_each, files, plain)
+        calls[f"ours: {stage}"] = functools.partial(_call_for_each, files, ours)
+    # on one core: no call starts threads
     seconds = measure(calls, repeats, clock=time.process_time)
     kind = "photographs" if images else "made-up images"
-    rows = [
-        row(f"{len(files)} {kind}: size of a file", [sum(map(len, files)) / len(files) / 1e3], "KB")
-    ]
+    mean_size = sum(len(data) for data in files) / count
+    rows = [row(f"{count} {kind}: size of a file", [mean_size / 1e3], "KB")]
     for name, values in seconds.items():
-        rows.append(row(name, [len(files) / value for value in values], "images/s/core"))
+        rates = [count / value for value in values]
+        rows.append(row(name, rates, "images/s/core"))
     for stage, goal in zip(STAGES, ("", "", ">= 1.7"), strict=True):
         speedup = ratios(seconds[f"Pillow: {stage}"], seconds[f"ours: {stage}"])
         rows.append(row(f"{stage}, ours / Pillow", speedup, "x", goal))
     return rows + _bench_workers(files, min(repeats, 3))
 
 
-def _each(files: Sequence[bytes], call: Call) -> None:
+def _call_for_each(files: Sequence[bytes], call: Call) -> None:
     for seed, data in enumerate(files):
         call(data, np.random.default_rng(seed))
 
@@ -93,25 +93,30 @@ def _plain_decode(data: bytes, _rng: np.random.Generator) -> Image.Image:
 
 
 def _plain_view(data: bytes, rng: np.random.Generator) -> Image.Image:
-    """As torchvision and timm do it, with our random draws."""
+    """A view as torchvision and timm make it, with our random draws."""
     image = _plain_decode(data, rng)
     top, left, height, width = views.random_box(image.height, image.width, rng, MIN_SCALE)
-    view = image.crop((left, top, left + width, top + height)).resize(
-        (SIZE[1], SIZE[0]), Image.Resampling.BICUBIC
-    )
-    return view.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else view
+    cropped = image.crop((left, top, left + width, top + height))
+    view_height, view_width = SIZE
+    view = cropped.resize((view_width, view_height), Image.Resampling.BICUBIC)
+    if rng.random() < 0.5:
+        view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return view
 
 
 def _plain_augmented(data: bytes, rng: np.random.Generator) -> Image.Image:
     """Our policy and random draws, with Pillow's operations."""
     image = _plain_view(data, rng)
-    for name, probability, magnitude in augment.IMAGENET_POLICY[
-        rng.integers(len(augment.IMAGENET_POLICY))
-    ]:
-        if rng.random() < probability:
-            _, argument, signed = augment.OPERATIONS[name]
-            value = argument(magnitude / augment.MAX_MAGNITUDE) if argument else 0
-            image = PLAIN[name](image, -value if signed and rng.random() < 0.5 else value)
+    policy = augment.IMAGENET_POLICY
+    chosen = policy[rng.integers(len(policy))]
+    for name, probability, magnitude in chosen:
+        if rng.random() >= probability:
+            continue
+        _, argument, signed = augment.OPERATIONS[name]
+        value = argument(magnitude / augment.MAX_MAGNITUDE) if argument else 0
+        if signed and rng.random() < 0.5:
+            value = -value
+        image = PLAIN[name](image, value)
     return image
 
 
@@ -127,7 +132,7 @@ def _our_view(data: bytes, rng: np.random.Generator) -> np.ndarray:
     return views.training_view(data, SIZE, rng, crop=CROP)
 
 
-# The task's own, as its worker processes run it.
+# The task's own transform, as its worker processes run it.
 _transform = functools.partial(
     training_example,
     size=SIZE,
@@ -137,7 +142,8 @@ _transform = functools.partial(
 
 
 def _our_augmented(data: bytes, rng: np.random.Generator) -> np.ndarray:
-    return _transform({"image": data, "name": "a", "label": 0}, rng)["image"]
+    example = _transform({"image": data, "name": "a", "label": 0}, rng)
+    return example["image"]
 
 
 STAGES = {
@@ -148,31 +154,34 @@ STAGES = {
 
 
 def _bench_workers(files: Sequence[bytes], repeats: int) -> list[Row]:
-    """Batches from one worker process and from two, in turn, once they come steadily."""
+    """Batches from one worker process and from two, in turn, once they arrive steadily."""
     source = [{"image": data, "name": "a", "label": 0} for data in files]
     rates = {1: [], 2: []}
     for repeat in range(repeats):
-        for workers, found in rates.items():
+        for workers, rates_of_workers in rates.items():
             order = pipeline.Shuffled(source, repeat, _transform)
             reading = pipeline.Reading(BATCH, workers=workers)
             with pipeline.train_batches(order, reading) as batches:
                 # These were read ahead while the processes started.
                 for _ in range(4 * workers):
                     next(batches)
-                begin = time.perf_counter()
+                start = time.perf_counter()
                 for _ in range(BATCHES):
                     next(batches)
-                found.append(BATCH * BATCHES / (time.perf_counter() - begin))
-    rows = [
-        row(f"batches from {workers} worker process(es)", found, "images/s")
-        for workers, found in rates.items()
-    ]
-    return [*rows, row("2 worker processes / 1", ratios(rates[2], rates[1]), "x", ">= 1.7")]
+                seconds = time.perf_counter() - start
+                rates_of_workers.append(BATCH * BATCHES / seconds)
+    rows = []
+    for workers, rates_of_workers in rates.items():
+        rows.append(row(f"batches from {workers} worker process(es)", rates_of_workers, "images/s"))
+    speedup = ratios(rates[2], rates[1])
+    rows.append(row("2 worker processes / 1", speedup, "x", ">= 1.7"))
+    return rows
 
 
 def jpegs(path: str) -> list[bytes]:
     """The first JPEG files, by name, of a tar file or folder; raises DataError if there is none."""
-    files = _in_tar(path) if os.path.isfile(path) and tarfile.is_tarfile(path) else _in_folder(path)
+    is_tar = os.path.isfile(path) and tarfile.is_tarfile(path)
+    files = _in_tar(path) if is_tar else _in_folder(path)
     if not files:
         raise DataError(
             f"no .jpg or .jpeg file in {path!r}; give a tar file or a folder of JPEG files"
@@ -181,10 +190,15 @@ def jpegs(path: str) -> list[bytes]:
 
 
 def _in_tar(path: str) -> list[bytes]:
+    contents = []
     with tarfile.open(path) as tar:
         members = [member for member in tar if member.isfile() and _is_jpeg(member.name)]
-        first = sorted(members, key=lambda member: member.name)[:MOST]
-        return [file.read() for member in first if (file := tar.extractfile(member))]
+        members.sort(key=lambda member: member.name)
+        for member in members[:MOST]:
+            file = tar.extractfile(member)
+            if file is not None:
+                contents.append(file.read())
+    return contents
 
 
 def _in_folder(path: str) -> list[bytes]:
@@ -204,11 +218,11 @@ def made_up(count: int) -> list[bytes]:
         rng = np.random.default_rng(seed)
         pixels = np.full((375, 500, 3), 128.0)
         for cells, strength in ((4, 40), (16, 30), (64, 20), (250, 12)):
-            coarse = Image.fromarray(rng.integers(0, 256, (cells, cells, 3), np.uint8))
-            pixels += strength * (
-                np.asarray(coarse.resize((500, 375), Image.Resampling.BICUBIC)) / 64.0 - 2
-            )
+            noise = rng.integers(0, 256, (cells, cells, 3), np.uint8)
+            resized = Image.fromarray(noise).resize((500, 375), Image.Resampling.BICUBIC)
+            pixels += strength * (np.asarray(resized) / 64.0 - 2)
+        image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
         file = io.BytesIO()
-        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=92)
+        image.save(file, "JPEG", quality=92)
         files.append(file.getvalue())
     return files

@@ -1,6 +1,7 @@
 """The benchmark's part about token mixers: time and memory of a training step over the number of
 tokens."""
 
+import itertools
 import math
 import os
 import time
@@ -19,12 +20,19 @@ from gmlp_flax.planning import dry_run
 from gmlp_flax.training import step
 from gmlp_flax.training.partition import Partition
 
-# A step has so many tokens, and two sequences at least: on a CPU a step of one sequence of 2,048 or
-# 4,096 tokens took a fifth longer per token than one of two (a lightweight convolution), which
+# A step has this many tokens, and at least two sequences: on a CPU a step of one sequence of 2,048
+# or 4,096 tokens took a fifth longer per token than one of two (a lightweight convolution), which
 # would look like a power of n.
 TOKENS = 2048
 SEQUENCES = 2
 SHARE = 0.5  # of the machine's memory that a step may take
+# Figure -> what it is, and its unit.
+FIGURES = {
+    "seconds": ("step", "s"),
+    "bytes": ("memory of the step's program", "B"),
+    "flops": ("forward pass of one sequence", "FLOP"),
+    "parameters": ("parameters", ""),
+}
 
 
 def bench_mixers(
@@ -43,21 +51,21 @@ def bench_mixers(
         ConfigError: there is no such row, or a length is none.
     """
     chosen = alternatives.checked(rows or alternatives.ROWS, alternatives.ROWS, "--rows")
-    if wrong := [length for length in lengths if not 32 <= length <= 2**20]:
-        raise ConfigError(f"--lengths has {wrong[0]}: expected numbers of tokens from 32")
-    return [
-        entry
-        for name in chosen
-        for length in lengths
-        for entry in _measured(name, length, scale, repeats)
-    ]
+    for length in lengths:
+        if not 32 <= length <= 2**20:
+            raise ConfigError(f"--lengths has {length}: expected numbers of tokens from 32")
+    entries = []
+    for name, length in itertools.product(chosen, lengths):
+        entries += _measured(name, length, scale, repeats)
+    return entries
 
 
 def at_length(name: str, tokens: int, scale: str = "small") -> ConfigDict:
     """The config of a row of `gmlp reproduce alternatives` for another number of tokens, at least
     TOKENS a step."""
     options = config.open_config(f"c4_ablation:{name},scale={scale}")
-    options.model.length, options.batch_size = tokens, max(SEQUENCES, TOKENS // tokens)
+    options.model.length = tokens
+    options.batch_size = max(SEQUENCES, TOKENS // tokens)
     options.masking.max_predictions = math.ceil(options.masking.rate * tokens)
     return options
 
@@ -65,7 +73,7 @@ def at_length(name: str, tokens: int, scale: str = "small") -> ConfigDict:
 def _measured(name: str, tokens: int, scale: str, repeats: int) -> list[Row]:
     """The rows of one mixer at one length."""
     options = at_length(name, tokens, scale)
-    # On one device: the figures of rows compare, however many devices there are.
+    # Figures on one device compare, however many devices there are.
     partition = Partition.make(devices=jax.devices()[:1])
     compiled = dry_run.lower(options, partition).compile()
     memory: Any = compiled.memory_analysis()
@@ -74,30 +82,22 @@ def _measured(name: str, tokens: int, scale: str, repeats: int) -> list[Row]:
     counted = options.copy_and_resolve_references()
     if "dft" in options.model:
         counted.model.dft = "matmul"
-    figures = {
-        "bytes": [float(size)],
-        "flops": [dry_run.forward_flops(tasks.find(options.task)(counted))],
-        "parameters": [float(parameters.count(task.shapes()))],
-    }
+    counted_task = tasks.find(options.task)(counted)
+    figures = {}
     if jax.default_backend() != "cpu" or size < SHARE * _memory():
-        figures = {"seconds": _timed(compiled, options, partition, repeats)} | figures
-    units = {
-        "seconds": ("step", "s"),
-        "bytes": ("memory of the step's program", "B"),
-        "flops": ("forward pass of one sequence", "FLOP"),
-        "parameters": ("parameters", ""),
-    }
-    about = {"row": name, "tokens": tokens, "batch": options.batch_size}
-    return [
-        row(
-            f"{name}, {tokens} tokens x {options.batch_size}: {units[figure][0]}",
-            values,
-            units[figure][1],
-        )
-        | about
-        | {"figure": figure, "values": values}
-        for figure, values in figures.items()
-    ]
+        figures["seconds"] = _timed(compiled, options, partition, repeats)
+    figures["bytes"] = [float(size)]
+    figures["flops"] = [dry_run.forward_flops(counted_task)]
+    figures["parameters"] = [float(parameters.count(task.shapes()))]
+    batch = options.batch_size
+    entries = []
+    for figure, values in figures.items():
+        words, unit = FIGURES[figure]
+        entry = row(f"{name}, {tokens} tokens x {batch}: {words}", values, unit)
+        entry |= {"row": name, "tokens": tokens, "batch": batch}
+        entry |= {"figure": figure, "values": values}
+        entries.append(entry)
+    return entries
 
 
 def _timed(
@@ -110,16 +110,16 @@ def _timed(
     batch = example_batch(task, partition)
     seconds = []
     clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
-    for place in range(1 + repeats):
-        begin = clock()
+    for number in range(1 + repeats):
+        start = clock()
         state, window = compiled(state, batch)
         jax.block_until_ready((state, window))
-        seconds.append(clock() - begin)
-        if place and sum(seconds) > 60:
+        seconds.append(clock() - start)
+        if number > 0 and sum(seconds) > 60:
             break
     return seconds[1:]
 
 
 def _memory() -> int:
-    """Bytes of this machine."""
+    """Bytes of this machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,4 +1,4 @@
-"""The benchmark's part `parity`: our models beside timm's and transformers', with the same random
+"""The benchmark's part `parity`: our models next to timm's and transformers', with the same random
 weights: logits and gradients of the pixels (extra `parity`)."""
 
 import sys
@@ -32,7 +32,7 @@ CLASSES = 1000
 
 
 class Errors(NamedTuple):
-    """Largest differences from timm, relative to timm's largest value, in the logits and in the
+    """The largest differences from timm, relative to timm's largest value, in the logits and in the
     pixels' gradient."""
 
     logits: float
@@ -40,7 +40,7 @@ class Errors(NamedTuple):
 
 
 class TextErrors(NamedTuple):
-    """Largest differences from transformers, relative to its largest value, in the hidden states
+    """The largest differences from transformers, relative to its largest value, in the hidden states
     and the logits."""
 
     hidden: float
@@ -60,11 +60,11 @@ def bench_parity() -> list[Row]:
         rows.append(row(f"{name}: logits", [errors.logits], "", "<= 1e-4"))
         rows.append(row(f"{name}: gradient of the pixels", [errors.gradient], "", "<= 1e-3"))
     try:
-        for name, errors in ((name, compare_text(name)) for name in transformers.FAMILIES):
-            rows.append(
-                row(f"{name}, of transformers: hidden states", [errors.hidden], "", "<= 1e-5")
-            )
-            rows.append(row(f"{name}, of transformers: logits", [errors.logits], "", "<= 1e-4"))
+        for name in transformers.FAMILIES:
+            errors = compare_text(name)
+            title = f"{name}, of transformers"
+            rows.append(row(f"{title}: hidden states", [errors.hidden], "", "<= 1e-5"))
+            rows.append(row(f"{title}: logits", [errors.logits], "", "<= 1e-4"))
     except RunError as error:
         print(f"transformers is left out: {error}", file=sys.stderr)
     return rows
@@ -74,7 +74,7 @@ def randomise(model: Any, seed: int) -> None:
     """Gives every tensor of a torch model random values that keep activations near 1.
 
     Initial values would hide mistakes: timm's head starts at zero, its norms at one, its spatial
-        weights near zero.
+    weights near zero.
     """
     import torch
 
@@ -84,7 +84,8 @@ def randomise(model: Any, seed: int) -> None:
             noise = torch.randn(tensor.shape, generator=numbers, dtype=torch.float64)
             # a matrix or a convolution, scaled by its inputs
             if tensor.ndim > 1 and tensor.shape[0] > 1:
-                tensor.copy_(noise / tensor[0].numel() ** 0.5)
+                inputs = tensor[0].numel()
+                tensor.copy_(noise / inputs**0.5)
             else:
                 tensor.add_(0.2 * noise)
 
@@ -108,12 +109,8 @@ def compare(
 
     config = timm_models.config_for(name)
     config.model.update(dtype=dtype, image_size=image_size)
-    model = (
-        timm.create_model(name, img_size=image_size, num_classes=CLASSES)
-        .eval()
-        .requires_grad_(False)
-        .to(getattr(torch, dtype))
-    )
+    model = timm.create_model(name, img_size=image_size, num_classes=CLASSES)
+    model = model.eval().requires_grad_(False).to(getattr(torch, dtype))
     randomise(model, seed)
     numbers = np.random.default_rng(seed)
     pixels = numbers.uniform(0, 255, (BATCH, *image_size, config.model.channels)).astype(dtype)
@@ -129,27 +126,37 @@ def compare(
         logits, pullback = jax.vjp(lambda pixels: task.apply(params, pixels), pixels)
         return logits, *pullback(direction)
 
-    ours = forward_and_back(params, pixels, direction)
-    return Errors(*(relative(mine, other) for mine, other in zip(ours, theirs, strict=True)))
+    logits, gradient = forward_and_back(params, pixels, direction)
+    return Errors(relative(logits, theirs.logits), relative(gradient, theirs.gradient))
 
 
-def _theirs(
-    model: Any, config: ConfigDict, pixels: np.ndarray, direction: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+class _Outputs(NamedTuple):
+    """Logits, and the gradient of the pixels."""
+
+    logits: np.ndarray
+    gradient: np.ndarray
+
+
+def _theirs(model: Any, config: ConfigDict, pixels: np.ndarray, direction: np.ndarray) -> _Outputs:
     """timm's logits, and the pixels' gradient of logits times direction. timm normalises pixels
     outside the model."""
     import torch
 
     x = torch.tensor(pixels, requires_grad=True)
-    mean, std = (torch.tensor(config.data[key], dtype=x.dtype) for key in ("mean", "std"))
-    logits = model(((x / 255 - mean) / std).permute(0, 3, 1, 2))
-    (gradient,) = torch.autograd.grad((logits * torch.tensor(direction)).sum(), x)
-    return logits.detach().numpy(), gradient.numpy()
+    mean = torch.tensor(config.data.mean, dtype=x.dtype)
+    std = torch.tensor(config.data.std, dtype=x.dtype)
+    normalised = (x / 255 - mean) / std
+    channels_first = normalised.permute(0, 3, 1, 2)
+    logits = model(channels_first)
+    projection = (logits * torch.tensor(direction)).sum()
+    (gradient,) = torch.autograd.grad(projection, x)
+    return _Outputs(logits.detach().numpy(), gradient.numpy())
 
 
 def relative(ours: Any, theirs: np.ndarray) -> float:
     """The largest difference, relative to the largest value of theirs."""
-    return float(np.abs(np.asarray(ours) - theirs).max() / np.abs(theirs).max())
+    difference = np.abs(np.asarray(ours) - theirs)
+    return float(difference.max() / np.abs(theirs).max())
 
 
 def compare_text(name: str, dtype: str = "float32", seed: int = 0, **sizes: int) -> TextErrors:
@@ -160,7 +167,8 @@ def compare_text(name: str, dtype: str = "float32", seed: int = 0, **sizes: int)
         name: a key of `transformers.FAMILIES`.
         dtype: "float32", or "float64" if jax_enable_x64 is on.
         seed: for the weights, the tokens and their types.
-        sizes: of the model's config in transformers; by default those of BERT-base or FNet-base.
+        sizes: the sizes of the model's config in transformers; by default those of BERT-base or
+            FNet-base.
 
     Returns:
         The largest relative differences between the last hidden states and between logits, at any
@@ -174,12 +182,8 @@ def compare_text(name: str, dtype: str = "float32", seed: int = 0, **sizes: int)
 
     family = {"bert": "Bert", "fnet": "FNet"}[name]
     options = getattr(theirs, f"{family}Config")(**sizes, pad_token_id=None)
-    model = (
-        getattr(theirs, f"{family}ForMaskedLM")(options)
-        .eval()
-        .requires_grad_(False)
-        .to(getattr(torch, dtype))
-    )
+    model = getattr(theirs, f"{family}ForMaskedLM")(options)
+    model = model.eval().requires_grad_(False).to(getattr(torch, dtype))
     randomise(model, seed)
     model.tie_weights()
     state = {key: tensor.numpy() for key, tensor in model.state_dict().items()}
@@ -202,8 +206,9 @@ def compare_text(name: str, dtype: str = "float32", seed: int = 0, **sizes: int)
     with torch.inference_mode():
         inputs = {"input_ids": torch.tensor(tokens), "token_type_ids": torch.tensor(types)}
         outputs: Any = model(**inputs, output_hidden_states=True)
-    found = ours(params, tokens, types)
+    hidden, logits = ours(params, tokens, types)
+    *_, their_hidden = outputs.hidden_states
     return TextErrors(
-        relative(found[0], outputs.hidden_states[-1].numpy()),
-        relative(found[1], outputs.logits.numpy()),
+        relative(hidden, their_hidden.numpy()),
+        relative(logits, outputs.logits.numpy()),
     )

@@ -1,13 +1,14 @@
-"""The benchmark's part `peers`: our models beside the same ones of timm, transformers and
-g-mlp-pytorch, in torch as it comes and under torch.compile: a training step and a forward pass on
-inputs of the same shapes, in turn.
+"""The benchmark's part `peers`: our models next to the same models of timm, transformers and
+g-mlp-pytorch, in plain torch and under torch.compile: a training step and a forward pass on inputs
+of the same shapes, in turn.
 
-Each runs in a process of its own. A step is AdamW's with clipped gradients; that of a text model
-predicts 15 % of its tokens, from logits of all of them in torch, and of those alone here, as each
-package does it.
+Each runs in a separate process. A step is AdamW's with clipped gradients. That of a text model
+predicts 15 % of its tokens, as each package does it: from the logits of all tokens in torch, from
+theirs only here.
 """
 
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -28,18 +29,18 @@ from gmlp_flax.weights.transformers import FRAME
 VOCABULARY = 32_000
 MASKED = 0.15
 CLASSES = 1000
-LAYERS = 12  # of gMLP beside g-mlp-pytorch's, a third of the ablation's
+LAYERS = 12  # of the gMLP that g-mlp-pytorch's is compared with, a third of the ablation's
 
 
 class Peer(NamedTuple):
     """A model of another package.
 
     Attributes:
-        package: that has it.
+        package: the package that has it.
         make: (the package, tokens) -> the model in torch.
         ours: (tokens) -> the config of the same model here.
-        batches: examples of a step.
-        tokens: of an example, one by one; (0,) for images of 224 x 224.
+        batches: examples in a step, one by one.
+        tokens: in an example, one by one; (0,) for images of 224 x 224.
     """
 
     package: str
@@ -50,10 +51,15 @@ class Peer(NamedTuple):
 
     @classmethod
     def of_images(cls, name: str) -> "Peer":
-        """A model of timm's, by its name there."""
-        return cls(
-            "timm", lambda timm, _: timm.create_model(name), lambda _: timm_models.config_for(name)
-        )
+        """A model of timm, by its name there."""
+
+        def make(timm: Any, tokens: int) -> Any:
+            return timm.create_model(name)
+
+        def ours(tokens: int) -> ConfigDict:
+            return timm_models.config_for(name)
+
+        return cls("timm", make, ours)
 
     @classmethod
     def of_text(
@@ -72,15 +78,20 @@ class Peer(NamedTuple):
 
 
 def _hugging_face(family: str) -> Callable[[Any, int], Any]:
-    """A masked language model of transformers, of its config's own sizes (BERT-base's,
+    """A masked language model of transformers, with the default sizes of its config (BERT-base's,
     FNet-base's)."""
 
     def make(transformers: Any, tokens: int) -> Any:
-        sizes = {"vocab_size": VOCABULARY, "max_position_embeddings": tokens}
-        # as here
-        dropouts = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
-        shape = getattr(transformers, f"{family}Config")(**sizes, **dropouts)
-        return getattr(transformers, f"{family}ForMaskedLM")(shape)
+        config_class = getattr(transformers, f"{family}Config")
+        sizes = config_class(
+            vocab_size=VOCABULARY,
+            max_position_embeddings=tokens,
+            # as here
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+        model_class = getattr(transformers, f"{family}ForMaskedLM")
+        return model_class(sizes)
 
     return make
 
@@ -106,62 +117,71 @@ PEERS = {
 
 
 def bench_peers(repeats: int, models: Sequence[str]) -> Iterator[Row]:
-    """Examples per second here, and our speed over that of each peer; what is not installed is
-    named and left out.
+    """Examples per second here, and our speed over that of each peer; a package that is not
+    installed is named and left out.
 
     Raises:
-        ConfigError: `models` names none of PEERS.
+        ConfigError: one of the models is not in PEERS.
     """
-    if unknown := [name for name in models if name not in PEERS]:
-        raise ConfigError(f"there is no model {unknown[0]!r}; {did_you_mean(unknown[0], PEERS)}")
+    for name in models:
+        if name not in PEERS:
+            raise ConfigError(f"there is no model {name!r}; {did_you_mean(name, PEERS)}")
     for name in models or PEERS:
         peer = PEERS[name]
-        for tokens in peer.tokens:
-            for batch in peer.batches:
-                where = f"{name}, {f'n {tokens}, ' if tokens else ''}batch {batch}"
-                print(f"{where} ...", file=sys.stderr, flush=True)
-                try:
-                    yield from _beside(where, name, batch, tokens, repeats)
-                except RunError as error:
-                    print(f"{where} is left out: {error}", file=sys.stderr, flush=True)
+        for tokens, batch in itertools.product(peer.tokens, peer.batches):
+            title = f"{name}, n {tokens}, batch {batch}" if tokens else f"{name}, batch {batch}"
+            print(f"{title} ...", file=sys.stderr, flush=True)
+            try:
+                yield from _beside(title, name, batch, tokens, repeats)
+            except RunError as error:
+                print(f"{title} is left out: {error}", file=sys.stderr, flush=True)
 
 
-def _beside(where: str, name: str, batch: int, tokens: int, repeats: int) -> Iterator[Row]:
+class _Goals(NamedTuple):
+    """Goals for our speed over that of a peer, in plain torch and under torch.compile."""
+
+    eager: str
+    compiled: str
+
+
+GOALS = {"step": _Goals(">= 1.3", ">= 1.0"), "forward": _Goals(">= 1.0", ">= 1.0")}
+
+
+def _beside(title: str, name: str, batch: int, tokens: int, repeats: int) -> Iterator[Row]:
+    """The rows of one model with one batch size."""
     package = PEERS[name].package
     import_beside_torch(package)
-    eager, compiled = (
-        functools.partial(torch_calls, name, batch, tokens, compiled=value)
-        for value in (False, True)
-    )
+    arguments = (name, batch, tokens)
     with (
-        Worker(functools.partial(our_calls, name, batch, tokens)) as ours,
-        Worker(eager) as a,
-        Worker(compiled) as b,
+        Worker(functools.partial(our_calls, *arguments)) as ours,
+        Worker(functools.partial(torch_calls, *arguments, compiled=False)) as eager,
+        Worker(functools.partial(torch_calls, *arguments, compiled=True)) as compiled,
     ):
-        calls = {"ours": ours.calls, package: a.calls, f"{package}, torch.compile": b.calls}
-        seconds = measure(
-            {
-                f"{side} {what}": call
-                for side, these in calls.items()
-                for what, call in these.items()
-            },
-            repeats,
-        )
-    for what, goals in (("step", (">= 1.3", ">= 1.0")), ("forward", (">= 1.0", ">= 1.0"))):
-        yield row(
-            f"{where}: {what}", [batch / value for value in seconds[f"ours {what}"]], "examples/s"
-        )
-        for side, goal in zip(list(calls)[1:], goals, strict=True):
-            speed = ratios(seconds[f"{side} {what}"], seconds[f"ours {what}"])
-            yield row(f"{where}: {what}, ours / {side}", speed, "x", goal)
+        calls = {}
+        for kind in GOALS:
+            calls[f"ours {kind}"] = ours.calls[kind]
+        for kind in GOALS:
+            calls[f"eager {kind}"] = eager.calls[kind]
+        for kind in GOALS:
+            calls[f"compiled {kind}"] = compiled.calls[kind]
+        seconds = measure(calls, repeats)
+    for kind, goals in GOALS.items():
+        our_seconds = seconds[f"ours {kind}"]
+        rates = [batch / value for value in our_seconds]
+        yield row(f"{title}: {kind}", rates, "examples/s")
+        speed = ratios(seconds[f"eager {kind}"], our_seconds)
+        yield row(f"{title}: {kind}, ours / {package}", speed, "x", goals.eager)
+        speed = ratios(seconds[f"compiled {kind}"], our_seconds)
+        yield row(f"{title}: {kind}, ours / {package}, torch.compile", speed, "x", goals.compiled)
 
 
 def our_calls(name: str, batch: int, tokens: int) -> dict[str, Callable[[], None]]:
-    """A training step and a forward pass of our model, in float32, in a process as commands and the
-    package make it."""
+    """A training step and a forward pass of our model, in float32, in a process that is set up as
+    commands set it up."""
     platforms.keep_freed_memory()
     options = PEERS[name].ours(tokens)
-    options.batch_size, options.model.dtype = batch, "float32"
+    options.batch_size = batch
+    options.model.dtype = "float32"
     config.validate(options)
     task = tasks.find(options.task)(options)
     params = task.init(jax.random.key(0))
@@ -170,7 +190,10 @@ def our_calls(name: str, batch: int, tokens: int) -> dict[str, Callable[[], None
     @jax.jit
     def forward(params: Any, inputs: jax.Array) -> jax.Array:
         model = task.bind(params)
-        return model.logits(model.hidden(inputs)) if tokens else model(inputs)
+        if not tokens:
+            return model(inputs)
+        hidden = model.hidden(inputs)
+        return model.logits(hidden)
 
     inputs = examples["tokens" if tokens else "image"]
     return {
@@ -182,13 +205,14 @@ def our_calls(name: str, batch: int, tokens: int) -> dict[str, Callable[[], None
 def torch_calls(
     name: str, batch: int, tokens: int, dtype: str = "float32", compiled: bool = True
 ) -> dict[str, Callable[[], None]]:
-    """The same of the peer, on a GPU if torch sees one; `dtype` is that of activations.
+    """A training step and a forward pass of the peer, on a GPU if torch sees one; `dtype` is that
+    of activations.
 
     Raises:
         RunError: the package or torch is not installed.
     """
     peer = PEERS[name]
-    package = import_beside_torch(PEERS[name].package)
+    package = import_beside_torch(peer.package)
     import torch
 
     torch.set_float32_matmul_precision("high")
@@ -196,9 +220,8 @@ def torch_calls(
     model = peer.make(package, tokens).to(device)
     if tokens:
         inputs = torch.randint(5, VOCABULARY, (batch, tokens), device=device)
-        labels = torch.where(
-            torch.rand(batch, tokens, device=device) < MASKED, inputs, -100
-        ).flatten()
+        is_masked = torch.rand(batch, tokens, device=device) < MASKED
+        labels = torch.where(is_masked, inputs, -100).flatten()
     else:
         inputs = torch.randn(batch, 3, 224, 224, device=device)
         labels = torch.arange(batch, device=device) % CLASSES
@@ -214,7 +237,8 @@ def torch_calls(
         model.train()
         adamw.zero_grad()
         with half:
-            loss = torch.nn.functional.cross_entropy(logits().flatten(0, -2), labels)
+            predictions = logits().flatten(0, -2)
+            loss = torch.nn.functional.cross_entropy(predictions, labels)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         adamw.step()

@@ -1,6 +1,7 @@
-"""The benchmark's part about bfloat16: gradients beside those in float32, by parameter."""
+"""The benchmark's part about bfloat16: gradients next to those in float32, by parameter."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,33 +10,36 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config, tasks
 from gmlp_flax.benchmarks.timing import Row, example_batch
-from gmlp_flax.checkpoints.pytree import path_name
+from gmlp_flax.checkpoints.pytree import leaves_by_path
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.blocks import BLOCKS
 from gmlp_flax.training.partition import Partition
 
-# Name of a row -> options of its model. Every block is among them.
-ROWS = {
-    **{name: {"block": name} for name in BLOCKS},
-    "amlp": {"block": "gmlp", "d_attn": 64},
-    "relative": {"block": "transformer", "positions": "relative"},
-    "relative_only": {"block": "transformer", "positions": "relative_only"},
-    **{
-        f"synthesizer, {parts}": {"block": "synthesizer", "synthesizer": parts}
-        for parts in (
-            "dense",
-            "factorized_dense",
-            "factorized_random",
-            "random+dense",
-            "dense+factorized_dense",
-        )
-    },
-    "dynamic": {"block": "convolution", "convolution": "dynamic"},
-}
+SYNTHESIZERS = (
+    "dense",
+    "factorized_dense",
+    "factorized_random",
+    "random+dense",
+    "dense+factorized_dense",
+)
 
 
+def _rows() -> dict[str, dict[str, Any]]:
+    rows: dict[str, dict[str, Any]] = {}
+    for name in BLOCKS:
+        rows[name] = {"block": name}
+    rows["amlp"] = {"block": "gmlp", "d_attn": 64}
+    for positions in ("relative", "relative_only"):
+        rows[positions] = {"block": "transformer", "positions": positions}
+    for parts in SYNTHESIZERS:
+        rows[f"synthesizer, {parts}"] = {"block": "synthesizer", "synthesizer": parts}
+    rows["dynamic"] = {"block": "convolution", "convolution": "dynamic"}
+    return rows
+
+
+ROWS = _rows()  # name of a row -> options of its model; every block is among them
 FIRST = ("gmlp", "relative")  # without --rows: a minute
-# of the residuals: what a row's name ends with -> residual_dtype
+# The end of a row's name -> residual_dtype.
 STREAMS = {"": "", ", float32 stream": "float32"}
 
 
@@ -50,14 +54,18 @@ def bench_precision(rows: Sequence[str], layers: int) -> Iterator[Row]:
     Yields:
         Two rows for each model, the second with `model.residual_dtype=float32`: the median,
         smallest and largest error of its parameters, in percent; the name of the parameter with the
-        largest, and in `parameters` all of them.
+        largest error, and all errors in `parameters`.
 
     Raises:
         RunError: there is no such row.
     """
-    if unknown := [row for row in rows if row not in (*ROWS, "all")]:
-        raise RunError(f"--rows has {unknown[0]!r}: expected all, or some of {', '.join(ROWS)}")
-    for name in ROWS if "all" in rows else rows or FIRST:
+    for name in rows:
+        if name not in ROWS and name != "all":
+            raise RunError(f"--rows has {name!r}: expected all, or some of {', '.join(ROWS)}")
+    chosen = rows or FIRST
+    if "all" in rows:
+        chosen = list(ROWS)
+    for name in chosen:
         yield from model_rows(name, layers)
 
 
@@ -66,14 +74,16 @@ def model_rows(name: str, layers: int) -> Iterator[Row]:
     exact = _gradients(_config(ROWS[name], layers, dtype="float32"))
     for words, stream in STREAMS.items():
         rough = _gradients(_config(ROWS[name], layers, dtype="bfloat16", residual_dtype=stream))
-        percent = {path: 100 * error for path, error in relative_errors(rough, exact).items()}
-        worst = max(percent, key=percent.__getitem__)
+        errors = relative_errors(rough, exact)
+        percent = {path: 100 * error for path, error in errors.items()}
         values = list(percent.values())
-        figures = {"median": float(np.median(values)), "min": min(values), "max": percent[worst]}
-        title = f"{name}{words}: {worst.removeprefix('encoder/blocks/')}"
+        worst = max(percent, key=lambda path: percent[path])
+        parameter = worst.removeprefix("encoder/blocks/")
         yield {
-            "name": title,
-            **figures,
+            "name": f"{name}{words}: {parameter}",
+            "median": float(np.median(values)),
+            "min": min(values),
+            "max": percent[worst],
             "unit": "%",
             "goal": "<= 5",
             "layers": layers,
@@ -84,13 +94,14 @@ def model_rows(name: str, layers: int) -> Iterator[Row]:
 def relative_errors(rough: dict[str, np.ndarray], exact: dict[str, np.ndarray]) -> dict[str, float]:
     """Path of each parameter that has a gradient -> |rough - exact| / |exact|."""
     norms = {path: float(np.linalg.norm(gradient)) for path, gradient in exact.items()}
-    # rounding alone, of what has no effect, such as a bias before a softmax
+    # Below it is only rounding, in parameters without effect, such as a bias before a softmax.
     least = 1e-6 * max(norms.values())
-    return {
-        path: float(np.linalg.norm(rough[path] - gradient)) / norms[path]
-        for path, gradient in exact.items()
-        if norms[path] > least
-    }
+    errors = {}
+    for path, gradient in exact.items():
+        if norms[path] > least:
+            distance = float(np.linalg.norm(rough[path] - gradient))
+            errors[path] = distance / norms[path]
+    return errors
 
 
 def _config(model: dict, layers: int, **types: str) -> ConfigDict:
@@ -105,9 +116,14 @@ def _gradients(options: ConfigDict) -> dict[str, np.ndarray]:
     batch = example_batch(task, Partition.make(devices=jax.devices()[:1]))
     batch["key"] = jax.random.split(jax.random.key(1), options.batch_size)
     params = jax.jit(task.init)(jax.random.key(0))
-    gradients = jax.jit(jax.grad(lambda params: task.loss(params, batch)[0]))(params)
-    leaves = jax.tree_util.tree_leaves_with_path(gradients)
-    return {
-        path_name(path): np.asarray(jnp.asarray(leaf, jnp.float32)).astype(np.float64)
-        for path, leaf in leaves
-    }
+
+    def loss(params: Any) -> jax.Array:
+        total, *_ = task.loss(params, batch)
+        return total
+
+    gradients = jax.jit(jax.grad(loss))(params)
+    by_path = {}
+    for path, leaf in leaves_by_path(gradients).items():
+        in_float32 = np.asarray(jnp.asarray(leaf, jnp.float32))
+        by_path[path] = in_float32.astype(np.float64)
+    return by_path

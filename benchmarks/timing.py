@@ -35,9 +35,9 @@ def measure(
     for _ in range(repeats):
         for name, call in candidates.items():
             call()
-            begin = clock()
+            start = clock()
             call()
-            seconds[name].append(clock() - begin)
+            seconds[name].append(clock() - start)
     return seconds
 
 
@@ -59,25 +59,25 @@ def ratios(top: list[float], bottom: list[float]) -> list[float]:
 
 
 class Worker:
-    """Calls in a process of their own: in the same process torch's waiting threads cost JAX a third
-    of its speed.
+    """Calls in a separate process: in the same process, torch's waiting threads cost JAX a third of
+    its speed.
 
     Raises:
-        RunError: also from the calls: the process has died, whose last words stand on standard
-            error.
+        RunError: also from the calls: the process has died; its last words are on standard error.
     """
 
     def __init__(self, make: Callable[[], dict[str, Callable]]):
         context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(make, theirs), daemon=True)
+        self._pipe, pipe_of_process = context.Pipe()
+        self._process = context.Process(target=_serve, args=(make, pipe_of_process), daemon=True)
         self._process.start()
-        theirs.close()
-        self._what = getattr(make, "func", make).__name__
+        pipe_of_process.close()
+        function = getattr(make, "func", make)  # the function of a partial
+        self._what = function.__name__
         self.calls = {name: functools.partial(self._call, name) for name in self._receive()}
 
     def _call(self, name: str) -> None:
-        with contextlib.suppress(BrokenPipeError):  # told below
+        with contextlib.suppress(BrokenPipeError):  # _receive reports it
             self._pipe.send(name)
         self._receive()
 
@@ -90,7 +90,9 @@ class Worker:
                 return self._pipe.recv()
         self._process.join()
         code = self._process.exitcode or 0
-        ended = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        ended = f"exit code {code}"
+        if code < 0:
+            ended = f"signal {signal.Signals(-code).name}"
         raise RunError(
             f"the process that measures {self._what} has died ({ended}): what it wrote stands above"
         )
@@ -106,7 +108,8 @@ def _serve(make: Callable[[], dict[str, Callable]], pipe) -> None:
     calls = make()
     pipe.send(list(calls))
     while True:
-        calls[pipe.recv()]()
+        call = calls[pipe.recv()]
+        call()
         pipe.send(None)
 
 
@@ -115,10 +118,11 @@ def example_batch(task: Task, partition: Partition) -> dict[str, jax.Array]:
     label set."""
     rng = np.random.default_rng(0)
     shapes = dry_run.batch_shapes(task, task.config.batch_size, partition.over_batch)
-    return {
-        name: jax.device_put(rng.integers(5, 200, x.shape, x.dtype), x.sharding)
-        for name, x in shapes.items()
-    }
+    batch = {}
+    for name, x in shapes.items():
+        numbers = rng.integers(5, 200, x.shape, x.dtype)
+        batch[name] = jax.device_put(numbers, x.sharding)
+    return batch
 
 
 def step_call(options: ConfigDict) -> Callable[[], None]:

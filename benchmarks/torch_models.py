@@ -1,5 +1,5 @@
 """Masked language models of the package transformers, in torch and in the sizes of ours (extra
-`parity`): somebody else's Transformers, trained by somebody else's optimizer."""
+`parity`): independent Transformers, trained by an independent optimizer."""
 
 from __future__ import annotations
 
@@ -38,11 +38,14 @@ class TorchModel:
             positions: int64 [batch, predictions].
         """
         states = self.encode(tokens)
-        indices = positions[..., None].expand(-1, -1, states.shape[-1])
-        return self.head(states.gather(1, indices))
+        channels = states.shape[-1]
+        indices = positions[..., None].expand(-1, -1, channels)
+        chosen = states.gather(1, indices)
+        return self.head(chosen)
 
     def groups(self, weight_decay: float, bias_factor: float) -> list[dict[str, Any]]:
-        """What trains, in groups for torch.optim, each with its "factor" on the learning rate.
+        """The trainable parameters, in groups for torch.optim, each with its "factor" on the
+        learning rate.
 
         Args:
             weight_decay: of matrices; vectors, positions and relative biases have none.
@@ -57,7 +60,8 @@ class TorchModel:
             decays = is_matrix and not is_relative and "position_embeddings" not in name
             decay = weight_decay if decays else 0.0
             factor = bias_factor if is_relative else 1.0
-            groups.setdefault((decay, factor), []).append(parameter)
+            members = groups.setdefault((decay, factor), [])
+            members.append(parameter)
         rows = []
         for (decay, factor), parameters in groups.items():
             rows.append({"params": parameters, "weight_decay": decay, "factor": factor})
@@ -86,11 +90,11 @@ def prenorm(config: ConfigDict, params: Any) -> TorchModel:
     """RobertaPreLayerNormForMaskedLM with our parameters.
 
     With model.embedding_norm and model.transform it is our Transformer, layer by layer. It has no
-    relative positions: if ours has, each layer of attention is given our bias, through the argument
-    that masks padding.
+    relative positions: if ours has, each layer of attention gets our bias through the argument that
+    masks padding.
 
     Args:
-        config: of our model.
+        config: the config of our model.
         params: its parameters, nested.
     """
     import torch
@@ -106,7 +110,8 @@ def prenorm(config: ConfigDict, params: Any) -> TorchModel:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
-                parameter.copy_(torch.tensor(np.asarray(state.pop(name))))
+                values = np.asarray(state.pop(name))
+                parameter.copy_(torch.tensor(values))
     if state:
         raise AssertionError(f"the model in torch has no {sorted(state)}")
     return _with_positions(model, base, model.lm_head, config)
@@ -136,8 +141,10 @@ def prenorm_state(params: Any) -> dict[str, np.ndarray]:
 def _layer_state(prefix: str, layer: Any) -> dict[str, np.ndarray]:
     """The parameters of one layer, by their names with a prefix."""
     attention = layer["attention"]
-    kernels = np.split(np.asarray(attention["proj_in"]["kernel"]), 3, axis=-1)
-    biases = np.split(np.asarray(attention["proj_in"]["bias"]), 3, axis=-1)
+    mlp = layer["mlp"]
+    qkv = attention["proj_in"]
+    kernels = np.split(np.asarray(qkv["kernel"]), 3, axis=-1)
+    biases = np.split(np.asarray(qkv["bias"]), 3, axis=-1)
     state: dict[str, np.ndarray] = {}
     for name, kernel, bias in zip(("query", "key", "value"), kernels, biases, strict=True):
         state |= _linear(f"{prefix}.attention.self.{name}", {"kernel": kernel, "bias": bias})
@@ -146,14 +153,14 @@ def _layer_state(prefix: str, layer: Any) -> dict[str, np.ndarray]:
     state |= _linear(f"{prefix}.attention.output.dense", attention["out"])
     state |= _norm(f"{prefix}.attention.LayerNorm", layer["attention_norm"])
     state |= _norm(f"{prefix}.intermediate.LayerNorm", layer["mlp_norm"])
-    state |= _linear(f"{prefix}.intermediate.dense", layer["mlp"]["proj_in"])
-    state |= _linear(f"{prefix}.output.dense", layer["mlp"]["proj_out"])
+    state |= _linear(f"{prefix}.intermediate.dense", mlp["proj_in"])
+    state |= _linear(f"{prefix}.output.dense", mlp["proj_out"])
     return state
 
 
 def _make(family: str, config: ConfigDict, **options: Any) -> Any:
-    """A masked language model of a family, in the sizes of ours, without dropout; its random numbers
-    are those of config.seed."""
+    """A masked language model of a family, in the sizes of ours, without dropout; config.seed
+    determines its random numbers."""
     transformers = import_beside_torch("transformers")
     import torch
 
@@ -179,38 +186,42 @@ def _make(family: str, config: ConfigDict, **options: Any) -> Any:
 
 
 def _with_positions(model: Any, base: Any, head: Any, config: ConfigDict) -> TorchModel:
-    """Numbers positions from 0: models in the manner of RoBERTa begin after the id of padding."""
+    """Numbers positions from 0: models like RoBERTa start after the id of padding."""
     import torch
 
     positions = torch.arange(config.model.length)[None]
 
     def encode(tokens: Any) -> Any:
         """See TorchModel."""
-        return base(tokens, position_ids=positions[:, : tokens.shape[1]])[0]
+        used = positions[:, : tokens.shape[1]]
+        return base(tokens, position_ids=used)[0]
 
     return TorchModel(model, encode, head)
 
 
 def _hold_at_zero(embedding: Any) -> None:
-    """Takes away an embedding that ours does not have."""
+    """Disables an embedding that ours does not have."""
     embedding.weight.data.zero_()
     embedding.weight.requires_grad_(False)
 
 
 def _add_relative_bias(attention: Any, config: ConfigDict) -> None:
     """Adds `relative_bias` [heads, 2n - 1] to the logits of a layer's attention: the bias of key j
-    for query i stands at n - 1 + j - i."""
+    for query i has the index n - 1 + j - i."""
     import torch
 
     n = config.model.length
-    places = torch.arange(n)[None, :] - torch.arange(n)[:, None] + n - 1
+    numbers = torch.arange(n)
+    indices = numbers[None, :] - numbers[:, None] + n - 1
     bias = torch.nn.Parameter(torch.zeros(config.model.heads, 2 * n - 1))
     attention.register_parameter("relative_bias", bias)
 
     def add_bias(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Puts the bias in the place of the mask."""
-        tokens = args[0].shape[1]
-        mask = module.relative_bias[:, places[:tokens, :tokens]][None]
+        """Passes the bias as the mask."""
+        states, *_ = args
+        tokens = states.shape[1]
+        bias_of_pairs = module.relative_bias[:, indices[:tokens, :tokens]]
+        mask = bias_of_pairs[None]
         return args, kwargs | {"attention_mask": mask}
 
     attention.register_forward_pre_hook(add_bias, with_kwargs=True)

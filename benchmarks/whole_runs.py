@@ -1,4 +1,4 @@
-"""The benchmark's parts about finetuning beside pretraining, and about compiling."""
+"""The benchmark's parts about finetuning next to pretraining, and about compiling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TASKS = ("text_classification", "question_answering")
 
 
 def bench_finetune(repeats: int) -> list[Row]:
-    """The small models of c4_ablation, in batches of 16: heads and losses alone differ."""
+    """The small models of c4_ablation, in batches of 16: only heads and losses differ."""
     rows = []
     for name in MODELS:
         pretraining = config_lib.open_config(f"c4_ablation:{name},scale=small")
@@ -40,11 +40,11 @@ def bench_compile() -> list[Row]:
     config = recipes.language_model("gmlp_xlarge")
     config.model.vocab_size = published.VOCAB_SIZE
     config.batch_size = jax.device_count()
-    begin = time.perf_counter()
+    start = time.perf_counter()
     lowered = dry_run.lower(config, Partition.make())
-    lowered_after = time.perf_counter() - begin
+    lowered_after = time.perf_counter() - start
     lowered.compile()
-    compiled_after = time.perf_counter() - begin
+    compiled_after = time.perf_counter() - start
     return [
         row("gMLP-xlarge: lower", [lowered_after], "s"),
         row("gMLP-xlarge: lower and compile", [compiled_after], "s", "< 60"),

@@ -1,5 +1,4 @@
-"""What attention looks at in a sentence or a pair of sentences (the paper's Figure 10): weights and
-figures."""
+"""Attention in a sentence or a pair of sentences (the paper's Figure 10): weights and figures."""
 
 from __future__ import annotations
 
@@ -99,14 +98,15 @@ def label(piece: str) -> str:
 
 
 class Attention(NamedTuple):
-    """How much each token of a text looks at each other token, in the layers that have attention.
+    """How much each token of a text attends to each other token, in the layers with attention.
 
     Attributes:
-        text: what the model read.
-        weights: float32 [layers, n, n]; each row is a softmax over all n tokens, or the largest of
-            several heads'.
-        numbers: of these layers, from 1. Some blocks have attention in the last layers alone.
-        depth: how many layers there are.
+        text: the input of the model.
+        weights: float32 [layers, n, n]; each row is a softmax over all n tokens, or the maximum
+            over several heads.
+        numbers: the numbers of these layers, from 1. Some blocks have attention only in the last
+            layers.
+        depth: the number of all layers.
     """
 
     text: EncodedText
@@ -172,8 +172,8 @@ def stack_weights(
     x: jax.Array,
     padding_mask: jax.Array | None,
 ) -> list[jax.Array | None]:
-    """Runs stacked blocks on [batch, n, d_model]; of each stack its weights [layers, batch, n, n],
-    None without any."""
+    """Runs stacked blocks on [batch, n, d_model]; returns the weights of each stack, [layers, batch,
+    n, n], or None without attention."""
     of_stacks = []
     for stack in stacks:
         definition, stacked = nnx.split(stack)
@@ -197,7 +197,7 @@ def _block_weights(
     x: jax.Array,
     padding_mask: jax.Array | None,
 ) -> jax.Array | None:
-    """The attention of a block to its input [batch, n, d_model], the largest of its heads': [batch,
+    """The attention of a block to its input [batch, n, d_model], the maximum over its heads: [batch,
     n, n]; None if it has none."""
     scores = block.attention_scores(x)
     if scores is None:
@@ -220,9 +220,11 @@ def of_text(
     """
     if not isinstance(model.task, TextTask):
         raise RunError(f"the run trained {model.config.task}: give a text model with attention")
-    padded = maps(model, encode(model, first, second))
-    count = len(padded.text.labels)
-    return padded._replace(weights=padded.weights[:, :count, :count])
+    text = encode(model, first, second)
+    padded = maps(model, text)
+    count = len(text.labels)
+    weights = padded.weights[:, :count, :count]
+    return padded._replace(weights=weights)
 
 
 # Figures.
@@ -251,7 +253,7 @@ def draw_largest(
     numbers: Sequence[int],
 ) -> Figure:
     """Draws the elementwise maximum of maps [layers, tokens, tokens] of the layers `numbers`, with
-    the tokens beside it."""
+    the tokens as labels."""
     count = weights.shape[1]
     side = max(SMALLEST, INCHES_PER_TOKEN * count)
     side = min(LARGEST, side)

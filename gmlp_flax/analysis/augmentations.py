@@ -1,4 +1,4 @@
-"""What a config's augmentation does to its training images, as one image for a person to judge."""
+"""The effect of a config's augmentation on its training images, as one image to look at."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROW_INCHES = 1.15  # with the words above it
 
 
 class Row(NamedTuple):
-    """Images beside each other.
+    """Images side by side.
 
     Attributes:
         images: uint8 [columns, height, width, channels].
@@ -86,7 +86,7 @@ def _mixed_name(name: str, share: float) -> str:
 
 
 def _first_samples(views: np.ndarray) -> np.ndarray:
-    """An even number of samples that fills a row, first one of each image, then another.
+    """An even number of samples that fit into a row: first one of each image, then another one.
 
     Args:
         views: [images, 1 + samples, height, width, channels]; the first is no sample.
@@ -94,11 +94,12 @@ def _first_samples(views: np.ndarray) -> np.ndarray:
     Returns:
         [count, height, width, channels].
     """
-    _, columns, *image = views.shape
-    by_sample = views[:, 1:].swapaxes(0, 1)
-    samples = by_sample.reshape(-1, *image)
-    pairs = min(len(samples), columns) // 2
-    return samples[: 2 * pairs]
+    _, columns, *image_shape = views.shape
+    without_originals = views[:, 1:]
+    by_sample = without_originals.swapaxes(0, 1)
+    samples = by_sample.reshape(-1, *image_shape)
+    count = min(len(samples), columns)
+    return samples[: count - count % 2]
 
 
 @drawing.style()
@@ -132,8 +133,8 @@ def sampled(data: ImageData, count: int, samples: int) -> np.ndarray:
 
 
 def mixed(views: np.ndarray, config: ConfigDict) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """Rows of (name, images, weights of their own labels): unmixed, and mixed in each way that the
-    config uses; none if it mixes nothing.
+    """Rows of (name, images, weights of each image's own label): unmixed, and mixed in each way that
+    the config uses; none if it mixes nothing.
 
     Args:
         views: uint8 [count, height, width, channels]; the count is even.
@@ -164,7 +165,7 @@ def mixed(views: np.ndarray, config: ConfigDict) -> list[tuple[str, np.ndarray, 
 
 @drawing.style()
 def grid(rows: Sequence[Row]) -> Figure:
-    """Draws rows of images below each other."""
+    """Draws rows of images, one below the other."""
     columns = max(len(row.images) for row in rows)
     figure, axes = drawing.subplots(
         len(rows) * columns,

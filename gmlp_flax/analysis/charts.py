@@ -1,4 +1,4 @@
-"""Charts as plain values: panels, series, points. `plotting` draws them."""
+"""Charts as plain data: panels, series, points. `plotting` draws them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Series:
     fit: Sequence[float] = ()
 
     def select(self, points: Sequence[int]) -> Series:
-        """The points with these indices alone."""
+        """Only the points with these indices."""
         selected = {}
         for name in ("x", "y", "low", "high", "labels", "fit"):
             column = getattr(self, name)
@@ -77,7 +77,7 @@ class Panel:
     """A pair of axes.
 
     Attributes:
-        title: says what is seen.
+        title: what the panel shows.
         x, y: the axes.
         series: drawn in this order.
         references: (name, y) of horizontal lines.
@@ -90,8 +90,8 @@ class Panel:
     references: Sequence[tuple[str, float]] = ()
 
     def drawable(self) -> list[Series]:
-        """The series without the points that cannot be drawn, which are not finite, or not positive
-        on a logarithmic axis; and without the series that have no other points."""
+        """The series without the points that cannot be drawn, as they are not finite, or not
+        positive on a logarithmic axis; and without the series that have no other points."""
         kept = []
         for series in self.series:
             points = self._drawable_points(series)

@@ -1,4 +1,4 @@
-"""Some images of each class side by side, for a person to see what was read."""
+"""Some images of each class side by side, to check what was read."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from gmlp_flax.tasks.image_data import ImageData
 
 CLASSES = 5  # rows
 IMAGES = 5  # of each class
-LABELS_READ = 2000  # of data that know labels from their examples alone
+LABELS_READ = 2000  # if the data have labels only in their examples
 
 
 def write(data: TaskData, out: str) -> None:
@@ -22,7 +22,7 @@ def write(data: TaskData, out: str) -> None:
         out: the file.
 
     Raises:
-        ConfigError: the data are no images.
+        ConfigError: the data are not images.
         DataError: an image cannot be read, or the file cannot be written.
     """
     if not isinstance(data, ImageData):
@@ -31,9 +31,11 @@ def write(data: TaskData, out: str) -> None:
         )
     examples = data.labelled(TRAIN)
     rows = []
-    for name, indices in chosen(data).items():
+    indices_by_class = chosen(data)
+    for name, indices in indices_by_class.items():
         images = [examples[index]["image"] for index in indices]
-        rows.append(augmentations.Row(np.stack(images), [name] * len(images)))
+        words = [name] * len(images)
+        rows.append(augmentations.Row(np.stack(images), words))
     augmentations.write_rows(rows, out)
 
 
@@ -50,7 +52,7 @@ def chosen(data: ImageData) -> dict[str, list[int]]:
     by_class = {}
     for position in spread(len(present), CLASSES):
         label = present[position]
+        name = dataset.classes[label]
         of_class = indices[labels == label]
-        picked = [int(of_class[number]) for number in spread(len(of_class), IMAGES)]
-        by_class[dataset.classes[label]] = picked
+        by_class[name] = [int(of_class[number]) for number in spread(len(of_class), IMAGES)]
     return by_class

@@ -27,11 +27,11 @@ DPI = 200
 POINTS = 72  # of an inch
 HEADING_SIZE = 7.5  # points
 IN_ROW = 6  # plots of a figure that has one for each layer
-MOST_TICKS = 6  # on a linear axis: labels such as "1.25 M" have room on a column
+MOST_TICKS = 6  # on a linear axis: labels such as "1.25 M" fit into a column
 MOST_LOG_TICKS = 7
 SIGNED = "RdBu"  # colour map of weights that may be negative
 WEIGHTS = "Blues"  # colour map of shares
-ON_IMAGE = "on-image"  # gid of what is drawn over an image, and keeps its colour on a dark page
+ON_IMAGE = "on-image"  # gid of marks over an image, which keep their colour on a dark page
 
 STYLE: dict[Any, Any] = {
     "font.size": 7,
@@ -67,7 +67,7 @@ STYLE: dict[Any, Any] = {
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Sets the style. Figures must be made and saved in it. It is also a decorator: `@style()`."""
+    """Sets the style. Make and save figures inside the block. It is also a decorator, `@style()`."""
     _import_matplotlib()
     import matplotlib
 
@@ -78,8 +78,8 @@ def style() -> Iterator[None]:
 
 
 def _import_matplotlib() -> None:
-    """Imports matplotlib whatever MPLBACKEND says: an unknown backend there would be an error, and
-    files need none."""
+    """Imports matplotlib regardless of MPLBACKEND: an unknown backend there would be an error, and
+    files need no backend."""
     if "matplotlib" in sys.modules:
         return
     backend = os.environ.pop("MPLBACKEND", None)
@@ -90,7 +90,7 @@ def _import_matplotlib() -> None:
             os.environ["MPLBACKEND"] = backend
     if backend:
         with contextlib.suppress(ValueError):
-            matplotlib.rcParams["backend"] = backend  # for the pyplot of whoever calls us
+            matplotlib.rcParams["backend"] = backend  # for the pyplot of our caller
 
 
 def subplots(
@@ -104,9 +104,9 @@ def subplots(
     """Makes a figure without a display, and `count` axes in rows.
 
     Args:
-        count, columns: the number of axes, and of those in a row.
+        count, columns: the number of axes, and of axes in a row.
         width: inches of the figure.
-        row_height, margin: inches of each row, and of what is above and below all rows.
+        row_height, margin: inches of each row, and of the space above and below all rows.
         options: of `Figure.subplots`.
     """
     from matplotlib.figure import Figure
@@ -202,7 +202,7 @@ def plain_axis(
 
     Args:
         axis: whose limits are set.
-        log: whether it is logarithmic; over many decades it has powers of ten alone.
+        log: whether it is logarithmic; over many decades it has only powers of ten.
         whole: whether its values are whole numbers.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator

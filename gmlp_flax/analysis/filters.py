@@ -1,5 +1,5 @@
-"""Learned spatial filters: rows of the spatial matrices W, of a text's middle token (the paper's
-Figure 4) or of patches of images (Figure 3)."""
+"""Learned spatial filters: rows of the spatial matrices W, for a text's middle token (the paper's
+Figure 4) or for patches of images (Figure 3)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NEAR = 10  # tokens to each side of a text's middle token
-PATCHES_SHOWN = 4  # columns of the image figure, beside those of the means
+PATCHES_SHOWN = 4  # columns of the image figure, besides those of the means
 NOISE_WIDTH = 1.5  # tokens: the standard deviation of the Gaussian that makes noise smooth
 
 
@@ -58,7 +58,7 @@ def _stack_matrices(stack: Block) -> jax.Array | None:
 
 
 def between_tokens(model: Model) -> tuple[np.ndarray, tuple[int, ...]]:
-    """A run's spatial weights, [layers, n, n], and how the n tokens lie: (n,) in a text, (rows,
+    """A run's spatial weights, [layers, n, n], and the grid of the n tokens: (n,) in a text, (rows,
     columns) for patches.
 
     The cls token of an image model is left out.
@@ -77,7 +77,7 @@ def between_tokens(model: Model) -> tuple[np.ndarray, tuple[int, ...]]:
 
 
 def figure(model: Model) -> Figure:
-    """The filters of a run. Raises RunError: its blocks have none."""
+    """The filters of a run; raises RunError if its blocks have none."""
     weights, shape = between_tokens(model)
     if isinstance(model.task, ImageClassification):
         return draw_patch_filters(weights, shape)
@@ -182,10 +182,10 @@ def _distances(row: np.ndarray) -> np.ndarray:
 
 
 def offsets(shape: Sequence[int]) -> np.ndarray:
-    """A number for the offset of each token from each, int [n, n].
+    """A number for the offset of each token from each other, int [n, n].
 
-    Equal offsets have equal numbers, which count, row by row, from the first token as the last one
-    sees it.
+    Equal offsets have equal numbers. They count row by row, from the offset of the first token from
+    the last.
     """
     sides = []
     steps = []
@@ -204,10 +204,10 @@ def mean_filters(weights: np.ndarray, shape: Sequence[int]) -> np.ndarray:
 
     Args:
         weights: [layers, n, n].
-        shape: how the n tokens lie.
+        shape: the grid of the n tokens.
 
     Returns:
-        [layers, *(2 * side - 1 for side in shape)]; what a patch reads of itself is in the middle.
+        [layers, *(2 * side - 1 for side in shape)]; a patch's weight for itself is in the middle.
     """
     index = offsets(shape).ravel()
     counts = np.bincount(index)
@@ -220,8 +220,8 @@ def mean_filters(weights: np.ndarray, shape: Sequence[int]) -> np.ndarray:
 
 
 def smooth_noise(shape: Sequence[int], random: np.random.Generator) -> np.ndarray:
-    """Weights [n, n] that are smooth and nothing else: noise over both tokens, through a Gaussian
-    of NOISE_WIDTH tokens."""
+    """Weights [n, n] that are only smooth: noise over both tokens, through a Gaussian of NOISE_WIDTH
+    tokens."""
     from scipy import ndimage
 
     n = math.prod(shape)
@@ -234,9 +234,9 @@ def smooth_noise(shape: Sequence[int], random: np.random.Generator) -> np.ndarra
 def draw_patch_filters(weights: np.ndarray, grid: tuple[int, ...]) -> Figure:
     """Draws rows of each layer's W as images, as in the paper's Figure 3.
 
-    The rows are of PATCHES_SHOWN patches, evenly spread, with the patch that a row mixes into in a
-    frame; beside them are the mean filter, and that of smooth noise with the layer's deviation. One
-    scale for all.
+    The rows are those of PATCHES_SHOWN patches, evenly spread; a frame marks the patch that a row
+    mixes into. Next to them are the mean filter, and that of smooth noise with the layer's standard
+    deviation. All have one scale.
 
     Args:
         weights: [layers, patches, patches].
@@ -305,13 +305,15 @@ def _columns_of_figure(weights: np.ndarray, grid: tuple[int, ...]) -> list[_Colu
     `draw_patch_filters`."""
     patches = math.prod(grid)
     count = min(PATCHES_SHOWN, patches)
+    grid_rows, grid_columns = grid
     columns = []
     for position in np.linspace(0, patches - 1, count):
         patch = round(float(position))
         title = f"{patch}" if columns else f"patch {patch}"
         images = weights[:, patch].reshape(-1, *grid)
-        columns.append(_Column(title, images, divmod(patch, grid[1])))
-    middle = (grid[0] - 1, grid[1] - 1)
+        framed = divmod(patch, grid_columns)
+        columns.append(_Column(title, images, framed))
+    middle = (grid_rows - 1, grid_columns - 1)
     noise = _noise_like(weights, grid)
     columns.append(_Column("mean", mean_filters(weights, grid), middle))
     columns.append(_Column("noise", mean_filters(noise, grid), middle))

@@ -1,4 +1,4 @@
-"""Labels of points: each stands on that side of its point on which it covers the least of other
+"""Labels of points: each is placed on the side of its point where it covers the least of other
 labels, points and lines."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIZE = 5.5  # points
 GAP = 8  # pixels from a point to its label
 MARKER = 4  # pixels from the middle of a marker to its side
 SAMPLE = 6  # pixels from one point of a line to the next where labels look for lines
-# Of a point: above, below, right, left; then between them.
+# The sides of a point: above, below, right, left; then between them.
 SIDES = (
     (0, 1),
     (0, -1),
@@ -30,12 +30,12 @@ SIDES = (
     (1, -1),
     (-1, -1),
 )
-# How bad it is to cover one of these.
+# The costs of covering one of these.
 LABEL_COST = 20
 POINT_COST = 10
 OUTSIDE_COST = 10
 LINE_COST = 1
-ROUNDS = 4  # of placing all labels again
+ROUNDS = 4  # in which all labels are placed again
 
 
 class Boxes(NamedTuple):
@@ -55,7 +55,7 @@ class Boxes(NamedTuple):
         points: np.ndarray,
         margin: np.ndarray | float,
     ) -> Boxes:
-        """Boxes around points [..., 2], so many pixels to each side."""
+        """Boxes around points [..., 2], with a margin in pixels to each side."""
         low = points - margin
         high = points + margin
         return cls(low, high)
@@ -90,7 +90,7 @@ class Boxes(NamedTuple):
 
 
 def label_points(axis: Axes, lines: Sequence[Series]) -> None:
-    """Labels the points of axes whose layout is settled."""
+    """Labels the points of axes whose layout is final."""
     texts = []
     points = []
     for series in lines:
@@ -138,7 +138,7 @@ def _pixels(
     x: Sequence[float],
     y: Sequence[float],
 ) -> np.ndarray:
-    """Where points are drawn, [points, 2]."""
+    """The pixels at which points are drawn, [points, 2]."""
     points = np.column_stack([x, y])
     return axis.transData.transform(points)
 
@@ -156,12 +156,12 @@ def _costs(
     axis: Axes,
     lines: Sequence[Series],
 ) -> np.ndarray:
-    """What each place of a label covers besides other labels.
+    """The cost of what each place of a label covers, besides other labels.
 
     Args:
         places: boxes [labels, sides].
-        axis: that the labels are in.
-        lines: the series that are drawn in it.
+        axis: the axes of the labels.
+        lines: the series that are drawn in them.
 
     Returns:
         [labels, sides].
@@ -203,7 +203,7 @@ def _sampled(corners: np.ndarray) -> np.ndarray:
     """Points on a line through corners [corners, 2], SAMPLE pixels from each other."""
     steps = np.diff(corners, axis=0)
     lengths = np.linalg.norm(steps, axis=1)
-    at_corners = np.append(0.0, np.cumsum(lengths))
+    at_corners = np.append(0.0, np.cumsum(lengths))  # distances from the start of the line
     end = at_corners[-1] + SAMPLE
     at = np.arange(0, end, SAMPLE)
     x, y = corners.T

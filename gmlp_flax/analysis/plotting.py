@@ -1,5 +1,5 @@
-"""Draws charts with matplotlib. Names of series stand beside the axes, in the order in which their
-lines end."""
+"""Draws charts with matplotlib. The names of series are next to the axes, in the order in which
+their lines end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_COLUMNS = 2  # of panels
 LEAST_HEIGHT = 2.4  # inches of a panel
 BESIDE_LEGEND = 1.0  # inches: the title and the axis' label, above and below a legend
 LEGEND_LINE = 9.5  # points from one line of a legend to the next
-LABEL_MARGIN = 0.1  # share of the axes that is free beside the outermost labelled points
+LABEL_MARGIN = 0.1  # share of the axes that is free around the outermost labelled points
 TITLE_LETTERS = 14  # in an inch of a title
 NOTE_LETTERS = 1.6 * TITLE_LETTERS
 DOTTED = (1.5, 1.5)
@@ -53,7 +53,7 @@ def draw(chart: Chart) -> Figure:
 
 @style()
 def draw_panel(panel: Panel, width: float) -> Figure:
-    """Draws a panel without its title, so many inches wide.
+    """Draws a panel without its title, with a width in inches.
 
     The points of series `number` of `panel.drawable()` have the gid `points_gid(number)`.
     """
@@ -81,7 +81,7 @@ def _height(panel: Panel) -> float:
 
 
 def _wrapped(title: str, width: float) -> str:
-    """A title in lines of so many inches. A number and its unit stay together."""
+    """A title in lines with a width in inches. A number and its unit stay together."""
     title = re.sub(r"(\d) ([kMB])\b", "\\1\N{NO-BREAK SPACE}\\2", title)
     letters = round(TITLE_LETTERS * width)
     return textwrap.fill(title, letters)

@@ -1,11 +1,11 @@
-"""How close spatial matrices W are to Toeplitz matrices, whose weights depend on the offset between
-two tokens alone.
+"""How close spatial matrices W are to Toeplitz matrices, whose weights depend only on the offset
+between two tokens.
 
 The paper's Figure 9 shows that matrices learned without the Toeplitz constraint look as if they had
 it. Here this is a number: the share of the variance of a matrix's weights that offsets explain, 1
-for a Toeplitz matrix and small for noise. Weights that are smooth, whatever they depend on, have
-more of it than independent ones: `Chance` is of both. In a text, the offsets are the matrix's
-diagonals; between patches they have two parts, rows and columns.
+for a Toeplitz matrix and small for noise. Smooth weights, whatever they depend on, have a larger
+share than independent ones: `Chance` has both. In a text, the offsets are the matrix's diagonals;
+between patches they have two parts, rows and columns.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def toeplitz_share(weights: Iterable[np.ndarray], shape: Sequence[int]) -> np.nd
 
     Args:
         weights: [layers, n, n].
-        shape: how the n tokens lie: (n,) in a text, (rows, columns) for the patches of an image,
-            row by row.
+        shape: the grid of the n tokens: (n,) in a text, (rows, columns) for the patches of an
+            image, row by row.
 
     Returns:
         [layers], 0 to 1; 1 for weights that are all equal.
@@ -63,9 +63,9 @@ class Chance(NamedTuple):
     """The shares of matrices that are not Toeplitz.
 
     Attributes:
-        noise: of independent weights, expected.
-        smooth: of smooth weights, the mean.
-        low, high: of smooth weights, the middle 95 %.
+        noise: the expected share of independent weights.
+        smooth: the mean share of smooth weights.
+        low, high: the middle 95 % of the shares of smooth weights.
     """
 
     noise: float
@@ -74,15 +74,15 @@ class Chance(NamedTuple):
     high: float
 
     def words(self) -> str:
-        """All of it, for people."""
+        """All shares in words."""
         interval = f"{self.low:.3f} to {self.high:.3f}"
         return f"{self.noise:.3f} for noise, {self.smooth:.3f} ({interval}) for smooth noise"
 
 
 @functools.cache
 def chance(shape: tuple[int, ...]) -> Chance:
-    """The shares of matrices over n tokens that lie as `shape`: of independent weights by the
-    number of offsets, less one for the mean; of `smooth_noise` by 500 draws or fewer."""
+    """The shares of matrices over the tokens of a grid: of independent weights by the number of
+    offsets, less one for the mean; of `smooth_noise` by at most 500 draws."""
     random = np.random.default_rng(0)
     n = math.prod(shape)
     draws = min(500, max(10, 2**25 // n**2))
@@ -107,7 +107,7 @@ class ShiftInvariance(NamedTuple):
     Attributes:
         shares: step -> the share of each layer, [layers].
         weights: of the newest checkpoint, [layers, n, n].
-        shape: how the n tokens lie.
+        shape: the grid of the n tokens.
     """
 
     shares: dict[int, np.ndarray]
@@ -117,7 +117,8 @@ class ShiftInvariance(NamedTuple):
     @property
     def newest(self) -> np.ndarray:
         """The share of each layer in the newest checkpoint, [layers]."""
-        return list(self.shares.values())[-1]
+        *_, newest = self.shares.values()
+        return newest
 
 
 def shift_invariance(workdir: str) -> ShiftInvariance:
@@ -138,8 +139,11 @@ def shift_invariance(workdir: str) -> ShiftInvariance:
 
 
 def _steps_before(newest: Model) -> list[int]:
-    """The steps of a run's checkpoints before the newest one; none if it is no run."""
-    if not newest.folder or not files.exists(files.join(newest.folder, CHECKPOINTS)):
+    """The steps of a run's checkpoints before the newest one; none if the model is not of a run."""
+    if not newest.folder:
+        return []
+    folder = files.join(newest.folder, CHECKPOINTS)
+    if not files.exists(folder):
         return []
     checkpoints = open_checkpoints(newest.config, newest.folder, read_only=True)
     with contextlib.closing(checkpoints):
@@ -150,7 +154,7 @@ def _steps_before(newest: Model) -> list[int]:
 
 
 def figures(measured: ShiftInvariance) -> dict[str, Chart | Figure]:
-    """The matrices of the newest checkpoint (Figure 9), of a text's also the bands around their
+    """The matrices of the newest checkpoint (Figure 9), for texts also the bands around their
     diagonals, and the shares over the steps."""
     weights = measured.weights
     titles = [f"layer {layer}" for layer in range(1, len(weights) + 1)]
@@ -165,10 +169,10 @@ def figures(measured: ShiftInvariance) -> dict[str, Chart | Figure]:
 
 
 def band(weights: np.ndarray, reach: int = REACH) -> np.ndarray:
-    """What each token reads of its neighbours: [layers, n, n] to [layers, 2 * reach + 1, n].
+    """The weights of each token's neighbours: [layers, n, n] to [layers, 2 * reach + 1, n].
 
     Row `reach + offset`, column i has the weight from token i + offset to token i; NaN where there
-    is no such token. Of a Toeplitz matrix each row is one number.
+    is no such token. Each row of a Toeplitz matrix is constant.
     """
     n = weights.shape[-1]
     targets = np.arange(n)
@@ -176,15 +180,17 @@ def band(weights: np.ndarray, reach: int = REACH) -> np.ndarray:
     for offset in range(-reach, reach + 1):
         sources = targets + offset
         exists = (sources >= 0) & (sources < n)
+        existing_targets = targets[exists]
+        existing_sources = sources[exists]
         row = np.full((len(weights), n), np.nan)
-        row[:, exists] = weights[:, targets[exists], sources[exists]]
+        row[:, exists] = weights[:, existing_targets, existing_sources]
         rows.append(row)
     return np.stack(rows, axis=1)
 
 
 @drawing.style()
 def draw_bands(weights: np.ndarray) -> Figure:
-    """Draws the bands of all layers' matrices, [layers, n, n], below each other; on one scale."""
+    """Draws the bands of all layers' matrices, [layers, n, n], one below the other, on one scale."""
     n = weights.shape[-1]
     reach = min(REACH, n - 1)
     figure, axes = drawing.subplots(
@@ -210,7 +216,7 @@ def draw_bands(weights: np.ndarray) -> Figure:
 
 
 def shares_chart(measured: ShiftInvariance) -> Chart:
-    """The shares over the steps, or over the layers if there is one step; beside those of
+    """The shares over the steps, or over the layers if there is one step, next to those of
     chance."""
     steps = list(measured.shares)
     newest = measured.newest

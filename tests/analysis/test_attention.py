@@ -53,41 +53,66 @@ def softmax(scores):
     return weights / weights.sum(-1, keepdims=True)
 
 
+def embedded(params, model, tokens, segments):
+    """What the first layer reads."""
+    x = params["embedding"][tokens]
+    if "positions" in params:
+        x = x + params["positions"]["table"][: len(tokens)]
+    if "segments" in params:
+        x = x + params["segments"]["table"][segments]
+    if model.scale_embeddings:
+        x = x * model.d_model**0.5
+    return x
+
+
+def products(queries, keys):
+    """The scaled dot products, query by query."""
+    return np.array([reference.dot_products(query, keys) for query in queries])
+
+
+def tiny_weights(p, x):
+    """Those of gMLP's tiny attention."""
+    normed = reference.layer_norm(p["norm"], x)
+    q, k, _ = np.split(reference.linear(p["attention"]["qkv"], normed), 3, axis=1)
+    return softmax(products(q, k))
+
+
+def largest_weights(p, x, model):
+    """Those of a Transformer's two heads of four channels: the larger ones."""
+    attention_params = p["attention"]
+    normed = reference.layer_norm(p["attention_norm"], x)
+    projected = reference.linear(attention_params["proj_in"], normed)
+    weights = []
+    for head in range(2):
+        scores = np.zeros((len(x), len(x)))
+        first = 4 * head
+        if model.positions.startswith("relative"):
+            bias = reference.relative_bias(attention_params["relative"], len(x), model.length)
+            scores += bias[head]
+        if model.positions != "relative_only":
+            q = projected[:, first : first + 4]
+            k = projected[:, 8 + first : 12 + first]
+            scores += products(q, k)
+        weights.append(softmax(scores))
+    return np.max(weights, axis=0)
+
+
 def slow_maps(trained, tokens, segments):
     """Each layer's weights, query by query, of a model that numpy runs; of several heads the
     largest."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), trained.params)
     model = trained.config.model
-    x = params["embedding"][tokens]
-    x = x + params["positions"]["table"][: len(tokens)] if "positions" in params else x
-    x = x + params["segments"]["table"][segments] if "segments" in params else x
-    x = x * (model.d_model**0.5 if model.scale_embeddings else 1)
-    found = []
+    x = embedded(params, model, tokens, segments)
+    maps = []
     for layer in range(model.layers):
-        p = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params["encoder"]["blocks"])
-        of = p["attention"]
+        p = reference.layer_of(params["encoder"]["blocks"], layer)
         if model.block == "gmlp":
-            q, k, _ = np.split(
-                reference.linear(of["qkv"], reference.layer_norm(p["norm"], x)), 3, axis=1
-            )
-            found.append(softmax(np.array([reference.dot_products(query, k) for query in q])))
+            maps.append(tiny_weights(p, x))
             x = reference.gmlp_block(p, x)
-            continue
-        projected = reference.linear(of["proj_in"], reference.layer_norm(p["attention_norm"], x))
-        heads = []
-        for head in range(2):
-            scores = np.zeros((len(tokens), len(tokens)))
-            at = slice(head * 4, head * 4 + 4)
-            if model.positions.startswith("relative"):
-                scores += reference.relative_bias(of["relative"], len(tokens), model.length)[head]
-            if model.positions != "relative_only":
-                q = projected[:, :8][:, at]
-                k = projected[:, 8:16][:, at]
-                scores += [reference.dot_products(query, k) for query in q]
-            heads.append(softmax(scores))
-        found.append(np.max(heads, axis=0))
-        x = reference.transformer_block(p, x, heads=2, length=model.length)
-    return np.array(found)
+        else:
+            maps.append(largest_weights(p, x, model))
+            x = reference.transformer_block(p, x, heads=2, length=model.length)
+    return np.array(maps)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -227,34 +252,47 @@ def test_a_pair_that_is_read_apart_and_images(tokenizer, tmp_path):
 
 def test_command(tokenizer, tmp_path):
     trained = untrained(tokenizer, tmp_path, d_attn=4)
-    run = str(tmp_path / "run")
-    exported.write(trained.params, trained.config, trained.task.files, run)
-    done = preloaded.gmlp("draw", "attention", run, "--text=the time $", "--second=of $")
+    run = tmp_path / "run"
+    exported.write(trained.params, trained.config, trained.task.files, str(run))
+    done = preloaded.gmlp("draw", "attention", str(run), "--text=the time $", "--second=of $")
     assert done.returncode == 0, done.stderr
-    names = ("attention.png", "attention_layers.png")
-    assert done.stdout.splitlines() == [f"{run}/figures/{name}" for name in names]
-    assert all((tmp_path / "run" / "figures" / name).exists() for name in names)
+    paths = [run / "figures" / "attention.png", run / "figures" / "attention_layers.png"]
+    assert done.stdout.splitlines() == [str(path) for path in paths]
+    for path in paths:
+        assert path.exists()
+
+
+def stacks(**fields):
+    """The stacks of layers of an encoder."""
+    return Encoder(small_spec(dtype="float32", **fields), nnx.Rngs(0)).stacks
+
+
+def first_layer(stack):
+    """The first layer of a stack."""
+    definition, params = nnx.split(stack)
+    return nnx.merge(definition, reference.layer_of(params, 0))
+
+
+X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 6)), jnp.float32)
 
 
 def test_maps_of_a_model_with_several_kinds_of_layers():
     """Those of the layers with attention, at what the layers before them gave."""
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 6)), jnp.float32)
-
-    def stacks(**fields):
-        return Encoder(small_spec(dtype="float32", **fields), nnx.Rngs(0)).stacks
-
     hybrid = stacks(block="fnet_hybrid", attention_layers=2)
-    none, found = attention.stack_weights(hybrid, x, None)
+    none, weights = attention.stack_weights(hybrid, X, None)
     assert none is None
-    assert found.shape == (2, 2, 5, 5)
-    definition, params = nnx.split(hybrid[0])
-    first = nnx.merge(definition, jax.tree.map(lambda leaf: leaf[0], params))(x)
-    definition, params = nnx.split(hybrid[1])
-    scores = nnx.merge(definition, jax.tree.map(lambda leaf: leaf[0], params)).attention_scores(
-        first
-    )
-    np.testing.assert_allclose(found[0], jax.nn.softmax(scores).max(1), atol=1e-5)
-    assert attention.stack_weights(stacks(block="fnet"), x, None) == [None]
-    (random,) = attention.stack_weights(stacks(block="synthesizer"), x, None)
-    assert random.shape == (3, 2, 5, 5)
-    np.testing.assert_array_equal(random[:, 0], random[:, 1])
+    assert weights.shape == (2, 2, 5, 5)
+    transformed = first_layer(hybrid[0])(X)
+    scores = first_layer(hybrid[1]).attention_scores(transformed)
+    expected = jax.nn.softmax(scores).max(1)
+    np.testing.assert_allclose(weights[0], expected, atol=1e-5)
+
+
+def test_a_model_without_attention_has_no_maps():
+    assert attention.stack_weights(stacks(block="fnet"), X, None) == [None]
+
+
+def test_maps_of_a_synthesizer_are_the_same_for_all_inputs():
+    [weights] = attention.stack_weights(stacks(block="synthesizer"), X, None)
+    assert weights.shape == (3, 2, 5, 5)
+    np.testing.assert_array_equal(weights[:, 0], weights[:, 1])

@@ -40,14 +40,14 @@ def small_spec(**fields):
 
     Its block is the one named by `block`, else the first that has all these options.
     """
-    named = {name: value for name, value in fields.items() if name not in ("block", "length")}
-    blocks = [BLOCKS[fields["block"]]] if "block" in fields else BLOCKS.values()
-    block = next(
-        block for block in blocks if set(named) <= set(options_of(block.Spec)) or len(blocks) == 1
-    )
+    options = dict(fields)
+    length = options.pop("length", 5)
+    name = options.pop("block", "")
+    block = BLOCKS[name] if name else first_block_with(options)
     sizes = {"layers": 3, "d_model": 6, "d_ffn": 8, "dtype": "float64", "remat": "none"}
-    sizes |= {"heads": 3} if "heads" in options_of(block.Spec) else {}
-    return block.spec(length=fields.get("length", 5), **sizes | named)
+    if "heads" in options_of(block.Spec):
+        sizes["heads"] = 3
+    return block.spec(length=length, **sizes | options)
 
 
 def randomized(make, seed=0, std=0.5):
@@ -68,10 +68,23 @@ def params_of(module):
     return jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(module, nnx.Param)))
 
 
+def first_block_with(options):
+    """The first block that has all these options."""
+    for block in BLOCKS.values():
+        if set(options) <= set(options_of(block.Spec)):
+            return block
+    raise ValueError(f"no block has all of {sorted(options)}")
+
+
 def function_of(module, method="__call__"):
     """Its state and a pure function (state, *inputs) that calls it, for gradients and traces."""
     definition, state = nnx.split(module)
-    return state, lambda state, *inputs: getattr(nnx.merge(definition, state), method)(*inputs)
+
+    def call(state, *inputs):
+        bound = getattr(nnx.merge(definition, state), method)
+        return bound(*inputs)
+
+    return state, call
 
 
 def quick_jit(function):
@@ -136,7 +149,10 @@ def largest_array(function, *args):
 def toeplitz_matrix(taps):
     """W[i, j] = taps[n - 1 + j - i], entry by entry."""
     n = (len(taps) + 1) // 2
-    return np.array([[taps[n - 1 + j - i] for j in range(n)] for i in range(n)])
+    matrix = np.zeros((n, n), np.asarray(taps).dtype)
+    for i, j in np.ndindex(n, n):
+        matrix[i, j] = taps[n - 1 + j - i]
+    return matrix
 
 
 def layer_norm(p, x, eps=1e-6):
@@ -185,17 +201,23 @@ def spatial(p, z):
 
 def gate(p, z, kind, attention=0):
     """The four gates of Table 3, tiny attention added to f(Z)."""
-    passed, gated = np.split(z, 2, axis=1) if kind == "split" else (z, z)
+    passed = gated = z
+    if kind == "split":
+        passed, gated = np.split(z, 2, axis=1)
     f = spatial(p["spatial"], layer_norm(p["norm"], gated)) + attention
-    return {"linear": f, "additive": passed + f, "multiplicative": passed * f, "split": passed * f}[
-        kind
-    ]
+    if kind == "linear":
+        return f
+    if kind == "additive":
+        return passed + f
+    return passed * f
 
 
 def softmax_mix(scores, v):
     """The values, weighted by the softmax of one query's scores."""
-    weights = np.exp(scores - scores.max())
-    return sum(w * value for w, value in zip(weights / weights.sum(), v, strict=True))
+    mixed = 0
+    for weight, value in zip(softmax(scores), v, strict=True):
+        mixed = mixed + weight * value
+    return mixed
 
 
 def dot_products(query, keys):
@@ -203,10 +225,16 @@ def dot_products(query, keys):
     return np.array([query @ key / math.sqrt(len(query)) for key in keys])
 
 
+def attended(q, k, v):
+    """Softmax attention, one query at a time."""
+    rows = [softmax_mix(dot_products(query, k), v) for query in q]
+    return np.stack(rows)
+
+
 def tiny_attention(p, x):
     """Figure 6, one query at a time."""
     q, k, v = np.split(linear(p["qkv"], x), 3, axis=1)
-    return linear(p["out"], np.stack([softmax_mix(dot_products(query, k), v) for query in q]))
+    return linear(p["out"], attended(q, k, v))
 
 
 def t5_bucket(offset, count, causal=False):
@@ -265,10 +293,13 @@ def channel_mlp(p, x, activation=gelu):
 
 def token_mlp(p, x, activation=gelu):
     """Each channel's vector through two layers."""
-    into = p["proj_in"]
-    out = p["proj_out"]
-    hidden = [activation(into["weight"] @ channel + into["bias"]) for channel in x.T]
-    return np.stack([out["weight"] @ vector + out["bias"] for vector in hidden], axis=1)
+    first = p["proj_in"]
+    second = p["proj_out"]
+    columns = []
+    for channel in x.T:
+        hidden = activation(first["weight"] @ channel + first["bias"])
+        columns.append(second["weight"] @ hidden + second["bias"])
+    return np.stack(columns, axis=1)
 
 
 def transformer_block(p, x, heads, length, count=0):
@@ -294,20 +325,22 @@ def mixer_block(p, x):
 
 def affine(p, x):
     """Each channel times its scale, plus its bias."""
-    return np.array(
-        [[p["scale"][c] * value + p["bias"][c] for c, value in enumerate(row)] for row in x]
-    )
+    columns = []
+    for channel, scale, bias in zip(x.T, p["scale"], p["bias"], strict=True):
+        columns.append(scale * channel + bias)
+    return np.stack(columns, axis=1)
 
 
 def resmlp_block(p, x):
     """One matrix across tokens, channel by channel, then the MLP; no statistics, and each branch
     scaled."""
-    normed = affine(p["token_affine"], x)
+    token_linear = p["token_linear"]
     mixed = []
-    for channel in normed.T:
-        mixed.append(p["token_linear"]["weight"] @ channel + p["token_linear"]["bias"])
+    for channel in affine(p["token_affine"], x).T:
+        mixed.append(token_linear["weight"] @ channel + token_linear["bias"])
     x = x + np.stack(mixed, axis=1) * p["token_scale"]["scale"]
-    return x + channel_mlp(p["mlp"], affine(p["mlp_affine"], x)) * p["mlp_scale"]["scale"]
+    branch = channel_mlp(p["mlp"], affine(p["mlp_affine"], x))
+    return x + branch * p["mlp_scale"]["scale"]
 
 
 def feed_forward_block(p, x):
@@ -328,12 +361,12 @@ def gmlp_block(p, x, kind="split"):
 def fourier(x):
     """The real part of the 2-D DFT, sum by sum."""
     n, d = x.shape
-
-    def entry(k, c):
-        turns = np.arange(n)[:, None] * k / n + np.arange(d)[None, :] * c / d
-        return (x * np.cos(2 * math.pi * turns)).sum()
-
-    return np.array([[entry(k, c) for c in range(d)] for k in range(n)])
+    transformed = np.zeros((n, d))
+    for k, c in np.ndindex(n, d):
+        turns = np.arange(n)[:, None] * k / n + np.arange(d) * c / d
+        terms = x * np.cos(2 * math.pi * turns)
+        transformed[k, c] = terms.sum()
+    return transformed
 
 
 def fnet_block(p, x, norm="post", eps=1e-12, heads=3):
@@ -343,7 +376,9 @@ def fnet_block(p, x, norm="post", eps=1e-12, heads=3):
     def mix(x):
         if "attention" in p:
             return multi_head_attention(p["attention"], x, heads, len(x))
-        return fourier(x) / (math.sqrt(x.size) if norm == "pre" else 1)
+        if norm == "pre":
+            return fourier(x) / math.sqrt(x.size)
+        return fourier(x)
 
     if norm == "pre":
         x = x + mix(layer_norm(p["mixing_norm"], x, eps))
@@ -388,44 +423,53 @@ def synthesizer_block(p, x, parts, heads=3):
     """Logits part by part, mixed by the softmax of their weights; then head by head and query by
     query."""
     normed = layer_norm(p["mixing_norm"], x)
-    of = p["synthesizer"]
-    shares = np.exp(of["weights"]) / np.exp(of["weights"]).sum() if len(parts) > 1 else [1.0]
-    v = np.split(linear(of["values"], normed), heads, axis=1)
+    params = p["synthesizer"]
+    shares = softmax(params["weights"]) if len(parts) > 1 else [1.0]
+    values = np.split(linear(params["values"], normed), heads, axis=1)
     mixed = []
-    for head in range(heads):
+    for head, v in enumerate(values):
         logits = 0
         for part, share in zip(parts, shares, strict=True):
-            made = synthesized_logits(of[part], normed, part)
+            made = synthesized_logits(params[part], normed, part)
             if part == "attention":
-                q, k = (np.split(half, heads, axis=1)[head] for half in np.split(made, 2, axis=1))
-                made = {head: np.array([dot_products(query, k) for query in q])}
+                made = {head: attention_logits(made, head, heads)}
             logits = logits + share * made[head]
-        mixed.append(np.stack([softmax_mix(row, v[head]) for row in logits]))
-    x = x + linear(of["out"], np.concatenate(mixed, axis=1))
+        rows = [softmax_mix(row, v) for row in logits]
+        mixed.append(np.stack(rows))
+    x = x + linear(params["out"], np.concatenate(mixed, axis=1))
     return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
+
+
+def attention_logits(queries_and_keys, head, heads):
+    """The scaled dot products of one head, query by query."""
+    all_queries, all_keys = np.split(queries_and_keys, 2, axis=1)
+    queries = np.split(all_queries, heads, axis=1)[head]
+    keys = np.split(all_keys, heads, axis=1)[head]
+    return np.array([dot_products(query, keys) for query in queries])
 
 
 def external_attention_block(p, x, over="tokens", heads=3):
     """Head by head: weights on the memory, column by column over tokens and then row by row, or row
     by row alone."""
     normed = layer_norm(p["mixing_norm"], x)
-    of = p["external"]
+    params = p["external"]
     mixed = []
-    for share in np.split(linear(of["proj_in"], normed), heads, axis=1):
-        weights = np.exp(np.array([[row @ key for key in of["keys"]] for row in share]))
+    for queries in np.split(linear(params["proj_in"], normed), heads, axis=1):
+        weights = np.exp(queries @ params["keys"].T)
         if over == "tokens":
             weights = weights / weights.sum(axis=0)
-            weights = np.array([row / (1e-9 + row.sum()) for row in weights])
+            totals = 1e-9 + weights.sum(axis=1, keepdims=True)
         else:
-            weights = np.array([row / row.sum() for row in weights])
-        mixed.append(weights @ of["values"])
-    x = x + linear(of["out"], np.concatenate(mixed, axis=1))
+            totals = weights.sum(axis=1, keepdims=True)
+        mixed.append(weights / totals @ params["values"])
+    x = x + linear(params["out"], np.concatenate(mixed, axis=1))
     return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
 
 
-def softmax(logits):
-    """Of one row."""
-    return np.exp(logits) / np.exp(logits).sum()
+def softmax(scores):
+    """Over one row."""
+    weights = np.exp(scores - scores.max())
+    return weights / weights.sum()
 
 
 def convolution_block(p, x, heads=3, dilation=1):
@@ -453,11 +497,17 @@ def convolution_block(p, x, heads=3, dilation=1):
     return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
 
 
+def layer_of(params, layer):
+    """One layer's slice of stacked parameters."""
+    return jax.tree.map(lambda leaf: leaf[layer], params)
+
+
 def encoder(p, x, block=gmlp_block, final_norm=layer_norm):
     """The blocks one after another, each with its slice of the stacked parameters, and the final
     norm."""
-    for layer in range(len(jax.tree.leaves(p["blocks"])[0])):
-        x = block(jax.tree.map(lambda leaf, layer=layer: leaf[layer], p["blocks"]), x)
+    first, *_ = jax.tree.leaves(p["blocks"])
+    for layer in range(len(first)):
+        x = block(layer_of(p["blocks"], layer), x)
     return final_norm(p["norm"], x)
 
 

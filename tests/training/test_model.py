@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from PIL import Image
 
 import gmlp_flax as gf
 from gmlp_flax import config as config_lib
@@ -16,6 +17,7 @@ from gmlp_flax.errors import DataError, RunError, UserError
 from gmlp_flax.models import parameters
 from gmlp_flax.training import model as model_lib
 from tests.failures import raised
+from tests.tasks import by_hand
 
 TINY = dict(layers=3, d_model=16, d_ffn=32)
 MASKED = ["A [MASK] is a [MASK].", "The [MASK]."]
@@ -37,13 +39,17 @@ def equal(one, other):
 
 def test_predictions_of_text(text):
     (first, second), (single,) = text.predict(MASKED, top=3)
-    assert [len(each) for each in (first, second, single)] == [3, 3, 3]
-    assert first[0][1] >= first[1][1] >= first[2][1] > 0
+    assert len(first) == len(second) == len(single) == 3
+    best, middle, worst = by_hand.shares_of(first)
+    assert best >= middle >= worst > 0
     assert text.predict("A [MASK]") == text.predict(["A [MASK]"])  # one is a list of one
+    assert text.predict([]) == []
+
+
+def test_a_model_of_text_has_a_tokenizer_and_no_classes(text):
     assert text.tokenizer.vocab_size == 600
     assert text.transform is None
     assert text.classes == ()
-    assert text.predict([]) == []
 
 
 def test_logits_of_text_are_those_of_predictions(text):
@@ -52,19 +58,21 @@ def test_logits_of_text_are_those_of_predictions(text):
     assert logits.shape == (1, tokens.shape[1], 600)
     assert logits.dtype == jnp.float32
     np.testing.assert_array_equal(text.logits(tokens), logits)
-    position = int(np.flatnonzero(tokens[0] == text.tokenizer.mask_id)[0])
-    best = text.tokenizer.piece(int(logits[0, position].argmax()))
-    assert text.predict("The [MASK].", top=1)[0][0][0][0] == best
+    [position] = np.flatnonzero(tokens[0] == text.tokenizer.mask_id)
+    best = int(logits[0, position].argmax())
+    [[[(piece, _)]]] = text.predict("The [MASK].", top=1)
+    assert piece == text.tokenizer.piece(best)
 
 
 def test_padding_is_left_out_of_the_mean(text):
     texts = ["The value of the call is a name.", "A name."]
     tokens = text.predictor.encode(texts)
-    count = int((tokens[1] != text.tokenizer.pad_id).sum())
-    assert count < tokens.shape[1]
+    is_token = tokens[1] != text.tokenizer.pad_id
+    assert not is_token.all()
     pooled = text.features(texts, pool="mean")
     states = text.features(tokens)
-    np.testing.assert_allclose(pooled[1], states[1, :count].mean(0), rtol=1e-5, atol=1e-6)
+    expected = states[1, is_token].mean(0)
+    np.testing.assert_allclose(pooled[1], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_images_as_lists_or_of_a_tensor_that_numpy_cannot_read_are_refused(images):
@@ -78,59 +86,69 @@ def test_images_as_lists_or_of_a_tensor_that_numpy_cannot_read_are_refused(image
             images.predict(given)
 
 
-def test_a_longer_text_beside_it_does_not_change_what_a_text_gives(text):
+def test_a_longer_text_beside_it_does_not_change_the_logits_of_a_text(text):
     """Its padding is hidden, as in predictions: rows of one batch are those of each text alone."""
     texts = ["The value of the call is a name.", "A [MASK]."]
-    alone = text.logits(texts[1])
-    np.testing.assert_allclose(text.logits(texts)[1:, : alone.shape[1]], alone, atol=1e-5)
-    np.testing.assert_allclose(
-        text.features(texts, pool="mean")[1:], text.features(texts[1], pool="mean"), atol=1e-5
-    )
+    [alone] = text.logits(texts[1])
+    _, second = text.logits(texts)
+    np.testing.assert_allclose(second[: len(alone)], alone, atol=1e-5)
+
+
+def test_a_longer_text_beside_it_does_not_change_the_features_of_a_text(text):
+    texts = ["The value of the call is a name.", "A [MASK]."]
+    [alone] = text.features(texts[1], pool="mean")
+    _, second = text.features(texts, pool="mean")
+    np.testing.assert_allclose(second, alone, atol=1e-5)
+
+
+def random_pixels(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
 
 
 def test_states_of_layers_are_those_of_a_shorter_stack(images):
     """The state after layer i, normalised, is what a model of the first i + 1 layers gives."""
-    x = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), np.uint8)
-    states = images.features(x, layers=(0, 2, -1))
+    pixels = random_pixels(2, 32, 32, 3)
+    first = images.features(pixels, layers=0)
+    short = gf.create("gmlp_s", classes=2, image_size=32, patch_size=(8, 8), **TINY | {"layers": 1})
+    encoder = dict(images.params["encoder"])
+    encoder["blocks"] = jax.tree.map(lambda leaf: leaf[:1], encoder["blocks"])
+    params = images.params | {"encoder": encoder}
+    expected = short.task.features(params, pixels)
+    np.testing.assert_allclose(expected, first, rtol=1e-4, atol=1e-5)
+
+
+def test_states_of_layers_are_side_by_side(images):
+    pixels = random_pixels(2, 32, 32, 3)
+    states = images.features(pixels, layers=(0, 2, -1))
     assert states.shape == (2, 16, 3 * 16)
     first, third, last = np.split(np.asarray(states), 3, axis=-1)
     np.testing.assert_array_equal(third, last)
-    short = gf.create("gmlp_s", classes=2, image_size=32, patch_size=(8, 8), **TINY | {"layers": 1})
-    params = jax.tree.map(lambda leaf: leaf, images.params)
-    params["encoder"]["blocks"] = jax.tree.map(lambda leaf: leaf[:1], params["encoder"]["blocks"])
-    np.testing.assert_allclose(short.task.features(params, x), first, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(images.features(x, pool="mean"), last.mean(1), rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(images.features(x, (0,), pool="cls"), first[:, 0])
-    np.testing.assert_array_equal(images.features(x, layers=0), first)
+    np.testing.assert_array_equal(images.features(pixels, layers=0), first)
+
+
+def test_states_of_layers_are_pooled(images):
+    pixels = random_pixels(2, 32, 32, 3)
+    first = images.features(pixels, layers=0)
+    np.testing.assert_array_equal(images.features(pixels, (0,), pool="cls"), first[:, 0])
+    mean = images.features(pixels).mean(1)
+    pooled = images.features(pixels, pool="mean")
+    np.testing.assert_allclose(pooled, mean, rtol=1e-5, atol=1e-6)
 
 
 def test_images_of_any_usual_type_give_the_same(images, tmp_path):
-    from PIL import Image
-
-    pixels = np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "a.png")
-    alpha = np.concatenate([pixels, np.full((40, 40, 1), 255, np.uint8)], -1)
-    floats = pixels / 255
-    given = [
-        tmp_path / "a.png",
-        str(tmp_path / "a.png"),
-        Image.fromarray(pixels),
-        pixels,
-        alpha,
-        jnp.asarray(pixels, jnp.int32),
-        floats,
-    ]
-    first, *others = images.predict(given)
-    assert all(other == first for other in others)
-    assert images.predict(pixels) == images.predict(Image.fromarray(pixels)) == [first]
-    assert {name for name, _ in first[0]} == {"cat", "dog"} == {*images.classes}
-    np.testing.assert_array_equal(images.transform(pixels), images.predictor.encode([pixels])[0])
-    np.testing.assert_array_equal(
-        images.logits([pixels]), images.logits(images.predictor.encode([pixels]))
-    )
-    for wrong in (np.zeros((3, 8, 8)), floats * 2, "none.png", np.array(["a"]), pixels[0, 0]):
-        with pytest.raises(DataError):
-            images.predict([wrong])
+    pixels = random_pixels(40, 40, 3)
+    image = Image.fromarray(pixels)
+    path = tmp_path / "a.png"
+    image.save(path)
+    opaque = np.full((40, 40, 1), 255, np.uint8)
+    with_alpha = np.concatenate([pixels, opaque], -1)
+    whole_numbers = jnp.asarray(pixels, jnp.int32)
+    inputs = [path, str(path), image, pixels, with_alpha, whole_numbers, pixels / 255]
+    first, *others = images.predict(inputs)
+    for other in others:
+        assert other == first
+    assert images.predict(pixels) == images.predict(image) == [first]
+    assert set(by_hand.names_of(first[0])) == {"cat", "dog"} == {*images.classes}
 
 
 def test_a_batch_of_floats_gives_what_its_images_give(images):
@@ -141,74 +159,150 @@ def test_a_batch_of_floats_gives_what_its_images_give(images):
         np.testing.assert_allclose(images.features(batch), images.features(PIXELS), atol=1e-5)
 
 
-def test_folders_and_patterns_are_answered_by_path(images, tmp_path, capsys):
-    from PIL import Image
+def test_images_are_transformed_as_for_predictions(images):
+    pixels = random_pixels(40, 40, 3)
+    encoded = images.predictor.encode([pixels])
+    np.testing.assert_array_equal(images.transform(pixels), encoded[0])
+    np.testing.assert_array_equal(images.logits([pixels]), images.logits(encoded))
 
-    for i in range(3):
-        Image.fromarray(np.full((32, 32, 3), 80 * i, np.uint8)).save(tmp_path / f"{i}.png")
-    (tmp_path / "notes.txt").write_text("no image")
-    paths = [str(tmp_path / f"{i}.png") for i in range(3)]
-    answers = images.predict(tmp_path, batch_size=2, progress=True)
-    assert [*answers] == paths
-    assert [*answers.values()] == images.predict(paths)
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.zeros((3, 8, 8)),
+        np.full((8, 8, 3), 1.5),
+        "none.png",
+        np.array(["a"]),
+        np.zeros(3, np.uint8),
+    ],
+    ids=["channels first", "beyond 1", "no file", "text", "one pixel"],
+)
+def test_what_is_no_image_is_refused(images, wrong):
+    with pytest.raises(DataError):
+        images.predict([wrong])
+
+
+@pytest.fixture
+def folder_of_images(tmp_path):
+    """A folder of 0.png, 1.png and 2.png, and a file of text."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for number in range(3):
+        pixels = np.full((32, 32, 3), 80 * number, np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    (folder / "notes.txt").write_text("no image")
+    return folder
+
+
+def test_folders_are_answered_by_path(images, folder_of_images, capsys):
+    paths = [str(folder_of_images / f"{number}.png") for number in range(3)]
+    answers = images.predict(folder_of_images, batch_size=2, progress=True)
+    assert list(answers) == paths
+    assert list(answers.values()) == images.predict(paths)
     assert "3/3" in capsys.readouterr().err
-    assert [*images.predict(f"{tmp_path}/[01].png")] == paths[:2]
     assert images.predict(paths[0]) == [answers[paths[0]]]
-    (tmp_path / "empty").mkdir()
-    assert "no file of these" in raised(DataError, images.predict, tmp_path / "empty")
+
+
+def test_patterns_are_answered_by_path(images, folder_of_images):
+    answers = images.predict(f"{folder_of_images}/[01].png")
+    assert list(answers) == [f"{folder_of_images}/0.png", f"{folder_of_images}/1.png"]
+
+
+def test_an_empty_folder_is_refused(images, tmp_path):
+    assert "no file of these" in raised(DataError, images.predict, tmp_path)
 
 
 def test_grey_models_take_colours(image_run):
     model = gf.load(image_run, 12)
     assert model.step == 12
-    grey = np.random.default_rng(0).integers(0, 256, (20, 20), np.uint8)
-    [one], [other] = model.predict([grey, np.repeat(grey[..., None], 3, -1)], top=2)
-    assert one == other
-    assert len(one) == 2
+    grey = random_pixels(20, 20)
+    colours = np.repeat(grey[..., None], 3, -1)
+    [first], [second] = model.predict([grey, colours], top=2)
+    assert first == second
+    assert len(first) == 2
 
 
-def test_function_is_pure_and_transforms(images):
+def test_function_is_pure(images):
+    forward = jax.jit(images.function())
+    x = jnp.ones((2, 32, 32, 3))
+    logits = forward(images.params, x)
+    np.testing.assert_allclose(logits, images.logits(x), rtol=1e-5, atol=1e-6)
+
+
+def test_function_has_gradients(images):
     forward = images.function()
     x = jnp.ones((2, 32, 32, 3))
-    found = jax.jit(forward)(images.params, x)
-    np.testing.assert_allclose(found, images.logits(x), rtol=1e-5, atol=1e-6)
-    gradients = jax.jit(jax.grad(lambda params: forward(params, x).sum()))(images.params)
-    assert float(jnp.abs(gradients["head"]["bias"]).sum()) > 0
+    gradient = jax.jit(jax.grad(lambda params: forward(params, x).sum()))
+    bias = gradient(images.params)["head"]["bias"]
+    assert float(jnp.abs(bias).sum()) > 0
+
+
+def test_function_takes_several_parameters_at_once(images):
     several = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), images.params)
-    assert jax.eval_shape(jax.vmap(forward, (0, None)), several, x).shape == (2, 2, 2)
+    forward = jax.vmap(images.function(), (0, None))
+    logits = jax.eval_shape(forward, several, jnp.ones((2, 32, 32, 3)))
+    assert logits.shape == (2, 2, 2)
 
 
-def test_function_reads_pixels_as_logits_does(images):
-    """Whole numbers from 0 to 255, floats from 0 to 1; and its slope by a pixel is that."""
+PIXELS_TO_255 = np.random.default_rng(0).integers(1, 255, (2, 32, 32, 3), np.uint8)
+
+
+FLOATS_TO_1 = jnp.asarray(PIXELS_TO_255 / 255, jnp.float32)
+
+
+@pytest.fixture(scope="module")
+def moved_params(images):
+    """Parameters whose head is not zero."""
+    return jax.tree.map(lambda leaf: leaf + 0.1, images.params)
+
+
+@pytest.mark.parametrize("pixels", [PIXELS_TO_255, FLOATS_TO_1], ids=["bytes", "floats"])
+def test_function_reads_pixels_as_logits_does(images, moved_params, pixels):
+    """Whole numbers from 0 to 255, floats from 0 to 1."""
+    model = dataclasses.replace(images, params=moved_params)
+    expected = model.logits(PIXELS_TO_255)
+    assert float(jnp.abs(expected).max()) > 0.1
+    logits = jax.jit(images.function())(moved_params, pixels)
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_slope_of_function_by_a_pixel(images, moved_params):
+    """Of a pixel from 0 to 1, against a small change of it."""
     forward = images.function()
-    params = jax.tree.map(lambda leaf: leaf + 0.1, images.params)
-    pixels = np.random.default_rng(0).integers(1, 255, (2, 32, 32, 3), np.uint8)
-    floats = jnp.asarray(pixels / 255, jnp.float32)
-    logits = dataclasses.replace(images, params=params).logits(pixels)
-    assert float(jnp.abs(logits).max()) > 0.1
-    for x in (pixels, floats):
-        np.testing.assert_allclose(jax.jit(forward)(params, x), logits, rtol=1e-4, atol=1e-4)
-    slopes = jax.grad(lambda x: forward(params, x)[0, 0])(floats)
-    step = jnp.zeros_like(floats).at[0, 4, 5, 1].set(0.01)
-    rise = forward(params, floats + step)[0, 0] - forward(params, floats - step)[0, 0]
-    assert float(slopes[0, 4, 5, 1]) == pytest.approx(float(rise) / 0.02, rel=0.05, abs=1e-4)
+
+    def first_logit(pixels):
+        return forward(moved_params, pixels)[0, 0]
+
+    slopes = jax.grad(first_logit)(FLOATS_TO_1)
+    step = jnp.zeros_like(FLOATS_TO_1).at[0, 4, 5, 1].set(0.01)
+    rise = first_logit(FLOATS_TO_1 + step) - first_logit(FLOATS_TO_1 - step)
+    slope = float(slopes[0, 4, 5, 1])
+    assert slope == pytest.approx(float(rise) / 0.02, rel=0.05, abs=1e-4)
 
 
 def test_module_has_parameters_of_its_own(images):
     module = images.module
-    own = parameters.count(nnx.to_pure_dict(nnx.state(module, nnx.Param)))
-    assert own == parameters.count(images.params)
+    state = nnx.to_pure_dict(nnx.state(module, nnx.Param))
+    assert parameters.count(state) == parameters.count(images.params)
     module.head.bias[...] = module.head.bias[...] + 1
     assert not np.any(images.params["head"]["bias"])
 
 
-def test_pickles_and_copies(images, text):
-    for model, given in ((images, np.zeros((1, 32, 32, 3), np.uint8)), (text, MASKED)):
-        for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
-            assert equal(other.params, model.params)
-            assert repr(other) == repr(model)
-            assert other.predict(given) == model.predict(given)
-            assert other.classes == model.classes
+def pickled(model):
+    return pickle.loads(pickle.dumps(model))
+
+
+@pytest.mark.parametrize("copied", [pickled, copy.deepcopy])
+@pytest.mark.parametrize(
+    ("name", "inputs"), [("images", np.zeros((1, 32, 32, 3), np.uint8)), ("text", MASKED)]
+)
+def test_pickles_and_copies(request, name, inputs, copied):
+    model = request.getfixturevalue(name)
+    other = copied(model)
+    assert equal(other.params, model.params)
+    assert repr(other) == repr(model)
+    assert other.predict(inputs) == model.predict(inputs)
+    assert other.classes == model.classes
 
 
 PIXELS = np.zeros((8, 32, 32, 3), np.uint8)
@@ -312,8 +406,9 @@ def test_counts():
 
 
 def test_a_placed_model_has_the_parameters(images):
-    model = model_lib.place(images.task, jax.device_get(images.params), step=7)
+    params = jax.device_get(images.params)
+    model = model_lib.place(images.task, params, step=7)
     assert model.step == 7
     assert equal(model.params, images.params)
-    leaves = jax.tree.leaves(model.params)
-    assert all(len(leaf.sharding.device_set) == jax.device_count() for leaf in leaves)
+    for leaf in jax.tree.leaves(model.params):
+        assert len(leaf.sharding.device_set) == jax.device_count()

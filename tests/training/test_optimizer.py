@@ -15,19 +15,27 @@ from gmlp_flax.training import optimizer, step
 from tests.training import tiny
 
 
-@pytest.mark.parametrize("name", ["text_task", "image_task"])
-def test_decay_leaves_out_norms_and_biases(name, request):
+def endings(paths) -> set[str]:
+    """The last parts of paths."""
+    return {path.rpartition("/")[2] for path in paths}
+
+
+@pytest.mark.parametrize(
+    ("name", "decayed", "left_out"),
+    [
+        ("text_task", {"embedding", "kernel", "taps"}, {"bias", "scale"}),
+        ("image_task", {"kernel", "weight"}, {"bias", "scale", "cls"}),
+    ],
+)
+def test_decay_leaves_out_norms_and_biases(name, decayed, left_out, request):
     task = request.getfixturevalue(name)
-    mask = flat(optimizer.masks(task.param_metadata()).decayed(task.shapes()))
-    decayed = {path for path, touched in mask.items() if touched}
-    last = {path.rpartition("/")[2] for path in decayed}
-    assert (
-        last
-        == {"text_task": {"embedding", "kernel", "taps"}, "image_task": {"kernel", "weight"}}[name]
-    )
-    left_out = {path.rpartition("/")[2] for path in mask.keys() - decayed}
-    assert left_out == {"bias", "scale"} | ({"cls"} if name == "image_task" else set())
-    assert "encoder/blocks/gate/spatial/bias" in mask.keys() - decayed
+    masks = optimizer.masks(task.param_metadata())
+    is_decayed = flat(masks.decayed(task.shapes()))
+    paths = {path for path, value in is_decayed.items() if value}
+    others = is_decayed.keys() - paths
+    assert endings(paths) == decayed
+    assert endings(others) == left_out
+    assert "encoder/blocks/gate/spatial/bias" in others
 
 
 def test_decay_of_all_parameters(config):
@@ -37,22 +45,26 @@ def test_decay_of_all_parameters(config):
     )
     params, _, exact, _ = line()
     transformation = optimizer.make(config, params, tiny.LINE_METADATA)
-    updates, _ = transformation.update(
-        jax.tree.map(jnp.zeros_like, params), transformation.init(params), params
-    )
+    still = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = transformation.update(still, transformation.init(params), params)
     for name, value in exact["line"].items():
         np.testing.assert_allclose(updates["line"][name], -0.1 * 0.3 * value, rtol=1e-6)
 
 
+def of_line(kernel: list[float], bias: float) -> dict:
+    """A tree of the parameters of `Line`."""
+    return {"line": {"kernel": np.array(kernel), "bias": np.array(bias)}}
+
+
+def as_float32(tree):
+    return jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32), tree)
+
+
 def line(**options):
-    """Parameters, and gradients of norm 13 and 2."""
-    params = {"line": {"kernel": np.array([1.0, -2.0, 0.5]), "bias": np.array(3.0)}}
-    gradients = [
-        {"line": {"kernel": np.array([3.0, 4.0, 0.0]), "bias": np.array(12.0)}},
-        {"line": {"kernel": np.array([0.0, -2.0, 0.0]), "bias": np.array(0.0)}},
-    ]
-    as_f32 = lambda tree: jax.tree.map(lambda x: jnp.array(x, jnp.float32), tree)  # noqa: E731
-    return as_f32(params), [as_f32(g) for g in gradients], params, gradients
+    """Parameters, and gradients of norm 13 and 2: in float32, and exact."""
+    params = of_line([1.0, -2.0, 0.5], 3.0)
+    gradients = [of_line([3.0, 4.0, 0.0], 12.0), of_line([0.0, -2.0, 0.0], 0.0)]
+    return as_float32(params), as_float32(gradients), params, gradients
 
 
 def adamw(params, gradients, options, rate=0.1):
@@ -60,43 +72,55 @@ def adamw(params, gradients, options, rate=0.1):
     params = dict(params)
     m = {name: np.zeros_like(p) for name, p in params.items()}
     v = dict(m)
-    for t, g in enumerate(gradients, start=1):
-        norm = np.sqrt(sum((x**2).sum() for x in g.values()))
-        scale = min(1, options.clip / norm) if options.clip else 1
-        for name in params:
-            m[name] = options.b1 * m[name] + (1 - options.b1) * scale * g[name]
-            v[name] = options.b2 * v[name] + (1 - options.b2) * (scale * g[name]) ** 2
+    for t, unclipped in enumerate(gradients, start=1):
+        clipped = clip_by_norm(unclipped, options.clip)
+        for name, g in clipped.items():
+            m[name] = options.b1 * m[name] + (1 - options.b1) * g
+            v[name] = options.b2 * v[name] + (1 - options.b2) * g**2
             mean = m[name] / (1 - options.b1**t)
             square = v[name] / (1 - options.b2**t)
-            decay = options.weight_decay * params[name] if name == "kernel" else 0
-            params[name] = params[name] - rate * (mean / (np.sqrt(square) + options.eps) + decay)
+            step = mean / (np.sqrt(square) + options.eps)
+            if name == "kernel":
+                step = step + options.weight_decay * params[name]
+            params[name] = params[name] - rate * step
     return params
+
+
+def clip_by_norm(gradients: dict, most: float) -> dict:
+    """Gradients whose norm together is at most this; 0 for no limit."""
+    if not most:
+        return gradients
+    squares = [np.square(g).sum() for g in gradients.values()]
+    scale = min(1, most / np.sqrt(sum(squares)))
+    return {name: scale * g for name, g in gradients.items()}
 
 
 @pytest.mark.smoke
 @pytest.mark.parametrize(("clip", "freeze"), [(0.0, ()), (1.0, ()), (5.0, ()), (5.0, ("bias",))])
 def test_two_steps_against_numpy(config, clip, freeze):
     """Clipping uses the norm of the gradients of the trained parameters only."""
-    config.optimizer.update(
-        learning_rate=0.1, schedule="constant", warmup=0, clip=clip, freeze=freeze
-    )
-    config.optimizer.update(weight_decay=0.3, eps=1e-3, b2=0.98)
+    config.optimizer.update(learning_rate=0.1, schedule="constant", warmup=0)
+    config.optimizer.update(clip=clip, freeze=freeze, weight_decay=0.3, eps=1e-3, b2=0.98)
     params, gradients, exact, exact_gradients = line()
     transformation = optimizer.make(config, params, tiny.LINE_METADATA)
     state = transformation.init(params)
     for g in gradients:
         updates, state = transformation.update(g, state, params)
         params = optax.apply_updates(params, updates)
+    for name in freeze:
+        for g in exact_gradients:
+            del g["line"][name]
     trained = {name: value for name, value in exact["line"].items() if name not in freeze}
-    expected = adamw(
-        trained,
-        [{name: g["line"][name] for name in trained} for g in exact_gradients],
-        config.optimizer,
-    )
-    expected = exact["line"] | expected
-    jax.tree.map(
-        lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-5), params["line"], expected
-    )
+    moved = adamw(trained, [g["line"] for g in exact_gradients], config.optimizer)
+    for name, value in (exact["line"] | moved).items():
+        np.testing.assert_allclose(params["line"][name], value, rtol=1e-5)
+
+
+def first_update(transformation, params, gradients):
+    """The update of a fresh optimizer."""
+    state = transformation.init(params)
+    updates, _ = transformation.update(gradients, state, params)
+    return updates
 
 
 def updates_of(config, task):
@@ -105,40 +129,49 @@ def updates_of(config, task):
 
     @jax.jit
     def updates(params):
-        return transformation.update(
-            jax.tree.map(jnp.ones_like, params), transformation.init(params), params
-        )[0]
+        return first_update(transformation, params, jax.tree.map(jnp.ones_like, params))
 
-    return jax.device_get(flat(updates(tiny.random_params(task.shapes(), 0.1))))
+    params = tiny.random_params(task.shapes(), 0.1)
+    return jax.device_get(flat(updates(params)))
 
 
 def test_frozen_parameters_stay_bit_identical(config, text_task):
     config.optimizer.freeze = ("/spatial/", "^embedding$")
     updates = updates_of(config, text_task)
     same = {name for name, update in updates.items() if not update.any()}
-    assert same == {name for name in updates if re.search("/spatial/|^embedding$", name)}
     assert len(same) == 3
+    for name in updates:
+        is_frozen = name == "embedding" or "/spatial/" in name
+        assert (name in same) == is_frozen
+
+
+def expected_factor(name: str, axes: int):
+    """By the lines of the next test, of an update with a number of axes."""
+    if name == "encoder/blocks/gate/spatial/bias":
+        return 8
+    if name == "bias":
+        return 2
+    if name.startswith("encoder/blocks/"):
+        return np.array([0.25, 0.5, 1]).reshape(-1, *[1] * (axes - 1))
+    return 1
 
 
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
 def test_rates_multiply_the_updates_of_the_parameters_that_they_name(tmp_path, optimizer_name):
     """The first line that matches counts; over stacked layers a factor grows by the same share from
     layer to layer."""
+    kind = OPTIMIZERS[optimizer_name]
     config = tiny.text_config(tmp_path, layers=3)
-    config.optimizer.update(OPTIMIZERS[optimizer_name].requires | {"name": optimizer_name})
+    config.optimizer.update(kind.requires | {"name": optimizer_name})
     config.optimizer.freeze = ("encoder/norm",)  # frozen parameters beside them
     task, _ = tiny.open_task(config, tmp_path)
     plain = updates_of(config, task)
     config.optimizer.lr_multipliers = ("spatial/bias=8", "^encoder/blocks/=0.25..1", "bias=2")
     scaled = updates_of(config, task)
+    rounding = {"rtol": 1e-3, "atol": 1e-6} if kind.averages else {"rtol": 1e-6}
     for name, update in plain.items():
-        factor = {"encoder/blocks/gate/spatial/bias": 8, "bias": 2}.get(name, 1)
-        if name.startswith("encoder/blocks/") and factor == 1:
-            factor = np.array([0.25, 0.5, 1]).reshape(-1, *[1] * (update.ndim - 1))
-        rounding = (
-            dict(rtol=1e-3, atol=1e-6) if OPTIMIZERS[optimizer_name].averages else dict(rtol=1e-6)
-        )
-        np.testing.assert_allclose(scaled[name], update * factor, err_msg=name, **rounding)
+        expected = update * expected_factor(name, update.ndim)
+        np.testing.assert_allclose(scaled[name], expected, err_msg=name, **rounding)
     assert not scaled["encoder/norm/scale"].any()
     assert plain["encoder/blocks/gate/spatial/bias"].any()
 
@@ -208,37 +241,37 @@ def test_decay_does_not_gather_momentum(config, name):
 def test_lamb_trusts_each_layer_by_itself(config, text_task):
     """Stacked layers move as they would if each were a parameter of its own, and what is not
     decayed as by Adam."""
-    config.optimizer.update(
-        name="lamb", learning_rate=0.1, schedule="constant", warmup=0, clip=0.0, weight_decay=0.01
-    )
+    options = config.optimizer
+    options.update(name="lamb", learning_rate=0.1, schedule="constant", warmup=0)
+    options.update(clip=0.0, weight_decay=0.01)
     shapes = text_task.shapes()
     metadata = text_task.param_metadata()
-    params, gradients = (tiny.random_params(shapes, 0.1, seed) for seed in (0, 1))
+    params = tiny.random_params(shapes, 0.1, 0)
+    gradients = tiny.random_params(shapes, 0.1, 1)
     params["encoder"]["blocks"]["proj_out"]["kernel"] *= np.float32([0.01, 10.0])[:, None, None]
-    hyperparameters = config.optimizer.b1, config.optimizer.b2, config.optimizer.eps
-    decays = flat(optimizer.masks(metadata).decayed(shapes))
+    is_decayed = flat(optimizer.masks(metadata).decayed(shapes))
+    lamb = optax.lamb(0.1, options.b1, options.b2, options.eps, weight_decay=0.01)
+    adam = optax.adam(0.1, options.b1, options.b2, options.eps)
 
-    def update(transformation, params, gradients):
-        return transformation.update(gradients, transformation.init(params), params)[0]
-
-    def alone(name, params, gradients):
-        lamb = optax.lamb(0.1, *hyperparameters, weight_decay=0.01)
-        one = lamb if decays[name] else optax.adam(0.1, *hyperparameters)
-        if name.startswith("encoder/blocks/"):
-            return [update(one, params[layer], gradients[layer]) for layer in range(2)]
-        return update(one, params, gradients)
+    def update_alone(name, param, gradient):
+        transformation = lamb if is_decayed[name] else adam
+        if not name.startswith("encoder/blocks/"):
+            return first_update(transformation, param, gradient)
+        layers = [first_update(transformation, param[i], gradient[i]) for i in range(2)]
+        return jnp.stack(layers)
 
     @jax.jit
     def both(params, gradients):
-        found = update(optimizer.make(config, shapes, metadata), params, gradients)
-        of = flat(gradients)
-        return flat(found), {
-            name: alone(name, leaf, of[name]) for name, leaf in flat(params).items()
-        }
+        together = first_update(optimizer.make(config, shapes, metadata), params, gradients)
+        of_param = flat(gradients)
+        alone = {}
+        for name, param in flat(params).items():
+            alone[name] = update_alone(name, param, of_param[name])
+        return flat(together), alone
 
-    found, expected = both(params, gradients)
-    for name, value in found.items():
-        np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-9, err_msg=name)
+    together, alone = both(params, gradients)
+    for name, update in together.items():
+        np.testing.assert_allclose(update, alone[name], rtol=1e-5, atol=1e-9, err_msg=name)
 
 
 def chosen(folder, name, **model):
@@ -254,61 +287,77 @@ def chosen(folder, name, **model):
     return tiny.open_task(config, folder)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_run_that_resumes_takes_the_same_steps_bit_for_bit(tmp_path, partition, name):
-    task, data = chosen(tmp_path, name)
+def trained(task, data, partition, steps: int) -> list:
+    """The state and the window after each of some steps."""
     training = step.Training(task, partition)
     state = training.init(jax.random.key(0))
-    states = []
+    results = []
     with data.train_batches(0, 0, 1) as batches:
-        for _ in range(4):
+        for _ in range(steps):
             state, window = training.step(state, partition.put_batch(next(batches)))
-            states.append(jax.device_get((state, window)))
+            results.append(jax.device_get((state, window)))
+    return results
+
+
+@pytest.fixture(scope="module", params=OPTIMIZERS)
+def four_steps(request, tmp_path_factory, partition):
+    """A task with an optimizer, its data, and the state and the window after each of four steps."""
+    task, data = chosen(tmp_path_factory.mktemp("run"), request.param)
+    return task, data, trained(task, data, partition, 4)
+
+
+def test_a_run_that_resumes_takes_the_same_steps_bit_for_bit(four_steps, tmp_path, partition):
+    task, data, results = four_steps
+    training = step.Training(task, partition)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, training.template)
+    second, _ = results[1]
     checkpoints = Checkpoints(str(tmp_path / "checkpoints"))
-    checkpoints.save(
-        2, jax.device_put(states[1][0], jax.tree.map(lambda x: x.sharding, training.template)), None
-    )
+    checkpoints.save(2, jax.device_put(second, shardings), None)
     checkpoints.wait()
-    state = checkpoints.restore(2, step.Training(training.task, partition).template)
+    state = checkpoints.restore(2, training.template)
     checkpoints.close()
     with data.train_batches(2, 0, 1) as batches:
-        for expected in states[2:]:
+        for expected in results[2:]:
             state, window = training.step(state, partition.put_batch(next(batches)))
             jax.tree.map(np.testing.assert_array_equal, jax.device_get((state, window)), expected)
-    moved = jax.tree.map(
-        lambda x, y: bool(np.any(x != y)), states[0][0].params, states[-1][0].params
-    )
-    assert moved["embedding"]
-    assert not any(jax.tree.leaves(moved["encoder"]["norm"]))
 
 
-def test_schedule_free_evaluates_its_average(tmp_path, partition):
-    """Against optax's own wrapper, and its own definition: x is the mean of z, weighted by the
-    squared rates."""
+def test_all_but_the_frozen_parameters_are_trained(four_steps):
+    _, _, results = four_steps
+    first, _ = results[0]
+    last, _ = results[-1]
+    is_same = jax.tree.map(np.array_equal, first.params, last.params)
+    assert not is_same["embedding"]
+    assert jax.tree.all(is_same["encoder"]["norm"])
+
+
+@pytest.fixture
+def schedule_free(tmp_path, partition):
+    """The config of a run without a schedule, and its states after four steps."""
     task, data = chosen(tmp_path, "schedule_free")
-    training = step.Training(task, partition)
-    options = training.task.config.optimizer
-    state = training.init(jax.random.key(0))
-    zs = []
-    jax.tree.map(np.testing.assert_array_equal, state.ema, state.params)
-    with data.train_batches(0, 0, 1) as batches:
-        for _ in range(4):
-            state, _ = training.step(state, partition.put_batch(next(batches)))
-            zs.append(
-                jax.device_get(state.opt_state.inner_states["trained"].inner_state.z["embedding"])
-            )
-    assert isinstance(
-        state.opt_state.inner_states["trained"].inner_state, optax.contrib.ScheduleFreeState
-    )
-    rate = optimizer.learning_rate(training.task.config)
+    states = [state for state, _ in trained(task, data, partition, 4)]
+    return task.config, states
+
+
+def wrapped_state(state):
+    """The state of optax's wrapper."""
+    return state.opt_state.inner_states["trained"].inner_state
+
+
+def test_schedule_free_evaluates_its_average(schedule_free):
+    """Against its own definition: x is the mean of z, weighted by the squared rates."""
+    config, states = schedule_free
+    last = states[-1]
+    zs = np.stack([wrapped_state(state).z["embedding"] for state in states])
+    rate = optimizer.learning_rate(config)
     weights = [float(np.max(rate(np.arange(t + 1)))) ** 2 for t in range(4)]
-    mean = np.einsum("t,t...->...", weights, zs) / sum(weights)
-    np.testing.assert_allclose(state.ema["embedding"], mean, rtol=1e-4, atol=1e-6)
-    y = options.b1 * mean + (1 - options.b1) * zs[-1]
-    np.testing.assert_allclose(state.params["embedding"], y, rtol=1e-4, atol=1e-6)
-    jax.tree.map(
-        np.testing.assert_array_equal, state.ema["encoder"]["norm"], state.params["encoder"]["norm"]
-    )
+    mean = np.average(zs, axis=0, weights=weights)
+    np.testing.assert_allclose(last.ema["embedding"], mean, rtol=1e-4, atol=1e-6)
+    b1 = config.optimizer.b1
+    y = b1 * mean + (1 - b1) * zs[-1]
+    np.testing.assert_allclose(last.params["embedding"], y, rtol=1e-4, atol=1e-6)
+    norm = last.params["encoder"]["norm"]
+    jax.tree.map(np.testing.assert_array_equal, last.ema["encoder"]["norm"], norm)
 
 
 REST = np.arange(6) / 6  # of 10 steps, after 4 of warmup
@@ -345,6 +394,17 @@ def test_schedules(config, schedule, warmup, shares):
         assert float(rate(10)) == pytest.approx(0, abs=1e-7)
 
 
+def test_schedule_free_is_optaxs_own_wrapper(schedule_free):
+    _, states = schedule_free
+    assert isinstance(wrapped_state(states[-1]), optax.contrib.ScheduleFreeState)
+
+
+def test_schedule_free_begins_with_its_average(tmp_path, partition):
+    task, _ = chosen(tmp_path, "schedule_free")
+    state = step.Training(task, partition).init(jax.random.key(0))
+    jax.tree.map(np.testing.assert_array_equal, state.ema, state.params)
+
+
 def test_rsqrt_schedule(config):
     """Long Range Arena's: base * min(1, step / warmup) / sqrt(max(step, warmup)), whose peak is
     base / sqrt(warmup). Its first step has number 0; ours is one ahead in the warmup alone."""
@@ -355,31 +415,52 @@ def test_rsqrt_schedule(config):
     config.steps = 10
     config.optimizer.update(learning_rate=base / warmup**0.5, schedule="rsqrt", warmup=warmup)
     rate = optimizer.learning_rate(config)
-    np.testing.assert_allclose(rate(np.arange(4)), 0.025 * np.arange(1, 5) / 4, rtol=1e-6)
+    rising = 0.025 * np.arange(1, 5) / 4
+    np.testing.assert_allclose(rate(np.arange(4)), rising, rtol=1e-6)
     np.testing.assert_allclose(rate(steps), published, rtol=1e-6)
 
 
-def test_muon_makes_matrices_orthogonal_and_nothing_else(tmp_path):
-    """Biases and logits of three axes, with the layer's, have NAdam's updates, also if all
-    parameters are decayed."""
-    config = tiny.text_config(
-        tmp_path, block="transformer", layers=2, heads=2, positions="relative_only"
-    )
+@pytest.fixture
+def muon(tmp_path):
+    """A transformer whose positions are logits of three axes, with the layer's."""
+    options = {"block": "transformer", "heads": 2, "positions": "relative_only"}
+    config = tiny.text_config(tmp_path, layers=2, **options)
     config.optimizer.update(name="muon", decay_all=True, warmup=0, schedule="constant")
     task, _ = tiny.open_task(config, tmp_path)
+    return task
+
+
+def three_axes_of_muon(task) -> tuple[set[str], set[str]]:
+    """The paths of stacked parameters of three axes: matrices, and others."""
     shapes = task.shapes()
-    masks = optimizer.masks(task.param_metadata(), decay_all=True)
-    is_matrix = flat(masks.matrices(shapes))
-    stacked = {path for path, leaf in flat(shapes).items() if path.startswith("encoder/blocks/")}
-    with_three_axes = {path for path in stacked if flat(shapes)[path].ndim == 3}
-    others = {path for path in with_three_axes if not is_matrix[path]}
+    is_matrix = flat(optimizer.masks(task.param_metadata(), decay_all=True).matrices(shapes))
+    matrices = set()
+    others = set()
+    for path, leaf in flat(shapes).items():
+        if path.startswith("encoder/blocks/") and leaf.ndim == 3:
+            kind = matrices if is_matrix[path] else others
+            kind.add(path)
+    return matrices, others
+
+
+def test_muon_makes_matrices_orthogonal_and_nothing_else(muon):
+    matrices, others = three_axes_of_muon(muon)
     assert others
-    assert all("relative" in path for path in others)
-    assert {path.rpartition("/")[2] for path in with_three_axes - others} == {"kernel"}
-    config.optimizer.weight_decay = 0.0
-    updates = updates_of(config, task)
-    nadam = optax.nadamw(config.optimizer.learning_rate, eps=config.optimizer.eps, weight_decay=0.0)
     for path in others:
-        ones = jnp.ones(flat(shapes)[path].shape)
-        expected, _ = nadam.update(ones, nadam.init(ones), ones)
+        assert "relative" in path
+    assert endings(matrices) == {"kernel"}
+
+
+def test_muon_has_nadams_updates_of_what_is_no_matrix(muon):
+    """Also if all parameters are decayed."""
+    config = muon.config
+    config.optimizer.weight_decay = 0.0
+    updates = updates_of(config, muon)
+    shapes = flat(muon.shapes())
+    _, others = three_axes_of_muon(muon)
+    rate = config.optimizer.learning_rate
+    nadam = optax.nadamw(rate, eps=config.optimizer.eps, weight_decay=0.0)
+    for path in others:
+        ones = jnp.ones(shapes[path].shape)
+        expected = first_update(nadam, ones, ones)
         np.testing.assert_allclose(updates[path], expected, rtol=1e-3)  # clipped

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from gmlp_flax.data import fingerprints
+from gmlp_flax.data.holdout import HELDOUT, TRAIN
 from gmlp_flax.data.readers import text as text_reader
 from gmlp_flax.data.text import corpus
 from gmlp_flax.data.text.corpus import EVERYTHING, FilePart, Selection, describe, in_memory
@@ -64,11 +65,11 @@ def test_a_file_without_a_document(tmp_path, name, content):
     assert f"{name}: an empty shard" in failure(documents, tmp_path)
 
 
-def test_columnar_files_without_a_document(tmp_path):
-    for name, texts in (("a.parquet", []), ("b.parquet", [" "])):
-        column = pa.array(texts, pa.string())
-        path = writers.parquet(tmp_path / name, text=column)
-        assert f"{name}: an empty shard" in failure(documents, path)
+@pytest.mark.parametrize(("name", "texts"), [("a.parquet", []), ("b.parquet", [" "])])
+def test_columnar_files_without_a_document(tmp_path, name, texts):
+    column = pa.array(texts, pa.string())
+    path = writers.parquet(tmp_path / name, text=column)
+    assert f"{name}: an empty shard" in failure(documents, path)
 
 
 def test_an_empty_text_file_is_no_document(tmp_path):
@@ -162,6 +163,10 @@ def content_of(path):
     return read(path).content
 
 
+def content_in_memory(texts: list[str]) -> str:
+    return in_memory("x", texts).content
+
+
 def test_a_corpus_is_recognised_where_it_moves(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir()
     write_lines(tmp_path / "a" / "x.jsonl", "one", "two")
@@ -227,11 +232,13 @@ def test_in_memory():
 
 
 def test_documents_in_memory_are_recognised_with_their_ends():
-    contents = [in_memory("x", texts).content for texts in (["ab", "c"], ["a", "bc"], ["abc"])]
-    assert len(set(contents)) == 3
-    assert in_memory("x", ["ab", "c"]).content == contents[0]
-    assert corpus_of(2).digest == corpus_of(2).digest
-    assert corpus_of(2).digest != corpus_of(3).digest
+    contents = {
+        content_in_memory(["ab", "c"]),
+        content_in_memory(["a", "bc"]),
+        content_in_memory(["abc"]),
+    }
+    assert len(contents) == 3
+    assert content_in_memory(["ab", "c"]) == content_in_memory(["ab", "c"])
 
 
 @pytest.mark.parametrize(
@@ -251,10 +258,16 @@ def test_a_line_on_the_files(tmp_path, share, end):
 # Which documents are taken
 
 
+def test_corpora_are_recognised_by_their_parts():
+    assert corpus_of(2).digest == corpus_of(2).digest
+    assert corpus_of(2).digest != corpus_of(3).digest
+
+
 def pick(share, texts, is_whole=True):
     """The documents to train on, and those held out."""
-    picked = [Selection(share, role).pick(iter(texts), is_whole) for role in ROLES]
-    return list(picked[0]), list(picked[1])
+    train = Selection(share, TRAIN).pick(iter(texts), is_whole)
+    heldout = Selection(share, HELDOUT).pick(iter(texts), is_whole)
+    return list(train), list(heldout)
 
 
 def is_heldout(text, share):
@@ -307,7 +320,7 @@ def test_a_search_holds_out_another_part():
 
 def test_a_search_holds_out_other_lines():
     lines = [f"line {number}\n" for number in range(100, 200)]
-    (train,), (heldout,) = pick(-0.2, ["".join(lines)])
+    [train], [heldout] = pick(-0.2, ["".join(lines)])
     assert train == "".join(lines[:60])
     assert heldout == "".join(lines[60:80])
 

@@ -1,13 +1,13 @@
-"""Prints the names that other commands take, each with a line on what it is.
+"""Prints the names that other commands accept, each with a line that describes it.
 
-    gmlp list                      how many there are of each kind
-    gmlp list configs              of gmlp train --config=NAME:ARGUMENT
-    gmlp list models 'gmlp*'       of a kind, those that a pattern matches
+    gmlp list                      the number of names of each kind
+    gmlp list configs              for gmlp train --config=NAME:ARGUMENT
+    gmlp list models 'gmlp*'       the names of a kind that a pattern matches
     gmlp list models --json        an object of names and lines, for programs
 
-Kinds: configs, models (of gmlp_flax.create), pretrained (which ship, of gmlp predict --model),
-blocks (config.model.block), tasks (config.task), optimizers (config.optimizer.name), and tables (of
-gmlp reproduce).
+The kinds are configs, models (for gmlp_flax.create), pretrained (models that come with the package,
+for gmlp predict --model), blocks (config.model.block), tasks (config.task), optimizers
+(config.optimizer.name), and tables (for gmlp reproduce).
 """
 
 import ast
@@ -26,13 +26,13 @@ import gmlp_flax
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError, did_you_mean
 
-SIZES = """Prints every published configuration: exact parameters and FLOPs per example beside its
-paper's figures.
+SIZES = """Prints exact parameters and FLOPs per example for every published configuration, beside
+the figures in its paper.
 
     gmlp sizes
     gmlp sizes --json              a list of objects, for programs
 
-If a paper prints multiply-adds, two operations each, its figure is shown as 2x.
+If a paper prints multiply-adds, which are two operations each, its figure is shown as 2x.
 """
 COMPLETION = """Prints a script that completes subcommands and names of configs in a shell.
 
@@ -110,9 +110,11 @@ def _optimizers() -> dict[str, str]:
 
 
 def _tables() -> dict[str, str]:
+    from gmlp_flax.paper import recall
     from gmlp_flax.paper.tables import TABLES
 
-    return {name: table.title for name, table in TABLES.items()}
+    titles = {name: table.title for name, table in TABLES.items()}
+    return titles | {recall.NAME: recall.TITLE}
 
 
 # What imports JAX is imported for its kind alone.

@@ -1,33 +1,40 @@
-"""Makes one of the paper's tables or figures again: trains what is missing and writes a report.
+"""Reproduces one of the paper's tables or figures: trains what is missing and writes a report.
 
     gmlp reproduce table1
     gmlp reproduce table3 --data=books/data --jobs=2
     gmlp reproduce table4 --data=books/data --finetune=sst2=SST-2/ --finetune=mnli=MNLI/
-    gmlp reproduce table4 --from=runs/table4        # whatever is there, also half-finished
+    gmlp reproduce table4 --from=runs/table4        # the runs in a folder, even unfinished ones
     gmlp reproduce table3 --data=books/data --scale=gpu -- --config.steps=1000
     gmlp reproduce alternatives --data=books/data --columns=mlm,costs,sst2=SST-2/,cifar10=cifar10/
+    gmlp reproduce recall --rows=bert_causal,sgu_causal,amlp_causal
 
-NAME is a table or figure that `gmlp list tables` names. figure3 takes a folder of class folders as
---data; figure10 needs --finetune=mnli.
+`gmlp list tables` lists the values of NAME. For figure3, --data is a folder of class folders.
+figure10 needs --finetune=mnli.
 
-The report goes to OUT/NAME: table.md, tables and the numbers of charts as CSV, figures as PNG, SVG
-and PDF as wide as a paper's column or page, and index.html, which needs no network. It says what
-was scaled down, whether each ordering of the paper holds for every pair of seeds, and how its ranks
-correlate with the paper's over tokens.
+The report is written to OUT/NAME: table.md, tables and the numbers of charts as CSV, figures as
+PNG, SVG and PDF in the widths of a paper's column and page, and index.html, which needs no network.
+It says what was scaled down, whether each ordering of the paper holds for every pair of seeds, and
+how its ranks correlate with the paper's over tokens.
 
 The runs are those of `gmlp sweep --sweep=paper:NAME,scale=SCALE`, in --runs
-(runs/reproduce/NAME-SCALE): the same command resumes a killed one. --from trains
-nothing and reads a folder of runs, or the runs that a glob pattern in quotes names. --scale=paper
-needs C4, or ImageNet for images; `gmlp plan` says what its runs would take.
+(runs/reproduce/NAME-SCALE). Repeat the command to resume it after it was killed. --from trains
+nothing; it reads a folder of runs, or the runs that a glob pattern in quotes matches. --scale=paper
+needs C4, or ImageNet for images; `gmlp plan` says what its runs would need.
 
---finetune=TASK=DATA finetunes the first seed of each pretrained model by the configs finetune_glue
-and finetune_squad, in RUNS/finetuned/TASK-MODEL, with five seeds as the paper does; at paper scale
-DATA may be left out. Where a folder has runs of several rates or batches, the best median counts.
+--finetune=TASK=DATA finetunes the first seed of each pretrained model with the configs
+finetune_glue and finetune_squad, in RUNS/finetuned/TASK-MODEL, with five seeds as the paper does.
+At paper scale you may omit DATA. If a folder has runs with several rates or batch sizes, the best
+median counts.
 
-alternatives is not the paper's: it compares the token mixers of all papers in one frame. --columns
-chooses what is trained or measured, with its data behind it; --data is that of mlm, masked LM, from
-which the finetuned columns start. Each column resumes where it stopped, and the report has those
-that are there. Flags after -- change the runs of mlm, cifar10, listops, bytes and pixels.
+alternatives is not in the paper: it compares the token mixers of all papers under the same
+conditions. --columns chooses what is trained or measured, and names the data of each column. --data
+is the data of mlm, masked LM, from which the finetuned columns start. Each column resumes where it
+stopped, and the report has the finished ones. Flags after -- change the runs of mlm, cifar10,
+listops, bytes and pixels.
+
+recall is not in the paper either: it trains every mixer on multi-query associative recall, at
+several widths and lengths, and needs no data. --rows chooses the mixers, and flags after -- change
+all runs.
 """
 
 import os
@@ -39,10 +46,11 @@ from absl import flags
 from gmlp_flax import config as config_lib
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
-from gmlp_flax.paper import alternatives, recipes
+from gmlp_flax.paper import alternatives, recall, recipes
 from gmlp_flax.paper.alternatives import COLUMNS, COSTS
 from gmlp_flax.paper.tables import ALTERNATIVES, FINETUNING_SEEDS, TABLES
 from gmlp_flax.reports import columns, language_models, learned_weights, page, sizes
+from gmlp_flax.reports import recall as recall_report
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.alternatives import of_folder
 from gmlp_flax.reports.report import Report
@@ -51,7 +59,8 @@ from gmlp_flax.reports.report import Report
 def plan_of(name: str) -> columns.Plan:
     """What the command line asks of a table or figure. Raises ConfigError: that cannot be."""
     if name not in TABLES:
-        raise ConfigError(f"there is no table or figure {name!r}; {did_you_mean(name, TABLES)}")
+        known = (*TABLES, recall.NAME)
+        raise ConfigError(f"there is no table or figure {name!r}; {did_you_mean(name, known)}")
     values = flags.FLAGS
     _refuse_flags(name, values)
     rows = TABLES[name].rows
@@ -127,6 +136,37 @@ def _own_words(argv: list[str]) -> list[str]:
     return argv[: argv.index("--")] if "--" in argv else argv
 
 
+def recall_plan() -> recall_report.Plan:
+    """What the command line asks of the recall. Raises ConfigError: that cannot be."""
+    values = flags.FLAGS
+    for flag in ("columns", "data", "finetune", "finetune_flag", "finetune_seeds", "lengths"):
+        if values[flag].present:
+            raise ConfigError(f"--{flag} is not for {recall.NAME}: see gmlp reproduce --help")
+    if values.scale not in recall.LENGTHS:
+        known = " or ".join(recall.LENGTHS)
+        raise ConfigError(f"--scale={values.scale}: {recall.NAME} takes {known}")
+    folder = values.runs or os.path.join("runs", "reproduce", f"{recall.NAME}-{values.scale}")
+    known_rows = tuple(recall.ROWS)
+    return recall_report.Plan(
+        alternatives.checked(values.rows or known_rows, known_rows, "--rows"),
+        values.scale,
+        values["from"].value or folder,
+        values.jobs,
+        config_lib.named_overrides(_words_of_runs()),
+    )
+
+
+def _reproduce_recall() -> tuple[Report, list[str]]:
+    """Trains what is missing, unless --from names runs: the report, and what went wrong."""
+    plan = recall_plan()
+    missing = []
+    if not flags.FLAGS["from"].value and not recall_report.make(plan):
+        missing.append("some runs failed, the report is made of the others")
+    with cli.waiting("reading the runs"):
+        report = recall_report.report(plan)
+    return report, missing
+
+
 def report_on(plan: columns.Plan) -> Report:
     """The report on what the folder of runs has. Raises RunError: it cannot be made."""
     table = TABLES[plan.table]
@@ -142,17 +182,24 @@ def report_on(plan: columns.Plan) -> Report:
     return language_models.perplexities(table, runs, plan.scale, tuned)
 
 
-def main(argv: list[str]) -> None:
-    """Trains what is missing, unless --from names runs; collects the runs, writes the report."""
-    plan = plan_of(argv[1])
+def _reproduce(name: str) -> tuple[Report, list[str]]:
+    """The same for a table or figure of `TABLES`."""
+    plan = plan_of(name)
     missing: list[str] = []
     if plan.data and not flags.FLAGS["from"].value:
         columns.check(plan)
         missing = columns.make(plan)
     with cli.waiting("reading the runs" if plan.data else "counting"):
         report = report_on(plan)
+    return report, missing
+
+
+def main(argv: list[str]) -> None:
+    """Trains what is missing, unless --from names runs; collects the runs, writes the report."""
+    name = argv[1]
+    report, missing = _reproduce_recall() if name == recall.NAME else _reproduce(name)
     with cli.waiting("drawing"):
-        path = page.write(report, os.path.join(flags.FLAGS.out, plan.table))
+        path = page.write(report, os.path.join(flags.FLAGS.out, name))
     print(report.markdown())
     print("\n".join(report.sentences()))
     print(f"\nthe report: {path}")
@@ -164,7 +211,7 @@ def run() -> None:
     """The command line."""
     flags.DEFINE_enum("scale", "cpu", list(recipes.SCALES), "The size of models and runs.")
     flags.DEFINE_string(
-        "data", None, "As config.data.train takes it; at paper scale C4 or ImageNet unless given."
+        "data", None, "As in config.data.train; empty at paper scale: C4 or ImageNet."
     )
     flags.DEFINE_multi_string("finetune", [], "TASK=DATA: finetune on a task; one flag for each.")
     flags.DEFINE_multi_string(
@@ -173,20 +220,22 @@ def run() -> None:
     flags.DEFINE_list(
         "finetune_seeds",
         [],
-        f"Seeds of the finetuning; empty: {FINETUNING_SEEDS}, of alternatives each column's own.",
+        f"Seeds of the finetuning; empty: {FINETUNING_SEEDS}; alternatives: each column's own.",
     )
     flags.DEFINE_string("from", None, "Report on these runs and train nothing.")
     flags.DEFINE_string("runs", None, "Folder of the runs that are trained.")
     flags.DEFINE_string("out", "reports", "Folder of the reports.")
-    flags.DEFINE_integer("jobs", 1, "Runs at a time.", lower_bound=1)
+    flags.DEFINE_integer("jobs", 1, "The number of runs at a time.", lower_bound=1)
     flags.DEFINE_list(
         "columns",
         ["mlm", "costs"],
-        f"Of alternatives: COLUMN[=DATA],... of {', '.join((*COLUMNS, COSTS))}.",
+        f"alternatives: COLUMN[=DATA],...; columns: {', '.join((*COLUMNS, COSTS))}.",
     )
     flags.DEFINE_list(
-        "rows", [], "Of alternatives: which mixers, with commas between them; empty: all."
+        "rows",
+        [],
+        "alternatives and recall: which mixers, with commas between them; empty: all.",
     )
     lengths = list(map(str, alternatives.COST_LENGTHS))
-    flags.DEFINE_list("lengths", lengths, "Of alternatives: tokens at which costs are measured.")
+    flags.DEFINE_list("lengths", lengths, "alternatives: tokens at which costs are measured.")
     cli.run(main, "NAME", words=_own_words)

@@ -1,5 +1,5 @@
-"""Where configs come from: files in Python, as `--config=FILE:ARGUMENT` names them, and the
-config.json of runs; and the keys of them that a command line or a sweep sets, their values as
+"""The sources of configs: files in Python, as `--config=FILE:ARGUMENT` names them, and the
+config.json of runs; and overrides, the keys that a command line or a sweep sets, with values as
 text."""
 
 import contextlib
@@ -35,8 +35,8 @@ from gmlp_flax.io import files, json_files, logs
 
 PACKAGED = "gmlp_flax.configs"
 KINDS = (TASK, BLOCK, OPTIMIZER)  # the keys that may name code
-# Beside a run's config.json: which versions took its steps. Configs know nothing of checkpoints,
-# whose ENVIRONMENT_FILE this is.
+# The file next to a run's config.json with the versions that took its steps. Configs do not know
+# checkpoints, which define it as ENVIRONMENT_FILE.
 ENVIRONMENT_FILE = "environment.json"
 
 
@@ -46,11 +46,11 @@ def to_json(config: ConfigDict) -> str:
 
 
 def from_dict(values: dict, where: str) -> ConfigDict:
-    """A config from nested values, as `to_json` writes them; keys that are missing take their
-    defaults. `where` is where the values are from, for messages.
+    """A config from nested values, as `to_json` writes them; missing keys get their defaults.
+    `where` is the source of the values, for messages.
 
-    The last release's names count as today's, and a key that was removed since then as missing, if
-    it has one of the values in `schema.REMOVED`.
+    Names of the last release are accepted. A key that was removed since then is ignored if it has
+    one of the values in `schema.REMOVED`.
 
     Raises ConfigError: a task, a block or a key is unknown, a value has another type, or it is code
         that `registry.refuse_foreign` refuses.
@@ -69,7 +69,8 @@ def from_dict(values: dict, where: str) -> ConfigDict:
     for written_name, value in flat_values.items():
         if value in REMOVED.get(written_name, ()):
             continue
-        set_value(config, renamed.get(written_name, written_name), value, where)
+        name = renamed.get(written_name, written_name)
+        set_value(config, name, value, where)
     return config
 
 
@@ -77,7 +78,7 @@ def set_value(config: ConfigDict, name: str, value: Any, where: str) -> None:
     """Sets a key of a config, by its dotted name; a tuple may be given as a list.
 
     Raises ConfigError: there is no such key, or the value has another type. The message begins with
-        `where`, which says what gives the value.
+        `where`, the source of the value.
     """
     check_name(name, where, config)
     option = keys(config)[name]
@@ -92,10 +93,10 @@ def set_value(config: ConfigDict, name: str, value: Any, where: str) -> None:
 
 
 def load(path: str) -> ConfigDict:
-    """Reads a run's config.json, which may be anybody's.
+    """Reads a run's config.json, which may come from anybody.
 
-    Raises ConfigError: the file is missing, is not JSON, or holds an unknown key or a value that
-        makes no sense. If another version of gmlp_flax wrote it, the message names the version.
+    Raises ConfigError: the file is missing, is not JSON, or has an unknown key or an invalid value.
+        If another version of gmlp_flax wrote it, the message names the version.
     """
     with _naming_version(path):
         config = _from_json(path)
@@ -107,7 +108,7 @@ def load(path: str) -> ConfigDict:
 
 
 def _from_json(path: str) -> ConfigDict:
-    """The config in a file; its values may still make no sense."""
+    """The config in a file; its values are not validated."""
     try:
         values = json_files.read(path, dict)
     except DataError as error:
@@ -117,7 +118,7 @@ def _from_json(path: str) -> ConfigDict:
 
 @contextlib.contextmanager
 def _naming_version(path: str) -> Iterator[None]:
-    """Adds to a ConfigError about a run's config.json which version of gmlp_flax opens it."""
+    """Adds the version of gmlp_flax that opens a run's config.json to a ConfigError about it."""
     try:
         yield
     except ConfigError as error:
@@ -145,22 +146,20 @@ def locate(name: str, kind: str = "config") -> str:
     """The path of a "config" or "sweep" file.
 
     Args:
-        name: a file; or a name such as c4_ablation, which is looked for in the current folder, in
+        name: a file; or a name such as c4_ablation, which is searched for in the current folder, in
             its folder configs/ and in `gmlp_flax.configs` (sweeps: in the folder sweeps/ of each);
             or gmlp_flax.configs.NAME.
         kind: "config" or "sweep".
 
-    Raises ConfigError: there is none, and the nearest name is given; or two places hold different
-        files of that name.
+    Raises ConfigError: there is none, and the message has the nearest name; or two folders hold
+        different files of that name.
     """
     if os.path.isfile(name):
         return name
-    bare = (
-        name.removeprefix(f"{PACKAGED}.")
-        .removeprefix("configs/")
-        .removeprefix(f"{kind}s/")
-        .removesuffix(".py")
-    )
+    bare = name
+    for prefix in (f"{PACKAGED}.", "configs/", f"{kind}s/"):
+        bare = bare.removeprefix(prefix)
+    bare = bare.removesuffix(".py")
     folders = [Path(str(importlib.resources.files(PACKAGED)))]
     if not name.startswith(f"{PACKAGED}."):
         folders = [Path(), Path("configs"), *folders]
@@ -172,7 +171,8 @@ def locate(name: str, kind: str = "config") -> str:
         names: set[str] = set()
         for folder in folders[-2:]:
             names.update(path.stem for path in folder.glob("[a-z]*.py"))
-        raise ConfigError(f"there is no {kind} file {name}; {did_you_mean(bare, sorted(names))}")
+        advice = did_you_mean(bare, sorted(names))
+        raise ConfigError(f"there is no {kind} file {name}; {advice}")
     first, *others = paths
     for other in others:
         if other.read_bytes() != first.read_bytes():
@@ -184,8 +184,8 @@ def locate(name: str, kind: str = "config") -> str:
 
 
 def open_config(name: str) -> ConfigDict:
-    """The config that --config=NAME names: FILE or FILE:ARGUMENT, the file as `locate` finds it, or
-    a config.json.
+    """The config that --config=NAME names: FILE or FILE:ARGUMENT, with a file that `locate` finds,
+    or a config.json.
 
     Raises:
         ConfigError: there is no such file, or it gives no config.
@@ -222,9 +222,9 @@ def arguments(arg: str, names: Sequence[str], **options: Sequence[str]) -> tuple
     options' values.
 
     Args:
-        arg: what follows the colon in --config=FILE:ARG.
-        names: the names that may stand first.
-        options: the values that each option may take; the first is its default.
+        arg: the text after the colon in --config=FILE:ARG.
+        names: the valid names.
+        options: the values that each option may have; the first is its default.
 
     Raises ConfigError: a name, an option or a value is unknown, or an option is given twice.
     """
@@ -239,20 +239,25 @@ def arguments(arg: str, names: Sequence[str], **options: Sequence[str]) -> tuple
             expected = ", ".join(forms) or "nothing more"
             raise ConfigError(f"the config's argument has {word!r}: expected {expected}, each once")
         chosen[option] = value
-    for option, values in options.items():
-        chosen.setdefault(option, values[0])
-    return (name, *(chosen[option] for option in options))
+    values_in_order = []
+    for option, (default_value, *_) in options.items():
+        values_in_order.append(chosen.get(option, default_value))
+    return (name, *values_in_order)
 
 
 def named_overrides(argv: Sequence[str]) -> dict[str, str]:
-    """What a command line's words --config.KEY=VALUE, or --config.KEY VALUE, name, with their
+    """The keys that a command line sets by --config.KEY=VALUE, or --config.KEY VALUE, with their
     values as text."""
     overrides = {}
-    for word, following in zip(argv, [*argv[1:], ""], strict=False):
+    following_words = [*argv[1:], ""]
+    for word, following in zip(argv, following_words, strict=False):
         match = re.match(r"--?config\.(?P<key>[^=]*)(?:=(?P<value>.*))?$", word, re.DOTALL)
-        if match:
-            value = match["value"]
-            overrides[match["key"]] = following if value is None else value
+        if match is None:
+            continue
+        value = match["value"]
+        if value is None:
+            value = following
+        overrides[match["key"]] = value
     return overrides
 
 
@@ -263,8 +268,8 @@ def applying(config: ConfigDict, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _change_task_and_block(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
-    """A config with the task and block that some overrides name, whose keys are checked; nothing
-    else is set yet."""
+    """A config with the task and block that some overrides name. The keys of the overrides are
+    checked, but not set yet."""
     task = str(values.get(TASK, config.task))
     block = str(values.get(BLOCK, config.model.block))
     new = config
@@ -285,12 +290,11 @@ def _change_task_and_block(config: ConfigDict, values: Mapping[str, Any]) -> Con
 
 
 def apply_overrides(config: ConfigDict, words: Sequence[str]) -> tuple[ConfigDict, list[str]]:
-    """A copy with the overrides of a command line applied; and the words of the command line that
-    are something else.
+    """A copy with the overrides of a command line applied, and the other words of the command line.
 
     Args:
         config: the config.
-        words: the command line, of which the first is the program's name.
+        words: the command line; the first word is the program's name.
 
     Raises ConfigError: there is no such key, or a value has another type than its key.
     """
@@ -304,7 +308,7 @@ def apply_overrides(config: ConfigDict, words: Sequence[str]) -> tuple[ConfigDic
         left = parser(words, known_only=True)
     except flags.Error as error:
         raise ConfigError(str(error)) from None
-    # what ml_collections raises for a value
+    # ml_collections raises these for a value
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise explain(error, "the command line") from None
     new: ConfigDict = parser["config"].value  # type: ignore[assignment] - parsed, so not None
@@ -318,8 +322,8 @@ def apply_overrides(config: ConfigDict, words: Sequence[str]) -> tuple[ConfigDic
 def overridden(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
     """A copy with some keys set, whose values may be text.
 
-    Raises ConfigError: there is no such key, a value has another type than its key, or makes no
-        sense.
+    Raises ConfigError: there is no such key, or a value has another type than its key or is
+        invalid.
     """
     words = [f"--config.{name}={value}" for name, value in values.items()]
     new, _ = apply_overrides(config, ["config", *words])

@@ -4,6 +4,7 @@ uses AdamW."""
 import dataclasses
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -18,9 +19,9 @@ from gmlp_flax.options import ABOVE_0, AT_LEAST_0, DECAY, RATE, Option
 
 _hyperparameter = functools.partial(Option, may_change=True)
 HYPERPARAMETERS = {  # config.optimizer.NAME
-    "b1": _hyperparameter(0.9, "decay of the first moment; of sgd, the momentum", DECAY),
+    "b1": _hyperparameter(0.9, "decay of the first moment; sgd: the momentum", DECAY),
     "b2": _hyperparameter(
-        0.999, "decay of the second moment, or of what the optimizer has in its place", DECAY
+        0.999, "decay of the second moment, or of what replaces it in the optimizer", DECAY
     ),
     # Parameters without a gradient so far, such as rows of unseen tokens, are divided by it.
     "eps": _hyperparameter(
@@ -28,23 +29,23 @@ HYPERPARAMETERS = {  # config.optimizer.NAME
     ),
     "weight_decay": _hyperparameter(
         0.05,
-        "decoupled; not of norms, biases, cls tokens and positions",
+        "decoupled; not for norms, biases, cls tokens and positions",
         AT_LEAST_0,
         short="wd",
     ),
-    "lion_b2": _hyperparameter(0.99, "of lion: decay of the momentum that it keeps", DECAY),
+    "lion_b2": _hyperparameter(0.99, "lion: decay of the stored momentum", DECAY),
     "nesterov": _hyperparameter(
-        False, "Nesterov's momentum in place of the usual one; of sgd, adam and adamw"
+        False, "Nesterov's momentum instead of the usual one; for sgd, adam and adamw"
     ),
-    "beta": _hyperparameter(0.95, "of muon: momentum of the matrices", DECAY),
+    "beta": _hyperparameter(0.95, "muon: momentum of the matrices", DECAY),
     "consistent_rms": _hyperparameter(
-        0.2, "of muon: root mean square of a step at a rate of 1; 0.2: rates as AdamW's", ABOVE_0
+        0.2, "muon: root mean square of a step at a rate of 1; 0.2 suits AdamW's rates", ABOVE_0
     ),
     "decay_rate": _hyperparameter(
-        0.8, "of adafactor: the second moment decays by 1 - step^-decay_rate", RATE
+        0.8, "adafactor: the second moment decays by 1 - step^-decay_rate", RATE
     ),
     "multiply_by_parameter_scale": _hyperparameter(
-        False, "of adafactor: rates times parameters' root mean squares"
+        False, "adafactor: rates are multiplied by the parameters' root mean squares"
     ),
 }
 
@@ -54,7 +55,7 @@ Mask = Callable[[Any], Any]  # from a tree of parameters to a tree of booleans
 
 @dataclasses.dataclass(frozen=True)
 class Masks:
-    """What the model says of its parameters, as optimizers read it.
+    """Masks of the model's parameters, for optimizers.
 
     Attributes:
         decayed: which parameters weight decay changes.
@@ -76,11 +77,11 @@ class Optimizer:
         make: makes its transformation from the learning rate, the keys of config.optimizer, and the
             masks of the model's parameters.
         hyperparameters: the keys of HYPERPARAMETERS that it has.
-        averages: whether it is schedule-free: the average that it keeps of the parameters is what
-            is used.
+        averages: whether it is schedule-free: it keeps an average of the parameters, which is then
+            used.
         requires: the values that other keys of config.optimizer must have.
-        fixed: those of its hyperparameters that its state depends on: they may not change in the
-            middle of a run.
+        fixed: the hyperparameters that its state depends on: they must not change in the middle of
+            a run.
     """
 
     make: Callable[[optax.Schedule, Any, Masks], optax.GradientTransformation]
@@ -91,8 +92,8 @@ class Optimizer:
 
 
 def from_optax(function: Callable[..., Any], **attributes: Any) -> Optimizer:
-    """A function like `optax.adamw`: it is called with `learning_rate`, a schedule, and with those
-    of HYPERPARAMETERS that are parameters of it. Weight decay needs a `mask` (or
+    """An optimizer from a function like `optax.adamw`. It is called with `learning_rate`, a
+    schedule, and with all HYPERPARAMETERS that it takes. Weight decay needs a `mask` (or
     `weight_decay_mask`), or else norms would be decayed."""
     already_set = {*getattr(function, "keywords", ())}  # by functools.partial
     parameters = {*inspect.signature(function).parameters} - already_set
@@ -135,11 +136,11 @@ def _decayed(scale: Part, after_decay: Part | None = None) -> Callable:
 def _by_layer(
     transformation: optax.GradientTransformation, stacked: Mask, scaled: Mask | None = None
 ) -> Any:
-    """Applies a transformation without a state to each parameter alone, and to each layer of a
-    stacked one; optax would take all layers for one parameter.
+    """Applies a transformation without a state to each parameter separately, and to each layer of a
+    stacked one; optax would treat all layers as one parameter.
 
     Args:
-        transformation: of one parameter.
+        transformation: the transformation of one parameter.
         stacked: see `Masks`.
         scaled: which parameters are transformed; all by default.
     """
@@ -158,15 +159,17 @@ def _by_layer(
 
     def update(updates: Any, params: Any) -> Any:
         is_stacked = stacked(params)
-        is_scaled = scaled(params) if scaled else jax.tree.map(lambda _: True, params)
+        is_scaled = jax.tree.map(lambda _: True, params)
+        if scaled is not None:
+            is_scaled = scaled(params)
         return jax.tree.map(scale_leaf, updates, params, is_stacked, is_scaled)
 
     return optax.stateless(update)
 
 
 def _trust_ratio(_options: Any, masks: Masks) -> optax.GradientTransformation:
-    """LAMB's (You et al., arXiv 1904.00962). Parameters that are not decayed have none, as in apex
-    and timm."""
+    """LAMB's trust ratio (You et al., arXiv 1904.00962). Parameters that are not decayed have none,
+    as in apex and timm."""
     return _by_layer(optax.scale_by_trust_ratio(), masks.stacked, scaled=masks.decayed)
 
 
@@ -182,73 +185,81 @@ def _rms(options: Any, _masks: Masks) -> optax.GradientTransformation:
     return optax.scale_by_rms(options.b2, options.eps, eps_in_sqrt=False, bias_correction=True)
 
 
+class _Moments(NamedTuple):
+    """The second moment of one parameter, in optax's fields: factored, or whole."""
+
+    v_row: Any
+    v_col: Any
+    v: Any
+
+
 class _Scaled(NamedTuple):
-    """What an optimizer makes of one parameter's update."""
+    """The scaled update of one parameter, and its new second moment."""
 
     update: Any
-    state: Any
+    moments: _Moments
 
 
 def _factored_rms(decay_rate: float, stacked: Mask) -> optax.GradientTransformation:
-    """optax.scale_by_factored_rms of each layer of a stacked parameter; optax would take the axis
-    of many layers for one to factor. The state is optax's, its fields like the parameters."""
+    """optax.scale_by_factored_rms of each layer of a stacked parameter; optax would factor the axis
+    of layers if there are many. The state is optax's, its fields have the structure of the
+    parameters."""
     of_parameter = optax.scale_by_factored_rms(decay_rate=decay_rate)
 
-    def init_leaf(param: Any, is_stacked: bool) -> _Scaled:
+    def init_leaf(param: Any, is_stacked: bool) -> _Moments:
         init = jax.vmap(of_parameter.init) if is_stacked else of_parameter.init
-        return _Scaled(None, init(param))
+        state: Any = init(param)
+        return _Moments(state.v_row, state.v_col, state.v)
 
-    def update_leaf(
-        update: Any, param: Any, is_stacked: bool, count: Any, v_row: Any, v_col: Any, v: Any
-    ) -> _Scaled:
-        """The scaled update of a parameter, layer by layer if it is stacked."""
-
-        def scale(update: Any, param: Any, v_row: Any, v_col: Any, v: Any) -> Any:
-            """For one layer, or for a parameter without layers."""
-            return of_parameter.update(update, optax.FactoredState(count, v_row, v_col, v), param)
-
-        by_layer = jax.vmap(scale) if is_stacked else scale
-        return _Scaled(*by_layer(update, param, v_row, v_col, v))
+    def is_moments(node: Any) -> bool:
+        return isinstance(node, _Moments)
 
     def is_scaled(node: Any) -> bool:
         return isinstance(node, _Scaled)
 
-    def join(scaled: Any, count: Any) -> optax.FactoredState:
-        """The states of all parameters as one."""
+    def join(moments: Any, count: Any) -> optax.FactoredState:
+        """The state from the moments of all parameters."""
 
         def field(name: str) -> Any:
-            return jax.tree.map(lambda leaf: getattr(leaf.state, name), scaled, is_leaf=is_scaled)
+            return jax.tree.map(operator.attrgetter(name), moments, is_leaf=is_moments)
 
         return optax.FactoredState(count, field("v_row"), field("v_col"), field("v"))
 
     def init(params: Any) -> optax.FactoredState:
-        states = jax.tree.map(init_leaf, params, stacked(params))
-        return join(states, jnp.zeros((), jnp.int32))
+        moments = jax.tree.map(init_leaf, params, stacked(params))
+        return join(moments, jnp.zeros((), jnp.int32))
 
     def update(
         updates: Any, state: optax.FactoredState, params: Any = None
     ) -> tuple[Any, optax.FactoredState]:
         """See optax.GradientTransformation."""
-        counts = jax.tree.map(lambda _: state.count, updates)
+
+        def scale(update: Any, param: Any, moments: _Moments) -> _Scaled:
+            """For one layer, or for a parameter without layers."""
+            old_state = optax.FactoredState(state.count, *moments)
+            new_state: Any
+            scaled_update, new_state = of_parameter.update(update, old_state, param)
+            new_moments = _Moments(new_state.v_row, new_state.v_col, new_state.v)
+            return _Scaled(scaled_update, new_moments)
+
+        def update_leaf(update: Any, param: Any, is_stacked: bool, *moments: Any) -> _Scaled:
+            by_layer = jax.vmap(scale) if is_stacked else scale
+            return by_layer(update, param, _Moments(*moments))
+
+        is_stacked = stacked(params)
         scaled = jax.tree.map(
-            update_leaf,
-            updates,
-            params,
-            stacked(params),
-            counts,
-            state.v_row,
-            state.v_col,
-            state.v,
+            update_leaf, updates, params, is_stacked, state.v_row, state.v_col, state.v
         )
         new_updates = jax.tree.map(lambda leaf: leaf.update, scaled, is_leaf=is_scaled)
-        return new_updates, join(scaled, optax.safe_increment(state.count))
+        moments = jax.tree.map(lambda leaf: leaf.moments, scaled, is_leaf=is_scaled)
+        return new_updates, join(moments, optax.safe_increment(state.count))
 
     return optax.GradientTransformation(init, update)  # type: ignore[reportArgumentType]  # it needs the parameters
 
 
 def _adafactor(options: Any, masks: Masks) -> optax.GradientTransformation:
-    """As optax.adafactor (Shazeer and Stern, arXiv 1804.04235) without momentum, but by layer;
-    there, weight decay is not multiplied by the rate."""
+    """optax.adafactor (Shazeer and Stern, arXiv 1804.04235) without momentum, but by layer. optax
+    does not multiply its weight decay by the rate."""
     steps = [
         _factored_rms(options.decay_rate, masks.stacked),
         _by_layer(optax.clip_by_block_rms(1.0), masks.stacked),
@@ -263,8 +274,8 @@ def _lion(options: Any, _masks: Masks) -> optax.GradientTransformation:
 
 
 def _muon(options: Any, masks: Masks) -> optax.GradientTransformation:
-    """As optax.contrib.muon, but each layer of the blocks' stacked matrices is a matrix. All other
-    parameters, such as embeddings, biases and the head, have NAdam's updates. The scale of updates
+    """optax.contrib.muon for which each layer of the blocks' stacked matrices is a matrix. All other
+    parameters, such as embeddings, biases and the head, get NAdam's updates. The scale of updates
     is that of Liu et al., arXiv 2502.16982."""
 
     def dimensions(is_matrix: bool) -> contrib.MuonDimensionNumbers | None:
@@ -315,31 +326,32 @@ def find(name: str) -> Optimizer:
             `learning_rate`.
     """
     advice = "a function of your own, like optax.adamw, is named my_package.my_module:my_function"
-    named = registry.lookup(name, OPTIMIZERS, "optimizer.name", advice)
-    if isinstance(named, Optimizer):
-        return named
-    if not callable(named) or "learning_rate" not in inspect.signature(named).parameters:
+    optimizer = registry.lookup(name, OPTIMIZERS, "optimizer.name", advice)
+    if isinstance(optimizer, Optimizer):
+        return optimizer
+    if not callable(optimizer) or "learning_rate" not in inspect.signature(optimizer).parameters:
         raise ConfigError(
             f"config.optimizer.name is {name!r}, no function with a parameter `learning_rate`: "
             f"{advice}"
         )
-    return from_optax(named)
+    return from_optax(optimizer)
 
 
 def keeps_mean(options: Any) -> bool:
-    """Whether a run with these keys of config.optimizer has a mean of its parameters, which is then
-    what is used."""
+    """Whether a run with these keys of config.optimizer keeps a mean of its parameters, which is
+    then used."""
     return bool(options.ema) or find(options.name).averages
 
 
 def check(options: Any) -> None:
-    """Refuses keys of config.optimizer that its optimizer does not have, or needs to have another
-    value.
+    """Refuses keys of config.optimizer that its optimizer does not have, or for which it needs
+    another value.
 
     Raises:
         ConfigError: names the key, its value, and the optimizers that have it.
     """
-    for name, value in _needed(find(options.name), options).items():
+    needed = _needed(find(options.name), options)
+    for name, value in needed.items():
         if options[name] == value:
             continue
         having = [row for row, known in OPTIMIZERS.items() if name in known.hyperparameters]
@@ -353,8 +365,8 @@ def check(options: Any) -> None:
 
 
 def _needed(optimizer: Optimizer, options: Any) -> dict[str, Any]:
-    """The values that keys must have: the default of those that an optimizer does not have, but no
-    weight decay; and what it requires."""
+    """The values that keys must have: the defaults of those that the optimizer does not have, but 0
+    for weight decay; and what the optimizer requires."""
     needed: dict[str, Any] = {}
     for name, option in HYPERPARAMETERS.items():
         if name not in optimizer.hyperparameters:

@@ -1,9 +1,9 @@
-"""The final config of a run: what its user sets, what it inherits from the run that starts it, and
-the mesh that the planner chooses.
+"""The final config of a run: the keys that its user sets, those that it inherits from the run that
+starts it, and the mesh that the planner chooses.
 
 A config goes one way: `open_config`, `apply_overrides`, `resolve`, the task, `Training`. Nothing
-changes a key after `resolve`: its config is a `FrozenConfigDict`, so that an assignment to a key
-raises where it stands. (A locked `ConfigDict` refuses only keys that it does not have.)
+changes a key after `resolve`: its config is a `FrozenConfigDict`, so an assignment to a key raises
+at once. (A locked `ConfigDict` refuses only keys that it does not have.)
 """
 
 import dataclasses
@@ -24,12 +24,12 @@ Sizes = tuple[int, int, int]  # devices along AXES
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What the config of a run can inherit.
+    """The run that starts another one, from which the other can inherit.
 
     Attributes:
-        name: of the run that starts this one, for messages.
-        config: of that run.
-        files: of that run, by name: those that both share, such as the tokenizer.
+        name: its name, for messages.
+        config: its config.
+        files: the files that both runs share, such as the tokenizer, by name.
     """
 
     name: str
@@ -39,11 +39,11 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
-    """The final config of a run, and what resolving it brought up.
+    """The final config of a run, with the files and notes from resolving it.
 
     Attributes:
         config: a FrozenConfigDict with every key, checked.
-        files: those that the run takes from the run that starts it, by name.
+        files: the files that the run takes from the run that starts it, by name.
         notes: lines for the user: what was inherited, what was overruled, which mesh was chosen.
     """
 
@@ -73,9 +73,9 @@ def resolve(
         explicit: the keys that the user set, even to their defaults. They are not inherited.
 
     Raises:
-        ConfigError: a key is missing or unknown, a value makes no sense, or two contradict each
+        ConfigError: a key is missing or unknown, a value is invalid, or two values contradict each
             other.
-        UserError: `read_start` and `choose_mesh` may raise others.
+        UserError: raised by `read_start` or `choose_mesh`.
     """
     config = _with_home(config)
     check_values(config)
@@ -94,7 +94,7 @@ def resolve(
 
 
 def _with_home(config: ConfigDict) -> ConfigDict:
-    """A config with the home folder in the place of ~ or ~USER at the start of a text."""
+    """A config with the home folder in place of ~ or ~USER at the start of a text."""
     new = mutable_copy(config)
     expanded = {}
     for name, value in flat(config).items():
@@ -107,14 +107,14 @@ def _with_home(config: ConfigDict) -> ConfigDict:
 def inherit(
     config: ConfigDict, start: Start, explicit: Collection[str] = ()
 ) -> tuple[ConfigDict, list[str]]:
-    """A config with what its task takes from the run that starts it.
+    """A config with the keys that its task inherits from the run that starts it.
 
-    Finetuning takes the architecture of the model, whatever the config says. An option that is
-    `inherited` is taken unless the config sets it: its value is not the default, or its key is
+    Finetuning inherits the architecture of the model, whatever the config says. An option that is
+    `inherited` is taken over unless the config sets it: its value is not the default, or its key is
     among the `explicit` ones.
 
     Returns:
-        A new config, and notes on what was taken and what differs.
+        A new config, and notes on what was inherited and what differs.
     """
     notes = []
     new = mutable_copy(config)
@@ -124,30 +124,42 @@ def inherit(
         if overruled:
             model = f"the model is that of {start.name}"
             notes.append(f"note: {model}: config.model's {', '.join(overruled)}")
-    old = flat(start.config)
-    taken: dict[str, Any] = {}
-    kept = []
-    for name, option in keys(new).items():
-        if not option.inherited or name not in old or old[name] == new[name]:
-            continue
-        if name in explicit or new[name] != option.default:
-            kept.append(f"{name} {old[name]!r} (here {new[name]!r})")
-        else:
-            taken[name] = old[name]
-    new.update_from_flattened_dict(taken)
-    if kept:
-        notes.append(f"note: {start.name} was trained with another {', '.join(kept)}")
-    if taken:
-        shown = ", ".join(f"{name} {value!r}" for name, value in taken.items())
-        notes.append(f"note: as in {start.name}: {shown}")
+    notes += _inherit_options(new, start, explicit)
     return new, notes
 
 
-def with_model_of(config: ConfigDict, source: ConfigDict) -> ConfigDict:
-    """A config that trains a model which a program hands in, described by the config `source`.
+def _inherit_options(config: ConfigDict, start: Start, explicit: Collection[str]) -> list[str]:
+    """Sets the options of a config that are `inherited` and that it does not set itself; returns
+    notes on them, and on those that differ."""
+    start_values = flat(start.config)
+    inherited: dict[str, Any] = {}
+    different = []
+    for name, option in keys(config).items():
+        if not option.inherited or name not in start_values:
+            continue
+        value = config[name]
+        start_value = start_values[name]
+        if value == start_value:
+            continue
+        if name in explicit or value != option.default:
+            different.append(f"{name} {start_value!r} (here {value!r})")
+        else:
+            inherited[name] = start_value
+    config.update_from_flattened_dict(inherited)
+    notes = []
+    if different:
+        notes.append(f"note: {start.name} was trained with another {', '.join(different)}")
+    if inherited:
+        shown = ", ".join(f"{name} {value!r}" for name, value in inherited.items())
+        notes.append(f"note: as in {start.name}: {shown}")
+    return notes
 
-    It takes all keys of the model if the task is the same, else those of the architecture; and the
-    options that are `inherited`. The tokenizer is the model's.
+
+def with_model_of(config: ConfigDict, source: ConfigDict) -> ConfigDict:
+    """A config that trains a model which a program passes, described by the config `source`.
+
+    It takes over all keys of the model if the task is the same, else those of the architecture; and
+    the options that are `inherited`. The tokenizer is the model's.
     """
     same_task = config.task == source.task
 
@@ -184,8 +196,9 @@ def _overruled(config: ConfigDict, new: ConfigDict) -> list[str]:
         value = config[name]
         if not option.architecture or value in (option.default, new_values.get(name)):
             continue
-        taken = repr(new_values[name]) if name in new_values else "absent"
-        overruled.append(f"{name.removeprefix('model.')} {taken} (not {value!r})")
+        new_value = repr(new_values[name]) if name in new_values else "absent"
+        short_name = name.removeprefix("model.")
+        overruled.append(f"{short_name} {new_value} (not {value!r})")
     return overruled
 
 

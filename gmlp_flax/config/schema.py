@@ -1,8 +1,8 @@
-"""Every key of a config, with its default: keys that all runs have, and the options that its task
-and block declare.
+"""Every key of a config, with its default: the keys of all runs, and the options that a task and a
+block declare.
 
-A task's options are a table in its file, a block's are the fields of its spec. So a config holds
-only keys that count: `config.model.heads` exists if the block has heads.
+A task's options are a table in its file, a block's are the fields of its spec. So a config has only
+keys with an effect: `config.model.heads` exists if the block has heads.
 """
 
 import functools
@@ -34,7 +34,7 @@ BLOCK = "model.block"
 OPTIMIZER = "optimizer.name"
 SCHEDULES = ("cosine", "linear", "constant", "rsqrt", "wsd")
 
-# How a run is watched, saved and placed, which changes nothing that it learns.
+# Options for how a run is logged, saved and placed on devices, without an effect on what it learns.
 _operational = functools.partial(Option, may_change=True, compared=NO_RUNS)
 
 COMMON = {
@@ -60,10 +60,11 @@ COMMON = {
     ),
     "init_from": Option(
         "",
-        "run, checkpoint, exported folder or hf-hub:OWNER/NAME whose parameters start this run; empty: fresh ones",
+        "run, checkpoint, exported folder or hf-hub:OWNER/NAME whose parameters start this run; "
+        "empty: newly initialized",
     ),
     "init_parameters": Option(
-        True, "False: finetuning takes only the model and vocabulary of init_from"
+        True, "False: finetuning inherits only the model and vocabulary of init_from"
     ),
     BLOCK: Option(
         "gmlp",
@@ -96,18 +97,18 @@ COMMON = {
     ),
     "data.heldout_share": Option(
         0.05,
-        "share of the training data held out if no path is given",
+        "share of the training data held out if data.heldout is empty",
         INNER_SHARE,
         selects_data=True,
     ),
     "data.search": Option(
         False,
-        "hold out another such share in its place, to choose settings by it",
+        "hold out another such share of the training data instead, to choose settings",
         selects_data=True,
     ),
     "data.max_bad_records": Option(
         0,
-        "unreadable records to skip (images: per process); one more ends the run",
+        "how many unreadable records to skip (images: per process); one more ends the run",
         AT_LEAST_0,
         may_change=True,
     ),
@@ -115,7 +116,7 @@ COMMON = {
         "", "folder for tokenizers, token ids and indexes; empty: ~/.cache/gmlp_flax"
     ),
     "data.workers": _operational(
-        0, "processes that prepare batches; 0: threads of this one", SIZE_OR_0
+        0, "processes that prepare batches; 0: threads of this process", SIZE_OR_0
     ),
     OPTIMIZER: Option("adamw", f"{', '.join(OPTIMIZERS)}, or my_package.my_module:my_function"),
     "optimizer.learning_rate": Option(
@@ -134,7 +135,7 @@ COMMON = {
     ),
     "optimizer.decay_share": Option(
         0.2,
-        "of wsd: share of the steps that end in a linear decay to 0",
+        "wsd: share of the steps, at the end, with a linear decay to 0",
         INNER_SHARE,
         may_change=True,
     ),
@@ -142,14 +143,16 @@ COMMON = {
     **{f"optimizer.{name}": option for name, option in HYPERPARAMETERS.items()},
     "optimizer.decay_all": Option(
         False,
-        "whether weight decay is of all parameters, norms and biases among them",
+        "whether weight decay applies to all parameters, including norms and biases",
         may_change=True,
     ),
     "optimizer.clip": Option(
         1.0, "global norm of gradients; 0: no clipping", AT_LEAST_0, may_change=True
     ),
     "optimizer.skip_spikes": Option(
-        0.0, "skip steps of this many times the usual loss or gradient norm", AT_LEAST_0
+        0.0,
+        "skip steps whose loss or gradient norm is this many times the usual one; 0: none",
+        AT_LEAST_0,
     ),
     "optimizer.grad_accum_steps": Option(
         1,
@@ -161,60 +164,75 @@ COMMON = {
     ),
     "optimizer.ema": Option(
         0.0,
-        "decay of a mean of the parameters, which is then used; at first (1 + step) / (10 + step); 0: none",
+        "decay of a mean of the parameters, which is then used; at first (1 + step) / (10 + step); "
+        "0: none",
         DECAY,
     ),
     "optimizer.freeze": Option(
-        (), "regular expressions of parameter paths that keep their initial values"
+        (), "regular expressions for the paths of parameters that keep their initial values"
     ),
     "optimizer.lr_multipliers": Option(
         (),
-        "REGEX=FACTOR on the rate of parameters; FIRST..LAST: growing with depth",
+        "REGEX=FACTOR multiplies the rate of parameters; FIRST..LAST: growing with depth",
         may_change=True,
         compared=RUNS_OF_A_ROW,
         former_name="optimizer.rates",
     ),
     "optimizer.lora_rank": Option(
-        0, "of LoRA on channel projections, trained with heads alone; 0: none", SIZE_OR_0
+        0,
+        "rank of LoRA on channel projections; only it and the heads are trained; 0: none",
+        SIZE_OR_0,
     ),
     "optimizer.lora_alpha": Option(
-        0.0, "A B counts lora_alpha / lora_rank times; 0: as lora_rank", AT_LEAST_0
+        0.0, "A B is multiplied by lora_alpha / lora_rank; 0: lora_alpha is lora_rank", AT_LEAST_0
     ),
     "mesh.data": _operational(
-        -1, "groups of devices with a copy of the state each; -1, on one of three axes: the rest"
+        -1,
+        "groups of devices, each with a copy of the state; -1, on one of the three axes: the remaining devices",
     ),
     "mesh.fsdp": _operational(
         1,
-        "devices that share one copy of the state, and the batch; a layer is gathered when it runs",
+        "devices that share one copy of the state and the batch; a layer is gathered when it runs",
     ),
     "mesh.tensor": _operational(
         1, "devices that share the products of a layer: d_ffn and the vocabulary are split"
     ),
     "mesh.auto": _operational(
         False,
-        "the planner chooses these three, the fastest that fit; `--config.mesh=auto` is short for it",
+        "the planner chooses these three, as the fastest mesh that fits; short form: `--config.mesh=auto`",
     ),
     "mesh.slices": _operational(
-        1, "TPU slices joined by a network; they divide the data axis", AT_LEAST_1
+        1, "TPU slices connected by a network; they divide the data axis", AT_LEAST_1
     ),
     "mesh.rules": _operational(
-        (), "REGEX=AXIS,...: sharding of parameters by path, before the model's own; -: not sharded"
+        (),
+        "REGEX=AXIS,...: sharding of parameters by path, before the model's own rules; -: not sharded",
     ),
     "eval.every": _operational(0, "steps between evaluations; 0: only at the end", AT_LEAST_0),
     "eval.batch_size": Option(
         0, "examples per batch; 0: as in training", SIZE_OR_0, may_change=True
     ),
-    "log.every": _operational(20, "steps that one line of metrics.jsonl averages", AT_LEAST_1),
-    # The state holds the sums of these norms, so that the key may not change.
+    "eval.stop_at": Option(
+        0.0,
+        "ends the run once the metric that chooses the best checkpoint is as good as this; 0: never",
+        AT_LEAST_0,
+        may_change=True,
+    ),
+    "log.every": _operational(20, "steps averaged in one line of metrics.jsonl", AT_LEAST_1),
+    # The state holds the sums of these norms, so the key must not change.
     "log.norms": Option(
         False,
-        "also the norms of gradients, updates and parameters, by layer",
+        "also log the norms of gradients, updates and parameters, by layer",
         compared=NO_RUNS,
     ),
     "log.tensorboard": _operational(False, "also write TensorBoard files (extra: tensorboard)"),
-    "log.wandb": _operational("", "project on Weights & Biases to log to as well (extra: wandb)"),
+    "log.wandb": _operational(
+        "", "Weights & Biases project that also gets the logs (extra: wandb)"
+    ),
     "log.hang_seconds": _operational(
-        1800.0, "a run without progress ends then (first step: an hour); 0: never", AT_LEAST_0
+        1800.0,
+        "seconds without progress after which a run ends (first step: an hour); 0: never",
+        AT_LEAST_0,
     ),
     "profile.steps": _operational(
         "", "FIRST:LAST, the steps that a profiler traces into RUN/profile; empty: none"
@@ -223,14 +241,15 @@ COMMON = {
         500, "steps between checkpoints; one is always saved at the end", AT_LEAST_1
     ),
     "checkpoint.keep": _operational(2, "newest checkpoints to keep", AT_LEAST_1),
-    "checkpoint.keep_best": _operational(1, "best checkpoints to keep as well", AT_LEAST_0),
+    "checkpoint.keep_best": _operational(1, "best checkpoints to keep in addition", AT_LEAST_0),
     "checkpoint.metric": _operational(
-        "", "metric that chooses the best; empty: the task's own, of a running mean if any"
+        "",
+        "metric that chooses the best; empty: the task's own, of the running mean if there is one",
     ),
 }
 
-# Keys that were removed since the last release, with the values at which the config.json of a run
-# is still read.
+# Keys that were removed since the last release, with the values with which the config.json of a run
+# can still be read.
 REMOVED = {"data.packing": ("concatenated",)}
 
 
@@ -244,12 +263,13 @@ def may_change(name: str, config: ml_collections.ConfigDict) -> bool:
 
 
 def of_block(block: str) -> dict[str, Option]:
-    """The keys that a block declares. Raises ConfigError: there is no such block."""
-    return {f"model.{name}": option for name, option in options_of(blocks.find(block).Spec).items()}
+    """The keys that a block declares; raises ConfigError if there is no such block."""
+    options = options_of(blocks.find(block).Spec)
+    return {f"model.{name}": option for name, option in options.items()}
 
 
 def of_task(task: str) -> dict[str, Option]:
-    """The keys that a task declares. Raises ConfigError: there is no such task."""
+    """The keys that a task declares; raises ConfigError if there is no such task."""
     return dict(tasks.find(task).options)
 
 
@@ -271,11 +291,13 @@ def keys_of(
     options = COMMON | of_block(block) | of_task(task)
     groups: dict[str, dict[str, Option]] = {}
     for name, option in options.items():
-        groups.setdefault(name.rpartition(".")[0], {})[name] = option
-    in_groups = {}
+        group_name, _, _ = name.rpartition(".")
+        group = groups.setdefault(group_name, {})
+        group[name] = option
+    grouped = {}
     for group in groups.values():
-        in_groups |= group
-    return in_groups
+        grouped |= group
+    return grouped
 
 
 def keys(config: ml_collections.ConfigDict) -> dict[str, Option]:
@@ -297,10 +319,12 @@ def default(task: str = "masked_lm", block: str = "gmlp") -> ml_collections.Conf
     """A config of a task and a block with every key at its default; no other key can be set on it.
 
     Raises:
-        ConfigError: there is no such task or block, or a key of it would hide a method of a config.
+        ConfigError: there is no such task or block, or one of its keys would hide a method of a
+            config.
     """
     values: dict[str, Any] = {}
-    for name, option in keys_of(task, block).items():
+    options = keys_of(task, block)
+    for name, option in options.items():
         group, _, last = name.rpartition(".")
         if hasattr(ml_collections.ConfigDict, last):
             raise ConfigError(
@@ -332,24 +356,27 @@ def differences(
     new = flat(after)
     pairs = {}
     for name in old | new:
-        pair = (old.get(name), new.get(name))
-        if pair[0] != pair[1]:
-            pairs[name] = pair
+        old_value = old.get(name)
+        new_value = new.get(name)
+        if old_value != new_value:
+            pairs[name] = (old_value, new_value)
     return pairs
 
 
 def changed(
     config: ml_collections.ConfigDict, task: str = "", block: str = ""
 ) -> ml_collections.ConfigDict:
-    """A copy with another task or block: keys that both have keep their values, the new ones take
-    their defaults.
+    """A copy with another task or block: shared keys keep their values, new keys get their
+    defaults.
 
     Raises ConfigError: there is no such task or block.
     """
     new = default(task or config.task, block or config.model.block)
-    shared = keys(new).keys() & keys(config).keys()
-    shared -= {TASK, BLOCK}
-    values = {name: config[name] for name in shared}
+    old_keys = keys(config)
+    values = {}
+    for name in keys(new):
+        if name in old_keys and name not in (TASK, BLOCK):
+            values[name] = config[name]
     new.update_from_flattened_dict(values)
     return new
 
@@ -363,9 +390,11 @@ def help_text(config: ml_collections.ConfigDict | None = None) -> str:
     every_block = {f"model.{name}": option for name, option in options_of(BlockSpec).items()}
     sections = {"every run": COMMON, "every block": every_block}
     for block in blocks.BLOCKS:
-        options = of_block(block)
-        specific = [name for name in options if options[name] != every_block.get(name)]
-        sections[f"config.model.block={block}"] = {name: options[name] for name in specific}
+        specific = {}
+        for name, option in of_block(block).items():
+            if option != every_block.get(name):
+                specific[name] = option
+        sections[f"config.model.block={block}"] = specific
     for task in tasks.TASKS:
         sections[f"config.task={task}"] = of_task(task)
     texts = [_help_section(title, options, {}) for title, options in sections.items()]
@@ -375,6 +404,7 @@ def help_text(config: ml_collections.ConfigDict | None = None) -> str:
 def _help_section(title: str, options: Mapping[str, Option], values: Mapping[str, Any]) -> str:
     lines = [f"{title}:"]
     for name, option in options.items():
-        setting = f"config.{name} = {values.get(name, option.default)!r}"
+        value = values.get(name, option.default)
+        setting = f"config.{name} = {value!r}"
         lines.append(f"{setting:<46}  # {option.meaning}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Whether a config makes sense: its keys, their values, and values that contradict each other."""
+"""Validation of configs: their keys, the values, and values that contradict each other."""
 
 import math
 import re
@@ -21,11 +21,11 @@ def check_name(name: str, where: str, config: ml_collections.ConfigDict | None =
 
     Args:
         name: the name.
-        where: what named it, for the message.
+        where: the source of the name, for the message.
         config: the config; None if the name may belong to any task or block.
 
-    Raises ConfigError: it names the nearest valid name, the new name of an old one, or the blocks
-        or tasks with it.
+    Raises ConfigError: the message has the nearest valid name, or the new name of an old one, or
+        says that the task and block do not have it.
     """
     known = all_keys() if config is None else keys(config)
     if name in known:
@@ -46,29 +46,37 @@ def check_name(name: str, where: str, config: ml_collections.ConfigDict | None =
 
 def _unknown(name: str, known: Mapping[str, Option]) -> str:
     meant = name
+    last_part = _last_part(name)
     for key, option in known.items():
-        if name.rpartition(".")[2] in (option.short, *option.aliases):
+        if last_part in (option.short, *option.aliases):
             meant = key
     advice = did_you_mean(meant, known, "--help_config lists them all")
     return f"there is no config key {name!r}; {advice}"
 
 
+def _last_part(name: str) -> str:
+    """The part of a dotted name after the last dot."""
+    _, _, last = name.rpartition(".")
+    return last
+
+
 def explain(error: Exception, where: str) -> ConfigError:
-    """One line for an exception that came out of evaluating a config file or an override."""
+    """One line for an exception that was raised by evaluating a config file or an override."""
     message = " ".join(str(error).split())
     if isinstance(error, ConfigError):
         return ConfigError(f"{where}: {message}")
-    missing = re.search(r'Key "([^"]+)" does not exist', message)
-    if not missing:
+    match = re.search(r'Key "(?P<key>[^"]+)" does not exist', message)
+    if not match:
         return ConfigError(f"{where}: {type(error).__name__}: {message}")
+    missing = match["key"]
     known = all_keys()
     renamed = former_names(known)
-    names = [name for name in (*known, *renamed) if name.rpartition(".")[2] == missing[1]]
+    names = [name for name in (*known, *renamed) if _last_part(name) == missing]
     if not names:
-        return ConfigError(f"{where}: {_unknown(missing[1], known)}")
+        return ConfigError(f"{where}: {_unknown(missing, known)}")
     meant = " or ".join(f"config.{renamed.get(name, name)}" for name in names)
     advice = "keys of another task or block need config.default(task=..., block=...)"
-    return ConfigError(f"{where}: there is no {missing[1]!r} there: set {meant}; {advice}")
+    return ConfigError(f"{where}: there is no {missing!r} there: set {meant}; {advice}")
 
 
 def validate(config: ml_collections.ConfigDict) -> None:
@@ -101,10 +109,9 @@ def validate(config: ml_collections.ConfigDict) -> None:
 
 
 def check_values(config: ml_collections.ConfigDict) -> None:
-    """Checks that a config has all keys, and no others, and that each value makes sense by itself.
+    """Checks that a config has all keys, and no others, and that each value is valid by itself.
 
-    Raises ConfigError: a key is missing or unknown, or a value makes no sense; it names the first
-        one.
+    Raises ConfigError: a key is missing or unknown, or a value is invalid; it names the first one.
     """
     values: dict[str, Any] = flatten_dict(config.to_dict(), sep=".")
     advice = "start from gmlp_flax.config.default()"
@@ -126,8 +133,8 @@ def check_values(config: ml_collections.ConfigDict) -> None:
 
 
 def warmup_problem(config: ml_collections.ConfigDict) -> str:
-    """Why a warmup that is longer than the run is wrong; "" for rsqrt as well, whose decay does not
-    look at the end."""
+    """The problem of a warmup that is longer than the run; "" if there is none, as with rsqrt, whose
+    decay does not depend on the end."""
     warmup = config.optimizer.warmup
     steps = config.steps
     if warmup <= steps or config.optimizer.schedule == "rsqrt":
@@ -141,7 +148,9 @@ def warmup_problem(config: ml_collections.ConfigDict) -> str:
 def shown(value: Any) -> str:
     """A value for a message, cut if it is long."""
     text = " ".join(repr(value).split())
-    return text if len(text) <= 200 else f"{text[:200]}..."
+    if len(text) <= 200:
+        return text
+    return f"{text[:200]}..."
 
 
 AXES = (DATA, FSDP, TENSOR)  # of a mesh, in the order of its devices
@@ -177,19 +186,29 @@ def lr_multipliers(lines: Iterable[str]) -> tuple[Multiplier, ...]:
     """
     multipliers = []
     for line in lines:
-        pattern, _, given = line.rpartition("=")
-        first, dots, last = given.partition("..")
+        pattern, _, factors = line.rpartition("=")
         check_pattern(pattern, "optimizer.lr_multipliers")
-        try:
-            factors = [float(first), float(last if dots else first)]
-        except ValueError:
-            factors = [math.nan]
-        if not pattern or not all(0 < factor < math.inf for factor in factors):
+        first_text, dots, last_text = factors.partition("..")
+        first = _factor(first_text)
+        last = _factor(last_text) if dots else first
+        if not pattern or first is None or last is None:
             raise ConfigError(
-                f"config.optimizer.lr_multipliers: {line!r} is not PATTERN=FACTOR or FIRST..LAST above 0"
+                f"config.optimizer.lr_multipliers: {line!r} is not PATTERN=FACTOR or FIRST..LAST "
+                "above 0"
             )
-        multipliers.append(Multiplier(pattern, *factors))
+        multipliers.append(Multiplier(pattern, first, last))
     return tuple(multipliers)
+
+
+def _factor(text: str) -> float | None:
+    """The positive, finite number that a text stands for; None if it is none."""
+    try:
+        factor = float(text)
+    except ValueError:
+        return None
+    if 0 < factor < math.inf:
+        return factor
+    return None
 
 
 def mesh_rules(lines: Iterable[str]) -> tuple[Rule, ...]:
@@ -202,17 +221,19 @@ def mesh_rules(lines: Iterable[str]) -> tuple[Rule, ...]:
         pattern, equals, names = line.rpartition("=")
         axes = tuple(None if name == "-" else name for name in names.split(",") if name)
         check_pattern(pattern, "mesh.rules")
-        if not (pattern and equals) or not {*axes} <= {*AXES, None}:
+        has_pattern = pattern and equals
+        if not has_pattern or not {*axes} <= {*AXES, None}:
             raise ConfigError(
-                f"config.mesh.rules: {line!r} is not PATTERN=AXIS,..., each axis {', '.join(AXES)} or -"
+                f"config.mesh.rules: {line!r} is not PATTERN=AXIS,..., each axis "
+                f"{', '.join(AXES)} or -"
             )
         rules.append((pattern, axes))
     return tuple(rules)
 
 
 def profile_steps(text: str, steps: int) -> range:
-    """The steps that config.profile.steps asks a trace of, in a run of `steps`; FIRST:LAST, or
-    empty for none.
+    """The steps that config.profile.steps traces, FIRST:LAST or empty for none, in a run of
+    `steps`.
 
     Raises ConfigError: it has another form, or there are no such steps.
     """
@@ -220,9 +241,10 @@ def profile_steps(text: str, steps: int) -> range:
         return range(0)
     first = 0
     last = 0
-    match = re.fullmatch(r"([0-9]{1,10}):([0-9]{1,10})", text)
+    match = re.fullmatch(r"(?P<first>[0-9]{1,10}):(?P<last>[0-9]{1,10})", text)
     if match:
-        first, last = map(int, match.groups())
+        first = int(match["first"])
+        last = int(match["last"])
     if not 1 <= first <= last <= steps:
         raise ConfigError(
             f"config.profile.steps is {text!r}: expected FIRST:LAST, from 1 to config.steps={steps}"

@@ -14,6 +14,7 @@ TASKS = {
     "text_classification": "gmlp_flax.tasks.text_classification:TextClassification",
     "text_regression": "gmlp_flax.tasks.text_regression:TextRegression",
     "question_answering": "gmlp_flax.tasks.question_answering:QuestionAnswering",
+    "synthetic": "gmlp_flax.tasks.synthetic:Synthetic",
 }
 
 

@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -32,7 +32,7 @@ from gmlp_flax.tasks.base import Sums
 from gmlp_flax.tasks.data import TaskData
 from gmlp_flax.training import record, warm_start
 from gmlp_flax.training.build import build
-from gmlp_flax.training.checkpoints import open_checkpoints
+from gmlp_flax.training.checkpoints import best_metric, open_checkpoints
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.observers import Callback, Profile, Progress, Trackers
 from gmlp_flax.training.pretrained import Pretrained
@@ -92,7 +92,7 @@ def train(
     data_config.require_outside_data(workdir, config)
     with run_folder.hold(workdir, options.restart) as folder:
         loop, done = _run(resolved, folder, options, init)
-        if done == config.steps and done in loop.metrics.evaluations:
+        if loop.is_last(done) and done in loop.metrics.evaluations:
             # This is last: from now on the run is done, whatever ends this process.
             return _result(folder, loop.metrics)
         saved = f"{loop.stop.agreed}: step {done} is saved in {folder.path}"
@@ -268,11 +268,29 @@ class _Loop:
             self._begin_trackers()
             self._evaluate(state, done)
             self.watchdog.begin()  # the training step is not compiled yet
-        if self.stop.agreed or done == self.config.steps:
+        if self.stop.agreed or self.is_last(done):
             return done
         host, hosts = self.partition.host_share()
         with self.data.train_batches(done, host, hosts) as batches:
             return self._train(state, done, batches)
+
+    def is_last(self, done: int) -> bool:
+        """Whether the run ends with a step, whose evaluation is written if it has one."""
+        scores = self.metrics.evaluations.get(done, {})
+        return self._ends_with(done, scores)
+
+    def _ends_with(self, done: int, scores: Mapping[str, float]) -> bool:
+        """Whether the run ends with a step: it is the last one, or its held-out scores are as good
+        as config.eval.stop_at."""
+        if done == self.config.steps:
+            return True
+        goal = self.config.eval.stop_at
+        name, mode = best_metric(self.config)
+        if not goal or name not in scores:
+            return False
+        if mode == "min":
+            return scores[name] <= goal
+        return scores[name] >= goal
 
     def _has_missing_evaluation(self, done: int) -> bool:
         """Whether a signal, or data that could not be read, ended the evaluation of the step at
@@ -312,7 +330,7 @@ class _Loop:
             # time.
             if evaluate and not self.stop.agreed:
                 self._evaluate_or_save(state, done)
-                end = end or self.stop.agreed is not None
+                end = self.is_last(done) or self.stop.agreed is not None
             if save or end:
                 self._save(state, done)
         return done
@@ -344,6 +362,9 @@ class _Loop:
 
     def _write_line(self, done: int, sums: Sums) -> None:
         means = _means(sums)
+        if means.get("skipped") == 1:
+            self._write_skipped_window(done, sums)
+            return
         is_finite = all(math.isfinite(mean) for mean in means.values())
         if not is_finite:
             raise RunError(
@@ -361,6 +382,15 @@ class _Loop:
         self.metrics.write({"step": done, **means, f"{self.task.unit}_per_second": rate})
         self.progress.show_loss(done, means["loss"])
         self.trackers.log(done, "train", means)
+
+    def _write_skipped_window(self, done: int, sums: Sums) -> None:
+        """The line of a log window whose steps were all skipped, so that nothing has a mean."""
+        _, steps = sums["skipped"]
+        count = round(float(steps))
+        self.progress.show(f"note: skipped all {count} steps before {done} (skip_spikes)")
+        self.read_to = done
+        self.folder.check()
+        self.metrics.write({"step": done, "skipped": 1.0})
 
     def _evaluates(self, done: int) -> bool:
         if done == self.config.steps:
@@ -383,17 +413,19 @@ class _Loop:
                 metrics, _ = self.evaluator(state.params, state.ema, after_batch)
         except _Stopped:
             return
-        baselines = []
-        if done == self.config.steps and distributed.is_first():
-            baselines = self.evaluator.baselines()
         self.folder.check()
         self.checkpoints.set_metrics(done, metrics)
+        baselines = []
+        if distributed.is_first() and self._ends_with(done, metrics):
+            baselines = self.evaluator.baselines()
         line: dict[str, Any] = {"step": done, "eval": metrics}
         if baselines:
             line["baselines"] = [{"name": name, "eval": scores} for name, scores in baselines]
         self.metrics.write(line)
         self.trackers.log(done, "eval", metrics)
         self.progress.show(f"step {done}  held out: {self.task.format_metrics(metrics)}")
+        if done < self.config.steps and self.is_last(done):
+            self.progress.show(f"step {done} is the last: the run reached eval.stop_at")
         for name, scores in baselines:
             self.progress.show(f"to compare: {name}: {self.task.format_metrics(scores)}")
 

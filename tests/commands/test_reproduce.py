@@ -70,6 +70,11 @@ def test_counts_need_no_runs(tmp_path):
             ("alternatives", "--from=x", "--columns=costs"),
             "--columns and --from=x exclude each other",
         ),
+        (("recall", "--rows=sgv"), "--rows: there is no 'sgv'; did you mean 'sgu'?"),
+        (("recall", "--scale=gpu"), "--scale=gpu: recall takes cpu or paper"),
+        (("recall", "--data=setup.cfg"), "--data is not for recall"),
+        (("recall", "--columns=mlm"), "--columns is not for recall"),
+        (("recall", "--from=/nowhere"), "/nowhere holds no finished run of recall"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, arguments, message):

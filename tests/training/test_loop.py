@@ -282,3 +282,58 @@ def test_the_command_line_as_typed(monkeypatch, started, typed):
     monkeypatch.setattr("sys.orig_argv", started)
     monkeypatch.setattr("shutil.which", {"gmlp": "/venv/bin/gmlp"}.get)
     assert loop.command_as_typed() == typed
+
+
+@pytest.fixture
+def stops_early(tmp_path):
+    """A config of six steps whose perplexity is good enough at the evaluation of step 2."""
+    options = tiny.text_config(tmp_path)
+    options.eval.every = 2
+    options.eval.stop_at = 1e6
+    return options
+
+
+def test_a_run_ends_once_its_metric_is_good_enough(stops_early, tmp_path, capfd):
+    run = tmp_path / "run"
+    result = loop.train(stops_early, str(run))
+    assert result["step"] == 2
+    assert result["baselines"]
+    assert checkpoint_steps(run) == [2]
+    assert "step 2 is the last: the run reached eval.stop_at" in capfd.readouterr().err
+    again = loop.train(stops_early, str(run))
+    assert again == result
+    assert steps_of(metrics(run), "eval") == [2]
+
+
+def test_a_run_that_ended_early_goes_on_if_it_is_to_be_better(stops_early, tmp_path):
+    run = tmp_path / "run"
+    loop.train(stops_early, str(run))
+    stops_early.eval.stop_at = 1.0
+    result = loop.train(stops_early, str(run))
+    assert result["step"] == 6
+    assert steps_of(metrics(run), "eval") == [2, 4, 6]
+
+
+def test_a_metric_of_which_more_is_better_ends_a_run_from_above(tmp_path):
+    options = tiny.image_config()
+    options.eval.every = 2
+    for goal, last in ((1e-9, 2), (1.1, 6)):
+        options.eval.stop_at = goal
+        result = loop.train(options, str(tmp_path / f"run-{last}"))
+        assert result["step"] == last
+
+
+def test_a_log_window_of_skipped_steps_is_written(tmp_path, capfd):
+    """It has no mean of anything else, which is no loss that is not finite."""
+    options = tiny.text_config(tmp_path)
+    options.steps = 30
+    options.log.every = 1
+    options.optimizer.update(skip_spikes=1.000001, learning_rate=1e-9)
+    run = tmp_path / "run"
+    loop.train(options, str(run))
+    skipped = [line["step"] for line in metrics(run) if line.get("skipped") == 1]
+    assert skipped
+    for line in metrics(run):
+        if line["step"] in skipped and "eval" not in line:
+            assert line.keys() == {"step", "skipped"}
+    assert f"skipped all 1 steps before {skipped[0]}" in capfd.readouterr().err

@@ -1,0 +1,38 @@
+"""Synthetic tasks that measure what a token mixer can do: multi-query associative recall
+(arXiv 2312.04927) and the six tasks of MAD (arXiv 2403.17844).
+
+    gmlp train --config=synthetic:amlp_causal,d=64 --workdir=runs/recall
+    gmlp train --config=synthetic:sgu,task=selective_copying --workdir=runs/copying
+
+ARGUMENT: ROW, with ,task=TASK and ,n=LENGTH and ,d=WIDTH and ,scale=SCALE behind it. ROW is a row of
+`gmlp reproduce alternatives`; linear, additive or multiplicative of Table 3; sgu_dense; amlp_16 or
+amlp_128, whose attention has that size; or a causal model: bert_causal, bert_rel_causal, sgu_causal
+or amlp_causal. All rows have as many parameters as two layers of the Transformer.
+TASK: mqar (default), recall, fuzzy_recall, noisy_recall, selective_copying, compression or
+memorization.
+LENGTH of mqar: 64 (default) with 4 pairs, 128 with 8, or 256 with 16.
+WIDTH of mqar: 64 (default), 32, 128, 256 or 512. MAD's tasks have 128.
+SCALE:
+    cpu    (default) 1,000 steps: about a minute on 2 CPU cores. mqar has a vocabulary of 256.
+    paper  as published: a vocabulary of 8,192 and 64 epochs of 100,000 examples for mqar, 200
+           epochs of 12,800 examples for MAD's tasks. Never run here.
+A run ends early once its accuracy on held-out examples reaches 99 % (eval.stop_at).
+"""
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.paper import recall
+
+
+def get_config(arg: str = "sgu"):
+    """See the module's docstring."""
+    name, task, length, width, scale = gmlp_config.arguments(
+        arg or "sgu",
+        tuple(recall.ROWS),
+        task=tuple(recall.TASKS),
+        n=("64", "128", "256"),
+        d=("64", "32", "128", "256", "512"),
+        scale=("cpu", "paper"),
+    )
+    if task == "mqar":
+        return recall.mqar(name, int(length), int(width), scale)
+    return recall.mad(name, task, scale)

@@ -1,0 +1,1 @@
+"""Tasks that are generated: associative recall, and the six of MAD."""

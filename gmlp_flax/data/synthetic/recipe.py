@@ -1,0 +1,116 @@
+"""What a synthetic task is made of, and what its generators share."""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+IGNORED = -1  # as a target: nothing is asked there
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The sizes of a synthetic task.
+
+    Attributes:
+        length: tokens of an example, n.
+        vocab_size: symbols of the task, the special ones among them. The id `mask_id` comes after
+            them.
+        both_ways: whether the model sees later tokens: answers that stand in the text are then
+            masked. Else a target is the next token.
+        pairs: of a key and its value in an example of `mqar`.
+        power: of the gaps of `mqar`: a gap of i pairs has a probability proportional to i^(power - 1).
+        fill: whether the other tokens of `mqar` are random symbols; else they are 0.
+        noise: share of noise among the pairs of `noisy_recall`.
+        noise_tokens: symbols of the vocabulary that are noise.
+        copied: tokens to copy in `selective_copying`.
+        motif: tokens of a key and of a value in `fuzzy_recall`, at most.
+    """
+
+    length: int
+    vocab_size: int
+    both_ways: bool = False
+    pairs: int = 8
+    power: float = 0.01
+    fill: bool = False
+    noise: float = 0.2
+    noise_tokens: int = 16
+    copied: int = 16
+    motif: int = 3
+
+    @property
+    def mask_id(self) -> int:
+        """Hides an answer from a model that sees later tokens."""
+        return self.vocab_size
+
+
+class Examples(NamedTuple):
+    """Examples of a task.
+
+    Attributes:
+        tokens: int32 [examples, length], what the model reads.
+        targets: int32 [examples, length], the answer at each position; IGNORED where none is asked.
+    """
+
+    tokens: np.ndarray
+    targets: np.ndarray
+
+
+class Symbols(NamedTuple):
+    """The ids of keys and of values, int [symbols] each."""
+
+    keys: np.ndarray
+    values: np.ndarray
+
+
+def halves(symbols: int) -> Symbols:
+    """The lower half of the ids below `symbols` are keys, the others values."""
+    middle = symbols // 2
+    return Symbols(np.arange(middle), np.arange(middle, symbols))
+
+
+class Text:
+    """An example of a text, written from left to right, some of whose tokens are answers."""
+
+    def __init__(self):
+        self._tokens: list[int] = []
+        self._asked: list[bool] = []
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def write(self, tokens, asked: bool = False) -> None:
+        """Adds tokens; whether they are answers."""
+        self._tokens.extend(int(token) for token in tokens)
+        self._asked.extend(asked for _ in tokens)
+
+    def pad_left(self, length: int, pad: int) -> None:
+        """Adds padding in front, up to so many tokens."""
+        missing = length - len(self._tokens)
+        padding = [pad] * missing
+        unasked = [False] * missing
+        self._tokens = padding + self._tokens
+        self._asked = unasked + self._asked
+
+    def example(self, recipe: Recipe, training: bool) -> tuple[np.ndarray, np.ndarray]:
+        """What a model reads and its targets, int32 [tokens] each.
+
+        A causal model is trained to predict every next token, and scored on the answers. A model
+        that sees later tokens predicts the answers, which are masked.
+        """
+        tokens = np.array(self._tokens, np.int32)
+        asked = np.array(self._asked)
+        if recipe.both_ways:
+            targets = np.where(asked, tokens, IGNORED)
+            return np.where(asked, recipe.mask_id, tokens), targets
+        is_target = np.ones_like(asked) if training else asked
+        targets = np.full_like(tokens, IGNORED)
+        targets[:-1] = np.where(is_target[1:], tokens[1:], IGNORED)
+        return tokens, targets
+
+
+def stacked(pairs: list[tuple[np.ndarray, np.ndarray]]) -> Examples:
+    """The tokens and the targets of examples, [tokens] each, as arrays."""
+    tokens = [pair[0] for pair in pairs]
+    targets = [pair[1] for pair in pairs]
+    return Examples(np.stack(tokens), np.stack(targets))

@@ -1,0 +1,290 @@
+"""What `gmlp reproduce recall` compares: every token mixer on multi-query associative recall
+("Zoology", arXiv 2312.04927, figure 2), and the sizes of MAD's tasks (arXiv 2403.17844).
+
+All rows of one width d have as many parameters in the encoder as the Transformer's two layers of
+12 d^2, by the width of their MLPs, or more where those that depend on the number of tokens leave
+the MLP less than d / 2 channels. A gMLP has twice as many layers as the Transformer, and an aMLP
+one and a half times as many, as in the paper's Table 3.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax import tasks
+from gmlp_flax.models import blocks, parameters
+from gmlp_flax.paper import alternatives
+from gmlp_flax.paper.published import PUBLISHED
+from gmlp_flax.sweeps.points import Points
+
+NAME = "recall"  # as `gmlp reproduce` takes it
+TITLE = "Recall: multi-query associative recall (arXiv 2312.04927), accuracy over the width"
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+SOLVED = 0.99  # accuracy at which a run ends (zoology/config.py)
+STEP = 8  # widths of MLPs are multiples of it
+TRANSFORMER_LAYERS = 2
+HEAD = 64  # channels of an attention head
+
+
+class Row(NamedTuple):
+    """A model of the comparison.
+
+    Attributes:
+        model: its name in `published.PUBLISHED`.
+        options: keys of config.model that differ from the published model's, and their values.
+        layers: for two layers of a Transformer.
+    """
+
+    model: str
+    options: Mapping[str, Any] = NOTHING
+    layers: int = TRANSFORMER_LAYERS
+
+
+def _rows() -> dict[str, Row]:
+    causal = {"causal": True}
+    rows = {name: Row(name) for name in alternatives.ROWS}
+    for name in ("linear", "additive", "multiplicative", "sgu"):
+        rows[name] = Row(name, layers=4)
+    rows["sgu_dense"] = Row("sgu", {"spatial": "dense"}, layers=4)
+    rows["amlp_36"] = Row("amlp_36", layers=3)
+    rows["amlp_16"] = Row("amlp_36", {"d_attn": 16}, layers=3)
+    rows["amlp_128"] = Row("amlp_36", {"d_attn": 128}, layers=3)
+    rows["bert_causal"] = Row("bert", causal)
+    rows["bert_rel_causal"] = Row("bert_rel", causal)
+    rows["sgu_causal"] = Row("sgu", causal, layers=4)
+    rows["amlp_causal"] = Row("amlp_36", causal, layers=3)
+    return rows
+
+
+ROWS = _rows()
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A synthetic task at the size that its paper gives.
+
+    Attributes:
+        length, vocab_size: of an example.
+        examples: to train on.
+        heldout: examples held out.
+        options: keys of config.synthetic.
+    """
+
+    length: int
+    vocab_size: int
+    examples: int = 12_800
+    heldout: int = 1_280
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+PAIRS = {64: 4, 128: 8, 256: 16}  # of MQAR, by the length
+LENGTHS = {"cpu": (64, 128), "paper": (64, 128, 256)}
+WIDTHS = {"cpu": (32, 64, 128), "paper": (64, 128, 256, 512)}
+RATES = {"cpu": (1e-3, 3e-3, 1e-2), "paper": (1e-4, 4.64e-4, 2.15e-3, 1e-2)}
+MAD_WIDTH = 128
+MAD_RATES = (1e-4, 5e-4, 1e-3)
+MAD_DECAYS = (0.0, 0.1)
+# configs/tasks of athms/mad-lab, their baselines
+TASKS = {
+    "mqar": Task(64, 8192, 100_000, 3_000),
+    "recall": Task(128, 16),
+    "fuzzy_recall": Task(128, 16, options={"motif": 3}),
+    "noisy_recall": Task(128, 32, options={"noise": 0.2, "noise_tokens": 16}),
+    "selective_copying": Task(256, 16, options={"copied": 16}),
+    "compression": Task(32, 16),
+    "memorization": Task(32, 256, examples=256),
+}
+CPU_VOCABULARY = 256  # of MQAR
+CPU_STEPS = 1000
+
+
+class Sizes(NamedTuple):
+    """What a row's options depend on: the width d, the tokens n, and the parameters of a layer of
+    the Transformer."""
+
+    d_model: int
+    length: int
+
+    @property
+    def layer(self) -> int:
+        """Parameters of attention and MLP in a layer of the Transformer, without biases."""
+        return 12 * self.d_model**2
+
+
+def model_config(name: str, sizes: Sizes) -> ConfigDict:
+    """A config of a row for sequences of synthetic tokens, with as many parameters as the
+    Transformer.
+
+    Args:
+        name: in ROWS.
+        sizes: d and n.
+    """
+    row = ROWS[name]
+    published = PUBLISHED[row.model].spec
+    options = blocks.settings(published) | dict(row.options)
+    config = gmlp_config.default(task="synthetic", block=options["block"])
+    options["layers"] = row.layers
+    options["d_model"] = sizes.d_model
+    if "heads" in config.model:
+        options["heads"] = max(1, sizes.d_model // HEAD)
+    if "d_spatial" in config.model:
+        options["d_spatial"] = max(16, sizes.layer // (4 * sizes.length))
+    if "attention_layers" in config.model:
+        options["attention_layers"] = 1
+    if "kernel_widths" in config.model and len(options["kernel_widths"]) > 1:
+        options["kernel_widths"] = (7, 31)
+    config.model.update(options)
+    config.model.length = sizes.length
+    config.model.scale_embeddings = published.block.mixes_at_start
+    config.model.d_ffn = fitted_width(config, TRANSFORMER_LAYERS * sizes.layer)
+    return config
+
+
+def fitted_width(config: ConfigDict, budget: int) -> int:
+    """The d_ffn, a multiple of STEP and at least d_model / 2, with which the encoder of a config
+    has about so many parameters."""
+    narrow = config.model.d_model
+    wide = 2 * narrow
+    first = encoder_size(config, narrow)
+    slope = (encoder_size(config, wide) - first) / (wide - narrow)
+    width = narrow + (budget - first) / slope
+    least = max(STEP, narrow // 2)
+    return max(STEP * round(width / STEP), least)
+
+
+def encoder_size(config: ConfigDict, d_ffn: int) -> int:
+    """The parameters of a config's encoder with this width of the MLPs."""
+    config = gmlp_config.mutable_copy(config)
+    config.model.d_ffn = d_ffn
+    task = tasks.find(config.task)(config)
+    return parameters.count(task.shapes()["encoder"])
+
+
+def mqar(name: str, length: int, d_model: int, scale: str) -> ConfigDict:
+    """The config of a row on multi-query associative recall.
+
+    Args:
+        name: in ROWS.
+        length: in PAIRS.
+        d_model: the width.
+        scale: "paper" is figure 2's setting, 64 epochs of 100,000 examples (zoology/config.py:
+            AdamW with a decay of 0.1, a cosine, no warmup; its dropout of 0.1 is left out); "cpu"
+            has a vocabulary of 256 and 1,000 steps of 64.
+    """
+    config = model_config(name, Sizes(d_model, length))
+    task = TASKS["mqar"]
+    config.synthetic.update(
+        task="mqar",
+        pairs=PAIRS[length],
+        examples=task.examples,
+        heldout_examples=task.heldout,
+    )
+    config.optimizer.update(weight_decay=0.1, learning_rate=2.15e-3)
+    if scale == "cpu":
+        config.model.vocab_size = CPU_VOCABULARY
+        config.synthetic.heldout_examples = 1000
+        _train(config, batch_size=64, steps=CPU_STEPS, warmup=CPU_STEPS // 10)
+        config.optimizer.learning_rate = 3e-3
+        return config
+    config.model.vocab_size = task.vocab_size
+    batch_size = 256 if length == 256 else 512
+    _train(config, batch_size, steps=64 * task.examples // batch_size, warmup=0)
+    config.optimizer.clip = 0.0
+    return config
+
+
+def mad(name: str, task_name: str, scale: str) -> ConfigDict:
+    """The config of a row on a task of MAD.
+
+    Args:
+        name: in ROWS.
+        task_name: in TASKS.
+        scale: "paper" is the published baseline of the task (mad/configs.py): width 128, 200 epochs
+            in batches of 128, AdamW with a cosine; "cpu" has 1,000 steps.
+    """
+    task = TASKS[task_name]
+    config = model_config(name, Sizes(MAD_WIDTH, task.length))
+    config.model.vocab_size = task.vocab_size
+    config.synthetic.update(
+        task=task_name,
+        examples=task.examples,
+        heldout_examples=task.heldout,
+        **task.options,
+    )
+    steps = 200 * task.examples // 128
+    warmup = 0
+    if scale == "cpu":
+        steps = min(steps, CPU_STEPS)
+        warmup = steps // 10
+    _train(config, batch_size=128, steps=steps, warmup=warmup)
+    config.optimizer.update(learning_rate=1e-3, weight_decay=0.0)
+    return config
+
+
+def _train(config: ConfigDict, batch_size: int, steps: int, warmup: int) -> None:
+    """Sets the length of a training; it ends early when nothing is left to learn."""
+    config.batch_size = batch_size
+    config.steps = steps
+    config.optimizer.warmup = warmup
+    config.eval.batch_size = 512
+    config.eval.every = max(1, steps // 20)
+    config.eval.stop_at = SOLVED
+    config.checkpoint.every = config.eval.every
+
+
+# The comparison.
+
+
+class Cell(NamedTuple):
+    """A row at one length and one width.
+
+    Attributes:
+        row: in ROWS.
+        length: n.
+        width: d.
+    """
+
+    row: str
+    length: int
+    width: int
+
+    def config(self, scale: str) -> str:
+        """Its config, FILE:ARGUMENT."""
+        return f"synthetic:{self.row},n={self.length},d={self.width},scale={scale}"
+
+
+SEEDS = (0, 1, 2)
+SEARCH_SEED = 100  # of the runs that choose a rate, and of their data
+RATE = "optimizer.learning_rate"
+
+
+def cells(scale: str, rows: Sequence[str]) -> list[Cell]:
+    """Every row at every length and width of a scale."""
+    return [
+        Cell(row, length, width)
+        for row in rows
+        for length in LENGTHS[scale]
+        for width in WIDTHS[scale]
+    ]
+
+
+def search_points(cell: Cell, scale: str) -> Points:
+    """The runs that choose a cell's rate, on examples that no other run reads."""
+    return tuple(
+        {
+            "config": cell.config(scale),
+            "seed": SEARCH_SEED,
+            "synthetic.data_seed": SEARCH_SEED,
+            RATE: rate,
+        }
+        for rate in RATES[scale]
+    )
+
+
+def points(cell: Cell, scale: str, rate: float) -> Points:
+    """The runs of a cell with the rate that was chosen."""
+    return tuple({"config": cell.config(scale), "seed": seed, RATE: rate} for seed in SEEDS)

@@ -1,0 +1,303 @@
+"""`gmlp reproduce recall`: trains every row on multi-query associative recall, and reports which of
+them solve it at which width."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gmlp_flax.analysis import looks as looks_lib
+from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
+from gmlp_flax.analysis.looks import Look
+from gmlp_flax.checkpoints.metrics_file import read_result
+from gmlp_flax.paper import recall
+from gmlp_flax.paper.recall import PAIRS, RATE, ROWS, Cell
+from gmlp_flax.reports.claims import HOLDS, OPEN, REVERSED, Claim
+from gmlp_flax.reports.report import Report, family, over_seeds
+from gmlp_flax.reports.runs import NoRuns
+from gmlp_flax.reports.table import Cells, Printed, Spread, Table, shown
+from gmlp_flax.sweeps import definition, points, training
+from gmlp_flax.sweeps.points import Point
+
+SOLVED = 99.0  # percent, as published
+SEARCH = "search"  # the folder of the runs that choose rates
+ATTENTION = "bert_causal"
+GMLP = ("sgu", "sgu_dense", "sgu_causal")
+AMLP = ("amlp_36", "amlp_causal")
+
+Accuracies = Mapping[Cell, Spread]
+
+
+class Plan(NamedTuple):
+    """What a command line asks for.
+
+    Attributes:
+        rows: in ROWS.
+        scale: "cpu" or "paper".
+        runs: the folder of the runs.
+        jobs: runs at a time.
+        changes: keys of every run that the command line changes, with their values as text.
+    """
+
+    rows: Sequence[str]
+    scale: str
+    runs: str
+    jobs: int = 1
+    changes: Mapping[str, Any] = recall.NOTHING
+
+
+def make(plan: Plan) -> bool:
+    """Trains what is missing: for each cell one run at each rate, then the seeds at the best one.
+
+    Returns:
+        Whether all runs have a result.
+    """
+    cells = recall.cells(plan.scale, plan.rows)
+    complete = True
+    # cell by cell, so that a report can be made of what is there
+    for cell in cells:
+        trials = recall.search_points(cell, plan.scale)
+        complete &= _train(plan, trials, os.path.join(plan.runs, SEARCH))
+        rate = best_rate(plan, cell)
+        if rate is not None:
+            complete &= _train(plan, recall.points(cell, plan.scale, rate), plan.runs)
+    return complete
+
+
+def _train(plan: Plan, trials: Sequence[Point], folder: str) -> bool:
+    sweep = definition.define("synthetic", tuple(trials), dict(plan.changes), folder)
+    return training.train(sweep, plan.jobs)
+
+
+def best_rate(plan: Plan, cell: Cell) -> float | None:
+    """The rate with the highest accuracy of a cell's search; of equal ones, the one that took the
+    fewest steps. None if no run of the search has a result."""
+    best: tuple[float, int] | None = None
+    rate = None
+    for point in recall.search_points(cell, plan.scale):
+        result = _result(os.path.join(plan.runs, SEARCH), point)
+        if result is None:
+            continue
+        score = (result["eval"]["accuracy"], -result["step"])
+        if best is None or score > best:
+            best = score
+            rate = point[RATE]
+    return rate
+
+
+def _result(folder: str, point: Point) -> dict[str, Any] | None:
+    """What the run of a point ended with; None if it has not ended."""
+    return read_result(os.path.join(folder, points.name(point)))
+
+
+def accuracies(plan: Plan) -> dict[Cell, Spread]:
+    """The accuracy in percent of each cell that has a finished run, over seeds."""
+    found = {}
+    for cell in recall.cells(plan.scale, plan.rows):
+        rate = best_rate(plan, cell)
+        if rate is None:
+            continue
+        values = []
+        for point in recall.points(cell, plan.scale, rate):
+            result = _result(plan.runs, point)
+            if result is not None:
+                values.append(100 * result["eval"]["accuracy"])
+        if values:
+            found[cell] = Spread.mean(values)
+    return found
+
+
+def report(plan: Plan) -> Report:
+    """The report on the runs that are there. Raises NoRuns if there is none."""
+    found = accuracies(plan)
+    if not found:
+        raise NoRuns(f"{plan.runs} holds no finished run of recall: train some first")
+    rates = {}
+    for cell in found:
+        rates[cell] = best_rate(plan, cell)
+    return Report(
+        recall.TITLE,
+        _table(found),
+        claims(found),
+        setting=_setting(plan.scale),
+        notes=_notes(found),
+        figures={"accuracy": chart(found)},
+        more_tables={"rates": _rate_table(rates)},
+    )
+
+
+def _title(cell: Cell) -> str:
+    """The column of a cell."""
+    return f"n {cell.length}, d {cell.width}"
+
+
+def _table(found: Accuracies) -> Table:
+    """A line for each row, a column for each length and width."""
+    return Table.of_models(_by_row(found))
+
+
+def _rate_table(rates: Mapping[Cell, float | None]) -> Table:
+    printed = {cell: Printed(rate) for cell, rate in rates.items() if rate is not None}
+    return Table.of_models(_by_row(printed))
+
+
+def _by_row(values: Mapping[Cell, Any]) -> dict[str, Cells]:
+    models: dict[str, Cells] = {}
+    for cell, value in values.items():
+        models.setdefault(cell.row, {})[_title(cell)] = value
+    return models
+
+
+def _setting(scale: str) -> str:
+    if scale == "paper":
+        return "Scale paper: figure 2's setting, without its dropout."
+    return (
+        f"Scale {scale}. Scaled down: a vocabulary of {recall.CPU_VOCABULARY} (paper: 8192), "
+        f"{recall.CPU_STEPS:,} steps of 64 examples (paper: 64 epochs of 100,000), "
+        f"d {', '.join(map(str, recall.WIDTHS[scale]))} (paper: 64 to 512)."
+    )
+
+
+def _notes(found: Accuracies) -> list[str]:
+    floors = []
+    for length in sorted({cell.length for cell in found}):
+        floors.append(f"{100 / PAIRS[length]:.1f} % at n = {length}")
+    rates = ", ".join(map(str, recall.SEEDS))
+    return [
+        f"Accuracy in percent at the repeated keys; a guess among the values shown has "
+        f"{' and '.join(floors)}.",
+        f"Each cell has the best of several rates, chosen by a run with seed {recall.SEARCH_SEED} "
+        f"on other examples, and then the seeds {rates}. A run ends early at {SOLVED:g} %.",
+    ]
+
+
+# The figure.
+
+
+def chart(found: Accuracies) -> Chart:
+    """Accuracy over the width, a panel for each length, a line for the best row of each family."""
+    panels = []
+    for length in sorted({cell.length for cell in found}):
+        best = best_of_families(found, length)
+        look_of = looks_lib.looks(list(best))
+        series = [
+            _line(name, look, widths)
+            for look, (name, widths) in zip(look_of, best.items(), strict=True)
+        ]
+        floor = 100 / PAIRS[length]
+        panels.append(
+            Panel(
+                f"{PAIRS[length]} pairs in {length} tokens",
+                Scale("width d", log=True, whole=True),
+                Scale("accuracy (%)"),
+                series,
+                references=[("a guess among the values", floor)],
+            )
+        )
+    caption = (
+        "The best row of each family at each width. Bars go from the lowest to the highest seed."
+    )
+    return Chart(panels, caption)
+
+
+def best_of_families(found: Accuracies, length: int) -> dict[str, dict[int, Spread]]:
+    """Family -> width -> the accuracy of its best row there."""
+    best: dict[str, dict[int, Spread]] = {}
+    for cell, accuracy in found.items():
+        if cell.length != length:
+            continue
+        of_family = best.setdefault(family(ROWS[cell.row].model), {})
+        known = of_family.get(cell.width)
+        if known is None or accuracy.centre > known.centre:
+            of_family[cell.width] = accuracy
+    return best
+
+
+def _line(name: str, look: Look, widths: Mapping[int, Spread]) -> Series:
+    return over_seeds(name, look, list(widths), list(widths.values()))
+
+
+# Claims.
+
+
+def claims(found: Accuracies) -> list[Claim]:
+    """What Zoology says of attention and gated convolutions, and what it leaves open of gMLP and
+    aMLP; each only where its cells are there."""
+    return [
+        *_attention_claims(found),
+        *_width_claims(found),
+        *_rival_claims(found),
+    ]
+
+
+def _attention_claims(found: Accuracies) -> Iterable[Claim]:
+    for cell, accuracy in found.items():
+        if cell.row == ATTENTION and cell.width == 64:
+            yield Claim(
+                f"attention solves it at d = 64, Zoology, figure 2: n = {cell.length}",
+                _solved(accuracy),
+                _detail(cell, accuracy),
+            )
+
+
+def _width_claims(found: Accuracies) -> Iterable[Claim]:
+    """Gated convolutions: the causal gMLP is one, with one filter for all channels."""
+    needed = {}
+    for length in sorted({cell.length for cell in found if cell.row == "sgu_causal"}):
+        widths = [
+            cell.width
+            for cell, accuracy in found.items()
+            if cell.row == "sgu_causal" and cell.length == length and min(accuracy.values) >= SOLVED
+        ]
+        needed[length] = min(widths, default=None)
+    if len(needed) < 2:
+        return
+    lengths = list(needed)
+    first, last = needed[lengths[0]], needed[lengths[-1]]
+    words = []
+    for length, width in needed.items():
+        words.append(f"n = {length}: {'none of these' if width is None else f'd = {width}'}")
+    if first is None:
+        verdict = OPEN
+    elif last is None or last > first:
+        verdict = HOLDS
+    else:
+        verdict = REVERSED
+    yield Claim(
+        "gated convolutions need a d that grows with n, Zoology, figure 2: sgu_causal solves it at",
+        verdict,
+        "; ".join(words),
+    )
+
+
+def _rival_claims(found: Accuracies) -> Iterable[Claim]:
+    """Not Zoology's: whether tiny attention is what a gate is without."""
+    widest = max((cell.width for cell in found), default=0)
+    for cell, accuracy in found.items():
+        if cell.width != widest:
+            continue
+        where = f"n = {cell.length}, d = {cell.width}"
+        if cell.row in AMLP:
+            yield Claim(
+                f"tiny attention solves it (ours): {cell.row} at {where}",
+                _solved(accuracy),
+                _detail(cell, accuracy),
+            )
+        if cell.row in GMLP:
+            verdict = {HOLDS: REVERSED, REVERSED: HOLDS}.get(_solved(accuracy), OPEN)
+            yield Claim(
+                f"a gate alone does not solve it (ours): {cell.row} at {where}",
+                verdict,
+                _detail(cell, accuracy),
+            )
+
+
+def _solved(accuracy: Spread) -> str:
+    """Whether all seeds reach SOLVED, none, or some."""
+    solved = [value >= SOLVED for value in accuracy.values]
+    if all(solved):
+        return HOLDS
+    return OPEN if any(solved) else REVERSED
+
+
+def _detail(cell: Cell, accuracy: Spread) -> str:
+    return f"{shown(accuracy)} %, a guess {100 / PAIRS[cell.length]:.1f} %"

@@ -1,0 +1,81 @@
+"""The rows of the recall: as many parameters each, and the published sizes of the tasks."""
+
+import numpy as np
+import pytest
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.paper import alternatives, recall
+from gmlp_flax.paper.recall import ROWS, Cell
+
+# those whose attention or filters alone are larger than a narrow Transformer
+LARGER = {("amlp_128", 32)}
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(("width", "length"), [(32, 64), (64, 128), (128, 128)])
+def test_rows_have_as_many_parameters(row, width, length):
+    config = recall.mqar(row, length, width, "cpu")
+    config_lib.validate(config)
+    size = recall.encoder_size(config, config.model.d_ffn)
+    if (row, width) in LARGER:
+        assert size > 24 * width**2
+        assert config.model.d_ffn == width // 2
+    else:
+        assert size == pytest.approx(24 * width**2, rel=0.04)
+
+
+def test_every_row_of_the_alternatives_is_there():
+    assert set(alternatives.ROWS) < set(ROWS)
+    causal = {name for name, row in ROWS.items() if row.options.get("causal")}
+    assert causal == {"bert_causal", "bert_rel_causal", "sgu_causal", "amlp_causal"}
+    for name in causal:
+        assert recall.mqar(name, 64, 64, "cpu").model.causal
+
+
+def test_the_published_setting_of_figure_2():
+    config = recall.mqar("bert_causal", 256, 512, "paper")
+    assert config.model.vocab_size == 8192
+    assert (config.model.layers, config.model.heads) == (2, 8)
+    assert (config.synthetic.pairs, config.synthetic.power) == (16, 0.01)
+    assert not config.synthetic.fill
+    assert config.synthetic.examples == 100_000
+    assert config.synthetic.heldout_examples == 3_000
+    assert config.batch_size * config.steps == 64 * 100_000
+    assert config.optimizer.weight_decay == 0.1
+    np.testing.assert_allclose(recall.RATES["paper"], np.logspace(-4, -2, 4), rtol=0.01)
+    cells = recall.cells("paper", ("sgu",))
+    assert {cell.width for cell in cells} == {64, 128, 256, 512}
+    assert {cell.length for cell in cells} == {64, 128, 256}
+
+
+@pytest.mark.parametrize(
+    ("task", "length", "vocabulary"),
+    [
+        ("recall", 128, 16),
+        ("fuzzy_recall", 128, 16),
+        ("noisy_recall", 128, 32),
+        ("selective_copying", 256, 16),
+        ("compression", 32, 16),
+        ("memorization", 32, 256),
+    ],
+)
+def test_the_published_baselines_of_mad(task, length, vocabulary):
+    config = recall.mad("bert_causal", task, "paper")
+    config_lib.validate(config)
+    assert (config.model.length, config.model.vocab_size) == (length, vocabulary)
+    assert config.model.d_model == 128
+    examples = 256 if task == "memorization" else 12_800
+    assert config.synthetic.examples == examples
+    assert config.synthetic.heldout_examples == 1_280
+    assert (config.batch_size, config.steps) == (128, 200 * examples // 128)
+
+
+def test_a_search_shares_no_examples_with_the_runs_of_the_report():
+    cell = Cell("sgu", 64, 32)
+    searched = recall.search_points(cell, "cpu")
+    assert {point["seed"] for point in searched} == {100}
+    assert {point["synthetic.data_seed"] for point in searched} == {100}
+    assert [point["optimizer.learning_rate"] for point in searched] == [1e-3, 3e-3, 1e-2]
+    trained = recall.points(cell, "cpu", 3e-3)
+    assert [point["seed"] for point in trained] == [0, 1, 2]
+    assert all("synthetic.data_seed" not in point for point in trained)

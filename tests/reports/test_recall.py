@@ -1,0 +1,131 @@
+"""The report on recall: rates, accuracies, claims and the figure."""
+
+import json
+
+import pytest
+
+from gmlp_flax.paper import recall
+from gmlp_flax.paper.recall import Cell
+from gmlp_flax.reports import recall as report_lib
+from gmlp_flax.reports.claims import HOLDS, OPEN, REVERSED
+from gmlp_flax.reports.runs import NoRuns
+from gmlp_flax.reports.table import Spread
+from gmlp_flax.sweeps import points
+
+
+def write_result(folder, point, accuracy, step=1000):
+    """The result of a run, as training writes it."""
+    run = folder / points.name(point)
+    run.mkdir(parents=True)
+    result = {"step": step, "eval": {"accuracy": accuracy, "loss": 1.0}}
+    (run / "result.json").write_text(json.dumps(result))
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """Of one row, whose runs of n = 64 and d = 32 have ended."""
+    made = report_lib.Plan(("sgu_causal",), "cpu", str(tmp_path))
+    cell = Cell("sgu_causal", 64, 32)
+    for point, accuracy in zip(recall.search_points(cell, "cpu"), (0.3, 0.5, 0.4), strict=True):
+        write_result(tmp_path / "search", point, accuracy)
+    for point, accuracy in zip(recall.points(cell, "cpu", 3e-3), (0.5, 0.75, 0.25), strict=True):
+        write_result(tmp_path, point, accuracy)
+    return made
+
+
+def test_the_best_rate_of_the_search_is_reported(plan):
+    cell = Cell("sgu_causal", 64, 32)
+    assert report_lib.best_rate(plan, cell) == 3e-3
+    assert report_lib.best_rate(plan, Cell("sgu_causal", 128, 32)) is None
+    found = report_lib.accuracies(plan)
+    assert found == {cell: Spread.mean([50.0, 75.0, 25.0])}
+
+
+def test_of_rates_that_solve_it_the_fastest_is_taken(tmp_path):
+    cell = Cell("bert_causal", 64, 64)
+    plan = report_lib.Plan(("bert_causal",), "cpu", str(tmp_path))
+    for point, step in zip(recall.search_points(cell, "cpu"), (900, 700, 300), strict=True):
+        write_result(tmp_path / "search", point, 1.0, step)
+    assert report_lib.best_rate(plan, cell) == 1e-2
+
+
+def test_a_report_has_table_rates_and_figure(plan):
+    report = report_lib.report(plan)
+    assert report.table.columns == ("model", "n 64, d 32")
+    assert "50.0 ± 25.0" in report.markdown()
+    assert report.more_tables["rates"].rows == [["sgu_causal", 3e-3]]
+    [panel] = report.charts["accuracy"].panels
+    assert panel.references == [("a guess among the values", 25.0)]
+    assert "a guess among the values shown has 25.0 % at n = 64" in " ".join(report.sentences())
+
+
+def test_no_run_is_refused(tmp_path):
+    with pytest.raises(NoRuns, match="holds no finished run of recall"):
+        report_lib.report(report_lib.Plan(("sgu",), "cpu", str(tmp_path)))
+
+
+def verdicts(found):
+    """Claim -> verdict, without our numbers."""
+    return {claim.text: claim.verdict for claim in report_lib.claims(found)}
+
+
+def test_attention_solves_it_if_every_seed_does():
+    text = "attention solves it at d = 64, Zoology, figure 2: n = 64"
+    cell = Cell("bert_causal", 64, 64)
+    for values, expected in (
+        ([99.5, 100.0, 99.0], HOLDS),
+        ([99.5, 98.9, 100.0], OPEN),
+        ([98.9, 25.0, 30.0], REVERSED),
+    ):
+        assert verdicts({cell: Spread.mean(values)})[text] == expected
+
+
+def test_gated_convolutions_need_a_width_that_grows():
+    def found(solved_64, solved_128):
+        accuracies = {}
+        for length, solved in ((64, solved_64), (128, solved_128)):
+            for width in (32, 64, 128):
+                value = 100.0 if solved is not None and width >= solved else 50.0
+                accuracies[Cell("sgu_causal", length, width)] = Spread.mean([value])
+        return accuracies
+
+    def verdict(solved_64, solved_128):
+        [claim] = [
+            claim
+            for claim in report_lib.claims(found(solved_64, solved_128))
+            if "grows with n" in claim.text
+        ]
+        return claim.verdict, claim.detail
+
+    assert verdict(32, 64) == (HOLDS, "n = 64: d = 32; n = 128: d = 64")
+    assert verdict(64, None) == (HOLDS, "n = 64: d = 64; n = 128: none of these")
+    assert verdict(64, 64)[0] == REVERSED
+    assert verdict(None, None)[0] == OPEN
+
+
+def test_what_a_gate_does_with_and_without_tiny_attention():
+    found = {
+        Cell("sgu_causal", 64, 128): Spread.mean([40.0, 41.0]),
+        Cell("amlp_causal", 64, 128): Spread.mean([99.9, 100.0]),
+        Cell("amlp_causal", 64, 64): Spread.mean([30.0]),
+    }
+    claims = verdicts(found)
+    where = "n = 64, d = 128"
+    assert claims[f"a gate alone does not solve it (ours): sgu_causal at {where}"] == HOLDS
+    assert claims[f"tiny attention solves it (ours): amlp_causal at {where}"] == HOLDS
+    assert not any("d = 64" in text for text in claims)
+
+
+def test_a_family_is_drawn_by_its_best_row_at_each_width():
+    found = {
+        Cell("bert", 64, 32): Spread.mean([30.0]),
+        Cell("bert_rel", 64, 32): Spread.mean([60.0]),
+        Cell("bert", 64, 64): Spread.mean([90.0]),
+        Cell("sgu", 64, 32): Spread.mean([25.0]),
+        Cell("sgu", 128, 32): Spread.mean([99.0]),
+    }
+    best = report_lib.best_of_families(found, 64)
+    assert best == {
+        "Transformer": {32: found[Cell("bert_rel", 64, 32)], 64: found[Cell("bert", 64, 64)]},
+        "gMLP": {32: found[Cell("sgu", 64, 32)]},
+    }

@@ -1,0 +1,144 @@
+"""The synthetic tasks: answers alone are scored, and a model that can look back learns them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.data.synthetic.kinds import KINDS
+from gmlp_flax.data.synthetic.recipe import IGNORED
+from gmlp_flax.errors import ConfigError
+from gmlp_flax.models import blocks
+from gmlp_flax.tasks.synthetic import Synthetic, SyntheticData
+from gmlp_flax.training import loop
+
+
+def tiny(task="mqar", block="gmlp", **model):
+    """A config of two narrow layers."""
+    config = config_lib.default(task="synthetic", block=block)
+    sizes = {"length": 64, "vocab_size": 48, "layers": 2, "d_model": 16, "d_ffn": 32}
+    config.model.update(sizes | model)
+    config.synthetic.update(task=task, pairs=4, examples=256, heldout_examples=40)
+    config.batch_size = 8
+    return config
+
+
+def batch_of(config, role="heldout", count=8):
+    """The first examples of a role."""
+    examples = SyntheticData(config).examples(role)
+    rows = [examples[index] for index in range(count)]
+    tokens = jnp.array([row["tokens"] for row in rows])
+    targets = jnp.array([row["targets"] for row in rows])
+    return {"tokens": tokens, "targets": targets, "weight": jnp.ones(count)}
+
+
+def slow_sums(task, params, batch):
+    """Loss and hits by all logits, a position at a time."""
+    shape = batch["tokens"].shape
+    if task.kind.compresses:
+        logits = task.apply(params, batch["tokens"])
+    else:
+        positions = jnp.broadcast_to(jnp.arange(shape[1]), shape)
+        logits = task.apply(params, batch["tokens"], positions)
+    losses = jax.nn.log_softmax(logits)
+    loss = 0.0
+    hits = 0
+    count = 0
+    for example in range(shape[0]):
+        for position in range(shape[1]):
+            target = int(batch["targets"][example, position])
+            if target != IGNORED:
+                loss -= float(losses[example, position, target])
+                hits += int(logits[example, position].argmax()) == target
+                count += 1
+    return loss, hits, count
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_answers_alone_are_scored(kind, causal):
+    config = tiny(kind, causal=causal)
+    task = Synthetic(config)
+    params = task.init(jax.random.key(0))
+    batch = batch_of(config)
+    sums, outputs = task.evaluate(params, batch)
+    loss, hits, count = slow_sums(task, params, batch)
+    np.testing.assert_allclose(float(sums["loss"][0]), loss, rtol=1e-4)
+    assert float(sums["accuracy"][0]) == hits
+    assert float(sums["loss"][1]) == count
+    assert float(sums["examples"][0]) == 8
+    assert outputs == {}
+
+
+def test_copies_that_fill_a_batch_do_not_count():
+    config = tiny()
+    task = Synthetic(config)
+    params = task.init(jax.random.key(0))
+    batch = batch_of(config)
+    batch["weight"] = jnp.array([1.0] * 5 + [0.0] * 3)
+    sums, _ = task.evaluate(params, batch)
+    first = {name: array[:5] for name, array in batch.items()}
+    expected, _ = task.evaluate(params, first)
+    for name in ("loss", "accuracy", "examples"):
+        np.testing.assert_allclose(sums[name], expected[name], rtol=1e-5)
+
+
+@pytest.mark.parametrize("block", ["gmlp", "transformer"])
+def test_a_causal_model_does_not_see_what_follows(block):
+    extra = {} if block == "gmlp" else {"heads": 1, "positions": "relative"}
+    config = tiny("mqar", block, causal=True, **extra)
+    task = Synthetic(config)
+    params = task.init(jax.random.key(0))
+    tokens = batch_of(config)["tokens"]
+    positions = jnp.broadcast_to(jnp.arange(64), tokens.shape)
+    logits = task.apply(params, tokens, positions)
+    changed = task.apply(params, tokens.at[:, 40:].set(3), positions)
+    np.testing.assert_array_equal(logits[:, :40], changed[:, :40])
+    assert not np.allclose(logits[:, 40:], changed[:, 40:])
+
+
+@pytest.mark.parametrize("block", blocks.BLOCKS)
+def test_every_block_reads_every_task(block):
+    for kind in KINDS:
+        config = config_lib.default(task="synthetic", block=block)
+        config.model.update(length=64, vocab_size=48, layers=2, d_model=16, d_ffn=32)
+        config.synthetic.update(task=kind, pairs=4)
+        config_lib.validate(config)
+        task = Synthetic(config)
+        shapes = jax.eval_shape(task.evaluate, task.shapes(), batch_of(config, count=2))
+        assert shapes[0]["loss"][0].shape == ()
+
+
+def test_a_guess_is_the_baseline():
+    for kind, expected in (
+        ("mqar", 1 / 4),
+        ("recall", 1 / 24),
+        ("fuzzy_recall", 1 / 24),
+        ("noisy_recall", 1 / 16),
+        ("selective_copying", 1 / 46),
+        ("compression", 1 / 47),
+        ("memorization", 1 / 23),
+    ):
+        [baseline] = Synthetic(tiny(kind)).baselines({}, None)
+        assert baseline.metrics == {"accuracy": expected}
+
+
+def test_sizes_that_do_not_fit_are_refused():
+    with pytest.raises(ConfigError, match="synthetic.pairs"):
+        config_lib.validate(tiny(length=14))
+    with pytest.raises(ConfigError, match="expected one of mqar, recall"):
+        config_lib.validate(tiny("copying"))
+
+
+def test_a_map_is_memorised(tmp_path):
+    config = tiny("memorization", length=8, vocab_size=16)
+    config.batch_size = 32
+    config.steps = 150
+    config.optimizer.update(learning_rate=1e-2, warmup=15)
+    config.checkpoint.every = 150
+    result = loop.train(config, str(tmp_path / "run"))
+    assert result is not None
+    assert result["eval"]["accuracy"] > 0.95
+    assert result["eval"]["examples"] == 40
+    assert result["baselines"] == [{"name": "a value at random", "eval": {"accuracy": 1 / 7}}]

@@ -1,6 +1,6 @@
 """The figures of docs/results that show matrices: blue for what is added, orange for what is
-subtracted, the stronger the larger, on a page of any colour. The runs are gone: the CSV files hold
-the weights that first drawings showed."""
+subtracted, the stronger the larger, on a page of any colour. `docs.results.weights` writes the
+weights of a run to the CSV files that they are drawn from."""
 
 import csv
 import itertools

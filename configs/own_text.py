@@ -23,7 +23,7 @@ at 41.1, and at 37.3 with `--config.optimizer.learning_rate=2e-3`. One seed each
 import sys
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.io import files
+from gmlp_flax.io import compression, files
 from gmlp_flax.paper import recipes
 
 SIZES = ("small", "tiny", "base", "amlp_base")
@@ -34,7 +34,9 @@ ENOUGH = 10e6  # bytes of text for `small`
 def size_for(path: str) -> str:
     """The size that suits the text in a file or a folder; says why."""
     found = files.find_files(path)
-    total = sum(file.size * (4 if file.name.endswith(files.COMPRESSIONS) else 1) for file in found)
+    total = sum(
+        file.size * (4 if file.name.endswith(compression.COMPRESSIONS) else 1) for file in found
+    )
     size = "small"
     why = "it suits 10 MB and more"
     if total < ENOUGH:

@@ -150,7 +150,7 @@ def mixed(views: np.ndarray, config: ConfigDict) -> list[tuple[str, np.ndarray, 
         if not alpha:
             continue
         alphas = {"mixup": 0.0, "cutmix": 0.0, kind: alpha}
-        weights, shares = mixing.own_weights(
+        weights, shares = mixing.keep_weights(
             keys,
             (height, width),
             switch=0.5,

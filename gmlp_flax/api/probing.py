@@ -107,7 +107,7 @@ def _task_data(config: ConfigDict, model: Model) -> TaskData:
     files = dict(model.task.files)
     for name in kind.inheritance.heads:
         files.pop(name, None)
-    return kind.Data(resolved, RunFiles(own=files))
+    return kind.Data(resolved, RunFiles(local=files))
 
 
 def _features(

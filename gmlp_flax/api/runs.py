@@ -136,7 +136,7 @@ def evaluate(model: Model, data: Any = None, *, batch_size: int | None = None) -
         resolved = config_lib.resolve(config).config
         kind = tasks.find(resolved.task)
         files = model.task.files
-        heldout = kind.Data(resolved, RunFiles(own=files))
+        heldout = kind.Data(resolved, RunFiles(local=files))
         task = kind(resolved, files)
         evaluator = Evaluator(task, heldout, model.partition)
         metrics, _ = evaluator(model.params)
@@ -187,7 +187,7 @@ def evaluate_checkpoint(
     model = opened.load(config, unaveraged=True)
     batch_size = model.config.eval.batch_size or model.config.batch_size
     model.partition.check_batch(batch_size, 1, "config.eval.batch_size")
-    run_files = RunFiles(opened.folder, own=opened.files)
+    run_files = RunFiles(opened.folder, local=opened.files)
     data = model.task.Data(model.config, run_files)
     for line in data.lines(HELDOUT):
         distributed.say(line)

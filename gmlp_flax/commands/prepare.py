@@ -157,8 +157,8 @@ def main(argv: list[str]) -> None:
         make_listops(name, values)
         return
     check_flags(values)
-    as_one = values.split == splits.ALL
-    read = text_reader.read(name, as_one)
+    ignore_splits = values.split == splits.ALL
+    read = text_reader.read(name, ignore_splits)
     whole: Any = splits.choose(read, splits.Request(TRAIN, values.split))
     corpus = whole
     train = whole

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from gmlp_flax.data import hugging_face
 from gmlp_flax.errors import DataError, counted, listed
-from gmlp_flax.io import files, json_files, records
+from gmlp_flax.io import compression, files, json_files, records
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord
 
@@ -46,8 +46,8 @@ def require_suffix(path: str, suffixes: Collection[str] = SUFFIXES, kind: str = 
         suffixes: the suffixes, without that of a compression.
         kind: what such a file is, for the message.
     """
-    suffix = files.suffix(path)
-    if suffix in COLUMNAR and files.compression(path):
+    suffix = compression.suffix(path)
+    if suffix in COLUMNAR and compression.compression(path):
         raise DataError(f"{path!r}: compressed {suffix} files are not read: decompress it")
     if suffix not in suffixes:
         raise DataError(
@@ -62,7 +62,7 @@ def _listed_suffixes(suffixes: Collection[str]) -> str:
     compressible = [suffix for suffix in suffixes if suffix not in COLUMNAR]
     if not compressible:
         return text
-    compressions = ", ".join(files.COMPRESSIONS)
+    compressions = ", ".join(compression.COMPRESSIONS)
     return f"{text} ({', '.join(compressible)} also with {compressions})"
 
 
@@ -93,7 +93,7 @@ def find_by_suffix(
     for file in listing:
         if hugging_face.is_metadata(file.name):
             continue
-        if files.suffix(file.name) in suffixes:
+        if compression.suffix(file.name) in suffixes:
             require_suffix(file.path, suffixes, kind)
             members.append(file)
     if not members:
@@ -105,7 +105,7 @@ def find_by_suffix(
     return members
 
 
-def others_note(path: str, listing: Sequence[File], members: Sequence[File]) -> str:
+def unread_files_note(path: str, listing: Sequence[File], members: Sequence[File]) -> str:
     """A line that counts by suffix the files of a folder that are not read; "" if there are none.
     `members` are read, and files that describe them do not count."""
     known = {file.name for file in members}
@@ -141,7 +141,7 @@ def read_rows(
         DataError: the file has another format, cannot be read, or its header cannot be used.
     """
     require_suffix(path)
-    suffix = files.suffix(path)
+    suffix = compression.suffix(path)
     if suffix in COLUMNAR:
         return _columnar_rows(path, columns)
     if suffix in JSON_LINES:
@@ -172,7 +172,7 @@ def column_names(path: str, quoted: bool = True) -> tuple[str, ...]:
         DataError: the file is empty, holds no JSON object, or two columns have one name.
     """
     require_suffix(path)
-    suffix = files.suffix(path)
+    suffix = compression.suffix(path)
     if suffix in JSON_LINES:
         return _first_keys(path)
     if suffix in COLUMNAR:
@@ -194,7 +194,7 @@ def declared_classes(path: str, column: str) -> tuple[str, ...]:
     """The names of the classes of a column, if the package datasets declared them in the file or in
     the dataset_info.json beside it; else ()."""
     declared: Mapping[str, tuple[str, ...]] = {}
-    if files.suffix(path) in COLUMNAR:
+    if compression.suffix(path) in COLUMNAR:
         declared = records.parquet_classes(path)
     if not declared:
         declared = hugging_face.declared_classes(path)
@@ -210,7 +210,7 @@ class _Line(NamedTuple):
 
 def _cells(path: str, quoted: bool) -> Iterator[_Line]:
     """The rows of a .csv or .tsv file; see `read_rows`."""
-    suffix = files.suffix(path)
+    suffix = compression.suffix(path)
     delimiter = DELIMITERS[suffix]
     if suffix == ".csv" or quoted:
         return _quoted_cells(path, delimiter)

@@ -16,7 +16,7 @@ from gmlp_flax.data.dataset import Dataset, Splits
 from gmlp_flax.data.holdout import TRAIN
 from gmlp_flax.data.rows import Located
 from gmlp_flax.errors import DataError, listed
-from gmlp_flax.io import files
+from gmlp_flax.io import compression, files
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord, BadRecords
 
@@ -110,7 +110,7 @@ def stem(name: str) -> str:
     shard = files.SHARD.match(name)
     if shard:
         return shard["stem"]
-    ending = files.suffix(name) + files.compression(name)
+    ending = compression.suffix(name) + compression.compression(name)
     return name[: len(name) - len(ending)]
 
 
@@ -153,7 +153,7 @@ def _splits_of_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def group_files(
-    path: str, listing: Sequence[File], members: Sequence[File], as_one: bool = False
+    path: str, listing: Sequence[File], members: Sequence[File], ignore_splits: bool = False
 ) -> dict[str, list[File]]:
     """The data files of each split; {"": all} for a single file, or if all files are one data set.
 
@@ -161,12 +161,12 @@ def group_files(
         path: the path of the data.
         listing: all files there.
         members: the files with data.
-        as_one: whether all files are one data set, whatever their names mean.
+        ignore_splits: whether all files are one data set, whatever their names mean.
 
     Raises:
         DataError: as in `by_name`.
     """
-    if as_one or rows.is_file(path, listing):
+    if ignore_splits or rows.is_file(path, listing):
         return {"": list(members)}
     metadata = hugging_face.metadata(listing)
     return by_name(path, [*members, *metadata])

@@ -18,7 +18,6 @@ from gmlp_flax.errors import DataError, listed
 from gmlp_flax.io import storage
 from gmlp_flax.io.compression import (
     BUFFER,
-    COMPRESSIONS,  # noqa: F401 - with the other two, a name of this module for readers of data
     DAMAGE,
     compression,
     open_compressed,

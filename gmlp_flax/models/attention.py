@@ -12,12 +12,19 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import fused_attention, sharding, toeplitz
-from gmlp_flax.models.layers import ChannelMLPSpec, DecodeCache, Linear, dropout, fold_in
+from gmlp_flax.models.layers import (
+    ChannelMLPSpec,
+    DecodeCache,
+    Linear,
+    dropout,
+    fold_in,
+    rms_norm,
+)
 from gmlp_flax.models.matmul import NAME
 from gmlp_flax.models.parameters import OFFSETS, PAST_OFFSETS, parameter
 from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.models.spec import BlockSpec
-from gmlp_flax.options import FINETUNED_RUNS, RATE, SIZE, SIZE_OR_0, option
+from gmlp_flax.options import ABOVE_0, FINETUNED_RUNS, RATE, SIZE, SIZE_OR_0, option
 
 MAX_DISTANCE = 128  # T5: offsets from this on share the last bucket of their direction
 WHOLE = 1024  # up to so many queries have their logits computed at once
@@ -78,9 +85,15 @@ class AttentionSpec(HeadsSpec, ContentAttentionSpec):
     positions: str = option(
         "none",
         "none; a learned table (absolute); a bias on the logits per offset (relative); "
-        "only that bias",
-        ("none", "absolute", "relative", "relative_only"),
+        "only that bias; queries and keys turned by their positions (rotary)",
+        ("none", "absolute", "relative", "relative_only", "rotary"),
         architecture=True,
+    )
+    rotary_theta: float = option(
+        10_000.0, "of rotary positions: the base of their wavelengths", ABOVE_0, architecture=True
+    )
+    qk_norm: bool = option(
+        False, "each head's queries and keys divided by their root mean square", architecture=True
     )
     relative_buckets: int = option(
         0, "T5's logarithmic buckets of offsets (T5: 32); 0: a bias per offset", architecture=True
@@ -101,6 +114,16 @@ class AttentionSpec(HeadsSpec, ContentAttentionSpec):
             raise ValueError(
                 f"model.d_qkv is {self.d_qkv}: model.heads, {self.heads}, must divide it"
             )
+        if self.positions == "rotary" and self.d_head % 2:
+            raise ValueError(
+                f"model.positions is 'rotary', and a head has {self.d_head} channels: "
+                "expected an even number"
+            )
+        if self.positions == "relative_only" and self.qk_norm:
+            raise ValueError(
+                "model.positions is 'relative_only', without queries and keys: set model.qk_norm "
+                "to False"
+            )
         count = self.relative_buckets
         if count and (count % 2 or not 4 <= count <= 256):
             raise ValueError(
@@ -112,7 +135,13 @@ class AttentionSpec(HeadsSpec, ContentAttentionSpec):
         """Any number of tokens, or at most n if each position or offset has parameters of its
         own."""
         in_buckets = self.positions.startswith("relative") and self.relative_buckets > 0
-        return tokens <= self.length or self.positions == "none" or in_buckets
+        has_no_parameters = self.positions in ("none", "rotary")
+        return tokens <= self.length or has_no_parameters or in_buckets
+
+    @property
+    def d_head(self) -> int:
+        """Channels of a query, a key and a value in each head."""
+        return (self.d_qkv or self.d_model) // self.heads
 
 
 def dot_products(q: jax.Array, k: jax.Array, spec: BlockSpec, first: jax.Array | int = 0) -> Logits:
@@ -325,7 +354,7 @@ class RelativeBias(nnx.Module):
             )
         else:
             if spec.causal:
-                bias = toeplitz.past_only(bias)
+                bias = toeplitz.pad_future(bias)
             taps = toeplitz.crop(bias, keys)
 
         def rows_of_head(taps: jax.Array) -> jax.Array:
@@ -333,6 +362,34 @@ class RelativeBias(nnx.Module):
 
         rows = jax.vmap(rows_of_head)(taps)  # [heads, 2 keys - 1] to [heads, count, keys]
         return hide_future(rows, spec, first)
+
+
+def rotate(x: jax.Array, first: jax.Array | int, theta: float) -> jax.Array:
+    """Rotary positions (Su et al., arXiv 2104.09864): turns the channels i and i + d / 2 of a token
+    at position p, as a point of the plane, by the angle p theta^(-2 i / d).
+
+    Args:
+        x: [batch, tokens, heads, d], the queries or keys of the positions [first, first + tokens).
+        first: the position of the first token.
+        theta: the base of the wavelengths.
+
+    Returns:
+        The same shape and type; computed in float32.
+    """
+    tokens = x.shape[1]
+    d = x.shape[-1]
+    exponents = np.arange(0, d, 2) / d
+    frequencies = jnp.asarray(theta**-exponents, jnp.float32)
+    positions = first + jnp.arange(tokens)
+    angles = jnp.outer(positions, frequencies)[:, None]  # [tokens, 1, d / 2]
+    cosines = jnp.cos(angles)
+    sines = jnp.sin(angles)
+    precise = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    left, right = jnp.split(precise, 2, axis=-1)
+    turned_left = left * cosines - right * sines
+    turned_right = right * cosines + left * sines
+    turned = jnp.concatenate([turned_left, turned_right], axis=-1)
+    return turned.astype(x.dtype)
 
 
 def attend_fused(
@@ -437,6 +494,10 @@ class MultiHeadAttention(nnx.Module):
         width = spec.d_qkv or spec.d_model
         self.proj_in = Linear(spec, spec.d_model, parts * width, rngs, bias=spec.attention_bias)
         self.relative = RelativeBias(spec, rngs) if spec.positions.startswith("relative") else None
+        if spec.qk_norm:
+            ones = jnp.ones((spec.d_head,), spec.param_dtype)
+            self.q_scale = parameter(ones, decayed=False)
+            self.k_scale = parameter(ones, decayed=False)
         self.out = Linear(
             spec, width, spec.d_model, rngs, sharding=(None, FSDP), bias=spec.attention_bias
         )
@@ -452,7 +513,7 @@ class MultiHeadAttention(nnx.Module):
         """[batch, tokens, d_model] to the same; `dropout_keys` as in `mix`, `padding_mask` as in
         `hide_padding`, and a cache of the keys and values of earlier tokens."""
         spec = self.spec
-        projected = self.proj_in(x)
+        projected = self._project(x, 0 if cache is None else cache.first)
         if cache is None and spec.positions != "relative_only":
             mixed = attend_fused(
                 spec, projected, spec.heads, padding_mask, dropout_keys, self.relative
@@ -468,10 +529,29 @@ class MultiHeadAttention(nnx.Module):
     def scores(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to the logits before the softmax, [batch, heads, tokens,
         tokens]; without content terms the batch is 1."""
-        logits, _ = self._logits_and_values(self.proj_in(x))
+        logits, _ = self._logits_and_values(self._project(x, 0))
         tokens = x.shape[1]
         scores = logits(0, tokens)
         return scores.reshape(-1, *scores.shape[-3:])
+
+    def _project(self, x: jax.Array, first: jax.Array | int) -> jax.Array:
+        """Queries, keys and values side by side, [batch, tokens, 3 d_qkv], normalised and turned as
+        the spec says; without content terms the values alone. `first` is the first position."""
+        spec = self.spec
+        projected = self.proj_in(x)
+        if not spec.qk_norm and spec.positions != "rotary":
+            return projected
+        batch, tokens, width_of_three = projected.shape
+        by_head = projected.reshape(batch, tokens, 3, spec.heads, spec.d_head)
+        q, k, v = jnp.moveaxis(by_head, 2, 0)  # each [batch, tokens, heads, d]
+        if spec.qk_norm:
+            q = rms_norm(q, self.q_scale[...], spec.norm_eps, q.dtype)
+            k = rms_norm(k, self.k_scale[...], spec.norm_eps, k.dtype)
+        if spec.positions == "rotary":
+            q = rotate(q, first, spec.rotary_theta)
+            k = rotate(k, first, spec.rotary_theta)
+        qkv = jnp.stack([q, k, v], axis=2)
+        return qkv.reshape(batch, tokens, width_of_three)
 
     def _logits_and_values(
         self, projected: jax.Array, cache: DecodeCache | None = None

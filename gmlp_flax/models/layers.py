@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models import sharding
-from gmlp_flax.models.matmul import add_bias, keeping_inputs, over_channels, over_tokens
+from gmlp_flax.models.matmul import add_bias, over_channels, over_tokens, saving_only_inputs
 from gmlp_flax.models.parameters import OverPatches, Resize, parameter
 from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.models.spec import BlockSpec
@@ -174,16 +174,22 @@ class LayerNorm(nnx.Module):
     """Layer norm over the last axis with scale and bias, computed in float32, returned in the
     compute type, or in the residual stream's if the norm stands in the stream itself (`post`).
 
-    `eps` is the spec's unless given; `metadata` are of its two parameters (`ParamMetadata`).
+    `eps` is the spec's unless given; `metadata` are of its two parameters (`ParamMetadata`). If the
+    spec has no `biases`, there is the scale alone; with `norm_type="rms"` the norm divides by the
+    root of the mean square and subtracts no mean (Zhang and Sennrich, arXiv 1910.07467).
     """
 
     def __init__(
         self, spec: BlockSpec, channels: int, eps: float = 0.0, post: bool = False, **metadata: Any
     ):
         ones = jnp.ones((channels,), spec.param_dtype)
-        zeros = jnp.zeros((channels,), spec.param_dtype)
         self.scale = parameter(ones, decayed=False, **metadata)
-        self.bias = parameter(zeros, decayed=False, **metadata)
+        self.is_rms = spec.norm_type == "rms"
+        if spec.biases and not self.is_rms:
+            zeros = jnp.zeros((channels,), spec.param_dtype)
+            self.bias = parameter(zeros, decayed=False, **metadata)
+        else:
+            self.bias = None
         self.eps = eps or spec.norm_eps
         self.precise_dtype = spec.precise_dtype
         self.post = post
@@ -192,7 +198,12 @@ class LayerNorm(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., channels] to [..., channels]."""
-        y = layer_norm(x, self.scale[...], self.bias[...], self.eps, self.dtype)
+        scale = self.scale[...]
+        if self.is_rms:
+            y = rms_norm(x, scale, self.eps, self.dtype)
+        else:
+            bias = jnp.zeros_like(scale) if self.bias is None else self.bias[...]
+            y = layer_norm(x, scale, bias, self.eps, self.dtype)
         # The output feeds matrix products. Without the barrier the compiler fuses the norm into
         # each of them and computes it in several layouts, which takes more memory on a TPU.
         return jax.lax.optimization_barrier(y)
@@ -243,7 +254,7 @@ def layer_norm(
 def _layer_norm_jvp(eps: float, dtype: jnp.dtype, primals, tangents):
     x, scale, bias = primals
 
-    @keeping_inputs
+    @saving_only_inputs
     def derivative(x, scale, d_x, d_scale, d_bias):
         """The tangent of the output, linear in the tangents d_x, d_scale and d_bias."""
         x = x.astype(scale.dtype)
@@ -262,6 +273,15 @@ def _layer_norm_jvp(eps: float, dtype: jnp.dtype, primals, tangents):
     y = layer_norm(x, scale, bias, eps, dtype)
     d_y = derivative(x, scale, *tangents)
     return y, d_y
+
+
+def rms_norm(x: jax.Array, scale: jax.Array, eps: float, dtype: jnp.dtype) -> jax.Array:
+    """x / sqrt(mean of x^2 + eps) * scale over the last axis of x [..., channels], computed in the
+    type of `scale` [channels], returned in `dtype`."""
+    x = x.astype(scale.dtype)
+    mean_square = jnp.square(x).mean(-1, keepdims=True)
+    y = x * jax.lax.rsqrt(mean_square + eps) * scale
+    return y.astype(dtype)
 
 
 class LearnedPositions(nnx.Module):
@@ -323,8 +343,8 @@ def add_normed(
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def activation(name: str, x: jax.Array) -> jax.Array:
-    """The exact GELU x Phi(x), or its tanh approximation (`gelu_tanh`), computed in float32, in the
-    type of x.
+    """The exact GELU x Phi(x), its tanh approximation (`gelu_tanh`), or x sigmoid(x) (`silu`),
+    computed in float32, in the type of x.
 
     Phi is written with erf, as torch does: half the cost of erfc on a CPU, and an absolute error
     below 1e-6. The derivative keeps x alone of the forward pass.
@@ -335,6 +355,8 @@ def activation(name: str, x: jax.Array) -> jax.Array:
 
 
 def _gelu(name: str, x: jax.Array) -> jax.Array:
+    if name == "silu":
+        return jax.nn.silu(x)
     if name == "gelu_tanh":
         return jax.nn.gelu(x)
     return 0.5 * x * (1 + jax.lax.erf(x * 2**-0.5))
@@ -345,7 +367,7 @@ def _activation_jvp(name: str, primals, tangents):
     (x,) = primals
     (d_x,) = tangents
 
-    @keeping_inputs
+    @saving_only_inputs
     def derivative(x, d_x):
         # In the backward pass the barrier holds the gradient in the type of x. Without it the
         # gradient is in memory in float32.
@@ -390,12 +412,41 @@ class ChannelMLP(nnx.Module):
             rngs,
             sharding=(FSDP, TENSOR),
             activation=spec.activation,
+            bias=spec.biases,
         )
-        self.proj_out = Linear(spec, spec.d_ffn, spec.d_model, rngs, sharding=(TENSOR, FSDP))
+        self.proj_out = Linear(
+            spec, spec.d_ffn, spec.d_model, rngs, sharding=(TENSOR, FSDP), bias=spec.biases
+        )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to the same."""
         return self.proj_out(self.proj_in(x))
+
+
+class GatedMLP(nnx.Module):
+    """Two linear layers from d_model to d_ffn, the product of one, behind the activation, and the
+    other, and a linear layer back (Shazeer, arXiv 2002.05202).
+
+    Args:
+        activation: of the gate: that of the spec in GeGLU, `silu` in SwiGLU.
+    """
+
+    def __init__(self, spec: ChannelMLPSpec, rngs: nnx.Rngs, activation: str):
+        width = spec.d_ffn
+        wide = (FSDP, TENSOR)
+        biases = spec.biases
+        self.gate = Linear(
+            spec, spec.d_model, width, rngs, sharding=wide, activation=activation, bias=biases
+        )
+        self.proj_in = Linear(spec, spec.d_model, width, rngs, sharding=wide, bias=biases)
+        self.proj_out = Linear(
+            spec, width, spec.d_model, rngs, sharding=(TENSOR, FSDP), bias=biases
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[batch, tokens, d_model] to the same."""
+        gate = self.gate(x)
+        return self.proj_out(gate * self.proj_in(x))
 
 
 def check_tokens(x: jax.Array, tokens: int) -> None:

@@ -8,7 +8,7 @@ or W is repeated for each example (over tokens, on NVIDIA's GPUs too), which nee
 The platform is chosen when the program is lowered. The other branches are not in the program.
 
 Each derivative is a linear function of a tangent (`jax.custom_jvp`), which JAX transposes for
-gradients: forward and reverse mode nest in any order. With `keeping_inputs` only its factors are
+gradients: forward and reverse mode nest in any order. With `saving_only_inputs` only its factors are
 kept for the backward pass. JAX would otherwise keep what the branch of every platform needs.
 """
 
@@ -23,7 +23,7 @@ from jax.ad_checkpoint import checkpoint_name
 from gmlp_flax.models import sharding
 
 NAME = "matrix product"
-keeping_inputs = functools.partial(
+saving_only_inputs = functools.partial(
     jax.checkpoint, prevent_cse=False, policy=jax.checkpoint_policies.nothing_saveable
 )
 
@@ -42,7 +42,7 @@ def _over_channels_jvp(primals, tangents):
     return y, d_y
 
 
-@keeping_inputs
+@saving_only_inputs
 def _in_rows(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """x kernel, for a gradient of the kernel that transposes no activations."""
 
@@ -83,16 +83,16 @@ def _add_bias_jvp(primals, tangents):
 
 
 @jax.custom_jvp
-def nameless_over_tokens(weight: jax.Array, x: jax.Array) -> jax.Array:
+def over_tokens_unnamed(weight: jax.Array, x: jax.Array) -> jax.Array:
     """`over_tokens` without the name by which a remat policy saves the product."""
     return jax.lax.platform_dependent(weight, x, cpu=_repeated, cuda=_repeated, default=_einsum)
 
 
-@nameless_over_tokens.defjvp
+@over_tokens_unnamed.defjvp
 def _over_tokens_jvp(primals, tangents):
     weight, x = primals
     d_weight, d_x = tangents
-    y = nameless_over_tokens(weight, x)
+    y = over_tokens_unnamed(weight, x)
     d_y = _linear_in_x(weight, d_x) + _linear_in_weight(x, d_weight)
     return y, d_y
 
@@ -111,13 +111,13 @@ def _einsum(weight: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.einsum("ij,...jc->...ic", weight, x)
 
 
-@keeping_inputs
+@saving_only_inputs
 def _linear_in_x(weight: jax.Array, x: jax.Array) -> jax.Array:
     """weight x, whose derivative by x alone is needed."""
     return jax.lax.platform_dependent(weight, x, cpu=_repeated, cuda=_repeated, default=_einsum)
 
 
-@keeping_inputs
+@saving_only_inputs
 def _linear_in_weight(x: jax.Array, weight: jax.Array) -> jax.Array:
     """weight x, for a gradient of the weight that is added up over examples in float32: a sum over
     a batch in bfloat16 stops growing."""
@@ -147,7 +147,7 @@ def _linear_in_weight(x: jax.Array, weight: jax.Array) -> jax.Array:
 
 def over_tokens(weight: jax.Array, x: jax.Array) -> jax.Array:
     """weight x over the token axis: [out, in] and [..., in, channels] to [..., out, channels]."""
-    return checkpoint_name(nameless_over_tokens(weight, x), NAME)
+    return checkpoint_name(over_tokens_unnamed(weight, x), NAME)
 
 
 def matmul_flops(function: Callable, *args) -> int:

@@ -118,7 +118,7 @@ TOKEN_BIAS = CropOrPad("first", "mean")  # biases of tokens [..., n] that go wit
 POSITIONS = CropOrPad("first", "", axes=(-2,))  # the table of positions of text, [n, d_model]
 
 
-def of_offsets(resize: Resize | None) -> bool:
+def is_for_offsets(resize: Resize | None) -> bool:
     """Whether a rule is for parameters of offsets between tokens. On images their meaning depends
     on the length of a row of patches."""
     return isinstance(resize, CropOrPad) and resize.keep != "first"

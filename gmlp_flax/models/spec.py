@@ -1,7 +1,7 @@
 """Sizes and options of an encoder: one frozen dataclass, read by every layer."""
 
 import dataclasses
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,10 @@ class BlockSpec:
     Raises:
         ValueError: an option has a value that makes no sense.
     """
+
+    # What blocks with other norms and without biases say by options of these names.
+    norm_type: ClassVar[str] = "layer"
+    biases: ClassVar[bool] = True
 
     block: type[Any]
     length: int

@@ -14,7 +14,7 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import sharding
-from gmlp_flax.models.matmul import NAME, nameless_over_tokens, over_tokens
+from gmlp_flax.models.matmul import NAME, over_tokens, over_tokens_unnamed
 
 BAND = 128  # rows of a band, and of a block: the width of a TPU's tile
 
@@ -113,7 +113,7 @@ def apply_blocked(taps: jax.Array, x: jax.Array) -> jax.Array:
 
     padded = _pad_tokens(x, blocks * BAND)  # [..., blocks BAND, channels]
     spectrum = _to_frequencies(padded, transforms)  # [..., frequencies, 2 BAND, channels]
-    product_of_frequencies = jax.vmap(nameless_over_tokens, in_axes=(0, -3), out_axes=-3)
+    product_of_frequencies = jax.vmap(over_tokens_unnamed, in_axes=(0, -3), out_axes=-3)
     mixed = product_of_frequencies(weights, spectrum)
     y = _from_frequencies(mixed, transforms)  # [..., blocks BAND, channels]
     return checkpoint_name(y[..., :n, :], NAME)
@@ -231,7 +231,7 @@ def apply_fft(taps: jax.Array, x: jax.Array) -> jax.Array:
     return checkpoint_name(y.astype(x.dtype), NAME)
 
 
-def past_only(taps: jax.Array) -> jax.Array:
+def pad_future(taps: jax.Array) -> jax.Array:
     """Taps of the offsets 1 - n to 0, [..., n], to all taps [..., 2n - 1] of a matrix that is 0
     above its diagonal."""
     n = taps.shape[-1]

@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from flax import nnx
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax import tasks
 from gmlp_flax.models import blocks, parameters
+from gmlp_flax.models.encoder import Encoder
+from gmlp_flax.options import options_of
 from gmlp_flax.paper import alternatives
 from gmlp_flax.paper.published import PUBLISHED
 from gmlp_flax.sweeps.points import Points
@@ -44,6 +46,12 @@ class Row(NamedTuple):
     layers: int = TRANSFORMER_LAYERS
 
 
+# ModernBERT's block without its local windows, which are wider than these texts (arXiv 2412.13663),
+# and Llama's (arXiv 2302.13971).
+MODERN = {"positions": "rotary", "mlp": "geglu", "biases": False, "attention_bias": False}
+LLAMA = MODERN | {"mlp": "swiglu", "norm_type": "rms", "causal": True}
+
+
 def _rows() -> dict[str, Row]:
     causal = {"causal": True}
     rows = {name: Row(name) for name in alternatives.ROWS}
@@ -53,6 +61,8 @@ def _rows() -> dict[str, Row]:
     rows["amlp_36"] = Row("amlp_36", layers=3)
     rows["amlp_16"] = Row("amlp_36", {"d_attn": 16}, layers=3)
     rows["amlp_128"] = Row("amlp_36", {"d_attn": 128}, layers=3)
+    rows["modern"] = Row("bert", MODERN)
+    rows["modern_causal"] = Row("bert", LLAMA)
     rows["bert_causal"] = Row("bert", causal)
     rows["bert_rel_causal"] = Row("bert_rel", causal)
     rows["sgu_causal"] = Row("sgu", causal, layers=4)
@@ -158,10 +168,12 @@ def fitted_width(config: ConfigDict, budget: int) -> int:
 
 def encoder_size(config: ConfigDict, d_ffn: int) -> int:
     """The parameters of a config's encoder with this width of the MLPs."""
-    config = gmlp_config.mutable_copy(config)
-    config.model.d_ffn = d_ffn
-    task = tasks.find(config.task)(config)
-    return parameters.count(task.shapes()["encoder"])
+    block = blocks.find(config.model.block)
+    options = {name: config.model[name] for name in options_of(block.Spec)}
+    options["d_ffn"] = d_ffn
+    spec = block.spec(length=config.model.length, **options)
+    encoder = nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
+    return parameters.count(nnx.state(encoder, nnx.Param))
 
 
 def mqar(name: str, length: int, d_model: int, scale: str) -> ConfigDict:

@@ -111,9 +111,6 @@ def report(plan: Plan) -> Report:
     found = accuracies(plan)
     if not found:
         raise NoRuns(f"{plan.runs} holds no finished run of recall: train some first")
-    rates = {}
-    for cell in found:
-        rates[cell] = best_rate(plan, cell)
     return Report(
         recall.TITLE,
         _table(found),
@@ -121,30 +118,27 @@ def report(plan: Plan) -> Report:
         setting=_setting(plan.scale),
         notes=_notes(found),
         figures={"accuracy": chart(found)},
-        more_tables={"rates": _rate_table(rates)},
+        more_tables={"cells": _cell_table(plan, found)},
     )
-
-
-def _title(cell: Cell) -> str:
-    """The column of a cell."""
-    return f"n {cell.length}, d {cell.width}"
 
 
 def _table(found: Accuracies) -> Table:
     """A line for each row, a column for each length and width."""
-    return Table.of_models(_by_row(found))
-
-
-def _rate_table(rates: Mapping[Cell, float | None]) -> Table:
-    printed = {cell: Printed(rate) for cell, rate in rates.items() if rate is not None}
-    return Table.of_models(_by_row(printed))
-
-
-def _by_row(values: Mapping[Cell, Any]) -> dict[str, Cells]:
     models: dict[str, Cells] = {}
-    for cell, value in values.items():
-        models.setdefault(cell.row, {})[_title(cell)] = value
-    return models
+    for cell, accuracy in found.items():
+        cells = models.setdefault(cell.row, {})
+        cells[f"n {cell.length}, d {cell.width}"] = accuracy
+    return Table.of_models(models)
+
+
+def _cell_table(plan: Plan, found: Accuracies) -> Table:
+    """A line for each cell, with the rate that its search chose."""
+    rows = []
+    for cell, accuracy in found.items():
+        rate = best_rate(plan, cell)
+        printed_rate = None if rate is None else Printed(rate)
+        rows.append((cell.row, cell.length, cell.width, accuracy, printed_rate))
+    return Table(("model", "n", "d", "accuracy (%)", "rate"), rows)
 
 
 def _setting(scale: str) -> str:
@@ -161,12 +155,12 @@ def _notes(found: Accuracies) -> list[str]:
     floors = []
     for length in sorted({cell.length for cell in found}):
         floors.append(f"{100 / PAIRS[length]:.1f} % at n = {length}")
-    rates = ", ".join(map(str, recall.SEEDS))
+    seeds = ", ".join(map(str, recall.SEEDS))
     return [
         f"Accuracy in percent at the repeated keys; a guess among the values shown has "
         f"{' and '.join(floors)}.",
         f"Each cell has the best of several rates, chosen by a run with seed {recall.SEARCH_SEED} "
-        f"on other examples, and then the seeds {rates}. A run ends early at {SOLVED:g} %.",
+        f"on other examples, and then the seeds {seeds}. A run ends early at {SOLVED:g} %.",
     ]
 
 

@@ -160,13 +160,13 @@ def read_error(log: str) -> str:
     return message or traceback
 
 
-def train(sweep: Sweep, jobs: int = 1, go_on: bool = True) -> bool:
+def train(sweep: Sweep, jobs: int = 1, continue_on_failure: bool = True) -> bool:
     """Trains a sweep; prints how each trial ended, and when all will have ended.
 
     Args:
         sweep: the sweep.
         jobs: processes at a time.
-        go_on: whether the others continue if a trial fails; a sweep that chooses needs all trials
+        continue_on_failure: whether the others continue if a trial fails; a sweep that chooses needs all trials
             of its search.
 
     Returns:
@@ -175,7 +175,7 @@ def train(sweep: Sweep, jobs: int = 1, go_on: bool = True) -> bool:
     Raises:
         RunError: a trial failed and the others do not continue.
     """
-    trainer = _Trainer(sweep, go_on)
+    trainer = _Trainer(sweep, continue_on_failure)
     search = []
     if sweep.choosing:
         search = [trial for trial in sweep.trials if SEARCH in trial.point]
@@ -215,9 +215,9 @@ class _Trainer:
         failed: name of a failed trial -> why.
     """
 
-    def __init__(self, sweep: Sweep, go_on: bool):
+    def __init__(self, sweep: Sweep, continue_on_failure: bool):
         self.sweep = sweep
-        self.go_on = go_on
+        self.continue_on_failure = continue_on_failure
         self.metrics: dict[str, Metrics] = {}
         self.failed: dict[str, RunError] = {}
 
@@ -235,7 +235,7 @@ class _Trainer:
             try:
                 self._note(name, run.result(), progress)
             except RunError as error:
-                if not self.go_on:
+                if not self.continue_on_failure:
                     raise
                 self.failed[name] = error
                 print(f"{error}; the others continue", file=sys.stderr, flush=True)

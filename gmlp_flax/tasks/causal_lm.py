@@ -29,7 +29,7 @@ class CausalData(LanguageData):
     """Windows of [CLS] and the next n tokens of the text, a [SEP] after each document among
     them."""
 
-    more_tokens = 1
+    extra_tokens = 1
     closed = False
     keep_white_space = True
 

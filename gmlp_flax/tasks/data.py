@@ -30,29 +30,29 @@ class RunFiles:
 
     Args:
         folder: of the run, in which its own files lie; "" for none.
-        own: by name, further own files, such as those of a checkpoint.
+        local: by name, further files of the run, such as those of a checkpoint.
         inherited: by name, files of the run that starts this one.
     """
 
-    def __init__(self, folder: str = "", own: Files = _NONE, inherited: Files = _NONE):
+    def __init__(self, folder: str = "", local: Files = _NONE, inherited: Files = _NONE):
         self.folder = folder
-        self.own = own
+        self.local = local
         self.inherited = inherited
 
     def path(self, name: str) -> str:
         """Where a file is, or would be, in the run folder."""
         return os.path.join(self.folder, name)
 
-    def read_own(self, name: str) -> bytes | None:
+    def read_local(self, name: str) -> bytes | None:
         """The content of one of the run's own files; None if there is none."""
         path = self.path(name)
         if self.folder and files.exists(path):
             return files.read_small(path)
-        return self.own.get(name)
+        return self.local.get(name)
 
     def read(self, name: str) -> bytes | None:
         """The content of a file; None if there is none."""
-        content = self.read_own(name)
+        content = self.read_local(name)
         if content is None:
             return self.inherited.get(name)
         return content
@@ -91,7 +91,7 @@ def _damaged(where: str) -> DataError:
     )
 
 
-def only_input(inputs: Sequence[Any], kind: str) -> Any:
+def single_input(inputs: Sequence[Any], kind: str) -> Any:
     """The input of a program's example, for a task that takes one; `kind` is what it reads.
     Raises DataError if there are several."""
     if len(inputs) != 1:

@@ -84,8 +84,8 @@ def open_split(
     )
     with errors_name(f"data.{key_of(config, role)}"):
         refuse_run(path)
-        as_one = data.split == splits.ALL and role_shares_split(config, role)
-        return splits.choose(read(path, as_one), request, heldout_names)
+        ignore_splits = data.split == splits.ALL and role_shares_split(config, role)
+        return splits.choose(read(path, ignore_splits), request, heldout_names)
 
 
 def refuse_run(path: str) -> None:

@@ -16,7 +16,7 @@ from gmlp_flax.errors import DataError
 from gmlp_flax.tasks.base import Batch, Inheritance, Shapes
 from gmlp_flax.tasks.prediction import batch_of
 from gmlp_flax.tasks.text import TextPredictor, TextTask
-from gmlp_flax.tasks.text_data import TextData, given_tokenizer
+from gmlp_flax.tasks.text_data import TextData, configured_tokenizer
 
 # BERT's papers finetune at 5e-5 at most, and from 768 channels on.
 LARGE_MODELS_RATE = 1e-4
@@ -28,7 +28,7 @@ class FinetuningData(TextData):
 
     def find_tokenizer(self) -> Tokenizer:
         """See `TextData`: that of the run folder, of the config or of `config.init_from`."""
-        tokenizer = given_tokenizer(self.config, self.run_files)
+        tokenizer = configured_tokenizer(self.config, self.run_files)
         if tokenizer is None:
             raise DataError(
                 "there is no vocabulary: give --config.init_from=RUN (books_gmlp comes with "

@@ -37,8 +37,8 @@ from gmlp_flax.tasks.data import names_in
 from gmlp_flax.tasks.image_data import CLASSES_FILE, NAMES_FILE, ImageData, evaluation_example
 from gmlp_flax.tasks.mixing import (
     blend_pixels,
+    keep_weights,
     mixed_targets,
-    own_weights,
     pair_keys,
     partners,
 )
@@ -328,7 +328,7 @@ class ImageClassification(Task):
         if not (augment.mixup or augment.cutmix):
             return batch
         keys = key[None] if augment.mixing == "batch" else pair_keys(batch["key"])
-        pixel_weights, share = own_weights(
+        pixel_weights, share = keep_weights(
             keys,
             images.shape[1:-1],
             mixup=augment.mixup,

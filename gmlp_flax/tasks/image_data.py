@@ -25,7 +25,7 @@ from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
 from gmlp_flax.io.records import BadRecords, decode_utf8
 from gmlp_flax.tasks import data_config
-from gmlp_flax.tasks.data import TaskData, only_input
+from gmlp_flax.tasks.data import TaskData, single_input
 
 CLASSES_FILE = "classes.json"
 # Words for people, in the order of the classes; converted weights have it.
@@ -125,8 +125,8 @@ class ImageData(TaskData):
         classes.require_several(dataset.origin or dataset)
         return dataset
 
-    def _splits(self, path: str, as_one: bool) -> Splits:
-        return image_reader.read(path, self.config.data.cache, as_one)
+    def _splits(self, path: str, ignore_splits: bool) -> Splits:
+        return image_reader.read(path, self.config.data.cache, ignore_splits)
 
     def _embedded(self, role: str) -> Dataset:
         """The digits that come with this package."""
@@ -215,7 +215,7 @@ class ImageData(TaskData):
     ) -> Mapping[str, Any]:
         """See `TaskData`: images that are no files on this disk become PNG files. The rows name
         them by their paths relative to the folder of the rows."""
-        image = only_input(inputs, "image")
+        image = single_input(inputs, "image")
         if label is None:
             raise DataError(
                 "an example has no label: expected (image, label), or a dict with `label`"

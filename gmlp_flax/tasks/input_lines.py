@@ -8,7 +8,7 @@ from typing import Any
 
 from gmlp_flax.data import rows, text_rows
 from gmlp_flax.errors import DataError
-from gmlp_flax.io import files, json_files, records
+from gmlp_flax.io import compression, files, json_files, records
 from gmlp_flax.io.records import BadRecord
 from gmlp_flax.tasks.prediction import PAUSE, Predictor
 
@@ -62,7 +62,7 @@ def _read_file(path: str, predictor: Predictor, as_json: bool) -> Iterator[Any]:
         """The lines of a file."""
         return read_lines(name, stream, as_json)
 
-    if predictor.reads_tables and files.suffix(path) in rows.SUFFIXES:
+    if predictor.reads_tables and compression.suffix(path) in rows.SUFFIXES:
         yield from read_table(path, predictor)
         return
     for value in predictor.inputs_of_file(path, read_lines_of):
@@ -79,11 +79,11 @@ def read_table(path: str, predictor: Predictor) -> Iterator[Any]:
         DataError: a column is missing, or the file cannot be read.
     """
     header = rows.column_names(path)
-    if INPUT in header and files.suffix(path) in rows.JSON_LINES:
+    if INPUT in header and compression.suffix(path) in rows.JSON_LINES:
         columns: tuple[str, ...] = (INPUT,)
     else:
         columns = predictor.table_columns(path, header)
-    is_columnar = files.suffix(path) in rows.COLUMNAR
+    is_columnar = compression.suffix(path) in rows.COLUMNAR
     for where, row in rows.read_rows(path, columns):
         try:
             if isinstance(row, BadRecord):

@@ -94,10 +94,10 @@ def text_task(
     texts = (columns.text,)
     if columns.second:
         texts = (columns.text, columns.second)
-    return text_tasks.own_task(texts, columns.label, numbers)
+    return text_tasks.custom_task(texts, columns.label, numbers)
 
 
-def are_apart(config: ConfigDict) -> bool:
+def encodes_separately(config: ConfigDict) -> bool:
     """Whether each text of a pair is encoded separately."""
     return config.model.pairs == "apart"
 
@@ -131,7 +131,7 @@ def encoded_pairs(
 ) -> pairs.Pairs:
     """Examples of token ids; the arguments are those of `pairs.Pairs`."""
     return pairs.Pairs(
-        texts, columns, length=length, tokenizer=tokenizer, dual_encoder=are_apart(config)
+        texts, columns, length=length, tokenizer=tokenizer, dual_encoder=encodes_separately(config)
     )
 
 
@@ -162,11 +162,11 @@ class LabelledTextData(FinetuningData):
         on have no labels."""
         bad = BadRecords(self.config.data.max_bad_records)
 
-        def read(path: str, as_one: bool) -> Splits:
+        def read(path: str, ignore_splits: bool) -> Splits:
             """The splits of the labelled texts at a path."""
             if self.is_own:
-                return labelled_text.read(path, self.text_task, bad, as_one)
-            return text_benchmarks.read(path, self.text_task, bad, as_one)
+                return labelled_text.read(path, self.text_task, bad, ignore_splits)
+            return text_benchmarks.read(path, self.text_task, bad, ignore_splits)
 
         dataset = data_config.open_split(self.config, role, read, EXPECTED)
         if role == TRAIN and not self.is_labelled(dataset).any():
@@ -217,7 +217,7 @@ class LabelledTextData(FinetuningData):
         ids_by_column = []
         for texts in _columns_of_texts(rows):
             ids_by_column.append(self.tokenizer.encode_batch(texts))
-        if are_apart(self.config):
+        if encodes_separately(self.config):
             texts_read = 1
             ids = list(itertools.chain.from_iterable(ids_by_column))
         else:
@@ -280,7 +280,7 @@ class LabelledTextPredictor(FinetuningPredictor):
         texts = self._split(given)
         ids = [np.array(self.tokenizer.encode(text), np.int32) for text in texts]
         lengths = [len(text) + 1 for text in ids]  # with the [SEP] after each
-        texts_length = max(lengths) if are_apart(config) else sum(lengths)
+        texts_length = max(lengths) if encodes_separately(config) else sum(lengths)
         needed = 1 + texts_length  # with [CLS]
         note = self.note_of_cut(needed, given, truncate)
         length = self.task.length
@@ -341,7 +341,7 @@ class LabelledText(Finetuning):
                 "config.model.hide_padding is True, and model.mask_padding is not: set it to True, "
                 "too"
             )
-        if not are_apart(config):
+        if not encodes_separately(config):
             return
         if len(text_task(config, cls.Data.known).texts) == 1:
             raise ConfigError(
@@ -360,7 +360,7 @@ class LabelledText(Finetuning):
         spec = self.spec()
         label_count = len(self.text_task.labels)
         options = {"pool": model.pool, **self.embedding()}
-        if are_apart(self.config):
+        if encodes_separately(self.config):
             options["interaction"] = model.interaction
             return PairClassifier(spec, model.vocab_size, label_count, rngs, **options)
         options["pooler"] = model.pooler
@@ -381,7 +381,7 @@ class LabelledText(Finetuning):
     def example_shapes(self) -> Shapes:
         """See `Task`."""
         shapes = super().example_shapes()
-        if are_apart(self.config):
+        if encodes_separately(self.config):
             both_texts = ((2, self.length), jnp.int32)
             shapes["tokens"] = both_texts
             shapes["segments"] = both_texts

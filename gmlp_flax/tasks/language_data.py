@@ -23,14 +23,14 @@ from gmlp_flax.io import cache, files
 from gmlp_flax.io.files import File
 from gmlp_flax.io.logs import to_stderr
 from gmlp_flax.tasks import data_config
-from gmlp_flax.tasks.data import only_input
-from gmlp_flax.tasks.text_data import TextData, given_tokenizer, require_texts
+from gmlp_flax.tasks.data import single_input
+from gmlp_flax.tasks.text_data import TextData, configured_tokenizer, require_texts
 
 EXPECTED = "PATH, a file or a folder"  # of config.data.train
 FIRST_TOKENS = 1 << 20  # so many tokens of a text are searched for [UNK]
 
 
-class Further(NamedTuple):
+class MixtureCorpus(NamedTuple):
     """A corpus of config.data.mixture."""
 
     windows: packing.Packing
@@ -41,13 +41,13 @@ class LanguageData(TextData):
     """Text to train on and held out, as windows of tokens.
 
     Attributes:
-        more_tokens: tokens of a window beyond the `model.length` that the model reads.
+        extra_tokens: tokens of a window beyond the `model.length` that the model reads.
         closed: whether a [SEP] ends each window, even if the text continues.
         keep_white_space: whether a tokenizer that is trained on the text keeps line breaks, tabs
             and indentation, as a model that writes text needs.
     """
 
-    more_tokens: ClassVar[int] = 0
+    extra_tokens: ClassVar[int] = 0
     closed: ClassVar[bool] = True
     keep_white_space: ClassVar[bool] = False
 
@@ -55,7 +55,7 @@ class LanguageData(TextData):
         """See `TextData`: the tokenizer of the run folder, of the config, of prepared data or of
         `config.init_from`; if there is none, one is trained on the text."""
         data = self.config.data
-        tokenizer = given_tokenizer(self.config, self.run_files, self._prepared_tokenizers())
+        tokenizer = configured_tokenizer(self.config, self.run_files, self._prepared_tokenizers())
         if tokenizer is not None:
             return tokenizer
         corpus = self.corpus(TRAIN)
@@ -128,22 +128,22 @@ class LanguageData(TextData):
             return self._prepare(corpus)
 
     @functools.cached_property
-    def further(self) -> dict[str, Further]:
+    def mixture(self) -> dict[str, MixtureCorpus]:
         """The corpora of config.data.mixture, by path; if one has splits, its training split."""
         by_path = {}
         for path in packing.read_shares(self.config.data.mixture):
             with data_config.errors_name("data.mixture"):
-                by_path[path] = self._open_further(path)
+                by_path[path] = self._open_mixture_corpus(path)
         return by_path
 
-    def _open_further(self, path: str) -> Further:
+    def _open_mixture_corpus(self, path: str) -> MixtureCorpus:
         if prepared.is_prepared(path):
             tokens = prepared.Prepared(path)
-            return Further(self._pack(tokens), tokens.files)
+            return MixtureCorpus(self._pack(tokens), tokens.files)
         text_splits = text_reader.read(path)
         corpus: Any = splits.choose(text_splits, splits.Request(TRAIN))
         tokens = self._prepare(corpus)
-        return Further(self._pack(tokens), corpus.files)
+        return MixtureCorpus(self._pack(tokens), corpus.files)
 
     def _prepare(self, corpus: Corpus) -> prepared.Prepared:
         """The text of a corpus as token ids, from the cache or made now."""
@@ -155,7 +155,7 @@ class LanguageData(TextData):
         return self.config.data.cache or cache.default_folder()
 
     def _pack(self, tokens: prepared.Prepared) -> packing.Packing:
-        length = self.config.model.length + self.more_tokens
+        length = self.config.model.length + self.extra_tokens
         return packing.Packing(tokens, length, self.closed)
 
     def examples(self, role: str) -> pipeline.Source:
@@ -178,8 +178,8 @@ class LanguageData(TextData):
         rest = 1 - sum(shares.values())
         all_shares = [rest, *shares.values()]
         windows = [self.windows(TRAIN)]
-        for further in self.further.values():
-            windows.append(further.windows)
+        for corpus in self.mixture.values():
+            windows.append(corpus.windows)
         return packing.Mixture(windows, all_shares, self.config.seed)
 
     def fingerprint(self, role: str) -> fingerprints.Fingerprint:
@@ -200,8 +200,8 @@ class LanguageData(TextData):
     def _mixture_files(self) -> list[File]:
         """The files of config.data.mixture."""
         mixture_files: list[File] = []
-        for further in self.further.values():
-            mixture_files += further.files
+        for corpus in self.mixture.values():
+            mixture_files += corpus.files
         return mixture_files
 
     def dataset(self, role: str) -> Dataset:
@@ -235,9 +235,9 @@ class LanguageData(TextData):
         lines = self.note_of_white_space()
         heldout = self.windows(HELDOUT).prepared
         trained = [self.windows(TRAIN).prepared]
-        for path, further in self.further.items():
-            trained.append(further.windows.prepared)
-            lines.append(self._note_of_mixture(path, len(further.windows)))
+        for path, mixed in self.mixture.items():
+            trained.append(mixed.windows.prepared)
+            lines.append(self._note_of_mixture(path, len(mixed.windows)))
         for train in trained:
             line = self._note_of_overlap(train, heldout)
             if line:
@@ -300,7 +300,7 @@ class LanguageData(TextData):
     ) -> Mapping[str, Any]:
         """See `TaskData`."""
         require_texts(inputs)
-        return {"text": only_input(inputs, "text")}
+        return {"text": single_input(inputs, "text")}
 
 
 def require_other_files(train: Corpus, heldout: Corpus) -> None:

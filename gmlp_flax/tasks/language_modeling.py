@@ -114,7 +114,7 @@ class LanguageModeling(TextTask):
 
     def example_shapes(self) -> Shapes:
         """See `Task`."""
-        tokens = self.length + self.Data.more_tokens
+        tokens = self.length + self.Data.extra_tokens
         return {"tokens": ((tokens,), jnp.int32), "index": ((), jnp.int32)}
 
     def evaluation_sums(

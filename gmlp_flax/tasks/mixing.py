@@ -58,7 +58,7 @@ def pair_keys(keys: jax.Array) -> jax.Array:
     return jnp.tile(first_half, 2)
 
 
-def own_weights(
+def keep_weights(
     keys: jax.Array, size: tuple[int, ...], *, mixup: float, cutmix: float, switch: float
 ) -> tuple[jax.Array, jax.Array]:
     """How much of each pixel an example keeps.

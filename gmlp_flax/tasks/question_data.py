@@ -42,9 +42,9 @@ class QuestionData(FinetuningData):
         version = self.config.squad.version
         bad = BadRecords(self.config.data.max_bad_records)
 
-        def read(path: str, as_one: bool) -> Splits:
+        def read(path: str, ignore_splits: bool) -> Splits:
             """The splits of the questions at a path."""
-            return squad.read(path, version, bad, as_one)
+            return squad.read(path, version, bad, ignore_splits)
 
         expected = f"PATH or tfds:squad/{version}"
         dataset = data_config.open_split(self.config, role, read, expected)

@@ -43,7 +43,7 @@ class TextData(TaskData, abc.ABC):
         return {TOKENIZER_FILE: self.tokenizer.model}
 
 
-def given_tokenizer(
+def configured_tokenizer(
     config: ConfigDict, run_files: RunFiles, others: Mapping[str, str] = MappingProxyType({})
 ) -> Tokenizer | None:
     """The tokenizer in a run's folder, in config.data.tokenizer or in `others`, else the tokenizer
@@ -61,7 +61,7 @@ def given_tokenizer(
         DataError: two that are there differ, or one is damaged.
     """
     keys = {key: config.data[key] for key in KEYS}
-    content = run_files.read_own(TOKENIZER_FILE)
+    content = run_files.read_local(TOKENIZER_FILE)
     tokenizers: dict[str, Tokenizer] = {}  # by their names in messages
     if content is not None:
         run_path = run_files.path(TOKENIZER_FILE)

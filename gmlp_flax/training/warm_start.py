@@ -17,7 +17,7 @@ from gmlp_flax.checkpoints.pytree import Unfit, require_fit
 from gmlp_flax.errors import RunError, UserError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.models.image import patch_grid
-from gmlp_flax.models.parameters import Grids, ParamMetadata, of_offsets
+from gmlp_flax.models.parameters import Grids, ParamMetadata, is_for_offsets
 from gmlp_flax.processes import distributed
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import pretrained
@@ -228,7 +228,7 @@ def _refuse_other_rows(
     if old_row == new_row:
         return
     for name in names:
-        if of_offsets(metadata[name].resize):
+        if is_for_offsets(metadata[name].resize):
             raise Unfit(
                 f"{where} has {name}, of offsets between patches in rows of {old_row}, and rows "
                 f"of {new_row} make them others: keep the width of images and patches, or start "

@@ -454,10 +454,10 @@ def test_tables_of_a_folder(tmp_path):
     path, found = found_in(tmp_path)
     tables = rows.find_by_suffix(path, found)
     assert [file.name for file in tables] == ["a.csv", "b/c.parquet", "b/d.JSONL.gz", "z.tsv"]
-    note = rows.others_note(path, found, tables)
+    note = rows.unread_files_note(path, found, tables)
     assert path in note
     assert "3 files not read (.md 2, .txt 1)" in note
-    assert rows.others_note(path, tables, tables) == ""
+    assert rows.unread_files_note(path, tables, tables) == ""
     few = rows.find_by_suffix(path, found, (".parquet",))
     assert [file.name for file in few] == ["b/c.parquet"]
 

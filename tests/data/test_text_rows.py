@@ -9,7 +9,7 @@ import pytest
 
 from gmlp_flax.data import text_rows
 from gmlp_flax.data.classes import UNLABELLED
-from gmlp_flax.data.finetuning.text_tasks import CLASS_TASKS, NUMBER_TASKS, TextTask, own_task
+from gmlp_flax.data.finetuning.text_tasks import CLASS_TASKS, NUMBER_TASKS, TextTask, custom_task
 from gmlp_flax.data.holdout import HELDOUT
 from gmlp_flax.data.rows import Located
 from gmlp_flax.data.text_rows import Columns, Labels, Reading, TextRow, TextRows
@@ -17,9 +17,9 @@ from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord, BadRecords
 from tests.failures import failure, raised
 
-OWN = own_task(("text",), "label")
-PAIR = own_task(("a", "b"), "label")
-NUMBERS = own_task(("text",), "label", numbers=True)
+OWN = custom_task(("text",), "label")
+PAIR = custom_task(("a", "b"), "label")
+NUMBERS = custom_task(("text",), "label", numbers=True)
 COLUMNS = Columns(("text",), "label")
 
 

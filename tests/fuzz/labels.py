@@ -126,7 +126,7 @@ def labels_of(scored: Examples, assets, classes, folder) -> list[tuple[int, int]
     data = {"heldout": scored.bring(folder / "heldout")}
     keys = examples.store(data, config, target, classes)
     config.update_from_flattened_dict(keys)
-    labelled = ImageData(config, RunFiles(own=assets)).labelled(HELDOUT)
+    labelled = ImageData(config, RunFiles(local=assets)).labelled(HELDOUT)
     found = []
     for index in range(len(labelled)):
         example = labelled[index]

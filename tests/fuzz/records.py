@@ -21,7 +21,7 @@ import pyarrow.parquet
 import safetensors.numpy
 
 from gmlp_flax.data import splits
-from gmlp_flax.data.finetuning.text_tasks import CLASS_TASKS, NUMBER_TASKS, TextTask, own_task
+from gmlp_flax.data.finetuning.text_tasks import CLASS_TASKS, NUMBER_TASKS, TextTask, custom_task
 from gmlp_flax.data.holdout import ROLES, TRAIN
 from gmlp_flax.data.images.real_labels import with_real_labels
 from gmlp_flax.data.readers import images, labelled_text, squad, text, text_benchmarks
@@ -254,7 +254,7 @@ def _labelled_texts(folder: Path) -> list[Check]:
     rows = []
     for i in range(12):
         rows.append({"text": f"said, {i} é", "label": "xyz"[i % 3], "split": SPLIT[i % 2]})
-    task = own_task(("text",), "label")
+    task = custom_task(("text",), "label")
     read = partial(_read_rows, task=task, read=labelled_text.read)
     lines = ["text,label,split\n"]
     for row in rows:

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from gmlp_flax.data import rows as table_rows
 from gmlp_flax.data.dataset import Dataset
-from gmlp_flax.data.finetuning.text_tasks import own_task
+from gmlp_flax.data.finetuning.text_tasks import custom_task
 from gmlp_flax.data.readers import labelled_text
 from gmlp_flax.data.splits import WORDS
 from gmlp_flax.errors import DataError
@@ -251,7 +251,7 @@ def write(folder: Path, table: Table, rng: random.Random) -> Path:
 
 def read(path: Path, table: Table) -> Found:
     """What is read; one bad row is allowed."""
-    task = own_task(("text",), "label", numbers=table.as_numbers)
+    task = custom_task(("text",), "label", numbers=table.as_numbers)
     splits = labelled_text.read(str(path), task, BadRecords(1))
     found: Found = {}
     for split, dataset in splits.items():

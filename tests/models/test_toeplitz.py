@@ -133,7 +133,7 @@ def past_matrix(taps) -> np.ndarray:
 def test_the_matrix_of_past_taps(n):
     taps = np.arange(1, n + 1, dtype=np.float32)
     whole = past_matrix(taps)
-    expand = quick_jit(lambda taps: toeplitz.expand(toeplitz.past_only(taps)))
+    expand = quick_jit(lambda taps: toeplitz.expand(toeplitz.pad_future(taps)))
     np.testing.assert_array_equal(expand(taps), whole)
     assert (whole[np.tril_indices(n)] > 0).all()
     assert (np.triu(whole, 1) == 0).all()
@@ -144,7 +144,7 @@ def test_rows_of_the_matrix_of_past_taps(n):
     taps = np.arange(1, n + 1, dtype=np.float32)
     whole = past_matrix(taps)
     for first in {0, n - 1, n // 2}:
-        rows = toeplitz.rows(toeplitz.past_only(jnp.asarray(taps)), first, n - first)
+        rows = toeplitz.rows(toeplitz.pad_future(jnp.asarray(taps)), first, n - first)
         np.testing.assert_array_equal(rows, whole[first:])
 
 

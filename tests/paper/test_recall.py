@@ -27,7 +27,13 @@ def test_rows_have_as_many_parameters(row, width, length):
 def test_every_row_of_the_alternatives_is_there():
     assert set(alternatives.ROWS) < set(ROWS)
     causal = {name for name, row in ROWS.items() if row.options.get("causal")}
-    assert causal == {"bert_causal", "bert_rel_causal", "sgu_causal", "amlp_causal"}
+    assert causal == {
+        "modern_causal",
+        "bert_causal",
+        "bert_rel_causal",
+        "sgu_causal",
+        "amlp_causal",
+    }
     for name in causal:
         assert recall.mqar(name, 64, 64, "cpu").model.causal
 

@@ -53,7 +53,9 @@ def test_a_report_has_table_rates_and_figure(plan):
     report = report_lib.report(plan)
     assert report.table.columns == ("model", "n 64, d 32")
     assert "50.0 ± 25.0" in report.markdown()
-    assert report.more_tables["rates"].rows == [["sgu_causal", 3e-3]]
+    cells = report.more_tables["cells"]
+    assert cells.rows == [("sgu_causal", 64, 32, Spread.mean([50.0, 75.0, 25.0]), 3e-3)]
+    assert cells.csv().splitlines()[1] == "sgu_causal,64,32,50.0,25.0,25.0,75.0,3,0.003"
     [panel] = report.charts["accuracy"].panels
     assert panel.references == [("a guess among the values", 25.0)]
     assert "a guess among the values shown has 25.0 % at n = 64" in " ".join(report.sentences())

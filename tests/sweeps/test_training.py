@@ -63,7 +63,7 @@ def test_says_how_long_the_others_take(sweep, monkeypatch):
 
 
 def test_or_do_not(sweep, trainer):
-    assert "seed=0 failed" in raised(RunError, training.train, sweep, go_on=False)
+    assert "seed=0 failed" in raised(RunError, training.train, sweep, continue_on_failure=False)
     assert not (trainer.folder / "out" / "sweep.json").exists()
 
 

@@ -75,7 +75,7 @@ def test_the_run_folders_file_comes_first_then_an_own_one_then_an_inherited_one(
     (tmp_path / "c").write_bytes(b"folder")
     files = RunFiles(str(tmp_path), own, inherited)
     assert files.read(name) == content
-    assert files.read_own(name) == own_content
+    assert files.read_local(name) == own_content
     assert files.path(name) == str(tmp_path / name)
 
 
@@ -84,7 +84,7 @@ def test_without_a_folder_nothing_on_the_disk_is_read(tmp_path, monkeypatch):
     (tmp_path / "classes.json").write_text('["a", "b"]')
     assert RunFiles().read("classes.json") is None
     assert RunFiles().names("classes.json") == ()
-    assert RunFiles(own={"classes.json": b'["c"]'}).names("classes.json") == ("c",)
+    assert RunFiles(local={"classes.json": b'["c"]'}).names("classes.json") == ("c",)
 
 
 def test_names_are_a_list_or_the_labels_of_an_object(tmp_path):

@@ -40,9 +40,9 @@ class Reader:
         self.names = names
         self.calls: list[tuple[str, bool]] = []
 
-    def __call__(self, path: str, as_one: bool) -> Splits:
-        self.calls.append((path, as_one))
-        names = [""] if as_one else self.names
+    def __call__(self, path: str, ignore_splits: bool) -> Splits:
+        self.calls.append((path, ignore_splits))
+        names = [""] if ignore_splits else self.names
         readers = {name: functools.partial(rows, path, name, 40) for name in names}
         return Splits(path, "rows", readers)
 
@@ -149,7 +149,7 @@ def test_split_all_reads_the_training_path_as_one():
     assert read.calls[3] == ("o", False)
 
 
-def fail(path: str, as_one: bool) -> Splits:
+def fail(path: str, ignore_splits: bool) -> Splits:
     raise DataError(f"no data at {path}")
 
 

@@ -139,7 +139,7 @@ class Pairs(Lines):
     """A predictor that reads the texts of a pair in columns of their own."""
 
     def table_columns(self, path, header):
-        task = text_tasks.own_task(("premise", "hypothesis"), "label")
+        task = text_tasks.custom_task(("premise", "hypothesis"), "label")
         return text_rows.resolve_columns(path, header, task).texts
 
 

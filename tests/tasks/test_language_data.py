@@ -170,7 +170,7 @@ def test_a_mixture_with_a_missing_file_is_refused(config, tmp_path):
     config.data.train = str(write_lines(tmp_path / "a.jsonl", LINES))
     config.data.mixture = (f"{tmp_path / 'nothing'}=0.25",)
     data = LanguageData(config)
-    assert failure(lambda: data.further).startswith("config.data.mixture: ")
+    assert failure(lambda: data.mixture).startswith("config.data.mixture: ")
 
 
 def test_a_mixture_without_room_for_the_corpus_is_refused(config, tmp_path):
@@ -244,7 +244,7 @@ def test_the_runs_tokenizer_comes_before_one_that_is_trained(config, tmp_path):
     other = Tokenizer.train(LINES[:20], 310)
     assert trained != other
     for files in (
-        RunFiles(own={TOKENIZER_FILE: other.model}),
+        RunFiles(local={TOKENIZER_FILE: other.model}),
         RunFiles(inherited={TOKENIZER_FILE: other.model}),
     ):
         assert LanguageData(config, files).tokenizer == other
@@ -304,7 +304,7 @@ def test_bad_records_are_refused(config, spoiled):
 
 def test_bad_records_of_a_mixture_are_reported(config, whole, spoiled, capsys):
     config.data.update(train=str(whole), mixture=(f"{spoiled}=0.25",), max_bad_records=1)
-    assert LanguageData(config).further
+    assert LanguageData(config).mixture
     assert report_on(spoiled) in capsys.readouterr().err
 
 

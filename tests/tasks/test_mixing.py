@@ -91,7 +91,7 @@ def test_partners_have_the_same_key():
 def drawn_weights(size=(6, 8), **options) -> np.ndarray:
     """The weights of 4,000 draws, whose means are checked."""
     options = {"mixup": 0.8, "cutmix": 1.0, "switch": 0.5} | options
-    draw = jax.jit(functools.partial(mixing.own_weights, size=size, **options))
+    draw = jax.jit(functools.partial(mixing.keep_weights, size=size, **options))
     keys = jax.random.split(jax.random.key(0), 4000)
     weights, shares = jax.device_get(draw(keys))
     means = weights.mean((1, 2), dtype=np.float64)
@@ -195,7 +195,7 @@ def test_loss(mixed, mode, switch, draws):
     key = jax.random.key(3)
     keys_of_pairs = list(batch["key"][:4])
     keys = [key] * 8 if mode == "batch" else keys_of_pairs * 2
-    draw = functools.partial(mixing.own_weights, size=(8, 8), mixup=0.8, cutmix=1.0, switch=switch)
+    draw = functools.partial(mixing.keep_weights, size=(8, 8), mixup=0.8, cutmix=1.0, switch=switch)
 
     @jax.jit  # the draws, which are most of it, are compiled once
     def loss_and_weights(params, batch):

@@ -300,7 +300,7 @@ def test_predictions_of_own_data_are_names_of_classes(verdicts):
 
 def test_a_run_keeps_its_classes_whatever_the_data_then_are(verdicts, tmp_path):
     known = ("yes", "no", "maybe")
-    files = RunFiles(own={"labels.json": json.dumps({"labels": known}).encode()})
+    files = RunFiles(local={"labels.json": json.dumps({"labels": known}).encode()})
     data = TextClassificationData(verdicts, files)
     assert data.classes == known
     dataset = data.dataset(TRAIN)

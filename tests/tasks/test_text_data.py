@@ -10,7 +10,7 @@ from gmlp_flax.data.text.fixed_vocabulary import SPECIAL_PIECES
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.tasks.data import RunFiles
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.tasks.text_data import given_tokenizer, report_unknown, require_texts
+from gmlp_flax.tasks.text_data import configured_tokenizer, report_unknown, require_texts
 from tests.failures import failure
 from tests.training import tiny
 
@@ -38,17 +38,17 @@ def run(tmp_path):
 
 def test_the_run_folders_tokenizer_comes_before_an_inherited_one(config, run, tokenizers):
     first, second = tokenizers
-    assert given_tokenizer(config, RunFiles(str(run))) is None
+    assert configured_tokenizer(config, RunFiles(str(run))) is None
     inherited = RunFiles(str(run), inherited={TOKENIZER_FILE: second.model})
-    assert given_tokenizer(config, inherited) == second
+    assert configured_tokenizer(config, inherited) == second
     first.save(run / TOKENIZER_FILE)
-    assert given_tokenizer(config, inherited) == first
+    assert configured_tokenizer(config, inherited) == first
 
 
 def test_a_checkpoints_tokenizer_is_the_runs_own(config, tokenizers):
     first, second = tokenizers
-    files = RunFiles(own={TOKENIZER_FILE: first.model}, inherited={TOKENIZER_FILE: second.model})
-    assert given_tokenizer(config, files) == first
+    files = RunFiles(local={TOKENIZER_FILE: first.model}, inherited={TOKENIZER_FILE: second.model})
+    assert configured_tokenizer(config, files) == first
 
 
 def test_a_run_folder_that_came_without_the_file_it_was_given(config, run, tokenizers, tmp_path):
@@ -56,14 +56,14 @@ def test_a_run_folder_that_came_without_the_file_it_was_given(config, run, token
     tokenizers[0].save(run / TOKENIZER_FILE)
     files = RunFiles(str(run))
     config.data.tokenizer = str(tmp_path / "moved.model")
-    assert given_tokenizer(config, files) == tokenizers[0]
+    assert configured_tokenizer(config, files) == tokenizers[0]
     tokenizers[1].save(tmp_path / "moved.model")
-    message = failure(given_tokenizer, config, files)
+    message = failure(configured_tokenizer, config, files)
     assert "two different tokenizers" in message
     assert str(run / TOKENIZER_FILE) in message
     assert "config.data.tokenizer" in message
     config.data.tokenizer = str(tmp_path / "none.model")
-    message = failure(given_tokenizer, config, RunFiles(str(tmp_path / "new")))
+    message = failure(configured_tokenizer, config, RunFiles(str(tmp_path / "new")))
     assert "config.data.tokenizer" in message
     assert "none.model" in message
 
@@ -74,8 +74,8 @@ def test_further_files_must_hold_the_same_tokenizer(config, tokenizers, tmp_path
         paths[name] = str(tmp_path / f"{name}.model")
         tokenizer.save(paths[name])
     files = RunFiles()
-    assert given_tokenizer(config, files, {"one": paths["one"]}) == tokenizers[0]
-    message = failure(given_tokenizer, config, files, paths)
+    assert configured_tokenizer(config, files, {"one": paths["one"]}) == tokenizers[0]
+    message = failure(configured_tokenizer, config, files, paths)
     assert "one, " in message
     assert "other, " in message
 
@@ -84,7 +84,7 @@ def test_a_damaged_file_is_named(config, run):
     path = run / TOKENIZER_FILE
     path.write_bytes(b"no model")
     files = RunFiles(str(run))
-    assert str(path) in failure(given_tokenizer, config, files)
+    assert str(path) in failure(configured_tokenizer, config, files)
 
 
 def test_mostly_unknown_tokens_are_refused():
@@ -109,36 +109,36 @@ def test_the_reading_of_a_run_stays(config, run, tmp_path, capsys):
     config.data.tokenizer = str(tmp_path / "vocab.txt")
     settings = tmp_path / "tokenizer_config.json"
     settings.write_text('{"do_lower_case": true, "strip_accents": false}')
-    begun = given_tokenizer(config, files)
+    begun = configured_tokenizer(config, files)
     assert begun.encode("Schön") == [5]
     assert "accents are kept" in capsys.readouterr().err
     settings.write_text('{"do_lower_case": false}')
     begun.save(run / TOKENIZER_FILE)
-    assert given_tokenizer(config, files) == begun
+    assert configured_tokenizer(config, files) == begun
     (run / TOKENIZER_FILE).write_bytes(pieces)  # as version 0.2.0 kept it
-    old = given_tokenizer(config, files)
+    old = configured_tokenizer(config, files)
     assert old.encode("Schön") == [6]
     assert old.model == pieces
 
     inherited = RunFiles(inherited={TOKENIZER_FILE: begun.model})
-    assert given_tokenizer(config, inherited) == begun
+    assert configured_tokenizer(config, inherited) == begun
     config.data.strip_accents = "True"
-    assert given_tokenizer(config, inherited).cases == (False, True)
+    assert configured_tokenizer(config, inherited).cases == (False, True)
     config.data.tokenizer = ""
-    message = failure(given_tokenizer, config, inherited)
+    message = failure(configured_tokenizer, config, inherited)
     assert "strip_accents is True" in message
     assert "strip_accents is False" in message
 
 
 def test_data_with_too_many_pieces_for_the_model_are_refused(config, tokenizers):
-    files = RunFiles(own={TOKENIZER_FILE: tokenizers[0].model})
+    files = RunFiles(local={TOKENIZER_FILE: tokenizers[0].model})
     config.model.vocab_size = tokenizers[0].vocab_size - 1
     data = MaskedLanguageModeling.Data(config, files)
     assert "config.model.vocab_size" in failure(data.assets)
 
 
 def test_the_tokenizer_is_a_file_of_the_model(config, tokenizers):
-    files = RunFiles(own={TOKENIZER_FILE: tokenizers[0].model})
+    files = RunFiles(local={TOKENIZER_FILE: tokenizers[0].model})
     data = MaskedLanguageModeling.Data(config, files)
     assert data.assets() == {TOKENIZER_FILE: tokenizers[0].model}
 

@@ -206,7 +206,7 @@ def test_equal_labels_teach_nothing(prices, tmp_path):
 
 def test_the_scale_of_a_run_stays(prices):
     """Whatever the data are then."""
-    files = RunFiles(own={SCALE_FILE: b'{"mean": 7, "deviation": 0.5}'})
+    files = RunFiles(local={SCALE_FILE: b'{"mean": 7, "deviation": 0.5}'})
     data = TextRegressionData(prices, files)
     assert data.scale == (7, 0.5)
     task = TextRegression(prices, data.assets())

@@ -39,7 +39,7 @@ class TextTask:
         submission: the names of the files that GLUE's server expects, one for each part of the test
             set.
         names_submitted: whether these files have the names of labels, not their numbers.
-        headerless: the names of the columns in files without a header (CoLA, Retrieval).
+        columns_without_header: the names of the columns in files without a header (CoLA, Retrieval).
         label: the names that the column of labels has.
         unlabelled: the values of that column in rows without a label.
         words: the words of which texts consist, separated by white space; () for any text.
@@ -51,7 +51,7 @@ class TextTask:
     scores: tuple[str, ...] = ()
     submission: tuple[str, ...] = ()
     names_submitted: bool = False
-    headerless: tuple[str, ...] = ()
+    columns_without_header: tuple[str, ...] = ()
     label: tuple[str, ...] = ("gold_label", "label", "Quality", "is_duplicate")
     # Annotators did not agree (SNLI); a test set; a test set of numbers (STS-B).
     unlabelled: tuple[str, ...] = ("-", "-1", "-1.0")
@@ -74,7 +74,7 @@ GLUE_TASKS: dict[str, TextTask] = {
         ("unacceptable", "acceptable"),
         scores=("matthews",),
         submission=("CoLA.tsv",),
-        headerless=("source", "label", "star", "sentence"),
+        columns_without_header=("source", "label", "star", "sentence"),
     ),
     "mrpc": TextTask(
         _STRINGS, ("not_equivalent", "equivalent"), scores=("f1",), submission=("MRPC.tsv",)
@@ -102,7 +102,7 @@ LONG_RANGE_TASKS: dict[str, TextTask] = {
         (("text1",), ("text2",)),
         ("0", "1"),
         submission=("Retrieval.tsv",),
-        headerless=("label", "id1", "id2", "text1", "text2"),
+        columns_without_header=("label", "id1", "id2", "text1", "text2"),
     ),
 }
 
@@ -119,7 +119,7 @@ NUMBER_TASKS: dict[str, TextTask] = {  # of regression
 CLASS_TASKS = GLUE_TASKS | LONG_RANGE_TASKS
 
 
-def own_task(texts: tuple[str, ...], label: str, numbers: bool = False) -> TextTask:
+def custom_task(texts: tuple[str, ...], label: str, numbers: bool = False) -> TextTask:
     """A task on the user's own labelled text.
 
     Args:

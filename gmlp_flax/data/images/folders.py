@@ -22,7 +22,7 @@ def require_images(store: Store) -> None:
     raise DataError(f"{store.path!r} holds no images ({kinds}): {FORMS}")
 
 
-def others_note(store: Store, read: Iterable[str] = ()) -> str:
+def unread_files_note(store: Store, read: Iterable[str] = ()) -> str:
     """A line that counts by suffix the files that are not images; "" if there are none.
 
     Args:
@@ -42,12 +42,12 @@ def missing_note(store: Store, table: str, listed_images: int, images: int) -> s
     return f"{store.path!r}: {missing:,} of {listed_images:,} images of {table} are missing"
 
 
-def split_folders(store: Store, as_one: bool = False) -> dict[str, str]:
+def split_folders(store: Store, ignore_splits: bool = False) -> dict[str, str]:
     """The folders of splits: split -> the prefix of its names, such as "train/".
 
     Args:
         store: the files.
-        as_one: whether all files are one data set, whatever the names of the folders mean.
+        ignore_splits: whether all files are one data set, whatever the names of the folders mean.
 
     Returns:
         {"": ""} if no first folder means a split.
@@ -56,7 +56,7 @@ def split_folders(store: Store, as_one: bool = False) -> dict[str, str]:
         DataError: some first folders mean splits and others do not, or two mean the same.
     """
     require_images(store)
-    if as_one:
+    if ignore_splits:
         return {"": ""}
     tops = first_folders(store.images)
     meant = {top: splits.split_of_folder(top) for top in tops if top}

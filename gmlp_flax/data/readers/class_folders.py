@@ -25,20 +25,20 @@ from gmlp_flax.io import files
 FORM = "class folders"
 
 
-def read(store: Store, as_one: bool = False) -> Splits:
+def read(store: Store, ignore_splits: bool = False) -> Splits:
     """The splits of images in class folders.
 
     Args:
         store: the files.
-        as_one: whether the first folders are classes, even if their names mean splits.
+        ignore_splits: whether the first folders are classes, even if their names mean splits.
 
     Raises:
         DataError: some first folders mean splits and others do not. When a split is read: an image
             is in no class folder, a class folder has no image, a single folder is around the
             classes, or splits are inside them.
     """
-    prefixes = folders.split_folders(store, as_one)
-    if not as_one:
+    prefixes = folders.split_folders(store, ignore_splits)
+    if not ignore_splits:
         for prefix in prefixes.values():
             _refuse_inner_splits(store, prefix)
     read_split = functools.partial(_read_split, store)
@@ -55,9 +55,9 @@ def _read_split(store: Store, split: str, prefix: str) -> Dataset:
         for name in names:
             class_of[name] = label
     deeper_note = _deeper_note(store, deeper)
-    others_note = folders.others_note(store)
+    unread_files_note = folders.unread_files_note(store)
     dataset = folders.labelled(store, FORM, split, class_of)
-    return dataset.with_notes(deeper_note, others_note)
+    return dataset.with_notes(deeper_note, unread_files_note)
 
 
 def _require_classes(
@@ -149,7 +149,7 @@ def _deeper_note(store: Store, deeper: set[str]) -> str:
 def read_beside_validation(
     store: Store,
     form: str,
-    as_one: bool,
+    ignore_splits: bool,
     holds_validation: bool,
     read_validation: Callable[[Store, str], Dataset],
 ) -> Splits:
@@ -159,11 +159,11 @@ def read_beside_validation(
     Args:
         store: the files.
         form: the form of the data set, in words.
-        as_one: refused, because `val` has no class folders.
+        ignore_splits: refused, because `val` has no class folders.
         holds_validation: whether the store is the folder `val` itself.
         read_validation: reads the split `validation` of a store, behind a prefix.
     """
-    if as_one:
+    if ignore_splits:
         raise DataError(
             f"{store.path!r}: the splits of {form} cannot be read as one: choose one "
             "by config.data.split"

@@ -27,12 +27,12 @@ COLUMNS = (IMAGE_COLUMN, LABEL_COLUMN)
 MEMORY_BYTES = 8 << 30  # the most bytes of files whose rows are kept in memory
 
 
-def read(path: str, as_one: bool = False) -> Splits:
+def read(path: str, ignore_splits: bool = False) -> Splits:
     """The splits of images in rows.
 
     Args:
         path: the path of a file, or of a folder with files.
-        as_one: whether all files are one data set, whatever their names mean.
+        ignore_splits: whether all files are one data set, whatever their names mean.
 
     Raises:
         DataError: shards are missing, only some names mean splits, or the files are too large. When
@@ -40,8 +40,8 @@ def read(path: str, as_one: bool = False) -> Splits:
     """
     listing = files.find_files(path)
     tables = rows.find_by_suffix(path, listing, rows.COLUMNAR)
-    note = rows.others_note(path, listing, tables)
-    groups = splits.group_files(path, listing, tables, as_one)
+    note = rows.unread_files_note(path, listing, tables)
+    groups = splits.group_files(path, listing, tables, ignore_splits)
     read_split = functools.partial(_read_split, path, note)
     return Splits.of_groups(path, FORM, groups, read_split)
 

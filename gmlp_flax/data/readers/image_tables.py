@@ -63,12 +63,12 @@ def _tables(store: Store) -> list[str]:
     return tables
 
 
-def read(store: Store, as_one: bool = False) -> Splits:
+def read(store: Store, ignore_splits: bool = False) -> Splits:
     """The splits of images with tables.
 
     Args:
         store: the files.
-        as_one: whether all images are one data set, whatever the folders or rows say.
+        ignore_splits: whether all images are one data set, whatever the folders or rows say.
 
     Raises:
         DataError: there are two tables, a column is missing, or only some folders or rows name a
@@ -76,21 +76,21 @@ def read(store: Store, as_one: bool = False) -> Splits:
     """
     tables = _tables(store)
     in_root = [name for name in tables if "/" not in name]
-    if as_one or in_root:
-        return _read_joined(store, in_root or tables, as_one)
+    if ignore_splits or in_root:
+        return _read_joined(store, in_root or tables, ignore_splits)
     prefixes = folders.split_folders(store)
     read_split = functools.partial(_read_folder, store)
     return Splits.of_groups(store.path, FORM, prefixes, read_split)
 
 
-def _read_joined(store: Store, tables: Sequence[str], as_one: bool) -> Splits:
+def _read_joined(store: Store, tables: Sequence[str], ignore_splits: bool) -> Splits:
     """The splits of all images of a store, by the rows of one table, or of all tables as one."""
     _require_one_table(store, tables)
     entries = []
     for table in tables:
-        entries += _entries(store, table, as_one)
+        entries += _entries(store, table, ignore_splits)
     listing = _Listing("", tables, entries)
-    groups = {"": entries} if as_one else by_split(store.path, entries)
+    groups = {"": entries} if ignore_splits else by_split(store.path, entries)
     read_split = functools.partial(_read_rows, store, listing)
     return Splits.of_groups(store.path, FORM, groups, read_split)
 
@@ -132,13 +132,13 @@ class _Listing(NamedTuple):
     entries: Sequence[Entry]
 
 
-def _entries(store: Store, table: str, as_one: bool = False) -> list[Entry]:
+def _entries(store: Store, table: str, ignore_splits: bool = False) -> list[Entry]:
     """The rows of a table, with the names that their images have in the store."""
     folder, slash, _ = table.rpartition("/")
     prefix = folder + slash
     path = files.join(store.path, table)
     entries = []
-    for entry in read_entries(path, as_one):
+    for entry in read_entries(path, ignore_splits):
         name = prefix + entry.file_name
         entries.append(entry._replace(file_name=name))
     return entries
@@ -150,7 +150,7 @@ def _read_rows(store: Store, listing: _Listing, split: str, entries: Sequence[En
     class_of = {entry.file_name: entry.label for entry in entries}
     table = files.join(store.path, listing.tables[0])
     declared = rows.declared_classes(table, LABEL_COLUMN)
-    note = folders.others_note(store, listing.tables)
+    note = folders.unread_files_note(store, listing.tables)
     dataset = folders.labelled(store, FORM, split, class_of, COLUMNS, declared)
     return dataset.with_notes(note)
 
@@ -183,12 +183,12 @@ def _how_to_find(missing: str, images: Iterable[str]) -> str:
     return f"expected paths from the table's folder on, such as {example!r}"
 
 
-def read_entries(path: str, as_one: bool = False) -> list[Entry]:
+def read_entries(path: str, ignore_splits: bool = False) -> list[Entry]:
     """The rows of the table of images at a path.
 
     Args:
         path: the path of the table.
-        as_one: whether the column `split` is ignored.
+        ignore_splits: whether the column `split` is ignored.
 
     Raises:
         DataError: there is no row, a column is missing, a row has no image or no class, or an image
@@ -196,7 +196,7 @@ def read_entries(path: str, as_one: bool = False) -> list[Entry]:
     """
     entries: dict[str, Entry] = {}
     for where, row in rows.read_rows(path):
-        entry = _entry(where, row, as_one)
+        entry = _entry(where, row, ignore_splits)
         if entry.file_name in entries:
             raise DataError(f"{where}: {entry.file_name!r} has another row: keep one of them")
         entries[entry.file_name] = entry
@@ -205,7 +205,7 @@ def read_entries(path: str, as_one: bool = False) -> list[Entry]:
     return list(entries.values())
 
 
-def _entry(where: str, row: rows.Row | BadRecord, as_one: bool) -> Entry:
+def _entry(where: str, row: rows.Row | BadRecord, ignore_splits: bool) -> Entry:
     if isinstance(row, BadRecord):
         raise DataError(f"{where}: {row}")
     for column in COLUMNS:
@@ -220,7 +220,7 @@ def _entry(where: str, row: rows.Row | BadRecord, as_one: bool) -> Entry:
         raise DataError(f"{where}: no path in the column {FILE_COLUMN!r}, but {file_name!r}")
     label = classes.class_in_cell(row[LABEL_COLUMN], where, LABEL_COLUMN)
     split = ""
-    if not as_one:
+    if not ignore_splits:
         split = splits.split_of_row(Located(where, row), (SPLIT_COLUMN,))
     return Entry(where, file_name, label, split)
 
@@ -254,11 +254,11 @@ def _split_of_path(name: str) -> str:
     return splits.split_of_folder(folder) if slash else ""
 
 
-def read_table(path: str, as_one: bool = False) -> Splits:
+def read_table(path: str, ignore_splits: bool = False) -> Splits:
     """The splits of the images in the table at `path`, by their paths from its folder on. Unlike
     with `read`, the images may be anywhere, and other images may be beside them."""
-    entries = read_entries(path, as_one)
-    groups = {"": entries} if as_one else by_split(path, entries)
+    entries = read_entries(path, ignore_splits)
+    groups = {"": entries} if ignore_splits else by_split(path, entries)
     read_split = functools.partial(_read_listed, path)
     return Splits.of_groups(path, FORM, groups, read_split)
 

@@ -32,15 +32,17 @@ def matches(store: Store) -> bool:
     return False
 
 
-def read(store: Store, as_one: bool = False) -> Splits:
-    """The splits of ImageNet's folders. `as_one` is refused, because `val` has no class folders.
+def read(store: Store, ignore_splits: bool = False) -> Splits:
+    """The splits of ImageNet's folders. `ignore_splits` is refused, because `val` has no class folders.
 
     Raises:
         DataError: when `validation` is read: LOC_val_solution.csv is missing, or has no class for
             an image.
     """
     is_alone = any(_VALIDATION.fullmatch(name) for name in store.images)
-    return class_folders.read_beside_validation(store, FORM, as_one, is_alone, _read_validation)
+    return class_folders.read_beside_validation(
+        store, FORM, ignore_splits, is_alone, _read_validation
+    )
 
 
 def _read_validation(store: Store, prefix: str) -> Dataset:
@@ -62,9 +64,9 @@ def _read_validation(store: Store, prefix: str) -> Dataset:
             raise DataError(f"{store.path!r}: {table} has no class for {name!r}")
         class_of[name] = class_of_key[key]
     missing_note = folders.missing_note(store, table, len(class_of_key), len(class_of))
-    others_note = folders.others_note(store, tables)
+    unread_files_note = folders.unread_files_note(store, tables)
     dataset = folders.labelled(store, FORM, splits.VALIDATION_SPLIT, class_of)
-    return dataset.with_notes(missing_note, others_note)
+    return dataset.with_notes(missing_note, unread_files_note)
 
 
 def _solution_tables(store: Store, prefix: str) -> list[str]:

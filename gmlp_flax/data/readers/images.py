@@ -29,7 +29,7 @@ from gmlp_flax.data.readers import (
     webdataset,
 )
 from gmlp_flax.errors import DataError
-from gmlp_flax.io import files
+from gmlp_flax.io import compression, files
 
 TABLE_SUFFIXES = (*rows.DELIMITERS, *rows.JSON_LINES)
 
@@ -49,13 +49,13 @@ FOLDER_FORMS = (  # the first that matches
 )
 
 
-def read(path: str, cache_folder: str = "", as_one: bool = False) -> Splits:
+def read(path: str, cache_folder: str = "", ignore_splits: bool = False) -> Splits:
     """The splits of the images at a path.
 
     Args:
         path: see the module's docstring.
         cache_folder: keeps indexes of TFDS's TFRecord files; "" for the default one.
-        as_one: whether all images are one data set, whatever splits their names mean.
+        ignore_splits: whether all images are one data set, whatever splits their names mean.
 
     Raises:
         DataError: there is nothing at the path, or the data have no documented form.
@@ -66,21 +66,21 @@ def read(path: str, cache_folder: str = "", as_one: bool = False) -> Splits:
     if not files.exists(path):
         raise DataError(f"no images at {str(path)!r}: expected a folder or a file; check the path")
     if files.is_folder(path):
-        return _read_folder(path, as_one)
-    return _read_file(path, as_one)
+        return _read_folder(path, ignore_splits)
+    return _read_file(path, ignore_splits)
 
 
-def _read_folder(path: str, as_one: bool) -> Splits:
+def _read_folder(path: str, ignore_splits: bool) -> Splits:
     if pathfinder.matches(path):
         return pathfinder.read(path)
     store = stores.open_folder(path)
     if store.images:
-        return _read_store(store, as_one)
+        return _read_store(store, ignore_splits)
     by_suffix = _first_by_suffix(store)
     if by_suffix.keys() & set(rows.COLUMNAR):
-        return image_rows.read(path, as_one)
+        return image_rows.read(path, ignore_splits)
     if ".tar" in by_suffix:
-        return webdataset.read(path, as_one)
+        return webdataset.read(path, ignore_splits)
     if ".zip" in by_suffix:
         archive = by_suffix[".zip"]
         raise _zipped(files.join(path, archive))
@@ -88,7 +88,7 @@ def _read_folder(path: str, as_one: bool) -> Splits:
         arrays = by_suffix[".npz"]
         raise DataError(f"{path!r} holds {arrays!r}: give the path of this file")
     folders.require_images(store)  # raises: there are none
-    return _read_store(store, as_one)
+    return _read_store(store, ignore_splits)
 
 
 def _first_by_suffix(store: Store) -> dict[str, str]:
@@ -99,17 +99,17 @@ def _first_by_suffix(store: Store) -> dict[str, str]:
     return first
 
 
-def _read_file(path: str, as_one: bool) -> Splits:
-    suffix = files.suffix(path)
+def _read_file(path: str, ignore_splits: bool) -> Splits:
+    suffix = compression.suffix(path)
     if suffix == ".npz":
         return npz.read(path)
     if suffix in rows.COLUMNAR:
-        return image_rows.read(path, as_one)
+        return image_rows.read(path, ignore_splits)
     if suffix in TABLE_SUFFIXES:
-        return image_tables.read_table(path, as_one)
+        return image_tables.read_table(path, ignore_splits)
     if suffix == ".zip":
         raise _zipped(path)
-    if suffix == ".tgz" or (suffix == ".tar" and files.compression(path)):
+    if suffix == ".tgz" or (suffix == ".tar" and compression.compression(path)):
         raise DataError(
             f"{path!r} is a compressed tar file, which is not read in place: unpack it, tar -xf "
             f"{shlex.quote(path)}, and give its folder"
@@ -119,13 +119,13 @@ def _read_file(path: str, as_one: bool) -> Splits:
         raise DataError(f"{path!r} is not a file of images: expected {known}, or a folder")
     store = stores.open_tar(path)
     if webdataset.is_shard(store):
-        return webdataset.read(path, as_one)
-    return _read_store(store, as_one)
+        return webdataset.read(path, ignore_splits)
+    return _read_store(store, ignore_splits)
 
 
-def _read_store(store: Store, as_one: bool) -> Splits:
+def _read_store(store: Store, ignore_splits: bool) -> Splits:
     form = next(form for form in FOLDER_FORMS if form.matches(store))
-    return form.read(store, as_one)
+    return form.read(store, ignore_splits)
 
 
 def _zipped(path: str) -> DataError:

@@ -31,14 +31,14 @@ SPLIT_COLUMN = "split"
 _FLAGS = ": name the columns with --config.own.text=, own.second= and own.label="
 
 
-def read(path: str, task: TextTask, bad: BadRecords, as_one: bool = False) -> Splits:
+def read(path: str, task: TextTask, bad: BadRecords, ignore_splits: bool = False) -> Splits:
     """The splits of labelled text.
 
     Args:
         path: the path of a file or a folder.
-        task: the columns (`text_tasks.own_task`).
+        task: the columns (`text_tasks.custom_task`).
         bad: counts and limits the rows that cannot be used.
-        as_one: whether all rows are one data set, whatever splits the names mean.
+        ignore_splits: whether all rows are one data set, whatever splits the names mean.
 
     Raises:
         DataError: there are no such data, or only some names or rows mean splits. When a split is
@@ -53,13 +53,13 @@ def read(path: str, task: TextTask, bad: BadRecords, as_one: bool = False) -> Sp
             readers[split] = functools.partial(_read_tfds, folder, split, task, bad)
         return Splits(path, FORM, readers)
     tables = rows.find_by_suffix(path, listing)
-    if rows.is_file(path, listing) and not as_one:
+    if rows.is_file(path, listing) and not ignore_splits:
         return _by_split_column(path, tables, task, bad)
-    groups = splits.group_files(path, listing, tables, as_one)
-    if not as_one:
+    groups = splits.group_files(path, listing, tables, ignore_splits)
+    if not ignore_splits:
         without_split = groups.get("", ())
         _refuse_split_column(without_split, task)
-    note = rows.others_note(path, listing, tables)
+    note = rows.unread_files_note(path, listing, tables)
     start = functools.partial(Reading, path, task, bad, note)
     read_split = functools.partial(_read_files, start)
     return Splits.of_groups(path, FORM, groups, read_split)

@@ -24,7 +24,7 @@ from gmlp_flax.data.dataset import Dataset, Splits
 from gmlp_flax.data.finetuning import questions
 from gmlp_flax.data.finetuning.questions import Question, Questions
 from gmlp_flax.errors import DataError, decode_errors
-from gmlp_flax.io import files, json_files, records, tfds_folders
+from gmlp_flax.io import compression, files, json_files, records, tfds_folders
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord, BadRecords, decode_utf8
 from gmlp_flax.io.tfds_folders import Folder
@@ -43,7 +43,7 @@ class _Located(NamedTuple):
     question: Question | BadRecord
 
 
-def read(path: str, version: str, bad: BadRecords, as_one: bool = False) -> Splits:
+def read(path: str, version: str, bad: BadRecords, ignore_splits: bool = False) -> Splits:
     """The splits of SQuAD's questions.
 
     Args:
@@ -52,7 +52,7 @@ def read(path: str, version: str, bad: BadRecords, as_one: bool = False) -> Spli
         bad: counts and limits the questions that are left out: a field is missing, a question or a
             passage is empty, an answer is not at its `answer_start`, or a question of v1.1 has no
             answer.
-        as_one: whether all files of a folder are one data set, whatever their names mean.
+        ignore_splits: whether all files of a folder are one data set, whatever their names mean.
 
     Raises:
         DataError: there are no such data. When a split is read: it has another form, there is no
@@ -67,8 +67,8 @@ def read(path: str, version: str, bad: BadRecords, as_one: bool = False) -> Spli
             readers[split] = functools.partial(_read_tfds, folder, split, version, bad)
         return Splits(path, FORM, readers)
     tables = rows.find_by_suffix(path, listing, SUFFIXES, "file of questions")
-    note = rows.others_note(path, listing, tables)
-    groups = splits.group_files(path, listing, tables, as_one)
+    note = rows.unread_files_note(path, listing, tables)
+    groups = splits.group_files(path, listing, tables, ignore_splits)
     read_split = functools.partial(_read_files, path, note, version, bad)
     return Splits.of_groups(path, FORM, groups, read_split)
 
@@ -78,7 +78,7 @@ def _read_files(
 ) -> Dataset:
     parts = []
     for file in members:
-        if files.suffix(file.path) == OFFICIAL:
+        if compression.suffix(file.path) == OFFICIAL:
             parts.append(_from_official(file.path))
         else:
             parts.append(_from_rows(file.path))

@@ -20,7 +20,7 @@ from gmlp_flax.data.dataset import Splits
 from gmlp_flax.data.text import corpus
 from gmlp_flax.data.text.corpus import Corpus, FilePart
 from gmlp_flax.errors import DataError
-from gmlp_flax.io import files, tfds_folders
+from gmlp_flax.io import compression, files, tfds_folders
 from gmlp_flax.io.files import File
 from gmlp_flax.io.tfds_folders import Folder
 
@@ -37,12 +37,12 @@ READERS = {
 }
 
 
-def read(path: str, as_one: bool = False) -> Splits:
+def read(path: str, ignore_splits: bool = False) -> Splits:
     """The splits of a corpus, without reading its documents.
 
     Args:
         path: see the module's docstring.
-        as_one: whether all text is one data set, whatever splits the names mean.
+        ignore_splits: whether all text is one data set, whatever splits the names mean.
 
     Raises:
         DataError: there is no text at the path, shards are missing, or only some names mean splits.
@@ -52,12 +52,12 @@ def read(path: str, as_one: bool = False) -> Splits:
     folder = tfds_folders.load(path, listing)
     if folder is not None:
         tfds_folders.require_text(folder)
-        return _tfds_splits(folder, as_one)
-    if rows.is_file(path, listing) and files.suffix(path) in rows.DELIMITERS:
+        return _tfds_splits(folder, ignore_splits)
+    if rows.is_file(path, listing) and compression.suffix(path) in rows.DELIMITERS:
         raise DataError(f'{path!r} is a table: write its text as JSON lines, {{"text": ...}}')
     texts = rows.find_by_suffix(path, listing, READERS, "text file")
-    note = rows.others_note(path, listing, texts)
-    groups = splits.group_files(path, listing, texts, as_one)
+    note = rows.unread_files_note(path, listing, texts)
+    groups = splits.group_files(path, listing, texts, ignore_splits)
     read_split = functools.partial(_read_files, path, note)
     return Splits.of_groups(path, FORM, groups, read_split)
 
@@ -65,15 +65,15 @@ def read(path: str, as_one: bool = False) -> Splits:
 def _read_files(path: str, note: str, split: str, members: Sequence[File]) -> Corpus:
     parts: list[FilePart] = []
     for file in members:
-        suffix = files.suffix(file.name)
+        suffix = compression.suffix(file.name)
         parts += corpus.cut(file, READERS[suffix])
     notes = (note,) if note else ()
     return corpus.from_files(path, FORM, split, parts, members, notes)
 
 
-def _tfds_splits(folder: Folder, as_one: bool) -> Splits:
+def _tfds_splits(folder: Folder, ignore_splits: bool) -> Splits:
     groups = {name: [name] for name in folder.lengths}
-    if as_one:
+    if ignore_splits:
         groups = {"": list(folder.lengths)}
     read_split = functools.partial(_read_shards, folder)
     return Splits.of_groups(folder.path, TFDS_FORM, groups, read_split)

@@ -23,7 +23,7 @@ from gmlp_flax.data.rows import Located
 from gmlp_flax.data.splits import WORDS
 from gmlp_flax.data.text_rows import Columns, Reading
 from gmlp_flax.errors import DataError, listed
-from gmlp_flax.io import files, tfds_folders
+from gmlp_flax.io import compression, files, tfds_folders
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecords
 from gmlp_flax.io.tfds_folders import Folder
@@ -36,14 +36,14 @@ PARTS = ("_matched", "_mismatched")  # the parts of a split of MNLI
 _SPLIT = re.compile(rf"(?:^|[-_.])({'|'.join(WORDS)})({'|'.join(PARTS)}|)$", re.IGNORECASE)
 
 
-def read(path: str, task: TextTask, bad: BadRecords, as_one: bool = False) -> Splits:
+def read(path: str, task: TextTask, bad: BadRecords, ignore_splits: bool = False) -> Splits:
     """The splits of a published task's data.
 
     Args:
         path: the path of a file or a folder, or tfds:NAME.
         task: the task.
         bad: counts and limits the rows that cannot be used.
-        as_one: whether all rows of a file are one data set, whatever splits they name.
+        ignore_splits: whether all rows of a file are one data set, whatever splits they name.
 
     Raises:
         DataError: there are no such data. When a split is read: a column is missing, there are too
@@ -58,13 +58,13 @@ def read(path: str, task: TextTask, bad: BadRecords, as_one: bool = False) -> Sp
             readers[split] = functools.partial(_read_tfds, folder, split, task, bad)
         return Splits(path, FORM, _with_joined_parts(readers))
     if rows.is_file(path, listing):
-        split_columns = () if as_one else SPLIT_COLUMNS
+        split_columns = () if ignore_splits else SPLIT_COLUMNS
         return _read_file(path, listing, task, bad, split_columns)
     groups = _files_by_split(path, listing)
     tables: list[File] = []
     for members in groups.values():
         tables += members
-    note = rows.others_note(path, listing, tables)
+    note = rows.unread_files_note(path, listing, tables)
     start = functools.partial(Reading, path, task, bad, note)
     for split, members in groups.items():
         readers[split] = functools.partial(_read_files, start, split, members)
@@ -76,7 +76,7 @@ def _files_by_split(path: str, listing: Sequence[File]) -> dict[str, list[File]]
     groups: dict[str, list[File]] = {}
     for file in listing:
         split = _split_of_file(file.name)
-        if split and files.suffix(file.name) in rows.SUFFIXES:
+        if split and compression.suffix(file.name) in rows.SUFFIXES:
             members = groups.setdefault(split, [])
             members.append(file)
     if not groups:
@@ -179,12 +179,12 @@ def _located(path: str, task: TextTask) -> tuple[Columns, Iterator[Located]]:
 def _added_header(path: str, task: TextTask) -> tuple[str, ...]:
     """The columns of a table, from the task, if its first line is a row; () if the first line names
     them."""
-    if not task.headerless or files.suffix(path) not in rows.DELIMITERS:
+    if not task.columns_without_header or compression.suffix(path) not in rows.DELIMITERS:
         return ()
     first_line = set(rows.first_cells(path, quoted=False))
     for names in task.texts:
         if first_line.isdisjoint(names):
-            return task.headerless
+            return task.columns_without_header
     return ()
 
 

@@ -22,8 +22,8 @@ def matches(store: Store) -> bool:
     return ANNOTATIONS in store.names or f"val/{ANNOTATIONS}" in store.names
 
 
-def read(store: Store, as_one: bool = False) -> Splits:
-    """The splits of Tiny-ImageNet's folders. `as_one` is refused, because `val` has no class
+def read(store: Store, ignore_splits: bool = False) -> Splits:
+    """The splits of Tiny-ImageNet's folders. `ignore_splits` is refused, because `val` has no class
     folders.
 
     Raises:
@@ -31,7 +31,9 @@ def read(store: Store, as_one: bool = False) -> Splits:
             an image.
     """
     is_alone = ANNOTATIONS in store.names
-    return class_folders.read_beside_validation(store, FORM, as_one, is_alone, _read_validation)
+    return class_folders.read_beside_validation(
+        store, FORM, ignore_splits, is_alone, _read_validation
+    )
 
 
 def _read_validation(store: Store, prefix: str) -> Dataset:
@@ -46,9 +48,9 @@ def _read_validation(store: Store, prefix: str) -> Dataset:
             raise DataError(f"{store.path!r}: {table} has no class for {name!r}")
         class_of[name] = annotations[base]
     missing_note = folders.missing_note(store, table, len(annotations), len(class_of))
-    others_note = folders.others_note(store, [table])
+    unread_files_note = folders.unread_files_note(store, [table])
     dataset = folders.labelled(store, FORM, splits.VALIDATION_SPLIT, class_of)
-    return dataset.with_notes(missing_note, others_note)
+    return dataset.with_notes(missing_note, unread_files_note)
 
 
 def _read_annotations(store: Store, name: str) -> dict[str, str]:

@@ -63,12 +63,12 @@ def is_shard(store: Store) -> bool:
     return any(name.endswith(CLASS_SUFFIX) for name in store.names)
 
 
-def read(path: str, as_one: bool = False) -> Splits:
+def read(path: str, ignore_splits: bool = False) -> Splits:
     """The splits of a folder of tar files, or of a tar file.
 
     Args:
         path: the path of the folder, or of the tar file.
-        as_one: whether all tar files are one data set, whatever their names mean.
+        ignore_splits: whether all tar files are one data set, whatever their names mean.
 
     Raises:
         DataError: shards are missing, or only some names mean splits. When a split is read: a tar
@@ -77,8 +77,8 @@ def read(path: str, as_one: bool = False) -> Splits:
     listing = files.find_files(path)
     shards = [file for file in listing if stores.suffix(file.name) == ".tar"]
     files.check_shards(path, shards)
-    note = rows.others_note(path, listing, shards)
-    groups = splits.group_files(path, listing, shards, as_one)
+    note = rows.unread_files_note(path, listing, shards)
+    groups = splits.group_files(path, listing, shards, ignore_splits)
     read_split = functools.partial(_read_split, path, note)
     return Splits.of_groups(path, FORM, groups, read_split)
 

@@ -21,7 +21,7 @@ from gmlp_flax.data.fingerprints import Fingerprint
 from gmlp_flax.data.holdout import HELDOUT, TRAIN
 from gmlp_flax.data.text.documents import READERS
 from gmlp_flax.errors import DataError, counted, listed
-from gmlp_flax.io import files, records
+from gmlp_flax.io import compression, files, records
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord, BadRecords
 
@@ -377,7 +377,7 @@ def cut(file: File, reader: str, count: int | None = None) -> Iterator[FilePart]
 
 def _can_be_cut(file: File, reader: str, count: int | None) -> bool:
     """Whether a range in the middle of a file can be read without what is before it."""
-    if reader in ("text", "arrow") or files.compression(file.name):
+    if reader in ("text", "arrow") or compression.compression(file.name):
         return False
     # Each part of a remote shard would fetch all records before it, or the whole file.
     is_shard = count is not None

@@ -21,7 +21,7 @@ from gmlp_flax.models.layers import (
     LayerRng,
     add_normed,
 )
-from gmlp_flax.models.matmul import NAME, nameless_over_tokens
+from gmlp_flax.models.matmul import NAME, over_tokens_unnamed
 from gmlp_flax.models.spec import AnyLengthSpec
 from gmlp_flax.options import AT_LEAST_0, option
 
@@ -53,8 +53,8 @@ def by_matmul(x: jax.Array) -> jax.Array:
     channel_cos, channel_sin = dft(channels, x.dtype)
     x_cos = x @ channel_cos  # x C_d
     x_sin = x @ channel_sin  # x S_d
-    cos_cos = nameless_over_tokens(token_cos, x_cos)
-    sin_sin = nameless_over_tokens(token_sin, x_sin)
+    cos_cos = over_tokens_unnamed(token_cos, x_cos)
+    sin_sin = over_tokens_unnamed(token_sin, x_sin)
     return cos_cos - sin_sin
 
 

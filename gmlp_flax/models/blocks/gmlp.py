@@ -289,7 +289,7 @@ class SpatialProjection(nnx.Module):
             return rows.astype(dtype)
         taps = self.taps[...]
         if self.spec.causal:
-            taps = toeplitz.past_only(taps)
+            taps = toeplitz.pad_future(taps)
         taps = toeplitz.crop(taps, columns).astype(dtype)
         return toeplitz.rows(taps, first, count)
 

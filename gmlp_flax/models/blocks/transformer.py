@@ -11,6 +11,7 @@ from gmlp_flax.models.layers import (
     EVALUATION,
     ChannelMLP,
     DecodeCache,
+    GatedMLP,
     LayerNorm,
     LayerRng,
     add_normed,
@@ -27,6 +28,21 @@ class TransformerSpec(AttentionSpec):
         "norms before each branch, or post: after each sum (BERT)",
         ("pre", "post"),
         architecture=True,
+    )
+    norm_type: str = option(
+        "layer",
+        "layer norm, or rms: divides by the root mean square alone (Llama)",
+        ("layer", "rms"),
+        architecture=True,
+    )
+    mlp: str = option(
+        "plain",
+        "the MLP over channels: plain, or gated by a linear layer behind a GELU or SiLU",
+        ("plain", "geglu", "swiglu"),
+        architecture=True,
+    )
+    biases: bool = option(
+        True, "biases in linear layers and norms; attention has its own option", architecture=True
     )
 
 
@@ -49,7 +65,11 @@ class TransformerBlock(Block):
         self.attention_norm = LayerNorm(spec, spec.d_model, post=post)
         self.attention = MultiHeadAttention(spec, rngs)
         self.mlp_norm = LayerNorm(spec, spec.d_model, post=post)
-        self.mlp = ChannelMLP(spec, rngs)
+        if spec.mlp == "plain":
+            self.mlp = ChannelMLP(spec, rngs)
+        else:
+            gate = "silu" if spec.mlp == "swiglu" else spec.activation
+            self.mlp = GatedMLP(spec, rngs, gate)
         self.pre_norm = spec.norm == "pre"
         self.dtype = spec.compute_dtype
 

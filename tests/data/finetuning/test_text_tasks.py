@@ -6,7 +6,7 @@ from gmlp_flax.data.finetuning.text_tasks import (
     GLUE_TASKS,
     LONG_RANGE_TASKS,
     NUMBER_TASKS,
-    own_task,
+    custom_task,
 )
 
 
@@ -41,19 +41,19 @@ def test_tasks_are_whole(name):
     task = (CLASS_TASKS | NUMBER_TASKS)[name]
     assert len(task.texts) in (1, 2)
     assert len(task.submission) == (2 if name == "mnli" else 1)
-    if task.headerless:
-        columns = set(task.headerless)
+    if task.columns_without_header:
+        columns = set(task.columns_without_header)
         assert all(columns & set(names) for names in task.texts)
         assert columns & set(task.label)
 
 
 def test_own_tasks():
-    pair = own_task(("a", "b"), "c")
+    pair = custom_task(("a", "b"), "c")
     assert pair.texts == (("a",), ("b",))
     assert pair.label == ("c",)
     assert pair.labels == ()
     assert pair.numbers is None
     assert pair.unlabelled == ()
-    numbers = own_task(("a",), "c", numbers=True)
+    numbers = custom_task(("a",), "c", numbers=True)
     assert numbers.labels == ("score",)
     assert numbers.numbers.least < -3e38 < 3e38 < numbers.numbers.most

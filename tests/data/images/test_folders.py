@@ -16,17 +16,17 @@ def test_images_and_other_files(tmp_path):
     store = opened(tmp_path, "a/1.png", "a/2.JPG", "a/x.xml", "b.csv", "b/y.xml", "README", ".h")
     assert store.images == ("a/1.png", "a/2.JPG")
     folders.require_images(store)
-    note = folders.others_note(store)
+    note = folders.unread_files_note(store)
     for text in (store.path, "4 files", ".xml 2", ".csv 1", "no suffix 1"):
         assert text in note
-    note = folders.others_note(store, ["b.csv", "README"])
+    note = folders.unread_files_note(store, ["b.csv", "README"])
     assert ".xml 2" in note
     assert ".csv" not in note
 
 
 def test_nothing_but_images_needs_no_note(tmp_path):
     store = opened(tmp_path, "a/1.png", "a/t.csv")
-    assert folders.others_note(store, ["a/t.csv"]) == ""
+    assert folders.unread_files_note(store, ["a/t.csv"]) == ""
 
 
 @pytest.mark.parametrize(("names", "kinds"), [(["a.txt", "b/c.heic"], ".heic 1"), ([], "no files")])
@@ -90,7 +90,7 @@ def test_names_of_which_some_may_be_splits(tmp_path, names, words):
     message = failure(folders.split_folders, store)
     for word in words:
         assert word in message
-    assert folders.split_folders(store, as_one=True) == {"": ""}
+    assert folders.split_folders(store, ignore_splits=True) == {"": ""}
 
 
 def test_folders_without_images_are_no_splits(tmp_path):

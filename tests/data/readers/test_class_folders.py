@@ -203,7 +203,9 @@ def test_all_as_one(tmp_path, first):
     names = [f"{first}/1.jpg", "test/x/2.jpg", "extra/train/3.jpg"]
     store = opened(tmp_path, *names)
     failure(class_folders.read, store)
-    assert counts(class_folders.read(store, as_one=True)) == {"": {"extra": 1, first: 1, "test": 1}}
+    assert counts(class_folders.read(store, ignore_splits=True)) == {
+        "": {"extra": 1, first: 1, "test": 1}
+    }
 
 
 def test_a_class_of_one_folder_is_left_to_the_task(tmp_path):

@@ -162,7 +162,7 @@ def test_splits_by_names(tmp_path, write):
         assert dataset.split == split
         assert [dataset.examples[index]["image"] for index in range(3)] == list(map(png, indices))
         assert len(dataset.files) == 1
-    joined = image_rows.read(str(tmp_path), as_one=True)
+    joined = image_rows.read(str(tmp_path), ignore_splits=True)
     assert list(joined) == [""]
     assert len(joined[""]) == 6
 
@@ -171,7 +171,7 @@ def test_splits_by_names(tmp_path, write):
 def test_the_name_of_a_single_file_says_nothing(tmp_path, name):
     parquet(tmp_path).rename(tmp_path / name)
     assert len(read_one(tmp_path / name)) == 6
-    assert len(image_rows.read(str(tmp_path), as_one=True)[""]) == 6
+    assert len(image_rows.read(str(tmp_path), ignore_splits=True)[""]) == 6
 
 
 @pytest.mark.parametrize(

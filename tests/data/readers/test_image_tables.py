@@ -31,9 +31,9 @@ def opened(path, files):
     return stores.open_folder(str(make_folder(path / "root", files)))
 
 
-def read_all(store, as_one=False):
+def read_all(store, ignore_splits=False):
     """Split -> image -> class."""
-    splits = image_tables.read(store, as_one)
+    splits = image_tables.read(store, ignore_splits)
     return {split: classes_by_name(splits[split]) for split in splits}
 
 
@@ -81,7 +81,7 @@ def test_each_split_has_a_table_and_the_same_file_names(tmp_path, suffix):
         "test": {"Test/0.png": "dog", "Test/1.png": "cat"},
         "train": {"train/0.png": "cat", "train/1.png": "dog", "train/2.png": "cat"},
     }
-    (joined,) = read_all(store, as_one=True).values()
+    (joined,) = read_all(store, ignore_splits=True).values()
     assert joined["Test/0.png"] == joined["train/1.png"] == "dog"
     assert len(joined) == 5
 
@@ -103,7 +103,7 @@ def test_splits_by_a_column(tmp_path, values, expected):
     assert {split: "".join(sorted(name[0] for name in found[split])) for split in found} == {
         split: "".join(sorted(letters)) for split, letters in expected.items()
     }
-    assert read_all(store, as_one=True) == {"": CLASSES}
+    assert read_all(store, ignore_splits=True) == {"": CLASSES}
 
 
 def test_splits_by_the_folders_of_a_single_table(tmp_path):
@@ -115,7 +115,7 @@ def test_splits_by_the_folders_of_a_single_table(tmp_path):
         "train": ["train/1.png", "train/x/2.png"],
         "validation": ["VAL/3.png"],
     }
-    assert list(read_all(store, as_one=True)) == [""]
+    assert list(read_all(store, ignore_splits=True)) == [""]
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_splits_of_a_listed_table(tmp_path):
     splits = image_tables.read_table(str(tmp_path / "t.csv"))
     assert {split: len(splits[split]) for split in splits} == {"train": 2, "validation": 1}
     assert splits["validation"].examples[0]["image"] == png(1)
-    joined = image_tables.read_table(str(tmp_path / "t.csv"), as_one=True)
+    joined = image_tables.read_table(str(tmp_path / "t.csv"), ignore_splits=True)
     assert len(joined[""]) == 3
 
 

@@ -128,6 +128,6 @@ def test_a_list_with_windows_line_ends_and_a_mark(tmp_path):
 
 def test_its_splits_are_not_joined(tmp_path):
     store = opened(tmp_path, TRAIN | VAL | {SOLUTION: ROWS})
-    assert store.path in failure(imagenet.read, store, as_one=True)
+    assert store.path in failure(imagenet.read, store, ignore_splits=True)
     images = opened(tmp_path / "a", IMAGES | {SOLUTION: ROWS})
-    assert images.path in failure(imagenet.read, images, as_one=True)
+    assert images.path in failure(imagenet.read, images, ignore_splits=True)

@@ -222,7 +222,7 @@ def test_all_as_one(tmp_path):
     names = ["train/cat/1.png", "extra/2.png"]
     path = folder(tmp_path, empty_files(*names))
     assert "'extra'" in failure(images.read, path)
-    assert images.read(path, as_one=True)[""].classes == ("extra", "train")
+    assert images.read(path, ignore_splits=True)[""].classes == ("extra", "train")
 
 
 def test_the_cache_of_indexes(tmp_path, cache_folder):

@@ -12,13 +12,13 @@ import pytest
 import tensorflow_datasets as tfds
 
 from gmlp_flax.data.dataset import Dataset, Splits
-from gmlp_flax.data.finetuning.text_tasks import TextTask, own_task
+from gmlp_flax.data.finetuning.text_tasks import TextTask, custom_task
 from gmlp_flax.data.readers import labelled_text
 from gmlp_flax.io.records import BadRecords
 from tests.data import writers
 from tests.failures import failure
 
-OWN = own_task(("text",), "label")
+OWN = custom_task(("text",), "label")
 ROWS = [
     {"text": "plain", "label": "neg"},
     {"text": 'said "no", and more', "label": "pos"},
@@ -103,7 +103,7 @@ def test_a_remote_folder(tmp_path):
 def test_pairs_and_other_columns(tmp_path):
     rows = [{"stars": i % 2, "a": f"first {i}", "id": "same", "b": f"second {i}"} for i in range(3)]
     path = table(tmp_path / "a.csv", rows)
-    dataset = read(path, own_task(("b", "a"), "stars"))[""]
+    dataset = read(path, custom_task(("b", "a"), "stars"))[""]
     assert texts(dataset) == [f"second {i} | first {i}" for i in range(3)]
     assert names(dataset) == ["0", "1", "0"]
     assert ids(dataset) == ["0", "1", "2"]
@@ -118,7 +118,7 @@ def test_a_wrong_column_is_answered_with_those_that_are_there(
     tmp_path, suffix, text, label, missing
 ):
     path = table(tmp_path / f"a.{suffix}", [{"sentence": "a", "score": i} for i in range(4)])
-    message = failure(read_all, path, own_task((text,), label))
+    message = failure(read_all, path, custom_task((text,), label))
     for key in (repr(missing), "'sentence'", "'score'", "own.text"):
         assert key in message
 
@@ -146,12 +146,12 @@ def test_labels_of_json(tmp_path):
 
 def test_numbers_to_predict(tmp_path):
     path = write(tmp_path / "a.csv", "text,label\na,1.5\nb,\nc,-2e3\n")
-    dataset = read(path, own_task(("text",), "label", numbers=True))[""]
+    dataset = read(path, custom_task(("text",), "label", numbers=True))[""]
     assert dataset.labels.tolist() == [1.5, -2000.0]
     assert dataset.classes == ()
     for cell in ("1;5", "x", "1_000"):
         write(tmp_path / "a.csv", f"text,label\na,{cell}\n")
-        assert repr(cell) in failure(read_all, path, own_task(("text",), "label", numbers=True))
+        assert repr(cell) in failure(read_all, path, custom_task(("text",), "label", numbers=True))
 
 
 def test_classes_that_differ_only_in_capitals(tmp_path):
@@ -279,7 +279,7 @@ def test_all_files_as_one(tmp_path):
     """Whatever splits their names mean, and where only some do."""
     for name in ("train.csv", "train_test.csv", "notes.csv"):
         write(tmp_path / name, TABLE)
-    found = read(tmp_path, as_one=True)
+    found = read(tmp_path, ignore_splits=True)
     assert list(found) == [""]
     assert len(found[""]) == 6
 
@@ -306,7 +306,7 @@ def test_rows_that_name_their_split(tmp_path, suffix):
     }
     assert found["train"].classes == ("x",)
     assert found["train"].columns == ("text", "label")
-    whole = read(path, as_one=True)
+    whole = read(path, ignore_splits=True)
     assert list(whole) == [""]
     assert ids(whole[""]) == ["0", "1", "2", "3"]
 
@@ -318,7 +318,7 @@ def test_a_file_of_which_only_some_rows_name_a_split(tmp_path):
     message = failure(read, path)
     assert "line 1" in message
     assert "line 2" in message
-    assert len(read(path, as_one=True)[""]) == 2
+    assert len(read(path, ignore_splits=True)[""]) == 2
     path = write(tmp_path / "a.csv", "text,label,split\na,x,fold 1\n")
     message = failure(read, path)
     for key in ("line 2", "'fold 1'", "split=all"):
@@ -332,13 +332,13 @@ def test_a_folder_whose_rows_name_splits(tmp_path):
     message = failure(read, tmp_path)
     for key in (path, "'split'", "split=all"):
         assert key in message
-    assert len(read(tmp_path, as_one=True)[""]) == 2
-    assert len(read(tmp_path, own_task(("text",), "split"))[""]) == 2
+    assert len(read(tmp_path, ignore_splits=True)[""]) == 2
+    assert len(read(tmp_path, custom_task(("text",), "split"))[""]) == 2
 
 
 def test_a_column_of_labels_called_split(tmp_path):
     path = write(tmp_path / "a.csv", "text,split\na,train\nb,infinitive\n")
-    dataset = read(path, own_task(("text",), "split"))[""]
+    dataset = read(path, custom_task(("text",), "split"))[""]
     assert names(dataset) == ["train", "infinitive"]
 
 
@@ -432,7 +432,7 @@ def test_tfds(tmp_path, monkeypatch, file_format):
     folder = tmp_path / "own" / "1.0.0"
     writers.tfds_folder(folder, shards, file_format, **FEATURES)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    task = own_task(("text",), "stars")
+    task = custom_task(("text",), "stars")
     found = read_all("tfds:own", task)
     assert set(found) == {"train", "test"}
     dataset = found["train"]
@@ -441,7 +441,7 @@ def test_tfds(tmp_path, monkeypatch, file_format):
     assert dataset.labels.tolist() == [0, 1]
     assert len(dataset.files) == 2
     assert len(dataset.notes) == 1
-    assert "'text', 'stars'" in failure(read_all, folder, own_task(("text",), "label"))
+    assert "'text', 'stars'" in failure(read_all, folder, custom_task(("text",), "label"))
 
 
 def test_equal_data_have_equal_fingerprints(tmp_path):

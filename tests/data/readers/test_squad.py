@@ -297,7 +297,7 @@ def test_a_folder_of_splits(tmp_path):
     assert choose(tmp_path, HELDOUT, heldout_share=0.1) == found["validation"].examples.questions
     write(tmp_path / "predictions.json", colours(2))
     assert "'predictions.json'" in failure(squad.read, str(tmp_path), "v1.1", BadRecords())
-    whole = squad.read(str(tmp_path), "v1.1", BadRecords(), as_one=True)
+    whole = squad.read(str(tmp_path), "v1.1", BadRecords(), ignore_splits=True)
     assert len(whole[""]) == 18
 
 

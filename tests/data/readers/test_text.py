@@ -13,7 +13,7 @@ from gmlp_flax.data import splits
 from gmlp_flax.data.readers import text as text_reader
 from gmlp_flax.data.splits import Request
 from gmlp_flax.data.text import corpus
-from gmlp_flax.io import files, tfds_folders
+from gmlp_flax.io import compression, files, tfds_folders
 from tests.data import writers
 from tests.failures import failure
 
@@ -37,9 +37,9 @@ def make(folder, *names):
     return str(folder)
 
 
-def read(path, as_one: bool = False):
+def read(path, ignore_splits: bool = False):
     """Split -> its documents."""
-    found = text_reader.read(str(path), as_one)
+    found = text_reader.read(str(path), ignore_splits)
     return {split: list(corpus.examples.read()) for split, corpus in found.items()}
 
 
@@ -86,7 +86,7 @@ def c4(request, tmp_path):
 def test_c4_in_every_form(c4, where):
     path = where(c4)
     assert read(path) == {"train": TEXTS[:40], "validation": TEXTS[40:]}
-    assert read(path, as_one=True) == {"": TEXTS}
+    assert read(path, ignore_splits=True) == {"": TEXTS}
     found = text_reader.read(path)
     assert found.path == path
     assert found["train"].split == "train"
@@ -104,11 +104,11 @@ def test_c4_in_every_form(c4, where):
 def test_large_files_are_cut_into_parts(c4, where, monkeypatch):
     path = where(c4)
     monkeypatch.setattr(corpus, "PART_BYTES", 150)
-    assert read(path, as_one=True) == {"": TEXTS}
-    whole = text_reader.read(path, as_one=True)[""]
+    assert read(path, ignore_splits=True) == {"": TEXTS}
+    whole = text_reader.read(path, ignore_splits=True)[""]
     parts = whole.examples.parts
     assert len({part.name for part in parts}) == len(parts)
-    is_compressed = bool(files.compression(parts[0].path))
+    is_compressed = bool(compression.compression(parts[0].path))
     is_remote_shard = files.is_remote(path) and "record" in parts[0].reader
     if is_compressed or is_remote_shard or parts[0].reader == "arrow":
         assert len(parts) == 3
@@ -270,7 +270,9 @@ def test_names_of_splits(tmp_path, names, expected):
     found = read(make(tmp_path, *names))
     assert sorted(found) == expected
     assert sorted(sum(found.values(), [])) == sorted(names)
-    assert read(tmp_path, as_one=True) == {"": sorted(names, key=lambda name: name.split("/"))}
+    assert read(tmp_path, ignore_splits=True) == {
+        "": sorted(names, key=lambda name: name.split("/"))
+    }
 
 
 @pytest.mark.parametrize(
@@ -289,7 +291,7 @@ def test_names_that_mean_a_split_or_not(tmp_path, names, words):
     message = failure(read, path)
     for word in words:
         assert word in message
-    assert len(read(path, as_one=True)[""]) == len(names)
+    assert len(read(path, ignore_splits=True)[""]) == len(names)
     assert list(read(tmp_path / names[0])) == [""], "a file that is given is what it is"
 
 
@@ -410,4 +412,4 @@ def test_shards_that_tfds_has_not_written(tmp_path):
     found = text_reader.read(str(folder))
     assert list(found["test"].examples.read()) == ["three"]
     assert "c4-train.tfrecord-00001-of-00002" in failure(lambda: found["train"])
-    assert "c4-train.tfrecord-00001-of-00002" in failure(read, folder, as_one=True)
+    assert "c4-train.tfrecord-00001-of-00002" in failure(read, folder, ignore_splits=True)

@@ -289,7 +289,7 @@ def test_rows_of_all_splits_as_one(tmp_path):
         {"sentence": f"s{i}", "label": 0, "tag": word} for i, word in enumerate(["news", "train"])
     ]
     path = write(tmp_path / "a.jsonl", writers.json_lines(*rows))
-    whole = text_benchmarks.read(path, TASKS["sst2"], BadRecords(), as_one=True)
+    whole = text_benchmarks.read(path, TASKS["sst2"], BadRecords(), ignore_splits=True)
     assert list(whole) == [""]
     assert firsts(whole[""]) == ["s0", "s1"]
 

@@ -94,6 +94,6 @@ def test_lists_of_another_form(tmp_path, lines, words):
 
 def test_its_splits_are_not_joined(tmp_path):
     store = opened(tmp_path, WHOLE)
-    assert store.path in failure(tiny_imagenet.read, store, as_one=True)
+    assert store.path in failure(tiny_imagenet.read, store, ignore_splits=True)
     alone = opened(tmp_path / "a", IMAGES | {"val_annotations.txt": LINES})
-    assert alone.path in failure(tiny_imagenet.read, alone, as_one=True)
+    assert alone.path in failure(tiny_imagenet.read, alone, ignore_splits=True)

@@ -92,7 +92,7 @@ def test_splits_by_names(tmp_path, names):
     for split, first in (("train", 0), ("test", 3)):
         assert splits[split].examples[0]["image"] == png(first)
         assert len(splits[split]) == 3
-    joined = webdataset.read(str(tmp_path), as_one=True)
+    joined = webdataset.read(str(tmp_path), ignore_splits=True)
     assert len(joined[""]) == 6
 
 

@@ -189,7 +189,7 @@ def test_another_time_is_another_corpus(tmp_path):
 
 def test_another_split_is_another_corpus(tmp_path):
     write_lines(tmp_path / "train.jsonl", "one")
-    whole = text_reader.read(str(tmp_path), as_one=True)[""]
+    whole = text_reader.read(str(tmp_path), ignore_splits=True)[""]
     assert read(tmp_path, "train").content != whole.content
 
 

@@ -62,6 +62,7 @@ def test_settings_are_those_of_the_ablation():
     assert (short.eval.every, short.eval.examples, short.optimizer.warmup) == (2, 192, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COPIES)
 def test_a_copy_of_ours_takes_our_steps(transformers, folder, name):
     """Batches, masks, losses, gradients, clipping, decay, AdamW, and the factor 16 on the rate of

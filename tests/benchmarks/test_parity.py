@@ -92,6 +92,7 @@ def test_names_and_shapes(name, timm):
     ],
 )
 @in_float64
+@pytest.mark.slow
 def test_float64(name, timm, monkeypatch):
     """One a family, oblong and small, ViTs of two layers; tight enough to see a wrong epsilon,
     which changes logits by about 1e-5."""

@@ -103,7 +103,7 @@ BAD_STEPS = "5", "0:5", "9:5", "10:1001", "a:b", "1:2:3"
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("model.block", "transformer", ["the config has no model.heads"]),
+        ("model.block", "transformer", ["the config has no model.norm_type"]),
         ("model.block", "gmpl", ["config.model.block is 'gmpl'", "'gmlp'"]),
         ("task", "masked", ["config.task is 'masked'", "'masked_lm'"]),
         (

@@ -33,6 +33,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_a_setting_of_the_environment(settings, tmp_path):
     named = SETTINGS[settings]

@@ -12,7 +12,7 @@ from gmlp_flax.data.holdout import ROLES, TRAIN
 from gmlp_flax.data.synthetic import mad, mqar, recipe
 from gmlp_flax.data.synthetic.recipe import IGNORED, Recipe
 
-CHUNK = 1024  # examples that are drawn at once, by a generator of their own
+CHUNK = 256  # examples that are drawn at once, by a generator of their own
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,11 +16,11 @@ RECIPE = Recipe(length=64, vocab_size=48, pairs=4)
 @pytest.mark.parametrize("both_ways", [False, True])
 def test_examples_are_a_function_of_seed_role_and_position(kind, both_ways):
     recipe = Recipe(length=64, vocab_size=48, pairs=4, both_ways=both_ways)
-    dataset = kinds.dataset(kind, recipe, "heldout", 0, 1500)
-    again = kinds.dataset(kind, recipe, "heldout", 0, 2000)
-    other = kinds.dataset(kind, recipe, "heldout", 1, 1500)
-    training = kinds.dataset(kind, recipe, "train", 0, 1500)
-    for index in (0, 1023, 1024, 1499):
+    dataset = kinds.dataset(kind, recipe, "heldout", 0, 300)
+    again = kinds.dataset(kind, recipe, "heldout", 0, 400)
+    other = kinds.dataset(kind, recipe, "heldout", 1, 300)
+    training = kinds.dataset(kind, recipe, "train", 0, 300)
+    for index in (0, 255, 256, 299):
         example = dataset.examples[index]
         np.testing.assert_array_equal(example["tokens"], again.examples[index]["tokens"])
         np.testing.assert_array_equal(example["targets"], again.examples[index]["targets"])

@@ -11,7 +11,7 @@ modern_causal (Llama's block), bert_causal, bert_rel_causal, sgu_causal or amlp_
 TASK: mqar (default), recall, fuzzy_recall, noisy_recall, selective_copying, compression or
 memorization.
 LENGTH of mqar: 64 (default) with 4 pairs, 128 with 8, or 256 with 16.
-WIDTH of mqar: 64 (default), 32, 128, 256 or 512. MAD's tasks have 128.
+WIDTH of mqar: 64 (default), 16, 32, 128, 256 or 512. MAD's tasks have 128.
 SCALE:
     cpu    (default) 1,000 steps: about a minute on 2 CPU cores. mqar has a vocabulary of 256.
     paper  as published: a vocabulary of 8,192 and 64 epochs of 100,000 examples for mqar, 200
@@ -30,7 +30,7 @@ def get_config(arg: str = "sgu"):
         tuple(recall.ROWS),
         task=tuple(recall.TASKS),
         n=("64", "128", "256"),
-        d=("64", "32", "128", "256", "512"),
+        d=("64", "16", "32", "128", "256", "512"),
         scale=("cpu", "paper"),
     )
     if task == "mqar":

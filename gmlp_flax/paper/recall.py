@@ -93,7 +93,7 @@ class Task:
 
 PAIRS = {64: 4, 128: 8, 256: 16}  # of MQAR, by the length
 LENGTHS = {"cpu": (64, 128), "paper": (64, 128, 256)}
-WIDTHS = {"cpu": (32, 64, 128), "paper": (64, 128, 256, 512)}
+WIDTHS = {"cpu": (16, 32, 64), "paper": (64, 128, 256, 512)}
 RATES = {"cpu": (1e-3, 3e-3, 1e-2), "paper": (1e-4, 4.64e-4, 2.15e-3, 1e-2)}
 MAD_WIDTH = 128
 MAD_RATES = (1e-4, 5e-4, 1e-3)

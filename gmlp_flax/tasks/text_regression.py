@@ -53,13 +53,19 @@ class Scale(NamedTuple):
 def read_scale(content: bytes, where: str) -> Scale:
     """The scale in a JSON file; raises DataError, with `where`, if it is damaged."""
     scale = json_files.parse(content, where, dict)
-    values: list[Any] = [scale.get(name) for name in Scale._fields]
-    if not all(isinstance(value, float | int) and math.isfinite(value) for value in values):
+    mean = scale.get("mean")
+    deviation = scale.get("deviation")
+    if not _is_number(mean) or not _is_number(deviation) or deviation <= 0:
         raise DataError(
-            f"{where} is damaged: expected a mean and a deviation; take it from the run's "
+            f"{where} is damaged: expected a mean, and a deviation above 0; take it from the run's "
             "checkpoint again"
         )
-    return Scale(*values)
+    return Scale(mean, deviation)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value of JSON is a finite number."""
+    return type(value) in (float, int) and math.isfinite(value)
 
 
 class TextRegressionData(LabelledTextData):

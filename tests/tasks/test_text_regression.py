@@ -219,7 +219,14 @@ def test_a_head_has_one_number(prices):
     assert shapes["head"]["kernel"].shape == (8, 1)
 
 
-DAMAGED = [b"{}", b"[]", b'{"mean": "x", "deviation": 1}', b'{"mean": 1, "deviation": NaN}']
+DAMAGED = [
+    b"{}",
+    b"[]",
+    b'{"mean": "x", "deviation": 1}',
+    b'{"mean": 1, "deviation": NaN}',
+    b'{"mean": true, "deviation": 1}',
+    b'{"mean": 1, "deviation": 0}',
+]
 
 
 @pytest.mark.parametrize("content", DAMAGED)

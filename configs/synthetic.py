@@ -13,7 +13,7 @@ memorization.
 LENGTH of mqar: 64 (default) with 4 pairs, 128 with 8, or 256 with 16.
 WIDTH of mqar: 64 (default), 16, 32, 128, 256 or 512. MAD's tasks have 128.
 SCALE:
-    cpu    (default) 1,000 steps: about a minute on 2 CPU cores. mqar has a vocabulary of 256.
+    cpu    (default) 2,000 steps: a minute or two on 2 CPU cores. mqar has a vocabulary of 256.
     paper  as published: a vocabulary of 8,192 and 64 epochs of 100,000 examples for mqar, 200
            epochs of 12,800 examples for MAD's tasks. Never run here.
 A run ends early once its accuracy on held-out examples reaches 99 % (eval.stop_at).

@@ -109,7 +109,7 @@ TASKS = {
     "memorization": Task(32, 256, examples=256),
 }
 CPU_VOCABULARY = 256  # of MQAR
-CPU_STEPS = 1000
+CPU_STEPS = 2000
 
 
 class Sizes(NamedTuple):
@@ -185,7 +185,7 @@ def mqar(name: str, length: int, d_model: int, scale: str) -> ConfigDict:
         d_model: the width.
         scale: "paper" is figure 2's setting, 64 epochs of 100,000 examples (zoology/config.py:
             AdamW with a decay of 0.1, a cosine, no warmup; its dropout of 0.1 is left out); "cpu"
-            has a vocabulary of 256 and 1,000 steps of 64.
+            has a vocabulary of 256 and 2,000 steps of 64.
     """
     config = model_config(name, Sizes(d_model, length))
     task = TASKS["mqar"]
@@ -216,7 +216,7 @@ def mad(name: str, task_name: str, scale: str) -> ConfigDict:
         name: in ROWS.
         task_name: in TASKS.
         scale: "paper" is the published baseline of the task (mad/configs.py): width 128, 200 epochs
-            in batches of 128, AdamW with a cosine; "cpu" has 1,000 steps.
+            in batches of 128, AdamW with a cosine; "cpu" has 2,000 steps.
     """
     task = TASKS[task_name]
     config = model_config(name, Sizes(MAD_WIDTH, task.length))

@@ -3,6 +3,7 @@ the checkout."""
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -81,7 +82,10 @@ def fresh(tmp_path_factory):
     root = tmp_path_factory.mktemp("fresh")
     subprocess.run([sys.executable, "-m", "venv", root / "environment"], check=True)
     python = root / "environment" / "bin" / "python"
-    pip(python, "wheel", "--no-deps", f"--wheel-dir={root}", ROOT)
+    # a copy: workers that build in one folder at the same time disturb each other
+    unneeded = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__")
+    source = shutil.copytree(ROOT, root / "source", symlinks=True, ignore=unneeded)
+    pip(python, "wheel", "--no-deps", f"--wheel-dir={root}", source)
     (wheel,) = root.glob("*.whl")
     pip(python, "install", "--no-compile", "--constraint", CONSTRAINTS, wheel)
     (root / "empty").mkdir()

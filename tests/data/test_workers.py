@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from gmlp_flax.data.workers import IMPORTED_AGAIN, why_one_ended
 from tests import preloaded
 
@@ -10,22 +12,22 @@ SCRIPT = """
 import multiprocessing
 from gmlp_flax.data.workers import end_if_imported_again
 
-def work():
+def work(data):
     pass
 
 end_if_imported_again()
 print("trained", __name__, flush=True)
 
-process = multiprocessing.get_context("spawn").Process(target=work)
+process = multiprocessing.get_context("spawn").Process(target=work, args=(bytes(SIZE),))
 process.start()
 process.join()
 print("ended with", process.exitcode, flush=True)
 """
 
 
-def run(tmp_path) -> str:
+def run(tmp_path, size: int) -> str:
     path = tmp_path / "script.py"
-    path.write_text(SCRIPT)
+    path.write_text(SCRIPT.replace("SIZE", str(size)))
     result = subprocess.run(
         [sys.executable, str(path)], capture_output=True, text=True, cwd=preloaded.ROOT, timeout=60,
         env={"PYTHONPATH": str(preloaded.ROOT), "PATH": ""},
@@ -35,8 +37,10 @@ def run(tmp_path) -> str:
     return result.stdout
 
 
-def test_a_worker_that_imports_a_script_without_a_guard_ends(tmp_path):
-    assert run(tmp_path) == f"trained __main__\nended with {IMPORTED_AGAIN}\n"
+@pytest.mark.parametrize("size", [0, 1 << 22])
+def test_a_worker_that_imports_a_script_without_a_guard_ends(tmp_path, size):
+    """Also if the script sends it more than a pipe holds, such as the examples."""
+    assert run(tmp_path, size) == f"trained __main__\nended with {IMPORTED_AGAIN}\n"
 
 
 def test_why_a_worker_ended():

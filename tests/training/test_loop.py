@@ -305,7 +305,7 @@ def test_a_run_ends_once_its_metric_is_good_enough(stops_early, tmp_path, capfd)
     assert steps_of(metrics(run), "eval") == [2]
 
 
-def test_a_run_that_ended_early_goes_on_if_it_is_to_be_better(stops_early, tmp_path):
+def test_a_run_that_ended_early_resumes_for_a_better_metric(stops_early, tmp_path):
     run = tmp_path / "run"
     loop.train(stops_early, str(run))
     stops_early.eval.stop_at = 1.0

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # its parts are imported when they are used
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from gmlp_flax.reports.table import Spread
 
@@ -162,7 +162,7 @@ def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _centred_ranks(values: ArrayLike) -> np.ndarray:
     """The ranks of values [..., rows] on the last axis, less their mean."""
-    ranks = stats.rankdata(values, axis=-1)
+    ranks = scipy.stats.rankdata(values, axis=-1)
     return ranks - ranks.mean(axis=-1, keepdims=True)
 
 
@@ -182,7 +182,7 @@ def chance(ours: Sequence[float], papers: Sequence[float]) -> float:
         """The correlation of each order of ours, on the last axis."""
         return spearman(np.moveaxis(order, axis, -1), papers)
 
-    test = stats.permutation_test(
+    test = scipy.stats.permutation_test(
         (np.asarray(ours, np.float64),),
         correlation,
         permutation_type="pairings",
@@ -224,7 +224,7 @@ def rank_curve(
     for tokens in shared_tokens(all_curves):
         means = [spread_at(curves[row], tokens).centre for row in papers]
         correlation = float(spearman(means, column))
-        places = stats.rankdata(means, "min").astype(int)
+        places = scipy.stats.rankdata(means, "min").astype(int)
         point = RankPoint(tokens, correlation, places.tolist())
         points.append(point)
     return points

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from scipy import stats
+import scipy  # its parts are imported when they are used
 
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
 from gmlp_flax.paper.published import PUBLISHED, Quoted
@@ -307,7 +307,7 @@ def places_chart(
     if len(papers) < 3 or len(ranks) < 2:
         return None
     rows = list(papers)
-    papers_places = stats.rankdata(list(papers.values()), "min")
+    papers_places = scipy.stats.rankdata(list(papers.values()), "min")
     tokens = [at.tokens for at in ranks]
     series = []
     for index, (row, look) in enumerate(looks(rows).items()):

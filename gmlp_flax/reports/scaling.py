@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scipy import stats
+import scipy  # its parts are imported when they are used
 
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
 from gmlp_flax.analysis.looks import Look, looks
@@ -57,12 +57,12 @@ def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
     """Fits a power law to at least two points with positive coordinates and different x."""
     log_x = [math.log(value) for value in x]
     log_y = [math.log(value) for value in y]
-    fit: Any = stats.linregress(log_x, log_y)
+    fit: Any = scipy.stats.linregress(log_x, log_y)
     exponent = float(fit.slope)
     margin = math.inf
     freedom = len(x) - 2
     if freedom > 0:
-        quantile = stats.t.ppf((1 + CONFIDENCE) / 2, freedom)
+        quantile = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, freedom)
         margin = float(fit.stderr * quantile)
     return PowerLaw(
         scale=math.exp(fit.intercept),

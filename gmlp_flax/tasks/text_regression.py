@@ -10,8 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy  # its parts are imported when they are used
 from ml_collections import ConfigDict
-from scipy.stats import rankdata
 
 from gmlp_flax.data.dataset import Dataset
 from gmlp_flax.data.finetuning.text_tasks import NUMBER_TASKS
@@ -227,7 +227,7 @@ class TextRegression(LabelledText):
         predicted = predictions[is_known]
         total, weight = sums["loss"]
         return {
-            "spearman": correlation(rankdata(true), rankdata(predicted)),
+            "spearman": correlation(scipy.stats.rankdata(true), scipy.stats.rankdata(predicted)),
             "pearson": correlation(true, predicted),
             "loss": total / weight,
             **counts,

@@ -53,7 +53,7 @@ def make(plan: Plan) -> bool:
     """
     cells = recall.cells(plan.scale, plan.rows)
     complete = True
-    # cell by cell, so that a report can be made of what is there
+    # cell by cell, so that a report can be made of what is there; trained runs are skipped
     for cell in cells:
         trials = recall.search_points(cell, plan.scale)
         complete &= _train(plan, trials, os.path.join(plan.runs, SEARCH))
@@ -121,7 +121,7 @@ def report(plan: Plan) -> Report:
         _table(found),
         claims(found),
         setting=_setting(plan.scale),
-        notes=_notes(found),
+        notes=_notes(found, plan.scale),
         figures={"accuracy": chart(found)},
         more_tables={"cells": _cell_table(plan, found)},
     )
@@ -156,7 +156,8 @@ def _setting(scale: str) -> str:
     )
 
 
-def _notes(found: Accuracies) -> list[str]:
+def _notes(found: Accuracies, scale: str) -> list[str]:
+    searched_at = f" of n = {min(recall.LENGTHS[scale])}" if scale == "cpu" else ""
     floors = []
     for length in sorted({cell.length for cell in found}):
         floors.append(f"{100 / PAIRS[length]:.1f} % at n = {length}")
@@ -164,8 +165,9 @@ def _notes(found: Accuracies) -> list[str]:
     return [
         f"Accuracy in percent at the repeated keys; a guess among the values shown has "
         f"{' and '.join(floors)}.",
-        f"Each cell has the best of several rates, chosen by a run with seed {recall.SEARCH_SEED} "
-        f"on other examples, and then the seeds {seeds}. A run ends early at {SOLVED:g} %.",
+        f"Each width has the best of several rates, chosen by runs with seed {recall.SEARCH_SEED} "
+        f"on other examples{searched_at}. Then the seeds {seeds} train with it. A run ends early at "
+        f"{SOLVED:g} %.",
     ]
 
 

@@ -12,8 +12,8 @@ sizes`:
     size 128.
     siblings    other papers' mixers in BERT's frame of 12 layers: bert_t5 (T5's buckets of
                 offsets), fnet, hybrid, random, fixed_random, factorized, dense, factorized_dense,
-                random_vanilla, external, lightweight, dynamic, growing, resmlp, feed_forward. `gmlp
-                reproduce alternatives` compares them with Table 3's rows.
+                random_vanilla, external, lightweight, dynamic, growing, resmlp, feed_forward, bigs,
+                delta. `gmlp reproduce alternatives` compares them with Table 3's rows.
 TIMES: 1 (default), 2, 4 or 8 times the data, Figure 7's other axis: as many times the steps, which
 is most likely what
     the paper means; it does not say.
@@ -96,6 +96,8 @@ SMALL = {
     "growing": HEADS | dict(d_ffn=584, kernel_widths=(7, 31)),
     "resmlp": dict(layers=2, d_ffn=712),
     "feed_forward": dict(layers=2, d_ffn=392, d_spatial=384),
+    "bigs": dict(layers=2, d_ffn=344),
+    "delta": dict(layers=2, d_ffn=368, heads=2),
 }
 
 # What twice the depth and width would not bring to 3.16 M parameters, up to 1 %: layers over tokens
@@ -117,6 +119,8 @@ WIDE = {
     "growing": dict(d_ffn=1152, kernel_widths=(4, 7, 15, 31)),
     "resmlp": dict(d_ffn=1504),
     "feed_forward": dict(d_ffn=1344),
+    "bigs": dict(d_ffn=680),
+    "delta": dict(d_ffn=752, heads=4),
 }
 
 # How they train at `small`: the best of what configs/sweeps/table3_rates.py tried, by one seed that
@@ -148,6 +152,7 @@ SIBLING_SETTINGS = {
     **dict.fromkeys(("random", "random_vanilla"), Setting(4e-3, ("random/logits=16",))),
     **dict.fromkeys(("fixed_random", "dense", "factorized_dense", "dynamic"), Setting(4e-3)),
     "factorized": Setting(2e-3, ("rows|columns=16",)),
+    **dict.fromkeys(("bigs", "delta"), Setting(4e-3)),  # not searched
     **dict.fromkeys(("lightweight", "growing"), Setting(4e-3, ("kernel/logits=4",))),
 }
 

@@ -154,7 +154,11 @@ class Encoder(nnx.Module):
         return normed.astype(self.spec.compute_dtype)
 
     def extend(
-        self, x: jax.Array, caches: list[CacheArrays] | None, first: jax.Array
+        self,
+        x: jax.Array,
+        caches: list[CacheArrays] | None,
+        first: jax.Array,
+        text: jax.Array | None = None,
     ) -> tuple[jax.Array, list[CacheArrays]]:
         """Runs the layers of a causal encoder on further tokens of a text, without reading the
         earlier ones again.
@@ -165,6 +169,8 @@ class Encoder(nnx.Module):
             caches: of each stack, as the call for the tokens before returned them; None if there
                 are none.
             first: int.
+            text: int, how many of these tokens are not padding, which follows them; None if all
+                are.
 
         Returns:
             [batch, tokens, d_model], as `__call__` gives for these positions; and the updated
@@ -177,7 +183,7 @@ class Encoder(nnx.Module):
             definition, params = nnx.split(stack)
             survival = spec.survival_by_layer()
             inputs = _LayerInputs(params, survival, cache=cache)
-            x, updated = _run_stack(spec, definition, x, inputs, first=first)
+            x, updated = _run_stack(spec, definition, x, inputs, first=first, text=text)
             updated_caches.append(updated)
         return self._output(x), updated_caches
 
@@ -257,9 +263,11 @@ def _run_stack(
     inputs: _LayerInputs,
     padding_mask: jax.Array | None = None,
     first: jax.Array | None = None,
+    text: jax.Array | None = None,
 ) -> tuple[jax.Array, Any]:
     """Runs the layers of one stack, which `nnx.split` has split into its definition and
-    `inputs.params`. `first` as in `Encoder.extend`; None unless a text is extended.
+    `inputs.params`. `first` and `text` as in `Encoder.extend`; `first` is None unless a text is
+    extended.
 
     Returns:
         The residual stream, [batch, tokens, d_model], and the updated cache, None without a cache.
@@ -279,7 +287,7 @@ def _run_stack(
         block = nnx.merge(definition, params)
         if first is None or inputs.cache is None:
             return block(x, rng, padding_mask), None
-        decode_cache = DecodeCache(inputs.cache, first, spec.length)
+        decode_cache = DecodeCache(inputs.cache, first, spec.length, text)
         return block(x, rng, padding_mask, decode_cache), decode_cache.arrays
 
     if spec.remat != "none":

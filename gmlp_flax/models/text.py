@@ -234,7 +234,7 @@ class CausalLM(LanguageModel):
             last: int, index of the text's last token among `tokens`.
         """
         x = self.embed(tokens, first=first)
-        hidden, caches = self.encoder.extend(x, caches, first)
+        hidden, caches = self.encoder.extend(x, caches, first, text=last + 1)
         last_hidden = jax.lax.dynamic_index_in_dim(hidden, last, axis=1, keepdims=False)
         return self.logits(last_hidden), caches
 

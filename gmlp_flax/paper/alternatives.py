@@ -39,6 +39,8 @@ _OF_BLOCKS = (
     "external",
     "lightweight",
     "resmlp",
+    "bigs",
+    "delta",
 )
 LONG_RANGE = {
     row: blocks.name_of(PUBLISHED[row].spec.block) for row in (*_OF_BLOCKS, "feed_forward")

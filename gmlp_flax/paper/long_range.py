@@ -81,7 +81,7 @@ MEMORY = 64
 KERNEL = 31
 # The argument of the configs: a block's name, or amlp.
 MODELS = ("gmlp", "amlp", "transformer", "mixer", "resmlp", "feed_forward", "fnet", "fnet_hybrid")
-MODELS += ("synthesizer", "external_attention", "convolution")
+MODELS += ("synthesizer", "external_attention", "convolution", "bigs", "delta")
 POOLS = {"convolution": "mean"}  # [CLS] would see only the beginning of the input
 
 
@@ -145,6 +145,14 @@ def _layer(name: str, setting: Setting, n: int) -> _Layer:
     if name == "convolution":
         options = heads | positions | {"kernel_widths": (min(KERNEL, n),)}
         return _Layer(options, 3 * d**2, 2 * d, 8)
+    if name == "bigs":
+        return _Layer({}, 4 * d**2, 3 * d, half)
+    if name == "delta":
+        share = (setting.d_qkv or d) / d
+        options = heads | {"expand_k": 0.75 * share, "expand_v": 1.5 * share}
+        projections = 6 * share * d**2
+        of_directions = 2 * (4 * 3 * share * d + 2 * setting.heads * d)
+        return _Layer(options, projections + of_directions, 2 * d, 8)
     attention = _attention_parameters(setting)
     options = heads | positions | {"d_qkv": setting.d_qkv}
     if name == "transformer":

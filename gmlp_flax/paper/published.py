@@ -287,6 +287,12 @@ _GROWING = (
     "three (recalled)"
 )
 
+_BIGS = "of 2212.10544: a gate of 3 d as published, and no other MLP"
+_DELTA = (
+    "of 2412.06464, whose block is causal: here the sum of two passes, and the plain MLP of the "
+    "other rows"
+)
+
 PUBLISHED: dict[str, Published] = {
     "gmlp_ti": _gmlp(128, 1.0, "mean", _Counts(5.9, 2.7, 72.3)),
     "gmlp_s": _gmlp(256, 0.95, "mean", _Counts(19.5, 8.9, 79.6), _MEAN),
@@ -375,6 +381,8 @@ PUBLISHED: dict[str, Published] = {
     "bert_t5": _sibling("transformer", _T5, heads=12, positions="relative", relative_buckets=32),
     "resmlp": _sibling("resmlp", _ACROSS.format("2105.03404"), layer_scale=0.1),
     "feed_forward": _sibling("feed_forward", _ACROSS.format("2105.02723"), d_spatial=384),
+    "bigs": _sibling("bigs", _BIGS, d_ffn=2304),
+    "delta": _sibling("delta", _DELTA, heads=6),
 }
 
 

@@ -67,6 +67,8 @@ def _rows() -> dict[str, Row]:
     rows["bert_rel_causal"] = Row("bert_rel", causal)
     rows["sgu_causal"] = Row("sgu", causal, layers=4)
     rows["amlp_causal"] = Row("amlp_36", causal, layers=3)
+    rows["bigs_causal"] = Row("bigs", causal)
+    rows["delta_causal"] = Row("delta", causal)
     return rows
 
 

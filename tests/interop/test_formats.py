@@ -66,6 +66,10 @@ MODELS = {
     ),
     "fnet": ("masked_lm", "fnet", TEXT),
     "convolution": ("masked_lm", "convolution", TEXT | {"heads": 2, "mask_padding": True}),
+    "bigs": ("masked_lm", "bigs", TEXT | {"d_state": 4, "mask_padding": True}),
+    "bigs_causal": ("causal_lm", "bigs", TEXT | {"d_state": 4, "state_spaces": 2}),
+    "delta": ("masked_lm", "delta", TEXT | {"heads": 2, "chunk": 4, "mask_padding": True}),
+    "delta_causal": ("causal_lm", "delta", TEXT | {"heads": 2}),
 }
 TORCH = [name for name, (_, block, _) in MODELS.items() if block == "gmlp"]
 
@@ -121,7 +125,7 @@ def test_torch(name, tmp_path):
         np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(logits).max())
 
 
-@pytest.mark.parametrize("name", ["amlp", "vit", "fnet"])
+@pytest.mark.parametrize("name", ["amlp", "vit", "fnet", "bigs", "delta"])
 def test_stablehlo(name, tmp_path):
     """Any batch, and three platforms in one file."""
     pytest.importorskip("flatbuffers", reason="flatbuffers is not installed (extra: stablehlo)")
@@ -149,6 +153,10 @@ def test_stablehlo(name, tmp_path):
         "bert",
         "fnet",
         "convolution",
+        "bigs",
+        "bigs_causal",
+        "delta",
+        "delta_causal",
     ],
 )
 def test_onnx(name, tmp_path):

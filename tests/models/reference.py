@@ -497,6 +497,94 @@ def convolution_block(p, x, heads=3, dilation=1):
     return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
 
 
+def state_space_outputs(p, u):
+    """Token by token, the complex states of each channel's space."""
+    channels_of_space = u.shape[1] // len(p["log_step"])
+    outputs = np.zeros_like(u)
+    for channel in range(u.shape[1]):
+        space = channel // channels_of_space
+        a = np.minimum(p["a_real"][space], -1e-4) + 1j * p["a_imag"][space]
+        c = p["c"][space, :, 0] + 1j * p["c"][space, :, 1]
+        step = np.exp(p["log_step"][space])
+        decay = np.exp(step * a)
+        held = (decay - 1) / a
+        state = np.zeros_like(a)
+        for token in range(len(u)):
+            state = decay * state + held * u[token, channel]
+            outputs[token, channel] = (c * state).sum().real + p["d"][space] * u[token, channel]
+    return outputs
+
+
+def bigs_block(p, x):
+    """The two directions one after another, the second on the reversed tokens."""
+    normed = layer_norm(p["norm"], x)
+
+    def direction(p, tokens):
+        u = gelu(linear(p["proj_in"], tokens))
+        return linear(p["proj_out"], state_space_outputs(p["ssm"], u))
+
+    mixed = direction(p["forward"], normed)
+    if "backward" in p:
+        mixed = mixed * direction(p["backward"], normed[::-1])[::-1]
+    gated = gelu(linear(p["mixed"], mixed)) * gelu(linear(p["value"], normed))
+    return x + linear(p["proj_out"], gated)
+
+
+def silu(x):
+    """x sigmoid(x)."""
+    return x / (1 + np.exp(-x))
+
+
+def delta_rule(q, k, v, a, b):
+    """The recurrence of one head, equation 10 of 2412.06464: [tokens, d]."""
+    state = np.zeros((v.shape[1], k.shape[1]))
+    outputs = []
+    for t in range(len(q)):
+        erase = np.eye(k.shape[1]) - b[t] * np.outer(k[t], k[t])
+        state = a[t] * state @ erase + b[t] * np.outer(v[t], k[t])
+        outputs.append(state @ q[t])
+    return np.array(outputs)
+
+
+def delta_direction(p, x, qkv, heads):
+    """Tap by tap, then head by head: [tokens, heads, d]."""
+    kernel = p["convolution"]["kernel"]
+    convolved = np.zeros_like(qkv)
+    for t in range(len(x)):
+        for lag in range(min(len(kernel), t + 1)):
+            convolved[t] += kernel[lag] * qkv[t - lag]
+    gates = x @ p["gates"]["kernel"]
+    a = np.exp(-np.exp(p["a_log"]) * np.log1p(np.exp(gates[:, :heads] + p["dt_bias"])))
+    b = 1 / (1 + np.exp(-gates[:, heads:]))
+    size = round((qkv.shape[1] / heads - p["value_size"]) / 2)
+    ends = [size * heads, 2 * size * heads]
+    q, k, v = (np.split(part, heads, axis=1) for part in np.split(silu(convolved), ends, axis=1))
+    mixed = []
+    for head in range(heads):
+        unit_q = q[head] / np.sqrt((q[head] ** 2).sum(1, keepdims=True) + 1e-6)
+        unit_k = k[head] / np.sqrt((k[head] ** 2).sum(1, keepdims=True) + 1e-6)
+        scaled_q = unit_q / math.sqrt(size)
+        mixed.append(delta_rule(scaled_q, unit_k, v[head], a[:, head], b[:, head]))
+    return np.stack(mixed, axis=1)
+
+
+def delta_block(p, x, heads=3):
+    """The passes one after another, the second on the reversed tokens, if there are parameters of
+    it."""
+    normed = layer_norm(p["mixing_norm"], x)
+    of = p["delta"]
+    qkv = normed @ of["proj_in"]["kernel"]
+    size = {"value_size": len(of["norm_scale"])}
+    mixed = delta_direction(of["forward"] | size, normed, qkv, heads)
+    if "backward" in of:
+        mixed = mixed + delta_direction(of["backward"] | size, normed[::-1], qkv[::-1], heads)[::-1]
+    mean_square = (mixed**2).mean(-1, keepdims=True)
+    scaled = mixed / np.sqrt(mean_square + 1e-6) * of["norm_scale"]
+    gated = scaled.reshape(len(x), -1) * silu(normed @ of["gate"]["kernel"])
+    x = x + gated @ of["out"]["kernel"]
+    return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
+
+
 def layer_of(params, layer):
     """One layer's slice of stacked parameters."""
     return jax.tree.map(lambda leaf: leaf[layer], params)

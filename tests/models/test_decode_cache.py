@@ -39,15 +39,22 @@ CASES = {
     },
     "buckets": TRANSFORMER | {"positions": "relative", "relative_buckets": 6},
 }
+# their causal forms have tests of their own, beside what all causal blocks share
+RECURRENT = {
+    "bigs": {"block": "bigs", "d_state": 4},
+    "bigs, 2 state spaces": {"block": "bigs", "d_state": 3, "state_spaces": 2},
+    "delta": {"block": "delta", "chunk": 4},
+}
 EVERY = pytest.mark.parametrize("name", CASES)
 # These gates differ from "split" behind the product over tokens alone.
 EVERY_CACHE = pytest.mark.parametrize(
-    "name", [name for name in CASES if name not in ("additive", "multiplicative")]
+    "name", [name for name in CASES if name not in ("additive", "multiplicative")] + [*RECURRENT]
 )
 
 
 def spec(name, **fields):
-    return small_spec(**CASES[name] | {"length": N, "causal": True} | fields)
+    options = (CASES | RECURRENT)[name]
+    return small_spec(**options | {"length": N, "causal": True} | fields)
 
 
 def block(name, **fields):
@@ -200,9 +207,20 @@ def test_values_are_kept_at_their_places():
     assert later.arrays["b"].dtype == jnp.bfloat16
 
 
+def test_states_are_kept_after_the_text():
+    """Padding behind the text is not counted."""
+    cache = DecodeCache({}, jnp.int32(0), 4, text=jnp.int32(2))
+    assert cache.count(3) == 2
+    assert cache.state("s", jnp.zeros(3)).sum() == 0
+    cache.store("s", jnp.ones(3))
+    later = DecodeCache(cache.arrays, jnp.int32(2), 4)
+    assert later.count(1) == 1
+    assert later.state("s", jnp.zeros(3)).sum() == 3
+
+
 def test_other_blocks_refuse_to_be_causal():
     able = {name for name, block in BLOCKS.items() if block.can_be_causal}
-    assert able == {"gmlp", "transformer"}
+    assert able == {"gmlp", "transformer", "bigs", "delta"}
     for name in BLOCKS.keys() - able:
         with pytest.raises(
             ValueError, match=r"^model.causal is True: \w+Block mixes all tokens; set it to False$"

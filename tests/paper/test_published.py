@@ -263,6 +263,28 @@ MIXERS = {
 }
 
 
+def test_the_parameters_of_bigs_by_hand():
+    """A gate of 3 d, four projections of d, and for each direction 64 modes of 4 numbers, D and a
+    step."""
+    gate = 2 * linear_params(768, 2304) + linear_params(2304, 768)
+    direction = 2 * DENSE + 64 * 4 + 2
+    layers = 12 * (norm_params(768) + gate + 2 * direction)
+    expected = embedding_params(768) + layers + norm_params(768)
+    assert param_count(PUBLISHED["bigs"]) == expected
+    assert round(expected / 1e6, 2) == 116.90
+
+
+def test_the_parameters_of_delta_by_hand():
+    """6 d^2 in projections as published: 6 heads of 96 keys and 192 values."""
+    keys, values = 576, 1152
+    projections = 768 * (2 * keys + 3 * values)
+    assert projections == 6 * 768**2
+    direction = 4 * (2 * keys + values) + 768 * 12 + 2 * 6
+    expected = frame_params(projections + 2 * direction + 192)
+    assert param_count(PUBLISHED["delta"]) == expected
+    assert round(expected / 1e6, 2) == 124.26
+
+
 @pytest.mark.parametrize("name", [*MIXERS, "growing"])
 def test_mixers_of_other_papers_by_hand(name):
     """To FACTS' figures (C.9), which were derived another time, where it has one."""

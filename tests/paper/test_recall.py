@@ -33,6 +33,8 @@ def test_every_row_of_the_alternatives_is_there():
         "bert_rel_causal",
         "sgu_causal",
         "amlp_causal",
+        "bigs_causal",
+        "delta_causal",
     }
     for name in causal:
         assert recall.mqar(name, 64, 64, "cpu").model.causal

@@ -7,7 +7,9 @@ from typing import Any
 
 from gmlp_flax import registry
 from gmlp_flax.models.blocks.base import Block
+from gmlp_flax.models.blocks.bigs import BiGSBlock
 from gmlp_flax.models.blocks.convolution import ConvolutionBlock
+from gmlp_flax.models.blocks.delta import DeltaBlock
 from gmlp_flax.models.blocks.external_attention import ExternalAttentionBlock
 from gmlp_flax.models.blocks.feed_forward import FeedForwardBlock
 from gmlp_flax.models.blocks.fnet import FNetBlock, FNetHybridBlock
@@ -30,6 +32,8 @@ BLOCKS: dict[str, type[Block]] = {
     "synthesizer": SynthesizerBlock,
     "external_attention": ExternalAttentionBlock,
     "convolution": ConvolutionBlock,
+    "bigs": BiGSBlock,
+    "delta": DeltaBlock,
 }
 
 

@@ -49,6 +49,10 @@ CASES = {
     "lightweight": {"block": "convolution"},
     "dynamic": {"block": "convolution", "convolution": "dynamic", "kernel_widths": (4,)},
     "dilated": {"block": "convolution", "kernel_widths": (3,), "dilations": (2,)},
+    "bigs": {"block": "bigs", "d_state": 4},
+    "bigs, 3 state spaces": {"block": "bigs", "d_state": 3, "state_spaces": 3},
+    "delta": {"block": "delta", "chunk": 2},
+    "delta, 2 heads": {"block": "delta", "heads": 2, "expand_k": 1.0, "expand_v": 2.0, "short_kernel": 2},
 }  # fmt: skip
 CASES |= {
     name: {"block": name}
@@ -76,6 +80,7 @@ def reference_of(name):
         "synthesizer": {"parts": options.get("synthesizer", "random").split("+"), "heads": heads},
         "external_attention": {"over": options.get("memory_softmax", "tokens"), "heads": heads},
         "convolution": {"dilation": options.get("dilations", (1,))[0]},
+        "delta": {"heads": heads},
     }
     name = {"fnet_hybrid": "fnet"}.get(block, block)
     function = getattr(reference, f"{name}_block", None)

@@ -202,6 +202,25 @@ SYNTHESIZER = FNET | linear("synthesizer/values", 6, 6) | linear("synthesizer/ou
 CONVOLUTION = FNET | linear("convolution/proj_in", 6, 12) | linear("convolution/out", 6, 6)
 
 
+def state_space(path, spaces, modes):
+    return (
+        linear(f"{path}/proj_in", 6, 6)
+        | linear(f"{path}/proj_out", 6, 6)
+        | {f"{path}/ssm/{name}": (spaces, modes) for name in ("a_real", "a_imag")}
+        | {f"{path}/ssm/{name}": (spaces,) for name in ("d", "log_step")}
+        | {f"{path}/ssm/c": (spaces, modes, 2)}
+    )
+
+
+def delta_direction(path, heads, channels):
+    return {
+        f"{path}/convolution/kernel": (4, channels),
+        f"{path}/gates/kernel": (6, 2 * heads),
+        f"{path}/a_log": (heads,),
+        f"{path}/dt_bias": (heads,),
+    }
+
+
 # Checkpoints depend on these names and shapes.
 @pytest.mark.parametrize(("name", "shapes"), {
     "split gate": GMLP | {"gate/spatial/taps": (9,)},
@@ -241,6 +260,12 @@ CONVOLUTION = FNET | linear("convolution/proj_in", 6, 12) | linear("convolution/
     },
     "lightweight": CONVOLUTION | {"convolution/kernel/logits": (3, 7)},
     "dynamic": CONVOLUTION | linear("convolution/kernel/proj", 6, 12),
+    "bigs, 3 state spaces": norm("norm") | linear("value", 6, 8) | linear("mixed", 6, 8) | linear("proj_out", 8, 6)
+    | state_space("forward", 3, 3) | state_space("backward", 3, 3),
+    "delta": FNET | delta_direction("delta/forward", 3, 21) | delta_direction("delta/backward", 3, 21) | {
+        "delta/proj_in/kernel": (6, 21), "delta/gate/kernel": (6, 9), "delta/out/kernel": (9, 6),
+        "delta/norm_scale": (3,),
+    },
 }.items())  # fmt: skip
 def test_names_and_shapes_of_parameters(name, shapes):
     state = nnx.state(nnx.eval_shape(lambda: block_of(name, dtype="float32")), nnx.Param)

@@ -1,0 +1,278 @@
+"""The gated delta rule (Gated DeltaNet, arXiv 2412.06464), causal or in both directions."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from gmlp_flax.models import delta_rule
+from gmlp_flax.models.attention import HeadsSpec
+from gmlp_flax.models.blocks.base import Block
+from gmlp_flax.models.layers import (
+    EVALUATION,
+    ChannelMLP,
+    DecodeCache,
+    LayerNorm,
+    LayerRng,
+    Linear,
+    add_branch,
+    rms_norm,
+)
+from gmlp_flax.models.parameters import parameter
+from gmlp_flax.models.sharding import FSDP
+from gmlp_flax.models.spec import AnyLengthSpec
+from gmlp_flax.options import ABOVE_0, SIZE, option
+
+# As drawn in flash-linear-attention: the decay's rate A uniform, the step log-uniform.
+LARGEST_RATE = 16.0
+STEPS = (1e-3, 0.1)
+NORM_EPS = 1e-6  # of the l2 norm of queries and keys
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeltaSpec(HeadsSpec, AnyLengthSpec):
+    """Options of the gated delta rule."""
+
+    heads: int = option(4, "heads, each with a state of its own", SIZE, architecture=True)
+    expand_k: float = option(
+        0.75,
+        "channels of the queries, and of the keys, for each of d_model",
+        ABOVE_0,
+        architecture=True,
+    )
+    expand_v: float = option(
+        1.5, "channels of the values for each of d_model", ABOVE_0, architecture=True
+    )
+    short_kernel: int = option(
+        4, "tokens that the short convolution reads", SIZE, architecture=True
+    )
+    chunk: int = option(64, "tokens that are read at once, a power of two", SIZE, may_change=True)
+
+    def check(self) -> None:
+        """Raises ValueError for a chunk that is no power of two, and if a head has no channels."""
+        super().check()
+        if self.chunk & (self.chunk - 1):
+            raise ValueError(f"model.chunk is {self.chunk}: expected a power of two, such as 64")
+        for name, channels in (("expand_k", self.key_size), ("expand_v", self.value_size)):
+            if channels == 0:
+                raise ValueError(
+                    f"model.{name} is {getattr(self, name)}, which leaves a head of {self.heads} "
+                    "no channels: increase it, or set fewer model.heads"
+                )
+
+    @property
+    def key_size(self) -> int:
+        """Channels of a head's queries and keys."""
+        return round(self.expand_k * self.d_model / self.heads)
+
+    @property
+    def value_size(self) -> int:
+        """Channels of a head's values."""
+        return round(self.expand_v * self.d_model / self.heads)
+
+    @property
+    def directions(self) -> int:
+        """1 for a causal block, otherwise 2."""
+        return 1 if self.causal else 2
+
+
+class ShortConvolution(nnx.Module):
+    """silu(sum_j kernel[j] x[t - j]), for each channel its own kernel: `kernel` [width, channels],
+    by lag, without bias. Zeros precede the first token."""
+
+    def __init__(self, spec: DeltaSpec, channels: int, rngs: nnx.Rngs):
+        width = spec.short_kernel
+        bound = width**-0.5  # torch's, which the authors use
+        shape = (width, channels)
+        kernel = jax.random.uniform(rngs.params(), shape, spec.param_dtype, -bound, bound)
+        self.kernel = parameter(kernel)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        documents: jax.Array | None = None,
+        cache: DecodeCache | None = None,
+    ) -> jax.Array:
+        """[batch, tokens, channels] to the same. `documents`, int [batch, tokens]: tokens of
+        another document count as zeros."""
+        width, channels = self.kernel.shape
+        batch, tokens, _ = x.shape
+        before = jnp.zeros((batch, width - 1, channels), x.dtype)
+        if cache is not None:
+            before = cache.state("convolution", before)
+        padded = jnp.concatenate([before, x], axis=1)
+        if cache is not None:
+            text = cache.count(tokens)
+            last = jax.lax.dynamic_slice_in_dim(padded, text, width - 1, axis=1)
+            cache.store("convolution", last)
+        padded_documents = None
+        if documents is not None:
+            padded_documents = jnp.pad(documents, ((0, 0), (width - 1, 0)))
+        kernel = self.kernel[...].astype(x.dtype)
+        total = kernel[0] * x
+        for lag in range(1, width):
+            start = width - 1 - lag
+            shifted = padded[:, start : start + tokens]
+            if padded_documents is not None:
+                is_own = padded_documents[:, start : start + tokens] == documents
+                shifted = jnp.where(is_own[..., None], shifted, jnp.zeros_like(shifted))
+            total = total + kernel[lag] * shifted
+        return jax.nn.silu(total)
+
+
+class Direction(nnx.Module):
+    """The gated delta rule from the first token to the last: short convolutions, the decay and the
+    strength of a write, and the rule.
+
+    b = sigmoid(W_b x), and a = exp(-exp(`a_log`) softplus(W_a x + `dt_bias`)), both for each head.
+    """
+
+    def __init__(self, spec: DeltaSpec, rngs: nnx.Rngs):
+        heads = spec.heads
+        dtype = spec.param_dtype
+        channels = heads * (2 * spec.key_size + spec.value_size)
+        self.convolution = ShortConvolution(spec, channels, rngs)
+        self.gates = Linear(spec, spec.d_model, 2 * heads, rngs, bias=False)
+        smallest = jnp.finfo(jnp.float32).tiny
+        rates = jax.random.uniform(rngs.params(), (heads,), dtype, smallest, LARGEST_RATE)
+        shortest, longest = STEPS
+        log_step = jax.random.uniform(
+            rngs.params(), (heads,), dtype, math.log(shortest), math.log(longest)
+        )
+        step = jnp.exp(log_step)
+        inverse_softplus = step + jnp.log(-jnp.expm1(-step))
+        self.a_log = parameter(jnp.log(rates), decayed=False)
+        self.dt_bias = parameter(inverse_softplus, decayed=False)
+        self.spec = spec
+
+    def __call__(
+        self,
+        x: jax.Array,
+        qkv: jax.Array,
+        padding_mask: jax.Array | None = None,
+        cache: DecodeCache | None = None,
+    ) -> jax.Array:
+        """x [batch, tokens, d_model] and the projections of queries, keys and values [batch,
+        tokens, channels] to [batch, tokens, heads, d] in the precise type. Padding leaves the state
+        as it is; arguments as in `Block`."""
+        documents = None
+        is_text = None
+        if padding_mask is not None:
+            is_text = padding_mask[..., None] > 0  # [batch, tokens, 1]
+            qkv = jnp.where(is_text, qkv, jnp.zeros_like(qkv))
+            if padding_mask.dtype != jnp.bool_:
+                documents = padding_mask
+        inputs = self._inputs(x, self.convolution(qkv, documents, cache))
+        state = None
+        if cache is not None:
+            tokens = x.shape[1]
+            is_text = (jnp.arange(tokens) < cache.count(tokens))[None, :, None]
+            state = cache.state("state", delta_rule.first_state(inputs))
+        if is_text is not None:
+            zeros = jnp.zeros_like(inputs.beta)
+            inputs = inputs._replace(
+                beta=jnp.where(is_text, inputs.beta, zeros),
+                log_decay=jnp.where(is_text, inputs.log_decay, zeros),
+            )
+        mixed, state = delta_rule.delta_rule(inputs, self.spec.chunk, state, documents)
+        if cache is not None:
+            cache.store("state", state)
+        return mixed
+
+    def _inputs(self, x: jax.Array, qkv: jax.Array) -> delta_rule.Inputs:
+        """What the rule reads, in the precise type."""
+        spec = self.spec
+        precise = spec.precise_dtype
+        batch, tokens, _ = x.shape
+        keys_end = 2 * spec.heads * spec.key_size
+        queries_and_keys = qkv[..., :keys_end].astype(precise)
+        by_head = queries_and_keys.reshape(batch, tokens, 2, spec.heads, spec.key_size)
+        square = jnp.square(by_head).sum(-1, keepdims=True)
+        unit = by_head * jax.lax.rsqrt(square + NORM_EPS)
+        values = qkv[..., keys_end:].astype(precise)
+        gates = self.gates(x).astype(precise)  # [batch, tokens, 2 heads]
+        decay_gate, write_gate = jnp.split(gates, 2, axis=-1)
+        rate = jnp.exp(self.a_log[...])
+        step = jax.nn.softplus(decay_gate + self.dt_bias[...])
+        return delta_rule.Inputs(
+            queries=unit[:, :, 0] * spec.key_size**-0.5,
+            keys=unit[:, :, 1],
+            values=values.reshape(batch, tokens, spec.heads, spec.value_size),
+            log_decay=-rate * step,
+            beta=jax.nn.sigmoid(write_gate),
+        )
+
+
+class DeltaMixer(nnx.Module):
+    """W_o (rms_norm(o) * silu(W_g x)), with o the sum of the directions and a norm for each head.
+
+    Both directions read the same queries, keys and values. Each has its own short convolutions and
+    gates, 0.5 % of the parameters: with those in common, a model could not tell left from right.
+    """
+
+    def __init__(self, spec: DeltaSpec, rngs: nnx.Rngs):
+        d_model = spec.d_model
+        width = spec.heads * spec.value_size
+        channels = 2 * spec.heads * spec.key_size + width
+        self.proj_in = Linear(spec, d_model, channels, rngs, bias=False)
+        self.forward = Direction(spec, rngs)
+        self.backward = None if spec.causal else Direction(spec, rngs)
+        self.gate = Linear(spec, d_model, width, rngs, activation="silu", bias=False)
+        ones = jnp.ones((spec.value_size,), spec.param_dtype)
+        self.norm_scale = parameter(ones, decayed=False)
+        self.out = Linear(spec, width, d_model, rngs, sharding=(None, FSDP), bias=False)
+        self.eps = spec.norm_eps
+
+    def __call__(
+        self,
+        x: jax.Array,
+        padding_mask: jax.Array | None = None,
+        cache: DecodeCache | None = None,
+    ) -> jax.Array:
+        """[batch, tokens, d_model] to the same; arguments as in `Block`."""
+        batch, tokens, _ = x.shape
+        qkv = self.proj_in(x)
+        mixed = self.forward(x, qkv, padding_mask, cache)  # [batch, tokens, heads, d]
+        if self.backward is not None:
+            mask = None if padding_mask is None else jnp.flip(padding_mask, axis=1)
+            reversed_x = jnp.flip(x, axis=1)
+            reversed_qkv = jnp.flip(qkv, axis=1)
+            backward = self.backward(reversed_x, reversed_qkv, mask)
+            mixed = mixed + jnp.flip(backward, axis=1)
+        normed = rms_norm(mixed, self.norm_scale[...], self.eps, x.dtype)
+        gated = normed.reshape(batch, tokens, -1) * self.gate(x)
+        return self.out(gated)
+
+
+class DeltaBlock(Block):
+    """x + delta(norm(x)), then x + mlp(norm(x)).
+
+    The published model is causal. Here a block that is not causal adds the outputs of two passes,
+    one of them from the last token to the first.
+    """
+
+    Spec = DeltaSpec
+    hides_padding = True
+    masks_documents = True
+    can_be_causal = True
+
+    def __init__(self, spec: DeltaSpec, rngs: nnx.Rngs):
+        self.mixing_norm = LayerNorm(spec, spec.d_model)
+        self.delta = DeltaMixer(spec, rngs)
+        self.mlp_norm = LayerNorm(spec, spec.d_model)
+        self.mlp = ChannelMLP(spec, rngs)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        rng: LayerRng = EVALUATION,
+        padding_mask: jax.Array | None = None,
+        cache: DecodeCache | None = None,
+    ) -> jax.Array:
+        """See `Block`."""
+        mixed = self.delta(self.mixing_norm(x), padding_mask, cache)
+        x = add_branch(x, mixed, rng, 0)
+        hidden = self.mlp(self.mlp_norm(x))
+        return add_branch(x, hidden, rng, 1)

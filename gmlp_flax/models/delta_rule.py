@@ -1,0 +1,231 @@
+"""The gated delta rule as pure functions (arXiv 2412.06464, equation 10).
+
+A head has a state S, a linear map from keys to values. A token forgets a part of it, and replaces
+what S holds for the token's key by its value:
+
+    S_t = a_t S_(t-1) (I - b_t k_t k_t^T) + b_t v_t k_t^T,    o_t = S_t q_t
+
+Tokens are read chunk by chunk (section 3.3). Within a chunk, S_t = A_t S_0 + sum_(j <= t) A_t / A_j
+u_j k_j^T, where A_t is the product of a up to t. The u_j solve a system of linear equations with a
+triangular matrix (the WY representation): (I + L) U = b V - b A K S_0^T, with
+L_ij = b_i A_i / A_j k_i^T k_j for j < i. All but S itself is therefore computed for all chunks at
+once, by matrix products.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gmlp_flax.models import sharding
+
+
+class Inputs(NamedTuple):
+    """What the rule reads. A token with `beta` and `log_decay` of 0 leaves the state as it is.
+
+    Attributes:
+        queries, keys: [batch, tokens, heads, c].
+        values: [batch, tokens, heads, d].
+        log_decay: log a, at most 0, [batch, tokens, heads].
+        beta: b, [batch, tokens, heads].
+    """
+
+    queries: jax.Array
+    keys: jax.Array
+    values: jax.Array
+    log_decay: jax.Array
+    beta: jax.Array
+
+
+def first_state(inputs: Inputs) -> jax.Array:
+    """S^T before the first token: zeros [batch, heads, c, d]."""
+    batch, _, heads, keys = inputs.keys.shape
+    values = inputs.values.shape[-1]
+    return jnp.zeros((batch, heads, keys, values), inputs.values.dtype)
+
+
+def delta_rule(
+    inputs: Inputs,
+    chunk: int,
+    state: jax.Array | None = None,
+    documents: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """o, and the state after the last token, in O(tokens) memory.
+
+    Args:
+        inputs: in the type in which all is computed.
+        chunk: tokens that are read at once, a power of two.
+        state: S^T before these tokens, [batch, heads, c, d]; None for zeros.
+        documents: int [batch, tokens], the document of each token, all of whose tokens are
+            neighbours: each begins with a state of zeros. None if there is one.
+
+    Returns:
+        [batch, tokens, heads, d], and S^T [batch, heads, c, d].
+    """
+    tokens = inputs.keys.shape[1]
+    size = min(chunk, 1 << (tokens - 1).bit_length())
+    chunks = _Chunks(*(_chunked(values, size) for values in inputs))
+    masks = _masks(tokens, size, documents)
+    steps = _steps(chunks, masks)
+    if state is None:
+        state = first_state(inputs)
+    outputs, state = _run(steps, state)  # [chunks, batch, heads, size, d]
+    by_token = jnp.moveaxis(outputs, (0, 3), (1, 2))  # [batch, chunks, size, heads, d]
+    batch, _, _, heads, values = by_token.shape
+    return by_token.reshape(batch, -1, heads, values)[:, :tokens], state
+
+
+class _Chunks(NamedTuple):
+    """`Inputs` chunk by chunk: [chunks, batch, heads, size, ...]."""
+
+    queries: jax.Array
+    keys: jax.Array
+    values: jax.Array
+    log_decay: jax.Array
+    beta: jax.Array
+
+
+def _chunked(x: jax.Array, size: int) -> jax.Array:
+    """[batch, tokens, heads, ...] to [chunks, batch, heads, size, ...]; zeros follow the tokens."""
+    batch, tokens, *rest = x.shape
+    chunks = -(-tokens // size)
+    widths = [(0, 0)] * x.ndim
+    widths[1] = (0, chunks * size - tokens)
+    padded = jnp.pad(x, widths)
+    by_chunk = padded.reshape(batch, chunks, size, *rest)
+    return jnp.moveaxis(by_chunk, (1, 3), (0, 2))
+
+
+class _Masks(NamedTuple):
+    """Which tokens of a chunk see each other, bool; all axes before `size` may be 1.
+
+    Attributes:
+        pairs: whether a token (a row) sees another one, itself included, [chunks, batch, 1, size,
+            size].
+        state: whether a token sees the state before the chunk, [chunks, batch, 1, size].
+        last: whether the last token sees a token, [chunks, batch, 1, size].
+    """
+
+    pairs: jax.Array
+    state: jax.Array
+    last: jax.Array
+
+
+def _masks(tokens: int, size: int, documents: jax.Array | None) -> _Masks:
+    is_earlier = jnp.tril(jnp.ones((size, size), bool))
+    if documents is None:
+        everything = jnp.ones((1, 1, 1, size), bool)
+        return _Masks(is_earlier[None, None, None], everything, everything)
+    batch = len(documents)
+    chunks = -(-tokens // size)
+    added = chunks * size - tokens
+    padded = jnp.pad(documents, ((0, 0), (0, added)), mode="edge")
+    by_chunk = padded.reshape(batch, chunks, 1, size).swapaxes(0, 1)
+    first = by_chunk[..., :1]
+    last = by_chunk[..., -1:]
+    before = jnp.concatenate([first[:1], last[:-1]])  # the last of the chunk before
+    rows = by_chunk[..., :, None]
+    columns = by_chunk[..., None, :]
+    is_same = rows == columns
+    return _Masks(is_same & is_earlier, by_chunk == before, by_chunk == last)
+
+
+class _Steps(NamedTuple):
+    """What a chunk does with the state S_0^T before it: [chunks, batch, heads, ...].
+
+    U = values - keys S_0^T, O = queries S_0^T + scores U, S^T = decay S_0^T + writes^T U.
+
+    Attributes:
+        queries, keys, writes: [..., size, c].
+        values: [..., size, d].
+        scores: [..., size, size].
+        decay: [..., 1, 1].
+    """
+
+    queries: jax.Array
+    keys: jax.Array
+    values: jax.Array
+    scores: jax.Array
+    writes: jax.Array
+    decay: jax.Array
+
+
+def _steps(chunks: _Chunks, masks: _Masks) -> _Steps:
+    size = chunks.keys.shape[-2]
+    log_decays = jnp.cumsum(chunks.log_decay, axis=-1)  # log A
+    ratios = _masked_exp(log_decays[..., :, None] - log_decays[..., None, :], masks.pairs)
+    from_state = _masked_exp(log_decays, masks.state)
+    to_end = _masked_exp(log_decays[..., -1:] - log_decays, masks.last)
+
+    similarities = jnp.einsum("...ic,...jc->...ij", chunks.keys, chunks.keys)
+    is_before = jnp.tril(jnp.ones((size, size), bool), -1)
+    overlaps = chunks.beta[..., None] * ratios * similarities
+    lower = jnp.where(is_before, overlaps, jnp.zeros_like(overlaps))  # L
+    inverse = inverted(lower)  # (I + L)^-1
+    weighted_values = chunks.beta[..., None] * chunks.values
+    weighted_keys = (chunks.beta * from_state)[..., None] * chunks.keys
+    scores = jnp.einsum("...ic,...jc->...ij", chunks.queries, chunks.keys)
+    return _Steps(
+        queries=from_state[..., None] * chunks.queries,
+        keys=inverse @ weighted_keys,
+        values=inverse @ weighted_values,
+        scores=ratios * scores,
+        writes=to_end[..., None] * chunks.keys,
+        decay=from_state[..., -1:, None],
+    )
+
+
+def _masked_exp(x: jax.Array, mask: jax.Array) -> jax.Array:
+    """exp(x) where the mask is True, else 0; what is masked out may overflow."""
+    zeros = jnp.zeros_like(x)  # of the type of x: an exporter widens a plain 0
+    exponent = jnp.where(mask, x, zeros)
+    return jnp.where(mask, jnp.exp(exponent), zeros)
+
+
+def inverted(lower: jax.Array) -> jax.Array:
+    """(I + L)^-1 of L [..., size, size], which is 0 on and above its diagonal; size is a power of
+    two.
+
+    The two halves of the diagonal are inverted together, and [[P, 0], [R, Q]]^-1 is
+    [[P^-1, 0], [-Q^-1 R P^-1, Q^-1]]. Powers of L, whose sum the inverse is too, would be huge where
+    keys repeat.
+    """
+    size = lower.shape[-1]
+    if size == 1:
+        return 1 - lower
+    half = size // 2
+    upper_left = lower[..., :half, :half]
+    upper_right = lower[..., :half, half:]  # zeros
+    lower_right = lower[..., half:, half:]
+    diagonal = inverted(jnp.stack([upper_left, lower_right]))
+    first = diagonal[0]
+    second = diagonal[1]
+    highest = jax.lax.Precision.HIGHEST
+    product = jnp.matmul(lower[..., half:, :half], first, precision=highest)
+    corner = -jnp.matmul(second, product, precision=highest)
+    upper = jnp.concatenate([first, upper_right], axis=-1)
+    below = jnp.concatenate([corner, second], axis=-1)
+    return jnp.concatenate([upper, below], axis=-2)
+
+
+def _run(steps: _Steps, state: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The outputs of all chunks, [chunks, batch, heads, size, d], and the last state."""
+    chunks = len(steps.queries)
+    # an exported program has no loop: not all formats have one
+    if chunks > 1 and sharding.platform() != "any":
+        state, outputs = jax.lax.scan(_read_chunk, state, steps)
+        return outputs, state
+    outputs = []
+    for number in range(chunks):
+        step = jax.tree.map(lambda leaf, number=number: leaf[number], steps)
+        state, output = _read_chunk(state, step)
+        outputs.append(output)
+    return jnp.stack(outputs), state
+
+
+def _read_chunk(state: jax.Array, step: _Steps) -> tuple[jax.Array, jax.Array]:
+    """The state after a chunk, and its outputs."""
+    written = step.values - step.keys @ state
+    output = step.queries @ state + step.scores @ written
+    new_state = step.decay * state + step.writes.swapaxes(-1, -2) @ written
+    return new_state, output

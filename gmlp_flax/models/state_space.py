@@ -1,0 +1,238 @@
+"""Diagonal state spaces as pure functions of real numbers (S4D, arXiv 2206.11893).
+
+A state space has N complex modes z_m with weights w_m. It reads a channel u and gives
+y[i] = Re sum_m w_m x_m[i], with states x_m[i] = exp(z_m) x_m[i - 1] + u[i]. That is the causal
+convolution of u with the kernel k[l] = Re sum_m w_m exp(l z_m).
+
+A complex number is a pair of real ones: exporters and TPUs have no or slow complex numbers.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gmlp_flax.models import sharding, toeplitz
+
+CHUNK = 128  # tokens that one step of `scan` reads
+
+
+class Complex(NamedTuple):
+    """Complex numbers as two arrays of one shape."""
+
+    real: jax.Array
+    imag: jax.Array
+
+
+class Modes(NamedTuple):
+    """Discretised diagonal state spaces.
+
+    Attributes:
+        exponents: z, [spaces, N]; the real parts are negative.
+        weights: w, [spaces, N].
+    """
+
+    exponents: Complex
+    weights: Complex
+
+
+def times(a: Complex, b: Complex) -> Complex:
+    """The product a b."""
+    real = a.real * b.real - a.imag * b.imag
+    imag = a.real * b.imag + a.imag * b.real
+    return Complex(real, imag)
+
+
+def over(a: Complex, b: Complex) -> Complex:
+    """The quotient a / b."""
+    square = jnp.square(b.real) + jnp.square(b.imag)
+    product = times(a, Complex(b.real, -b.imag))
+    return Complex(product.real / square, product.imag / square)
+
+
+def powers(exponents: Complex, counts: jax.Array) -> Complex:
+    """exp(count z): z [spaces, N] and counts [k] to [spaces, k, N]."""
+    counts = counts[:, None].astype(exponents.real.dtype)
+    decays = exponents.real[:, None] * counts
+    angles = exponents.imag[:, None] * counts
+    sizes = jnp.exp(decays)
+    return Complex(sizes * jnp.cos(angles), sizes * jnp.sin(angles))
+
+
+def discretize(a: Complex, c: Complex, step: jax.Array) -> Modes:
+    """The modes of x' = a x + u, y = Re c x, whose input is held for a step (zero-order hold).
+
+    The exponents are step a, the weights c (exp(step a) - 1) / a.
+
+    Args:
+        a, c: [spaces, N].
+        step: [spaces].
+    """
+    real = step[:, None] * a.real
+    imag = step[:, None] * a.imag
+    # exp(z) - 1, without the rounding of a difference of equal numbers
+    minus_cosine = 2 * jnp.square(jnp.sin(imag / 2))  # 1 - cos
+    growth_real = jnp.expm1(real) * jnp.cos(imag) - minus_cosine
+    growth_imag = jnp.exp(real) * jnp.sin(imag)
+    held = over(Complex(growth_real, growth_imag), a)
+    return Modes(Complex(real, imag), times(c, held))
+
+
+def legs_modes(count: int) -> np.ndarray:
+    """The eigenvalues of the normal part of HiPPO-LegS, complex [count] (S4D-LegS): real parts of
+    -1/2, and pairs of opposite imaginary parts."""
+    numbers = np.arange(count)
+    roots = np.sqrt(1 + 2 * numbers)
+    lower = np.tril(np.outer(roots, roots), -1)
+    # LegS plus the rank-one term that makes it normal is -1/2 plus an antisymmetric matrix
+    antisymmetric = (lower.T - lower) / 2
+    imaginary = np.linalg.eigvalsh(-1j * antisymmetric)
+    return -0.5 + 1j * imaginary
+
+
+def kernel(modes: Modes, tokens: int) -> jax.Array:
+    """k [spaces, tokens] from lag 0 on, in O(tokens) memory: a lag is a multiple of a stride plus
+    a rest, and so is its power a product."""
+    stride = 1 << (tokens.bit_length() // 2)
+    multiples = -(-tokens // stride)
+    coarse = powers(modes.exponents, stride * jnp.arange(multiples))  # [spaces, multiples, N]
+    weights = Complex(modes.weights.real[:, None], modes.weights.imag[:, None])
+    weighted = times(weights, coarse)
+    fine = powers(modes.exponents, jnp.arange(stride))  # [spaces, stride, N]
+    by_stride = _real_product("sln,srn->slr", weighted, fine)
+    spaces = len(by_stride)
+    return by_stride.reshape(spaces, -1)[:, :tokens]
+
+
+def _real_product(axes: str, a: Complex, b: Complex) -> jax.Array:
+    """The real part of an einsum of complex arrays."""
+    highest = jax.lax.Precision.HIGHEST
+    real = jnp.einsum(axes, a.real, b.real, precision=highest)
+    return real - jnp.einsum(axes, a.imag, b.imag, precision=highest)
+
+
+def convolve(kernels: jax.Array, u: jax.Array, reverse: bool = False) -> jax.Array:
+    """The convolution of each channel with the kernel of its space, in the fastest form of a
+    Toeplitz product. By FFT it costs O(n log n), and its rounding depends on later tokens.
+
+    Args:
+        kernels: [spaces, tokens], from lag 0 on.
+        u: [batch, tokens, channels]; equal numbers of neighbouring channels share a space.
+        reverse: whether an output sums over itself and later tokens, not earlier ones.
+    """
+    spaces, tokens = kernels.shape
+    form = toeplitz.fastest_form(tokens)
+    if spaces > 1 and sharding.platform() != "any":
+        form = "fft"  # the other forms have a matrix for each space
+    return _apply(form, kernels, u, reverse)
+
+
+def _apply(form: str, kernels: jax.Array, u: jax.Array, reverse: bool = False) -> jax.Array:
+    """`convolve` in a form of `toeplitz.FORMS`."""
+    taps = toeplitz.pad_future(jnp.flip(kernels, axis=-1))  # [spaces, 2 tokens - 1]
+    if reverse:
+        taps = jnp.flip(taps, axis=-1)
+    apply_taps = toeplitz.FORMS[form]
+    if len(kernels) == 1:
+        return apply_taps(taps[0], u)
+    by_space = _by_space(u, len(kernels))
+    apply_each = jax.vmap(apply_taps, in_axes=(0, 2), out_axes=2)
+    return apply_each(taps, by_space).reshape(u.shape)
+
+
+def _by_space(u: jax.Array, spaces: int) -> jax.Array:
+    """[batch, tokens, channels] to [batch, tokens, spaces, channels of a space]."""
+    batch, tokens, _ = u.shape
+    return u.reshape(batch, tokens, spaces, -1)
+
+
+def first_state(modes: Modes, u: jax.Array) -> Complex:
+    """The state before the first token, [batch, channels, N]."""
+    batch, _, channels = u.shape
+    modes_of_space = modes.exponents.real.shape[-1]
+    zeros = jnp.zeros((batch, channels, modes_of_space), modes.weights.real.dtype)
+    return Complex(zeros, zeros)
+
+
+def extend(
+    modes: Modes, kernels: jax.Array, u: jax.Array, state: Complex, count: jax.Array | int
+) -> tuple[jax.Array, Complex]:
+    """Reads further tokens: the outputs, and the state after the first `count` of them.
+
+    Args:
+        modes: of the state spaces.
+        kernels: [spaces, tokens], from lag 0 on; they need not be those of the modes at lag 0.
+        u: [batch, tokens, channels].
+        state: after the tokens before, [batch, channels, N].
+        count: at least 1; later tokens are padding.
+
+    Returns:
+        [batch, tokens, channels] in the type of u, and the state. No output depends on a later
+        token.
+    """
+    spaces, tokens = kernels.shape
+    within = _apply("direct", kernels, u)
+    from_before = _response(modes, tokens, state, spaces)
+    y = within + from_before.reshape(u.shape).astype(u.dtype)
+    return y, _advance(modes, u, state, count)
+
+
+def _response(modes: Modes, tokens: int, state: Complex, spaces: int) -> jax.Array:
+    """What a state adds to the next tokens, [batch, tokens, spaces, channels of a space]."""
+    lags = powers(modes.exponents, 1 + jnp.arange(tokens))  # [spaces, tokens, N]
+    weights = Complex(modes.weights.real[:, None], modes.weights.imag[:, None])
+    weighted = times(weights, lags)
+    by_space = _split_state(state, spaces)
+    return _real_product("stn,bscn->btsc", weighted, by_space)
+
+
+def _split_state(state: Complex, spaces: int) -> Complex:
+    """[batch, channels, N] to [batch, spaces, channels of a space, N]."""
+    batch, _, modes_of_space = state.real.shape
+    shape = (batch, spaces, -1, modes_of_space)
+    return Complex(state.real.reshape(shape), state.imag.reshape(shape))
+
+
+def _advance(modes: Modes, u: jax.Array, state: Complex, count: jax.Array | int) -> Complex:
+    """The state after the first `count` tokens, [batch, channels, N]."""
+    spaces = len(modes.exponents.real)
+    lags = count - 1 - jnp.arange(u.shape[1])  # to the last token that counts
+    is_read = (lags >= 0)[:, None]
+    decays = powers(modes.exponents, jnp.maximum(lags, 0))  # [spaces, tokens, N]
+    zeros = jnp.zeros_like(decays.real)
+    real_weights = jnp.where(is_read, decays.real, zeros)
+    imag_weights = jnp.where(is_read, decays.imag, zeros)
+    by_space = _by_space(u.astype(zeros.dtype), spaces)
+    whole = powers(modes.exponents, jnp.asarray(count)[None])  # [spaces, 1, N]
+    carried = times(_split_state(state, spaces), whole)
+    real = carried.real + jnp.einsum("stn,btsc->bscn", real_weights, by_space)
+    imag = carried.imag + jnp.einsum("stn,btsc->bscn", imag_weights, by_space)
+    shape = state.real.shape
+    return Complex(real.reshape(shape), imag.reshape(shape))
+
+
+def scan(modes: Modes, kernels: jax.Array, u: jax.Array) -> jax.Array:
+    """The convolution of `convolve` in O(tokens) time and memory, CHUNK tokens after another. No
+    output depends on a later token, not by its rounding either.
+
+    Args:
+        modes: of the state spaces.
+        kernels: [spaces, tokens], from lag 0 on.
+        u: [batch, tokens, channels].
+    """
+    batch, tokens, channels = u.shape
+    if tokens <= CHUNK:
+        return _apply("direct", kernels, u)
+    chunks = -(-tokens // CHUNK)
+    padded = jnp.pad(u, ((0, 0), (0, chunks * CHUNK - tokens), (0, 0)))
+    by_chunk = padded.reshape(batch, chunks, CHUNK, channels).swapaxes(0, 1)
+    first_kernels = kernels[:, :CHUNK]
+
+    def read(state: Complex, chunk: jax.Array) -> tuple[Complex, jax.Array]:
+        y, new_state = extend(modes, first_kernels, chunk, state, CHUNK)
+        return new_state, y
+
+    _, outputs = jax.lax.scan(read, first_state(modes, u), by_chunk)
+    whole = outputs.swapaxes(0, 1).reshape(batch, -1, channels)
+    return whole[:, :tokens]

@@ -1,0 +1,72 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from gmlp_flax.models.blocks.bigs import BiGSBlock
+from gmlp_flax.models.parameters import metadata
+from gmlp_flax.models.state_space import CHUNK
+from tests.models import reference
+from tests.models.reference import (
+    function_of,
+    in_float64,
+    largest_array,
+    normal,
+    params_of,
+    quick_jit,
+    randomized,
+    small_spec,
+)
+
+
+def block_of(**fields):
+    spec = small_spec(**{"block": "bigs", "d_state": 4} | fields)
+    return randomized(lambda: BiGSBlock(spec, nnx.Rngs(0)))
+
+
+@pytest.mark.parametrize("state_spaces", [1, 3])
+@in_float64
+def test_a_causal_block_is_the_forward_direction_alone(state_spaces):
+    """In one piece, and chunk by chunk."""
+    module = block_of(causal=True, state_spaces=state_spaces)
+    assert module.backward is None
+    for tokens in (5, CHUNK + 3):
+        x = normal(0, 2, tokens, 6)
+        expected = [reference.bigs_block(params_of(module), sample) for sample in x]
+        np.testing.assert_allclose(quick_jit(module)(x), expected, atol=1e-10)
+
+
+def test_start_is_as_published():
+    """HiPPO's modes, D = 1, and steps from 0.01 to 1; no decay on any of them."""
+    spec = BiGSBlock.spec(length=8, d_model=256, d_ffn=8, state_spaces=256)
+    module = BiGSBlock(spec, nnx.Rngs(0))
+    ssm = module.forward.ssm
+    np.testing.assert_array_equal(ssm.a_real[...], -0.5)
+    assert ssm.a_imag.shape == (256, 64)
+    assert (ssm.d[...] == 1).all()
+    steps = np.exp(ssm.log_step[...])
+    assert 0.01 <= steps.min() < 0.015
+    assert 0.7 < steps.max() <= 1
+    assert np.median(steps) == pytest.approx(0.1, rel=0.3)
+    assert ssm.c[...].std() == pytest.approx(0.5**0.5, rel=0.02)
+    of_ssm = [known for path, known in metadata(module).items() if "/ssm/" in path]
+    assert len(of_ssm) == 10
+    assert not any(known.decayed for known in of_ssm)
+
+
+def test_a_space_per_channel_has_no_matrix_per_channel():
+    """Neither causal nor in both directions."""
+    tokens = 1024
+    for causal in (False, True):
+        spec = BiGSBlock.spec(
+            length=tokens, d_model=16, d_ffn=16, state_spaces=16, d_state=8, causal=causal
+        )
+        state, call = function_of(nnx.eval_shape(lambda spec=spec: BiGSBlock(spec, nnx.Rngs(0))))
+        x = jax.ShapeDtypeStruct((1, tokens, 16), jnp.float32)
+        assert largest_array(call, state, x) <= 4 * 16 * CHUNK**2 < 16 * tokens**2 / 8
+
+
+def test_state_spaces_divide_the_channels():
+    with pytest.raises(ValueError, match="model.d_model is 6: model.state_spaces, 4, must divide"):
+        small_spec(block="bigs", state_spaces=4)

@@ -271,7 +271,7 @@ def test_the_parameters_of_bigs_by_hand():
     layers = 12 * (norm_params(768) + gate + 2 * direction)
     expected = embedding_params(768) + layers + norm_params(768)
     assert param_count(PUBLISHED["bigs"]) == expected
-    assert round(expected / 1e6, 2) == 116.90
+    assert round(expected / 1e6, 2) == 116.75
 
 
 def test_the_parameters_of_delta_by_hand():
@@ -282,7 +282,7 @@ def test_the_parameters_of_delta_by_hand():
     direction = 4 * (2 * keys + values) + 768 * 12 + 2 * 6
     expected = frame_params(projections + 2 * direction + 192)
     assert param_count(PUBLISHED["delta"]) == expected
-    assert round(expected / 1e6, 2) == 124.26
+    assert round(expected / 1e6, 2) == 124.23
 
 
 @pytest.mark.parametrize("name", [*MIXERS, "growing"])

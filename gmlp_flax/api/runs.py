@@ -2,8 +2,8 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import optax
 from ml_collections import ConfigDict
@@ -11,13 +11,11 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.api import examples
-from gmlp_flax.data.holdout import HELDOUT
-from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.planning import plan
-from gmlp_flax.processes import distributed
 from gmlp_flax.tasks.data import RunFiles
-from gmlp_flax.training import loop, pretrained, record
+from gmlp_flax.training import loop, pretrained, scoring
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.model import Model, require_counts, require_tokenizer
 from gmlp_flax.training.pretrained import Pretrained
@@ -111,7 +109,9 @@ def open_config(
     return new
 
 
-def evaluate(model: Model, data: Any = None, *, batch_size: int | None = None) -> dict[str, float]:
+def evaluate(
+    model: Model, data: Any = None, *, batch_size: int | None = None, slices: bool = False
+) -> dict[str, float]:
     """The metrics of a model on held-out data, each example counted once.
 
     Args:
@@ -119,6 +119,9 @@ def evaluate(model: Model, data: Any = None, *, batch_size: int | None = None) -
         data: of one split, as in `train`, or what config.data.heldout takes; None: the held-out
             data of its own run.
         batch_size: examples at once; None: as in its run.
+        slices: whether to score a language model also on the tokens that repeat a bigram of their
+            window, and on all others: metrics named recall_... and other_... (`gmlp evaluate
+            --slices`).
 
     Raises:
         UserError: the data cannot be read, or do not suit the model.
@@ -128,6 +131,8 @@ def evaluate(model: Model, data: Any = None, *, batch_size: int | None = None) -
     if batch_size is not None:
         require_counts(batch_size=batch_size)
         config.eval.batch_size = batch_size
+    if slices:
+        scoring.add_slices(config)
     with tempfile.TemporaryDirectory() as folder:
         if data is not None:
             target = os.path.join(folder, "data")
@@ -141,67 +146,3 @@ def evaluate(model: Model, data: Any = None, *, batch_size: int | None = None) -
         evaluator = Evaluator(task, heldout, model.partition)
         metrics, _ = evaluator(model.params)
     return metrics
-
-
-class Scores(NamedTuple):
-    """What a trained model scores on the held-out data of its config.
-
-    Attributes:
-        step: of the checkpoint.
-        checkpoint: where it is.
-        metrics: of its parameters and, named ema_..., of their running mean, if there is one.
-        predictions: as official scorers read them, by file name, if they were requested.
-    """
-
-    step: int
-    checkpoint: str
-    metrics: dict[str, float]
-    predictions: dict[str, bytes]
-
-
-def evaluate_checkpoint(
-    source: str | os.PathLike[str],
-    checkpoint: str = "latest",
-    *,
-    config: ConfigDict | None = None,
-    explicit: Collection[str] = (),
-    predictions: bool = False,
-) -> Scores:
-    """Scores a trained model on the held-out data of its config, as `gmlp evaluate` does. All
-    processes must call it.
-
-    Args:
-        source: as in `load`.
-        checkpoint: as in `load`.
-        config: replaces the model's own.
-        explicit: the keys of the config that the user set. Held-out data that differ from the run's
-            are refused unless one of these keys chooses them.
-        predictions: whether to make a finetuned model's predictions, of the running mean of its
-            parameters if it was kept.
-
-    Raises:
-        UserError: the model or the data cannot be read, the data differ from the run's, or the task
-            has no predictions.
-    """
-    opened = pretrained.open_model(source, checkpoint)
-    model = opened.load(config, unaveraged=True)
-    batch_size = model.config.eval.batch_size or model.config.batch_size
-    model.partition.check_batch(batch_size, 1, "config.eval.batch_size")
-    run_files = RunFiles(opened.folder, local=opened.files)
-    data = model.task.Data(model.config, run_files)
-    for line in data.lines(HELDOUT):
-        distributed.say(line)
-    record.check_heldout(opened.folder, opened.config, data, explicit)
-    evaluator = Evaluator(model.task, data, model.partition)
-    if model.unaveraged is None:
-        metrics, outputs = evaluator(model.params)
-    else:
-        metrics, outputs = evaluator(model.unaveraged, model.params)
-    files: dict[str, bytes] = {}
-    if predictions:
-        files = model.task.prediction_files(outputs, data)
-        if not files:
-            raise RunError(
-                f"the task {model.config.task} has no predictions to write: leave them out"
-            )
-    return Scores(opened.step, opened.where, metrics, files)

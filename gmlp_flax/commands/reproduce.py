@@ -32,6 +32,10 @@ is the data of mlm, masked LM, from which the finetuned columns start. Each colu
 stopped, and the report has the finished ones. Flags after -- change the runs of mlm, cifar10,
 listops, bytes and pixels.
 
+--slices scores each finished language model of a table once more, on the tokens that repeat a
+bigram of their window and on all others, as `gmlp evaluate --slices` does. The report then has a
+table of these slices, and later reports of the same runs have it too.
+
 recall is not in the paper either: it trains every mixer on multi-query associative recall, at
 several widths and lengths, and needs no data. --rows chooses the mixers, and flags after -- change
 all runs.
@@ -98,6 +102,8 @@ def _refuse_flags(name: str, values: flags.FlagValues) -> None:
     unknown = ["finetune"] if name == ALTERNATIVES else ["columns", "rows", "lengths"]
     if not TABLES[name].trained:
         unknown.append("data")
+    if not TABLES[name].recall_reference:
+        unknown.append("slices")
     for flag in unknown:
         if values[flag].present:
             raise ConfigError(f"--{flag} is not for {name}: see gmlp reproduce --help")
@@ -139,7 +145,16 @@ def _own_words(argv: list[str]) -> list[str]:
 def recall_plan() -> recall_report.Plan:
     """What the command line asks of the recall. Raises ConfigError: that cannot be."""
     values = flags.FLAGS
-    for flag in ("columns", "data", "finetune", "finetune_flag", "finetune_seeds", "lengths"):
+    flags_of_tables = (
+        "columns",
+        "data",
+        "finetune",
+        "finetune_flag",
+        "finetune_seeds",
+        "lengths",
+        "slices",
+    )
+    for flag in flags_of_tables:
         if values[flag].present:
             raise ConfigError(f"--{flag} is not for {recall.NAME}: see gmlp reproduce --help")
     if values.scale not in recall.LENGTHS:
@@ -170,6 +185,8 @@ def _reproduce_recall() -> tuple[Report, list[str]]:
 def report_on(plan: columns.Plan) -> Report:
     """The report on what the folder of runs has. Raises RunError: it cannot be made."""
     table = TABLES[plan.table]
+    if flags.FLAGS.slices:
+        columns.measure_slices(plan)
     if plan.table == ALTERNATIVES:
         return of_folder(plan.runs, plan.scale, plan.changes)
     if not table.trained:
@@ -235,6 +252,12 @@ def run() -> None:
         "rows",
         [],
         "alternatives and recall: which mixers, with commas between them; empty: all.",
+    )
+    flags.DEFINE_bool(
+        "slices",
+        False,
+        "table3 and alternatives: score finished runs on the tokens that repeat a bigram, and the "
+        "others.",
     )
     lengths = list(map(str, alternatives.COST_LENGTHS))
     flags.DEFINE_list("lengths", lengths, "alternatives: tokens at which costs are measured.")

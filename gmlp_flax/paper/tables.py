@@ -39,6 +39,8 @@ class PaperTable:
         tasks: names in TUNED that the models are finetuned on.
         quoted: rows that are shown as the paper prints them, without a model of ours.
         transfers: the paper's claims about the order of finetuned models; their columns are tasks.
+        recall_reference: the row with attention to which the other rows' gaps in perplexity are
+            measured, where the report divides them by associative recall; "" for none.
     """
 
     title: str
@@ -51,6 +53,7 @@ class PaperTable:
     tasks: Sequence[str] = ()
     quoted: Sequence[Quoted] = ()
     transfers: Sequence[Statement] = ()
+    recall_reference: str = ""
 
     def config(self, row: str, scale: str) -> ConfigDict:
         """A row's config at scale "cpu", "gpu" or "paper"; raises ConfigError if the scale does not
@@ -228,6 +231,7 @@ TABLES: dict[str, PaperTable] = {
         (*_listed("Table 3"), "amlp_36"),
         _at_every_scale(*_listed("Table 3")),
         THREE_SEEDS,
+        recall_reference="bert_rel",
     ),
     "table4": _depths("Table 4: depth, masked LM and finetuned", _DEPTHS),
     "table5": PaperTable(
@@ -276,6 +280,7 @@ TABLES: dict[str, PaperTable] = {
         _at_every_scale(*alternatives.ROWS),
         {scale: alternatives.COLUMNS["mlm"].seeds_at(scale) for scale in SCALES},
         tasks=("sst2", "mnli"),
+        recall_reference="bert_rel",
     ),
     # The paper does not say which aMLP it draws; this one has attention of size 64.
     "figure10": _one_model(

@@ -12,6 +12,7 @@ from gmlp_flax.models import parameters
 from gmlp_flax.paper.alternatives import COLUMNS, COSTS, NOTHING, ROWS, Column
 from gmlp_flax.paper.tables import ALTERNATIVES, TABLES
 from gmlp_flax.planning import dry_run
+from gmlp_flax.reports import recall_slices
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.alternative_claims import claims
 from gmlp_flax.reports.alternative_scores import (
@@ -25,7 +26,7 @@ from gmlp_flax.reports.alternative_scores import (
     scores_of,
 )
 from gmlp_flax.reports.costs import Costs, cost_cells, cost_chart, cost_notes, nearest, read_costs
-from gmlp_flax.reports.language_models import trained_rows
+from gmlp_flax.reports.language_models import slices_of_rows, trained_rows
 from gmlp_flax.reports.report import Report, family, over_seeds
 from gmlp_flax.reports.runs import Run, bare_task
 from gmlp_flax.reports.table import Cells, Spread, Table, printed, shown
@@ -61,11 +62,13 @@ def of_folder(
     configs = {row: table.config(row, scale) for row in rows}
     baselines = baselines_of(runs)
     masked_lm = runs["mlm"]
+    sliced = slices_of_rows(trained_rows(ROWS, masked_lm), table)
     notes = [
         *_notes_on_runs(runs),
         *_notes_on_baselines(baselines),
         _note_on_sizes(scale, configs),
         *cost_notes(costs),
+        *recall_slices.notes(sliced, masked_lm),
         *_notes_on_absent(scores, costs),
     ]
     return Report(
@@ -75,7 +78,7 @@ def of_folder(
         setting=run_finder.setting(table, masked_lm, scale) if masked_lm else "",
         notes=list(dict.fromkeys(notes)),
         figures=_charts(runs, scores, costs),
-        more_tables={"costs": _cost_table(costs, configs)},
+        more_tables={"costs": _cost_table(costs, configs), **sliced},
     )
 
 

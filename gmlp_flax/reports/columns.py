@@ -11,12 +11,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ml_collections import ConfigDict
+
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import ConfigError, RunError, UserError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.paper import alternatives
 from gmlp_flax.paper.alternatives import COLUMNS, COSTS, Column
 from gmlp_flax.paper.tables import ALTERNATIVES, TABLES, TUNED
+from gmlp_flax.reports import recall_slices
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.alternative_scores import folder_of
 from gmlp_flax.reports.costs import cost_path
@@ -209,12 +212,7 @@ def _finetuning(plan: Plan, name: str) -> Iterator[Sweep]:
 
 def _pretrained_runs(plan: Plan) -> dict[str, str]:
     """Row -> its first finished run; raises RunError if no row has one."""
-    if plan.table == ALTERNATIVES:
-        masked_lm = COLUMNS["mlm"]
-        rows = masked_lm.configs(plan.scale, plan.rows, plan.changes)
-    else:
-        table = TABLES[plan.table]
-        rows = table.configs(plan.scale, plan.changes)
+    rows = _pretraining_configs(plan)
     first: dict[str, str] = {}
     for run in run_finder.find(plan.runs, rows):
         if run.finished:
@@ -225,6 +223,30 @@ def _pretrained_runs(plan: Plan) -> dict[str, str]:
             f"{plan.runs} holds no finished run of {names} to start from: train them first"
         )
     return first
+
+
+def _pretraining_configs(plan: Plan) -> dict[str, ConfigDict]:
+    """The config with which each row is pretrained, or trained as masked LM."""
+    if plan.table == ALTERNATIVES:
+        masked_lm = COLUMNS["mlm"]
+        return masked_lm.configs(plan.scale, plan.rows, plan.changes)
+    table = TABLES[plan.table]
+    return table.configs(plan.scale, plan.changes)
+
+
+def measure_slices(plan: Plan) -> None:
+    """Scores the finished runs of language models on AR hits, see `recall_slices`, unless their
+    folders have these scores.
+
+    Raises:
+        UserError: there are no runs, or a run or its data cannot be read.
+    """
+    rows = _pretraining_configs(plan)
+    runs = run_finder.find(plan.runs, rows)
+    finished = [run for run in runs if run.finished]
+    for number, run in enumerate(finished, start=1):
+        print(f"slices of {run.path} ({number} of {len(finished)})", file=sys.stderr, flush=True)
+        recall_slices.measure(run, rows[run.row].eval.frequent_bigrams)
 
 
 def _data_change(plan: Plan, name: str) -> dict[str, str]:

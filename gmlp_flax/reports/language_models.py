@@ -8,7 +8,7 @@ import scipy  # its parts are imported when they are used
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
 from gmlp_flax.paper.published import PUBLISHED, Quoted
 from gmlp_flax.paper.tables import PaperTable
-from gmlp_flax.reports import claims
+from gmlp_flax.reports import claims, recall_slices
 from gmlp_flax.reports.report import Report, looks, over_seeds
 from gmlp_flax.reports.runs import Run, baselines, setting, unfinished
 from gmlp_flax.reports.scaling import METRIC, Lines, Point, papers_laws, scaling, transfer
@@ -142,10 +142,12 @@ def perplexities(
             last[name] = row.last.values
             curves[name] = row.curves
     ranks = claims.rank_curve(curves, papers) if len(papers) > 1 else []
+    sliced = slices_of_rows(rows, table)
     notes = [
         *unfinished(runs),
         *_notes_on_absent(table.rows, rows),
         *_notes_on_baselines(runs),
+        *recall_slices.notes(sliced, runs),
         *_notes_on_ranks(ranks, papers),
         *scores.notes(),
     ]
@@ -168,7 +170,14 @@ def perplexities(
         setting(table, runs, scale),
         notes,
         {name: chart for name, chart in charts.items() if chart},
+        sliced,
     )
+
+
+def slices_of_rows(rows: Mapping[str, Row], table: PaperTable) -> dict[str, Table]:
+    """The table of `recall_slices` for the rows that compare; {} if no run was scored."""
+    runs = {name: row.runs for name, row in rows.items() if row.compared}
+    return recall_slices.tables(runs, table.recall_reference)
 
 
 def _points(rows: Mapping[str, Row], scores: Scores) -> dict[str, Point]:

@@ -17,6 +17,7 @@ from gmlp_flax.data.text.tokenizer import MASK
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models import blocks
 from gmlp_flax.models.text import CausalLM
+from gmlp_flax.tasks import recall_slices
 from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Sums, Totals, model_keys, weighted_sum
 from gmlp_flax.tasks.generation import GeneratedText, Sampling, TextGenerator
 from gmlp_flax.tasks.language_data import LanguageData
@@ -175,8 +176,19 @@ class CausalLanguageModeling(LanguageModeling):
         bytes_by_token = jnp.asarray(self.tokenizer.byte_counts())
         target_bytes = bytes_by_token[targets]
         sums["bytes"] = weighted_sum(target_bytes, weights)
+        if self.config.eval.recall_slices:
+            sums |= self.recall_sums(logits, targets, weights, self._repeats(batch))
         all_sums = self.evaluation_sums(sums, batch, targets, weights)
         return all_sums, {}
+
+    def _repeats(self, batch: Batch) -> jax.Array:
+        """Which of the tokens to predict are AR hits, see `recall_slices`: bool [batch, n]."""
+        tokens = batch["tokens"]
+        ordinary = recall_slices.hide(tokens, self.tokenizer.special_ids)
+        documents = self.documents(tokens)
+        repeats = jax.vmap(recall_slices.repeat_earlier_bigrams)(ordinary, documents)
+        hits = repeats & ~batch["is_frequent"]
+        return hits[:, 1:]
 
     def _logits(self, params: Any, batch: Batch, keys: jax.Array | None) -> jax.Array:
         """Logits of the token after each, float32 [batch, n, vocabulary]; `keys` are given in

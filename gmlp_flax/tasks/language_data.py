@@ -14,11 +14,11 @@ from gmlp_flax.data.dataset import Dataset
 from gmlp_flax.data.holdout import HELDOUT, ROLES, TRAIN
 from gmlp_flax.data.readers import text as text_reader
 from gmlp_flax.data.summary import Tokens, count_tokens
+from gmlp_flax.data.text import bigrams, packing, prepare, prepared
 from gmlp_flax.data.text import corpus as corpora
-from gmlp_flax.data.text import packing, prepare, prepared
 from gmlp_flax.data.text.corpus import Corpus
 from gmlp_flax.data.text.tokenizer import DOCUMENTS, TOKENIZER_FILE, Tokenizer
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import DataError, UserError
 from gmlp_flax.io import cache, files
 from gmlp_flax.io.files import File
 from gmlp_flax.io.logs import to_stderr
@@ -163,7 +163,30 @@ class LanguageData(TextData):
         windows = self.windows(role)
         if role == TRAIN:
             return windows
-        return pipeline.Spread(windows, self.config.eval.examples)
+        heldout = pipeline.Spread(windows, self.config.eval.examples)
+        if not self.config.eval.recall_slices:
+            return heldout
+        return bigrams.WithFrequency(heldout, self.frequent_bigrams, self.tokenizer.vocab_size)
+
+    @functools.cached_property
+    def frequent_bigrams(self) -> np.ndarray:
+        """The bigrams that the text to train on, without the mixture, has more than
+        config.eval.frequent_bigrams times, see `bigrams.frequent_keys`; none if it is 0.
+
+        Raises:
+            DataError: the text to train on cannot be read.
+        """
+        most = self.config.eval.frequent_bigrams
+        if not most:
+            return np.empty(0, np.int64)
+        try:
+            text = self.windows(TRAIN).prepared
+        except UserError as error:
+            raise DataError(
+                f"{error}; the training text is read because it says which bigrams are frequent: "
+                "config.eval.frequent_bigrams=0 counts all bigrams and reads none"
+            ) from None
+        return bigrams.frequent_keys(text, most)
 
     @functools.cached_property
     def token_counts(self) -> np.ndarray:

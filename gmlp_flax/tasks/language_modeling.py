@@ -12,7 +12,8 @@ from gmlp_flax.data.text import packing
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE
 from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.models import blocks
-from gmlp_flax.options import AT_LEAST_0, Option
+from gmlp_flax.options import AT_LEAST_0, NO_RUNS, Option
+from gmlp_flax.tasks import recall_slices
 from gmlp_flax.tasks.base import (
     Baseline,
     Batch,
@@ -26,8 +27,6 @@ from gmlp_flax.tasks.base import (
 )
 from gmlp_flax.tasks.language_data import LanguageData
 from gmlp_flax.tasks.text import TEXT_OPTIONS, TextTask
-
-MOST_NATS = 700  # the exponential of more overflows a float
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> Sums:
@@ -75,11 +74,30 @@ class LanguageModeling(TextTask):
         "eval.examples": Option(
             0, "held-out sequences to score, evenly spread over all; 0: all", AT_LEAST_0
         ),
+        "eval.recall_slices": Option(
+            False,
+            "also score the predicted tokens that repeat a bigram of their window, apart from all "
+            "others",
+            may_change=True,
+            compared=NO_RUNS,
+        ),
+        "eval.frequent_bigrams": Option(
+            recall_slices.PUBLISHED_MOST,
+            "bigrams that the training text has more often repeat nothing; 0: count all bigrams",
+            AT_LEAST_0,
+            may_change=True,
+            compared=NO_RUNS,
+        ),
     }
     Data: ClassVar[type[LanguageData]] = LanguageData
     inheritance = Inheritance(shared=(TOKENIZER_FILE,))
     around_encoder = (*TextTask.around_encoder, "transform", "tie_embeddings")
     best = ("perplexity", "min")
+    percent: ClassVar = {
+        "accuracy": 100.0,
+        f"{recall_slices.RECALL}accuracy": 100.0,
+        f"{recall_slices.OTHER}accuracy": 100.0,
+    }
     unit = "tokens"
 
     @classmethod
@@ -128,6 +146,25 @@ class LanguageModeling(TextTask):
             "examples": example_count(batch["weight"]),
         }
 
+    def recall_sums(
+        self, logits: jax.Array, targets: jax.Array, weights: jax.Array, repeats: jax.Array
+    ) -> Sums:
+        """Loss and hits of the targets that repeat a bigram, see `recall_slices`.
+
+        Args:
+            logits, targets, weights: of `cross_entropy`.
+            repeats: which targets do, bool [...].
+        """
+        sums = cross_entropy(logits, targets, weights * repeats)
+        return {f"{recall_slices.RECALL}{name}": total for name, total in sums.items()}
+
+    def documents(self, tokens: jax.Array) -> jax.Array:
+        """The document of each token in which it may repeat a bigram, int [batch, tokens]: one for
+        all, unless data.mask_documents hides the others from the model."""
+        if self.config.data.mask_documents:
+            return self.padding_mask(tokens)
+        return jnp.zeros_like(tokens)
+
     def token_counts(self, tokens: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
         """How often each id of the vocabulary is among the tokens, by their weights, float32
         [vocabulary]; and in all.
@@ -151,15 +188,15 @@ class LanguageModeling(TextTask):
                 "the held-out text has no token to predict, only [UNK]: give other "
                 "config.data.heldout"
             )
-        mean_loss = loss / predictions
-        hits, _ = sums["accuracy"]
         _, examples = sums["examples"]
+        hits, _ = sums["accuracy"]
         return {
-            "perplexity": math.exp(mean_loss) if mean_loss < MOST_NATS else math.inf,
+            "perplexity": recall_slices.perplexity(loss, predictions),
             "accuracy": hits / predictions,
-            "loss": mean_loss,
+            "loss": loss / predictions,
             "predictions": int(predictions),
             "examples": int(examples),
+            **recall_slices.metrics_of(sums),
         }
 
     @property

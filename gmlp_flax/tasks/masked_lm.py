@@ -15,6 +15,7 @@ from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models.text import MaskedLM
 from gmlp_flax.options import AT_LEAST_0, INNER_SHARE, SHARE, SIZE, Option
+from gmlp_flax.tasks import recall_slices
 from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Sums, Totals, model_keys
 from gmlp_flax.tasks.language_data import LanguageData
 from gmlp_flax.tasks.language_modeling import LanguageModeling, cross_entropy
@@ -237,10 +238,32 @@ class MaskedLanguageModeling(LanguageModeling):
         masked = self.fixed_mask(batch, self.config.eval.seed)
         example_weights = batch["weight"][:, None]
         weights = masked.weights * example_weights
-        sums = self.masked_loss(params, masked, weights, None)
+        repeats = None
+        if self.config.eval.recall_slices:
+            repeats = self._repeats(batch, masked)
+        sums = self.masked_loss(params, masked, weights, None, repeats)
         sums |= self._counts_of_shown_tokens(masked, weights)
         all_sums = self.evaluation_sums(sums, batch, masked.targets, weights)
         return all_sums, {}
+
+    def _repeats(self, batch: Batch, masked: Masked) -> jax.Array:
+        """Which of the tokens to predict complete a visible bigram, see `recall_slices`: bool
+        [batch, predictions]."""
+        tokens = batch["tokens"]
+        ordinary = recall_slices.hide(tokens, self.tokenizer.special_ids)
+        rows = jnp.arange(len(tokens))[:, None]
+        # where a sequence has fewer tokens to predict, the other positions stay visible
+        is_predicted = masked.weights > 0
+        shown = jnp.take_along_axis(ordinary, masked.positions, axis=1)
+        hidden = jnp.where(is_predicted, recall_slices.HIDDEN, shown)
+        predicted = recall_slices.MaskedTokens(
+            visible=ordinary.at[rows, masked.positions].set(hidden),
+            positions=masked.positions,
+            targets=masked.targets,
+            documents=self.documents(tokens),
+            is_frequent=batch["is_frequent"],
+        )
+        return jax.vmap(recall_slices.repeat_visible_bigrams)(predicted)
 
     def _counts_of_shown_tokens(self, masked: Masked, weights: jax.Array) -> Sums:
         """How often each token is shown where it is the target, "kept", and where it is drawn,
@@ -308,13 +331,22 @@ class MaskedLanguageModeling(LanguageModeling):
         return self.mask(keys, batch["tokens"])
 
     def masked_loss(
-        self, params: Any, masked: Masked, weights: jax.Array, key: jax.Array | None
+        self,
+        params: Any,
+        masked: Masked,
+        weights: jax.Array,
+        key: jax.Array | None,
+        repeats: jax.Array | None = None,
     ) -> Sums:
         """Loss and hits of masked sequences, summed by weights [batch, predictions]; `key` is given
-        in training."""
+        in training. With `repeats`, bool [batch, predictions], also the sums of these
+        predictions."""
         mask = self.padding_mask(masked.inputs)
         logits = self.apply(params, masked.inputs, masked.positions, key, mask)
-        return cross_entropy(logits, masked.targets, weights)
+        sums = cross_entropy(logits, masked.targets, weights)
+        if repeats is not None:
+            sums |= self.recall_sums(logits, masked.targets, weights, repeats)
+        return sums
 
     def forward(self, params: Any, inputs: Any) -> jax.Array:
         """See `Task`: logits [batch, tokens, vocabulary] at all positions."""

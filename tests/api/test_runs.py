@@ -253,27 +253,3 @@ def test_what_cannot_be_evaluated(text_run):
     assert "ndarray" in raised(UserError, gf.evaluate, model, (PIXELS, [0] * 8))
     bare = gf.create("gmlp_base", length=16, vocab_size=50, **TINY)
     assert "tokenizer" in raised(RunError, gf.evaluate, bare, ["A"])
-
-
-# A checkpoint, as `gmlp evaluate` scores it.
-
-
-def test_scores_of_a_checkpoint_are_those_of_its_run(image_run):
-    scores = runs.evaluate_checkpoint(image_run)
-    result = json.loads((image_run / "result.json").read_text())
-    assert scores.metrics == result["eval"]
-    assert (scores.step, scores.checkpoint) == (12, f"{image_run}/checkpoints/12")
-    assert scores.predictions == {}
-    assert scores.metrics["ema_loss"] != scores.metrics["loss"]
-
-
-def test_a_task_without_predictions(image_run):
-    message = raised(RunError, runs.evaluate_checkpoint, image_run, predictions=True)
-    assert "image_classification" in message
-
-
-def test_a_batch_that_is_split_over_no_devices(image_run):
-    config = config_lib.load(str(image_run / "config.json"))
-    config.eval.batch_size = -3
-    message = raised(UserError, runs.evaluate_checkpoint, image_run, config=config)
-    assert "eval.batch_size" in message

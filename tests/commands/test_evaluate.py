@@ -100,3 +100,22 @@ def test_other_data_of_the_same_classes(image_run, tmp_path):
     hits = round(29 * found["real"])
     assert abs(hits - round(30 * found["top1"])) <= 1
     assert found["real"] == pytest.approx(hits / 29)
+
+
+def test_slices_and_the_share_of_a_gap(text_run):
+    """The first checkpoint is behind the last one; against itself it has no gap."""
+    flags = ["--slices", "--config.eval.frequent_bigrams=0", "--checkpoint=6"]
+    code, out, error = evaluate(text_run, *flags, f"--reference={text_run}")
+    assert code == 0, error
+    found = json.loads(out)
+    metrics = found["eval"]
+    assert metrics["recall_predictions"] + metrics["other_predictions"] == metrics["predictions"]
+    assert found["share_of_gap"] is None
+    assert found["reference"]["eval"] == metrics
+
+
+def test_slices_that_cannot_be(text_run, image_run):
+    told = preloaded.refused("evaluate", f"--workdir={image_run}", "--slices")
+    assert "image_classification" in told
+    told = preloaded.refused("evaluate", f"--workdir={text_run}", f"--reference={text_run}")
+    assert "add --slices" in told

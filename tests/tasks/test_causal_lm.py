@@ -92,6 +92,48 @@ def test_evaluation_against_numpy(causal):
     assert {*task.eval_metrics, "predictions", "examples"} == set(metrics)
 
 
+def test_ar_hits_of_an_evaluation_against_a_loop(causal):
+    """Whatever the batches are: every held-out token is counted once."""
+    task, data, params = causal
+    windows = heldout_windows(data)
+    special = set(task.tokenizer.special_ids)
+    vocab_size = task.tokenizer.vocab_size
+    config = gmlp_config.mutable_copy(task.config)
+    config.eval.recall_slices = True
+    config.eval.frequent_bigrams = 20
+    frequent = set(sliced_data(config, data).frequent_bigrams.tolist())
+    assert frequent
+    hits = np.zeros(windows.shape, bool)
+    for row, window in enumerate(windows.tolist()):
+        earlier = set()
+        for position in range(1, len(window)):
+            bigram = (window[position - 1], window[position])
+            key = bigram[0] * vocab_size + bigram[1]
+            is_hit = bigram in earlier and key not in frequent and special.isdisjoint(bigram)
+            hits[row, position] = is_hit
+            earlier.add(bigram)
+    logits = task.forward(params, windows[:, :-1])
+    losses = by_hand.cross_entropies(logits, windows[:, 1:])
+    are_right = by_hand.are_hits(logits, windows[:, 1:])
+    count = hits.sum()
+    for batch_size in (3, 64):
+        config.eval.batch_size = batch_size
+        sliced = CausalLanguageModeling(config, task.files)
+        evaluator = Evaluator(sliced, sliced_data(config, data), Partition.make())
+        metrics, _ = evaluator(params)
+        assert metrics["recall_predictions"] == count > 3
+        assert metrics["other_predictions"] == metrics["predictions"] - count
+        mean_loss = (losses * hits[:, 1:]).sum() / count
+        assert math.log(metrics["recall_perplexity"]) == pytest.approx(mean_loss, rel=1e-4)
+        right = (are_right & hits[:, 1:]).sum()
+        assert metrics["recall_accuracy"] == pytest.approx(right / count)
+
+
+def sliced_data(config, data):
+    """The same data with another config."""
+    return type(data)(config, data.run_files)
+
+
 def bits_per_byte(losses: np.ndarray, size: int) -> float:
     """Of losses in nats and the number of bytes of the text."""
     return losses.sum() / math.log(2) / size

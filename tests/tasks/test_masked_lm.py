@@ -3,6 +3,7 @@ models against counts by hand, and the tokens that fill a mask."""
 
 import collections
 import functools
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -183,6 +184,55 @@ def test_evaluation_against_numpy(masked, params):
     assert outputs == {}
 
 
+def visible_tokens(tokens, positions, weights, special) -> list[int | None]:
+    """The tokens of a sequence that are neither predicted nor special; None for the others."""
+    predicted = {position for position, weight in zip(positions, weights, strict=True) if weight}
+    visible = []
+    for position, token in enumerate(tokens):
+        is_hidden = position in predicted or token in special
+        visible.append(None if is_hidden else token)
+    return visible
+
+
+def completes_a_bigram(visible, position, target) -> bool:
+    """Whether a predicted token and a visible neighbour are also elsewhere."""
+    pairs = set(itertools.pairwise(visible))
+    left = visible[position - 1]
+    right = visible[position + 1]
+    with_left = left is not None and (left, target) in pairs
+    with_right = right is not None and (target, right) in pairs
+    return with_left or with_right
+
+
+def test_ar_hits_of_an_evaluation_against_a_loop(masked, params):
+    task, data = masked
+    config = gmlp_config.mutable_copy(task.config)
+    config.eval.recall_slices = True
+    config.eval.frequent_bigrams = 0
+    sliced = MaskedLanguageModeling(config, task.files)
+    sliced_data = type(data)(config, data.run_files)
+    metrics, _ = Evaluator(sliced, sliced_data, Partition.make())(params)
+    batch = heldout_batch(data)
+    masks = task.fixed_mask(batch, task.config.eval.seed)
+    logits = jax.jit(task.apply)(params, masks.inputs, masks.positions)
+    losses = by_hand.cross_entropies(logits, masks.targets)
+    all_tokens = batch["tokens"].tolist()
+    _, all_positions, all_targets, all_weights = [np.asarray(array).tolist() for array in masks]
+    hit_losses = []
+    for row, tokens in enumerate(all_tokens):
+        positions = all_positions[row]
+        weights = all_weights[row]
+        visible = visible_tokens(tokens, positions, weights, task.tokenizer.special_ids)
+        for index, position in enumerate(positions):
+            target = all_targets[row][index]
+            if weights[index] and completes_a_bigram(visible, position, target):
+                hit_losses.append(losses[row, index])
+    assert metrics["recall_predictions"] == len(hit_losses) > 2
+    assert metrics["other_predictions"] == metrics["predictions"] - len(hit_losses)
+    mean_loss = np.mean(hit_losses)
+    assert math.log(metrics["recall_perplexity"]) == pytest.approx(mean_loss, rel=1e-4)
+
+
 def shares_of_tokens(task, data) -> np.ndarray:
     """The share of each token in the text to train on, with one added to its count."""
     stream = data.windows(TRAIN).prepared
@@ -282,7 +332,7 @@ def test_all_models_are_held_to_the_same_masks(tmp_path):
 class Reading(MaskedLanguageModeling):
     """A task whose loss tells what the model reads and predicts, and with which weights."""
 
-    def masked_loss(self, params, masked, weights, key):
+    def masked_loss(self, params, masked, weights, key, repeats=None):
         nothing = (jnp.float32(0), jnp.float32(0))
         return {"loss": nothing, "read": (*masked[:3], weights)}
 

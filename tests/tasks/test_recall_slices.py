@@ -1,0 +1,175 @@
+"""AR hits are found as a loop over all pairs finds them, and the gap between two models is divided
+as Zoology does it."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gmlp_flax.errors import RunError
+from gmlp_flax.tasks import recall_slices
+from gmlp_flax.tasks.recall_slices import HIDDEN, MaskedTokens, SliceLosses
+from tests.failures import raised
+
+LENGTH = 24
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def random_tokens(rng, rows=6):
+    """Sequences of few different tokens, so that bigrams repeat; some are hidden."""
+    tokens = rng.integers(5, 10, (rows, LENGTH)).astype(np.int32)
+    tokens[rng.random(tokens.shape) < 0.1] = HIDDEN
+    return tokens
+
+
+def earlier_hits(tokens, documents):
+    """By a loop over all positions of one sequence."""
+    hits = [False]
+    for t in range(1, len(tokens)):
+        bigram = (tokens[t - 1], tokens[t])
+        earlier = []
+        for s in range(1, t):
+            if documents[s] == documents[t]:
+                earlier.append((tokens[s - 1], tokens[s]))
+        hits.append(HIDDEN not in bigram and bigram in earlier)
+    return hits
+
+
+def test_a_token_repeats_an_earlier_bigram(rng):
+    tokens = random_tokens(rng)
+    for documents in (np.zeros_like(tokens), np.sort(rng.integers(1, 4, tokens.shape), axis=1)):
+        found = jax.vmap(recall_slices.repeat_earlier_bigrams)(tokens, documents)
+        expected = [earlier_hits(*row) for row in zip(tokens, documents, strict=True)]
+        np.testing.assert_array_equal(found, expected)
+        assert 10 < np.sum(expected) < tokens.size / 2
+
+
+def test_the_example_of_the_definition():
+    """Hakuna Matata means no worries. Hakuna Matata it means no -> worries."""
+    hakuna, matata, means, no, worries, it = range(10, 16)
+    text = [hakuna, matata, means, no, worries, hakuna, matata, it, means, no, worries]
+    tokens = jnp.asarray(text)
+    found = recall_slices.repeat_earlier_bigrams(tokens, jnp.zeros_like(tokens))
+    assert np.flatnonzero(found).tolist() == [6, 9, 10]
+
+
+def visible_hit(sequence, position, target):
+    """Whether one prediction completes a visible bigram, by a loop. `sequence` is (visible,
+    documents, is_frequent) of one example."""
+    visible, documents, is_frequent = sequence
+    shown = []
+    for s in range(1, LENGTH):
+        if documents[s] == documents[position]:
+            shown.append((visible[s - 1], visible[s]))
+    with_left = False
+    if position > 0 and visible[position - 1] != HIDDEN:
+        with_left = (visible[position - 1], target) in shown and not is_frequent[position]
+    with_right = False
+    if position + 1 < LENGTH and visible[position + 1] != HIDDEN:
+        bigram = (target, visible[position + 1])
+        with_right = bigram in shown and not is_frequent[position + 1]
+    return with_left or with_right
+
+
+def masked_tokens(rng, documents, rows=12):
+    """Random sequences of which five tokens each are to be predicted, the first and the last among
+    them."""
+    tokens = random_tokens(rng, rows)
+    tokens = np.where(tokens == HIDDEN, 5, tokens)
+    positions = np.tile(np.int32([0, 3, 4, 11, LENGTH - 1]), (rows, 1))
+    targets = np.take_along_axis(tokens, positions, axis=1)
+    visible = tokens.copy()
+    np.put_along_axis(visible, positions, HIDDEN, axis=1)
+    is_frequent = rng.random(tokens.shape) < 0.3
+    return MaskedTokens(
+        jnp.asarray(visible),
+        jnp.asarray(positions),
+        jnp.asarray(targets),
+        jnp.asarray(documents),
+        jnp.asarray(is_frequent),
+    )
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_masked_token_completes_a_visible_bigram(rng, count):
+    documents = np.sort(rng.integers(0, count, (12, LENGTH)), axis=1)
+    masked = masked_tokens(rng, documents)
+    found = np.asarray(jax.vmap(recall_slices.repeat_visible_bigrams)(masked))
+    arrays = [np.asarray(array).tolist() for array in masked]
+    visible, positions, targets, documents, is_frequent = arrays
+    expected = np.zeros_like(found)
+    for row in range(len(visible)):
+        sequence = (visible[row], documents[row], is_frequent[row])
+        for index, (position, target) in enumerate(zip(positions[row], targets[row], strict=True)):
+            expected[row, index] = visible_hit(sequence, position, target)
+    np.testing.assert_array_equal(found, expected)
+    assert 3 < expected.sum() < expected.size - 3
+
+
+# Metrics, and the gap between two models.
+
+
+def test_the_other_slice_is_what_is_left():
+    sums = {
+        "loss": (20.0, 10.0),
+        "accuracy": (6.0, 10.0),
+        "recall_loss": (2.0, 4.0),
+        "recall_accuracy": (3.0, 4.0),
+    }
+    metrics = recall_slices.metrics_of(sums)
+    assert metrics == {
+        "recall_perplexity": pytest.approx(math.exp(0.5)),
+        "recall_accuracy": 0.75,
+        "recall_predictions": 4,
+        "other_perplexity": pytest.approx(math.exp(3)),
+        "other_accuracy": 0.5,
+        "other_predictions": 6,
+    }
+    sums["recall_loss"] = sums["recall_accuracy"] = (0.0, 0.0)
+    assert "recall_perplexity" not in recall_slices.metrics_of(sums)
+    assert recall_slices.metrics_of({"loss": (1.0, 1.0)}) == {}
+
+
+def losses(perplexity, recall_perplexity, predictions=1000, recall_predictions=64):
+    """Of a model with these perplexities."""
+    return SliceLosses(
+        predictions, math.log(perplexity), recall_predictions, math.log(recall_perplexity)
+    )
+
+
+def test_the_share_of_the_gap():
+    """Table 1 of Zoology, H3 of 168M and attention of 125M parameters, with 6.4 % AR hits."""
+    attention = losses(11.01, 2.16)
+    h3 = losses(12.06, 6.75)
+    by_hand = 64 * math.log(6.75 / 2.16) / (1000 * math.log(12.06 / 11.01))
+    assert recall_slices.share_of_gap(h3, attention) == pytest.approx(by_hand)
+    assert by_hand == pytest.approx(0.80, abs=0.01)
+    assert recall_slices.share_of_gap(attention, h3) is None
+    assert recall_slices.share_of_gap(h3, h3) is None
+
+
+def test_models_that_were_scored_on_other_tokens_have_no_gap():
+    message = raised(
+        RunError, recall_slices.share_of_gap, losses(9, 2), losses(8, 2, recall_predictions=65)
+    )
+    assert "64 and 65 of them" in message
+
+
+def test_the_losses_of_an_evaluation():
+    metrics = {"predictions": 10, "loss": 2.0, "recall_predictions": 3, "recall_perplexity": 4.0}
+    assert SliceLosses.of_metrics(metrics) == (10, 2.0, 3, pytest.approx(math.log(4)))
+    del metrics["recall_perplexity"]
+    assert "eval.frequent_bigrams" in raised(RunError, SliceLosses.of_metrics, metrics)
+
+
+def test_the_running_mean_counts_if_there_is_one():
+    metrics = {"loss": 2.0, "predictions": 10}
+    assert recall_slices.of_running_mean(metrics) == metrics
+    both = {**metrics, "ema_loss": 1.0, "ema_predictions": 10}
+    assert recall_slices.of_running_mean(both) == {"loss": 1.0, "predictions": 10}

@@ -84,11 +84,26 @@ def store(
 def _by_role(data: Any) -> dict[str, Any]:
     """The data of each role; those of training, if none is named."""
     by_role: dict[str, Any] = {}
+    key_of_role: dict[str, str] = {}
     if isinstance(data, Mapping):
         for key, role in ROLE_OF_KEY.items():
             if key in data:
-                by_role.setdefault(role, data[key])
+                key_of_role.setdefault(role, key)
+        for role, key in key_of_role.items():
+            by_role[role] = data[key]
+        if by_role:
+            _say_unread(data, key_of_role)
     return by_role or {TRAIN: data}
+
+
+def _say_unread(data: Mapping, key_of_role: Mapping[str, str]) -> None:
+    """Names the parts of data that no role reads, in a line."""
+    read = list(key_of_role.values())
+    unread = [str(key) for key in data if key not in read]
+    if unread:
+        distributed.say(
+            f"note: of the data, {' and '.join(read)} are read, and not {', '.join(unread)}"
+        )
 
 
 def _is_path(data: Any) -> bool:

@@ -48,7 +48,8 @@ def train(
         data: what config.data.train takes; or a `datasets.Dataset`, a Grain dataset, a dict or a
             tuple (inputs, labels) of arrays, or an iterable of examples: dicts, (input, label), or
             texts alone. A dict with the keys "train" and "heldout", "validation" or "test" has one
-            of these for each split. Data that are no path are written to workdir/data.
+            of these for each split; the first of the last three is held out, and a line names what
+            is not read. Data that are no path are written to workdir/data.
         optimizer: replaces the config's, and has its own learning rate.
         callbacks: functions (step, values), or one, called with each line of the log and each
             evaluation; values have names such as "train/loss" and "eval/top1". An exception that

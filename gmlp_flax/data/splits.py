@@ -137,6 +137,7 @@ def by_name(path: str, listing: Iterable[File]) -> dict[str, list[File]]:
     else:
         split_of = _splits_of_names(names)
     require_all_or_none(path, split_of)
+    require_one_word(path, split_of)
     groups: dict[str, list[File]] = {}
     for file in data:
         members = groups.setdefault(split_of[file.name], [])
@@ -209,6 +210,36 @@ def require_all_or_none(path: str, splits: Mapping[str, str], advice: str = RENA
             f"{path!r}: {with_split[0]!r} names a split and {without[0]!r} does not: {advice}; "
             f"--config.data.split={ALL} reads all, whatever their names"
         )
+
+
+def require_one_word(path: str, splits: Mapping[str, str]) -> None:
+    """Refuses names that mean one split by different words, such as dev.csv beside val.csv: they may
+    be two versions of the split.
+
+    Args:
+        path: the path of the data, for the message.
+        splits: name of a file -> the split that it means, or "".
+    """
+    first_of_split: dict[str, str] = {}  # split -> the first name
+    for name, split in splits.items():
+        first = first_of_split.setdefault(split, name)
+        if split and _word_of(first, split) != _word_of(name, split):
+            raise DataError(
+                f"{path!r}: {first!r} and {name!r} both mean the split {split!r}: move or rename "
+                f"one of them; --config.data.split={ALL} reads all, whatever their names"
+            )
+
+
+def _word_of(name: str, split: str) -> str:
+    """The word by which a file's folders or, if they mean nothing, its own name means a split."""
+    *folders, base = name.split("/")
+    words = [folder.lower() for folder in folders]
+    if not any(WORDS.get(word) == split for word in words):
+        words = _ends(_words(stem(base)))
+    for word in words:
+        if WORDS.get(word) == split:
+            return word
+    return split
 
 
 def by_column(

@@ -244,6 +244,7 @@ def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
 
 def _compare_and_swap_remote(path: str, old: bytes | None, new: bytes) -> bool:
     def swap(system: Any, name: str) -> bool:
+        """Writes the new content if the file has not changed since it was read."""
         try:
             # Before the content, so that a change after it is noticed; 0 stands for no file.
             generation = 0 if old is None else system.info(name)["generation"]

@@ -149,6 +149,7 @@ def dot_products(q: jax.Array, k: jax.Array, spec: BlockSpec, first: jax.Array |
     queries, d], k [..., keys, d], and `first` the position of the first query among the keys."""
 
     def logits(start: jax.Array | int, count: int) -> jax.Array:
+        """The logits of `count` queries from `start` on, [..., count, keys]."""
         *_, queries, d = q.shape
         rows = q
         if count != queries:
@@ -156,7 +157,7 @@ def dot_products(q: jax.Array, k: jax.Array, spec: BlockSpec, first: jax.Array |
         products = jnp.einsum(
             "...nd,...md->...nm", rows, k, preferred_element_type=spec.precise_dtype
         )
-        scores = products * d**-0.5  # [..., count, keys]
+        scores = products * d**-0.5
         return hide_future(scores, spec, first + start)
 
     return logits

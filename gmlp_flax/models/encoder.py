@@ -190,13 +190,18 @@ class Encoder(nnx.Module):
 
 def pooled_states(states: jax.Array, pool: str, padding_mask: jax.Array | None) -> jax.Array:
     """[batch, tokens, d_model] to [batch, d_model]: the state of the first token of each example
-    (`pool="cls"`), or the mean over all tokens that are not padding (`pool="mean"`)."""
+    (`pool="cls"`), or the mean over all tokens that are not padding (`pool="mean"`), which is 0 for
+    an example of padding alone. `padding_mask` is bool [batch, tokens], False for padding."""
     if pool == "cls":
         return states[:, 0]
     if padding_mask is None:
         return states.mean(axis=1)
     is_text = padding_mask[..., None]  # [batch, tokens, 1]
-    return states.mean(axis=1, where=is_text)
+    has_text = is_text.any(axis=1)  # [batch, 1]
+    # a mean over no tokens, and its gradient, would be NaN
+    is_counted = is_text | ~has_text[:, None]
+    mean = states.mean(axis=1, where=is_counted)
+    return jnp.where(has_text, mean, 0)
 
 
 def find_encoder(model: nnx.Module) -> Encoder:

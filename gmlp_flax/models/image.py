@@ -185,6 +185,7 @@ class ImageClassifier(nnx.Module):
         # encoder
         @jax.checkpoint
         def stem(params: nnx.State, images: jax.Array) -> jax.Array:
+            """The embedded patches of images, [batch, tokens, d_model]."""
             precise = self.spec.precise_dtype
             mean = jnp.array(self.mean, precise)
             std = jnp.array(self.std, precise)

@@ -369,6 +369,7 @@ def _activation_jvp(name: str, primals, tangents):
 
     @saving_only_inputs
     def derivative(x, d_x):
+        """The derivative of the activation at x times d_x, in the type of x."""
         # In the backward pass the barrier holds the gradient in the type of x. Without it the
         # gradient is in memory in float32.
         d_x = jax.lax.optimization_barrier(d_x)

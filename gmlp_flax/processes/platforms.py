@@ -5,8 +5,11 @@ import ctypes
 import glob
 import importlib.util
 import itertools
+import mmap
 import os
 import platform
+import re
+import subprocess
 import sys
 import traceback
 
@@ -30,6 +33,8 @@ _DEVICE_VARIABLES = (
 # never ask for an array's memory by itself (M_MMAP_THRESHOLD), ask for 256 MB at a time, also for
 # threads (M_TOP_PAD).
 _KEEP = {-1: 2**31 - 1, -3: 2**31 - 1, -2: 256 << 20}
+
+XLA_LIBRARY = "libjax_common*"  # in the package jaxlib
 
 # JAX's variable: a folder for compiled programs; "" keeps none
 PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
@@ -60,13 +65,52 @@ def choose() -> None:
 
 
 def check_environment() -> None:
-    """Raises ConfigError if XLA_FLAGS names a file that is not there, at which XLA ends the
-    process."""
+    """Raises ConfigError if XLA_FLAGS names a file that is not there, or a flag that XLA does not
+    have, at which XLA ends the process."""
     words = os.environ.get("XLA_FLAGS", "").split()
-    if words and not words[0].startswith("--") and not os.path.isfile(words[0]):
+    if not words:
+        return
+    if not words[0].startswith("--"):
+        if not os.path.isfile(words[0]):
+            raise ConfigError(
+                f"XLA_FLAGS={words[0]}: expected flags that begin with --, or a file of them: unset "
+                "it, or give such flags"
+            )
+        return
+    if _may_be_unknown(words):
+        _try_flags()
+
+
+def _may_be_unknown(flags: list[str]) -> bool:
+    """Whether the name of a flag is nowhere in XLA's library, which has the names of all of its
+    flags; False if there is no such library."""
+    package = importlib.util.find_spec("jaxlib")
+    if package is None or not package.submodule_search_locations:
+        return False
+    folder = package.submodule_search_locations[0]
+    names = [flag.lstrip("-").partition("=")[0] for flag in flags]
+    for path in glob.glob(os.path.join(glob.escape(folder), XLA_LIBRARY)):
+        with (
+            open(path, "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library,
+        ):
+            return any(library.find(f"{name}\0".encode()) < 0 for name in names)
+    return False
+
+
+def _try_flags() -> None:
+    """Starts XLA in another process; raises ConfigError if XLA does not know a flag. It takes a
+    second or more."""
+    program = "import jax; jax.devices()"
+    on_cpu = os.environ | {"JAX_PLATFORMS": "cpu"}
+    tried = subprocess.run(
+        [sys.executable, "-c", program], env=on_cpu, capture_output=True, text=True, check=False
+    )
+    unknown = re.search(r"Unknown flags? in XLA_FLAGS: (?P<flags>.*)", tried.stderr)
+    if tried.returncode and unknown:
         raise ConfigError(
-            f"XLA_FLAGS={words[0]}: expected flags that begin with --, or a file of them: unset "
-            "it, or give such flags"
+            f"XLA_FLAGS has {unknown['flags'].strip()}, which the installed XLA does not know: "
+            "leave it out, or correct its name"
         )
 
 

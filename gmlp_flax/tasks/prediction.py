@@ -33,7 +33,7 @@ class Prepared(NamedTuple):
     """An input as a model reads it."""
 
     examples: list[Arrays]  # one or more; arrays without the batch's axis
-    context: Any = None  # what else is needed to read its answer
+    context: Any = None  # what else `Predictor.read_answer` needs
     note: str = ""  # what the user should know about it, such as that it was cut
 
 
@@ -124,16 +124,17 @@ class Predictor(abc.ABC):
         return {"values": values, "indices": indices}
 
     def read_answer(self, prepared: Prepared, outputs: list[Arrays], top: int) -> list[Candidates]:
-        """The predictions of an input; its context, if it has one, is how many there are."""
+        """The predictions of an input: those of its first example, then those of the next. Its
+        context, if it has one, is how many predictions each of its examples has; else one."""
         count = prepared.context or 1
-        output = outputs[0]
-        indices = output["indices"][:count].tolist()
-        values = output["values"][:count].tolist()
         predictions = []
-        for ranked, probabilities in zip(indices, values, strict=True):
-            names = [self.names[index] for index in ranked]
-            candidates = list(zip(names, probabilities, strict=True))
-            predictions.append(candidates)
+        for output in outputs:
+            indices = output["indices"][:count].tolist()
+            values = output["values"][:count].tolist()
+            for ranked, probabilities in zip(indices, values, strict=True):
+                names = [self.names[index] for index in ranked]
+                candidates = list(zip(names, probabilities, strict=True))
+                predictions.append(candidates)
         return predictions
 
     @functools.cache  # noqa: B019 - a predictor lives as long as its model

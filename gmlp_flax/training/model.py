@@ -128,8 +128,8 @@ class Model:
             inputs: as in `logits`.
             layers: numbers of layers, from 0, or negative from the end. Their states lie side by
                 side along the channels.
-            pool: "mean" over all tokens except padding; "cls" for the first token; None for all
-                tokens.
+            pool: "mean" over all tokens except padding, 0 if there are no others; "cls" for the
+                first token; None for all tokens.
 
         Returns:
             [batch, tokens, channels], or [batch, channels] if pooled; channels are d_model times

@@ -372,6 +372,8 @@ def _accumulate(function: OnBatch, microbatches: int) -> OnBatch:
         return parts.swapaxes(0, 1)
 
     def accumulate(params: Any, batch: Batch) -> tuple[Any, Sums]:
+        """The sum of the function's results over the microbatches of a batch."""
+
         def add(total: Any, part: Batch) -> tuple[Any, None]:
             result = function(params, part)
             new_total = jax.tree.map(jnp.add, total, result)

@@ -130,6 +130,28 @@ def test_paths_are_what_they_are(text_config, tmp_path):
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize(
+    ("names", "unread"),
+    [
+        (("train", "validation", "test"), "test"),
+        (("train", "heldout", "validation", "other"), "validation, other"),
+        (("train", "test"), ""),
+        (("heldout",), ""),
+    ],
+)
+def test_what_is_not_read_is_said(names, unread, text_config, tmp_path, capsys):
+    """Paths of three splits, of which two would be held out."""
+    data = {name: f"{name}.tsv" for name in names}
+    examples.store(data, text_config, str(tmp_path / "data"))
+    said = capsys.readouterr()
+    lines = (said.out + said.err).splitlines()
+    if not unread:
+        assert lines == []
+        return
+    [line] = lines
+    assert line.endswith(f"are read, and not {unread}")
+
+
 def test_a_path_beside_examples(text_config, tmp_path):
     keys = examples.store({"train": TEXTS, "heldout": "b.tsv"}, text_config, str(tmp_path / "data"))
     assert keys["data.heldout"] == "b.tsv"

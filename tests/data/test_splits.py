@@ -134,6 +134,8 @@ def test_files_that_are_one_data_set_whatever_their_names():
         (["test/a/train/b.csv"], {"test": ["test/a/train/b.csv"]}),
         (["train/dev.csv", "test/a.csv"], {"train": ["train/dev.csv"], "test": ["test/a.csv"]}),
         (["data/train-0.csv"], {"train": ["data/train-0.csv"]}),
+        (["x_TRAIN.csv", "train-1.csv"], {"train": ["x_TRAIN.csv", "train-1.csv"]}),
+        (["test/train.csv", "test/val.csv"], {"test": ["test/train.csv", "test/val.csv"]}),
         (["train.csv", "state.json", "cache-1.arrow"], {"train": ["train.csv"]}),
         ([], {}),
         (
@@ -154,6 +156,10 @@ def test_files_by_the_names_of_their_splits(names, expected):
         (["dataset_dict.json", "train/a.arrow", "b.arrow"], ["'train/a.arrow'", "'b.arrow'"]),
         (["train.csv", "train_test.csv"], ["'train_test.csv'"]),
         (["train.csv", "my_test_v.csv"], ["'my_test_v.csv'"]),
+        (["train.csv", "dev.csv", "val.csv"], ["'dev.csv'", "'val.csv'", "'validation'"]),
+        (["train/a.csv", "val/a.csv", "valid/a.csv"], ["'val/a.csv'", "'valid/a.csv'"]),
+        (["train-1.csv", "x-training-2.csv"], ["'train-1.csv'", "'x-training-2.csv'"]),
+        (["dataset_dict.json", "dev/a.arrow", "val/a.arrow"], ["'dev/a.arrow'", "'val/a.arrow'"]),
     ],
 )
 def test_folders_of_which_only_some_names_mean_splits(names, keys):

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from gmlp_flax.errors import ConfigError
 from gmlp_flax.processes import platforms
 
 
@@ -63,6 +64,7 @@ def test_freed_arrays_are_not_faulted_in_again():
     """Twenty arrays of 40 MB, one after another: anew they touch 10,000 pages each."""
     program = """
 import resource, sys, threading
+from gmlp_flax.errors import ConfigError
 from gmlp_flax.processes import platforms
 if sys.argv[1] == "kept":
     platforms.keep_freed_memory()
@@ -91,6 +93,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def test_a_second_start_compiles_nothing(tmp_path):
     """The folder is the user's, and of this kind of CPU; JAX counts what it found there."""
     code = """
+from gmlp_flax.errors import ConfigError
 from gmlp_flax.processes import platforms
 platforms.keep_programs()
 import jax
@@ -146,3 +149,34 @@ def test_a_home_that_cannot_be_written_to_keeps_no_programs(tmp_path, monkeypatc
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     platforms.keep_programs()
     assert platforms.PROGRAMS not in os.environ
+
+
+def check_flags(flags, monkeypatch):
+    """What the check of the environment says of a value of XLA_FLAGS; "" if nothing."""
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    try:
+        platforms.check_environment()
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def test_flags_that_xla_knows_start_no_process(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    known = "--xla_dump_to=/nonexistent --xla_cpu_enable_fast_math=false"
+    for flags in ("", known, "--xla_force_host_platform_device_count=2"):
+        assert check_flags(flags, monkeypatch) == ""
+
+
+def test_a_flag_that_xla_does_not_know(monkeypatch):
+    said = check_flags("--xla_dump_to=/nonexistent --xla_nonsense=1", monkeypatch)
+    assert "--xla_nonsense=1" in said
+    assert "xla_dump_to" not in said
+
+
+def test_a_file_of_flags_that_is_not_there(monkeypatch):
+    assert "XLA_FLAGS=/nonexistent" in check_flags("/nonexistent", monkeypatch)
+    assert check_flags(__file__, monkeypatch) == ""

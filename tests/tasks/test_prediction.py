@@ -79,6 +79,14 @@ class Ranks(Predictor):
         return np.float32(inputs)
 
 
+class RanksInParts(Ranks):
+    """The same with an example for each row of logits, as of a long input that is read in parts."""
+
+    def prepare(self, given, truncate=False):
+        examples = [{"logits": np.float32(row)[:, None]} for row in given]
+        return Prepared(examples)
+
+
 def sums(given):
     """What `Lengths` answers."""
     size, count = given
@@ -197,6 +205,15 @@ def test_scores_and_names_alone_rank_classes():
     assert by_hand.names_of(first) == ["dog", "eel"]
     assert by_hand.shares_of(first) == pytest.approx(shares[0, [1, 2]], rel=1e-5)
     assert by_hand.names_of(second) == ["eel", "cat"]
+
+
+def test_every_example_of_an_input_has_its_prediction():
+    logits = [[1.0, 3.0, 2.0], [0.0, 0.0, 5.0], [9.0, 0.0, 1.0]]
+    predictor = RanksInParts(Model())
+    found, other = predictor.predict(1.0, [logits, logits[:1]], Settings(top=1))
+    best = [by_hand.names_of(candidates) for candidates in found]
+    assert best == [["dog"], ["eel"], ["cat"]]
+    assert other == found[:1]
 
 
 def test_more_scores_than_names_are_not_ranked():

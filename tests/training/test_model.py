@@ -75,6 +75,15 @@ def test_padding_is_left_out_of_the_mean(text):
     np.testing.assert_allclose(pooled[1], expected, rtol=1e-5, atol=1e-6)
 
 
+def test_the_mean_of_padding_alone_is_0(text):
+    tokens = text.predictor.encode(["A name.", "The value."])
+    tokens[1] = text.tokenizer.pad_id
+    pooled = text.features(tokens, pool="mean")
+    assert not np.asarray(pooled[1]).any()
+    alone = text.features(tokens[:1], pool="mean")
+    np.testing.assert_allclose(pooled[0], alone[0], atol=1e-5)
+
+
 def test_images_as_lists_or_of_a_tensor_that_numpy_cannot_read_are_refused(images):
     class Tensor:
         def __array__(self, *_, **__):

@@ -232,7 +232,7 @@ def by_split(path: str, entries: Sequence[Entry]) -> dict[str, list[Entry]]:
         {"": all} if neither names a split.
 
     Raises:
-        DataError: some rows name a split and others do not.
+        DataError: some rows name a split and others do not, or folders of two names mean one split.
     """
     split_of = {entry.where: entry.split for entry in entries}
     if any(split_of.values()):
@@ -240,6 +240,7 @@ def by_split(path: str, entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     else:
         split_of = {entry.where: _split_of_path(entry.file_name) for entry in entries}
         splits.require_all_or_none(path, split_of)
+        splits.require_one_word(path, {entry.file_name: split_of[entry.where] for entry in entries})
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         split = split_of[entry.where]

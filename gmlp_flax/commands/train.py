@@ -111,7 +111,7 @@ def what_next(config: ConfigDict, workdir: str) -> list[str]:
     advice = {}
     if task.Predictor is not None:
         advice[f"gmlp predict --workdir={path} {task.Predictor.usage}"] = "use the model"
-    if block.spatial_matrix is not blocks.Block.spatial_matrix:
+    if block.has_spatial_matrix(config.model):
         advice[f"gmlp draw filters {path}"] = "draw what its spatial projections learned"
     elif issubclass(task, TextTask) and block.attention_scores is not blocks.Block.attention_scores:
         advice[f"gmlp draw attention {path} --text=SENTENCE"] = "draw what its attention looks at"

@@ -602,3 +602,118 @@ def encoder(p, x, block=gmlp_block, final_norm=layer_norm):
 def keys(seed: int, batch: int) -> jax.Array:
     """A random key an example."""
     return jax.random.split(jax.random.key(seed), batch)
+
+
+def silu(x):
+    """x sigmoid(x)."""
+    return x / (1 + np.exp(-x))
+
+
+def short_convolution(p, x):
+    """Each token's channels: the sum over the filter's entries, around the token."""
+    width = len(p["kernel"])
+    before = (width - 1) // 2
+    convolved = np.zeros_like(x)
+    for i, entry in np.ndindex(len(x), width):
+        source = i + entry - before
+        if 0 <= source < len(x):
+            convolved[i] += p["kernel"][entry] * x[source]
+    return convolved + p["bias"]
+
+
+def state_space(steps, rate, b, c, v):
+    """Token by token: what a model with one decay reads from its state, before it adds the
+    token."""
+    state = np.zeros((b.shape[1], v.shape[1]))
+    read = np.zeros_like(v)
+    outputs = []
+    for step, b_i, c_i, v_i in zip(steps, b, c, v, strict=True):
+        outputs.append(read)
+        state = math.exp(-rate * step) * state + step * np.outer(b_i, v_i)
+        read = c_i @ state
+    outputs[0] = np.zeros(v.shape[1])
+    return np.stack(outputs)
+
+
+def quasiseparable(p, x, v, heads, groups):
+    """Both directions head by head, and the free diagonal."""
+    tokens = len(x)
+    if "steps" in p:
+        states = silu(
+            short_convolution(p["features"]["convolution"], x @ p["features"]["proj"]["kernel"])
+        )
+        parts = np.split(states, 4 * groups, axis=1)
+        of_steps = np.split(x @ p["steps"]["kernel"], 2, axis=1)
+        diagonal = p["skip"] + v @ p["skip_proj"]["kernel"]
+    else:
+        parts = []
+        for b, c in zip(p["b"], p["c"], strict=True):
+            parts += [part[:tokens] for part in (*b, *c)]
+        of_steps = [np.zeros((tokens, heads))] * 2
+        diagonal = np.tile(p["skip"], (tokens, 1))
+    mixed = []
+    for head, v_head in enumerate(np.split(v, heads, axis=1)):
+        group = head * groups // heads
+        total = diagonal[:, head : head + 1] * v_head
+        for direction in range(2):
+            b = parts[2 * groups * direction + group]
+            c = parts[2 * groups * direction + groups + group]
+            steps = np.log1p(np.exp(of_steps[direction][:, head] + p["step_bias"][head]))
+            order = slice(None, None, -1 if direction else 1)
+            rate = math.exp(p["log_rates"][head])
+            read = state_space(steps[order], rate, b[order], c[order], v_head[order])
+            total = total + read[order]
+        mixed.append(total)
+    return np.concatenate(mixed, axis=1)
+
+
+def matrix_mixed(p, x, v, kind, heads, length):
+    """Another structure, entry by entry, and the identity."""
+    tokens = len(x)
+    computed = None
+    if "features" in p:
+        computed = short_convolution(
+            p["features"]["convolution"], x @ p["features"]["proj"]["kernel"]
+        )
+        if kind != "attention":
+            computed = silu(computed)
+    mixed = []
+    for head, v_head in enumerate(np.split(v, heads, axis=1)):
+        matrix = np.zeros((tokens, tokens))
+        if kind == "dense":
+            matrix = p["weight"][head, :tokens, :tokens] / math.sqrt(length)
+        elif kind == "toeplitz":
+            for i, j in np.ndindex(tokens, tokens):
+                if computed is None:
+                    weight = p["taps"][head, length - 1 + j - i]
+                else:
+                    weight = computed[abs(i - j), head + heads * (j > i)]
+                matrix[i, j] = weight / (2 * math.sqrt(length))
+        else:
+            if computed is None:
+                q = p["queries"][head, :tokens]
+                k = p["keys"][head, :tokens]
+            else:
+                q = np.split(computed, 2 * heads, axis=1)[head]
+                k = np.split(computed, 2 * heads, axis=1)[heads + head]
+            scale = q.shape[1] * (length if kind == "low_rank" else 1)
+            matrix = q @ k.T / math.sqrt(scale)
+            if kind == "attention":
+                matrix = np.stack([softmax(row) for row in matrix])
+        mixed.append((matrix + np.eye(tokens)) @ v_head)
+    return np.concatenate(mixed, axis=1)
+
+
+def hydra_block(p, x, kind, heads=3, groups=1, length=5):
+    """A convolution, a matrix for each head, a norm and a gate; then the MLP."""
+    normed = layer_norm(p["mixing_norm"], x)
+    params = p["hydra"]
+    v = silu(short_convolution(params["convolution"], normed @ params["values"]["kernel"]))
+    if kind == "quasiseparable":
+        mixed = quasiseparable(params["matrix"], normed, v, heads, groups)
+    else:
+        mixed = matrix_mixed(params["matrix"], normed, v, kind, heads, length)
+    root = np.sqrt((mixed**2).mean(axis=1, keepdims=True) + 1e-5)
+    gate = silu(normed @ params["gate"]["kernel"])
+    x = x + (params["norm_scale"] * mixed / root * gate) @ params["out"]["kernel"]
+    return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))

@@ -220,7 +220,7 @@ def test_states_are_kept_after_the_text():
 
 def test_other_blocks_refuse_to_be_causal():
     able = {name for name, block in BLOCKS.items() if block.can_be_causal}
-    assert able == {"gmlp", "transformer", "bigs", "delta"}
+    assert able == {"gmlp", "transformer", "bigs", "delta", "hydra"}
     for name in BLOCKS.keys() - able:
         with pytest.raises(
             ValueError, match=r"^model.causal is True: \w+Block mixes all tokens; set it to False$"

@@ -14,6 +14,7 @@ from gmlp_flax.models.blocks.external_attention import ExternalAttentionBlock
 from gmlp_flax.models.blocks.feed_forward import FeedForwardBlock
 from gmlp_flax.models.blocks.fnet import FNetBlock, FNetHybridBlock
 from gmlp_flax.models.blocks.gmlp import GMLPBlock
+from gmlp_flax.models.blocks.hydra import HydraBlock
 from gmlp_flax.models.blocks.mixer import MixerBlock
 from gmlp_flax.models.blocks.resmlp import ResMLPBlock
 from gmlp_flax.models.blocks.synthesizer import SynthesizerBlock
@@ -34,6 +35,7 @@ BLOCKS: dict[str, type[Block]] = {
     "convolution": ConvolutionBlock,
     "bigs": BiGSBlock,
     "delta": DeltaBlock,
+    "hydra": HydraBlock,
 }
 
 

@@ -89,6 +89,12 @@ class Block(nnx.Module):
         """
         return (spec,)
 
+    @classmethod
+    def has_spatial_matrix(cls, options: Any) -> bool:
+        """Whether `spatial_matrix` gives one: with any options, if a block has the method. `options`
+        are a spec or a `config.model`."""
+        return cls.spatial_matrix is not Block.spatial_matrix
+
     def spatial_matrix(self) -> jax.Array | None:
         """The matrix [n, n] that mixes tokens, the same for all inputs (rows are outputs); None if
         there is none."""

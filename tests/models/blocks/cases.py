@@ -24,6 +24,21 @@ SYNTHESIZERS = (
     *("dense+factorized_random", "factorized_dense+fixed_random+dense"),
 )
 
+HYDRA = {"block": "hydra", "d_state": 4, "kernel_width": 3}
+HYDRAS = {
+    "hydra": HYDRA,
+    "hydra, 3 groups": HYDRA | {"groups": 3, "kernel_width": 4, "expand": 1},
+    "hydra, learned": HYDRA | {"input_dependent": False},
+    "hydra, dense": HYDRA | {"matrix": "dense", "input_dependent": False},
+    **{
+        f"hydra, {kind}": HYDRA | {"matrix": kind} for kind in ("toeplitz", "low_rank", "attention")
+    },
+    **{
+        f"hydra, learned {kind}": HYDRA | {"matrix": kind, "input_dependent": False}
+        for kind in ("toeplitz", "low_rank", "attention")
+    },
+}
+
 # Name of a case -> options. A block without a case is tested with its default options.
 CASES = {
     **{f"{gate} gate": {"block": "gmlp", "gate": gate} for gate in GATES},
@@ -53,6 +68,7 @@ CASES = {
     "bigs, 3 state spaces": {"block": "bigs", "d_state": 3, "state_spaces": 3},
     "delta": {"block": "delta", "chunk": 2},
     "delta, 2 heads": {"block": "delta", "heads": 2, "expand_k": 1.0, "expand_v": 2.0, "short_kernel": 2},
+    **HYDRAS,
 }  # fmt: skip
 CASES |= {
     name: {"block": name}
@@ -81,6 +97,10 @@ def reference_of(name):
         "external_attention": {"over": options.get("memory_softmax", "tokens"), "heads": heads},
         "convolution": {"dilation": options.get("dilations", (1,))[0]},
         "delta": {"heads": heads},
+        "hydra": {
+            "kind": options.get("matrix", "quasiseparable"),
+            "groups": options.get("groups", 1),
+        },
     }
     name = {"fnet_hybrid": "fnet"}.get(block, block)
     function = getattr(reference, f"{name}_block", None)

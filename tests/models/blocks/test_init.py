@@ -160,7 +160,7 @@ def test_gradients_are_finite_and_reach_every_parameter(name):
 
 # The others differ in nothing that is rounded elsewhere.
 @pytest.mark.parametrize("name", sorted({
-    *EVERY_BLOCK.args[1], "split gate", "transformer", "relative", "dynamic", "random+attention", "factorized_dense",
+    *EVERY_BLOCK.args[1], "hydra", "hydra, low_rank", "split gate", "transformer", "relative", "dynamic", "random+attention", "factorized_dense",
     "dense+factorized_random",
 }))  # fmt: skip
 def test_bfloat16_is_near_float32(name):
@@ -199,6 +199,14 @@ TRANSFORMER = (
 )
 FNET = MLP | norm("mixing_norm")
 SYNTHESIZER = FNET | linear("synthesizer/values", 6, 6) | linear("synthesizer/out", 6, 6)
+HYDRA = FNET | {
+    "hydra/gate/kernel": (6, 12),
+    "hydra/values/kernel": (6, 12),
+    "hydra/out/kernel": (12, 6),
+    "hydra/norm_scale": (12,),
+    "hydra/convolution/kernel": (3, 12),
+    "hydra/convolution/bias": (12,),
+}
 CONVOLUTION = FNET | linear("convolution/proj_in", 6, 12) | linear("convolution/out", 6, 6)
 
 
@@ -266,6 +274,19 @@ def delta_direction(path, heads, channels):
         "delta/proj_in/kernel": (6, 21), "delta/gate/kernel": (6, 9), "delta/out/kernel": (9, 6),
         "delta/norm_scale": (3,),
     },
+    "hydra": HYDRA | {
+        "hydra/matrix/features/proj/kernel": (6, 16), "hydra/matrix/features/convolution/kernel": (3, 16),
+        "hydra/matrix/features/convolution/bias": (16,), "hydra/matrix/steps/kernel": (6, 6),
+        "hydra/matrix/step_bias": (3,), "hydra/matrix/log_rates": (3,), "hydra/matrix/skip": (3,),
+        "hydra/matrix/skip_proj/kernel": (12, 3),
+    },
+    "hydra, learned": HYDRA | {
+        "hydra/matrix/b": (2, 1, 5, 4), "hydra/matrix/c": (2, 1, 5, 4), "hydra/matrix/step_bias": (3,),
+        "hydra/matrix/log_rates": (3,), "hydra/matrix/skip": (3,),
+    },
+    "hydra, dense": HYDRA | {"hydra/matrix/weight": (3, 5, 5)},
+    "hydra, learned toeplitz": HYDRA | {"hydra/matrix/taps": (3, 9)},
+    "hydra, learned low_rank": HYDRA | {"hydra/matrix/queries": (3, 5, 4), "hydra/matrix/keys": (3, 5, 4)},
 }.items())  # fmt: skip
 def test_names_and_shapes_of_parameters(name, shapes):
     state = nnx.state(nnx.eval_shape(lambda: block_of(name, dtype="float32")), nnx.Param)

@@ -1,0 +1,295 @@
+"""Semiseparable and quasiseparable matrices as pure functions: state space models as products with
+a matrix over the tokens (Mamba-2, arXiv 2405.21060, section 3; Hydra, arXiv 2407.09941, section 3).
+
+A state space model h_i = exp(a_i) h_{i-1} + s_i B_i x_i, y_i = C_i h_i is a product with a
+semiseparable matrix, which is 0 above its diagonal:
+
+    SS[i, j] = C_i . B_j  s_j  exp(a_{j+1} + ... + a_i)    for j <= i
+
+Hydra shifts one of them down by a token, a reversed one up by a token, and adds a free diagonal.
+The sum is quasiseparable. Each product with v takes O(n^2) as a matrix, and O(n) as a scan.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+CHUNK = 128  # tokens that a scan multiplies as a matrix
+
+
+class Direction(NamedTuple):
+    """One state space model, of which each head has its own decays.
+
+    Attributes:
+        steps: s, [batch, heads, n] in the precise type.
+        log_decays: a, at most 0, of the shape and type of the steps.
+        b, c: B and C, [batch, groups, n, state]; the heads of a group share them.
+    """
+
+    steps: jax.Array
+    log_decays: jax.Array
+    b: jax.Array
+    c: jax.Array
+
+
+def rows(
+    forward: Direction,
+    backward: Direction | None,
+    first: jax.Array | int = 0,
+    count: int | None = None,
+    documents: jax.Array | None = None,
+) -> jax.Array:
+    """Rows of a quasiseparable matrix without its diagonal.
+
+    Args:
+        forward: gives the entries below the diagonal, shifted down by one token.
+        backward: gives those above it, shifted up by one token; None leaves them 0.
+        first: the first row.
+        count: the number of rows; None for all.
+        documents: int [batch, n]; entries between different documents are 0. None if there is one.
+
+    Returns:
+        [batch, heads, count, n] in the type of the steps.
+    """
+    n = forward.steps.shape[-1]
+    count = n if count is None else count
+    positions = first + jnp.arange(count)[:, None]
+    is_before = jnp.arange(n) < positions  # [count, n]
+    exponents, products = _below_diagonal(forward, first, count)
+    steps = forward.steps[:, :, None]  # [batch, heads, 1, n]
+    visible = is_before
+    if backward is not None:
+        is_after = jnp.arange(n) > positions
+        exponents_after, products_after = _above_diagonal(backward, first, count)
+        exponents = jnp.where(is_before, exponents, exponents_after)
+        products = jnp.where(is_before, products, products_after)
+        steps = jnp.where(is_before, steps, backward.steps[:, :, None])
+        visible = is_before | is_after
+    if documents is not None:
+        of_rows = _rows_of(documents, first, count, axis=1)
+        is_same_document = of_rows[..., None] == documents[:, None]  # [batch, count, n]
+        visible = visible & is_same_document[:, None]
+    decays = jnp.exp(jnp.where(visible, exponents, -jnp.inf))
+    return products * decays * steps
+
+
+def _below_diagonal(
+    direction: Direction, first: jax.Array | int, count: int
+) -> tuple[jax.Array, jax.Array]:
+    """The exponents a_{j+1} + ... + a_{i-1} and the products C_{i-1} . B_j of some rows, both
+    [batch, heads, count, n]; they are meant for j < i."""
+    through = jnp.cumsum(direction.log_decays, axis=-1)
+    before = through - direction.log_decays  # the sum up to the token before
+    exponents = _rows_of(before, first, count)[..., None] - through[:, :, None]
+    earlier = _shift(direction.c, axis=2)
+    return exponents, _products(earlier, direction, first, count)
+
+
+def _above_diagonal(
+    direction: Direction, first: jax.Array | int, count: int
+) -> tuple[jax.Array, jax.Array]:
+    """The exponents a_{i+1} + ... + a_{j-1} and the products C_{i+1} . B_j of some rows, as
+    `_below_diagonal`; they are meant for j > i."""
+    through = jnp.cumsum(direction.log_decays, axis=-1)
+    before = through - direction.log_decays
+    exponents = before[:, :, None] - _rows_of(through, first, count)[..., None]
+    later = _shift_back(direction.c, axis=2)
+    return exponents, _products(later, direction, first, count)
+
+
+def _products(c: jax.Array, direction: Direction, first: jax.Array | int, count: int) -> jax.Array:
+    """C_i . B_j of some rows, [batch, heads, count, n] in the type of the steps."""
+    products = jnp.einsum(
+        "bgis,bgjs->bgij",
+        _rows_of(c, first, count),
+        direction.b,
+        preferred_element_type=direction.steps.dtype,
+    )
+    return _for_heads(products, direction)
+
+
+def _for_heads(of_groups: jax.Array, direction: Direction) -> jax.Array:
+    """[batch, groups, ...] to [batch, heads, ...]."""
+    heads = direction.steps.shape[1]
+    return jnp.repeat(of_groups, heads // of_groups.shape[1], axis=1)
+
+
+def _rows_of(x: jax.Array, first: jax.Array | int, count: int, axis: int = 2) -> jax.Array:
+    """The entries [first, first + count) of an axis."""
+    if x.shape[axis] == count:
+        return x
+    return jax.lax.dynamic_slice_in_dim(x, first, count, axis)
+
+
+def _shift(x: jax.Array, axis: int) -> jax.Array:
+    """The entries of the token before, 0 for the first token."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (1, 0)
+    return jax.lax.slice_in_dim(jnp.pad(x, widths), 0, x.shape[axis], axis=axis)
+
+
+def _shift_back(x: jax.Array, axis: int) -> jax.Array:
+    """The entries of the token after, 0 for the last token."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, 1)
+    return jax.lax.slice_in_dim(jnp.pad(x, widths), 1, x.shape[axis] + 1, axis=axis)
+
+
+def mix(
+    forward: Direction,
+    backward: Direction | None,
+    v: jax.Array,
+    documents: jax.Array | None = None,
+) -> jax.Array:
+    """`rows` of all tokens, multiplied by v, in O(n) operations.
+
+    Args:
+        forward, backward: as in `rows`.
+        v: [batch, heads, n, channels].
+        documents: int [batch, n], of which each takes consecutive tokens; None if there is one.
+
+    Returns:
+        [batch, heads, n, channels] in the type of the steps.
+    """
+    mixed = _shift_within(scan(forward, v, documents), documents)
+    if backward is None:
+        return mixed
+    reversed_direction = Direction(*(jnp.flip(array, 2) for array in backward))
+    reversed_documents = None
+    if documents is not None:
+        reversed_documents = jnp.flip(documents, 1)
+    scanned = scan(reversed_direction, jnp.flip(v, 2), reversed_documents)
+    shifted = _shift_within(scanned, reversed_documents)
+    return mixed + jnp.flip(shifted, 2)
+
+
+def _shift_within(y: jax.Array, documents: jax.Array | None) -> jax.Array:
+    """y [batch, heads, n, channels] of the token before, 0 for the first token of a document."""
+    shifted = _shift(y, axis=2)
+    if documents is None:
+        return shifted
+    goes_on = documents == _shift(documents, axis=1)
+    return jnp.where(goes_on[:, None, :, None], shifted, 0)
+
+
+class _Documents(NamedTuple):
+    """The documents of the tokens in chunks.
+
+    Attributes:
+        tokens: int [batch, 1, chunks, CHUNK].
+        last: of the last token of each chunk, [batch, 1, chunks, 1].
+        before: of the last token of the chunk before, of the same shape.
+    """
+
+    tokens: jax.Array
+    last: jax.Array
+    before: jax.Array
+
+
+def scan(direction: Direction, v: jax.Array, documents: jax.Array | None = None) -> jax.Array:
+    """The semiseparable matrix SS times v: a product within chunks of CHUNK tokens, and states that
+    are carried from chunk to chunk (arXiv 2405.21060, section 6).
+
+    Args:
+        direction: a state space model.
+        v: [batch, heads, n, channels].
+        documents: int [batch, n], of which each takes consecutive tokens; the state is 0 at the
+            start of each. None if there is one.
+
+    Returns:
+        [batch, heads, n, channels] in the type of the steps.
+    """
+    n = v.shape[2]
+    steps = _in_chunks(direction.steps)  # [batch, heads, chunks, CHUNK]
+    through = jnp.cumsum(_in_chunks(direction.log_decays), axis=-1)
+    b = _in_chunks(direction.b)  # [batch, groups, chunks, CHUNK, state]
+    c = _in_chunks(direction.c)
+    chunks = Direction(steps, through, b, c)
+    values = _in_chunks(v)
+    of_chunks = None
+    if documents is not None:
+        of_chunks = _documents_of_chunks(documents)
+    within = _within_chunks(chunks, values, of_chunks)
+    across = _across_chunks(chunks, values, of_chunks)
+    y = within + across  # [batch, heads, chunks, CHUNK, channels]
+    batch, heads, _, _, channels = y.shape
+    return y.reshape(batch, heads, -1, channels)[:, :, :n]
+
+
+def _in_chunks(x: jax.Array) -> jax.Array:
+    """[batch, heads, n, ...] to [batch, heads, chunks, CHUNK, ...], with zeros after the n
+    tokens."""
+    batch, heads, n, *inner = x.shape
+    count = -(-n // CHUNK)
+    widths = [(0, 0)] * x.ndim
+    widths[2] = (0, count * CHUNK - n)
+    padded = jnp.pad(x, widths)
+    return padded.reshape(batch, heads, count, CHUNK, *inner)
+
+
+def _documents_of_chunks(documents: jax.Array) -> _Documents:
+    tokens = _in_chunks(documents[:, None])
+    last = tokens[..., -1:]
+    return _Documents(tokens, last, _shift(last, axis=2))
+
+
+def _within_chunks(chunks: Direction, values: jax.Array, documents: _Documents | None) -> jax.Array:
+    """What tokens get from those of their own chunk; `chunks.log_decays` are sums from the start of
+    a chunk."""
+    through = chunks.log_decays
+    exponents = through[..., :, None] - through[..., None, :]
+    visible = jnp.tril(jnp.ones((CHUNK, CHUNK), bool))
+    if documents is not None:
+        of_tokens = documents.tokens
+        visible = visible & (of_tokens[..., :, None] == of_tokens[..., None, :])
+    decays = jnp.exp(jnp.where(visible, exponents, -jnp.inf))
+    products = jnp.einsum(
+        "bgkis,bgkjs->bgkij", chunks.c, chunks.b, preferred_element_type=through.dtype
+    )
+    weights = _for_heads(products, chunks) * decays * chunks.steps[..., None, :]
+    weights = weights.astype(values.dtype)
+    return jnp.matmul(weights, values, preferred_element_type=through.dtype)
+
+
+def _across_chunks(chunks: Direction, values: jax.Array, documents: _Documents | None) -> jax.Array:
+    """What tokens get from the state at the end of the chunk before; arguments as in
+    `_within_chunks`."""
+    through = chunks.log_decays
+    total = through[..., -1:]  # [batch, heads, chunks, 1]
+    to_end = jnp.exp(total - through) * chunks.steps
+    from_start = jnp.exp(through)
+    decay = jnp.exp(total)
+    if documents is not None:
+        to_end = jnp.where(documents.tokens == documents.last, to_end, 0)
+        from_start = jnp.where(documents.tokens == documents.before, from_start, 0)
+        decay = jnp.where(documents.last == documents.before, decay, 0)
+    weighted = (to_end[..., None] * values).astype(values.dtype)
+    added = jnp.einsum(
+        "bhkjs,bhkjp->bhksp",
+        _for_heads(chunks.b, chunks),
+        weighted,
+        preferred_element_type=through.dtype,
+    )
+    states = _accumulate(decay[..., None], added)  # at the end of each chunk
+    states_before = _shift(states, axis=2).astype(values.dtype)
+    read = jnp.einsum(
+        "bhkis,bhksp->bhkip",
+        _for_heads(chunks.c, chunks),
+        states_before,
+        preferred_element_type=through.dtype,
+    )
+    return from_start[..., None] * read
+
+
+def _accumulate(decay: jax.Array, added: jax.Array) -> jax.Array:
+    """H_k = decay_k H_{k-1} + added_k from H = 0, for [batch, heads, chunks, 1, 1] and [batch,
+    heads, chunks, state, channels]."""
+
+    def join(earlier: tuple, later: tuple) -> tuple:
+        earlier_decay, earlier_state = earlier
+        later_decay, later_state = later
+        return later_decay * earlier_decay, later_decay * earlier_state + later_state
+
+    _, states = jax.lax.associative_scan(join, (decay, added), axis=2)
+    return states

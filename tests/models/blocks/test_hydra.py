@@ -1,0 +1,284 @@
+"""The matrices of Hydra: forms, masks, caches, starts, and options that contradict each other."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from gmlp_flax.models import parameters
+from gmlp_flax.models.blocks.hydra import HydraBlock, HydraMixer
+from gmlp_flax.models.text import CausalLM
+from tests.models.reference import (
+    count,
+    function_of,
+    in_float64,
+    normal,
+    params_of,
+    program,
+    quick_jit,
+    randomized,
+    small_spec,
+)
+
+COMPUTED = ("quasiseparable", "toeplitz", "low_rank", "attention")
+KINDS = [(kind, True) for kind in COMPUTED] + [(kind, False) for kind in (*COMPUTED, "dense")]
+EVERY = pytest.mark.parametrize(("kind", "computed"), KINDS)
+FAST = pytest.mark.parametrize(
+    ("kind", "computed"), [(kind, computed) for kind, computed in KINDS if kind != "dense"]
+)
+
+
+def spec_of(kind="quasiseparable", computed=True, **fields):
+    options = {"matrix": kind, "input_dependent": computed, "d_state": 4, "kernel_width": 4}
+    return small_spec(**{"block": "hydra"} | options | fields)
+
+
+def mixer(*args, **fields):
+    spec = spec_of(*args, **fields)
+    return randomized(lambda: HydraMixer(spec, nnx.Rngs(0)))
+
+
+def with_form(module, form):
+    """The same parameters, applied in a form."""
+    spec = dataclasses.replace(module.spec, form=form)
+    made = nnx.eval_shape(lambda: HydraMixer(spec, nnx.Rngs(0)))
+    nnx.update(made, nnx.state(module, nnx.Param))
+    return made
+
+
+@FAST
+@pytest.mark.parametrize("mask", ["none", "padding", "documents"])
+@in_float64
+def test_the_fast_form_is_a_product_with_the_matrix(kind, computed, mask):
+    """Outputs and gradients, for more tokens than a chunk of a scan has."""
+    n = 150
+    module = mixer(kind, computed, length=n)
+    x = jnp.asarray(normal(0, 2, n, 6))
+    masks = {
+        "none": None,
+        "padding": np.arange(n) < np.array([[n], [140]]),
+        "documents": np.stack([np.repeat([1, 2], [60, 90]), np.repeat([1, 2, 0], [135, 9, 6])]),
+    }
+    padding_mask = None if mask == "none" else jnp.asarray(masks[mask])
+    is_text = jnp.ones((2, n, 1)) if padding_mask is None else padding_mask[..., None] > 0
+    results = []
+    for form in ("direct", "fast"):
+        state, call = function_of(with_form(module, form))
+
+        def loss(state, x, call=call):
+            y = jnp.where(is_text, call(state, x, padding_mask), 0)
+            return jnp.sin(y).sum(), y
+
+        gradients, y = quick_jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(state, x)
+        results.append([y, *jax.tree.leaves(gradients)])
+    for direct, fast in zip(*results, strict=True):
+        scale = np.abs(direct).max()
+        np.testing.assert_allclose(fast, direct, atol=1e-9 * scale)
+
+
+@FAST
+def test_the_fast_form_in_float32(kind, computed):
+    """To 1e-5 of the largest output."""
+    module = mixer(kind, computed, length=150, dtype="float32")
+    x = jnp.asarray(normal(0, 2, 150, 6), jnp.float32)
+    direct, fast = (quick_jit(with_form(module, form))(x) for form in ("direct", "fast"))
+    np.testing.assert_allclose(fast, direct, atol=1e-5 * np.abs(direct).max())
+
+
+@EVERY
+@in_float64
+def test_the_output_is_made_of_the_materialised_matrix(kind, computed):
+    """M v of each head, normalised over all heads, times the gate."""
+    module = mixer(kind, computed)
+    x = jnp.asarray(normal(0, 2, 5, 6))
+    p = params_of(module)
+    matrices = np.broadcast_to(module.matrices(x), (2, 3, 5, 5))
+    v = jax.nn.silu(module.convolution(x @ p["values"]["kernel"]))
+    by_head = v.reshape(2, 5, 3, 4).swapaxes(1, 2)
+    mixed = (matrices @ by_head).swapaxes(1, 2).reshape(2, 5, 12)
+    normed = mixed / np.sqrt((mixed**2).mean(-1, keepdims=True) + 1e-5)
+    gated = p["norm_scale"] * normed * jax.nn.silu(x @ p["gate"]["kernel"])
+    np.testing.assert_allclose(quick_jit(module)(x), gated @ p["out"]["kernel"], atol=1e-10)
+
+
+def jacobian(module, x):
+    """The largest entry of each block of the Jacobian: [output token, input token]."""
+    entries = quick_jit(jax.jacrev(lambda x: module(x[None])[0]))(x)
+    return np.abs(entries).max(axis=(1, 3))
+
+
+@EVERY
+@pytest.mark.parametrize("form", ["direct", "fast"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@in_float64
+def test_nothing_comes_from_the_future(kind, computed, form, dtype):
+    """Exactly, in both forms."""
+    if form == "fast" and kind in ("dense", "toeplitz"):
+        pytest.skip(f"a causal {kind} matrix has no fast form")
+    module = mixer(kind, computed, causal=True, form=form, length=9, dtype=dtype)
+    found = jacobian(module, jnp.asarray(normal(0, 9, 6), dtype))
+    assert (found[np.triu_indices(9, 1)] == 0).all()
+    assert (found[np.tril_indices(9)] > 0).all()
+
+
+@EVERY
+@in_float64
+def test_a_text_is_continued_from_the_cache(kind, computed):
+    """After a beginning of 4 tokens, padded to 6: token by token, then two at once."""
+    n = 9
+    spec = spec_of(kind, computed, causal=True, length=n)
+    model = randomized(lambda: CausalLM(spec, 11, nnx.Rngs(0), scale_embeddings=True))
+    tokens = np.random.default_rng(0).integers(0, 11, (2, n))
+    state, extend = function_of(model, "extend")
+    extend = quick_jit(extend)
+    expected = quick_jit(model)(tokens)
+    padded = np.concatenate([tokens[:, :4], np.full((2, 2), 10)], axis=1)
+    logits, cache = extend(state, padded, None, 0, 3)
+    np.testing.assert_allclose(logits, expected[:, 3], atol=1e-10)
+    for place in range(4, n - 2):
+        logits, cache = extend(state, tokens[:, place : place + 1], cache, place, 0)
+        np.testing.assert_allclose(logits, expected[:, place], atol=1e-10)
+    logits, _ = extend(state, tokens[:, n - 2 :], cache, n - 2, 1)
+    np.testing.assert_allclose(logits, expected[:, n - 1], atol=1e-10)
+
+
+def test_a_causal_matrix_has_one_direction():
+    def shapes(kind, computed):
+        made = nnx.eval_shape(lambda: HydraMixer(spec_of(kind, computed, causal=True), nnx.Rngs(0)))
+        return jax.tree.map(lambda leaf: leaf.shape, nnx.to_pure_dict(nnx.state(made)))["matrix"]
+
+    assert shapes("quasiseparable", True)["features"]["proj"]["kernel"] == (6, 8)
+    assert shapes("quasiseparable", True)["steps"]["kernel"] == (6, 3)
+    assert shapes("quasiseparable", False)["b"] == (1, 1, 5, 4)
+    assert shapes("toeplitz", True)["features"]["proj"]["kernel"] == (6, 3)
+    assert shapes("toeplitz", False) == {"taps": (3, 5)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "tokens", "form"),
+    [
+        ("quasiseparable", 512, "direct"),
+        ("quasiseparable", 513, "fast"),
+        ("dense", 4096, "direct"),
+        ("toeplitz", 512, "direct"),
+        ("toeplitz", 513, "fast"),
+        ("low_rank", 1, "fast"),
+        ("attention", 1, "fast"),
+    ],
+)
+def test_the_form_by_the_number_of_tokens(kind, tokens, form):
+    spec = spec_of(kind, kind != "dense", length=tokens)
+    assert spec.applied_form(tokens) == form
+    causal = dataclasses.replace(spec, causal=True)
+    expected = "direct" if kind in ("dense", "toeplitz", "low_rank") else form
+    assert causal.applied_form(tokens) == expected
+
+
+def test_a_long_quasiseparable_matrix_is_not_built():
+    spec = spec_of(length=1024, dtype="float32")
+    state, call = function_of(nnx.eval_shape(lambda: HydraMixer(spec, nnx.Rngs(0))))
+    x = jnp.ones((1, 1024, 6))
+    shapes = [aval.shape for aval in intermediate_arrays(call, state, x)]
+    assert not any(shape[-2:] == (1024, 1024) for shape in shapes)
+    assert count("cumsum", call, state, x) == 2
+
+
+def intermediate_arrays(call, *inputs):
+    return [out.aval for equation in program(call, *inputs) for out in equation.outvars]
+
+
+@EVERY
+def test_lengths(kind, computed):
+    spec = spec_of(kind, computed)
+    assert spec.supports_length(5)
+    assert spec.supports_length(3)
+    assert spec.supports_length(6) == computed
+    absolute = dataclasses.replace(spec, positions="absolute")
+    assert not absolute.supports_length(6)
+
+
+def test_the_state_space_model_at_the_start():
+    """Steps of 0.001 to 0.1 for a token of zeros, rates of 1, and the identity on the diagonal."""
+    spec = spec_of(heads=64, d_model=64, dtype="float32", length=9)
+    module = HydraMixer(spec, nnx.Rngs(0))
+    p = params_of(module)["matrix"]
+    steps = np.log1p(np.exp(p["step_bias"]))
+    assert 0.001 <= steps.min() < 0.002
+    assert 0.05 < steps.max() <= 0.1
+    np.testing.assert_array_equal(p["log_rates"], np.zeros(64))
+    matrices = module.matrices(jnp.zeros((1, 9, 64)))
+    np.testing.assert_allclose(np.asarray(matrices), np.tile(np.eye(9), (1, 64, 1, 1)), atol=1e-6)
+
+
+def test_what_weight_decay_leaves_alone():
+    spec = spec_of(dtype="float32")
+    made = nnx.eval_shape(lambda: HydraBlock(spec, nnx.Rngs(0)))
+    metadata = parameters.metadata(made)
+    decayed = {path for path, found in metadata.items() if found.decayed}
+    assert decayed == {
+        "hydra/convolution/kernel",
+        "hydra/gate/kernel",
+        "hydra/matrix/features/convolution/kernel",
+        "hydra/matrix/features/proj/kernel",
+        "hydra/matrix/skip_proj/kernel",
+        "hydra/matrix/steps/kernel",
+        "hydra/out/kernel",
+        "hydra/values/kernel",
+        "mlp/proj_in/kernel",
+        "mlp/proj_out/kernel",
+    }
+
+
+@EVERY
+@in_float64
+def test_what_is_drawn(kind, computed):
+    """The mean of learned matrices; for every matrix, shares that are those of its absolute
+    weights, or the logits of attention."""
+    module = randomized(lambda: HydraBlock(spec_of(kind, computed), nnx.Rngs(0)))
+    x = jnp.asarray(normal(0, 2, 5, 6))
+    normed = module.mixing_norm(x)
+    matrices = np.broadcast_to(module.hydra.matrices(normed), (2, 3, 5, 5))
+    matrix = module.spatial_matrix()
+    assert (
+        HydraBlock.has_spatial_matrix(module.hydra.spec) == (matrix is not None) == (not computed)
+    )
+    if matrix is not None:
+        np.testing.assert_allclose(matrix, matrices[0].mean(0), atol=1e-12)
+    shares = np.broadcast_to(jax.nn.softmax(module.attention_scores(x)), (2, 3, 5, 5))
+    if kind == "attention":
+        expected = matrices - np.eye(5)
+    else:
+        expected = np.abs(matrices) / np.abs(matrices).sum(-1, keepdims=True)
+    np.testing.assert_allclose(shares, expected, atol=1e-12)
+
+
+def test_parameters_by_hand():
+    """d = 6, 12 channels in 3 heads, 3 groups of B and C of size 4 in two directions, filters of
+    4."""
+    spec = spec_of(groups=3, dtype="float32")
+    made = nnx.eval_shape(lambda: HydraMixer(spec, nnx.Rngs(0)))
+    values_and_gate = 2 * 6 * 12
+    states = 2 * 2 * 3 * 4
+    steps = 6 * 2 * 3
+    filters = (4 + 1) * (12 + states)
+    of_heads = 3 + 3 + 3 + 12 * 3
+    out = 12 * 6
+    expected = values_and_gate + 6 * states + steps + filters + of_heads + 12 + out
+    assert parameters.count(nnx.state(made, nnx.Param)) == expected
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"matrix": "vandermonde"}, "model.matrix is 'vandermonde'"),
+    ({"matrix": "dense"}, "model.input_dependent is True"),
+    ({"groups": 2}, "model.heads is 3: model.groups, 2"),
+    ({"matrix": "dense", "input_dependent": False, "form": "fast"}, "model.form is 'fast': a dense"),
+    ({"matrix": "toeplitz", "causal": True, "form": "fast"}, "model.form is 'fast', whose rounding"),
+    ({"heads": 4}, "model.heads, 4"), ({"expand": 0}, "model.expand is 0"), ({"d_state": 0}, "model.d_state is 0"),
+    ({"kernel_width": 0}, "model.kernel_width is 0"), ({"form": "scan"}, "model.form is 'scan'"),
+])  # fmt: skip
+def test_options_that_make_no_sense(options, message):
+    with pytest.raises(ValueError, match=message):
+        small_spec(block="hydra", **options)

@@ -13,7 +13,7 @@ sizes`:
     siblings    other papers' mixers in BERT's frame of 12 layers: bert_t5 (T5's buckets of
                 offsets), fnet, hybrid, random, fixed_random, factorized, dense, factorized_dense,
                 random_vanilla, external, lightweight, dynamic, growing, resmlp, feed_forward, bigs,
-                delta. `gmlp reproduce alternatives` compares them with Table 3's rows.
+                delta, hydra. `gmlp reproduce alternatives` compares them with Table 3's rows.
 TIMES: 1 (default), 2, 4 or 8 times the data, Figure 7's other axis: as many times the steps, which
 is most likely what
     the paper means; it does not say.
@@ -94,6 +94,7 @@ SMALL = {
     "lightweight": HEADS | dict(d_ffn=584),
     "dynamic": HEADS | dict(d_ffn=568),
     "growing": HEADS | dict(d_ffn=584, kernel_widths=(7, 31)),
+    "hydra": HEADS | dict(d_ffn=336, d_state=16),
     "resmlp": dict(layers=2, d_ffn=712),
     "feed_forward": dict(layers=2, d_ffn=392, d_spatial=384),
     "bigs": dict(layers=2, d_ffn=344),
@@ -117,6 +118,7 @@ WIDE = {
     "lightweight": dict(d_ffn=1152),
     "dynamic": dict(d_ffn=1136),
     "growing": dict(d_ffn=1152, kernel_widths=(4, 7, 15, 31)),
+    "hydra": dict(d_ffn=720),
     "resmlp": dict(d_ffn=1504),
     "feed_forward": dict(d_ffn=1344),
     "bigs": dict(d_ffn=680),
@@ -151,6 +153,7 @@ SIBLING_SETTINGS = {
     **dict.fromkeys(("hybrid", "external", "resmlp", "feed_forward"), Setting(4e-3, norm=True)),
     **dict.fromkeys(("random", "random_vanilla"), Setting(4e-3, ("random/logits=16",))),
     **dict.fromkeys(("fixed_random", "dense", "factorized_dense", "dynamic"), Setting(4e-3)),
+    "hydra": Setting(4e-3),  # not searched
     "factorized": Setting(2e-3, ("rows|columns=16",)),
     **dict.fromkeys(("bigs", "delta"), Setting(4e-3)),  # not searched
     **dict.fromkeys(("lightweight", "growing"), Setting(4e-3, ("kernel/logits=4",))),

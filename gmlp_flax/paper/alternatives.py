@@ -38,6 +38,7 @@ _OF_BLOCKS = (
     "factorized",
     "external",
     "lightweight",
+    "hydra",
     "resmlp",
     "bigs",
     "delta",
@@ -185,6 +186,7 @@ _IMAGE_SETTINGS = {
     "lightweight": _setting(4e-3, "kernel/logits=16"),
     **dict.fromkeys(("sgu", "amlp_36", "factorized_dense", "feed_forward"), _setting(4e-3)),
     "mixer": _setting(8e-3),
+    "hydra": _setting(2e-3),  # not searched
     "resmlp": _setting(1.6e-2),
 }
 # The same for ListOps.

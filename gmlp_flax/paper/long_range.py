@@ -79,9 +79,11 @@ TINY_ATTENTION = 64
 RANK = 8
 MEMORY = 64
 KERNEL = 31
+STATE = 16  # of a state space model, which is as wide as the residual stream
+FILTER = 7
 # The argument of the configs: a block's name, or amlp.
 MODELS = ("gmlp", "amlp", "transformer", "mixer", "resmlp", "feed_forward", "fnet", "fnet_hybrid")
-MODELS += ("synthesizer", "external_attention", "convolution", "bigs", "delta")
+MODELS += ("synthesizer", "external_attention", "convolution", "bigs", "delta", "hydra")
 POOLS = {"convolution": "mean"}  # [CLS] would see only the beginning of the input
 
 
@@ -153,6 +155,11 @@ def _layer(name: str, setting: Setting, n: int) -> _Layer:
         projections = 6 * share * d**2
         of_directions = 2 * (4 * 3 * share * d + 2 * setting.heads * d)
         return _Layer(options, projections + of_directions, 2 * d, 8)
+    if name == "hydra":  # which knows the order of tokens
+        options = heads | {"expand": 1, "d_state": STATE}
+        filters = (d + 4 * STATE) * (FILTER + 1)
+        states = 4 * d * STATE + 3 * d * setting.heads
+        return _Layer(options, 3 * d**2 + filters + states, 2 * d, 8)
     attention = _attention_parameters(setting)
     options = heads | positions | {"d_qkv": setting.d_qkv}
     if name == "transformer":

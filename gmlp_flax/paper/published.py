@@ -282,6 +282,7 @@ _FIXED = "2.36M of these, the logits, are not trained"
 _T5 = "of 1910.10683: relative positions in T5's 32 buckets"
 _ACROSS = "the image model of {} on text, with a layer across tokens per block"
 _HYBRID_MIXING = "the same in the pre-norm frame; attention in the last two layers"
+_HYDRA = "of 2407.09941: 24 heads of 64 of its 1,536 channels, B and C of size 64"
 _GROWING = (
     "kernels of 4, 4, 7, 7, 15 (4 times), 31 (4 times): of the last, the paper's list may have "
     "three (recalled)"
@@ -379,6 +380,7 @@ PUBLISHED: dict[str, Published] = {
     "dynamic": _convolution(convolution="dynamic"),
     "growing": _convolution(_GROWING, kernel_widths=GROWING),
     "bert_t5": _sibling("transformer", _T5, heads=12, positions="relative", relative_buckets=32),
+    "hydra": _sibling("hydra", _HYDRA, heads=24),
     "resmlp": _sibling("resmlp", _ACROSS.format("2105.03404"), layer_scale=0.1),
     "feed_forward": _sibling("feed_forward", _ACROSS.format("2105.02723"), d_spatial=384),
     "bigs": _sibling("bigs", _BIGS, d_ffn=2304),

@@ -51,6 +51,9 @@ class Row(NamedTuple):
 MODERN = {"positions": "rotary", "mlp": "geglu", "biases": False, "attention_bias": False}
 LLAMA = MODERN | {"mlp": "swiglu", "norm_type": "rms", "causal": True}
 
+# As wide as the residual stream, so that a width of 16 has an MLP.
+HYDRA = {"expand": 1, "d_state": 16}
+
 
 def _rows() -> dict[str, Row]:
     causal = {"causal": True}
@@ -63,6 +66,8 @@ def _rows() -> dict[str, Row]:
     rows["amlp_128"] = Row("amlp_36", {"d_attn": 128}, layers=3)
     rows["modern"] = Row("bert", MODERN)
     rows["modern_causal"] = Row("bert", LLAMA)
+    rows["hydra"] = Row("hydra", HYDRA)
+    rows["hydra_causal"] = Row("hydra", HYDRA | causal)
     rows["bert_causal"] = Row("bert", causal)
     rows["bert_rel_causal"] = Row("bert_rel", causal)
     rows["sgu_causal"] = Row("sgu", causal, layers=4)

@@ -59,6 +59,7 @@ SMALL_IMAGE_MODELS: dict[str, dict[str, Any]] = {
     "growing": dict(d_ffn=(400, 1120), kernel_widths=(4, 4, 7, 15, 31), **_CONVOLUTION),
     "bigs": dict(block="bigs", layers=5, d_ffn=(232, 648)),
     "delta": dict(block="delta", layers=5, d_ffn=(240, 672), heads=2),
+    "hydra": dict(block="hydra", layers=5, d_ffn=(208, 648), heads=3, d_state=16),
 }
 # Further options that go with the depth of the wide models.
 _WIDE: dict[str, dict[str, Any]] = {

@@ -604,11 +604,6 @@ def keys(seed: int, batch: int) -> jax.Array:
     return jax.random.split(jax.random.key(seed), batch)
 
 
-def silu(x):
-    """x sigmoid(x)."""
-    return x / (1 + np.exp(-x))
-
-
 def short_convolution(p, x):
     """Each token's channels: the sum over the filter's entries, around the token."""
     width = len(p["kernel"])

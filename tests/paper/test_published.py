@@ -36,7 +36,7 @@ SUMS = {
     "2105.03824": (3, 321, 0, 0, 0),
     "ablation": (4, 0, 0, 0, 0),
     "main": (2, 0, 0, 0, 0),
-    "sibling": (17, 0, 0, 0, 0),
+    "sibling": (18, 0, 0, 0, 0),
 }
 # Image models of other papers -> parameters in millions, as counted from their own code, and
 # whether that prints them without the head of 1,000 classes.
@@ -257,6 +257,8 @@ MIXERS = {
     "lightweight": (2 * DENSE + DENSE + 12 * 7, 102.58),
     "dynamic": (2 * DENSE + DENSE + (768 * 12 * 7 + 12 * 7), 103.35),
     "bert_t5": (4 * DENSE + 12 * 32, 109.67),
+    # gate, values and out; B, C and steps; filters; heads and their diagonal; the norm
+    "hydra": (6 * 768**2 + 768 * (256 + 48) + 8 * (1536 + 256) + 24 * (3 + 1536) + 1536, 0),
     "resmlp": (128 * 128 + 128 + 2 * 768, 81.53),  # and affine layers in the place of norms
     "feed_forward": (2 * 128 * 384 + 384 + 128 - 2 * (768 - 128), 82.49),  # one norm is over tokens
     "hybrid": (8 * DENSE // 12, 86.14),  # attention in two layers of 12

@@ -35,6 +35,7 @@ def test_every_row_of_the_alternatives_is_there():
         "amlp_causal",
         "bigs_causal",
         "delta_causal",
+        "hydra_causal",
     }
     for name in causal:
         assert recall.mqar(name, 64, 64, "cpu").model.causal

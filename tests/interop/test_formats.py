@@ -70,6 +70,17 @@ MODELS = {
     "bigs_causal": ("causal_lm", "bigs", TEXT | {"d_state": 4, "state_spaces": 2}),
     "delta": ("masked_lm", "delta", TEXT | {"heads": 2, "chunk": 4, "mask_padding": True}),
     "delta_causal": ("causal_lm", "delta", TEXT | {"heads": 2}),
+    "hydra": ("masked_lm", "hydra", TEXT | {"heads": 2, "mask_padding": True}),
+    "hydra_fast": ("masked_lm", "hydra", TEXT | {"heads": 2, "form": "fast"}),
+    "hydra_causal": ("causal_lm", "hydra", TEXT | {"heads": 2, "groups": 2}),
+    "hydra_low_rank": ("masked_lm", "hydra", TEXT | {"heads": 2, "matrix": "low_rank"}),
+    "hydra_attention": ("masked_lm", "hydra", TEXT | {"heads": 2, "matrix": "attention"}),
+    "hydra_toeplitz": ("masked_lm", "hydra", TEXT | {"heads": 2, "matrix": "toeplitz"}),
+    "hydra_dense": (
+        "masked_lm",
+        "hydra",
+        TEXT | {"heads": 2, "matrix": "dense", "input_dependent": False},
+    ),
 }
 TORCH = [name for name, (_, block, _) in MODELS.items() if block == "gmlp"]
 
@@ -125,7 +136,7 @@ def test_torch(name, tmp_path):
         np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(logits).max())
 
 
-@pytest.mark.parametrize("name", ["amlp", "vit", "fnet", "bigs", "delta"])
+@pytest.mark.parametrize("name", ["amlp", "vit", "fnet", "bigs", "delta", "hydra"])
 def test_stablehlo(name, tmp_path):
     """Any batch, and three platforms in one file."""
     pytest.importorskip("flatbuffers", reason="flatbuffers is not installed (extra: stablehlo)")
@@ -157,6 +168,13 @@ def test_stablehlo(name, tmp_path):
         "bigs_causal",
         "delta",
         "delta_causal",
+        "hydra",
+        "hydra_fast",
+        "hydra_causal",
+        "hydra_low_rank",
+        "hydra_attention",
+        "hydra_toeplitz",
+        "hydra_dense",
     ],
 )
 def test_onnx(name, tmp_path):

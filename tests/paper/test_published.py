@@ -258,7 +258,7 @@ MIXERS = {
     "dynamic": (2 * DENSE + DENSE + (768 * 12 * 7 + 12 * 7), 103.35),
     "bert_t5": (4 * DENSE + 12 * 32, 109.67),
     # gate, values and out; B, C and steps; filters; heads and their diagonal; the norm
-    "hydra": (6 * 768**2 + 768 * (256 + 48) + 8 * (1536 + 256) + 24 * (3 + 1536) + 1536, 0),
+    "hydra": (6 * 768**2 + 768 * (256 + 48) + 8 * (1536 + 256) + 24 * (3 + 1536) + 1536, 127.22),
     "resmlp": (128 * 128 + 128 + 2 * 768, 81.53),  # and affine layers in the place of norms
     "feed_forward": (2 * 128 * 384 + 384 + 128 - 2 * (768 - 128), 82.49),  # one norm is over tokens
     "hybrid": (8 * DENSE // 12, 86.14),  # attention in two layers of 12

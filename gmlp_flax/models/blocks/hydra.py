@@ -201,7 +201,7 @@ class View(NamedTuple):
         if self.padding_mask is None:
             return x
         shape = [1] * x.ndim
-        shape[0] = len(self.padding_mask)
+        shape[0] = self.padding_mask.shape[0]
         shape[axis] = self.keys
         is_text = (self.padding_mask > 0).reshape(shape)
         return jnp.where(is_text, x, jnp.zeros_like(x))
@@ -234,7 +234,7 @@ def apply(weights: jax.Array, v: jax.Array) -> jax.Array:
         weights: [batch, heads, rows, keys], or with a batch of 1 if it is the same for all inputs.
     """
     weights = weights.astype(v.dtype)
-    if len(weights) == 1 and len(v) > 1:
+    if weights.shape[0] == 1:
         over_tokens_of_heads = jax.vmap(over_tokens, in_axes=(0, 1), out_axes=1)
         return over_tokens_of_heads(weights[0], v)
     return checkpoint_name(jnp.matmul(weights, v), NAME)
@@ -346,7 +346,7 @@ class Toeplitz(MatrixMixer):
         if view.documents is not None:
             return apply(self.rows(inputs, view), v)
         taps = self._all_taps(inputs, view)
-        taps = jnp.broadcast_to(taps, (len(v), *taps.shape[1:]))
+        taps = jnp.broadcast_to(taps, (v.shape[0], *taps.shape[1:]))
         form = toeplitz.fastest_form(view.keys)
         if form == "direct":
             form = "fft"
@@ -478,7 +478,7 @@ class LowRank(QueriesAndKeys):
         """See `MatrixMixer`: keys and values first; scanned in a causal model and in a window of
         documents."""
         queries, keys = self._queries_and_keys(inputs, view)
-        batch = len(v)
+        batch = v.shape[0]
         queries = jnp.broadcast_to(queries, (batch, *queries.shape[1:]))
         keys = jnp.broadcast_to(keys, (batch, *keys.shape[1:]))
         if self.spec.causal or view.documents is not None:
@@ -591,7 +591,7 @@ class Quasiseparable(MatrixMixer):
     def apply_fast(self, inputs: dict[str, jax.Array], v: jax.Array, view: View) -> jax.Array:
         """See `MatrixMixer`: a scan in each direction."""
         forward, backward = self._directions(inputs, view)
-        batch = len(v)
+        batch = v.shape[0]
         forward = _for_batch(forward, batch)
         if backward is not None:
             backward = _for_batch(backward, batch)
@@ -711,7 +711,7 @@ class HydraMixer(nnx.Module):
         if cache is not None:
             kept = jax.lax.dynamic_slice_in_dim(kept, view.first, tokens, axis=2)
         mixed = mixed + kept
-        channels = mixed.swapaxes(1, 2).reshape(len(x), tokens, -1)
+        channels = mixed.swapaxes(1, 2).reshape(x.shape[0], tokens, -1)
         normed = rms_norm(channels, self.norm_scale[...], NORM_EPS, x.dtype)
         return self.out(normed * self.gate(x))
 

@@ -32,6 +32,9 @@ is the data of mlm, masked LM, from which the finetuned columns start. Each colu
 stopped, and the report has the finished ones. Flags after -- change the runs of mlm, cifar10,
 listops, bytes and pixels.
 
+--submit=FILE.csv --name=ROW --from=RUNS adds your own mixer's runs of mlm as a row to a file, and
+--with=FILE.csv shows the rows of such a file in the report, marked as submitted.
+
 --slices scores each finished language model of a table once more, on the tokens that repeat a
 bigram of their window and on all others, as `gmlp evaluate --slices` does. The report then has a
 table of these slices, and later reports of the same runs have it too.
@@ -53,7 +56,15 @@ from gmlp_flax.errors import ConfigError, RunError, did_you_mean
 from gmlp_flax.paper import alternatives, recall, recipes
 from gmlp_flax.paper.alternatives import COLUMNS, COSTS
 from gmlp_flax.paper.tables import ALTERNATIVES, FINETUNING_SEEDS, TABLES
-from gmlp_flax.reports import columns, language_models, learned_weights, page, sizes
+from gmlp_flax.reports import (
+    columns,
+    language_models,
+    learned_weights,
+    page,
+    sizes,
+    submissions,
+    submitting,
+)
 from gmlp_flax.reports import recall as recall_report
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.alternatives import of_folder
@@ -99,7 +110,9 @@ def plan_of(name: str) -> columns.Plan:
 
 def _refuse_flags(name: str, values: flags.FlagValues) -> None:
     """Raises ConfigError if a flag is given that a table does not take, or that excludes --from."""
-    unknown = ["finetune"] if name == ALTERNATIVES else ["columns", "rows", "lengths"]
+    unknown = ["columns", "rows", "lengths", "submit", "name", "with"]
+    if name == ALTERNATIVES:
+        unknown = ["finetune"]
     if not TABLES[name].trained:
         unknown.append("data")
     if not TABLES[name].recall_reference:
@@ -153,6 +166,9 @@ def recall_plan() -> recall_report.Plan:
         "finetune_seeds",
         "lengths",
         "slices",
+        "submit",
+        "name",
+        "with",
     )
     for flag in flags_of_tables:
         if values[flag].present:
@@ -188,7 +204,9 @@ def report_on(plan: columns.Plan) -> Report:
     if flags.FLAGS.slices:
         columns.measure_slices(plan)
     if plan.table == ALTERNATIVES:
-        return of_folder(plan.runs, plan.scale, plan.changes)
+        path = flags.FLAGS["with"].value
+        submitted = submissions.read(path) if path else []
+        return of_folder(plan.runs, plan.scale, plan.changes, submitted)
     if not table.trained:
         return sizes.counts(table)
     rows = table.configs(plan.scale, plan.changes)
@@ -211,9 +229,36 @@ def _reproduce(name: str) -> tuple[Report, list[str]]:
     return report, missing
 
 
+def submit(name: str) -> None:
+    """Adds the row of --name, whose runs are in --from, to the file of --submit.
+
+    Raises:
+        UserError: a flag is missing, or the runs or the file do not suit.
+    """
+    values = flags.FLAGS
+    if name != ALTERNATIVES:
+        raise ConfigError(f"--submit is not for {name}: see gmlp reproduce --help")
+    _refuse_flags(name, values)
+    source = values["from"].value
+    if not source or not values.name:
+        raise ConfigError(
+            f"--submit={values.submit} needs --from=RUNS, the folder of your runs, and --name=ROW, "
+            "the name of your row"
+        )
+    changes = config_lib.named_overrides(_words_of_runs())
+    with cli.waiting("reading the runs"):
+        row = submitting.submission(values.name, source, values.scale, changes)
+        submissions.append(values.submit, row)
+    print(f"{values.submit} has the row {row.row}: median perplexity {row.median:.4g}")
+
+
 def main(argv: list[str]) -> None:
-    """Trains what is missing, unless --from names runs; collects the runs, writes the report."""
+    """Trains what is missing, unless --from names runs; collects the runs, writes the report. With
+    --submit it writes a row of the comparison instead."""
     name = argv[1]
+    if flags.FLAGS.submit:
+        submit(name)
+        return
     report, missing = _reproduce_recall() if name == recall.NAME else _reproduce(name)
     with cli.waiting("drawing"):
         path = page.write(report, os.path.join(flags.FLAGS.out, name))
@@ -253,6 +298,11 @@ def run() -> None:
         [],
         "alternatives and recall: which mixers, with commas between them; empty: all.",
     )
+    flags.DEFINE_string(
+        "submit", None, "alternatives: add your row, of the runs in --from, to this CSV file."
+    )
+    flags.DEFINE_string("name", None, "With --submit: the name of your row.")
+    flags.DEFINE_string("with", None, "alternatives: also show the rows of this CSV file.")
     flags.DEFINE_bool(
         "slices",
         False,

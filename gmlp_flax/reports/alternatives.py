@@ -12,7 +12,7 @@ from gmlp_flax.models import parameters
 from gmlp_flax.paper.alternatives import COLUMNS, COSTS, NOTHING, ROWS, Column
 from gmlp_flax.paper.tables import ALTERNATIVES, TABLES
 from gmlp_flax.planning import dry_run
-from gmlp_flax.reports import recall_slices
+from gmlp_flax.reports import recall_slices, submitted_rows
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.alternative_claims import claims
 from gmlp_flax.reports.alternative_scores import (
@@ -29,6 +29,8 @@ from gmlp_flax.reports.costs import Costs, cost_cells, cost_chart, cost_notes, n
 from gmlp_flax.reports.language_models import slices_of_rows, trained_rows
 from gmlp_flax.reports.report import Report, family, over_seeds
 from gmlp_flax.reports.runs import Run, bare_task
+from gmlp_flax.reports.submissions import Submission
+from gmlp_flax.reports.submitting import setting_hash
 from gmlp_flax.reports.table import Cells, Spread, Table, printed, shown
 
 
@@ -36,6 +38,7 @@ def of_folder(
     folder: str,
     scale: str,
     changes: Mapping[str, Any] = NOTHING,
+    submissions: Sequence[Submission] = (),
 ) -> Report:
     """The report of all columns that a folder has.
 
@@ -45,6 +48,7 @@ def of_folder(
         scale: the scale at which the runs were trained.
         changes: keys that a command line changed in every run that was not finetuned and has such a
             key.
+        submissions: rows that others have trained, shown beside ours.
 
     Raises:
         NoRuns: the folder has nothing of any column.
@@ -63,6 +67,12 @@ def of_folder(
     baselines = baselines_of(runs)
     masked_lm = runs["mlm"]
     sliced = slices_of_rows(trained_rows(ROWS, masked_lm), table)
+    setting = setting_hash(masked_lm[0]) if masked_lm else ""
+    submitted = submitted_rows.comparable(submissions, scale, setting)
+    charts = _charts(runs, scores, costs)
+    submitted_chart = submitted_rows.chart(scores.get("mlm", {}), submitted)
+    if submitted_chart is not None:
+        charts["submitted"] = submitted_chart
     notes = [
         *_notes_on_runs(runs),
         *_notes_on_baselines(baselines),
@@ -70,14 +80,15 @@ def of_folder(
         *cost_notes(costs),
         *recall_slices.notes(sliced, masked_lm),
         *_notes_on_absent(scores, costs),
+        *submitted_rows.notes(submissions, submitted),
     ]
     return Report(
         table.title,
-        _score_table(scores, masked_lm, configs),
+        _score_table(scores, masked_lm, configs, submitted),
         claims(scores, costs, best_baselines(baselines), heldout_examples(runs)),
         setting=run_finder.setting(table, masked_lm, scale) if masked_lm else "",
         notes=list(dict.fromkeys(notes)),
-        figures=_charts(runs, scores, costs),
+        figures=charts,
         more_tables={"costs": _cost_table(costs, configs), **sliced},
     )
 
@@ -97,8 +108,9 @@ def _score_table(
     scores: Scores,
     runs: Sequence[Run],
     configs: Mapping[str, ConfigDict],
+    submitted: Sequence[Submission],
 ) -> Table:
-    """The table of scores. `runs` are those of masked LM."""
+    """The table of scores. `runs` are those of masked LM; `submitted`, the rows of others."""
     rates = {run.row: run.config.optimizer.learning_rate for run in runs}
     models: dict[str, Cells] = {}
     for row, config in configs.items():
@@ -113,6 +125,7 @@ def _score_table(
             cells[f"{column.title}, from random parameters"] = random.get(row)
         cells["rate"] = printed(rates.get(row))
         models[row] = cells
+    models |= submitted_rows.cells_of(submitted)
     return Table.of_models(models)
 
 

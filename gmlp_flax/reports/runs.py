@@ -219,6 +219,14 @@ def unfinished(runs: Sequence[Run]) -> list[str]:
     return [f"Not finished: {', '.join(names)}."]
 
 
+def every_run(pattern: str) -> Iterator[Run]:
+    """The runs in a folder or of a glob pattern, as in `find`, of no row in particular."""
+    for path in _run_folders(pattern):
+        config = config_lib.load(os.path.join(path, CONFIG_FILE))
+        lines = MetricsFile.read(os.path.join(path, METRICS_FILE))
+        yield Run("", path, config, lines)
+
+
 # Which run belongs to which row.
 
 

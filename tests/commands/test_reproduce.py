@@ -4,6 +4,7 @@ import pytest
 
 from tests import preloaded
 from tests.reports.test_language_models import write_runs
+from tests.reports.test_submitting import write_own
 
 TUNED = ("table4", "--data=setup.cfg", "--finetune=sst2=setup.cfg")
 
@@ -75,8 +76,35 @@ def test_counts_need_no_runs(tmp_path):
         (("recall", "--data=setup.cfg"), "--data is not for recall"),
         (("recall", "--columns=mlm"), "--columns is not for recall"),
         (("recall", "--from=/nowhere"), "/nowhere holds no finished run of recall"),
+        (("recall", "--submit=x.csv"), "--submit is not for recall"),
+        (("table3", "--with=x.csv"), "--with is not for table3"),
+        (("table1", "--slices"), "--slices is not for table1"),
+        (("alternatives", "--submit=x.csv"), "--submit=x.csv needs --from=RUNS"),
+        (("alternatives", "--from=x", "--with=setup.cfg"), "setup.cfg has other columns"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, arguments, message):
     assert message in preloaded.refused("reproduce", f"--out={tmp_path}", *arguments)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_row_is_submitted_and_shown(tmp_path):
+    write_own(tmp_path / "own")
+    write_runs(tmp_path / "ours", "alternatives", {"sgu": ((60.0, 50.0),)})
+    path = tmp_path / "rows.csv"
+    arguments = ("alternatives", f"--from={tmp_path}/own", f"--submit={path}", "--name=my_mixer")
+    done = preloaded.gmlp("reproduce", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "my_mixer: median perplexity 45" in done.stdout
+    assert "my_mixer" in preloaded.refused("reproduce", *arguments)
+    shown = preloaded.gmlp(
+        "reproduce",
+        "alternatives",
+        f"--from={tmp_path}/ours",
+        f"--with={path}",
+        f"--out={tmp_path}/reports",
+    )
+    assert shown.returncode == 0, shown.stderr
+    table = (tmp_path / "reports" / "alternatives" / "table.md").read_text()
+    assert "| my_mixer (submitted) |" in table
+    assert (tmp_path / "reports" / "alternatives" / "submitted.csv").exists()

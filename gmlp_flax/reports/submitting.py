@@ -1,0 +1,179 @@
+"""Makes a row of the comparison of `gmlp reproduce alternatives` from somebody's own runs."""
+
+import json
+import os
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.checkpoints import ENVIRONMENT_FILE, run_folder
+from gmlp_flax.checkpoints.assets import sha256
+from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE
+from gmlp_flax.errors import RunError
+from gmlp_flax.io import files, json_files
+from gmlp_flax.models import parameters
+from gmlp_flax.options import ALL_RUNS, NO_RUNS
+from gmlp_flax.paper.alternatives import COLUMNS
+from gmlp_flax.reports import runs as run_finder
+from gmlp_flax.reports.runs import RATE, Run, bare_task
+from gmlp_flax.reports.scaling import METRIC
+from gmlp_flax.reports.submissions import Submission, check_name
+
+COLUMN = COLUMNS["mlm"]
+LENGTH_OF_HASH = 12
+OF_THE_TEXT = ("model.length", "model.vocab_size")  # keys of the model that all rows share
+
+
+def submission(name: str, pattern: str, scale: str, changes: Mapping[str, Any]) -> Submission:
+    """The row of some runs, one for each seed.
+
+    Args:
+        name: of the row.
+        pattern: a folder of the runs, or a glob pattern that matches them. Other runs of the same
+            model there, such as those of a search, count as rates that were tried.
+        scale: of the comparison.
+        changes: keys that a command line changed in all rows.
+
+    Raises:
+        DataError: the row may not have this name.
+        RunError: there is no finished run, or the runs differ from each other or from the setting
+            of the comparison.
+    """
+    check_name(name)
+    every_run = list(run_finder.every_run(pattern))
+    runs = [run for run in every_run if _counts(run)]
+    if not runs:
+        raise RunError(
+            f"{pattern} holds no finished run of masked_lm: train your row first, as the page on "
+            "adding a row says"
+        )
+    first = runs[0]
+    _check_setting(first, COLUMN.configs(scale, changes=changes))
+    for run in runs[1:]:
+        _check_equal(first, run)
+    seeds = tuple(run.config.seed for run in runs)
+    if len(set(seeds)) < len(seeds):
+        raise RunError(f"{pattern} holds two runs of one seed: leave one out")
+    model = first.config.model.to_dict()
+    rates = {run.config[RATE] for run in every_run if run.config.model.to_dict() == model}
+    perplexities = tuple(_perplexity(run) for run in runs)
+    tokens, _ = first.curve(METRIC)[-1]
+    shapes = bare_task(first.config).shapes()
+    environment = _environment(first)
+    return Submission(
+        row=name,
+        scale=scale,
+        config=config_hash(first.config),
+        setting=setting_hash(first),
+        commit=_commit(environment),
+        version=environment.get("packages", {}).get("gmlp_flax") or "unknown",
+        parameters=parameters.count(shapes["encoder"]),
+        tokens=tokens,
+        rate=first.config[RATE],
+        rates=tuple(sorted(rates)),
+        seeds=seeds,
+        perplexities=perplexities,
+        median=statistics.median(perplexities),
+    )
+
+
+def setting_hash(run: Run) -> str:
+    """A hash of what the rows of a comparison have in common: the keys that must agree in all runs
+    of a table, without paths; the text, and the tokenizer."""
+    values: dict[str, Any] = setting_values(run.config)
+    identity = run_folder.read_identity(run.path)
+    values["text"] = identity.get("data", {})
+    tokenizer = os.path.join(run.path, TOKENIZER_FILE)
+    if files.exists(tokenizer):
+        values["tokenizer"] = sha256(files.read_small(tokenizer))
+    return _hash(values)
+
+
+def config_hash(config: ConfigDict) -> str:
+    """A hash of the keys of a config that change what is learned or how it is scored, without the
+    seed and the paths of data."""
+    return _hash(_learned_values(config))
+
+
+def setting_values(config: ConfigDict) -> dict[str, Any]:
+    """The keys that must agree in all runs of the comparison, and their values."""
+    values = {}
+    for name, option in config_lib.keys(config).items():
+        is_shared = option.compared == ALL_RUNS and not name.startswith("model.")
+        if name in OF_THE_TEXT or (is_shared and not option.may_move):
+            values[name] = config[name]
+    return values
+
+
+def _learned_values(config: ConfigDict) -> dict[str, Any]:
+    values = {}
+    for name, option in config_lib.keys(config).items():
+        if option.compared != NO_RUNS and not option.may_move:
+            values[name] = config[name]
+    return values
+
+
+def _hash(values: Mapping[str, Any]) -> str:
+    content = json.dumps(values, sort_keys=True)
+    return sha256(content.encode())[:LENGTH_OF_HASH]
+
+
+def _counts(run: Run) -> bool:
+    """Whether a run is a finished run of masked LM and not of a search."""
+    is_scored = bool(run.curve(METRIC))
+    return run.finished and is_scored and not run.config.data.search
+
+
+def _check_setting(run: Run, configs: Mapping[str, ConfigDict]) -> None:
+    """Raises RunError if a run was not trained in the setting of the comparison."""
+    first, *_ = configs.values()
+    ours = setting_values(first)
+    theirs = setting_values(run.config)
+    for name, value in ours.items():
+        if theirs.get(name) != value:
+            raise RunError(
+                f"{run.path}: {name} is {theirs.get(name)!r}, and {value!r} in the comparison: "
+                f"train with --config.{name}={value}, or give the changed key after --"
+            )
+
+
+def _check_equal(first: Run, run: Run) -> None:
+    """Raises RunError if two runs differ in more than the seed, or in their texts."""
+    values = _learned_values(first.config)
+    others = _learned_values(run.config)
+    for name in values | others:
+        if values.get(name) != others.get(name):
+            raise RunError(
+                f"{name} is {values.get(name)!r} in {first.path} and {others.get(name)!r} in "
+                f"{run.path}: give the runs of one row, which differ in the seed alone; train runs "
+                "that choose a rate with config.data.search=True"
+            )
+    if setting_hash(first) != setting_hash(run):
+        raise RunError(
+            f"{first.path} and {run.path} have other texts or tokenizers: give runs of one text"
+        )
+
+
+def _perplexity(run: Run) -> float:
+    """The perplexity at the end of a run."""
+    _, last = run.curve(METRIC)[-1]
+    return last
+
+
+def _environment(run: Run) -> dict[str, Any]:
+    """The content of a run's environment.json; {} if there is none."""
+    path = os.path.join(run.path, ENVIRONMENT_FILE)
+    if not files.exists(path):
+        return {}
+    return json_files.read(path, dict)
+
+
+def _commit(environment: Mapping[str, Any]) -> str:
+    """The git commit of a run, "-changed" if files were changed; or "unknown"."""
+    commit = environment.get("git_commit")
+    if not commit:
+        return "unknown"
+    return f"{commit}-changed" if environment.get("git_dirty") else commit

@@ -271,6 +271,10 @@ def _by_root_table(images, rows):
     words = {file: word for file, _, word in rows}
     if not any(words.values()):
         words = {file: _top(file) for file in words}
+        known = {word.lower() for word in words.values() if word in SPLITS}
+        meant = {SPLITS[word] for word in words.values() if word in SPLITS}
+        if len(known) > len(meant):  # folders of two names mean one split
+            return None
     splits = {file: SPLITS.get(word, "") for file, word in words.items()}
     have_splits = {bool(split) for split in splits.values()}
     if len(have_splits) != 1:  # no row, or some with a split and some without

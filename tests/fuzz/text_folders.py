@@ -108,41 +108,44 @@ def cut_roles(text):
 def expected_splits(tree):
     """Split -> documents; {} if the tree must be refused."""
     texts = {name: docs for name, docs in tree.items() if name.endswith(TEXT_SUFFIXES)}
-    meanings = {name: meaning_of_folders(name) for name in texts}
-    if not any(meanings.values()):
+    words = {name: word_of_folders(name) for name in texts}
+    if not any(words.values()):
         for name in texts:
-            meanings[name] = meaning_of_file(name)
-    if None in meanings.values():
+            words[name] = word_of_file(name)
+    if None in words.values():
         return {}
     by_split = {}
     for name, docs in texts.items():
-        by_split.setdefault(meanings[name], []).extend(docs)
+        split = MEANINGS.get(words[name], "")
+        by_split.setdefault(split, []).extend(docs)
     if "" in by_split and len(by_split) > 1:
+        return {}
+    if len(set(words.values())) > len(by_split):  # two words for one split
         return {}
     return by_split
 
 
-def meaning_of_folders(name):
+def word_of_folders(name):
+    """The word for a split; "" for none."""
     for folder in name.split("/")[:-1]:
         if folder.lower() in MEANINGS:
-            return MEANINGS[folder.lower()]
+            return folder.lower()
     return ""
 
 
-def meaning_of_file(name):
-    """None if it is refused."""
+def word_of_file(name):
+    """The first word for a split; "" for none, None if the file is refused."""
     base = name.split("/")[-1]
     for suffix in (".gz", ".txt", ".jsonl", ".json", ".parquet", ".arrow"):
         base = base.removesuffix(suffix)
     words = letters_in_a_row(unicodedata.normalize("NFC", base))
     if not words:
         return ""
-    first = MEANINGS.get(words[0], "")
-    last = MEANINGS.get(words[-1], "")
-    if first and last and first != last:
+    ends = [word for word in (words[0], words[-1]) if word in MEANINGS]
+    if len({MEANINGS[word] for word in ends}) > 1:
         return None
-    if first or last:
-        return first or last
+    if ends:
+        return ends[0]
     is_inside = any(word in MEANINGS for word in words[1:-1])
     return None if is_inside else ""
 
@@ -169,9 +172,10 @@ def draw_tree(rng):
         depth = rng.choice((0, 0, 1, 1, 2))
         folders.append("/".join(draw_folder(rng, is_tidy) for _ in range(depth)))
     tree = {}
+    words = draw_words(rng)
     for number in range(rng.randint(1, 6)):
         suffix = rng.choice((*TEXT_SUFFIXES, *OTHER_SUFFIXES))
-        file = draw_tidy_file(rng) if is_tidy else draw_name(rng, 3)
+        file = draw_tidy_file(rng, words) if is_tidy else draw_name(rng, 3)
         count = 1 if suffix == ".txt" else rng.randint(1, 4)
         texts = [f"document {number} {line} of {rng.random()}" for line in range(count)]
         tree[f"{rng.choice(folders)}/{file}{suffix}".lstrip("/")] = texts
@@ -186,8 +190,18 @@ def draw_folder(rng, is_tidy):
     return draw_name(rng, 2)
 
 
-def draw_tidy_file(rng):
-    words = [rng.choice(SPLIT_WORDS), rng.choice(OTHER_WORDS)]
+def draw_words(rng):
+    """Words for splits: mostly one for each, in any case."""
+    if rng.random() < 0.2:
+        return SPLIT_WORDS
+    chosen = {}
+    for word in rng.sample([*MEANINGS], len(MEANINGS)):
+        chosen[MEANINGS[word]] = word
+    return [word for word in SPLIT_WORDS if word.lower() in chosen.values()]
+
+
+def draw_tidy_file(rng, split_words):
+    words = [rng.choice(split_words), rng.choice(OTHER_WORDS)]
     rng.shuffle(words)
     return draw_form(rng, rng.choice(("-", "_", ".")).join(words))
 

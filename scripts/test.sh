@@ -26,6 +26,7 @@ done
 if [[ -n $selection ]]; then set -- -m "$selection" "$@"; fi
 if [[ -n $parallel ]]; then set -- -n $((($(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2)) --maxprocesses 8 --dist worksteal "$@"; fi
 export JAX_PLATFORMS=cpu
+export PYTHONDONTWRITEBYTECODE=  # the bytecode of the tests, which pytest rewrites, is written once and read by every worker
 python=${VENV:-.venv}/bin/python
 failed=0
 "$python" -m pytest "$@" || failed=$?

@@ -41,13 +41,15 @@ def small_text_config(cache: str):
 
 @pytest.fixture(scope="session", autouse=True)
 def programs():
-    """Programs that tests have in common, as those of runs with one config, are compiled once a
-    session, here or in the commands that tests start."""
+    """Programs that tests have in common, as those of runs with one config, are compiled once, here
+    or in the commands that tests start, and kept for the next session."""
     jax.config.update(
         "jax_compilation_cache_dir", preloaded.environment()["JAX_COMPILATION_CACHE_DIR"]
     )
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    yield
+    preloaded.programs().keep()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,6 +6,7 @@ signals, output and exit code. A command whose environment changes what those im
 PYTHON...) is started without the server; GMLP_TESTS_FORK=0 does so for every command.
 """
 
+import atexit
 import contextlib
 import functools
 import gc
@@ -26,6 +27,8 @@ import types
 import warnings
 from pathlib import Path
 from typing import IO
+
+from tests.programs import Programs
 
 ROOT = Path(__file__).parents[1]
 WARNINGS = "PYTHONWARNINGS"
@@ -176,18 +179,21 @@ def devices(count: int) -> str:
 
 
 @functools.cache
-def environment() -> dict[str, str]:
-    """The environment of every command, with a folder for compiled programs.
+def programs() -> Programs:
+    """The compiled programs of this pytest worker and of the commands that it starts."""
+    session = Programs()
+    atexit.register(session.close)
+    return session
 
-    It belongs to this pytest worker alone: two writers would disturb each other.
-    """
-    programs = tempfile.TemporaryDirectory(prefix="gmlp-programs-")
-    environment.folder = programs  # type: ignore[attr-defined] - deleted when this process ends
+
+@functools.cache
+def environment() -> dict[str, str]:
+    """The environment of every command, with the folder of compiled programs."""
     return os.environ | {
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(ROOT),
         "PJRT_NPROC": "16",
-        "JAX_COMPILATION_CACHE_DIR": programs.name,
+        "JAX_COMPILATION_CACHE_DIR": str(programs().folder),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
@@ -198,7 +204,9 @@ def _server() -> str:
     """The address of the server, which ends with this process: it reads a pipe that then closes."""
     command = [sys.executable, "-W", "error", "-m", "tests.preloaded"]
     variables = environment()
-    address = os.path.join(variables["JAX_COMPILATION_CACHE_DIR"], "socket")
+    folder = tempfile.TemporaryDirectory(prefix="gmlp-server-")
+    _server.folder = folder  # type: ignore[attr-defined] - deleted when this process ends
+    address = os.path.join(folder.name, "socket")
     pipe = subprocess.PIPE
     process = subprocess.Popen(
         [*command, address], cwd=ROOT, env=variables, stdin=pipe, stdout=pipe

@@ -43,9 +43,9 @@ def small_text_config(cache: str):
 def programs():
     """Programs that tests have in common, as those of runs with one config, are compiled once, here
     or in the commands that tests start, and kept for the next session."""
-    jax.config.update(
-        "jax_compilation_cache_dir", preloaded.environment()["JAX_COMPILATION_CACHE_DIR"]
-    )
+    variables = preloaded.environment()
+    jax.config.update("jax_compilation_cache_dir", variables["JAX_COMPILATION_CACHE_DIR"])
+    jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     yield

@@ -196,6 +196,8 @@ def environment() -> dict[str, str]:
         "JAX_COMPILATION_CACHE_DIR": str(programs().folder),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        # or the path of the folder is a part of a program's name
+        "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
     }
 
 

@@ -50,31 +50,64 @@ def perfect_model(data, folder):
 NAMES = {"numbers": NUMBERS, "words": WORDS}
 
 
-def expected(names, trained, scored):
+def classes_of(names, trained):
+    """The classes of a model that is trained on a source, in their order."""
+    if trained in ("declared parquet", "datasets"):
+        return NAMES[names]
+    if names == "words" and trained != "arrays of numbers":
+        return sorted(WORDS)
+    return NUMBERS
+
+
+def is_scored(names, trained, scored):
     """Positions without names are the names of numbers, and of nothing else."""
     without_names = [trained, scored].count("arrays of numbers")
     return names == "numbers" or without_names in (0, 2)
 
 
+def outcome(model, data):
+    """The accuracy of a model, or the message of the error."""
+    try:
+        return gf.evaluate(model, data)["top1"]
+    except UserError as error:
+        return str(error)
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    """Gives what a model makes of held-out images as each kind of source brings them; equal models
+    are asked once."""
+    known = {}
+
+    def find(model, heldout):
+        key = (config_lib.to_json(model.config), *model.task.files.items(), *heldout.names)
+        if key not in known:
+            folder = tmp_path_factory.mktemp("heldout")
+            found = {}
+            for scored, source in SOURCES.items():
+                found[scored] = outcome(model, source(heldout, folder / scored))
+            known[key] = found
+        return known[key]
+
+    return find
+
+
 @pytest.mark.parametrize("names", NAMES)
 @pytest.mark.parametrize("trained", SOURCES)
-def test_every_source_scored_by_every_other(tmp_path, names, trained):
+def test_every_source_scored_by_every_other(tmp_path, outcomes, names, trained):
     train = SOURCES[trained](images_of(NAMES[names], 0), tmp_path / "train")
     model = perfect_model(train, tmp_path)
-    order = "by size" if trained == "arrays of numbers" else names
-    wanted = {"by size": NUMBERS, "numbers": NUMBERS, "words": sorted(WORDS)}[order]
-    is_declared = trained in ("declared parquet", "datasets")
-    assert model.classes == tuple(NAMES[names] if is_declared else wanted)
+    assert model.classes == tuple(classes_of(names, trained))
     heldout = images_of(NAMES[names], 1)
-    for scored, source in SOURCES.items():
-        data = source(heldout, tmp_path / f"heldout_{scored}")
-        if expected(names, trained, scored):
-            assert gf.evaluate(model, data)["top1"] == 1.0, scored
+    for scored, found in outcomes(model, heldout).items():
+        if is_scored(names, trained, scored):
+            assert found == 1.0, scored
         else:
-            assert "class" in raised(UserError, gf.evaluate, model, data), scored
+            assert "class" in found, scored
+            assert "\n" not in found, scored
     # a consumer of logits takes their position as the class
     predicted = np.asarray(model.logits(heldout.pixels)).argmax(-1)
-    if expected(names, trained, "folders"):
+    if is_scored(names, trained, "folders"):
         assert [model.classes[position] for position in predicted] == heldout.named()
 
 

@@ -287,9 +287,8 @@ def chosen(folder, name, **model):
     return tiny.open_task(config, folder)
 
 
-def trained(task, data, partition, steps: int) -> list:
+def trained(training, data, partition, steps: int) -> list:
     """The state and the window after each of some steps."""
-    training = step.Training(task, partition)
     state = training.init(jax.random.key(0))
     results = []
     with data.train_batches(0, 0, 1) as batches:
@@ -301,14 +300,15 @@ def trained(task, data, partition, steps: int) -> list:
 
 @pytest.fixture(scope="module", params=OPTIMIZERS)
 def four_steps(request, tmp_path_factory, partition):
-    """A task with an optimizer, its data, and the state and the window after each of four steps."""
+    """The training with an optimizer, its data, and the state and the window after each of four
+    steps."""
     task, data = chosen(tmp_path_factory.mktemp("run"), request.param)
-    return task, data, trained(task, data, partition, 4)
+    training = step.Training(task, partition)
+    return training, data, trained(training, data, partition, 4)
 
 
 def test_a_run_that_resumes_takes_the_same_steps_bit_for_bit(four_steps, tmp_path, partition):
-    task, data, results = four_steps
-    training = step.Training(task, partition)
+    training, data, results = four_steps
     shardings = jax.tree.map(lambda leaf: leaf.sharding, training.template)
     second, _ = results[1]
     checkpoints = Checkpoints(str(tmp_path / "checkpoints"))
@@ -335,7 +335,8 @@ def test_all_but_the_frozen_parameters_are_trained(four_steps):
 def schedule_free(tmp_path, partition):
     """The config of a run without a schedule, and its states after four steps."""
     task, data = chosen(tmp_path, "schedule_free")
-    states = [state for state, _ in trained(task, data, partition, 4)]
+    training = step.Training(task, partition)
+    states = [state for state, _ in trained(training, data, partition, 4)]
     return task.config, states
 
 

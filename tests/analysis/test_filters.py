@@ -31,7 +31,8 @@ def test_matrices_are_toeplitz_for_text(text_run, layer, row, column):
 
 
 def test_a_long_row_is_seen_near_its_token_and_whole():
-    weights = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((2, 64, 64), np.float32)
     for axis in filters.draw_text_filters(weights).axes:
         assert axis.get_xlim() == (-filters.NEAR, filters.NEAR)
         [whole] = axis.child_axes
@@ -40,7 +41,8 @@ def test_a_long_row_is_seen_near_its_token_and_whole():
 
 
 def test_text_figure_shows_the_middle_row_of_each_layer():
-    weights = np.arange(7 * 5 * 5, dtype=np.float32).reshape(7, 5, 5)
+    numbers = np.arange(7 * 5 * 5, dtype=np.float32)
+    weights = numbers.reshape(7, 5, 5)
     figure = filters.draw_text_filters(weights)
     shown = [axis for axis in figure.axes if axis.axison]
     for number, axis in enumerate(shown, 1):
@@ -76,7 +78,8 @@ def test_rows_of_patches_are_laid_out_as_the_image(image_run, monkeypatch):
     figure = filters.draw_patch_filters(weights, (rows, columns))
     means = filters.mean_filters(weights, (rows, columns))
     for layer, weight in enumerate(weights):
-        first, mean, noise = figure.axes[3 * layer : 3 * layer + 3]
+        start = 3 * layer
+        first, mean, noise = figure.axes[start : start + 3]
         np.testing.assert_array_equal(pixels_of(first), weight[0].reshape(rows, columns))
         np.testing.assert_array_equal(pixels_of(mean), means[layer])
         assert pixels_of(noise).shape == means[layer].shape
@@ -115,9 +118,7 @@ def test_a_run_without_spatial_gates(tmp_path):
 def test_command_writes_an_image(kind, request):
     workdir = request.getfixturevalue(kind)
     done = preloaded.gmlp("draw", "filters", str(workdir))
-    assert (done.returncode, done.stdout.strip()) == (0, f"{workdir}/figures/filters.png"), (
-        done.stderr
-    )
-    assert all(
-        (workdir / "figures" / f"filters{suffix}").exists() for suffix in (".png", ".svg", ".pdf")
-    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"{workdir}/figures/filters.png"
+    for suffix in (".png", ".svg", ".pdf"):
+        assert (workdir / "figures" / f"filters{suffix}").exists()

@@ -30,24 +30,36 @@ VISION = {
 
 
 def linear(colour):
-    channels = np.frombuffer(bytes.fromhex(colour[1:]), np.uint8) / 255
-    return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    levels = np.frombuffer(bytes.fromhex(colour[1:]), np.uint8)
+    channels = levels / 255
+    dark = channels / 12.92
+    bright = ((channels + 0.055) / 1.055) ** 2.4
+    return np.where(channels <= 0.04045, dark, bright)
 
 
 def lab(rgb):
     """CIE L*a*b* of linear RGB, where distances are about as people see them; 2.3 is just
     noticed."""
     to_xyz = np.array(
-        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+        [
+            [0.4124, 0.3576, 0.1805],
+            [0.2126, 0.7152, 0.0722],
+            [0.0193, 0.1192, 0.9505],
+        ]
     )
     xyz = to_xyz @ np.clip(rgb, 0, 1) / [0.9505, 1, 1.089]
-    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
-    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+    dark = 7.787 * xyz + 16 / 116
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), dark)
+    lightness = 116 * y - 16
+    red_or_green = 500 * (x - y)
+    yellow_or_blue = 200 * (y - z)
+    return np.array([lightness, red_or_green, yellow_or_blue])
 
 
 def colours_of_families(seen) -> dict[str, np.ndarray]:
     """The colour of each family, and that of models of none, as `seen` sees it."""
-    return {name: seen(colour) for name, colour in {**FAMILIES, "none": GREY}.items()}
+    colours = {**FAMILIES, "none": GREY}
+    return {name: seen(colour) for name, colour in colours.items()}
 
 
 def check_distances(colours: dict[str, np.ndarray], least: float) -> None:
@@ -106,4 +118,5 @@ def test_words_on_a_dark_page_have_the_hue_of_their_line(family):
 
 
 def test_greys_are_inverted():
-    assert contrast(on_dark(GREY), DARK_PAGE) > 7 > 1.2 > contrast(on_dark(WHITE), DARK_PAGE)
+    assert contrast(on_dark(GREY), DARK_PAGE) > 7
+    assert contrast(on_dark(WHITE), DARK_PAGE) < 1.2

@@ -20,8 +20,9 @@ class Images:
     def __init__(self, names, labels):
         self.names = names
         self.labels = np.asarray(labels)
-        levels = (self.labels * 255 // (COUNT - 1)).astype(np.uint8)
-        self.pixels = np.broadcast_to(levels[:, None, None, None], (len(labels), SIZE, SIZE, 1))
+        levels = self.labels * 255 // (COUNT - 1)
+        grey = levels.astype(np.uint8).reshape(-1, 1, 1, 1)
+        self.pixels = np.broadcast_to(grey, (len(labels), SIZE, SIZE, 1))
 
     def named(self):
         return [self.names[label] for label in self.labels]
@@ -33,7 +34,8 @@ WORDS = [f"w{(5 * number) % COUNT:02}" for number in range(COUNT)]  # not in the
 
 def write_png(path: Path, pixels) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.ascontiguousarray(pixels[..., 0])).save(path)
+    grey = np.ascontiguousarray(pixels[..., 0])
+    Image.fromarray(grey).save(path)
 
 
 def folders(images, root):
@@ -127,7 +129,8 @@ SOURCES = {
 
 
 def images_of(names, seed):
-    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(COUNT), 3))
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat(np.arange(COUNT), 3))
     return Images(names, labels)
 
 

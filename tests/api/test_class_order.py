@@ -41,9 +41,10 @@ def perfect_model(data, folder):
     params = task.init(jax.random.key(0))
     # The states of one grey have the same norm for each level, so that each is nearest to itself.
     names = WORDS if set(task.classes) == set(WORDS) else NUMBERS
-    levels = Images(names, [names.index(name) for name in task.classes])
-    states = np.asarray(task.features(params, jnp.asarray(levels.pixels), pool="mean"))
-    params["head"]["kernel"] = jnp.asarray(states.T)
+    levels = [names.index(name) for name in task.classes]
+    pixels = jnp.asarray(Images(names, levels).pixels)
+    states = task.features(params, pixels, pool="mean")
+    params["head"]["kernel"] = jnp.asarray(states).T
     return model_lib.place(task, params)
 
 
@@ -113,9 +114,11 @@ def test_every_source_scored_by_every_other(tmp_path, outcomes, names, trained):
 
 def test_labels_that_are_one_off_are_refused(tmp_path):
     """Classes 1 to 12 and labels 0 to 11: most would be scored as their neighbour."""
-    images = images_of([str(number) for number in range(1, COUNT + 1)], 0)
+    names = [str(number) for number in range(1, COUNT + 1)]
+    images = images_of(names, 0)
     config = small_config()
-    keys = examples.store({"train": arrays(images, tmp_path)}, config, str(tmp_path / "stored"))
+    data = {"train": arrays(images, tmp_path)}
+    keys = examples.store(data, config, str(tmp_path / "stored"))
     config.update_from_flattened_dict(keys)
     assets = ImageData(config, RunFiles()).assets()
     config.data.train = data_config.EMBEDDED

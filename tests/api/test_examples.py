@@ -1,5 +1,6 @@
 """Data of a program, as examples and as files that runs read."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from PIL import Image
 from gmlp_flax import config as config_lib
 from gmlp_flax.api import examples
 from gmlp_flax.checkpoints import RUN_FILE
-from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.errors import RunError
 from gmlp_flax.tasks.data import RunFiles
 from gmlp_flax.tasks.image_data import ImageData
 from gmlp_flax.tasks.text_classification import TextClassificationData
@@ -70,7 +71,8 @@ def test_examples(data, expected):
 
 
 def test_numbers_are_names_unless_the_data_declare_names():
-    labels = [label for _, label in examples.examples([("a", 1), ("b", "x"), ("c", -1)])]
+    data = [("a", 1), ("b", "x"), ("c", -1)]
+    labels = [label for _, label in examples.examples(data)]
     assert labels == [1, "x", -1]
 
 
@@ -164,16 +166,21 @@ def test_a_start_that_took_no_step_is_written_anew(text_config, tmp_path):
     folder = str(tmp_path / "run" / "data")
     odd = [*TEXTS, (3, "no")]  # an example that does not fit, after others
     assert "int" in failure(examples.store, odd, text_config, folder)
-    assert texts_in(examples.store(TEXTS, text_config, folder)) == ["good", "bad"]
+    keys = examples.store(TEXTS, text_config, folder)
+    assert texts_in(keys) == ["good", "bad"]
     keys = examples.store([("new", "yes")], text_config, folder)
     assert texts_in(keys) == ["new"]
     (tmp_path / "run" / RUN_FILE).write_text("{}")  # the first step is taken
     assert examples.store([("new", "yes")], text_config, folder) == keys
-    for others in (TEXTS, [("new", "no")], {"train": [("new", "yes")], "test": TEXTS}):
+    other_texts = TEXTS
+    other_labels = [("new", "no")]
+    with_heldout = {"train": [("new", "yes")], "test": TEXTS}
+    for others in (other_texts, other_labels, with_heldout):
         message = raised(RunError, examples.store, others, text_config, folder)
         assert f"the run in {tmp_path / 'run'} was trained on" in message
     assert texts_in(keys) == ["new"]
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["data", RUN_FILE]
+    names = [path.name for path in (tmp_path / "run").iterdir()]
+    assert sorted(names) == ["data", RUN_FILE]
 
 
 def test_other_pixels_are_other_data(image_config, tmp_path):
@@ -181,15 +188,20 @@ def test_other_pixels_are_other_data(image_config, tmp_path):
     folder = tmp_path / "run" / "data"
     pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), dtype=np.uint8)
     labels = [0, 1, 0, 1]
-    data = {"train": (pixels, labels), "test": (pixels[:2], labels[:2])}
-    keys = examples.store(data, image_config, str(folder))
+    train = (pixels, labels)
+    heldout = (pixels[:2], labels[:2])
+    keys = examples.store({"train": train, "test": heldout}, image_config, str(folder))
     (tmp_path / "run" / RUN_FILE).write_text("{}")
-    same = {"train": list(zip(pixels.copy(), labels, strict=True)), "test": data["test"]}
+    pairs = list(zip(pixels.copy(), labels, strict=True))
+    same = {"train": pairs, "test": heldout}
     assert examples.store(same, image_config, str(folder)) == keys
     changed = pixels[:2].copy()
     changed[1, 3, 3] ^= 1
-    for test in ((changed, labels[:2]), (pixels[:2], [1, 0]), (pixels[:1], labels[:1])):
-        others = {"train": data["train"], "test": test}
+    other_pixels = (changed, labels[:2])
+    other_labels = (pixels[:2], [1, 0])
+    fewer = (pixels[:1], labels[:1])
+    for test in (other_pixels, other_labels, fewer):
+        others = {"train": train, "test": test}
         message = raised(RunError, examples.store, others, image_config, str(folder))
         assert "heldout" in message
         assert str(folder) in message
@@ -211,7 +223,8 @@ def test_a_stream_is_written_as_far_as_the_steps_read(text_config, tmp_path, cap
     keys = examples.store({"train": endless(), "test": TEXTS}, text_config, str(tmp_path / "b"))
     assert len(texts_in(keys)) == 24
     whole = [("good", "yes")] * 50
-    assert len(texts_in(examples.store(whole, text_config, str(tmp_path / "c")))) == 50
+    keys = examples.store(whole, text_config, str(tmp_path / "c"))
+    assert len(texts_in(keys)) == 50
 
 
 def test_an_endless_held_out_stream_is_refused(text_config, tmp_path, monkeypatch):
@@ -224,11 +237,15 @@ def test_an_endless_held_out_stream_is_refused(text_config, tmp_path, monkeypatc
 
 def test_a_stream_of_text_for_a_language_model(tmp_path):
     config = config_lib.open_config("quickstart_text")
-    config.steps, config.batch_size, config.model.length = 2, 4, 32
+    config.steps = 2
+    config.batch_size = 4
+    config.model.length = 32
     config.data.heldout_share = 0.5
-    keys = examples.store(("x" * 100 for _ in iter(int, 1)), config, str(tmp_path / "data"))
+    texts = itertools.repeat("x" * 100)
+    keys = examples.store(texts, config, str(tmp_path / "data"))
     tokens = 2 * 4 * 32 / 0.5
-    assert len(texts_in(keys)) == pytest.approx(tokens * examples.CHARACTERS_OF_TOKEN / 100, abs=1)
+    characters = tokens * examples.CHARACTERS_OF_TOKEN
+    assert len(texts_in(keys)) == pytest.approx(characters / 100, abs=1)
 
 
 def test_a_folder_of_the_users_own_is_never_deleted(text_config, tmp_path):
@@ -249,8 +266,9 @@ def test_images_that_are_files_stay_and_remote_ones_are_copied(image_config, tmp
     local = str(tmp_path / "a.png")
     remote = "memory://own_images/b.png"
     for path, level in ((local, 10), (remote, 200)):
+        image = Image.new("L", (8, 8), level)
         with fsspec.open(path, "wb") as file:
-            Image.new("L", (8, 8), level).save(file, "PNG")
+            image.save(file, "PNG")
     pair = [(local, "dark"), (remote, "light")]
     data = {"train": pair, "heldout": pair[::-1]}
     keys = examples.store(data, image_config, str(tmp_path / "data"))
@@ -259,7 +277,8 @@ def test_images_that_are_files_stay_and_remote_ones_are_copied(image_config, tmp
     source = ImageData(image_config, RunFiles())
     for role, levels in (("train", [10, 200]), ("heldout", [200, 10])):
         read = source.labelled(role)
-        assert [read[index]["image"].mean() for index in range(2)] == levels
+        for index, level in enumerate(levels):
+            assert read[index]["image"].mean() == level
 
 
 def test_images_are_read_as_they_were(image_config, tmp_path):
@@ -275,14 +294,17 @@ def test_images_are_read_as_they_were(image_config, tmp_path):
         assert len(read) == count
         for index in range(count):
             np.testing.assert_array_equal(read[index]["image"], pixels[index])
-    labels = [source.labelled("heldout")[index]["label"] for index in range(2)]
-    assert labels == [0, 1]
+    heldout = source.labelled("heldout")
+    assert heldout[0]["label"] == 0
+    assert heldout[1]["label"] == 1
 
 
 def test_numbered_classes_are_ordered_by_size(image_config, tmp_path):
     """Whatever the order in which they occur: a label is its position."""
-    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(12), 4))
-    pixels = np.broadcast_to(labels[:, None, None, None].astype(np.uint8), (48, 8, 8, 1))
+    rng = np.random.default_rng(0)
+    labels = rng.permutation(np.repeat(np.arange(12), 4))
+    levels = labels.astype(np.uint8).reshape(48, 1, 1, 1)
+    pixels = np.broadcast_to(levels, (48, 8, 8, 1))
     keys = examples.store((pixels, labels), image_config, str(tmp_path / "data"))
     image_config.update_from_flattened_dict(keys)
     source = ImageData(image_config, RunFiles())
@@ -299,9 +321,8 @@ def test_declared_classes_keep_their_order(image_config, text_config, tmp_path):
     rows = [{"image": np.full((8, 8), label, np.uint8), "label": label} for label in (2, 0, 1) * 4]
     data = Named(rows)
     data.features = {"label": Letters()}
-    image_config.update_from_flattened_dict(
-        examples.store(data, image_config, str(tmp_path / "images"))
-    )
+    keys = examples.store(data, image_config, str(tmp_path / "images"))
+    image_config.update_from_flattened_dict(keys)
     source = ImageData(image_config, RunFiles())
     assert source.classes == ("b", "c", "a")
     read = source.labelled("train")
@@ -309,9 +330,8 @@ def test_declared_classes_keep_their_order(image_config, text_config, tmp_path):
         assert read[index]["label"] == read[index]["image"].mean()
     texts = Named([{"text": f"text {label}", "label": label} for label in (2, 0, 1) * 4])
     texts.features = {"label": Letters()}
-    text_config.update_from_flattened_dict(
-        examples.store(texts, text_config, str(tmp_path / "texts"))
-    )
+    keys = examples.store(texts, text_config, str(tmp_path / "texts"))
+    text_config.update_from_flattened_dict(keys)
     dataset = TextClassificationData(text_config).dataset("train")
     assert dataset.classes == ("b", "c", "a")
     for row, label in zip(dataset.examples.rows, dataset.labels, strict=True):
@@ -328,7 +348,8 @@ def read_images(config, data, folder, classes=()):
 def test_one_class(image_config, tmp_path):
     pixels = np.zeros((4, 8, 8, 1), np.uint8)
     data = (pixels, ["cat"] * 4)
-    assert "'cat' alone" in failure(read_images, image_config, data, tmp_path / "data")
+    message = failure(read_images, image_config, data, tmp_path / "data")
+    assert "'cat' alone" in message
 
 
 @pytest.mark.parametrize(
@@ -341,13 +362,16 @@ def test_one_class(image_config, tmp_path):
     ],
 )
 def test_a_label_that_no_class_has(image_config, tmp_path, label, classes, words):
-    pixels = np.zeros((1, 8, 8, 1), np.uint8)
-    data = [(pixels[0], label)] * 2
-    assert words in failure(read_images, image_config, data, tmp_path / "data", classes)
+    pixels = np.zeros((8, 8, 1), np.uint8)
+    data = [(pixels, label), (pixels, label)]
+    message = failure(read_images, image_config, data, tmp_path / "data", classes)
+    assert words in message
 
 
 def test_a_text_where_an_image_is_expected(image_config, text_config, tmp_path):
-    message = raised(DataError, examples.store, [(GREY, "yes")], text_config, str(tmp_path / "a"))
+    pixels = [(GREY, "yes")]
+    message = failure(examples.store, pixels, text_config, str(tmp_path / "a"))
     assert "ndarray" in message
-    data = [(3, "yes"), (4, "no")]
-    assert "int" in raised(DataError, examples.store, data, image_config, str(tmp_path / "b"))
+    numbers = [(3, "yes"), (4, "no")]
+    message = failure(examples.store, numbers, image_config, str(tmp_path / "b"))
+    assert "int" in message

@@ -60,8 +60,10 @@ def test_models_that_ship():
 @pytest.mark.parametrize("name", ASKED)
 def test_answers_of_models_that_ship(name):
     asked, answer = ASKED[name]
-    [[candidates]] = gf.load(name).predict([asked], top=5)
-    assert answer in [word.strip() for word, _ in candidates]
+    model = gf.load(name)
+    [[candidates]] = model.predict([asked], top=5)
+    words = [word.strip() for word, _ in candidates]
+    assert answer in words
 
 
 @pytest.mark.parametrize(
@@ -76,8 +78,10 @@ def test_every_kind_is_created(name):
     other = gf.create(name, dtype="bfloat16", seed=2, **options)
     assert model.config.model.dtype == "bfloat16"
     assert parameters.count(model.params) > 1000
-    assert jax.tree.all(jax.tree.map(np.array_equal, model.params, again.params))
-    assert not jax.tree.all(jax.tree.map(np.array_equal, model.params, other.params))
+    of_same_seed = jax.tree.map(np.array_equal, model.params, again.params)
+    assert jax.tree.all(of_same_seed)
+    of_other_seed = jax.tree.map(np.array_equal, model.params, other.params)
+    assert not jax.tree.all(of_other_seed)
 
 
 def test_text_models_with_a_tokenizer():
@@ -123,6 +127,12 @@ def test_numpys_numbers_and_names():
     assert counted.classes == ("0", "1", "2")
 
 
+def spatial_of(model):
+    """The spatial weights of a model, [layers, tokens, tokens]."""
+    gate = model.params["encoder"]["blocks"]["gate"]
+    return gate["spatial"]["weight"]
+
+
 def test_a_run_for_other_classes_and_another_size(image_run, capsys):
     model = gf.load(image_run)
     larger = gf.load(image_run, classes=["a", "b", "c"], image_size=16, dtype="bfloat16")
@@ -131,12 +141,13 @@ def test_a_run_for_other_classes_and_another_size(image_run, capsys):
     assert larger.config.model.image_size == (16, 16)
     assert larger.step == model.step == 12
     assert larger.params["head"]["kernel"].shape == (16, 3)
-    np.testing.assert_array_equal(larger.params["stem"]["kernel"], model.params["stem"]["kernel"])
-    for each, tokens in ((model, 16), (larger, 64)):
-        spatial = each.params["encoder"]["blocks"]["gate"]["spatial"]["weight"]
-        assert spatial.shape == (2, tokens, tokens)
-    assert larger.logits(np.zeros((2, 16, 16, 1), np.uint8)).shape == (2, 3)
-    assert larger.features(np.zeros((1, 16, 16, 1), np.uint8)).dtype == jnp.bfloat16
+    stem = model.params["stem"]["kernel"]
+    np.testing.assert_array_equal(larger.params["stem"]["kernel"], stem)
+    assert spatial_of(model).shape == (2, 16, 16)
+    assert spatial_of(larger).shape == (2, 64, 64)
+    pixels = np.zeros((2, 16, 16, 1), np.uint8)
+    assert larger.logits(pixels).shape == (2, 3)
+    assert larger.features(pixels[:1]).dtype == jnp.bfloat16
 
 
 def test_a_language_model_becomes_a_classifier(text_run, capsys):
@@ -146,7 +157,8 @@ def test_a_language_model_becomes_a_classifier(text_run, capsys):
     assert classifier.config.task == "text_classification"
     assert classifier.tokenizer == model.tokenizer
     np.testing.assert_array_equal(classifier.params["embedding"], model.params["embedding"])
-    assert {name for name, _ in classifier.predict("A name.")[0][0]} == {"no", "yes"}
+    [[ranked]] = classifier.predict("A name.")
+    assert {name for name, _ in ranked} == {"no", "yes"}
 
 
 @pytest.mark.parametrize(
@@ -174,7 +186,9 @@ def test_a_folder_that_has_the_name_of_an_architecture_comes_first(tmp_path, mon
 
 
 def test_a_mesh(text_run):
-    for mesh in ({"data": 1, "fsdp": 1}, jax.make_mesh((1, 1), ("data", "fsdp"))):
+    sizes = {"data": 1, "fsdp": 1}
+    devices = jax.make_mesh((1, 1), ("data", "fsdp"))
+    for mesh in (sizes, devices):
         model = gf.load(text_run, mesh=mesh)
         assert dict(model.partition.mesh.shape) == {"data": 1, "fsdp": 1, "tensor": 1}
 

@@ -35,11 +35,13 @@ def test_a_table_of_texts(table):
 
 
 def test_data_of_a_program():
-    pixels = np.zeros((8, 8, 8, 1), np.uint8)
-    pixels += np.arange(8, dtype=np.uint8)[:, None, None, None]
-    data = {"train": (pixels[:6], [0, 1] * 3), "test": (pixels[6:], [0, 1])}
-    found = gf.inspect(data, tiny.image_config())
-    assert (found.train.examples, found.heldout.examples) == (6, 2)
+    levels = np.arange(8, dtype=np.uint8).reshape(8, 1, 1, 1)
+    pixels = np.broadcast_to(levels, (8, 8, 8, 1))
+    train = (pixels[:6], [0, 1] * 3)
+    heldout = (pixels[6:], [0, 1])
+    found = gf.inspect({"train": train, "test": heldout}, tiny.image_config())
+    assert found.train.examples == 6
+    assert found.heldout.examples == 2
 
 
 def test_what_a_run_starts_from_gives_its_files(table, text_run):

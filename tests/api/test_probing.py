@@ -30,7 +30,7 @@ def clouds():
 
 def test_neighbours_vote_by_their_similarity(clouds):
     train, heldout = clouds
-    right = 0
+    hits = 0
     for row, label in zip(heldout.states, heldout.labels, strict=True):
         lengths = np.linalg.norm(train.states, axis=1) * np.linalg.norm(row)
         similarity = train.states @ row / lengths
@@ -38,8 +38,9 @@ def test_neighbours_vote_by_their_similarity(clouds):
         votes = np.zeros(CLASSES)
         for index in nearest:
             votes[train.labels[index]] += np.exp(similarity[index] / 0.07)
-        right += np.argmax(votes) == label
-    expected = right / len(heldout.labels)
+        if np.argmax(votes) == label:
+            hits += 1
+    expected = hits / len(heldout.labels)
     assert probing.nearest_neighbours(*clouds) == {"accuracy": pytest.approx(expected)}
 
 
@@ -53,17 +54,21 @@ def test_fewer_examples_than_neighbours(clouds):
 def test_all_learn_what_can_be_learned_and_nothing_else(clouds, kind):
     classifier = probing.KINDS[kind]
     train, heldout = clouds
-    assert max(classifier(train, heldout).values()) > 0.9
+    scores = classifier(train, heldout)
+    assert max(scores.values()) > 0.9
     noise = np.random.default_rng(1).normal(size=(120, 5)).astype(np.float32)
-    known = Features(noise[:90], train.labels)
-    asked = Features(noise[90:], heldout.labels)
-    assert max(classifier(known, asked).values()) < 0.7
+    train_noise = Features(noise[:90], train.labels)
+    heldout_noise = Features(noise[90:], heldout.labels)
+    scores = classifier(train_noise, heldout_noise)
+    assert max(scores.values()) < 0.7
 
 
 def test_the_linear_classifier_does_not_depend_on_the_scale_of_features(clouds):
     train, heldout = clouds
-    scaled = [Features(100 * each.states + 7, each.labels) for each in clouds]
-    assert probing.linear(*scaled) == probing.linear(train, heldout)
+    scaled_train = Features(100 * train.states + 7, train.labels)
+    scaled_heldout = Features(100 * heldout.states + 7, heldout.labels)
+    scores = probing.linear(scaled_train, scaled_heldout)
+    assert scores == probing.linear(train, heldout)
 
 
 @pytest.mark.parametrize(("examples", "shots"), [(90, (1, 5, 10, 25)), (18, (1, 5)), (3, (1,))])
@@ -81,7 +86,8 @@ def test_a_model_of_other_classes_is_probed(image_run):
     model = gf.load(image_run)
     data = {"train": (images[:60], names[:60]), "test": (images[60:90], names[60:90])}
     shots = {"accuracy_1", "accuracy_5", "accuracy_10", "accuracy_25"}
-    for kind, expected in (("knn", {"accuracy"}), ("linear", {"accuracy"}), ("fewshot", shots)):
+    names_of_kinds = {"knn": {"accuracy"}, "linear": {"accuracy"}, "fewshot": shots}
+    for kind, expected in names_of_kinds.items():
         scores = gf.probe(model, data, kind=kind)
         assert scores.pop("examples") == 30
         assert scores.keys() == expected
@@ -120,7 +126,8 @@ LABELLED = (IMAGES, [0, 1] * 4)
     ],
 )
 def test_mistakes_are_one_line(image_run, data, options, words):
-    assert words in raised(UserError, gf.probe, gf.load(image_run), data, **options)
+    model = gf.load(image_run)
+    assert words in raised(UserError, gf.probe, model, data, **options)
 
 
 def test_what_cannot_be_probed():

@@ -25,14 +25,17 @@ TEN = [*map(str, range(10))]
 @pytest.fixture(scope="module")
 def digits():
     source = embedded.embedded_digits("heldout")
-    return source.examples.images[:40], source.labels[:40]
+    images = source.examples.images
+    return images[:40], source.labels[:40]
 
 
 @pytest.fixture(scope="module")
 def data(digits):
     """Others to score than to train on."""
     images, labels = digits
-    return {"train": (images[:30], labels[:30]), "test": (images[30:], labels[30:])}
+    train = (images[:30], labels[:30])
+    test = (images[30:], labels[30:])
+    return {"train": train, "test": test}
 
 
 def images_config():
@@ -79,7 +82,8 @@ def test_arrays_an_optimizer_and_callbacks(digits, tmp_path):
     again = run()  # it is done
     assert again["eval"] == result["eval"]
     lines = (out / "metrics.jsonl").read_text().splitlines()
-    assert all("learning_rate" not in json.loads(line) for line in lines)  # ours alone have one
+    for line in lines:
+        assert "learning_rate" not in json.loads(line)  # ours alone have one
 
 
 def test_one_callback(data, tmp_path):
@@ -184,7 +188,8 @@ def test_a_dataset_of_grain(digits, tmp_path):
 )
 def test_what_train_refuses(data, options, words, tmp_path):
     given = {"data": data, "options": {**SHORT, **options}}
-    assert words in raised(UserError, gf.train, images_config(), tmp_path / "run", **given)
+    message = raised(UserError, gf.train, images_config(), tmp_path / "run", **given)
+    assert words in message
 
 
 @pytest.mark.parametrize(
@@ -217,9 +222,11 @@ def test_evaluation_of_the_runs_data_and_others(image_run):
     model = gf.load(image_run, "latest")
     source = embedded.embedded_digits("heldout")
     images = source.examples.images
+    count = len(source.labels)
     whole = gf.evaluate(model, batch_size=64)
+    assert whole["examples"] == count
     same = gf.evaluate(model, (images, source.labels))
-    assert same["examples"] == len(source.labels) == whole["examples"]
+    assert same["examples"] == count
     assert same["top1"] == pytest.approx(whole["top1"])
     assert same["loss"] == pytest.approx(whole["loss"], rel=1e-4)
     few = list(zip(images[:5], source.labels[:5], strict=True))
@@ -228,7 +235,9 @@ def test_evaluation_of_the_runs_data_and_others(image_run):
 
 def test_evaluation_on_texts(text_run):
     text = "The value of a name is the value of its object. " * 20
-    assert gf.evaluate(gf.load(text_run), [text])["perplexity"] > 1
+    model = gf.load(text_run)
+    scores = gf.evaluate(model, [text])
+    assert scores["perplexity"] > 1
 
 
 PIXELS = np.zeros((8, 8, 8, 1), np.uint8)
@@ -244,12 +253,17 @@ PIXELS = np.zeros((8, 8, 8, 1), np.uint8)
     ],
 )
 def test_what_evaluate_refuses(image_run, data, options, words):
-    assert words in raised(UserError, gf.evaluate, gf.load(image_run), data, **options)
+    model = gf.load(image_run)
+    assert words in raised(UserError, gf.evaluate, model, data, **options)
 
 
 def test_what_cannot_be_evaluated(text_run):
-    assert "'digits'" in raised(UserError, gf.evaluate, "digits", (PIXELS, [0] * 8))
-    model = gf.load(text_run)
-    assert "ndarray" in raised(UserError, gf.evaluate, model, (PIXELS, [0] * 8))
+    images = (PIXELS, [0] * 8)
+    message = raised(UserError, gf.evaluate, "digits", images)
+    assert "'digits'" in message
+    of_text = gf.load(text_run)
+    message = raised(UserError, gf.evaluate, of_text, images)
+    assert "ndarray" in message
     bare = gf.create("gmlp_base", length=16, vocab_size=50, **TINY)
-    assert "tokenizer" in raised(RunError, gf.evaluate, bare, ["A"])
+    message = raised(RunError, gf.evaluate, bare, ["A"])
+    assert "tokenizer" in message

@@ -35,9 +35,14 @@ def encoded(image: Image.Image, kind: str = "PNG", **options) -> bytes:
     return file.getvalue()
 
 
+def file_of(pixels: np.ndarray, kind: str = "PNG", **options) -> bytes:
+    """Pixels [height, width] or [height, width, channels] as a file."""
+    return encoded(Image.fromarray(pixels), kind, **options)
+
+
 def png(seed: int, size: tuple[int, int] = (9, 7)) -> bytes:
     """An image of noise, of size (height, width)."""
-    return encoded(Image.fromarray(noise(*size, 3, seed=seed)))
+    return file_of(noise(*size, 3, seed=seed))
 
 
 def smooth(height: int, width: int) -> np.ndarray:

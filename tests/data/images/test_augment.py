@@ -68,9 +68,11 @@ def as_image(pixels):
 
 def smooth_image(height, width):
     """Smooth, and dark on the left: every operation changes it."""
-    image = as_image(noise(5, 6, 3)).resize((width, height), Image.Resampling.BICUBIC)
+    small = as_image(noise(5, 6, 3))
+    image = small.resize((width, height), Image.Resampling.BICUBIC)
     ramp = np.linspace(0.1, 0.9, width)[:, None]
-    return (np.asarray(image) * ramp).astype(np.uint8)
+    pixels = np.asarray(image) * ramp
+    return pixels.astype(np.uint8)
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +127,10 @@ def test_moves_are_near_timms(timm, name, magnitude, negative):
 def test_a_grey_image_is_one_channel_of_three_equal_ones(name):
     """Colours aside, which a grey image does not have."""
     grey = smooth_image(32, 40)[..., :1]
-    of_grey = augment.apply(name, grey, 8, Coin(False), (9,))
-    of_colours = augment.apply(name, np.repeat(grey, 3, axis=2), 8, Coin(False), (9, 9, 9))
-    np.testing.assert_allclose(of_grey[..., 0].astype(int), of_colours[..., 1], atol=1)
+    colours = np.repeat(grey, 3, axis=2)
+    of_grey = augment.apply(name, grey, 8, Coin(False), (9,)).astype(int)
+    of_colours = augment.apply(name, colours, 8, Coin(False), (9, 9, 9))
+    np.testing.assert_allclose(of_grey[..., 0], of_colours[..., 1], atol=1)
 
 
 def test_operations_by_hand():
@@ -150,11 +153,11 @@ def test_operations_by_hand():
 
 def test_the_policy_is_timms(timm):
     policy = timm.auto_augment_policy("original", timm._HPARAMS_DEFAULT)
-    theirs = [[(op.name, op.prob, op.magnitude) for op in pair] for pair in policy]
-    ours = []
-    for pair in IMAGENET_POLICY:
-        ours.append([(timm_name(name), *numbers) for name, *numbers in pair])
-    assert ours == theirs
+    for ours, theirs in zip(IMAGENET_POLICY, policy, strict=True):
+        for operation, expected in zip(ours, theirs, strict=True):
+            name, probability, magnitude = operation
+            assert timm_name(name) == expected.name
+            assert (probability, magnitude) == (expected.prob, expected.magnitude)
 
 
 def test_operations_of_randaugment_are_timms(timm):
@@ -199,8 +202,9 @@ def test_frequencies_and_severities_of_rand_augment(applied):
     for _ in range(draws):
         augment.rand_augment(None, rng, FILL, Augmentation())
     names = [name for name, _ in applied]
+    expected = draws / 15
     for name in RANDAUGMENT:
-        assert abs(names.count(name) - draws / 15) < 5 * (draws / 15) ** 0.5
+        assert abs(names.count(name) - expected) < 5 * expected**0.5
     # N(9, 1/2) clipped at 10, two standard deviations above.
     severities = np.array([magnitude for _, magnitude in applied])
     assert np.median(severities) == pytest.approx(9, abs=0.02)
@@ -213,7 +217,9 @@ def test_options_of_rand_augment(applied):
     options = Augmentation("randaugment", 5, 0.0, 3.0)
     for seed in range(400):
         augment.augment(noise(2, 2, 3), seeded(seed), options)
-    assert len(applied) == pytest.approx(5 / 2 * 400, abs=5 * (5 / 4 * 400) ** 0.5)
+    mean = 400 * 5 / 2  # five layers, each used in half of the draws
+    variance = 400 * 5 / 4
+    assert len(applied) == pytest.approx(mean, abs=5 * variance**0.5)
     severities = np.array([magnitude for _, magnitude in applied])
     assert severities.min() == 0
     assert (severities == 0).mean() == pytest.approx(0.5, abs=0.08)
@@ -234,9 +240,10 @@ def test_a_function_of_image_and_draws(options, channels):
     flipped = pixels[:, ::-1]  # a view with negative strides, as a flip makes it
     found = []
     for seed in (0, *range(9)):
-        found.append(augment.augment(flipped, seeded(seed), options))
-        assert found[-1].shape == pixels.shape
-        assert found[-1].dtype == np.uint8
+        image = augment.augment(flipped, seeded(seed), options)
+        assert image.shape == pixels.shape
+        assert image.dtype == np.uint8
+        found.append(image)
     np.testing.assert_array_equal(pixels, before)
     np.testing.assert_array_equal(found[0], found[1])
     assert len({image.tobytes() for image in found}) > 2
@@ -244,9 +251,11 @@ def test_a_function_of_image_and_draws(options, channels):
 
 def test_what_comes_into_view_has_the_mean_colour(monkeypatch):
     monkeypatch.setattr(augment, "IMAGENET_POLICY", ((("TranslateX", 1.0, 10),),))
-    found = augment.augment(noise(20, 40, 3), seeded(), Augmentation("autoaugment", mean=MEAN))
-    first = found[:, 0]
-    edge = first if (first == first[0]).all() else found[:, -1]
+    options = Augmentation("autoaugment", mean=MEAN)
+    found = augment.augment(noise(20, 40, 3), seeded(), options)
+    left = found[:, 0]
+    right = found[:, -1]
+    edge = left if (left == left[0]).all() else right
     assert edge.tolist() == [[124, 116, 104]] * 20
 
 
@@ -284,7 +293,8 @@ def test_a_strong_jitter_never_inverts():
         def uniform(self, low, high):
             return low
 
-    assert augment.color_jitter(noise(4, 4, 3), Least(), 2.5).max() == 0
+    found = augment.color_jitter(noise(4, 4, 3), Least(), 2.5)
+    assert found.max() == 0
 
 
 def test_erased_pixels_are_normal_once_normalised():
@@ -313,16 +323,19 @@ def test_erased_where_timm_erases(seed, monkeypatch):
     monkeypatch.setattr(erasing.random, "randint", lambda low, high: next(draws))
     erase = erasing.RandomErasing(probability=1.0, mode="pixel", device="cpu")
     theirs = erase(torch.zeros(3, 200, 30))
-    np.testing.assert_array_equal((ours > 0).any(-1), (theirs != 0).any(0).numpy())
+    is_erased = (theirs != 0).any(dim=0)
+    np.testing.assert_array_equal((ours > 0).any(axis=-1), is_erased.numpy())
     assert next(draws, None) is None
 
 
 def test_share_of_erased_images():
     pixels = noise(8, 8, 3)
     rng = seeded()
+    options = Augmentation(erasing=0.25)
     changed = 0
     for _ in range(4000):
-        changed += augment.augment(pixels, rng, Augmentation(erasing=0.25)) is not pixels
+        if augment.augment(pixels, rng, options) is not pixels:
+            changed += 1
     assert changed == pytest.approx(1000, abs=5 * 27)
 
 

@@ -28,10 +28,13 @@ KINDS = {
 def encoded(height: int, width: int, mode: str = "RGB", **options) -> bytes:
     """Noise, coarse and fine: an error shows in any row."""
     rng = np.random.default_rng(height * 1000 + width)
-    coarse = Image.fromarray(rng.integers(0, 256, (5, 7, 3), np.uint8)).resize((width, height))
+    blocks = rng.integers(0, 256, (5, 7, 3), np.uint8)
+    coarse = Image.fromarray(blocks).resize((width, height))
     fine = rng.integers(-20, 21, (height, width, 3))
-    pixels = (np.asarray(coarse) + fine).clip(0, 255).astype(np.uint8)
-    return image_files.encoded(Image.fromarray(pixels).convert(mode), "JPEG", **options)
+    levels = np.asarray(coarse) + fine
+    pixels = levels.clip(0, 255).astype(np.uint8)
+    image = Image.fromarray(pixels).convert(mode)
+    return image_files.encoded(image, "JPEG", **options)
 
 
 def decoded(
@@ -56,39 +59,46 @@ def test_the_rows_asked_for_are_those_of_the_whole(kind, reduction, height, widt
     rows = max(1, round(share * height))
     whole = decoded(data, channels, reduction, height)
     part = decoded(data, channels, reduction, rows)
-    shape = math.ceil(height / reduction), math.ceil(width / reduction), channels
+    shape = (math.ceil(height / reduction), math.ceil(width / reduction), channels)
     assert part.shape == whole.shape == shape
     # With the row that a crop's lower edge may be rounded up to.
     wanted = math.ceil(rows / reduction) + 1
     np.testing.assert_array_equal(part[:wanted], whole[:wanted])
     if reduction == 1:
-        expected = np.asarray(Image.open(io.BytesIO(data)))
+        with Image.open(io.BytesIO(data)) as image:
+            expected = np.asarray(image)
         np.testing.assert_array_equal(whole, expected.reshape(whole.shape))
 
 
 def damaged(data: bytes, share: float, replacement: bytes) -> bytes:
     """Replaces bytes at a given share of the coded data, which follow the header."""
     start = data.index(b"\xff\xda")
-    position = start + int((len(data) - start) * share)
-    return data[:position] + replacement + data[position + len(replacement) :]
+    coded = len(data) - start
+    position = start + int(coded * share)
+    end = position + len(replacement)
+    return data[:position] + replacement + data[end:]
 
 
 @pytest.mark.parametrize(("share", "rows"), [(0.3, 320), (0.3, 240), (0.8, 320)])
 def test_damage_is_noticed_where_it_is_read(share, rows):
     data = damaged(encoded(320, 240), share, b"\xff\xee")
-    assert "Corrupt JPEG data" in raised(ValueError, decoded, data, rows=rows)
+    message = raised(ValueError, decoded, data, rows=rows)
+    assert "Corrupt JPEG data" in message
 
 
 def test_damage_below_is_not_read():
     data = encoded(320, 240)
     found = decoded(damaged(data, 0.8, bytes(40)), rows=160)
-    np.testing.assert_array_equal(found[:160], decoded(data)[:160])
+    expected = decoded(data)
+    np.testing.assert_array_equal(found[:160], expected[:160])
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.9])
 def test_a_file_that_ends_early_is_always_noticed(kept):
     data = encoded(320, 240)
-    assert "Premature end" in raised(ValueError, decoded, data[: int(len(data) * kept)], rows=32)
+    length = int(len(data) * kept)
+    message = raised(ValueError, decoded, data[:length], rows=32)
+    assert "Premature end" in message
 
 
 @pytest.mark.parametrize(
@@ -100,11 +110,14 @@ def test_files_are_read_once_and_no_further_than_needed(kind, heights, monkeypat
     plain = simplejpeg.decode_jpeg
 
     def watched(data, *arguments, **options):
-        read.append(simplejpeg.decode_jpeg_header(data)[0])
+        height, *_ = simplejpeg.decode_jpeg_header(data)
+        read.append(height)
         return plain(data, *arguments, **options)
 
     monkeypatch.setattr(simplejpeg, "decode_jpeg", watched)
-    decoded(encoded(320, 240, **KINDS[kind]), 1 if kind == "grey" else 3, rows=90)
+    data = encoded(320, 240, **KINDS[kind])
+    channels = 1 if kind == "grey" else 3
+    decoded(data, channels, rows=90)
     assert read == heights
 
 
@@ -116,7 +129,8 @@ def test_a_thumbnail_of_the_same_height_is_not_taken_for_the_image():
     length = (len(thumbnail) + 8).to_bytes(2, "big")
     segment = b"\xff\xe1" + length + b"Exif\0\0" + thumbnail
     both = data[:2] + segment + data[2:]
-    assert "buffer is too small" in raised(ValueError, decoded, both, rows=10)
+    message = raised(ValueError, decoded, both, rows=10)
+    assert "buffer is too small" in message
     np.testing.assert_array_equal(decoding.decode(both, "a"), decoding.decode(data, "a"))
 
 
@@ -128,5 +142,6 @@ def test_files_whose_pixels_simplejpeg_gives(mode, channels, expected):
     data = encoded(8, 8, mode)
     with Image.open(io.BytesIO(data)) as image:
         assert decoding.is_plain_jpeg(image, channels) == expected
-    with Image.open(io.BytesIO(image_files.png(1))) as image:
+    other = io.BytesIO(image_files.png(1))
+    with Image.open(other) as image:
         assert not decoding.is_plain_jpeg(image, channels)

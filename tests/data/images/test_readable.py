@@ -75,7 +75,8 @@ def test_the_next_readable_example_replaces_one_that_is_not(count, damaged, wron
     position."""
     start %= count
     bad = {position % count for position in damaged | wrong}
-    numbers = Numbers(count, {position % count for position in damaged}, bad)
+    unreadable = {position % count for position in damaged}
+    numbers = Numbers(count, unreadable, bad)
     expected = next_readable(start, count, bad)
     if expected is None:
         assert f"{count} images" in failure(readable(numbers).__getitem__, start)
@@ -96,7 +97,8 @@ def test_the_next_readable_example_replaces_one_that_is_not(count, damaged, wron
 def test_labels_of_the_data_set_and_of_the_records():
     labels = np.array([4, 5, 6], np.int32)
     known = readable(Numbers(3, {1}), labels=labels)
-    assert [known[index]["label"] for index in range(3)] == [4, UNREAD, 6]
+    found = [known[index]["label"] for index in range(3)]
+    assert found == [4, UNREAD, 6]
     assert known[0]["label"].dtype == known[1]["label"].dtype == np.int32
     assert known.train(1, np.random.default_rng(0))["label"] == 6
     assert known.record(2) == {"x": 2, "name": "item 2", "label": 6}
@@ -106,20 +108,21 @@ def test_labels_of_the_data_set_and_of_the_records():
 def test_batches_with_bad_records_resume():
     numbers = Numbers(13, {2, 3}, {7})
     whole = train(numbers)
-    seen = {int(x) for batch in whole for x in batch["x"]}
+    seen = set(np.concatenate([batch["x"] for batch in whole]))
     assert not seen & {2, 3, 7}
     assert {4, 8} <= seen
     resumed = train(numbers, start=4, count=2)
-    for name in ("x", "noise"):
-        assert [batch[name].tolist() for batch in resumed] == [
-            batch[name].tolist() for batch in whole[4:]
-        ]
+    for batch, expected in zip(resumed, whole[4:], strict=True):
+        np.testing.assert_array_equal(batch["x"], expected["x"])
+        np.testing.assert_array_equal(batch["noise"], expected["noise"])
 
 
 def test_batches_with_bad_records_do_not_depend_on_hosts():
     numbers = Numbers(13, {2, 3}, {7})
-    halves = [train(numbers, host=host, hosts=2) for host in range(2)]
-    for batch, first, second in zip(train(numbers), *halves, strict=True):
+    whole = train(numbers)
+    of_first = train(numbers, host=0, hosts=2)
+    of_second = train(numbers, host=1, hosts=2)
+    for batch, first, second in zip(whole, of_first, of_second, strict=True):
         for name in ("x", "noise"):
             assert sorted(batch[name]) == sorted([*first[name], *second[name]])
 
@@ -165,6 +168,7 @@ def test_more_than_the_limit_is_always_refused():
 def test_they_survive_pickle(tmp_path):
     """As worker processes need them."""
     dataset = Dataset("x", "a list", ListedImages(["a"], [b"1"]), labels=np.array([3], np.int32))
-    examples = pickle.loads(pickle.dumps(ReadableExamples(dataset, decoded, BadRecords(1))))
+    original = ReadableExamples(dataset, decoded, BadRecords(1))
+    examples = pickle.loads(pickle.dumps(original))
     assert examples.record(0) == {"image": b"1", "name": "a", "label": 3}
     assert examples.path == "x"

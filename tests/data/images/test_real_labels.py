@@ -29,21 +29,27 @@ def written(path, labels):
 
 
 def test_labels_follow_the_number_in_the_name(tmp_path):
-    names = [f"{c}/ILSVRC2012_val_{i:08d}.JPEG" for c, i in (("a", 3), ("b", 1), ("b", 2))]
+    names = [
+        "a/ILSVRC2012_val_00000003.JPEG",
+        "b/ILSVRC2012_val_00000001.JPEG",
+        "b/ILSVRC2012_val_00000002.JPEG",
+    ]
     plain = folder(tmp_path, *names)
     dataset = with_real_labels(plain, written(tmp_path, [[0, 1], [], [1]]))
     assert len(dataset) == 3
     assert dataset.classes == ("a", "b")
     assert dataset.labels.tolist() == [0, 1, 1]
     examples = pickle.loads(pickle.dumps(dataset.examples))
-    assert [examples[index]["real"].tolist() for index in range(3)] == [[1, -1], [0, 1], [-1, -1]]
+    for index, expected in enumerate([[1, -1], [0, 1], [-1, -1]]):
+        assert examples[index]["real"].tolist() == expected
     assert examples[0]["real"].dtype == np.int32
     assert examples[0]["name"] == names[0]
     assert dataset.fingerprint == plain.fingerprint
 
 
 def test_a_part_keeps_its_labels(tmp_path):
-    dataset = with_real_labels(folder(tmp_path, *TWO), written(tmp_path, [[0], [1]]))
+    plain = folder(tmp_path, *TWO)
+    dataset = with_real_labels(plain, written(tmp_path, [[0], [1]]))
     part = dataset.take(np.array([1]))
     assert part.examples[0]["real"].tolist() == [1]
 
@@ -66,16 +72,19 @@ def test_a_part_keeps_its_labels(tmp_path):
     ],
 )
 def test_files_of_another_form(tmp_path, labels, words):
-    message = failure(with_real_labels, folder(tmp_path, *TWO), written(tmp_path, labels))
+    images = folder(tmp_path, *TWO)
+    path = written(tmp_path, labels)
+    message = failure(with_real_labels, images, path)
     for word in words:
         assert word in message
 
 
 @pytest.mark.parametrize("data", [b"", b"[[0], [1]", b"\xff\xfe[\0]\0", b"x" * 10])
 def test_files_that_are_no_json(tmp_path, data):
-    (tmp_path / "real.json").write_bytes(data)
-    path = str(tmp_path / "real.json")
-    assert "real.json" in failure(with_real_labels, folder(tmp_path, *TWO), path)
+    path = tmp_path / "real.json"
+    path.write_bytes(data)
+    images = folder(tmp_path, *TWO)
+    assert "real.json" in failure(with_real_labels, images, str(path))
 
 
 def test_names_that_records_alone_have_are_checked_as_these_are_read(tmp_path):
@@ -93,11 +102,14 @@ def test_names_that_records_alone_have_are_checked_as_these_are_read(tmp_path):
     ["a/photo.png", "a/ILSVRC2012_val_1.JPEG", "a/ILSVRC2012_val_00000000.JPEG"],
 )
 def test_names_without_the_number_of_an_image(tmp_path, name):
-    message = failure(with_real_labels, folder(tmp_path, name), written(tmp_path, [[0], []]))
+    images = folder(tmp_path, name)
+    path = written(tmp_path, [[0], []])
+    message = failure(with_real_labels, images, path)
     assert repr(name) in message
 
 
 def test_images_in_memory_have_no_file_names(tmp_path):
-    message = failure(with_real_labels, embedded_digits("heldout"), written(tmp_path, [[0]]))
+    path = written(tmp_path, [[0]])
+    message = failure(with_real_labels, embedded_digits("heldout"), path)
     assert "config.eval.real_labels" in message
     assert "'image 0'" in message

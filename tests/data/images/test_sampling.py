@@ -7,23 +7,24 @@ from gmlp_flax.data.dataset import Dataset
 from gmlp_flax.data.embedded import embedded_digits
 from gmlp_flax.data.images import sampling
 from gmlp_flax.data.images.examples import ListedImages
-from tests.data.images.image_files import encoded, png
+from tests.data.images.image_files import encoded, file_of, png
 
 
 def looked_at(images) -> sampling.Sampled:
     names = [f"image {number}" for number in range(len(images))]
-    return sampling.sample(Dataset("x", "a list", ListedImages(names, images)))
+    dataset = Dataset("x", "a list", ListedImages(names, images))
+    return sampling.sample(dataset)
 
 
 def frames(kind: str, count: int) -> bytes:
     """A file of frames, each of one grey."""
-    images = [Image.new("L", (4, 4), 50 * number) for number in range(count)]
-    return encoded(images[0], kind, save_all=True, append_images=images[1:])
+    first, *others = [Image.new("L", (4, 4), 50 * number) for number in range(count)]
+    return encoded(first, kind, save_all=True, append_images=others)
 
 
 def wide(*pixels: int, kind: str = "PNG") -> bytes:
     """A grey image of 16 bits."""
-    return encoded(Image.fromarray(np.array([pixels], np.uint16)), kind)
+    return file_of(np.array([pixels], np.uint16), kind)
 
 
 def test_images_of_several_frames():

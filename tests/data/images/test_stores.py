@@ -79,7 +79,8 @@ def test_names_and_content(tmp_path, make):
 
 @PLACES
 def test_a_reader_survives_pickle(tmp_path, make):
-    reader = pickle.loads(pickle.dumps(open_store(make(tmp_path)).reader))
+    store = open_store(make(tmp_path))
+    reader = pickle.loads(pickle.dumps(store.reader))
     assert reader.read("train/dog/a.jpg") == b"a"
     assert reader.size("train/cat/boxes.txt") == 600
 
@@ -131,7 +132,8 @@ def test_hidden_names(name, hidden):
 
 
 def test_a_file_that_is_gone_is_a_bad_record(tmp_path):
-    store = stores.open_folder(str(make_folder(tmp_path, {"a.png": b"1", "b.png": b"2"})))
+    path = make_folder(tmp_path, {"a.png": b"1", "b.png": b"2"})
+    store = stores.open_folder(str(path))
     (tmp_path / "a.png").unlink()
     with pytest.raises(BadRecord, match="a.png"):
         store.read("a.png")
@@ -190,7 +192,8 @@ def test_links_in_a_folder_are_followed(tmp_path):
 def test_a_folder_inside_itself(tmp_path):
     make_folder(tmp_path / "a", {"cat/1.png": b""})
     (tmp_path / "a" / "again").symlink_to(tmp_path / "a")
-    assert "more than 30" in failure(stores.open_folder, str(tmp_path / "a"))
+    message = failure(stores.open_folder, str(tmp_path / "a"))
+    assert "more than 30" in message
 
 
 def test_names_that_are_no_utf8(tmp_path):
@@ -203,7 +206,8 @@ def test_names_that_are_no_utf8(tmp_path):
 
 
 def test_a_folder_called_as_an_image(tmp_path):
-    store = stores.open_folder(str(make_folder(tmp_path, {"a.png/b.png": b"1"})))
+    path = make_folder(tmp_path, {"a.png/b.png": b"1"})
+    store = stores.open_folder(str(path))
     assert store.names == ("a.png/b.png",)
     assert store.folders == ("a.png",)
 
@@ -213,14 +217,17 @@ def test_tar_files_in_a_tar_file_are_folders(tmp_path):
     images = {}
     inner = {}
     for number, suffix in enumerate(["tar", "TAR", "tar"]):
-        contents = {f"{number}_{i}.JPEG": f"{number}{i}".encode() * 999 for i in range(3)}
+        contents = {}
+        for image in range(3):
+            contents[f"{number}_{image}.JPEG"] = f"{number}{image}".encode() * 999
         inner[f"n{number}.{suffix}"] = make_tar(tmp_path, contents).read_bytes()
         for name, data in contents.items():
             images[f"n{number}/{name}"] = data
     innermost = make_tar(tmp_path, {"x/deep.png": b"deep"}).read_bytes()
     inner["y.tar"] = make_tar(tmp_path, {"z.tar": innermost}).read_bytes()
     images["y/z/x/deep.png"] = b"deep"
-    store = stores.open_tar(str(make_tar(tmp_path, inner)))
+    path = make_tar(tmp_path, inner)
+    store = stores.open_tar(str(path))
     assert {name: store.read(name) for name in store.names} == images
 
 
@@ -228,7 +235,8 @@ def test_tar_files_in_a_tar_file_are_folders(tmp_path):
 def test_a_truncated_tar(tmp_path, suffix):
     noise = np.random.default_rng(0).bytes(50_000)
     path = make_tar(tmp_path, {"cat/a.jpg": noise, "dog/b.jpg": noise[::-1]}, suffix)
-    path.write_bytes(path.read_bytes()[:40_000])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:40_000])
     assert str(path) in failure(stores.open_tar, str(path))
 
 
@@ -236,7 +244,9 @@ def test_a_truncated_tar(tmp_path, suffix):
 def test_a_tar_that_is_cut_behind_a_member(tmp_path, members):
     """Without the zeros at its end, of which tarfile takes no notice."""
     path = make_tar(tmp_path, {"a.jpg": b"a" * 512, "b.jpg": b"b" * 512})
-    path.write_bytes(path.read_bytes()[: 1024 * members])
+    whole = path.read_bytes()
+    end = 1024 * members
+    path.write_bytes(whole[:end])
     assert str(path) in failure(stores.open_tar, str(path))
 
 
@@ -258,12 +268,14 @@ def test_tar_files_that_were_joined(tmp_path):
 
 @pytest.mark.parametrize("data", [b"", b"x", b"PK\3\4" + b"x" * 2000])
 def test_what_is_no_tar(tmp_path, data):
-    (tmp_path / "x.tar").write_bytes(data)
-    assert "x.tar" in failure(stores.open_tar, str(tmp_path / "x.tar"))
+    path = tmp_path / "x.tar"
+    path.write_bytes(data)
+    assert "x.tar" in failure(stores.open_tar, str(path))
 
 
 def test_a_tar_without_files(tmp_path):
-    store = stores.open_tar(str(make_tar(tmp_path, {})))
+    path = make_tar(tmp_path, {})
+    store = stores.open_tar(str(path))
     assert store.names == store.folders == ()
 
 
@@ -294,7 +306,8 @@ def test_a_file_in_a_tar_that_claims_more_than_there_is(tmp_path):
     member = tarfile.TarInfo("cat/a.png")
     member.size = 1 << 31
     path = tmp_path / "a.tar"
-    path.write_bytes(member.tobuf(tarfile.GNU_FORMAT) + b"x" * 512 + b"\0" * 1024)
+    header = member.tobuf(tarfile.GNU_FORMAT)
+    path.write_bytes(header + b"x" * 512 + b"\0" * 1024)
     assert f"{1 << 31:,} bytes" in failure(stores.open_tar, str(path))
 
 
@@ -322,9 +335,10 @@ def link_to_folder(source, target):
 def test_links_in_a_tar_are_refused(tmp_path, link):
     photos = make_folder(tmp_path / "photos", {"cat/a.jpg": b"a", "dog/b.jpg": b"b"})
     link(photos / "cat/a.jpg", photos / "dog/c.jpg")
-    with tarfile.open(tmp_path / "x.tar", "w:") as archive:
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w:") as archive:
         archive.add(photos, "photos")
-    assert "is a link" in failure(stores.open_tar, str(tmp_path / "x.tar"))
+    assert "is a link" in failure(stores.open_tar, str(path))
 
 
 def test_a_name_twice_in_a_tar_is_the_last(tmp_path):
@@ -340,8 +354,11 @@ def test_a_name_twice_in_a_tar_is_the_last(tmp_path):
 
 
 def test_long_names_in_a_tar(tmp_path):
-    name = "/".join(["é" * 60, "x" * 200 + ".png"])
-    store = stores.open_tar(str(make_tar(tmp_path, {name: b"1"})))
+    folder_name = "é" * 60
+    file_name = "x" * 200 + ".png"
+    name = f"{folder_name}/{file_name}"
+    path = make_tar(tmp_path, {name: b"1"})
+    store = stores.open_tar(str(path))
     assert store.names == (name,)
     assert store.read(name) == b"1"
 

@@ -220,12 +220,15 @@ def _contradicting_groups(dataset: Dataset) -> list[list[int]]:
 
 def _groups(indices: Iterable[int], key: Callable[[int], object]) -> list[list[int]]:
     """Groups of two or more indices with the same key."""
-    members: dict[object, list[int]] = {}
+    groups: dict[object, list[int]] = {}
     for index in indices:
-        group = members.setdefault(key(index), [])
+        group = groups.setdefault(key(index), [])
         group.append(index)
-    groups = members.values()
-    return [group for group in groups if len(group) > 1]
+    repeated = []
+    for group in groups.values():
+        if len(group) > 1:
+            repeated.append(group)
+    return repeated
 
 
 def _differ(dataset: Dataset, group: list[int]) -> bool:
@@ -237,16 +240,19 @@ def _differ(dataset: Dataset, group: list[int]) -> bool:
 def _first_of_two_labels(dataset: Dataset, group: list[int]) -> tuple[str, str]:
     """Two examples of a group whose labels differ, for messages."""
     labels = dataset.labels[group]
-    position = int(np.argmax(labels != labels[0]))
+    differs = labels != labels[0]
+    first_different = int(np.argmax(differs))
     first = _with_label(dataset, group[0])
-    second = _with_label(dataset, group[position])
+    second = _with_label(dataset, group[first_different])
     return first, second
 
 
 def _with_label(dataset: Dataset, index: int) -> str:
     """The key of an example, and its class or number."""
     label = dataset.labels[index]
-    name = dataset.classes[label] if dataset.classes else f"{label:g}"
+    name = f"{label:g}"
+    if dataset.classes:
+        name = dataset.classes[label]
     key = dataset.examples.key(index)
     return f"{key[:60]!r} ({name})"
 
@@ -323,7 +329,8 @@ def _passage_starts(ids: np.ndarray, separator: int) -> np.ndarray:
     count = max(0, len(ids) - PASSAGE + 1)
     starts = []
     for start in spread(count, PASSAGES_COMPARED):
-        passage = ids[start : start + PASSAGE]
+        stop = start + PASSAGE
+        passage = ids[start:stop]
         if separator not in passage:
             starts.append(start)
     return np.array(starts, np.int64)
@@ -336,8 +343,9 @@ def _passage_hashes(ids: np.ndarray) -> np.ndarray:
     values += np.uint64(1)
     hashes = np.zeros(count, np.uint64)
     for offset in range(PASSAGE):
+        end = offset + count
         hashes *= _FACTOR
-        hashes += values[offset : offset + count]
+        hashes += values[offset:end]
     return hashes
 
 

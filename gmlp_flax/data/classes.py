@@ -60,9 +60,9 @@ def class_in_cell(value: Any, where: str, column: str) -> str:
 def ordered(names: Iterable[str]) -> tuple[str, ...]:
     """The names in the order of their labels: whole numbers by size, else all by their letters."""
     distinct = set(names)
-    if _are_whole(distinct):
-        return tuple(sorted(distinct, key=_by_number))
-    return tuple(sorted(distinct))
+    key = _by_number if _are_whole(distinct) else None
+    in_order = sorted(distinct, key=key)
+    return tuple(in_order)
 
 
 def _are_whole(names: Iterable[str]) -> bool:
@@ -78,7 +78,9 @@ def _by_number(name: str) -> tuple[int, str]:
 def positions(names: Sequence[str], classes: Sequence[str]) -> np.ndarray:
     """The position of each name in the classes: int32 [names]; raises KeyError for an unknown
     one."""
-    position_of = {name: position for position, name in enumerate(classes)}
+    position_of = {}
+    for position, name in enumerate(classes):
+        position_of[name] = position
     labels = [position_of[name] for name in names]
     return np.array(labels, np.int32)
 
@@ -95,7 +97,7 @@ def check_names(counts: Mapping[str, int], where: str, allow_letters: bool = Fal
         DataError: a name is empty or not UTF-8, or two names are the same.
     """
     seen: dict[str, str] = {}
-    for name in counts:
+    for name, count in counts.items():
         if not name or not _is_utf8(name):
             raise DataError(f"{where}: {name!r} is not a name of a class: expected text in UTF-8")
         is_letter = allow_letters and len(name) == 1
@@ -103,8 +105,8 @@ def check_names(counts: Mapping[str, int], where: str, allow_letters: bool = Fal
         other = seen.setdefault(plain, name)
         if other != name:
             raise DataError(
-                f"{where}: the classes {other!r} ({counts[other]:,}) and {name!r} "
-                f"({counts[name]:,}) differ only in capitals or blanks: write them the same way"
+                f"{where}: the classes {other!r} ({counts[other]:,}) and {name!r} ({count:,}) "
+                "differ only in capitals or blanks: write them the same way"
             )
 
 
@@ -157,10 +159,10 @@ def _check_declared(names: Iterable[str], classes: Sequence[str], where: str) ->
     expected = listed(map(repr, classes))
     if len(known) < len(classes):
         raise DataError(f"{where}: two of its classes have one name: {expected}")
-    unknown = sorted(set(names) - known)
+    unknown = set(names) - known
     if not unknown:
         return
-    name = unknown[0]
+    name = min(unknown)
     problem = f"{where}: the class {name!r} is none of {expected}"
     if _WHOLE.fullmatch(name):
         problem += ": a number is a position only in data that declare names of classes"
@@ -171,9 +173,11 @@ def require_several(dataset: Dataset) -> None:
     """Raises DataError if a data set has fewer than two classes."""
     if len(dataset.classes) >= 2:
         return
-    present = "no class"
     if dataset.classes:
-        present = f"the class {dataset.classes[0]!r} alone"
+        [only_class] = dataset.classes
+        present = f"the class {only_class!r} alone"
+    else:
+        present = "no class"
     examples = counted(len(dataset), "example")
     raise DataError(
         f"{dataset.path!r}, read as {dataset.form}: {examples} with {present}: a classifier needs "
@@ -215,16 +219,18 @@ def _without(names: Iterable[str], others: Iterable[str]) -> list[str]:
 
 def relabelled(dataset: Dataset, classes: Sequence[str], new: np.ndarray) -> Dataset:
     """The data set with other classes: label l becomes new[l], int32 [classes of the data set]."""
-    if tuple(classes) == dataset.classes:
+    new_classes = tuple(classes)
+    if new_classes == dataset.classes:
         return dataset
     origin = dataset.origin or dataset
-    changed = dataclasses.replace(dataset, classes=tuple(classes), origin=origin)
+    changed = dataclasses.replace(dataset, classes=new_classes, origin=origin)
     if dataset.labels is None:
         examples = Relabelled(dataset.examples, new)
         return dataclasses.replace(changed, examples=examples)
     labels = dataset.labels.copy()
     is_known = labels >= 0
-    labels[is_known] = new[labels[is_known]]
+    known_labels = labels[is_known]
+    labels[is_known] = new[known_labels]
     return dataclasses.replace(changed, labels=labels)
 
 
@@ -236,8 +242,9 @@ def absent(dataset: Dataset) -> list[str]:
     declare before `in_order`.
     """
     if isinstance(dataset.examples, Relabelled):
+        declared = dataset.examples.positions
         is_absent = np.ones(len(dataset.classes), bool)
-        is_absent[dataset.examples.positions] = False
+        is_absent[declared] = False
     else:
         counts = dataset.class_counts()
         if counts is None or not counts.any():
@@ -250,11 +257,12 @@ def absent(dataset: Dataset) -> list[str]:
 def _differences(
     dataset: Dataset, order: Sequence[str], strange: list[str], missing: list[str], where: str
 ) -> str:
+    path = repr(dataset.path)
     only_in_data = listed(map(repr, strange)) or "none"
     only_in_order = listed(map(repr, missing)) or "none"
     text = (
-        f"{dataset.path!r} has {len(dataset.classes)} classes, and {where} has {len(order)}: "
-        f"{only_in_order} only there, {only_in_data} only in {dataset.path!r}; give data with the "
+        f"{path} has {len(dataset.classes)} classes, and {where} has {len(order)}: "
+        f"{only_in_order} only there, {only_in_data} only in {path}; give data with the "
         "same classes"
     )
     if _are_decimal(dataset.classes):
@@ -280,9 +288,11 @@ def named(dataset: Dataset, order: Sequence[str]) -> Dataset:
         return dataset
     numbers = [int(name) for name in dataset.classes]
     largest = max(numbers, default=-1)
-    if largest >= len(order):
+    count = len(order)
+    if largest >= count:
         raise DataError(
             f"{dataset.path!r} has a class {largest}, and config.data.class_map has "
-            f"{len(order)} classes, from 0 to {len(order) - 1}: give the list of these images"
+            f"{count} classes, from 0 to {count - 1}: give the list of these images"
         )
-    return relabelled(dataset, order, np.array(numbers, np.int32))
+    positions_in_order = np.array(numbers, np.int32)
+    return relabelled(dataset, order, positions_in_order)

@@ -172,7 +172,8 @@ class Dataset:
         if self.labels is None or not self.classes:
             return None
         is_known = self.labels >= 0
-        return np.bincount(self.labels[is_known], minlength=len(self.classes))
+        known = self.labels[is_known]
+        return np.bincount(known, minlength=len(self.classes))
 
     @property
     def units(self) -> str:
@@ -278,11 +279,13 @@ class Dataset:
         """Class -> positions of its examples; all examples as one class if labels are not
         known."""
         if self.labels is None:
-            return {self.split: np.arange(len(self))}
+            all_examples = np.arange(len(self))
+            return {self.split: all_examples}
         by_label = np.argsort(self.labels, kind="stable")
         counts = np.bincount(self.labels, minlength=len(self.classes))
         ends = np.cumsum(counts)
-        groups = np.split(by_label, ends[:-1])
+        bounds = ends[:-1]
+        groups = np.split(by_label, bounds)
         return dict(zip(self.classes, groups, strict=True))
 
 

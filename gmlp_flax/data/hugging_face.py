@@ -22,7 +22,11 @@ def is_metadata(name: str) -> bool:
 
 def metadata(listing: Iterable[File]) -> list[File]:
     """The files that hold no rows (see `is_metadata`)."""
-    return [file for file in listing if is_metadata(file.name)]
+    without_rows = []
+    for file in listing:
+        if is_metadata(file.name):
+            without_rows.append(file)
+    return without_rows
 
 
 def declares_splits(listing: Iterable[File]) -> bool:
@@ -42,11 +46,13 @@ def declared_classes(path: str) -> dict[str, tuple[str, ...]]:
     if not files.exists(info_path):
         return {}
     info = json_files.read(info_path, dict)
-    return records.feature_classes(info.get("features"))
+    features = info.get("features")
+    return records.feature_classes(features)
 
 
 def write_info(path: str, column: str, classes: Sequence[str]) -> None:
     """Writes a dataset_info.json that declares the classes of a column."""
     feature = {"names": list(classes), "_type": "ClassLabel"}
-    text = json.dumps({"features": {column: feature}}, indent=1)
+    info = {"features": {column: feature}}
+    text = json.dumps(info, indent=1)
     files.write(path, text.encode())

@@ -124,7 +124,8 @@ def parse_numbers(text: str, what: str, count: int) -> tuple[int, ...]:
     any other text."""
     words = text.split(",")
     are_numbers = all(map(_NUMBER.fullmatch, words))
-    if len(words) != count or not are_numbers:
+    has_count = len(words) == count
+    if not are_numbers or not has_count:
         raise DataError(f"{what}: expected {count} numbers with commas between them")
     return tuple(map(int, words))
 

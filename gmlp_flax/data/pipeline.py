@@ -190,9 +190,10 @@ def train_batches(order: Order, reading: Reading, start: int = 0) -> Batches:
 
 
 def _train_batch(order: Order, reading: Reading, step: int) -> Batch:
-    first = step * reading.batch_size + reading.host * reading.share
-    positions = range(first, first + reading.share)
-    batch = order.batch(positions)
+    first_of_batch = step * reading.batch_size
+    first = first_of_batch + reading.host * reading.share
+    stop = first + reading.share
+    batch = order.batch(range(first, stop))
     return reading.finish(batch)
 
 

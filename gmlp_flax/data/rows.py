@@ -108,11 +108,13 @@ def find_by_suffix(
 def unread_files_note(path: str, listing: Sequence[File], members: Sequence[File]) -> str:
     """A line that counts by suffix the files of a folder that are not read; "" if there are none.
     `members` are read, and files that describe them do not count."""
-    known = {file.name for file in members}
+    used = {file.name for file in members}
     unread = []
     for file in listing:
-        if file.name not in known and not hugging_face.is_metadata(file.name):
-            unread.append(file.name)
+        name = file.name
+        if name in used or hugging_face.is_metadata(name):
+            continue
+        unread.append(name)
     return unread_note(path, unread)
 
 
@@ -223,9 +225,11 @@ def _named_rows(path: str, lines: Iterator[_Line], header: tuple[str, ...]) -> I
     for line in lines:
         where = f"{path}, line {line.number}"
         try:
-            yield Located(where, _named_row(line.cells, names))
+            row = _named_row(line.cells, names)
         except BadRecord as error:
             yield Located(where, error)
+        else:
+            yield Located(where, row)
 
 
 def _named_row(cells: list[str], names: tuple[str, ...]) -> Row:

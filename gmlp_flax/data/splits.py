@@ -111,7 +111,8 @@ def stem(name: str) -> str:
     if shard:
         return shard["stem"]
     ending = compression.suffix(name) + compression.compression(name)
-    return name[: len(name) - len(ending)]
+    length = len(name) - len(ending)
+    return name[:length]
 
 
 def by_name(path: str, listing: Iterable[File]) -> dict[str, list[File]]:
@@ -140,7 +141,8 @@ def by_name(path: str, listing: Iterable[File]) -> dict[str, list[File]]:
     require_one_word(path, split_of)
     groups: dict[str, list[File]] = {}
     for file in data:
-        members = groups.setdefault(split_of[file.name], [])
+        split = split_of[file.name]
+        members = groups.setdefault(split, [])
         members.append(file)
     return groups
 
@@ -148,7 +150,8 @@ def by_name(path: str, listing: Iterable[File]) -> dict[str, list[File]]:
 def _splits_of_names(names: Sequence[str]) -> dict[str, str]:
     """Name of a file -> the split that its folders mean or, if no folders do, its own name."""
     of_folders = {name: _split_of_folders(name) for name in names}
-    if any(of_folders.values()):
+    is_split_by_folders = any(of_folders.values())
+    if is_split_by_folders:
         return of_folders
     return {name: split_of_file(name) for name in names}
 

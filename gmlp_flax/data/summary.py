@@ -172,8 +172,11 @@ def _html_table(summary: DataSummary) -> str:
     caption = html.escape(summary.role)
     rows = []
     for name, value in summary.rows():
-        rows.append(f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>")
-    return f"<table><caption>{caption}</caption>{''.join(rows)}</table>"
+        header = html.escape(name)
+        cell = html.escape(value)
+        rows.append(f"<tr><th>{header}</th><td>{cell}</td></tr>")
+    body = "".join(rows)
+    return f"<table><caption>{caption}</caption>{body}</table>"
 
 
 def summarize(dataset: Dataset, role: str, tokens: Tokens | None = None) -> DataSummary:

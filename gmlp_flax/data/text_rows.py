@@ -132,13 +132,14 @@ class Labels:
 def _spellings(labels: Sequence[str]) -> dict[str, str]:
     """Each spelling of a class in the files of a published task -> the name of the class. A name
     that is a word may be spelled as its number, which Long Range Arena writes as a float."""
-    names = {name: name for name in labels}
     are_numbers = any(name.isdecimal() for name in labels)
+    name_of = dict(zip(labels, labels, strict=True))
     for position, name in enumerate(labels):
         number = name if are_numbers else str(position)
-        names[number] = name
-        names[f"{number}.0"] = name
-    return names
+        as_float = f"{number}.0"
+        name_of[number] = name
+        name_of[as_float] = name
+    return name_of
 
 
 def _number(text: str, column: str, interval: Interval) -> float:
@@ -184,8 +185,10 @@ def text_of(row: Row, column: str, words: Sequence[str] = ()) -> str:
 def _require_words(text: str, words: Sequence[str]) -> None:
     """Raises BadRecord if a text has other words than these."""
     for word in text.split():
-        if word not in words:
-            raise BadRecord(f"the symbol {word[:40]!r}; expected one of {' '.join(words)}")
+        if word in words:
+            continue
+        known = " ".join(words)
+        raise BadRecord(f"the symbol {word[:40]!r}; expected one of {known}")
 
 
 class Reading:
@@ -238,11 +241,15 @@ class Reading:
     def _add_row(self, row: Row | BadRecord, columns: Columns, position: int, part: int) -> None:
         if isinstance(row, BadRecord):
             raise row
-        texts = [text_of(row, column, self.task.words) for column in columns.texts]
+        texts = []
+        for column in columns.texts:
+            text = text_of(row, column, self.task.words)
+            interned = self._interned.setdefault(text, text)
+            texts.append(interned)
         label = self._label(row, columns)
         row_id = self._id(row, columns, position)
-        interned = [self._interned.setdefault(text, text) for text in texts]
-        self.rows.append(TextRow(tuple(interned), row_id, part))
+        text_row = TextRow(tuple(texts), row_id, part)
+        self.rows.append(text_row)
         self.labels.append(label)
 
     def _label(self, row: Row, columns: Columns) -> Label:
@@ -315,11 +322,12 @@ class Reading:
         """The classes and the labels of some rows: int32 [rows], or float32 for numbers."""
         labels: list[Any] = [self.labels[index] for index in kept]
         if self.task.numbers is not None:
-            # None becomes NaN.
-            return (), np.array(labels, np.float32)
+            numbers = np.array(labels, np.float32)  # None becomes NaN
+            return (), numbers
         if not are_labelled:
             class_names = tuple(map(class_name, declared))
-            return class_names, np.full(len(kept), UNLABELLED, np.int32)
+            unlabelled = np.full(len(kept), UNLABELLED, np.int32)
+            return class_names, unlabelled
         return classes.from_names(labels, self.path, declared)
 
 
@@ -393,9 +401,11 @@ def missing_column(
     by_similarity = difflib.get_close_matches(names[0], header, n=most, cutoff=0.0)
     available = listed(map(repr, by_similarity)) or "none"
     wanted = " or ".join(map(repr, names))
-    has_one_column = len(header) == 1
-    if has_one_column and not _SEPARATORS.isdisjoint(header[0]):
-        advice = ": columns are separated by commas in .csv and by tabs in .tsv files"
+    if len(header) == 1:
+        [only_column] = header
+        has_separator = not _SEPARATORS.isdisjoint(only_column)
+        if has_separator:
+            advice = ": columns are separated by commas in .csv and by tabs in .tsv files"
     return DataError(f"{path}: no column {wanted}, found {available}{advice}")
 
 

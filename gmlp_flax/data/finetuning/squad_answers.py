@@ -100,19 +100,25 @@ def _possible_spans(windows: Windows, scores: SpanScores, number: int, max_answe
     """The spans of a question's passage that `find_answers` does not leave out."""
     starts = _candidates(windows, number, scores.start_positions, scores.start_scores)
     ends = _candidates(windows, number, scores.end_positions, scores.end_scores)
-    may_start = starts.is_inside & _are_widest(starts.tokens, windows.widest(number))
+    widest = windows.widest(number)
+    may_start = starts.is_inside & _are_widest(starts.tokens, widest)
 
     # Each start with each end: [windows, starts, ends].
     first = starts.tokens[:, :, None]
     last = ends.tokens[:, None, :]
     lengths = last - first + 1
-    has_length = (lengths >= 1) & (lengths <= max_answer)
-    is_in_passage = may_start[:, :, None] & ends.is_inside[:, None, :]
-    window, start, end = np.nonzero(has_length & is_in_passage)
+    is_long_enough = lengths >= 1
+    is_short_enough = lengths <= max_answer
+    is_start = may_start[:, :, None]
+    is_end = ends.is_inside[:, None, :]
+    is_possible = is_start & is_end & is_long_enough & is_short_enough
+    window, start, end = np.nonzero(is_possible)
+    start_scores = starts.scores[window, start]
+    end_scores = ends.scores[window, end]
     return _Spans(
         first=starts.tokens[window, start],
         last=ends.tokens[window, end],
-        scores=starts.scores[window, start] + ends.scores[window, end],
+        scores=start_scores + end_scores,
     )
 
 
@@ -125,9 +131,11 @@ def _candidates(
     begin = windows.begin[rows, None]
     size = windows.size[rows, None]
     in_passage = positions[rows] - windows.passage_offset(rows.start)
+    is_after_begin = in_passage >= 0
+    is_before_end = in_passage < size
     return _Candidates(
         tokens=begin + in_passage,
-        is_inside=(in_passage >= 0) & (in_passage < size),
+        is_inside=is_after_begin & is_before_end,
         scores=scores[rows].astype(np.float64),
     )
 
@@ -139,9 +147,11 @@ def _are_widest(tokens: np.ndarray, widest: np.ndarray) -> np.ndarray:
         tokens: int [windows, n_best], tokens of the passage.
         widest: see Windows.widest.
     """
-    passage_tokens = np.clip(tokens, 0, len(widest) - 1)
-    window = np.arange(len(tokens))
-    return widest[passage_tokens] == window[:, None]
+    last = len(widest) - 1
+    passage_tokens = np.clip(tokens, 0, last)
+    widest_windows = widest[passage_tokens]
+    windows = np.arange(len(tokens))
+    return widest_windows == windows[:, None]
 
 
 def _best_answers(windows: Windows, number: int, spans: _Spans, n_best: int) -> list[Answer]:
@@ -150,13 +160,19 @@ def _best_answers(windows: Windows, number: int, spans: _Spans, n_best: int) -> 
     characters = windows.spans(number)
     starts = characters[spans.first, 0]
     stops = characters[spans.last, 1]
+    best_first = np.argsort(-spans.scores, kind="stable")
     answers: dict[str, Answer] = {}
-    for index in np.argsort(-spans.scores, kind="stable"):
+    for index in best_first:
         if len(answers) == n_best:
             break
-        text = context[starts[index] : stops[index]]
-        if text and text not in answers:  # empty if the tokens are only white space
-            answers[text] = Answer(text, float(spans.scores[index]))
+        start = starts[index]
+        stop = stops[index]
+        text = context[start:stop]
+        is_blank = not text  # the tokens are only white space
+        if is_blank or text in answers:
+            continue
+        score = float(spans.scores[index])
+        answers[text] = Answer(text, score)
     return list(answers.values())
 
 
@@ -214,7 +230,8 @@ def n_best_lists(
     for number, question in enumerate(questions):
         best = list(answers[number])
         if nulls is not None:
-            best.append(Answer("", float(nulls[number])))
+            null_score = float(nulls[number])
+            best.append(Answer("", null_score))
         if not best:
             best.append(Answer("", 0.0))
         best.sort(key=lambda answer: -answer.score)
@@ -268,12 +285,14 @@ def _f1(predicted: list[str], reference: list[str]) -> float:
     """The harmonic mean of precision and recall; if either answer has no words, 1 if neither has
     any, else 0."""
     if not predicted or not reference:
-        return float(predicted == reference)
-    common = Counter(predicted) & Counter(reference)
+        is_exact = predicted == reference
+        return float(is_exact)
+    counts = Counter(predicted)
+    common = (counts & Counter(reference)).total()
     if not common:
         return 0.0
-    precision = common.total() / len(predicted)
-    recall = common.total() / len(reference)
+    precision = common / len(predicted)
+    recall = common / len(reference)
     return 2 * precision * recall / (precision + recall)
 
 
@@ -305,10 +324,14 @@ def evaluate(questions: Sequence[Question], predictions: Predictions) -> dict[st
     for prefix, group in groups.items():
         if not len(group):
             continue
-        for name, value in summary(group).items():
+        metrics_of_group = summary(group)
+        for name, value in metrics_of_group.items():
             metrics[f"{prefix}_{name}"] = value
-    missing = [question.id for question in questions if question.id not in predictions]
-    metrics["missing_filled_with_empty"] = len(missing)
+    missing = 0
+    for question in questions:
+        if question.id not in predictions:
+            missing += 1
+    metrics["missing_filled_with_empty"] = missing
     return metrics
 
 
@@ -349,14 +372,15 @@ def best_thresholds(
     metrics = {}
     for column, name in enumerate(("exact", "f1")):
         # The totals if none of the judged questions is answered, the first one, the first two, ...
-        totals = np.cumsum([unanswerable, *gains[:, column]])
+        gains_of_metric = gains[:, column]
+        totals = np.cumsum([unanswerable, *gains_of_metric])
         answered = int(totals.argmax())
-        best = float(totals[answered])
+        best_total = float(totals[answered])
         threshold = 0.0
         if answered:
-            last = judged[answered - 1]
-            threshold = float(odds[last.id])
-        metrics[f"best_{name}"] = 100.0 * best / len(questions)
+            last_answered = judged[answered - 1]
+            threshold = float(odds[last_answered.id])
+        metrics[f"best_{name}"] = 100.0 * best_total / len(questions)
         metrics[f"best_{name}_thresh"] = threshold
     return metrics
 

@@ -58,7 +58,8 @@ class Windows:
         max_query: int,
         training: bool = False,
     ):
-        if length < max_query + SPECIALS + 1:
+        shortest = max_query + SPECIALS + 1
+        if length < shortest:
             raise DataError(
                 f"length={length} has no room for a passage besides squad.max_query={max_query} "
                 "tokens"
@@ -68,7 +69,21 @@ class Windows:
         self.questions: list[Question] = []
         self.targets: list[tuple[int, int]] = []
         self._passages: list[Encoding] = []
-        passages = _encode_passages(questions, tokenizer)
+        self._add(questions, training)
+        self.left_out = len(questions) - len(self.questions)
+        texts = [question.question for question in self.questions]
+        self._queries = pairs.encode(texts, tokenizer, max_query)
+        passage_ids = [passage.ids for passage in self._passages]
+        passage_lengths = _lengths(passage_ids)
+        room = length - SPECIALS - _lengths(self._queries)
+        self.number, self.begin, self.size = window_bounds(passage_lengths, room, stride)
+        # The first window of each question, and the number of all windows.
+        question_bounds = np.arange(len(self.questions) + 1)
+        self._first_window = np.searchsorted(self.number, question_bounds)
+
+    def _add(self, questions: Sequence[Question], training: bool) -> None:
+        """Adds the questions, with their targets and passages, that are not left out."""
+        passages = _encode_passages(questions, self._tokenizer)
         for question in questions:
             passage = passages[question.context]
             target = find_target(question, passage.spans)
@@ -78,15 +93,6 @@ class Windows:
             self.questions.append(question)
             self.targets.append(target)
             self._passages.append(passage)
-        self.left_out = len(questions) - len(self.questions)
-        texts = [question.question for question in self.questions]
-        self._queries = pairs.encode(texts, tokenizer, max_query)
-        passage_ids = [passage.ids for passage in self._passages]
-        room = length - SPECIALS - _lengths(self._queries)
-        self.number, self.begin, self.size = window_bounds(_lengths(passage_ids), room, stride)
-        # The first window of each question, and the number of all windows.
-        question_bounds = np.arange(len(self.questions) + 1)
-        self._first_window = np.searchsorted(self.number, question_bounds)
 
     def __len__(self) -> int:
         return len(self.number)
@@ -94,14 +100,16 @@ class Windows:
     def __getitem__(self, index: int) -> dict[str, Any]:
         number = int(self.number[index])
         begin = int(self.begin[index])
-        stop = begin + int(self.size[index])
+        size = int(self.size[index])
+        stop = begin + size
         query = self._queries[number]
         passage = self._passages[number].ids[begin:stop]
         inputs = pairs.assemble([query, passage], self.length, self._tokenizer)
         first, last = self.targets[number]
         start = 0
         end = 0
-        if first >= begin and last < stop:
+        has_answer = first >= begin and last < stop
+        if has_answer:
             offset = self.passage_offset(index) - begin
             start = first + offset
             end = last + offset
@@ -115,7 +123,8 @@ class Windows:
 
     def passage_offset(self, index: int) -> int:
         """The position in window `index` at which its part of the passage begins."""
-        query = self._queries[self.number[index]]
+        number = self.number[index]
+        query = self._queries[number]
         return len(query) + SPECIALS - 1
 
     def of_question(self, number: int) -> range:
@@ -133,8 +142,10 @@ class Windows:
         """For each token of a question's passage, which of the question's windows, counted from 0,
         gives it the most context: int64 [tokens]."""
         rows = self.rows(number)
+        begin = self.begin[rows]
+        size = self.size[rows]
         tokens = len(self.spans(number))
-        return widest_context(self.begin[rows], self.size[rows], tokens)
+        return widest_context(begin, size, tokens)
 
     def spans(self, number: int) -> np.ndarray:
         """The spans of the tokens of a question's passage: int32 [tokens, 2], start and stop in
@@ -154,7 +165,8 @@ def _encode_passages(questions: Sequence[Question], tokenizer: Tokenizer) -> dic
 
 def _lengths(sequences: Sequence[np.ndarray]) -> np.ndarray:
     """The number of tokens of each sequence: int64 [sequences]."""
-    return np.array([len(ids) for ids in sequences], np.int64)
+    lengths = list(map(len, sequences))
+    return np.array(lengths, np.int64)
 
 
 def window_bounds(
@@ -202,9 +214,12 @@ def widest_context(begin: np.ndarray, size: np.ndarray, tokens: int) -> np.ndarr
     sizes = size[:, None]
     first = begin[:, None]
     last = first + sizes - 1
-    nearest_end = np.minimum(position - first, last - position)
+    tokens_before = position - first
+    tokens_after = last - position
+    nearest_end = np.minimum(tokens_before, tokens_after)
     context = nearest_end + 0.01 * sizes
-    context[nearest_end < 0] = -1.0  # not in this window
+    is_outside = nearest_end < 0
+    context[is_outside] = -1.0
     return context.argmax(axis=0)
 
 
@@ -215,13 +230,16 @@ def find_target(question: Question, spans: np.ndarray) -> tuple[int, int]:
         return NO_TARGET
     text, position = question.answers[0]
     # Spans of tokens leave out white space at either end.
-    leading_space = len(text) - len(text.lstrip())
+    without_leading = text.lstrip()
+    without_trailing = text.rstrip()
+    leading_space = len(text) - len(without_leading)
     start = position + leading_space
-    stop = position + len(text.rstrip())
+    stop = position + len(without_trailing)
     token_starts = spans[:, 0]
     token_stops = spans[:, 1]
     first = int(np.searchsorted(token_stops, start, side="right"))
     after_last = int(np.searchsorted(token_starts, stop, side="left"))
     if first >= after_last:
         return NO_TARGET
-    return first, after_last - 1
+    last = after_last - 1
+    return first, last

@@ -93,9 +93,11 @@ def _about_centres(matrix: tuple[float, ...]) -> np.ndarray:
     """OpenCV's matrix [2, 3], which counts from the centre of a pixel, for a matrix (a, b, c, d, e,
     f) that counts from its corner, like Pillow's."""
     a, b, c, d, e, f = matrix
-    right = c + (a + b - 1) / 2
-    down = f + (d + e - 1) / 2
-    return np.array([[a, b, right], [d, e, down]])
+    moved_right = (a + b - 1) / 2  # the move of a centre, half a pixel from the corner
+    moved_down = (d + e - 1) / 2
+    x_row = [a, b, c + moved_right]
+    y_row = [d, e, f + moved_down]
+    return np.array([x_row, y_row])
 
 
 def _rotation(degrees: float, size: tuple[int, int]) -> tuple[float, ...]:
@@ -104,10 +106,11 @@ def _rotation(degrees: float, size: tuple[int, int]) -> tuple[float, ...]:
     angle = math.radians(degrees)
     cos = math.cos(angle)
     sin = math.sin(angle)
-    x = width / 2
-    y = height / 2
-    right = x - cos * x + sin * y
-    down = y - sin * x - cos * y
+    centre_x = width / 2
+    centre_y = height / 2
+    # The centre does not move.
+    right = centre_x - cos * centre_x + sin * centre_y
+    down = centre_y - sin * centre_x - cos * centre_y
     return cos, -sin, right, sin, cos, down
 
 
@@ -165,27 +168,36 @@ def _contrast_table(counts: np.ndarray) -> np.ndarray:
 def _equalizing_table(counts: np.ndarray) -> np.ndarray:
     """Maps each level to the number of darker pixels, in units of a 255th of all pixels except the
     brightest."""
-    brightest = counts.nonzero()[0][-1]
-    step = (counts.sum() - counts[brightest]) // 255
+    present = counts.nonzero()[0]
+    brightest = present[-1]
+    others = counts.sum() - counts[brightest]
+    step = others // 255
     if not step:
         return _LEVELS
     darker = counts.cumsum() - counts
-    return (step // 2 + darker) // step
+    half_step = step // 2
+    return (half_step + darker) // step
 
 
 def _posterizing_table(bits: float) -> np.ndarray:
     """Keeps the highest bits of each level."""
-    return _LEVELS & int(256 - 2 ** (8 - bits))
+    step = 2 ** (8 - bits)
+    mask = int(256 - step)
+    return _LEVELS & mask
 
 
 def _solarizing_table(threshold: float) -> np.ndarray:
     """Inverts the levels from a threshold on."""
-    return np.where(threshold > _LEVELS, _LEVELS, 255 - _LEVELS)
+    is_below = threshold > _LEVELS
+    inverted = 255 - _LEVELS
+    return np.where(is_below, _LEVELS, inverted)
 
 
 def _brightening_table(added: float) -> np.ndarray:
     """Makes the levels below 128 brighter."""
-    return np.where(_LEVELS < 128, _LEVELS + added, _LEVELS)
+    is_dark = _LEVELS < 128
+    brighter = _LEVELS + added
+    return np.where(is_dark, brighter, _LEVELS)
 
 
 def _inverted(pixels: np.ndarray, *_: object) -> np.ndarray:
@@ -352,13 +364,16 @@ def rand_augment(
 ) -> np.ndarray:
     """RandAugment (Cubuk et al. 2019): draws operations with replacement; each is applied with
     probability 0.5 (see `apply`). The defaults are timm's `rand-m9-n2-mstd0.5-inc1`."""
-    for choice in rng.integers(len(RANDAUGMENT), size=options.randaugment_layers):
+    mean = options.randaugment_magnitude
+    deviation = options.randaugment_std
+    choices = rng.integers(len(RANDAUGMENT), size=options.randaugment_layers)
+    for choice in choices:
         if rng.random() >= LAYER_PROBABILITY:
             continue
-        severity = rng.normal(options.randaugment_magnitude, options.randaugment_std)
-        severity = min(max(severity, 0), MAX_MAGNITUDE)
+        drawn = rng.normal(mean, deviation)
+        magnitude = min(max(drawn, 0), MAX_MAGNITUDE)
         name = RANDAUGMENT[choice]
-        pixels = apply(name, pixels, severity, rng, fill)
+        pixels = apply(name, pixels, magnitude, rng, fill)
     return pixels
 
 
@@ -424,15 +439,17 @@ def random_erasing(
     if size is None:
         return pixels
     rows, columns = size
-    top = int(rng.integers(height - rows + 1))
-    left = int(rng.integers(width - columns + 1))
-    bottom = top + rows
-    right = left + columns
+    last_top = height - rows
+    last_left = width - columns
+    top = int(rng.integers(last_top + 1))
+    left = int(rng.integers(last_left + 1))
     noise = rng.standard_normal((rows, columns, channels), np.float32)
     scale = np.array(std[:channels], np.float32)
     centre = np.array(mean[:channels], np.float32)
     values = 255 * (centre + scale * noise)
     levels = values.round().clip(0, 255)
+    bottom = top + rows
+    right = left + columns
     erased = pixels.copy()
     erased[top:bottom, left:right] = levels
     return erased
@@ -444,7 +461,8 @@ def _rectangle(height: int, width: int, rng: np.random.Generator) -> tuple[int, 
     limit = math.log(0.3)
     for _ in range(10):
         area = rng.uniform(0.02, 1 / 3) * height * width
-        ratio = math.exp(rng.uniform(limit, -limit))
+        log_ratio = rng.uniform(limit, -limit)
+        ratio = math.exp(log_ratio)
         rows = round(math.sqrt(area * ratio))
         columns = round(math.sqrt(area / ratio))
         if rows < height and columns < width:

@@ -127,14 +127,24 @@ def open_folder(path: str) -> Store:
     """The files of a folder, on this disk or remote."""
     remote: dict[str, File] = {}
     if files.is_remote(path):
-        remote = {file.name: file for file in files.find_files(path)}
+        for file in files.find_files(path):
+            remote[file.name] = file
         names = list(remote)
-        folders = {name.rpartition("/")[0] for name in names}
-        folders.discard("")  # of files right in the folder
+        folders = _folders_of(names)
     else:
         names, folders = _walk(path)
     reader = FolderReader(path, remote)
     return Store(path, reader, _visible(names), _visible(folders))
+
+
+def _folders_of(names: Iterable[str]) -> set[str]:
+    """The folders that hold some files, except the one that holds them all."""
+    folders = set()
+    for name in names:
+        folder, _, _ = name.rpartition("/")
+        folders.add(folder)
+    folders.discard("")  # of files right in the folder
+    return folders
 
 
 def _visible(names: Iterable[str]) -> tuple[str, ...]:
@@ -248,10 +258,11 @@ def _tar_entries(
 
 def _require_bytes(member: tarfile.TarInfo, name: str, first: int, end: int) -> None:
     """Raises ReadError unless the bytes of a member lie in one piece in the tar file."""
-    stop = first + member.size
-    has_size = first <= stop <= end
-    if member.issparse() or not has_size:
-        raise tarfile.ReadError(f"{name!r} is a sparse file or claims {member.size:,} bytes")
+    size = member.size
+    stop = first + size
+    is_inside = first <= stop <= end
+    if member.issparse() or not is_inside:
+        raise tarfile.ReadError(f"{name!r} is a sparse file or claims {size:,} bytes")
 
 
 def _require_end(tar: tarfile.TarFile) -> None:

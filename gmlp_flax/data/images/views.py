@@ -22,6 +22,10 @@ Box = tuple[int, int, int, int]  # top, left, height, width
 # blurred.
 _COARSE = 64
 
+# of the width and the height of a random crop
+_LEAST_LOG_RATIO = math.log(3 / 4)
+_MOST_LOG_RATIO = math.log(4 / 3)
+
 
 class Pixels(NamedTuple):
     """How files become pixels.
@@ -104,12 +108,15 @@ def exact_view(image: np.ndarray, size: Size, resize_ratio: float = 0.875) -> np
     # The shorter side's box may exceed the image by a rounding error.
     crop_height = min(out_height / scale, height)
     crop_width = min(out_width / scale, width)
-    if (height, width) == size == (crop_height, crop_width):
+    has_size = (height, width) == size
+    is_whole = (crop_height, crop_width) == size
+    if has_size and is_whole:
         return image
     top = (height - crop_height) / 2
     left = (width - crop_width) / 2
-    box = left, top, left + crop_width, top + crop_height
-    return _bicubic(image, size, box)
+    bottom = top + crop_height
+    right = left + crop_width
+    return _bicubic(image, size, (left, top, right, bottom))
 
 
 def timm_view(image: np.ndarray, size: Size, resize_ratio: float) -> np.ndarray:
@@ -118,13 +125,14 @@ def timm_view(image: np.ndarray, size: Size, resize_ratio: float) -> np.ndarray:
     at whole pixels."""
     height, width = image.shape[:2]
     out_height, out_width = size
-    scaled_height, scaled_width = _timm_size(height, width, size, resize_ratio)
-    whole = _bicubic(image, (scaled_height, scaled_width))
+    scaled_size = _timm_size(height, width, size, resize_ratio)
+    scaled = _bicubic(image, scaled_size)
+    scaled_height, scaled_width = scaled_size
     top = round((scaled_height - out_height) / 2)
     left = round((scaled_width - out_width) / 2)
-    rows = slice(top, top + out_height)
-    columns = slice(left, left + out_width)
-    return whole[rows, columns]
+    bottom = top + out_height
+    right = left + out_width
+    return scaled[top:bottom, left:right]
 
 
 def _timm_size(height: int, width: int, size: Size, resize_ratio: float) -> Size:
@@ -140,7 +148,9 @@ def _timm_size(height: int, width: int, size: Size, resize_ratio: float) -> Size
     down = height / target_height
     across = width / target_width
     ratio = min(down, across)
-    return round(height / ratio), round(width / ratio)
+    scaled_height = round(height / ratio)
+    scaled_width = round(width / ratio)
+    return scaled_height, scaled_width
 
 
 TRANSFORMS: dict[str, Callable[[np.ndarray, Size, float], np.ndarray]] = {
@@ -218,10 +228,12 @@ def _view_of_array(
     image: np.ndarray, size: Size, rng: np.random.Generator, crop: Crop
 ) -> np.ndarray:
     height, width, _ = image.shape
-    top, left, crop_height, crop_width = random_box(height, width, rng, crop.min_scale)
-    rows = slice(top, top + crop_height)
-    columns = slice(left, left + crop_width)
-    return _resize(image[rows, columns], size)
+    box = random_box(height, width, rng, crop.min_scale)
+    top, left, crop_height, crop_width = box
+    bottom = top + crop_height
+    right = left + crop_width
+    cropped = image[top:bottom, left:right]
+    return _resize(cropped, size)
 
 
 def random_box(height: int, width: int, rng: np.random.Generator, min_scale: float) -> Box:
@@ -229,15 +241,21 @@ def random_box(height: int, width: int, rng: np.random.Generator, min_scale: flo
 
     After ten tries that do not fit, the largest crop at the centre with an allowed aspect ratio.
     """
+    area = height * width
     for _ in range(10):
-        crop_height, crop_width = _random_size(height * width, rng, min_scale)
-        fits = 0 < crop_height <= height and 0 < crop_width <= width
-        if fits:
-            top = int(rng.integers(height - crop_height + 1))
-            left = int(rng.integers(width - crop_width + 1))
+        crop_height, crop_width = _random_size(area, rng, min_scale)
+        fits_down = 0 < crop_height <= height
+        fits_across = 0 < crop_width <= width
+        if fits_down and fits_across:
+            last_top = height - crop_height
+            last_left = width - crop_width
+            top = int(rng.integers(last_top + 1))
+            left = int(rng.integers(last_left + 1))
             return top, left, crop_height, crop_width
-    crop_width = min(width, round(height * 4 / 3))
-    crop_height = min(height, round(width * 4 / 3))
+    widest = round(height * 4 / 3)
+    tallest = round(width * 4 / 3)
+    crop_height = min(height, tallest)
+    crop_width = min(width, widest)
     top = (height - crop_height) // 2
     left = (width - crop_width) // 2
     return top, left, crop_height, crop_width
@@ -245,12 +263,13 @@ def random_box(height: int, width: int, rng: np.random.Generator, min_scale: flo
 
 def _random_size(image_area: int, rng: np.random.Generator, min_scale: float) -> Size:
     """The size of a random crop, which may exceed the image."""
-    area = image_area * rng.uniform(min_scale, 1.0)
-    log_ratio = rng.uniform(math.log(3 / 4), math.log(4 / 3))
+    scale = rng.uniform(min_scale, 1.0)
+    area = image_area * scale
+    log_ratio = rng.uniform(_LEAST_LOG_RATIO, _MOST_LOG_RATIO)
     ratio = math.exp(log_ratio)
-    width = round(math.sqrt(area * ratio))
-    height = round(math.sqrt(area / ratio))
-    return height, width
+    width = math.sqrt(area * ratio)
+    height = math.sqrt(area / ratio)
+    return round(height), round(width)
 
 
 def _decode_crop(
@@ -261,13 +280,14 @@ def _decode_crop(
     top, left, height, width = box
     bottom = top + height
     right = left + width
-    full_height, full_width = decoding.upright_shape(file)
     reduction = _reduction(height, width, size)
     image = decoding.pixels_of_file(
         file, data, pixels.channels, reduction, bottom, pixels.max_value
     )
-    down = image.shape[0] / full_height
-    across = image.shape[1] / full_width
+    full_height, full_width = decoding.upright_shape(file)
+    decoded_height, decoded_width, _ = image.shape
+    down = decoded_height / full_height
+    across = decoded_width / full_width
     rows = slice(round(top * down), round(bottom * down))
     columns = slice(round(left * across), round(right * across))
     return image[rows, columns]
@@ -291,18 +311,24 @@ def _resize(image: np.ndarray, size: Size) -> np.ndarray:
         return image
     # OpenCV's own threads would compete with the pipeline's threads and processes.
     cv2.setNumThreads(1)
-    image = _averaged(image, size)
-    height, width, channels = image.shape
+    averaged = _averaged(image, size)
+    smooth = _smoothed(averaged, size)
+    channels = image.shape[2]
     out_height, out_width = size
-    # Half a pixel of the view, less the blur of the image's own pixels.
+    scaled = cv2.resize(smooth, (out_width, out_height), interpolation=cv2.INTER_CUBIC)
+    return scaled.reshape(out_height, out_width, channels)
+
+
+def _smoothed(image: np.ndarray, size: Size) -> np.ndarray:
+    """An image blurred by half a pixel of the view, less the blur of the image's own pixels."""
+    height, width, _ = image.shape
+    out_height, out_width = size
     blur_down = _blur(height, out_height)
     blur_across = _blur(width, out_width)
     kernel = _kernel_size(blur_across), _kernel_size(blur_down)
-    smooth = cv2.GaussianBlur(
+    return cv2.GaussianBlur(
         image, kernel, blur_across, sigmaY=blur_down, borderType=cv2.BORDER_REPLICATE
     )
-    scaled = cv2.resize(smooth, (out_width, out_height), interpolation=cv2.INTER_CUBIC)
-    return scaled.reshape(out_height, out_width, channels)
 
 
 def _averaged(image: np.ndarray, size: Size) -> np.ndarray:
@@ -312,15 +338,17 @@ def _averaged(image: np.ndarray, size: Size) -> np.ndarray:
     out_height, out_width = size
     coarse_height = _coarse_side(height, out_height)
     coarse_width = _coarse_side(width, out_width)
-    if (coarse_height, coarse_width) == (height, width):
+    is_coarse = coarse_height == height and coarse_width == width
+    if is_coarse:
         return image
-    coarse = coarse_width, coarse_height
-    smaller = cv2.resize(image, coarse, interpolation=cv2.INTER_AREA)
+    coarse_size = coarse_width, coarse_height
+    smaller = cv2.resize(image, coarse_size, interpolation=cv2.INTER_AREA)
     return smaller.reshape(coarse_height, coarse_width, channels)
 
 
 def _coarse_side(pixels: int, out: int) -> int:
-    factor = max(1, pixels // (_COARSE * out))
+    most = _COARSE * out
+    factor = max(1, pixels // most)
     return max(1, pixels // factor)
 
 

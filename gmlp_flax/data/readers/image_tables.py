@@ -75,9 +75,14 @@ def read(store: Store, ignore_splits: bool = False) -> Splits:
             split. When a split is read: it has no table, an image has no row, or a row no image.
     """
     tables = _tables(store)
-    in_root = [name for name in tables if "/" not in name]
-    if ignore_splits or in_root:
-        return _read_joined(store, in_root or tables, ignore_splits)
+    in_root = []
+    for name in tables:
+        if "/" not in name:
+            in_root.append(name)
+    if in_root:
+        return _read_joined(store, in_root, ignore_splits)
+    if ignore_splits:
+        return _read_joined(store, tables, ignore_splits)
     prefixes = folders.split_folders(store)
     read_split = functools.partial(_read_folder, store)
     return Splits.of_groups(store.path, FORM, prefixes, read_split)
@@ -90,9 +95,16 @@ def _read_joined(store: Store, tables: Sequence[str], ignore_splits: bool) -> Sp
     for table in tables:
         entries += _entries(store, table, ignore_splits)
     listing = _Listing("", tables, entries)
-    groups = {"": entries} if ignore_splits else by_split(store.path, entries)
+    groups = _groups(store.path, entries, ignore_splits)
     read_split = functools.partial(_read_rows, store, listing)
     return Splits.of_groups(store.path, FORM, groups, read_split)
+
+
+def _groups(path: str, entries: list[Entry], ignore_splits: bool) -> dict[str, list[Entry]]:
+    """The rows of each split; {"": all} if all images are one data set."""
+    if ignore_splits:
+        return {"": entries}
+    return by_split(path, entries)
 
 
 def _read_folder(store: Store, split: str, prefix: str) -> Dataset:
@@ -147,9 +159,11 @@ def _entries(store: Store, table: str, ignore_splits: bool = False) -> list[Entr
 def _read_rows(store: Store, listing: _Listing, split: str, entries: Sequence[Entry]) -> Dataset:
     """The images of some rows of a listing."""
     _require_same_images(store, listing)
-    class_of = {entry.file_name: entry.label for entry in entries}
-    table = files.join(store.path, listing.tables[0])
-    declared = rows.declared_classes(table, LABEL_COLUMN)
+    class_of = {}
+    for entry in entries:
+        class_of[entry.file_name] = entry.label
+    first_table = files.join(store.path, listing.tables[0])
+    declared = rows.declared_classes(first_table, LABEL_COLUMN)
     note = folders.unread_files_note(store, listing.tables)
     dataset = folders.labelled(store, FORM, split, class_of, COLUMNS, declared)
     return dataset.with_notes(note)
@@ -234,8 +248,9 @@ def by_split(path: str, entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     Raises:
         DataError: some rows name a split and others do not, or folders of two names mean one split.
     """
-    split_of = {entry.where: entry.split for entry in entries}
-    if any(split_of.values()):
+    of_column = {entry.where: entry.split for entry in entries}
+    if any(of_column.values()):
+        split_of = of_column
         splits.require_all_or_none(path, split_of, splits.FILL)
     else:
         split_of = {entry.where: _split_of_path(entry.file_name) for entry in entries}
@@ -259,7 +274,7 @@ def read_table(path: str, ignore_splits: bool = False) -> Splits:
     """The splits of the images in the table at `path`, by their paths from its folder on. Unlike
     with `read`, the images may be anywhere, and other images may be beside them."""
     entries = read_entries(path, ignore_splits)
-    groups = {"": entries} if ignore_splits else by_split(path, entries)
+    groups = _groups(path, entries, ignore_splits)
     read_split = functools.partial(_read_listed, path)
     return Splits.of_groups(path, FORM, groups, read_split)
 

@@ -70,7 +70,8 @@ def _refuse_split_column(members: Sequence[File], task: TextTask) -> None:
     for file in members:
         header = rows.column_names(file.path)
         columns = _resolve_columns(file.path, header, task)
-        if SPLIT_COLUMN in header and SPLIT_COLUMN not in columns.read:
+        names_splits = SPLIT_COLUMN in header and SPLIT_COLUMN not in columns.read
+        if names_splits:
             raise DataError(
                 f"{file.path} has a column {SPLIT_COLUMN!r}, which is read only from a single "
                 f"file: give the path of that file, or --config.data.split={splits.ALL} if all "
@@ -93,7 +94,9 @@ def _read_files(start: Callable[[], Reading], split: str, members: Sequence[File
         columns = _resolve_columns(file.path, header, reading.task)
         located = rows.read_rows(file.path, columns.read)
         reading.add(located, columns)
-        declared = rows.declared_classes(file.path, columns.label) or declared
+        declared_here = rows.declared_classes(file.path, columns.label)
+        if declared_here:
+            declared = declared_here
     return reading.finish(FORM, split, members, declared)
 
 

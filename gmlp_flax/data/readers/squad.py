@@ -216,13 +216,16 @@ def _is_whole(value: Any) -> bool:
 
 def _pairs(texts: Sequence[Any], starts: Sequence[Any]) -> tuple[tuple[str, int], ...]:
     """The answers of a row, each with its start."""
-    if len(texts) != len(starts):
-        raise BadRecord(f"{len(texts)} answers and {len(starts)} starts: expected one for each")
-    pairs = list(zip(texts, starts, strict=True))
+    text_count = len(texts)
+    start_count = len(starts)
+    if text_count != start_count:
+        raise BadRecord(f"{text_count} answers and {start_count} starts: expected one for each")
+    pairs = tuple(zip(texts, starts, strict=True))
     for text, start in pairs:
-        if not isinstance(text, str) or not _is_whole(start):
+        is_answer = isinstance(text, str) and _is_whole(start)
+        if not is_answer:
             raise BadRecord(f"the answer {text!r} at {start!r}: expected a text and a number")
-    return tuple(pairs)
+    return pairs
 
 
 def _title(record: Mapping[str, Any]) -> str:

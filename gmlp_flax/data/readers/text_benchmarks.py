@@ -52,20 +52,29 @@ def read(path: str, task: TextTask, bad: BadRecords, ignore_splits: bool = False
     path = tfds_folders.find(str(path))
     listing = files.find_files(path)
     folder = tfds_folders.load(path, listing)
-    readers = {}
     if folder is not None:
-        for split in folder.lengths:
-            readers[split] = functools.partial(_read_tfds, folder, split, task, bad)
-        return Splits(path, FORM, _with_joined_parts(readers))
+        return _tfds_splits(folder, task, bad)
     if rows.is_file(path, listing):
         split_columns = () if ignore_splits else SPLIT_COLUMNS
         return _read_file(path, listing, task, bad, split_columns)
+    return _read_folder(path, listing, task, bad)
+
+
+def _tfds_splits(folder: Folder, task: TextTask, bad: BadRecords) -> Splits:
+    readers = {}
+    for split in folder.lengths:
+        readers[split] = functools.partial(_read_tfds, folder, split, task, bad)
+    return Splits(folder.path, FORM, _with_joined_parts(readers))
+
+
+def _read_folder(path: str, listing: Sequence[File], task: TextTask, bad: BadRecords) -> Splits:
     groups = _files_by_split(path, listing)
     tables: list[File] = []
     for members in groups.values():
         tables += members
     note = rows.unread_files_note(path, listing, tables)
     start = functools.partial(Reading, path, task, bad, note)
+    readers = {}
     for split, members in groups.items():
         readers[split] = functools.partial(_read_files, start, split, members)
     return Splits(path, FORM, _with_joined_parts(readers))
@@ -76,11 +85,13 @@ def _files_by_split(path: str, listing: Sequence[File]) -> dict[str, list[File]]
     groups: dict[str, list[File]] = {}
     for file in listing:
         split = _split_of_file(file.name)
-        if split and compression.suffix(file.name) in rows.SUFFIXES:
+        is_table = compression.suffix(file.name) in rows.SUFFIXES
+        if split and is_table:
             members = groups.setdefault(split, [])
             members.append(file)
     if not groups:
-        available = listed([file.name for file in listing], 4) or "no files"
+        names = [file.name for file in listing]
+        available = listed(names, 4) or "no files"
         raise DataError(
             f"{path!r} holds no train.tsv or dev.tsv (or .jsonl, .csv, .parquet), found {available}"
         )
@@ -208,7 +219,9 @@ def _read_tfds(folder: Folder, split: str, task: TextTask, bad: BadRecords) -> D
     header = list(folder.fields)
     columns = text_rows.resolve_columns(folder.path, header, task, IDS)
     located = tfds_rows.read_rows(folder, split, columns.read)
+    part = _part_of(split, task)
     reading = Reading(folder.path, task, bad)
-    reading.add(located, columns, _part_of(split, task))
+    reading.add(located, columns, part)
     members = [shard.file for shard in folder.shards(split)]
-    return reading.finish(FORM, split, members, _declared(task))
+    declared = _declared(task)
+    return reading.finish(FORM, split, members, declared)

@@ -277,9 +277,11 @@ def _indexes(shards: Sequence[Shard], cache_folder: str) -> list[np.ndarray]:
 def _most_copies(shards: Sequence[Shard]) -> int:
     """How many copies of remote shards may be open. Open copies cannot be deleted, so they take at
     most a quarter of the cache."""
-    largest = max(shard.file.size for shard in shards)
-    most = cache.limit() // 4 // largest
-    return max(1, min(len(shards), most))
+    sizes = [shard.file.size for shard in shards]
+    quarter = cache.limit() // 4
+    fitting = quarter // max(sizes)
+    most = min(len(shards), fitting)
+    return max(1, most)
 
 
 def _allow_open_files(count: int) -> None:

@@ -13,6 +13,7 @@ from gmlp_flax.data.synthetic.recipe import (
     Examples,
     Recipe,
     Text,
+    examples,
     halves,
     stacked,
 )
@@ -43,17 +44,19 @@ def _recall(
     noise: float,
     noise_tokens: int,
 ) -> Examples:
-    symbols = halves(recipe.vocab_size - noise_tokens)
     first_noise = recipe.vocab_size - noise_tokens
-    examples = []
+    symbols = halves(first_noise)
+    pairs = recipe.length // 2
+    pairs_before_probe = pairs - 1
+    generated = []
     for _ in range(count):
         text = Text()
         value_of: dict[int, int] = {}
-        pairs = recipe.length // 2
-        never_noise = rng.integers(pairs - 1)
-        for number in range(pairs - 1):
+        never_noise = rng.integers(pairs_before_probe)
+        for number in range(pairs_before_probe):
             if number != never_noise and rng.random() < noise:
-                text.write(rng.integers(first_noise, recipe.vocab_size, size=2))
+                noise_pair = rng.integers(first_noise, recipe.vocab_size, size=2)
+                text.write(noise_pair)
                 continue
             key = int(rng.choice(symbols.keys))
             is_known = key in value_of
@@ -61,47 +64,57 @@ def _recall(
                 value_of[key] = int(rng.choice(symbols.values))
             text.write([key])
             text.write([value_of[key]], asked=is_known)
-        probe = list(value_of)[rng.integers(len(value_of))]
+        known_keys = list(value_of)
+        choice = rng.integers(len(known_keys))
+        probe = known_keys[choice]
         text.write([probe])
         text.write([value_of[probe]], asked=True)
-        examples.append(text.example(recipe, training))
-    return stacked(examples)
+        example = text.example(recipe, training)
+        generated.append(example)
+    return stacked(generated)
 
 
 def fuzzy_recall(recipe: Recipe, rng: np.random.Generator, count: int, training: bool) -> Examples:
     """In-context recall with keys and values of one to `motif` tokens, in training; held-out keys
     have `motif` tokens. Padding stands in front."""
-    pad = recipe.vocab_size - 1
     symbols = halves(recipe.vocab_size - 1)
+    pad = recipe.vocab_size - 1
+    longest_pair = 2 * recipe.motif
+    shortest_key = 1 if training else recipe.motif
 
-    def motif(ids: np.ndarray, least: int) -> tuple[int, ...]:
+    def draw_motif(ids: np.ndarray, least: int) -> tuple[int, ...]:
         """Different ids, as many as a random size says."""
         size = rng.integers(least, recipe.motif + 1)
-        return tuple(rng.choice(ids, size, replace=False).tolist())
+        drawn = rng.choice(ids, size, replace=False)
+        return tuple(drawn.tolist())
 
-    shortest_key = 1 if training else recipe.motif
-    examples = []
+    generated = []
     for _ in range(count):
-        probe = motif(symbols.keys, shortest_key)
-        value_of = {probe: motif(symbols.values, 1)}
-        probe_size = len(probe) + len(value_of[probe])
+        probe = draw_motif(symbols.keys, shortest_key)
+        probe_value = draw_motif(symbols.values, 1)
+        value_of = {probe: probe_value}
+        probe_size = len(probe) + len(probe_value)
+        before_probe = recipe.length - probe_size
         # early enough that the text always reaches it
-        probe_from = rng.integers(recipe.length - probe_size - 4 * recipe.motif + 1)
+        shown_by = before_probe - 2 * longest_pair
+        probe_from = rng.integers(shown_by + 1)
         text = Text()
         shown: set[tuple[int, ...]] = set()
-        while len(text) < recipe.length - probe_size - 2 * recipe.motif:
-            key = motif(symbols.keys, shortest_key)
+        while len(text) < before_probe - longest_pair:
+            key = draw_motif(symbols.keys, shortest_key)
             if len(text) >= probe_from and probe not in shown:
                 key = probe
-            value_of.setdefault(key, motif(symbols.values, 1))
+            new_value = draw_motif(symbols.values, 1)
+            value = value_of.setdefault(key, new_value)
             text.write(key)
-            text.write(value_of[key], asked=key in shown)
+            text.write(value, asked=key in shown)
             shown.add(key)
         text.write(probe)
-        text.write(value_of[probe], asked=True)
+        text.write(probe_value, asked=True)
         text.pad_left(recipe.length, pad)
-        examples.append(text.example(recipe, training))
-    return stacked(examples)
+        example = text.example(recipe, training)
+        generated.append(example)
+    return stacked(generated)
 
 
 def selective_copying(
@@ -113,16 +126,17 @@ def selective_copying(
     blank = recipe.vocab_size - 2
     copied = recipe.copied
     blanks = recipe.length - 2 * copied - 1
-    examples = []
+    blanks_to_fill = np.full(copied, blank)
+    generated = []
     for _ in range(count):
-        content = rng.integers(recipe.vocab_size - 2, size=copied)
+        content = rng.integers(blank, size=copied)
         before = rng.integers(copied, size=blanks)
         shown = np.insert(content, before, blank)
-        tokens = np.concatenate([shown, [copy_sign], np.full(copied, blank)])
+        tokens = np.concatenate([shown, [copy_sign], blanks_to_fill])
         targets = np.full(recipe.length, IGNORED)
         targets[-copied:] = content
-        examples.append((tokens.astype(np.int32), targets.astype(np.int32)))
-    return stacked(examples)
+        generated.append((tokens.astype(np.int32), targets.astype(np.int32)))
+    return stacked(generated)
 
 
 def compression(recipe: Recipe, rng: np.random.Generator, count: int, training: bool) -> Examples:
@@ -130,7 +144,7 @@ def compression(recipe: Recipe, rng: np.random.Generator, count: int, training: 
     sign = recipe.vocab_size - 1
     tokens = rng.integers(sign, size=(count, recipe.length))
     tokens[:, -1] = sign
-    return Examples(tokens.astype(np.int32), tokens.astype(np.int32))
+    return examples(tokens, targets=tokens)
 
 
 def memorization(recipe: Recipe, rng: np.random.Generator, count: int, training: bool) -> Examples:
@@ -139,20 +153,22 @@ def memorization(recipe: Recipe, rng: np.random.Generator, count: int, training:
     sign = recipe.vocab_size - 1
     value_of = memory(recipe.vocab_size)
     pairs = recipe.length // 2
-    keys = rng.integers(len(value_of), size=(count, pairs))
     shape = (count, recipe.length)
+    keys = rng.integers(len(value_of), size=(count, pairs))
     tokens = np.full(shape, sign)
     tokens[:, 0::2] = keys
     targets = np.full(shape, IGNORED)
     targets[:, 1::2] = value_of[keys]
-    return Examples(tokens.astype(np.int32), targets.astype(np.int32))
+    return examples(tokens, targets)
 
 
 def memory(vocab_size: int) -> np.ndarray:
     """The value of each key of `memorization`, int [keys]."""
     symbols = halves(vocab_size - 1)
-    shuffled = np.random.default_rng(MEMORY_SEED).permutation(symbols.values)
-    return shuffled[: len(symbols.keys)]
+    rng = np.random.default_rng(MEMORY_SEED)
+    shuffled = rng.permutation(symbols.values)
+    keys = len(symbols.keys)
+    return shuffled[:keys]
 
 
 def check_recall(recipe: Recipe) -> None:

@@ -10,28 +10,31 @@ zoology/data/multiquery_ar.py); this one draws other numbers.
 
 import numpy as np
 
-from gmlp_flax.data.synthetic.recipe import IGNORED, Examples, Recipe
+from gmlp_flax.data.synthetic.recipe import IGNORED, Examples, Recipe, examples
 from gmlp_flax.errors import ConfigError
 
 
 def check(recipe: Recipe) -> None:
     """Raises ConfigError if the sizes do not fit together."""
-    if recipe.length % 2 or 4 * recipe.pairs > recipe.length:
+    shortest = 4 * recipe.pairs
+    if recipe.length % 2 or recipe.length < shortest:
         raise ConfigError(
             f"config.model.length is {recipe.length} and config.synthetic.pairs {recipe.pairs}: "
             "expected an even length of at least four tokens for each pair"
         )
-    if recipe.vocab_size < 2 * recipe.pairs + 2:
+    fewest = 2 * recipe.pairs + 2
+    if recipe.vocab_size < fewest:
         raise ConfigError(
             f"config.model.vocab_size is {recipe.vocab_size}: {recipe.pairs} different keys need at "
-            f"least {2 * recipe.pairs + 2}"
+            f"least {fewest}"
         )
 
 
 def gap_shares(slots: int, power: float) -> np.ndarray:
     """The probability that a query stands in each slot of two tokens behind the pairs, float64
     [slots]: proportional to i^(power - 1) for the slots 1, 2, ..."""
-    weights = np.arange(1, slots + 1) ** (power - 1)
+    numbers = np.arange(1, slots + 1)
+    weights = numbers ** (power - 1)
     return weights / weights.sum()
 
 
@@ -39,23 +42,25 @@ def generate(recipe: Recipe, rng: np.random.Generator, count: int, training: boo
     """So many examples. Training and held-out examples are alike, and so are those for models that
     see later tokens: no answer stands in the text."""
     pairs = recipe.pairs
-    middle = recipe.vocab_size // 2
-    keys = draw_distinct(rng, count, pairs, 1, middle)
-    values = draw_distinct(rng, count, pairs, middle, recipe.vocab_size)
+    shape = (count, recipe.length)
+    first_value = recipe.vocab_size // 2
+    keys = draw_distinct(rng, count, pairs, 1, first_value)
+    values = draw_distinct(rng, count, pairs, first_value, recipe.vocab_size)
     if recipe.fill:
-        tokens = rng.integers(recipe.vocab_size, size=(count, recipe.length))
+        tokens = rng.integers(recipe.vocab_size, size=shape)
     else:
-        tokens = np.zeros((count, recipe.length), np.int64)
-    context = 2 * pairs
+        tokens = np.zeros(shape, np.int64)
+    context = 2 * pairs  # tokens of all pairs
     tokens[:, 0:context:2] = keys
     tokens[:, 1:context:2] = values
     slots = (recipe.length - context) // 2
-    chosen = draw_slots(rng, count, pairs, gap_shares(slots, recipe.power))
-    positions = context + 2 * chosen
-    targets = np.full((count, recipe.length), IGNORED)
-    np.put_along_axis(tokens, positions, keys, axis=1)
-    np.put_along_axis(targets, positions, values, axis=1)
-    return Examples(tokens.astype(np.int32), targets.astype(np.int32))
+    shares = gap_shares(slots, recipe.power)
+    chosen = draw_slots(rng, count, pairs, shares)
+    queries = context + 2 * chosen  # positions
+    targets = np.full(shape, IGNORED)
+    np.put_along_axis(tokens, queries, keys, axis=1)
+    np.put_along_axis(targets, queries, values, axis=1)
+    return examples(tokens, targets)
 
 
 def draw_distinct(
@@ -66,7 +71,8 @@ def draw_distinct(
     drawn = rng.integers(first, end, size=(count, size))
     repeated = has_repeats(drawn)
     while repeated.any():
-        drawn[repeated] = rng.integers(first, end, size=(repeated.sum(), size))
+        rows = repeated.sum()
+        drawn[repeated] = rng.integers(first, end, size=(rows, size))
         repeated = has_repeats(drawn)
     return drawn
 
@@ -74,7 +80,10 @@ def draw_distinct(
 def has_repeats(rows: np.ndarray) -> np.ndarray:
     """Whether a number stands in a row more than once: bool [rows]."""
     in_order = np.sort(rows, axis=1)
-    return (in_order[:, 1:] == in_order[:, :-1]).any(axis=1)
+    before = in_order[:, :-1]
+    after = in_order[:, 1:]
+    is_equal = before == after
+    return is_equal.any(axis=1)
 
 
 def draw_slots(rng: np.random.Generator, count: int, size: int, shares: np.ndarray) -> np.ndarray:
@@ -83,7 +92,8 @@ def draw_slots(rng: np.random.Generator, count: int, size: int, shares: np.ndarr
 
     The largest of log(share) + Gumbel noise, in order, are such a draw (Vieira 2014).
     """
-    noise = rng.gumbel(size=(count, len(shares)))
+    slots = len(shares)
+    noise = rng.gumbel(size=(count, slots))
     scores = np.log(shares) + noise
-    in_order = np.argsort(-scores, axis=1)
-    return in_order[:, :size]
+    best_first = np.argsort(-scores, axis=1)
+    return best_first[:, :size]

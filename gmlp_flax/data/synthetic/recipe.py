@@ -56,6 +56,13 @@ class Examples(NamedTuple):
     targets: np.ndarray
 
 
+def examples(tokens: np.ndarray, targets: np.ndarray) -> Examples:
+    """Examples of any integers, [examples, length] each."""
+    tokens = tokens.astype(np.int32)
+    targets = targets.astype(np.int32)
+    return Examples(tokens, targets)
+
+
 class Symbols(NamedTuple):
     """The ids of keys and of values, int [symbols] each."""
 
@@ -66,7 +73,9 @@ class Symbols(NamedTuple):
 def halves(symbols: int) -> Symbols:
     """The lower half of the ids below `symbols` are keys, the others values."""
     middle = symbols // 2
-    return Symbols(np.arange(middle), np.arange(middle, symbols))
+    keys = np.arange(middle)
+    values = np.arange(middle, symbols)
+    return Symbols(keys, values)
 
 
 class Text:
@@ -102,15 +111,21 @@ class Text:
         asked = np.array(self._asked)
         if recipe.both_ways:
             targets = np.where(asked, tokens, IGNORED)
-            return np.where(asked, recipe.mask_id, tokens), targets
+            masked = np.where(asked, recipe.mask_id, tokens)
+            return masked, targets
         is_target = np.ones_like(asked) if training else asked
+        next_tokens = tokens[1:]
+        is_next_target = is_target[1:]
         targets = np.full_like(tokens, IGNORED)
-        targets[:-1] = np.where(is_target[1:], tokens[1:], IGNORED)
+        targets[:-1] = np.where(is_next_target, next_tokens, IGNORED)
         return tokens, targets
 
 
 def stacked(pairs: list[tuple[np.ndarray, np.ndarray]]) -> Examples:
     """The tokens and the targets of examples, [tokens] each, as arrays."""
-    tokens = [pair[0] for pair in pairs]
-    targets = [pair[1] for pair in pairs]
+    tokens = []
+    targets = []
+    for tokens_of_example, targets_of_example in pairs:
+        tokens.append(tokens_of_example)
+        targets.append(targets_of_example)
     return Examples(np.stack(tokens), np.stack(targets))

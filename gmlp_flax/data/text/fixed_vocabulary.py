@@ -43,8 +43,9 @@ class Encoding(NamedTuple):
 
 def make_encoding(ids: Sequence[int] | np.ndarray, spans: Sequence[tuple[int, int]]) -> Encoding:
     """An Encoding of plain numbers."""
+    id_array = np.asarray(ids, np.int32)
     span_array = np.array(spans, np.int32)
-    return Encoding(np.asarray(ids, np.int32), span_array.reshape(-1, 2))
+    return Encoding(id_array, span_array.reshape(-1, 2))
 
 
 class FixedVocabulary(abc.ABC):
@@ -110,12 +111,16 @@ class Bytes(FixedVocabulary):
         for position, character in enumerate(text):
             stop = position + 1
             start = stop if is_blank(character) else position
-            for _ in utf8(character):
-                spans.append((start, stop))
+            span = (start, stop)
+            byte_count = len(utf8(character))
+            spans += [span] * byte_count
         return make_encoding(self.ids(text), spans)
 
     def decode(self, ids: Iterable[int]) -> str:
-        content = bytes(token - _FIRST for token in ids if token >= _FIRST)
+        content = bytearray()
+        for token in ids:
+            if token >= _FIRST:
+                content.append(token - _FIRST)
         return content.decode("utf-8", "replace")
 
 
@@ -150,7 +155,8 @@ class Symbols(FixedVocabulary):
     def encode_with_offsets(self, text: str) -> Encoding:
         spans = []
         for match in _WORD.finditer(text):
-            if match.group() not in listops.BRACES:
+            word = match.group()
+            if word not in listops.BRACES:
                 spans.append(match.span())
         return make_encoding(self.ids(text), spans)
 

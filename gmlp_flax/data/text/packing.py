@@ -70,13 +70,15 @@ class Packing:
         """Windows [first, stop), or as many as there are: [windows, length], of the prepared ids'
         type."""
         tokenizer = self.prepared.tokenizer
-        count = min(stop, len(self)) - first
+        end = min(stop, len(self))
+        count = end - first
         ids = self._read_text(first, count)
-        padding = count * self.room - len(ids)
-        text = np.pad(ids, (0, padding), constant_values=tokenizer.pad_id)
+        missing = count * self.room - len(ids)
+        padded = np.pad(ids, (0, missing), constant_values=tokenizer.pad_id)
         windows = np.full((count, self.length), tokenizer.pad_id, ids.dtype)
         windows[:, 0] = tokenizer.cls_id
-        windows[:, 1 : 1 + self.room] = text.reshape(count, self.room)
+        after_text = 1 + self.room
+        windows[:, 1:after_text] = padded.reshape(count, self.room)
         if self.closed:
             self._close(windows, len(ids))
         return windows
@@ -85,14 +87,16 @@ class Packing:
         """The ids of the text in `count` windows: [tokens]. The last window may have fewer."""
         begin = first * self.room
         end = begin + count * self.room
-        return self.prepared.read(begin, min(end, self.prepared.tokens))
+        end = min(end, self.prepared.tokens)
+        return self.prepared.read(begin, end)
 
     def _close(self, windows: np.ndarray, tokens: int) -> None:
         """Puts [SEP] behind the text of each window; `tokens` is the length of all their text."""
         rows = np.arange(len(windows))
         begins = self.room * rows
         sizes = np.minimum(self.room, tokens - begins)
-        windows[rows, 1 + sizes] = self.prepared.tokenizer.sep_id
+        after_text = 1 + sizes  # 1 for [CLS]
+        windows[rows, after_text] = self.prepared.tokenizer.sep_id
 
     def __len__(self) -> int:
         return _ceil_div(self.prepared.tokens, self.room)
@@ -160,11 +164,13 @@ class WindowOrder:
         self.packing = packing
         self.seed = seed
         groups = _ceil_div(len(packing), packing.group)
-        tokens = groups * packing.group * packing.length
-        pools = min(groups, _ceil_div(tokens, POOL_TOKENS))
+        group_tokens = packing.group * packing.length
+        pools = _ceil_div(groups * group_tokens, POOL_TOKENS)
+        pools = min(groups, pools)
         self._group_count = groups
         # Where each pool begins, counted in groups of the epoch, and the end.
-        self._pool_bounds = np.arange(pools + 1) * groups // pools
+        pool_numbers = np.arange(pools + 1)
+        self._pool_bounds = pool_numbers * groups // pools
         self._epochs = ResultCache(self._make_epoch, 2)
         self._pools = ResultCache(self._make_pool, 2)
 
@@ -176,7 +182,8 @@ class WindowOrder:
         done = 0
         while done < count:
             pool, first = self._find(begin + done)
-            rows = pool.order[first : first + count - done]  # fewer where the pool ends
+            last = first + count - done
+            rows = pool.order[first:last]  # fewer where the pool ends
             stop = done + len(rows)
             tokens[done:stop] = pool.windows[rows]
             index[done:stop] = pool.numbers[rows]
@@ -187,17 +194,21 @@ class WindowOrder:
         """The pool that holds a position of the endless order, and the position in the pool."""
         epoch, in_epoch = divmod(position, len(self.packing))
         bounds = self._epochs(epoch).bounds
-        pool = bisect.bisect_right(bounds, in_epoch) - 1
-        in_pool = in_epoch - bounds[pool]
-        return self._pools((epoch, pool)), in_pool
+        pool_number = bisect.bisect_right(bounds, in_epoch) - 1
+        pool = self._pools((epoch, pool_number))
+        in_pool = in_epoch - bounds[pool_number]
+        return pool, in_pool
 
     def _make_epoch(self, epoch: int) -> _Epoch:
-        size = self.packing.group
         random = np.random.default_rng([self.seed, epoch])
         groups = random.permutation(self._group_count)
-        firsts = groups * size
-        sizes = np.minimum(size, len(self.packing) - firsts)
-        group_bounds = np.insert(np.cumsum(sizes), 0, 0)
+        # The last group of the corpus may have fewer windows.
+        size = self.packing.group
+        first_windows = groups * size
+        windows_left = len(self.packing) - first_windows
+        sizes = np.minimum(size, windows_left)
+        group_ends = np.cumsum(sizes)
+        group_bounds = np.insert(group_ends, 0, 0)
         pool_bounds = group_bounds[self._pool_bounds]
         return _Epoch(groups, pool_bounds.tolist())
 
@@ -205,12 +216,14 @@ class WindowOrder:
         epoch, pool = key
         start = self._pool_bounds[pool]
         stop = self._pool_bounds[pool + 1]
-        groups = self._epochs(epoch).groups
+        groups_of_epoch = self._epochs(epoch).groups
+        groups = groups_of_epoch[start:stop]
         windows = []
         numbers = []
-        for group in sorted(groups[start:stop].tolist()):
-            windows.append(self.packing.read_group(group))
+        for group in sorted(groups.tolist()):
+            windows_of_group = self.packing.read_group(group)
             group_range = self.packing.group_range(group)
+            windows.append(windows_of_group)
             numbers.append(np.arange(group_range.start, group_range.stop))
         all_numbers = np.concatenate(numbers)
         # Plus one, because NumPy ignores trailing zeros of a seed.
@@ -246,12 +259,14 @@ class Mixture:
     def batch(self, positions: range) -> dict[str, np.ndarray]:
         """The examples at consecutive positions, as `WindowOrder.take`."""
         count = len(positions)
-        length = self.packings[0].length
         if len(self._orders) == 1:
-            return self._orders[0].take(positions.start, count)
+            [order] = self._orders
+            return order.take(positions.start, count)
         bounds = np.arange(positions.start, positions.stop + 1)
         taken = self._taken(bounds)
-        corpora = np.diff(taken).argmax(axis=0)  # of each example
+        is_taken = np.diff(taken)  # [corpora, examples], one 1 for each example
+        corpora = is_taken.argmax(axis=0)
+        length = self.packings[0].length
         tokens = np.empty((count, length), np.int32)
         index = np.empty(count, np.int32)
         windows_before = 0
@@ -259,9 +274,9 @@ class Mixture:
             first = int(taken[corpus, 0])
             stop = int(taken[corpus, -1])
             examples = order.take(first, stop - first)
-            rows = corpora == corpus
-            tokens[rows] = examples["tokens"]
-            index[rows] = windows_before + examples["index"]
+            is_of_corpus = corpora == corpus
+            tokens[is_of_corpus] = examples["tokens"]
+            index[is_of_corpus] = windows_before + examples["index"]
             windows_before += len(order.packing)
         return {"tokens": tokens, "index": index}
 

@@ -181,13 +181,20 @@ class Prepared:
             raise IndexError(f"ids {start} to {stop} of {self.tokens}")
         parts = [np.empty(0, self.dtype)]
         while start < stop:
-            shard = int(np.searchsorted(self.offsets, start, "right")) - 1
+            shard = self._shard_at(start)
             positions = self._shard_range(shard)
             end = min(stop, positions.stop)
-            ids = self._read_shard(shard, start - positions.start, end - positions.start)
+            first_in_shard = start - positions.start
+            end_in_shard = end - positions.start
+            ids = self._read_shard(shard, first_in_shard, end_in_shard)
             parts.append(ids)
             start = end
         return np.concatenate(parts)
+
+    def _shard_at(self, position: int) -> int:
+        """The shard that holds a position of the stream."""
+        shards_begun = np.searchsorted(self.offsets, position, "right")
+        return int(shards_begun) - 1
 
     def _shard_range(self, shard: int) -> range:
         """The positions of a shard's ids in the stream."""
@@ -224,12 +231,17 @@ class Prepared:
         documents_each = max(1, most // len(shards))
         for shard in shards:
             positions = self._shard_range(shard)
-            stop = min(positions.stop, positions.start + tokens_each)
-            ids = self.read(positions.start, stop).astype(np.uint32)
-            ends = np.flatnonzero(ids == self.tokenizer.sep_id) + 1
+            start = positions.start
+            stop = min(positions.stop, start + tokens_each)
+            ids = self.read(start, stop)
+            is_separator = ids == self.tokenizer.sep_id
+            ends = np.flatnonzero(is_separator) + 1
+            first_ends = ends[:documents_each].tolist()
+            wide_ids = ids.astype(np.uint32)
             begin = 0
-            for end in ends[:documents_each].tolist():
-                yield ids[begin:end].tobytes()
+            for end in first_ends:
+                document = wide_ids[begin:end]
+                yield document.tobytes()
                 begin = end
 
     def dataset(self) -> Dataset:
@@ -243,15 +255,18 @@ class Prepared:
 
     def _read_shard(self, shard: int, start: int, stop: int) -> np.ndarray:
         """Ids [start, stop) of a shard."""
-        first = start // BLOCK
-        last = (stop - 1) // BLOCK
-        offset = first * BLOCK
-        with decode_errors(f"{self.files[shard].path}: damaged or removed", _AGAIN):
-            blocks = self._read_blocks(shard, range(first, last + 1))
-            ids = blocks[start - offset : stop - offset]
+        first_block = start // BLOCK
+        last_block = (stop - 1) // BLOCK
+        numbers = range(first_block, last_block + 1)
+        first_read = first_block * BLOCK  # the position of the first id that is read
+        path = self.files[shard].path
+        with decode_errors(f"{path}: damaged or removed", _AGAIN):
+            read = self._read_blocks(shard, numbers)
+            ids = read[start - first_read : stop - first_read]
             if len(ids) != stop - start:
                 raise ValueError("fewer ids than were written")
-            if ids.max(initial=0) >= self.tokenizer.vocab_size:
+            largest = ids.max(initial=0)
+            if largest >= self.tokenizer.vocab_size:
                 raise ValueError("ids that the tokenizer does not have")
             return ids
 
@@ -345,7 +360,8 @@ class PreparedDocuments:
 
     def describe(self, index: int) -> str:
         """One of the first documents, in a line."""
-        document = self._first[index % len(self._first)]
+        number = index % len(self._first)
+        document = self._first[number]
         ids = np.frombuffer(document, np.uint32)
         text = self.prepared.tokenizer.decode(ids)
         return line_of(text)

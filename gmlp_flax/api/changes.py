@@ -68,13 +68,16 @@ def class_names(classes: Any, where: str) -> list[str]:
     Raises:
         ConfigError: they are none, or two are equal; it begins with `where`.
     """
-    is_count = hasattr(classes, "__index__") and not getattr(classes, "ndim", 0)
+    is_scalar = not getattr(classes, "ndim", 0)
+    is_count = is_scalar and hasattr(classes, "__index__")
+    is_text = isinstance(classes, str)
     names = []
     if is_count:
-        names = [str(number) for number in range(classes)]
-    elif isinstance(classes, Iterable) and not isinstance(classes, str):
-        names = [str(name) for name in classes]
-    if not names or len(set(names)) < len(names):
+        names = list(map(str, range(classes)))
+    elif isinstance(classes, Iterable) and not is_text:
+        names = list(map(str, classes))
+    has_twins = len(set(names)) < len(names)
+    if not names or has_twins:
         raise ConfigError(
             f"{where}: classes is {classes!r}: expected a number from 1, or different names"
         )

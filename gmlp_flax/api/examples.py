@@ -325,9 +325,10 @@ def _aligned(columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
             raise DataError(
                 f"the data have {column!r:.80} as a column: expected a list or an array"
             )
-    lengths = [len(column) for column in columns]
-    if len(set(lengths)) > 1:
-        shown = " and ".join(str(length) for length in lengths)
+    lengths = list(map(len, columns))
+    is_even = len(set(lengths)) <= 1
+    if not is_even:
+        shown = " and ".join(map(str, lengths))
         raise DataError(f"the data have {shown} rows: expected as many of each")
     return zip(*columns, strict=True)
 

@@ -115,14 +115,16 @@ def _features(
 ) -> Features:
     states = []
     labels = []
-    with pipeline.evaluation_batches(source, pipeline.Reading(batch_size)) as batches:
+    reading = pipeline.Reading(batch_size)
+    with pipeline.evaluation_batches(source, reading) as batches:
         for batch in batches:
             is_read = batch["weight"] > 0
             is_labelled = batch["label"] >= 0
             is_counted = is_read & is_labelled
             inputs = batch["image"] if "image" in batch else batch["tokens"]
-            features = np.asarray(model.features(inputs, layers, pool), np.float32)
-            states.append(features[is_counted])
+            features = model.features(inputs, layers, pool)
+            precise = np.asarray(features, np.float32)
+            states.append(precise[is_counted])
             labels.append(batch["label"][is_counted])
     return Features(np.concatenate(states), np.concatenate(labels))
 
@@ -133,7 +135,8 @@ def _features(
 def nearest_neighbours(train: Features, heldout: Features) -> dict[str, float]:
     """The accuracy of the 20 nearest neighbours: see `probe`."""
     train_states = _normalized(train.states)
-    targets = jax.nn.one_hot(train.labels, _class_count(train, heldout))
+    classes = _class_count(train, heldout)
+    targets = jax.nn.one_hot(train.labels, classes)
     count = min(NEIGHBOURS, len(train_states))
 
     @jax.jit
@@ -147,9 +150,11 @@ def nearest_neighbours(train: Features, heldout: Features) -> dict[str, float]:
 
     rows = _normalized(heldout.states)
     part_count = math.ceil(len(rows) / _ROWS)
-    parts = np.array_split(rows, part_count)
-    votes = np.concatenate([scores(part) for part in parts])
-    return {"accuracy": _accuracy(votes, heldout.labels)}
+    votes = []
+    for part in np.array_split(rows, part_count):
+        votes.append(scores(part))
+    accuracy = _accuracy(np.concatenate(votes), heldout.labels)
+    return {"accuracy": accuracy}
 
 
 def linear(train: Features, heldout: Features) -> dict[str, float]:
@@ -197,8 +202,10 @@ def few_shots(train: Features, heldout: Features) -> dict[str, float]:
         for seed in range(DRAWS):
             chosen = _draw(train.labels, classes, shots, seed)
             drawn = Features(train.states[chosen], train.labels[chosen])
-            accuracies.append(_ridge_accuracy(drawn, heldout, classes))
-        by_shots[f"accuracy_{shots}"] = float(np.mean(accuracies))
+            accuracy = _ridge_accuracy(drawn, heldout, classes)
+            accuracies.append(accuracy)
+        mean = np.mean(accuracies)
+        by_shots[f"accuracy_{shots}"] = float(mean)
     return by_shots
 
 
@@ -209,7 +216,8 @@ def _draw(labels: np.ndarray, classes: int, shots: int, seed: int) -> np.ndarray
     shuffled_labels = labels[order]
     chosen = []
     for label in range(classes):
-        of_class = order[shuffled_labels == label]
+        is_class = shuffled_labels == label
+        of_class = order[is_class]
         chosen.append(of_class[:shots])
     return np.concatenate(chosen)
 
@@ -218,12 +226,15 @@ def _ridge_accuracy(train: Features, heldout: Features, classes: int) -> float:
     train_states, heldout_states = _standardized(train.states, heldout.states)
     train_inputs = _with_bias(train_states)
     heldout_inputs = _with_bias(heldout_states)
-    is_class = train.labels[:, None] == np.arange(classes)
+    numbers = np.arange(classes)
+    is_class = train.labels[:, None] == numbers
     targets = np.where(is_class, 1.0, -1.0)
     transposed = train_inputs.T
-    penalty = RIDGE * np.eye(len(transposed))
+    channels = len(transposed)
+    penalty = RIDGE * np.eye(channels)
     gram = transposed @ train_inputs + penalty
-    weights = np.linalg.solve(gram, transposed @ targets)
+    products = transposed @ targets
+    weights = np.linalg.solve(gram, products)
     scores = heldout_inputs @ weights
     return _accuracy(scores, heldout.labels)
 

@@ -124,8 +124,10 @@ def export(
 
 def _require_known(name: str, values: Iterable[str], known: Collection[str]) -> None:
     for value in values:
-        if value not in known:
-            raise ConfigError(f"{name} is {value!r}: expected one of {', '.join(known)}")
+        if value in known:
+            continue
+        expected = ", ".join(known)
+        raise ConfigError(f"{name} is {value!r}: expected one of {expected}")
 
 
 def _exported_config(model: Model) -> ConfigDict:
@@ -271,24 +273,28 @@ def card(model: Model, dtype: str, openers: Iterable[str] = (), license: str = "
 
 def _inputs_table(model: Model) -> str:
     """The inputs of the forward pass, for the card."""
-    rows = []
+    lines = []
     shapes = input_shapes(model.task)
     for name, array in shapes.items():
-        axes = ", ".join(str(size) for size in array.shape)
-        rows.append(f"| `{name}` | [{axes}] | {array.dtype} | {MEANING[name]} |")
+        axes = ", ".join(map(str, array.shape))
+        line = f"| `{name}` | [{axes}] | {array.dtype} | {MEANING[name]} |"
+        lines.append(line)
+    rows = "\n".join(lines)
     outputs = "[batch, classes]" if model.classes else "[batch, tokens, ...]"
-    return INPUTS.format(rows="\n".join(rows), outputs=outputs)
+    return INPUTS.format(rows=rows, outputs=outputs)
 
 
 def _class_list(classes: Sequence[str]) -> str:
     """The classes in the order of the logits, for the card; "" without any."""
     if not classes:
         return ""
-    shown = [f"{number} {name}" for number, name in enumerate(classes[:MOST_LISTED])]
-    unlisted = len(classes) - MOST_LISTED
-    if unlisted > 0:
+    listed_classes = classes[:MOST_LISTED]
+    shown = [f"{number} {name}" for number, name in enumerate(listed_classes)]
+    unlisted = len(classes) - len(listed_classes)
+    if unlisted:
         shown.append(f"and {unlisted:,} more in the file of the classes beside this one")
-    return f"\nClasses, by the position of their logit: {', '.join(shown)}.\n"
+    names = ", ".join(shown)
+    return f"\nClasses, by the position of their logit: {names}.\n"
 
 
 def _training(model: Model) -> str:
@@ -308,8 +314,10 @@ def _table(model: Model, scores: Mapping[str, Mapping[str, Any]]) -> str:
         return ""
     lines = ["", "| | on held-out data |", "|---|---|"]
     for name, metrics in scores.items():
-        lines.append(f"| {name} | {model.task.format_metrics(metrics)} |")
-    return "\n".join(lines) + "\n"
+        text = model.task.format_metrics(metrics)
+        lines.append(f"| {name} | {text} |")
+    lines.append("")
+    return "\n".join(lines)
 
 
 def _scores(model: Model) -> dict[str, dict[str, Any]]:

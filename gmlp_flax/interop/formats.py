@@ -59,11 +59,14 @@ def _torch(model: Model, _opset: int) -> bytes:
     block = blocks.find(model.config.model.block)
     reader = block.torch_reader
     if not reader or model.config.task not in TORCH_TASKS:
-        raise ValueError(f"it has gMLP and aMLP in {', '.join(TORCH_TASKS)}")
-    templates = importlib.resources.files("gmlp_flax.interop") / "templates"
-    content = (templates / reader).read_text(encoding="utf-8")
+        known = ", ".join(TORCH_TASKS)
+        raise ValueError(f"it has gMLP and aMLP in {known}")
+    folder = importlib.resources.files("gmlp_flax.interop") / "templates"
+    template = folder / reader
+    content = template.read_text(encoding="utf-8")
     padding = f"PAD_ID: int | None = {_pad_id(model)}"
-    return content.replace(NO_PADDING, padding).encode()
+    filled = content.replace(NO_PADDING, padding)
+    return filled.encode()
 
 
 def _pad_id(model: Model) -> int | None:

@@ -10,7 +10,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -112,8 +112,10 @@ class _Float16Nodes:
 
 def _float16(values: np.ndarray) -> np.ndarray:
     """The values in float16; raises ValueError if one is too large."""
-    largest = float(np.abs(values).max(initial=0))
-    if largest > np.finfo(np.float16).max:
+    sizes = np.abs(values)
+    largest = float(sizes.max(initial=0))
+    limit = np.finfo(np.float16).max
+    if largest > limit:
         raise ValueError(f"a weight of {largest:.3g} is too large for float16, 65,504 at most")
     return values.astype(np.float16)
 
@@ -194,29 +196,54 @@ def _as_matmul(onnx: Any, node: Any, constants: dict[str, Any], graph: Any) -> A
     name = node.input[1]
     if name not in constants:
         return node
-    equation = node.attribute[0].s.decode()
-    equation = equation.replace(" ", "").replace("...", "")
-    sources, _, result = equation.partition("->")
+    equation = _equation(node)
+    if not equation.is_product:
+        return node
+    values = onnx.numpy_helper.to_array(constants[name])
+    rows, columns = values.shape[-2:]
+    has_more_axes = values.size != rows * columns
+    if has_more_axes:
+        return node
+    matrix = values.reshape(rows, columns)
+    if equation.is_transposed:
+        matrix = matrix.T
+    new_name = f"{name}_{equation.weight}"
+    if new_name not in constants:
+        contiguous = np.ascontiguousarray(matrix)
+        tensor = onnx.numpy_helper.from_array(contiguous, new_name)
+        constants[new_name] = tensor
+        graph.initializer.append(tensor)
+    inputs = [node.input[0], new_name]
+    return onnx.helper.make_node("MatMul", inputs, node.output, node.name)
+
+
+class _Equation(NamedTuple):
+    """What an Einsum of states and a weight computes.
+
+    Attributes:
+        weight: the axes of the weight, a letter each.
+        is_product: whether it is a matrix product over the last axis of the states.
+        is_transposed: whether the weight's summed axis is its last.
+    """
+
+    weight: str
+    is_product: bool
+    is_transposed: bool
+
+
+def _equation(node: Any) -> _Equation:
+    """The equation of an Einsum of two arrays."""
+    text = node.attribute[0].s.decode()
+    text = text.replace(" ", "").replace("...", "")
+    sources, _, result = text.partition("->")
     states, _, weight = sources.partition(",")
     summed = states[-1]
     kept = result[-1]
     is_transposed = weight == kept + summed
-    is_product = is_transposed or weight == summed + kept
-    if not is_product or result[:-1] != states[:-1]:
-        return node
-    values = onnx.numpy_helper.to_array(constants[name])
-    rows, columns = values.shape[-2:]
-    if values.size != rows * columns:
-        return node
-    matrix = values.reshape(rows, columns)
-    if is_transposed:
-        matrix = matrix.T
-    new_name = f"{name}_{weight}"
-    if new_name not in constants:
-        tensor = onnx.numpy_helper.from_array(np.ascontiguousarray(matrix), new_name)
-        constants[new_name] = tensor
-        graph.initializer.append(tensor)
-    return onnx.helper.make_node("MatMul", [node.input[0], new_name], node.output, node.name)
+    is_plain = weight == summed + kept
+    keeps_others = result[:-1] == states[:-1]
+    is_product = keeps_others and (is_transposed or is_plain)
+    return _Equation(weight, is_product, is_transposed)
 
 
 def _without_unused(model: Any) -> Any:

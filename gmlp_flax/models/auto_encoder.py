@@ -18,12 +18,15 @@ def sines(tokens: int, d_model: int) -> np.ndarray:
     """Positions as sines and cosines of geometrically growing wavelengths, float32 [tokens,
     d_model]; of an odd width, the last channel is 0."""
     waves = d_model // 2
-    exponents = np.arange(waves) / max(waves - 1, 1)
+    last = max(waves - 1, 1)
+    exponents = np.arange(waves) / last
     frequencies = LONGEST_WAVE**-exponents
-    angles = np.outer(np.arange(tokens), frequencies)
+    numbers = np.arange(tokens)
+    angles = np.outer(numbers, frequencies)  # [tokens, waves]
+    both = 2 * waves
     positions = np.zeros((tokens, d_model), np.float32)
     positions[:, :waves] = np.sin(angles)
-    positions[:, waves : 2 * waves] = np.cos(angles)
+    positions[:, waves:both] = np.cos(angles)
     return positions
 
 
@@ -49,9 +52,12 @@ class AutoEncoder(TextModel):
         """float32 logits [batch, tokens, vocab_size]; arguments as in `hidden`."""
         states = self.hidden(tokens, key)
         last = states[:, -1:]
-        positions = sines(tokens.shape[1], self.spec.d_model)
+        length = tokens.shape[1]
+        positions = sines(length, self.spec.d_model)
         x = last + jnp.asarray(positions, last.dtype)
-        x = self.first(self.first_norm(x))
-        x = self.second(self.second_norm(x))
+        x = self.first_norm(x)
+        x = self.first(x)
+        x = self.second_norm(x)
+        x = self.second(x)
         x = self.last_norm(x)
         return self.head(x.astype(self.spec.precise_dtype))

@@ -139,9 +139,10 @@ class Encoder(nnx.Module):
                 stop = end + 1
                 part = _layers_of(stack, start - first, stop - first, stack_spec.layers)
                 part_spec = dataclasses.replace(stack_spec, layers=stop - start)
-                layer_keys = None if keys is None else keys[start:stop]
                 definition, params = nnx.split(part)
-                inputs = _LayerInputs(params, survival[start:stop], layer_keys)
+                survival_of_part = survival[start:stop]
+                keys_of_part = None if keys is None else keys[start:stop]
+                inputs = _LayerInputs(params, survival_of_part, keys_of_part)
                 x, _ = _run_stack(part_spec, definition, x, inputs, padding_mask)
                 streams[end] = x
                 start = stop
@@ -325,7 +326,8 @@ def _scan_ahead(
 
     def group_leaf(leaf: jax.Array) -> jax.Array:
         """[layers, ...] to [groups, layers of a group, ...]."""
-        return leaf.reshape(-1, count, *leaf.shape[1:])
+        shape_of_layer = leaf.shape[1:]
+        return leaf.reshape(-1, count, *shape_of_layer)
 
     def gather(params: Any) -> list[Any]:
         """The parameters of a group, whole, for each of its layers."""
@@ -336,24 +338,31 @@ def _scan_ahead(
         """Runs a group whose parameters are in the carry; `inputs` has those of the next group."""
         x, gathered = carry
         gathered_next = gather(inputs.params)
-        by_layer = _unstack(inputs._replace(params=None), count)
+        without_params = inputs._replace(params=None)
+        by_layer = _unstack(without_params, count)
         for params, others in zip(gathered, by_layer, strict=True):
-            x, _ = layer(x, others._replace(params=params))
+            layer_inputs = others._replace(params=params)
+            x, _ = layer(x, layer_inputs)
         return (x, gathered_next), None
 
     groups = jax.tree.map(group_leaf, inputs)
     params_of_next = jax.tree.map(lambda leaf: jnp.roll(leaf, -1, axis=0), groups.params)
     params_of_first = jax.tree.map(lambda leaf: leaf[0], groups.params)
-    carry = (x, gather(params_of_first))
-    (x, _), _ = jax.lax.scan(run_group, carry, groups._replace(params=params_of_next))
+    first_carry = (x, gather(params_of_first))
+    next_groups = groups._replace(params=params_of_next)
+    last_carry, _ = jax.lax.scan(run_group, first_carry, next_groups)
+    x, _ = last_carry
     return x
 
 
 def _layers_of_group(params: Any, spec: BlockSpec) -> int:
     """How many layers are gathered at once: the fewest that are GATHERED bytes, at most
     MOST_LAYERS_OF_GROUP, as each layer of a group is compiled."""
-    kernels = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim > 2]
-    size_of_layer = sum(leaf.size // spec.layers for leaf in kernels)
+    size_of_layer = 0
+    for leaf in jax.tree.leaves(params):
+        is_kernel = leaf.ndim > 2
+        if is_kernel:
+            size_of_layer += leaf.size // spec.layers
     bytes_of_layer = size_of_layer * spec.compute_dtype.itemsize
     largest = 1
     for count in range(1, MOST_LAYERS_OF_GROUP + 1):
@@ -368,9 +377,11 @@ def _unstack(tree: Any, count: int) -> list[Any]:
     """Arrays [count, ...] to a tree for each of their entries."""
     leaves, structure = jax.tree.flatten(tree)
     # The gradient of a split is a concatenation; that of slices would be a sum of whole arrays.
-    split_leaves = [jax.lax.split(leaf, [1] * count) for leaf in leaves]
+    sizes = [1] * count
+    split_leaves = [jax.lax.split(leaf, sizes) for leaf in leaves]
     trees = []
     for number in range(count):
         entries = [parts[number][0] for parts in split_leaves]
-        trees.append(jax.tree.unflatten(structure, entries))
+        entry = jax.tree.unflatten(structure, entries)
+        trees.append(entry)
     return trees

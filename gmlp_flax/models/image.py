@@ -38,7 +38,8 @@ def token_count(image_size: tuple[int, int], patch_size: tuple[int, int], pool: 
     """Number of tokens of an image: its patches, and one more if a `cls` token is pooled. Raises
     like `patch_grid`."""
     rows, columns = patch_grid(image_size, patch_size)
-    return rows * columns + (pool == "cls")
+    patches = rows * columns
+    return patches + 1 if pool == "cls" else patches
 
 
 def cut_patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
@@ -55,7 +56,8 @@ def cut_patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     """Raises ValueError for an unknown value of model.NAME."""
     if value not in choices:
-        raise ValueError(f"model.{name} is {value!r}: expected one of {', '.join(choices)}")
+        known = ", ".join(choices)
+        raise ValueError(f"model.{name} is {value!r}: expected one of {known}")
 
 
 class GreyTable(nnx.Module):
@@ -64,13 +66,15 @@ class GreyTable(nnx.Module):
 
     def __init__(self, spec: BlockSpec, rngs: nnx.Rngs):
         init = nnx.initializers.normal(1.0)
-        table = init(rngs.params(), (GREYS, spec.d_model), spec.param_dtype)
+        shape = (GREYS, spec.d_model)
+        table = init(rngs.params(), shape, spec.param_dtype)
         self.table = parameter(table)
         self.dtype = spec.compute_dtype
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """[batch, height, width, 1], 0 to 255, to [batch, height * width, d_model], row by row."""
-        pixels = images.reshape(images.shape[0], -1)
+        batch = images.shape[0]
+        pixels = images.reshape(batch, -1)
         greys = pixels.astype(jnp.int32)  # [batch, height * width]
         vectors = jnp.take(self.table[...], greys, axis=0, mode="clip")
         return vectors.astype(self.dtype)
@@ -150,10 +154,10 @@ class ImageClassifier(nnx.Module):
     def __call__(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Images [batch, height, width, channels], uint8 or float, 0 to 255, to float32 logits
         [batch, classes]. `key` has a random key per example, [batch]; None for evaluation."""
-        x = self.embed(images)
-        x = self.encoder(x, key)
         precise = self.spec.precise_dtype
-        pooled = x.mean(axis=1, dtype=precise) if self.cls is None else x[:, 0]
+        embedded = self.embed(images)
+        states = self.encoder(embedded, key)
+        pooled = states.mean(axis=1, dtype=precise) if self.cls is None else states[:, 0]
         if self.pre_logits is not None:
             pooled = jnp.tanh(self.pre_logits(pooled))
         return self.head(pooled.astype(precise))
@@ -189,7 +193,8 @@ class ImageClassifier(nnx.Module):
             precise = self.spec.precise_dtype
             mean = jnp.array(self.mean, precise)
             std = jnp.array(self.std, precise)
-            normalised = (images.astype(precise) / 255 - mean) / std
+            shares = images.astype(precise) / 255  # of white
+            normalised = (shares - mean) / std
             pixels = normalised.astype(self.spec.compute_dtype)
             patches = cut_patches(pixels, self.patch_size)
             linear = nnx.merge(definition, params)

@@ -61,8 +61,9 @@ def drop_path(branch: jax.Array, survival: jax.Array, keys: jax.Array) -> jax.Ar
         return jax.random.bernoulli(key, survival)
 
     keep = jax.vmap(draw)(keys)  # bool [batch]
-    scale = (keep / survival).astype(branch.dtype)
-    return branch * scale[:, None, None]
+    factors = (keep / survival).astype(branch.dtype)
+    factors = factors[:, None, None]  # [batch, 1, 1]
+    return branch * factors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,18 +157,24 @@ class Linear(nnx.Module):
             biases = jnp.split(self.bias[...], self.parts)
         outputs = []
         for kernel, bias in zip(kernels, biases, strict=True):
-            y = over_channels(x, kernel)
-            if bias is not None:
-                y = add_bias(y, bias)
-            if self.shard_output:
-                inner = [None] * (y.ndim - 2)
-                y = sharding.constrain(y, sharding.BATCH, *inner, TENSOR)
-            if self.activation:
-                y = activation(self.activation, y)
-            outputs.append(y)
+            part = self._part(x, kernel, bias)
+            outputs.append(part)
         if self.parts == 1:
-            return outputs[0]
+            [output] = outputs
+            return output
         return jnp.concatenate(outputs, axis=-1)
+
+    def _part(self, x: jax.Array, kernel: jax.Array, bias: jax.Array | None) -> jax.Array:
+        """One part of the output, [..., d_in] to [..., d_out / parts]."""
+        y = over_channels(x, kernel)
+        if bias is not None:
+            y = add_bias(y, bias)
+        if self.shard_output:
+            inner = [None] * (y.ndim - 2)
+            y = sharding.constrain(y, sharding.BATCH, *inner, TENSOR)
+        if self.activation:
+            y = activation(self.activation, y)
+        return y
 
 
 class LayerNorm(nnx.Module):
@@ -212,7 +219,8 @@ class LayerNorm(nnx.Module):
 def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Mean and variance of x over its last axis, [..., 1]."""
     mean = x.mean(-1, keepdims=True)
-    variance = jnp.square(x - mean).mean(-1, keepdims=True)
+    squares = jnp.square(x - mean)
+    variance = squares.mean(-1, keepdims=True)
     return mean, variance
 
 
@@ -222,7 +230,8 @@ def moments_in_one_pass(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     n roundings at most."""
     first = x[..., :1]
     mean = (x - first).mean(-1, keepdims=True)  # of x - first
-    mean_square = jnp.square(x - first).mean(-1, keepdims=True)
+    squares = jnp.square(x - first)
+    mean_square = squares.mean(-1, keepdims=True)
     variance = mean_square - jnp.square(mean)
     return first + mean, jnp.maximum(variance, 0)
 
@@ -246,7 +255,8 @@ def layer_norm(
     """
     x = x.astype(scale.dtype)
     mean, inverse = _statistics(x, eps)
-    y = (x - mean) * inverse * scale + bias
+    normed = (x - mean) * inverse
+    y = normed * scale + bias
     return y.astype(dtype)
 
 
@@ -279,8 +289,10 @@ def rms_norm(x: jax.Array, scale: jax.Array, eps: float, dtype: jnp.dtype) -> ja
     """x / sqrt(mean of x^2 + eps) * scale over the last axis of x [..., channels], computed in the
     type of `scale` [channels], returned in `dtype`."""
     x = x.astype(scale.dtype)
-    mean_square = jnp.square(x).mean(-1, keepdims=True)
-    y = x * jax.lax.rsqrt(mean_square + eps) * scale
+    squares = jnp.square(x)
+    mean_square = squares.mean(-1, keepdims=True)
+    inverse = jax.lax.rsqrt(mean_square + eps)
+    y = x * inverse * scale
     return y.astype(dtype)
 
 
@@ -293,7 +305,8 @@ class LearnedPositions(nnx.Module):
 
     def __init__(self, spec: BlockSpec, rngs: nnx.Rngs, resize: Resize):
         init = nnx.initializers.normal(0.02)  # BERT's and ViT's
-        table = init(rngs.params(), (spec.length, spec.d_model), spec.param_dtype)
+        shape = (spec.length, spec.d_model)
+        table = init(rngs.params(), shape, spec.param_dtype)
         self.table = parameter(table, decayed=False, resize=resize)
 
     def __call__(self, x: jax.Array, first: jax.Array | int = 0) -> jax.Array:
@@ -318,9 +331,11 @@ class LearnedSegments(nnx.Module):
 
     def __init__(self, spec: BlockSpec, rows: int = 2, rngs: nnx.Rngs | None = None):
         shape = (rows, spec.d_model)
-        table = jnp.zeros(shape)
-        if rngs is not None:
-            table = nnx.initializers.normal(0.02)(rngs.params(), shape)
+        if rngs is None:
+            table = jnp.zeros(shape)
+        else:
+            init = nnx.initializers.normal(0.02)
+            table = init(rngs.params(), shape)
         self.table = parameter(table.astype(spec.param_dtype), decayed=False)
 
     def __call__(self, x: jax.Array, segments: jax.Array) -> jax.Array:
@@ -337,8 +352,10 @@ def add_normed(
     branch(x)); the other arguments are those of `add_branch`."""
     if norm.post:
         added = branch(x.astype(norm.compute_dtype))
-        return norm(add_branch(x, added, rng, number, dropped))
-    return add_branch(x, branch(norm(x)), rng, number, dropped)
+        total = add_branch(x, added, rng, number, dropped)
+        return norm(total)
+    added = branch(norm(x))
+    return add_branch(x, added, rng, number, dropped)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -355,11 +372,15 @@ def activation(name: str, x: jax.Array) -> jax.Array:
 
 
 def _gelu(name: str, x: jax.Array) -> jax.Array:
-    if name == "silu":
-        return jax.nn.silu(x)
-    if name == "gelu_tanh":
-        return jax.nn.gelu(x)
-    return 0.5 * x * (1 + jax.lax.erf(x * 2**-0.5))
+    match name:
+        case "silu":
+            return jax.nn.silu(x)
+        case "gelu_tanh":
+            return jax.nn.gelu(x)
+        case _:
+            half = 0.5 * x
+            scaled = x * 2**-0.5
+            return half * (1 + jax.lax.erf(scaled))
 
 
 @activation.defjvp
@@ -421,7 +442,8 @@ class ChannelMLP(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to the same."""
-        return self.proj_out(self.proj_in(x))
+        hidden = self.proj_in(x)
+        return self.proj_out(hidden)
 
 
 class GatedMLP(nnx.Module):
@@ -447,7 +469,8 @@ class GatedMLP(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to the same."""
         gate = self.gate(x)
-        return self.proj_out(gate * self.proj_in(x))
+        hidden = gate * self.proj_in(x)
+        return self.proj_out(hidden)
 
 
 def check_tokens(x: jax.Array, tokens: int) -> None:
@@ -472,12 +495,16 @@ class TokenLinear(nnx.Module):
         self, spec: BlockSpec, tokens_in: int, tokens_out: int, rngs: nnx.Rngs, resize: OverPatches
     ):
         init = nnx.initializers.glorot_uniform()
-        weight = init(rngs.params(), (tokens_out, tokens_in), spec.param_dtype)
-        output_axis = None if resize.outputs else FSDP
+        shape = (tokens_out, tokens_in)
+        weight = init(rngs.params(), shape, spec.param_dtype)
+        output_axis = FSDP
+        bias_resize = None
+        if resize.outputs:
+            output_axis = None
+            bias_resize = OverPatches(outputs=-1)
         input_axis = None if resize.inputs else FSDP
         self.weight = parameter(weight, sharding=(output_axis, input_axis), resize=resize)
         bias = jnp.zeros((tokens_out,), spec.param_dtype)
-        bias_resize = OverPatches(outputs=-1) if resize.outputs else None
         self.bias = parameter(bias, decayed=False, resize=bias_resize)
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -495,10 +522,10 @@ class TokenMLP(nnx.Module):
     between."""
 
     def __init__(self, spec: TokenMLPSpec, rngs: nnx.Rngs):
-        self.proj_in = TokenLinear(spec, spec.length, spec.d_spatial, rngs, OverPatches(inputs=-1))
-        self.proj_out = TokenLinear(
-            spec, spec.d_spatial, spec.length, rngs, OverPatches(outputs=-2)
-        )
+        over_inputs = OverPatches(inputs=-1)
+        over_outputs = OverPatches(outputs=-2)
+        self.proj_in = TokenLinear(spec, spec.length, spec.d_spatial, rngs, over_inputs)
+        self.proj_out = TokenLinear(spec, spec.d_spatial, spec.length, rngs, over_outputs)
         self.activation = spec.activation
 
     def __call__(self, x: jax.Array) -> jax.Array:

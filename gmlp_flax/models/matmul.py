@@ -38,8 +38,9 @@ def _over_channels_jvp(primals, tangents):
     x, kernel = primals
     d_x, d_kernel = tangents
     y = _over_channels(x, kernel)
-    d_y = _over_channels(d_x, kernel) + _in_rows(x, d_kernel)
-    return y, d_y
+    by_x = _over_channels(d_x, kernel)
+    by_kernel = _in_rows(x, d_kernel)
+    return y, by_x + by_kernel
 
 
 @saving_only_inputs
@@ -57,7 +58,8 @@ def _in_rows(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 def over_channels(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """x kernel: [..., in] and [in, out] to [..., out]."""
-    return checkpoint_name(_over_channels(x, kernel), NAME)
+    product = _over_channels(x, kernel)
+    return checkpoint_name(product, NAME)
 
 
 @jax.custom_jvp
@@ -93,12 +95,14 @@ def _over_tokens_jvp(primals, tangents):
     weight, x = primals
     d_weight, d_x = tangents
     y = over_tokens_unnamed(weight, x)
-    d_y = _linear_in_x(weight, d_x) + _linear_in_weight(x, d_weight)
-    return y, d_y
+    by_x = _linear_in_x(weight, d_x)
+    by_weight = _linear_in_weight(x, d_weight)
+    return y, by_x + by_weight
 
 
 def _repeated(weight: jax.Array, x: jax.Array) -> jax.Array:
-    return _repeat(weight, x) @ x
+    weights = _repeat(weight, x)
+    return weights @ x
 
 
 def _repeat(weight: jax.Array, x: jax.Array) -> jax.Array:
@@ -147,7 +151,8 @@ def _linear_in_weight(x: jax.Array, weight: jax.Array) -> jax.Array:
 
 def over_tokens(weight: jax.Array, x: jax.Array) -> jax.Array:
     """weight x over the token axis: [out, in] and [..., in, channels] to [..., out, channels]."""
-    return checkpoint_name(over_tokens_unnamed(weight, x), NAME)
+    product = over_tokens_unnamed(weight, x)
+    return checkpoint_name(product, NAME)
 
 
 def matmul_flops(function: Callable, *args) -> int:
@@ -185,7 +190,8 @@ def _product_flops(equation) -> int:
     left_axes, _ = contracted_axes
     left = equation.invars[0].aval
     product = equation.outvars[0].aval
-    terms = math.prod(left.shape[axis] for axis in left_axes)
+    contracted = [left.shape[axis] for axis in left_axes]
+    terms = math.prod(contracted)
     return 2 * terms * math.prod(product.shape)
 
 
@@ -196,8 +202,10 @@ def _inner_flops(equation) -> int:
         # Both a jaxpr and a closed one, which holds it, have equations.
         return hasattr(value, "eqns")
 
+    values = list(equation.params.values())
+    leaves = jax.tree.leaves(values, is_leaf=is_program)
     total = 0
-    for value in jax.tree.leaves(list(equation.params.values()), is_leaf=is_program):
-        if is_program(value):
-            total += _flops(value)
+    for leaf in leaves:
+        if is_program(leaf):
+            total += _flops(leaf)
     return total

@@ -85,20 +85,22 @@ class CropOrPad:
     def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
         """A rule, as above."""
         for axis in self.axes:
+            if grids and self.over_patches:
+                x = OverPatches(outputs=axis)(x, shape, grids)
+                continue
             added = shape[axis] - x.shape[axis]  # negative: entries are removed
             # an even number of biases belongs to buckets of offsets, which do not depend on n
             is_in_buckets = self.keep == "center" and added % 2 == 1
-            if grids and self.over_patches:
-                x = OverPatches(outputs=axis)(x, shape, grids)
-            elif is_in_buckets or (added > 0 and not self.fill):
+            is_too_short = added > 0 and not self.fill
+            if is_in_buckets or is_too_short:
                 return x
-            else:
-                x = self._crop_or_pad(x, axis, added)
+            x = self._crop_or_pad(x, axis, added)
         return x
 
     def _crop_or_pad(self, x: jax.Array, axis: int, added: int) -> jax.Array:
         """Adds so many entries along an axis, or removes them if the number is negative."""
-        before = {"first": 0, "center": added // 2, "last": added}[self.keep]
+        added_before = {"first": 0, "center": added // 2, "last": added}
+        before = added_before[self.keep]
         after = added - before
         start = max(-before, 0)
         stop = x.shape[axis] - max(-after, 0)
@@ -219,19 +221,26 @@ def gather(params: Any, dtype: jnp.dtype) -> Any:
     That is for programs that are written for one device along `fsdp` (`jax.shard_map`); elsewhere
     the compiler gathers.
     """
-    leaves, structure = jax.tree.flatten(params, is_leaf=lambda x: isinstance(x, nnx.Variable))
+    leaves, structure = jax.tree.flatten(params, is_leaf=_is_variable)
     axes = _fsdp_axes(leaves)
-    if not axes or FSDP not in jax.sharding.get_abstract_mesh().manual_axes:
+    mesh = jax.sharding.get_abstract_mesh()
+    if not axes or FSDP not in mesh.manual_axes:
         return params
     parts = []
     for number, axis in axes.items():
         part = leaves[number][...].astype(dtype)
-        parts.append(jnp.moveaxis(part, axis, 0))
+        part = jnp.moveaxis(part, axis, 0)
+        parts.append(part)
     wholes = _gather_arrays(parts)
     for (number, axis), whole in zip(axes.items(), wholes, strict=True):
         value = jnp.moveaxis(whole, 0, axis)
-        leaves[number] = leaves[number].replace(value)
+        leaf = leaves[number]
+        leaves[number] = leaf.replace(value)
     return jax.tree.unflatten(structure, leaves)
+
+
+def _is_variable(node: Any) -> bool:
+    return isinstance(node, nnx.Variable)
 
 
 def _fsdp_axes(leaves: list[nnx.Variable]) -> dict[int, int]:
@@ -248,12 +257,15 @@ def _gather_arrays(parts: list[jax.Array]) -> Iterator[jax.Array]:
     """Arrays of which each device along `fsdp` has a part of the leading axis, whole, by one
     collective."""
     # rows that fill a TPU's tiles are copied least
-    width = math.gcd(1024, *(part.size for part in parts))
+    sizes = [part.size for part in parts]
+    width = math.gcd(1024, *sizes)
     rows = [part.reshape(-1, width) for part in parts]
     all_rows = jnp.concatenate(rows)
     gathered = jax.lax.all_gather(all_rows, FSDP)  # [devices, rows, width]
-    ends = list(itertools.accumulate(len(part) for part in rows))
-    wholes = jnp.split(gathered, ends[:-1], axis=1)
+    row_counts = map(len, rows)
+    ends = list(itertools.accumulate(row_counts))
+    bounds = ends[:-1]
+    wholes = jnp.split(gathered, bounds, axis=1)
     for part, whole in zip(parts, wholes, strict=True):
         inner_shape = part.shape[1:]
         yield whole.reshape(-1, *inner_shape)
@@ -261,13 +273,18 @@ def _gather_arrays(parts: list[jax.Array]) -> Iterator[jax.Array]:
 
 def count(shapes: Any) -> int:
     """The number of parameters in a tree of arrays or shapes."""
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+    total = 0
+    for leaf in jax.tree.leaves(shapes):
+        total += math.prod(leaf.shape)
+    return total
 
 
 def metadata(module: nnx.Module) -> dict[str, ParamMetadata]:
     """Path, such as `encoder/norm/scale` -> metadata, of all parameters of a module. Shapes instead
     of arrays do."""
+    params = nnx.state(module, nnx.Param)
     by_path = {}
-    for path, variable in nnx.to_flat_state(nnx.state(module, nnx.Param)):
-        by_path["/".join(map(str, path))] = metadata_of(variable)
+    for path, variable in nnx.to_flat_state(params):
+        name = "/".join(map(str, path))
+        by_path[name] = metadata_of(variable)
     return by_path

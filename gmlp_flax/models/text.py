@@ -30,7 +30,8 @@ _BERT = nnx.initializers.normal(0.02)  # of embeddings and heads
 
 def _table(spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs) -> nnx.Param:
     """A row per token, [vocab_size, d_model]."""
-    table = _BERT(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype)
+    shape = (vocab_size, spec.d_model)
+    table = _BERT(rngs.params(), shape, spec.param_dtype)
     return parameter(table, sharding=(TENSOR, FSDP))
 
 
@@ -333,19 +334,23 @@ class PairClassifier(TextModel):
         mask = None if padding_mask is None else padding_mask.reshape(-1, length)
         # the texts of all pairs one after another, [2 batch, tokens]
         texts = tokens.reshape(-1, length)
-        segments = segments.reshape(-1, length)
-        states = self.hidden(texts, encoder_key, segments, mask)
+        text_segments = segments.reshape(-1, length)
+        states = self.hidden(texts, encoder_key, text_segments, mask)
         pooled_mask = mask if text_mask is None else text_mask.reshape(-1, length)
-        states = states.astype(self.spec.precise_dtype)
-        pooled = pooled_states(states, self.pool, pooled_mask)  # [2 batch, d_model]
+        precise_states = states.astype(self.spec.precise_dtype)
+        pooled = pooled_states(precise_states, self.pool, pooled_mask)  # [2 batch, d_model]
+        x = self._features(pooled)
+        x = dropout(x, self.spec.dropout, head_key)
+        return self.head(x)
+
+    def _features(self, pooled: jax.Array) -> jax.Array:
+        """What the head reads of pooled states [2 batch, d_model]: [batch, parts * d_model]."""
         pairs = pooled.reshape(-1, 2, self.spec.d_model)
         u, v = jnp.moveaxis(pairs, 1, 0)
         features = [u, v]
         if self.nli:
             features = [u, v, u * v, u - v]
-        x = jnp.concatenate(features, axis=-1)
-        x = dropout(x, self.spec.dropout, head_key)
-        return self.head(x)
+        return jnp.concatenate(features, axis=-1)
 
 
 class PairHead(nnx.Module):
@@ -353,9 +358,12 @@ class PairHead(nnx.Module):
 
     def __init__(self, spec: BlockSpec, parts: int, classes: int, rngs: nnx.Rngs):
         d_model = spec.d_model
-        self.first = Linear(spec, parts * d_model, 4 * d_model, rngs)
-        self.second = Linear(spec, 4 * d_model, 2 * d_model, rngs)
-        self.last = Linear(spec, 2 * d_model, classes, rngs)
+        d_in = parts * d_model
+        d_first = 4 * d_model
+        d_second = 2 * d_model
+        self.first = Linear(spec, d_in, d_first, rngs)
+        self.second = Linear(spec, d_first, d_second, rngs)
+        self.last = Linear(spec, d_second, classes, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, parts * d_model] to [batch, classes]."""

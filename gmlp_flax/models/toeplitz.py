@@ -31,11 +31,13 @@ FASTEST = {
 
 def length_of(taps: jax.Array) -> int:
     """The n of taps [..., 2n - 1]. Raises ValueError if their number is even."""
-    if taps.ndim < 1 or taps.shape[-1] % 2 == 0:
+    is_odd = taps.ndim > 0 and taps.shape[-1] % 2 == 1
+    if not is_odd:
         raise ValueError(
             f"Toeplitz taps have shape {taps.shape}: expected [2n - 1], an odd number of them"
         )
-    return (taps.shape[-1] + 1) // 2
+    count = taps.shape[-1]
+    return (count + 1) // 2
 
 
 def expand(taps: jax.Array) -> jax.Array:
@@ -75,11 +77,14 @@ def in_bands(taps: jax.Array, height: int) -> jax.Array:
     with_zero = jnp.append(taps, 0)  # [2n]
     copies = jnp.broadcast_to(with_zero, (height, 2 * n))
     repeated = copies.reshape(-1)
-    band = repeated[: height * width].reshape(height, width)
+    entries = height * width
+    band = repeated[:entries].reshape(height, width)
     bands = []
     for first in range(0, n, height):
         rows_left = n - first
-        bands.append(band[:rows_left, n - 1 - first : width - first])
+        begin = n - 1 - first
+        end = begin + n
+        bands.append(band[:rows_left, begin:end])
     return jnp.concatenate(bands)
 
 
@@ -95,7 +100,8 @@ def apply_direct(taps: jax.Array, x: jax.Array) -> jax.Array:
 
     Taps [2n - 1] and x [..., n, channels] give [..., n, channels] in the type of x.
     """
-    return over_tokens(expand(taps.astype(x.dtype)), x)
+    weight = expand(taps.astype(x.dtype))  # [n, n]
+    return over_tokens(weight, x)
 
 
 def apply_blocked(taps: jax.Array, x: jax.Array) -> jax.Array:
@@ -148,7 +154,8 @@ def _block_transforms(blocks: int) -> _BlockTransforms:
     frequencies = np.arange(blocks + 1)[:, None]
     differences = np.arange(-blocks, blocks)
     turns = frequencies * differences % points
-    angles = 2 * np.pi / points * turns
+    angle_of_turn = 2 * np.pi / points
+    angles = angle_of_turn * turns
     cosines = np.cos(angles)  # [frequencies, 2 blocks]
     sines = np.sin(angles)
     taps = np.concatenate([cosines, sines])
@@ -159,9 +166,10 @@ def _block_transforms(blocks: int) -> _BlockTransforms:
     forwards = waves.reshape(-1, blocks)
     # All but the first and the last frequency stand for their negative ones as well.
     is_its_own_negative = frequencies % blocks == 0
-    counts = np.where(is_its_own_negative, 1, 2) / points
-    scaled = counts.repeat(2, axis=0) * forwards
-    return _BlockTransforms(forwards, scaled.T, taps)
+    counts = np.where(is_its_own_negative, 1, 2)
+    scales = (counts / points).repeat(2, axis=0)
+    backwards = (scales * forwards).T
+    return _BlockTransforms(forwards, backwards, taps)
 
 
 def _to_frequencies(x: jax.Array, transforms: _BlockTransforms) -> jax.Array:
@@ -169,10 +177,11 @@ def _to_frequencies(x: jax.Array, transforms: _BlockTransforms) -> jax.Array:
     BAND, channels]: the real parts of a frequency's tokens, then the imaginary ones."""
     *leading, _, channels = x.shape
     forwards = jnp.asarray(transforms.forwards, x.dtype)
-    blocks = forwards.shape[1]
+    rows, blocks = forwards.shape
+    frequencies = rows // 2
     by_block = x.reshape(*leading, blocks, BAND * channels)
     parts = jnp.einsum("fb,...bm->...fm", forwards, by_block)  # [..., 2 frequencies, BAND channels]
-    return parts.reshape(*leading, blocks + 1, 2 * BAND, channels)
+    return parts.reshape(*leading, frequencies, 2 * BAND, channels)
 
 
 def _from_frequencies(z: jax.Array, transforms: _BlockTransforms) -> jax.Array:
@@ -180,9 +189,9 @@ def _from_frequencies(z: jax.Array, transforms: _BlockTransforms) -> jax.Array:
     *leading, frequencies, _, channels = z.shape
     parts = z.reshape(*leading, 2 * frequencies, BAND * channels)
     backwards = jnp.asarray(transforms.backwards, z.dtype)
-    blocks = len(backwards)
     by_block = jnp.einsum("bf,...fm->...bm", backwards, parts)  # [..., blocks, BAND channels]
-    return by_block.reshape(*leading, blocks * BAND, channels)
+    tokens = BAND * len(backwards)
+    return by_block.reshape(*leading, tokens, channels)
 
 
 def _block_weights(
@@ -194,16 +203,20 @@ def _block_weights(
     taps_of_blocks = _taps_of_blocks(taps.astype(precise), blocks)
     transform = jnp.asarray(transforms.taps, precise)
     spectrum = jnp.matmul(transform, taps_of_blocks, precision=jax.lax.Precision.HIGHEST)
-    expand_each = jax.vmap(functools.partial(in_bands, height=BAND))
+    expand_block = functools.partial(in_bands, height=BAND)
+    expand_each = jax.vmap(expand_block)
     matrices = expand_each(spectrum.astype(dtype))  # [2 frequencies, BAND, BAND]
     real, imaginary = jnp.split(matrices, 2)
-    return jnp.block([[real, -imaginary], [imaginary, real]])
+    to_real = [real, -imaginary]
+    to_imaginary = [imaginary, real]
+    return jnp.block([to_real, to_imaginary])
 
 
 def _taps_of_blocks(taps: jax.Array, blocks: int) -> jax.Array:
     """Taps [2n - 1] to those of W's blocks [BAND, BAND], each a Toeplitz matrix, by the difference
     of the indices of its blocks from -blocks on: [2 blocks, 2 BAND - 1]."""
-    outside = blocks * BAND - length_of(taps)
+    tokens = blocks * BAND
+    outside = tokens - length_of(taps)
     padded = jnp.pad(taps, (outside + 1, outside))
     rows_of_taps = padded.reshape(-1, BAND)  # [2 blocks, BAND]
     # A block is two rows of these: its own offsets, and those of the block before.
@@ -227,7 +240,9 @@ def apply_fft(taps: jax.Array, x: jax.Array) -> jax.Array:
     x_hat = jnp.fft.rfft(precise_x, points, axis=-2)  # [..., points / 2 + 1, channels]
     product = x_hat * filter_hat[:, None]
     convolution = jnp.fft.irfft(product, points, axis=-2)  # [..., points, channels]
-    y = convolution[..., n - 1 : 2 * n - 1, :]
+    first = n - 1
+    stop = first + n
+    y = convolution[..., first:stop, :]
     return checkpoint_name(y.astype(x.dtype), NAME)
 
 
@@ -260,7 +275,9 @@ def crop(taps: jax.Array, length: int) -> jax.Array:
     n = length_of(taps)
     if length > n:
         raise ValueError(f"cannot crop Toeplitz taps for {n} tokens to {length}")
-    return taps[..., n - length : n + length - 1]
+    first = n - length
+    stop = n + length - 1
+    return taps[..., first:stop]
 
 
 FORMS = {"direct": apply_direct, "blocked": apply_blocked, "fft": apply_fft}

@@ -143,7 +143,8 @@ def _refuse_twin(trial: Trial, names: dict[str, str]) -> None:
         trial: the trial.
         names: the earlier trials: name or config -> name. The trial is added.
     """
-    for mark in (trial.name, config_lib.to_json(trial.config)):
+    config_text = config_lib.to_json(trial.config)
+    for mark in (trial.name, config_text):
         if mark in names:
             twins = f"{names[mark]} and {trial.name}"
             raise ConfigError(f"two points are one run, or share the name of its folder: {twins}")
@@ -153,7 +154,10 @@ def _refuse_twin(trial: Trial, names: dict[str, str]) -> None:
 def _common_metric(trials: Sequence[Trial]) -> tuple[str, str]:
     """The held-out metric that all trials are compared by, and whether "min" or "max" of it is
     best; raises ConfigError if they differ."""
-    best = dict.fromkeys(tasks.find(trial.config.task).best for trial in trials)
+    best: dict[tuple[str, str], None] = {}  # in order
+    for trial in trials:
+        task = tasks.find(trial.config.task)
+        best[task.best] = None
     if len(best) > 1:
         metrics = ", ".join(name for name, _ in best)
         raise ConfigError(

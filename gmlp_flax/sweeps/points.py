@@ -82,6 +82,7 @@ def parse(words: Iterable[str]) -> Points:
 
 
 def _parse_word(word: str) -> Points:
+    """The points of KEY=VALUE,VALUE,... or KEY:KEY=VALUE:VALUE,..."""
     key, equals, values = word.partition("=")
     keys = key.split(":")
     for key_name in keys:
@@ -89,11 +90,13 @@ def _parse_word(word: str) -> Points:
     points = []
     for value in _values(values):
         cells = value.split(":") if len(keys) > 1 else [value]
-        is_complete = len(cells) == len(keys) and all(cells)
-        if not equals or not is_complete:
-            expected = ":".join(["VALUE"] * len(keys))
+        has_all = len(cells) == len(keys) and all(cells)
+        if not equals or not has_all:
+            placeholders = ["VALUE"] * len(keys)
+            expected = ":".join(placeholders)
             raise ConfigError(f"{word!r} is no part of a grid: expected {key}={expected},...")
-        points.append(dict(zip(keys, cells, strict=True)))
+        point = dict(zip(keys, cells, strict=True))
+        points.append(point)
     return tuple(points)
 
 
@@ -131,16 +134,23 @@ def name(point: Point) -> str:
     """
     words = []
     for key, value in point.items():
-        if key != CONFIG:
+        if key == CONFIG:
+            words.append(_config_name(value))
+        else:
             words.append(f"{key}={value}")
-            continue
-        path, _, argument = value.partition(":")
-        stem, _ = os.path.splitext(os.path.basename(path))
-        parts = [stem]
-        if argument:
-            parts.append(argument.replace(",", "-").replace("=", "_"))
-        words.append("-".join(parts))
-    return re.sub(r"[^\w.,=+-]+", "_", ",".join(words))
+    text = ",".join(words)
+    return re.sub(r"[^\w.,=+-]+", "_", text)
+
+
+def _config_name(source: str) -> str:
+    """FILESTEM-ARGUMENT for a config PATH:ARGUMENT."""
+    path, _, argument = source.partition(":")
+    base = os.path.basename(path)
+    stem, _ = os.path.splitext(base)
+    if not argument:
+        return stem
+    words = argument.replace(",", "-").replace("=", "_")
+    return f"{stem}-{words}"
 
 
 def _sweeps(parts: Iterable[Part]) -> list[Points]:
@@ -153,10 +163,12 @@ def _sweeps(parts: Iterable[Part]) -> list[Points]:
         for key, values in values_of.items():
             if isinstance(values, str):
                 raise ConfigError(f"the sweep over {key} is {values!r}: expected a list of values")
-            sweeps.append(tuple({key: value} for value in values))
+            points = tuple({key: value} for value in values)
+            sweeps.append(points)
     keys: dict[str, None] = {}  # in order
-    for point in itertools.chain(*sweeps):
-        keys |= dict.fromkeys(point)
+    for points in sweeps:
+        for point in points:
+            keys |= dict.fromkeys(point)
     for key in keys:
         if key != CONFIG:
             check_name(key, "the sweep")

@@ -225,7 +225,10 @@ class _Trainer:
         self, submit: Callable[[str, Sequence[str]], Future[Metrics]], trials: Sequence[Trial]
     ) -> None:
         """Trains some trials; raises RunError if one fails and the others do not continue."""
-        names = {submit(trial.name, trial.flags): trial.name for trial in trials}
+        names = {}
+        for trial in trials:
+            run = submit(trial.name, trial.flags)
+            names[run] = trial.name
         part = self.sweep._replace(trials=tuple(trials))
         for number, (run, eta) in enumerate(ended(names, part), start=1):
             progress = f"{number} of {len(names)}"
@@ -233,7 +236,8 @@ class _Trainer:
                 progress = f"{progress}, {eta}"
             name = names[run]
             try:
-                self._note(name, run.result(), progress)
+                metrics = run.result()
+                self._note(name, metrics, progress)
             except RunError as error:
                 if not self.continue_on_failure:
                     raise
@@ -255,10 +259,12 @@ class _Trainer:
 
         def score(trial: Trial) -> float:
             """The metric of a trial."""
-            return self.metrics[trial.name][self.sweep.metric]
+            metrics = self.metrics[trial.name]
+            return metrics[self.sweep.metric]
 
         choose = min if self.sweep.mode == "min" else max
-        return choose(trials, key=score).seedless
+        best = choose(trials, key=score)
+        return best.seedless
 
 
 def ended(runs: Iterable[Future], sweep: Sweep) -> Iterator[tuple[Future, str]]:
@@ -327,20 +333,28 @@ def states(sweep: Sweep) -> list[RunState]:
         folder = os.path.join(sweep.out, trial.name)
         log = f"{folder}.log"
         has_begun = files.exists(folder) or files.exists(log)
-        if sweep.choosing and not has_begun:
-            continue
-        lines = MetricsFile.read(os.path.join(folder, METRICS_FILE))
-        step = lines[-1]["step"] if lines else 0
-        result = read_result(folder)
-        error = ""
-        if result is not None:
-            state = "done"
-        else:
-            error = read_error(log)
-            state = "failed" if error else "unfinished"
-        metrics = {} if result is None else result["eval"]
-        runs.append(RunState(trial.name, state, step, trial.config.steps, metrics, error))
+        if has_begun or not sweep.choosing:
+            runs.append(_state(trial, folder, log))
     return runs
+
+
+def _state(trial: Trial, folder: str, log: str) -> RunState:
+    """How far the run in a folder is, whose output is in the file `log`."""
+    step = _last_step(folder)
+    steps = trial.config.steps
+    result = read_result(folder)
+    if result is not None:
+        return RunState(trial.name, "done", step, steps, result["eval"])
+    error = read_error(log)
+    state = "failed" if error else "unfinished"
+    return RunState(trial.name, state, step, steps, {}, error)
+
+
+def _last_step(folder: str) -> int:
+    """The steps that the run in a folder has taken, by the last line of its metrics."""
+    path = os.path.join(folder, METRICS_FILE)
+    lines = MetricsFile.read(path)
+    return lines[-1]["step"] if lines else 0
 
 
 def status(sweep: Sweep) -> str:
@@ -364,14 +378,22 @@ def status_object(sweep: Sweep) -> dict[str, Any]:
     """What `status` says, for programs; metrics that are no finite numbers are None, as JSON has
     no name for them."""
     runs = []
+    done = 0
     for state in states(sweep):
         run = dataclasses.asdict(state)
         for name, value in state.eval.items():
-            if isinstance(value, float) and not math.isfinite(value):
+            is_number = isinstance(value, float)
+            if is_number and not math.isfinite(value):
                 run["eval"][name] = None
         runs.append(run)
-    done = sum(run["state"] == "done" for run in runs)
-    return {"metric": sweep.metric, "done": done, "total": len(sweep.trials), "runs": runs}
+        if state.state == "done":
+            done += 1
+    return {
+        "metric": sweep.metric,
+        "done": done,
+        "total": len(sweep.trials),
+        "runs": runs,
+    }
 
 
 def rows(sweep: Sweep, metrics: Mapping[str, Metrics]) -> list[dict[str, Any]]:
@@ -408,16 +430,24 @@ def _summary(metrics: Sequence[Metrics]) -> dict[str, dict[str, float]]:
     summary = {}
     for key in metrics[0]:
         values: list[Any] = [run.get(key) for run in metrics]
-        if all(isinstance(value, int | float) for value in values):
-            summary[key] = {name: function(values) for name, function in STATISTICS.items()}
+        are_numbers = all(isinstance(value, int | float) for value in values)
+        if are_numbers:
+            summary[key] = _statistics(values)
     return summary
+
+
+def _statistics(values: Sequence[float]) -> dict[str, float]:
+    """Each of STATISTICS of some numbers."""
+    statistics_of_values = {}
+    for name, statistic in STATISTICS.items():
+        statistics_of_values[name] = statistic(values)
+    return statistics_of_values
 
 
 def steps_taken(sweep: Sweep) -> int:
     """The steps of all trials together, by the last lines of their metrics."""
     steps = 0
     for trial in sweep.trials:
-        lines = MetricsFile.read(os.path.join(sweep.out, trial.name, METRICS_FILE))
-        if lines:
-            steps += lines[-1]["step"]
+        folder = os.path.join(sweep.out, trial.name)
+        steps += _last_step(folder)
     return steps

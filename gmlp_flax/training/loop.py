@@ -307,28 +307,31 @@ class _Loop:
         end = False
         pending: _Window | None = None
         while not end:
+            step = done + 1
+            is_first = step == first
             batch = self.partition.put_batch(next(batches))  # only begins to copy it to the devices
             compiling = contextlib.nullcontext()
-            if done + 1 == first:
+            if is_first:
                 compiling = heartbeat("compiling the training step", self.progress.show)
             with compiling:
-                state, sums = self.profile.step(done + 1, self.training.step, state, batch)
-            done += 1
+                state, sums = self.profile.step(step, self.training.step, state, batch)
+            done = step
             self._read(pending)
             loss, _ = sums["loss"]
             self.stop.after_step(loss)
             pending = _Window(done, sums)
-            if done == first:
+            if is_first:
                 self._record_first_step(sums)
-            end = done == config.steps or self.stop.agreed is not None
+            has_signal = self.stop.agreed is not None
+            end = done == config.steps or has_signal
             evaluate = self._evaluates(done)
             save = end or done % config.checkpoint.every == 0
-            if evaluate or save or done == first:
+            if evaluate or save or is_first:
                 self._read(pending)
                 pending = None
             # Evaluation first: its metrics are a part of the checkpoint. But a signal leaves little
             # time.
-            if evaluate and not self.stop.agreed:
+            if evaluate and not has_signal:
                 self._evaluate_or_save(state, done)
                 end = self.is_last(done) or self.stop.agreed is not None
             if save or end:

@@ -117,11 +117,12 @@ class Lora:
     def trained(self, adapters: Mapping[str, Any], tree: Any) -> Any:
         """What the inner optimizer sees: the adapters, and the heads of a tree of parameters or
         gradients."""
-        flat = dict(adapters)
+        by_path = dict(adapters)
         for path, leaf in leaves_by_path(tree).items():
-            if path.startswith(self.heads):
-                flat[path] = leaf
-        return traverse_util.unflatten_dict(flat, sep="/")
+            is_of_head = path.startswith(self.heads)
+            if is_of_head:
+                by_path[path] = leaf
+        return traverse_util.unflatten_dict(by_path, sep="/")
 
     def transformation(
         self, make: Callable[[Any], optax.GradientTransformation]
@@ -154,14 +155,16 @@ class Lora:
 
     def _gradients(self, grads: Any, adapters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """The gradients by A and B, from those by the kernels."""
-        flat = leaves_by_path(grads)
+        by_path = leaves_by_path(grads)
         gradients = {}
         for kernel in self.kernels:
             a = adapters[f"{kernel}/a"]
             b = adapters[f"{kernel}/b"]
-            gradient = flat[kernel]
-            gradients[f"{kernel}/a"] = self.factor * gradient @ b.mT
-            gradients[f"{kernel}/b"] = self.factor * a.mT @ gradient
+            gradient = by_path[kernel]
+            by_a = self.factor * gradient @ b.mT
+            by_b = self.factor * a.mT @ gradient
+            gradients[f"{kernel}/a"] = by_a
+            gradients[f"{kernel}/b"] = by_b
         return gradients
 
     def _kernel_updates(

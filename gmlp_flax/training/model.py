@@ -100,7 +100,8 @@ class Model:
 
         def forward(params: Any, inputs: Any) -> jax.Array:
             """The logits."""
-            return task.forward(params, task.scaled_inputs(inputs))
+            scaled = task.scaled_inputs(inputs)
+            return task.forward(params, scaled)
 
         return forward
 
@@ -230,7 +231,8 @@ class Model:
         depth = self.config.model.layers
         numbers = tuple(layers) if isinstance(layers, Iterable) else (layers,)
         known = range(-depth, depth)
-        if not numbers or any(number not in known for number in numbers):
+        are_known = all(number in known for number in numbers)
+        if not numbers or not are_known:
             raise RunError(
                 f"layers is {layers!r}: expected some of {-depth} to {depth - 1}, negative from "
                 "the end"
@@ -253,11 +255,15 @@ class Model:
         """Tokens and segments, of a model that reads both."""
         both = {"tokens", "segments"}
         reads_both = both <= self.task.example_shapes().keys()
-        if not reads_both or set(inputs) != both:
+        has_both = set(inputs) == both
+        if not reads_both or not has_both:
             expected = "tokens and segments" if reads_both else "an array"
             names = ", ".join(map(str, inputs))
             raise DataError(f"inputs is a dict of {names}: expected {expected}")
-        return {name: self._array(values) for name, values in inputs.items()}
+        arrays = {}
+        for name, values in inputs.items():
+            arrays[name] = self._array(values)
+        return arrays
 
     def _array(self, inputs: Any) -> np.ndarray:
         """An array as `Task.forward` reads it."""
@@ -285,7 +291,8 @@ def require_counts(**options: Any) -> None:
     """Raises RunError, with the name, unless all options are whole numbers from 1."""
     for name, value in options.items():
         is_whole = isinstance(value, int | np.integer)
-        if not is_whole or value < 1:
+        is_count = is_whole and value >= 1
+        if not is_count:
             raise RunError(f"{name} is {value!r}: expected a whole number from 1")
 
 
@@ -306,8 +313,10 @@ def require_tokenizer(model: Any) -> None:
 
 def place(task: Task, params: Any, step: int = 0) -> Model:
     """A model of a task with parameters, which are copied to all devices."""
-    partition = Partition.make().for_model(task.param_metadata())
-    on_devices = jax.device_put(params, partition.shardings(params))
+    metadata = task.param_metadata()
+    partition = Partition.make().for_model(metadata)
+    shardings = partition.shardings(params)
+    on_devices = jax.device_put(params, shardings)
     return Model(task, on_devices, partition, step)
 
 

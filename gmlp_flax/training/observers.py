@@ -75,13 +75,16 @@ class Progress:
     def advance(self, step: int) -> None:
         """Notes that the devices have finished a step."""
         if self._started is None:
-            self._started = _Started(step, time.perf_counter())
-        self._bar.update(step - self._bar.n)
+            now = time.perf_counter()
+            self._started = _Started(step, now)
+        new_steps = step - self._bar.n
+        self._bar.update(new_steps)
 
     def show_loss(self, step: int, loss: float) -> None:
         """Shows the newest loss."""
         rate = self.rate(step)
-        units_left = (self.steps - step) * self.per_step
+        steps_left = self.steps - step
+        units_left = steps_left * self.per_step
         seconds_left = units_left / rate if rate else 0.0
         eta = tqdm.tqdm.format_interval(seconds_left)
         text = f"loss {loss:.4f}  {rate:,.0f} {self.unit}/s  ETA {eta}"
@@ -234,8 +237,11 @@ class Trackers:
 
     def log(self, step: int, group: str, values: dict[str, float]) -> None:
         """Records values as `group/name`."""
-        scalars = {f"{group}/{name}": value for name, value in values.items()}
-        for name, tracker in list(self._trackers.items()):  # a failing one is removed
+        scalars = {}
+        for name, value in values.items():
+            scalars[f"{group}/{name}"] = value
+        trackers = list(self._trackers.items())  # a failing one is removed
+        for name, tracker in trackers:
             with self._attempt(name):
                 tracker.log(step, scalars)
         for callback in self._callbacks:

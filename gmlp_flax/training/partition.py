@@ -131,17 +131,21 @@ class Partition:
         for path, leaf in leaves_by_path(params).items():
             rule, axes = self._rule(path)
             used.add(rule)
-            rank = len(leaf.shape)
-            if len(axes) > rank:
-                problems.append(f"{rule!r} names {len(axes)} axes of {path}, which has {rank}")
-            else:
-                problems += self._uneven_axes(path, leaf.shape, axes)
+            problems += self._problems(path, leaf.shape, rule, axes)
         for rule, _ in self.rules:
             if rule not in used:
                 problems.append(f"config.mesh.rules: {rule!r} matches no parameter")
         if problems:
+            found = "; ".join(problems)
             advice = "change config.mesh, or config.mesh.rules ('-' keeps an axis whole)"
-            raise RunError(f"{'; '.join(problems)}: {advice}")
+            raise RunError(f"{found}: {advice}")
+
+    def _problems(self, path: str, shape: Shape, rule: str, axes: Axes) -> list[str]:
+        """For messages, why a rule with these axes cannot split a parameter."""
+        rank = len(shape)
+        if len(axes) > rank:
+            return [f"{rule!r} names {len(axes)} axes of {path}, which has {rank}"]
+        return self._uneven_axes(path, shape, axes)
 
     def _uneven_axes(self, path: str, shape: Shape, axes: Axes) -> list[str]:
         """For messages, the axes of a parameter that its devices do not divide."""
@@ -187,8 +191,11 @@ class Partition:
             return self.replicated
         spec: list[str | None] = [None] * whole_axes
         for size, axis in _last_axes(shape, axes):
-            is_even = size % self._device_count(axis) == 0
-            spec.append(axis if is_even else None)
+            remainder = size % self._device_count(axis)
+            if remainder:
+                spec.append(None)
+            else:
+                spec.append(axis)
         return NamedSharding(self.mesh, PartitionSpec(*spec))
 
     def shardings(self, params: Any) -> Any:
@@ -231,12 +238,8 @@ class Partition:
         after; layers gather their parameters when they run. With `tensor`, or with
         config.mesh.rules, the compiler does all that.
         """
-        sizes = self.mesh.shape
-        has_tensor = sizes[TENSOR] > 1
-        manual = AXES
-        if sizes[FSDP] == 1 or has_tensor or self.rules:
-            manual = (DATA,)
-        axes = tuple(axis for axis in manual if sizes[axis] > 1)
+        manual = self._manual_axes()
+        axes = tuple(axis for axis in manual if self.mesh.shape[axis] > 1)
 
         def manual_spec(sharding: NamedSharding) -> PartitionSpec:
             names = [axis if axis in axes else None for axis in sharding.spec]
@@ -247,18 +250,29 @@ class Partition:
             if not axes:  # the compiler fails on a sum over one device if other axes are in use
                 with self.around():
                     return function(params, batch)
-            specs = jax.tree.map(manual_spec, self.shardings(params))
+            shardings = self.shardings(params)
+            specs = jax.tree.map(manual_spec, shardings)
+            on_shard = self._on_shard(function, specs, axes)
             mapped = jax.shard_map(
-                self._on_shard(function, specs, axes),
+                on_shard,
                 mesh=self.mesh,
                 in_specs=(specs, PartitionSpec(axes)),
                 out_specs=(specs, PartitionSpec()),
-                axis_names={*manual},
+                axis_names=set(manual),
                 check_vma=False,
             )
             return mapped(params, batch)
 
         return on_shards
+
+    def _manual_axes(self) -> tuple[str, ...]:
+        """The mesh axes that `on_each_shard` handles; the others are left to the compiler."""
+        sizes = self.mesh.shape
+        has_fsdp = sizes[FSDP] > 1
+        has_tensor = sizes[TENSOR] > 1
+        if has_fsdp and not has_tensor and not self.rules:
+            return AXES
+        return (DATA,)
 
     def _on_shard(self, function: OnBatch, specs: Any, axes: tuple[str, ...]) -> OnBatch:
         """The function that runs on one device.
@@ -274,7 +288,8 @@ class Partition:
 
         def gather(path: tuple, part: jax.Array, spec: PartitionSpec) -> jax.Array:
             metadata = self.metadata.get(path_name(path), PLAIN)
-            if FSDP not in spec or metadata.layers is not None:
+            is_of_layers = metadata.layers is not None
+            if is_of_layers or FSDP not in spec:
                 return part
             axis = spec.index(FSDP)
             return jax.lax.all_gather(part, FSDP, axis=axis, tiled=True)
@@ -283,15 +298,16 @@ class Partition:
             return jax.tree_util.tree_map_with_path(gather, parts, specs)
 
         def add_up(part: jax.Array, spec: PartitionSpec) -> jax.Array:
-            other_axes = [axis for axis in axes if axis not in spec]
-            return jax.lax.psum(part, tuple(other_axes))
+            other_axes = tuple(axis for axis in axes if axis not in spec)
+            return jax.lax.psum(part, other_axes)
 
         def on_shard(parts: Any, batch: Any) -> tuple[Any, Any]:
             params, scatter = jax.vjp(gather_all, parts)
             gradients, sums = function(params, batch)
             (scattered,) = scatter(gradients)
-            gradient_sums = jax.tree.map(add_up, scattered, specs)
-            return gradient_sums, jax.lax.psum(sums, axes)
+            total_gradients = jax.tree.map(add_up, scattered, specs)
+            total_sums = jax.lax.psum(sums, axes)
+            return total_gradients, total_sums
 
         return on_shard
 
@@ -301,14 +317,16 @@ class Partition:
         overlap otherwise, or differ in size."""
         part_by_host = self._part_by_host()
         parts = sorted(set(part_by_host.values()))
-        sizes = {len(part) for part in parts}
-        shares_read = sum(len(part) for part in parts)
-        if shares_read != self.batch_shares or len(sizes) != 1:
+        sizes = list(map(len, parts))
+        has_overlap = sum(sizes) != self.batch_shares
+        has_one_size = len(set(sizes)) == 1
+        if has_overlap or not has_one_size:
             raise RunError(
                 "config.mesh gives hosts overlapping parts of the batch: change fsdp x tensor"
             )
-        host_part = part_by_host[jax.process_index()]
-        return parts.index(host_part), len(parts)
+        host = jax.process_index()
+        number = parts.index(part_by_host[host])
+        return number, len(parts)
 
     def _part_by_host(self) -> dict[int, tuple[int, ...]]:
         """The numbers of the batch shares that the devices of each host compute, ascending."""
@@ -346,7 +364,8 @@ def _make_mesh(sizes: tuple[int, int, int], slices: int, devices: Devices) -> Me
     if slices == 1:
         return jax.make_mesh(sizes, AXES, axis_types=axis_types, devices=devices)
     data, fsdp, tensor = sizes
-    within_slice = (data // slices, fsdp, tensor)
+    data_of_slice = data // slices
+    within_slice = (data_of_slice, fsdp, tensor)
     over_slices = (slices, 1, 1)
     devices_by_axis = mesh_utils.create_hybrid_device_mesh(within_slice, over_slices, devices)
     return Mesh(devices_by_axis, AXES, axis_types=axis_types)
@@ -377,9 +396,10 @@ def _fill_in(sizes: list[int], devices: int) -> list[int] | None:
     open_axes = len(sizes) - len(fixed)
     if open_axes > 1 or min(fixed) < 1:
         return None
-    rest, remainder = divmod(devices, math.prod(fixed))
+    product = math.prod(fixed)
+    rest, remainder = divmod(devices, product)
     if remainder:
         return None
-    if open_axes == 0 and rest != 1:
-        return None
+    if open_axes == 0:
+        return sizes if rest == 1 else None
     return [rest if size == -1 else size for size in sizes]

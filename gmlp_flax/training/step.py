@@ -101,13 +101,15 @@ class Training:
         state: TrainState = jax.eval_shape(init, None, shapes)
         paths = state_paths(state, trained)
         self.template: TrainState = self.partition.describe_state(state, paths)
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.template)
-        self.init = jax.jit(init, out_shardings=shardings)
+        state_shardings = jax.tree.map(lambda leaf: leaf.sharding, self.template)
+        batch_sharding = self.partition.over_batch
+        sums_sharding = self.partition.replicated
+        self.init = jax.jit(init, out_shardings=state_shardings)
         self.step = jax.jit(
             self._step,
             donate_argnums=0,
-            in_shardings=(shardings, self.partition.over_batch),
-            out_shardings=(shardings, self.partition.replicated),
+            in_shardings=(state_shardings, batch_sharding),
+            out_shardings=(state_shardings, sums_sharding),
         )
 
     def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
@@ -117,9 +119,10 @@ class Training:
         chex.assert_trees_all_equal_shapes_and_dtypes(state, self.template)
         chex.assert_tree_shape_prefix(batch, (config.batch_size,))
         example_keys, batch_key = draw_keys(config, state.step)
-        batch = task.mix(batch | {"key": example_keys}, batch_key)
+        batch_with_keys = batch | {"key": example_keys}
+        mixed_batch = task.mix(batch_with_keys, batch_key)
         microbatches = config.optimizer.grad_accum_steps
-        grads, sums = gradients(task, state.params, batch, microbatches, self.partition)
+        grads, sums = gradients(task, state.params, mixed_batch, microbatches, self.partition)
         updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         ema = self._next_ema(state, opt_state, params)
@@ -132,15 +135,10 @@ class Training:
             window=sums,
             level=state.level,
         )
-        if config.optimizer.skip_spikes:
-            new_state = _skip_spike(state, new_state, config.optimizer.skip_spikes)
-        window_starts = state.step % config.log.every == 0
-
-        def add_to_window(total: jax.Array, value: jax.Array) -> jax.Array:
-            previous = jnp.where(window_starts, 0, total)
-            return previous + value
-
-        window = jax.tree.map(add_to_window, state.window, new_state.window)
+        spike_factor = config.optimizer.skip_spikes
+        if spike_factor:
+            new_state = _skip_spike(state, new_state, spike_factor)
+        window = _add_to_window(state, new_state.window, config.log.every)
         new_state = new_state._replace(window=window)
         # Otherwise the next step would compile again.
         chex.assert_trees_all_equal_shapes_and_dtypes(new_state, self.template)
@@ -171,6 +169,17 @@ class Training:
         return metrics
 
 
+def _add_to_window(state: TrainState, sums: Sums, window_steps: int) -> Sums:
+    """The window after a step with these sums. `state` is the state before the step."""
+    window_starts = state.step % window_steps == 0
+
+    def add(total: jax.Array, value: jax.Array) -> jax.Array:
+        previous = jnp.where(window_starts, 0, total)
+        return previous + value
+
+    return jax.tree.map(add, state.window, sums)
+
+
 def state_paths(state: TrainState, trained: Any) -> TrainState:
     """The path of the parameter that each leaf of a state belongs to, such as
     `encoder/norm/scale` for both its value and a moment of it; "" for a leaf that belongs to none.
@@ -180,10 +189,11 @@ def state_paths(state: TrainState, trained: Any) -> TrainState:
         trained: the tree that the optimizer updates (`optimizer.trained`).
     """
     paths = optimizer.paths_of(state.params)
+    opt_paths = optimizer.parameter_paths(state.opt_state, trained)
     empty_paths = jax.tree.map(lambda _: "", state)
     return empty_paths._replace(
         params=paths,
-        opt_state=optimizer.parameter_paths(state.opt_state, trained),
+        opt_state=opt_paths,
         ema=None if state.ema is None else paths,
     )
 
@@ -201,7 +211,8 @@ def norms(trees: Mapping[str, Any], metadata: Mapping[str, ParamMetadata]) -> Su
     """
     squares: dict[str, Any] = {}
     for name, tree in trees.items():
-        for module, square in _squares_by_module(tree, metadata).items():
+        by_module = _squares_by_module(tree, metadata)
+        for module, square in by_module.items():
             squares[f"{name}/{module}"] = square
     unit_weight = jnp.ones((), jnp.float32)
     sums: Sums = {}
@@ -216,15 +227,18 @@ def _squares_by_module(tree: Any, metadata: Mapping[str, ParamMetadata]) -> dict
     besides the layers."""
     by_module: dict[str, Any] = collections.defaultdict(float)
     for path, leaf in leaves_by_path(tree).items():
-        squares = jnp.square(leaf.astype(jnp.float32))
+        precise = leaf.astype(jnp.float32)
+        squares = jnp.square(precise)
         layers = metadata.get(path, PLAIN).layers
         if layers is None:
             module, _, _ = path.rpartition("/")
-            by_module[module or path] += squares.sum()
+            name = module or path
+            by_module[name] += squares.sum()
             continue
         encoder, _, _ = path.partition("/")
         count = leaf.shape[0]
-        by_layer = squares.reshape(count, -1).sum(1)
+        flat = squares.reshape(count, -1)
+        by_layer = flat.sum(1)
         for layer, square in enumerate(by_layer, layers.first):
             by_module[f"{encoder}/{layer}"] += square
     return by_module
@@ -239,16 +253,20 @@ def _skip_spike(old: TrainState, new: TrainState, factor: float) -> TrainState:
     def choose(old_leaf: jax.Array, new_leaf: jax.Array) -> jax.Array:
         return jnp.where(spike, old_leaf, new_leaf)
 
+    def choose_tree(old_tree: Any, new_tree: Any) -> Any:
+        return jax.tree.map(choose, old_tree, new_tree)
+
     skipped_opt_state = optimizer.after_skipped_step(old.opt_state, new.opt_state)
     zeros = jax.tree.map(jnp.zeros_like, new.window)
-    sums = jax.tree.map(choose, zeros, new.window)
+    sums = choose_tree(zeros, new.window)
     skipped_steps = spike.astype(jnp.float32)
-    sums["skipped"] = (skipped_steps, jnp.ones((), jnp.float32))
+    unit_weight = jnp.ones((), jnp.float32)
+    sums["skipped"] = (skipped_steps, unit_weight)
     return TrainState(
         step=new.step,
-        params=jax.tree.map(choose, old.params, new.params),
-        opt_state=jax.tree.map(choose, skipped_opt_state, new.opt_state),
-        ema=jax.tree.map(choose, old.ema, new.ema),
+        params=choose_tree(old.params, new.params),
+        opt_state=choose_tree(skipped_opt_state, new.opt_state),
+        ema=choose_tree(old.ema, new.ema),
         window=sums,
         level=level,
     )
@@ -268,9 +286,11 @@ def find_spike(sums: Sums, level: jax.Array, factor: float) -> tuple[jax.Array, 
     limit = factor * level[:2]
     is_far = scaled > limit
     has_mean = count > 16.6  # the count after 20 steps
+    is_high = is_far.any() & has_mean
     is_finite = jnp.isfinite(of_step).all()
-    spike = (is_far.any() & has_mean) | ~is_finite
-    next_level = jnp.where(spike, level, 0.98 * level + of_step)
+    spike = is_high | ~is_finite
+    decayed_level = 0.98 * level
+    next_level = jnp.where(spike, level, decayed_level + of_step)
     return spike, next_level
 
 
@@ -278,8 +298,8 @@ def ema_decay(config: ConfigDict, step: jax.Array) -> jax.Array:
     """The decay of the running mean at a step, counted from 1: min(config.optimizer.ema,
     (1 + step) / (10 + step)), as in TensorFlow and timm, so that even a short run forgets its
     initial parameters."""
-    step = step.astype(jnp.float32)
-    rising = (1 + step) / (10 + step)
+    precise_step = step.astype(jnp.float32)
+    rising = (1 + precise_step) / (10 + precise_step)
     return jnp.minimum(config.optimizer.ema, rising)
 
 
@@ -352,12 +372,12 @@ def gradients(
     if microbatches > 1:
         of_shard = _accumulate(grads_and_sums, microbatches)
     of_batch = partition.on_each_shard(of_shard)
-    grads, sums = of_batch(params, batch)
-    chex.assert_trees_all_equal_shapes_and_dtypes(grads, params)
+    grad_sums, sums = of_batch(params, batch)
+    chex.assert_trees_all_equal_shapes_and_dtypes(grad_sums, params)
     chex.assert_rank(jax.tree.leaves(sums), 0)
-    _, weight = sums["loss"]
-    weight = jnp.maximum(weight, 1e-8)
-    mean_grads = jax.tree.map(lambda grad: grad / weight, grads)
+    _, loss_weight = sums["loss"]
+    weight = jnp.maximum(loss_weight, 1e-8)
+    mean_grads = jax.tree.map(lambda grad_sum: grad_sum / weight, grad_sums)
     return mean_grads, sums
 
 
@@ -368,8 +388,9 @@ def _accumulate(function: OnBatch, microbatches: int) -> OnBatch:
     # Example i goes to microbatch i mod m. So each device splits its own share, and nothing moves
     # between devices.
     def split(x: jax.Array) -> jax.Array:
-        parts = x.reshape(-1, microbatches, *x.shape[1:])
-        return parts.swapaxes(0, 1)
+        shape_of_example = x.shape[1:]
+        by_microbatch = x.reshape(-1, microbatches, *shape_of_example)
+        return by_microbatch.swapaxes(0, 1)
 
     def accumulate(params: Any, batch: Batch) -> tuple[Any, Sums]:
         """The sum of the function's results over the microbatches of a batch."""
@@ -381,8 +402,8 @@ def _accumulate(function: OnBatch, microbatches: int) -> OnBatch:
 
         parts = jax.tree.map(split, batch)
         first_part = jax.tree.map(lambda x: x[0], parts)
-        shapes = jax.eval_shape(function, params, first_part)
-        zeros = jax.tree.map(jnp.zeros_like, shapes)
+        result_shapes = jax.eval_shape(function, params, first_part)
+        zeros = jax.tree.map(jnp.zeros_like, result_shapes)
         total, _ = jax.lax.scan(add, zeros, parts)
         return total
 

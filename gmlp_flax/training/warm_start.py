@@ -111,14 +111,17 @@ def carry_over(
     saved_paths = traverse_util.flatten_dict(params, sep="/")
     prefixes = []
     for name, head in task.inheritance.heads.items():
-        if files.get(name) != task.files.get(name):
+        has_same_classes = files.get(name) == task.files.get(name)
+        if not has_same_classes:
             prefixes.append(head)
     for prefix in task.inheritance.new_params:
-        if not any(path.startswith(prefix) for path in saved_paths):
+        is_saved = any(path.startswith(prefix) for path in saved_paths)
+        if not is_saved:
             prefixes.append(prefix)
     fresh = _fresh(task, tuple(prefixes), partition)
     if fresh:
-        distributed.say(f"note: {where} has no fitting {', '.join(fresh)}: newly initialized")
+        names = ", ".join(fresh)
+        distributed.say(f"note: {where} has no fitting {names}: newly initialized")
     return adapt(params, task, old_config, where, fresh)
 
 

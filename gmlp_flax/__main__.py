@@ -84,9 +84,11 @@ def _run(name: str, arguments: list[str]) -> None:
 def expand_home(word: str) -> str:
     """A word of the command line with the home folder in the place of ~ or ~USER, also behind
     `--workdir=`, where a shell leaves it."""
-    option, equals, value = word.rpartition("=~") if word.startswith("-") else ("", "", word)
-    if equals:
-        return f"{option}={os.path.expanduser('~' + value)}"
+    if word.startswith("-"):
+        option, equals, rest = word.rpartition("=~")
+        if equals:
+            path = os.path.expanduser(f"~{rest}")
+            return f"{option}={path}"
     return os.path.expanduser(word)
 
 

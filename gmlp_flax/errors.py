@@ -78,8 +78,9 @@ def listed(names: Iterable[str], most: int = 8, between: str = ", ") -> str:
     """The first names, for messages, and how many more there are."""
     names = [*names]
     shown = names[:most]
-    if len(names) > most:
-        shown.append(f"and {len(names) - most:,} more")
+    unlisted = len(names) - most
+    if unlisted > 0:
+        shown.append(f"and {unlisted:,} more")
     return between.join(shown)
 
 
@@ -97,11 +98,23 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     known = list(known)
     similar = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
     if not similar:
-        # the first of the names that share their last part
-        by_last_part = {full.rpartition(".")[2]: full for full in reversed(known)}
-        last_part = name.rpartition(".")[2]
-        similar_parts = difflib.get_close_matches(last_part, list(by_last_part), n=1)
-        similar = [by_last_part[part] for part in similar_parts]
+        similar = _similar_by_last_part(name, known)
     if similar:
         return f"did you mean {similar[0]!r}?"
-    return otherwise or f"expected one of {', '.join(known)}"
+    if otherwise:
+        return otherwise
+    names = ", ".join(known)
+    return f"expected one of {names}"
+
+
+def _similar_by_last_part(name: str, known: list[str]) -> list[str]:
+    """The first known name whose last part after a dot is most similar to that of a name; [] if
+    none is similar."""
+    first_with_part: dict[str, str] = {}
+    for full_name in known:
+        _, _, part = full_name.rpartition(".")
+        first_with_part.setdefault(part, full_name)
+    parts = list(first_with_part)
+    _, _, last_part = name.rpartition(".")
+    similar_parts = difflib.get_close_matches(last_part, parts, n=1)
+    return [first_with_part[part] for part in similar_parts]

@@ -22,6 +22,7 @@ class Range(NamedTuple):
 _ABOVE_0 = math.nextafter(0, 1)
 _BELOW_1 = math.nextafter(1, 0)
 _MOST = 2**31 - 1  # a larger seed or index does not fit the arrays of a program
+_NO_PATH = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")  # what no path of a file has
 AT_LEAST_0 = Range("at least 0", 0)
 AT_LEAST_1 = Range("at least 1", 1)
 SIZE = Range("from 1 to 1,048,576", 1, 2**20)  # of an axis of an array
@@ -107,23 +108,23 @@ class Option:
         if isinstance(self.default, tuple) and isinstance(value, tuple):
             return self._problem_of_entries(value)
         kind = type(self.default)
-        if self.default is not None and type(value) not in _TAKEN.get(kind, (kind,)):
-            return f"expected {_NAMES.get(kind, kind.__name__)}"
+        accepted = _TAKEN.get(kind, (kind,))
+        if self.default is not None and type(value) not in accepted:
+            name = _NAMES.get(kind, kind.__name__)
+            return f"expected {name}"
+        return self._problem_of_choice(value) or _problem_of_kind(value, kind)
+
+    def _problem_of_choice(self, value: Any) -> str:
+        """The same for a value of the right type, which may not be one of `values`."""
+        if self.values is None:
+            return ""
         if isinstance(self.values, Range):
-            if not self.values.least <= value <= self.values.most:  # nor NaN
-                return f"expected {self.values.words}"
-        elif self.values is not None and value not in self.values:
-            known = ", ".join(str(choice or repr(choice)) for choice in self.values)
-            return f"expected one of {known}"
-        if kind is int and abs(value) > _MOST:
-            return f"expected at most {_MOST:,}"
-        # nor NaN, nor a larger int
-        if kind is float and not abs(value) <= math.nextafter(math.inf, 0):
-            return "expected a finite number"
-        # no path of a file has these
-        if kind is str and re.search("[\0\ud800-\udc7f\udd00-\udfff]", value):
-            return "expected text without a zero byte or a lone surrogate"
-        return ""
+            is_inside = self.values.least <= value <= self.values.most  # NaN is not
+            return "" if is_inside else f"expected {self.values.words}"
+        if value in self.values:
+            return ""
+        known = ", ".join(str(choice or repr(choice)) for choice in self.values)
+        return f"expected one of {known}"
 
     def _problem_of_entries(self, values: tuple) -> str:
         """The same for a tuple: an empty default stands for any number of strings, one of one entry
@@ -145,6 +146,19 @@ class Option:
         if type(self.values) is tuple:
             return f"{self.comment} ({', '.join(map(str, self.values))})"
         return self.comment
+
+
+def _problem_of_kind(value: Any, kind: type) -> str:
+    """The same for a value that no run can use, whatever the option."""
+    if kind is int and abs(value) > _MOST:
+        return f"expected at most {_MOST:,}"
+    if kind is float:
+        largest = math.nextafter(math.inf, 0)
+        is_finite = abs(value) <= largest  # neither NaN nor a larger int is
+        return "" if is_finite else "expected a finite number"
+    if kind is str and _NO_PATH.search(value):
+        return "expected text without a zero byte or a lone surrogate"
+    return ""
 
 
 def option(default: Any, *args: Any, **kwargs: Any) -> Any:

@@ -24,16 +24,17 @@ def find(name: str, table: Mapping[str, type[T] | str], kind: type[T], key: str)
         ConfigError: there is no such class, it cannot be imported, or it does not extend `kind`.
     """
     loaded = lookup(name, table, key, "a class of your own is named my_package.my_module:MyClass")
-    if name in table and not isinstance(table[name], str):
+    is_own_row = name in table and not isinstance(table[name], str)
+    if is_own_row:
         return loaded
+    problem = f"config.{key} is {name!r}"
     if not (isinstance(loaded, type) and issubclass(loaded, kind)):
-        raise ConfigError(
-            f"config.{key} is {name!r}: expected a class that extends {kind.__module__}.{kind.__name__}"
-        )
-    if missing := sorted(getattr(loaded, "__abstractmethods__", ())):
-        raise ConfigError(
-            f"config.{key} is {name!r}: the class does not define {', '.join(missing)}"
-        )
+        expected = f"{kind.__module__}.{kind.__name__}"
+        raise ConfigError(f"{problem}: expected a class that extends {expected}")
+    missing = sorted(getattr(loaded, "__abstractmethods__", ()))
+    if missing:
+        methods = ", ".join(missing)
+        raise ConfigError(f"{problem}: the class does not define {methods}")
     return loaded
 
 
@@ -43,9 +44,11 @@ def lookup(name: str, table: Mapping[str, Any], key: str, own: str) -> Any:
     loaded = table.get(name, name)
     if not isinstance(loaded, str):
         return loaded
+    problem = f"config.{key} is {name!r}"
     if ":" not in loaded:
-        raise ConfigError(f"config.{key} is {name!r}; {did_you_mean(name, table)} ({own})")
-    return load(loaded, f"config.{key} is {name!r}, which")
+        nearest = did_you_mean(name, table)
+        raise ConfigError(f"{problem}; {nearest} ({own})")
+    return load(loaded, f"{problem}, which")
 
 
 def load(place: str, what: str) -> Any:

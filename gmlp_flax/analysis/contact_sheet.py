@@ -47,12 +47,15 @@ def chosen(data: ImageData) -> dict[str, list[int]]:
     labels = dataset.labels
     if labels is None:
         indices = np.array(spread(len(dataset), LABELS_READ))
-        labels = np.array([dataset.examples[index]["label"] for index in indices])
-    present = np.unique(labels[labels >= 0])
+        read_labels = [dataset.examples[index]["label"] for index in indices]
+        labels = np.array(read_labels)
+    known_labels = labels[labels >= 0]
+    present = np.unique(known_labels)
     by_class = {}
     for position in spread(len(present), CLASSES):
         label = present[position]
         name = dataset.classes[label]
         of_class = indices[labels == label]
-        by_class[name] = [int(of_class[number]) for number in spread(len(of_class), IMAGES)]
+        numbers = spread(len(of_class), IMAGES)
+        by_class[name] = [int(of_class[number]) for number in numbers]
     return by_class

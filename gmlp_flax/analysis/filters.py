@@ -304,19 +304,23 @@ def _columns_of_figure(weights: np.ndarray, grid: tuple[int, ...]) -> list[_Colu
     """The filters of some patches, their mean, and that of noise. Arguments are those of
     `draw_patch_filters`."""
     patches = math.prod(grid)
+    last = patches - 1
     count = min(PATCHES_SHOWN, patches)
     grid_rows, grid_columns = grid
     columns = []
-    for position in np.linspace(0, patches - 1, count):
+    for position in np.linspace(0, last, count):
         patch = round(float(position))
         title = f"{patch}" if columns else f"patch {patch}"
         images = weights[:, patch].reshape(-1, *grid)
         framed = divmod(patch, grid_columns)
-        columns.append(_Column(title, images, framed))
+        column = _Column(title, images, framed)
+        columns.append(column)
     middle = (grid_rows - 1, grid_columns - 1)
     noise = _noise_like(weights, grid)
-    columns.append(_Column("mean", mean_filters(weights, grid), middle))
-    columns.append(_Column("noise", mean_filters(noise, grid), middle))
+    mean_of_weights = mean_filters(weights, grid)
+    mean_of_noise = mean_filters(noise, grid)
+    columns.append(_Column("mean", mean_of_weights, middle))
+    columns.append(_Column("noise", mean_of_noise, middle))
     return columns
 
 

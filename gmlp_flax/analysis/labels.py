@@ -147,8 +147,9 @@ def _centres_of_places(points: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """The centres of labels of some sizes [points, 2] on each side of their points [points, 2]:
     [points, sides, 2]."""
     distances = sizes / 2 + GAP
-    away = np.expand_dims(distances, axis=1) * SIDES
-    return np.expand_dims(points, axis=1) + away
+    moves = np.expand_dims(distances, axis=1) * SIDES
+    origins = np.expand_dims(points, axis=1)
+    return origins + moves
 
 
 def _costs(

@@ -241,7 +241,8 @@ def shares_chart(measured: ShiftInvariance) -> Chart:
 def _series_of_step(step: int, shares: np.ndarray) -> Series:
     """The shares [layers] of one step over the layers."""
     [look] = looks(["gMLP"])
-    layers = list(range(1, len(shares) + 1))
+    count = len(shares)
+    layers = list(range(1, count + 1))
     return Series(f"step {step}", look, layers, shares.tolist())
 
 

@@ -369,7 +369,8 @@ class Checkpoints:
         """The evaluations in metrics.jsonl, by step. A checkpoint may have none: see
         `set_metrics`."""
         workdir = os.path.dirname(self.folder)
-        lines = MetricsFile.read(os.path.join(workdir, METRICS_FILE))
+        path = os.path.join(workdir, METRICS_FILE)
+        lines = MetricsFile.read(path)
         return evaluations(lines)
 
     def last_good(self) -> str:

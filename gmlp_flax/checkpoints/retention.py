@@ -55,11 +55,14 @@ class Retention:
             verified: the metrics of each step that are known to be right.
         """
         newest = steps[-self.keep :]
-        unknown = [step for step in steps if not self._is_known(step, verified)]
-        kept = {*newest, *unknown}
+        kept = set(newest)
+        for step in steps:
+            if not self._is_known(step, verified):
+                kept.add(step)
         if self.keep_best:
             by_rank = self._by_rank(steps, verified)
-            kept.update(by_rank[-self.keep_best :])
+            best = by_rank[-self.keep_best :]
+            kept.update(best)
         return kept
 
     def _by_rank(self, steps: Sequence[int], verified: Mapping[int, Metrics]) -> list[int]:

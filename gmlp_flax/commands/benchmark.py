@@ -100,14 +100,18 @@ def _measure(part: str, values: Mapping[str, Any], rows: list[dict[str, Any]]) -
     """Prints the figures of a part, and adds them to the rows."""
     module = importlib.import_module(f"gmlp_flax.benchmarks.{PARTS[part]}")
     bench = getattr(module, f"bench_{part}")
-    arguments = {name: values[name] for name in inspect.signature(bench).parameters}
+    arguments = {}
+    for name in inspect.signature(bench).parameters:
+        arguments[name] = values[name]
     print(f"\n{part}")
     print(f"{'':62}{'median':>10}{'min':>10}{'max':>10}", flush=True)
+    json_path = values["json"]
     for entry in bench(**arguments):
-        print(_line(entry), flush=True)
+        line = _line(entry)
+        print(line, flush=True)
         rows.append({"part": part, **entry})
-        if values["json"]:  # each row at once: a machine that is lent may be taken back
-            json_files.write(values["json"], rows)
+        if json_path:  # each row at once: a machine that is lent may be taken back
+            json_files.write(json_path, rows)
 
 
 def _line(entry: Mapping[str, Any]) -> str:

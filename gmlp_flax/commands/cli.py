@@ -281,12 +281,16 @@ def help_text(main: Callable, positional: str = "", about: str | None = None) ->
     """A subcommand's usage, the docstring of its file, its flags, and those of this folder's files
     that it uses."""
     module = sys.modules[main.__module__]
-    usage = ["usage:", sys.argv[0], *positional.split(), "[--FLAG=VALUE ...]"]
-    lines = [" ".join(usage), "", about or str(module.__doc__), "flags:"]
+    words = ["usage:", sys.argv[0], *positional.split(), "[--FLAG=VALUE ...]"]
+    usage = " ".join(words)
+    description = about or str(module.__doc__)
+    lines = [usage, "", description, "flags:"]
     for flag in _flags_of(module.__name__):
-        meaning = textwrap.fill(flag.help, 96)
-        lines.append(f"  {_with_default(flag)}")
-        lines.append(textwrap.indent(meaning, " " * 6))
+        setting = _with_default(flag)
+        filled = textwrap.fill(flag.help, 96)
+        meaning = textwrap.indent(filled, " " * 6)
+        lines.append(f"  {setting}")
+        lines.append(meaning)
     return "\n".join(lines)
 
 
@@ -303,8 +307,12 @@ def _flags_of(module: str) -> list[flags.Flag]:
 def _with_default(flag: flags.Flag) -> str:
     if flag.boolean:
         return f"--{flag.name}"
-    default = ",".join(flag.default) if isinstance(flag.default, list) else flag.default
-    return f"--{flag.name}={'...' if default in (None, '') else default}"
+    default = flag.default
+    if isinstance(default, list):
+        default = ",".join(default)
+    if default in (None, ""):
+        default = "..."
+    return f"--{flag.name}={default}"
 
 
 @contextlib.contextmanager

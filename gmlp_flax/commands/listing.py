@@ -61,8 +61,11 @@ def _configs() -> dict[str, str]:
     folder = importlib.resources.files("gmlp_flax.configs")
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         name, dot, suffix = file.name.rpartition(".")
-        if dot and suffix == "py" and name != "__init__":
-            lines[name] = _first_sentence(ast.get_docstring(ast.parse(file.read_text())))
+        is_python = dot and suffix == "py"
+        if is_python and name != "__init__":
+            tree = ast.parse(file.read_text())
+            docstring = ast.get_docstring(tree)
+            lines[name] = _first_sentence(docstring)
     return lines
 
 

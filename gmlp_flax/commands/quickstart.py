@@ -135,11 +135,15 @@ def main(argv: list[str]) -> None:
 def print_scores(kind: Kind, result: Mapping[str, Any], frozen: Mapping[str, Any]) -> None:
     """Prints what the model scores beside its controls."""
     print(f"\nheld-out {kind.title}")
-    scored = [(model["name"], model) for model in result.get("baselines", [])]
-    scored += [("this model, spatial projections frozen", frozen), ("this model", result)]
-    for name, model in scored:
-        score = model["eval"][kind.metric]
-        print(f"  {name:<44} {score:{kind.format_spec}}")
+    for baseline in result.get("baselines", []):
+        _print_score(kind, baseline["name"], baseline)
+    _print_score(kind, "this model, spatial projections frozen", frozen)
+    _print_score(kind, "this model", result)
+
+
+def _print_score(kind: Kind, name: str, scored: Mapping[str, Any]) -> None:
+    score = scored["eval"][kind.metric]
+    print(f"  {name:<44} {score:{kind.format_spec}}")
 
 
 def run() -> None:

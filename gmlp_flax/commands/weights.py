@@ -40,7 +40,9 @@ def export_weights(_argv: list[str]) -> None:
     """Writes the folder."""
     source = cli.require("model")
     out = cli.require("out")
-    exported.export(factory.load(source, flags.FLAGS.checkpoint), out, **_options())
+    model = factory.load(source, flags.FLAGS.checkpoint)
+    options = _options()
+    exported.export(model, out, **options)
     print(f"wrote {out}/{WEIGHTS}, and what belongs to it: see {out}/{exported.CARD}")
 
 

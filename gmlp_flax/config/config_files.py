@@ -228,21 +228,32 @@ def arguments(arg: str, names: Sequence[str], **options: Sequence[str]) -> tuple
 
     Raises ConfigError: a name, an option or a value is unknown, or an option is given twice.
     """
-    name, *rest = arg.split(",")
+    name, *words = arg.split(",")
     if name not in names:
         raise ConfigError(f"the config's argument is {name!r}; {did_you_mean(name, names)}")
     chosen: dict[str, str] = {}
-    for word in rest:
+    for word in words:
         option, _, value = word.partition("=")
-        if value not in options.get(option, ()) or option in chosen:
-            forms = [f"{known}={'|'.join(values)}" for known, values in options.items()]
-            expected = ", ".join(forms) or "nothing more"
+        is_known = value in options.get(option, ())
+        is_repeated = option in chosen
+        if is_repeated or not is_known:
+            expected = _forms(options)
             raise ConfigError(f"the config's argument has {word!r}: expected {expected}, each once")
         chosen[option] = value
     values_in_order = []
     for option, (default_value, *_) in options.items():
-        values_in_order.append(chosen.get(option, default_value))
+        value = chosen.get(option, default_value)
+        values_in_order.append(value)
     return (name, *values_in_order)
+
+
+def _forms(options: Mapping[str, Sequence[str]]) -> str:
+    """What may follow the name in a config file's argument, for messages."""
+    forms = []
+    for option, values in options.items():
+        alternatives = "|".join(values)
+        forms.append(f"{option}={alternatives}")
+    return ", ".join(forms) or "nothing more"
 
 
 def named_overrides(argv: Sequence[str]) -> dict[str, str]:
@@ -325,7 +336,9 @@ def overridden(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
     Raises ConfigError: there is no such key, or a value has another type than its key or is
         invalid.
     """
-    words = [f"--config.{name}={value}" for name, value in values.items()]
-    new, _ = apply_overrides(config, ["config", *words])
+    words = ["config"]  # in place of the program's name
+    for name, value in values.items():
+        words.append(f"--config.{name}={value}")
+    new, _ = apply_overrides(config, words)
     validate(new)
     return new

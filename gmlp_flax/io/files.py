@@ -66,10 +66,12 @@ def join(folder: str, *names: str) -> str:
 def user_path(path: str | os.PathLike[str]) -> str:
     """A path as a user writes it, with the home folder in place of a leading ~ or ~USER. Neither a
     shell, after `--workdir=`, nor Python expands these. Raises DataError if it is no path."""
-    if not isinstance(path, str | os.PathLike):
+    is_path = isinstance(path, str | os.PathLike)
+    if not is_path:
         kind = type(path).__name__
         raise DataError(f"a path is {kind} {path!r:.60}: expected text")
-    return os.path.expanduser(os.fspath(path))
+    text = os.fspath(path)
+    return os.path.expanduser(text)
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
@@ -83,8 +85,9 @@ def count_by_suffix(names: Iterable[str]) -> str:
     counts: Counter[str] = Counter()
     for name in names:
         _, ending = os.path.splitext(name)
-        counts[ending.lower() or "no suffix"] += 1
-    most_common_first = [f"{kind} {count:,}" for kind, count in counts.most_common()]
+        suffix = ending.lower() or "no suffix"
+        counts[suffix] += 1
+    most_common_first = [f"{suffix} {count:,}" for suffix, count in counts.most_common()]
     return listed(most_common_first, 4)
 
 
@@ -194,12 +197,17 @@ def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
         raise storage_error(f"reading {error.filename}", error) from error
 
     for folder, folders, names in os.walk(path, onerror=refuse, followlinks=True):
-        depth = os.path.relpath(folder, path).count(os.sep)
+        relative = os.path.relpath(folder, path)
+        depth = relative.count(os.sep)
         if depth >= 30:
             raise DataError(
                 f"{folder}: more than 30 nested folders; remove a link to a folder around it"
             )
-        folders[:] = [name for name in folders if not _is_run(os.path.join(folder, name))]
+        entered = []
+        for name in folders:
+            if not _is_run(os.path.join(folder, name)):
+                entered.append(name)
+        folders[:] = entered  # in place: these are walked next
         yield folder, folders, names
 
 
@@ -222,11 +230,13 @@ def check_shards(path: str, files: Iterable[File]) -> None:
     for file in files:
         folder, name = os.path.split(file.name)
         shard = SHARD.match(name)
-        if shard:
-            stem = os.path.join(folder, shard["stem"])
-            shard_set = _ShardSet(stem, shard["count"], suffix(name) + compression(name))
-            numbers = numbers_of.setdefault(shard_set, set())
-            numbers.add(int(shard["number"]))
+        if not shard:
+            continue
+        stem = os.path.join(folder, shard["stem"])
+        ending = suffix(name) + compression(name)
+        shard_set = _ShardSet(stem, shard["count"], ending)
+        numbers = numbers_of.setdefault(shard_set, set())
+        numbers.add(int(shard["number"]))
     for shard_set, numbers in numbers_of.items():
         _check_shard_set(path, shard_set, numbers)
 

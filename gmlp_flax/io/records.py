@@ -75,9 +75,11 @@ class BadRecords:
 def check_limit(message: str, before: int, added: int, limit: int) -> None:
     """Raises DataError, with the last bad record's message, if `before + added` bad records exceed
     the limit."""
-    if before + added > limit:
-        advice = f"max_bad_records={limit}: fix the record or raise the limit"
-        raise DataError(f"{message} ({before} bad records skipped before; {advice})")
+    total = before + added
+    if total <= limit:
+        return
+    advice = f"max_bad_records={limit}: fix the record or raise the limit"
+    raise DataError(f"{message} ({before} bad records skipped before; {advice})")
 
 
 def decode_utf8(data: bytes, keep_mark: bool = False) -> str:
@@ -144,11 +146,12 @@ class TFRecordFile:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> bytes:
-        if not 0 <= index < len(self):
-            raise IndexError(f"record {index} of {len(self)} in {self.path}")
-        header_start = int(self.offsets[index])
-        data_start = header_start + _HEADER.size
+        count = len(self)
+        if not 0 <= index < count:
+            raise IndexError(f"record {index} of {count} in {self.path}")
+        start = int(self.offsets[index])
         stop = int(self.offsets[index + 1])
+        data_start = start + _HEADER.size
         data = files.read_range(self.path, data_start, stop)
         return _checked(data, index)
 

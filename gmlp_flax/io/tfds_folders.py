@@ -203,8 +203,10 @@ def _lengths(splits: Any) -> dict[str, dict[str, int]]:
     """`Folder.lengths`, by TFDS's splits."""
     lengths = {}
     for name, split in splits.items():
-        shard_names = sorted(os.path.basename(path) for path in split.filenames)
-        lengths[name] = dict(zip(shard_names, split.shard_lengths, strict=True))
+        shard_names = [os.path.basename(path) for path in split.filenames]
+        shard_names.sort()
+        named_lengths = zip(shard_names, split.shard_lengths, strict=True)
+        lengths[name] = dict(named_lengths)
     return lengths
 
 

@@ -195,9 +195,11 @@ def _require_unpackable(path: str) -> None:
     if not zipfile.is_zipfile(path):
         return
     with decode_errors(f"{path} is damaged", _AGAIN, RunError), zipfile.ZipFile(path) as archive:
-        unpacked = sum(member.file_size for member in archive.infolist())
+        members = archive.infolist()
+    unpacked = sum(member.file_size for member in members)
     packed = os.path.getsize(path)
-    if unpacked > max(files.MOST, 10 * packed):
+    most = max(files.MOST, 10 * packed)
+    if unpacked > most:
         raise RunError(f"{path} would unpack to {unpacked:,} bytes, more than weights do: {_AGAIN}")
 
 

@@ -323,10 +323,13 @@ def _nearest_slices(kind: str, count: int) -> list[str]:
     """The three slices of a kind whose numbers of chips are nearest to `count`."""
 
     def distance(shape: str) -> int:
-        return abs(_product(shape) - count)
+        chips = _product(shape)
+        return abs(chips - count)
 
-    by_distance = sorted(CHIPS[kind].slices, key=distance)
-    return [f"{kind}:{shape}" for shape in by_distance[:3]]
+    shapes = CHIPS[kind].slices
+    by_distance = sorted(shapes, key=distance)
+    nearest = by_distance[:3]
+    return [f"{kind}:{shape}" for shape in nearest]
 
 
 def _product(shape: str) -> int:

@@ -116,7 +116,8 @@ def _target_config(chip: chips.Chip) -> str:
 
 def lower(config: ConfigDict, partition: Partition) -> jax.stages.Lowered:
     """The whole training step of a config, lowered for a partition and ready to compile."""
-    task = tasks.find(config.task)(config)
+    kind = tasks.find(config.task)
+    task = kind(config)
     training = step.Training(task, partition)
     batch = batch_shapes(task, config.batch_size, partition.over_batch)
     return training.step.lower(training.template, batch)
@@ -126,7 +127,8 @@ def batch_shapes(task: Task, size: int, sharding: Any = None) -> dict[str, jax.S
     """Shapes, and shardings if they are given, of a training batch of `size` examples."""
     batch = {}
     for name, (shape, dtype) in task.example_shapes().items():
-        batch[name] = jax.ShapeDtypeStruct((size, *shape), dtype, sharding=sharding)
+        batch_shape = (size, *shape)
+        batch[name] = jax.ShapeDtypeStruct(batch_shape, dtype, sharding=sharding)
     return batch
 
 

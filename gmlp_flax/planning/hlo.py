@@ -281,14 +281,16 @@ class Program:
             # device keeps.
             kept = root_of(self.computations[name])
             return _Result("reduce-scatter", array_bytes(kept.type))
+        type_text = instruction.type
         is_start = instruction.opcode.endswith("-start")
-        has_operands = kind != "all-reduce" or instruction.type.startswith("((")
+        has_operands = kind != "all-reduce" or type_text.startswith("((")
         if not is_start or not has_operands:
-            return _Result(kind, array_bytes(instruction.type))
+            return _Result(kind, array_bytes(type_text))
         # (operands, results, and on some machines context); as many results as operands
-        sizes = [array.bytes for array in arrays(instruction.type)]
-        count = len(instruction.operands)
-        results = sizes[count : 2 * count]
+        sizes = [array.bytes for array in arrays(type_text)]
+        first = len(instruction.operands)
+        stop = 2 * first
+        results = sizes[first:stop]
         return _Result(kind, sum(results))
 
     def _group(self, rest: str) -> int:
@@ -413,8 +415,11 @@ def _copied(result: str) -> float:
     destination, context), of which source or destination may be on the chip."""
     ends = list(arrays(result))[:2]
     size = min(end.bytes for end in ends)
-    in_memory = [end for end in ends if end.in_memory]
-    return float(size * len(in_memory))
+    transfers = 0
+    for end in ends:
+        if end.in_memory:
+            transfers += 1
+    return float(size * transfers)
 
 
 def _written(fused: Computation, result: str) -> float:

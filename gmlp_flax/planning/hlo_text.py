@@ -36,8 +36,9 @@ def arrays(text: str) -> Iterator[Array]:
         for side in sides.split(","):
             total_bits *= int(side or 1)  # a scalar has no sides
         shape = match[0].removesuffix(layout)
-        is_on_chip = re.search(r"S\([1-9]", layout) is not None
-        yield Array(shape, math.ceil(total_bits / 8), not is_on_chip)
+        size = math.ceil(total_bits / 8)
+        on_chip = re.search(r"S\([1-9]", layout)
+        yield Array(shape, size, in_memory=on_chip is None)
 
 
 def array_bytes(text: str, on_chip: bool = True) -> int:

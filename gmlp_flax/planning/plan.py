@@ -126,11 +126,13 @@ class _Step:
     @classmethod
     def make(cls, config: ConfigDict, devices: Devices | int) -> _Step:
         """Raises RunError if the devices cannot share the batch or the parameters."""
-        task = tasks.find(config.task)(config)
+        kind = tasks.find(config.task)
+        task = kind(config)
         partition = Partition.make(config.mesh, devices)
         microbatches = config.optimizer.grad_accum_steps
         partition.check_batch(config.batch_size, microbatches, "config.batch_size")
-        partition.for_model(task.param_metadata()).check_parameters(task.shapes())
+        of_model = partition.for_model(task.param_metadata())
+        of_model.check_parameters(task.shapes())
         work = dry_run.workload(config)
         share = dry_run.share_of_device(config, partition)
         return cls(config, task, partition, work, share)
@@ -432,16 +434,20 @@ def alternatives(config: ConfigDict, topology: str) -> Iterator[tuple[str, dict[
     """Changes that need less memory on each chip, the cheapest first: the name, the keys that
     change, and the topology. Changes that the batch and the devices do not allow are left out."""
     current = chips.parse(topology)
+    batch_size = config.batch_size
     if config.model.remat != "full":
         yield "remat=full", {"model.remat": "full"}, topology
     microbatches = config.optimizer.grad_accum_steps
     for steps in (2, 4, 8):
-        is_even = config.batch_size % (steps * current.count) == 0
+        parts = steps * current.count
+        is_even = batch_size % parts == 0
         if is_even and microbatches < steps:
-            yield f"grad_accum_steps={steps}", {"optimizer.grad_accum_steps": steps}, topology
+            changes = {"optimizer.grad_accum_steps": steps}
+            yield f"grad_accum_steps={steps}", changes, topology
     for larger in current.larger():
-        count = chips.parse(larger).count
-        if config.batch_size % (count * microbatches) == 0:
+        parts = chips.parse(larger).count * microbatches
+        is_even = batch_size % parts == 0
+        if is_even:
             yield larger, {"mesh.data": -1}, larger
 
 
@@ -452,9 +458,11 @@ def candidate_meshes(devices: int, slices: int = 1) -> Iterator[Sizes]:
     per_slice = devices // slices
     for parts in sorted({8, per_slice}):
         if 1 < parts <= per_slice and per_slice % parts == 0:
-            yield devices // parts, parts, 1
+            copies = devices // parts
+            yield copies, parts, 1
     if per_slice % 2 == 0:
-        yield slices, per_slice // 2, 2
+        halves = per_slice // 2
+        yield slices, halves, 2
 
 
 def choose_mesh(

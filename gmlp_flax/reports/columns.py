@@ -88,7 +88,10 @@ def parse(words: Sequence[str]) -> dict[str, str]:
         data[name] = path
     known = (*COLUMNS, COSTS)
     names = alternatives.checked(tuple(data), known, "--columns")
-    return {name: data[name] for name in names}
+    in_order = {}
+    for name in names:
+        in_order[name] = data[name]
+    return in_order
 
 
 def check(plan: Plan) -> None:
@@ -175,10 +178,12 @@ def _training(plan: Plan, name: str) -> Sweep:
     changes: dict[str, Any] = _data_change(plan, name)
     if name == plan.table:
         changes |= plan.changes
-        points = TABLES[name].points(plan.scale)
+        table = TABLES[name]
+        points = table.points(plan.scale)
         return definition.define(f"paper:{name}", points, changes, plan.runs)
     column = COLUMNS[name]
-    first, *_ = column.configs(plan.scale, plan.rows).values()
+    configs = column.configs(plan.scale, plan.rows)
+    first, *_ = configs.values()
     changes |= config_lib.applying(first, plan.changes)
     points = column.points(plan.scale, plan.rows)
     folder = folder_of(plan.runs, name)

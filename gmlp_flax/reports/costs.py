@@ -79,14 +79,16 @@ def read_costs(folder: str, rows: Sequence[str]) -> dict[str, dict[int, Cost]]:
         match = re.fullmatch(r"(?P<row>\w+)-(?P<tokens>\d+)\.json", name)
         if match is None or match["row"] not in rows:
             continue
-        by_length = measured.setdefault(match["row"], {})
+        row = match["row"]
         tokens = int(match["tokens"])
-        by_length[tokens] = _read(os.path.join(folder, name))
+        path = os.path.join(folder, name)
+        by_length = measured.setdefault(row, {})
+        by_length[tokens] = _read(path)
     costs = {}
     for row in rows:
         if row in measured:
-            by_length = sorted(measured[row].items())
-            costs[row] = dict(by_length)
+            shortest_first = sorted(measured[row].items())
+            costs[row] = dict(shortest_first)
     return costs
 
 

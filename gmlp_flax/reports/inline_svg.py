@@ -165,12 +165,16 @@ def _rename(root: Element, name: str) -> None:
     """Gives identifiers a prefix, as several figures of a page may have the same."""
     for element in root.iter():
         for key, value in element.items():
+            is_reference = value.startswith("#")
             if key == "id":
-                element.set(key, f"{name}-{value}")
-            elif key == "href" and value.startswith("#"):
-                element.set(key, f"#{name}-{value[1:]}")
+                renamed = f"{name}-{value}"
+            elif key == "href" and is_reference:
+                renamed = f"#{name}-{value[1:]}"
             elif key == "clip-path":
-                element.set(key, value.replace("#", f"#{name}-"))
+                renamed = value.replace("#", f"#{name}-")
+            else:
+                continue
+            element.set(key, renamed)
 
 
 def _use_variables(element: Element) -> None:

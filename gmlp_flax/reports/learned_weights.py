@@ -232,7 +232,8 @@ def locality(weights: np.ndarray, grid: Sequence[int]) -> np.ndarray:
     itself = moves == 0
     neighbour = moves == 1
     beyond = moves > 1
-    return _shares(weights, (itself, neighbour, beyond), down**2 + right**2)
+    squared_distances = down**2 + right**2
+    return _shares(weights, (itself, neighbour, beyond), squared_distances)
 
 
 def _shares(
@@ -279,6 +280,7 @@ def across(maps: np.ndarray, segments: np.ndarray) -> np.ndarray:
     to_own = np.where(is_other, 0, maps)
     other_of_token = to_other.sum(-1)  # [layers, n]
     own_of_token = to_own.sum(-1)
-    means = (other_of_token.mean(-1), own_of_token.mean(-1))
-    largest = to_other.max((-1, -2))
-    return np.stack([*means, largest], axis=-1)
+    mean_other = other_of_token.mean(-1)
+    mean_own = own_of_token.mean(-1)
+    largest_other = to_other.max((-1, -2))
+    return np.stack([mean_other, mean_own, largest_other], axis=-1)

@@ -206,10 +206,11 @@ def best_of_families(found: Accuracies, length: int) -> dict[str, dict[int, Spre
     for cell, accuracy in found.items():
         if cell.length != length:
             continue
-        of_family = best.setdefault(family(ROWS[cell.row].model), {})
-        known = of_family.get(cell.width)
-        if known is None or accuracy.centre > known.centre:
-            of_family[cell.width] = accuracy
+        row = ROWS[cell.row]
+        by_width = best.setdefault(family(row.model), {})
+        best_so_far = by_width.get(cell.width)
+        if best_so_far is None or accuracy.centre > best_so_far.centre:
+            by_width[cell.width] = accuracy
     return best
 
 

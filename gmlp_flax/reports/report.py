@@ -61,14 +61,17 @@ class Report:
 
     def markdown(self) -> str:
         """The title, the tables and the claims."""
-        parts = [f"# {self.title}\n\n{self.table.markdown()}"]
-        for heading, table in self.more_tables.items():
+        table = self.table.markdown()
+        parts = [f"# {self.title}\n\n{table}"]
+        for heading, more_table in self.more_tables.items():
             title = heading.capitalize()
-            parts.append(f"\n## {title}\n\n{table.markdown()}")
+            text = more_table.markdown()
+            parts.append(f"\n## {title}\n\n{text}")
         if self.claims:
             rows = [(claim.text, claim.detail, claim.verdict) for claim in self.claims]
             claims = Table(("claim", "here", "verdict"), rows)
-            parts.append(f"\n## Claims\n\n{claims.markdown()}")
+            text = claims.markdown()
+            parts.append(f"\n## Claims\n\n{text}")
         return "".join(parts)
 
     def sentences(self) -> list[str]:

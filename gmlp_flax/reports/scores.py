@@ -212,9 +212,11 @@ def _correlation(scores: Mapping[str, Score], papers: Mapping[str, float]) -> st
     ours = []
     column = []
     for row, paper in papers.items():
-        ours.append(scores[row].spread.centre)
+        score = scores[row]
+        ours.append(score.spread.centre)
         column.append(paper)
-    rank = float(claims.spearman(ours, column))
+    correlation = claims.spearman(ours, column)
+    rank = float(correlation)
     p = claims.chance(ours, column)
     over = f"over {len(papers)} models; one-sided permutation p = {p:.2g}"
     return f"rank correlation with the paper's column {rank:.2f} {over}."

@@ -367,6 +367,7 @@ def example_count(weights: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def weighted_sum(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(sum, weight) in float32."""
-    weights = weights.astype(jnp.float32)
-    weighted = values.astype(jnp.float32) * weights
-    return weighted.sum(), weights.sum()
+    precise_weights = weights.astype(jnp.float32)
+    precise_values = values.astype(jnp.float32)
+    weighted = precise_values * precise_weights
+    return weighted.sum(), precise_weights.sum()

@@ -100,9 +100,13 @@ def read_table(path: str, predictor: Predictor) -> Iterator[Any]:
 
 def _text_of_row(row: dict[str, Any], columns: tuple[str, ...]) -> str:
     """The texts of a row's columns with tabs between them; raises BadRecord if it has none."""
-    texts = [text_rows.text_of(row, column) for column in columns]
-    if columns != (INPUT,):
-        texts = [text.replace("\t", " ") for text in texts]
+    keeps_tabs = columns == (INPUT,)
+    texts = []
+    for column in columns:
+        text = text_rows.text_of(row, column)
+        if not keeps_tabs:
+            text = text.replace("\t", " ")
+        texts.append(text)
     return "\t".join(texts)
 
 

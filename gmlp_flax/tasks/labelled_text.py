@@ -397,12 +397,13 @@ class LabelledText(Finetuning):
         examples = data.dataset(HELDOUT).examples
         tables: dict[int, list[tuple[str, str]]] = {}
         for row, label in zip(examples.rows, outputs["label"], strict=True):
-            line = (row.id, self.label_text(label))
-            tables.setdefault(row.part, []).append(line)
+            text = self.label_text(label)
+            table = tables.setdefault(row.part, [])
+            table.append((row.id, text))
         files = {}
-        for part, lines in sorted(tables.items()):
+        for part, table in sorted(tables.items()):
             name = self.text_task.submission[part]
-            files[name] = _submission_table(lines)
+            files[name] = _submission_table(table)
         return files
 
     def label_text(self, label: Any) -> str:

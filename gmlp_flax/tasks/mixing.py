@@ -134,4 +134,6 @@ def _is_within(size: int, centre: jax.Array, length: jax.Array) -> jax.Array:
     positions = jnp.arange(size)
     first = centre - length // 2
     stop = centre + (length + 1) // 2
-    return (positions >= first) & (positions < stop)
+    is_after_first = positions >= first
+    is_before_stop = positions < stop
+    return is_after_first & is_before_stop

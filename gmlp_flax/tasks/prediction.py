@@ -380,12 +380,14 @@ class _Stream:
         predictor = self.predictor
         examples = [row.example for row in rows]
         if len(rows) > 1:
+            last = examples[-1]
             missing = self.settings.batch_size - len(rows)
-            examples += [examples[-1]] * missing
+            examples += [last] * missing
         batch = batch_of(examples, predictor.task.length, predictor.pad_id)
         rank = predictor.compiled_rank(self.settings.top)
+        outputs = rank(self.params, batch)
         item_numbers = [row.item for row in rows]
-        return _Batch(item_numbers, rank(self.params, batch))
+        return _Batch(item_numbers, outputs)
 
     def _answers(self, items: list[_Item], batches: list[_Batch]) -> Iterator[Answer]:
         """Yields answers as soon as the batches up to them are done."""
@@ -423,16 +425,20 @@ def batch_of(examples: list[Arrays], length: int, pad_id: int) -> Arrays:
 def _padded_shape(arrays: list[np.ndarray], length: int) -> list[int]:
     """The shape that all arrays of a name in a batch are padded to."""
     shapes = [array.shape for array in arrays]
-    shape = np.max(shapes, axis=0).astype(int).tolist()
+    largest = np.max(shapes, axis=0)
+    shape = largest.astype(int).tolist()
     is_image = arrays[0].dtype == np.uint8
     if shape and not is_image:
-        shape[-1] = program_length(shape[-1], length)
+        longest = shape[-1]
+        shape[-1] = program_length(longest, length)
     return shape
 
 
 def _padded_stack(arrays: list[np.ndarray], shape: list[int], fill_value: int) -> np.ndarray:
-    stack = np.full((len(arrays), *shape), fill_value, arrays[0].dtype)
+    dtype = arrays[0].dtype
+    stack_shape = (len(arrays), *shape)
+    stack = np.full(stack_shape, fill_value, dtype)
     for row, array in enumerate(arrays):
-        corner = [slice(size) for size in array.shape]
+        corner = map(slice, array.shape)
         stack[(row, *corner)] = array
     return stack

@@ -49,8 +49,9 @@ class SyntheticData(TaskData):
     def dataset(self, role: str) -> Dataset:
         """See `TaskData`."""
         options = self.config.synthetic
+        recipe = recipe_of(self.config)
         count = options.examples if role == TRAIN else options.heldout_examples
-        return kinds.dataset(options.task, recipe_of(self.config), role, options.data_seed, count)
+        return kinds.dataset(options.task, recipe, role, options.data_seed, count)
 
     def examples(self, role: str) -> pipeline.Source:
         """See `TaskData`: {"tokens", "targets"}, int32 [tokens] each."""
@@ -138,15 +139,21 @@ class Synthetic(Task):
     def _positions(self, targets: jax.Array) -> jax.Array:
         """Where something is asked, int32 [batch, positions]; where fewer answers are asked for
         than positions, others follow."""
-        # a causal text is trained on every next token
-        most = self.length if self.config.model.causal else self.kind.most_asked(self._recipe)
-        if self.config.synthetic.task == "mqar":
-            most = self._recipe.pairs
+        most = self._most_asked()
         if most >= self.length:
-            return jnp.broadcast_to(jnp.arange(self.length), targets.shape)
-        is_asked = (targets != IGNORED).astype(jnp.float32)
-        _, positions = jax.lax.top_k(is_asked, most)
+            all_positions = jnp.arange(self.length)
+            return jnp.broadcast_to(all_positions, targets.shape)
+        is_asked = targets != IGNORED
+        _, positions = jax.lax.top_k(is_asked.astype(jnp.float32), most)
         return positions
+
+    def _most_asked(self) -> int:
+        """The most positions of an example at which something is asked."""
+        if self.config.synthetic.task == "mqar":
+            return self._recipe.pairs
+        if self.config.model.causal:  # trained on every next token
+            return self.length
+        return self.kind.most_asked(self._recipe)
 
     @functools.cached_property
     def _recipe(self) -> Recipe:

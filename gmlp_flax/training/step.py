@@ -286,8 +286,8 @@ def find_spike(sums: Sums, level: jax.Array, factor: float) -> tuple[jax.Array, 
     limit = factor * level[:2]
     is_far = scaled > limit
     has_mean = count > 16.6  # the count after 20 steps
-    is_high = is_far.any() & has_mean
     is_finite = jnp.isfinite(of_step).all()
+    is_high = is_far.any() & has_mean
     spike = is_high | ~is_finite
     decayed_level = 0.98 * level
     next_level = jnp.where(spike, level, decayed_level + of_step)

@@ -24,7 +24,9 @@ _THREADS = 16
 
 def spread(count: int, most: int = SAMPLE) -> list[int]:
     """At most `most` of `count` positions, evenly spread from the first to the last."""
-    positions = np.linspace(0, count - 1, min(count, most))
+    last = count - 1
+    sampled = min(count, most)
+    positions = np.linspace(0, last, sampled)
     whole = np.unique(positions.astype(int))
     return whole.tolist()
 

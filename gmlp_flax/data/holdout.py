@@ -86,14 +86,17 @@ def _bounds(hashes: Sequence[int], share: float) -> tuple[int, int]:
     """
     count = len(hashes)
     positions = np.array(hashes) / 2**32  # from 0 to 1
-    low_count = int(np.count_nonzero(positions < abs(share)))
+    is_low = positions < abs(share)
+    low_count = int(np.count_nonzero(is_low))
     first = min(max(low_count, 1), count - 1)
     if share >= 0:
         return first, count
-    high_count = int(np.count_nonzero(positions >= 1 + share))
+    is_high = positions >= 1 + share
+    high_count = int(np.count_nonzero(is_high))
     most = count - first - 1  # one of the others is trained on
     heldout_count = min(max(high_count, 1), most)
-    return first, count - heldout_count
+    stop = count - heldout_count
+    return first, stop
 
 
 def _hash(key: str) -> int:

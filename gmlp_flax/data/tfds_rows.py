@@ -23,9 +23,11 @@ def read_rows(folder: Folder, split: str, columns: Sequence[str]) -> Iterator[Lo
     classes = {name: declared_classes(folder, name) for name in columns}
     for where, data in folder.records(split):
         try:
-            yield Located(where, _row(data, classes))
+            row = _row(data, classes)
         except BadRecord as error:
             yield Located(where, error)
+        else:
+            yield Located(where, row)
 
 
 def declared_classes(folder: Folder, feature: str) -> tuple[str, ...]:

@@ -238,10 +238,15 @@ def _ends(first: int, last: int, kept: Sequence[int]) -> list[int]:
 
 def _layers_of(stack: Any, start: int, stop: int, count: int) -> Any:
     """The layers of a stack of `count` from `start` to before `stop`, as a stack."""
-    if (start, stop) == (0, count):
+    is_whole = start == 0 and stop == count
+    if is_whole:
         return stack
     definition, params = nnx.split(stack)
-    part = jax.tree.map(lambda leaf: leaf[start:stop], params)
+
+    def select(leaf: jax.Array) -> jax.Array:
+        return leaf[start:stop]
+
+    part = jax.tree.map(select, params)
     return nnx.merge(definition, part)
 
 

@@ -48,9 +48,10 @@ def cut_patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
     batch, height, width, channels = images.shape
     patch_height, patch_width = patch_size
     rows, columns = patch_grid((height, width), patch_size)
+    tokens = rows * columns
     x = images.reshape(batch, rows, patch_height, columns, patch_width, channels)
     patches = x.transpose(0, 1, 3, 2, 4, 5)  # [batch, rows, columns, patch ..., channels]
-    return patches.reshape(batch, rows * columns, -1)
+    return patches.reshape(batch, tokens, -1)
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:

@@ -29,7 +29,8 @@ def split_keys(keys: jax.Array, count: int) -> jax.Array:
     def split(key: jax.Array) -> jax.Array:
         return jax.random.split(key, count)
 
-    return jax.vmap(split, out_axes=1)(keys)
+    split_each = jax.vmap(split, out_axes=1)
+    return split_each(keys)
 
 
 def fold_in(keys: jax.Array, number: jax.Array | int) -> jax.Array:
@@ -43,13 +44,15 @@ def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
     rate). `keys` has a random key per example, [batch]; None for evaluation, which returns x."""
     if keys is None or rate == 0:
         return x
+    keep_rate = 1 - rate
     shape_of_example = x.shape[1:]
 
     def draw(key: jax.Array) -> jax.Array:
-        return jax.random.bernoulli(key, 1 - rate, shape_of_example)
+        return jax.random.bernoulli(key, keep_rate, shape_of_example)
 
-    keep = jax.vmap(draw)(keys)  # bool [batch, ...]
-    return jnp.where(keep, x / (1 - rate), 0)
+    draw_each = jax.vmap(draw)
+    keep = draw_each(keys)  # bool [batch, ...]
+    return jnp.where(keep, x / keep_rate, 0)
 
 
 def drop_path(branch: jax.Array, survival: jax.Array, keys: jax.Array) -> jax.Array:
@@ -275,9 +278,12 @@ def _layer_norm_jvp(eps: float, dtype: jnp.dtype, primals, tangents):
         normed = (x - mean) * inverse
         d_x = d_x.astype(scale.dtype)
         centred = d_x - d_x.mean(-1, keepdims=True)
-        along_normed = (normed * d_x).mean(-1, keepdims=True)
+        products = normed * d_x
+        along_normed = products.mean(-1, keepdims=True)
         d_normed = inverse * (centred - normed * along_normed)
-        d_y = d_normed * scale + normed * d_scale + d_bias
+        from_normed = d_normed * scale
+        from_scale = normed * d_scale
+        d_y = from_normed + from_scale + d_bias
         return d_y.astype(dtype)
 
     y = layer_norm(x, scale, bias, eps, dtype)

@@ -132,17 +132,20 @@ def _linear_in_weight(x: jax.Array, weight: jax.Array) -> jax.Array:
         precise_weight = weight.astype(precise)
 
         def product(example: jax.Array) -> jax.Array:
-            y = precise_weight @ example.astype(precise)
+            precise_example = example.astype(precise)
+            y = precise_weight @ precise_example
             return y.astype(x.dtype)
 
         *leading, tokens, channels = x.shape
         examples = x.reshape(-1, tokens, channels)
         products = jax.lax.map(product, examples)  # [examples, out, channels]
-        return products.reshape(*leading, len(weight), channels)
+        out_tokens = len(weight)
+        return products.reshape(*leading, out_tokens, channels)
 
     def repeated(weight: jax.Array, x: jax.Array) -> jax.Array:
-        weights = _repeat(weight.astype(precise), x)  # [..., out, in]
-        return weights.astype(x.dtype) @ x
+        precise_weights = _repeat(weight.astype(precise), x)  # [..., out, in]
+        weights = precise_weights.astype(x.dtype)
+        return weights @ x
 
     # A loop over examples cannot be sharded: every device would gather the batch.
     on_cpu = _einsum if sharding.compiler_axes() else in_turn

@@ -99,12 +99,18 @@ class CropOrPad:
 
     def _crop_or_pad(self, x: jax.Array, axis: int, added: int) -> jax.Array:
         """Adds so many entries along an axis, or removes them if the number is negative."""
-        added_before = {"first": 0, "center": added // 2, "last": added}
-        before = added_before[self.keep]
+        match self.keep:
+            case "first":
+                before = 0
+            case "center":
+                before = added // 2
+            case _:
+                before = added
         after = added - before
-        start = max(-before, 0)
-        stop = x.shape[axis] - max(-after, 0)
-        x = jax.lax.slice_in_dim(x, start, stop, axis=axis % x.ndim)
+        removed_before = max(-before, 0)
+        removed_after = max(-after, 0)
+        stop = x.shape[axis] - removed_after
+        x = jax.lax.slice_in_dim(x, removed_before, stop, axis=axis % x.ndim)
         if added <= 0:
             return x
         widths = [(0, 0)] * x.ndim

@@ -367,8 +367,10 @@ class PairHead(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, parts * d_model] to [batch, classes]."""
-        x = jax.nn.relu(self.first(x))
-        x = jax.nn.relu(self.second(x))
+        x = self.first(x)
+        x = jax.nn.relu(x)
+        x = self.second(x)
+        x = jax.nn.relu(x)
         return self.last(x)
 
 

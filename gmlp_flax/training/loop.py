@@ -459,7 +459,8 @@ def _means(sums: Sums) -> dict[str, float]:
     loss_first = {"loss": sums["loss"], **sums}
     means = {}
     for name, (total, weight) in loss_first.items():
-        means[name] = float(total) / (float(weight) or math.nan)
+        divisor = float(weight) or math.nan
+        means[name] = float(total) / divisor
     return means
 
 

@@ -181,9 +181,9 @@ class Lora:
 
 def _product(adapters: Mapping[str, jax.Array], kernel: str) -> jax.Array:
     """A B."""
-    a = adapters[f"{kernel}/a"]
-    b = adapters[f"{kernel}/b"]
-    return a @ b
+    a_path = f"{kernel}/a"
+    b_path = f"{kernel}/b"
+    return adapters[a_path] @ adapters[b_path]
 
 
 def _zero_elsewhere(updates: Mapping[str, jax.Array], grads: Any) -> Any:

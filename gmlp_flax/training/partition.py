@@ -335,10 +335,12 @@ class Partition:
         shares_by_host: dict[int, set[int]] = collections.defaultdict(set)
         for (row, column, _), device in np.ndenumerate(devices):
             share = row * fsdp + column
-            shares_by_host[device.process_index].add(share)
+            shares = shares_by_host[device.process_index]
+            shares.add(share)
         part_by_host = {}
         for host, shares in shares_by_host.items():
-            part_by_host[host] = tuple(sorted(shares))
+            in_order = sorted(shares)
+            part_by_host[host] = tuple(in_order)
         return part_by_host
 
     def put_batch(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:

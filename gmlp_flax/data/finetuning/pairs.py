@@ -68,32 +68,37 @@ def assemble(texts: Sequence[np.ndarray], length: int, tokenizer: Tokenizer) -> 
         DataError: as in `room_for`.
     """
     room = room_for(len(texts), length)
-    total = sum(len(text) for text in texts)
+    total = sum(map(len, texts))
     second_half = room // 2
-    halves = (room - second_half, second_half)
+    first_half = room - second_half
+    halves = (first_half, second_half)
     tokens = np.full(length, tokenizer.pad_id, np.int32)
     segments = np.zeros(length, np.int32)
     tokens[0] = tokenizer.cls_id
     start = 1
     for segment, text in enumerate(texts):
-        in_others = total - len(text)
-        most = max(room - in_others, halves[segment])
-        kept = min(len(text), most)
-        stop = start + kept
-        tokens[start:stop] = text[:kept]
-        tokens[stop] = tokenizer.sep_id
-        segments[start : stop + 1] = segment
-        start = stop + 1
+        size = len(text)
+        left_by_others = room - (total - size)
+        most = max(left_by_others, halves[segment])
+        kept = min(size, most)
+        separator = start + kept
+        after_separator = separator + 1
+        tokens[start:separator] = text[:kept]
+        tokens[separator] = tokenizer.sep_id
+        segments[start:after_separator] = segment
+        start = after_separator
     return Inputs(tokens, segments)
 
 
 def cut_padding(batch: Mapping[str, np.ndarray], pad_id: int) -> dict[str, np.ndarray]:
     """The batch with "tokens" and "segments" [..., n] cut to the least of LENGTHS that keeps
     everything but [PAD], or to n."""
-    longest = batch["tokens"].shape[-1]
-    tokens = batch["tokens"].reshape(-1, longest)
-    is_used = np.any(tokens != pad_id, axis=0)
-    last_used = int(np.flatnonzero(is_used)[-1])
+    tokens = batch["tokens"]
+    longest = tokens.shape[-1]
+    texts = tokens.reshape(-1, longest)
+    is_used = np.any(texts != pad_id, axis=0)
+    used = np.flatnonzero(is_used)
+    last_used = int(used[-1])
     length = longest
     for shorter in reversed(LENGTHS):
         if last_used < shorter < length:

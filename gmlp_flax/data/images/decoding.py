@@ -274,8 +274,10 @@ def _eight_bits(image: Image.Image, white: int, is_negative: bool) -> Image.Imag
         white: the pixel that is white; larger pixels are white too.
         is_negative: whether 0 is white.
     """
-    wide = np.asarray(image).astype(np.int64)
-    scaled = np.minimum(wide, white) * 255 // white
+    pixels = np.asarray(image)
+    wide = pixels.astype(np.int64)
+    clipped = np.minimum(wide, white)
+    scaled = clipped * 255 // white
     values = scaled.astype(np.uint8)
     if is_negative:
         values = 255 - values

@@ -129,4 +129,9 @@ def with_classes(dataset: Dataset, labels: Sequence[str], declared: Sequence[str
     """
     where = repr(dataset.path)
     names, positions = classes.from_names(labels, where, declared, allow_letters=True)
-    return dataclasses.replace(dataset, classes=names, labels=positions, stratified=True)
+    return dataclasses.replace(
+        dataset,
+        classes=names,
+        labels=positions,
+        stratified=True,
+    )

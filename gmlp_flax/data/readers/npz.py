@@ -63,15 +63,20 @@ def read(path: str) -> Splits:
 
 def _splits_of(arrays: Mapping[str, np.ndarray], path: str) -> dict[str, Arrays]:
     """Split -> the names of its arrays. Raises DataError if there are none, or two of a split."""
-    present = [names for names in ARRAYS if names.images in arrays]
+    present = []
+    by_split = {}
+    for names in ARRAYS:
+        if names.images in arrays:
+            present.append(names.images)
+            by_split[names.split] = names
     if not present:
         available = listed(map(repr, arrays)) or "none"
         known = ", ".join(f"{names.images} and {names.labels}" for names in ARRAYS[:2])
         raise DataError(f"{path}: expected arrays {known}, or train_images, found {available}")
-    by_split = {names.split: names for names in present}
     is_mixed = "" in by_split and len(by_split) > 1
-    if is_mixed or len(by_split) < len(present):
-        available = ", ".join(names.images for names in present)
+    has_twins = len(by_split) < len(present)
+    if is_mixed or has_twins:
+        available = ", ".join(present)
         raise DataError(
             f"{path}: two of its arrays {available} may be of one split: remove one of them"
         )
@@ -124,12 +129,14 @@ def _read_split(path: str, names: Arrays, arrays: Mapping[str, np.ndarray], note
 
 def _check_arrays(path: str, names: Arrays, images: np.ndarray, labels: np.ndarray) -> None:
     """Raises DataError unless the arrays are images and a label for each of them."""
-    has_channels = images.shape[3:] in ((), (1,), (3,))
-    is_image = images.dtype == np.uint8 and images.ndim >= 3 and has_channels
-    if is_image and images.size and labels.size == len(images):
+    shape = images.shape
+    has_rows = images.ndim >= 3
+    has_channels = shape[3:] in ((), (1,), (3,))
+    are_images = images.dtype == np.uint8 and has_rows and has_channels
+    if are_images and images.size and labels.size == len(images):
         return
     raise DataError(
-        f"{path}: {names.images} is {images.dtype} {list(images.shape)} and {names.labels} has "
+        f"{path}: {names.images} is {images.dtype} {list(shape)} and {names.labels} has "
         f"{labels.size} entries: expected uint8 [images, height, width(, 1 or 3)], and a class "
         "for each image"
     )

@@ -150,7 +150,8 @@ def _from_official(path: str) -> Iterator[_Located]:
         name: Any = number
         if isinstance(entry.question, dict):
             name = entry.question.get("id") or number
-        yield _attempt(f"{path}, question {name}", _official_question, entry)
+        where = f"{path}, question {name}"
+        yield _attempt(where, _official_question, entry)
 
 
 def _official_entries(path: str) -> list[_Entry]:
@@ -272,9 +273,11 @@ def _tfds_question(record: bytes) -> Question:
 def _tfds_text(features: Mapping[str, Any], name: str) -> str:
     """The only text of a feature."""
     texts = _tfds_texts(features, name)
-    if len(texts) != 1:
-        raise BadRecord(f"found {len(texts)} texts in {name!r}; expected one")
-    return texts[0]
+    count = len(texts)
+    if count != 1:
+        raise BadRecord(f"found {count} texts in {name!r}; expected one")
+    [text] = texts
+    return text
 
 
 def _tfds_texts(features: Mapping[str, Any], name: str) -> list[str]:

@@ -75,7 +75,10 @@ def read(path: str, ignore_splits: bool = False) -> Splits:
             file is damaged, or an image and a class do not come in pairs.
     """
     listing = files.find_files(path)
-    shards = [file for file in listing if stores.suffix(file.name) == ".tar"]
+    shards = []
+    for file in listing:
+        if stores.suffix(file.name) == ".tar":
+            shards.append(file)
     files.check_shards(path, shards)
     note = rows.unread_files_note(path, listing, shards)
     groups = splits.group_files(path, listing, shards, ignore_splits)

@@ -161,10 +161,16 @@ class SyntheticExamples(Examples):
     def describe(self, index: int) -> str:
         """See `Examples`: the tokens, and behind each that is asked for something its answer."""
         example = self[index]
+        tokens = example["tokens"]
+        targets = example["targets"]
         words = []
-        for token, target in zip(example["tokens"], example["targets"], strict=True):
-            words.append(str(token) if target == IGNORED else f"{token}>{target}")
-        return line_of(" ".join(words))
+        for token, target in zip(tokens, targets, strict=True):
+            word = str(token)
+            if target != IGNORED:
+                word += f">{target}"
+            words.append(word)
+        text = " ".join(words)
+        return line_of(text)
 
 
 def dataset(kind: str, made_of: Recipe, role: str, seed: int, count: int) -> Dataset:

@@ -275,7 +275,9 @@ def no_text(corpus: Corpus) -> DataError:
 def describe(corpus: Corpus, use: str) -> str:
     """A line on the files of a corpus; `use` is what they are for."""
     names = [file.name for file in corpus.files]
-    line = f"text {use}: {counted(len(names), 'file')} ({listed(names, 3)})"
+    count = counted(len(names), "file")
+    first_names = listed(names, 3)
+    line = f"text {use}: {count} ({first_names})"
     share = abs(corpus.examples.selection.share)
     if share:
         line += f", {100 * share:.3g} % of the documents held out"

@@ -265,8 +265,10 @@ def prepare_in_cache(
 
 def _group(parts: Sequence[Part], shard_bytes: int) -> list[tuple[Part, ...]]:
     """The parts of each shard."""
-    total = max(1, sum(part.size for part in parts))
-    most_shards = max(1, min(MAX_SHARDS, total // shard_bytes))
+    part_bytes = sum(part.size for part in parts)
+    total = max(1, part_bytes)
+    needed_shards = total // shard_bytes
+    most_shards = max(1, min(MAX_SHARDS, needed_shards))
     groups: dict[int, list[Part]] = collections.defaultdict(list)
     bytes_before = 0
     for part in parts:

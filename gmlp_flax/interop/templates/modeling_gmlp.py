@@ -37,15 +37,11 @@ class GMLP(nn.Module):
     @classmethod
     def from_pretrained(cls, folder: str, dtype: torch.dtype = torch.float32) -> "GMLP":
         """Reads an exported folder; `dtype` is that of the parameters and of the computation."""
-        config_path = os.path.join(folder, "config.json")
-        with open(config_path, encoding="utf-8") as file:
+        with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
             config = json.load(file)
-        weights_path = os.path.join(folder, "model.safetensors")
-        weights = {}
-        for name, tensor in load_file(weights_path).items():
-            weights[name] = tensor.to(dtype)
-        model = cls(config, weights)
-        return model.eval()
+        weights = load_file(os.path.join(folder, "model.safetensors"))
+        cast = {name: tensor.to(dtype) for name, tensor in weights.items()}
+        return cls(config, cast).eval()
 
     def forward(
         self, inputs: torch.Tensor, padding_mask: torch.Tensor | None = None
@@ -72,10 +68,8 @@ class GMLP(nn.Module):
         """The encoder's output, [batch, tokens, d_model], to logits, float32 [batch, classes]."""
         pooled = x[:, 0] if self.model["pool"] == "cls" else x.mean(1)
         if self.model["pre_logits"]:
-            pooled = self.linear(pooled, "pre_logits")
-            pooled = torch.tanh(pooled)
-        logits = self.linear(pooled, "head")
-        return logits.float()
+            pooled = torch.tanh(self.linear(pooled, "pre_logits"))
+        return self.linear(pooled, "head").float()
 
     def embed(self, inputs: torch.Tensor) -> torch.Tensor:
         """Tokens or images to the encoder's input, [batch, tokens, d_model]."""
@@ -118,11 +112,9 @@ class GMLP(nn.Module):
         """All layers and the final norm: [batch, tokens, d_model] to the same."""
         for layer in range(self.model["layers"]):
             y = self.norm(x, f"{BLOCKS}norm", layer)
-            z = self.linear(y, f"{BLOCKS}proj_in", layer)
-            z = self.gelu(z)
+            z = self.gelu(self.linear(y, f"{BLOCKS}proj_in", layer))
             gated = self.gate(z, y, layer, padding_mask)
-            branch = self.linear(gated, f"{BLOCKS}proj_out", layer)
-            x = x + branch
+            x = x + self.linear(gated, f"{BLOCKS}proj_out", layer)
         return self.norm(x, "encoder/norm")
 
     def gate(
@@ -136,20 +128,16 @@ class GMLP(nn.Module):
         if kind == "split":
             u, v = z.chunk(2, dim=-1)
         v = self.norm(v, f"{BLOCKS}gate/norm", layer, self.model["gate_norm_eps"])
-        is_toeplitz = f"{BLOCKS}gate/spatial/taps" in self.weights
-        if padding_mask is not None and is_toeplitz:
+        if padding_mask is not None and f"{BLOCKS}gate/spatial/taps" in self.weights:
             v = v * padding_mask[..., None]
         tokens = v.shape[1]
-        weight = self.spatial(layer, tokens)
         bias = self.weights[f"{BLOCKS}gate/spatial/bias"][layer, :tokens, None]
-        v = torch.einsum("ij,bjc->bic", weight, v) + bias
+        v = torch.einsum("ij,bjc->bic", self.spatial(layer, tokens), v) + bias
         if self.model["d_attn"]:
             v = v + self.tiny_attention(y, layer, padding_mask)
         if kind == "linear":
             return v
-        if kind == "additive":
-            return u + v
-        return u * v
+        return u + v if kind == "additive" else u * v
 
     def spatial(self, layer: int, tokens: int) -> torch.Tensor:
         """W [tokens, tokens]; rows are outputs. Toeplitz: W[i, j] = taps[n - 1 + j - i]."""
@@ -177,37 +165,34 @@ class GMLP(nn.Module):
         self, y: torch.Tensor, layer: int, padding_mask: torch.Tensor | None
     ) -> torch.Tensor:
         """softmax(q k^T / sqrt(d_attn)) v with one head, then a dense layer to the gate's width."""
-        qkv = self.linear(y, f"{BLOCKS}attention/qkv", layer)
-        q, k, v = qkv.chunk(3, dim=-1)
+        q, k, v = self.linear(y, f"{BLOCKS}attention/qkv", layer).chunk(3, dim=-1)
         mask = None if padding_mask is None else padding_mask[:, None]
         if self.model["causal"]:
             tokens = y.shape[1]
-            pairs = torch.ones(tokens, tokens, dtype=torch.bool, device=y.device)
-            past = pairs.tril()
+            past = torch.ones(tokens, tokens, dtype=torch.bool, device=y.device).tril()
             mask = past if mask is None else mask & past
         mixed = F.scaled_dot_product_attention(q, k, v, mask)
         return self.linear(mixed, f"{BLOCKS}attention/out", layer)
 
     def linear(self, x: torch.Tensor, name: str, layer: int | None = None) -> torch.Tensor:
         """x @ kernel + bias, of a layer of the blocks if `layer` is given."""
-        kernel = self.weight(f"{name}/kernel", layer)
-        bias = self.weight(f"{name}/bias", layer)
+        kernel = self.weights[f"{name}/kernel"]
+        bias = self.weights[f"{name}/bias"]
+        if layer is not None:
+            kernel = kernel[layer]
+            bias = bias[layer]
         return x @ kernel + bias
-
-    def weight(self, name: str, layer: int | None) -> torch.Tensor:
-        """A weight, of a layer of the blocks if `layer` is given."""
-        weight = self.weights[name]
-        return weight if layer is None else weight[layer]
 
     def norm(
         self, x: torch.Tensor, name: str, layer: int | None = None, eps: float = 0.0
     ) -> torch.Tensor:
         """Layer norm over channels; an `eps` of 0 stands for config.model.norm_eps."""
-        scale = self.weight(f"{name}/scale", layer)
-        bias = self.weight(f"{name}/bias", layer)
-        channels = x.shape[-1:]
-        eps = eps or self.model["norm_eps"]
-        return F.layer_norm(x, channels, scale, bias, eps)
+        scale = self.weights[f"{name}/scale"]
+        bias = self.weights[f"{name}/bias"]
+        if layer is not None:
+            scale = scale[layer]
+            bias = bias[layer]
+        return F.layer_norm(x, x.shape[-1:], scale, bias, eps or self.model["norm_eps"])
 
     def gelu(self, x: torch.Tensor) -> torch.Tensor:
         """GELU, exact or approximated by tanh as config.model.activation says."""

@@ -99,13 +99,8 @@ class CropOrPad:
 
     def _crop_or_pad(self, x: jax.Array, axis: int, added: int) -> jax.Array:
         """Adds so many entries along an axis, or removes them if the number is negative."""
-        match self.keep:
-            case "first":
-                before = 0
-            case "center":
-                before = added // 2
-            case _:
-                before = added
+        added_before = {"first": 0, "center": added // 2, "last": added}
+        before = added_before[self.keep]
         after = added - before
         removed_before = max(-before, 0)
         removed_after = max(-after, 0)

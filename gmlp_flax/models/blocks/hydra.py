@@ -63,7 +63,8 @@ class HydraSpec(HeadsSpec):
     )
     form: str = option(
         "auto",
-        "how the matrix is applied: built (direct), by its structure (fast), or the faster for n",
+        "how the matrix is applied: built (direct), by its structure (fast), or by what suits n: "
+        "a quasiseparable one is built up to 512 tokens",
         ("auto", "direct", "fast"),
         may_change=True,
     )
@@ -388,11 +389,13 @@ class Toeplitz(MatrixMixer):
         documents = view.documents
         assert documents is not None
         positions = jnp.arange(view.keys)
-        before = jnp.pad(documents, ((0, 0), (1, 0)))[:, :-1]
-        starts = jax.lax.cummax(jnp.where(documents != before, positions, 0), axis=1)
+        padded = jnp.pad(documents, ((0, 0), (1, 0)))
+        is_start = documents != padded[:, :-1]
+        starts = jax.lax.cummax(jnp.where(is_start, positions, 0), axis=1)  # [batch, keys]
         distances = jnp.abs(positions[:, None] - positions)
         chosen = starts[:, :, None] + distances  # [batch, keys, keys]
-        chosen = jnp.minimum(chosen, view.keys - 1)[:, None]
+        last = view.keys - 1  # beyond it there are other documents alone
+        chosen = jnp.minimum(chosen, last)[:, None]
         below, above = self._by_distance(inputs, view)
         rows = jnp.take_along_axis(below[:, :, None], chosen, axis=-1)
         if above is None:
@@ -478,11 +481,12 @@ class LowRank(QueriesAndKeys):
         """See `MatrixMixer`: keys and values first; scanned in a causal model and in a window of
         documents."""
         queries, keys = self._queries_and_keys(inputs, view)
-        batch = v.shape[0]
-        queries = jnp.broadcast_to(queries, (batch, *queries.shape[1:]))
-        keys = jnp.broadcast_to(keys, (batch, *keys.shape[1:]))
+        shape = (v.shape[0], *queries.shape[1:])
+        queries = jnp.broadcast_to(queries, shape)
+        keys = jnp.broadcast_to(keys, shape)
         if self.spec.causal or view.documents is not None:
-            return self._scale * self._scan(queries, keys, v, view.documents)
+            scanned = self._scan(queries, keys, v, view.documents)
+            return self._scale * scanned
         recalled = jnp.einsum(
             "bhms,bhmp->bhsp", keys, v, preferred_element_type=self.spec.precise_dtype
         )
@@ -499,7 +503,8 @@ class LowRank(QueriesAndKeys):
         """q k^T v, as a state space model without decay."""
         precise_dtype = self.spec.precise_dtype
         steps = jnp.ones(queries.shape[:3], precise_dtype)
-        direction = Direction(steps, jnp.zeros_like(steps), keys, queries)
+        no_decay = jnp.zeros_like(steps)
+        direction = Direction(steps, no_decay, keys, queries)
         mixed = semiseparable.scan(direction, v, documents)
         if self.spec.causal:
             return mixed
@@ -646,9 +651,11 @@ class Quasiseparable(MatrixMixer):
         steps = view.hide(steps, axis=2)
         directions = []
         for number in range(spec.directions):
-            b = self.b[number, :, : view.keys].astype(spec.compute_dtype)
-            c = self.c[number, :, : view.keys].astype(spec.compute_dtype)
-            directions.append(self._direction(steps, b[None], c[None]))
+            b = self.b[number, None, :, : view.keys]  # [1, groups, keys, d_state]
+            c = self.c[number, None, :, : view.keys]
+            b = b.astype(spec.compute_dtype)
+            c = c.astype(spec.compute_dtype)
+            directions.append(self._direction(steps, b, c))
         return directions
 
     def _direction(self, steps: jax.Array, b: jax.Array, c: jax.Array) -> Direction:

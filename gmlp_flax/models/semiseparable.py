@@ -25,7 +25,8 @@ class Direction(NamedTuple):
     Attributes:
         steps: s, [batch, heads, n] in the precise type.
         log_decays: a, at most 0, of the shape and type of the steps.
-        b, c: B and C, [batch, groups, n, state]; the heads of a group share them.
+        b: B, [batch, groups, n, state]; the heads of a group share it.
+        c: C, of the shape of B.
     """
 
     steps: jax.Array
@@ -146,7 +147,8 @@ def mix(
     """`rows` of all tokens, multiplied by v, in O(n) operations.
 
     Args:
-        forward, backward: as in `rows`.
+        forward: as in `rows`.
+        backward: as in `rows`.
         v: [batch, heads, n, channels].
         documents: int [batch, n], of which each takes consecutive tokens; None if there is one.
 

@@ -66,7 +66,8 @@ def discretize(a: Complex, c: Complex, step: jax.Array) -> Modes:
     The exponents are step a, the weights c (exp(step a) - 1) / a.
 
     Args:
-        a, c: [spaces, N].
+        a: [spaces, N].
+        c: [spaces, N].
         step: [spaces].
     """
     real = step[:, None] * a.real

@@ -103,10 +103,13 @@ class Bytes(FixedVocabulary):
         super().__init__(map(_show_byte, range(256)))
 
     def ids(self, text: str) -> np.ndarray:
+        """See `FixedVocabulary`: an id for each byte."""
         values = np.frombuffer(utf8(text), np.uint8)
         return values.astype(np.int32) + _FIRST
 
     def encode_with_offsets(self, text: str) -> Encoding:
+        """See `FixedVocabulary`: all bytes of a character have its span, which is empty for a
+        blank."""
         spans = []
         for position, character in enumerate(text):
             stop = position + 1

@@ -1,0 +1,66 @@
+"""Submitted rows in the report: which ones compare, their cells, their notes and their figure."""
+
+import dataclasses
+
+from gmlp_flax.reports import submitted_rows
+from gmlp_flax.reports.submissions import Submission
+from gmlp_flax.reports.table import Spread
+
+SETTING = "ba9876543210"
+ROW = Submission(
+    row="my_mixer",
+    scale="cpu",
+    config="0123456789ab",
+    setting=SETTING,
+    commit="3" * 40,
+    version="0.3.0.dev0",
+    parameters=400_000,
+    tokens=1_843_200,
+    rate=2e-3,
+    rates=(1e-3, 2e-3, 1e-5),
+    seeds=(0, 1, 2),
+    perplexities=(60.25, 61.5, 60.0),
+    median=60.25,
+)
+OTHER_SCALE = dataclasses.replace(ROW, row="larger", scale="gpu")
+OTHER_SETTING = dataclasses.replace(ROW, row="elsewhere", setting="0" * 12)
+
+
+def test_rows_of_the_same_scale_and_setting_compare():
+    everything = [ROW, OTHER_SCALE, OTHER_SETTING]
+    assert submitted_rows.comparable(everything, "cpu", SETTING) == [ROW]
+    assert submitted_rows.comparable(everything, "gpu", SETTING) == [OTHER_SCALE]
+    assert submitted_rows.comparable(everything, "paper", SETTING) == []
+
+
+def test_cells_say_where_a_row_comes_from():
+    changed = dataclasses.replace(ROW, row="dirty", commit="4" * 40 + "-changed")
+    cells = submitted_rows.cells_of([ROW, changed])
+    assert list(cells) == ["my_mixer (submitted)", "dirty (submitted)"]
+    mine = cells["my_mixer (submitted)"]
+    assert mine["M parameters"] == 0.4
+    assert mine[submitted_rows.COLUMN.title] == Spread.mean((60.25, 61.5, 60.0))
+    assert mine["submitted"] == (
+        "version 0.3.0.dev0, commit 33333333, config 0123456789ab, rates tried: 3, median 60.25"
+    )
+    assert "commit 44444444 with changes," in cells["dirty (submitted)"]["submitted"]
+
+
+def test_notes_name_the_rows_that_do_not_compare():
+    assert list(submitted_rows.notes([], [])) == []
+    [shown_as_submitted] = submitted_rows.notes([ROW], [ROW])
+    assert "not checked here" in shown_as_submitted
+    _, left_out = submitted_rows.notes([ROW, OTHER_SCALE, OTHER_SETTING], [ROW])
+    assert left_out.endswith("those of the rows here: larger, elsewhere.")
+
+
+def test_the_figure_orders_all_rows_by_their_perplexity():
+    scores = {"bert": Spread.mean([70.0]), "sgu": Spread.mean([50.0])}
+    assert submitted_rows.chart(scores, []) is None
+    [panel] = submitted_rows.chart(scores, [ROW]).panels
+    places = {series.name: (series.x, series.labels) for series in panel.series}
+    assert places == {
+        "gMLP": ([1], ["sgu"]),
+        "submitted": ([2], ["my_mixer"]),
+        "Transformer": ([3], ["bert"]),
+    }

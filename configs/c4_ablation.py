@@ -13,7 +13,8 @@ sizes`:
     siblings    other papers' mixers in BERT's frame of 12 layers: bert_t5 (T5's buckets of
                 offsets), fnet, hybrid, random, fixed_random, factorized, dense, factorized_dense,
                 random_vanilla, external, lightweight, dynamic, growing, resmlp, feed_forward, bigs,
-                delta, hydra. `gmlp reproduce alternatives` compares them with Table 3's rows.
+                delta, hydra, long_conv; and depthwise, in sgu's frame. `gmlp reproduce
+                alternatives` compares them with Table 3's rows.
 TIMES: 1 (default), 2, 4 or 8 times the data, Figure 7's other axis: as many times the steps, which
 is most likely what
     the paper means; it does not say.
@@ -95,6 +96,8 @@ SMALL = {
     "dynamic": HEADS | dict(d_ffn=568),
     "growing": HEADS | dict(d_ffn=584, kernel_widths=(7, 31)),
     "hydra": HEADS | dict(d_ffn=336, d_state=16),
+    "depthwise": dict(layers=4, d_ffn=472),
+    "long_conv": dict(layers=2, d_ffn=464, filter_width=32),
     "resmlp": dict(layers=2, d_ffn=712),
     "feed_forward": dict(layers=2, d_ffn=392, d_spatial=384),
     "bigs": dict(layers=2, d_ffn=344),
@@ -119,6 +122,8 @@ WIDE = {
     "dynamic": dict(d_ffn=1136),
     "growing": dict(d_ffn=1152, kernel_widths=(4, 7, 15, 31)),
     "hydra": dict(d_ffn=720),
+    "depthwise": dict(d_ffn=984),
+    "long_conv": dict(filter_width=64),
     "resmlp": dict(d_ffn=1504),
     "feed_forward": dict(d_ffn=1344),
     "bigs": dict(d_ffn=680),
@@ -157,6 +162,8 @@ SIBLING_SETTINGS = {
     "factorized": Setting(2e-3, ("rows|columns=16",)),
     **dict.fromkeys(("bigs", "delta"), Setting(4e-3)),  # not searched
     **dict.fromkeys(("lightweight", "growing"), Setting(4e-3, ("kernel/logits=4",))),
+    # not searched
+    **dict.fromkeys(("depthwise", "long_conv"), Setting(4e-3)),
 }
 
 

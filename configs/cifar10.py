@@ -8,8 +8,8 @@ unless `--config.data.heldout` is given.
 ARGUMENT: MODEL or MODEL,scale=SCALE.
     small  (default) gmlp, mixer, vit, resmlp, feed_forward, or amlp and other papers' mixers: fnet,
            hybrid, random, fixed_random, factorized, dense, factorized_dense, random_vanilla,
-           external, lightweight, dynamic, growing, bigs, delta, hydra. Each has 0.525 M parameters in
-           its encoder, up to 2 %, for CPUs: 11 epochs.
+           external, lightweight, dynamic, growing, bigs, delta, hydra, depthwise, long_conv. Each
+           has 0.525 M parameters in its encoder, up to 2 %, for CPUs: 11 epochs.
     gpu    the same at twice the depth and three times the width, 200 epochs of batch 512 in
            bfloat16. Never run here.
 AutoAugment, mixup, CutMix, label smoothing, AdamW at 1e-3 with a cosine as in configs/imagenet.py.

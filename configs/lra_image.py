@@ -7,8 +7,8 @@ PATH is a folder or tar of ten class folders, of which a tenth is held out, or `
 test part is held out. Colours become grey as they are read. Nothing is augmented.
 ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer, resmlp,
 feed_forward, fnet,
-    fnet_hybrid, synthesizer, external_attention, convolution, bigs, delta or
-    hydra.
+    fnet_hybrid, synthesizer, external_attention, convolution, bigs, delta,
+    hydra, depthwise or long_conv.
 SCALE:
     paper  (default) as published (image/configs/cifar10/transformer_base.py of
            google-research/long-range-arena since August 2021, read in copies of it:

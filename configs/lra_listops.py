@@ -7,8 +7,8 @@
 basic_test.tsv. `--config.data.heldout_split=test` scores the test trees in place of the validation
 trees. ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer,
 resmlp, feed_forward, fnet,
-    fnet_hybrid, synthesizer, external_attention, convolution, bigs, delta or
-    hydra.
+    fnet_hybrid, synthesizer, external_attention, convolution, bigs, delta,
+    hydra, depthwise or long_conv.
 SCALE:
     paper  (default) as published (listops/configs/base_listops_config.py and train.py of
            google-research/ long-range-arena, the newest version, read in copies of it:

@@ -9,8 +9,8 @@ curv_contour_length_14 is the hard one, which the paper reports. A fifth is held
 names; their reader takes the last fifth by position.
 ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer, resmlp,
 feed_forward, fnet,
-    fnet_hybrid, synthesizer, external_attention, convolution, bigs, delta or
-    hydra.
+    fnet_hybrid, synthesizer, external_attention, convolution, bigs, delta,
+    hydra, depthwise or long_conv.
     For Path-X, set `--config.model.image_size=128,128` and give pathfinder128's folder.
 SCALE:
     paper  (default) as published (image/configs/pathfinder32/transformer_base.py of

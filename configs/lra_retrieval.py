@@ -7,8 +7,8 @@ byte; 2 classes.
 .test.tsv, or one such file: tab-separated, no header, the label (0 or 1), two ids, two texts.
 ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer, resmlp,
 feed_forward, fnet,
-    fnet_hybrid, synthesizer, external_attention, convolution, bigs, delta or
-    hydra. One encoder reads both texts apart;
+    fnet_hybrid, synthesizer, external_attention, convolution, bigs, delta,
+    hydra, depthwise or long_conv. One encoder reads both texts apart;
     the head compares them (`--config.model.pairs=joined` reads them in one sequence).
 SCALE:
     paper  (default) as published (matching/configs/base_match_config.py of

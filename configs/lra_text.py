@@ -8,9 +8,9 @@ pos, or 0 and 1), tab-separated or of JSON lines. Long Range Arena has no valida
 the test part throughout; of data without a test part, `--config.data.heldout_share` are held out.
 ARGUMENT: MODEL or MODEL,length=LENGTH,scale=SCALE. MODEL is gmlp (default), amlp, transformer,
 mixer, resmlp,
-    feed_forward, fnet, fnet_hybrid, synthesizer, external_attention, convolution, bigs, delta or
-    hydra. LENGTH, in
-    bytes with [CLS] and [SEP], is 1024 (default), 2048, 3072 or 4096, the paper's 1K to 4K; or 256,
+    feed_forward, fnet, fnet_hybrid, synthesizer, external_attention, convolution, bigs, delta,
+    hydra, depthwise or long_conv. LENGTH, in bytes with [CLS] and [SEP], is 1024 (default), 2048,
+    3072 or 4096, the paper's 1K to 4K; or 256,
     for short runs.
 SCALE:
     paper  (default) as published (text_classification/configs/base_tc_config.py of

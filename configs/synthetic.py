@@ -8,7 +8,8 @@ ARGUMENT: ROW, with ,task=TASK and ,n=LENGTH and ,d=WIDTH and ,scale=SCALE behin
 `gmlp reproduce alternatives`; linear, additive or multiplicative of Table 3; sgu_dense; amlp_16 or
 amlp_128, whose attention has that size; modern, a Transformer of today; or a causal model:
 modern_causal (Llama's block), bert_causal, bert_rel_causal, sgu_causal, amlp_causal, bigs_causal,
-delta_causal or hydra_causal. All rows have as many parameters as two layers of the Transformer.
+delta_causal, hydra_causal, depthwise_causal or long_conv_causal. All rows have as many parameters
+as two layers of the Transformer.
 TASK: mqar (default), recall, fuzzy_recall, noisy_recall, selective_copying, compression or
 memorization.
 LENGTH of mqar: 64 (default) with 4 pairs, 128 with 8, or 256 with 16.

@@ -42,11 +42,13 @@ _OF_BLOCKS = (
     "resmlp",
     "bigs",
     "delta",
+    "long_conv",
 )
 LONG_RANGE = {
     row: blocks.name_of(PUBLISHED[row].spec.block) for row in (*_OF_BLOCKS, "feed_forward")
 }
 LONG_RANGE["amlp_36"] = "amlp"
+LONG_RANGE["depthwise"] = "depthwise"
 
 COSTS = "costs"  # besides COLUMNS, the measurements: time and memory over n
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -185,6 +187,7 @@ _IMAGE_SETTINGS = {
     "growing": _setting(2e-3, "kernel/logits=16"),
     "lightweight": _setting(4e-3, "kernel/logits=16"),
     **dict.fromkeys(("sgu", "amlp_36", "factorized_dense", "feed_forward"), _setting(4e-3)),
+    **dict.fromkeys(("depthwise", "long_conv"), _setting(4e-3)),  # not searched
     "mixer": _setting(8e-3),
     "hydra": _setting(2e-3),  # not searched
     "resmlp": _setting(1.6e-2),

@@ -4,7 +4,7 @@ published configs.
 Settings are those of google-research/long-range-arena; `SETTINGS` names the files. A block that is
 not there gets a d_ffn with which it has as many parameters per layer as the Transformer of the same
 task. It has more if the parameters that depend on the number of tokens leave less than half of the
-Transformer's d_ffn.
+Transformer's d_ffn, and long_conv has on images, whose Transformer has narrow attention.
 """
 
 from typing import Any, NamedTuple
@@ -81,10 +81,15 @@ MEMORY = 64
 KERNEL = 31
 STATE = 16  # of a state space model, which is as wide as the residual stream
 FILTER = 7
-# The argument of the configs: a block's name, or amlp.
+FILTER_WIDTH = 64  # at most, of the network that computes the filters of a long convolution
+# The argument of the configs: a block's name, amlp, or depthwise, a gMLP with a convolution.
 MODELS = ("gmlp", "amlp", "transformer", "mixer", "resmlp", "feed_forward", "fnet", "fnet_hybrid")
 MODELS += ("synthesizer", "external_attention", "convolution", "bigs", "delta", "hydra")
-POOLS = {"convolution": "mean"}  # [CLS] would see only the beginning of the input
+MODELS += ("depthwise", "long_conv")
+# Blocks of models that are named otherwise.
+BLOCKS = {"amlp": "gmlp", "depthwise": "gmlp"}
+# [CLS] would see only the beginning of the input
+POOLS = {"convolution": "mean", "depthwise": "mean"}
 
 
 def _rounded(width: float, least: int) -> int:
@@ -126,6 +131,15 @@ def _layer(name: str, setting: Setting, n: int) -> _Layer:
     if name == "amlp":
         size = min(TINY_ATTENTION, d)
         return _Layer({"d_attn": size}, 3 * d * size, 1.5 * d + size / 2, d)
+    if name == "depthwise":
+        width = min(KERNEL, n)
+        options = {"spatial": "depthwise", "kernel_width": width}
+        return _Layer(options, 0, 1.5 * d + width / 2, d)
+    if name == "long_conv":
+        width = min(FILTER_WIDTH, d // 4)
+        filters = 2 * (2 * width**2 + width * (d + 9))  # their biases and first layers are small
+        short = 3 * d * 4
+        return _Layer({"filter_width": width}, 4 * d**2 + short + filters, 2 * d, 8)
     if name in ("mixer", "feed_forward"):
         # half of the parameters across tokens, in at least 16 units
         units = _rounded(_budget(setting) / 4 / n, 16)
@@ -181,7 +195,7 @@ def _options(name: str, setting: Setting, n: int) -> dict[str, Any]:
 
 def _classifier(name: str, task: str, setting: Setting, n: int) -> ConfigDict:
     """A config of a block for n tokens, with its training; the data are to be given."""
-    config = gmlp_config.default(task=task, block="gmlp" if name == "amlp" else name)
+    config = gmlp_config.default(task=task, block=BLOCKS.get(name, name))
     config.model.update(layers=setting.layers, d_model=setting.d_model, dropout=setting.dropout)
     config.model.update(_options(name, setting, n))
     if "attention_dropout" in config.model:

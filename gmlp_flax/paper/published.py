@@ -278,6 +278,8 @@ _MEMORY = (
     "of 2105.02358: a memory of 64 entries, one head; learned positions, without which it knows no "
     "order"
 )
+_DEPTHWISE = "sgu with the gate of 2207.02971: kernels of 31 for each channel"
+_LONG_CONV = "Hyena of 2302.10866 in both directions, as the sequence mixer of 2310.12109"
 _FIXED = "2.36M of these, the logits, are not trained"
 _T5 = "of 1910.10683: relative positions in T5's 32 buckets"
 _ACROSS = "the image model of {} on text, with a layer across tokens per block"
@@ -385,6 +387,8 @@ PUBLISHED: dict[str, Published] = {
     "feed_forward": _sibling("feed_forward", _ACROSS.format("2105.02723"), d_spatial=384),
     "bigs": _sibling("bigs", _BIGS, d_ffn=2304),
     "delta": _sibling("delta", _DELTA, heads=6),
+    "depthwise": _text(SIBLING, 36, 512, spatial="depthwise", note=_DEPTHWISE),
+    "long_conv": _sibling("long_conv", _LONG_CONV),
 }
 
 

@@ -61,6 +61,7 @@ def _rows() -> dict[str, Row]:
     for name in ("linear", "additive", "multiplicative", "sgu"):
         rows[name] = Row(name, layers=4)
     rows["sgu_dense"] = Row("sgu", {"spatial": "dense"}, layers=4)
+    rows["depthwise"] = Row("depthwise", layers=4)
     rows["amlp_36"] = Row("amlp_36", layers=3)
     rows["amlp_16"] = Row("amlp_36", {"d_attn": 16}, layers=3)
     rows["amlp_128"] = Row("amlp_36", {"d_attn": 128}, layers=3)
@@ -71,6 +72,8 @@ def _rows() -> dict[str, Row]:
     rows["bert_causal"] = Row("bert", causal)
     rows["bert_rel_causal"] = Row("bert_rel", causal)
     rows["sgu_causal"] = Row("sgu", causal, layers=4)
+    rows["depthwise_causal"] = Row("depthwise", causal, layers=4)
+    rows["long_conv_causal"] = Row("long_conv", causal)
     rows["amlp_causal"] = Row("amlp_36", causal, layers=3)
     rows["bigs_causal"] = Row("bigs", causal)
     rows["delta_causal"] = Row("delta", causal)
@@ -150,6 +153,8 @@ def model_config(name: str, sizes: Sizes) -> ConfigDict:
         options["heads"] = max(1, sizes.d_model // HEAD)
     if "d_spatial" in config.model:
         options["d_spatial"] = max(16, sizes.layer // (4 * sizes.length))
+    if "filter_width" in config.model:
+        options["filter_width"] = min(64, sizes.d_model // 2)
     if "attention_layers" in config.model:
         options["attention_layers"] = 1
     if "kernel_widths" in config.model and len(options["kernel_widths"]) > 1:

@@ -60,11 +60,14 @@ SMALL_IMAGE_MODELS: dict[str, dict[str, Any]] = {
     "bigs": dict(block="bigs", layers=5, d_ffn=(232, 648)),
     "delta": dict(block="delta", layers=5, d_ffn=(240, 672), heads=2),
     "hydra": dict(block="hydra", layers=5, d_ffn=(208, 648), heads=3, d_state=16),
+    "depthwise": dict(layers=6, d_ffn=(536, 1664), spatial="depthwise"),
+    "long_conv": dict(block="long_conv", layers=5, d_ffn=(288, 880), filter_width=32),
 }
 # Further options that go with the depth of the wide models.
 _WIDE: dict[str, dict[str, Any]] = {
     "hybrid": dict(attention_layers=2),
     "growing": dict(kernel_widths=(4, 4, 4, 4, 7, 7, 15, 15, 31, 31)),
+    "long_conv": dict(filter_width=64),
 }
 
 # Scale of a reproduction -> what it adds to a config file's argument.

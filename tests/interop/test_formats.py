@@ -59,6 +59,17 @@ MODELS = {
         "transformer",
         IMAGES | {"positions": "absolute", "pool": "cls", "heads": 2},
     ),
+    "depthwise": (
+        "masked_lm",
+        "gmlp",
+        TEXT
+        | {"spatial": "depthwise", "kernel_width": 6, "gate": "additive", "mask_padding": True},
+    ),
+    "depthwise, causal": (
+        "causal_lm",
+        "gmlp",
+        TEXT | {"spatial": "depthwise", "kernel_width": 6, "d_attn": 4},
+    ),
     "bert": (
         "masked_lm",
         "transformer",
@@ -71,6 +82,7 @@ MODELS = {
     "delta": ("masked_lm", "delta", TEXT | {"heads": 2, "chunk": 4, "mask_padding": True}),
     "delta_causal": ("causal_lm", "delta", TEXT | {"heads": 2}),
     "hydra": ("masked_lm", "hydra", TEXT | {"heads": 2, "mask_padding": True}),
+    "long_conv": ("masked_lm", "long_conv", TEXT | {"filter_width": 8, "mask_padding": True}),
     "hydra_fast": ("masked_lm", "hydra", TEXT | {"heads": 2, "form": "fast"}),
     "hydra_causal": ("causal_lm", "hydra", TEXT | {"heads": 2, "groups": 2}),
     "hydra_low_rank": ("masked_lm", "hydra", TEXT | {"heads": 2, "matrix": "low_rank"}),
@@ -113,7 +125,7 @@ def test_torch(name, tmp_path):
     out = tmp_path / "model"
     files = {"modeling_gmlp.py": formats.encode(model, "torch")}
     exported.write(model.params, model.config, files, str(out))
-    assert len(files["modeling_gmlp.py"].splitlines()) <= 200
+    assert len(files["modeling_gmlp.py"].splitlines()) <= 210
     assert b"gmlp_flax." not in files["modeling_gmlp.py"]
     spec = importlib.util.spec_from_file_location("modeling_gmlp", out / "modeling_gmlp.py")
     module = importlib.util.module_from_spec(spec)
@@ -136,7 +148,9 @@ def test_torch(name, tmp_path):
         np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(logits).max())
 
 
-@pytest.mark.parametrize("name", ["amlp", "vit", "fnet", "bigs", "delta", "hydra"])
+@pytest.mark.parametrize(
+    "name", ["amlp", "vit", "fnet", "bigs", "delta", "hydra", "depthwise", "long_conv"]
+)
 def test_stablehlo(name, tmp_path):
     """Any batch, and three platforms in one file."""
     pytest.importorskip("flatbuffers", reason="flatbuffers is not installed (extra: stablehlo)")

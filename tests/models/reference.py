@@ -87,10 +87,10 @@ def function_of(module, method="__call__"):
     return state, call
 
 
-def quick_jit(function):
+def quick_jit(function, **options):
     """Compiled without optimisation of the machine code: half the time, and the arrays here are
     tiny."""
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
+    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0}, **options)
 
 
 def equations(jaxpr):
@@ -183,8 +183,11 @@ def linear(p, x):
 
 
 def spatial(p, z):
-    """f(Z) = W Z + b, token by token; W dense or from taps, cropped to the tokens given."""
+    """f(Z) = W Z + b, token by token; W dense or from taps, cropped to the tokens given, or a
+    centered kernel for each channel."""
     tokens = len(z)
+    if np.ndim(p.get("taps")) == 2:
+        return depthwise(p["taps"], z, (len(p["taps"]) - 1) // 2) + p["bias"]
     if "weight" in p:
         weight = p["weight"]
     else:
@@ -197,6 +200,16 @@ def spatial(p, z):
     return np.stack(
         [sum(weight[i, j] * z[j] for j in range(tokens)) + p["bias"][i] for i in range(tokens)]
     )
+
+
+def depthwise(kernel, x, before):
+    """Output by output, each entry of a kernel that meets a token."""
+    y = np.zeros_like(x)
+    for i, j in np.ndindex(len(x), len(kernel)):
+        place = i + j - before
+        if 0 <= place < len(x):
+            y[i] += kernel[j] * x[place]
+    return y
 
 
 def gate(p, z, kind, attention=0):
@@ -582,6 +595,45 @@ def delta_block(p, x, heads=3):
     scaled = mixed / np.sqrt(mean_square + 1e-6) * of["norm_scale"]
     gated = scaled.reshape(len(x), -1) * silu(normed @ of["gate"]["kernel"])
     x = x + gated @ of["out"]["kernel"]
+    return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
+
+
+def implicit_filter(p, tokens, length):
+    """[tokens, channels], distance by distance: a network of sines of features of the distance,
+    times a window that falls exponentially."""
+    channels = p["last"]["weight"].shape[1]
+    bands = (len(p["first"]["weight"]) - 1) // 2
+    turns = np.linspace(1e-4, bands - 1, bands)
+    rates = np.linspace(math.log(100) / 1.5, math.log(100) / 0.3, channels)
+    rows = []
+    for distance in range(tokens):
+        share = distance / max(1, length - 1)
+        wave = np.exp(-2j * math.pi * distance / length * turns)
+        hidden = np.concatenate([[share], wave.real, wave.imag])
+        for name in ("first", "second", "third"):
+            hidden = hidden @ p[name]["weight"] + p[name]["bias"]
+            hidden = np.sin(p["frequencies"] * hidden)
+        rows.append(hidden @ p["last"]["weight"] * np.exp(-share * rates))
+    return np.stack(rows)
+
+
+def long_conv_block(p, x, length):
+    """Output by output, over all tokens, or with one filter over the earlier ones; then the MLP."""
+    tokens = len(x)
+    of = p["convolution"]
+    projected = linear(of["proj_in"], layer_norm(p["mixing_norm"], x))
+    short = depthwise(of["short"]["taps"], projected, 2) + of["short"]["bias"]
+    last_gate, first_gate, values = np.split(short, 3, axis=1)
+    gated = first_gate * values
+    past = implicit_filter(of["past"], tokens, length)
+    mixed = of["skip"] * gated
+    for i, j in np.ndindex(tokens, tokens):
+        if j <= i:
+            mixed[i] += past[i - j] * gated[j]
+        elif "future" in of:
+            future = implicit_filter(of["future"], tokens, length)
+            mixed[i] += future[j - i - 1] * gated[j]
+    x = x + linear(of["out"], last_gate * mixed)
     return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
 
 

@@ -9,7 +9,7 @@ from gmlp_flax.paper import long_range
 
 N_ALONE = ("resmlp", "synthesizer")  # n sets the greater part of their size
 # without attention's narrow queries, what is not its gate is as large as the whole layer
-LARGER = {("pathfinder", "bigs"): 1.41}
+LARGER = {("pathfinder", "bigs"): 1.41, ("pathfinder", "long_conv"): 1.27}
 
 
 def layers_of(config) -> int:
@@ -116,7 +116,7 @@ def test_the_whole_image_is_read():
         assert config.augment[name] == 0
 
 
-def test_a_convolution_reads_the_mean():
+def test_a_short_convolution_reads_the_mean():
     """Its [CLS] would see 31 tokens per layer."""
     of = long_range.SETTINGS["text"]
     pools = {
@@ -126,4 +126,5 @@ def test_a_convolution_reads_the_mean():
         for name in long_range.MODELS
     }
     assert pools.pop("convolution") == "mean"
+    assert pools.pop("depthwise") == "mean"
     assert set(pools.values()) == {"cls"}

@@ -36,7 +36,7 @@ SUMS = {
     "2105.03824": (3, 321, 0, 0, 0),
     "ablation": (4, 0, 0, 0, 0),
     "main": (2, 0, 0, 0, 0),
-    "sibling": (18, 0, 0, 0, 0),
+    "sibling": (20, 0, 0, 0, 0),
 }
 # Image models of other papers -> parameters in millions, as counted from their own code, and
 # whether that prints them without the head of 1,000 classes.
@@ -244,6 +244,8 @@ def frame_params(mixing, d=768, positions=0):
 
 
 DENSE = 768 * 768 + 768
+# Three layers of 64 on 5 features, one of 768, and 64 frequencies.
+FILTER = (5 * 64 + 64) + 2 * (64 * 64 + 64) + 64 * 768 + 64
 # A layer's own parameters; head size 64 and n = 128 = 8 x 16.
 MIXERS = {
     "fnet": (0, 81.41),
@@ -256,6 +258,7 @@ MIXERS = {
     "external": (2 * DENSE + 2 * 64 * 768, 96.77),
     "lightweight": (2 * DENSE + DENSE + 12 * 7, 102.58),
     "dynamic": (2 * DENSE + DENSE + (768 * 12 * 7 + 12 * 7), 103.35),
+    "long_conv": (4 * DENSE + 3 * 768 * 4 + 2 * FILTER + 768, 111.17),
     "bert_t5": (4 * DENSE + 12 * 32, 109.67),
     # gate, values and out; B, C and steps; filters; heads and their diagonal; the norm
     "hydra": (6 * 768**2 + 768 * (256 + 48) + 8 * (1536 + 256) + 24 * (3 + 1536) + 1536, 127.22),
@@ -307,6 +310,12 @@ def test_mixers_of_other_papers_by_hand(name):
         assert "2.36M" in model.note
 
 
+def test_a_gmlp_with_depthwise_convolutions_by_hand():
+    """A kernel of 31 and a bias for each of 1,536 channels, in place of 2n - 1 taps and n biases."""
+    of_taps = param_count(PUBLISHED["sgu"]) - 36 * (2 * 128 - 1 + 128)
+    assert param_count(PUBLISHED["depthwise"]) == of_taps + 36 * (31 + 1) * 1536
+
+
 D = 768
 
 
@@ -323,6 +332,8 @@ N = 128
         ("lightweight", 3 * D * D),
         ("growing", 3 * D * D),
         ("dynamic", 3 * D * D + D * 84),
+        # of the filters, the same for all examples, the products of 128 distances
+        ("long_conv", 4 * D * D + 2 * (5 * 64 + 2 * 64 * 64 + 64 * D)),
     ],
 )
 def test_operations_of_mixers_by_hand(name, mixing):
@@ -423,7 +434,8 @@ def test_choices_that_counts_do_not_show():
         assert spec.length == (
             512 if PUBLISHED[name].source in ("Table 5", "main", "2105.03824") else 128
         )
-        assert name_of(spec.block) != "gmlp" or spec.spatial == "toeplitz"
+        spatial = "depthwise" if name == "depthwise" else "toeplitz"
+        assert name_of(spec.block) != "gmlp" or spec.spatial == spatial
         absolute = name in ("bert", "bert_base", "bert_large") or name.startswith(
             ("fnet", "hybrid", "external")
         )

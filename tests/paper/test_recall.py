@@ -32,6 +32,8 @@ def test_every_row_of_the_alternatives_is_there():
         "bert_causal",
         "bert_rel_causal",
         "sgu_causal",
+        "depthwise_causal",
+        "long_conv_causal",
         "amlp_causal",
         "bigs_causal",
         "delta_causal",

@@ -7,7 +7,7 @@ safetensors.
     logits = model(images)   # [batch, height, width, channels], 0 to 255, to [batch, classes]
 
 Text models take any length up to config.model.length; a dense W that is not causal takes only that
-length. Masked language models return the logits of each token, causal ones those of each next
+length, and a depthwise convolution any. Masked language models return the logits of each token, causal ones those of each next
 token. The parameters have gradients, but there is no dropout, and no cache for generation. The
 package sentencepiece reads tokenizer.model.
 """
@@ -48,8 +48,8 @@ class GMLP(nn.Module):
     ) -> torch.Tensor:
         """Logits, float32.
 
-        `padding_mask`, bool [batch, tokens], is False for padding, which tiny attention and a
-        Toeplitz W then ignore. Without it, a model that can ignore padding finds it by PAD_ID.
+        `padding_mask`, bool [batch, tokens], is False for padding, which tiny attention, a Toeplitz
+        W and a depthwise convolution then ignore. Without it, a model that can ignore padding finds it by PAD_ID.
         """
         if padding_mask is None and PAD_ID is not None:
             padding_mask = inputs != PAD_ID
@@ -130,14 +130,24 @@ class GMLP(nn.Module):
         v = self.norm(v, f"{BLOCKS}gate/norm", layer, self.model["gate_norm_eps"])
         if padding_mask is not None and f"{BLOCKS}gate/spatial/taps" in self.weights:
             v = v * padding_mask[..., None]
-        tokens = v.shape[1]
-        bias = self.weights[f"{BLOCKS}gate/spatial/bias"][layer, :tokens, None]
-        v = torch.einsum("ij,bjc->bic", self.spatial(layer, tokens), v) + bias
+        v = self.mix(v, layer)
         if self.model["d_attn"]:
             v = v + self.tiny_attention(y, layer, padding_mask)
         if kind == "linear":
             return v
         return u + v if kind == "additive" else u * v
+
+    def mix(self, v: torch.Tensor, layer: int) -> torch.Tensor:
+        """f(v) of v [batch, tokens, channels]: W v + b, or a depthwise convolution."""
+        bias = self.weights[f"{BLOCKS}gate/spatial/bias"][layer]
+        if self.model.get("spatial") == "depthwise":
+            taps = self.weights[f"{BLOCKS}gate/spatial/taps"][layer]  # [width, channels]
+            width, channels = taps.shape
+            before = width - 1 if self.model["causal"] else (width - 1) // 2
+            padded = F.pad(v.mT, (before, width - 1 - before))
+            return F.conv1d(padded, taps.T[:, None], bias, groups=channels).mT
+        tokens = v.shape[1]
+        return torch.einsum("ij,bjc->bic", self.spatial(layer, tokens), v) + bias[:tokens, None]
 
     def spatial(self, layer: int, tokens: int) -> torch.Tensor:
         """W [tokens, tokens]; rows are outputs. Toeplitz: W[i, j] = taps[n - 1 + j - i]."""

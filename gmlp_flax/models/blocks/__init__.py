@@ -15,6 +15,7 @@ from gmlp_flax.models.blocks.feed_forward import FeedForwardBlock
 from gmlp_flax.models.blocks.fnet import FNetBlock, FNetHybridBlock
 from gmlp_flax.models.blocks.gmlp import GMLPBlock
 from gmlp_flax.models.blocks.hydra import HydraBlock
+from gmlp_flax.models.blocks.long_conv import LongConvBlock
 from gmlp_flax.models.blocks.mixer import MixerBlock
 from gmlp_flax.models.blocks.resmlp import ResMLPBlock
 from gmlp_flax.models.blocks.synthesizer import SynthesizerBlock
@@ -36,6 +37,7 @@ BLOCKS: dict[str, type[Block]] = {
     "bigs": BiGSBlock,
     "delta": DeltaBlock,
     "hydra": HydraBlock,
+    "long_conv": LongConvBlock,
 }
 
 

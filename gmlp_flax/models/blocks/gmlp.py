@@ -1,4 +1,5 @@
-"""The gMLP block (paper, Figures 1 and 2) and, with tiny attention, the aMLP block (Figure 6).
+"""The gMLP block (paper, Figures 1 and 2) and, with tiny attention, the aMLP block (Figure 6); with
+a depthwise convolution in the gate, the cgMLP of Branchformer (arXiv 2207.02971).
 
 Read from the top, as Figure 2's pseudo-code: the block, its spatial gate, the spatial projection
 inside the gate.
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models import toeplitz
+from gmlp_flax.models import depthwise, toeplitz
 from gmlp_flax.models.attention import ContentAttentionSpec, attend, attend_fused, dot_products
 from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.layers import EVALUATION, DecodeCache, LayerNorm, LayerRng, Linear, add_branch
@@ -28,9 +29,12 @@ class GMLPSpec(ContentAttentionSpec):
 
     spatial: str = option(
         "toeplitz",
-        "the spatial projection: [n, n], or 2n - 1 taps (causal: n)",
-        ("toeplitz", "dense"),
+        "the spatial projection: [n, n], 2n - 1 taps (causal: n), or a kernel for each channel",
+        ("toeplitz", "dense", "depthwise"),
         architecture=True,
+    )
+    kernel_width: int = option(
+        31, "tokens that a depthwise kernel reads (Branchformer: 31)", SIZE, architecture=True
     )
     toeplitz: str = option(
         "auto",
@@ -72,8 +76,8 @@ class GMLPSpec(ContentAttentionSpec):
     hide_padding: bool = False
 
     def check(self) -> None:
-        """Raises ValueError for channels that the gate cannot halve, and for a causal W in a form
-        whose rounding depends on later tokens."""
+        """Raises ValueError for channels that the gate cannot halve, for a causal W in a form whose
+        rounding depends on later tokens, and for a kernel wider than the tokens."""
         super().check()
         if self.gate == "split" and self.d_ffn % 2:
             raise ValueError(
@@ -84,10 +88,21 @@ class GMLPSpec(ContentAttentionSpec):
                 f"model.toeplitz is {self.toeplitz!r}, whose rounding depends on later tokens: "
                 "use 'direct'"
             )
+        if self.spatial == "depthwise":
+            self._check_kernel()
+
+    def _check_kernel(self) -> None:
+        """Every entry of the kernel must read some token."""
+        widest = self.length if self.causal else 2 * self.length - 1
+        if self.kernel_width > widest:
+            raise ValueError(
+                f"model.kernel_width is {self.kernel_width}, too wide for {self.length} tokens: "
+                f"expected at most {widest}"
+            )
 
     def form(self, tokens: int) -> str:
         """How W is applied to so many tokens: a key of `toeplitz.FORMS`."""
-        if self.spatial == "dense":
+        if self.spatial != "toeplitz":
             return "direct"
         if self.toeplitz != "auto":
             return self.toeplitz
@@ -100,11 +115,19 @@ class GMLPSpec(ContentAttentionSpec):
         return self.d_ffn // 2 if self.gate == "split" else self.d_ffn
 
     def hiding_padding(self) -> Self | None:
-        """With a Toeplitz W, whose rows do not depend on n; a dense W was trained on n tokens."""
-        return dataclasses.replace(self, hide_padding=True) if self.spatial == "toeplitz" else None
+        """With a Toeplitz W, whose rows do not depend on n, in predictions alone; with a depthwise
+        convolution always. A dense W was trained on n tokens."""
+        if self.spatial == "dense":
+            return None
+        if self.spatial == "depthwise":
+            return self
+        return dataclasses.replace(self, hide_padding=True)
 
     def supports_length(self, tokens: int) -> bool:
-        """At most n tokens; exactly n with a dense W that is not causal."""
+        """At most n tokens; exactly n with a dense W that is not causal; any number with a depthwise
+        convolution, unless there are learned positions."""
+        if self.spatial == "depthwise" and self.positions == "none":
+            return True
         if self.spatial == "dense" and not self.causal:
             return tokens == self.length
         return tokens <= self.length
@@ -155,7 +178,7 @@ class GMLPBlock(Block):
         return add_branch(shortcut, y, rng)
 
     def spatial_matrix(self) -> jax.Array:
-        """See `Block`."""
+        """See `Block`; with a depthwise convolution, whose channels differ, their mean."""
         return self.gate.spatial.matrix()
 
     def attention_scores(self, x: jax.Array) -> jax.Array | None:
@@ -179,9 +202,11 @@ class SpatialGatingUnit(nnx.Module):
     def __init__(self, spec: GMLPSpec, rngs: nnx.Rngs):
         self.norm = LayerNorm(spec, spec.gate_width, spec.gate_norm_eps, sharding=(TENSOR,))
         multiplies = spec.gate in ("multiplicative", "split")
-        self.spatial = SpatialProjection(spec, bias=1.0 if multiplies else 0.0, rngs=rngs)
+        is_depthwise = spec.spatial == "depthwise"
+        make_spatial = DepthwiseProjection if is_depthwise else SpatialProjection
+        self.spatial = make_spatial(spec, bias=1.0 if multiplies else 0.0, rngs=rngs)
         self.gate = spec.gate
-        self.hide_padding = spec.hide_padding
+        self.hide_padding = spec.hide_padding or is_depthwise
 
     def __call__(
         self,
@@ -292,6 +317,48 @@ class SpatialProjection(nnx.Module):
             taps = toeplitz.pad_future(taps)
         taps = toeplitz.crop(taps, columns).astype(dtype)
         return toeplitz.rows(taps, first, count)
+
+
+class DepthwiseProjection(nnx.Module):
+    """f(Z) as a depthwise convolution over tokens: the Convolutional Spatial Gating Unit of the
+    cgMLP (Branchformer, arXiv 2207.02971, section 3.2.2; E-Branchformer, arXiv 2210.00077).
+
+    Parameters: `taps` [kernel_width, channels], near zero at the start, and one `bias` [channels],
+    as in its authors' code (ESPnet's `ConvolutionalSpatialGatingUnit`). The kernel is centered, or
+    ends with the token itself if the model is causal. Before the first and after the last token it
+    reads zeros.
+    """
+
+    def __init__(self, spec: GMLPSpec, bias: float, rngs: nnx.Rngs):
+        width = spec.kernel_width
+        channels = spec.gate_width
+        near_zero = nnx.initializers.normal(spec.spatial_init_std)
+        taps = near_zero(rngs.params(), (width, channels), spec.param_dtype)
+        self.taps = parameter(taps, sharding=(None, TENSOR))
+        biases = jnp.full((channels,), bias, spec.param_dtype)
+        self.bias = parameter(biases, sharding=(TENSOR,), decayed=False)
+        self.before = width - 1 if spec.causal else (width - 1) // 2
+        self.length = spec.length
+
+    def __call__(self, z: jax.Array, cache: DecodeCache | None = None) -> jax.Array:
+        """[..., tokens, channels] to the same, any number of tokens. With a cache the kernels read
+        the earlier tokens too."""
+        taps = self.taps[...]
+        if cache is None:
+            mixed = depthwise.convolve(z, taps, self.before)
+        else:
+            tokens = z.shape[-2]
+            stored = cache.update("gate", z)
+            mixed = depthwise.convolve_rows(stored, taps, cache.first, tokens)
+        return add_bias(mixed, self.bias[...])
+
+    def matrix(self) -> jax.Array:
+        """The mean over the channels of the matrix [n, n] that each has; rows are outputs."""
+        n = self.length
+        mean = self.taps[...].mean(axis=1)  # [kernel_width]
+        after = mean.size - 1 - self.before
+        taps = jnp.pad(mean, (n - 1 - self.before, n - 1 - after))
+        return toeplitz.expand(taps)
 
 
 class TinyAttention(nnx.Module):

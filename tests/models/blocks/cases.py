@@ -43,6 +43,9 @@ HYDRAS = {
 CASES = {
     **{f"{gate} gate": {"block": "gmlp", "gate": gate} for gate in GATES},
     "gmlp, dense": {"block": "gmlp", "spatial": "dense"},
+    "depthwise": {"block": "gmlp", "spatial": "depthwise", "kernel_width": 4},
+    "depthwise, wide": {"block": "gmlp", "spatial": "depthwise", "kernel_width": 9, "d_attn": 3},
+    "depthwise, additive": {"block": "gmlp", "spatial": "depthwise", "kernel_width": 3, "gate": "additive"},
     "amlp": {"block": "gmlp", "d_attn": 3},
     "amlp, additive gate": {"block": "gmlp", "d_attn": 3, "gate": "additive"},
     "mixer": {"block": "mixer", "d_spatial": 4},
@@ -63,6 +66,8 @@ CASES = {
     "external_attention, memory": {"block": "external_attention", "memory_softmax": "memory", "heads": 2, "memory": 9},
     "lightweight": {"block": "convolution"},
     "dynamic": {"block": "convolution", "convolution": "dynamic", "kernel_widths": (4,)},
+    "long_conv": {"block": "long_conv", "filter_width": 4},
+    "long_conv, causal": {"block": "long_conv", "filter_width": 4, "filter_features": 7, "causal": True},
     "dilated": {"block": "convolution", "kernel_widths": (3,), "dilations": (2,)},
     "bigs": {"block": "bigs", "d_state": 4},
     "bigs, 3 state spaces": {"block": "bigs", "d_state": 3, "state_spaces": 3},
@@ -95,6 +100,7 @@ def reference_of(name):
         "fnet_hybrid": {"norm": options.get("norm")},
         "synthesizer": {"parts": options.get("synthesizer", "random").split("+"), "heads": heads},
         "external_attention": {"over": options.get("memory_softmax", "tokens"), "heads": heads},
+        "long_conv": {"length": 5},
         "convolution": {"dilation": options.get("dilations", (1,))[0]},
         "delta": {"heads": heads},
         "hydra": {

@@ -13,6 +13,8 @@ from gmlp_flax.models.blocks.gmlp import (
     SpatialProjection,
     TinyAttention,
 )
+from gmlp_flax.models.encoder import Encoder
+from gmlp_flax.models.parameters import ParamMetadata, count, metadata
 from tests.models.reference import (
     function_of,
     in_float64,
@@ -134,3 +136,75 @@ def test_tiny_attention_starts_near_zero(std, bound):
     )
     assert y.shape == (2, 5, 4)
     assert np.abs(y).max() <= bound
+
+
+def depthwise_spec(**fields):
+    return small_spec(**{"spatial": "depthwise", "kernel_width": 4} | fields)
+
+
+def test_a_depthwise_gate_starts_as_published():
+    """Near zero, with biases of 1 where f multiplies, so that the gate passes its input."""
+    spec = depthwise_spec(length=40, kernel_width=31, d_ffn=64, dtype="float32")
+    gate = SpatialGatingUnit(spec, nnx.Rngs(0))
+    params = params_of(gate.spatial)
+    assert params["taps"].shape == (31, 32)
+    np.testing.assert_allclose(params["taps"].std(), 1e-6, rtol=0.1)
+    np.testing.assert_array_equal(params["bias"], np.ones(32))
+    z = normal(0, 2, 40, 64).astype(np.float32)
+    np.testing.assert_allclose(gate(z), z[..., :32], atol=1e-4)
+
+
+def test_parameters_of_a_depthwise_encoder_by_hand():
+    """Two linear layers, two norms, and for each gated channel a kernel and a bias."""
+    spec = depthwise_spec(length=40, kernel_width=31, d_model=16, d_ffn=48, dtype="float32")
+    encoder = nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
+    linear = 16 * 48 + 48 + 24 * 16 + 16
+    layer = linear + 2 * 16 + 2 * 24 + 24 * 31 + 24
+    assert count(nnx.state(encoder, nnx.Param)) == 3 * layer + 2 * 16
+    found = metadata(encoder)
+    taps = found["blocks/gate/spatial/taps"]
+    assert taps == ParamMetadata((None, "tensor"), True, None, taps.layers)
+    bias = found["blocks/gate/spatial/bias"]
+    assert bias == ParamMetadata(("tensor",), False, None, bias.layers)
+
+
+@in_float64
+def test_a_depthwise_gate_takes_any_length_without_a_change_of_parameters():
+    """Also more tokens than n; with learned positions at most n."""
+    spec = depthwise_spec()
+    module = randomized(lambda: GMLPBlock(spec, nnx.Rngs(0)))
+    x = normal(0, 1, 12, 6)
+    for tokens in (1, 5, 12):
+        assert spec.supports_length(tokens)
+        assert quick_jit(module)(x[:, :tokens]).shape == (1, tokens, 6)
+    with_positions = depthwise_spec(positions="absolute")
+    assert [with_positions.supports_length(n) for n in (1, 5, 6)] == [True, True, False]
+
+
+@in_float64
+def test_a_depthwise_gate_reads_its_window_alone():
+    """Two layers of it read two windows."""
+    x = jnp.asarray(normal(0, 9, 6))
+    for causal, before, after in ((False, 1, 2), (True, 3, 0)):
+        spec = depthwise_spec(length=9, causal=causal)
+        module = randomized(lambda spec=spec: GMLPBlock(spec, nnx.Rngs(0)))
+        jacobian = quick_jit(jax.jacrev(lambda x, module=module: module(x[None])[0]))(x)
+        seen = np.abs(jacobian).max(axis=(1, 3)) > 0
+        drawn = module.spatial_matrix()
+        taps = params_of(module)["gate"]["spatial"]["taps"]
+        for i, j in zip(*np.nonzero(drawn), strict=True):
+            np.testing.assert_allclose(drawn[i, j], taps[j - i + before].mean(), atol=1e-12)
+        for i, j in np.ndindex(9, 9):
+            is_read = -before <= j - i <= after
+            assert seen[i, j] == is_read, (i, j)
+            assert (drawn[i, j] != 0) == is_read, (i, j)
+
+
+def test_kernels_wider_than_the_tokens_are_refused():
+    """They would have entries that read no token."""
+    assert depthwise_spec(kernel_width=9).length == 5
+    with pytest.raises(ValueError, match="model.kernel_width is 10, too wide for 5 .* at most 9$"):
+        depthwise_spec(kernel_width=10)
+    with pytest.raises(ValueError, match="model.kernel_width is 6, too wide for 5 .* at most 5$"):
+        depthwise_spec(kernel_width=6, causal=True)
+    assert small_spec(kernel_width=31).spatial == "toeplitz"

@@ -160,7 +160,7 @@ def test_gradients_are_finite_and_reach_every_parameter(name):
 
 # The others differ in nothing that is rounded elsewhere.
 @pytest.mark.parametrize("name", sorted({
-    *EVERY_BLOCK.args[1], "hydra", "hydra, low_rank", "split gate", "transformer", "relative", "dynamic", "random+attention", "factorized_dense",
+    *EVERY_BLOCK.args[1], "hydra", "hydra, low_rank", "split gate", "depthwise", "long_conv", "transformer", "relative", "dynamic", "random+attention", "factorized_dense",
     "dense+factorized_random",
 }))  # fmt: skip
 def test_bfloat16_is_near_float32(name):
@@ -229,10 +229,27 @@ def delta_direction(path, heads, channels):
     }
 
 
+LONG_CONV = (
+    FNET
+    | linear("convolution/proj_in", 6, 18)
+    | linear("convolution/out", 6, 6)
+    | {"convolution/short/taps": (3, 18), "convolution/short/bias": (18,), "convolution/skip": (6,)}
+)
+
+
+def implicit_filter(path, features):
+    """The MLP of a filter of width 4."""
+    shapes = {f"{path}/last/weight": (4, 6), f"{path}/frequencies": (4,)}
+    for name, d_in in (("first", features), ("second", 4), ("third", 4)):
+        shapes |= {f"{path}/{name}/weight": (d_in, 4), f"{path}/{name}/bias": (4,)}
+    return shapes
+
+
 # Checkpoints depend on these names and shapes.
 @pytest.mark.parametrize(("name", "shapes"), {
     "split gate": GMLP | {"gate/spatial/taps": (9,)},
     "gmlp, dense": GMLP | {"gate/spatial/weight": (5, 5)},
+    "depthwise": GMLP | {"gate/spatial/taps": (4, 4), "gate/spatial/bias": (4,)},
     "amlp": GMLP | {"gate/spatial/taps": (9,)} | linear("attention/qkv", 6, 9) | linear("attention/out", 3, 4),
     "mixer": MLP | norm("token_norm") | {
         "token_mlp/proj_in/weight": (4, 5), "token_mlp/proj_in/bias": (4,), "token_mlp/proj_out/weight": (5, 4),
@@ -266,6 +283,8 @@ def delta_direction(path, heads, channels):
     "external_attention": FNET | linear("external/proj_in", 6, 6) | linear("external/out", 6, 6) | {
         "external/keys": (4, 2), "external/values": (4, 2),
     },
+    "long_conv": LONG_CONV | implicit_filter("convolution/past", 5) | implicit_filter("convolution/future", 5),
+    "long_conv, causal": LONG_CONV | implicit_filter("convolution/past", 7),
     "lightweight": CONVOLUTION | {"convolution/kernel/logits": (3, 7)},
     "dynamic": CONVOLUTION | linear("convolution/kernel/proj", 6, 12),
     "bigs, 3 state spaces": norm("norm") | linear("value", 6, 8) | linear("mixed", 6, 8) | linear("proj_out", 8, 6)

@@ -1,0 +1,319 @@
+"""Gated long convolutions with implicit filters: Hyena of order 2 (arXiv 2302.10866), and in both
+directions the sequence mixer of Monarch Mixer (M2, arXiv 2310.12109).
+
+A filter has an entry for each distance between tokens, which a small MLP computes from the
+distance. The convolution is computed by FFT: O(n log n) work and O(n) memory for each channel.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+
+from gmlp_flax.models import depthwise, sharding
+from gmlp_flax.models.blocks.base import Block
+from gmlp_flax.models.layers import (
+    EVALUATION,
+    ChannelMLP,
+    ChannelMLPSpec,
+    DecodeCache,
+    LayerNorm,
+    LayerRng,
+    Linear,
+    add_branch,
+)
+from gmlp_flax.models.matmul import NAME, add_bias
+from gmlp_flax.models.parameters import parameter
+from gmlp_flax.models.sharding import FSDP
+from gmlp_flax.models.spec import AnyLengthSpec, BlockSpec
+from gmlp_flax.options import ABOVE_0, SIZE, Range, option
+
+SHORT_WIDTH = 3  # tokens that the short convolution reads: the token and two before it
+# The window of a channel falls to DECAYED at a distance between these shares of n.
+DECAYED = 0.01
+FASTEST_DECAY = 0.3
+SLOWEST_DECAY = 1.5
+LOWEST_FREQUENCY = 1e-4  # of the features, in turns per n tokens
+
+
+def fft_points(tokens: int) -> int:
+    """The points of the transforms, a power of two with which no offset wraps around to another."""
+    return 1 << (2 * tokens - 2).bit_length()
+
+
+def convolve(x: jax.Array, past: jax.Array, future: jax.Array | None = None) -> jax.Array:
+    """y[i] = sum_{j <= i} past[i - j] x[j] + sum_{j > i} future[j - i - 1] x[j], for each channel.
+
+    Args:
+        x: [batch, tokens, channels].
+        past: the filter of the distances from 0, [tokens, channels].
+        future: that of the distances from 1 to later tokens, [tokens, channels], whose last entry
+            no token reads; None if the convolution is causal.
+
+    Returns:
+        [batch, tokens, channels] in the type of x. The transforms run in the filters' type, float32
+        or float64: what is rounded in one token may depend on any other.
+    """
+
+    def transform(x: jax.Array, taps: jax.Array) -> jax.Array:
+        """The circular convolution with taps [points, channels]."""
+        points, _ = taps.shape
+        tokens = x.shape[1]
+        taps_hat = jnp.fft.rfft(taps, axis=0)  # [points / 2 + 1, channels]
+        precise_x = x.astype(taps.dtype)
+        x_hat = jnp.fft.rfft(precise_x, points, axis=1)  # [batch, points / 2 + 1, channels]
+        y = jnp.fft.irfft(x_hat * taps_hat, points, axis=1)
+        return y[:, :tokens].astype(x.dtype)
+
+    tokens, _ = past.shape
+    points = fft_points(tokens)
+    taps = _at_front(past, points)
+    if future is not None and tokens > 1:
+        # distance 1 is the last point
+        reversed_future = jnp.flip(future[:-1], axis=0)
+        taps = taps + _at_end(reversed_future, points)
+    y = sharding.map_shards(transform, x, taps)
+    return checkpoint_name(y, NAME)
+
+
+def convolve_row(x: jax.Array, past: jax.Array, row: jax.Array) -> jax.Array:
+    """Row `row` of the causal convolution of x [batch, n, channels] with the filter `past` [n,
+    channels], at a cost of n: [batch, 1, channels]."""
+    n, _ = past.shape
+    reversed_past = jnp.flip(past, axis=0)
+    with_zeros = _at_front(reversed_past, 2 * n - 1)  # no weight for later tokens
+    weights = jax.lax.dynamic_slice_in_dim(with_zeros, n - 1 - row, n)
+    products = weights * x.astype(past.dtype)
+    y = products.sum(axis=1, keepdims=True)
+    return y.astype(x.dtype)
+
+
+def _at_front(rows: jax.Array, count: int) -> jax.Array:
+    """[rows, channels] to [count, channels], zeros last."""
+    return jnp.pad(rows, ((0, count - rows.shape[0]), (0, 0)))
+
+
+def _at_end(rows: jax.Array, count: int) -> jax.Array:
+    """[rows, channels] to [count, channels], zeros first."""
+    return jnp.pad(rows, ((count - rows.shape[0], 0), (0, 0)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LongConvSpec(ChannelMLPSpec, AnyLengthSpec):
+    """Options of long convolutions."""
+
+    filter_width: int = option(
+        64, "width of the MLP that computes the filters (Hyena: 64)", SIZE, architecture=True
+    )
+    filter_features: int = option(
+        5,
+        "features of a distance that the MLP reads: itself, and a cosine and a sine for each "
+        "frequency (M2: 5)",
+        Range("an odd number from 3", 3, SIZE.most),
+        architecture=True,
+    )
+    filter_frequency: float = option(
+        10.0, "factor inside the sines of the MLP at the start (M2: 10)", ABOVE_0
+    )
+
+    def check(self) -> None:
+        """Raises ValueError for an even number of features."""
+        super().check()
+        if self.filter_features % 2 == 0:
+            raise ValueError(
+                f"model.filter_features is {self.filter_features}: expected an odd number, a "
+                "distance and pairs of a cosine and a sine"
+            )
+
+
+def _uniform(fan_in: int) -> nnx.Initializer:
+    """PyTorch's default, by which the published filters start: uniform within 1 / sqrt(fan_in)."""
+    bound = 1 / math.sqrt(fan_in)
+
+    def init(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return init
+
+
+class FilterLayer(nnx.Module):
+    """A layer of the filter's MLP: `weight` [d_in, d_out] and, unless it is the last, `bias`."""
+
+    def __init__(self, spec: BlockSpec, d_in: int, d_out: int, rngs: nnx.Rngs, last: bool = False):
+        init = _uniform(d_in)
+        weight = init(rngs.params(), (d_in, d_out), spec.param_dtype)
+        self.weight = parameter(weight, sharding=(None, FSDP if last else None))
+        if last:
+            self.bias = None
+        else:
+            bias = init(rngs.params(), (d_out,), spec.param_dtype)
+            self.bias = parameter(bias, decayed=False)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[tokens, d_in] to [tokens, d_out]."""
+        precision = jax.lax.Precision.HIGHEST
+        y = jnp.matmul(x, self.weight[...], precision=precision)
+        return y if self.bias is None else y + self.bias[...]
+
+
+class ImplicitFilter(nnx.Module):
+    """h[t, c] = window[t, c] mlp(features(t))[c] for the distances t from 0 (Hyena, sections 3.3 and
+    D.3; the authors' `HyenaFilter`).
+
+    The MLP has sines as activations, with learned `frequencies` [filter_width]. Its features are
+    t / (n - 1), and cosines and sines of t in turns per n tokens, n the model's length. The window
+    falls exponentially, for each channel at another rate. Distances beyond n continue all of
+    these: at n the window is 0.05 for the slowest channel, and less than 0.01 for seven of eight.
+    """
+
+    def __init__(self, spec: LongConvSpec, rngs: nnx.Rngs):
+        width = spec.filter_width
+        self.first = FilterLayer(spec, spec.filter_features, width, rngs)
+        self.second = FilterLayer(spec, width, width, rngs)
+        self.third = FilterLayer(spec, width, width, rngs)
+        self.last = FilterLayer(spec, width, spec.d_model, rngs, last=True)
+        frequencies = jnp.full((width,), spec.filter_frequency, spec.param_dtype)
+        self.frequencies = parameter(frequencies, decayed=False)
+        self.spec = spec
+
+    def __call__(self, tokens: int) -> jax.Array:
+        """The filter of the distances from 0, [tokens, d_model]."""
+        hidden = self.first(self._features(tokens))
+        hidden = self.second(self._activation(hidden))
+        hidden = self.third(self._activation(hidden))
+        values = self.last(self._activation(hidden))
+        return values * self._window(tokens)
+
+    def _activation(self, x: jax.Array) -> jax.Array:
+        return jnp.sin(self.frequencies[...] * x)
+
+    def _shares(self, tokens: int) -> jax.Array:
+        """The distances as shares of the longest one, [tokens]."""
+        longest = max(1, self.spec.length - 1)
+        return jnp.arange(tokens, dtype=self.spec.param_dtype) / longest
+
+    def _features(self, tokens: int) -> jax.Array:
+        """[tokens, filter_features]."""
+        dtype = self.spec.param_dtype
+        bands = (self.spec.filter_features - 1) // 2
+        turns = jnp.linspace(LOWEST_FREQUENCY, bands - 1, bands, dtype=dtype)
+        angles = 2 * math.pi / self.spec.length * jnp.arange(tokens, dtype=dtype)
+        waves = angles[:, None] * turns  # [tokens, bands]
+        shares = self._shares(tokens)
+        return jnp.concatenate([shares[:, None], jnp.cos(waves), -jnp.sin(waves)], axis=1)
+
+    def _window(self, tokens: int) -> jax.Array:
+        """[tokens, d_model]."""
+        slowest = -math.log(DECAYED) / SLOWEST_DECAY
+        fastest = -math.log(DECAYED) / FASTEST_DECAY
+        rates = jnp.linspace(slowest, fastest, self.spec.d_model, dtype=self.spec.param_dtype)
+        return jnp.exp(-self._shares(tokens)[:, None] * rates)
+
+
+class ShortConvolution(nnx.Module):
+    """A causal depthwise convolution: `taps` [SHORT_WIDTH, channels] and `bias` [channels]."""
+
+    def __init__(self, spec: BlockSpec, channels: int, rngs: nnx.Rngs):
+        init = _uniform(SHORT_WIDTH)
+        taps = init(rngs.params(), (SHORT_WIDTH, channels), spec.param_dtype)
+        self.taps = parameter(taps, sharding=(None, FSDP))
+        bias = init(rngs.params(), (channels,), spec.param_dtype)
+        self.bias = parameter(bias, decayed=False)
+
+    def __call__(self, x: jax.Array, cache: DecodeCache | None = None) -> jax.Array:
+        """[batch, tokens, channels] to the same, in the type of x."""
+        taps = self.taps[...]
+        if cache is None:
+            mixed = depthwise.convolve(x, taps, SHORT_WIDTH - 1)
+        else:
+            tokens = x.shape[1]
+            stored = cache.update("projections", x)
+            mixed = depthwise.convolve_rows(stored, taps, cache.first, tokens)
+        return add_bias(mixed, self.bias[...])
+
+
+class LongConvolution(nnx.Module):
+    """out(x2 * (h * (x1 v) + skip x1 v)): x2, x1 and v are projections behind a short convolution,
+    h is an implicit filter (Hyena of order 2).
+
+    Not causal, it has a second filter, for later tokens (M2). As published, the short convolution
+    is causal nevertheless. `skip` [d_model] starts as normal numbers.
+    """
+
+    def __init__(self, spec: LongConvSpec, rngs: nnx.Rngs):
+        d_model = spec.d_model
+        self.proj_in = Linear(spec, d_model, 3 * d_model, rngs, parts=3)
+        self.short = ShortConvolution(spec, 3 * d_model, rngs)
+        self.past = ImplicitFilter(spec, rngs)
+        self.future = None if spec.causal else ImplicitFilter(spec, rngs)
+        skip = jax.random.normal(rngs.params(), (d_model,), spec.param_dtype)
+        self.skip = parameter(skip, decayed=False)
+        self.out = Linear(spec, d_model, d_model, rngs, sharding=(None, FSDP))
+
+    def __call__(
+        self,
+        x: jax.Array,
+        padding_mask: jax.Array | None = None,
+        cache: DecodeCache | None = None,
+    ) -> jax.Array:
+        """[batch, tokens, d_model] to the same. Padding counts as zeros. `cache` as in `Block`."""
+        projected = _zero_padding(self.proj_in(x), padding_mask)
+        short = self.short(projected, cache)
+        last_gate, first_gate, values = jnp.split(short, 3, axis=-1)
+        gated = _zero_padding(first_gate * values, padding_mask)
+        mixed = self._mix(gated, cache)
+        return self.out(last_gate * mixed)
+
+    def _mix(self, x: jax.Array, cache: DecodeCache | None) -> jax.Array:
+        """h * x + skip x: [batch, tokens, d_model] to the same."""
+        tokens = x.shape[1]
+        if cache is None:
+            future = None if self.future is None else self.future(tokens)
+            return convolve(x, self._past_and_skip(tokens), future)
+        stored = cache.update("values", x)
+        past = self._past_and_skip(stored.shape[1])
+        if tokens == 1:
+            return convolve_row(stored, past, cache.first)
+        whole = convolve(stored, past)
+        return jax.lax.dynamic_slice_in_dim(whole, cache.first, tokens, axis=1)
+
+    def _past_and_skip(self, tokens: int) -> jax.Array:
+        """The filter of the distances from 0, with the skip at distance 0: [tokens, d_model]."""
+        return self.past(tokens).at[0].add(self.skip[...])
+
+
+def _zero_padding(x: jax.Array, padding_mask: jax.Array | None) -> jax.Array:
+    """x [batch, tokens, channels] with zeros at padding."""
+    if padding_mask is None:
+        return x
+    return jnp.where(padding_mask[..., None], x, jnp.zeros_like(x))
+
+
+class LongConvBlock(Block):
+    """x + convolution(norm(x)), then x + mlp(norm(x))."""
+
+    Spec = LongConvSpec
+    can_be_causal = True
+    hides_padding = True
+
+    def __init__(self, spec: LongConvSpec, rngs: nnx.Rngs):
+        self.mixing_norm = LayerNorm(spec, spec.d_model)
+        self.convolution = LongConvolution(spec, rngs)
+        self.mlp_norm = LayerNorm(spec, spec.d_model)
+        self.mlp = ChannelMLP(spec, rngs)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        rng: LayerRng = EVALUATION,
+        padding_mask: jax.Array | None = None,
+        cache: DecodeCache | None = None,
+    ) -> jax.Array:
+        """See `Block`."""
+        mixed = self.convolution(self.mixing_norm(x), padding_mask, cache)
+        x = add_branch(x, mixed, rng, 0)
+        hidden = self.mlp(self.mlp_norm(x))
+        return add_branch(x, hidden, rng, 1)

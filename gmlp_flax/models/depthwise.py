@@ -1,0 +1,124 @@
+"""Depthwise convolutions over tokens, as pure functions: each channel has a kernel of its own.
+
+Each is a sum of shifted and scaled inputs, which XLA fuses into one pass over memory. For 2,048
+tokens (4 x 512) of 256 channels and 31 entries in float32, two busy CPU cores take, in ms of
+processor time:
+
+| | forward | forward and both gradients |
+|---|---|---|
+| shifted sums, with these gradients | 2 | 23 |
+| shifted sums, with JAX's gradients | 2 | 50 |
+| by FFT | 7 | 13 |
+| `lax.conv_general_dilated` with a group for each channel | 41 | 170 |
+
+By FFT the outputs of a causal convolution would depend on later tokens by rounding, and with 3
+entries the FFT takes three times as long as the sums. All entries of a kernel's gradient at once
+take a CPU 60 ms instead of 23, but a TPU then reads the inputs once, not for each entry.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from gmlp_flax.models.matmul import NAME
+
+
+def convolve(x: jax.Array, kernel: jax.Array, before: int) -> jax.Array:
+    """y[i, c] = sum_j kernel[j, c] x[i + j - before, c], with zeros beyond the first and last token.
+
+    Args:
+        x: [..., tokens, channels].
+        kernel: [width, channels].
+        before: tokens before its own that an output reads, below the width: (width - 1) // 2
+            centers the kernel, width - 1 makes it causal.
+
+    Returns:
+        [..., tokens, channels] in the type of x.
+    """
+    after = kernel.shape[0] - 1 - before
+    return convolve_valid(_pad_tokens(x, before, after), kernel)
+
+
+def convolve_rows(x: jax.Array, kernel: jax.Array, first: jax.Array, count: int) -> jax.Array:
+    """Rows [first, first + count) of the causal convolution of x [..., tokens, channels]: [...,
+    count, channels], at a cost of `count` tokens."""
+    past = len(kernel) - 1
+    padded = _pad_tokens(x, past, 0)
+    window = jax.lax.dynamic_slice_in_dim(padded, first, count + past, axis=-2)
+    return convolve_valid(window, kernel)
+
+
+def convolve_valid(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """y[i, c] = sum_j kernel[j, c] x[i + j, c]: [..., tokens + width - 1, channels] to [...,
+    tokens, channels] in the type of x. Sums are computed in float32 at least."""
+    return checkpoint_name(_convolve_valid(x, kernel), NAME)
+
+
+@jax.custom_vjp
+def _convolve_valid(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    width = len(kernel)
+    tokens = x.shape[-2] - width + 1
+    precise = jnp.promote_types(x.dtype, jnp.float32)
+    terms = []
+    for entry in range(width):
+        shifted = jax.lax.slice_in_dim(x, entry, entry + tokens, axis=-2)
+        terms.append(kernel[entry] * shifted.astype(precise))
+    total = functools.reduce(jnp.add, terms)
+    return total.astype(x.dtype)
+
+
+def _forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _convolve_valid(x, kernel), (x, kernel)
+
+
+def _backward(inputs: tuple[jax.Array, jax.Array], d_y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The gradient of x is the convolution with the reversed kernel; that of an entry of the kernel
+    is a sum over tokens."""
+    x, kernel = inputs
+    past = len(kernel) - 1
+    padded = _pad_tokens(d_y, past, past)
+    d_x = _convolve_valid(padded, jnp.flip(kernel, axis=0))
+    d_kernel = jax.lax.platform_dependent(x, d_y, cpu=correlate_in_a_loop, default=correlate)
+    return d_x, d_kernel.astype(kernel.dtype)
+
+
+_convolve_valid.defvjp(_forward, _backward)
+
+
+def correlate_in_a_loop(x: jax.Array, y: jax.Array) -> jax.Array:
+    """sum_i x[i + j, c] y[i, c] over all examples, [width, channels]."""
+    width = x.shape[-2] - y.shape[-2] + 1
+
+    def of_entry(entry: jax.Array) -> jax.Array:
+        shifted = jax.lax.dynamic_slice_in_dim(x, entry, y.shape[-2], axis=-2)
+        return _sum_of_products(shifted, y)
+
+    return jax.lax.map(of_entry, jnp.arange(width))
+
+
+def correlate(x: jax.Array, y: jax.Array) -> jax.Array:
+    """`correlate_in_a_loop` for all entries at once, which reads x and y once on a TPU."""
+    tokens = y.shape[-2]
+    width = x.shape[-2] - tokens + 1
+    sums = []
+    for entry in range(width):
+        shifted = jax.lax.slice_in_dim(x, entry, entry + tokens, axis=-2)
+        sums.append(_sum_of_products(shifted, y))
+    return jnp.stack(sums)
+
+
+def _sum_of_products(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Over everything but the channels, in float32 at least: [..., channels] to [channels]."""
+    precise = jnp.promote_types(x.dtype, jnp.float32)
+    products = x.astype(precise) * y.astype(precise)
+    axes = tuple(range(x.ndim - 1))
+    return products.sum(axes)
+
+
+def _pad_tokens(x: jax.Array, before: int, after: int) -> jax.Array:
+    """Adds zeros before the first token and after the last one: the axis before the channels."""
+    widths = [(0, 0)] * x.ndim
+    widths[-2] = (before, after)
+    return jnp.pad(x, widths)

@@ -1,0 +1,81 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from gmlp_flax.models import depthwise
+from tests.models import reference
+from tests.models.reference import in_float64, largest_array, normal, quick_jit
+
+WIDTHS = pytest.mark.parametrize("width", [1, 2, 3, 8, 13])
+
+
+@pytest.mark.smoke
+@WIDTHS
+@in_float64
+def test_against_sums(width):
+    """Centered, causal, and read from the first token on; also kernels wider than the tokens."""
+    x = normal(0, 2, 7, 3)
+    kernel = normal(1, width, 3)
+    for before in {0, (width - 1) // 2, width - 1}:
+        found = quick_jit(depthwise.convolve, static_argnums=2)(x, kernel, before)
+        expected = [reference.depthwise(kernel, sample, before) for sample in x]
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@WIDTHS
+@in_float64
+def test_gradients(width):
+    """Once and twice, against differences."""
+
+    def function(x, kernel):
+        return jnp.sin(depthwise.convolve(x, kernel, (width - 1) // 2)).sum()
+
+    check_grads(function, (normal(0, 2, 7, 3), normal(1, width, 3)), order=2, modes=["rev"])
+
+
+@in_float64
+def test_a_loop_and_all_at_once_give_the_same_gradient():
+    """One is for CPUs."""
+    x = normal(0, 2, 4, 11, 3)
+    y = normal(1, 2, 4, 7, 3)
+    looped = depthwise.correlate_in_a_loop(x, y)
+    assert looped.shape == (5, 3)
+    np.testing.assert_allclose(depthwise.correlate(x, y), looped, atol=1e-12)
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 9), (0, 1), (3, 2), (8, 1)])
+@in_float64
+def test_rows_of_a_causal_convolution(first, count):
+    x = normal(0, 2, 9, 3)
+    kernel = normal(1, 4, 3)
+    whole = depthwise.convolve(x, kernel, 3)
+    rows = depthwise.convolve_rows(x, kernel, jnp.int32(first), count)
+    np.testing.assert_allclose(rows, whole[:, first : first + count], atol=1e-12)
+
+
+def test_sums_of_bfloat16_are_rounded_once():
+    """31 entries that add up to 31 / 16, which bfloat16 has, where a sum in bfloat16 would not
+    arrive."""
+    x = jnp.full((1, 31, 1), 1 + 1 / 128, jnp.bfloat16)
+    kernel = jnp.full((31, 1), 1 / 16 + 2.0**-13)
+    y = depthwise.convolve(x, kernel, 15)
+    assert y.dtype == jnp.bfloat16
+    expected = jnp.bfloat16(31 * (1 + 1 / 128) * (1 / 16 + 2.0**-13))
+    assert y[0, 15, 0] == expected
+    gradient = jax.grad(lambda kernel: depthwise.convolve(x, kernel, 15).sum())(kernel)
+    assert gradient.dtype == jnp.float32
+
+
+def test_memory_grows_as_the_tokens():
+    """No array holds more than the padded tokens, forward or backward."""
+    for tokens in (64, 256):
+        x = jnp.ones((2, tokens, 3))
+        kernel = jnp.ones((31, 3))
+
+        def loss(x, kernel):
+            return depthwise.convolve(x, kernel, 15).sum()
+
+        gradient = jax.grad(loss, argnums=(0, 1))
+        assert largest_array(gradient, x, kernel) == 2 * (tokens + 60) * 3

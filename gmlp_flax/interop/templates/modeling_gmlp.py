@@ -144,8 +144,11 @@ class GMLP(nn.Module):
             taps = self.weights[f"{BLOCKS}gate/spatial/taps"][layer]  # [width, channels]
             width, channels = taps.shape
             before = width - 1 if self.model["causal"] else (width - 1) // 2
-            padded = F.pad(v.mT, (before, width - 1 - before))
-            return F.conv1d(padded, taps.T[:, None], bias, groups=channels).mT
+            after = width - 1 - before
+            padded = F.pad(v.mT, (before, after))
+            kernels = taps.T[:, None]  # [channels, 1, width]
+            mixed = F.conv1d(padded, kernels, bias, groups=channels)
+            return mixed.mT
         tokens = v.shape[1]
         return torch.einsum("ij,bjc->bic", self.spatial(layer, tokens), v) + bias[:tokens, None]
 

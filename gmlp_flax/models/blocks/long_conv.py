@@ -85,7 +85,8 @@ def convolve_row(x: jax.Array, past: jax.Array, row: jax.Array) -> jax.Array:
     n, _ = past.shape
     reversed_past = jnp.flip(past, axis=0)
     with_zeros = _at_front(reversed_past, 2 * n - 1)  # no weight for later tokens
-    weights = jax.lax.dynamic_slice_in_dim(with_zeros, n - 1 - row, n)
+    start = n - 1 - row
+    weights = jax.lax.dynamic_slice_in_dim(with_zeros, start, n)
     products = weights * x.astype(past.dtype)
     y = products.sum(axis=1, keepdims=True)
     return y.astype(x.dtype)
@@ -200,17 +201,22 @@ class ImplicitFilter(nnx.Module):
         dtype = self.spec.param_dtype
         bands = (self.spec.filter_features - 1) // 2
         turns = jnp.linspace(LOWEST_FREQUENCY, bands - 1, bands, dtype=dtype)
-        angles = 2 * math.pi / self.spec.length * jnp.arange(tokens, dtype=dtype)
+        angle_of_token = 2 * math.pi / self.spec.length
+        angles = angle_of_token * jnp.arange(tokens, dtype=dtype)
         waves = angles[:, None] * turns  # [tokens, bands]
-        shares = self._shares(tokens)
-        return jnp.concatenate([shares[:, None], jnp.cos(waves), -jnp.sin(waves)], axis=1)
+        cosines = jnp.cos(waves)
+        sines = -jnp.sin(waves)
+        shares = self._shares(tokens)[:, None]
+        return jnp.concatenate([shares, cosines, sines], axis=1)
 
     def _window(self, tokens: int) -> jax.Array:
         """[tokens, d_model]."""
         slowest = -math.log(DECAYED) / SLOWEST_DECAY
         fastest = -math.log(DECAYED) / FASTEST_DECAY
-        rates = jnp.linspace(slowest, fastest, self.spec.d_model, dtype=self.spec.param_dtype)
-        return jnp.exp(-self._shares(tokens)[:, None] * rates)
+        channels = self.spec.d_model
+        rates = jnp.linspace(slowest, fastest, channels, dtype=self.spec.param_dtype)
+        shares = self._shares(tokens)[:, None]
+        return jnp.exp(-rates * shares)
 
 
 class ShortConvolution(nnx.Module):
@@ -245,8 +251,9 @@ class LongConvolution(nnx.Module):
 
     def __init__(self, spec: LongConvSpec, rngs: nnx.Rngs):
         d_model = spec.d_model
-        self.proj_in = Linear(spec, d_model, 3 * d_model, rngs, parts=3)
-        self.short = ShortConvolution(spec, 3 * d_model, rngs)
+        projections = 3 * d_model
+        self.proj_in = Linear(spec, d_model, projections, rngs, parts=3)
+        self.short = ShortConvolution(spec, projections, rngs)
         self.past = ImplicitFilter(spec, rngs)
         self.future = None if spec.causal else ImplicitFilter(spec, rngs)
         skip = jax.random.normal(rngs.params(), (d_model,), spec.param_dtype)

@@ -133,7 +133,7 @@ def _layer(name: str, setting: Setting, n: int) -> _Layer:
         return _Layer({"d_attn": size}, 3 * d * size, 1.5 * d + size / 2, d)
     if name == "depthwise":
         width = min(KERNEL, n)
-        options = {"spatial": "depthwise", "kernel_width": width}
+        options = {"spatial": "depthwise", "gate_kernel": width}
         return _Layer(options, 0, 1.5 * d + width / 2, d)
     if name == "long_conv":
         width = min(FILTER_WIDTH, d // 4)

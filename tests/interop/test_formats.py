@@ -62,13 +62,12 @@ MODELS = {
     "depthwise": (
         "masked_lm",
         "gmlp",
-        TEXT
-        | {"spatial": "depthwise", "kernel_width": 6, "gate": "additive", "mask_padding": True},
+        TEXT | {"spatial": "depthwise", "gate_kernel": 6, "gate": "additive", "mask_padding": True},
     ),
     "depthwise, causal": (
         "causal_lm",
         "gmlp",
-        TEXT | {"spatial": "depthwise", "kernel_width": 6, "d_attn": 4},
+        TEXT | {"spatial": "depthwise", "gate_kernel": 6, "d_attn": 4},
     ),
     "bert": (
         "masked_lm",

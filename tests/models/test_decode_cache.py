@@ -33,8 +33,8 @@ CASES = {
     },
     "amlp": {"block": "gmlp", "d_attn": 3},
     "dense": {"block": "gmlp", "spatial": "dense", "d_attn": 3},
-    "depthwise": {"block": "gmlp", "spatial": "depthwise", "kernel_width": N},
-    "depthwise amlp": {"block": "gmlp", "spatial": "depthwise", "kernel_width": 3, "d_attn": 3},
+    "depthwise": {"block": "gmlp", "spatial": "depthwise", "gate_kernel": N},
+    "depthwise amlp": {"block": "gmlp", "spatial": "depthwise", "gate_kernel": 3, "d_attn": 3},
     **{
         positions: TRANSFORMER | {"positions": positions}
         for positions in ("none", "absolute", "relative", "relative_only")
@@ -157,7 +157,7 @@ def test_training_costs_the_products_that_a_bidirectional_block_costs(name):
 def test_parameters_of_the_future_are_not_there(name):
     shapes = jax.tree.map(np.shape, params_of(block(name, dtype="float32")))
     if CASES[name].get("spatial") == "depthwise":
-        width = CASES[name]["kernel_width"]
+        width = CASES[name]["gate_kernel"]
         assert shapes["gate"]["spatial"] == {"taps": (width, 4), "bias": (4,)}
     elif CASES[name]["block"] == "gmlp":
         assert shapes["gate"]["spatial"] == {"bias": (N,)} | (

@@ -26,7 +26,7 @@ from tests.models.reference import (
 KINDS = {
     "gmlp": {},
     "amlp": {"d_attn": 3},
-    "depthwise": {"spatial": "depthwise", "kernel_width": 3},
+    "depthwise": {"spatial": "depthwise", "gate_kernel": 3},
     "transformer": {"block": "transformer", "heads": 2, "positions": "relative"},
     "bert": {"block": "transformer", "heads": 2, "norm": "post"},
     "rel_only": {"block": "transformer", "heads": 2, "positions": "relative_only"},

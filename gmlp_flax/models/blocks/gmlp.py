@@ -33,7 +33,7 @@ class GMLPSpec(ContentAttentionSpec):
         ("toeplitz", "dense", "depthwise"),
         architecture=True,
     )
-    kernel_width: int = option(
+    gate_kernel: int = option(
         31, "tokens that a depthwise kernel reads (Branchformer: 31)", SIZE, architecture=True
     )
     toeplitz: str = option(
@@ -94,9 +94,9 @@ class GMLPSpec(ContentAttentionSpec):
     def _check_kernel(self) -> None:
         """Every entry of the kernel must read some token."""
         widest = self.length if self.causal else 2 * self.length - 1
-        if self.kernel_width > widest:
+        if self.gate_kernel > widest:
             raise ValueError(
-                f"model.kernel_width is {self.kernel_width}, too wide for {self.length} tokens: "
+                f"model.gate_kernel is {self.gate_kernel}, too wide for {self.length} tokens: "
                 f"expected at most {widest}"
             )
 
@@ -323,14 +323,14 @@ class DepthwiseProjection(nnx.Module):
     """f(Z) as a depthwise convolution over tokens: the Convolutional Spatial Gating Unit of the
     cgMLP (Branchformer, arXiv 2207.02971, section 3.2.2; E-Branchformer, arXiv 2210.00077).
 
-    Parameters: `taps` [kernel_width, channels], near zero at the start, and one `bias` [channels],
+    Parameters: `taps` [gate_kernel, channels], near zero at the start, and one `bias` [channels],
     as in its authors' code (ESPnet's `ConvolutionalSpatialGatingUnit`). The kernel is centered, or
     ends with the token itself if the model is causal. Before the first and after the last token it
     reads zeros.
     """
 
     def __init__(self, spec: GMLPSpec, bias: float, rngs: nnx.Rngs):
-        width = spec.kernel_width
+        width = spec.gate_kernel
         channels = spec.gate_width
         near_zero = nnx.initializers.normal(spec.spatial_init_std)
         taps = near_zero(rngs.params(), (width, channels), spec.param_dtype)
@@ -355,7 +355,7 @@ class DepthwiseProjection(nnx.Module):
     def matrix(self) -> jax.Array:
         """The mean over the channels of the matrix [n, n] that each has; rows are outputs."""
         n = self.length
-        mean = self.taps[...].mean(axis=1)  # [kernel_width]
+        mean = self.taps[...].mean(axis=1)  # [gate_kernel]
         after = mean.size - 1 - self.before
         taps = jnp.pad(mean, (n - 1 - self.before, n - 1 - after))
         return toeplitz.expand(taps)

@@ -43,9 +43,9 @@ HYDRAS = {
 CASES = {
     **{f"{gate} gate": {"block": "gmlp", "gate": gate} for gate in GATES},
     "gmlp, dense": {"block": "gmlp", "spatial": "dense"},
-    "depthwise": {"block": "gmlp", "spatial": "depthwise", "kernel_width": 4},
-    "depthwise, wide": {"block": "gmlp", "spatial": "depthwise", "kernel_width": 9, "d_attn": 3},
-    "depthwise, additive": {"block": "gmlp", "spatial": "depthwise", "kernel_width": 3, "gate": "additive"},
+    "depthwise": {"block": "gmlp", "spatial": "depthwise", "gate_kernel": 4},
+    "depthwise, wide": {"block": "gmlp", "spatial": "depthwise", "gate_kernel": 9, "d_attn": 3},
+    "depthwise, additive": {"block": "gmlp", "spatial": "depthwise", "gate_kernel": 3, "gate": "additive"},
     "amlp": {"block": "gmlp", "d_attn": 3},
     "amlp, additive gate": {"block": "gmlp", "d_attn": 3, "gate": "additive"},
     "mixer": {"block": "mixer", "d_spatial": 4},

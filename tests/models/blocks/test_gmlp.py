@@ -139,12 +139,12 @@ def test_tiny_attention_starts_near_zero(std, bound):
 
 
 def depthwise_spec(**fields):
-    return small_spec(**{"spatial": "depthwise", "kernel_width": 4} | fields)
+    return small_spec(**{"spatial": "depthwise", "gate_kernel": 4} | fields)
 
 
 def test_a_depthwise_gate_starts_as_published():
     """Near zero, with biases of 1 where f multiplies, so that the gate passes its input."""
-    spec = depthwise_spec(length=40, kernel_width=31, d_ffn=64, dtype="float32")
+    spec = depthwise_spec(length=40, gate_kernel=31, d_ffn=64, dtype="float32")
     gate = SpatialGatingUnit(spec, nnx.Rngs(0))
     params = params_of(gate.spatial)
     assert params["taps"].shape == (31, 32)
@@ -156,7 +156,7 @@ def test_a_depthwise_gate_starts_as_published():
 
 def test_parameters_of_a_depthwise_encoder_by_hand():
     """Two linear layers, two norms, and for each gated channel a kernel and a bias."""
-    spec = depthwise_spec(length=40, kernel_width=31, d_model=16, d_ffn=48, dtype="float32")
+    spec = depthwise_spec(length=40, gate_kernel=31, d_model=16, d_ffn=48, dtype="float32")
     encoder = nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
     linear = 16 * 48 + 48 + 24 * 16 + 16
     layer = linear + 2 * 16 + 2 * 24 + 24 * 31 + 24
@@ -202,9 +202,9 @@ def test_a_depthwise_gate_reads_its_window_alone():
 
 def test_kernels_wider_than_the_tokens_are_refused():
     """They would have entries that read no token."""
-    assert depthwise_spec(kernel_width=9).length == 5
-    with pytest.raises(ValueError, match="model.kernel_width is 10, too wide for 5 .* at most 9$"):
-        depthwise_spec(kernel_width=10)
-    with pytest.raises(ValueError, match="model.kernel_width is 6, too wide for 5 .* at most 5$"):
-        depthwise_spec(kernel_width=6, causal=True)
-    assert small_spec(kernel_width=31).spatial == "toeplitz"
+    assert depthwise_spec(gate_kernel=9).length == 5
+    with pytest.raises(ValueError, match="model.gate_kernel is 10, too wide for 5 .* at most 9$"):
+        depthwise_spec(gate_kernel=10)
+    with pytest.raises(ValueError, match="model.gate_kernel is 6, too wide for 5 .* at most 5$"):
+        depthwise_spec(gate_kernel=6, causal=True)
+    assert small_spec(gate_kernel=31).spatial == "toeplitz"

@@ -4,6 +4,7 @@ Transformer."""
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -105,11 +106,39 @@ class AttentionSpec(HeadsSpec, ContentAttentionSpec):
         SIZE_OR_0,
         architecture=True,
     )
+    kv_heads: int = option(
+        0,
+        "heads of keys and values, each of which serves as many heads of queries (grouped-query "
+        "attention); 0: heads",
+        SIZE_OR_0,
+        architecture=True,
+    )
+    window: int = option(
+        0,
+        "attention sees half as many tokens on each side (ModernBERT: 128); 0: all tokens",
+        SIZE_OR_0,
+        architecture=True,
+    )
 
     def check(self) -> None:
         """Raises ValueError if the heads do not divide the channels, or for an impossible number of
-        buckets."""
+        buckets or an odd window."""
         super().check()
+        if self.window % 2:
+            raise ValueError(
+                f"model.window is {self.window}: expected 0, or an even number, half of which lies "
+                "on each side"
+            )
+        if self.kv_heads and self.heads % self.kv_heads:
+            raise ValueError(
+                f"model.kv_heads is {self.kv_heads}: expected a divisor of model.heads, "
+                f"{self.heads}"
+            )
+        if self.kv_heads and self.positions == "relative_only":
+            raise ValueError(
+                "model.positions is 'relative_only', without queries and keys: set model.kv_heads "
+                "to 0"
+            )
         if self.d_qkv % self.heads:
             raise ValueError(
                 f"model.d_qkv is {self.d_qkv}: model.heads, {self.heads}, must divide it"
@@ -143,10 +172,16 @@ class AttentionSpec(HeadsSpec, ContentAttentionSpec):
         """Channels of a query, a key and a value in each head."""
         return (self.d_qkv or self.d_model) // self.heads
 
+    @property
+    def key_heads(self) -> int:
+        """Number of heads of keys and values."""
+        return self.kv_heads or self.heads
+
 
 def dot_products(q: jax.Array, k: jax.Array, spec: BlockSpec, first: jax.Array | int = 0) -> Logits:
-    """q k^T / sqrt(d) in the precise type, -inf for later keys if the spec is causal. q is [...,
-    queries, d], k [..., keys, d], and `first` the position of the first query among the keys."""
+    """q k^T / sqrt(d) in the precise type, -inf for keys out of reach (`hide_out_of_reach`). q is
+    [..., queries, d], k [..., keys, d], and `first` the position of the first query among the
+    keys."""
 
     def logits(start: jax.Array | int, count: int) -> jax.Array:
         """The logits of `count` queries from `start` on, [..., count, keys]."""
@@ -157,21 +192,34 @@ def dot_products(q: jax.Array, k: jax.Array, spec: BlockSpec, first: jax.Array |
         products = jnp.einsum(
             "...nd,...md->...nm", rows, k, preferred_element_type=spec.precise_dtype
         )
-        scores = products * d**-0.5
-        return hide_future(scores, spec, first + start)
+        scores = products * d**-0.5  # [..., count, keys]
+        return hide_out_of_reach(scores, spec, first + start)
 
     return logits
 
 
-def hide_future(scores: jax.Array, spec: BlockSpec, first: jax.Array | int) -> jax.Array:
-    """Scores [..., queries, keys], -inf for the keys after each query if the spec is causal;
-    `first` is the position of the first query among the keys."""
-    if not spec.causal:
+def hide_out_of_reach(scores: jax.Array, spec: BlockSpec, first: jax.Array | int) -> jax.Array:
+    """Scores [..., queries, keys], -inf for the keys after each query if the spec is causal, and for
+    those farther from it than half the spec's window; `first` is the position of the first query
+    among the keys."""
+    if not spec.causal and not spec.window:
         return scores
     queries, keys = scores.shape[-2:]
     query_positions = first + jnp.arange(queries)[:, None]
-    is_past = jnp.arange(keys) <= query_positions
-    return jnp.where(is_past, scores, -jnp.inf)
+    is_in_reach = within_reach(query_positions, jnp.arange(keys), spec)
+    return jnp.where(is_in_reach, scores, -jnp.inf)
+
+
+def within_reach(queries: jax.Array, keys: jax.Array, spec: BlockSpec) -> jax.Array:
+    """Whether tokens at the positions `queries` may see tokens at the positions `keys`, bool in the
+    shape of both together."""
+    distances = queries - keys
+    in_reach = jnp.ones(distances.shape, bool)
+    if spec.causal:
+        in_reach &= distances >= 0
+    if spec.window:
+        in_reach &= jnp.abs(distances) <= spec.window // 2
+    return in_reach
 
 
 def hide_padding(
@@ -288,6 +336,86 @@ def _in_blocks(
     return checkpoint_name(mixed, NAME)
 
 
+def attend_in_windows(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    spec: ContentAttentionSpec,
+    padding_mask: jax.Array | None = None,
+    dropout_keys: jax.Array | None = None,
+) -> jax.Array:
+    """softmax(q k^T / sqrt(d)) v of tokens that see only the spec's window, in time and memory of
+    tokens times window.
+
+    A block of `window` queries reads the keys of twice as many tokens: its own, and half a window
+    on each side. Which weights are dropped depends on the blocks.
+
+    Args:
+        q, k, v: [batch, heads, tokens, d].
+        padding_mask, dropout_keys: those of `hide_padding` and `mix`.
+
+    Returns:
+        [batch, heads, tokens, d] in the type of v.
+    """
+    *leading, tokens, d = q.shape
+    window = spec.window
+    half = window // 2
+    blocks = -(-tokens // window)
+    q_blocks = _padded(q, 0, blocks * window).reshape(*leading, blocks, window, d)
+    k_blocks = _overlapping(k, blocks, window)
+    v_blocks = _overlapping(v, blocks, window)
+    products = jnp.einsum(
+        "...nd,...md->...nm", q_blocks, k_blocks, preferred_element_type=spec.precise_dtype
+    )
+    scores = products * d**-0.5  # [batch, heads, blocks, window, 2 window]
+    starts = window * jnp.arange(blocks)[:, None, None]
+    query_positions = starts + jnp.arange(window)[:, None]  # [blocks, window, 1]
+    key_positions = starts + jnp.arange(2 * window) - half  # [blocks, 1, 2 window]
+    is_token = (key_positions >= 0) & (key_positions < tokens)
+    # queries beyond the tokens see themselves: a row without any key would be NaN
+    is_itself = key_positions == query_positions
+    in_reach = within_reach(query_positions, key_positions, spec)
+    scores = jnp.where(in_reach & (is_token | is_itself), scores, -jnp.inf)
+    if padding_mask is not None:
+        visible = _visible_in_windows(padding_mask, blocks, window)
+        least = jnp.finfo(scores.dtype).min
+        scores = jnp.where(visible[:, None], scores, jnp.minimum(scores, least))
+    mixed = mix(scores, v_blocks, spec.attention_dropout, dropout_keys)
+    return mixed.reshape(*leading, blocks * window, d)[..., :tokens, :]
+
+
+def _visible_in_windows(padding_mask: jax.Array, blocks: int, window: int) -> jax.Array:
+    """`visible_keys` for the blocks of `attend_in_windows`: bool [batch, blocks, window or 1, 2
+    window]."""
+    by_token = padding_mask[..., None]  # [batch, tokens, 1]
+    of_keys = _overlapping(by_token, blocks, window).swapaxes(-1, -2)  # [batch, blocks, 1, ...]
+    if padding_mask.dtype == jnp.bool_:
+        return of_keys
+    batch = len(padding_mask)
+    of_queries = _padded(by_token, 0, blocks * window).reshape(batch, blocks, window, 1)
+    return (of_keys == of_queries) & (of_keys > 0)
+
+
+def _padded(x: jax.Array, before: int, total: int) -> jax.Array:
+    """x [..., tokens, d] with so many zeros before the tokens, and others after them: [..., total,
+    d]."""
+    after = total - before - x.shape[-2]
+    widths = [(0, 0)] * x.ndim
+    widths[-2] = (before, after)
+    return jnp.pad(x, widths)
+
+
+def _overlapping(x: jax.Array, blocks: int, window: int) -> jax.Array:
+    """The tokens [..., tokens, d] that each block of `window` tokens reads, its own and half a
+    window on each side: [..., blocks, 2 window, d], zeros beyond the tokens."""
+    *leading, _, d = x.shape
+    padded = _padded(x, window // 2, (blocks + 1) * window)
+    parts = padded.reshape(*leading, blocks + 1, window, d)
+    before = parts[..., :-1, :, :]
+    after = parts[..., 1:, :, :]
+    return jnp.concatenate([before, after], axis=-2)
+
+
 def buckets(offsets: np.ndarray, count: int, causal: bool = False) -> np.ndarray:
     """T5's buckets, integers below `count`, of offsets key - query of any shape (arXiv 1910.10683,
     section 2.1).
@@ -342,8 +470,8 @@ class RelativeBias(nnx.Module):
 
     def __call__(self, first: jax.Array | int, count: int, keys: int) -> jax.Array:
         """The bias of the queries [first, first + count) for the first keys: [heads, count, keys],
-        -inf for later keys if attention is causal. Raises ValueError for more keys than n, if each
-        offset has a bias of its own."""
+        -inf for keys out of reach. Raises ValueError for more keys than n, if each offset has a
+        bias of its own."""
         spec = self.spec
         bias = self.bias[...]
         if spec.relative_buckets:
@@ -362,7 +490,7 @@ class RelativeBias(nnx.Module):
             return toeplitz.rows(taps, first, count)
 
         rows = jax.vmap(rows_of_head)(taps)  # [heads, 2 keys - 1] to [heads, count, keys]
-        return hide_future(rows, spec, first)
+        return hide_out_of_reach(rows, spec, first)
 
 
 def rotate(x: jax.Array, first: jax.Array | int, theta: float) -> jax.Array:
@@ -417,8 +545,8 @@ def attend_fused(
     platform = sharding.platform()
     mixed = None
     if platform == "tpu":
-        mixed = _attend_on_tpu(qkv, heads, spec.causal, padding_mask, relative)
-    elif platform == "gpu":
+        mixed = _attend_on_tpu(spec, qkv, heads, padding_mask, relative)
+    elif platform == "gpu" and not spec.window:  # cuDNN has no windows with two sides
         mixed = _attend_on_gpu(qkv, heads, spec.causal, padding_mask, relative)
     if mixed is None:
         return None
@@ -426,9 +554,9 @@ def attend_fused(
 
 
 def _attend_on_tpu(
+    spec: ContentAttentionSpec,
     qkv: jax.Array,
     heads: int,
-    causal: bool,
     padding_mask: jax.Array | None,
     relative: RelativeBias | None,
 ) -> jax.Array | None:
@@ -441,7 +569,9 @@ def _attend_on_tpu(
     bias = None
     if relative is not None:
         bias = relative(0, tokens, tokens)
-    return fused_attention.attention(qkv, bias, padding_mask, heads=heads, causal=causal)
+    return fused_attention.attention(
+        qkv, bias, padding_mask, heads=heads, causal=spec.causal, window=spec.window
+    )
 
 
 def _attend_on_gpu(
@@ -483,7 +613,8 @@ def _attend_on_gpu(
 
 class MultiHeadAttention(nnx.Module):
     """softmax(q k^T / sqrt(d_qkv / heads) + bias) v in each head; the heads, concatenated, through
-    a projection.
+    a projection. With `kv_heads` several heads of queries share keys and values (Ainslie et al.,
+    arXiv 2305.13245). With a `window`, tokens see only those near them.
 
     With `positions="relative_only"` there are no content terms and neither q nor k: the weights are
     softmax(bias), the same for every input (Table 3's "rel pos - attn"; a shift-invariant Random
@@ -491,9 +622,11 @@ class MultiHeadAttention(nnx.Module):
     """
 
     def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
-        parts = 1 if spec.positions == "relative_only" else 3
-        width = spec.d_qkv or spec.d_model
-        self.proj_in = Linear(spec, spec.d_model, parts * width, rngs, bias=spec.attention_bias)
+        width = spec.heads * spec.d_head
+        width_in = width
+        if spec.positions != "relative_only":
+            width_in += 2 * spec.key_heads * spec.d_head
+        self.proj_in = Linear(spec, spec.d_model, width_in, rngs, bias=spec.attention_bias)
         self.relative = RelativeBias(spec, rngs) if spec.positions.startswith("relative") else None
         if spec.qk_norm:
             ones = jnp.ones((spec.d_head,), spec.param_dtype)
@@ -516,65 +649,108 @@ class MultiHeadAttention(nnx.Module):
         spec = self.spec
         projected = self._project(x, 0 if cache is None else cache.first)
         if cache is None and spec.positions != "relative_only":
-            mixed = attend_fused(
-                spec, projected, spec.heads, padding_mask, dropout_keys, self.relative
-            )
+            qkv = self._with_shared_heads(projected)
+            mixed = attend_fused(spec, qkv, spec.heads, padding_mask, dropout_keys, self.relative)
             if mixed is not None:
                 return self.out(mixed)
         batch, tokens, _ = x.shape
-        logits, v = self._logits_and_values(projected, cache)
-        by_head = attend(logits, v, tokens, padding_mask, spec.attention_dropout, dropout_keys)
+        q, k, v = self._by_head(projected, cache)
+        if cache is None and self._reads_windows(tokens):
+            by_head = attend_in_windows(q, k, v, spec, padding_mask, dropout_keys)
+        else:
+            logits = self._logits(q, k, v, 0 if cache is None else cache.first)
+            by_head = attend(logits, v, tokens, padding_mask, spec.attention_dropout, dropout_keys)
         mixed = by_head.swapaxes(1, 2)  # [batch, heads, tokens, d] to [batch, tokens, heads, d]
         return self.out(mixed.reshape(batch, tokens, -1))
+
+    def _reads_windows(self, tokens: int) -> bool:
+        """Whether `attend_in_windows` reads fewer keys than all of them."""
+        window = self.spec.window
+        return window > 0 and self.relative is None and tokens > 2 * window
 
     def scores(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to the logits before the softmax, [batch, heads, tokens,
         tokens]; without content terms the batch is 1."""
-        logits, _ = self._logits_and_values(self._project(x, 0))
+        q, k, v = self._by_head(self._project(x, 0), None)
         tokens = x.shape[1]
-        scores = logits(0, tokens)
+        scores = self._logits(q, k, v, 0)(0, tokens)
         return scores.reshape(-1, *scores.shape[-3:])
 
     def _project(self, x: jax.Array, first: jax.Array | int) -> jax.Array:
-        """Queries, keys and values side by side, [batch, tokens, 3 d_qkv], normalised and turned as
-        the spec says; without content terms the values alone. `first` is the first position."""
+        """Queries, keys and values side by side, [batch, tokens, (heads + 2 kv_heads) d],
+        normalised and turned as the spec says; without content terms the values alone. `first` is
+        the first position."""
         spec = self.spec
         projected = self.proj_in(x)
         if not spec.qk_norm and spec.positions != "rotary":
             return projected
-        batch, tokens, width_of_three = projected.shape
-        by_head = projected.reshape(batch, tokens, 3, spec.heads, spec.d_head)
-        q, k, v = jnp.moveaxis(by_head, 2, 0)  # each [batch, tokens, heads, d]
+        q, k, v = self._split(projected)
         if spec.qk_norm:
             q = rms_norm(q, self.q_scale[...], spec.norm_eps, q.dtype)
             k = rms_norm(k, self.k_scale[...], spec.norm_eps, k.dtype)
         if spec.positions == "rotary":
             q = rotate(q, first, spec.rotary_theta)
             k = rotate(k, first, spec.rotary_theta)
-        qkv = jnp.stack([q, k, v], axis=2)
-        return qkv.reshape(batch, tokens, width_of_three)
+        qkv = jnp.concatenate([q, k, v], axis=2)
+        return qkv.reshape(projected.shape)
 
-    def _logits_and_values(
-        self, projected: jax.Array, cache: DecodeCache | None = None
-    ) -> tuple[Logits, jax.Array]:
-        """Values are [batch, heads, keys, d_qkv / heads]. The keys are the tokens of `projected`; n
-        with a cache."""
+    def _split(self, projected: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """What `_project` gives as queries [batch, tokens, heads, d], and keys and values [batch,
+        tokens, kv_heads, d]."""
         spec = self.spec
         batch, tokens, _ = projected.shape
-        width = spec.d_qkv or spec.d_model
-        d = width // spec.heads
-        by_head = projected.reshape(batch, tokens, -1, spec.heads, d)
-        *q_and_k, v = by_head.transpose(2, 0, 3, 1, 4)  # each [batch, heads, tokens, d]
-        position = 0 if cache is None else cache.first
-        products = None
-        if q_and_k:
-            q, k = q_and_k
-            if cache is not None:
-                k = cache.update("keys", k, axis=2)
-            products = dot_products(q, k, spec, position)
+        by_head = projected.reshape(batch, tokens, -1, spec.d_head)
+        ends = [spec.heads, spec.heads + spec.key_heads]
+        q, k, v = jnp.split(by_head, ends, axis=2)
+        return q, k, v
+
+    def _with_shared_heads(self, projected: jax.Array) -> jax.Array:
+        """What `_project` gives with keys and values repeated for each head of queries: [batch,
+        tokens, 3 heads d]."""
+        spec = self.spec
+        if spec.key_heads == spec.heads:
+            return projected
+        batch, tokens, _ = projected.shape
+        q, k, v = self._split(projected)
+        k = self._for_query_heads(k, axis=2)
+        v = self._for_query_heads(v, axis=2)
+        return jnp.concatenate([q, k, v], axis=2).reshape(batch, tokens, -1)
+
+    def _by_head(
+        self, projected: jax.Array, cache: DecodeCache | None
+    ) -> tuple[Any, Any, jax.Array]:
+        """Queries, keys and values, each [batch, heads, tokens, d]; without content terms None, None
+        and the values. The keys and values are those of the tokens of `projected`; of n tokens with a
+        cache, which stores each of them once for all heads of queries that share it."""
+        spec = self.spec
+        batch, tokens, _ = projected.shape
+        if spec.key_heads == spec.heads:
+            by_head = projected.reshape(batch, tokens, -1, spec.heads, spec.d_head)
+            *q_and_k, v = by_head.transpose(2, 0, 3, 1, 4)  # each [batch, heads, tokens, d]
+        else:
+            *q_and_k, v = [part.swapaxes(1, 2) for part in self._split(projected)]
+        q, k = q_and_k or (None, None)
         if cache is not None:
+            if k is not None:
+                k = cache.update("keys", k, axis=2)
             v = cache.update("values", v, axis=2)
+        return q, self._for_query_heads(k, axis=1), self._for_query_heads(v, axis=1)
+
+    def _for_query_heads(self, part: Any, axis: int) -> Any:
+        """Keys or values with each of their heads, which lie along an axis, repeated for the heads of
+        queries that share it."""
+        spec = self.spec
+        if spec.key_heads == spec.heads:
+            return part
+        return jnp.repeat(part, spec.heads // spec.key_heads, axis=axis)
+
+    def _logits(self, q: Any, k: Any, v: jax.Array, position: jax.Array | int) -> Logits:
+        """The logits of what `_by_head` gives; `position` is that of the first query."""
+        spec = self.spec
         keys = v.shape[2]
+        products = None
+        if q is not None:
+            products = dot_products(q, k, spec, position)
 
         def logits(first: jax.Array | int, count: int) -> jax.Array:
             bias = jnp.zeros((), spec.precise_dtype)
@@ -584,4 +760,4 @@ class MultiHeadAttention(nnx.Module):
                 return bias
             return products(first, count) + bias
 
-        return logits, v
+        return logits

@@ -2,6 +2,7 @@
 each in turn."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -31,13 +32,14 @@ class Encoder(nnx.Module):
     """`spec.layers` blocks, their parameters stacked along a leading axis, and the block's final
     norm.
 
-    Layers that differ in shapes or program lie in several stacks (`Block.stack_specs`), which run
-    in turn. The paper does not mention the final norm; a stack of pre-norm blocks needs one before
+    Layers that differ in shapes lie in several stacks (`Block.stack_specs`), which run in turn. Those
+    of a stack may have several programs in turn (`Block.layer_specs`). The paper does not mention the final norm; a stack of pre-norm blocks needs one before
     its head.
     """
 
     def __init__(self, spec: BlockSpec, rngs: nnx.Rngs):
         self.stack_specs = spec.block.stack_specs(spec)
+        self.layer_specs = spec.block.layer_specs(spec)
         stacks = []
         first = 0
         for stack_spec in self.stack_specs:
@@ -58,6 +60,26 @@ class Encoder(nnx.Module):
         if count == 1:
             return [self.blocks]
         return [self.blocks[f"{STACK}{number}"] for number in range(count)]
+
+    @property
+    def runs(self) -> list[Any]:
+        """The stacked blocks in parts of consecutive layers with one program, first layers
+        first."""
+        runs = []
+        first = 0  # number of the stack's first layer
+        for stack_spec, stack in zip(self.stack_specs, self.stacks, strict=True):
+            last = first + stack_spec.layers
+            start = first
+            for stop in range(first + 1, last + 1):
+                if stop < last and self.layer_specs[stop] == self.layer_specs[start]:
+                    continue
+                part = _layers_of(stack, start - first, stop - first, stack_spec.layers)
+                definition, params = nnx.split(part)
+                [program, *_] = _definitions(definition, stack_spec, self.layer_specs[start:stop])
+                runs.append(nnx.merge(program, params))
+                start = stop
+            first = last
+        return runs
 
     def __call__(
         self, x: jax.Array, key: jax.Array | None = None, padding_mask: jax.Array | None = None
@@ -140,10 +162,11 @@ class Encoder(nnx.Module):
                 part = _layers_of(stack, start - first, stop - first, stack_spec.layers)
                 part_spec = dataclasses.replace(stack_spec, layers=stop - start)
                 definition, params = nnx.split(part)
+                definitions = _definitions(definition, stack_spec, self.layer_specs[start:stop])
                 survival_of_part = survival[start:stop]
                 keys_of_part = None if keys is None else keys[start:stop]
                 inputs = _LayerInputs(params, survival_of_part, keys_of_part)
-                x, _ = _run_stack(part_spec, definition, x, inputs, padding_mask)
+                x, _ = _run_stack(part_spec, definitions, x, inputs, padding_mask)
                 streams[end] = x
                 start = stop
             first = last + 1
@@ -180,12 +203,16 @@ class Encoder(nnx.Module):
         updated_caches = []
         caches = caches or [{} for _ in self.stack_specs]
         x = x.astype(self.spec.stream_dtype)
+        layer = 0
         for spec, stack, cache in zip(self.stack_specs, self.stacks, caches, strict=True):
             definition, params = nnx.split(stack)
+            layer_specs = self.layer_specs[layer : layer + spec.layers]
+            definitions = _definitions(definition, spec, layer_specs)
             survival = spec.survival_by_layer()
             inputs = _LayerInputs(params, survival, cache=cache)
-            x, updated = _run_stack(spec, definition, x, inputs, first=first, text=text)
+            x, updated = _run_stack(spec, definitions, x, inputs, first=first, text=text)
             updated_caches.append(updated)
+            layer += spec.layers
         return self._output(x), updated_caches
 
 
@@ -267,29 +294,74 @@ class _LayerInputs(NamedTuple):
     cache: CacheArrays | None = None
 
 
+def _definitions(
+    stack_definition: Any, stack_spec: BlockSpec, layer_specs: Sequence[BlockSpec]
+) -> list[Any]:
+    """The definitions of the layers of the shortest period of a part of a stack.
+
+    Args:
+        stack_definition: as `nnx.split` gives it for the stack.
+        stack_spec: of the stack.
+        layer_specs: of the layers of the part.
+    """
+    period = _period(layer_specs)
+    definitions = []
+    for spec in layer_specs[:period]:
+        if spec == stack_spec:
+            definitions.append(stack_definition)
+        else:
+            definitions.append(_definition(spec))
+    return definitions
+
+
+def _period(layer_specs: Sequence[BlockSpec]) -> int:
+    """The least number of layers after which their specs repeat."""
+    for count in range(1, len(layer_specs)):
+        if layer_specs[count:] == layer_specs[:-count]:
+            return count
+    return len(layer_specs)
+
+
+def _definition(spec: BlockSpec) -> Any:
+    """That of a block of this spec, without its parameters."""
+
+    def make_block() -> nnx.Module:
+        return spec.block(spec, nnx.Rngs(0))
+
+    return nnx.graphdef(nnx.eval_shape(make_block))
+
+
+# One layer: [batch, tokens, d_model] to the same, and the layer's updated cache, None without one.
+Layer = Callable[[jax.Array, _LayerInputs], tuple[jax.Array, CacheArrays | None]]
+
+
 def _run_stack(
     spec: BlockSpec,
-    definition: Any,
+    definitions: Sequence[Any],
     x: jax.Array,
     inputs: _LayerInputs,
     padding_mask: jax.Array | None = None,
     first: jax.Array | None = None,
     text: jax.Array | None = None,
 ) -> tuple[jax.Array, Any]:
-    """Runs the layers of one stack, which `nnx.split` has split into its definition and
-    `inputs.params`. `first` and `text` as in `Encoder.extend`; `first` is None unless a text is
+    """Runs the layers of one stack, whose parameters are `inputs.params`; their definitions repeat
+    the given ones. `first` and `text` as in `Encoder.extend`; `first` is None unless a text is
     extended.
 
     Returns:
         The residual stream, [batch, tokens, d_model], and the updated cache, None without a cache.
     """
+    period = len(definitions)
     scanned = spec.scan_layers or first is not None
     gathers_by_hand = sharding.FSDP in jax.sharding.get_abstract_mesh().manual_axes
     # `full` keeps no kernels for the backward pass, but gathers them again
-    gathers_ahead = gathers_by_hand and scanned and spec.remat != "full"
+    gathers_ahead = (
+        gathers_by_hand and scanned and spec.remat != "full" and spec.layers % period == 0
+    )
 
-    def layer(x: jax.Array, inputs: _LayerInputs) -> tuple[jax.Array, CacheArrays | None]:
-        """One layer: [batch, tokens, d_model] to the same, and the layer's updated cache."""
+    def run_layer(
+        definition: Any, x: jax.Array, inputs: _LayerInputs
+    ) -> tuple[jax.Array, CacheArrays | None]:
         params = inputs.params
         if not gathers_ahead:
             params = parameters.gather(params, spec.compute_dtype)
@@ -301,22 +373,84 @@ def _run_stack(
         decode_cache = DecodeCache(inputs.cache, first, spec.length, text)
         return block(x, rng, padding_mask, decode_cache), decode_cache.arrays
 
-    if spec.remat != "none":
-        # Inside a scan the compiler cannot undo the recomputation, so no barrier is needed against
-        # it.
-        policy = REMAT_POLICIES[spec.remat]
-        layer = jax.checkpoint(layer, policy=policy, prevent_cse=not scanned)
+    def period_of_layers(scanned: bool) -> list[Layer]:
+        layers: list[Layer] = []
+        for definition in definitions:
+            layer = functools.partial(run_layer, definition)
+            if spec.remat != "none":
+                # Inside a scan of single layers the compiler cannot undo the recomputation, so no
+                # barrier is needed against it. Of several layers it could run all at once.
+                policy = REMAT_POLICIES[spec.remat]
+                needs_barrier = not scanned or period > 1
+                layer = jax.checkpoint(layer, policy=policy, prevent_cse=needs_barrier)
+            layers.append(layer)
+        return layers
+
     if gathers_ahead:
-        return _scan_ahead(layer, x, inputs, spec), None
+        return _scan_ahead(period_of_layers(scanned=True), x, inputs, spec), None
+    whole = 0  # layers of the periods that are scanned
+    caches = None
     if scanned:
-        return jax.lax.scan(layer, x, inputs)
-    for layer_inputs in _unstack(inputs, spec.layers):
-        x, _ = layer(x, layer_inputs)
-    return x, None
+        whole = spec.layers // period * period
+        scanned_inputs, inputs = _split_layers(inputs, whole, spec.layers)
+        x, caches = _scan_periods(period_of_layers(scanned=True), x, scanned_inputs, whole)
+    if whole == spec.layers:
+        return x, caches
+    by_layer = _unstack(inputs, spec.layers - whole)
+    x, last_caches = _run_in_turn(period_of_layers(scanned=False), x, by_layer)
+    if not whole:
+        return x, last_caches
+    caches = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), caches, last_caches)
+    return x, caches
+
+
+def _run_in_turn(
+    layers: Sequence[Layer], x: jax.Array, by_layer: Sequence[_LayerInputs]
+) -> tuple[jax.Array, Any]:
+    """Runs layers whose programs repeat the given ones, each compiled alone; the caches are
+    stacked."""
+    caches = []
+    for number, inputs in enumerate(by_layer):
+        x, cache = layers[number % len(layers)](x, inputs)
+        caches.append(cache)
+    return x, _stacked(caches)
+
+
+def _stacked(trees: Sequence[Any]) -> Any:
+    """Trees of the same structure as one, with a leading axis for them."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def _scan_periods(
+    layers: Sequence[Layer], x: jax.Array, inputs: _LayerInputs, count: int
+) -> tuple[jax.Array, Any]:
+    """A scan over `count` layers, a multiple of the period of programs that are given."""
+    period = len(layers)
+    if period == 1:
+        return jax.lax.scan(layers[0], x, inputs)
+    by_period = jax.tree.map(lambda leaf: leaf.reshape(-1, period, *leaf.shape[1:]), inputs)
+
+    def run_period(x: jax.Array, inputs: _LayerInputs) -> tuple[jax.Array, Any]:
+        return _run_in_turn(layers, x, _unstack(inputs, period))
+
+    x, caches = jax.lax.scan(run_period, x, by_period)
+    return x, jax.tree.map(lambda leaf: leaf.reshape(count, *leaf.shape[2:]), caches)
+
+
+def _split_layers(inputs: _LayerInputs, count: int, layers: int) -> tuple[Any, Any]:
+    """The inputs of the first `count` layers of a stack, and those of the others."""
+    if count == layers:
+        return inputs, None
+    leaves, structure = jax.tree.flatten(inputs)
+    # The gradient of a split is a concatenation; that of slices would be a sum of whole arrays.
+    split_leaves = [jax.lax.split(leaf, [count, layers - count]) for leaf in leaves]
+    first = [parts[0] for parts in split_leaves]
+    others = [parts[1] for parts in split_leaves]
+    return jax.tree.unflatten(structure, first), jax.tree.unflatten(structure, others)
 
 
 def _scan_ahead(
-    layer: Callable[[jax.Array, _LayerInputs], Any],
+    layers: Sequence[Layer],
     x: jax.Array,
     inputs: _LayerInputs,
     spec: BlockSpec,
@@ -327,7 +461,8 @@ def _scan_ahead(
 
     The gathered kernels are kept for the backward pass.
     """
-    count = _layers_of_group(inputs.params, spec)
+    period = len(layers)
+    count = _layers_of_group(inputs.params, spec, period)
 
     def group_leaf(leaf: jax.Array) -> jax.Array:
         """[layers, ...] to [groups, layers of a group, ...]."""
@@ -345,9 +480,9 @@ def _scan_ahead(
         gathered_next = gather(inputs.params)
         without_params = inputs._replace(params=None)
         by_layer = _unstack(without_params, count)
-        for params, others in zip(gathered, by_layer, strict=True):
+        for number, (params, others) in enumerate(zip(gathered, by_layer, strict=True)):
             layer_inputs = others._replace(params=params)
-            x, _ = layer(x, layer_inputs)
+            x, _ = layers[number % period](x, layer_inputs)
         return (x, gathered_next), None
 
     groups = jax.tree.map(group_leaf, inputs)
@@ -360,17 +495,17 @@ def _scan_ahead(
     return x
 
 
-def _layers_of_group(params: Any, spec: BlockSpec) -> int:
+def _layers_of_group(params: Any, spec: BlockSpec, period: int) -> int:
     """How many layers are gathered at once: the fewest that are GATHERED bytes, at most
-    MOST_LAYERS_OF_GROUP, as each layer of a group is compiled."""
+    MOST_LAYERS_OF_GROUP, as each layer of a group is compiled; and in any case whole periods."""
     size_of_layer = 0
     for leaf in jax.tree.leaves(params):
         is_kernel = leaf.ndim > 2
         if is_kernel:
             size_of_layer += leaf.size // spec.layers
     bytes_of_layer = size_of_layer * spec.compute_dtype.itemsize
-    largest = 1
-    for count in range(1, MOST_LAYERS_OF_GROUP + 1):
+    largest = period
+    for count in range(period, MOST_LAYERS_OF_GROUP + 1, period):
         if spec.layers % count == 0:
             largest = count
             if count * bytes_of_layer >= GATHERED:

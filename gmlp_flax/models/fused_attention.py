@@ -77,6 +77,7 @@ class _Options:
 
     heads: int
     causal: bool
+    window: int
     interpret: bool
 
 
@@ -87,6 +88,7 @@ def attention(
     *,
     heads: int,
     causal: bool = False,
+    window: int = 0,
     interpret: bool = False,
 ) -> Array:
     """softmax(q k^T / sqrt(d) + bias) v of each head, the softmax in float32.
@@ -98,12 +100,13 @@ def attention(
             is none.
         heads: number of heads.
         causal: whether a token attends only to itself and to those before it.
+        window: an even number, half of which a token sees on each side; 0 for all tokens.
         interpret: run it without a TPU, slowly.
 
     Returns:
         [batch, tokens, heads d] in the type of `qkv`.
     """
-    options = _Options(heads, causal, interpret)
+    options = _Options(heads, causal, window, interpret)
     mask = None
     if padding_mask is not None:
         mask = padding_mask.astype(jnp.float32)[:, None]  # [batch, 1, tokens]
@@ -288,7 +291,7 @@ def _forward(inputs: _Inputs, options: _Options) -> Array:
     def kernel(refs: _Inputs, mixed_ref: Ref) -> None:
         first = _first_query(tiling)
         for number in range(tiling.heads_per_group):
-            head = _read_head(refs, number, first, tiling, options.causal)
+            head = _read_head(refs, number, first, tiling, options)
             weights = head.weights.astype(head.v.dtype)
             mixed = _dot(weights, head.v, 1, 0)  # [rows, d]
             lanes = tiling.lanes(number)
@@ -313,7 +316,7 @@ def _backward(inputs: _Inputs, d_mixed: Array, options: _Options) -> _Gradients:
         gradients = _Gradients(*outputs)
         first = _first_query(tiling)
         for number in range(tiling.heads_per_group):
-            head = _read_head(refs, number, first, tiling, options.causal)
+            head = _read_head(refs, number, first, tiling, options)
             lanes = tiling.lanes(number)
             d_mixed = _zero_beyond(d_mixed_ref[:, lanes], first, tiling.tokens)
             _write_gradients(gradients, number, head, d_mixed, refs.mask, tiling)
@@ -371,7 +374,9 @@ class _Head(NamedTuple):
     weights: Array
 
 
-def _read_head(refs: _Inputs, number: int, first: Array, tiling: _Tiling, causal: bool) -> _Head:
+def _read_head(
+    refs: _Inputs, number: int, first: Array, tiling: _Tiling, options: _Options
+) -> _Head:
     """Reads a head, numbered within its group, and computes its weights; `first` is the position of
     the first query."""
     lanes = tiling.lanes(number)
@@ -382,8 +387,8 @@ def _read_head(refs: _Inputs, number: int, first: Array, tiling: _Tiling, causal
     if refs.bias is not None:
         bias = _zero_beyond(refs.bias[number], first, tiling.tokens)
     logits = _logits(q, k, bias, refs.mask)
-    if causal:
-        logits = _hide_future(logits, first)
+    if options.causal or options.window:
+        logits = _hide_out_of_reach(logits, first, options)
     return _Head(q, k, v, _softmax(logits))
 
 
@@ -413,12 +418,19 @@ def _logits(q: Array, k: Array, bias: Array | None, mask_ref: Ref | None) -> Arr
     return logits
 
 
-def _hide_future(logits: Array, first: Array) -> Array:
-    """Logits [rows, tokens] of the queries from `first` on, -inf for later keys."""
+def _hide_out_of_reach(logits: Array, first: Array, options: _Options) -> Array:
+    """Logits [rows, tokens] of the queries from `first` on, -inf for later keys if attention is
+    causal, and for those farther than half the window."""
     rows = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 0)
     keys = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
-    is_past = keys <= first + rows
-    return jnp.where(is_past, logits, -jnp.inf)
+    # Queries beyond the tokens see what the last one sees: a row without any key would be NaN.
+    queries = jnp.minimum(first + rows, logits.shape[1] - 1)
+    if options.causal:
+        logits = jnp.where(keys <= queries, logits, -jnp.inf)
+    if options.window:
+        is_near = jnp.abs(keys - queries) <= options.window // 2
+        logits = jnp.where(is_near, logits, -jnp.inf)
+    return logits
 
 
 def _softmax(logits: Array) -> Array:

@@ -32,9 +32,10 @@ class BlockSpec:
         ValueError: an option has a value that makes no sense.
     """
 
-    # What blocks with other norms and without biases say by options of these names.
+    # What blocks with other norms, without biases or with windows say by options of these names.
     norm_type: ClassVar[str] = "layer"
     biases: ClassVar[bool] = True
+    window: ClassVar[int] = 0
 
     block: type[Any]
     length: int

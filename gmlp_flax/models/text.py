@@ -166,7 +166,10 @@ class LanguageModel(TextModel):
     ):
         super().__init__(spec, vocab_size, rngs, **embedding)
         d_model = spec.d_model
-        self.transform = Linear(spec, d_model, d_model, rngs) if transform else None
+        if transform:
+            self.transform = Linear(spec, d_model, d_model, rngs, bias=spec.biases)
+        else:
+            self.transform = None
         self.transform_norm = LayerNorm(spec, d_model) if transform else None
         self.output_embedding = None if tie_embeddings else _table(spec, vocab_size, rngs)
         bias = jnp.zeros((vocab_size,), spec.param_dtype)

@@ -191,8 +191,8 @@ class Task(abc.ABC):
 
     def stacks(self, params: Any) -> list[blocks.Block]:
         """The stacked blocks of the model's encoder, first layers first, each parameter's leading
-        axis the layer."""
-        return find_encoder(self.bind(params)).stacks
+        axis the layer; consecutive layers with one program in each."""
+        return find_encoder(self.bind(params)).runs
 
     def as_inputs(self, array: np.ndarray) -> np.ndarray:
         """A program's array, [batch, ...] and not empty, as `forward` reads it.

@@ -83,11 +83,25 @@ class Block(nnx.Module):
         """The specs of the stacks of an encoder, first layers first; their `layers` add up to those
         of `spec`.
 
-        The layers of a stack have the same shapes and the same program, with different weights: one
-        scan runs them. Most blocks have one stack. A block whose layers differ gives
+        The layers of a stack have the same shapes and the same program (but see `layer_specs`), with
+        different weights: one scan runs them. Most blocks have one stack. A block whose layers differ gives
         `dataclasses.replace(spec, layers=..., ...)` for each run of equal layers.
         """
         return (spec,)
+
+    @classmethod
+    def layer_specs(cls, spec: Any) -> tuple[Any, ...]:
+        """The spec of each layer of an encoder, first layer first.
+
+        The layers of a stack share its spec, unless a block extends this: layers of one stack may
+        differ in their programs, such as in what their attention sees, but not in their parameters.
+        The encoder scans over the shortest period of such layers. It makes
+        `type(self)(layer_spec, rngs)` for the program of a layer.
+        """
+        layers = []
+        for stack_spec in cls.stack_specs(spec):
+            layers += [stack_spec] * stack_spec.layers
+        return tuple(layers)
 
     @classmethod
     def has_spatial_matrix(cls, options: Any) -> bool:

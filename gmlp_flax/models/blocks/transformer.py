@@ -14,9 +14,10 @@ from gmlp_flax.models.layers import (
     GatedMLP,
     LayerNorm,
     LayerRng,
+    add_branch,
     add_normed,
 )
-from gmlp_flax.options import option
+from gmlp_flax.options import AT_LEAST_0, option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,29 @@ class TransformerSpec(AttentionSpec):
     biases: bool = option(
         True, "biases in linear layers and norms; attention has its own option", architecture=True
     )
+    first_norm: bool = option(
+        True,
+        "a norm before the attention of the first layer (ModernBERT: none after the embeddings' "
+        "norm)",
+        architecture=True,
+    )
+    global_every: int = option(
+        3,
+        "with a window: every so many layers, from the first on, one sees all tokens; 0: none does",
+        AT_LEAST_0,
+        architecture=True,
+    )
+    local_rotary_theta: float = option(
+        0.0, "rotary_theta of the layers with a window; 0: the same", AT_LEAST_0, architecture=True
+    )
+
+    def check(self) -> None:
+        """Raises ValueError also for a norm that only another block can be without."""
+        super().check()
+        if self.norm == "post" and not self.first_norm:
+            raise ValueError(
+                "model.norm is 'post' and model.first_norm is False: set model.norm to 'pre'"
+            )
 
 
 class TransformerBlock(Block):
@@ -52,6 +76,9 @@ class TransformerBlock(Block):
 
     Pre-norm unless said otherwise: the paper does not say which its baselines are, a post-norm
     stack of 48 or 96 blocks would hardly train, and gMLP's own block is pre-norm.
+
+    With a `window` most layers are local, as in ModernBERT (Warner et al., arXiv 2412.13663, section
+    2.1).
     """
 
     Spec = TransformerSpec
@@ -62,7 +89,10 @@ class TransformerBlock(Block):
 
     def __init__(self, spec: TransformerSpec, rngs: nnx.Rngs):
         post = spec.norm == "post"
-        self.attention_norm = LayerNorm(spec, spec.d_model, post=post)
+        if spec.first_norm:
+            self.attention_norm = LayerNorm(spec, spec.d_model, post=post)
+        else:
+            self.attention_norm = None
         self.attention = MultiHeadAttention(spec, rngs)
         self.mlp_norm = LayerNorm(spec, spec.d_model, post=post)
         if spec.mlp == "plain":
@@ -85,10 +115,43 @@ class TransformerBlock(Block):
         def attention(x: jax.Array) -> jax.Array:
             return self.attention(x, rng.mixing_keys, padding_mask, cache)
 
-        x = add_normed(x, self.attention_norm, attention, rng, 0)
+        if self.attention_norm is None:
+            x = add_branch(x, attention(x.astype(self.dtype)), rng, 0)
+        else:
+            x = add_normed(x, self.attention_norm, attention, rng, 0)
         return add_normed(x, self.mlp_norm, self.mlp, rng, 1)
+
+    @classmethod
+    def stack_specs(cls, spec: TransformerSpec) -> tuple[TransformerSpec, ...]:
+        """See `Block`: the first layer is a stack of its own if it has no norm before its
+        attention."""
+        if spec.first_norm:
+            return (spec,)
+        first = dataclasses.replace(spec, layers=1)
+        if spec.layers == 1:
+            return (first,)
+        others = dataclasses.replace(spec, layers=spec.layers - 1, first_norm=True)
+        return first, others
+
+    @classmethod
+    def layer_specs(cls, spec: TransformerSpec) -> tuple[TransformerSpec, ...]:
+        """See `Block`: layers with a window, and those that see all tokens."""
+        layers = super().layer_specs(spec)
+        if not spec.window:
+            return layers
+        every = spec.global_every
+        programs = []
+        for number, layer in enumerate(layers):
+            if every and number % every == 0:
+                program = dataclasses.replace(layer, window=0)
+            else:
+                theta = spec.local_rotary_theta or spec.rotary_theta
+                program = dataclasses.replace(layer, rotary_theta=theta)
+            programs.append(program)
+        return tuple(programs)
 
     def attention_scores(self, x: jax.Array) -> jax.Array:
         """See `Block`."""
-        x = self.attention_norm(x) if self.pre_norm else x.astype(self.dtype)
-        return self.attention.scores(x)
+        if self.pre_norm and self.attention_norm is not None:
+            return self.attention.scores(self.attention_norm(x))
+        return self.attention.scores(x.astype(self.dtype))

@@ -1,5 +1,5 @@
-"""Text to token ids and back: one interface to SentencePiece models, WordPiece vocabularies, and
-bytes."""
+"""Text to token ids and back: one interface to SentencePiece models, WordPiece vocabularies, byte
+pairs, and bytes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from gmlp_flax.data.pipeline import usable_cores
+from gmlp_flax.data.text.byte_pairs import BytePairs, is_byte_pairs
 from gmlp_flax.data.text.casing import decide, find_sibling, read_settings
 from gmlp_flax.data.text.fixed_vocabulary import NAMED, Bytes, Encoding, FixedVocabulary, utf8
 from gmlp_flax.data.text.sentence_piece import SentencePieces, train
@@ -40,6 +41,8 @@ class Tokenizer:
     | other SentencePiece, e.g. T5 | <pad> is [PAD], </s> is [SEP]; [CLS], [MASK] added at the end |
     as the model says |
     | BERT's vocab.txt, tokenizer.json | [PAD] [UNK] [CLS] [SEP] [MASK] anywhere | see WordPieces |
+    | tokenizer.json with BPE | the same, or <pad> <unk> <s> </s> <mask>, or Llama 3's | see
+    BytePairs |
     | bytes | [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4, then byte b is 5 + b | as it is |
     | listops | the same, then its 15 symbols | a DataError if it has other words |
 
@@ -90,7 +93,7 @@ class Tokenizer:
         if isinstance(self._engine, WordPieces):
             self.cases = self._engine.cases
             self.may_be_unknown = True
-        elif isinstance(self._engine, SentencePieces):
+        elif isinstance(self._engine, SentencePieces | BytePairs):
             self.may_be_unknown = not self._engine.falls_back_on_bytes
             self.keeps_white_space = self._engine.keeps_white_space
 
@@ -225,7 +228,10 @@ class Tokenizer:
         A mask replaces a word and the space before it: "Paris is [MASK]." ends in the ids of [MASK]
         and ".".
         """
-        first, *others = text.split(MASK)
+        parts = text.split(MASK)
+        if isinstance(self._engine, BytePairs):
+            parts = self._engine.around_masks(parts)
+        first, *others = parts
         ids = self.encode(first)
         for part in others:
             ids.append(self.mask_id)
@@ -248,9 +254,12 @@ class Tokenizer:
         counts = np.zeros(self.vocab_size, np.int32)
         special = set(self.special_ids)
         for token in range(self.vocab_size):
-            if token not in special:
-                piece = self.piece(token)
-                counts[token] = self._byte_count(piece)
+            if token in special:
+                continue
+            if isinstance(self._engine, BytePairs):
+                counts[token] = self._engine.byte_count(token)
+            else:
+                counts[token] = self._byte_count(self.piece(token))
         return counts
 
     def _byte_count(self, piece: str) -> int:
@@ -275,7 +284,9 @@ class Tokenizer:
         return hash(self.model)
 
 
-def _make_engine(model: bytes, name: str) -> FixedVocabulary | WordPieces | SentencePieces:
+def _make_engine(
+    model: bytes, name: str
+) -> FixedVocabulary | WordPieces | BytePairs | SentencePieces:
     """The engine that encodes, chosen by the content of the model."""
     if not model:
         raise DataError(f"{name}: damaged: an empty file is no tokenizer; train or copy it again")
@@ -283,6 +294,8 @@ def _make_engine(model: bytes, name: str) -> FixedVocabulary | WordPieces | Sent
         if model == _named_content(known):
             return vocabulary()
     if _is_text(model):
+        if is_byte_pairs(model, name):
+            return BytePairs(model, name)
         return WordPieces(model, name)
     return SentencePieces(model, name)
 

@@ -72,14 +72,14 @@ class WordPieces:
     def __init__(self, model: bytes, name: str):
         text = model.decode("utf-8-sig")
         self.name = name
-        self.is_json = _is_json(text)
+        self.is_json = is_json(text)
         if self.is_json:
             self.document = _read_json(model, name)
         else:
             self.document = _read_vocabulary(text, name)
         ids = _ids(self.document)
         _require_special(ids, name)
-        _require_consecutive(ids, name)
+        require_consecutive(ids, name)
         self.pieces = sorted(ids, key=ids.__getitem__)
         self.vocab_size = len(ids)
         self.special = {role: ids[piece] for role, piece in _ROLES.items()}
@@ -159,7 +159,8 @@ def _without_surrogates(text: str) -> str:
     return utf8(text).decode()
 
 
-def _is_json(text: str) -> bool:
+def is_json(text: str) -> bool:
+    """Whether a file is a tokenizer.json, and no list of pieces."""
     begins = text.lstrip().startswith("{")
     return begins and text.rstrip().endswith("}")
 
@@ -182,7 +183,8 @@ def _require_special(ids: Mapping[str, int], name: str) -> None:
         )
 
 
-def _require_consecutive(ids: Mapping[str, int], name: str) -> None:
+def require_consecutive(ids: Mapping[str, int], name: str) -> None:
+    """Raises DataError if the ids of pieces are not those from 0 on."""
     count = len(ids)
     if sorted(ids.values()) != list(range(count)):
         raise DataError(
@@ -234,8 +236,9 @@ def _require_word_piece(document: Document, name: str) -> None:
     kind = kind_of(document)
     if kind != "WordPiece":
         raise DataError(
-            f"{name}: a tokenizer.json with {kind}: expected WordPiece, as BERT's tokenizer.json "
-            "or vocab.txt, or a SentencePiece model (spiece.model, tokenizer.model)"
+            f"{name}: a tokenizer.json with {kind}: expected WordPiece or BPE, as BERT's or "
+            "RoBERTa's tokenizer.json, vocab.txt, or a SentencePiece model (spiece.model, "
+            "tokenizer.model)"
         )
 
 

@@ -186,11 +186,11 @@ MODEL = DOCUMENT["model"]
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ({"model": {"type": "BPE", "vocab": {}, "merges": []}}, "BPE: expected WordPiece"),
-        ({"model": {"vocab": {}, "merges": []}}, "BPE: expected WordPiece"),
-        ({"model": {"type": "Unigram", "vocab": []}}, "Unigram: expected WordPiece"),
-        ({"model": {"vocab": []}}, "Unigram: expected WordPiece"),
-        ({"the": 0, "a": 1}, "no model: expected WordPiece"),
+        ({"model": {"type": "BPE", "vocab": {}, "merges": []}}, "BPE without a piece for [PAD]"),
+        ({"model": {"vocab": {}, "merges": []}}, "BPE without a piece for [PAD]"),
+        ({"model": {"type": "Unigram", "vocab": []}}, "Unigram: expected WordPiece or BPE"),
+        ({"model": {"vocab": []}}, "Unigram: expected WordPiece or BPE"),
+        ({"the": 0, "a": 1}, "no model: expected WordPiece or BPE"),
         ({"model": {"type": "WordPiece"}}, "damaged"),
         ({"model": {"type": "WordPiece", "vocab": [1]}}, "damaged"),
         ({"model": {"type": "WordPiece", "vocab": {"[UNK]": "x"}}}, "an id is 'x'"),

@@ -24,7 +24,7 @@ from gmlp_flax.paper import recipes
 from gmlp_flax.processes import platforms
 from gmlp_flax.training.partition import Partition
 from gmlp_flax.weights import timm as timm_models
-from gmlp_flax.weights.transformers import FRAME
+from gmlp_flax.weights.transformers_models import FRAME
 
 VOCABULARY = 32_000
 MASKED = 0.15

@@ -57,9 +57,9 @@ TEXT_OPTIONS = {
     ),
     "model.token_types": Option(
         0,
-        "kinds of text that have a learned vector in pretraining (FNet: 4); 0: none, and "
-        "finetuning on pairs adds two",
-        (0, 2, 4),
+        "kinds of text that have a learned vector in pretraining (FNet: 4, RoBERTa: 1); 0: none, "
+        "and finetuning on pairs adds two",
+        (0, 1, 2, 4),
         architecture=True,
     ),
     "model.mask_padding": Option(

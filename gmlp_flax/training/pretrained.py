@@ -108,9 +108,9 @@ def open_model(source: str | os.PathLike[str] | Model, checkpoint: str = "best")
     Args:
         source: a run folder; RUN/checkpoints/STEP; a folder that `gmlp export` has written or the
             weights in it; "hf-hub:OWNER/NAME"; a folder of timm's with its config.json; a file of
-            weights of timm's or vision_transformer's, named after its model; a folder of a BERT or
-            FNet as transformers saves it, or the weights in it; one of `exports.shipped`; or a
-            model of a program.
+            weights of timm's or vision_transformer's, named after its model; a folder of a BERT,
+            FNet, RoBERTa, DistilBERT, ModernBERT or Llama as transformers saves it, or the weights
+            in it; one of `exports.shipped`; or a model of a program.
         checkpoint: for a run, "latest", "best", or a step.
 
     Raises:

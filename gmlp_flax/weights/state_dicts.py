@@ -44,17 +44,39 @@ class Row(NamedTuple):
         theirs: torch's name, in which `*` stands for the number of the block.
         ours: our path.
         tensors: of the layer.
+        first: the number of the block whose tensors come first in ours.
     """
 
     theirs: str
     ours: str
     tensors: Tensors
+    first: int = 0
 
 
 def led_by_ones(ours: np.ndarray) -> np.ndarray:
     """An array with as many leading axes of size 1 as make three: of all examples and tokens."""
     ones = (1,) * (3 - ours.ndim)
     return ours.reshape(ones + ours.shape)
+
+
+def columns(start: int, stop: int) -> Tensors:
+    """The tensors of a layer that gives some of the outputs of one of ours."""
+
+    def kernel(ours: np.ndarray) -> np.ndarray:
+        return ours[..., start:stop].T
+
+    def bias(ours: np.ndarray) -> np.ndarray:
+        return ours[start:stop]
+
+    return TensorName(".weight", "/kernel", kernel), TensorName(".bias", "/bias", bias)
+
+
+def half_of_linear(end: str) -> Tensors:
+    """The tensors of a layer that is a half, by the `end` of its name, of a layer of torch's."""
+    return (
+        TensorName(f".weight{end}", "/kernel", np.transpose),
+        TensorName(f".bias{end}", "/bias"),
+    )
 
 
 def _third(part: int) -> Tensors:
@@ -97,7 +119,7 @@ def torch_views(flat: Mapping[str, np.ndarray], rows: Sequence[Row]) -> State:
             if "*" not in name:
                 views[name] = tensor.layout(flat[path])
                 continue
-            for layer, array in enumerate(flat[path]):
+            for layer, array in enumerate(flat[path], start=row.first):
                 views[name.replace("*", str(layer))] = tensor.layout(array)
     return views
 

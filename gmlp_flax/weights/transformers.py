@@ -1,131 +1,42 @@
-"""Masked language models as the package transformers saves them (BERT, FNet), as models of ours."""
+"""Language models as the package transformers saves them (BERT, FNet, RoBERTa, DistilBERT,
+ModernBERT, Llama), as models of ours."""
 
 import os
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
+from gmlp_flax import tasks
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import RunError, decode_errors, listed
-from gmlp_flax.io import weight_files
+from gmlp_flax.io import files, weight_files
 from gmlp_flax.io.logs import to_stderr
 from gmlp_flax.io.weight_files import Shape, State
-from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.weights.saved import SavedModel
-from gmlp_flax.weights.state_dicts import (
-    KEYS,
-    LINEAR,
-    NORM,
-    QUERIES,
-    SINGLE,
-    VALUES,
-    Row,
-    from_torch,
-    renamed,
-)
+from gmlp_flax.weights.state_dicts import from_torch, renamed
+from gmlp_flax.weights.transformers_models import FAMILIES, HALVES, Family
+
+T = TypeVar("T")
 
 # The files of a tokenizer that may lie beside the weights.
 TOKENIZER_FILES = ("vocab.txt", "spiece.model", "tokenizer.json", "tokenizer_config.json")
 
-# What both families have around their blocks.
-FRAME = {"norm": "post", "embedding_norm": True, "transform": True, "mask_padding": True}
-
-_HEAD = "cls.predictions"
-BIAS = f"{_HEAD}.bias"
-_DECODER = f"{_HEAD}.decoder"
-
-
-class Family(NamedTuple):
-    """Models of one architecture.
-
-    Attributes:
-        rows: their tensors.
-        block: ours.
-        model: keys of config.model that neither the shapes of the tensors nor config.json say.
-    """
-
-    rows: list[Row]
-    block: str
-    model: Mapping[str, Any]
-
-
-def _shared_rows(base: str) -> list[Row]:
-    embeddings = f"{base}.embeddings"
-    layer = f"{base}.encoder.layer.*"
-    return [
-        Row(f"{embeddings}.word_embeddings.weight", "embedding", SINGLE),
-        Row(f"{embeddings}.position_embeddings.weight", "positions/table", SINGLE),
-        Row(f"{embeddings}.token_type_embeddings.weight", "segments/table", SINGLE),
-        Row(f"{embeddings}.LayerNorm", "embedding_norm", NORM),
-        Row(f"{layer}.intermediate.dense", "encoder/blocks/mlp/proj_in", LINEAR),
-        Row(f"{layer}.output.dense", "encoder/blocks/mlp/proj_out", LINEAR),
-        Row(f"{layer}.output.LayerNorm", "encoder/blocks/mlp_norm", NORM),
-        Row(f"{base}.pooler.dense", "pooler", LINEAR),
-        Row(f"{_HEAD}.transform.dense", "transform", LINEAR),
-        Row(f"{_HEAD}.transform.LayerNorm", "transform_norm", NORM),
-        Row(f"{_DECODER}.weight", "output_embedding", SINGLE),
-        Row(BIAS, "bias", SINGLE),
-    ]
-
-
-_ATTENTION = "bert.encoder.layer.*.attention"
-_BERT_ROWS = [
-    Row(f"{_ATTENTION}.self.query", "encoder/blocks/attention/proj_in", QUERIES),
-    Row(f"{_ATTENTION}.self.key", "encoder/blocks/attention/proj_in", KEYS),
-    Row(f"{_ATTENTION}.self.value", "encoder/blocks/attention/proj_in", VALUES),
-    Row(f"{_ATTENTION}.output.dense", "encoder/blocks/attention/out", LINEAR),
-    Row(f"{_ATTENTION}.output.LayerNorm", "encoder/blocks/attention_norm", NORM),
-    *_shared_rows("bert"),
-]
-_FNET_ROWS = [
-    Row("fnet.embeddings.projection", "embedding_projection", LINEAR),
-    Row("fnet.encoder.layer.*.fourier.output.LayerNorm", "encoder/blocks/mixing_norm", NORM),
-    *_shared_rows("fnet"),
-]
-# The value of `model_type` in config.json -> the family.
-FAMILIES = {
-    "bert": Family(
-        _BERT_ROWS,
-        "transformer",
-        {**FRAME, "positions": "absolute", "scale_embeddings": True, "activation": "gelu"},
-    ),
-    "fnet": Family(
-        _FNET_ROWS,
-        "fnet",
-        {
-            **FRAME,
-            "positions": "absolute",
-            "scale_embeddings": True,
-            "activation": "gelu_tanh",
-            "embedding_projection": True,
-        },
-    ),
-}
-
 # Sizes that show in a tensor: our key -> BERT-base's, for weights in which the tensor is missing.
 _USUAL_SIZES = {"vocab_size": 30522, "length": 512, "token_types": 2, "d_ffn": 3072}
-# Our key -> whose rows are counted.
-_TABLES = {"vocab_size": "word", "length": "position", "token_types": "token_type"}
-_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
-# The values that our models allow in config.json.
-_ALLOWED = {
-    "hidden_act": tuple(_ACTIVATIONS),
-    "position_embedding_type": ("absolute",),
-    "is_decoder": (False,),
-    "tie_word_embeddings": (True, False),
-}
-# Tensors of a head for pairs of sentences, those that our model has elsewhere, or computes.
-_LEFT_OUT = re.compile(r"cls\.seq_relationship\.|cls\.predictions\.decoder\.|.*(_ids|dft_mat_\w+)$")
+# The values that our models allow in every config.json.
+_ALLOWED = {"tie_word_embeddings": (True, False)}
+# Tensors of a head for pairs of sentences, and those that our model computes.
+_LEFT_OUT = re.compile(r"cls\.seq_relationship\.|.*(_ids|dft_mat_\w+|rotary_emb\.inv_freq)$")
 # TensorFlow's names of the two tensors of a norm, in the first models.
 _OLD_NAMES = {r"\.gamma$": ".weight", r"\.beta$": ".bias"}
 
 
 def open_described(path: str, described: Mapping[str, Any]) -> SavedModel:
-    """A masked language model of FAMILIES.
+    """A language model of FAMILIES.
 
     Args:
         path: of its weights, beside which the tokenizer lies.
@@ -137,7 +48,8 @@ def open_described(path: str, described: Mapping[str, Any]) -> SavedModel:
     family = described["model_type"]
     shapes = renamed(weight_files.shapes(path), _OLD_NAMES)
     config = config_for(family, shapes, described, path)
-    tokenizer = _tokenizer_in(os.path.dirname(path) or ".", config.model.vocab_size)
+    folder = os.path.dirname(path) or "."
+    tokenizer = _tokenizer_in(folder, FAMILIES[family].tokenizer, config.model.vocab_size)
     config.data.train = ""
 
     def read() -> dict[str, Any]:
@@ -147,9 +59,13 @@ def open_described(path: str, described: Mapping[str, Any]) -> SavedModel:
     return SavedModel(path, config, {TOKENIZER_FILE: tokenizer.model}, read)
 
 
-def _tokenizer_in(folder: str, rows: int) -> Tokenizer:
-    """The tokenizer in a folder, of weights with so many rows of embeddings."""
-    tokenizer = Tokenizer.load(folder)
+def _tokenizer_in(folder: str, preferred: str, rows: int) -> Tokenizer:
+    """The tokenizer in a folder, of weights with so many rows of embeddings: the preferred file if
+    it is there."""
+    source = folder
+    if preferred and files.exists(files.join(folder, preferred)):
+        source = files.join(folder, preferred)
+    tokenizer = Tokenizer.load(source)
     if tokenizer.note:
         to_stderr(tokenizer.note)
     if tokenizer.vocab_size > rows:
@@ -176,24 +92,30 @@ def config_for(
             model does not have.
     """
     _refuse_other_models(family, described, where)
-    config = config_lib.default(task="masked_lm", block=FAMILIES[family].block)
-    config.model.update(FAMILIES[family].model)
-    config.model.update(_sizes(family, shapes, where))
-    activation = described.get("hidden_act", "")
-    config.model.activation = _ACTIVATIONS.get(activation, config.model.activation)
-    config.model.tie_embeddings = bool(described.get("tie_word_embeddings", True))
-    config.model.pooler = f"{family}.pooler.dense.weight" in shapes
-    what = f"{where}: its config.json"
-    with decode_errors(what, "expected num_attention_heads and layer_norm_eps", RunError):
-        config.model.norm_eps = float(described.get("layer_norm_eps", 1e-12))
-        if "heads" in config.model:
-            config.model.heads = described["num_attention_heads"]
+    known = FAMILIES[family]
+    config = config_lib.default(task=known.task, block=known.block)
+    config.model.update(known.model)
+    config.model.tie_embeddings = bool(described.get("tie_word_embeddings", known.tied))
+    what = f"{where}: its config.json is of no {family} that is here"
+    with decode_errors(what, "give another model", RunError):
+        shapes = _split_fused(known, shapes, _halves_of_shape)
+        sizes = _sizes(known, shapes, described)
+        config.model.update(known.described(described))
+    if not sizes:
+        names = listed(sorted(shapes), 3) or "nothing"
+        raise RunError(
+            f"{where} holds no model that transformers calls {family} (it has {names}): give "
+            "another file"
+        )
+    config.model.update(sizes)
+    if "pooler" in config.model:
+        config.model.pooler = known.pooler in shapes
     config_lib.validate(config)
     return config
 
 
 def _refuse_other_models(family: str, described: Mapping[str, Any], where: str) -> None:
-    allowed = {**_ALLOWED, "model_type": (family,)}
+    allowed = {**_ALLOWED, **FAMILIES[family].allowed, "model_type": (family,)}
     other = {}
     for key, value in described.items():
         if key in allowed and value not in allowed[key]:
@@ -205,31 +127,37 @@ def _refuse_other_models(family: str, described: Mapping[str, Any], where: str) 
         )
 
 
-def _sizes(family: str, shapes: Mapping[str, Shape], where: str) -> dict[str, int]:
-    """The keys of config.model that the shapes say."""
-    sizes = dict(_USUAL_SIZES)
+def _sizes(
+    family: Family, shapes: Mapping[str, Shape], described: Mapping[str, Any]
+) -> dict[str, int]:
+    """The keys of config.model that the shapes say; empty for another model."""
+    tables = family.tables
+    by_key = {"vocab_size": tables.words, "length": tables.positions, "token_types": tables.types}
+    sizes = {}
     width = 0
-    for key, table in _TABLES.items():
-        shape = shapes.get(f"{family}.embeddings.{table}_embeddings.weight", ())
+    for key, table in by_key.items():
+        if not table:
+            continue
+        sizes[key] = _USUAL_SIZES[key]
+        shape = shapes.get(table, ())
         if len(shape) == 2:
             sizes[key] = shape[0]
             width = width or shape[1]
     if not width:
-        names = listed(sorted(shapes), 3) or "nothing"
-        raise RunError(
-            f"{where} holds no model that transformers calls {family} (it has {names}): give "
-            "another file"
-        )
+        return {}
+    if tables.positions in shapes:
+        sizes["length"] -= family.missing_rows(described)
     sizes["d_model"] = width
-    inner = shapes.get(f"{family}.encoder.layer.0.intermediate.dense.bias", ())
-    if len(inner) == 1:
-        (sizes["d_ffn"],) = inner
-    sizes["layers"] = _layer_count(family, shapes)
+    sizes["d_ffn"] = _USUAL_SIZES["d_ffn"]
+    inner = shapes.get(tables.inner, ())
+    if inner:
+        sizes["d_ffn"] = inner[0]
+    sizes["layers"] = _layer_count(family.layer, shapes)
     return sizes
 
 
-def _layer_count(family: str, shapes: Mapping[str, Shape]) -> int:
-    pattern = re.compile(rf"{family}\.encoder\.layer\.(\d+)\.")
+def _layer_count(beginning: str, shapes: Mapping[str, Shape]) -> int:
+    pattern = re.compile(rf"{re.escape(beginning)}(\d+)\.")
     numbers = set()
     for name in shapes:
         match = pattern.match(name)
@@ -238,11 +166,37 @@ def _layer_count(family: str, shapes: Mapping[str, Shape]) -> int:
     return len(numbers)
 
 
+def _split_fused(
+    family: Family, tensors: Mapping[str, T], halves: Callable[[T], tuple[T, T]]
+) -> dict[str, T]:
+    """Tensors, or their shapes, with two in place of each that is two of ours, one after the
+    other."""
+    split = {}
+    for name, value in tensors.items():
+        if family.fused and name.endswith(family.fused):
+            for end, half in zip(HALVES, halves(value), strict=True):
+                split[name + end] = half
+        else:
+            split[name] = value
+    return split
+
+
+def _halves_of_shape(shape: Shape) -> tuple[Shape, Shape]:
+    rows, *others = shape
+    half = (rows // 2, *others)
+    return half, half
+
+
+def _halves_of_array(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    half = len(array) // 2
+    return array[:half], array[half:]
+
+
 def from_transformers(family: str, state: State, config: ConfigDict, where: str) -> dict[str, Any]:
     """A state dict as our parameters, a nested dict of arrays.
 
     The bias of the logits may have the name of the layer that it is tied to; if the logits are not
-    tied to the embedding, that layer's bias is the one that counts.
+    tied to the embedding, that layer's bias is the one that counts. Models without one get zeros.
 
     Args:
         family: a key of FAMILIES.
@@ -254,25 +208,39 @@ def from_transformers(family: str, state: State, config: ConfigDict, where: str)
         RunError: weights are missing, unexpected, of another shape or not finite, or the logits
             have weights of their own and the config has none.
     """
-    tensors = {name: value for name, value in state.items() if not _LEFT_OUT.match(name)}
-    weight = state.get(f"{_DECODER}.weight")
-    bias = state.get(f"{_DECODER}.bias")
+    known = FAMILIES[family]
+    decoder = f"{known.head.decoder}."
+    kept = {}
+    for name, value in state.items():
+        if not _LEFT_OUT.match(name) and not name.startswith(decoder):
+            kept[name] = value
+    tensors = _split_fused(known, kept, _halves_of_array)
+    positions = known.tables.positions
+    if positions in tensors and tensors[positions].ndim == 2:
+        tensors[positions] = tensors[positions][-config.model.length :]
+    weight = state.get(f"{decoder}weight")
+    bias = state.get(f"{decoder}bias")
     is_tied = config.model.tie_embeddings
-    if bias is not None and (BIAS not in tensors or not is_tied):
-        tensors[BIAS] = bias
+    if bias is not None and (known.head.bias not in tensors or not is_tied):
+        tensors[known.head.bias] = bias
+    if not known.head.needs_bias and known.head.bias not in tensors:
+        tensors[known.head.bias] = np.zeros(config.model.vocab_size, np.float32)
     if is_tied:
-        _require_tied(weight, state.get(f"{family}.embeddings.word_embeddings.weight"), where)
+        _require_tied(known, state, where)
     elif weight is not None:
-        tensors[f"{_DECODER}.weight"] = weight
-    like = MaskedLanguageModeling(config).shapes()
-    return from_torch(tensors, FAMILIES[family].rows, like, where)
+        tensors[f"{decoder}weight"] = weight
+    like = tasks.find(config.task)(config).shapes()
+    return from_torch(tensors, known.rows(config), like, where)
 
 
-def _require_tied(weight: np.ndarray | None, words: np.ndarray | None, where: str) -> None:
+def _require_tied(family: Family, state: State, where: str) -> None:
     """Raises RunError if the logits have other weights than the embedding."""
+    name = f"{family.head.decoder}.weight"
+    weight = state.get(name)
+    words = state.get(family.tables.words)
     if weight is None or words is None or np.array_equal(weight, words):
         return
     raise RunError(
-        f"{where}: {_DECODER}.weight is not the embedding, to which the logits are tied unless its "
+        f"{where}: {name} is not the embedding, to which the logits are tied unless its "
         "config.json has tie_word_embeddings false: give another, or say so there"
     )

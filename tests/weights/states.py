@@ -14,8 +14,9 @@ from ml_collections import ConfigDict
 from gmlp_flax.paper import recipes
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.weights import imagenet, timm, transformers
+from gmlp_flax.weights import imagenet, timm
 from gmlp_flax.weights.state_dicts import Row, torch_views
+from gmlp_flax.weights.transformers_models import FAMILIES, FRAME
 
 State = dict[str, np.ndarray]
 
@@ -23,6 +24,8 @@ State = dict[str, np.ndarray]
 TINY = {"layers": 2, "d_model": 8, "d_ffn": 16, "image_size": (16, 16), "patch_size": (4, 4)}
 # Those of a BERT or FNet.
 SIZES = {"layers": 2, "d_model": 8, "d_ffn": 12, "length": 32, "vocab_size": 320}
+# The bias of their logits.
+BIAS = "cls.predictions.bias"
 # config.json of transformers.
 DESCRIBED = {
     "bert": {
@@ -85,13 +88,14 @@ def of_timm(name: str, classes: int, seed: int = 0) -> tuple[State, dict]:
 def of_transformers(family: str = "fnet") -> tuple[State, dict]:
     """A state dict of a tiny BERT or FNet with a pooler, and our parameters with the same
     numbers."""
-    params = random(MaskedLanguageModeling(_masked_lm(family)).shapes())
-    return to_torch(params, transformers.FAMILIES[family].rows), params
+    config = _masked_lm(family)
+    params = random(MaskedLanguageModeling(config).shapes())
+    return to_torch(params, FAMILIES[family].rows(config)), params
 
 
 def _masked_lm(family: str) -> ConfigDict:
     config = recipes.language_model(f"{family}_base")
-    config.model.update(SIZES, **transformers.FRAME, token_types=2, pooler=True)
+    config.model.update(SIZES, **FRAME, token_types=2, pooler=True)
     if "heads" in config.model:
         config.model.heads = 2
     return config
@@ -110,7 +114,7 @@ def with_heads(family: str, state: State) -> State:
         "cls.seq_relationship.weight": np.ones((2, 8), np.float32),
         "cls.seq_relationship.bias": np.ones(2, np.float32),
         "cls.predictions.decoder.weight": state[words(family)],
-        "cls.predictions.decoder.bias": state[transformers.BIAS],
+        "cls.predictions.decoder.bias": state[BIAS],
     }
 
 

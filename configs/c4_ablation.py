@@ -13,7 +13,7 @@ sizes`:
     siblings    other papers' mixers in BERT's frame of 12 layers: bert_t5 (T5's buckets of
                 offsets), fnet, hybrid, random, fixed_random, factorized, dense, factorized_dense,
                 random_vanilla, external, lightweight, dynamic, growing, resmlp, feed_forward, bigs,
-                delta, hydra, long_conv; and depthwise, in sgu's frame. `gmlp reproduce
+                delta, hydra, long_conv, modern; and depthwise, in sgu's frame. `gmlp reproduce
                 alternatives` compares them with Table 3's rows.
 TIMES: 1 (default), 2, 4 or 8 times the data, Figure 7's other axis: as many times the steps, which
 is most likely what
@@ -102,6 +102,7 @@ SMALL = {
     "feed_forward": dict(layers=2, d_ffn=392, d_spatial=384),
     "bigs": dict(layers=2, d_ffn=344),
     "delta": dict(layers=2, d_ffn=368, heads=2),
+    "modern": HEADS | dict(d_ffn=344),
 }
 
 # What twice the depth and width would not bring to 3.16 M parameters, up to 1 %: layers over tokens
@@ -160,7 +161,7 @@ SIBLING_SETTINGS = {
     **dict.fromkeys(("fixed_random", "dense", "factorized_dense", "dynamic"), Setting(4e-3)),
     "hydra": Setting(4e-3),  # not searched
     "factorized": Setting(2e-3, ("rows|columns=16",)),
-    **dict.fromkeys(("bigs", "delta"), Setting(4e-3)),  # not searched
+    **dict.fromkeys(("bigs", "delta", "modern"), Setting(4e-3)),  # not searched
     **dict.fromkeys(("lightweight", "growing"), Setting(4e-3, ("kernel/logits=4",))),
     # not searched
     **dict.fromkeys(("depthwise", "long_conv"), Setting(4e-3)),

@@ -5,8 +5,8 @@ text.
     echo "It was a dark night" | gmlp predict --workdir=runs/story --tokens=200 --temperature=0.8
     --top_p=0.9
 
-ARGUMENT: MODEL, with ,scale=SCALE and ,tokenizer=KIND behind it. MODEL is gmlp (default), amlp or
-transformer (with relative positions).
+ARGUMENT: MODEL, with ,scale=SCALE and ,tokenizer=KIND behind it. MODEL is gmlp (default), amlp,
+transformer (with relative positions) or modern_causal (Llama's block).
 SCALE:
     small       (default) n = 128, 6 layers of 128 channels or as many parameters (0.9 M beside the
                 vocabulary), 8,000 pieces, 2,000 steps.
@@ -20,13 +20,15 @@ are those of masked models of this size, not searched for causal ones.
 """
 
 from gmlp_flax import config as gmlp_config
+from gmlp_flax.paper.published import LLAMA
 
 MODELS = {
     "gmlp": dict(layers=6, d_ffn=768),
     "amlp": dict(layers=5, d_ffn=672, d_attn=64),
     "transformer": dict(layers=4, d_ffn=608, heads=4, positions="relative", scale_embeddings=True),
+    "modern_causal": dict(layers=4, d_ffn=408, heads=4, scale_embeddings=True, **LLAMA),
 }
-RATES = {"gmlp": 5e-3, "amlp": 4e-3, "transformer": 4e-3}
+RATES = {"gmlp": 5e-3, "amlp": 4e-3, "transformer": 4e-3, "modern_causal": 4e-3}
 
 
 def get_config(arg: str = "gmlp"):
@@ -34,9 +36,10 @@ def get_config(arg: str = "gmlp"):
     name, scale, kind = gmlp_config.arguments(
         arg or "gmlp", tuple(MODELS), scale=("small", "quickstart"), tokenizer=("pieces", "bytes")
     )
-    block = "transformer" if name == "transformer" else "gmlp"
+    block = "transformer" if "heads" in MODELS[name] else "gmlp"
     config = gmlp_config.default(task="causal_lm", block=block)
-    config.model.update(causal=True, d_model=128, length=128, vocab_size=8000, **MODELS[name])
+    config.model.update(d_model=128, length=128, vocab_size=8000, **MODELS[name])
+    config.model.causal = True
     config.batch_size = 32
     config.steps = 2000
     config.optimizer.update(

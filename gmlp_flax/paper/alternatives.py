@@ -23,8 +23,9 @@ from gmlp_flax.sweeps.points import Points
 ROWS = ("bert", "bert_rel", "bert_rel_only", "mixer", "sgu", "amlp_36") + tuple(
     name for name, model in PUBLISHED.items() if model.source == SIBLING
 )
-# Row -> its name among images. Rows with biases of offsets are left out: patches lie on a grid.
-IMAGES = {row: row for row in ROWS if row not in ("bert_rel", "bert_rel_only", "bert_t5")}
+# Row -> its name among images. Rows that know distances are left out: patches lie on a grid.
+_OF_DISTANCES = ("bert_rel", "bert_rel_only", "bert_t5", "modern")
+IMAGES = {row: row for row in ROWS if row not in _OF_DISTANCES}
 IMAGES |= {"bert": "vit", "sgu": "gmlp", "amlp_36": "amlp"}
 # Row -> its name in the long-range configs, which have one row of each block; the convolution's
 # kernel is 31 wide.

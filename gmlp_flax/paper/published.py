@@ -295,6 +295,19 @@ _DELTA = (
     "of 2412.06464, whose block is causal: here the sum of two passes, and the plain MLP of the "
     "other rows"
 )
+_MODERN = (
+    "of 2412.13663 (ModernBERT) and 2002.05202: rotary positions, a gated MLP, no biases; without "
+    "windows, as n is no larger than one"
+)
+# The options of a Transformer of today, as in ModernBERT, and of a causal one, as in Llama (arXiv
+# 2302.13971).
+MODERN: dict[str, Any] = {
+    "positions": "rotary",
+    "mlp": "geglu",
+    "biases": False,
+    "attention_bias": False,
+}
+LLAMA: dict[str, Any] = {**MODERN, "mlp": "swiglu", "norm_type": "rms", "causal": True}
 
 PUBLISHED: dict[str, Published] = {
     "gmlp_ti": _gmlp(128, 1.0, "mean", _Counts(5.9, 2.7, 72.3)),
@@ -389,6 +402,7 @@ PUBLISHED: dict[str, Published] = {
     "delta": _sibling("delta", _DELTA, heads=6),
     "depthwise": _text(SIBLING, 36, 512, spatial="depthwise", note=_DEPTHWISE),
     "long_conv": _sibling("long_conv", _LONG_CONV),
+    "modern": _sibling("transformer", _MODERN, heads=12, d_ffn=2048, **MODERN),
 }
 
 

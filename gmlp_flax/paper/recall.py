@@ -20,7 +20,7 @@ from gmlp_flax.models import blocks, parameters
 from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.options import options_of
 from gmlp_flax.paper import alternatives
-from gmlp_flax.paper.published import PUBLISHED
+from gmlp_flax.paper.published import LLAMA, PUBLISHED
 from gmlp_flax.sweeps.points import Points
 
 NAME = "recall"  # as `gmlp reproduce` takes it
@@ -46,11 +46,6 @@ class Row(NamedTuple):
     layers: int = TRANSFORMER_LAYERS
 
 
-# ModernBERT's block without its local windows, which are wider than these texts (arXiv 2412.13663),
-# and Llama's (arXiv 2302.13971).
-MODERN = {"positions": "rotary", "mlp": "geglu", "biases": False, "attention_bias": False}
-LLAMA = MODERN | {"mlp": "swiglu", "norm_type": "rms", "causal": True}
-
 # As wide as the residual stream, so that a width of 16 has an MLP.
 HYDRA = {"expand": 1, "d_state": 16}
 
@@ -65,8 +60,7 @@ def _rows() -> dict[str, Row]:
     rows["amlp_36"] = Row("amlp_36", layers=3)
     rows["amlp_16"] = Row("amlp_36", {"d_attn": 16}, layers=3)
     rows["amlp_128"] = Row("amlp_36", {"d_attn": 128}, layers=3)
-    rows["modern"] = Row("bert", MODERN)
-    rows["modern_causal"] = Row("bert", LLAMA)
+    rows["modern_causal"] = Row("modern", LLAMA)
     rows["hydra"] = Row("hydra", HYDRA)
     rows["hydra_causal"] = Row("hydra", HYDRA | causal)
     rows["bert_causal"] = Row("bert", causal)

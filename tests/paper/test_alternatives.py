@@ -25,7 +25,7 @@ def test_rows_of_a_column_train_alike(scale):
             continue
         configs = column.configs(scale)
         first = next(iter(configs.values()))
-        assert len(configs) == {"mlm": 26, "cifar10": 23}.get(name, 16)
+        assert len(configs) == {"mlm": 27, "cifar10": 23}.get(name, 16)
         for config in configs.values():
             config_lib.validate(config)
             assert config.steps == column.settings(scale).get("steps", config.steps)

@@ -36,7 +36,7 @@ SUMS = {
     "2105.03824": (3, 321, 0, 0, 0),
     "ablation": (4, 0, 0, 0, 0),
     "main": (2, 0, 0, 0, 0),
-    "sibling": (20, 0, 0, 0, 0),
+    "sibling": (21, 0, 0, 0, 0),
 }
 # Image models of other papers -> parameters in millions, as counted from their own code, and
 # whether that prints them without the head of 1,000 classes.
@@ -288,6 +288,17 @@ def test_the_parameters_of_delta_by_hand():
     expected = frame_params(projections + 2 * direction + 192)
     assert param_count(PUBLISHED["delta"]) == expected
     assert round(expected / 1e6, 2) == 124.23
+
+
+def test_the_parameters_of_modern_by_hand():
+    """As many products as the Transformer's 12 d^2 in a layer: 4 in attention, and 8 in three
+    matrices of the MLP; no biases, and scales of norms alone."""
+    mlp = 3 * 768 * 2048
+    assert mlp == 8 * 768**2
+    layers = 12 * (12 * 768**2 + 2 * 768)
+    expected = embedding_params(768) + layers + 768
+    assert param_count(PUBLISHED["modern"]) == expected
+    assert round(expected / 1e6, 2) == 109.56
 
 
 @pytest.mark.parametrize("name", [*MIXERS, "growing"])

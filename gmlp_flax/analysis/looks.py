@@ -10,7 +10,7 @@ import colorsys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# Okabe and Ito's colours, and four more that colour-blind readers can tell from them.
+# Okabe and Ito's colours, and more that colour-blind readers can tell from them.
 FAMILIES = {
     "Transformer": "#d55e00",
     "gMLP": "#0072b2",
@@ -22,6 +22,10 @@ FAMILIES = {
     "Synthesizer": "#9900e6",
     "external attention": "#becc7a",
     "convolution": "#19004c",
+    "long convolution": "#99cc99",
+    "BiGS": "#ee1144",
+    "delta rule": "#777744",
+    "Hydra": "#0000ff",
 }
 GREY = "#4d4d4d"  # references, and models of no family
 BLACK = "#000000"

@@ -91,10 +91,12 @@ class Report:
 
 def _family_names() -> dict[str, str]:
     """Block -> the name of its family in FAMILIES; a block without one is drawn in grey."""
-    names = {"fnet_hybrid": "FNet"}
+    names = {"long_conv": "long convolution", "delta": "delta rule"}
     for name in FAMILIES:
-        block = re.sub("[- ]", "_", name.lower())
-        names[block] = name
+        if name not in names.values():
+            block = re.sub("[- ]", "_", name.lower())
+            names[block] = name
+    names["fnet_hybrid"] = "FNet"
     return names
 
 

@@ -87,7 +87,7 @@ class ShortConvolution(nnx.Module):
         bound = width**-0.5  # torch's, which the authors use
         shape = (width, channels)
         kernel = jax.random.uniform(rngs.params(), shape, spec.param_dtype, -bound, bound)
-        self.kernel = parameter(kernel)
+        self.kernel = parameter(kernel, sharding=(None, FSDP))
 
     def __call__(
         self,

@@ -138,7 +138,7 @@ class ShortConvolution(nnx.Module):
         bound = width**-0.5  # torch's
         shape = (width, channels)
         kernel = jax.random.uniform(rngs.params(), shape, spec.param_dtype, -bound, bound)
-        self.kernel = parameter(kernel)
+        self.kernel = parameter(kernel, sharding=(None, FSDP))
         bias = jnp.zeros((channels,), spec.param_dtype)
         self.bias = parameter(bias, decayed=False)
         self.tokens_before = width - 1 if spec.causal else (width - 1) // 2

@@ -69,24 +69,21 @@ def _train(plan: Plan, trials: Sequence[Point], folder: str) -> bool:
 
 
 def best_rate(plan: Plan, cell: Cell) -> float | None:
-    """The rate with the highest accuracy of a cell's search. Of those that solve it, the lowest,
-    which is the least likely to fail with another seed. None if no run of the search has a
-    result."""
-    best = -1.0
+    """The rate with the highest accuracy of a cell's search. Of those that solve it, the one that
+    needed the fewest steps, which leaves the most to other seeds. None if no run of the search has
+    a result."""
+    best = (-1.0, 0)
     rate = None
-    for point in sorted(recall.search_points(cell, plan.scale), key=_rate_of):
+    for point in recall.search_points(cell, plan.scale):
         result = _result(os.path.join(plan.runs, SEARCH), point)
         if result is None:
             continue
         accuracy = min(result["eval"]["accuracy"], recall.SOLVED)
-        if accuracy > best:
-            best = accuracy
+        score = (accuracy, -result["step"])
+        if score > best:
+            best = score
             rate = point[RATE]
     return rate
-
-
-def _rate_of(point: Point) -> float:
-    return point[RATE]
 
 
 def _result(folder: str, point: Point) -> dict[str, Any] | None:

@@ -585,11 +585,9 @@ def _attend_on_gpu(
     batch, tokens, width_of_three = qkv.shape
     width = width_of_three // 3
     d = width // heads
-    is_half = qkv.dtype in (jnp.bfloat16, jnp.float16)
-    has_shapes = d % 8 == 0 and d <= 128 and tokens % 64 == 0
     # would be one array [batch, heads, tokens, tokens]
     has_both = relative is not None and padding_mask is not None
-    if not is_half or not has_shapes or has_both:
+    if has_both or not _cudnn_serves(qkv.dtype, tokens, d):
         return None
     bias = None
     if relative is not None:
@@ -609,6 +607,34 @@ def _attend_on_gpu(
     by_head = qkv.reshape(batch, tokens, 3, heads, d)
     mixed = sharding.map_shards(on_shard, (by_head, mask), bias)  # [batch, tokens, heads, d]
     return mixed.reshape(batch, tokens, width)
+
+
+def _cudnn_serves(dtype: jnp.dtype, tokens: int, d: int) -> bool:
+    """Whether cuDNN's kernel has heads of this size and type."""
+    is_half = dtype in (jnp.bfloat16, jnp.float16)
+    return is_half and d % 8 == 0 and d <= 128 and tokens % 64 == 0
+
+
+def reads_windows(spec: AttentionSpec, tokens: int) -> bool:
+    """Whether `attend_in_windows` reads fewer keys of so many tokens than all of them, and the spec
+    has no bias, which it does not add."""
+    has_bias = spec.positions.startswith("relative")
+    return spec.window > 0 and not has_bias and tokens > 2 * spec.window
+
+
+def served_by(spec: AttentionSpec, platform: str) -> str:
+    """What computes attention of n tokens on a platform, "tpu", "gpu" or "cpu", in words: without a
+    mask of documents, dropout on weights, or heads that several devices share."""
+    is_auto = spec.attention == "auto" and spec.positions != "relative_only"
+    width = spec.heads * spec.d_head
+    if is_auto and platform == "tpu" and fused_attention.serves(spec.length, width, spec.heads):
+        return "the attention kernel"
+    may_be_cudnn = is_auto and platform == "gpu" and not spec.window
+    if may_be_cudnn and _cudnn_serves(spec.compute_dtype, spec.length, spec.d_head):
+        return "cuDNN"
+    if reads_windows(spec, spec.length):
+        return "XLA, in blocks that read two windows of keys"
+    return "XLA, with all keys"
 
 
 class MultiHeadAttention(nnx.Module):
@@ -655,18 +681,13 @@ class MultiHeadAttention(nnx.Module):
                 return self.out(mixed)
         batch, tokens, _ = x.shape
         q, k, v = self._by_head(projected, cache)
-        if cache is None and self._reads_windows(tokens):
+        if cache is None and reads_windows(spec, tokens):
             by_head = attend_in_windows(q, k, v, spec, padding_mask, dropout_keys)
         else:
             logits = self._logits(q, k, v, 0 if cache is None else cache.first)
             by_head = attend(logits, v, tokens, padding_mask, spec.attention_dropout, dropout_keys)
         mixed = by_head.swapaxes(1, 2)  # [batch, heads, tokens, d] to [batch, tokens, heads, d]
         return self.out(mixed.reshape(batch, tokens, -1))
-
-    def _reads_windows(self, tokens: int) -> bool:
-        """Whether `attend_in_windows` reads fewer keys than all of them."""
-        window = self.spec.window
-        return window > 0 and self.relative is None and tokens > 2 * window
 
     def scores(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to the logits before the softmax, [batch, heads, tokens,

@@ -245,7 +245,11 @@ def make(
         products_bound=compute_bound(
             config.batch_size, times.products, min(state_seconds, memory), memory, times.links
         ),
-        notes=(*needs.notes, *_notes(config, has_nothing_moved)),
+        notes=(
+            *needs.notes,
+            *_notes(config, has_nothing_moved),
+            *_notes_of_block(step.task, topology),
+        ),
         moved=tuple(instruction._asdict() for instruction in needs.moved[:moved]),
     )
 
@@ -428,6 +432,15 @@ def _notes(config: ConfigDict, nothing_moved: bool) -> Iterator[str]:
         yield "the network between slices is not counted"
     if config.mesh.tensor > 1:
         yield "an estimate leaves out what tensor parallelism shares and exchanges"
+
+
+def _notes_of_block(task: Task, topology: str) -> list[str]:
+    """What the block of a task's model says of its program."""
+    if "block" not in task.config.model:
+        return []
+    spec = task.spec()
+    platform = "gpu" if topology.startswith("gpu:") else "tpu"
+    return spec.block.notes(spec, platform)
 
 
 def alternatives(config: ConfigDict, topology: str) -> Iterator[tuple[str, dict[str, Any], str]]:

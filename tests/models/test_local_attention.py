@@ -283,6 +283,26 @@ def test_a_deep_encoder_is_compiled_by_periods():
 
 
 @pytest.mark.parametrize(
+    ("platform", "dtype", "length", "local", "others"),
+    [
+        ("tpu", "bfloat16", 1024, "the attention kernel", "the attention kernel"),
+        ("tpu", "bfloat16", 2048, "two windows of keys", "XLA, with all keys"),
+        ("gpu", "bfloat16", 2048, "two windows of keys", "cuDNN"),
+        ("gpu", "float32", 2048, "two windows of keys", "XLA, with all keys"),
+        ("gpu", "bfloat16", 256, "XLA, with all keys", "cuDNN"),
+    ],
+)
+def test_a_plan_says_what_computes_attention(platform, dtype, length, local, others):
+    spec = transformer(length, layers=22, window=128, d_model=768, heads=12, dtype=dtype, **ROTARY)
+    first, second = spec.block.notes(spec, platform)
+    assert "14 layers with windows of 128" in first
+    assert first.endswith(local)
+    assert "8 layers that see all tokens" in second
+    assert second.endswith(others)
+    assert not spec.block.notes(dataclasses.replace(spec, window=0), platform)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"window": 3}, "model.window is 3: expected 0, or an even number"),

@@ -109,6 +109,12 @@ class Block(nnx.Module):
         are a spec or a `config.model`."""
         return cls.spatial_matrix is not Block.spatial_matrix
 
+    @classmethod
+    def notes(cls, spec: Any, platform: str) -> list[str]:
+        """What a plan says of an encoder besides its figures, a line each; `platform` is "tpu",
+        "gpu" or "cpu"."""
+        return []
+
     def spatial_matrix(self) -> jax.Array | None:
         """The matrix [n, n] that mixes tokens, the same for all inputs (rows are outputs); None if
         there is none."""

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 from flax import nnx
 
-from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention
+from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention, served_by
 from gmlp_flax.models.blocks.base import Block, final_norm
 from gmlp_flax.models.layers import (
     EVALUATION,
@@ -149,6 +149,23 @@ class TransformerBlock(Block):
                 program = dataclasses.replace(layer, rotary_theta=theta)
             programs.append(program)
         return tuple(programs)
+
+    @classmethod
+    def notes(cls, spec: TransformerSpec, platform: str) -> list[str]:
+        """See `Block`: what computes the attention of layers with a window, and of the others."""
+        if not spec.window:
+            return []
+        layers = cls.layer_specs(spec)
+        local = [layer for layer in layers if layer.window]
+        others = [layer for layer in layers if not layer.window]
+        notes = []
+        if local:
+            what = f"attention in {len(local)} layers with windows of {spec.window}"
+            notes.append(f"{what}: {served_by(local[0], platform)}")
+        if others:
+            what = f"attention in {len(others)} layers that see all tokens"
+            notes.append(f"{what}: {served_by(others[0], platform)}")
+        return notes
 
     def attention_scores(self, x: jax.Array) -> jax.Array:
         """See `Block`."""

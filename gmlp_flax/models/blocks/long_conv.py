@@ -15,6 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import depthwise, sharding
 from gmlp_flax.models.blocks.base import Block
+from gmlp_flax.models.blocks.fnet import dft
 from gmlp_flax.models.layers import (
     EVALUATION,
     ChannelMLP,
@@ -36,6 +37,7 @@ SHORT_WIDTH = 3  # tokens that the short convolution reads: the token and two be
 DECAYED = 0.01
 FASTEST_DECAY = 0.3
 SLOWEST_DECAY = 1.5
+PRODUCTS_UP_TO = 2048  # tokens, in exported programs
 LOWEST_FREQUENCY = 1e-4  # of the features, in turns per n tokens
 
 
@@ -58,16 +60,6 @@ def convolve(x: jax.Array, past: jax.Array, future: jax.Array | None = None) -> 
         or float64: what is rounded in one token may depend on any other.
     """
 
-    def transform(x: jax.Array, taps: jax.Array) -> jax.Array:
-        """The circular convolution with taps [points, channels]."""
-        points, _ = taps.shape
-        tokens = x.shape[1]
-        taps_hat = jnp.fft.rfft(taps, axis=0)  # [points / 2 + 1, channels]
-        precise_x = x.astype(taps.dtype)
-        x_hat = jnp.fft.rfft(precise_x, points, axis=1)  # [batch, points / 2 + 1, channels]
-        y = jnp.fft.irfft(x_hat * taps_hat, points, axis=1)
-        return y[:, :tokens].astype(x.dtype)
-
     tokens, _ = past.shape
     points = fft_points(tokens)
     taps = _at_front(past, points)
@@ -75,8 +67,46 @@ def convolve(x: jax.Array, past: jax.Array, future: jax.Array | None = None) -> 
         # distance 1 is the last point
         reversed_future = jnp.flip(future[:-1], axis=0)
         taps = taps + _at_end(reversed_future, points)
+    is_exported = sharding.platform() == "any"
+    by_products = is_exported and tokens <= PRODUCTS_UP_TO
+    transform = circular_by_products if by_products else circular_by_fft
     y = sharding.map_shards(transform, x, taps)
     return checkpoint_name(y, NAME)
+
+
+def circular_by_fft(x: jax.Array, taps: jax.Array) -> jax.Array:
+    """The first outputs of the circular convolution of x [batch, tokens, channels] and taps
+    [points, channels]: [batch, tokens, channels] in the type of x."""
+    points, _ = taps.shape
+    tokens = x.shape[1]
+    taps_hat = jnp.fft.rfft(taps, axis=0)  # [points / 2 + 1, channels]
+    precise_x = x.astype(taps.dtype)
+    x_hat = jnp.fft.rfft(precise_x, points, axis=1)  # [batch, points / 2 + 1, channels]
+    y = jnp.fft.irfft(x_hat * taps_hat, points, axis=1)
+    return y[:, :tokens].astype(x.dtype)
+
+
+def circular_by_products(x: jax.Array, taps: jax.Array) -> jax.Array:
+    """`circular_by_fft` by products with the matrix of the Fourier transform, C - i S, in O(n^2)
+    work and memory: ONNX has no transform of a batch of any size."""
+    points, _ = taps.shape
+    tokens = x.shape[1]
+    cosines, sines = dft(points, taps.dtype)
+    precise_x = x.astype(taps.dtype)
+    x_cos = _precise_product(cosines[:, :tokens], precise_x)  # [batch, points, channels]
+    x_sin = _precise_product(sines[:, :tokens], precise_x)
+    taps_cos = _precise_product(cosines, taps)
+    taps_sin = _precise_product(sines, taps)
+    real = x_cos * taps_cos - x_sin * taps_sin
+    imaginary = -(x_cos * taps_sin + x_sin * taps_cos)
+    y_real = _precise_product(cosines[:tokens], real)
+    y_imaginary = _precise_product(sines[:tokens], imaginary)
+    y = (y_real - y_imaginary) / points
+    return y.astype(x.dtype)
+
+
+def _precise_product(matrix: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.matmul(matrix, x, precision=jax.lax.Precision.HIGHEST)
 
 
 def convolve_row(x: jax.Array, past: jax.Array, row: jax.Array) -> jax.Array:
@@ -133,9 +163,10 @@ class LongConvSpec(ChannelMLPSpec, AnyLengthSpec):
 def _uniform(fan_in: int) -> nnx.Initializer:
     """PyTorch's default, by which the published filters start: uniform within 1 / sqrt(fan_in)."""
     bound = 1 / math.sqrt(fan_in)
+    from_0 = nnx.initializers.uniform(2 * bound)
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-        return jax.random.uniform(key, shape, dtype, -bound, bound)
+        return from_0(key, shape, dtype) - bound
 
     return init
 
@@ -155,8 +186,7 @@ class FilterLayer(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[tokens, d_in] to [tokens, d_out]."""
-        precision = jax.lax.Precision.HIGHEST
-        y = jnp.matmul(x, self.weight[...], precision=precision)
+        y = _precise_product(x, self.weight[...])
         return y if self.bias is None else y + self.bias[...]
 
 
@@ -256,7 +286,8 @@ class LongConvolution(nnx.Module):
         self.short = ShortConvolution(spec, projections, rngs)
         self.past = ImplicitFilter(spec, rngs)
         self.future = None if spec.causal else ImplicitFilter(spec, rngs)
-        skip = jax.random.normal(rngs.params(), (d_model,), spec.param_dtype)
+        normal = nnx.initializers.normal(1.0)
+        skip = normal(rngs.params(), (d_model,), spec.param_dtype)
         self.skip = parameter(skip, decayed=False)
         self.out = Linear(spec, d_model, d_model, rngs, sharding=(None, FSDP))
 
@@ -289,7 +320,8 @@ class LongConvolution(nnx.Module):
 
     def _past_and_skip(self, tokens: int) -> jax.Array:
         """The filter of the distances from 0, with the skip at distance 0: [tokens, d_model]."""
-        return self.past(tokens).at[0].add(self.skip[...])
+        skip = _at_front(self.skip[...][None], tokens)
+        return self.past(tokens) + skip
 
 
 def _zero_padding(x: jax.Array, padding_mask: jax.Array | None) -> jax.Array:

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from gmlp_flax.models import parameters, sharding
 from gmlp_flax.models.blocks import long_conv
 from gmlp_flax.models.blocks.long_conv import ImplicitFilter, LongConvBlock, LongConvolution
-from gmlp_flax.models.parameters import ParamMetadata, count, metadata
+from gmlp_flax.models.parameters import ParamMetadata, metadata
 from tests.models import reference
 from tests.models.reference import (
+    count,
     function_of,
     in_float64,
     largest_array,
@@ -50,6 +52,18 @@ def test_the_transform_against_sums(tokens, both):
     found = quick_jit(long_conv.convolve)(x, *filters)
     expected = [direct(sample, *filters) for sample in x]
     np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 8])
+@in_float64
+def test_exported_transforms_are_products(tokens):
+    """They give the same numbers."""
+    x = normal(0, 2, tokens, 3)
+    past, future = normal(1, 2, tokens, 3)
+    with sharding.portable():
+        found = long_conv.convolve(x, past, future)
+        assert count("fft", long_conv.convolve, x, past, future) == 0
+    np.testing.assert_allclose(found, long_conv.convolve(x, past, future), atol=1e-12)
 
 
 @pytest.mark.parametrize("row", [0, 3, 8])
@@ -122,7 +136,7 @@ def test_parameters_by_hand():
         spec = spec_of(d_model=d, d_ffn=24, filter_width=width, causal=causal, dtype="float32")
         block = nnx.eval_shape(lambda spec=spec: LongConvBlock(spec, nnx.Rngs(0)))
         mixing = 4 * d * d + 4 * d + 3 * d * (3 + 1) + d + filters * filter_size
-        assert count(nnx.state(block, nnx.Param)) == mixing + mlp + 2 * 2 * d
+        assert parameters.count(nnx.state(block, nnx.Param)) == mixing + mlp + 2 * 2 * d
         found = metadata(block)
         assert found["convolution/skip"] == ParamMetadata((), False)
         assert found["convolution/past/last/weight"] == ParamMetadata((None, "fsdp"))

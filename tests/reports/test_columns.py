@@ -147,4 +147,4 @@ def test_a_report_of_columns_that_are_there(tmp_path):
     assert "FNet is faster than BERT" in done.stdout
     for name in ("index.html", "table.csv", "speed_mlm.svg", "costs.png"):
         assert (tmp_path / "reports" / "alternatives" / name).exists()
-    assert len(ROWS) == 26
+    assert len(ROWS) == 27

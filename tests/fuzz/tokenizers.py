@@ -1,10 +1,11 @@
-"""SentencePiece models, WordPiece vocabularies and tokenizer.json, alone or with files beside
-them."""
+"""SentencePiece models, WordPiece vocabularies and tokenizer.json with WordPiece or byte pairs, alone
+or with files beside them."""
 
 import json
 import shutil
 
 from gmlp_flax.data.text.tokenizer import Tokenizer
+from tests.data.text.byte_pair_files import over_bytes, over_characters
 from tests.data.text.preparing import TEXTS, tokenizer
 from tests.fuzz.damage import damaged, damaged_json
 
@@ -58,12 +59,16 @@ BESIDE = {
 
 def make(folder):
     models = [tokenizer().model, LINES.encode(), LINES.replace("\n", "\r\n").lower().encode()]
+    documents = [DOCUMENT]
+    for make_byte_pairs in (over_bytes, over_characters):
+        text = make_byte_pairs(TEXTS[:3], size=270).to_str()
+        documents.append(json.loads(text))
 
     def write(path, rng):
         """A tokenizer, and perhaps files beside it."""
         kind = rng.randrange(4)
         if kind == 0:
-            path.write_bytes(damaged_json(DOCUMENT, rng))
+            path.write_bytes(damaged_json(rng.choice(documents), rng))
         elif kind == 1:
             path.write_text(LINES)
         else:

@@ -186,7 +186,9 @@ def test_help_holds_every_key_of_every_task_and_block():
             start, end = f"config.{name} = {option.default!r} ", f"# {option.comment}"
             assert any(line.startswith(start) and end in line for line in lines), name
     first = lines.index("config.model.block=transformer:")
-    assert any("config.model.heads" in line for line in lines[first : first + 8])
+    others = [line for line in lines[first + 1 :] if line.startswith("config.model.block=")]
+    last = lines.index(others[0]) if others else len(lines)
+    assert any("config.model.heads" in line for line in lines[first:last])
     assert not any("config.model.heads" in line for line in lines[:first])
 
 

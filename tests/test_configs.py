@@ -68,7 +68,7 @@ def test_the_alternatives_have_the_same_number_of_parameters(scale, size):
     for name in COMPARED:
         options = valid("c4_ablation", f"{name},scale={scale}")
         assert abs(encoder_size(options) / size - 1) < 0.02, name
-        assert options.model.layers == depth * {"sgu": 4, "amlp_36": 3}.get(name, 2)
+        assert options.model.layers == depth * {"sgu": 4, "depthwise": 4, "amlp_36": 3}.get(name, 2)
         assert (options.steps, options.batch_size) == (
             (900, 16) if scale == "small" else (10_000, 256)
         )

@@ -2,6 +2,7 @@
 written."""
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -20,7 +21,7 @@ SETTINGS = {
     "JAX_DEFAULT_MATMUL_PRECISION=best": "JAX_DEFAULT_MATMUL_PRECISION=best",
     "XLA_FLAGS=nonsense": "XLA_FLAGS=nonsense",
     "XLA_FLAGS=--xla_nonsense=1": "--xla_nonsense=1",
-    "XLA_FLAGS=--xla_dump_to=/nonexistent --xla_cpu_nonsense=1": "--xla_cpu_nonsense=1",
+    "XLA_FLAGS='--xla_cpu_enable_fast_math=false --xla_cpu_nonsense=1'": "--xla_cpu_nonsense=1",
     "XLA_FLAGS=--xla_cpu_enable_fast_math=false": "",
     "CUDA_VISIBLE_DEVICES=7": "",
     "PYTHONWARNINGS=error": "",
@@ -39,7 +40,7 @@ SETTINGS = {
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_a_setting_of_the_environment(settings, tmp_path):
     named = SETTINGS[settings]
-    changes = dict(setting.split("=", 1) for setting in settings.split())
+    changes = dict(setting.split("=", 1) for setting in shlex.split(settings))
     command = [sys.executable, "-m", "gmlp_flax", *TRAIN, *SMALL, f"--workdir={tmp_path}/run"]
     ended = subprocess.run(
         command, env=os.environ | changes, cwd=tmp_path, capture_output=True, text=True

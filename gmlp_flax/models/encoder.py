@@ -362,6 +362,7 @@ def _run_stack(
     def run_layer(
         definition: Any, x: jax.Array, inputs: _LayerInputs
     ) -> tuple[jax.Array, CacheArrays | None]:
+        """A `Layer`, but for its definition."""
         params = inputs.params
         if not gathers_ahead:
             params = parameters.gather(params, spec.compute_dtype)
@@ -374,6 +375,7 @@ def _run_stack(
         return block(x, rng, padding_mask, decode_cache), decode_cache.arrays
 
     def period_of_layers(scanned: bool) -> list[Layer]:
+        """The layers of one period, each of which recomputes what `spec.remat` says."""
         layers: list[Layer] = []
         for definition in definitions:
             layer = functools.partial(run_layer, definition)

@@ -3,25 +3,10 @@
 import dataclasses
 
 from gmlp_flax.reports import submitted_rows
-from gmlp_flax.reports.submissions import Submission
 from gmlp_flax.reports.table import Spread
+from tests.reports.test_submissions import ROW
 
-SETTING = "ba9876543210"
-ROW = Submission(
-    row="my_mixer",
-    scale="cpu",
-    config="0123456789ab",
-    setting=SETTING,
-    commit="3" * 40,
-    version="0.3.0.dev0",
-    parameters=400_000,
-    tokens=1_843_200,
-    rate=2e-3,
-    rates=(1e-3, 2e-3, 1e-5),
-    seeds=(0, 1, 2),
-    perplexities=(60.25, 61.5, 60.0),
-    median=60.25,
-)
+SETTING = ROW.setting
 OTHER_SCALE = dataclasses.replace(ROW, row="larger", scale="gpu")
 OTHER_SETTING = dataclasses.replace(ROW, row="elsewhere", setting="0" * 12)
 

@@ -19,11 +19,9 @@ tried of the siblings is in docs/results/table3.md.
 
 from gmlp_flax.config import arguments
 from gmlp_flax.paper import recipes
-from gmlp_flax.paper.alternatives import COLUMNS, ROWS
+from gmlp_flax.paper.alternatives import COLUMNS, RATES, ROWS, SEARCH_SEED
 from gmlp_flax.sweeps import points
 
-SEED = 100  # table3_rates' own, too
-GRID = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 # Rows -> the parameters that are logits of a softmax, or factors of such logits.
 LOGITS = {
     ("bert_rel", "bert_rel_only", "bert_t5"): "relative/bias",
@@ -33,7 +31,11 @@ LOGITS = {
     ("sgu", "amlp_36"): "spatial/taps",
 }
 FACTORS = (1, 4, 16)
-OF_COLUMNS = tuple(name for name, column in COLUMNS.items() if not column.starts and name != "mlm")
+OF_COLUMNS = tuple(
+    name
+    for name, column in COLUMNS.items()
+    if not column.starts and not column.rates and name != "mlm"
+)
 
 
 def _configs(rows) -> list[str]:
@@ -50,7 +52,7 @@ def _of_column(name: str) -> points.Points:
                 {
                     "config": [column.of(row, "cpu")],
                     **{key: [value] for key, value in column.settings("cpu", row).items()},
-                    "optimizer.learning_rate": GRID,
+                    "optimizer.learning_rate": RATES,
                 }
             )
             for row in column.rows
@@ -62,7 +64,7 @@ def get_sweep(arg: str = "rates") -> points.Points:
     """See the module's docstring."""
     (name,) = arguments(arg or "rates", ("rates", "factors", "norms", *OF_COLUMNS))
     if name == "rates":
-        tried = points.product({"config": _configs(ROWS), "optimizer.learning_rate": GRID})
+        tried = points.product({"config": _configs(ROWS), "optimizer.learning_rate": RATES})
     elif name == "factors":
         tried = points.chained(
             *(
@@ -82,4 +84,4 @@ def get_sweep(arg: str = "rates") -> points.Points:
         tried = _of_column(name)
     else:
         tried = points.product({"config": _configs(ROWS), "model.embedding_norm": (False, True)})
-    return points.product(tried, {"seed": [SEED], "data.search": [True]})
+    return points.product(tried, {"seed": [SEARCH_SEED], "data.search": [True]})

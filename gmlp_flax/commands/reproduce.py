@@ -82,8 +82,9 @@ def plan_of(name: str) -> columns.Plan:
     seeds: Sequence[int] = cli.numbers("finetune_seeds")
     if name == ALTERNATIVES:
         data = columns.parse(values.columns)
-        if "mlm" in data and values.data:
-            data["mlm"] = values.data
+        for column in alternatives.LANGUAGE:
+            if column in data and values.data:
+                data[column] = values.data
         rows = alternatives.checked(values.rows or rows, rows, "--rows")
     else:
         data = _data_of_table(name, values)
@@ -105,6 +106,7 @@ def plan_of(name: str) -> columns.Plan:
         finetune_changes,
         seeds,
         cli.numbers("lengths"),
+        values.together,
     )
 
 
@@ -184,6 +186,7 @@ def recall_plan() -> recall_report.Plan:
         values["from"].value or folder,
         values.jobs,
         config_lib.named_overrides(_words_of_runs()),
+        values.together,
     )
 
 
@@ -288,6 +291,13 @@ def run() -> None:
     flags.DEFINE_string("runs", None, "Folder of the runs that are trained.")
     flags.DEFINE_string("out", "reports", "Folder of the reports.")
     flags.DEFINE_integer("jobs", 1, "The number of runs at a time.", lower_bound=1)
+    flags.DEFINE_integer(
+        "together",
+        1,
+        "The most runs that one compiled program trains, if they differ in seed and learning rate "
+        "alone: for small models on an accelerator.",
+        lower_bound=1,
+    )
     flags.DEFINE_list(
         "columns",
         ["mlm", "costs"],

@@ -164,7 +164,10 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
     elif flags.FLAGS.on:
         launch_unfinished(sweep)
     else:
-        complete = training.train(sweep, flags.FLAGS.jobs, flags.FLAGS.choose == "none")
+        continue_on_failure = flags.FLAGS.choose == "none"
+        complete = training.train(
+            sweep, flags.FLAGS.jobs, continue_on_failure, flags.FLAGS.together
+        )
         made = curves.of_sweep(sweep.out)
         if any(count for _, count, *_ in made.table.rows):
             path = page.write(made, files.join(sweep.out, "report"))
@@ -195,6 +198,13 @@ def run() -> None:
         "all seeds.",
     )
     flags.DEFINE_integer("jobs", 1, "The number of runs at a time.", lower_bound=1)
+    flags.DEFINE_integer(
+        "together",
+        1,
+        "The most points that one compiled program trains, if they differ in seed and learning rate "
+        "alone: for small models on an accelerator.",
+        lower_bound=1,
+    )
     flags.DEFINE_bool("print", False, "Print a command for each run, and train nothing.")
     flags.DEFINE_bool("status", False, "Print how far each run is, and train nothing.")
     flags.DEFINE_bool("json", False, "With --status: print it as JSON.")

@@ -2,10 +2,13 @@
 
     gmlp train --config=quickstart_text --workdir=runs/text --config.steps=1000
     gmlp train --config=own_images --dry_run --preview=sheet.png --config.data.train=photos/
+    gmlp train --config=quickstart_text --member=0:1e-3:runs/a --member=1:2e-3:runs/b
 
 Repeat the same command to resume an interrupted run. Pass --restart once to start over; nothing is
 deleted. On several hosts, run the same command on each. --dry_run prints what was read of the data,
-and ends without training.
+and ends without training. --member, several times, trains runs that differ in their seed and their
+learning rate in one compiled program, which an accelerator takes little longer for than for one of
+them; `gmlp sweep --together` does so for the points of a sweep.
 
 Exit code 0 means that the run has finished, or that a signal stopped it and it has saved (with
 --stopped_code: that code). 2 means an error in the flags, the config or the data, which one line
@@ -15,13 +18,14 @@ hangs.
 
 import shlex
 import sys
+from typing import Any, NamedTuple
 
 from absl import flags
 from ml_collections import ConfigDict
 
 from gmlp_flax.checkpoints import CONFIG_FILE
 from gmlp_flax.commands import cli
-from gmlp_flax.errors import ConfigError, UserError
+from gmlp_flax.errors import ConfigError, RunError, UserError
 from gmlp_flax.io import files
 
 
@@ -33,6 +37,9 @@ def main(_argv: list[str], config: ConfigDict) -> None:
         return
     if flags.FLAGS.preview:
         raise ConfigError("--preview is drawn by --dry_run: give both")
+    if flags.FLAGS.member:
+        train_members(config)
+        return
     workdir = cli.require("workdir")
     # Imported here so that --help_config and errors in flags answer at once.
     with cli.among_processes():
@@ -62,6 +69,69 @@ def main(_argv: list[str], config: ConfigDict) -> None:
     # only now: an error in the block above would end one process of several at once
     if result is None:
         raise SystemExit(flags.FLAGS.stopped_code)
+
+
+def train_members(config: ConfigDict) -> None:
+    """Trains the runs of --member together, and draws their loss curves."""
+    if flags.FLAGS.workdir:
+        raise ConfigError("--workdir and --member exclude each other: each --member has its folder")
+    members = [member_of(word) for word in flags.FLAGS.member]
+    with cli.among_processes():
+        from gmlp_flax import config as config_lib
+        from gmlp_flax.config.schema import MEMBER_KEYS
+        from gmlp_flax.planning import plan
+        from gmlp_flax.processes import output, stopping
+        from gmlp_flax.training import loop, together
+
+        runs = []
+        for member in members:
+            values = (member.seed, member.rate)
+            changes: dict[str, Any] = dict(zip(MEMBER_KEYS, values, strict=True))
+            member_config = config_lib.overridden(config, changes)
+            runs.append(together.Run(member_config, member.workdir))
+        options = loop.TrainOptions(
+            restart=flags.FLAGS.restart,
+            other_data=flags.FLAGS.other_data,
+            explicit_keys={*config_lib.named_overrides(sys.argv), *MEMBER_KEYS},
+            choose_mesh=plan.choose_mesh_here,
+        )
+        problems = []
+        try:
+            with stopping.terminable():
+                outcomes = together.train_together(runs, options)
+                for run, outcome in zip(runs, outcomes, strict=True):
+                    if outcome.problem:
+                        problems.append(f"{run.workdir}: {outcome.problem}")
+                    elif outcome.result is not None:
+                        print(*draw_loss(run.workdir), sep="\n")
+        except stopping.Terminated as signal:
+            print(f"{signal}: no step was running; give the same command again", file=sys.stderr)
+            output.end_at_once(flags.FLAGS.stopped_code)
+        if problems:
+            raise RunError("; ".join(problems))
+    if not all(outcome.result for outcome in outcomes):
+        raise SystemExit(flags.FLAGS.stopped_code)
+
+
+class Member(NamedTuple):
+    """What a --member names: the seed and the learning rate of a run, and its folder."""
+
+    seed: int
+    rate: float
+    workdir: str
+
+
+def member_of(word: str) -> Member:
+    """What SEED:RATE:FOLDER names. Raises ConfigError: it has another form."""
+    seed, _, rest = word.partition(":")
+    rate, _, workdir = rest.partition(":")
+    try:
+        member = Member(int(seed), float(rate), workdir)
+    except ValueError:
+        member = None
+    if member is None or not member.workdir:
+        raise ConfigError(f"--member={word}: expected SEED:RATE:FOLDER, as in 0:1e-3:runs/a")
+    return member
 
 
 def dry_run(config: ConfigDict) -> None:
@@ -124,6 +194,12 @@ def run() -> None:
     """The command line."""
     flags.DEFINE_string(
         "workdir", None, "The run folder: config, metrics, result, checkpoints, figures."
+    )
+    flags.DEFINE_multi_string(
+        "member",
+        [],
+        "Instead of --workdir: SEED:RATE:FOLDER, a run that is trained together with others; one flag "
+        "for each.",
     )
     flags.DEFINE_bool(
         "restart",

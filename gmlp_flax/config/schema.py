@@ -32,6 +32,8 @@ from gmlp_flax.options import (
 TASK = "task"
 BLOCK = "model.block"
 OPTIMIZER = "optimizer.name"
+# Keys in which runs that one program trains may differ (`training.together`).
+MEMBER_KEYS = ("seed", "optimizer.learning_rate")
 SCHEDULES = ("cosine", "linear", "constant", "rsqrt", "wsd")
 
 # Options for how a run is logged, saved and placed on devices, without an effect on what it learns.

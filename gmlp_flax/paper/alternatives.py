@@ -53,6 +53,9 @@ LONG_RANGE["depthwise"] = "depthwise"
 
 COSTS = "costs"  # besides COLUMNS, the measurements: time and memory over n
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+RATE = "optimizer.learning_rate"
+RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)  # the grid of all searches of masked LM
+SEARCH_SEED = 100  # of runs that choose a rate; no table has it
 
 
 class Column(NamedTuple):
@@ -70,6 +73,9 @@ class Column(NamedTuple):
         scales: scale -> what it adds to the config's argument.
         starts: for finetuning, whether runs start from the pretrained parameters, from random ones;
             empty for training.
+        rates: the peak learning rates that are tried for each row, with SEARCH_SEED and scores on a
+            part of the training data; its seeds have the best one. Empty: the rows' own rates.
+        search: further keys of the runs that try the rates, and their values.
     """
 
     title: str
@@ -82,6 +88,8 @@ class Column(NamedTuple):
     rows: Mapping[str, str] = NOTHING
     scales: Mapping[str, str] = MappingProxyType(recipes.SCALES)
     starts: Sequence[bool] = ()
+    rates: Sequence[float] = ()
+    search: Mapping[str, Any] = NOTHING
 
     @property
     def lower(self) -> bool:
@@ -142,14 +150,38 @@ class Column(NamedTuple):
             raise ConfigError(f"{self.title} has none of the rows {', '.join(rows)}")
         return configs
 
-    def points(self, scale: str, rows: Sequence[str] = ROWS) -> Points:
-        """The sweep that trains the column; raises ConfigError as `configs`."""
+    def points(
+        self, scale: str, rows: Sequence[str] = ROWS, rates: Mapping[str, float] = NOTHING
+    ) -> Points:
+        """The sweep that trains the column; raises ConfigError as `configs`.
+
+        Args:
+            scale, rows: as in `configs`.
+            rates: row -> the rate that its search chose.
+        """
         points = []
         for row in self.configs(scale, rows):
             config = self.of(row, scale)
             settings = self.settings(scale, row)
+            if row in rates:
+                settings[RATE] = rates[row]
             for seed in self.seeds_at(scale):
                 points.append({"config": config, "seed": seed, **settings})
+        return tuple(points)
+
+    def search_points(self, scale: str, row: str) -> Points:
+        """The runs that try the rates of a row, in the order of `rates`."""
+        settings = self.settings(scale, row) | dict(self.search)
+        points = []
+        for rate in self.rates:
+            point = {
+                "config": self.of(row, scale),
+                "seed": SEARCH_SEED,
+                "data.search": True,
+                **settings,
+                RATE: rate,
+            }
+            points.append(point)
         return tuple(points)
 
 
@@ -211,6 +243,16 @@ COLUMNS: dict[str, Column] = {
     "mlm": Column(
         "masked LM, perplexity", config="c4_ablation", metric="perplexity", seeds=(0, 1, 2)
     ),
+    "longer": Column(
+        "masked LM of ten times the tokens, perplexity",
+        config="c4_ablation",
+        metric="perplexity",
+        seeds=(0, 1, 2),
+        cpu={"steps": 9000, "eval.every": 900, "checkpoint.every": 3000},
+        scales={"cpu": recipes.SCALES["cpu"]},
+        rates=RATES,
+        search={"steps": 3000, "eval.every": 3000, "checkpoint.every": 3000},
+    ),
     "sst2": Column("SST-2 (%)", config="finetune_glue:sst2", seeds=(0, 1), **_SENTENCES),
     "imdb": Column("IMDB (%)", config="finetune_glue:own", **_SENTENCES),
     "mnli": Column("MNLI-m (%)", config="finetune_glue:mnli", **_SENTENCES),
@@ -252,6 +294,7 @@ COLUMNS: dict[str, Column] = {
         **_LRA,
     ),
 }
+LANGUAGE = ("mlm", "longer")  # columns that are trained on plain text, which --data names
 # The lengths of COSTS.
 COST_LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 

@@ -6,13 +6,16 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gmlp_flax.paper.alternatives import COLUMNS, ROWS, Column
+from gmlp_flax.checkpoints.metrics_file import read_result
+from gmlp_flax.paper.alternatives import COLUMNS, RATE, ROWS, Column
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.language_models import trained_rows
 from gmlp_flax.reports.runs import Run
 from gmlp_flax.reports.scores import score
 from gmlp_flax.reports.table import Spread
+from gmlp_flax.sweeps import points
 
+SEARCH = "search"  # the folder of the runs that choose a column's rates
 RANDOM = " from random"  # suffix of the name of a finetuned column: from random parameters
 
 Scores = Mapping[str, Mapping[str, Spread]]  # column -> row -> its score over seeds, as shown
@@ -25,6 +28,30 @@ def folder_of(folder: str, column: str) -> str:
     if column == "mlm":
         return folder
     return os.path.join(folder, column)
+
+
+def search_folder(folder: str, column: str) -> str:
+    """The folder of the runs that try a column's rates."""
+    return os.path.join(folder_of(folder, column), SEARCH)
+
+
+def searched(folder: str, name: str, scale: str, row: str) -> dict[float, float]:
+    """What the search of a row's rate has found: rate -> the metric of its run, as shown, in the
+    order of `Column.rates`; a rate whose run has no result is left out."""
+    column = COLUMNS[name]
+    scores = {}
+    for point in column.search_points(scale, row):
+        path = os.path.join(search_folder(folder, name), points.name(point))
+        result = read_result(path)
+        if result is not None:
+            scores[point[RATE]] = column.percent * result["eval"][column.metric]
+    return scores
+
+
+def best_rate(scores: Mapping[float, float], column: Column) -> float:
+    """The rate with the best of some scores."""
+    choose = min if column.lower else max
+    return choose(scores, key=lambda rate: scores[rate])
 
 
 def find_runs(
@@ -107,7 +134,9 @@ def _last_scores(runs: Sequence[Run], column: Column) -> dict[str, Spread]:
                 _, last = curve[-1]
                 values.append(column.percent * last)
         if values:
-            scores[row] = Spread.mean(values)
+            # A rate that suits one seed may hold another back for long, as the plateaus do.
+            spread = Spread.median if column.rates else Spread.mean
+            scores[row] = spread(values)
     return scores
 
 

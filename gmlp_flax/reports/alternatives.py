@@ -21,9 +21,11 @@ from gmlp_flax.reports.alternative_scores import (
     Scores,
     baselines_of,
     best_baselines,
+    best_rate,
     find_runs,
     heldout_examples,
     scores_of,
+    searched,
 )
 from gmlp_flax.reports.costs import Costs, cost_cells, cost_chart, cost_notes, nearest, read_costs
 from gmlp_flax.reports.language_models import slices_of_rows, trained_rows
@@ -89,7 +91,11 @@ def of_folder(
         setting=run_finder.setting(table, masked_lm, scale) if masked_lm else "",
         notes=list(dict.fromkeys(notes)),
         figures=charts,
-        more_tables={"costs": _cost_table(costs, configs), **sliced},
+        more_tables={
+            "costs": _cost_table(costs, configs),
+            **_rate_tables(folder, scale),
+            **sliced,
+        },
     )
 
 
@@ -145,6 +151,26 @@ def _cost_table(costs: Costs, configs: Mapping[str, ConfigDict]) -> Table:
         cells = measured.get(row, {})
         models[row] = {"GFLOPs": flops / 1e9, **cells}
     return Table.of_models(models, over="repeats")
+
+
+def _rate_tables(folder: str, scale: str) -> dict[str, Table]:
+    """What each search of rates has found: for each column with a search, a line for each row with
+    the metric at each rate, and the best rate."""
+    tables = {}
+    for name, column in COLUMNS.items():
+        if scale not in column.scales or not column.rates:
+            continue
+        models: dict[str, Cells] = {}
+        for row in ROWS:
+            scores = searched(folder, name, scale, row)
+            if not scores:
+                continue
+            cells: Cells = {f"{rate:g}": scores.get(rate) for rate in column.rates}
+            cells["best"] = printed(best_rate(scores, column))
+            models[row] = cells
+        if models:
+            tables[f"rates-{name}"] = Table.of_models(models)
+    return tables
 
 
 # Notes.

@@ -21,10 +21,11 @@ from gmlp_flax.paper.alternatives import COLUMNS, COSTS, Column
 from gmlp_flax.paper.tables import ALTERNATIVES, TABLES, TUNED
 from gmlp_flax.reports import recall_slices
 from gmlp_flax.reports import runs as run_finder
-from gmlp_flax.reports.alternative_scores import folder_of
+from gmlp_flax.reports.alternative_scores import best_rate, folder_of, search_folder, searched
 from gmlp_flax.reports.costs import cost_path
 from gmlp_flax.sweeps import definition, training
 from gmlp_flax.sweeps.definition import Sweep
+from gmlp_flax.sweeps.points import Point
 from gmlp_flax.tasks.data_config import EMBEDDED
 
 REPEATS = 5  # of each measured step
@@ -46,6 +47,7 @@ class Plan(NamedTuple):
         finetune_changes: such keys for the finetuned columns.
         finetune_seeds: the seeds of the finetuned columns; empty for each column's own.
         lengths: numbers of tokens of COSTS.
+        together: how many runs one program trains at most.
     """
 
     table: str
@@ -58,6 +60,7 @@ class Plan(NamedTuple):
     finetune_changes: Mapping[str, str] = alternatives.NOTHING
     finetune_seeds: Sequence[int] = ()
     lengths: Sequence[int] = alternatives.COST_LENGTHS
+    together: int = 1
 
     @property
     def columns(self) -> Mapping[str, Column]:
@@ -165,16 +168,49 @@ def _make(plan: Plan, name: str) -> bool:
         _measure(plan)
         return True
     if not plan.is_finetuned(name):
-        sweep = _training(plan, name)
-        return training.train(sweep, plan.jobs)
+        rates: Mapping[str, float] = {}
+        if name in plan.columns and plan.columns[name].rates:
+            rates = _searched_rates(plan, name)
+        sweep = _training(plan, name, rates)
+        return training.train(sweep, plan.jobs, together=plan.together)
     complete = True
     for sweep in _finetuning(plan, name):
-        complete &= training.train(sweep, plan.jobs)
+        complete &= training.train(sweep, plan.jobs, together=plan.together)
     return complete
 
 
-def _training(plan: Plan, name: str) -> Sweep:
-    """The sweep that trains a table of the paper, or a column."""
+def _searched_rates(plan: Plan, name: str) -> dict[str, float]:
+    """Tries a column's rates on each row, where that is not done: row -> the best one.
+
+    Raises:
+        RunError: a run failed, so that there is no best one.
+    """
+    column = plan.columns[name]
+    configs = column.configs(plan.scale, plan.rows)
+    first, *_ = configs.values()
+    changes = _data_change(plan, name) | config_lib.applying(first, plan.changes)
+    points: list[Point] = []
+    for row in configs:
+        points += column.search_points(plan.scale, row)
+    folder = search_folder(plan.runs, name)
+    sweep = definition.define(name, tuple(points), changes, folder)
+    training.train(sweep, plan.jobs, together=plan.together)
+    rates = {}
+    for row in configs:
+        scores = searched(plan.runs, name, plan.scale, row)
+        for rate in column.rates:
+            if rate not in scores:
+                raise RunError(
+                    f"the best rate of {row} is not known, as the run at {rate:g} in {folder} has no "
+                    "result: give the same command again"
+                )
+        rates[row] = best_rate(scores, column)
+    return rates
+
+
+def _training(plan: Plan, name: str, rates: Mapping[str, float] = alternatives.NOTHING) -> Sweep:
+    """The sweep that trains a table of the paper, or a column. `rates` are those that a search
+    chose."""
     changes: dict[str, Any] = _data_change(plan, name)
     if name == plan.table:
         changes |= plan.changes
@@ -185,7 +221,7 @@ def _training(plan: Plan, name: str) -> Sweep:
     configs = column.configs(plan.scale, plan.rows)
     first, *_ = configs.values()
     changes |= config_lib.applying(first, plan.changes)
-    points = column.points(plan.scale, plan.rows)
+    points = column.points(plan.scale, plan.rows, rates)
     folder = folder_of(plan.runs, name)
     return definition.define(name, points, changes, folder)
 

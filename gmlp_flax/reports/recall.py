@@ -36,6 +36,7 @@ class Plan(NamedTuple):
         runs: the folder of the runs.
         jobs: runs at a time.
         changes: keys of every run that the command line changes, with their values as text.
+        together: how many runs one program trains at most.
     """
 
     rows: Sequence[str]
@@ -43,6 +44,7 @@ class Plan(NamedTuple):
     runs: str
     jobs: int = 1
     changes: Mapping[str, Any] = recall.NOTHING
+    together: int = 1
 
 
 def make(plan: Plan) -> bool:
@@ -65,7 +67,7 @@ def make(plan: Plan) -> bool:
 
 def _train(plan: Plan, trials: Sequence[Point], folder: str) -> bool:
     sweep = definition.define("synthetic", tuple(trials), dict(plan.changes), folder)
-    return training.train(sweep, plan.jobs)
+    return training.train(sweep, plan.jobs, together=plan.together)
 
 
 def best_rate(plan: Plan, cell: Cell) -> float | None:

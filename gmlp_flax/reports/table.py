@@ -13,7 +13,10 @@ from gmlp_flax.analysis.charts import csv_text
 DIGITS = 3  # of a number for reading
 MINUS = "\u2212"
 STATISTICS = ("deviation", "lowest", "highest")  # of a Spread, besides its centre
-CENTRES = "the number before it is their mean, or the median of finetuned scores and of costs"
+CENTRES = (
+    "the number before it is their mean, or the median of finetuned scores, of costs and of runs whose "
+    "rate was searched"
+)
 
 
 class Printed(float):

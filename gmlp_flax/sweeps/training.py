@@ -20,8 +20,10 @@ from typing import Any, BinaryIO
 
 import tqdm
 
+from gmlp_flax import config as config_lib
 from gmlp_flax.checkpoints import METRICS_FILE
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
+from gmlp_flax.config import schema
 from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files, json_files, storage
@@ -33,10 +35,11 @@ PAUSE = 2.0  # seconds from one look at the runs' steps to the next
 
 
 Metrics = dict[str, Any]
+Outcomes = dict[str, Metrics | RunError]  # name of a trial -> its metrics, or why it failed
 
 
 @contextlib.contextmanager
-def training_pool(out: str, jobs: int) -> Iterator[Callable[[str, Sequence[str]], Future[Metrics]]]:
+def training_pool(out: str, jobs: int) -> Iterator[Callable[[Sequence[Trial]], Future[Outcomes]]]:
     """Trains runs in processes, some at a time. They work in the current folder.
 
     If the `with` block ends early, or on Ctrl-C or SIGTERM, the running processes save and stop,
@@ -48,39 +51,93 @@ def training_pool(out: str, jobs: int) -> Iterator[Callable[[str, Sequence[str]]
             room for one.
 
     Yields:
-        A function (name, flags) that trains the run OUT/NAME with these flags in a process, unless
-        it is finished; the output goes to OUT/NAME.log. The future returns the run's last held-out
-        metrics, or raises RunError.
+        A function that trains trials in a process, each in the folder OUT/NAME, unless they are
+        finished; the output goes to OUT/NAME.log of the first one. Several trials are trained
+        together (`training.together`). The future returns each one's last held-out metrics, or the
+        RunError with which it failed, by name.
     """
     processes = _Processes(jobs)
 
-    def train_run(name: str, flags: Sequence[str]) -> Metrics:
-        """Trains a run, unless it is finished."""
-        workdir = os.path.join(files.absolute(out), name)
-        result = read_result(workdir)
-        if result is not None:
-            return result["eval"]
-        log = f"{workdir}.log"
-        command = [sys.executable, "-m", "gmlp_flax.train", f"--workdir={workdir}", *flags]
+    def train_trials(trials: Sequence[Trial]) -> Outcomes:
+        """Trains trials in one process, unless they are finished."""
+        outcomes: Outcomes = {}
+        unfinished = []
+        for trial in trials:
+            workdir = _folder(out, trial)
+            result = read_result(workdir)
+            if result is None:
+                unfinished.append(trial)
+            else:
+                outcomes[trial.name] = result["eval"]
+        if not unfinished:
+            return outcomes
+        log = f"{_folder(out, unfinished[0])}.log"
+        command = [sys.executable, "-m", "gmlp_flax.train", *_words(out, unfinished)]
         code = processes.run(command, log)
-        if code:
-            reason = read_error(log)
-            suffix = f" ({reason})" if reason else ""
-            raise RunError(f"the run {workdir} failed{suffix}: its output is in {log}")
-        result = read_result(workdir)
-        if result is None:
-            raise RunError(
-                f"the run {workdir} was stopped before its end: give the same command again to "
-                "resume it"
-            )
-        return result["eval"]
+        for trial in unfinished:
+            workdir = _folder(out, trial)
+            outcomes[trial.name] = _outcome(workdir, code, log)
+        return outcomes
 
     with stopping.terminable(), concurrent.futures.ThreadPoolExecutor(jobs) as threads:
         try:
-            yield functools.partial(threads.submit, train_run)
+            yield functools.partial(threads.submit, train_trials)
         finally:
             processes.stop()
             threads.shutdown(cancel_futures=True)
+
+
+def _folder(out: str, trial: Trial) -> str:
+    """The folder of a trial."""
+    return os.path.join(files.absolute(out), trial.name)
+
+
+def _words(out: str, trials: Sequence[Trial]) -> list[str]:
+    """The words of `gmlp train` for one trial, or for several that are trained together."""
+    first = trials[0]
+    if len(trials) == 1:
+        return [f"--workdir={_folder(out, first)}", *first.flags]
+    members = []
+    for trial in trials:
+        seed = trial.config.seed
+        rate = trial.config.optimizer.learning_rate
+        members.append(f"--member={seed}:{rate}:{_folder(out, trial)}")
+    own = tuple(f"--config.{key}=" for key in schema.MEMBER_KEYS)
+    shared = [word for word in first.flags if not word.startswith(own)]
+    return [*members, *shared]
+
+
+def _outcome(workdir: str, code: int, log: str) -> Metrics | RunError:
+    """The last held-out metrics of a run whose process ended with an exit code, or why it has
+    none."""
+    result = read_result(workdir)
+    if result is not None:
+        return result["eval"]
+    if not code:
+        return RunError(
+            f"the run {workdir} was stopped before its end: give the same command again to resume it"
+        )
+    reason = read_error(log)
+    suffix = f" ({reason})" if reason else ""
+    return RunError(f"the run {workdir} failed{suffix}: its output is in {log}")
+
+
+def groups(trials: Sequence[Trial], size: int) -> list[list[Trial]]:
+    """Trials that can be trained together, because they differ in their seeds and rates alone, in
+    groups of at most `size`."""
+    alike: dict[str, list[Trial]] = {}
+    for trial in trials:
+        shared = config_lib.mutable_copy(trial.config)
+        for key in schema.MEMBER_KEYS:
+            with shared.ignore_type():
+                shared.update_from_flattened_dict({key: 0})
+        text = config_lib.to_json(shared)
+        alike.setdefault(text, []).append(trial)
+    made = []
+    for members in alike.values():
+        for start in range(0, len(members), size):
+            made.append(members[start : start + size])
+    return made
 
 
 class _Processes:
@@ -152,7 +209,7 @@ def read_error(log: str) -> str:
     content = files.read(log) or b""
     text = content.decode(errors="replace")
     # the flag may have the shell's quotes
-    *_, last_output = re.split(r" -m gmlp_flax\.train '?--workdir=", text)
+    *_, last_output = re.split(r" -m gmlp_flax\.train '?--(?:workdir|member)=", text)
     errors = re.findall(r"^(?:error: (.*)|(Traceback) .*)", last_output, re.MULTILINE)
     if not errors:
         return ""
@@ -160,7 +217,7 @@ def read_error(log: str) -> str:
     return message or traceback
 
 
-def train(sweep: Sweep, jobs: int = 1, continue_on_failure: bool = True) -> bool:
+def train(sweep: Sweep, jobs: int = 1, continue_on_failure: bool = True, together: int = 1) -> bool:
     """Trains a sweep; prints how each trial ended, and when all will have ended.
 
     Args:
@@ -168,6 +225,7 @@ def train(sweep: Sweep, jobs: int = 1, continue_on_failure: bool = True) -> bool
         jobs: processes at a time.
         continue_on_failure: whether the others continue if a trial fails; a sweep that chooses needs all trials
             of its search.
+        together: how many trials one program trains at most.
 
     Returns:
         Whether no trial failed.
@@ -175,7 +233,7 @@ def train(sweep: Sweep, jobs: int = 1, continue_on_failure: bool = True) -> bool
     Raises:
         RunError: a trial failed and the others do not continue.
     """
-    trainer = _Trainer(sweep, continue_on_failure)
+    trainer = _Trainer(sweep, continue_on_failure, together)
     search = []
     if sweep.choosing:
         search = [trial for trial in sweep.trials if SEARCH in trial.point]
@@ -215,37 +273,41 @@ class _Trainer:
         failed: name of a failed trial -> why.
     """
 
-    def __init__(self, sweep: Sweep, continue_on_failure: bool):
+    def __init__(self, sweep: Sweep, continue_on_failure: bool, together: int):
         self.sweep = sweep
         self.continue_on_failure = continue_on_failure
+        self.together = together
         self.metrics: dict[str, Metrics] = {}
         self.failed: dict[str, RunError] = {}
 
     def train(
-        self, submit: Callable[[str, Sequence[str]], Future[Metrics]], trials: Sequence[Trial]
+        self, submit: Callable[[Sequence[Trial]], Future[Outcomes]], trials: Sequence[Trial]
     ) -> None:
         """Trains some trials; raises RunError if one fails and the others do not continue."""
-        names = {}
-        for trial in trials:
-            run = submit(trial.name, trial.flags)
-            names[run] = trial.name
+        group_of = {}
+        for group in groups(trials, self.together):
+            group_of[submit(group)] = group
         part = self.sweep._replace(trials=tuple(trials))
-        for number, (run, eta) in enumerate(ended(names, part), start=1):
-            progress = f"{number} of {len(names)}"
-            if eta:
-                progress = f"{progress}, {eta}"
-            name = names[run]
-            try:
-                metrics = run.result()
-                self._note(name, metrics, progress)
-            except RunError as error:
-                if not self.continue_on_failure:
-                    raise
-                self.failed[name] = error
-                print(f"{error}; the others continue", file=sys.stderr, flush=True)
+        number = 0
+        for run, eta in ended(group_of, part):
+            for name, outcome in _outcomes(run, group_of[run]).items():
+                number += 1
+                progress = f"{number} of {len(trials)}"
+                if eta:
+                    progress = f"{progress}, {eta}"
+                try:
+                    self._note(name, outcome, progress)
+                except RunError as error:
+                    if not self.continue_on_failure:
+                        raise
+                    self.failed[name] = error
+                    print(f"{error}; the others continue", file=sys.stderr, flush=True)
 
-    def _note(self, name: str, metrics: Metrics, progress: str) -> None:
-        """Prints and keeps the metrics of a run; raises RunError if they cannot be compared."""
+    def _note(self, name: str, metrics: Metrics | RunError, progress: str) -> None:
+        """Prints and keeps the metrics of a run; raises RunError if it failed, or if they cannot be
+        compared."""
+        if isinstance(metrics, RunError):
+            raise metrics
         metric = self.sweep.metric
         value = metrics.get(metric, math.nan)
         if not math.isfinite(value):
@@ -265,6 +327,15 @@ class _Trainer:
         choose = min if self.sweep.mode == "min" else max
         best = choose(trials, key=score)
         return best.seedless
+
+
+def _outcomes(run: Future[Outcomes], group: Sequence[Trial]) -> Outcomes:
+    """How the trials of a group ended; all of them with the error of a group that could not be
+    trained."""
+    try:
+        return run.result()
+    except RunError as error:
+        return {trial.name: error for trial in group}
 
 
 def ended(runs: Iterable[Future], sweep: Sweep) -> Iterator[tuple[Future, str]]:

@@ -87,21 +87,21 @@ def train(
     """
     end_if_imported_again()
     workdir = files.absolute(workdir)
-    resolved = _resolve(config, workdir, options, init)
+    resolved = resolve(config, workdir, options, init)
     config = resolved.config
     data_config.require_outside_data(workdir, config)
     with run_folder.hold(workdir, options.restart) as folder:
         loop, done = _run(resolved, folder, options, init)
-        if loop.is_last(done) and done in loop.metrics.evaluations:
+        if loop.has_ended(done):
             # This is last: from now on the run is done, whatever ends this process.
-            return _result(folder, loop.metrics)
+            return loop.write_result()
         saved = f"{loop.stop.agreed}: step {done} is saved in {folder.path}"
         distributed.say(f"{saved}; to resume: {_resume_command(options)}")
         return None
 
 
-def _resolve(
-    config: ConfigDict, workdir: str, options: TrainOptions, init: Pretrained | None
+def resolve(
+    config: ConfigDict, workdir: str, options: TrainOptions, init: Pretrained | None = None
 ) -> config_lib.Resolved:
     """The final config of the run in a folder. A restart does not read the run there."""
     run_to_resume = "" if options.restart else workdir
@@ -114,13 +114,44 @@ def _run(
     folder: run_folder.RunFolder,
     options: TrainOptions,
     init: Pretrained | None,
-) -> tuple[_Loop, int]:
+) -> tuple[Loop, int]:
     """Makes all that a run needs, trains, and closes it. Returns the step that was reached."""
+    with (
+        opened(resolved, folder, options, init) as (loop, state, done),
+        stopping.handle(stopping.STOPPING, loop.stop.on_signal),
+    ):
+        done = loop.run(state, done)
+        loop.finish_saving()
+    return loop, done
+
+
+@contextlib.contextmanager
+def opened(
+    resolved: config_lib.Resolved,
+    folder: run_folder.RunFolder,
+    options: TrainOptions,
+    init: Pretrained | None = None,
+    twin: Loop | None = None,
+    name: str = "",
+) -> Iterator[tuple[Loop, TrainState, int]]:
+    """All that a run needs, closed when the block ends: its loop, and the state at the step from
+    which it resumes.
+
+    Args:
+        resolved: the final config of the run.
+        folder: of the run.
+        options, init: as `train` takes them.
+        twin: a run that differs in its seed and its rate alone: its programs are used, so that they
+            are compiled once.
+        name: of the run, before each line that it prints.
+    """
     config = resolved.config
     with _closing() as close_later:
         profile = close_later(Profile(config, folder.path))
         trackers = close_later(Trackers(config.log, options.callbacks))
         training, data = build(resolved, folder, init, options.optimizer, options.other_data)
+        if twin is not None:
+            training.init = twin.training.init
         task = training.task
         watchdog = close_later(stopping.Watchdog(config.log.hang_seconds))
         watchdog.begin()
@@ -132,8 +163,8 @@ def _run(
         is_reader = not distributed.is_first()
         metrics = close_later(MetricsFile(metrics_path, done, read_only=is_reader))
         units_per_step = config.batch_size * task.units_per_example
-        progress = close_later(Progress(done, config.steps, units_per_step, task.unit))
-        loop = _Loop(
+        progress = close_later(Progress(done, config.steps, units_per_step, task.unit, name))
+        loop = Loop(
             training=training,
             data=data,
             folder=folder,
@@ -144,12 +175,9 @@ def _run(
             profile=profile,
             watchdog=watchdog,
         )
-        with stopping.handle(stopping.STOPPING, loop.stop.on_signal):
-            done = loop.run(state, done)
-            with heartbeat("saving", progress.show, at_once=False):
-                checkpoints.wait()
-            folder.note_checkpoint()
-    return loop, done
+        if twin is not None:
+            loop.evaluator.step = twin.evaluator.step
+        yield loop, state, done
 
 
 @contextlib.contextmanager
@@ -239,7 +267,7 @@ class _Stopped(Exception):
 
 
 @dataclasses.dataclass
-class _Loop:
+class Loop:
     """The steps of a run, with its evaluations, its checkpoints and the lines of its log."""
 
     training: Training
@@ -264,10 +292,7 @@ class _Loop:
     def run(self, state: TrainState, done: int) -> int:
         """Trains from a step to the last one, or until a signal. Returns the step that was
         reached."""
-        if self._has_missing_evaluation(done):
-            self._begin_trackers()
-            self._evaluate(state, done)
-            self.watchdog.begin()  # the training step is not compiled yet
+        self.evaluate_if_missing(state, done)
         if self.stop.agreed or self.is_last(done):
             return done
         host, hosts = self.partition.host_share()
@@ -278,6 +303,29 @@ class _Loop:
         """Whether the run ends with a step, whose evaluation is written if it has one."""
         scores = self.metrics.evaluations.get(done, {})
         return self._ends_with(done, scores)
+
+    def has_ended(self, done: int) -> bool:
+        """Whether a step is the last one and has its evaluation."""
+        return self.is_last(done) and done in self.metrics.evaluations
+
+    def write_result(self) -> dict[str, Any]:
+        """Writes the result of a finished run. If it is there already, no step was taken, and the
+        same result is returned."""
+        done = max(self.metrics.evaluations)
+        known = read_result(self.folder.path) if distributed.is_first() else None
+        if known is not None and known.get("step") == done:
+            return known
+        result: dict[str, Any] = {"step": done, "eval": self.metrics.evaluations[done]}
+        if self.metrics.baselines:
+            result["baselines"] = self.metrics.baselines
+        self.folder.write_result(result)
+        return result
+
+    def finish_saving(self) -> None:
+        """Waits until the last checkpoint is written, and notes it."""
+        with heartbeat("saving", self.progress.show, at_once=False):
+            self.checkpoints.wait()
+        self.folder.note_checkpoint()
 
     def _ends_with(self, done: int, scores: Mapping[str, float]) -> bool:
         """Whether the run ends with a step: it is the last one, or its held-out scores are as good
@@ -292,10 +340,17 @@ class _Loop:
             return scores[name] <= goal
         return scores[name] >= goal
 
+    def evaluate_if_missing(self, state: TrainState, done: int) -> None:
+        """Scores the state from which the run resumes, if that was interrupted."""
+        if self._has_missing_evaluation(done):
+            self._begin_trackers()
+            self.evaluate(state, done)
+            self.watchdog.begin()  # the training step is not compiled yet
+
     def _has_missing_evaluation(self, done: int) -> bool:
         """Whether a signal, or data that could not be read, ended the evaluation of the step at
         which the run resumes."""
-        if done == 0 or not self._evaluates(done):
+        if done == 0 or not self.evaluates(done):
             return False
         return not distributed.everywhere(done in self.metrics.evaluations)
 
@@ -321,24 +376,24 @@ class _Loop:
             self.stop.after_step(loss)
             pending = _Window(done, sums)
             if is_first:
-                self._record_first_step(sums)
+                self.record_first_step(sums)
             has_signal = self.stop.agreed is not None
             end = done == config.steps or has_signal
-            evaluate = self._evaluates(done)
+            is_evaluated = self.evaluates(done)
             save = end or done % config.checkpoint.every == 0
-            if evaluate or save or is_first:
+            if is_evaluated or save or is_first:
                 self._read(pending)
                 pending = None
             # Evaluation first: its metrics are a part of the checkpoint. But a signal leaves little
             # time.
-            if evaluate and not has_signal:
+            if is_evaluated and not has_signal:
                 self._evaluate_or_save(state, done)
                 end = self.is_last(done) or self.stop.agreed is not None
             if save or end:
-                self._save(state, done)
+                self.save(state, done)
         return done
 
-    def _record_first_step(self, sums: Sums) -> None:
+    def record_first_step(self, sums: Sums) -> None:
         """Waits for the first step of this process, and records the config under which it was
         taken. If it fails, the run folder is as it was before."""
         jax.block_until_ready(sums)
@@ -361,9 +416,14 @@ class _Loop:
         self.watchdog.alive()
         self.progress.advance(done)
         if done % self.config.log.every == 0 or done == self.config.steps:
-            self._write_line(done, jax.device_get(sums))
+            self.write_line(done, jax.device_get(sums))
 
-    def _write_line(self, done: int, sums: Sums) -> None:
+    def write_line(self, done: int, sums: Sums) -> None:
+        """Writes the line of the log window after a step, from its sums on the host.
+
+        Raises:
+            RunError: the loss or the gradient is not finite.
+        """
         means = _means(sums)
         if means.get("skipped") == 1:
             self._write_skipped_window(done, sums)
@@ -395,13 +455,14 @@ class _Loop:
         self.folder.check()
         self.metrics.write({"step": done, "skipped": 1.0})
 
-    def _evaluates(self, done: int) -> bool:
+    def evaluates(self, done: int) -> bool:
+        """Whether a step has an evaluation."""
         if done == self.config.steps:
             return True
         every = self.config.eval.every
         return every > 0 and done % every == 0
 
-    def _evaluate(self, state: TrainState, done: int) -> None:
+    def evaluate(self, state: TrainState, done: int) -> None:
         """Scores a state and writes its line. If a signal ends the evaluation, there is no line, and
         the run that resumes evaluates first."""
 
@@ -435,14 +496,15 @@ class _Loop:
     def _evaluate_or_save(self, state: TrainState, done: int) -> None:
         """Evaluates. Saves the state before an error of the held-out data ends the run."""
         try:
-            self._evaluate(state, done)
+            self.evaluate(state, done)
         except DataError:
             # Other processes do not know of the error, and all make a checkpoint together.
             if jax.process_count() == 1:
-                self._save(state, done)
+                self.save(state, done)
             raise
 
-    def _save(self, state: TrainState, done: int) -> None:
+    def save(self, state: TrainState, done: int) -> None:
+        """Writes a checkpoint; it may not be finished on return."""
         self.watchdog.alive()
         self.folder.check()
         self.metrics.flush()
@@ -462,17 +524,3 @@ def _means(sums: Sums) -> dict[str, float]:
         divisor = float(weight) or math.nan
         means[name] = float(total) / divisor
     return means
-
-
-def _result(folder: run_folder.RunFolder, metrics: MetricsFile) -> dict[str, Any]:
-    """Writes the result of a finished run. If it is there already, no step was taken, and the same
-    result is returned."""
-    done = max(metrics.evaluations)
-    known = read_result(folder.path) if distributed.is_first() else None
-    if known is not None and known.get("step") == done:
-        return known
-    result: dict[str, Any] = {"step": done, "eval": metrics.evaluations[done]}
-    if metrics.baselines:
-        result["baselines"] = metrics.baselines
-    folder.write_result(result)
-    return result

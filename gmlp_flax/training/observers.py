@@ -46,14 +46,16 @@ class Progress:
         steps: the last step of the run.
         per_step: units per step.
         unit: what is counted (`Task.unit`).
+        name: of the run, if several are trained together, before each line.
     """
 
-    def __init__(self, first: int, steps: int, per_step: int, unit: str):
+    def __init__(self, first: int, steps: int, per_step: int, unit: str, name: str = ""):
+        self._prefix = f"{name}: " if name else ""
         self.steps = steps
         self.per_step = per_step
         self.unit = unit
         self._started: _Started | None = None
-        is_live = sys.stderr.isatty() and distributed.is_first()
+        is_live = sys.stderr.isatty() and distributed.is_first() and not name
         self._bar = tqdm.tqdm(
             total=steps,
             initial=first,
@@ -89,12 +91,13 @@ class Progress:
         eta = tqdm.tqdm.format_interval(seconds_left)
         text = f"loss {loss:.4f}  {rate:,.0f} {self.unit}/s  ETA {eta}"
         if self._bar.disable:
-            distributed.say(f"step {step}/{self.steps}  {text}")
+            self.show(f"step {step}/{self.steps}  {text}")
         else:
             self._bar.set_description_str(text)
 
     def show(self, text: str) -> None:
         """Prints a line above the live one."""
+        text = f"{self._prefix}{text}"
         if self._bar.disable:
             distributed.say(text)
         else:

@@ -22,16 +22,22 @@ from gmlp_flax.training.lora import make_lora
 from gmlp_flax.training.partition import Metadata
 
 
-def learning_rate(config: ConfigDict) -> optax.Schedule:
+def learning_rate(config: ConfigDict, peak: Any = None) -> optax.Schedule:
     """The learning rate over steps: linear warmup from peak / warmup to the peak; then cosine or
     linear decay that would reach 0 one step after the last, a constant rate, one with a linear
     decay in the last steps (wsd, as in MiniCPM, arXiv 2404.06395), or a decay with 1 / sqrt(step),
-    whatever the number of steps (Vaswani et al. 2017, section 5.3)."""
-    peak = config.optimizer.learning_rate
+    whatever the number of steps (Vaswani et al. 2017, section 5.3).
+
+    Args:
+        config: of the run.
+        peak: instead of config.optimizer.learning_rate; it may be traced.
+    """
+    if peak is None:
+        peak = config.optimizer.learning_rate
     warmup = config.optimizer.warmup
     if config.optimizer.schedule != "rsqrt":
         warmup = min(warmup, config.steps)
-    decay = _after_warmup(config, warmup)
+    decay = _after_warmup(config, warmup, peak)
     if warmup == 0:
         return decay
     # The first step uses peak / warmup: a rate of 0 would change nothing.
@@ -39,10 +45,9 @@ def learning_rate(config: ConfigDict) -> optax.Schedule:
     return optax.join_schedules([ramp, decay], [warmup])
 
 
-def _after_warmup(config: ConfigDict, warmup: int) -> optax.Schedule:
+def _after_warmup(config: ConfigDict, warmup: int, peak: Any) -> optax.Schedule:
     """The learning rate from the peak on; it counts steps from 0."""
     options = config.optimizer
-    peak = options.learning_rate
     steps = max(config.steps - warmup, 1)
     if options.schedule == "cosine":
         return optax.cosine_decay_schedule(peak, steps)
@@ -246,7 +251,11 @@ def after_skipped_step(before: Any, after: Any) -> Any:
 
 
 def make(
-    config: ConfigDict, params: Any, metadata: Metadata, heads: tuple[str, ...] = ()
+    config: ConfigDict,
+    params: Any,
+    metadata: Metadata,
+    heads: tuple[str, ...] = (),
+    peak: Any = None,
 ) -> optax.GradientTransformation:
     """The transformation from gradients to updates.
 
@@ -256,6 +265,7 @@ def make(
         metadata: what the model says of its parameters.
         heads: with config.optimizer.lora_rank, the first parts of the paths of what is trained
             besides the adapters.
+        peak: of the learning rate, instead of the config's; it may be traced.
 
     Raises:
         RunError: a pattern of config.optimizer.freeze or lr_multipliers does not fit the
@@ -263,9 +273,9 @@ def make(
     """
     lora = make_lora(config, params, metadata, heads)
     if lora is None:
-        return _make(config, params, metadata)
+        return _make(config, params, metadata, peak)
     with_adapters = {**metadata, **lora.metadata(metadata)}
-    make_inner = functools.partial(_make, config, metadata=with_adapters)
+    make_inner = functools.partial(_make, config, metadata=with_adapters, peak=peak)
     transformation = lora.transformation(make_inner)
     jax.eval_shape(transformation.init, params)  # raises if a pattern does not fit
     return transformation
@@ -287,10 +297,12 @@ def trained(
     return jax.eval_shape(adapters_and_heads, params)
 
 
-def _make(config: ConfigDict, params: Any, metadata: Metadata) -> optax.GradientTransformation:
+def _make(
+    config: ConfigDict, params: Any, metadata: Metadata, peak: Any
+) -> optax.GradientTransformation:
     """`make` without LoRA."""
     options = config.optimizer
-    rate = learning_rate(config)
+    rate = learning_rate(config, peak)
     optimizer = optimizers.find(options.name)
     by_path = factors(params, options.lr_multipliers, metadata)
     # The state has the same names with and without clipping and multipliers, so a run can resume

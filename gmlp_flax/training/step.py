@@ -48,6 +48,18 @@ class TrainState(NamedTuple):
     level: Any = None
 
 
+class Member(NamedTuple):
+    """What differs between runs that one program trains together (`training.together`).
+
+    Attributes:
+        seed: config.seed, int32 scalar.
+        peak: config.optimizer.learning_rate, float32 scalar.
+    """
+
+    seed: Any
+    peak: Any
+
+
 class Training:
     """The programs that make and advance the state of a run. Each is compiled at its first call.
 
@@ -84,12 +96,11 @@ class Training:
         self.partition = mesh.for_model(metadata)
         self.partition.check_parameters(shapes)
         self.has_rate = transformation is None
+        self._shapes = shapes
         trained = shapes
         if transformation is None:
-            inheritance = task.inheritance
-            heads = (*inheritance.heads.values(), *inheritance.new_params)
-            transformation = optimizer.make(task.config, shapes, metadata, heads)
-            trained = optimizer.trained(task.config, shapes, metadata, heads)
+            transformation = self._make_optimizer()
+            trained = optimizer.trained(task.config, shapes, metadata, self._heads)
         self.optimizer = transformation
         metrics = ("learning_rate",) if self.has_rate else ()
 
@@ -112,21 +123,54 @@ class Training:
             out_shardings=(state_shardings, sums_sharding),
         )
 
+    @property
+    def _heads(self) -> tuple[str, ...]:
+        """The first parts of the paths of what LoRA trains besides its adapters."""
+        inheritance = self.task.inheritance
+        return (*inheritance.heads.values(), *inheritance.new_params)
+
+    def _make_optimizer(self, peak: Any = None) -> optax.GradientTransformation:
+        """The config's optimizer, with another peak of the rate if one is given."""
+        metadata = self.partition.metadata
+        return optimizer.make(self.task.config, self._shapes, metadata, self._heads, peak)
+
+    def member_step(
+        self, state: TrainState, batch: Batch, member: Member
+    ) -> tuple[TrainState, Sums]:
+        """`step` of a run with another seed and another rate than the config's, not compiled."""
+        transformation = self._make_optimizer(member.peak)
+        return self._update(state, batch, transformation, member)
+
     def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
-        """One update; its random numbers depend on config.seed and the step only."""
+        config = self.task.config
+        member = Member(config.seed, config.optimizer.learning_rate)
+        return self._update(state, batch, self.optimizer, member)
+
+    def _update(
+        self,
+        state: TrainState,
+        batch: Batch,
+        transformation: optax.GradientTransformation,
+        member: Member,
+    ) -> tuple[TrainState, Sums]:
+        """One update; its random numbers depend on the seed and the step only."""
         task = self.task
         config = task.config
         chex.assert_trees_all_equal_shapes_and_dtypes(state, self.template)
         chex.assert_tree_shape_prefix(batch, (config.batch_size,))
-        example_keys, batch_key = draw_keys(config, state.step)
+        example_keys, batch_key = draw_keys(config, state.step, member.seed)
         batch_with_keys = batch | {"key": example_keys}
         mixed_batch = task.mix(batch_with_keys, batch_key)
         microbatches = config.optimizer.grad_accum_steps
         grads, sums = gradients(task, state.params, mixed_batch, microbatches, self.partition)
-        updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
+        updates, opt_state = transformation.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         ema = self._next_ema(state, opt_state, params)
-        sums |= self._update_metrics(state.step, grads, updates, params)
+        sums |= self._update_metrics(grads, updates, params)
+        if self.has_rate:
+            schedule = optimizer.learning_rate(config, member.peak)
+            rate = jnp.asarray(schedule(state.step))
+            sums["learning_rate"] = (rate, jnp.ones((), jnp.float32))
         new_state = TrainState(
             step=state.step + 1,
             params=params,
@@ -154,15 +198,11 @@ class Training:
             return None
         return optimizer.eval_params(opt_state, params)
 
-    def _update_metrics(self, step: jax.Array, grads: Any, updates: Any, params: Any) -> Sums:
+    def _update_metrics(self, grads: Any, updates: Any, params: Any) -> Sums:
         """The metrics of an update, each with the weight 1."""
         config = self.task.config
         unit_weight = jnp.ones((), jnp.float32)
         metrics = {"grad_norm": (optax.tree.norm(grads), unit_weight)}
-        if self.has_rate:
-            schedule = optimizer.learning_rate(config)
-            rate = jnp.asarray(schedule(step))
-            metrics["learning_rate"] = (rate, unit_weight)
         if config.log.norms:
             trees = {"grad_norm": grads, "update_norm": updates, "param_norm": params}
             metrics |= norms(trees, self.partition.metadata)
@@ -303,10 +343,11 @@ def ema_decay(config: ConfigDict, step: jax.Array) -> jax.Array:
     return jnp.minimum(config.optimizer.ema, rising)
 
 
-def draw_keys(config: ConfigDict, step: Any) -> tuple[jax.Array, jax.Array]:
+def draw_keys(config: ConfigDict, step: Any, seed: Any = None) -> tuple[jax.Array, jax.Array]:
     """The random keys of a training step: one per example of the batch, [batch], and one for mixing
-    examples. They depend on config.seed and on `step`, the number of the step, from 0."""
-    run_key = jax.random.key(config.seed)
+    examples. They depend on config.seed, or on `seed` if it is given, and on `step`, the number of
+    the step, from 0."""
+    run_key = jax.random.key(config.seed if seed is None else seed)
     step_key = jax.random.fold_in(run_key, step)
     example_key, batch_key = jax.random.split(step_key)
     example_keys = jax.random.split(example_key, config.batch_size)

@@ -50,3 +50,41 @@ def test_a_figure_that_cannot_be_written_loses_no_result(text_run, tmp_path):
     assert f"{run}/figures" in last
     assert "loss.png" not in done.stdout
     assert f"gmlp evaluate --workdir={run}" in done.stdout
+
+
+def test_members_are_trained_in_one_command(tmp_path):
+    """Each has the files of a run, its figure too; the command that is killed is given again."""
+    command = [
+        "train",
+        "--config=synthetic:sgu,d=16",
+        "--config.steps=4",
+        "--config.eval.every=2",
+        "--config.optimizer.warmup=1",
+        "--config.synthetic.heldout_examples=16",
+        f"--member=0:1e-3:{tmp_path}/a",
+        f"--member=1:2e-3:{tmp_path}/b",
+    ]
+    done = preloaded.gmlp(*command, PYTHONWARNINGS="error")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{tmp_path}/{name}/figures/loss.png" for name in "ab"]
+    for name, seed, rate in (("a", 0, 1e-3), ("b", 1, 2e-3)):
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        assert (config["seed"], config["optimizer"]["learning_rate"]) == (seed, rate)
+        assert json.loads((tmp_path / name / "result.json").read_text())["step"] == 4
+    assert "b: step 4  held out: loss" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--member=0:fast:runs/a"], "--member=0:fast:runs/a: expected SEED:RATE:FOLDER"),
+        (["--member=0:1e-3"], "--member=0:1e-3: expected SEED:RATE:FOLDER"),
+        (["--member=0:1e-3:a", "--workdir=b"], "--workdir and --member exclude each other"),
+        (["--member=-1:1e-3:a"], "config.seed"),
+    ],
+)
+def test_members_of_another_form_are_refused(flags, message):
+    done = preloaded.gmlp("train", "--config=quickstart_text", *flags)
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert message in line

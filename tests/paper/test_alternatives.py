@@ -21,11 +21,11 @@ def test_rows_are_every_mixer():
 def test_rows_of_a_column_train_alike(scale):
     """But for the model, and the rates of each row."""
     for name, column in COLUMNS.items():
-        if column.starts:
+        if column.starts or scale not in column.scales:
             continue
         configs = column.configs(scale)
         first = next(iter(configs.values()))
-        assert len(configs) == {"mlm": 27, "cifar10": 23}.get(name, 16)
+        assert len(configs) == {"mlm": 27, "longer": 27, "cifar10": 23}.get(name, 16)
         for config in configs.values():
             config_lib.validate(config)
             assert config.steps == column.settings(scale).get("steps", config.steps)
@@ -34,7 +34,7 @@ def test_rows_of_a_column_train_alike(scale):
             }
             assert changed <= {"optimizer.learning_rate", "optimizer.lr_multipliers"}
         assert len(column.points(scale)) == len(configs) * (
-            3 if scale == "cpu" and name in ("mlm", "listops") else 1
+            3 if scale == "cpu" and name in ("mlm", "longer", "listops") else 1
         )
 
 
@@ -55,3 +55,23 @@ def test_changes_are_made_where_a_config_has_the_key():
     images = COLUMNS["cifar10"].configs("cpu", ("sgu",), changes)["sgu"]
     assert text.masking.rate == 0.3
     assert images.steps == 7
+
+
+def test_a_search_of_rates_scores_training_data_alone():
+    """Its runs are shorter, and no table has their seed."""
+    longer = COLUMNS["longer"]
+    points = longer.search_points("cpu", "sgu")
+    assert [point["optimizer.learning_rate"] for point in points] == [
+        1e-3,
+        2e-3,
+        4e-3,
+        8e-3,
+        1.6e-2,
+    ]
+    for point in points:
+        assert point["config"] == "c4_ablation:sgu,scale=small"
+        assert (point["data.search"], point["steps"], point["seed"]) == (True, 3000, 100)
+    trained = longer.points("cpu", ("sgu", "fnet"), {"sgu": 8e-3, "fnet": 1e-3})
+    chosen = [(point["seed"], point["optimizer.learning_rate"]) for point in trained]
+    assert chosen == [(0, 8e-3), (1, 8e-3), (2, 8e-3), (0, 1e-3), (1, 1e-3), (2, 1e-3)]
+    assert {point["steps"] for point in trained} == {9000}

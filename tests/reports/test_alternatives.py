@@ -64,7 +64,7 @@ def test_costs_are_per_thousand_tokens(made):
 
 
 def test_what_is_absent_is_said(made):
-    assert "Columns without anything: mnli, listops, bytes, pixels." in made.notes
+    assert "Columns without anything: longer, mnli, listops, bytes, pixels." in made.notes
     [frame] = [note for note in made.notes if note.startswith("One frame: ")]
     assert "M parameters in the encoder (the same up to" in frame
     assert ": steps 900 (paper: 125000); " in made.setting

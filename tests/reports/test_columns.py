@@ -1,7 +1,9 @@
 """What `gmlp reproduce alternatives` would run, what it refuses, and how each column goes on by
 itself."""
 
+import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -26,7 +28,12 @@ def plan(folder, *names, **options):
 def trained(monkeypatch):
     """The sweeps that would have been trained, and the numbers of jobs; none of them fails."""
     sweeps = []
-    monkeypatch.setattr(training, "train", lambda sweep, jobs: sweeps.append((sweep, jobs)) or True)
+
+    def train(sweep, jobs, together):
+        sweeps.append((sweep, jobs))
+        return True
+
+    monkeypatch.setattr(training, "train", train)
     return sweeps
 
 
@@ -60,6 +67,37 @@ def test_a_trained_column_is_one_sweep(tmp_path, trained):
             *from_file(f"alternatives:{name},rows=sgu+fnet")
         ]
     assert [trial.config.batch_size for trial in mlm.trials] == [16] * 6
+
+
+def test_a_column_with_a_search_trains_at_the_best_rate(tmp_path, monkeypatch):
+    """The lowest perplexity; a run without a result leaves no best rate."""
+    trained = []
+
+    def train(sweep, jobs, together):
+        trained.append((sweep.out, jobs, together, len(sweep.trials)))
+        for trial in sweep.trials:
+            rate = trial.config.optimizer.learning_rate
+            folder = Path(sweep.out, trial.name)
+            folder.mkdir(parents=True)
+            perplexity = 30.0 + abs(rate - 4e-3)
+            result = {"step": trial.config.steps, "eval": {"perplexity": perplexity}}
+            (folder / "result.json").write_text(json.dumps(result))
+            rates.append(rate)
+        return True
+
+    rates = []
+    monkeypatch.setattr(training, "train", train)
+    assert columns.make(plan(tmp_path, "longer", jobs=2, together=5)) == []
+    assert trained == [
+        (f"{tmp_path}/longer/search", 2, 5, 10),
+        (f"{tmp_path}/longer", 2, 5, 6),
+    ]
+    assert rates[10:] == [4e-3] * 6
+    [lost] = (tmp_path / "longer" / "search").glob("*sgu*learning_rate=0.016")
+    (lost / "result.json").unlink()
+    monkeypatch.setattr(training, "train", lambda *_, **options: True)
+    [problem] = columns.make(plan(tmp_path, "longer"))
+    assert "longer: the best rate of sgu is not known, as the run at 0.016 in" in problem
 
 
 def test_costs_go_on_where_they_stopped(tmp_path, measured):
@@ -101,7 +139,7 @@ def test_a_column_that_cannot_be_made_does_not_stop_the_others(tmp_path, measure
 
 
 def test_failures_are_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "train", lambda *_: False)
+    monkeypatch.setattr(training, "train", lambda *_, **options: False)
     monkeypatch.setattr(subprocess, "run", lambda words: subprocess.CompletedProcess(words, 2))
     runs, costs = columns.make(plan(tmp_path, "mlm", "costs"))
     assert runs.startswith("mlm: some runs failed")

@@ -13,22 +13,27 @@ import json, os, sys, time
 flags = dict(word[2:].split("=", 1) for word in sys.argv if word.startswith("--"))
 with open("{folder}/calls.jsonl", "a") as file:
     file.write(json.dumps(sys.argv[1:]) + "\\n")
-name = os.path.basename(flags["workdir"])
-does = json.load(open("{folder}/plan.json")).get(name, 10.0)
-print(name, "says", does)
-if does == "hangs":
-    with open("{folder}/hanging.part", "w") as file:
-        file.write(str(os.getpid()))
-    os.rename("{folder}/hanging.part", "{folder}/hanging")
-    time.sleep(60)
-if does == "fails":
-    while "{waits}" and not os.path.exists("{folder}/hanging"):
-        time.sleep(0.01)
-    raise SystemExit("error: the reason of " + name)
-if does != "stops":
-    os.makedirs(flags["workdir"], exist_ok=True)
-    metrics = does if isinstance(does, dict) else {{"perplexity": does}}
-    json.dump({{"eval": metrics}}, open(flags["workdir"] + "/result.json", "w"))
+members = [word.split(":", 2)[2] for word in sys.argv if word.startswith("--member=")]
+failed = ""
+for workdir in members or [flags["workdir"]]:
+    name = os.path.basename(workdir)
+    does = json.load(open("{folder}/plan.json")).get(name, 10.0)
+    print(name, "says", does)
+    if does == "hangs":
+        with open("{folder}/hanging.part", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename("{folder}/hanging.part", "{folder}/hanging")
+        time.sleep(60)
+    if does == "fails":
+        while "{waits}" and not os.path.exists("{folder}/hanging"):
+            time.sleep(0.01)
+        failed = "error: the reason of " + name
+    elif does != "stops":
+        os.makedirs(workdir, exist_ok=True)
+        metrics = does if isinstance(does, dict) else {{"perplexity": does}}
+        json.dump({{"eval": metrics}}, open(workdir + "/result.json", "w"))
+if failed:
+    raise SystemExit(failed)
 """
 # As the command is called, with the stand-in for Python where it starts the trainer.
 PROGRAM = """

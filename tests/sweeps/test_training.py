@@ -173,24 +173,100 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # Shells start backgro
 sys.executable = {executable!r}
 from gmlp_flax.commands import cli
 from gmlp_flax.sweeps.training import training_pool
+from tests.sweeps.test_training import trial
 
 def main():
     with training_pool({out!r}, {jobs}) as submit:
-        print([run.result() for run in [submit(name, []) for name in ("first", "second")]])
+        print([run.result() for run in [submit([trial(name)]) for name in ("first", "second")]])
 
 with cli.show_errors():
     main()
 """
 
 
+def trial(name: str, seed: int = 0, rate: float = 1e-3) -> Trial:
+    """A trial of this name."""
+    options = config_lib.default()
+    options.seed = seed
+    options.optimizer.learning_rate = rate
+    flags = [
+        f"--config={name}.py",
+        f"--config.seed={seed}",
+        f"--config.optimizer.learning_rate={rate}",
+        "--config.steps=7",
+    ]
+    return Trial({"config": name}, flags, options)
+
+
 def results(patch, trainer, names, jobs=1):
+    """The outcome of each trial; the first error of one is raised."""
+    outcomes = {}
     with (
         patch.context() as patched,
         training.training_pool(str(trainer.folder / "out"), jobs) as submit,
     ):
         patched.setattr(sys, "executable", str(trainer.executable))
-        runs = {submit(name, [f"--config={name}.py"]): name for name in names}
-        return {runs[run]: run.result() for run in concurrent.futures.as_completed(runs)}
+        runs = [submit([trial(name)]) for name in names]
+        for run in concurrent.futures.as_completed(runs):
+            for name, outcome in run.result().items():
+                if isinstance(outcome, RunError):
+                    raise outcome
+                outcomes[name] = outcome
+    return outcomes
+
+
+def test_trials_that_differ_in_seed_and_rate_alone_are_trained_together():
+    trials = []
+    for name, steps in (("a", 7), ("b", 7), ("c", 8), ("d", 7)):
+        options = config_lib.default()
+        options.steps = steps
+        options.seed = len(trials)
+        options.optimizer.learning_rate = 1e-3 * (1 + len(trials))
+        trials.append(Trial({"config": name}, [], options))
+    a, b, c, d = trials
+    assert training.groups(trials, 1) == [[a], [b], [d], [c]]
+    assert training.groups(trials, 2) == [[a, b], [d], [c]]
+    assert training.groups(trials, 8) == [[a, b, d], [c]]
+    assert a.config.seed == 0
+
+
+def test_a_group_is_one_process(monkeypatch, trainer):
+    """The keys of the members are not set besides, and one that has ended is no member."""
+    out = trainer.folder / "out"
+    (out / "b").mkdir(parents=True)
+    (out / "b" / "result.json").write_text('{"eval": {"perplexity": 9.0}}')
+    trainer.plan({"a": 20.0, "c": 30.0})
+    members = [trial("a", 0, 1e-3), trial("b", 1, 1e-3), trial("c", 1, 2e-3)]
+    monkeypatch.setattr(sys, "executable", str(trainer.executable))
+    with training.training_pool(str(out), 1) as submit:
+        outcomes = submit(members).result()
+    assert outcomes == {
+        "a": {"perplexity": 20.0},
+        "b": {"perplexity": 9.0},
+        "c": {"perplexity": 30.0},
+    }
+    assert trainer.calls() == [
+        [
+            "-m",
+            "gmlp_flax.train",
+            f"--member=0:0.001:{out}/a",
+            f"--member=1:0.002:{out}/c",
+            "--config=a.py",
+            "--config.steps=7",
+        ]
+    ]
+
+
+def test_a_member_that_fails_does_not_fail_the_others(monkeypatch, trainer):
+    trainer.plan({"b": "fails"})
+    monkeypatch.setattr(sys, "executable", str(trainer.executable))
+    out = trainer.folder / "out"
+    with training.training_pool(str(out), 1) as submit:
+        outcomes = submit([trial("a"), trial("b", 1)]).result()
+    assert outcomes["a"] == {"perplexity": 10.0}
+    assert str(outcomes["b"]) == (
+        f"the run {out}/b failed (the reason of b): its output is in {out}/a.log"
+    )
 
 
 def start(trainer: Trainer, jobs: int = 1) -> subprocess.Popen:
@@ -226,7 +302,7 @@ def test_each_run_gives_its_metrics(monkeypatch, trainer):
     train = ["-m", "gmlp_flax.train"]
     out = trainer.folder / "out"
     assert trainer.calls() == [
-        [*train, f"--workdir={out}/{name}", f"--config={name}.py"] for name in "ab"
+        [*train, f"--workdir={out}/{name}", *trial(name).flags] for name in "ab"
     ]
     # What is there is read, not trained again.
     assert results(monkeypatch, trainer, "abc")["b"] == {"accuracy": 0.25}

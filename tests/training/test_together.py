@@ -1,0 +1,208 @@
+"""Runs that one program trains: their numbers and files are those of runs that are trained alone."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import gmlp_flax
+from gmlp_flax.config.schema import MEMBER_KEYS
+from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.training import loop, together
+from gmlp_flax.training.together import Outcome, Run
+from tests.failures import raised
+from tests.runs.command import metrics
+from tests.training import interrupted, tiny
+
+MEMBERS = {"slow": (0, 1e-3), "fast": (1, 4e-3), "other": (2, 1e-3)}
+
+
+def config(folder: Path):
+    options = tiny.text_config(folder)
+    options.log.every = 2
+    options.eval.every = 3
+    options.checkpoint.every = 3
+    return options
+
+
+def run(options, folder: Path, name: str, seed: int, rate: float) -> Run:
+    own = options.copy_and_resolve_references()
+    own.update_from_flattened_dict(dict(zip(MEMBER_KEYS, (seed, rate), strict=True)))
+    return Run(own, str(folder / name))
+
+
+def runs(options, folder: Path) -> list[Run]:
+    return [run(options, folder, name, *member) for name, member in MEMBERS.items()]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> tuple[Path, Path]:
+    """The runs that were trained together, and the same ones trained alone."""
+    folder = tmp_path_factory.mktemp("together")
+    outcomes = together.train_together(runs(config(folder), folder / "together"))
+    for outcome, name in zip(outcomes, MEMBERS, strict=True):
+        written = json.loads((folder / "together" / name / "result.json").read_text())
+        assert outcome == Outcome(written)
+    for alone in runs(config(folder), folder / "alone"):
+        loop.train(alone.config, alone.workdir)
+    return folder / "together", folder / "alone"
+
+
+def numbers(lines: list[dict]) -> list[dict]:
+    """The lines of metrics without the speed, which differs from run to run."""
+    kept = []
+    for line in lines:
+        kept.append({key: value for key, value in line.items() if not key.endswith("per_second")})
+    return kept
+
+
+def assert_close(first: list[dict], second: list[dict]) -> None:
+    first, second = numbers(first), numbers(second)
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        if isinstance(one, str):
+            assert one == other
+        else:
+            np.testing.assert_allclose(one, other, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_the_metrics_are_those_of_a_run_alone(folders, name):
+    first, second = folders
+    assert_close(metrics(first / name), metrics(second / name))
+
+
+def test_the_members_differ(folders):
+    first, _ = folders
+    losses = {metrics(first / name)[0]["loss"] for name in MEMBERS}
+    rates = [metrics(first / name)[0]["learning_rate"] for name in MEMBERS]
+    assert len(losses) == 3
+    np.testing.assert_allclose(rates, [7.5e-4, 3e-3, 7.5e-4])  # of steps 1 and 2: 1/2 and 1
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_so_are_the_files_and_the_parameters(folders, name):
+    first, second = (folder / name for folder in folders)
+    names = sorted(path.name for path in first.iterdir())
+    assert names == sorted(path.name for path in second.iterdir())
+    assert (first / "config.json").read_text() == (second / "config.json").read_text()
+    ours, theirs = (gmlp_flax.load(str(folder)).params for folder in (first, second))
+    compared = jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-5), ours, theirs)
+    assert all(jax.tree.leaves(compared))
+
+
+def test_runs_at_different_steps_all_come_to_their_ends(folders, tmp_path):
+    """One resumes after three steps that it took alone, two begin, one has ended."""
+    alone = config(tmp_path)
+    alone.steps = 3
+    first = run(alone, tmp_path, "slow", *MEMBERS["slow"])
+    loop.train(first.config, first.workdir)
+    members = runs(config(tmp_path), tmp_path)
+    loop.train(members[2].config, members[2].workdir)
+    before = (tmp_path / "other" / "metrics.jsonl").read_text()
+    outcomes = together.train_together(members)
+    assert [outcome.result["step"] for outcome in outcomes] == [6, 6, 6]
+    assert (tmp_path / "other" / "metrics.jsonl").read_text() == before
+    _, whole = folders
+    assert_close(metrics(tmp_path / "fast"), metrics(whole / "fast"))
+
+
+def test_a_signal_saves_all_and_either_way_resumes_them(tmp_path):
+    """It comes in the evaluation of the first member after step 3."""
+    options = interrupted.config(tmp_path)
+    options.data.stop_at = 1
+    members = runs(options, tmp_path)
+    outcomes = together.train_together(members)
+    assert outcomes == [Outcome(None)] * 3
+    for member in members:
+        assert [path.name for path in Path(member.workdir, "checkpoints").iterdir()] == ["3"]
+    options.data.stop_at = 0
+    slow, *others = runs(options, tmp_path)
+    assert loop.train(slow.config, slow.workdir)["step"] == 6
+    outcomes = together.train_together(others)
+    assert [outcome.result["step"] for outcome in outcomes] == [6, 6]
+    steps = [line["step"] for line in metrics(Path(others[0].workdir)) if "eval" in line]
+    assert steps == [3, 6]
+
+
+def test_data_that_cannot_be_read_leave_a_checkpoint_of_each(tmp_path):
+    options = interrupted.config(tmp_path)
+    options.data.unreadable = 1
+    with pytest.raises(DataError, match="a held-out text cannot be read"):
+        together.train_together(runs(options, tmp_path))
+    for name in MEMBERS:
+        assert [path.name for path in (tmp_path / name / "checkpoints").iterdir()] == ["3"]
+
+
+def test_a_run_that_diverges_fails_alone(tmp_path, capfd):
+    options = config(tmp_path)
+    options.optimizer.clip = 0.0
+    members = [
+        run(options, tmp_path, "good", 0, 1e-3),
+        run(options, tmp_path, "bad", 0, 1e30),
+    ]
+    good, bad = together.train_together(members)
+    assert good.result["step"] == 6
+    assert bad.result is None
+    assert bad.problem.startswith("the loss or its gradient stopped being finite between steps")
+    assert "bad: failed: the loss" in capfd.readouterr().err
+    assert not (tmp_path / "bad" / "result.json").exists()
+    again = raised(RunError, loop.train, members[1].config, members[1].workdir)
+    assert "stopped being finite" in again  # it starts over, and is not taken for a lost run
+
+
+def test_a_run_that_is_good_enough_ends_before_the_others(tmp_path):
+    options = config(tmp_path)
+    first = together.train_together(runs(options, tmp_path / "whole"))
+    perplexities = []
+    for name in MEMBERS:
+        [line] = [
+            line
+            for line in metrics(tmp_path / "whole" / name)
+            if line["step"] == 3 and "eval" in line
+        ]
+        perplexities.append(line["eval"]["perplexity"])
+    low, high, _ = sorted(perplexities)
+    options.eval.stop_at = (low + high) / 2
+    outcomes = together.train_together(runs(options, tmp_path / "short"))
+    steps = [outcome.result["step"] for outcome in outcomes]
+    assert steps == [3 if perplexity == low else 6 for perplexity in perplexities]
+    last = perplexities.index(max(perplexities))
+    np.testing.assert_allclose(
+        outcomes[last].result["eval"]["loss"], first[last].result["eval"]["loss"], rtol=1e-6
+    )
+
+
+def test_configs_that_differ_otherwise_are_refused(tmp_path):
+    members = runs(config(tmp_path), tmp_path)
+    members[1].config.batch_size = 16
+    assert raised(RunError, together.train_together, members) == (
+        f"config.batch_size is 8 in {tmp_path}/slow and 16 in {tmp_path}/fast: runs that are "
+        "trained together may differ in seed and optimizer.learning_rate alone"
+    )
+
+
+def test_so_are_two_runs_of_one_folder(tmp_path):
+    first, second, _ = runs(config(tmp_path), tmp_path)
+    twins = [first, second._replace(workdir=os.path.join(tmp_path, ".", "slow"))]
+    assert "is the folder of two runs" in raised(RunError, together.train_together, twins)
+
+
+def test_and_several_devices(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "device_count", lambda: 4)
+    members = runs(config(tmp_path), tmp_path)
+    assert "on one device, and there are 4" in raised(RunError, together.train_together, members)
+    assert not list(tmp_path.glob("slow"))
+
+
+def test_an_optimizer_of_a_program_is_refused(tmp_path):
+    import optax
+
+    options = dataclasses.replace(loop.TrainOptions(), optimizer=optax.sgd(0.1))
+    members = runs(config(tmp_path), tmp_path)
+    message = raised(RunError, together.train_together, members, options)
+    assert "have the optimizer of their config" in message

@@ -352,9 +352,16 @@ def _advice() -> str:
     return advice.section()
 
 
+def _longer() -> str:
+    from docs.results import longer  # which reads what this file makes
+
+    return longer.section()
+
+
 # Name of a generated part of a page of docs/results -> its text.
 PARTS: dict[str, Callable[[], str]] = {
     "advice": _advice,
+    "longer": _longer,
     "claims": alternatives_claims,
     "orderings table3": lambda: orderings_section(orderings("table3")),
     "orderings table3-longer": lambda: orderings_section(orderings("table3-longer")),

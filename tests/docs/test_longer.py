@@ -1,0 +1,81 @@
+"""The CSV files of the alternatives after ten times the tokens, and the table that is made of
+them."""
+
+import csv
+import statistics
+
+import pytest
+
+from docs import generate
+from docs.results import longer
+from gmlp_flax.paper.alternatives import COLUMNS, RATES, ROWS
+from gmlp_flax.sweeps import points
+from tests.reports.test_runs import write_run
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two finished seeds of gMLP, the beginning of the third, and the search of its rate."""
+    column = COLUMNS["longer"]
+    [config] = column.configs("cpu", ("sgu",)).values()
+    config.data.train = "books"
+    for seed, last in ((0, 18.5), (1, 17.5)):
+        config.seed = seed
+        write_run(tmp_path / "longer" / f"{seed}", config, [(900, 50.0), (9000, last)])
+    config.seed = 2
+    write_run(tmp_path / "longer" / "2", config, [(900, 51.0)])
+    for point in column.search_points("cpu", "sgu"):
+        folder = tmp_path / "longer" / "search" / points.name(point)
+        folder.mkdir(parents=True)
+        perplexity = 25.0 + 1000 * point["optimizer.learning_rate"]
+        (folder / "result.json").write_text(
+            f'{{"step": 3000, "eval": {{"perplexity": {perplexity}}}}}'
+        )
+    return tmp_path
+
+
+def test_runs_become_csv_files(runs, monkeypatch, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    monkeypatch.setattr(generate, "DATA", data)
+    longer.collect(str(runs))
+    with (data / "alternatives-longer.csv").open() as file:
+        lines = list(csv.reader(file))
+    assert lines == [
+        ["row", "rate", "seed", "tokens", "perplexity"],
+        ["sgu", "0.004", "0", "1843200", "50.00"],
+        ["sgu", "0.004", "0", "18432000", "18.50"],
+        ["sgu", "0.004", "1", "1843200", "50.00"],
+        ["sgu", "0.004", "1", "18432000", "17.50"],
+        ["sgu", "0.004", "2", "1843200", "51.00"],
+    ]
+    assert (data / "alternatives-rates.csv").read_text().splitlines()[:3] == [
+        "row,rate,perplexity",
+        "sgu,0.001,26.0",
+        "sgu,0.002,27.0",
+    ]
+
+
+def test_the_published_files_have_every_row_and_rate():
+    rows = longer.rows()
+    assert rows.keys() == set(ROWS) == longer.WHAT.keys()
+    for row in rows.values():
+        assert tuple(row.rates) == RATES
+        assert row.rates[row.rate] == min(row.rates.values())
+
+
+def test_medians_are_of_three_finished_seeds():
+    last = {}
+    for line in generate.read("alternatives-longer"):
+        if line["tokens"] == "18432000":
+            last.setdefault(line["row"], []).append(float(line["perplexity"]))
+    expected = {row: statistics.median(values) for row, values in last.items() if len(values) == 3}
+    assert longer.medians() == expected
+    assert len(expected) >= 14
+
+
+def test_a_row_that_has_not_ended_stands_in_brackets():
+    curves = {0: {100_000: 60.0, 200_000: 40.0}, 1: {100_000: 70.0}}
+    row = longer.Row({1e-3: 30.0}, curves, None)
+    assert longer._end(row) == "[65.0 at 0.1 M]"
+    assert longer._end(longer.Row({1e-3: 30.0}, {}, None)) == ""

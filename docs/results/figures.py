@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from docs import generate
-from docs.results import matrices
+from docs.results import longer, matrices
 from gmlp_flax.analysis import drawing
 from gmlp_flax.analysis.looks import FAMILIES, GREY, on_dark
 from gmlp_flax.models import parameters
@@ -119,10 +119,17 @@ def size(column: str, row: str) -> float:
     return parameters.count(bare_task(config).shapes()["encoder"]) / 1e6
 
 
+def scores_of(column: str) -> dict[str, Spread]:
+    """Row -> its score in a column of the alternatives."""
+    if column == longer.COLUMN:
+        return longer.spreads()
+    return generate.scores()[column]
+
+
 def marks(column: str, tokens: int) -> list[Mark]:
     """The rows of a column of the alternatives, over the milliseconds of 1,000 tokens at a length;
     those alone whose step was measured there."""
-    scores = generate.scores()[column]
+    scores = scores_of(column)
     costs = generate.costs()
     found = []
     for row, score in scores.items():
@@ -155,13 +162,16 @@ def marks(column: str, tokens: int) -> list[Mark]:
 
 # Name -> title, column, tokens.
 PANELS = {
+    "which-mixer-longer": ("Text after 18 M tokens", longer.COLUMN, 128),
     "which-mixer-128": ("Text, 128 tokens", "mlm", 128),
     "which-mixer-1024": ("Text; time at 1,024 tokens", "mlm", 1024),
     "which-mixer-8192": ("Text; time at 8,192 tokens", "mlm", 8192),
     "which-mixer-images": ("CIFAR-10, 300 steps", "cifar10", 128),
     "which-mixer-trees": ("ListOps, trees of 4 to 29 symbols", "listops", 128),
 }
+PERPLEXITIES = {longer.COLUMN: (14, 560), "mlm": (30, 560)}  # from the lowest to the highest
 NAMES = {
+    longer.COLUMN: "held-out perplexity",
     "mlm": "held-out perplexity",
     "cifar10": "held-out top-1 (%)",
     "listops": "held-out accuracy (%)",
@@ -177,7 +187,7 @@ def floors(column: str) -> list[tuple[str, float]]:
     return [
         (short.get(line["trivial_model"], "most frequent class"), float(line["score"]))
         for line in generate.read("alternatives-heldout")
-        if line["column"] == column
+        if line["column"] == ("mlm" if column == longer.COLUMN else column)
     ]
 
 
@@ -200,7 +210,7 @@ def scatter(axis: Axes, column: str, tokens: int, mode: str) -> None:
     low, high = axis.get_xlim()
     axis.set_xlim(low / 1.1, high * 1.5)
     if COLUMNS[column].lower:
-        axis.set_ylim(30, 560)
+        axis.set_ylim(*PERPLEXITIES[column])
     for name, score in floors(column):
         axis.axhline(score, color=second, linewidth=1.2, dashes=(4, 3))
         axis.annotate(

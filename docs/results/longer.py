@@ -18,6 +18,7 @@ from docs import generate
 from gmlp_flax.paper.alternatives import COLUMNS, ROWS
 from gmlp_flax.reports import alternative_scores
 from gmlp_flax.reports import runs as run_finder
+from gmlp_flax.reports.table import Spread
 
 COLUMN = "longer"
 TOKENS = 18_432_000  # of a finished run
@@ -134,9 +135,14 @@ def rows() -> dict[str, Row]:
     return found
 
 
+def spreads() -> dict[str, Spread]:
+    """Row -> its perplexities after 18.4 M tokens, of the rows with three finished seeds."""
+    return {name: Spread.median(row.last) for name, row in rows().items() if len(row.last) == 3}
+
+
 def medians() -> dict[str, float]:
-    """Row -> the median perplexity after 18.4 M tokens, of the rows with three finished seeds."""
-    return {name: statistics.median(row.last) for name, row in rows().items() if len(row.last) == 3}
+    """Row -> the median of `spreads`."""
+    return {name: spread.centre for name, spread in spreads().items()}
 
 
 def section() -> str:
@@ -162,6 +168,9 @@ def _end(row: Row) -> str:
     last = row.last
     if len(last) == 3:
         return f"{statistics.median(last):.1f} ({min(last):.1f} to {max(last):.1f})"
+    if last:
+        seeds = "one seed" if len(last) == 1 else f"{len(last)} seeds"
+        return f"{statistics.median(last):.1f} ({seeds})"
     curves = [curve for curve in row.seeds.values() if curve]
     if not curves:
         return ""

@@ -99,6 +99,8 @@ def plan_sweep(config: ConfigDict | None) -> Sweep:
             f"--{engine_flags[0]} is for an engine: give --on=ENGINE with it; --print shows the "
             "commands"
         )
+    if values.together > 1 and (values.print or values.on):
+        raise ConfigError("--together trains here; --print and --on have a command for each run")
     if choosing and (values.print or values.on):
         raise ConfigError(
             "--print and --on cannot choose the best point: give --choose=none, for all seeds"

@@ -125,6 +125,8 @@ def _outcome(workdir: str, code: int, log: str) -> Metrics | RunError:
 def groups(trials: Sequence[Trial], size: int) -> list[list[Trial]]:
     """Trials that can be trained together, because they differ in their seeds and rates alone, in
     groups of at most `size`."""
+    if size == 1:
+        return [[trial] for trial in trials]
     alike: dict[str, list[Trial]] = {}
     for trial in trials:
         shared = config_lib.mutable_copy(trial.config)

@@ -4,6 +4,8 @@ answers at once.
 Whole runs are in tests/runs/test_sweep.py.
 """
 
+from pathlib import Path
+
 import pytest
 
 from gmlp_flax import config as config_lib
@@ -169,3 +171,37 @@ def test_what_a_run_inherited_is_no_other_config(trainer):
         "config.model.length was"
         in sweep(trainer, "--seeds=0", *finetuning, "--config.model.length=9")[2][-1]
     )
+
+
+def test_points_that_differ_in_seed_and_rate_share_a_process(trainer):
+    """The search of both sizes has a group each; then the seeds of the best point."""
+    scores = {"learning_rate=1e-3": 20.0, "learning_rate=2e-3": 30.0}
+    plan = {}
+    for size, more in ((32, 0.0), (64, 5.0)):
+        for rate, perplexity in scores.items():
+            name = f"batch_size={size},optimizer.{rate},seed=3,data.search=True"
+            plan[name] = perplexity + more
+    trainer.plan(plan)
+    code, printed, told = sweep(
+        trainer,
+        "--grid=batch_size=32,64",
+        "--grid=optimizer.learning_rate=1e-3,2e-3",
+        "--seeds=3,0",
+        "--together=4",
+    )
+    assert code == 0, told
+    members = [
+        [Path(word).name for word in call if word.startswith("--member=")]
+        for call in trainer.calls()
+    ]
+    assert members == [
+        [name for name in plan if name.startswith("batch_size=32")],
+        [name for name in plan if name.startswith("batch_size=64")],
+        [f"batch_size=32,optimizer.learning_rate=1e-3,seed={seed}" for seed in (3, 0)],
+    ]
+    assert any(line.startswith("chosen: batch_size=32,") for line in printed)
+
+
+def test_together_is_for_runs_that_are_trained_here(trainer):
+    told = trainer.refused(f"--config={TEXT}", "--choose=none", "--print", "--together=2")
+    assert told == "--together trains here; --print and --on have a command for each run"

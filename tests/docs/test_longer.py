@@ -74,6 +74,15 @@ def test_medians_are_of_three_finished_seeds():
     assert len(expected) >= 14
 
 
+def test_a_row_says_how_many_of_its_seeds_have_ended():
+    ended = {longer.TOKENS: 20.0}
+    half = {longer.TOKENS // 2: 40.0}
+    row = longer.Row({1e-3: 30.0}, {0: ended, 1: half}, None)
+    assert longer._end(row) == "20.0 (one seed)"
+    three = {seed: {longer.TOKENS: 20.0 + seed} for seed in range(3)}
+    assert longer._end(longer.Row({1e-3: 30.0}, three, None)) == "21.0 (20.0 to 22.0)"
+
+
 def test_a_row_that_has_not_ended_stands_in_brackets():
     curves = {0: {100_000: 60.0, 200_000: 40.0}, 1: {100_000: 70.0}}
     row = longer.Row({1e-3: 30.0}, curves, None)

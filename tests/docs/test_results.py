@@ -322,7 +322,7 @@ def test_the_points_of_which_mixer(name):
     """Every row whose step was measured, with its numbers, on a light and on a dark page."""
     _, column, tokens = figures.PANELS[name]
     tips = [mark.tip for mark in figures.marks(column, tokens)]
-    scores = generate.scores()[column]
+    scores = figures.scores_of(column)
     costs = generate.costs()
     timed = [row for row in scores if tokens in costs.get(row, {}) and costs[row][tokens].seconds]
     assert len(tips) == len(timed) > 8

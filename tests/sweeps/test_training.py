@@ -224,7 +224,7 @@ def test_trials_that_differ_in_seed_and_rate_alone_are_trained_together():
         options.optimizer.learning_rate = 1e-3 * (1 + len(trials))
         trials.append(Trial({"config": name}, [], options))
     a, b, c, d = trials
-    assert training.groups(trials, 1) == [[a], [b], [d], [c]]
+    assert training.groups(trials, 1) == [[a], [b], [c], [d]]
     assert training.groups(trials, 2) == [[a, b], [d], [c]]
     assert training.groups(trials, 8) == [[a, b, d], [c]]
     assert a.config.seed == 0

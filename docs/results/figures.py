@@ -56,6 +56,8 @@ SHORT = {
     "amlp_36": "aMLP",
     "bert": "attention, learned",
     "bert_rel": "attention, relative",
+    "modern": "attention of today",
+    "fixed_random": "Synthesizer, fixed",
 }
 SHORT |= {"bert_t5": "attention, T5's buckets", "bert_rel_only": "distances alone", "fnet": "FNet"}
 SHORT |= {
@@ -340,6 +342,39 @@ def ratio(axis: Axes, name: str, only: Mapping[str, str], mode: str) -> None:
     end_labels(axis, ends, 13)
 
 
+def plateaus(axis: Axes, mode: str) -> None:
+    """Perplexity of the alternatives over tokens, medians of finished seeds, with what no context
+    gives."""
+    _, second, _ = INK[mode]
+    rows = {name: row.median_curve() for name, row in longer.rows().items() if row.last}
+    ends = {}
+    for name, look in looks(sorted(rows)).items():
+        curve = rows[name]
+        colour = seen(look.colour, mode)
+        tokens = [count / 1e6 for count in curve]
+        axis.plot(tokens, list(curve.values()), color=colour, dashes=look.dashes or (1, 0))
+        ends[name] = (curve[longer.TOKENS], colour)
+    for words, score in floors(longer.COLUMN):
+        if words == "no context":
+            axis.axhline(score, color=second, linewidth=1.2, dashes=(4, 3))
+            axis.annotate(words, (10, score), (0, 3), textcoords="offset points").set(
+                fontsize=10, color=second
+            )
+    axis.set(
+        xscale="log",
+        yscale="log",
+        xlabel="M tokens",
+        ylabel="held-out perplexity",
+        xlim=(1.8, 18.5),
+        ylim=(15, 340),
+    )
+    axis.set_xticks([2, 4, 8, 16], ["2", "4", "8", "16"])
+    axis.set_yticks([20, 50, 100, 200], ["20", "50", "100", "200"])
+    axis.minorticks_off()
+    settle(axis)
+    end_labels(axis, ends, 13)
+
+
 def ranks(axis: Axes, name: str, only: Mapping[str, str], mode: str) -> None:
     """The place of each row of Table 3 over tokens, and in the paper."""
     found = {row: by for row, by in curves(name, **only).items() if PUBLISHED[row].perplexity}
@@ -534,6 +569,7 @@ def plots() -> dict[str, tuple[str, float, Draw]]:
     text = {"1.8": "1.8 M tokens", "3.7": "3.7", "7.4": "7.4", "18.4": "18.4"}
     return made | {
         "which-mixer-colours": ("", 0.0, legend),
+        "which-mixer-plateaus": ("Text, to 18 M tokens", 2.05, plateaus),
         "depth": ("Three depths, three seeds each", 1.1, depth),
         "figure7": ("Earlier runs, before the search", 0.0, correlated),
         "image-shares": (

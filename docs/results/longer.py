@@ -112,6 +112,16 @@ class Row(NamedTuple):
         """The best rate."""
         return min(self.rates, key=lambda rate: self.rates[rate])
 
+    def median_curve(self) -> dict[int, float]:
+        """Tokens -> the median perplexity of the seeds that were finished."""
+        values: dict[int, list[float]] = defaultdict(list)
+        for curve in self.seeds.values():
+            if TOKENS not in curve:
+                continue
+            for tokens, perplexity in curve.items():
+                values[tokens].append(perplexity)
+        return {tokens: statistics.median(values[tokens]) for tokens in sorted(values)}
+
     @property
     def last(self) -> list[float]:
         """The perplexity of each seed that was finished."""

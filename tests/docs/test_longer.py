@@ -88,3 +88,11 @@ def test_a_row_that_has_not_ended_stands_in_brackets():
     row = longer.Row({1e-3: 30.0}, curves, None)
     assert longer._end(row) == "[65.0 at 0.1 M]"
     assert longer._end(longer.Row({1e-3: 30.0}, {}, None)) == ""
+
+
+def test_a_curve_is_of_the_finished_seeds():
+    first = {100: 60.0, longer.TOKENS: 20.0}
+    second = {100: 80.0, longer.TOKENS: 30.0}
+    stopped = {100: 500.0}
+    row = longer.Row({1e-3: 30.0}, {0: first, 1: second, 2: stopped}, None)
+    assert row.median_curve() == {100: 70.0, longer.TOKENS: 25.0}

@@ -78,6 +78,11 @@ def train_together(runs: Sequence[Run], options: TrainOptions = TrainOptions()) 
             "runs that are trained together have the optimizer of their config: leave out yours"
         )
     _require_alike(runs)
+    if runs[0].config.log.wandb:
+        raise RunError(
+            "config.log.wandb is set, and Weights & Biases has one run in a process: train the runs one "
+            "by one, or log to TensorBoard"
+        )
     _require_one_device()
     stop = stopping.StopRequest()
     with contextlib.ExitStack() as closing:
@@ -243,13 +248,15 @@ class _Steps:
         pending = None
         while self.running:
             batch = jax.device_put(next_batch())
-            is_first = self.done + 1 == first_step
+            number = self.done + 1
+            is_first = number == first_step
             compiling = contextlib.nullcontext()
             if is_first:
                 compiling = heartbeat("compiling the training step", distributed.say)
             with compiling:
-                state, sums = self.step(state, batch, stacked)
-            self.done += 1
+                # Its trace, if the config asks for one, is of all members.
+                state, sums = self.first.profile.step(number, self.step, state, batch, stacked)
+            self.done = number
             self._read(pending)
             pending = (self.done, sums)
             self.first.stop.after_step(sums["loss"][0])

@@ -206,3 +206,18 @@ def test_an_optimizer_of_a_program_is_refused(tmp_path):
     members = runs(config(tmp_path), tmp_path)
     message = raised(RunError, together.train_together, members, options)
     assert "have the optimizer of their config" in message
+
+
+def test_so_are_logs_that_have_one_run_in_a_process(tmp_path):
+    options = config(tmp_path)
+    options.log.wandb = "mixers"
+    message = raised(RunError, together.train_together, runs(options, tmp_path))
+    assert "Weights & Biases has one run in a process" in message
+
+
+def test_a_trace_is_of_all_members(tmp_path):
+    options = config(tmp_path)
+    options.profile.steps = "2:3"
+    together.train_together(runs(options, tmp_path))
+    assert list((tmp_path / "slow" / "profile").rglob("*.pb"))
+    assert not (tmp_path / "fast" / "profile").exists()

@@ -79,3 +79,21 @@ def test_memory_grows_as_the_tokens():
 
         gradient = jax.grad(loss, argnums=(0, 1))
         assert largest_array(gradient, x, kernel) == 2 * (tokens + 60) * 3
+
+
+def test_padded_tokens_at_a_distance():
+    """Beyond the ends and in other documents there are zeros."""
+    x = normal(0, 1, 5, 3)
+    documents = np.array([[1, 1, 2, 2, 0]])
+    within_document = np.zeros_like(x)
+    within_document[0, [1, 3]] = x[0, [0, 2]]
+    for before, after in ((1, 0), (2, 3)):
+        padded = depthwise.pad_tokens(x, before, after)
+        np.testing.assert_array_equal(padded.at(0), np.float32(x))
+        expected = np.concatenate([np.zeros((1, 1, 3)), x[:, :-1]], axis=1)
+        np.testing.assert_array_equal(padded.at(-1), np.float32(expected))
+        padded = depthwise.pad_tokens(x, before, after, documents)
+        np.testing.assert_array_equal(padded.at(-1), np.float32(within_document))
+    later = depthwise.pad_tokens(x, 0, 2).at(2)
+    np.testing.assert_array_equal(later[0, :3], np.float32(x[0, 2:]))
+    assert not later[0, 3:].any()

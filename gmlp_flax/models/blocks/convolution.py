@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from gmlp_flax.models import depthwise
 from gmlp_flax.models.attention import HeadsSpec, WeightDropoutSpec
 from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.layers import (
@@ -40,22 +41,13 @@ def convolve(
             count as zeros. None if there is one.
     """
     width = kernel.shape[-1]
-    tokens = x.shape[1]
     before = dilation * ((width - 1) // 2)
     after = dilation * (width // 2)
-    padded = jnp.pad(x, ((0, 0), (before, after), (0, 0), (0, 0)))
-    padded_documents = None
-    if documents is not None:
-        padded_documents = jnp.pad(documents, ((0, 0), (before, after)))
+    padded = depthwise.pad_tokens(x, before, after, documents)
     shifted = []
     for entry in range(width):
-        start = dilation * entry
-        stop = start + tokens
-        neighbours = padded[:, start:stop]
-        if padded_documents is not None:
-            is_own = padded_documents[:, start:stop] == documents
-            neighbours = jnp.where(is_own[..., None, None], neighbours, jnp.zeros_like(neighbours))
-        shifted.append(neighbours)
+        offset = dilation * entry - before
+        shifted.append(padded.at(offset))
     total = kernel[..., 0, None] * shifted[0]
     for entry in range(1, width):
         total = total + kernel[..., entry, None] * shifted[entry]

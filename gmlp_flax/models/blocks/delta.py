@@ -10,6 +10,7 @@ from flax import nnx
 from gmlp_flax.models import delta_rule
 from gmlp_flax.models.attention import HeadsSpec
 from gmlp_flax.models.blocks.base import Block
+from gmlp_flax.models.depthwise import PaddedTokens
 from gmlp_flax.models.layers import (
     EVALUATION,
     ChannelMLP,
@@ -99,25 +100,22 @@ class ShortConvolution(nnx.Module):
         another document count as zeros."""
         width, channels = self.kernel.shape
         batch, tokens, _ = x.shape
-        before = jnp.zeros((batch, width - 1, channels), x.dtype)
+        past = width - 1
+        earlier = jnp.zeros((batch, past, channels), x.dtype)
         if cache is not None:
-            before = cache.state("convolution", before)
-        padded = jnp.concatenate([before, x], axis=1)
+            earlier = cache.state("convolution", earlier)
+        whole = jnp.concatenate([earlier, x], axis=1)
         if cache is not None:
             text = cache.count(tokens)
-            last = jax.lax.dynamic_slice_in_dim(padded, text, width - 1, axis=1)
+            last = jax.lax.dynamic_slice_in_dim(whole, text, past, axis=1)
             cache.store("convolution", last)
-        padded_documents = None
         if documents is not None:
-            padded_documents = jnp.pad(documents, ((0, 0), (width - 1, 0)))
+            documents = jnp.pad(documents, ((0, 0), (past, 0)))
+        padded = PaddedTokens(whole, past, tokens, documents)
         kernel = self.kernel[...].astype(x.dtype)
         total = kernel[0] * x
         for lag in range(1, width):
-            start = width - 1 - lag
-            shifted = padded[:, start : start + tokens]
-            if padded_documents is not None:
-                is_own = padded_documents[:, start : start + tokens] == documents
-                shifted = jnp.where(is_own[..., None], shifted, jnp.zeros_like(shifted))
+            shifted = padded.at(-lag)
             total = total + kernel[lag] * shifted
         return jax.nn.silu(total)
 

@@ -1,4 +1,5 @@
-"""The matrices of Hydra: forms, masks, caches, starts, and options that contradict each other."""
+"""Hydra: its matrices within the mixer, causal models, caches, and options that contradict each
+other."""
 
 import dataclasses
 
@@ -11,81 +12,16 @@ from flax import nnx
 from gmlp_flax.models import parameters
 from gmlp_flax.models.blocks.hydra import HydraBlock, HydraMixer
 from gmlp_flax.models.text import CausalLM
+from tests.models.matrix_mixers.cases import EVERY, KINDS, mixer, spec_of
 from tests.models.reference import (
-    count,
     function_of,
     in_float64,
     normal,
     params_of,
-    program,
     quick_jit,
     randomized,
     small_spec,
 )
-
-COMPUTED = ("quasiseparable", "toeplitz", "low_rank", "attention")
-KINDS = [(kind, True) for kind in COMPUTED] + [(kind, False) for kind in (*COMPUTED, "dense")]
-EVERY = pytest.mark.parametrize(("kind", "computed"), KINDS)
-FAST = pytest.mark.parametrize(
-    ("kind", "computed"), [(kind, computed) for kind, computed in KINDS if kind != "dense"]
-)
-
-
-def spec_of(kind="quasiseparable", computed=True, **fields):
-    options = {"matrix": kind, "input_dependent": computed, "d_state": 4, "kernel_width": 4}
-    return small_spec(**{"block": "hydra"} | options | fields)
-
-
-def mixer(*args, **fields):
-    spec = spec_of(*args, **fields)
-    return randomized(lambda: HydraMixer(spec, nnx.Rngs(0)))
-
-
-def with_form(module, form):
-    """The same parameters, applied in a form."""
-    spec = dataclasses.replace(module.spec, form=form)
-    made = nnx.eval_shape(lambda: HydraMixer(spec, nnx.Rngs(0)))
-    nnx.update(made, nnx.state(module, nnx.Param))
-    return made
-
-
-@FAST
-@pytest.mark.parametrize("mask", ["none", "padding", "documents"])
-@in_float64
-def test_the_fast_form_is_a_product_with_the_matrix(kind, computed, mask):
-    """Outputs and gradients, for more tokens than a chunk of a scan has."""
-    n = 150
-    module = mixer(kind, computed, length=n)
-    x = jnp.asarray(normal(0, 2, n, 6))
-    masks = {
-        "none": None,
-        "padding": np.arange(n) < np.array([[n], [140]]),
-        "documents": np.stack([np.repeat([1, 2], [60, 90]), np.repeat([1, 2, 0], [135, 9, 6])]),
-    }
-    padding_mask = None if mask == "none" else jnp.asarray(masks[mask])
-    is_text = jnp.ones((2, n, 1)) if padding_mask is None else padding_mask[..., None] > 0
-    results = []
-    for form in ("direct", "fast"):
-        state, call = function_of(with_form(module, form))
-
-        def loss(state, x, call=call):
-            y = jnp.where(is_text, call(state, x, padding_mask), 0)
-            return jnp.sin(y).sum(), y
-
-        gradients, y = quick_jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(state, x)
-        results.append([y, *jax.tree.leaves(gradients)])
-    for direct, fast in zip(*results, strict=True):
-        scale = np.abs(direct).max()
-        np.testing.assert_allclose(fast, direct, atol=1e-9 * scale)
-
-
-@FAST
-def test_the_fast_form_in_float32(kind, computed):
-    """To 1e-5 of the largest output."""
-    module = mixer(kind, computed, length=150, dtype="float32")
-    x = jnp.asarray(normal(0, 2, 150, 6), jnp.float32)
-    direct, fast = (quick_jit(with_form(module, form))(x) for form in ("direct", "fast"))
-    np.testing.assert_allclose(fast, direct, atol=1e-5 * np.abs(direct).max())
 
 
 @EVERY
@@ -147,19 +83,6 @@ def test_a_text_is_continued_from_the_cache(kind, computed):
     np.testing.assert_allclose(logits, expected[:, n - 1], atol=1e-10)
 
 
-def test_a_causal_matrix_has_one_direction():
-    def shapes(kind, computed):
-        spec = spec_of(kind, computed, causal=True, dtype="float32")
-        made = nnx.eval_shape(lambda: HydraMixer(spec, nnx.Rngs(0)))
-        return jax.tree.map(lambda leaf: leaf.shape, nnx.to_pure_dict(nnx.state(made)))["matrix"]
-
-    assert shapes("quasiseparable", True)["features"]["proj"]["kernel"] == (6, 8)
-    assert shapes("quasiseparable", True)["steps"]["kernel"] == (6, 3)
-    assert shapes("quasiseparable", False)["b"] == (1, 1, 5, 4)
-    assert shapes("toeplitz", True)["features"]["proj"]["kernel"] == (6, 3)
-    assert shapes("toeplitz", False) == {"taps": (3, 5)}
-
-
 @pytest.mark.parametrize(
     ("kind", "tokens", "form"),
     [
@@ -178,42 +101,6 @@ def test_the_form_by_the_number_of_tokens(kind, tokens, form):
     causal = dataclasses.replace(spec, causal=True)
     expected = "direct" if kind in ("dense", "toeplitz", "low_rank") else form
     assert causal.applied_form(tokens) == expected
-
-
-def test_a_long_quasiseparable_matrix_is_not_built():
-    spec = spec_of(length=1024, dtype="float32")
-    state, call = function_of(nnx.eval_shape(lambda: HydraMixer(spec, nnx.Rngs(0))))
-    x = jnp.ones((1, 1024, 6))
-    shapes = [aval.shape for aval in intermediate_arrays(call, state, x)]
-    assert not any(shape[-2:] == (1024, 1024) for shape in shapes)
-    assert count("cumsum", call, state, x) == 2
-
-
-def intermediate_arrays(call, *inputs):
-    return [out.aval for equation in program(call, *inputs) for out in equation.outvars]
-
-
-@EVERY
-def test_lengths(kind, computed):
-    spec = spec_of(kind, computed)
-    assert spec.supports_length(5)
-    assert spec.supports_length(3)
-    assert spec.supports_length(6) == computed
-    absolute = dataclasses.replace(spec, positions="absolute")
-    assert not absolute.supports_length(6)
-
-
-def test_the_state_space_model_at_the_start():
-    """Steps of 0.001 to 0.1 for a token of zeros, rates of 1, and the identity on the diagonal."""
-    spec = spec_of(heads=64, d_model=64, dtype="float32", length=9)
-    module = HydraMixer(spec, nnx.Rngs(0))
-    p = params_of(module)["matrix"]
-    steps = np.log1p(np.exp(p["step_bias"]))
-    assert 0.001 <= steps.min() < 0.002
-    assert 0.05 < steps.max() <= 0.1
-    np.testing.assert_array_equal(p["log_rates"], np.zeros(64))
-    matrices = module.matrices(jnp.zeros((1, 9, 64)))
-    np.testing.assert_allclose(np.asarray(matrices), np.tile(np.eye(9), (1, 64, 1, 1)), atol=1e-6)
 
 
 def test_what_weight_decay_leaves_alone():

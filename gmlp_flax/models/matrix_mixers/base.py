@@ -1,0 +1,240 @@
+"""What the matrices of all structures have in common: options, the rows that are wanted, and how a
+matrix is computed and applied."""
+
+import abc
+import dataclasses
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+
+from gmlp_flax.models import attention, depthwise
+from gmlp_flax.models.attention import HeadsSpec
+from gmlp_flax.models.layers import Linear
+from gmlp_flax.models.matmul import NAME, over_tokens
+from gmlp_flax.models.parameters import parameter
+from gmlp_flax.models.sharding import FSDP
+from gmlp_flax.options import SIZE, option
+
+BUILT_UP_TO = 512  # tokens: with more, a matrix that a scan can apply is not built
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MatrixSpec(HeadsSpec):
+    """Options of the matrix mixers."""
+
+    matrix: str = option(
+        "quasiseparable",
+        "the structure of the matrix over the tokens",
+        ("quasiseparable", "dense", "toeplitz", "low_rank", "attention"),
+        architecture=True,
+    )
+    input_dependent: bool = option(
+        True,
+        "whether the matrix is computed from the input; False: learned (dense is always learned)",
+        architecture=True,
+    )
+    form: str = option(
+        "auto",
+        "how the matrix is applied: built (direct), by its structure (fast), or by what suits n: "
+        "a quasiseparable one is built up to 512 tokens",
+        ("auto", "direct", "fast"),
+        may_change=True,
+    )
+    heads: int = option(
+        4, "heads, each with a matrix and expand d_model / heads channels", SIZE, architecture=True
+    )
+    expand: int = option(
+        2, "channels that are mixed, as a multiple of d_model", SIZE, architecture=True
+    )
+    d_state: int = option(
+        64,
+        "size of a token's B and C, or of its query and key in a head (low_rank, attention)",
+        SIZE,
+        architecture=True,
+    )
+    groups: int = option(
+        1, "groups of heads, each of which shares B and C (quasiseparable)", SIZE, architecture=True
+    )
+    kernel_width: int = option(
+        7, "tokens that the short convolution reads", SIZE, architecture=True
+    )
+
+    def check(self) -> None:
+        """Raises ValueError for a dense matrix that would depend on the input, for groups that do
+        not divide the heads, and for a form that the matrix does not have."""
+        super().check()
+        if self.matrix == "dense" and self.input_dependent:
+            raise ValueError(
+                "model.input_dependent is True: a dense matrix is learned; set it to False"
+            )
+        if self.heads % self.groups:
+            raise ValueError(
+                f"model.heads is {self.heads}: model.groups, {self.groups}, must divide it"
+            )
+        if self.form == "fast" and self.matrix == "dense":
+            raise ValueError("model.form is 'fast': a dense matrix has no faster form; use 'auto'")
+        if self.form == "fast" and self.matrix == "toeplitz" and self.causal:
+            raise ValueError(
+                "model.form is 'fast', whose rounding depends on later tokens for a Toeplitz "
+                "matrix: use 'auto'"
+            )
+
+    def supports_length(self, tokens: int) -> bool:
+        """At most n tokens; any number if the matrix is computed from the input and there are no
+        learned positions."""
+        return tokens <= self.length or (self.input_dependent and self.positions == "none")
+
+    @property
+    def d_inner(self) -> int:
+        """Channels that are mixed."""
+        return self.expand * self.d_model
+
+    @property
+    def directions(self) -> int:
+        """1 if the tokens see only earlier ones, else 2."""
+        return 1 if self.causal else 2
+
+
+class View(NamedTuple):
+    """Which rows of a matrix are wanted, and what each of them may see.
+
+    Attributes:
+        first: the first row.
+        count: the number of rows.
+        keys: the number of columns.
+        padding_mask: as in `Block`; None if nothing is hidden.
+    """
+
+    first: jax.Array | int
+    count: int
+    keys: int
+    padding_mask: jax.Array | None = None
+
+    @property
+    def documents(self) -> jax.Array | None:
+        """int [batch, keys], from 1, and 0 for padding; None if there is one document."""
+        mask = self.padding_mask
+        if mask is None or mask.dtype == jnp.bool_:
+            return None
+        return mask
+
+    def hide(self, x: jax.Array, axis: int = 1) -> jax.Array:
+        """x with zeros for padding; `axis` is that of the keys, after the batch."""
+        if self.padding_mask is None:
+            return x
+        shape = [1] * x.ndim
+        shape[0] = self.padding_mask.shape[0]
+        shape[axis] = self.keys
+        is_text = (self.padding_mask > 0).reshape(shape)
+        return jnp.where(is_text, x, jnp.zeros_like(x))
+
+    def hide_documents(self, weights: jax.Array) -> jax.Array:
+        """Weights [batch or 1, heads, count, keys] with zeros between different documents."""
+        documents = self.documents
+        if documents is None:
+            return weights
+        visible = attention.visible_keys(documents, self.first, self.count)
+        return jnp.where(visible[:, None], weights, 0)
+
+    def hide_future(self, weights: jax.Array) -> jax.Array:
+        """Weights [..., count, keys] with zeros for later keys."""
+        positions = self.first + jnp.arange(self.count)[:, None]
+        is_past = jnp.arange(self.keys) <= positions
+        return jnp.where(is_past, weights, 0)
+
+
+def by_head(x: jax.Array, heads: int) -> jax.Array:
+    """[batch, tokens, heads d] to [batch, heads, tokens, d]."""
+    batch, tokens, _ = x.shape
+    return x.reshape(batch, tokens, heads, -1).swapaxes(1, 2)
+
+
+def apply(weights: jax.Array, v: jax.Array) -> jax.Array:
+    """A matrix for each head times v [batch, heads, keys, channels], in the type of v.
+
+    Args:
+        weights: [batch, heads, rows, keys], or with a batch of 1 if it is the same for all inputs.
+    """
+    weights = weights.astype(v.dtype)
+    if weights.shape[0] == 1:
+        over_tokens_of_heads = jax.vmap(over_tokens, in_axes=(0, 1), out_axes=1)
+        return over_tokens_of_heads(weights[0], v)
+    return checkpoint_name(jnp.matmul(weights, v), NAME)
+
+
+class ShortConvolution(nnx.Module):
+    """A filter for each channel over the tokens around one, or up to one in a causal model:
+    `kernel` [width, channels] and `bias` [channels]. Sums are computed in their type."""
+
+    def __init__(self, spec: MatrixSpec, channels: int, rngs: nnx.Rngs):
+        width = spec.kernel_width
+        bound = width**-0.5  # torch's
+        shape = (width, channels)
+        kernel = jax.random.uniform(rngs.params(), shape, spec.param_dtype, -bound, bound)
+        self.kernel = parameter(kernel, sharding=(None, FSDP))
+        zeros = jnp.zeros((channels,), spec.param_dtype)
+        self.bias = parameter(zeros, decayed=False)
+        self.tokens_before = width - 1 if spec.causal else (width - 1) // 2
+
+    def __call__(self, x: jax.Array, documents: jax.Array | None = None) -> jax.Array:
+        """[batch, tokens, channels] to the same, in the type of x. Beyond the ends it reads zeros;
+        so does a token beyond its document, if there are `documents`, int [batch, tokens]."""
+        kernel = self.kernel[...]
+        width = len(kernel)
+        before = self.tokens_before
+        padded = depthwise.pad_tokens(x, before, width - 1 - before, documents)
+        total = self.bias[...]
+        for entry in range(width):
+            shifted = padded.at(entry - before)
+            total = total + kernel[entry] * shifted
+        return total.astype(x.dtype)
+
+
+class Features(nnx.Module):
+    """What a matrix is computed from: a linear layer of each token, and a short convolution. The
+    released code has neither a bias in the first nor an activation between them."""
+
+    def __init__(self, spec: MatrixSpec, channels: int, rngs: nnx.Rngs):
+        self.proj = Linear(spec, spec.d_model, channels, rngs, bias=False)
+        self.convolution = ShortConvolution(spec, channels, rngs)
+
+
+class MatrixMixer(nnx.Module):
+    """A structure of matrices over the tokens, one matrix for each head, without the diagonal that
+    `diagonal` gives."""
+
+    # whether the structure gives a faster product for any number of tokens
+    is_fast: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def __init__(self, spec: MatrixSpec, rngs: nnx.Rngs):
+        """Makes the parameters."""
+
+    @classmethod
+    def fastest_form(cls, spec: MatrixSpec, tokens: int) -> str:
+        """The form that "auto" stands for, "direct" or "fast"."""
+        return "fast" if cls.is_fast else "direct"
+
+    def project(self, x: jax.Array) -> dict[str, jax.Array]:
+        """What each token gives to the matrix, [batch, tokens, ...] by name, from [batch, tokens,
+        d_model]. It depends on no other token, so that a text can be continued from it."""
+        return {}
+
+    @abc.abstractmethod
+    def rows(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
+        """Rows of the matrix from what `project` gave for all keys: [batch or 1, heads, count,
+        keys]."""
+
+    def apply_fast(self, inputs: dict[str, jax.Array], v: jax.Array, view: View) -> jax.Array:
+        """All rows times v [batch, heads, keys, channels], of the shape of v, in its type or the
+        precise one."""
+        return apply(self.rows(inputs, view), v)
+
+    def diagonal(self, v: jax.Array) -> jax.Array:
+        """What is added to the diagonal, [batch or 1, heads, keys or 1], from v [batch, heads,
+        keys, channels]: the identity, as the structures have a residual connection in the released
+        code."""
+        return jnp.ones((1, v.shape[1], 1), v.dtype)

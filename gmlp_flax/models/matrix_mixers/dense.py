@@ -1,0 +1,27 @@
+"""A matrix with a parameter for each pair of tokens."""
+
+import jax
+from flax import nnx
+
+from gmlp_flax.models.matrix_mixers.base import MatrixMixer, MatrixSpec, View
+from gmlp_flax.models.parameters import OverPatches, parameter
+
+
+class Dense(MatrixMixer):
+    """`weight` [heads, n, n] / sqrt(n): n tokens have n^2 parameters in each head. Fewer tokens
+    have the upper left corner."""
+
+    def __init__(self, spec: MatrixSpec, rngs: nnx.Rngs):
+        n = spec.length
+        init = nnx.initializers.glorot_normal(batch_axis=0)
+        weight = init(rngs.params(), (spec.heads, n, n), spec.param_dtype)
+        self.weight = parameter(weight, resize=OverPatches(outputs=-2, inputs=-1))
+        self.spec = spec
+
+    def rows(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
+        """See `MatrixMixer`."""
+        weight = self.weight[:, :, : view.keys] * self.spec.length**-0.5
+        rows = jax.lax.dynamic_slice_in_dim(weight, view.first, view.count, axis=1)
+        if self.spec.causal:
+            rows = view.hide_future(rows)
+        return view.hide_documents(rows[None])

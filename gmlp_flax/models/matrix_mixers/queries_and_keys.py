@@ -1,0 +1,154 @@
+"""Matrices of products of queries and keys: low rank, which is linear attention if it is computed
+from the input, and attention."""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+
+from gmlp_flax.models import attention, semiseparable
+from gmlp_flax.models.layers import activation
+from gmlp_flax.models.matmul import NAME
+from gmlp_flax.models.matrix_mixers.base import (
+    BUILT_UP_TO,
+    Features,
+    MatrixMixer,
+    MatrixSpec,
+    View,
+    by_head,
+)
+from gmlp_flax.models.parameters import parameter, token_logits
+from gmlp_flax.models.semiseparable import Direction
+
+
+class QueriesAndKeys(MatrixMixer):
+    """The part that low rank and attention share: a query and a key of each token and head, of
+    `d_state` numbers, computed from the input, or the parameters `queries` and `keys` [heads, n,
+    d_state]."""
+
+    is_fast = True
+    activation: ClassVar[str] = ""  # of queries and keys that are computed
+
+    def __init__(self, spec: MatrixSpec, rngs: nnx.Rngs):
+        if spec.input_dependent:
+            self.features = Features(spec, 2 * spec.heads * spec.d_state, rngs)
+        else:
+            init = nnx.initializers.glorot_normal(batch_axis=0)
+            shape = (spec.heads, spec.length, spec.d_state)
+            resize = token_logits(-2)
+            queries = init(rngs.params(), shape, spec.param_dtype)
+            self.queries = parameter(queries, decayed=False, resize=resize)
+            keys = init(rngs.params(), shape, spec.param_dtype)
+            self.keys = parameter(keys, decayed=False, resize=resize)
+        self.spec = spec
+
+    def project(self, x: jax.Array) -> dict[str, jax.Array]:
+        """See `MatrixMixer`."""
+        return {"queries_keys": self.features.proj(x)} if self.spec.input_dependent else {}
+
+    def _queries_and_keys(
+        self, inputs: dict[str, jax.Array], view: View
+    ) -> tuple[jax.Array, jax.Array]:
+        """Of all keys, each [batch or 1, heads, keys, d_state] in the compute type."""
+        spec = self.spec
+        if not spec.input_dependent:
+            queries = self.queries[:, : view.keys].astype(spec.compute_dtype)
+            keys = self.keys[:, : view.keys].astype(spec.compute_dtype)
+            return queries[None], keys[None]
+        convolved = self.features.convolution(inputs["queries_keys"], view.documents)
+        if self.activation:
+            convolved = activation(self.activation, convolved)
+        both = by_head(view.hide(convolved), 2 * spec.heads)
+        queries, keys = jnp.split(both, 2, axis=1)
+        return queries, keys
+
+    def _rows_of(self, queries: jax.Array, view: View) -> jax.Array:
+        """The queries of the rows, [batch or 1, heads, count, d_state]."""
+        if view.count == view.keys:
+            return queries
+        return jax.lax.dynamic_slice_in_dim(queries, view.first, view.count, axis=2)
+
+
+class LowRank(QueriesAndKeys):
+    """q k^T / sqrt(n d_state), which is linear attention if it is computed from the input."""
+
+    activation = "silu"
+
+    @classmethod
+    def fastest_form(cls, spec: MatrixSpec, tokens: int) -> str:
+        """See `MatrixMixer`. A causal matrix is scanned, as a quasiseparable one."""
+        return "direct" if spec.causal and tokens <= BUILT_UP_TO else "fast"
+
+    def rows(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
+        """See `MatrixMixer`."""
+        queries, keys = self._queries_and_keys(inputs, view)
+        queries = self._rows_of(queries, view)
+        products = jnp.einsum(
+            "bhns,bhms->bhnm", queries, keys, preferred_element_type=self.spec.precise_dtype
+        )
+        weights = products * self._scale
+        if self.spec.causal:
+            weights = view.hide_future(weights)
+        return view.hide_documents(weights)
+
+    def apply_fast(self, inputs: dict[str, jax.Array], v: jax.Array, view: View) -> jax.Array:
+        """See `MatrixMixer`: keys and values first; scanned in a causal model and in a window of
+        documents."""
+        queries, keys = self._queries_and_keys(inputs, view)
+        shape = (v.shape[0], *queries.shape[1:])
+        queries = jnp.broadcast_to(queries, shape)
+        keys = jnp.broadcast_to(keys, shape)
+        if self.spec.causal or view.documents is not None:
+            scanned = self._scan(queries, keys, v, view.documents)
+            return self._scale * scanned
+        recalled = jnp.einsum(
+            "bhms,bhmp->bhsp", keys, v, preferred_element_type=self.spec.precise_dtype
+        )
+        recalled = (self._scale * recalled).astype(v.dtype)
+        return checkpoint_name(jnp.matmul(queries, recalled), NAME)
+
+    @property
+    def _scale(self) -> float:
+        return (self.spec.length * self.spec.d_state) ** -0.5
+
+    def _scan(
+        self, queries: jax.Array, keys: jax.Array, v: jax.Array, documents: jax.Array | None
+    ) -> jax.Array:
+        """q k^T v, as a state space model without decay."""
+        precise_dtype = self.spec.precise_dtype
+        steps = jnp.ones(queries.shape[:3], precise_dtype)
+        no_decay = jnp.zeros_like(steps)
+        direction = Direction(steps, no_decay, keys, queries)
+        mixed = semiseparable.scan(direction, v, documents)
+        if self.spec.causal:
+            return mixed
+        reversed_direction = Direction(*(jnp.flip(array, 2) for array in direction))
+        reversed_documents = None if documents is None else jnp.flip(documents, 1)
+        scanned = semiseparable.scan(reversed_direction, jnp.flip(v, 2), reversed_documents)
+        mixed = mixed + jnp.flip(scanned, 2)
+        products = jnp.einsum("bhns,bhns->bhn", queries, keys, preferred_element_type=precise_dtype)
+        return mixed - products[..., None] * v  # both scans have the diagonal
+
+
+class Attention(QueriesAndKeys):
+    """softmax(q k^T / sqrt(d_state)); without the input, the same for all texts."""
+
+    def rows(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
+        """See `MatrixMixer`."""
+        return jax.nn.softmax(self.scores(inputs, view), axis=-1)
+
+    def scores(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
+        """The logits before the softmax, [batch or 1, heads, count, keys]."""
+        queries, keys = self._queries_and_keys(inputs, view)
+        queries = self._rows_of(queries, view)
+        logits = attention.dot_products(queries, keys, self.spec, view.first)
+        scores = logits(0, view.count)
+        return attention.hide_padding(scores, view.padding_mask, True, view.first)
+
+    def apply_fast(self, inputs: dict[str, jax.Array], v: jax.Array, view: View) -> jax.Array:
+        """See `MatrixMixer`: many tokens in blocks of queries."""
+        queries, keys = self._queries_and_keys(inputs, view)
+        logits = attention.dot_products(queries, keys, self.spec)
+        return attention.attend(logits, v, view.keys, view.padding_mask)

@@ -1,0 +1,118 @@
+"""A matrix whose weights depend on the distance between two tokens."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from gmlp_flax.models import toeplitz
+from gmlp_flax.models.layers import activation
+from gmlp_flax.models.matrix_mixers.base import Features, MatrixMixer, MatrixSpec, View, apply
+from gmlp_flax.models.parameters import PAST_TAPS, TAPS, parameter
+
+
+class Toeplitz(MatrixMixer):
+    """The same weight at all pairs of tokens of a distance, over 2 sqrt(n): `taps` [heads, 2n - 1]
+    as in `models.toeplitz` (causal: [heads, n]), or computed from the tokens.
+
+    Token k then gives the weights of distance k: in rows from the k-th on, and in rows before, which
+    a causal matrix lacks. The released code reads the weight of distance k + 1 below the diagonal,
+    and that of k - 1 above it. In a window of documents, tokens are counted from the start of their
+    document.
+    """
+
+    def __init__(self, spec: MatrixSpec, rngs: nnx.Rngs):
+        if spec.input_dependent:
+            self.features = Features(spec, spec.directions * spec.heads, rngs)
+        else:
+            count = spec.length if spec.causal else 2 * spec.length - 1
+            init = nnx.initializers.glorot_uniform()
+            taps = init(rngs.params(), (spec.heads, count), spec.param_dtype)
+            self.taps = parameter(taps, resize=PAST_TAPS if spec.causal else TAPS)
+        self.spec = spec
+
+    @classmethod
+    def fastest_form(cls, spec: MatrixSpec, tokens: int) -> str:
+        """See `MatrixMixer`. The rounding of the faster form depends on later tokens."""
+        if spec.causal or toeplitz.fastest_form(tokens) == "direct":
+            return "direct"
+        return "fast"
+
+    def project(self, x: jax.Array) -> dict[str, jax.Array]:
+        """See `MatrixMixer`."""
+        return {"weights": self.features.proj(x)} if self.spec.input_dependent else {}
+
+    def rows(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
+        """See `MatrixMixer`."""
+        if self.spec.input_dependent and view.documents is not None:
+            return self._rows_of_documents(inputs, view)
+
+        def rows_of_head(taps: jax.Array) -> jax.Array:
+            return toeplitz.rows(taps, view.first, view.count)
+
+        rows_of_heads = jax.vmap(rows_of_head)
+        rows = jax.vmap(rows_of_heads)(self._all_taps(inputs, view))
+        return view.hide_documents(rows)
+
+    def apply_fast(self, inputs: dict[str, jax.Array], v: jax.Array, view: View) -> jax.Array:
+        """See `MatrixMixer`: by the platform's form for many tokens, except between documents."""
+        if view.documents is not None:
+            return apply(self.rows(inputs, view), v)
+        taps = self._all_taps(inputs, view)
+        taps = jnp.broadcast_to(taps, (v.shape[0], *taps.shape[1:]))
+        form = toeplitz.fastest_form(view.keys)
+        if form == "direct":
+            form = "fft"
+        apply_to_heads = jax.vmap(toeplitz.FORMS[form])
+        return jax.vmap(apply_to_heads)(taps, v)
+
+    def _all_taps(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
+        """[batch or 1, heads, 2 keys - 1]."""
+        scale = 0.5 * self.spec.length**-0.5
+        if not self.spec.input_dependent:
+            taps = self.taps[...] * scale
+            if self.spec.causal:
+                taps = toeplitz.pad_future(taps)
+            return toeplitz.crop(taps, view.keys)[None]
+        below, above = self._by_distance(inputs, view)
+        past = jnp.flip(below, axis=-1)  # the largest distance first
+        if above is None:
+            return toeplitz.pad_future(past)
+        return jnp.concatenate([past, above[..., 1:]], axis=-1)
+
+    def _by_distance(
+        self, inputs: dict[str, jax.Array], view: View
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """The weights that each token gives, [batch, heads, keys]: of earlier tokens, and of later
+        ones (None in a causal model)."""
+        spec = self.spec
+        convolved = self.features.convolution(inputs["weights"], view.documents)
+        weights = view.hide(activation("silu", convolved))
+        weights = weights.astype(spec.precise_dtype) * (0.5 * spec.length**-0.5)
+        weights = weights.swapaxes(1, 2)  # [batch, directions heads, keys]
+        if spec.causal:
+            return weights, None
+        below, above = jnp.split(weights, 2, axis=1)
+        return below, above
+
+    def _rows_of_documents(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
+        """`rows` in a window of documents: an entry of a distance k comes from the k-th token of
+        the document."""
+        documents = view.documents
+        assert documents is not None
+        positions = jnp.arange(view.keys)
+        padded = jnp.pad(documents, ((0, 0), (1, 0)))
+        is_start = documents != padded[:, :-1]
+        starts = jax.lax.cummax(jnp.where(is_start, positions, 0), axis=1)  # [batch, keys]
+        distances = jnp.abs(positions[:, None] - positions)
+        chosen = starts[:, :, None] + distances  # [batch, keys, keys]
+        last = view.keys - 1  # beyond it there are other documents alone
+        chosen = jnp.minimum(chosen, last)[:, None]
+        below, above = self._by_distance(inputs, view)
+        rows = jnp.take_along_axis(below[:, :, None], chosen, axis=-1)
+        if above is None:
+            rows = view.hide_future(rows)
+        else:
+            is_past = positions <= positions[:, None]
+            rows_above = jnp.take_along_axis(above[:, :, None], chosen, axis=-1)
+            rows = jnp.where(is_past, rows, rows_above)
+        return view.hide_documents(rows)

@@ -7,7 +7,14 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
-from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng
+from gmlp_flax.models.layers import (
+    EVALUATION,
+    ChannelMLP,
+    DecodeCache,
+    LayerNorm,
+    LayerRng,
+    add_branch,
+)
 from gmlp_flax.models.spec import BlockSpec
 
 
@@ -124,3 +131,38 @@ class Block(nnx.Module):
         """Logits of attention before the softmax, [batch or 1, heads, tokens, tokens], from the
         residual stream; None if the block has no attention."""
         return None
+
+
+class PreNormBlock(Block):
+    """x + mix(norm(x)), then x + mlp(norm(x)): the frame of most mixers.
+
+    A subclass makes its mixer before it calls `super().__init__`, and applies it in `mix`. Its spec
+    extends `layers.ChannelMLPSpec`.
+    """
+
+    @abc.abstractmethod
+    def __init__(self, spec: Any, rngs: nnx.Rngs):
+        """Makes the parameters of the norms and of the MLP."""
+        self.mixing_norm = LayerNorm(spec, spec.d_model)
+        self.mlp_norm = LayerNorm(spec, spec.d_model)
+        self.mlp = ChannelMLP(spec, rngs)
+
+    @abc.abstractmethod
+    def mix(
+        self, x: jax.Array, rng: LayerRng, padding_mask: jax.Array | None, cache: DecodeCache | None
+    ) -> jax.Array:
+        """The branch that mixes tokens, behind the norm: [batch, tokens, d_model] to the same;
+        arguments as in `Block`. The cache is None unless the block can be causal."""
+
+    def __call__(
+        self,
+        x: jax.Array,
+        rng: LayerRng = EVALUATION,
+        padding_mask: jax.Array | None = None,
+        cache: DecodeCache | None = None,
+    ) -> jax.Array:
+        """See `Block`."""
+        mixed = self.mix(self.mixing_norm(x), rng, padding_mask, cache)
+        x = add_branch(x, mixed, rng, 0)
+        hidden = self.mlp(self.mlp_norm(x))
+        return add_branch(x, hidden, rng, 1)

@@ -10,16 +10,8 @@ from flax import nnx
 
 from gmlp_flax.models import depthwise
 from gmlp_flax.models.attention import HeadsSpec, WeightDropoutSpec
-from gmlp_flax.models.blocks.base import Block
-from gmlp_flax.models.layers import (
-    EVALUATION,
-    ChannelMLP,
-    LayerNorm,
-    LayerRng,
-    Linear,
-    add_branch,
-    dropout,
-)
+from gmlp_flax.models.blocks.base import PreNormBlock
+from gmlp_flax.models.layers import DecodeCache, LayerRng, Linear, dropout
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.sharding import FSDP
 from gmlp_flax.models.spec import AnyLengthSpec
@@ -185,7 +177,7 @@ class Convolution(nnx.Module):
         return self.out(convolved.reshape(x.shape))
 
 
-class ConvolutionBlock(Block):
+class ConvolutionBlock(PreNormBlock):
     """x + convolution(norm(x)), then x + mlp(norm(x))."""
 
     Spec = ConvolutionSpec
@@ -193,20 +185,14 @@ class ConvolutionBlock(Block):
     masks_documents = True
 
     def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
-        self.mixing_norm = LayerNorm(spec, spec.d_model)
         self.convolution = Convolution(spec, rngs)
-        self.mlp_norm = LayerNorm(spec, spec.d_model)
-        self.mlp = ChannelMLP(spec, rngs)
+        super().__init__(spec, rngs)
 
-    def __call__(
-        self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
+    def mix(
+        self, x: jax.Array, rng: LayerRng, padding_mask: jax.Array | None, cache: DecodeCache | None
     ) -> jax.Array:
-        """See `Block`."""
-        normed = self.mixing_norm(x)
-        mixed = self.convolution(normed, rng.mixing_keys, padding_mask)
-        x = add_branch(x, mixed, rng, 0)
-        hidden = self.mlp(self.mlp_norm(x))
-        return add_branch(x, hidden, rng, 1)
+        """See `PreNormBlock`."""
+        return self.convolution(x, rng.mixing_keys, padding_mask)
 
     @classmethod
     def stack_specs(cls, spec: ConvolutionSpec) -> tuple[ConvolutionSpec, ...]:

@@ -9,18 +9,9 @@ from flax import nnx
 
 from gmlp_flax.models import delta_rule
 from gmlp_flax.models.attention import HeadsSpec
-from gmlp_flax.models.blocks.base import Block
+from gmlp_flax.models.blocks.base import PreNormBlock
 from gmlp_flax.models.depthwise import PaddedTokens
-from gmlp_flax.models.layers import (
-    EVALUATION,
-    ChannelMLP,
-    DecodeCache,
-    LayerNorm,
-    LayerRng,
-    Linear,
-    add_branch,
-    rms_norm,
-)
+from gmlp_flax.models.layers import DecodeCache, LayerRng, Linear, rms_norm
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.sharding import FSDP
 from gmlp_flax.models.spec import AnyLengthSpec
@@ -244,7 +235,7 @@ class DeltaMixer(nnx.Module):
         return self.out(gated)
 
 
-class DeltaBlock(Block):
+class DeltaBlock(PreNormBlock):
     """x + delta(norm(x)), then x + mlp(norm(x)).
 
     The published model is causal. Here a block that is not causal adds the outputs of two passes,
@@ -257,20 +248,11 @@ class DeltaBlock(Block):
     can_be_causal = True
 
     def __init__(self, spec: DeltaSpec, rngs: nnx.Rngs):
-        self.mixing_norm = LayerNorm(spec, spec.d_model)
         self.delta = DeltaMixer(spec, rngs)
-        self.mlp_norm = LayerNorm(spec, spec.d_model)
-        self.mlp = ChannelMLP(spec, rngs)
+        super().__init__(spec, rngs)
 
-    def __call__(
-        self,
-        x: jax.Array,
-        rng: LayerRng = EVALUATION,
-        padding_mask: jax.Array | None = None,
-        cache: DecodeCache | None = None,
+    def mix(
+        self, x: jax.Array, rng: LayerRng, padding_mask: jax.Array | None, cache: DecodeCache | None
     ) -> jax.Array:
-        """See `Block`."""
-        mixed = self.delta(self.mixing_norm(x), padding_mask, cache)
-        x = add_branch(x, mixed, rng, 0)
-        hidden = self.mlp(self.mlp_norm(x))
-        return add_branch(x, hidden, rng, 1)
+        """See `PreNormBlock`."""
+        return self.delta(x, padding_mask, cache)

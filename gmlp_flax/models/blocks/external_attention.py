@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models.attention import HeadsSpec
-from gmlp_flax.models.blocks.base import Block
-from gmlp_flax.models.layers import EVALUATION, ChannelMLP, LayerNorm, LayerRng, Linear, add_branch
+from gmlp_flax.models.blocks.base import PreNormBlock
+from gmlp_flax.models.layers import DecodeCache, LayerRng, Linear
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.sharding import FSDP
 from gmlp_flax.models.spec import AnyLengthSpec
@@ -88,7 +88,7 @@ class ExternalAttention(nnx.Module):
         return weights / (1e-9 + total)
 
 
-class ExternalAttentionBlock(Block):
+class ExternalAttentionBlock(PreNormBlock):
     """x + external(norm(x)), then x + mlp(norm(x)).
 
     The paper's module for images ends in a batch norm and a ReLU; here the block is a pre-norm
@@ -99,16 +99,11 @@ class ExternalAttentionBlock(Block):
     hides_padding = True
 
     def __init__(self, spec: ExternalAttentionSpec, rngs: nnx.Rngs):
-        self.mixing_norm = LayerNorm(spec, spec.d_model)
         self.external = ExternalAttention(spec, rngs)
-        self.mlp_norm = LayerNorm(spec, spec.d_model)
-        self.mlp = ChannelMLP(spec, rngs)
+        super().__init__(spec, rngs)
 
-    def __call__(
-        self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
+    def mix(
+        self, x: jax.Array, rng: LayerRng, padding_mask: jax.Array | None, cache: DecodeCache | None
     ) -> jax.Array:
-        """See `Block`."""
-        recalled = self.external(self.mixing_norm(x), padding_mask)
-        x = add_branch(x, recalled, rng, 0)
-        hidden = self.mlp(self.mlp_norm(x))
-        return add_branch(x, hidden, rng, 1)
+        """See `PreNormBlock`."""
+        return self.external(x, padding_mask)

@@ -11,18 +11,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models.blocks.base import Block
-from gmlp_flax.models.layers import (
-    EVALUATION,
-    ChannelMLP,
-    DecodeCache,
-    LayerNorm,
-    LayerRng,
-    Linear,
-    activation,
-    add_branch,
-    rms_norm,
-)
+from gmlp_flax.models.blocks.base import PreNormBlock
+from gmlp_flax.models.layers import DecodeCache, LayerRng, Linear, activation, rms_norm
 from gmlp_flax.models.matrix_mixers import MATRICES
 from gmlp_flax.models.matrix_mixers.base import MatrixSpec, ShortConvolution, View, apply, by_head
 from gmlp_flax.models.matrix_mixers.queries_and_keys import Attention
@@ -125,7 +115,7 @@ class HydraMixer(nnx.Module):
             )
 
 
-class HydraBlock(Block):
+class HydraBlock(PreNormBlock):
     """x + hydra(norm(x)), then x + mlp(norm(x))."""
 
     Spec = HydraSpec
@@ -134,23 +124,14 @@ class HydraBlock(Block):
     masks_documents = True
 
     def __init__(self, spec: HydraSpec, rngs: nnx.Rngs):
-        self.mixing_norm = LayerNorm(spec, spec.d_model)
         self.hydra = HydraMixer(spec, rngs)
-        self.mlp_norm = LayerNorm(spec, spec.d_model)
-        self.mlp = ChannelMLP(spec, rngs)
+        super().__init__(spec, rngs)
 
-    def __call__(
-        self,
-        x: jax.Array,
-        rng: LayerRng = EVALUATION,
-        padding_mask: jax.Array | None = None,
-        cache: DecodeCache | None = None,
+    def mix(
+        self, x: jax.Array, rng: LayerRng, padding_mask: jax.Array | None, cache: DecodeCache | None
     ) -> jax.Array:
-        """See `Block`."""
-        mixed = self.hydra(self.mixing_norm(x), padding_mask, cache)
-        x = add_branch(x, mixed, rng, 0)
-        hidden = self.mlp(self.mlp_norm(x))
-        return add_branch(x, hidden, rng, 1)
+        """See `PreNormBlock`."""
+        return self.hydra(x, padding_mask, cache)
 
     @classmethod
     def has_spatial_matrix(cls, options: HydraSpec) -> bool:

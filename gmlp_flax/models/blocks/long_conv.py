@@ -14,18 +14,9 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import depthwise, sharding
-from gmlp_flax.models.blocks.base import Block
+from gmlp_flax.models.blocks.base import PreNormBlock
 from gmlp_flax.models.blocks.fnet import dft
-from gmlp_flax.models.layers import (
-    EVALUATION,
-    ChannelMLP,
-    ChannelMLPSpec,
-    DecodeCache,
-    LayerNorm,
-    LayerRng,
-    Linear,
-    add_branch,
-)
+from gmlp_flax.models.layers import ChannelMLPSpec, DecodeCache, LayerRng, Linear
 from gmlp_flax.models.matmul import NAME, add_bias
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.sharding import FSDP
@@ -331,7 +322,7 @@ def _zero_padding(x: jax.Array, padding_mask: jax.Array | None) -> jax.Array:
     return jnp.where(padding_mask[..., None], x, jnp.zeros_like(x))
 
 
-class LongConvBlock(Block):
+class LongConvBlock(PreNormBlock):
     """x + convolution(norm(x)), then x + mlp(norm(x))."""
 
     Spec = LongConvSpec
@@ -339,20 +330,11 @@ class LongConvBlock(Block):
     hides_padding = True
 
     def __init__(self, spec: LongConvSpec, rngs: nnx.Rngs):
-        self.mixing_norm = LayerNorm(spec, spec.d_model)
         self.convolution = LongConvolution(spec, rngs)
-        self.mlp_norm = LayerNorm(spec, spec.d_model)
-        self.mlp = ChannelMLP(spec, rngs)
+        super().__init__(spec, rngs)
 
-    def __call__(
-        self,
-        x: jax.Array,
-        rng: LayerRng = EVALUATION,
-        padding_mask: jax.Array | None = None,
-        cache: DecodeCache | None = None,
+    def mix(
+        self, x: jax.Array, rng: LayerRng, padding_mask: jax.Array | None, cache: DecodeCache | None
     ) -> jax.Array:
-        """See `Block`."""
-        mixed = self.convolution(self.mixing_norm(x), padding_mask, cache)
-        x = add_branch(x, mixed, rng, 0)
-        hidden = self.mlp(self.mlp_norm(x))
-        return add_branch(x, hidden, rng, 1)
+        """See `PreNormBlock`."""
+        return self.convolution(x, padding_mask, cache)

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models.attention import HeadsSpec, WeightDropoutSpec, dot_products, hide_padding, mix
-from gmlp_flax.models.blocks.base import Block
-from gmlp_flax.models.layers import EVALUATION, ChannelMLP, LayerNorm, LayerRng, Linear, add_branch
+from gmlp_flax.models.blocks.base import PreNormBlock
+from gmlp_flax.models.layers import DecodeCache, LayerRng, Linear
 from gmlp_flax.models.parameters import Resize, parameter, token_logits
 from gmlp_flax.models.sharding import FSDP
 from gmlp_flax.options import ABOVE_0, AT_LEAST_0, SIZE, option
@@ -283,7 +283,7 @@ class SyntheticAttention(nnx.Module):
         return self.out(mixed.reshape(x.shape))
 
 
-class SynthesizerBlock(Block):
+class SynthesizerBlock(PreNormBlock):
     """x + synthesized(norm(x)), then x + mlp(norm(x))."""
 
     Spec = SynthesizerSpec
@@ -291,20 +291,14 @@ class SynthesizerBlock(Block):
     masks_documents = True
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
-        self.mixing_norm = LayerNorm(spec, spec.d_model)
         self.synthesizer = SyntheticAttention(spec, rngs)
-        self.mlp_norm = LayerNorm(spec, spec.d_model)
-        self.mlp = ChannelMLP(spec, rngs)
+        super().__init__(spec, rngs)
 
-    def __call__(
-        self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
+    def mix(
+        self, x: jax.Array, rng: LayerRng, padding_mask: jax.Array | None, cache: DecodeCache | None
     ) -> jax.Array:
-        """See `Block`."""
-        normed = self.mixing_norm(x)
-        mixed = self.synthesizer(normed, rng.mixing_keys, padding_mask)
-        x = add_branch(x, mixed, rng, 0)
-        hidden = self.mlp(self.mlp_norm(x))
-        return add_branch(x, hidden, rng, 1)
+        """See `PreNormBlock`."""
+        return self.synthesizer(x, rng.mixing_keys, padding_mask)
 
     def attention_scores(self, x: jax.Array) -> jax.Array:
         """See `Block`."""

@@ -8,7 +8,7 @@ import pytest
 from gmlp_flax import config as config_lib
 from gmlp_flax.benchmarks import torch_models
 from gmlp_flax.checkpoints.pytree import path_name
-from gmlp_flax.models import attention
+from gmlp_flax.models import attention_positions
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 
 TOKENS = 12
@@ -118,6 +118,6 @@ def test_buckets_of_relative_positions_are_mpnets(transformers):
 
     offsets = np.arange(-400, 401)
     theirs = MPNetEncoder.relative_position_bucket(
-        torch.tensor(offsets), 32, attention.MAX_DISTANCE
+        torch.tensor(offsets), 32, attention_positions.MAX_DISTANCE
     )
-    np.testing.assert_array_equal(attention.buckets(offsets, 32), theirs.numpy())
+    np.testing.assert_array_equal(attention_positions.buckets(offsets, 32), theirs.numpy())

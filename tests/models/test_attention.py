@@ -5,29 +5,19 @@ import pytest
 from flax import nnx
 
 from gmlp_flax.models import attention as attention_lib
-from gmlp_flax.models.attention import (
-    MultiHeadAttention,
-    RelativeBias,
-    attend,
-    buckets,
-    hide_padding,
-    mix,
-)
+from gmlp_flax.models.attention import attend, hide_padding, mix
 from gmlp_flax.models.blocks.gmlp import TinyAttention
 from gmlp_flax.models.layers import DecodeCache
+from gmlp_flax.models.multi_head_attention import MultiHeadAttention
 from tests.models.reference import (
-    count,
     function_of,
     in_float64,
     keys,
     largest_array,
     normal,
-    params_of,
-    program,
     quick_jit,
     randomized,
     small_spec,
-    t5_bucket,
 )
 
 
@@ -38,105 +28,6 @@ def attention(**fields):
 def many_heads(**fields):
     fields = {"block": "transformer", "heads": 3, "positions": "relative"} | fields
     return MultiHeadAttention(small_spec(**fields), nnx.Rngs(0))
-
-
-def relative(**fields):
-    return RelativeBias(small_spec(**{"block": "transformer", "heads": 3} | fields), nnx.Rngs(0))
-
-
-def test_weights_without_content_are_not_repeated_for_each_sample():
-    """Every array is smaller than [batch, heads, tokens, tokens], forward and backward."""
-    state, call = function_of(
-        randomized(lambda: many_heads(positions="relative_only", length=16, dtype="float32"))
-    )
-    batch = 8
-    x = jnp.ones((8, 16, 6), jnp.float32)
-    gradient = jax.grad(lambda state, x: call(state, x).sum(), argnums=(0, 1))
-    for function in (call, gradient):
-        assert largest_array(function, state, x) < batch * 3 * 16 * 16
-
-
-def test_relative_bias_of_more_tokens():
-    """One bias an offset has none for them; a bucket serves any distance."""
-    with pytest.raises(
-        ValueError, match="the relative bias was made for at most 5 tokens and was given 6"
-    ):
-        relative(dtype="float32")(0, 6, 6)
-    bias = randomized(lambda: relative(dtype="float32", relative_buckets=4))
-    far = np.asarray(quick_jit(lambda: bias(0, 400, 400))())
-    assert far.shape == (3, 400, 400)
-    assert (far[:, 0, 128:] == far[:, :1, 399]).all()
-
-
-def test_unbucketed_bias_neither_gathers_nor_scatters():
-    state, call = function_of(randomized(lambda: many_heads(dtype="float32")))
-    x = jnp.ones((2, 4, 6), jnp.float32)
-    gradient = jax.grad(lambda state, x: call(state, x).sum(), argnums=(0, 1))
-    for primitive in ("gather", "scatter-add", "scatter", "dynamic_slice"):
-        assert count(primitive, call, state, x) == count(primitive, gradient, state, x) == 0, (
-            primitive
-        )
-    state, call = function_of(randomized(lambda: many_heads(dtype="float32", relative_buckets=4)))
-    assert count("gather", call, state, x) == 1
-
-
-@pytest.mark.parametrize(
-    ("number", "causal"), [(4, False), (10, False), (32, False), (256, False), (32, True)]
-)
-def test_buckets_are_t5s(number, causal):
-    offsets = np.arange(-600, 1 if causal else 601)
-    found = buckets(offsets, number, causal=causal)
-    np.testing.assert_array_equal(
-        found, [t5_bucket(int(offset), number, causal) for offset in offsets]
-    )
-    # An offset of 0 has its bucket on the other side; if all serve the past, there is none that is
-    # not used.
-    assert (number // 2 in found) == causal
-    assert found.max() == number - 1
-
-
-@pytest.mark.filterwarnings("error")
-def test_causal_buckets_beyond_the_largest_distance():
-    found = buckets(np.array([-1000, -129, -128, -127, 0]), 256, causal=True)
-    np.testing.assert_array_equal(found, [255, 255, 128, 127, 0])
-
-
-@pytest.mark.parametrize("positions", ["none", "relative", "relative_only"])
-def test_softmax_of_many_heads_runs_in_float32(positions):
-    module = randomized(lambda: many_heads(dtype="bfloat16", positions=positions))
-    x = jnp.ones((2, 5, 6), jnp.bfloat16)
-    assert jax.eval_shape(module, x).dtype == jnp.bfloat16
-    exponentials = [e for e in program(module, x) if e.primitive.name == "exp"]
-    assert [e.outvars[0].aval.dtype for e in exponentials] == [jnp.float32]
-    assert exponentials[0].outvars[0].aval.shape == (
-        (3, 5, 5) if positions == "relative_only" else (2, 3, 5, 5)
-    )
-    dots = [e for e in program(module, x) if e.primitive.name == "dot_general"]
-    assert {operand.aval.dtype for dot in dots for operand in dot.invars} == {
-        jnp.dtype(jnp.bfloat16)
-    }
-
-
-@in_float64
-def test_wider_heads_without_biases():
-    """3 heads of 4 channels beside a stream of 6."""
-    module = randomized(lambda: many_heads(positions="none", d_qkv=12, attention_bias=False))
-    p = params_of(module)
-    x = normal(0, 5, 6)
-    assert set(p["proj_in"]) == set(p["out"]) == {"kernel"}
-    assert p["proj_in"]["kernel"].shape == (
-        6,
-        36,
-    )
-    q, k, v = (part.reshape(5, 3, 4) for part in np.split(x @ p["proj_in"]["kernel"], 3, axis=1))
-    mixed = np.empty((5, 3, 4))
-    for head in range(3):
-        for i in range(5):
-            scores = np.exp(k[:, head] @ q[i, head] / 2)
-            mixed[i, head] = scores @ v[:, head] / scores.sum()
-    np.testing.assert_allclose(
-        quick_jit(module)(x[None])[0], mixed.reshape(5, 12) @ p["out"]["kernel"], atol=1e-12
-    )
 
 
 MASK = np.array([[True] * 5, [True, True, True, False, False], [True, False, True, True, False]])
@@ -282,12 +173,6 @@ def test_weights_of_every_block_are_dropped_apart(in_blocks):
     assert abs(dropped.mean() - 0.2) < 4 * np.sqrt(0.16 / found.size)
     # 2 * 0.2 * 0.8 if they are independent
     assert 0.25 < (dropped[:, :3] != dropped[:, 3:6]).mean() < 0.39
-
-
-def test_relative_bias_starts_small_and_differs_by_head():
-    bias = params_of(relative(length=200, dtype="float32"))["bias"]
-    np.testing.assert_allclose(bias.std(), 0.02, rtol=0.1)
-    assert np.abs(np.corrcoef(bias) - np.eye(3)).max() < 0.3
 
 
 @pytest.mark.parametrize("heads", [False, True])

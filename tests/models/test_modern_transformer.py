@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gmlp_flax.models import attention, blocks
+from gmlp_flax.models import blocks
 from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.models.layers import rms_norm
 from gmlp_flax.models.text import CausalLM
@@ -25,44 +25,6 @@ def transformer(length=16, **options):
     """A spec of two narrow layers."""
     sizes = {"layers": 2, "d_model": 32, "d_ffn": 48, "heads": 4}
     return blocks.find("transformer").spec(length=length, **sizes | options)
-
-
-def slow_rotation(x: np.ndarray, first: int, theta: float) -> np.ndarray:
-    """Each pair of channels as a complex number, turned by its angle."""
-    tokens, d = x.shape
-    turned = np.zeros_like(x)
-    for token in range(tokens):
-        for pair in range(d // 2):
-            angle = (first + token) * theta ** (-2 * pair / d)
-            point = complex(x[token, pair], x[token, pair + d // 2])
-            point *= complex(np.cos(angle), np.sin(angle))
-            turned[token, pair] = point.real
-            turned[token, pair + d // 2] = point.imag
-    return turned
-
-
-@pytest.mark.parametrize(("first", "theta"), [(0, 10_000.0), (5, 100.0)])
-def test_rotary_positions_turn_pairs_of_channels(first, theta):
-    x = np.random.default_rng(0).normal(size=(2, 7, 3, 8)).astype(np.float32)
-    turned = attention.rotate(jnp.asarray(x), first, theta)
-    for example in range(2):
-        for head in range(3):
-            expected = slow_rotation(x[example, :, head], first, theta)
-            np.testing.assert_allclose(turned[example, :, head], expected, atol=1e-5)
-
-
-def test_products_of_turned_queries_and_keys_depend_on_their_distance_alone():
-    rng = np.random.default_rng(0)
-    q = jnp.asarray(rng.normal(size=(1, 1, 1, 8)), jnp.float32)
-    k = jnp.asarray(rng.normal(size=(1, 1, 1, 8)), jnp.float32)
-
-    def product(query_position, key_position):
-        turned_q = attention.rotate(q, query_position, 100.0)
-        turned_k = attention.rotate(k, key_position, 100.0)
-        return float((turned_q * turned_k).sum())
-
-    assert product(3, 1) == pytest.approx(product(12, 10), abs=1e-4)
-    assert product(3, 1) != pytest.approx(product(3, 2), abs=1e-2)
 
 
 def test_rms_norm_divides_by_the_root_mean_square():

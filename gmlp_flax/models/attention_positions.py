@@ -1,0 +1,120 @@
+"""What attention knows of positions: a bias for each offset, in T5's buckets or without, and rotary
+positions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from gmlp_flax.models import toeplitz
+from gmlp_flax.models.attention import AttentionSpec, hide_out_of_reach
+from gmlp_flax.models.parameters import OFFSETS, PAST_OFFSETS, parameter
+
+MAX_DISTANCE = 128  # T5: offsets from this on share the last bucket of their direction
+
+
+def buckets(offsets: np.ndarray, count: int, causal: bool = False) -> np.ndarray:
+    """T5's buckets, integers below `count`, of offsets key - query of any shape (arXiv 1910.10683,
+    section 2.1).
+
+    Half of the buckets serve offsets above 0. If attention is causal, all serve offsets up to 0,
+    and those above 0 get the bucket of 0. In each direction, the first half holds one distance per
+    bucket, and the rest grow logarithmically up to MAX_DISTANCE.
+    """
+    if causal:
+        per_direction = count
+        distance = np.maximum(-offsets, 0)
+        first = np.zeros_like(distance)
+    else:
+        per_direction = count // 2
+        distance = np.abs(offsets)
+        first = np.where(offsets > 0, per_direction, 0)
+    exact = per_direction // 2
+    logarithmic = per_direction - exact
+    # 256 causal buckets: MAX_DISTANCE begins the last ones
+    span = np.log2(max(MAX_DISTANCE / exact, 1 + 1e-9))
+    doublings = np.log2(np.maximum(distance, exact) / exact)
+    growth = np.minimum(doublings * logarithmic / span, per_direction)
+    far = np.minimum(exact + growth.astype(int), per_direction - 1)
+    bucket = np.where(distance < exact, distance, far)
+    return first + bucket
+
+
+class RelativeBias(nnx.Module):
+    """The bias that each head of each layer adds to its logits, by the offset of a key from its
+    query (as in T5).
+
+    Parameter: `bias` [heads, 2n - 1], one per offset in the order of Toeplitz taps ([heads, n] if
+    causal, for offsets up to 0), or [heads, relative_buckets]. The default is one per offset: it
+    fits the 96M parameters that Table 3 gives for the Transformer without content terms, for which
+    32 buckets give 95M.
+    """
+
+    def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
+        if spec.relative_buckets:
+            entries = spec.relative_buckets
+            resize = None
+        elif spec.causal:
+            entries = spec.length
+            resize = PAST_OFFSETS
+        else:
+            entries = 2 * spec.length - 1
+            resize = OFFSETS
+        init = nnx.initializers.normal(0.02)
+        bias = init(rngs.params(), (spec.heads, entries), spec.param_dtype)
+        self.bias = parameter(bias, decayed=False, resize=resize)
+        self.spec = spec
+
+    def __call__(self, first: Array | int, count: int, keys: int) -> Array:
+        """The bias of the queries [first, first + count) for the first keys: [heads, count, keys],
+        -inf for keys out of reach. Raises ValueError for more keys than n, if each offset has a
+        bias of its own."""
+        spec = self.spec
+        bias = self.bias[...]
+        if spec.relative_buckets:
+            offsets = np.arange(1 - keys, keys)
+            taps = bias[:, buckets(offsets, spec.relative_buckets, spec.causal)]
+        elif keys > spec.length:
+            raise ValueError(
+                f"the relative bias was made for at most {spec.length} tokens and was given {keys}"
+            )
+        else:
+            if spec.causal:
+                bias = toeplitz.pad_future(bias)
+            taps = toeplitz.crop(bias, keys)
+
+        def rows_of_head(taps: Array) -> Array:
+            return toeplitz.rows(taps, first, count)
+
+        rows = jax.vmap(rows_of_head)(taps)  # [heads, 2 keys - 1] to [heads, count, keys]
+        return hide_out_of_reach(rows, spec, first)
+
+
+def rotate(x: Array, first: Array | int, theta: float) -> Array:
+    """Rotary positions (Su et al., arXiv 2104.09864): turns the channels i and i + d / 2 of a token
+    at position p, as a point of the plane, by the angle p theta^(-2 i / d).
+
+    Args:
+        x: [batch, tokens, heads, d], the queries or keys of the positions [first, first + tokens).
+        first: the position of the first token.
+        theta: the base of the wavelengths.
+
+    Returns:
+        The same shape and type; computed in float32.
+    """
+    _, tokens, _, d = x.shape
+    exponents = np.arange(0, d, 2) / d
+    frequencies = jnp.asarray(theta**-exponents, jnp.float32)
+    positions = first + jnp.arange(tokens)
+    angles = jnp.outer(positions, frequencies)
+    angles = angles[:, None]  # [tokens, 1, d / 2]
+    cosines = jnp.cos(angles)
+    sines = jnp.sin(angles)
+    precise_dtype = jnp.promote_types(x.dtype, jnp.float32)
+    precise = x.astype(precise_dtype)
+    left, right = jnp.split(precise, 2, axis=-1)
+    turned_left = left * cosines - right * sines
+    turned_right = right * cosines + left * sines
+    turned = jnp.concatenate([turned_left, turned_right], axis=-1)
+    return turned.astype(x.dtype)

@@ -1,0 +1,160 @@
+"""The many heads of a Transformer's attention."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from gmlp_flax.models.attention import AttentionSpec, Logits, attend, dot_products
+from gmlp_flax.models.attention_kernels import attend_fused
+from gmlp_flax.models.attention_positions import RelativeBias, rotate
+from gmlp_flax.models.layers import DecodeCache, Linear, rms_norm
+from gmlp_flax.models.parameters import parameter
+from gmlp_flax.models.sharding import FSDP
+from gmlp_flax.models.windowed_attention import attend_in_windows, reads_windows
+
+
+class MultiHeadAttention(nnx.Module):
+    """softmax(q k^T / sqrt(d_qkv / heads) + bias) v in each head; the heads, concatenated, through
+    a projection. With `kv_heads` several heads of queries share keys and values (Ainslie et al.,
+    arXiv 2305.13245). With a `window`, tokens see only those near them.
+
+    With `positions="relative_only"` there are no content terms and neither q nor k: the weights are
+    softmax(bias), the same for every input (Table 3's "rel pos - attn"; a shift-invariant Random
+    Synthesizer).
+    """
+
+    def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
+        width = spec.heads * spec.d_head
+        width_in = width
+        if spec.positions != "relative_only":
+            width_in += 2 * spec.key_heads * spec.d_head
+        self.proj_in = Linear(spec, spec.d_model, width_in, rngs, bias=spec.attention_bias)
+        self.relative = RelativeBias(spec, rngs) if spec.positions.startswith("relative") else None
+        if spec.qk_norm:
+            ones = jnp.ones((spec.d_head,), spec.param_dtype)
+            self.q_scale = parameter(ones, decayed=False)
+            self.k_scale = parameter(ones, decayed=False)
+        self.out = Linear(
+            spec, width, spec.d_model, rngs, sharding=(None, FSDP), bias=spec.attention_bias
+        )
+        self.spec = spec
+
+    def __call__(
+        self,
+        x: Array,
+        dropout_keys: Array | None = None,
+        padding_mask: Array | None = None,
+        cache: DecodeCache | None = None,
+    ) -> Array:
+        """[batch, tokens, d_model] to the same; `dropout_keys` as in `mix`, `padding_mask` as in
+        `hide_padding`, and a cache of the keys and values of earlier tokens."""
+        spec = self.spec
+        projected = self._project(x, 0 if cache is None else cache.first)
+        if cache is None and spec.positions != "relative_only":
+            qkv = self._with_shared_heads(projected)
+            mixed = attend_fused(spec, qkv, spec.heads, padding_mask, dropout_keys, self.relative)
+            if mixed is not None:
+                return self.out(mixed)
+        batch, tokens, _ = x.shape
+        q, k, v = self._by_head(projected, cache)
+        if cache is None and reads_windows(spec, tokens):
+            by_head = attend_in_windows(q, k, v, spec, padding_mask, dropout_keys)
+        else:
+            logits = self._logits(q, k, v, 0 if cache is None else cache.first)
+            by_head = attend(logits, v, tokens, padding_mask, spec.attention_dropout, dropout_keys)
+        mixed = by_head.swapaxes(1, 2)  # [batch, heads, tokens, d] to [batch, tokens, heads, d]
+        return self.out(mixed.reshape(batch, tokens, -1))
+
+    def scores(self, x: Array) -> Array:
+        """[batch, tokens, d_model] to the logits before the softmax, [batch, heads, tokens,
+        tokens]; without content terms the batch is 1."""
+        q, k, v = self._by_head(self._project(x, 0), None)
+        tokens = x.shape[1]
+        scores = self._logits(q, k, v, 0)(0, tokens)
+        return scores.reshape(-1, *scores.shape[-3:])
+
+    def _project(self, x: Array, first: Array | int) -> Array:
+        """Queries, keys and values side by side, [batch, tokens, (heads + 2 kv_heads) d],
+        normalised and turned as the spec says; without content terms the values alone. `first` is
+        the first position."""
+        spec = self.spec
+        projected = self.proj_in(x)
+        if not spec.qk_norm and spec.positions != "rotary":
+            return projected
+        q, k, v = self._split(projected)
+        if spec.qk_norm:
+            q = rms_norm(q, self.q_scale[...], spec.norm_eps, q.dtype)
+            k = rms_norm(k, self.k_scale[...], spec.norm_eps, k.dtype)
+        if spec.positions == "rotary":
+            q = rotate(q, first, spec.rotary_theta)
+            k = rotate(k, first, spec.rotary_theta)
+        qkv = jnp.concatenate([q, k, v], axis=2)
+        return qkv.reshape(projected.shape)
+
+    def _split(self, projected: Array) -> tuple[Array, Array, Array]:
+        """What `_project` gives as queries [batch, tokens, heads, d], and keys and values [batch,
+        tokens, kv_heads, d]."""
+        spec = self.spec
+        batch, tokens, _ = projected.shape
+        by_head = projected.reshape(batch, tokens, -1, spec.d_head)
+        ends = [spec.heads, spec.heads + spec.key_heads]
+        q, k, v = jnp.split(by_head, ends, axis=2)
+        return q, k, v
+
+    def _with_shared_heads(self, projected: Array) -> Array:
+        """What `_project` gives with keys and values repeated for each head of queries: [batch,
+        tokens, 3 heads d]."""
+        spec = self.spec
+        if spec.key_heads == spec.heads:
+            return projected
+        batch, tokens, _ = projected.shape
+        q, k, v = self._split(projected)
+        k = self._for_query_heads(k, axis=2)
+        v = self._for_query_heads(v, axis=2)
+        return jnp.concatenate([q, k, v], axis=2).reshape(batch, tokens, -1)
+
+    def _by_head(self, projected: Array, cache: DecodeCache | None) -> tuple[Any, Any, Array]:
+        """Queries, keys and values, each [batch, heads, tokens, d]; without content terms None, None
+        and the values. The keys and values are those of the tokens of `projected`; of n tokens with a
+        cache, which stores each of them once for all heads of queries that share it."""
+        spec = self.spec
+        batch, tokens, _ = projected.shape
+        if spec.key_heads == spec.heads:
+            by_head = projected.reshape(batch, tokens, -1, spec.heads, spec.d_head)
+            *q_and_k, v = by_head.transpose(2, 0, 3, 1, 4)  # each [batch, heads, tokens, d]
+        else:
+            *q_and_k, v = [part.swapaxes(1, 2) for part in self._split(projected)]
+        q, k = q_and_k or (None, None)
+        if cache is not None:
+            if k is not None:
+                k = cache.update("keys", k, axis=2)
+            v = cache.update("values", v, axis=2)
+        return q, self._for_query_heads(k, axis=1), self._for_query_heads(v, axis=1)
+
+    def _for_query_heads(self, part: Any, axis: int) -> Any:
+        """Keys or values with each of their heads, which lie along an axis, repeated for the heads of
+        queries that share it."""
+        spec = self.spec
+        if spec.key_heads == spec.heads:
+            return part
+        return jnp.repeat(part, spec.heads // spec.key_heads, axis=axis)
+
+    def _logits(self, q: Any, k: Any, v: Array, position: Array | int) -> Logits:
+        """The logits of what `_by_head` gives; `position` is that of the first query."""
+        spec = self.spec
+        keys = v.shape[2]
+        products = None
+        if q is not None:
+            products = dot_products(q, k, spec, position)
+
+        def logits(first: Array | int, count: int) -> Array:
+            bias = jnp.zeros((), spec.precise_dtype)
+            if self.relative is not None:
+                bias = self.relative(position + first, count, keys)
+            if products is None:
+                return bias
+            return products(first, count) + bias
+
+        return logits

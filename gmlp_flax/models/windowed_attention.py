@@ -1,0 +1,93 @@
+"""Attention of tokens that see only those near them, in blocks of queries and two windows of keys."""
+
+import jax.numpy as jnp
+from jax import Array
+
+from gmlp_flax.models.attention import AttentionSpec, ContentAttentionSpec, mix, within_reach
+
+
+def reads_windows(spec: AttentionSpec, tokens: int) -> bool:
+    """Whether `attend_in_windows` reads fewer keys of so many tokens than all of them, and the spec
+    has no bias, which it does not add."""
+    has_bias = spec.positions.startswith("relative")
+    return spec.window > 0 and not has_bias and tokens > 2 * spec.window
+
+
+def attend_in_windows(
+    q: Array,
+    k: Array,
+    v: Array,
+    spec: ContentAttentionSpec,
+    padding_mask: Array | None = None,
+    dropout_keys: Array | None = None,
+) -> Array:
+    """softmax(q k^T / sqrt(d)) v of tokens that see only the spec's window, in time and memory of
+    tokens times window.
+
+    A block of `window` queries reads the keys of twice as many tokens: its own, and half a window
+    on each side. Which weights are dropped depends on the blocks.
+
+    Args:
+        q, k, v: [batch, heads, tokens, d].
+        padding_mask, dropout_keys: those of `hide_padding` and `mix`.
+
+    Returns:
+        [batch, heads, tokens, d] in the type of v.
+    """
+    *leading, tokens, d = q.shape
+    window = spec.window
+    half = window // 2
+    blocks = -(-tokens // window)
+    q_blocks = _padded(q, 0, blocks * window).reshape(*leading, blocks, window, d)
+    k_blocks = _overlapping(k, blocks, window)
+    v_blocks = _overlapping(v, blocks, window)
+    products = jnp.einsum(
+        "...nd,...md->...nm", q_blocks, k_blocks, preferred_element_type=spec.precise_dtype
+    )
+    scores = products * d**-0.5  # [batch, heads, blocks, window, 2 window]
+    starts = window * jnp.arange(blocks)[:, None, None]
+    query_positions = starts + jnp.arange(window)[:, None]  # [blocks, window, 1]
+    key_positions = starts + jnp.arange(2 * window) - half  # [blocks, 1, 2 window]
+    is_token = (key_positions >= 0) & (key_positions < tokens)
+    # queries beyond the tokens see themselves: a row without any key would be NaN
+    is_itself = key_positions == query_positions
+    in_reach = within_reach(query_positions, key_positions, spec)
+    scores = jnp.where(in_reach & (is_token | is_itself), scores, -jnp.inf)
+    if padding_mask is not None:
+        visible = _visible_in_windows(padding_mask, blocks, window)
+        least = jnp.finfo(scores.dtype).min
+        scores = jnp.where(visible[:, None], scores, jnp.minimum(scores, least))
+    mixed = mix(scores, v_blocks, spec.attention_dropout, dropout_keys)
+    return mixed.reshape(*leading, blocks * window, d)[..., :tokens, :]
+
+
+def _visible_in_windows(padding_mask: Array, blocks: int, window: int) -> Array:
+    """`visible_keys` for the blocks of `attend_in_windows`: bool [batch, blocks, window or 1, 2
+    window]."""
+    by_token = padding_mask[..., None]  # [batch, tokens, 1]
+    of_keys = _overlapping(by_token, blocks, window).swapaxes(-1, -2)  # [batch, blocks, 1, ...]
+    if padding_mask.dtype == jnp.bool_:
+        return of_keys
+    batch = len(padding_mask)
+    of_queries = _padded(by_token, 0, blocks * window).reshape(batch, blocks, window, 1)
+    return (of_keys == of_queries) & (of_keys > 0)
+
+
+def _padded(x: Array, before: int, total: int) -> Array:
+    """x [..., tokens, d] with so many zeros before the tokens, and others after them: [..., total,
+    d]."""
+    after = total - before - x.shape[-2]
+    widths = [(0, 0)] * x.ndim
+    widths[-2] = (before, after)
+    return jnp.pad(x, widths)
+
+
+def _overlapping(x: Array, blocks: int, window: int) -> Array:
+    """The tokens [..., tokens, d] that each block of `window` tokens reads, its own and half a
+    window on each side: [..., blocks, 2 window, d], zeros beyond the tokens."""
+    *leading, _, d = x.shape
+    padded = _padded(x, window // 2, (blocks + 1) * window)
+    parts = padded.reshape(*leading, blocks + 1, window, d)
+    before = parts[..., :-1, :, :]
+    after = parts[..., 1:, :, :]
+    return jnp.concatenate([before, after], axis=-2)

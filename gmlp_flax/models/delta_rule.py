@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from gmlp_flax.models import sharding
 
@@ -30,14 +31,14 @@ class Inputs(NamedTuple):
         beta: b, [batch, tokens, heads].
     """
 
-    queries: jax.Array
-    keys: jax.Array
-    values: jax.Array
-    log_decay: jax.Array
-    beta: jax.Array
+    queries: Array
+    keys: Array
+    values: Array
+    log_decay: Array
+    beta: Array
 
 
-def first_state(inputs: Inputs) -> jax.Array:
+def first_state(inputs: Inputs) -> Array:
     """S^T before the first token: zeros [batch, heads, c, d]."""
     batch, _, heads, keys = inputs.keys.shape
     values = inputs.values.shape[-1]
@@ -47,9 +48,9 @@ def first_state(inputs: Inputs) -> jax.Array:
 def delta_rule(
     inputs: Inputs,
     chunk: int,
-    state: jax.Array | None = None,
-    documents: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array]:
+    state: Array | None = None,
+    documents: Array | None = None,
+) -> tuple[Array, Array]:
     """o, and the state after the last token, in O(tokens) memory.
 
     Args:
@@ -78,19 +79,20 @@ def delta_rule(
 class _Chunks(NamedTuple):
     """`Inputs` chunk by chunk: [chunks, batch, heads, size, ...]."""
 
-    queries: jax.Array
-    keys: jax.Array
-    values: jax.Array
-    log_decay: jax.Array
-    beta: jax.Array
+    queries: Array
+    keys: Array
+    values: Array
+    log_decay: Array
+    beta: Array
 
 
-def _chunked(x: jax.Array, size: int) -> jax.Array:
+def _chunked(x: Array, size: int) -> Array:
     """[batch, tokens, heads, ...] to [chunks, batch, heads, size, ...]; zeros follow the tokens."""
     batch, tokens, *rest = x.shape
     chunks = -(-tokens // size)
+    added = chunks * size - tokens
     widths = [(0, 0)] * x.ndim
-    widths[1] = (0, chunks * size - tokens)
+    widths[1] = (0, added)
     padded = jnp.pad(x, widths)
     by_chunk = padded.reshape(batch, chunks, size, *rest)
     return jnp.moveaxis(by_chunk, (1, 3), (0, 2))
@@ -106,12 +108,12 @@ class _Masks(NamedTuple):
         last: whether the last token sees a token, [chunks, batch, 1, size].
     """
 
-    pairs: jax.Array
-    state: jax.Array
-    last: jax.Array
+    pairs: Array
+    state: Array
+    last: Array
 
 
-def _masks(tokens: int, size: int, documents: jax.Array | None) -> _Masks:
+def _masks(tokens: int, size: int, documents: Array | None) -> _Masks:
     is_earlier = jnp.tril(jnp.ones((size, size), bool))
     if documents is None:
         everything = jnp.ones((1, 1, 1, size), bool)
@@ -142,20 +144,22 @@ class _Steps(NamedTuple):
         decay: [..., 1, 1].
     """
 
-    queries: jax.Array
-    keys: jax.Array
-    values: jax.Array
-    scores: jax.Array
-    writes: jax.Array
-    decay: jax.Array
+    queries: Array
+    keys: Array
+    values: Array
+    scores: Array
+    writes: Array
+    decay: Array
 
 
 def _steps(chunks: _Chunks, masks: _Masks) -> _Steps:
     size = chunks.keys.shape[-2]
     log_decays = jnp.cumsum(chunks.log_decay, axis=-1)  # log A
-    ratios = _masked_exp(log_decays[..., :, None] - log_decays[..., None, :], masks.pairs)
+    log_ratios = log_decays[..., :, None] - log_decays[..., None, :]
+    ratios = _masked_exp(log_ratios, masks.pairs)
     from_state = _masked_exp(log_decays, masks.state)
-    to_end = _masked_exp(log_decays[..., -1:] - log_decays, masks.last)
+    log_to_end = log_decays[..., -1:] - log_decays
+    to_end = _masked_exp(log_to_end, masks.last)
 
     similarities = jnp.einsum("...ic,...jc->...ij", chunks.keys, chunks.keys)
     is_before = jnp.tril(jnp.ones((size, size), bool), -1)
@@ -175,14 +179,14 @@ def _steps(chunks: _Chunks, masks: _Masks) -> _Steps:
     )
 
 
-def _masked_exp(x: jax.Array, mask: jax.Array) -> jax.Array:
+def _masked_exp(x: Array, mask: Array) -> Array:
     """exp(x) where the mask is True, else 0; what is masked out may overflow."""
     zeros = jnp.zeros_like(x)  # of the type of x: an exporter widens a plain 0
     exponent = jnp.where(mask, x, zeros)
     return jnp.where(mask, jnp.exp(exponent), zeros)
 
 
-def inverted(lower: jax.Array) -> jax.Array:
+def inverted(lower: Array) -> Array:
     """(I + L)^-1 of L [..., size, size], which is 0 on and above its diagonal; size is a power of
     two.
 
@@ -208,7 +212,7 @@ def inverted(lower: jax.Array) -> jax.Array:
     return jnp.concatenate([upper, below], axis=-2)
 
 
-def _run(steps: _Steps, state: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _run(steps: _Steps, state: Array) -> tuple[Array, Array]:
     """The outputs of all chunks, [chunks, batch, heads, size, d], and the last state."""
     chunks = len(steps.queries)
     # an exported program has no loop: not all formats have one
@@ -223,7 +227,7 @@ def _run(steps: _Steps, state: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.stack(outputs), state
 
 
-def _read_chunk(state: jax.Array, step: _Steps) -> tuple[jax.Array, jax.Array]:
+def _read_chunk(state: Array, step: _Steps) -> tuple[Array, Array]:
     """The state after a chunk, and its outputs."""
     written = step.values - step.keys @ state
     output = step.queries @ state + step.scores @ written

@@ -22,12 +22,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models.matmul import NAME
 
 
-def convolve(x: jax.Array, kernel: jax.Array, before: int) -> jax.Array:
+def convolve(x: Array, kernel: Array, before: int) -> Array:
     """y[i, c] = sum_j kernel[j, c] x[i + j - before, c], with zeros beyond the first and last token.
 
     Args:
@@ -43,7 +44,7 @@ def convolve(x: jax.Array, kernel: jax.Array, before: int) -> jax.Array:
     return convolve_valid(_pad_tokens(x, before, after), kernel)
 
 
-def convolve_rows(x: jax.Array, kernel: jax.Array, first: jax.Array, count: int) -> jax.Array:
+def convolve_rows(x: Array, kernel: Array, first: Array, count: int) -> Array:
     """Rows [first, first + count) of the causal convolution of x [..., tokens, channels]: [...,
     count, channels], at a cost of `count` tokens."""
     past = len(kernel) - 1
@@ -52,14 +53,14 @@ def convolve_rows(x: jax.Array, kernel: jax.Array, first: jax.Array, count: int)
     return convolve_valid(window, kernel)
 
 
-def convolve_valid(x: jax.Array, kernel: jax.Array) -> jax.Array:
+def convolve_valid(x: Array, kernel: Array) -> Array:
     """y[i, c] = sum_j kernel[j, c] x[i + j, c]: [..., tokens + width - 1, channels] to [...,
     tokens, channels] in the type of x. Sums are computed in float32 at least."""
     return checkpoint_name(_convolve_valid(x, kernel), NAME)
 
 
 @jax.custom_vjp
-def _convolve_valid(x: jax.Array, kernel: jax.Array) -> jax.Array:
+def _convolve_valid(x: Array, kernel: Array) -> Array:
     width = len(kernel)
     tokens = x.shape[-2] - width + 1
     precise = jnp.promote_types(x.dtype, jnp.float32)
@@ -71,11 +72,11 @@ def _convolve_valid(x: jax.Array, kernel: jax.Array) -> jax.Array:
     return total.astype(x.dtype)
 
 
-def _forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
     return _convolve_valid(x, kernel), (x, kernel)
 
 
-def _backward(inputs: tuple[jax.Array, jax.Array], d_y: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _backward(inputs: tuple[Array, Array], d_y: Array) -> tuple[Array, Array]:
     """The gradient of x is the convolution with the reversed kernel; that of an entry of the kernel
     is a sum over tokens."""
     x, kernel = inputs
@@ -89,18 +90,18 @@ def _backward(inputs: tuple[jax.Array, jax.Array], d_y: jax.Array) -> tuple[jax.
 _convolve_valid.defvjp(_forward, _backward)
 
 
-def correlate_in_a_loop(x: jax.Array, y: jax.Array) -> jax.Array:
+def correlate_in_a_loop(x: Array, y: Array) -> Array:
     """sum_i x[i + j, c] y[i, c] over all examples, [width, channels]."""
     width = x.shape[-2] - y.shape[-2] + 1
 
-    def of_entry(entry: jax.Array) -> jax.Array:
+    def of_entry(entry: Array) -> Array:
         shifted = jax.lax.dynamic_slice_in_dim(x, entry, y.shape[-2], axis=-2)
         return _sum_of_products(shifted, y)
 
     return jax.lax.map(of_entry, jnp.arange(width))
 
 
-def correlate(x: jax.Array, y: jax.Array) -> jax.Array:
+def correlate(x: Array, y: Array) -> Array:
     """`correlate_in_a_loop` for all entries at once, which reads x and y once on a TPU."""
     tokens = y.shape[-2]
     width = x.shape[-2] - tokens + 1
@@ -111,7 +112,7 @@ def correlate(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.stack(sums)
 
 
-def _sum_of_products(x: jax.Array, y: jax.Array) -> jax.Array:
+def _sum_of_products(x: Array, y: Array) -> Array:
     """Over everything but the channels, in float32 at least: [..., channels] to [channels]."""
     precise = jnp.promote_types(x.dtype, jnp.float32)
     products = x.astype(precise) * y.astype(precise)
@@ -130,12 +131,12 @@ class PaddedTokens(NamedTuple):
             0 for padding; None if there is one document.
     """
 
-    x: jax.Array
+    x: Array
     before: int
     tokens: int
-    documents: jax.Array | None = None
+    documents: Array | None = None
 
-    def at(self, offset: int) -> jax.Array:
+    def at(self, offset: int) -> Array:
         """For each token the one at this distance, [batch, tokens, ...]: a later one if the offset
         is positive. A token of another document counts as zeros."""
         shifted = self._shifted(self.x, offset)
@@ -146,14 +147,12 @@ class PaddedTokens(NamedTuple):
         is_own = jnp.expand_dims(is_own, channel_axes)
         return jnp.where(is_own, shifted, jnp.zeros_like(shifted))
 
-    def _shifted(self, x: jax.Array, offset: int) -> jax.Array:
+    def _shifted(self, x: Array, offset: int) -> Array:
         start = self.before + offset
         return x[:, start : start + self.tokens]
 
 
-def pad_tokens(
-    x: jax.Array, before: int, after: int, documents: jax.Array | None = None
-) -> PaddedTokens:
+def pad_tokens(x: Array, before: int, after: int, documents: Array | None = None) -> PaddedTokens:
     """x [batch, tokens, ...] with zeros before the first and after the last token. `documents`, int
     [batch, tokens], are those of `PaddedTokens`."""
     widths = [(0, 0)] * x.ndim
@@ -164,7 +163,7 @@ def pad_tokens(
     return PaddedTokens(padded, before, x.shape[1], documents)
 
 
-def _pad_tokens(x: jax.Array, before: int, after: int) -> jax.Array:
+def _pad_tokens(x: Array, before: int, after: int) -> Array:
     """Adds zeros before the first token and after the last one: the axis before the channels."""
     widths = [(0, 0)] * x.ndim
     widths[-2] = (before, after)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 # Tokens that a scan multiplies as a matrix. On a CPU 64 take three quarters of the time of 128.
 CHUNK = 64
@@ -29,19 +30,19 @@ class Direction(NamedTuple):
         c: C, of the shape of B.
     """
 
-    steps: jax.Array
-    log_decays: jax.Array
-    b: jax.Array
-    c: jax.Array
+    steps: Array
+    log_decays: Array
+    b: Array
+    c: Array
 
 
 def rows(
     forward: Direction,
     backward: Direction | None,
-    first: jax.Array | int = 0,
+    first: Array | int = 0,
     count: int | None = None,
-    documents: jax.Array | None = None,
-) -> jax.Array:
+    documents: Array | None = None,
+) -> Array:
     """Rows of a quasiseparable matrix without its diagonal.
 
     Args:
@@ -76,31 +77,29 @@ def rows(
     return products * decays * steps
 
 
-def _below_diagonal(
-    direction: Direction, first: jax.Array | int, count: int
-) -> tuple[jax.Array, jax.Array]:
+def _below_diagonal(direction: Direction, first: Array | int, count: int) -> tuple[Array, Array]:
     """The exponents a_{j+1} + ... + a_{i-1} and the products C_{i-1} . B_j of some rows, both
     [batch, heads, count, n]; they are meant for j < i."""
     through = jnp.cumsum(direction.log_decays, axis=-1)
     before = through - direction.log_decays  # the sum up to the token before
-    exponents = _rows_of(before, first, count)[..., None] - through[:, :, None]
+    of_rows = _rows_of(before, first, count)
+    exponents = of_rows[..., None] - through[:, :, None]
     earlier = _shift(direction.c, axis=2)
     return exponents, _products(earlier, direction, first, count)
 
 
-def _above_diagonal(
-    direction: Direction, first: jax.Array | int, count: int
-) -> tuple[jax.Array, jax.Array]:
+def _above_diagonal(direction: Direction, first: Array | int, count: int) -> tuple[Array, Array]:
     """The exponents a_{i+1} + ... + a_{j-1} and the products C_{i+1} . B_j of some rows, as
     `_below_diagonal`; they are meant for j > i."""
     through = jnp.cumsum(direction.log_decays, axis=-1)
     before = through - direction.log_decays
-    exponents = before[:, :, None] - _rows_of(through, first, count)[..., None]
+    of_rows = _rows_of(through, first, count)
+    exponents = before[:, :, None] - of_rows[..., None]
     later = _shift_back(direction.c, axis=2)
     return exponents, _products(later, direction, first, count)
 
 
-def _products(c: jax.Array, direction: Direction, first: jax.Array | int, count: int) -> jax.Array:
+def _products(c: Array, direction: Direction, first: Array | int, count: int) -> Array:
     """C_i . B_j of some rows, [batch, heads, count, n] in the type of the steps."""
     products = jnp.einsum(
         "bgis,bgjs->bgij",
@@ -111,27 +110,27 @@ def _products(c: jax.Array, direction: Direction, first: jax.Array | int, count:
     return _for_heads(products, direction)
 
 
-def _for_heads(of_groups: jax.Array, direction: Direction) -> jax.Array:
+def _for_heads(of_groups: Array, direction: Direction) -> Array:
     """[batch, groups, ...] to [batch, heads, ...]."""
     heads = direction.steps.shape[1]
     return jnp.repeat(of_groups, heads // of_groups.shape[1], axis=1)
 
 
-def _rows_of(x: jax.Array, first: jax.Array | int, count: int, axis: int = 2) -> jax.Array:
+def _rows_of(x: Array, first: Array | int, count: int, axis: int = 2) -> Array:
     """The entries [first, first + count) of an axis."""
     if x.shape[axis] == count:
         return x
     return jax.lax.dynamic_slice_in_dim(x, first, count, axis)
 
 
-def _shift(x: jax.Array, axis: int) -> jax.Array:
+def _shift(x: Array, axis: int) -> Array:
     """The entries of the token before, 0 for the first token."""
     widths = [(0, 0)] * x.ndim
     widths[axis] = (1, 0)
     return jax.lax.slice_in_dim(jnp.pad(x, widths), 0, x.shape[axis], axis=axis)
 
 
-def _shift_back(x: jax.Array, axis: int) -> jax.Array:
+def _shift_back(x: Array, axis: int) -> Array:
     """The entries of the token after, 0 for the last token."""
     widths = [(0, 0)] * x.ndim
     widths[axis] = (0, 1)
@@ -141,9 +140,9 @@ def _shift_back(x: jax.Array, axis: int) -> jax.Array:
 def mix(
     forward: Direction,
     backward: Direction | None,
-    v: jax.Array,
-    documents: jax.Array | None = None,
-) -> jax.Array:
+    v: Array,
+    documents: Array | None = None,
+) -> Array:
     """`rows` of all tokens, multiplied by v, in O(n) operations.
 
     Args:
@@ -167,7 +166,7 @@ def mix(
     return mixed + jnp.flip(shifted, 2)
 
 
-def _shift_within(y: jax.Array, documents: jax.Array | None) -> jax.Array:
+def _shift_within(y: Array, documents: Array | None) -> Array:
     """y [batch, heads, n, channels] of the token before, 0 for the first token of a document."""
     shifted = _shift(y, axis=2)
     if documents is None:
@@ -185,12 +184,12 @@ class _Documents(NamedTuple):
         before: of the last token of the chunk before, of the same shape.
     """
 
-    tokens: jax.Array
-    last: jax.Array
-    before: jax.Array
+    tokens: Array
+    last: Array
+    before: Array
 
 
-def scan(direction: Direction, v: jax.Array, documents: jax.Array | None = None) -> jax.Array:
+def scan(direction: Direction, v: Array, documents: Array | None = None) -> Array:
     """The semiseparable matrix SS times v: a product within chunks of CHUNK tokens, and states that
     are carried from chunk to chunk (arXiv 2405.21060, section 6).
 
@@ -220,7 +219,7 @@ def scan(direction: Direction, v: jax.Array, documents: jax.Array | None = None)
     return y.reshape(batch, heads, -1, channels)[:, :, :n]
 
 
-def _in_chunks(x: jax.Array) -> jax.Array:
+def _in_chunks(x: Array) -> Array:
     """[batch, heads, n, ...] to [batch, heads, chunks, CHUNK, ...], with zeros after the n
     tokens."""
     batch, heads, n, *inner = x.shape
@@ -231,21 +230,23 @@ def _in_chunks(x: jax.Array) -> jax.Array:
     return padded.reshape(batch, heads, count, CHUNK, *inner)
 
 
-def _documents_of_chunks(documents: jax.Array) -> _Documents:
+def _documents_of_chunks(documents: Array) -> _Documents:
     tokens = _in_chunks(documents[:, None])
     last = tokens[..., -1:]
     return _Documents(tokens, last, _shift(last, axis=2))
 
 
-def _within_chunks(chunks: Direction, values: jax.Array, documents: _Documents | None) -> jax.Array:
+def _within_chunks(chunks: Direction, values: Array, documents: _Documents | None) -> Array:
     """What tokens get from those of their own chunk; `chunks.log_decays` are sums from the start of
     a chunk."""
     through = chunks.log_decays
     exponents = through[..., :, None] - through[..., None, :]
     visible = jnp.tril(jnp.ones((CHUNK, CHUNK), bool))
     if documents is not None:
-        of_tokens = documents.tokens
-        visible = visible & (of_tokens[..., :, None] == of_tokens[..., None, :])
+        rows = documents.tokens[..., :, None]
+        columns = documents.tokens[..., None, :]
+        is_same_document = rows == columns
+        visible = visible & is_same_document
     decays = jnp.exp(jnp.where(visible, exponents, -jnp.inf))
     products = jnp.einsum(
         "bgkis,bgkjs->bgkij", chunks.c, chunks.b, preferred_element_type=through.dtype
@@ -255,7 +256,7 @@ def _within_chunks(chunks: Direction, values: jax.Array, documents: _Documents |
     return jnp.matmul(weights, values, preferred_element_type=through.dtype)
 
 
-def _across_chunks(chunks: Direction, values: jax.Array, documents: _Documents | None) -> jax.Array:
+def _across_chunks(chunks: Direction, values: Array, documents: _Documents | None) -> Array:
     """What tokens get from the state at the end of the chunk before; arguments as in
     `_within_chunks`."""
     through = chunks.log_decays
@@ -285,7 +286,7 @@ def _across_chunks(chunks: Direction, values: jax.Array, documents: _Documents |
     return from_start[..., None] * read
 
 
-def _accumulate(decay: jax.Array, added: jax.Array) -> jax.Array:
+def _accumulate(decay: Array, added: Array) -> Array:
     """H_k = decay_k H_{k-1} + added_k from H = 0, for [batch, heads, chunks, 1, 1] and [batch,
     heads, chunks, state, channels]."""
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from gmlp_flax.models import sharding, toeplitz
 
@@ -21,8 +22,8 @@ CHUNK = 128  # tokens that one step of `scan` reads
 class Complex(NamedTuple):
     """Complex numbers as two arrays of one shape."""
 
-    real: jax.Array
-    imag: jax.Array
+    real: Array
+    imag: Array
 
 
 class Modes(NamedTuple):
@@ -51,16 +52,18 @@ def over(a: Complex, b: Complex) -> Complex:
     return Complex(product.real / square, product.imag / square)
 
 
-def powers(exponents: Complex, counts: jax.Array) -> Complex:
+def powers(exponents: Complex, counts: Array) -> Complex:
     """exp(count z): z [spaces, N] and counts [k] to [spaces, k, N]."""
     counts = counts[:, None].astype(exponents.real.dtype)
     decays = exponents.real[:, None] * counts
     angles = exponents.imag[:, None] * counts
     sizes = jnp.exp(decays)
-    return Complex(sizes * jnp.cos(angles), sizes * jnp.sin(angles))
+    real = sizes * jnp.cos(angles)
+    imag = sizes * jnp.sin(angles)
+    return Complex(real, imag)
 
 
-def discretize(a: Complex, c: Complex, step: jax.Array) -> Modes:
+def discretize(a: Complex, c: Complex, step: Array) -> Modes:
     """The modes of x' = a x + u, y = Re c x, whose input is held for a step (zero-order hold).
 
     The exponents are step a, the weights c (exp(step a) - 1) / a.
@@ -72,12 +75,21 @@ def discretize(a: Complex, c: Complex, step: jax.Array) -> Modes:
     """
     real = step[:, None] * a.real
     imag = step[:, None] * a.imag
-    # exp(z) - 1, without the rounding of a difference of equal numbers
-    minus_cosine = 2 * jnp.square(jnp.sin(imag / 2))  # 1 - cos
-    growth_real = jnp.expm1(real) * jnp.cos(imag) - minus_cosine
-    growth_imag = jnp.exp(real) * jnp.sin(imag)
-    held = over(Complex(growth_real, growth_imag), a)
-    return Modes(Complex(real, imag), times(c, held))
+    exponents = Complex(real, imag)
+    held = over(_expm1(exponents), a)
+    weights = times(c, held)
+    return Modes(exponents, weights)
+
+
+def _expm1(z: Complex) -> Complex:
+    """exp(z) - 1, without the rounding of a difference of equal numbers."""
+    half_sine = jnp.sin(z.imag / 2)
+    minus_cosine = 2 * jnp.square(half_sine)  # 1 - cos
+    growth = jnp.expm1(z.real)
+    real = growth * jnp.cos(z.imag) - minus_cosine
+    size = jnp.exp(z.real)
+    imag = size * jnp.sin(z.imag)
+    return Complex(real, imag)
 
 
 def legs_modes(count: int) -> np.ndarray:
@@ -92,28 +104,36 @@ def legs_modes(count: int) -> np.ndarray:
     return -0.5 + 1j * imaginary
 
 
-def kernel(modes: Modes, tokens: int) -> jax.Array:
+def kernel(modes: Modes, tokens: int) -> Array:
     """k [spaces, tokens] from lag 0 on, in O(tokens) memory: a lag is a multiple of a stride plus
     a rest, and so is its power a product."""
     stride = 1 << (tokens.bit_length() // 2)
     multiples = -(-tokens // stride)
-    coarse = powers(modes.exponents, stride * jnp.arange(multiples))  # [spaces, multiples, N]
-    weights = Complex(modes.weights.real[:, None], modes.weights.imag[:, None])
-    weighted = times(weights, coarse)
-    fine = powers(modes.exponents, jnp.arange(stride))  # [spaces, stride, N]
-    by_stride = _real_product("sln,srn->slr", weighted, fine)
+    coarse_lags = stride * jnp.arange(multiples)
+    coarse = _weighted_powers(modes, coarse_lags)  # [spaces, multiples, N]
+    fine_lags = jnp.arange(stride)
+    fine = powers(modes.exponents, fine_lags)  # [spaces, stride, N]
+    by_stride = _real_product("sln,srn->slr", coarse, fine)
     spaces = len(by_stride)
     return by_stride.reshape(spaces, -1)[:, :tokens]
 
 
-def _real_product(axes: str, a: Complex, b: Complex) -> jax.Array:
+def _weighted_powers(modes: Modes, lags: Array) -> Complex:
+    """w exp(lag z), [spaces, lags, N]."""
+    decays = powers(modes.exponents, lags)
+    real = modes.weights.real[:, None]
+    imag = modes.weights.imag[:, None]
+    return times(Complex(real, imag), decays)
+
+
+def _real_product(axes: str, a: Complex, b: Complex) -> Array:
     """The real part of an einsum of complex arrays."""
     highest = jax.lax.Precision.HIGHEST
     real = jnp.einsum(axes, a.real, b.real, precision=highest)
     return real - jnp.einsum(axes, a.imag, b.imag, precision=highest)
 
 
-def convolve(kernels: jax.Array, u: jax.Array, reverse: bool = False) -> jax.Array:
+def convolve(kernels: Array, u: Array, reverse: bool = False) -> Array:
     """The convolution of each channel with the kernel of its space, in the fastest form of a
     Toeplitz product. By FFT it costs O(n log n), and its rounding depends on later tokens.
 
@@ -129,7 +149,7 @@ def convolve(kernels: jax.Array, u: jax.Array, reverse: bool = False) -> jax.Arr
     return _apply(form, kernels, u, reverse)
 
 
-def _apply(form: str, kernels: jax.Array, u: jax.Array, reverse: bool = False) -> jax.Array:
+def _apply(form: str, kernels: Array, u: Array, reverse: bool = False) -> Array:
     """`convolve` in a form of `toeplitz.FORMS`."""
     taps = toeplitz.pad_future(jnp.flip(kernels, axis=-1))  # [spaces, 2 tokens - 1]
     if reverse:
@@ -142,13 +162,13 @@ def _apply(form: str, kernels: jax.Array, u: jax.Array, reverse: bool = False) -
     return apply_each(taps, by_space).reshape(u.shape)
 
 
-def _by_space(u: jax.Array, spaces: int) -> jax.Array:
+def _by_space(u: Array, spaces: int) -> Array:
     """[batch, tokens, channels] to [batch, tokens, spaces, channels of a space]."""
     batch, tokens, _ = u.shape
     return u.reshape(batch, tokens, spaces, -1)
 
 
-def first_state(modes: Modes, u: jax.Array) -> Complex:
+def first_state(modes: Modes, u: Array) -> Complex:
     """The state before the first token, [batch, channels, N]."""
     batch, _, channels = u.shape
     modes_of_space = modes.exponents.real.shape[-1]
@@ -157,8 +177,8 @@ def first_state(modes: Modes, u: jax.Array) -> Complex:
 
 
 def extend(
-    modes: Modes, kernels: jax.Array, u: jax.Array, state: Complex, count: jax.Array | int
-) -> tuple[jax.Array, Complex]:
+    modes: Modes, kernels: Array, u: Array, state: Complex, count: Array | int
+) -> tuple[Array, Complex]:
     """Reads further tokens: the outputs, and the state after the first `count` of them.
 
     Args:
@@ -179,11 +199,10 @@ def extend(
     return y, _advance(modes, u, state, count)
 
 
-def _response(modes: Modes, tokens: int, state: Complex, spaces: int) -> jax.Array:
+def _response(modes: Modes, tokens: int, state: Complex, spaces: int) -> Array:
     """What a state adds to the next tokens, [batch, tokens, spaces, channels of a space]."""
-    lags = powers(modes.exponents, 1 + jnp.arange(tokens))  # [spaces, tokens, N]
-    weights = Complex(modes.weights.real[:, None], modes.weights.imag[:, None])
-    weighted = times(weights, lags)
+    lags = 1 + jnp.arange(tokens)
+    weighted = _weighted_powers(modes, lags)  # [spaces, tokens, N]
     by_space = _split_state(state, spaces)
     return _real_product("stn,bscn->btsc", weighted, by_space)
 
@@ -195,25 +214,30 @@ def _split_state(state: Complex, spaces: int) -> Complex:
     return Complex(state.real.reshape(shape), state.imag.reshape(shape))
 
 
-def _advance(modes: Modes, u: jax.Array, state: Complex, count: jax.Array | int) -> Complex:
+def _advance(modes: Modes, u: Array, state: Complex, count: Array | int) -> Complex:
     """The state after the first `count` tokens, [batch, channels, N]."""
     spaces = len(modes.exponents.real)
-    lags = count - 1 - jnp.arange(u.shape[1])  # to the last token that counts
+    _, tokens, _ = u.shape
+    lags = count - 1 - jnp.arange(tokens)  # to the last token that counts
     is_read = (lags >= 0)[:, None]
-    decays = powers(modes.exponents, jnp.maximum(lags, 0))  # [spaces, tokens, N]
+    past_lags = jnp.maximum(lags, 0)
+    decays = powers(modes.exponents, past_lags)  # [spaces, tokens, N]
     zeros = jnp.zeros_like(decays.real)
     real_weights = jnp.where(is_read, decays.real, zeros)
     imag_weights = jnp.where(is_read, decays.imag, zeros)
     by_space = _by_space(u.astype(zeros.dtype), spaces)
-    whole = powers(modes.exponents, jnp.asarray(count)[None])  # [spaces, 1, N]
-    carried = times(_split_state(state, spaces), whole)
-    real = carried.real + jnp.einsum("stn,btsc->bscn", real_weights, by_space)
-    imag = carried.imag + jnp.einsum("stn,btsc->bscn", imag_weights, by_space)
+    all_tokens = jnp.asarray(count)[None]
+    decay = powers(modes.exponents, all_tokens)  # [spaces, 1, N]
+    carried = times(_split_state(state, spaces), decay)
+    read_real = jnp.einsum("stn,btsc->bscn", real_weights, by_space)
+    real = carried.real + read_real
+    read_imag = jnp.einsum("stn,btsc->bscn", imag_weights, by_space)
+    imag = carried.imag + read_imag
     shape = state.real.shape
     return Complex(real.reshape(shape), imag.reshape(shape))
 
 
-def scan(modes: Modes, kernels: jax.Array, u: jax.Array) -> jax.Array:
+def scan(modes: Modes, kernels: Array, u: Array) -> Array:
     """The convolution of `convolve` in O(tokens) time and memory, CHUNK tokens after another. No
     output depends on a later token, not by its rounding either.
 
@@ -226,14 +250,17 @@ def scan(modes: Modes, kernels: jax.Array, u: jax.Array) -> jax.Array:
     if tokens <= CHUNK:
         return _apply("direct", kernels, u)
     chunks = -(-tokens // CHUNK)
-    padded = jnp.pad(u, ((0, 0), (0, chunks * CHUNK - tokens), (0, 0)))
-    by_chunk = padded.reshape(batch, chunks, CHUNK, channels).swapaxes(0, 1)
+    added = chunks * CHUNK - tokens
+    padded = jnp.pad(u, ((0, 0), (0, added), (0, 0)))
+    chunks_of_examples = padded.reshape(batch, chunks, CHUNK, channels)
+    by_chunk = chunks_of_examples.swapaxes(0, 1)
     first_kernels = kernels[:, :CHUNK]
 
-    def read(state: Complex, chunk: jax.Array) -> tuple[Complex, jax.Array]:
+    def read(state: Complex, chunk: Array) -> tuple[Complex, Array]:
         y, new_state = extend(modes, first_kernels, chunk, state, CHUNK)
         return new_state, y
 
-    _, outputs = jax.lax.scan(read, first_state(modes, u), by_chunk)
+    fresh_state = first_state(modes, u)
+    _, outputs = jax.lax.scan(read, fresh_state, by_chunk)
     whole = outputs.swapaxes(0, 1).reshape(batch, -1, channels)
     return whole[:, :tokens]

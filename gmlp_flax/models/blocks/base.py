@@ -4,8 +4,8 @@ import abc
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import jax
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models.layers import (
     EVALUATION,
@@ -18,7 +18,7 @@ from gmlp_flax.models.layers import (
 from gmlp_flax.models.spec import BlockSpec
 
 
-def final_norm(spec: Any, d_model: int) -> Callable[[jax.Array], jax.Array]:
+def final_norm(spec: Any, d_model: int) -> Callable[[Array], Array]:
     """`Block.final_norm` for specs with an option `norm`: post-norm blocks already end with a
     norm."""
     return LayerNorm(spec, d_model) if spec.norm == "pre" else nnx.identity
@@ -59,8 +59,8 @@ class Block(nnx.Module):
 
     @abc.abstractmethod
     def __call__(
-        self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
-    ) -> jax.Array:
+        self, x: Array, rng: LayerRng = EVALUATION, padding_mask: Array | None = None
+    ) -> Array:
         """[batch, tokens, d_model] to the same.
 
         Args:
@@ -122,12 +122,12 @@ class Block(nnx.Module):
         "gpu" or "cpu"."""
         return []
 
-    def spatial_matrix(self) -> jax.Array | None:
+    def spatial_matrix(self) -> Array | None:
         """The matrix [n, n] that mixes tokens, the same for all inputs (rows are outputs); None if
         there is none."""
         return None
 
-    def attention_scores(self, x: jax.Array) -> jax.Array | None:
+    def attention_scores(self, x: Array) -> Array | None:
         """Logits of attention before the softmax, [batch or 1, heads, tokens, tokens], from the
         residual stream; None if the block has no attention."""
         return None
@@ -149,18 +149,18 @@ class PreNormBlock(Block):
 
     @abc.abstractmethod
     def mix(
-        self, x: jax.Array, rng: LayerRng, padding_mask: jax.Array | None, cache: DecodeCache | None
-    ) -> jax.Array:
+        self, x: Array, rng: LayerRng, padding_mask: Array | None, cache: DecodeCache | None
+    ) -> Array:
         """The branch that mixes tokens, behind the norm: [batch, tokens, d_model] to the same;
         arguments as in `Block`. The cache is None unless the block can be causal."""
 
     def __call__(
         self,
-        x: jax.Array,
+        x: Array,
         rng: LayerRng = EVALUATION,
-        padding_mask: jax.Array | None = None,
+        padding_mask: Array | None = None,
         cache: DecodeCache | None = None,
-    ) -> jax.Array:
+    ) -> Array:
         """See `Block`."""
         mixed = self.mix(self.mixing_norm(x), rng, padding_mask, cache)
         x = add_branch(x, mixed, rng, 0)

@@ -7,6 +7,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models import depthwise
 from gmlp_flax.models.attention import HeadsSpec, WeightDropoutSpec
@@ -18,9 +19,7 @@ from gmlp_flax.models.spec import AnyLengthSpec
 from gmlp_flax.options import option
 
 
-def convolve(
-    x: jax.Array, kernel: jax.Array, dilation: int = 1, documents: jax.Array | None = None
-) -> jax.Array:
+def convolve(x: Array, kernel: Array, dilation: int = 1, documents: Array | None = None) -> Array:
     """y[i] = sum_j kernel[j] x[i + dilation (j - (width - 1) // 2)], with zeros beyond the first
     and last token.
 
@@ -110,7 +109,7 @@ class LightweightKernel(nnx.Module):
         logits = init(rngs.params(), (spec.heads, width), spec.param_dtype)
         self.logits = parameter(logits, decayed=False)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """[batch, tokens, d_model] to [heads, width]."""
         return jax.nn.softmax(self.logits[...])
 
@@ -124,7 +123,7 @@ class DynamicKernel(nnx.Module):
         self.heads = spec.heads
         self.precise_dtype = spec.precise_dtype
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """[batch, tokens, d_model] to [batch, tokens, heads, width]."""
         batch, tokens, _ = x.shape
         logits = self.proj(x)  # [batch, tokens, heads width]
@@ -152,10 +151,10 @@ class Convolution(nnx.Module):
 
     def __call__(
         self,
-        x: jax.Array,
-        dropout_keys: jax.Array | None = None,
-        padding_mask: jax.Array | None = None,
-    ) -> jax.Array:
+        x: Array,
+        dropout_keys: Array | None = None,
+        padding_mask: Array | None = None,
+    ) -> Array:
         """[batch, tokens, d_model] to the same. `dropout_keys` [batch] are for dropout on the
         kernels. Padding counts as zeros; `padding_mask` as in `Block`."""
         batch, tokens, _ = x.shape
@@ -189,8 +188,8 @@ class ConvolutionBlock(PreNormBlock):
         super().__init__(spec, rngs)
 
     def mix(
-        self, x: jax.Array, rng: LayerRng, padding_mask: jax.Array | None, cache: DecodeCache | None
-    ) -> jax.Array:
+        self, x: Array, rng: LayerRng, padding_mask: Array | None, cache: DecodeCache | None
+    ) -> Array:
         """See `PreNormBlock`."""
         return self.convolution(x, rng.mixing_keys, padding_mask)
 

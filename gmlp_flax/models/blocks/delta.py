@@ -6,6 +6,7 @@ import math
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models import delta_rule
 from gmlp_flax.models.attention import HeadsSpec
@@ -83,10 +84,10 @@ class ShortConvolution(nnx.Module):
 
     def __call__(
         self,
-        x: jax.Array,
-        documents: jax.Array | None = None,
+        x: Array,
+        documents: Array | None = None,
         cache: DecodeCache | None = None,
-    ) -> jax.Array:
+    ) -> Array:
         """[batch, tokens, channels] to the same. `documents`, int [batch, tokens]: tokens of
         another document count as zeros."""
         width, channels = self.kernel.shape
@@ -138,11 +139,11 @@ class Direction(nnx.Module):
 
     def __call__(
         self,
-        x: jax.Array,
-        qkv: jax.Array,
-        padding_mask: jax.Array | None = None,
+        x: Array,
+        qkv: Array,
+        padding_mask: Array | None = None,
         cache: DecodeCache | None = None,
-    ) -> jax.Array:
+    ) -> Array:
         """x [batch, tokens, d_model] and the projections of queries, keys and values [batch,
         tokens, channels] to [batch, tokens, heads, d] in the precise type. Padding leaves the state
         as it is; arguments as in `Block`."""
@@ -170,7 +171,7 @@ class Direction(nnx.Module):
             cache.store("state", state)
         return mixed
 
-    def _inputs(self, x: jax.Array, qkv: jax.Array) -> delta_rule.Inputs:
+    def _inputs(self, x: Array, qkv: Array) -> delta_rule.Inputs:
         """What the rule reads, in the precise type."""
         spec = self.spec
         precise = spec.precise_dtype
@@ -216,10 +217,10 @@ class DeltaMixer(nnx.Module):
 
     def __call__(
         self,
-        x: jax.Array,
-        padding_mask: jax.Array | None = None,
+        x: Array,
+        padding_mask: Array | None = None,
         cache: DecodeCache | None = None,
-    ) -> jax.Array:
+    ) -> Array:
         """[batch, tokens, d_model] to the same; arguments as in `Block`."""
         batch, tokens, _ = x.shape
         qkv = self.proj_in(x)
@@ -252,7 +253,7 @@ class DeltaBlock(PreNormBlock):
         super().__init__(spec, rngs)
 
     def mix(
-        self, x: jax.Array, rng: LayerRng, padding_mask: jax.Array | None, cache: DecodeCache | None
-    ) -> jax.Array:
+        self, x: Array, rng: LayerRng, padding_mask: Array | None, cache: DecodeCache | None
+    ) -> Array:
         """See `PreNormBlock`."""
         return self.delta(x, padding_mask, cache)

@@ -10,6 +10,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models.blocks.base import PreNormBlock
 from gmlp_flax.models.layers import DecodeCache, LayerRng, Linear, activation, rms_norm
@@ -53,10 +54,10 @@ class HydraMixer(nnx.Module):
 
     def __call__(
         self,
-        x: jax.Array,
-        padding_mask: jax.Array | None = None,
+        x: Array,
+        padding_mask: Array | None = None,
         cache: DecodeCache | None = None,
-    ) -> jax.Array:
+    ) -> Array:
         """[batch, tokens, d_model] to the same; arguments as in `Block`. Raises ValueError for a
         number of tokens that `spec.supports_length` refuses."""
         tokens = x.shape[1]
@@ -75,14 +76,14 @@ class HydraMixer(nnx.Module):
         normed = rms_norm(channels, self.norm_scale[...], NORM_EPS, x.dtype)
         return self.out(normed * self.gate(x))
 
-    def matrices(self, x: jax.Array, padding_mask: jax.Array | None = None) -> jax.Array:
+    def matrices(self, x: Array, padding_mask: Array | None = None) -> Array:
         """M, diagonal included, [batch or 1, heads, tokens, tokens] in the precise type."""
         v, inputs, view = self._inputs(x, padding_mask, None)
         weights = self.matrix.rows(inputs, view).astype(self.spec.precise_dtype)
         diagonal = self.matrix.diagonal(v).astype(weights.dtype)
         return weights + diagonal[..., None] * jnp.eye(view.keys, dtype=weights.dtype)
 
-    def scores(self, x: jax.Array) -> jax.Array:
+    def scores(self, x: Array) -> Array:
         """[batch, tokens, d_model] to [batch or 1, heads, tokens, tokens], whose softmax is the
         share that each token has in another: the logits of attention, or log |M|."""
         if isinstance(self.matrix, Attention):
@@ -91,8 +92,8 @@ class HydraMixer(nnx.Module):
         return jnp.log(jnp.abs(self.matrices(x)))
 
     def _inputs(
-        self, x: jax.Array, padding_mask: jax.Array | None, cache: DecodeCache | None
-    ) -> tuple[jax.Array, dict[str, jax.Array], View]:
+        self, x: Array, padding_mask: Array | None, cache: DecodeCache | None
+    ) -> tuple[Array, dict[str, Array], View]:
         """v [batch, heads, keys, channels], what the matrix is made from, and its rows."""
         tokens = x.shape[1]
         view = View(0, tokens, tokens, padding_mask)
@@ -128,8 +129,8 @@ class HydraBlock(PreNormBlock):
         super().__init__(spec, rngs)
 
     def mix(
-        self, x: jax.Array, rng: LayerRng, padding_mask: jax.Array | None, cache: DecodeCache | None
-    ) -> jax.Array:
+        self, x: Array, rng: LayerRng, padding_mask: Array | None, cache: DecodeCache | None
+    ) -> Array:
         """See `PreNormBlock`."""
         return self.hydra(x, padding_mask, cache)
 
@@ -138,7 +139,7 @@ class HydraBlock(PreNormBlock):
         """See `Block`."""
         return not options.input_dependent
 
-    def spatial_matrix(self) -> jax.Array | None:
+    def spatial_matrix(self) -> Array | None:
         """See `Block`: the mean of the heads' learned matrices."""
         spec = self.hydra.spec
         if spec.input_dependent:
@@ -147,6 +148,6 @@ class HydraBlock(PreNormBlock):
         matrices = self.hydra.matrices(any_input)
         return matrices[0].mean(axis=0)
 
-    def attention_scores(self, x: jax.Array) -> jax.Array:
+    def attention_scores(self, x: Array) -> Array:
         """See `Block`; for other matrices than attention, the logarithm of the absolute weights."""
         return self.hydra.scores(self.mixing_norm(x))

@@ -11,6 +11,7 @@ import math
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import depthwise, sharding
@@ -37,7 +38,7 @@ def fft_points(tokens: int) -> int:
     return 1 << (2 * tokens - 2).bit_length()
 
 
-def convolve(x: jax.Array, past: jax.Array, future: jax.Array | None = None) -> jax.Array:
+def convolve(x: Array, past: Array, future: Array | None = None) -> Array:
     """y[i] = sum_{j <= i} past[i - j] x[j] + sum_{j > i} future[j - i - 1] x[j], for each channel.
 
     Args:
@@ -65,7 +66,7 @@ def convolve(x: jax.Array, past: jax.Array, future: jax.Array | None = None) -> 
     return checkpoint_name(y, NAME)
 
 
-def circular_by_fft(x: jax.Array, taps: jax.Array) -> jax.Array:
+def circular_by_fft(x: Array, taps: Array) -> Array:
     """The first outputs of the circular convolution of x [batch, tokens, channels] and taps
     [points, channels]: [batch, tokens, channels] in the type of x."""
     points, _ = taps.shape
@@ -77,7 +78,7 @@ def circular_by_fft(x: jax.Array, taps: jax.Array) -> jax.Array:
     return y[:, :tokens].astype(x.dtype)
 
 
-def circular_by_products(x: jax.Array, taps: jax.Array) -> jax.Array:
+def circular_by_products(x: Array, taps: Array) -> Array:
     """`circular_by_fft` by products with the matrix of the Fourier transform, C - i S, in O(n^2)
     work and memory: ONNX has no transform of a batch of any size."""
     points, _ = taps.shape
@@ -96,11 +97,11 @@ def circular_by_products(x: jax.Array, taps: jax.Array) -> jax.Array:
     return y.astype(x.dtype)
 
 
-def _precise_product(matrix: jax.Array, x: jax.Array) -> jax.Array:
+def _precise_product(matrix: Array, x: Array) -> Array:
     return jnp.matmul(matrix, x, precision=jax.lax.Precision.HIGHEST)
 
 
-def convolve_row(x: jax.Array, past: jax.Array, row: jax.Array) -> jax.Array:
+def convolve_row(x: Array, past: Array, row: Array) -> Array:
     """Row `row` of the causal convolution of x [batch, n, channels] with the filter `past` [n,
     channels], at a cost of n: [batch, 1, channels]."""
     n, _ = past.shape
@@ -113,12 +114,12 @@ def convolve_row(x: jax.Array, past: jax.Array, row: jax.Array) -> jax.Array:
     return y.astype(x.dtype)
 
 
-def _at_front(rows: jax.Array, count: int) -> jax.Array:
+def _at_front(rows: Array, count: int) -> Array:
     """[rows, channels] to [count, channels], zeros last."""
     return jnp.pad(rows, ((0, count - rows.shape[0]), (0, 0)))
 
 
-def _at_end(rows: jax.Array, count: int) -> jax.Array:
+def _at_end(rows: Array, count: int) -> Array:
     """[rows, channels] to [count, channels], zeros first."""
     return jnp.pad(rows, ((count - rows.shape[0], 0), (0, 0)))
 
@@ -156,7 +157,7 @@ def _uniform(fan_in: int) -> nnx.Initializer:
     bound = 1 / math.sqrt(fan_in)
     from_0 = nnx.initializers.uniform(2 * bound)
 
-    def init(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    def init(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
         return from_0(key, shape, dtype) - bound
 
     return init
@@ -175,7 +176,7 @@ class FilterLayer(nnx.Module):
             bias = init(rngs.params(), (d_out,), spec.param_dtype)
             self.bias = parameter(bias, decayed=False)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """[tokens, d_in] to [tokens, d_out]."""
         y = _precise_product(x, self.weight[...])
         return y if self.bias is None else y + self.bias[...]
@@ -201,7 +202,7 @@ class ImplicitFilter(nnx.Module):
         self.frequencies = parameter(frequencies, decayed=False)
         self.spec = spec
 
-    def __call__(self, tokens: int) -> jax.Array:
+    def __call__(self, tokens: int) -> Array:
         """The filter of the distances from 0, [tokens, d_model]."""
         hidden = self.first(self._features(tokens))
         hidden = self.second(self._activation(hidden))
@@ -209,15 +210,15 @@ class ImplicitFilter(nnx.Module):
         values = self.last(self._activation(hidden))
         return values * self._window(tokens)
 
-    def _activation(self, x: jax.Array) -> jax.Array:
+    def _activation(self, x: Array) -> Array:
         return jnp.sin(self.frequencies[...] * x)
 
-    def _shares(self, tokens: int) -> jax.Array:
+    def _shares(self, tokens: int) -> Array:
         """The distances as shares of the longest one, [tokens]."""
         longest = max(1, self.spec.length - 1)
         return jnp.arange(tokens, dtype=self.spec.param_dtype) / longest
 
-    def _features(self, tokens: int) -> jax.Array:
+    def _features(self, tokens: int) -> Array:
         """[tokens, filter_features]."""
         dtype = self.spec.param_dtype
         bands = (self.spec.filter_features - 1) // 2
@@ -230,7 +231,7 @@ class ImplicitFilter(nnx.Module):
         shares = self._shares(tokens)[:, None]
         return jnp.concatenate([shares, cosines, sines], axis=1)
 
-    def _window(self, tokens: int) -> jax.Array:
+    def _window(self, tokens: int) -> Array:
         """[tokens, d_model]."""
         slowest = -math.log(DECAYED) / SLOWEST_DECAY
         fastest = -math.log(DECAYED) / FASTEST_DECAY
@@ -250,7 +251,7 @@ class ShortConvolution(nnx.Module):
         bias = init(rngs.params(), (channels,), spec.param_dtype)
         self.bias = parameter(bias, decayed=False)
 
-    def __call__(self, x: jax.Array, cache: DecodeCache | None = None) -> jax.Array:
+    def __call__(self, x: Array, cache: DecodeCache | None = None) -> Array:
         """[batch, tokens, channels] to the same, in the type of x."""
         taps = self.taps[...]
         if cache is None:
@@ -284,10 +285,10 @@ class LongConvolution(nnx.Module):
 
     def __call__(
         self,
-        x: jax.Array,
-        padding_mask: jax.Array | None = None,
+        x: Array,
+        padding_mask: Array | None = None,
         cache: DecodeCache | None = None,
-    ) -> jax.Array:
+    ) -> Array:
         """[batch, tokens, d_model] to the same. Padding counts as zeros. `cache` as in `Block`."""
         projected = _zero_padding(self.proj_in(x), padding_mask)
         short = self.short(projected, cache)
@@ -296,7 +297,7 @@ class LongConvolution(nnx.Module):
         mixed = self._mix(gated, cache)
         return self.out(last_gate * mixed)
 
-    def _mix(self, x: jax.Array, cache: DecodeCache | None) -> jax.Array:
+    def _mix(self, x: Array, cache: DecodeCache | None) -> Array:
         """h * x + skip x: [batch, tokens, d_model] to the same."""
         tokens = x.shape[1]
         if cache is None:
@@ -309,13 +310,13 @@ class LongConvolution(nnx.Module):
         whole = convolve(stored, past)
         return jax.lax.dynamic_slice_in_dim(whole, cache.first, tokens, axis=1)
 
-    def _past_and_skip(self, tokens: int) -> jax.Array:
+    def _past_and_skip(self, tokens: int) -> Array:
         """The filter of the distances from 0, with the skip at distance 0: [tokens, d_model]."""
         skip = _at_front(self.skip[...][None], tokens)
         return self.past(tokens) + skip
 
 
-def _zero_padding(x: jax.Array, padding_mask: jax.Array | None) -> jax.Array:
+def _zero_padding(x: Array, padding_mask: Array | None) -> Array:
     """x [batch, tokens, channels] with zeros at padding."""
     if padding_mask is None:
         return x
@@ -334,7 +335,7 @@ class LongConvBlock(PreNormBlock):
         super().__init__(spec, rngs)
 
     def mix(
-        self, x: jax.Array, rng: LayerRng, padding_mask: jax.Array | None, cache: DecodeCache | None
-    ) -> jax.Array:
+        self, x: Array, rng: LayerRng, padding_mask: Array | None, cache: DecodeCache | None
+    ) -> Array:
         """See `PreNormBlock`."""
         return self.convolution(x, padding_mask, cache)

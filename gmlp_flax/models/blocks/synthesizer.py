@@ -8,6 +8,7 @@ import math
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models.attention import HeadsSpec, WeightDropoutSpec, dot_products, hide_padding, mix
 from gmlp_flax.models.blocks.base import PreNormBlock
@@ -93,7 +94,7 @@ class RandomLogits(nnx.Module):
         self.logits = parameter(logits, decayed=False, resize=token_logits(-2, -1))
         self.trained = trained
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """[batch, tokens, d_model] to [heads, tokens, tokens]."""
         tokens = x.shape[1]
         logits = self.logits[...]
@@ -116,7 +117,7 @@ class FactorizedRandomLogits(nnx.Module):
         columns = init(rngs.params(), shape, spec.param_dtype)
         self.columns = parameter(columns, decayed=False, resize=resize)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """[batch, tokens, d_model] to [heads, tokens, tokens]."""
         tokens = x.shape[1]
         rows = self.rows[:, :tokens]  # [heads, tokens, rank]
@@ -142,7 +143,7 @@ class Heads(nnx.Module):
         bias = jnp.zeros((spec.heads, outputs), spec.param_dtype)
         self.bias = parameter(bias, decayed=False, resize=resize)
 
-    def __call__(self, hidden: jax.Array) -> jax.Array:
+    def __call__(self, hidden: Array) -> Array:
         """[batch, tokens, d_model] to [batch, heads, tokens, out] in the type of the bias."""
         weight = self.weight[...]
         bias = self.bias[...]
@@ -170,7 +171,7 @@ class DenseLogits(nnx.Module):
         self.proj_in = Linear(spec, spec.d_model, spec.d_model, rngs)
         self.proj_out = Heads(spec, spec.length, rngs, token_logits(-1))
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """[batch, tokens, d_model] to [batch, heads, tokens, tokens]."""
         tokens = x.shape[1]
         hidden = jax.nn.relu(self.proj_in(x))
@@ -188,7 +189,7 @@ class FactorizedDenseLogits(nnx.Module):
         self.first = Heads(spec, a, rngs)
         self.second = Heads(spec, b, rngs)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """[batch, tokens, d_model] to [batch, heads, tokens, tokens]."""
         hidden = jax.nn.relu(self.proj_in(x))
         first = self.first(hidden)[..., :, None]  # [batch, heads, tokens, a, 1]
@@ -206,7 +207,7 @@ class ContentLogits(nnx.Module):
         self.proj_in = Linear(spec, spec.d_model, 2 * spec.d_model, rngs)
         self.spec = spec
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """[batch, tokens, d_model] to [batch, heads, tokens, tokens]."""
         batch, tokens, _ = x.shape
         projected = self.proj_in(x)
@@ -248,7 +249,7 @@ class SyntheticAttention(nnx.Module):
         self.out = Linear(spec, d_model, d_model, rngs, sharding=(None, FSDP))
         self.spec = spec
 
-    def scores(self, x: jax.Array) -> jax.Array:
+    def scores(self, x: Array) -> Array:
         """[batch, tokens, d_model] to logits [batch or 1, heads, tokens, tokens]; ValueError for
         more tokens than n, if the logits have parameters for each token."""
         tokens = x.shape[1]
@@ -267,10 +268,10 @@ class SyntheticAttention(nnx.Module):
 
     def __call__(
         self,
-        x: jax.Array,
-        dropout_keys: jax.Array | None = None,
-        padding_mask: jax.Array | None = None,
-    ) -> jax.Array:
+        x: Array,
+        dropout_keys: Array | None = None,
+        padding_mask: Array | None = None,
+    ) -> Array:
         """[batch, tokens, d_model] to the same; other arguments as in `MultiHeadAttention`."""
         batch, tokens, _ = x.shape
         values = self.values(x)
@@ -295,11 +296,11 @@ class SynthesizerBlock(PreNormBlock):
         super().__init__(spec, rngs)
 
     def mix(
-        self, x: jax.Array, rng: LayerRng, padding_mask: jax.Array | None, cache: DecodeCache | None
-    ) -> jax.Array:
+        self, x: Array, rng: LayerRng, padding_mask: Array | None, cache: DecodeCache | None
+    ) -> Array:
         """See `PreNormBlock`."""
         return self.synthesizer(x, rng.mixing_keys, padding_mask)
 
-    def attention_scores(self, x: jax.Array) -> jax.Array:
+    def attention_scores(self, x: Array) -> Array:
         """See `Block`."""
         return self.synthesizer.scores(self.mixing_norm(x))

@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import attention, depthwise
@@ -108,20 +109,20 @@ class View(NamedTuple):
         padding_mask: as in `Block`; None if nothing is hidden.
     """
 
-    first: jax.Array | int
+    first: Array | int
     count: int
     keys: int
-    padding_mask: jax.Array | None = None
+    padding_mask: Array | None = None
 
     @property
-    def documents(self) -> jax.Array | None:
+    def documents(self) -> Array | None:
         """int [batch, keys], from 1, and 0 for padding; None if there is one document."""
         mask = self.padding_mask
         if mask is None or mask.dtype == jnp.bool_:
             return None
         return mask
 
-    def hide(self, x: jax.Array, axis: int = 1) -> jax.Array:
+    def hide(self, x: Array, axis: int = 1) -> Array:
         """x with zeros for padding; `axis` is that of the keys, after the batch."""
         if self.padding_mask is None:
             return x
@@ -131,7 +132,7 @@ class View(NamedTuple):
         is_text = (self.padding_mask > 0).reshape(shape)
         return jnp.where(is_text, x, jnp.zeros_like(x))
 
-    def hide_documents(self, weights: jax.Array) -> jax.Array:
+    def hide_documents(self, weights: Array) -> Array:
         """Weights [batch or 1, heads, count, keys] with zeros between different documents."""
         documents = self.documents
         if documents is None:
@@ -139,20 +140,20 @@ class View(NamedTuple):
         visible = attention.visible_keys(documents, self.first, self.count)
         return jnp.where(visible[:, None], weights, 0)
 
-    def hide_future(self, weights: jax.Array) -> jax.Array:
+    def hide_future(self, weights: Array) -> Array:
         """Weights [..., count, keys] with zeros for later keys."""
         positions = self.first + jnp.arange(self.count)[:, None]
         is_past = jnp.arange(self.keys) <= positions
         return jnp.where(is_past, weights, 0)
 
 
-def by_head(x: jax.Array, heads: int) -> jax.Array:
+def by_head(x: Array, heads: int) -> Array:
     """[batch, tokens, heads d] to [batch, heads, tokens, d]."""
     batch, tokens, _ = x.shape
     return x.reshape(batch, tokens, heads, -1).swapaxes(1, 2)
 
 
-def apply(weights: jax.Array, v: jax.Array) -> jax.Array:
+def apply(weights: Array, v: Array) -> Array:
     """A matrix for each head times v [batch, heads, keys, channels], in the type of v.
 
     Args:
@@ -179,7 +180,7 @@ class ShortConvolution(nnx.Module):
         self.bias = parameter(zeros, decayed=False)
         self.tokens_before = width - 1 if spec.causal else (width - 1) // 2
 
-    def __call__(self, x: jax.Array, documents: jax.Array | None = None) -> jax.Array:
+    def __call__(self, x: Array, documents: Array | None = None) -> Array:
         """[batch, tokens, channels] to the same, in the type of x. Beyond the ends it reads zeros;
         so does a token beyond its document, if there are `documents`, int [batch, tokens]."""
         kernel = self.kernel[...]
@@ -218,22 +219,22 @@ class MatrixMixer(nnx.Module):
         """The form that "auto" stands for, "direct" or "fast"."""
         return "fast" if cls.is_fast else "direct"
 
-    def project(self, x: jax.Array) -> dict[str, jax.Array]:
+    def project(self, x: Array) -> dict[str, Array]:
         """What each token gives to the matrix, [batch, tokens, ...] by name, from [batch, tokens,
         d_model]. It depends on no other token, so that a text can be continued from it."""
         return {}
 
     @abc.abstractmethod
-    def rows(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
+    def rows(self, inputs: dict[str, Array], view: View) -> Array:
         """Rows of the matrix from what `project` gave for all keys: [batch or 1, heads, count,
         keys]."""
 
-    def apply_fast(self, inputs: dict[str, jax.Array], v: jax.Array, view: View) -> jax.Array:
+    def apply_fast(self, inputs: dict[str, Array], v: Array, view: View) -> Array:
         """All rows times v [batch, heads, keys, channels], of the shape of v, in its type or the
         precise one."""
         return apply(self.rows(inputs, view), v)
 
-    def diagonal(self, v: jax.Array) -> jax.Array:
+    def diagonal(self, v: Array) -> Array:
         """What is added to the diagonal, [batch or 1, heads, keys or 1], from v [batch, heads,
         keys, channels]: the identity, as the structures have a residual connection in the released
         code."""

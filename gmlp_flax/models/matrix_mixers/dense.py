@@ -20,7 +20,8 @@ class Dense(MatrixMixer):
 
     def rows(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
         """See `MatrixMixer`."""
-        weight = self.weight[:, :, : view.keys] * self.spec.length**-0.5
+        weight = self.weight[:, :, : view.keys]
+        weight = weight * self.spec.length**-0.5
         rows = jax.lax.dynamic_slice_in_dim(weight, view.first, view.count, axis=1)
         if self.spec.causal:
             rows = view.hide_future(rows)

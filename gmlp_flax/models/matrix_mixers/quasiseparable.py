@@ -5,6 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models import semiseparable
 from gmlp_flax.models.layers import Linear, activation
@@ -65,19 +66,19 @@ class Quasiseparable(MatrixMixer):
         """See `MatrixMixer`."""
         return "direct" if tokens <= BUILT_UP_TO else "fast"
 
-    def project(self, x: jax.Array) -> dict[str, jax.Array]:
+    def project(self, x: Array) -> dict[str, Array]:
         """See `MatrixMixer`."""
         if not self.spec.input_dependent:
             return {}
         return {"states": self.features.proj(x), "steps": self.steps(x)}
 
-    def rows(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
+    def rows(self, inputs: dict[str, Array], view: View) -> Array:
         """See `MatrixMixer`."""
         forward, backward = self._directions(inputs, view)
         rows = semiseparable.rows(forward, backward, view.first, view.count)
         return view.hide_documents(rows)
 
-    def apply_fast(self, inputs: dict[str, jax.Array], v: jax.Array, view: View) -> jax.Array:
+    def apply_fast(self, inputs: dict[str, Array], v: Array, view: View) -> Array:
         """See `MatrixMixer`: a scan in each direction."""
         forward, backward = self._directions(inputs, view)
         batch = v.shape[0]
@@ -86,7 +87,7 @@ class Quasiseparable(MatrixMixer):
             backward = _for_batch(backward, batch)
         return semiseparable.mix(forward, backward, v, view.documents)
 
-    def diagonal(self, v: jax.Array) -> jax.Array:
+    def diagonal(self, v: Array) -> Array:
         """See `MatrixMixer`: free, instead of the identity."""
         skip = self.skip[...]
         if not self.spec.input_dependent:
@@ -97,7 +98,7 @@ class Quasiseparable(MatrixMixer):
         return diagonal.swapaxes(1, 2)
 
     def _directions(
-        self, inputs: dict[str, jax.Array], view: View
+        self, inputs: dict[str, Array], view: View
     ) -> tuple[Direction, Direction | None]:
         """The models of all keys. Padding adds nothing to their states, nor do these decay at
         it."""
@@ -111,7 +112,7 @@ class Quasiseparable(MatrixMixer):
         forward, backward = found
         return forward, backward
 
-    def _computed_directions(self, inputs: dict[str, jax.Array], view: View) -> list[Direction]:
+    def _computed_directions(self, inputs: dict[str, Array], view: View) -> list[Direction]:
         spec = self.spec
         convolved = self.features.convolution(inputs["states"], view.documents)
         states = view.hide(activation("silu", convolved))
@@ -142,7 +143,7 @@ class Quasiseparable(MatrixMixer):
             directions.append(self._direction(steps, b, c))
         return directions
 
-    def _direction(self, steps: jax.Array, b: jax.Array, c: jax.Array) -> Direction:
+    def _direction(self, steps: Array, b: Array, c: Array) -> Direction:
         rates = jnp.exp(self.log_rates[...])
         return Direction(steps, -rates[:, None] * steps, b, c)
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import attention, semiseparable
@@ -44,13 +45,11 @@ class QueriesAndKeys(MatrixMixer):
             self.keys = parameter(keys, decayed=False, resize=resize)
         self.spec = spec
 
-    def project(self, x: jax.Array) -> dict[str, jax.Array]:
+    def project(self, x: Array) -> dict[str, Array]:
         """See `MatrixMixer`."""
         return {"queries_keys": self.features.proj(x)} if self.spec.input_dependent else {}
 
-    def _queries_and_keys(
-        self, inputs: dict[str, jax.Array], view: View
-    ) -> tuple[jax.Array, jax.Array]:
+    def _queries_and_keys(self, inputs: dict[str, Array], view: View) -> tuple[Array, Array]:
         """Of all keys, each [batch or 1, heads, keys, d_state] in the compute type."""
         spec = self.spec
         if not spec.input_dependent:
@@ -64,7 +63,7 @@ class QueriesAndKeys(MatrixMixer):
         queries, keys = jnp.split(both, 2, axis=1)
         return queries, keys
 
-    def _rows_of(self, queries: jax.Array, view: View) -> jax.Array:
+    def _rows_of(self, queries: Array, view: View) -> Array:
         """The queries of the rows, [batch or 1, heads, count, d_state]."""
         if view.count == view.keys:
             return queries
@@ -81,7 +80,7 @@ class LowRank(QueriesAndKeys):
         """See `MatrixMixer`. A causal matrix is scanned, as a quasiseparable one."""
         return "direct" if spec.causal and tokens <= BUILT_UP_TO else "fast"
 
-    def rows(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
+    def rows(self, inputs: dict[str, Array], view: View) -> Array:
         """See `MatrixMixer`."""
         queries, keys = self._queries_and_keys(inputs, view)
         queries = self._rows_of(queries, view)
@@ -93,7 +92,7 @@ class LowRank(QueriesAndKeys):
             weights = view.hide_future(weights)
         return view.hide_documents(weights)
 
-    def apply_fast(self, inputs: dict[str, jax.Array], v: jax.Array, view: View) -> jax.Array:
+    def apply_fast(self, inputs: dict[str, Array], v: Array, view: View) -> Array:
         """See `MatrixMixer`: keys and values first; scanned in a causal model and in a window of
         documents."""
         queries, keys = self._queries_and_keys(inputs, view)
@@ -113,9 +112,7 @@ class LowRank(QueriesAndKeys):
     def _scale(self) -> float:
         return (self.spec.length * self.spec.d_state) ** -0.5
 
-    def _scan(
-        self, queries: jax.Array, keys: jax.Array, v: jax.Array, documents: jax.Array | None
-    ) -> jax.Array:
+    def _scan(self, queries: Array, keys: Array, v: Array, documents: Array | None) -> Array:
         """q k^T v, as a state space model without decay."""
         precise_dtype = self.spec.precise_dtype
         steps = jnp.ones(queries.shape[:3], precise_dtype)
@@ -135,11 +132,11 @@ class LowRank(QueriesAndKeys):
 class Attention(QueriesAndKeys):
     """softmax(q k^T / sqrt(d_state)); without the input, the same for all texts."""
 
-    def rows(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
+    def rows(self, inputs: dict[str, Array], view: View) -> Array:
         """See `MatrixMixer`."""
         return jax.nn.softmax(self.scores(inputs, view), axis=-1)
 
-    def scores(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
+    def scores(self, inputs: dict[str, Array], view: View) -> Array:
         """The logits before the softmax, [batch or 1, heads, count, keys]."""
         queries, keys = self._queries_and_keys(inputs, view)
         queries = self._rows_of(queries, view)
@@ -147,7 +144,7 @@ class Attention(QueriesAndKeys):
         scores = logits(0, view.count)
         return attention.hide_padding(scores, view.padding_mask, True, view.first)
 
-    def apply_fast(self, inputs: dict[str, jax.Array], v: jax.Array, view: View) -> jax.Array:
+    def apply_fast(self, inputs: dict[str, Array], v: Array, view: View) -> Array:
         """See `MatrixMixer`: many tokens in blocks of queries."""
         queries, keys = self._queries_and_keys(inputs, view)
         logits = attention.dot_products(queries, keys, self.spec)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models import toeplitz
 from gmlp_flax.models.layers import activation
@@ -37,23 +38,23 @@ class Toeplitz(MatrixMixer):
             return "direct"
         return "fast"
 
-    def project(self, x: jax.Array) -> dict[str, jax.Array]:
+    def project(self, x: Array) -> dict[str, Array]:
         """See `MatrixMixer`."""
         return {"weights": self.features.proj(x)} if self.spec.input_dependent else {}
 
-    def rows(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
+    def rows(self, inputs: dict[str, Array], view: View) -> Array:
         """See `MatrixMixer`."""
         if self.spec.input_dependent and view.documents is not None:
             return self._rows_of_documents(inputs, view)
 
-        def rows_of_head(taps: jax.Array) -> jax.Array:
+        def rows_of_head(taps: Array) -> Array:
             return toeplitz.rows(taps, view.first, view.count)
 
         rows_of_heads = jax.vmap(rows_of_head)
         rows = jax.vmap(rows_of_heads)(self._all_taps(inputs, view))
         return view.hide_documents(rows)
 
-    def apply_fast(self, inputs: dict[str, jax.Array], v: jax.Array, view: View) -> jax.Array:
+    def apply_fast(self, inputs: dict[str, Array], v: Array, view: View) -> Array:
         """See `MatrixMixer`: by the platform's form for many tokens, except between documents."""
         if view.documents is not None:
             return apply(self.rows(inputs, view), v)
@@ -65,7 +66,7 @@ class Toeplitz(MatrixMixer):
         apply_to_heads = jax.vmap(toeplitz.FORMS[form])
         return jax.vmap(apply_to_heads)(taps, v)
 
-    def _all_taps(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
+    def _all_taps(self, inputs: dict[str, Array], view: View) -> Array:
         """[batch or 1, heads, 2 keys - 1]."""
         scale = 0.5 * self.spec.length**-0.5
         if not self.spec.input_dependent:
@@ -79,9 +80,7 @@ class Toeplitz(MatrixMixer):
             return toeplitz.pad_future(past)
         return jnp.concatenate([past, above[..., 1:]], axis=-1)
 
-    def _by_distance(
-        self, inputs: dict[str, jax.Array], view: View
-    ) -> tuple[jax.Array, jax.Array | None]:
+    def _by_distance(self, inputs: dict[str, Array], view: View) -> tuple[Array, Array | None]:
         """The weights that each token gives, [batch, heads, keys]: of earlier tokens, and of later
         ones (None in a causal model)."""
         spec = self.spec
@@ -94,7 +93,7 @@ class Toeplitz(MatrixMixer):
         below, above = jnp.split(weights, 2, axis=1)
         return below, above
 
-    def _rows_of_documents(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
+    def _rows_of_documents(self, inputs: dict[str, Array], view: View) -> Array:
         """`rows` in a window of documents: an entry of a distance k comes from the k-th token of
         the document."""
         documents = view.documents

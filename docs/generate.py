@@ -358,10 +358,17 @@ def _longer() -> str:
     return longer.section()
 
 
+def _slices() -> str:
+    from docs.results import slices  # which reads what this file makes
+
+    return slices.section()
+
+
 # Name of a generated part of a page of docs/results -> its text.
 PARTS: dict[str, Callable[[], str]] = {
     "advice": _advice,
     "longer": _longer,
+    "slices": _slices,
     "claims": alternatives_claims,
     "orderings table3": lambda: orderings_section(orderings("table3")),
     "orderings table3-longer": lambda: orderings_section(orderings("table3-longer")),

@@ -52,8 +52,9 @@ the convolution {trees[lightweight]:.1f}. Limit: trees of 4 to 29 symbols, where
 {error:.1f}; the published length of 2,000 was never run.
 
 **For inputs longer than in training, take a convolution or T5's buckets.** At twice the length the perplexity of
-`lightweight` is {lengths[lightweight]:.2f} of what it was, gMLP's {lengths[sgu]:.2f}, that of the Synthesizer `random`
-{lengths[random]:.2f}; Mixer and ResMLP cannot read it. Limit: 256 tokens instead of 128.
+`lightweight` is {lengths[lightweight]:.2f} of what it was, aMLP's {lengths[amlp_36]:.2f}, gMLP's {lengths[sgu]:.2f}, with
+relative biases {lengths[bert_rel]:.2f}, that of the Synthesizer `random` {lengths[random]:.2f}; Mixer and ResMLP cannot
+read it. Limit: 256 tokens instead of 128, after 18 M tokens, one seed.
 """
 
 

@@ -152,7 +152,7 @@ def test_plans_of_gpus_agree_with_the_golden_file(name):
 
 
 @needs_libtpu
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_attention_moves_no_logits_through_memory():
     """The kernel: 19.6 ms; XLA's own program takes 58."""
     done = command("--config=c4_bert:bert_base_rel", "--topology=v5e:4x4", "--json")

@@ -37,7 +37,7 @@ def test_committed_outputs():
     assert not re.search(r"/(tmp|home|root|Users)/", printed(notebook))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_runs(monkeypatch, tmp_path):
     nbclient = pytest.importorskip("nbclient")
     nbformat = pytest.importorskip("nbformat")

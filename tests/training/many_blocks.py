@@ -1,5 +1,8 @@
 """Loss and gradients of models of every block, under meshes of 8 fake devices: python
-many_blocks.py OUT.npz"""
+many_blocks.py OUT.npz [all]
+
+Without `all` each model has one of the split meshes, in turn, which takes two thirds of the
+time."""
 
 import re
 import sys
@@ -57,6 +60,12 @@ BLOCKS = {  # every other block, and every causal one
         "positions": "relative",
     },
 }
+
+
+def split_meshes(number: int, every: bool) -> tuple[tuple[int, int, int], ...]:
+    """The meshes with several parts of the model at a number in BLOCKS: all, or one of them."""
+    split = MESHES[1:]
+    return split if every else (split[number % len(split)],)
 
 
 def make(options, sizes) -> Task:
@@ -124,15 +133,15 @@ def transformed_in_evaluation(sizes: tuple[int, int, int]) -> set[int]:
     return {int(number) for number in re.findall(r"= c64\[(\d+),\S* fft\(", program)}
 
 
-def main(out: str) -> None:
+def main(out: str, every: str = "") -> None:
     assert not fft_gathers()
     for sizes in ((8, 1, 1), (1, 8, 1), (2, 2, 2)):
         assert transformed_in_evaluation(sizes) == {BATCH // (sizes[0] * sizes[1])}, sizes
     attention.WHOLE, attention.BLOCK = 16, 10  # queries in three blocks
     arrays = {}
-    for name, options in BLOCKS.items():
+    for number, (name, options) in enumerate(BLOCKS.items()):
         fresh = quick_jit(make(options, MESHES[0]).init)(jax.random.key(0))
-        for sizes in MESHES:
+        for sizes in (MESHES[0], *split_meshes(number, every == "all")):
             found = results(make(options, sizes), fresh)
             arrays |= {
                 f"{name}:{'x'.join(map(str, sizes))}:{path}": leaf for path, leaf in found.items()

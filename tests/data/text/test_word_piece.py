@@ -121,7 +121,7 @@ PARTS = st.tuples(SNIPPETS, st.sampled_from(["", " ", "\n"])).map("".join)
 STRINGS = st.lists(PARTS, max_size=8).map("".join)
 
 
-@pytest.mark.parametrize("examples", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [300, pytest.param(10_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("lower", [True, False])
 def test_any_string_as_bert(lower, examples):
     letters = [chr(code) for code in range(33, 383)]

@@ -4,7 +4,8 @@
 
 reads the runs of `gmlp reproduce alternatives --columns=longer` and writes alternatives-longer.csv, every
 evaluation of each seed, and alternatives-rates.csv, the search of the rates. Runs that are not
-finished are in the first file as far as they came.
+finished are in the first file as far as they came. What the files have of other rows and seeds
+stays.
 """
 
 import csv
@@ -56,15 +57,15 @@ WHAT = {
 # From runs to CSV files.
 
 
-def evaluations(folder: str) -> Iterator[tuple[str, float, int, int, float]]:
-    """Row, rate, seed, tokens and perplexity of every evaluation of the runs in a folder."""
+def evaluations(folder: str) -> Iterator[tuple[str, int, float, int, float]]:
+    """Row, seed, rate, tokens and perplexity of every evaluation of the runs in a folder."""
     column = COLUMNS[COLUMN]
     configs = column.configs("cpu")
     path = alternative_scores.folder_of(folder, COLUMN)
     for run in run_finder.find(path, configs):
         rate = run.config.optimizer.learning_rate
         for tokens, perplexity in run.curve(column.metric):
-            yield run.row, rate, run.config.seed, tokens, perplexity
+            yield run.row, run.config.seed, rate, tokens, perplexity
 
 
 def searches(folder: str) -> Iterator[tuple[str, float, float]]:
@@ -75,20 +76,39 @@ def searches(folder: str) -> Iterator[tuple[str, float, float]]:
             yield row, rate, perplexity
 
 
-def write(name: str, titles: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
-    """Writes a file of docs/results/data."""
-    with (generate.DATA / f"{name}.csv").open("w", newline="") as file:
+def update(name: str, titles: Sequence[str], keys: int, lines: Iterable[Sequence[Any]]) -> None:
+    """Puts lines into a file of docs/results/data, in the place of those with the same first cells.
+
+    Args:
+        name: of the file.
+        titles: of the columns.
+        keys: how many cells tell what a line is about.
+        lines: the new lines.
+    """
+    path = generate.DATA / f"{name}.csv"
+    groups: dict[tuple[str, ...], list[list[str]]] = defaultdict(list)
+    if path.exists():
+        with path.open(newline="") as file:
+            for line in list(csv.reader(file))[1:]:
+                groups[tuple(line[:keys])].append(line)
+    new: dict[tuple[str, ...], list[list[str]]] = defaultdict(list)
+    for line in lines:
+        cells = [str(cell) for cell in line]
+        new[tuple(cells[:keys])].append(cells)
+    groups |= new
+    with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(titles)
-        writer.writerows(lines)
+        for group in groups.values():
+            writer.writerows(group)
 
 
 def collect(folder: str) -> None:
-    """Writes both CSV files from the runs in a folder."""
+    """Writes what a folder of runs has into both CSV files."""
     runs = [(*run, f"{perplexity:.2f}") for *run, perplexity in evaluations(folder)]
-    write("alternatives-longer", ("row", "rate", "seed", "tokens", "perplexity"), runs)
+    update("alternatives-longer", ("row", "seed", "rate", "tokens", "perplexity"), 2, runs)
     tried = [(row, rate, f"{perplexity:.1f}") for row, rate, perplexity in searches(folder)]
-    write("alternatives-rates", ("row", "rate", "perplexity"), tried)
+    update("alternatives-rates", ("row", "rate", "perplexity"), 2, tried)
 
 
 # From CSV files to the page.

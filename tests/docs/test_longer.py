@@ -1,7 +1,6 @@
 """The CSV files of the alternatives after ten times the tokens, and the table that is made of
 them."""
 
-import csv
 import statistics
 
 import pytest
@@ -35,22 +34,27 @@ def runs(tmp_path):
 
 
 def test_runs_become_csv_files(runs, monkeypatch, tmp_path):
+    """What the files have of other rows and seeds stays."""
     data = tmp_path / "data"
     data.mkdir()
     monkeypatch.setattr(generate, "DATA", data)
+    titles = "row,seed,rate,tokens,perplexity"
+    before = [titles, "fnet,0,0.002,18432000,29.00", "sgu,0,0.004,921600,99.00"]
+    (data / "alternatives-longer.csv").write_text("\n".join([*before, ""]))
+    (data / "alternatives-rates.csv").write_text("row,rate,perplexity\nfnet,0.001,51.8\n")
     longer.collect(str(runs))
-    with (data / "alternatives-longer.csv").open() as file:
-        lines = list(csv.reader(file))
-    assert lines == [
-        ["row", "rate", "seed", "tokens", "perplexity"],
-        ["sgu", "0.004", "0", "1843200", "50.00"],
-        ["sgu", "0.004", "0", "18432000", "18.50"],
-        ["sgu", "0.004", "1", "1843200", "50.00"],
-        ["sgu", "0.004", "1", "18432000", "17.50"],
-        ["sgu", "0.004", "2", "1843200", "51.00"],
+    assert (data / "alternatives-longer.csv").read_text().splitlines() == [
+        titles,
+        "fnet,0,0.002,18432000,29.00",
+        "sgu,0,0.004,1843200,50.00",
+        "sgu,0,0.004,18432000,18.50",
+        "sgu,1,0.004,1843200,50.00",
+        "sgu,1,0.004,18432000,17.50",
+        "sgu,2,0.004,1843200,51.00",
     ]
-    assert (data / "alternatives-rates.csv").read_text().splitlines()[:3] == [
+    assert (data / "alternatives-rates.csv").read_text().splitlines()[:4] == [
         "row,rate,perplexity",
+        "fnet,0.001,51.8",
         "sgu,0.001,26.0",
         "sgu,0.002,27.0",
     ]

@@ -167,24 +167,21 @@ def _make(plan: Plan, name: str) -> bool:
     if name == COSTS:
         _measure(plan)
         return True
+    complete = True
     if not plan.is_finetuned(name):
         rates: Mapping[str, float] = {}
         if name in plan.columns and plan.columns[name].rates:
+            complete = _search_rates(plan, name)
             rates = _searched_rates(plan, name)
         sweep = _training(plan, name, rates)
-        return training.train(sweep, plan.jobs, together=plan.together)
-    complete = True
+        return training.train(sweep, plan.jobs, together=plan.together) and complete
     for sweep in _finetuning(plan, name):
         complete &= training.train(sweep, plan.jobs, together=plan.together)
     return complete
 
 
-def _searched_rates(plan: Plan, name: str) -> dict[str, float]:
-    """Tries a column's rates on each row, where that is not done: row -> the best one.
-
-    Raises:
-        RunError: a run failed, so that there is no best one.
-    """
+def _search_rates(plan: Plan, name: str) -> bool:
+    """Tries a column's rates on each row, where that is not done; returns whether no run failed."""
     column = plan.columns[name]
     configs = column.configs(plan.scale, plan.rows)
     first, *_ = configs.values()
@@ -194,16 +191,25 @@ def _searched_rates(plan: Plan, name: str) -> dict[str, float]:
         points += column.search_points(plan.scale, row)
     folder = search_folder(plan.runs, name)
     sweep = definition.define(name, tuple(points), changes, folder)
-    training.train(sweep, plan.jobs, together=plan.together)
+    return training.train(sweep, plan.jobs, together=plan.together)
+
+
+def _searched_rates(plan: Plan, name: str) -> dict[str, float]:
+    """Row -> the best of the rates whose runs have a result: one that is too high may diverge.
+
+    Raises:
+        RunError: a row has no such run.
+    """
+    column = plan.columns[name]
     rates = {}
-    for row in configs:
+    for row in column.configs(plan.scale, plan.rows):
         scores = searched(plan.runs, name, plan.scale, row)
-        for rate in column.rates:
-            if rate not in scores:
-                raise RunError(
-                    f"the best rate of {row} is not known, as the run at {rate:g} in {folder} has no "
-                    "result: give the same command again"
-                )
+        if not scores:
+            folder = search_folder(plan.runs, name)
+            raise RunError(
+                f"the best rate of {row} is not known, as no run of its search in {folder} has a "
+                "result: give the same command again"
+            )
         rates[row] = best_rate(scores, column)
     return rates
 

@@ -70,7 +70,7 @@ def test_a_trained_column_is_one_sweep(tmp_path, trained):
 
 
 def test_a_column_with_a_search_trains_at_the_best_rate(tmp_path, monkeypatch):
-    """The lowest perplexity; a run without a result leaves no best rate."""
+    """The lowest perplexity; a rate that diverged has none, and is named as a failure."""
     trained = []
 
     def train(sweep, jobs, together):
@@ -93,11 +93,18 @@ def test_a_column_with_a_search_trains_at_the_best_rate(tmp_path, monkeypatch):
         (f"{tmp_path}/longer", 2, 5, 6),
     ]
     assert rates[10:] == [4e-3] * 6
-    [lost] = (tmp_path / "longer" / "search").glob("*sgu*learning_rate=0.016")
-    (lost / "result.json").unlink()
-    monkeypatch.setattr(training, "train", lambda *_, **options: True)
+    search = tmp_path / "longer" / "search"
+    for path in search.glob("*sgu*/result.json"):
+        path.unlink()
+    for path in search.glob("*fnet*learning_rate=0.004/result.json"):
+        path.unlink()
+    monkeypatch.setattr(training, "train", lambda *_, **options: False)
     [problem] = columns.make(plan(tmp_path, "longer"))
-    assert "longer: the best rate of sgu is not known, as the run at 0.016 in" in problem
+    assert "longer: the best rate of sgu is not known, as no run of its search in" in problem
+    fnet = plan(tmp_path, "longer")._replace(rows=("fnet",))
+    assert columns._searched_rates(fnet, "longer") == {"fnet": 2e-3}
+    [problem] = columns.make(fnet)
+    assert problem == "longer: some runs failed, the report is made of the others"
 
 
 def test_costs_go_on_where_they_stopped(tmp_path, measured):

@@ -63,16 +63,10 @@ def train(
     Raises:
         UserError: the run cannot start or resume. The message is one line.
     """
-    if optimizer is not None and not hasattr(optimizer, "update"):
-        raise ConfigError(
-            f"optimizer is {optimizer!r:.80}: expected optax's, such as optax.sgd(0.1)"
-        )
+    _require_optax(optimizer)
     workdir = io_files.user_path(workdir)
     options = options or {}
-    start: Pretrained | None = None
-    if init is not None:
-        require_tokenizer(init)
-        start = pretrained.open_model(init)
+    start = _start_from(init)
     opened = open_config(config, init, options)
     if data is not None:
         keys = examples.store(data, opened, io_files.join(workdir, "data"))
@@ -85,6 +79,22 @@ def train(
         callbacks=[callbacks] if callable(callbacks) else callbacks,
     )
     return loop.train(opened, workdir, train_options, start)
+
+
+def _require_optax(optimizer: Any) -> None:
+    """Raises ConfigError if an optimizer is given that is not optax's."""
+    if optimizer is not None and not hasattr(optimizer, "update"):
+        raise ConfigError(
+            f"optimizer is {optimizer!r:.80}: expected optax's, such as optax.sgd(0.1)"
+        )
+
+
+def _start_from(init: Model | None) -> Pretrained | None:
+    """The model that a run starts from, opened."""
+    if init is None:
+        return None
+    require_tokenizer(init)
+    return pretrained.open_model(init)
 
 
 def open_config(
@@ -139,11 +149,16 @@ def evaluate(
             target = os.path.join(folder, "data")
             keys = examples.store({"heldout": data}, config, target, model.classes)
             config.update_from_flattened_dict(keys)
-        resolved = config_lib.resolve(config).config
-        kind = tasks.find(resolved.task)
-        files = model.task.files
-        heldout = kind.Data(resolved, RunFiles(local=files))
-        task = kind(resolved, files)
-        evaluator = Evaluator(task, heldout, model.partition)
-        metrics, _ = evaluator(model.params)
+        resolution = config_lib.resolve(config)
+        return _score(model, resolution.config)
+
+
+def _score(model: Model, config: ConfigDict) -> dict[str, float]:
+    """The metrics of a model on the held-out data of a resolved config."""
+    kind = tasks.find(config.task)
+    files = model.task.files
+    heldout = kind.Data(config, RunFiles(local=files))
+    task = kind(config, files)
+    evaluator = Evaluator(task, heldout, model.partition)
+    metrics, _ = evaluator(model.params)
     return metrics

@@ -159,21 +159,7 @@ def run(
             file.
         doing: what the command is doing, for a terminal, if it prints nothing before its end.
     """
-    flags.DEFINE_multi_string(
-        "trust",
-        [],
-        "Your own module, such as my_package.my_block, whose classes a run's config may name.",
-    )
-    if config:
-        flags.DEFINE_string(
-            "config",
-            None,
-            "The name of a config or a file, with an argument after a colon; or a run's config.json. "
-            "--config.KEY=VALUE sets a key.",
-        )
-        flags.DEFINE_bool(
-            "help_config", False, "Print every config key with its default and meaning, and exit."
-        )
+    _define_common_flags(has_config=config is not None)
     with show_errors():
         _expand_flagfiles()
         platforms.check_environment()
@@ -202,6 +188,26 @@ def run(
             main(argv, *configs)
 
     app.run(call_main, flags_parser=parse)
+
+
+def _define_common_flags(has_config: bool) -> None:
+    """Defines the flags that all subcommands have, and those of the ones that take a config."""
+    flags.DEFINE_multi_string(
+        "trust",
+        [],
+        "Your own module, such as my_package.my_block, whose classes a run's config may name.",
+    )
+    if not has_config:
+        return
+    flags.DEFINE_string(
+        "config",
+        None,
+        "The name of a config or a file, with an argument after a colon; or a run's config.json. "
+        "--config.KEY=VALUE sets a key.",
+    )
+    flags.DEFINE_bool(
+        "help_config", False, "Print every config key with its default and meaning, and exit."
+    )
 
 
 def _expand_flagfiles() -> None:

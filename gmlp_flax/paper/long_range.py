@@ -7,6 +7,7 @@ task. It has more if the parameters that depend on the number of tokens leave le
 Transformer's d_ffn, and long_conv has on images, whose Transformer has narrow attention.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -49,29 +50,66 @@ _CIFAR10 = 45_000 // 256
 _PATHFINDER = 160_000 // 512
 SETTINGS = {
     # listops/configs/base_listops_config.py
-    "listops": Setting(4, 512, 8, 1024, 32, 5000, _LISTOPS, 1000),
+    "listops": Setting(
+        layers=4,
+        d_model=512,
+        heads=8,
+        d_ffn=1024,
+        batch_size=32,
+        steps=5000,
+        rate=_LISTOPS,
+        warmup=1000,
+    ),
     # text_classification/configs/base_tc_config.py
-    "text": Setting(4, 256, 4, 1024, 32, 20_000, _BYTES, 8000),
+    "text": Setting(
+        layers=4,
+        d_model=256,
+        heads=4,
+        d_ffn=1024,
+        batch_size=32,
+        steps=20_000,
+        rate=_BYTES,
+        warmup=8000,
+    ),
     # matching/configs/base_match_config.py
-    "retrieval": Setting(4, 128, 4, 512, 32, 5000, _BYTES, 8000),
+    "retrieval": Setting(
+        layers=4,
+        d_model=128,
+        heads=4,
+        d_ffn=512,
+        batch_size=32,
+        steps=5000,
+        rate=_BYTES,
+        warmup=8000,
+    ),
     # image/configs/cifar10/transformer_base.py, and base_cifar10_config.py for the training
     "image": Setting(
-        1,
-        128,
-        8,
-        128,
-        256,
-        200 * _CIFAR10,
-        5e-4,
-        _CIFAR10,
-        0.0,
-        0.3,
+        layers=1,
+        d_model=128,
+        heads=8,
+        d_ffn=128,
+        batch_size=256,
+        steps=200 * _CIFAR10,
+        rate=5e-4,
+        warmup=_CIFAR10,
+        decay=0.0,
+        dropout=0.3,
         attention_dropout=0.2,
         d_qkv=64,
     ),
     # image/configs/pathfinder32/transformer_base.py
     "pathfinder": Setting(
-        1, 128, 4, 128, 512, 200 * _PATHFINDER, 1e-3, _PATHFINDER, 0.0, dropout=0.2, d_qkv=64
+        layers=1,
+        d_model=128,
+        heads=4,
+        d_ffn=128,
+        batch_size=512,
+        steps=200 * _PATHFINDER,
+        rate=1e-3,
+        warmup=_PATHFINDER,
+        decay=0.0,
+        dropout=0.2,
+        d_qkv=64,
     ),
 }
 
@@ -82,14 +120,11 @@ KERNEL = 31
 STATE = 16  # of a state space model, which is as wide as the residual stream
 FILTER = 7
 FILTER_WIDTH = 64  # at most, of the network that computes the filters of a long convolution
-# The argument of the configs: a block's name, amlp, or depthwise, a gMLP with a convolution.
-MODELS = ("gmlp", "amlp", "transformer", "mixer", "resmlp", "feed_forward", "fnet", "fnet_hybrid")
-MODELS += ("synthesizer", "external_attention", "convolution", "bigs", "delta", "hydra")
-MODELS += ("depthwise", "long_conv")
 # Blocks of models that are named otherwise.
 BLOCKS = {"amlp": "gmlp", "depthwise": "gmlp"}
 # [CLS] would see only the beginning of the input
 POOLS = {"convolution": "mean", "depthwise": "mean"}
+_ABSOLUTE = {"positions": "absolute"}
 
 
 def _rounded(width: float, least: int) -> int:
@@ -122,73 +157,178 @@ def _budget(setting: Setting) -> int:
     return _attention_parameters(setting) + 2 * setting.d_model * setting.d_ffn
 
 
-def _layer(name: str, setting: Setting, n: int) -> _Layer:
-    """The layer of a model for n tokens, next to the Transformer of a setting."""
+# The layer of each model for n tokens, next to the Transformer of a setting.
+
+
+def _gmlp(setting: Setting, n: int) -> _Layer:
     d = setting.d_model
-    half = setting.d_ffn // 2
-    if name == "gmlp":
-        return _Layer({}, 0, 1.5 * d, d)
-    if name == "amlp":
-        size = min(TINY_ATTENTION, d)
-        return _Layer({"d_attn": size}, 3 * d * size, 1.5 * d + size / 2, d)
-    if name == "depthwise":
-        width = min(KERNEL, n)
-        options = {"spatial": "depthwise", "gate_kernel": width}
-        return _Layer(options, 0, 1.5 * d + width / 2, d)
-    if name == "long_conv":
-        width = min(FILTER_WIDTH, d // 4)
-        filters = 2 * (2 * width**2 + width * (d + 9))  # their biases and first layers are small
-        short = 3 * d * 4
-        return _Layer({"filter_width": width}, 4 * d**2 + short + filters, 2 * d, 8)
-    if name in ("mixer", "feed_forward"):
-        # half of the parameters across tokens, in at least 16 units
-        units = _rounded(_budget(setting) / 4 / n, 16)
-        return _Layer({"d_spatial": units}, 2 * n * units, 2 * d, half)
-    if name == "resmlp":
-        return _Layer({}, n**2, 2 * d, half)
-    positions = {"positions": "absolute"}
-    if name == "fnet":
-        return _Layer(positions, 0, 2 * d, 8)
-    heads = {"heads": setting.heads}
-    if name == "synthesizer":
-        options = heads | {"synthesizer": "factorized_random", "rank": RANK}
-        logits = 2 * setting.heads * n * RANK
-        return _Layer(options, 2 * d**2 + logits, 2 * d, half)
-    if name == "external_attention":
-        memories = 2 * d // setting.heads * MEMORY
-        options = heads | positions | {"memory": MEMORY}
-        return _Layer(options, 2 * d**2 + memories, 2 * d, 8)
-    if name == "convolution":
-        options = heads | positions | {"kernel_widths": (min(KERNEL, n),)}
-        return _Layer(options, 3 * d**2, 2 * d, 8)
-    if name == "bigs":
-        return _Layer({}, 4 * d**2, 3 * d, half)
-    if name == "delta":
-        share = (setting.d_qkv or d) / d
-        options = heads | {"expand_k": 0.75 * share, "expand_v": 1.5 * share}
-        projections = 6 * share * d**2
-        of_directions = 2 * (4 * 3 * share * d + 2 * setting.heads * d)
-        return _Layer(options, projections + of_directions, 2 * d, 8)
-    if name == "hydra":  # which knows the order of tokens
-        options = heads | {"expand": 1, "d_state": STATE}
-        filters = (d + 4 * STATE) * (FILTER + 1)
-        states = 4 * d * STATE + 3 * d * setting.heads
-        return _Layer(options, 3 * d**2 + filters + states, 2 * d, 8)
+    return _Layer({}, fixed=0, per_unit=1.5 * d, least=d)
+
+
+def _amlp(setting: Setting, n: int) -> _Layer:
+    d = setting.d_model
+    size = min(TINY_ATTENTION, d)
+    return _Layer(
+        {"d_attn": size},
+        fixed=3 * d * size,
+        per_unit=1.5 * d + size / 2,
+        least=d,
+    )
+
+
+def _depthwise(setting: Setting, n: int) -> _Layer:
+    d = setting.d_model
+    width = min(KERNEL, n)
+    options = {"spatial": "depthwise", "gate_kernel": width}
+    return _Layer(options, fixed=0, per_unit=1.5 * d + width / 2, least=d)
+
+
+def _transformer(setting: Setting, n: int) -> _Layer:
     attention = _attention_parameters(setting)
-    options = heads | positions | {"d_qkv": setting.d_qkv}
-    if name == "transformer":
-        return _Layer(options | {"attention_bias": False}, attention, 2 * d, 8)
-    if name == "fnet_hybrid":
-        last = min(2, setting.layers)  # the layers that have attention
-        options |= {"attention_layers": last}
-        return _Layer(options, attention * last / setting.layers, 2 * d, 8)
-    raise KeyError(name)
+    options = _attention_options(setting)
+    options["attention_bias"] = False
+    return _Layer(options, attention, per_unit=2 * setting.d_model, least=8)
+
+
+def _attention_options(setting: Setting) -> dict[str, Any]:
+    return {"heads": setting.heads, "d_qkv": setting.d_qkv, **_ABSOLUTE}
+
+
+def _spatial_mlp(setting: Setting, n: int) -> _Layer:
+    """Half of the parameters across tokens, in at least 16 units."""
+    units = _rounded(_budget(setting) / 4 / n, 16)
+    return _Layer(
+        {"d_spatial": units},
+        fixed=2 * n * units,
+        per_unit=2 * setting.d_model,
+        least=setting.d_ffn // 2,
+    )
+
+
+def _resmlp(setting: Setting, n: int) -> _Layer:
+    half = setting.d_ffn // 2
+    return _Layer({}, fixed=n**2, per_unit=2 * setting.d_model, least=half)
+
+
+def _fnet(setting: Setting, n: int) -> _Layer:
+    return _Layer(dict(_ABSOLUTE), fixed=0, per_unit=2 * setting.d_model, least=8)
+
+
+def _fnet_hybrid(setting: Setting, n: int) -> _Layer:
+    last = min(2, setting.layers)  # the layers that have attention
+    options = _attention_options(setting)
+    options["attention_layers"] = last
+    attention = _attention_parameters(setting)
+    return _Layer(
+        options,
+        fixed=attention * last / setting.layers,
+        per_unit=2 * setting.d_model,
+        least=8,
+    )
+
+
+def _synthesizer(setting: Setting, n: int) -> _Layer:
+    d = setting.d_model
+    logits = 2 * setting.heads * n * RANK
+    return _Layer(
+        {"heads": setting.heads, "synthesizer": "factorized_random", "rank": RANK},
+        fixed=2 * d**2 + logits,
+        per_unit=2 * d,
+        least=setting.d_ffn // 2,
+    )
+
+
+def _external_attention(setting: Setting, n: int) -> _Layer:
+    d = setting.d_model
+    memories = 2 * d // setting.heads * MEMORY
+    return _Layer(
+        {"heads": setting.heads, "memory": MEMORY, **_ABSOLUTE},
+        fixed=2 * d**2 + memories,
+        per_unit=2 * d,
+        least=8,
+    )
+
+
+def _convolution(setting: Setting, n: int) -> _Layer:
+    d = setting.d_model
+    width = min(KERNEL, n)
+    options = {"heads": setting.heads, "kernel_widths": (width,), **_ABSOLUTE}
+    return _Layer(options, fixed=3 * d**2, per_unit=2 * d, least=8)
+
+
+def _bigs(setting: Setting, n: int) -> _Layer:
+    d = setting.d_model
+    return _Layer({}, fixed=4 * d**2, per_unit=3 * d, least=setting.d_ffn // 2)
+
+
+def _delta(setting: Setting, n: int) -> _Layer:
+    d = setting.d_model
+    share = (setting.d_qkv or d) / d
+    projections = 6 * share * d**2
+    convolutions = 4 * 3 * share * d
+    gates = 2 * setting.heads * d
+    of_directions = 2 * (convolutions + gates)
+    return _Layer(
+        {"heads": setting.heads, "expand_k": 0.75 * share, "expand_v": 1.5 * share},
+        fixed=projections + of_directions,
+        per_unit=2 * d,
+        least=8,
+    )
+
+
+def _hydra(setting: Setting, n: int) -> _Layer:
+    """It knows the order of tokens."""
+    d = setting.d_model
+    filters = (d + 4 * STATE) * (FILTER + 1)
+    states = 4 * d * STATE + 3 * d * setting.heads
+    return _Layer(
+        {"heads": setting.heads, "expand": 1, "d_state": STATE},
+        fixed=3 * d**2 + filters + states,
+        per_unit=2 * d,
+        least=8,
+    )
+
+
+def _long_conv(setting: Setting, n: int) -> _Layer:
+    d = setting.d_model
+    width = min(FILTER_WIDTH, d // 4)
+    filters = 2 * (2 * width**2 + width * (d + 9))  # their biases and first layers are small
+    short = 3 * d * 4
+    return _Layer(
+        {"filter_width": width},
+        fixed=4 * d**2 + short + filters,
+        per_unit=2 * d,
+        least=8,
+    )
+
+
+# The argument of the configs: a block's name, amlp, or depthwise, a gMLP with a convolution.
+_LAYERS: dict[str, Callable[[Setting, int], _Layer]] = {
+    "gmlp": _gmlp,
+    "amlp": _amlp,
+    "transformer": _transformer,
+    "mixer": _spatial_mlp,
+    "resmlp": _resmlp,
+    "feed_forward": _spatial_mlp,
+    "fnet": _fnet,
+    "fnet_hybrid": _fnet_hybrid,
+    "synthesizer": _synthesizer,
+    "external_attention": _external_attention,
+    "convolution": _convolution,
+    "bigs": _bigs,
+    "delta": _delta,
+    "hydra": _hydra,
+    "depthwise": _depthwise,
+    "long_conv": _long_conv,
+}
+MODELS = tuple(_LAYERS)
 
 
 def _options(name: str, setting: Setting, n: int) -> dict[str, Any]:
     """The options of a model for n tokens whose layers have as many parameters as the
     Transformer's."""
-    layer = _layer(name, setting, n)
+    make_layer = _LAYERS[name]
+    layer = make_layer(setting, n)
     d_ffn = (_budget(setting) - layer.fixed) / layer.per_unit
     return layer.options | {"d_ffn": _rounded(d_ffn, layer.least)}
 

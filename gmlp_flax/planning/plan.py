@@ -94,8 +94,8 @@ class _Memory(NamedTuple):
 
 
 class _Needs(NamedTuple):
-    """What a step needs of one device. `traffic` and `collectives` are None if the compiled program
-    could not be read."""
+    """What a step needs of one device. `traffic` and `collectives` are None if no compiled program
+    could be read."""
 
     memory: _Memory
     exceeds: bool = False  # as the compiler says
@@ -103,6 +103,7 @@ class _Needs(NamedTuple):
     collectives: dict[str, Collectives] | None = None
     notes: tuple[str, ...] = ()
     moved: tuple[Moved, ...] = ()
+    is_compiled: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,67 +192,99 @@ def make(
             devices cannot share.
     """
     hardware = chips.parse(topology)
-    chip = hardware.chip
-    count = hardware.count
     if devices is None:
         devices = dry_run.devices(topology)
-    is_compiled = devices is not None
-    step = _Step.make(config, count if devices is None else devices)
-    work = step.work
-    if is_compiled:
-        with heartbeat(f"compiling the training step for {topology}", at_once=False):
-            needs = _compile(step, chip)
-    else:
+    if devices is None:
+        step = _Step.make(config, hardware.count)
         needs = _estimate(step)
+    else:
+        step = _Step.make(config, devices)
+        with heartbeat(f"compiling the training step for {topology}", at_once=False):
+            needs = _compile(step, hardware.chip)
+    has_nothing_moved = bool(moved and not needs.moved)
+    notes = (
+        *needs.notes,
+        *_notes(config, has_nothing_moved),
+        *_notes_of_block(step.task, topology),
+    )
+    needs = needs._replace(notes=notes, moved=needs.moved[:moved])
+    return _plan(topology, step, hardware, needs, price, mfu)
+
+
+def _plan(
+    topology: str,
+    step: _Step,
+    hardware: chips.Topology,
+    needs: _Needs,
+    price: float | None,
+    mfu: float | None,
+) -> Plan:
+    """The plan of a step, from what it needs of each device; `price` and `mfu` as in `make`."""
+    config = step.config
+    work = step.work
+    chip = hardware.chip
+    count = hardware.count
     collectives = needs.collectives
     if collectives is None:
         collectives = _exchange(step)
-
     # libtpu lists two devices of some chips
     per_chip = step.partition.mesh.size // count
     times = _times(work, needs.traffic, collectives, hardware, per_chip, mfu)
-    per_chip_bytes = {}
-    for name, size in needs.memory._asdict().items():
-        per_chip_bytes[name] = round(size * per_chip)
-    collective_figures = {}
-    for name, kind in collectives.items():
-        collective_figures[name] = {"count": kind.count, "bytes": round(kind.bytes)}
     hours = config.steps * times.step / 3600
+    cost = None
     per_price = None
+    if price is not None:
+        cost = price * count * hours
     if price:
         units = config.batch_size * step.task.units_per_example
         per_price = 3600 * units / (times.step * price * count)
-    memory = times.memory or 0.0
-    state_traffic = 2 * (step.share.state + step.share.params)
-    state_seconds = state_traffic * per_chip / chip.hbm_bandwidth
-    has_nothing_moved = bool(moved and not needs.moved)
+    memory_of_device = chip.usable_bytes() / per_chip
     return Plan(
         topology=topology,
         chips=count,
-        method="compiled" if is_compiled else "estimated",
+        method="compiled" if needs.is_compiled else "estimated",
         params=work.params,
         flops_per_step=work.flops,
-        per_chip_bytes=per_chip_bytes,
+        per_chip_bytes=_bytes_per_chip(needs.memory, per_chip),
         hbm_bytes=round(chip.usable_bytes()),
-        fits=not needs.exceeds and needs.memory.peak <= chip.usable_bytes() / per_chip,
-        collectives=collective_figures,
+        fits=not needs.exceeds and needs.memory.peak <= memory_of_device,
+        collectives=_figures(collectives),
         seconds={"products": times.products, "memory": times.memory, "links": times.links},
         step_seconds=times.step,
         run_days=hours / 24,
         chip_hours=count * hours,
-        cost=None if price is None else price * count * hours,
+        cost=cost,
         utilisation=work.flops / (count * chip.flops * times.step),
         per_price=per_price,
-        products_bound=compute_bound(
-            config.batch_size, times.products, min(state_seconds, memory), memory, times.links
-        ),
-        notes=(
-            *needs.notes,
-            *_notes(config, has_nothing_moved),
-            *_notes_of_block(step.task, topology),
-        ),
-        moved=tuple(instruction._asdict() for instruction in needs.moved[:moved]),
+        products_bound=_products_bound(step, times, chip, per_chip),
+        notes=needs.notes,
+        moved=tuple(instruction._asdict() for instruction in needs.moved),
     )
+
+
+def _bytes_per_chip(memory: _Memory, per_chip: int) -> dict[str, int]:
+    """The bytes on a chip, which has `per_chip` devices."""
+    sizes = {}
+    for name, size in memory._asdict().items():
+        sizes[name] = round(size * per_chip)
+    return sizes
+
+
+def _figures(collectives: Mapping[str, Collectives]) -> dict[str, dict[str, int]]:
+    """See `Plan.collectives`."""
+    figures = {}
+    for name, kind in collectives.items():
+        figures[name] = {"count": kind.count, "bytes": round(kind.bytes)}
+    return figures
+
+
+def _products_bound(step: _Step, times: _Times, chip: chips.Chip, per_chip: int) -> int | None:
+    """See `Plan.products_bound`."""
+    memory = times.memory or 0.0
+    state_traffic = 2 * (step.share.state + step.share.params)
+    state_seconds = state_traffic * per_chip / chip.hbm_bandwidth
+    state = min(state_seconds, memory)
+    return compute_bound(step.config.batch_size, times.products, state, memory, times.links)
 
 
 def _times(
@@ -387,7 +420,7 @@ def _estimate(step: _Step) -> _Needs:
         "JAX gives programs 0.75 of a GPU's memory, or the share that "
         f"{chips.SHARE} in the environment says",
     )
-    return _Needs(memory, traffic=traffic, notes=notes)
+    return _Needs(memory, traffic=traffic, notes=notes, is_compiled=False)
 
 
 def _exchange(step: _Step) -> dict[str, Collectives]:
@@ -498,15 +531,9 @@ def choose_mesh(
     fitting = {sizes: plan for sizes, plan in plans.items() if plan.fits}
     if not fitting:
         smallest = min(plans, key=lambda sizes: plans[sizes].per_chip_bytes["peak"])
-        plan = plans[smallest]
-        peak = plan.per_chip_bytes["peak"] / 1e9
-        available = plan.hbm_bytes / 1e9
-        name = config_lib.mesh_name(smallest)
-        advice = _what_fits(config_lib.with_mesh(config, smallest), topology, devices)
-        raise RunError(
-            f"config.mesh=auto: no mesh of {topology} fits; {name} needs least, {peak:.1f} of "
-            f"{available:.1f} GB a chip{advice}"
-        )
+        with_smallest = config_lib.with_mesh(config, smallest)
+        advice = _what_fits(with_smallest, topology, devices)
+        raise _no_mesh_fits(smallest, plans[smallest], advice)
     fastest = min(fitting, key=lambda sizes: fitting[sizes].step_seconds)
     others = []
     for sizes, plan in plans.items():
@@ -516,6 +543,17 @@ def choose_mesh(
     if others:
         reason = f"the fastest that fits ({'; '.join(others)})"
     return fastest, f"{_time(plans[fastest])}; {reason}"
+
+
+def _no_mesh_fits(smallest: Sizes, plan: Plan, advice: str) -> RunError:
+    """The error if even the mesh that needs the least memory does not fit."""
+    name = config_lib.mesh_name(smallest)
+    peak = plan.per_chip_bytes["peak"] / 1e9
+    available = plan.hbm_bytes / 1e9
+    return RunError(
+        f"config.mesh=auto: no mesh of {plan.topology} fits; {name} needs least, {peak:.1f} of "
+        f"{available:.1f} GB a chip{advice}"
+    )
 
 
 def _plan_meshes(config: ConfigDict, topology: str, devices: list | None) -> dict[Sizes, Plan]:

@@ -1,12 +1,13 @@
 """One run in several processes, on many hosts or one: they join, agree, and end together."""
 
+import contextlib
 import hashlib
 import importlib.util
 import os
 import re
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import jax
@@ -36,6 +37,21 @@ class Job(NamedTuple):
     process: int | None
 
 
+class _Launcher(NamedTuple):
+    """A launcher, and the environment variables in which it gives the number of processes and the
+    index of this one."""
+
+    name: str
+    count_variable: str
+    index_variable: str
+
+
+_LAUNCHERS = (
+    _Launcher("Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    _Launcher("SLURM", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+)
+
+
 def initialize(
     multihost: str, coordinator: str, processes: int | None, process: int | None
 ) -> None:
@@ -56,58 +72,86 @@ def initialize(
     """
     _check(multihost, coordinator, processes, process)
     job = None if processes else find_job()
-    if multihost == "off" or (multihost == "auto" and not (coordinator or job)):
+    is_wanted = multihost == "on" or coordinator or job
+    if multihost == "off" or not is_wanted:
         return
     # Its handler of SIGTERM would replace the one in stopping.py.
     jax.config.update("jax_enable_preemption_service", False)
     if job:
         processes = job.processes
         process = job.process
+    with _ending_if_late(processes, coordinator):
+        try:
+            _join(coordinator, processes, process, job)
+        except Exception as error:
+            if multihost == "auto" and _is_lone_tpu(job, error):
+                return
+            raise _cannot_join(coordinator, job, error) from None
+
+
+@contextlib.contextmanager
+def _ending_if_late(processes: int | None, coordinator: str) -> Iterator[None]:
+    """Ends this process if the block is not left within JOIN_SECONDS."""
+    number = processes or "other"
+    address = coordinator or "the coordinator"
     late = (
-        f"error: not all {processes or 'other'} processes joined at {coordinator or 'the coordinator'} within "
-        f"{JOIN_SECONDS} s: see that all of them run and reach process 0"
+        f"error: not all {number} processes joined at {address} within {JOIN_SECONDS} s: see that "
+        "all of them run and reach process 0"
     )
-    patience = threading.Timer(JOIN_SECONDS, output.end_at_once, (1, late))
-    patience.daemon = True
-    patience.start()
+    timer = threading.Timer(JOIN_SECONDS, output.end_at_once, (1, late))
+    timer.daemon = True
+    timer.start()
     try:
-        jax.distributed.initialize(
-            coordinator or None,
-            processes,
-            process,
-            # If everything is given, JAX must not ask the launcher for this process's devices.
-            cluster_detection_method=None if job or not processes else "deactivate",
-            # JAX would abort with a stack trace after this time, but `patience` ends first.
-            initialization_timeout=JOIN_SECONDS + 60,
-            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-        )
-    except Exception as error:
-        if (
-            multihost == "auto"
-            and job
-            and job.processes is None
-            and "should be defined" in str(error)
-        ):
-            return  # a TPU that belongs to no slice, as in a notebook
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        asked = job.launcher if job else "no TPU slice, SLURM or Open MPI"
-        raise RunError(
-            f"cannot join the other processes at {coordinator or 'the coordinator'} ({reason}; started by {asked}): "
-            "give --coordinator=HOST:PORT, --processes=N and --process=I, or --multihost=off to run alone"
-        ) from None
+        yield
     finally:
-        patience.cancel()
+        timer.cancel()
+
+
+def _join(coordinator: str, processes: int | None, process: int | None, job: Job | None) -> None:
+    """Has JAX join the other processes; raises JAX's errors."""
+    all_given = bool(processes) and job is None
+    jax.distributed.initialize(
+        coordinator or None,
+        processes,
+        process,
+        # If everything is given, JAX must not ask the launcher for this process's devices.
+        cluster_detection_method="deactivate" if all_given else None,
+        # JAX would abort with a stack trace after this time, but this process ends before.
+        initialization_timeout=JOIN_SECONDS + 60,
+        heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+    )
+
+
+def _is_lone_tpu(job: Job | None, error: Exception) -> bool:
+    """Whether this host is a TPU that belongs to no slice, as in a notebook."""
+    is_tpu = job is not None and job.processes is None
+    return is_tpu and "should be defined" in str(error)
+
+
+def _cannot_join(coordinator: str, job: Job | None, error: Exception) -> RunError:
+    first_line, _, _ = str(error).strip().partition("\n")
+    reason = first_line or type(error).__name__
+    launcher = job.launcher if job else "no TPU slice, SLURM or Open MPI"
+    address = coordinator or "the coordinator"
+    return RunError(
+        f"cannot join the other processes at {address} ({reason}; started by {launcher}): give "
+        "--coordinator=HOST:PORT, --processes=N and --process=I, or --multihost=off to run alone"
+    )
 
 
 def _check(multihost: str, coordinator: str, processes: int | None, process: int | None) -> None:
-    given = coordinator or processes is not None or process is not None
-    numbered = processes is not None and process is not None and 0 <= process < processes
-    agree = numbered or (processes is None and process is None)
-    if given and not (multihost != "off" and agree and re.fullmatch(r"[^\s/]+:\d+", coordinator)):
+    """Raises RunError if the arguments of `initialize` contradict each other."""
+    has_no_numbers = processes is None and process is None
+    if not coordinator and has_no_numbers:
+        return
+    has_numbers = processes is not None and process is not None and 0 <= process < processes
+    is_address = re.fullmatch(r"[^\s/]+:\d+", coordinator) is not None
+    agree = has_numbers or has_no_numbers
+    if multihost == "off" or not agree or not is_address:
         raise RunError(
             f"--coordinator={coordinator} --processes={processes} --process={process}: expected "
-            "--coordinator=HOST:PORT of process 0 and, unless a launcher knows them, --processes=N and --process=I "
-            "(0 to N - 1), all without --multihost=off"
+            "--coordinator=HOST:PORT of process 0 and, unless a launcher knows them, "
+            "--processes=N and --process=I (0 to N - 1), all without --multihost=off"
         )
 
 
@@ -115,19 +159,18 @@ def find_job() -> Job | None:
     """The launcher that started several processes, if any. A TPU host may later turn out to be
     alone."""
     environment = os.environ
-    for launcher, total, own in (
-        ("Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-        ("SLURM", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
-    ):
+    for launcher in _LAUNCHERS:
+        if launcher.index_variable not in environment:
+            continue
         # A shell in a SLURM allocation is not a step of it, or it is a step with a single task.
-        if own in environment and int(environment.get(total, 1)) > 1:
-            return Job(launcher, int(environment[total]), int(environment[own]))
-    wanted = environment.get("JAX_PLATFORMS") or "tpu"
-    if (
-        platforms.exists(platforms.TPUS)
-        and "tpu" in wanted.split(",")
-        and importlib.util.find_spec("libtpu")
-    ):
+        processes = int(environment.get(launcher.count_variable, 1))
+        if processes > 1:
+            process = int(environment[launcher.index_variable])
+            return Job(launcher.name, processes, process)
+    platforms_of_jax = environment.get("JAX_PLATFORMS") or "tpu"
+    may_use_tpu = "tpu" in platforms_of_jax.split(",")
+    has_tpu = platforms.exists(platforms.TPUS)
+    if may_use_tpu and has_tpu and importlib.util.find_spec("libtpu"):
         return Job("a TPU slice", None, None)
     return None
 
@@ -157,19 +200,17 @@ def everywhere(true: bool) -> bool:
 
 def require_alike(values: Mapping[str, bytes]) -> None:
     """Raises RunError on all processes, with the name of the first value that differs, if processes
-    have different ones: they would wait for each other for ever. All must call this; `values` are
-        by their names in the message."""
+    have different ones: they would wait for each other forever. All must call this; the keys of `values`
+    are the names in the message."""
     if jax.process_count() == 1:
         return
     for name, value in values.items():
-        digests = multihost_utils.process_allgather(
-            np.frombuffer(hashlib.sha256(value).digest(), np.uint8)
-        )
-        differs = np.flatnonzero((digests != digests[0]).any(-1))
-        if differs.size:
-            raise RunError(
-                f"{name} of process {differs[0]} is not that of process 0: start all alike"
-            )
+        digest = hashlib.sha256(value).digest()
+        digests = multihost_utils.process_allgather(np.frombuffer(digest, np.uint8))
+        is_different = (digests != digests[0]).any(axis=-1)
+        if is_different.any():
+            process = int(is_different.argmax())
+            raise RunError(f"{name} of process {process} is not that of process 0: start all alike")
 
 
 def end_if_process_lost(error: Exception) -> None:
@@ -178,15 +219,13 @@ def end_if_process_lost(error: Exception) -> None:
     It ends at once, because the exit handlers of Python, Orbax and JAX would wait for the other
     process.
     """
-    if (
-        jax.distributed.is_initialized()
-        and not isinstance(error, RunError)
-        and _LOST.search(str(error))
-    ):
+    if isinstance(error, RunError) or not jax.distributed.is_initialized():
+        return
+    if _LOST.search(str(error)):
         output.end_at_once(
             1,
-            "error: lost a process of this run, or the connection to it: see what the others wrote; to resume from the "
-            "newest checkpoint, start all of them again",
+            "error: lost a process of this run, or the connection to it: see what the others "
+            "wrote; to resume from the newest checkpoint, start all of them again",
         )
 
 
@@ -200,7 +239,14 @@ def end_failed(error: BaseException) -> None:
     if not jax.distributed.is_initialized():
         return
     if isinstance(error, SystemExit):
-        output.end_at_once(error.code if isinstance(error.code, int) else 1 if error.code else 0)
+        output.end_at_once(_exit_code(error))
     if isinstance(error, Exception):
         end_if_process_lost(error)
     output.end_at_once(1, "".join(traceback.format_exception(error)))
+
+
+def _exit_code(error: SystemExit) -> int:
+    """The code with which Python would exit: None is 0, and a message is 1."""
+    if isinstance(error.code, int):
+        return error.code
+    return 1 if error.code else 0

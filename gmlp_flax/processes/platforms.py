@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import glob
 import importlib.util
-import itertools
 import mmap
 import os
 import platform
@@ -12,6 +11,8 @@ import re
 import subprocess
 import sys
 import traceback
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import cache
@@ -48,11 +49,8 @@ def choose() -> None:
 
     Otherwise libtpu would look for a TPU and complain, and JAX's profiler would end the process.
     """
-    if (
-        os.environ.get("JAX_PLATFORMS")
-        or exists(TPUS)
-        or importlib.util.find_spec("libtpu") is None
-    ):
+    is_chosen = bool(os.environ.get("JAX_PLATFORMS"))
+    if is_chosen or exists(TPUS) or not _is_installed("libtpu"):
         return
     on_gpus = exists((NVIDIA,)) and gpu_plugin() is not None
     if exists(ACCELERATORS) and not on_gpus:
@@ -88,13 +86,19 @@ def _may_be_unknown(flags: list[str]) -> bool:
     if package is None or not package.submodule_search_locations:
         return False
     folder = package.submodule_search_locations[0]
-    names = [flag.lstrip("-").partition("=")[0] for flag in flags]
-    for path in glob.glob(os.path.join(glob.escape(folder), XLA_LIBRARY)):
-        with (
-            open(path, "rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library,
-        ):
-            return any(library.find(f"{name}\0".encode()) < 0 for name in names)
+    libraries = glob.glob(XLA_LIBRARY, root_dir=folder)
+    if not libraries:
+        return False
+    path = os.path.join(folder, libraries[0])
+    with (
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library,
+    ):
+        for flag in flags:
+            name, _, _ = flag.lstrip("-").partition("=")
+            c_string = f"{name}\0".encode()
+            if library.find(c_string) < 0:
+                return True
     return False
 
 
@@ -127,9 +131,10 @@ def environment_problem(error: BaseException) -> str:
             if name.startswith("JAX_") and name.lower() in reason.lower():
                 return f"{name}={value}: JAX cannot read it ({reason}): unset it"
     if source.endswith("jax/_src/xla_bridge.py"):
-        settings = [
-            f"{name}={os.environ[name]}" for name in _DEVICE_VARIABLES if name in os.environ
-        ]
+        settings = []
+        for name in _DEVICE_VARIABLES:
+            if name in os.environ:
+                settings.append(f"{name}={os.environ[name]}")
         said = f" with {' '.join(settings)}" if settings else ""
         return (
             f"JAX finds no device{said} ({reason or 'no platform could be started'}): unset these "
@@ -140,14 +145,14 @@ def environment_problem(error: BaseException) -> str:
 
 def gpu_plugin() -> str | None:
     """The package of JAX's CUDA plugin, if one is installed."""
-    return next(
-        (
-            name
-            for name in ("jax_cuda12_plugin", "jax_cuda13_plugin")
-            if importlib.util.find_spec(name)
-        ),
-        None,
-    )
+    for name in ("jax_cuda12_plugin", "jax_cuda13_plugin"):
+        if _is_installed(name):
+            return name
+    return None
+
+
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
 
 
 def keep_freed_memory() -> None:
@@ -156,7 +161,10 @@ def keep_freed_memory() -> None:
     Each step frees its arrays and asks for as many again, and the system fills each page of new
     memory with zeros. Nothing happens on a machine with an accelerator, or without glibc.
     """
-    if exists(ACCELERATORS) or not hasattr(library := ctypes.CDLL(None), "mallopt"):
+    if exists(ACCELERATORS):
+        return
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallopt"):
         return
     for option, value in _KEEP.items():
         library.mallopt(option, value)
@@ -165,26 +173,45 @@ def keep_freed_memory() -> None:
 def keep_programs() -> None:
     """Has JAX keep compiled programs in the user's cache folder: a second start compiles nothing.
 
-    `JAX_COMPILATION_CACHE_DIR` names another folder or, empty, none. The programs that were
-    compiled longest ago are deleted if all come to more than MOST_PROGRAMS. A program for a CPU
-    runs on its kind alone, which JAX's names of
-    programs do not tell: each kind has a folder.
+    `JAX_COMPILATION_CACHE_DIR` names another folder or, empty, none. A program for a CPU runs only
+    on CPUs of the same kind, and JAX's names of programs do not say the kind. So each kind has its
+    own folder.
     """
     if PROGRAMS in os.environ:
         return
-    own = os.path.join(cache.default_folder(), "programs")
-    folder = os.path.join(own, cache.cache_key(platform.machine(), _cpu_features()))
+    programs = os.path.join(cache.default_folder(), "programs")
+    kind_of_cpu = cache.cache_key(platform.machine(), _cpu_features())
+    folder = os.path.join(programs, kind_of_cpu)
     with contextlib.suppress(OSError):  # a home that cannot be written to
         os.makedirs(folder, exist_ok=True)
         os.environ[PROGRAMS] = folder  # read when JAX is imported
         os.environ.setdefault(SLOW_TO_COMPILE, "0.1")
-        files = [(file.stat(), file.path) for kind in os.scandir(own) for file in os.scandir(kind)]
-        files.sort(key=lambda file: file[0].st_mtime, reverse=True)
-        for (_, path), size in zip(
-            files, itertools.accumulate(stat.st_size for stat, _ in files), strict=True
-        ):
-            if size > MOST_PROGRAMS:
-                os.remove(path)
+        _remove_oldest(programs)
+
+
+class _File(NamedTuple):
+    path: str
+    size: int
+    modified: float
+
+
+def _remove_oldest(programs: str) -> None:
+    """Deletes the programs that were compiled longest ago if all folders hold more than
+    MOST_PROGRAMS."""
+    newest_first = sorted(_files(programs), key=lambda file: file.modified, reverse=True)
+    total = 0
+    for file in newest_first:
+        total += file.size
+        if total > MOST_PROGRAMS:
+            os.remove(file.path)
+
+
+def _files(programs: str) -> Iterator[_File]:
+    """The files in all folders of programs."""
+    for folder in os.scandir(programs):
+        for entry in os.scandir(folder):
+            status = entry.stat()
+            yield _File(entry.path, status.st_size, status.st_mtime)
 
 
 def _cpu_features() -> str:
@@ -192,13 +219,14 @@ def _cpu_features() -> str:
     Python knows."""
     try:
         with open("/proc/cpuinfo") as file:
-            return "".join(
-                sorted(
-                    {line for line in file if line.startswith(("flags", "Features", "model name"))}
-                )
-            )
+            lines = set(file)
     except OSError:
         return platform.processor()
+    described = []
+    for line in sorted(lines):
+        if line.startswith(("flags", "Features", "model name")):
+            described.append(line)
+    return "".join(described)
 
 
 def exists(devices: tuple[str, ...]) -> bool:

@@ -69,12 +69,8 @@ def of_folder(
     baselines = baselines_of(runs)
     masked_lm = runs["mlm"]
     sliced = slices_of_rows(trained_rows(ROWS, masked_lm), table)
-    setting = setting_hash(masked_lm[0]) if masked_lm else ""
-    submitted = submitted_rows.comparable(submissions, scale, setting)
-    charts = _charts(runs, scores, costs)
-    submitted_chart = submitted_rows.chart(scores.get("mlm", {}), submitted)
-    if submitted_chart is not None:
-        charts["submitted"] = submitted_chart
+    submission_hash = setting_hash(masked_lm[0]) if masked_lm else ""
+    submitted = submitted_rows.comparable(submissions, scale, submission_hash)
     notes = [
         *_notes_on_runs(runs),
         *_notes_on_baselines(baselines),
@@ -90,7 +86,7 @@ def of_folder(
         claims(scores, costs, best_baselines(baselines), heldout_examples(runs)),
         setting=run_finder.setting(table, masked_lm, scale) if masked_lm else "",
         notes=list(dict.fromkeys(notes)),
-        figures=charts,
+        figures=_charts(runs, scores, costs, submitted),
         more_tables={
             "costs": _cost_table(costs, configs),
             **_rate_tables(folder, scale),
@@ -237,15 +233,18 @@ def _charts(
     runs: Mapping[str, Sequence[Run]],
     scores: Scores,
     costs: Costs,
+    submitted: Sequence[Submission],
 ) -> dict[str, Chart]:
-    """Each column's scores over speed, and the costs."""
+    """Each column's scores over speed, the costs, and the rows of others."""
     charts = {}
     for name, column_runs in runs.items():
         if name in scores:
-            task = bare_task(column_runs[0].config)
+            first_run = column_runs[0]
+            task = bare_task(first_run.config)
             chart = over_speed(COLUMNS[name], scores[name], costs, task.length)
             charts[f"speed_{name}"] = chart
     charts["costs"] = cost_chart(costs, ROWS)
+    charts["submitted"] = submitted_rows.chart(scores.get("mlm", {}), submitted)
     return {name: chart for name, chart in charts.items() if chart}
 
 

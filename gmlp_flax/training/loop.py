@@ -38,6 +38,8 @@ from gmlp_flax.training.observers import Callback, Profile, Progress, Trackers
 from gmlp_flax.training.pretrained import Pretrained
 from gmlp_flax.training.step import Training, TrainState
 
+_PROGRAM = "gmlp"  # the name of the script on the command line
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainOptions:
@@ -244,10 +246,10 @@ def command_as_typed() -> str:
     """The command line of this process, without the flags that apply only to this start."""
     program, *words = sys.orig_argv
     # The system starts this script as PYTHON PATH.
-    if words and os.path.basename(words[0]) == "gmlp":
+    if words and os.path.basename(words[0]) == _PROGRAM:
         program, *words = words
-        if program == shutil.which("gmlp"):
-            program = "gmlp"
+        if program == shutil.which(_PROGRAM):
+            program = _PROGRAM
     kept = []
     for word in words:
         if not re.match(r"--?(restart|other[_-]data)(=|$)", word):

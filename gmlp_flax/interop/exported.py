@@ -102,10 +102,7 @@ def export(
             writable.
     """
     require_model(model)
-    if not isinstance(dtype, str):
-        advice = f"give one of {', '.join(DTYPES)}"
-        with decode_errors(f"dtype is {dtype!r:.80}", advice, ConfigError):
-            dtype = jnp.dtype(dtype).name
+    dtype = _dtype_name(dtype)
     formats = [format] if isinstance(format, str) else list(format)
     _require_known("dtype", [dtype], DTYPES)
     _require_known("format", formats, FORMATS)
@@ -120,6 +117,15 @@ def export(
         openers.append(target.opener)
     files[CARD] = card(model, dtype, openers, license).encode()
     write(model.params, _exported_config(model), files, out, dtype)
+
+
+def _dtype_name(dtype: Any) -> str:
+    """The name of a type, such as jnp.bfloat16; a name is left as it is."""
+    if isinstance(dtype, str):
+        return dtype
+    advice = f"give one of {', '.join(DTYPES)}"
+    with decode_errors(f"dtype is {dtype!r:.80}", advice, ConfigError):
+        return jnp.dtype(dtype).name
 
 
 def _require_known(name: str, values: Iterable[str], known: Collection[str]) -> None:
@@ -171,22 +177,25 @@ def write(params: Any, config: ConfigDict, files: Files, out: str, dtype: str = 
         RunError, DataError: the folder or a file cannot be written to.
     """
     require_free(out, *files)
-    flat: dict[str, Any] = traverse_util.flatten_dict(jax.device_get(params), sep="/")
+    host_params = jax.device_get(params)
+    flat: dict[str, Any] = traverse_util.flatten_dict(host_params, sep="/")
     weights = {}
-    not_finite = []
     for name, leaf in flat.items():
         weights[name] = np.ascontiguousarray(leaf, jnp.dtype(dtype))
-        if not np.isfinite(weights[name]).all():
-            not_finite.append(name)
+    _require_finite(weights)
+    # Readers in torch require this entry.
+    content = safetensors.numpy.save(weights, metadata={"format": "pt"})
+    description = config_lib.to_json(config).encode()
+    write_files(out, {**files, WEIGHTS: content, CONFIG_FILE: description})
+
+
+def _require_finite(weights: Mapping[str, np.ndarray]) -> None:
+    not_finite = [name for name, weight in weights.items() if not np.isfinite(weight).all()]
     if not_finite:
         raise RunError(
             f"{not_finite[0]} has numbers that are not finite ({len(not_finite)} such parameters): "
             "give other weights"
         )
-    # Readers in torch require this entry.
-    content = safetensors.numpy.save(weights, metadata={"format": "pt"})
-    description = config_lib.to_json(config).encode()
-    write_files(out, {**files, WEIGHTS: content, CONFIG_FILE: description})
 
 
 def push(
@@ -325,11 +334,9 @@ def _scores(model: Model) -> dict[str, dict[str, Any]]:
     the model's."""
     if not model.folder:
         return {}
-    lines = MetricsFile.read(os.path.join(model.folder, METRICS_FILE))
-    newest = None
-    for line in lines:
-        if line["step"] == model.step and "eval" in line:
-            newest = line["eval"]
+    metrics_file = os.path.join(model.folder, METRICS_FILE)
+    lines = MetricsFile.read(metrics_file)
+    newest = _newest_metrics(lines, model.step)
     if newest is None:
         return {}
     prefix = "ema_" if keeps_mean(model.config.optimizer) else ""
@@ -341,3 +348,12 @@ def _scores(model: Model) -> dict[str, dict[str, Any]]:
     for baseline in newest_baselines(lines):
         scores[baseline["name"]] = baseline["eval"]
     return scores
+
+
+def _newest_metrics(lines: Iterable[Mapping[str, Any]], step: int) -> dict[str, Any] | None:
+    """The held-out metrics of a step; those of the last evaluation, if there are several."""
+    newest = None
+    for line in lines:
+        if line["step"] == step and "eval" in line:
+            newest = line["eval"]
+    return newest

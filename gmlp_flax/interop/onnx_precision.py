@@ -7,7 +7,9 @@ jax2onnx writes, and the tools of onnxruntime know it.
 
 import contextlib
 import logging
+import math
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -17,6 +19,11 @@ import numpy as np
 # Operators of products with constants; a constant becomes the second factor.
 PRODUCTS = ("MatMul", "Gemm")
 LEAST = 256  # elements of a constant that is worth storing in less space
+
+# "abk,kn->abn" without dots; in a matrix product the states' last axis is summed.
+_AXES = re.compile(
+    r"(?P<others>\w*)(?P<summed>\w),(?P<weight>\w+)->(?P<kept_others>\w*)(?P<kept>\w)"
+)
 
 
 def to_float32(content: bytes) -> bytes:
@@ -64,15 +71,14 @@ class _Float16Nodes:
 
     def add(self, node: Any) -> None:
         """Adds a node, the next one in the order of the graph."""
-        inputs = list(node.input)
-        is_product = node.op_type in (*PRODUCTS, "Einsum")
-        if is_product and any(self._is_large(name) for name in inputs):
-            inputs = [self._float16(name) for name in inputs]
-        elif node.op_type == "Gather" and self._is_large(inputs[0]):
-            inputs[0] = self._float16(inputs[0])
-        else:
+        lowered = self._inputs_to_lower(node)
+        if not any(map(self._is_large, lowered)):
             self.nodes.append(node)
             return
+        inputs = []
+        for name in node.input:
+            lower_name = self._float16(name) if name in lowered else name
+            inputs.append(lower_name)
         [output] = node.output
         lower_output = f"{output}_in_float16"
         lower = self._onnx.NodeProto()
@@ -83,18 +89,30 @@ class _Float16Nodes:
         self.nodes.append(lower)
         self._add_cast(lower_output, output, self._onnx.TensorProto.FLOAT)
 
+    def _inputs_to_lower(self, node: Any) -> list[str]:
+        """The inputs that are in float16 if one of them is large: both factors of a product, or
+        the table of an embedding."""
+        if node.op_type in PRODUCTS or node.op_type == "Einsum":
+            return list(node.input)
+        if node.op_type == "Gather":
+            table = node.input[0]
+            return [table]
+        return []
+
     def _float16(self, name: str) -> str:
         """The name of a value in float16, which is made if it is new."""
         new_name = f"{name}_float16"
         if new_name in self._names:
             return new_name
         self._names.add(new_name)
-        if name in self._constants:
-            values = self._onnx.numpy_helper.to_array(self._constants[name])
-            tensor = self._onnx.numpy_helper.from_array(_float16(values), new_name)
-            self._graph.initializer.append(tensor)
-        else:
+        constant = self._constants.get(name)
+        if constant is None:
             self._add_cast(name, new_name, self._onnx.TensorProto.FLOAT16)
+            return new_name
+        arrays = self._onnx.numpy_helper
+        values = _float16(arrays.to_array(constant))
+        tensor = arrays.from_array(values, new_name)
+        self._graph.initializer.append(tensor)
         return new_name
 
     def _add_cast(self, name: str, output: str, kind: int) -> None:
@@ -107,7 +125,7 @@ class _Float16Nodes:
         tensor = self._constants.get(name)
         if tensor is None or tensor.data_type != self._onnx.TensorProto.FLOAT:
             return False
-        return int(np.prod(tensor.dims)) >= LEAST
+        return math.prod(tensor.dims) >= LEAST
 
 
 def _float16(values: np.ndarray) -> np.ndarray:
@@ -193,7 +211,7 @@ def _folded(content: bytes) -> bytes:
 def _as_matmul(onnx: Any, node: Any, constants: dict[str, Any], graph: Any) -> Any:
     """An Einsum of states [..., k] and a constant [k, n] or [n, k] as a MatMul; any other as it
     is."""
-    name = node.input[1]
+    states, name = node.input
     if name not in constants:
         return node
     equation = _equation(node)
@@ -201,8 +219,8 @@ def _as_matmul(onnx: Any, node: Any, constants: dict[str, Any], graph: Any) -> A
         return node
     values = onnx.numpy_helper.to_array(constants[name])
     rows, columns = values.shape[-2:]
-    has_more_axes = values.size != rows * columns
-    if has_more_axes:
+    is_matrix = values.size == rows * columns
+    if not is_matrix:
         return node
     matrix = values.reshape(rows, columns)
     if equation.is_transposed:
@@ -213,8 +231,7 @@ def _as_matmul(onnx: Any, node: Any, constants: dict[str, Any], graph: Any) -> A
         tensor = onnx.numpy_helper.from_array(contiguous, new_name)
         constants[new_name] = tensor
         graph.initializer.append(tensor)
-    inputs = [node.input[0], new_name]
-    return onnx.helper.make_node("MatMul", inputs, node.output, node.name)
+    return onnx.helper.make_node("MatMul", [states, new_name], node.output, node.name)
 
 
 class _Equation(NamedTuple):
@@ -233,15 +250,15 @@ class _Equation(NamedTuple):
 
 def _equation(node: Any) -> _Equation:
     """The equation of an Einsum of two arrays."""
-    text = node.attribute[0].s.decode()
-    text = text.replace(" ", "").replace("...", "")
-    sources, _, result = text.partition("->")
-    states, _, weight = sources.partition(",")
-    summed = states[-1]
-    kept = result[-1]
-    is_transposed = weight == kept + summed
-    is_plain = weight == summed + kept
-    keeps_others = result[:-1] == states[:-1]
+    [attribute] = node.attribute
+    text = attribute.s.decode()
+    axes = _AXES.fullmatch(text.replace(" ", "").replace("...", ""))
+    if axes is None:
+        return _Equation(text, is_product=False, is_transposed=False)
+    weight = axes["weight"]
+    is_transposed = weight == axes["kept"] + axes["summed"]
+    is_plain = weight == axes["summed"] + axes["kept"]
+    keeps_others = axes["others"] == axes["kept_others"]
     is_product = keeps_others and (is_transposed or is_plain)
     return _Equation(weight, is_product, is_transposed)
 
@@ -251,12 +268,13 @@ def _without_unused(model: Any) -> Any:
     onnxruntime lists although the model does not use them."""
     graph = model.graph
     read_names = set()
+    domains = set()
     for node in graph.node:
         read_names.update(node.input)
+        domains.add(node.domain)
     read = [tensor for tensor in graph.initializer if tensor.name in read_names]
-    _replace(graph.initializer, read)
-    domains = {node.domain for node in graph.node}
     used = [opset for opset in model.opset_import if opset.domain in domains]
+    _replace(graph.initializer, read)
     _replace(model.opset_import, used)
     del graph.value_info[:]
     return model

@@ -133,7 +133,7 @@ def test_torch(name, tmp_path):
     out = tmp_path / "model"
     files = {"modeling_gmlp.py": formats.encode(model, "torch")}
     exported.write(model.params, model.config, files, str(out))
-    assert len(files["modeling_gmlp.py"].splitlines()) <= 215
+    assert len(files["modeling_gmlp.py"].splitlines()) <= 260
     assert b"gmlp_flax." not in files["modeling_gmlp.py"]
     spec = importlib.util.spec_from_file_location("modeling_gmlp", out / "modeling_gmlp.py")
     module = importlib.util.module_from_spec(spec)

@@ -87,13 +87,13 @@ def _parse_word(word: str) -> Points:
     keys = key.split(":")
     for key_name in keys:
         check_name(key_name, word)
+    count = len(keys)
     points = []
     for value in _values(values):
-        cells = value.split(":") if len(keys) > 1 else [value]
-        has_all = len(cells) == len(keys) and all(cells)
+        cells = value.split(":") if count > 1 else [value]
+        has_all = len(cells) == count and all(cells)
         if not equals or not has_all:
-            placeholders = ["VALUE"] * len(keys)
-            expected = ":".join(placeholders)
+            expected = ":".join(["VALUE"] * count)
             raise ConfigError(f"{word!r} is no part of a grid: expected {key}={expected},...")
         point = dict(zip(keys, cells, strict=True))
         points.append(point)
@@ -165,16 +165,21 @@ def _sweeps(parts: Iterable[Part]) -> list[Points]:
                 raise ConfigError(f"the sweep over {key} is {values!r}: expected a list of values")
             points = tuple({key: value} for value in values)
             sweeps.append(points)
-    keys: dict[str, None] = {}  # in order
-    for points in sweeps:
-        for point in points:
-            keys |= dict.fromkeys(point)
-    for key in keys:
-        if key != CONFIG:
-            check_name(key, "the sweep")
+    _check_names(sweeps)
     if not all(sweeps):
         raise ConfigError("a sweep without a value: give each key at least one")
     return sweeps
+
+
+def _check_names(sweeps: Iterable[Points]) -> None:
+    """Raises ConfigError for a name that no config has."""
+    names: dict[str, None] = {}  # in order
+    for points in sweeps:
+        for point in points:
+            names |= dict.fromkeys(point)
+    names.pop(CONFIG, None)
+    for key in names:
+        check_name(key, "the sweep")
 
 
 def _merge(points: Iterable[Point]) -> Point:

@@ -99,11 +99,12 @@ def _words(out: str, trials: Sequence[Trial]) -> list[str]:
         return [f"--workdir={_folder(out, first)}", *first.flags]
     members = []
     for trial in trials:
-        seed = trial.config.seed
-        rate = trial.config.optimizer.learning_rate
-        members.append(f"--member={seed}:{rate}:{_folder(out, trial)}")
-    own = tuple(f"--config.{key}=" for key in schema.MEMBER_KEYS)
-    shared = [word for word in first.flags if not word.startswith(own)]
+        config = trial.config
+        rate = config.optimizer.learning_rate
+        folder = _folder(out, trial)
+        members.append(f"--member={config.seed}:{rate}:{folder}")
+    of_members = tuple(f"--config.{key}=" for key in schema.MEMBER_KEYS)
+    shared = [word for word in first.flags if not word.startswith(of_members)]
     return [*members, *shared]
 
 
@@ -129,17 +130,23 @@ def groups(trials: Sequence[Trial], size: int) -> list[list[Trial]]:
         return [[trial] for trial in trials]
     alike: dict[str, list[Trial]] = {}
     for trial in trials:
-        shared = config_lib.mutable_copy(trial.config)
-        for key in schema.MEMBER_KEYS:
-            with shared.ignore_type():
-                shared.update_from_flattened_dict({key: 0})
-        text = config_lib.to_json(shared)
-        alike.setdefault(text, []).append(trial)
+        members = alike.setdefault(_shared_config(trial), [])
+        members.append(trial)
     made = []
     for members in alike.values():
         for start in range(0, len(members), size):
-            made.append(members[start : start + size])
+            stop = start + size
+            made.append(members[start:stop])
     return made
+
+
+def _shared_config(trial: Trial) -> str:
+    """The config of a trial as JSON, without the keys in which trials of a group may differ."""
+    shared = config_lib.mutable_copy(trial.config)
+    with shared.ignore_type():
+        for key in schema.MEMBER_KEYS:
+            shared.update_from_flattened_dict({key: 0})
+    return config_lib.to_json(shared)
 
 
 class _Processes:
@@ -191,19 +198,27 @@ def _open_log(path: str, command: Sequence[str]) -> Iterator[BinaryIO]:
     ends."""
     line = os.fsencode(f"{shlex.join(command)}\n")
     if files.is_remote(path):
-        with tempfile.TemporaryFile() as log:
+        with _open_remote(path) as log:
             log.write(line)
             log.flush()
             yield log
-            log.seek(0)
-            earlier = files.read(path) or b""
-            files.write(path, earlier + log.read())
         return
     files.make_folder(os.path.dirname(path))
     with storage.file_errors(f"writing {path}"), open(path, "ab") as log:
         log.write(line)
     with open(path, "ab") as log:
         yield log
+
+
+@contextlib.contextmanager
+def _open_remote(path: str) -> Iterator[BinaryIO]:
+    """A local file, whose content is appended to a file in a bucket when the block ends."""
+    with tempfile.TemporaryFile() as local:
+        yield local
+        local.seek(0)
+        added = local.read()
+        earlier = files.read(path) or b""
+        files.write(path, earlier + added)
 
 
 def read_error(log: str) -> str:
@@ -243,12 +258,12 @@ def train(sweep: Sweep, jobs: int = 1, continue_on_failure: bool = True, togethe
     with training_pool(sweep.out, jobs) as submit:
         if search:
             trainer.train(submit, search)
-            best = trainer.best_of(search) | {SEARCH: False}
-            rest = sweep.trials[len(search) :]
-            reported = [trial for trial in rest if trial.seedless | {SEARCH: False} == best]
+            best = trainer.best_of(search)
+            reported = _of_point(sweep.trials[len(search) :], best)
         trainer.train(submit, reported)
     trained = sweep._replace(trials=tuple(search + reported))
-    report: dict[str, Any] = {
+    failed = trainer.failed
+    report = {
         "config": sweep.source,
         "overrides": sweep.overrides,
         "metric": sweep.metric,
@@ -256,7 +271,6 @@ def train(sweep: Sweep, jobs: int = 1, continue_on_failure: bool = True, togethe
         "chosen": len(search) if search else None,
         "points": rows(trained, trainer.metrics),
     }
-    failed = trainer.failed
     if failed:
         report["failed"] = list(failed)
     json_files.write(files.join(sweep.out, "sweep.json"), report)
@@ -265,6 +279,17 @@ def train(sweep: Sweep, jobs: int = 1, continue_on_failure: bool = True, togethe
         print(f"{count}; the same command tries them again:", file=sys.stderr)
         print(*failed.values(), sep="\n", file=sys.stderr)
     return not failed
+
+
+def _of_point(trials: Iterable[Trial], point: Point) -> list[Trial]:
+    """The trials of a point, whatever their seeds, and whether or not the point names a search."""
+    wanted = point | {SEARCH: False}
+    of_point = []
+    for trial in trials:
+        reported = trial.seedless | {SEARCH: False}
+        if reported == wanted:
+            of_point.append(trial)
+    return of_point
 
 
 class _Trainer:
@@ -314,9 +339,9 @@ class _Trainer:
         value = metrics.get(metric, math.nan)
         if not math.isfinite(value):
             raise RunError(f"the run {name} ended with {metric} {value}: it cannot be compared")
+        self.metrics[name] = metrics
         line = f"{name}: {metric} {value:.5g} ({progress})"
         tqdm.tqdm.write(line, file=sys.stderr)
-        self.metrics[name] = metrics
 
     def best_of(self, trials: Sequence[Trial]) -> Point:
         """The point, without its seed, of the best of some trials."""
@@ -435,14 +460,16 @@ def status(sweep: Sweep) -> str:
     lines = []
     done = 0
     for run in states(sweep):
-        if run.state == "done":
-            done += 1
-            score = run.eval.get(sweep.metric, math.nan)
-            lines.append(f"{run.name}: done, {sweep.metric} {score:.5g}")
-        elif run.state == "failed":
-            lines.append(f"{run.name}: failed: {run.error}")
-        else:
-            lines.append(f"{run.name}: step {run.step} of {run.steps}")
+        match run.state:
+            case "done":
+                done += 1
+                score = run.eval.get(sweep.metric, math.nan)
+                state = f"done, {sweep.metric} {score:.5g}"
+            case "failed":
+                state = f"failed: {run.error}"
+            case _:
+                state = f"step {run.step} of {run.steps}"
+        lines.append(f"{run.name}: {state}")
     lines.append(f"{done} of {len(sweep.trials)} runs are done")
     return "\n".join(lines)
 
@@ -491,8 +518,8 @@ def rows(sweep: Sweep, metrics: Mapping[str, Metrics]) -> list[dict[str, Any]]:
             row["runs"].append(run)
     table = list(row_of_point.values())
     for row in table:
-        evals = [run["eval"] for run in row["runs"]]
-        row["summary"] = _summary(evals)
+        metrics_of_runs = [run["eval"] for run in row["runs"]]
+        row["summary"] = _summary(metrics_of_runs)
     return table
 
 
@@ -503,10 +530,13 @@ def _summary(metrics: Sequence[Metrics]) -> dict[str, dict[str, float]]:
     summary = {}
     for key in metrics[0]:
         values: list[Any] = [run.get(key) for run in metrics]
-        are_numbers = all(isinstance(value, int | float) for value in values)
-        if are_numbers:
+        if all(map(_is_number, values)):
             summary[key] = _statistics(values)
     return summary
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
 def _statistics(values: Sequence[float]) -> dict[str, float]:

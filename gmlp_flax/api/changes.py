@@ -38,7 +38,8 @@ def changed_task(config: ConfigDict, files: Files, changes: Changes, where: str)
     files = dict(files)
     if changes.classes is not None:
         config = as_classifier(config)
-        heads = list(tasks.find(config.task).inheritance.heads)
+        classifier = tasks.find(config.task)
+        heads = list(classifier.inheritance.heads)
         if not heads:
             raise ConfigError(
                 f"{where}: a model of the task {config.task} has no classes: leave classes out"

@@ -112,7 +112,8 @@ def _is_path(data: Any) -> bool:
 
 def _has_taken_a_step(folder: str, keys_file: str) -> bool:
     """Whether all data were written for a run that has taken a step since."""
-    run_file = os.path.join(os.path.dirname(folder), RUN_FILE)
+    workdir = os.path.dirname(folder)
+    run_file = os.path.join(workdir, RUN_FILE)
     return os.path.exists(keys_file) and os.path.exists(run_file)
 
 
@@ -156,7 +157,8 @@ def _write_all(
     by_role: Mapping[str, Any], config: ConfigDict, folder: str, classes: Sequence[str]
 ) -> dict[str, Any]:
     """Writes the data of each role, except paths; returns the keys that stand for all."""
-    kind = tasks.find(config.task).Data
+    task = tasks.find(config.task)
+    kind = task.Data
     keys: dict[str, Any] = {}
     for role, part in by_role.items():
         key = f"data.{role}"
@@ -199,7 +201,8 @@ def limit_of(data: Any, role: str, config: ConfigDict, by_role: Mapping[str, Any
         return Limit(MOST_HELDOUT, is_error=True)
     examples_read = config.steps * config.batch_size
     if HELDOUT not in by_role:
-        examples_read = math.ceil(examples_read / (1 - config.data.heldout_share))
+        trained_share = 1 - config.data.heldout_share
+        examples_read = math.ceil(examples_read / trained_share)
     kind = tasks.find(config.task)
     if issubclass(kind, LanguageModeling):
         tokens_read = examples_read * config.model.length
@@ -229,21 +232,28 @@ class RowWriter:
     def write(self, data: Any) -> None:
         """Writes the examples of a role, and says how many there are so far, every few seconds."""
         os.makedirs(self.files)
-        most = self.limit.most
-        size = 0
         last_report = time.monotonic()
         with open(f"{self.target}.jsonl", "w", encoding="utf-8") as file:
-            for number, (inputs, label) in enumerate(examples(data)):
-                row = self._row(inputs, label, number)
-                size += self._size(inputs)
-                if most is not None and size > most:
-                    self._stop(number)
-                    return
+            for number, row in enumerate(self._rows(data), start=1):
                 file.write(f"{json.dumps(row)}\n")
-                if time.monotonic() - last_report > SECONDS_BETWEEN_LINES:
-                    written = f"{number + 1:,} examples so far"
-                    distributed.say(f"writing the {self.role} data to {self.target}: {written}")
-                    last_report = time.monotonic()
+                now = time.monotonic()
+                if now - last_report > SECONDS_BETWEEN_LINES:
+                    last_report = now
+                    distributed.say(
+                        f"writing the {self.role} data to {self.target}: {number:,} examples so far"
+                    )
+
+    def _rows(self, data: Any) -> Iterator[Mapping[str, Any]]:
+        """The rows of examples, up to the limit."""
+        most = self.limit.most
+        size = 0
+        for number, (inputs, label) in enumerate(examples(data)):
+            row = self._row(inputs, label, number)
+            size += self._size(inputs)
+            if most is not None and size > most:
+                self._stop(number)
+                return
+            yield row
 
     def _size(self, inputs: tuple[Any, ...]) -> int:
         """What an example counts towards the limit: its characters, or 1."""
@@ -254,13 +264,14 @@ class RowWriter:
     def _row(self, inputs: tuple[Any, ...], label: Any, number: int) -> Mapping[str, Any]:
         """An example as a row. A class is written by its name and never by a number, which would
         mean a position in the names that the data declare."""
-        if self.has_classes:
-            try:
-                label = class_name(label) or None
-            except BadRecord as error:
-                raise DataError(f"example {number}: {error}") from None
         path = os.path.join(self.files, str(number))
-        return self.kind.row(self.config, inputs, label, path)
+        if not self.has_classes:
+            return self.kind.row(self.config, inputs, label, path)
+        try:
+            name = class_name(label) or None
+        except BadRecord as error:
+            raise DataError(f"example {number}: {error}") from None
+        return self.kind.row(self.config, inputs, name, path)
 
     def _stop(self, number: int) -> None:
         """Says that the rest of a stream is not read; raises DataError if it would have to be."""

@@ -85,8 +85,7 @@ def create(
         advice = _OPTIONS_OF_TIMM.get(option)
         if advice:
             raise ConfigError(f"create has no option {option!r}: {advice}")
-    models = _models()
-    config = models[name]() if name in models else _open_config(name)
+    config = _config_of(name)
     files = {}
     if tokenizer:
         loaded = Tokenizer.load(tokenizer)
@@ -105,6 +104,12 @@ def create(
     init = jax.jit(task.init, out_shardings=shardings)
     params = init(jax.random.key(seed))
     return Model(task, params, partition)
+
+
+def _config_of(name: str) -> ConfigDict:
+    """The config of a model of `list_models`, or in a config file."""
+    make = _models().get(name)
+    return _open_config(name) if make is None else make()
 
 
 def load(
@@ -160,7 +165,8 @@ def _changed(model: Model, changes: Changes, source: str) -> Model:
     config = model.config
     files = model.task.files
     task = changed_task(config, files, changes, f"load({source!r})")
-    partition = model.partition.for_model(task.param_metadata())
+    metadata = task.param_metadata()
+    partition = model.partition.for_model(metadata)
     carried_over = warm_start.carry_over(model.params, files, task, config, partition, source)
     shardings = partition.shardings(carried_over)
     params = jax.device_put(carried_over, shardings)
@@ -170,14 +176,17 @@ def _changed(model: Model, changes: Changes, source: str) -> Model:
 def _models() -> dict[str, Callable[[], ConfigDict]]:
     """What makes the config of each model of `list_models`, by name."""
     makers: dict[str, Callable[[], ConfigDict]] = {}
-    small_images = f"{config_lib.PACKAGED}.cifar10"
     for name in recipes.SMALL_IMAGE_MODELS:
-        makers[name] = functools.partial(config_lib.from_file, small_images, name)
+        makers[name] = functools.partial(_of_small_images, name)
     for name in timm.MODELS:
         makers[name] = functools.partial(timm.config_for, name)
     for name in PUBLISHED:
         makers[name] = functools.partial(_published, name)
     return makers
+
+
+def _of_small_images(name: str) -> ConfigDict:
+    return config_lib.from_file(f"{config_lib.PACKAGED}.cifar10", name)
 
 
 def _published(name: str) -> ConfigDict:

@@ -55,7 +55,8 @@ def read(config: ConfigDict, workdir: str = "", explicit: Collection[str] = ()) 
     def read_start(config: ConfigDict) -> config_lib.Start | None:
         return warm_start.read_start(config, workdir)
 
-    resolved = config_lib.resolve(config, read_start, explicit=explicit)
-    kind = tasks.find(resolved.config.task)
-    files = RunFiles(workdir, inherited=resolved.files)
-    return kind.Data(resolved.config, files)
+    resolution = config_lib.resolve(config, read_start, explicit=explicit)
+    resolved = resolution.config
+    kind = tasks.find(resolved.task)
+    files = RunFiles(workdir, inherited=resolution.files)
+    return kind.Data(resolved, files)

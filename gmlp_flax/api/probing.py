@@ -118,14 +118,14 @@ def _features(
     reading = pipeline.Reading(batch_size)
     with pipeline.evaluation_batches(source, reading) as batches:
         for batch in batches:
+            label = batch["label"]
             is_read = batch["weight"] > 0
-            is_labelled = batch["label"] >= 0
-            is_counted = is_read & is_labelled
+            is_counted = is_read & (label >= 0)
             inputs = batch["image"] if "image" in batch else batch["tokens"]
             features = model.features(inputs, layers, pool)
             precise = np.asarray(features, np.float32)
             states.append(precise[is_counted])
-            labels.append(batch["label"][is_counted])
+            labels.append(label[is_counted])
     return Features(np.concatenate(states), np.concatenate(labels))
 
 
@@ -140,21 +140,20 @@ def nearest_neighbours(train: Features, heldout: Features) -> dict[str, float]:
     count = min(NEIGHBOURS, len(train_states))
 
     @jax.jit
-    def scores(rows: jax.Array) -> jax.Array:
-        """The votes for each class, [rows, classes]."""
-        all_similarities = rows @ train_states.T
+    def count_votes(states: jax.Array) -> jax.Array:
+        """The votes for each class, [states, classes]."""
+        all_similarities = states @ train_states.T
         similarities, nearest = jax.lax.top_k(all_similarities, count)
         weights = jnp.exp(similarities / TEMPERATURE)
-        nearest_targets = targets[nearest]
-        return jnp.einsum("rk,rkc->rc", weights, nearest_targets)
+        return jnp.einsum("sn,snc->sc", weights, targets[nearest])
 
-    rows = _normalized(heldout.states)
-    part_count = math.ceil(len(rows) / _ROWS)
+    heldout_states = _normalized(heldout.states)
+    part_count = math.ceil(len(heldout_states) / _ROWS)
     votes = []
-    for part in np.array_split(rows, part_count):
-        votes.append(scores(part))
-    accuracy = _accuracy(np.concatenate(votes), heldout.labels)
-    return {"accuracy": accuracy}
+    for part in np.array_split(heldout_states, part_count):
+        votes.append(count_votes(part))
+    all_votes = np.concatenate(votes)
+    return {"accuracy": _accuracy(all_votes, heldout.labels)}
 
 
 def linear(train: Features, heldout: Features) -> dict[str, float]:
@@ -162,31 +161,35 @@ def linear(train: Features, heldout: Features) -> dict[str, float]:
     train_states, heldout_states = _standardized(train.states, heldout.states)
     classes = _class_count(train, heldout)
 
+    channels = train_states.shape[1]
+
+    def split(flat: Any) -> tuple[Any, Any]:
+        """The weights [channels, classes] and the biases [classes]."""
+        rows = flat.reshape(channels + 1, classes)
+        return rows[:-1], rows[-1]
+
     @jax.jit
     @jax.value_and_grad
     def loss(flat: jax.Array) -> jax.Array:
-        """The loss with these weights and biases, as in `_affine`, flattened."""
-        rows = flat.reshape(-1, classes)
-        logits = _affine(train_states, rows)
+        """The loss with these weights and biases, flattened."""
+        weights, biases = split(flat)
+        logits = train_states @ weights + biases
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, train.labels)
-        squares = rows[:-1] ** 2
+        squares = weights**2
         penalty = DECAY / 2 * squares.sum()
         return losses.mean() + penalty
 
-    rows = train_states.shape[1] + 1  # of the weights, with the biases
-    start = np.zeros(rows * classes, np.float32)
-    options = {"maxiter": STEPS}
-    solution = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
-    solution_rows = solution.x.reshape(-1, classes)
-    logits = _affine(heldout_states, solution_rows)
+    size = (channels + 1) * classes
+    solution = optimize.minimize(
+        loss,
+        np.zeros(size, np.float32),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": STEPS},
+    )
+    weights, biases = split(solution.x)
+    logits = heldout_states @ weights + biases
     return {"accuracy": _accuracy(logits, heldout.labels)}
-
-
-def _affine(states: Any, rows: Any) -> Any:
-    """A linear layer of states, whose rows are the weights and, the last one, the biases."""
-    weights = rows[:-1]
-    biases = rows[-1]
-    return states @ weights + biases
 
 
 def few_shots(train: Features, heldout: Features) -> dict[str, float]:
@@ -223,15 +226,14 @@ def _draw(labels: np.ndarray, classes: int, shots: int, seed: int) -> np.ndarray
 
 
 def _ridge_accuracy(train: Features, heldout: Features, classes: int) -> float:
+    """The accuracy of ridge regression to 1 for the class and -1 for all others."""
     train_states, heldout_states = _standardized(train.states, heldout.states)
     train_inputs = _with_bias(train_states)
     heldout_inputs = _with_bias(heldout_states)
-    numbers = np.arange(classes)
-    is_class = train.labels[:, None] == numbers
-    targets = np.where(is_class, 1.0, -1.0)
+    is_class = np.eye(classes, dtype=bool)
+    targets = np.where(is_class, 1.0, -1.0)[train.labels]
     transposed = train_inputs.T
-    channels = len(transposed)
-    penalty = RIDGE * np.eye(channels)
+    penalty = RIDGE * np.eye(len(transposed))
     gram = transposed @ train_inputs + penalty
     products = transposed @ targets
     weights = np.linalg.solve(gram, products)
@@ -267,7 +269,8 @@ def _with_bias(states: np.ndarray) -> np.ndarray:
 
 def _accuracy(scores: Any, labels: np.ndarray) -> float:
     best = np.argmax(np.asarray(scores), axis=-1)
-    return float(np.mean(best == labels))
+    is_right = best == labels
+    return float(is_right.mean())
 
 
 Classifier = Callable[[Features, Features], dict[str, float]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -326,6 +326,16 @@ class Splits(Mapping[str, Dataset]):
         readers = {}
         for split, group in groups.items():
             readers[split] = functools.partial(read_split, split, group)
+        return cls(path, form, readers)
+
+    @classmethod
+    def of_names(
+        cls, path: str, form: str, names: Iterable[str], read_split: Callable[[str], Dataset]
+    ) -> Splits:
+        """The splits of these names that `read_split(split)` reads."""
+        readers = {}
+        for split in names:
+            readers[split] = functools.partial(read_split, split)
         return cls(path, form, readers)
 
     def __getitem__(self, name: str) -> Dataset:

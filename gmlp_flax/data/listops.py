@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -106,11 +106,12 @@ def draw_tree(draw: Callable[[], float], grammar: Grammar) -> Tree | None:
             return digit
         choice = int(len(operators) * draw())
         operator = operators[choice]
-        further = int((grammar.arguments - 1) * draw())
+        evaluate = OPERATORS[operator]
+        arguments = 2 + int((grammar.arguments - 1) * draw())
         symbols.append(operator)
-        values = [node(depth + 1) for _ in range(2 + further)]
+        values = [node(depth + 1) for _ in range(arguments)]
         symbols.append(END)
-        return OPERATORS[operator](values)
+        return evaluate(values)
 
     try:
         value = node(1)
@@ -147,14 +148,23 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
     trees = generate(grammar, seed)
     longest = 0
     for name, size in zip(FILES.values(), sizes, strict=True):
-        content = bytearray(b"Source\tTarget\n")
-        for tree in itertools.islice(trees, size):
-            longest = max(longest, tree.length)
-            line = f"{tree.text}\t{tree.value}\n"
-            content += line.encode()
-        files.write(files.join(folder, name), bytes(content))
+        path = files.join(folder, name)
+        longest_of_split = _write_split(path, itertools.islice(trees, size))
+        longest = max(longest, longest_of_split)
     facts = {"made of": arguments, "longest": longest}
     json_files.write(files.join(folder, FACTS), facts)
+    return longest
+
+
+def _write_split(path: str, trees: Iterable[Tree]) -> int:
+    """Writes trees to a table; returns the number of symbols of the longest one."""
+    lines = ["Source\tTarget\n"]
+    longest = 0
+    for tree in trees:
+        longest = max(longest, tree.length)
+        lines.append(f"{tree.text}\t{tree.value}\n")
+    text = "".join(lines)
+    files.write(path, text.encode())
     return longest
 
 

@@ -91,6 +91,10 @@ class Folder(NamedTuple):
             shards.append(Shard(file, count))
         return shards
 
+    def shard_files(self, split: str) -> list[File]:
+        """The files of a split, as `shards`."""
+        return [shard.file for shard in self.shards(split)]
+
     def records(self, split: str) -> Iterator[tuple[str, bytes | BadRecord]]:
         """Yields the records of a split, in order, each after its name for messages. Raises
         DataError if a shard is missing, truncated or empty."""

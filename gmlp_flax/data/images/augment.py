@@ -14,6 +14,8 @@ import cv2
 import numpy as np
 from PIL import Image, ImageEnhance
 
+from gmlp_flax.data.images.boxes import Box, random_place, random_sides
+
 _JITTERED = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
 MAX_MAGNITUDE = 10
 
@@ -60,14 +62,34 @@ class Operation(NamedTuple):
     signed: bool = False  # whether the argument's sign is random
 
 
-Matrix = Callable[[float, tuple[int, int]], tuple[float, ...]]
+class Affine(NamedTuple):
+    """A move of pixels: the output at (x, y) is the input at (a x + b y + c, d x + e y + f). The
+    coordinates count from the corners of pixels, as Pillow's. The defaults move nothing."""
+
+    a: float = 1
+    b: float = 0
+    c: float = 0
+    d: float = 0
+    e: float = 1
+    f: float = 0
+
+    def about_centres(self) -> np.ndarray:
+        """OpenCV's matrix [2, 3], which counts from the centres of pixels."""
+        # The move of a centre, half a pixel from the corner.
+        moved_right = (self.a + self.b - 1) / 2
+        moved_down = (self.d + self.e - 1) / 2
+        x_row = [self.a, self.b, self.c + moved_right]
+        y_row = [self.d, self.e, self.f + moved_down]
+        return np.array([x_row, y_row])
+
+
+Move = Callable[[float, int, int], Affine]  # of the argument, and the image's height and width
 Table = Callable[[Any], np.ndarray]
 Enhancer = Callable[[Image.Image], Any]
 
 
-def _affine(matrix: Matrix) -> Callable:
-    """Moves pixels by `matrix(argument, (width, height))`: the output at (x, y) is the input at
-    (a x + b y + c, d x + e y + f).
+def _by_move(move: Move) -> Callable:
+    """Moves pixels by `move(argument, height, width)`.
 
     Bilinear (timm chooses at random between that and bicubic); pixels differ from Pillow's by about
     one grey level.
@@ -76,33 +98,26 @@ def _affine(matrix: Matrix) -> Callable:
     def apply(pixels: np.ndarray, argument: float, fill: Fill) -> np.ndarray:
         """The image after the move, of the same size; uncovered areas have the colour `fill`."""
         height, width, channels = pixels.shape
-        size = width, height
-        centred = _about_centres(matrix(argument, size))
-        flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+        affine = move(argument, height, width)
         if channels == 1:
-            return cv2.warpAffine(pixels, centred, size, flags=flags, borderValue=fill)
+            return _warp(pixels, affine, fill)
         # OpenCV moves four channels faster than three, to the same pixels.
         wide = cv2.cvtColor(pixels, cv2.COLOR_RGB2RGBA)
-        moved = cv2.warpAffine(wide, centred, size, flags=flags, borderValue=fill)
+        moved = _warp(wide, affine, fill)
         return cv2.cvtColor(moved, cv2.COLOR_RGBA2RGB)
 
     return apply
 
 
-def _about_centres(matrix: tuple[float, ...]) -> np.ndarray:
-    """OpenCV's matrix [2, 3], which counts from the centre of a pixel, for a matrix (a, b, c, d, e,
-    f) that counts from its corner, like Pillow's."""
-    a, b, c, d, e, f = matrix
-    moved_right = (a + b - 1) / 2  # the move of a centre, half a pixel from the corner
-    moved_down = (d + e - 1) / 2
-    x_row = [a, b, c + moved_right]
-    y_row = [d, e, f + moved_down]
-    return np.array([x_row, y_row])
+def _warp(pixels: np.ndarray, affine: Affine, fill: Fill) -> np.ndarray:
+    height, width, _ = pixels.shape
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    matrix = affine.about_centres()
+    return cv2.warpAffine(pixels, matrix, (width, height), flags=flags, borderValue=fill)
 
 
-def _rotation(degrees: float, size: tuple[int, int]) -> tuple[float, ...]:
-    """The matrix of a counter-clockwise rotation about the centre."""
-    width, height = size
+def _rotation(degrees: float, height: int, width: int) -> Affine:
+    """A counter-clockwise rotation about the centre."""
     angle = math.radians(degrees)
     cos = math.cos(angle)
     sin = math.sin(angle)
@@ -111,7 +126,7 @@ def _rotation(degrees: float, size: tuple[int, int]) -> tuple[float, ...]:
     # The centre does not move.
     right = centre_x - cos * centre_x + sin * centre_y
     down = centre_y - sin * centre_x - cos * centre_y
-    return cos, -sin, right, sin, cos, down
+    return Affine(cos, -sin, right, sin, cos, down)
 
 
 def _by_table(table: Table) -> Callable:
@@ -239,11 +254,11 @@ def _increasing_enhancement(kind: Enhancer) -> Operation:
 _posterize = _by_table(_posterizing_table)
 _solarize = _by_table(_solarizing_table)
 _brighten = _by_table(_brightening_table)
-_rotate = _affine(_rotation)
-_shear_x = _affine(lambda a, _: (1, a, 0, 0, 1, 0))
-_shear_y = _affine(lambda a, _: (1, 0, 0, a, 1, 0))
-_translate_x = _affine(lambda a, size: (1, 0, a * size[0], 0, 1, 0))
-_translate_y = _affine(lambda a, size: (1, 0, 0, 0, 1, a * size[1]))
+_rotate = _by_move(_rotation)
+_shear_x = _by_move(lambda slope, *_: Affine(b=slope))
+_shear_y = _by_move(lambda slope, *_: Affine(d=slope))
+_translate_x = _by_move(lambda share, height, width: Affine(c=share * width))
+_translate_y = _by_move(lambda share, height, width: Affine(f=share * height))
 
 OPERATIONS = {
     "AutoContrast": _by_histogram(_contrast_table),
@@ -435,36 +450,24 @@ def random_erasing(
     not fit, `pixels` come back.
     """
     height, width, channels = pixels.shape
-    size = _rectangle(height, width, rng)
-    if size is None:
+    box = _random_box(height, width, rng)
+    if box is None:
         return pixels
-    rows, columns = size
-    last_top = height - rows
-    last_left = width - columns
-    top = int(rng.integers(last_top + 1))
-    left = int(rng.integers(last_left + 1))
-    noise = rng.standard_normal((rows, columns, channels), np.float32)
+    noise = rng.standard_normal((box.height, box.width, channels), np.float32)
     scale = np.array(std[:channels], np.float32)
     centre = np.array(mean[:channels], np.float32)
     values = 255 * (centre + scale * noise)
-    levels = values.round().clip(0, 255)
-    bottom = top + rows
-    right = left + columns
     erased = pixels.copy()
-    erased[top:bottom, left:right] = levels
+    erased[box.area] = values.round().clip(0, 255)
     return erased
 
 
-def _rectangle(height: int, width: int, rng: np.random.Generator) -> tuple[int, int] | None:
-    """The rows and columns of a rectangle to erase; None if ten random ones are too large for the
-    image."""
+def _random_box(height: int, width: int, rng: np.random.Generator) -> Box | None:
+    """The rectangle to erase; None if ten random ones are too large for the image."""
     limit = math.log(0.3)
     for _ in range(10):
         area = rng.uniform(0.02, 1 / 3) * height * width
-        log_ratio = rng.uniform(limit, -limit)
-        ratio = math.exp(log_ratio)
-        rows = round(math.sqrt(area * ratio))
-        columns = round(math.sqrt(area / ratio))
+        columns, rows = random_sides(area, limit, -limit, rng)
         if rows < height and columns < width:
-            return rows, columns
+            return random_place((rows, columns), (height, width), rng)
     return None

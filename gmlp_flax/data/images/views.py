@@ -14,9 +14,7 @@ from PIL import Image
 
 from gmlp_flax.data.images import decoding
 from gmlp_flax.data.images.augment import Augmentation, augment
-
-Size = tuple[int, int]  # height and width
-Box = tuple[int, int, int, int]  # top, left, height, width
+from gmlp_flax.data.images.boxes import Box, Size, random_place, random_sides
 
 # An image with more pixels for each pixel of a view, in a direction, is averaged before it is
 # blurred.
@@ -130,9 +128,8 @@ def timm_view(image: np.ndarray, size: Size, resize_ratio: float) -> np.ndarray:
     scaled_height, scaled_width = scaled_size
     top = round((scaled_height - out_height) / 2)
     left = round((scaled_width - out_width) / 2)
-    bottom = top + out_height
-    right = left + out_width
-    return scaled[top:bottom, left:right]
+    crop = Box(top, left, out_height, out_width)
+    return scaled[crop.area]
 
 
 def _timm_size(height: int, width: int, size: Size, resize_ratio: float) -> Size:
@@ -229,10 +226,7 @@ def _view_of_array(
 ) -> np.ndarray:
     height, width, _ = image.shape
     box = random_box(height, width, rng, crop.min_scale)
-    top, left, crop_height, crop_width = box
-    bottom = top + crop_height
-    right = left + crop_width
-    cropped = image[top:bottom, left:right]
+    cropped = image[box.area]
     return _resize(cropped, size)
 
 
@@ -241,35 +235,28 @@ def random_box(height: int, width: int, rng: np.random.Generator, min_scale: flo
 
     After ten tries that do not fit, the largest crop at the centre with an allowed aspect ratio.
     """
-    area = height * width
+    image_area = height * width
     for _ in range(10):
-        crop_height, crop_width = _random_size(area, rng, min_scale)
+        scale = rng.uniform(min_scale, 1.0)
+        area = image_area * scale
+        crop_size = random_sides(area, _LEAST_LOG_RATIO, _MOST_LOG_RATIO, rng)
+        crop_height, crop_width = crop_size
         fits_down = 0 < crop_height <= height
         fits_across = 0 < crop_width <= width
         if fits_down and fits_across:
-            last_top = height - crop_height
-            last_left = width - crop_width
-            top = int(rng.integers(last_top + 1))
-            left = int(rng.integers(last_left + 1))
-            return top, left, crop_height, crop_width
+            return random_place(crop_size, (height, width), rng)
+    return _largest_box(height, width)
+
+
+def _largest_box(height: int, width: int) -> Box:
+    """The largest crop at the centre of an image with an allowed aspect ratio."""
     widest = round(height * 4 / 3)
     tallest = round(width * 4 / 3)
     crop_height = min(height, tallest)
     crop_width = min(width, widest)
     top = (height - crop_height) // 2
     left = (width - crop_width) // 2
-    return top, left, crop_height, crop_width
-
-
-def _random_size(image_area: int, rng: np.random.Generator, min_scale: float) -> Size:
-    """The size of a random crop, which may exceed the image."""
-    scale = rng.uniform(min_scale, 1.0)
-    area = image_area * scale
-    log_ratio = rng.uniform(_LEAST_LOG_RATIO, _MOST_LOG_RATIO)
-    ratio = math.exp(log_ratio)
-    width = math.sqrt(area * ratio)
-    height = math.sqrt(area / ratio)
-    return round(height), round(width)
+    return Box(top, left, crop_height, crop_width)
 
 
 def _decode_crop(
@@ -277,20 +264,19 @@ def _decode_crop(
 ) -> np.ndarray:
     """Decodes a file no finer and no further down than needed; cuts out `box`, in pixels of the
     image at full size."""
-    top, left, height, width = box
-    bottom = top + height
-    right = left + width
-    reduction = _reduction(height, width, size)
+    reduction = _reduction(box.height, box.width, size)
     image = decoding.pixels_of_file(
-        file, data, pixels.channels, reduction, bottom, pixels.max_value
+        file, data, pixels.channels, reduction, box.bottom, pixels.max_value
     )
     full_height, full_width = decoding.upright_shape(file)
     decoded_height, decoded_width, _ = image.shape
     down = decoded_height / full_height
     across = decoded_width / full_width
-    rows = slice(round(top * down), round(bottom * down))
-    columns = slice(round(left * across), round(right * across))
-    return image[rows, columns]
+    top = round(box.top * down)
+    bottom = round(box.bottom * down)
+    left = round(box.left * across)
+    right = round(box.right * across)
+    return image[top:bottom, left:right]
 
 
 def _reduction(height: int, width: int, size: Size) -> int:

@@ -48,10 +48,8 @@ def read(path: str, task: TextTask, bad: BadRecords, ignore_splits: bool = False
     listing = files.find_files(path)
     folder = tfds_folders.load(path, listing)
     if folder is not None:
-        readers = {}
-        for split in folder.lengths:
-            readers[split] = functools.partial(_read_tfds, folder, split, task, bad)
-        return Splits(path, FORM, readers)
+        read_tfds = functools.partial(_read_tfds, folder, task, bad)
+        return Splits.of_names(path, FORM, folder.lengths, read_tfds)
     tables = rows.find_by_suffix(path, listing)
     if rows.is_file(path, listing) and not ignore_splits:
         return _by_split_column(path, tables, task, bad)
@@ -94,19 +92,17 @@ def _read_files(start: Callable[[], Reading], split: str, members: Sequence[File
         columns = _resolve_columns(file.path, header, reading.task)
         located = rows.read_rows(file.path, columns.read)
         reading.add(located, columns)
-        declared_here = rows.declared_classes(file.path, columns.label)
-        if declared_here:
-            declared = declared_here
+        declared = rows.declared_classes(file.path, columns.label) or declared
     return reading.finish(FORM, split, members, declared)
 
 
-def _read_tfds(folder: Folder, split: str, task: TextTask, bad: BadRecords) -> Dataset:
+def _read_tfds(folder: Folder, task: TextTask, bad: BadRecords, split: str) -> Dataset:
     header = list(folder.fields)
     columns = _resolve_columns(folder.path, header, task)
     located = tfds_rows.read_rows(folder, split, columns.read)
     reading = Reading(folder.path, task, bad)
     reading.add(located, columns)
-    members = [shard.file for shard in folder.shards(split)]
+    members = folder.shard_files(split)
     declared = tfds_rows.declared_classes(folder, columns.label)
     return reading.finish(FORM, split, members, declared)
 
@@ -115,11 +111,9 @@ def _by_split_column(path: str, members: Sequence[File], task: TextTask, bad: Ba
     """The splits of a file whose rows may name them."""
     header = rows.column_names(path)
     columns = _resolve_columns(path, header, task)
-    split_columns = (SPLIT_COLUMN,)
-    if SPLIT_COLUMN in columns.read:  # as the text or the label
-        split_columns = ()
-    to_read = (*columns.read, *split_columns)
-    located = rows.read_rows(path, to_read)
+    is_read = SPLIT_COLUMN in columns.read  # as the text or the label
+    split_columns = () if is_read else (SPLIT_COLUMN,)
+    located = rows.read_rows(path, columns.read + split_columns)
     groups = splits.by_column(path, located, split_columns, bad)
     start = functools.partial(Reading, path, task, bad)
     declared = rows.declared_classes(path, columns.label)

@@ -62,10 +62,8 @@ def read(path: str, version: str, bad: BadRecords, ignore_splits: bool = False) 
     listing = files.find_files(path)
     folder = tfds_folders.load(path, listing)
     if folder is not None:
-        readers = {}
-        for split in folder.lengths:
-            readers[split] = functools.partial(_read_tfds, folder, split, version, bad)
-        return Splits(path, FORM, readers)
+        read_tfds = functools.partial(_read_tfds, folder, version, bad)
+        return Splits.of_names(path, FORM, folder.lengths, read_tfds)
     tables = rows.find_by_suffix(path, listing, SUFFIXES, "file of questions")
     note = rows.unread_files_note(path, listing, tables)
     groups = splits.group_files(path, listing, tables, ignore_splits)
@@ -76,22 +74,22 @@ def read(path: str, version: str, bad: BadRecords, ignore_splits: bool = False) 
 def _read_files(
     path: str, note: str, version: str, bad: BadRecords, split: str, members: Sequence[File]
 ) -> Dataset:
-    parts = []
-    for file in members:
-        if compression.suffix(file.path) == OFFICIAL:
-            parts.append(_from_official(file.path))
-        else:
-            parts.append(_from_rows(file.path))
-    located = itertools.chain.from_iterable(parts)
+    located = itertools.chain.from_iterable(map(_questions_of_file, members))
     usable = _usable(located, version, bad)
     dataset = _dataset(path, split, members, usable)
     return dataset.with_notes(note)
 
 
-def _read_tfds(folder: Folder, split: str, version: str, bad: BadRecords) -> Dataset:
+def _questions_of_file(file: File) -> Iterator[_Located]:
+    if compression.suffix(file.path) == OFFICIAL:
+        return _from_official(file.path)
+    return _from_rows(file.path)
+
+
+def _read_tfds(folder: Folder, version: str, bad: BadRecords, split: str) -> Dataset:
     located = _from_tfds(folder, split)
     usable = _usable(located, version, bad)
-    members = [shard.file for shard in folder.shards(split)]
+    members = folder.shard_files(split)
     return _dataset(folder.path, split, members, usable)
 
 
@@ -223,8 +221,7 @@ def _pairs(texts: Sequence[Any], starts: Sequence[Any]) -> tuple[tuple[str, int]
         raise BadRecord(f"{text_count} answers and {start_count} starts: expected one for each")
     pairs = tuple(zip(texts, starts, strict=True))
     for text, start in pairs:
-        is_answer = isinstance(text, str) and _is_whole(start)
-        if not is_answer:
+        if not isinstance(text, str) or not _is_whole(start):
             raise BadRecord(f"the answer {text!r} at {start!r}: expected a text and a number")
     return pairs
 
@@ -237,17 +234,16 @@ def _title(record: Mapping[str, Any]) -> str:
 
 def _field(record: Any, name: str, kind: type) -> Any:
     """A field of an object; raises BadRecord if it is missing or of another type."""
-    value = record.get(name) if isinstance(record, dict) else None
-    if isinstance(value, kind) and not isinstance(value, bool):
-        return value
-    if value is not None:
-        actual = f"{type(value).__name__} {name!r}"
-    elif isinstance(record, dict):
+    expected = f"expected SQuAD's form, with {name!r} of type {kind.__name__}"
+    if not isinstance(record, dict):
+        raise BadRecord(f"found {type(record).__name__}; {expected}")
+    value = record.get(name)
+    if value is None:
         keys = ", ".join(map(repr, record))
-        actual = f"fields {keys}"
-    else:
-        actual = type(record).__name__
-    raise BadRecord(f"found {actual}; expected SQuAD's form, with {name!r} of type {kind.__name__}")
+        raise BadRecord(f"found fields {keys}; {expected}")
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise BadRecord(f"found {type(value).__name__} {name!r}; {expected}")
+    return value
 
 
 def _from_tfds(folder: Folder, split: str) -> Iterator[_Located]:

@@ -33,7 +33,9 @@ IDS = ("index", "idx", "pairID", "id")
 SPLIT_COLUMNS = ("split", "tag")
 
 PARTS = ("_matched", "_mismatched")  # the parts of a split of MNLI
-_SPLIT = re.compile(rf"(?:^|[-_.])({'|'.join(WORDS)})({'|'.join(PARTS)}|)$", re.IGNORECASE)
+_ANY_WORD = "|".join(WORDS)
+_ANY_PART = "|".join(PARTS)
+_SPLIT = re.compile(rf"(?:^|[-_.])({_ANY_WORD})({_ANY_PART}|)$")
 
 
 def read(path: str, task: TextTask, bad: BadRecords, ignore_splits: bool = False) -> Splits:
@@ -104,11 +106,12 @@ def _split_of_file(name: str) -> str:
     """The split, with its part, at the end of the name of a file directly in the folder; or ""."""
     if "/" in name:
         return ""
-    match = _SPLIT.search(splits.stem(name))
+    stem = splits.stem(name).lower()
+    match = _SPLIT.search(stem)
     if not match:
         return ""
     word, part = match.groups()
-    return WORDS[word.lower()] + part.lower()
+    return f"{WORDS[word]}{part}"
 
 
 def _require_one_set(path: str, split: str, members: Sequence[File]) -> None:
@@ -190,7 +193,8 @@ def _located(path: str, task: TextTask) -> tuple[Columns, Iterator[Located]]:
 def _added_header(path: str, task: TextTask) -> tuple[str, ...]:
     """The columns of a table, from the task, if its first line is a row; () if the first line names
     them."""
-    if not task.columns_without_header or compression.suffix(path) not in rows.DELIMITERS:
+    is_table = compression.suffix(path) in rows.DELIMITERS
+    if not is_table or not task.columns_without_header:
         return ()
     first_line = set(rows.first_cells(path, quoted=False))
     for names in task.texts:
@@ -222,6 +226,6 @@ def _read_tfds(folder: Folder, split: str, task: TextTask, bad: BadRecords) -> D
     part = _part_of(split, task)
     reading = Reading(folder.path, task, bad)
     reading.add(located, columns, part)
-    members = [shard.file for shard in folder.shards(split)]
+    members = folder.shard_files(split)
     declared = _declared(task)
     return reading.finish(FORM, split, members, declared)

@@ -65,22 +65,19 @@ def read(folder: Folder, cache_folder: str = "") -> Splits:
             f"not read; expected {' or '.join(FORMATS)}: prepare it with "
             "`tfds build --file_format=array_record`"
         )
-    readers = {}
-    for split in folder.lengths:
-        readers[split] = functools.partial(_read_split, folder, split, cache_folder)
-    return Splits(folder.path, FORM, readers)
+    read_split = functools.partial(_read_split, folder, cache_folder)
+    return Splits.of_names(folder.path, FORM, folder.lengths, read_split)
 
 
-def _read_split(folder: Folder, split: str, cache_folder: str) -> Dataset:
+def _read_split(folder: Folder, cache_folder: str, split: str) -> Dataset:
     examples = TFDSImages(folder, split, cache_folder)
-    members = [shard.file for shard in folder.shards(split)]
     return Dataset(
         path=folder.path,
         form=FORM,
         examples=examples,
         split=split,
         classes=examples.classes,
-        files=tuple(members),
+        files=tuple(folder.shard_files(split)),
         columns=(examples.image, examples.label),
         stratified=True,
     )

@@ -6,7 +6,10 @@ its option `multi_query`, which its benchmark sets); these draw other numbers. A
 later tokens reads masks in place of the answers, which is not in the paper.
 """
 
+import dataclasses
+
 import numpy as np
+from numpy.random import Generator
 
 from gmlp_flax.data.synthetic.recipe import (
     IGNORED,
@@ -22,65 +25,66 @@ from gmlp_flax.errors import ConfigError
 MEMORY_SEED = 12345  # of the one map of keys to values that `memorization` asks for
 
 
-def recall(recipe: Recipe, rng: np.random.Generator, count: int, training: bool) -> Examples:
+def recall(recipe: Recipe, rng: Generator, count: int, training: bool) -> Examples:
     """In-context recall: pairs of a key and its value. A key may come again, with the same value,
     which is then asked for; the last pair always does."""
-    return _recall(recipe, rng, count, training, noise=0.0, noise_tokens=0)
+    without_noise = dataclasses.replace(recipe, noise=0.0, noise_tokens=0)
+    return noisy_recall(without_noise, rng, count, training)
 
 
-def noisy_recall(recipe: Recipe, rng: np.random.Generator, count: int, training: bool) -> Examples:
+def noisy_recall(recipe: Recipe, rng: Generator, count: int, training: bool) -> Examples:
     """In-context recall with pairs of noise, of symbols that are neither key nor value."""
-    return _recall(
-        recipe, rng, count, training, noise=recipe.noise, noise_tokens=recipe.noise_tokens
-    )
-
-
-def _recall(
-    recipe: Recipe,
-    rng: np.random.Generator,
-    count: int,
-    training: bool,
-    *,
-    noise: float,
-    noise_tokens: int,
-) -> Examples:
-    first_noise = recipe.vocab_size - noise_tokens
-    symbols = halves(first_noise)
-    pairs = recipe.length // 2
-    pairs_before_probe = pairs - 1
     generated = []
     for _ in range(count):
-        text = Text()
-        value_of: dict[int, int] = {}
-        never_noise = rng.integers(pairs_before_probe)
-        for number in range(pairs_before_probe):
-            if number != never_noise and rng.random() < noise:
-                noise_pair = rng.integers(first_noise, recipe.vocab_size, size=2)
-                text.write(noise_pair)
-                continue
-            key = int(rng.choice(symbols.keys))
-            is_known = key in value_of
-            if not is_known:
-                value_of[key] = int(rng.choice(symbols.values))
-            text.write([key])
-            text.write([value_of[key]], asked=is_known)
-        known_keys = list(value_of)
-        choice = rng.integers(len(known_keys))
-        probe = known_keys[choice]
-        text.write([probe])
-        text.write([value_of[probe]], asked=True)
+        text = _recall_text(recipe, rng)
         example = text.example(recipe, training)
         generated.append(example)
     return stacked(generated)
 
 
-def fuzzy_recall(recipe: Recipe, rng: np.random.Generator, count: int, training: bool) -> Examples:
+def _recall_text(recipe: Recipe, rng: Generator) -> Text:
+    first_noise = recipe.vocab_size - recipe.noise_tokens
+    symbols = halves(first_noise)
+    pairs_before_probe = recipe.length // 2 - 1
+    text = Text()
+    value_of: dict[int, int] = {}
+    never_noise = rng.integers(pairs_before_probe)
+    for number in range(pairs_before_probe):
+        if number != never_noise and rng.random() < recipe.noise:
+            noise_pair = rng.integers(first_noise, recipe.vocab_size, size=2)
+            text.write(noise_pair)
+            continue
+        key = int(rng.choice(symbols.keys))
+        is_known = key in value_of
+        if not is_known:
+            value_of[key] = int(rng.choice(symbols.values))
+        text.write([key])
+        text.write([value_of[key]], asked=is_known)
+    known_keys = list(value_of)
+    choice = rng.integers(len(known_keys))
+    probe = known_keys[choice]
+    text.write([probe])
+    text.write([value_of[probe]], asked=True)
+    return text
+
+
+def fuzzy_recall(recipe: Recipe, rng: Generator, count: int, training: bool) -> Examples:
     """In-context recall with keys and values of one to `motif` tokens, in training; held-out keys
     have `motif` tokens. Padding stands in front."""
-    symbols = halves(recipe.vocab_size - 1)
     pad = recipe.vocab_size - 1
-    longest_pair = 2 * recipe.motif
     shortest_key = 1 if training else recipe.motif
+    generated = []
+    for _ in range(count):
+        text = _fuzzy_text(recipe, rng, shortest_key)
+        text.pad_left(recipe.length, pad)
+        example = text.example(recipe, training)
+        generated.append(example)
+    return stacked(generated)
+
+
+def _fuzzy_text(recipe: Recipe, rng: Generator, shortest_key: int) -> Text:
+    symbols = halves(recipe.vocab_size - 1)
+    longest_pair = 2 * recipe.motif
 
     def draw_motif(ids: np.ndarray, least: int) -> tuple[int, ...]:
         """Different ids, as many as a random size says."""
@@ -88,38 +92,31 @@ def fuzzy_recall(recipe: Recipe, rng: np.random.Generator, count: int, training:
         drawn = rng.choice(ids, size, replace=False)
         return tuple(drawn.tolist())
 
-    generated = []
-    for _ in range(count):
-        probe = draw_motif(symbols.keys, shortest_key)
-        probe_value = draw_motif(symbols.values, 1)
-        value_of = {probe: probe_value}
-        probe_size = len(probe) + len(probe_value)
-        before_probe = recipe.length - probe_size
-        # early enough that the text always reaches it
-        shown_by = before_probe - 2 * longest_pair
-        probe_from = rng.integers(shown_by + 1)
-        text = Text()
-        shown: set[tuple[int, ...]] = set()
-        while len(text) < before_probe - longest_pair:
-            key = draw_motif(symbols.keys, shortest_key)
-            if len(text) >= probe_from and probe not in shown:
-                key = probe
-            new_value = draw_motif(symbols.values, 1)
-            value = value_of.setdefault(key, new_value)
-            text.write(key)
-            text.write(value, asked=key in shown)
-            shown.add(key)
-        text.write(probe)
-        text.write(probe_value, asked=True)
-        text.pad_left(recipe.length, pad)
-        example = text.example(recipe, training)
-        generated.append(example)
-    return stacked(generated)
+    probe = draw_motif(symbols.keys, shortest_key)
+    probe_value = draw_motif(symbols.values, 1)
+    value_of = {probe: probe_value}
+    probe_size = len(probe) + len(probe_value)
+    before_probe = recipe.length - probe_size
+    # early enough that the text always reaches it
+    shown_by = before_probe - 2 * longest_pair
+    probe_from = rng.integers(shown_by + 1)
+    text = Text()
+    shown: set[tuple[int, ...]] = set()
+    while len(text) < before_probe - longest_pair:
+        key = draw_motif(symbols.keys, shortest_key)
+        if len(text) >= probe_from and probe not in shown:
+            key = probe
+        new_value = draw_motif(symbols.values, 1)
+        value = value_of.setdefault(key, new_value)
+        text.write(key)
+        text.write(value, asked=key in shown)
+        shown.add(key)
+    text.write(probe)
+    text.write(probe_value, asked=True)
+    return text
 
 
-def selective_copying(
-    recipe: Recipe, rng: np.random.Generator, count: int, training: bool
-) -> Examples:
+def selective_copying(recipe: Recipe, rng: Generator, count: int, training: bool) -> Examples:
     """Tokens among blanks, then a sign to copy, then as many blanks, where they are asked for in
     their order. The last token always stands just before the sign."""
     copy_sign = recipe.vocab_size - 1
@@ -135,11 +132,11 @@ def selective_copying(
         tokens = np.concatenate([shown, [copy_sign], blanks_to_fill])
         targets = np.full(recipe.length, IGNORED)
         targets[-copied:] = content
-        generated.append((tokens.astype(np.int32), targets.astype(np.int32)))
+        generated.append((tokens, targets))
     return stacked(generated)
 
 
-def compression(recipe: Recipe, rng: np.random.Generator, count: int, training: bool) -> Examples:
+def compression(recipe: Recipe, rng: Generator, count: int, training: bool) -> Examples:
     """Random tokens and a sign, whose state alone a decoder gets: it has to give back all tokens."""
     sign = recipe.vocab_size - 1
     tokens = rng.integers(sign, size=(count, recipe.length))
@@ -147,7 +144,7 @@ def compression(recipe: Recipe, rng: np.random.Generator, count: int, training: 
     return examples(tokens, targets=tokens)
 
 
-def memorization(recipe: Recipe, rng: np.random.Generator, count: int, training: bool) -> Examples:
+def memorization(recipe: Recipe, rng: Generator, count: int, training: bool) -> Examples:
     """Keys, each followed by a sign that asks for its value: the same one in all examples, held out
     or not."""
     sign = recipe.vocab_size - 1

@@ -9,6 +9,7 @@ zoology/data/multiquery_ar.py); this one draws other numbers.
 """
 
 import numpy as np
+from numpy.random import Generator
 
 from gmlp_flax.data.synthetic.recipe import IGNORED, Examples, Recipe, examples
 from gmlp_flax.errors import ConfigError
@@ -38,7 +39,7 @@ def gap_shares(slots: int, power: float) -> np.ndarray:
     return weights / weights.sum()
 
 
-def generate(recipe: Recipe, rng: np.random.Generator, count: int, training: bool) -> Examples:
+def generate(recipe: Recipe, rng: Generator, count: int, training: bool) -> Examples:
     """So many examples. Training and held-out examples are alike, and so are those for models that
     see later tokens: no answer stands in the text."""
     pairs = recipe.pairs
@@ -55,17 +56,15 @@ def generate(recipe: Recipe, rng: np.random.Generator, count: int, training: boo
     tokens[:, 1:context:2] = values
     slots = (recipe.length - context) // 2
     shares = gap_shares(slots, recipe.power)
-    chosen = draw_slots(rng, count, pairs, shares)
-    queries = context + 2 * chosen  # positions
+    slots_of_queries = draw_slots(rng, count, pairs, shares)
+    queries = context + 2 * slots_of_queries  # positions
     targets = np.full(shape, IGNORED)
     np.put_along_axis(tokens, queries, keys, axis=1)
     np.put_along_axis(targets, queries, values, axis=1)
     return examples(tokens, targets)
 
 
-def draw_distinct(
-    rng: np.random.Generator, count: int, size: int, first: int, end: int
-) -> np.ndarray:
+def draw_distinct(rng: Generator, count: int, size: int, first: int, end: int) -> np.ndarray:
     """`size` different ids from `first` to before `end`, all orders equally likely: int [count,
     size]."""
     drawn = rng.integers(first, end, size=(count, size))
@@ -86,7 +85,7 @@ def has_repeats(rows: np.ndarray) -> np.ndarray:
     return is_equal.any(axis=1)
 
 
-def draw_slots(rng: np.random.Generator, count: int, size: int, shares: np.ndarray) -> np.ndarray:
+def draw_slots(rng: Generator, count: int, size: int, shares: np.ndarray) -> np.ndarray:
     """`size` different slots, one after the other, each with a probability proportional to its
     share among the slots that are left: int [count, size].
 

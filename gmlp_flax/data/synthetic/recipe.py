@@ -90,8 +90,9 @@ class Text:
 
     def write(self, tokens, asked: bool = False) -> None:
         """Adds tokens; whether they are answers."""
-        self._tokens.extend(int(token) for token in tokens)
-        self._asked.extend(asked for _ in tokens)
+        for token in tokens:
+            self._tokens.append(int(token))
+            self._asked.append(asked)
 
     def pad_left(self, length: int, pad: int) -> None:
         """Adds padding in front, up to so many tokens."""
@@ -113,19 +114,13 @@ class Text:
             targets = np.where(asked, tokens, IGNORED)
             masked = np.where(asked, recipe.mask_id, tokens)
             return masked, targets
-        is_target = np.ones_like(asked) if training else asked
-        next_tokens = tokens[1:]
-        is_next_target = is_target[1:]
+        answers = tokens if training else np.where(asked, tokens, IGNORED)
         targets = np.full_like(tokens, IGNORED)
-        targets[:-1] = np.where(is_next_target, next_tokens, IGNORED)
+        targets[:-1] = answers[1:]
         return tokens, targets
 
 
 def stacked(pairs: list[tuple[np.ndarray, np.ndarray]]) -> Examples:
-    """The tokens and the targets of examples, [tokens] each, as arrays."""
-    tokens = []
-    targets = []
-    for tokens_of_example, targets_of_example in pairs:
-        tokens.append(tokens_of_example)
-        targets.append(targets_of_example)
-    return Examples(np.stack(tokens), np.stack(targets))
+    """Examples of the tokens and the targets of each, any integers [length]."""
+    tokens, targets = zip(*pairs, strict=True)
+    return examples(np.stack(tokens), np.stack(targets))

@@ -2,11 +2,12 @@
 by the `tokenizers` library."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from gmlp_flax.data.text import word_piece
-from gmlp_flax.data.text.fixed_vocabulary import Encoding, is_blank, make_encoding, utf8
+from gmlp_flax.data.text.fixed_vocabulary import Encoding, make_encoding, skip_blanks, utf8
 from gmlp_flax.errors import DataError, decode_errors, require
 from gmlp_flax.io import json_files
 
@@ -65,37 +66,41 @@ class BytePairs:
         what = f"{name}: not a tokenizer that the tokenizers library reads"
         with decode_errors(what, "copy it again"):
             document = json_files.parse(model, name, dict)
-            self._tokenizer = library.Tokenizer.from_str(model.decode("utf-8-sig"))
-            self._tokenizer.no_truncation()
-            self._tokenizer.no_padding()
-            self._tokenizer.encode_special_tokens = True
-            ids = self._tokenizer.get_vocab(with_added_tokens=True)
-            added = self._tokenizer.get_added_tokens_decoder()
+            tokenizer = library.Tokenizer.from_str(model.decode("utf-8-sig"))
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
+            tokenizer.encode_special_tokens = True
+            ids = tokenizer.get_vocab(with_added_tokens=True)
+            added = tokenizer.get_added_tokens_decoder()
+        self._tokenizer = tokenizer
         self.is_over_bytes = _has_part(document, "ByteLevel")
         has_bytes = bool(document["model"].get("byte_fallback"))
         self.falls_back_on_bytes = self.is_over_bytes or has_bytes
         self.special = _special(ids, name)
         special_ids = set(self.special.values())
+        self._added: dict[int, str] = {}
         for token, piece in added.items():
+            self._added[token] = piece.content
             if piece.special:
                 special_ids.add(token)
         self.special_ids = tuple(sorted(special_ids))
         word_piece.require_consecutive(ids, name)
         self.pieces = sorted(ids, key=ids.__getitem__)
         self.vocab_size = len(ids)
-        self._added = {token: piece.content for token, piece in added.items()}
         mask = added.get(self.special["mask"])
         self._mask_takes_blanks = mask is not None and mask.lstrip
-        encoded = self._tokenizer.encode(_WHITE_SPACE, add_special_tokens=False)
-        self.keeps_white_space = self._tokenizer.decode(encoded.ids) == _WHITE_SPACE
+        white_space = self._encode(_WHITE_SPACE)
+        self.keeps_white_space = tokenizer.decode(white_space.ids) == _WHITE_SPACE
+
+    def _encode(self, text: str) -> Any:
+        """The library's encoding of a text that is valid UTF-8."""
+        return self._tokenizer.encode(text, add_special_tokens=False)
 
     def encode_batch(self, texts: Sequence[str], threads: int) -> list[np.ndarray]:
         """See Tokenizer.encode_batch."""
         valid = [utf8(text).decode() for text in texts]
         if threads == 1:  # the library uses one thread or all of them
-            encodings = []
-            for text in valid:
-                encodings.append(self._tokenizer.encode(text, add_special_tokens=False))
+            encodings = list(map(self._encode, valid))
         else:
             encodings = self._tokenizer.encode_batch_fast(valid, add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
@@ -103,16 +108,15 @@ class BytePairs:
     def encode_with_offsets(self, text: str) -> Encoding:
         """See Tokenizer.encode_with_offsets."""
         valid = utf8(text).decode()
-        encoded = self._tokenizer.encode(valid, add_special_tokens=False)
+        encoded = self._encode(valid)
         spans = []
-        reached = 0  # neither end of a span ever decreases
-        for start, stop in encoded.offsets:
-            while start < stop and is_blank(valid[start]):
-                start += 1
-            start = max(start, reached)
-            reached = start
-            last_stop = spans[-1][1] if spans else 0
-            spans.append((start, max(start, stop, last_stop)))
+        start = 0  # neither end of a span ever decreases
+        stop = 0
+        for token_start, token_stop in encoded.offsets:
+            first = skip_blanks(valid, token_start, token_stop)
+            start = max(first, start)
+            stop = max(start, token_stop, stop)
+            spans.append((start, stop))
         return make_encoding(encoded.ids, spans)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -126,7 +130,8 @@ class BytePairs:
         if not self._mask_takes_blanks:
             return list(parts)
         *before, last = parts
-        return [*(part.rstrip() for part in before), last]
+        stripped = [part.rstrip() for part in before]
+        return [*stripped, last]
 
     def piece(self, token: int) -> str:
         """See Tokenizer.piece; bytes that are not UTF-8 are shown one by one."""
@@ -149,7 +154,10 @@ class BytePairs:
         if self.is_over_bytes:
             return len(_bytes_of(piece))
         is_byte = piece.startswith("<0x") and len(piece) == len("<0x00>")
-        return 1 if is_byte else len(utf8(piece.replace(_SPACE, " ")))
+        if is_byte:
+            return 1
+        text = piece.replace(_SPACE, " ")
+        return len(utf8(text))
 
 
 def _has_part(document: word_piece.Document, kind: str) -> bool:
@@ -167,25 +175,37 @@ def _special(ids: dict[str, int], name: str) -> dict[str, int]:
     """The id of each special piece by its role; raises DataError if one is missing."""
     special = {}
     for role, names in _NAMES.items():
-        known = [piece for piece in names if piece in ids]
-        if not known:
+        token = _first_id(ids, names)
+        if token is None:
             raise DataError(
                 f"{name}: a tokenizer.json with BPE without a piece for [{role.upper()}]: expected "
                 f"{' or '.join(names)}"
             )
-        special[role] = ids[known[0]]
-    unknown = [piece for piece in _UNKNOWN if piece in ids]
-    special["unk"] = ids[unknown[0]] if unknown else special["pad"]
+        special[role] = token
+    unknown = _first_id(ids, _UNKNOWN)
+    special["unk"] = special["pad"] if unknown is None else unknown
     return special
+
+
+def _first_id(ids: dict[str, int], names: Iterable[str]) -> int | None:
+    """The id of the first of some pieces that there is."""
+    for name in names:
+        if name in ids:
+            return ids[name]
+    return None
 
 
 def _byte_characters() -> dict[str, int]:
     """GPT-2's character for each byte: itself if it is printed, else one from U+0100 on."""
-    printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    characters = {chr(byte): byte for byte in printed}
-    others = [byte for byte in range(0x100) if byte not in printed]
-    for number, byte in enumerate(others):
-        characters[chr(0x100 + number)] = byte
+    printed = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    characters = {}
+    substitute = 0x100
+    for byte in range(0x100):
+        if byte in printed:
+            characters[chr(byte)] = byte
+        else:
+            characters[chr(substitute)] = byte
+            substitute += 1
     return characters
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gmlp_flax.data import listops
 from gmlp_flax.errors import DataError
@@ -29,6 +30,13 @@ def is_blank(character: str) -> bool:
     return character.isspace() or unicodedata.category(character) in ("Cc", "Cf")
 
 
+def skip_blanks(text: str, start: int, stop: int) -> int:
+    """The first position from `start` on that holds no blank, or `stop`."""
+    while start < stop and is_blank(text[start]):
+        start += 1
+    return start
+
+
 class Encoding(NamedTuple):
     """The tokens of a text; see Tokenizer.encode_with_offsets.
 
@@ -41,7 +49,7 @@ class Encoding(NamedTuple):
     spans: np.ndarray
 
 
-def make_encoding(ids: Sequence[int] | np.ndarray, spans: Sequence[tuple[int, int]]) -> Encoding:
+def make_encoding(ids: ArrayLike, spans: Sequence[tuple[int, int]]) -> Encoding:
     """An Encoding of plain numbers."""
     id_array = np.asarray(ids, np.int32)
     span_array = np.array(spans, np.int32)

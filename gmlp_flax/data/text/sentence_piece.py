@@ -1,6 +1,7 @@
 """SentencePiece models for `Tokenizer`: our own unigram models (Kudo, 2018) and published ones,
 such as T5's."""
 
+import functools
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import sentencepiece
 
-from gmlp_flax.data.text.fixed_vocabulary import Encoding, is_blank, make_encoding, utf8
+from gmlp_flax.data.text.fixed_vocabulary import Encoding, make_encoding, skip_blanks, utf8
 from gmlp_flax.errors import DataError, decode_errors
 
 # Everything that decides the trained model, besides the corpus, the vocabulary size and the number
@@ -82,27 +83,29 @@ class SentencePieces:
     def __init__(self, model: bytes, name: str):
         what = f"{name}: damaged or not a SentencePiece model, nor a vocabulary in UTF-8"
         with decode_errors(what, "train or copy it again"):
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-            count = self._processor.vocab_size()
+            processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+            count = processor.vocab_size()
             pieces = range(count)
-            self.falls_back_on_bytes = any(map(self._processor.is_byte, pieces))
-            control_ids = list(filter(self._processor.is_control, pieces))
-        normalised = self._processor.normalize(_WHITE_SPACE)
+            self.falls_back_on_bytes = any(map(processor.is_byte, pieces))
+            control_ids = list(filter(processor.is_control, pieces))
+        self._processor = processor
+        normalised = processor.normalize(_WHITE_SPACE)
         # Llama's begins every text with a blank, and keeps all others.
         self.keeps_white_space = normalised.removeprefix(_SPACE) == _WHITE_SPACE_KEPT
-        self.special: dict[str, int] = {"unk": self._processor.unk_id()}
+        self.special: dict[str, int] = {"unk": processor.unk_id()}
         self._added: list[str] = []
+        self.vocab_size = count
         for role, names in _NAMES.items():
             piece_id = self._find_piece(names)
             if piece_id is None:
                 if role not in _ADDED:
                     raise _missing_piece(name, names)
-                piece_id = count + len(self._added)
+                piece_id = self.vocab_size
+                self.vocab_size += 1
                 self._added.append(names[0])
             self.special[role] = piece_id
         special_ids = {*self.special.values(), *control_ids}
         self.special_ids = tuple(sorted(special_ids))
-        self.vocab_size = count + len(self._added)
 
     def _find_piece(self, names: Sequence[str]) -> int | None:
         """The id of the first of some pieces that the model has."""
@@ -114,11 +117,15 @@ class SentencePieces:
 
     def encode_batch(self, texts: Sequence[str], threads: int) -> list[np.ndarray]:
         """See Tokenizer.encode_batch."""
+        encode = functools.partial(
+            self._processor.encode,
+            return_type="numpy",  # lists of Python integers take twice as long
+        )
         encoded = [utf8(text) for text in texts]
-        # Arrays, because lists of Python integers take twice as long.
         if len(encoded) == 1:  # without a thread, which would take ten times as long to start
-            return [self._processor.encode(encoded[0], return_type="numpy")]
-        return self._processor.encode(encoded, num_threads=threads, return_type="numpy")
+            [text] = encoded
+            return [encode(text)]
+        return encode(encoded, num_threads=threads)
 
     def encode_with_offsets(self, text: str) -> Encoding:
         """See Tokenizer.encode_with_offsets."""
@@ -129,12 +136,13 @@ class SentencePieces:
 
     def encode_after(self, text: str) -> list[int]:
         """The ids of a text that follows another token: without the space that begins a line."""
+        encode = self._processor.encode
         if not text or text[0].isspace():
-            return self._processor.encode(utf8(text))
-        stand_in = self._processor.encode(utf8(_STAND_IN), return_type=str)
+            return encode(utf8(text))
+        stand_in = encode(utf8(_STAND_IN), return_type=str)
         whole = utf8(_STAND_IN + text)
-        pieces = self._processor.encode(whole, return_type=str)
-        ids = self._processor.encode(whole)
+        pieces = encode(whole, return_type=str)
+        ids = encode(whole)
         first = len(stand_in)
         # Without byte fallback, the stand-in and an unknown character after it are one piece, which
         # the text keeps.
@@ -177,17 +185,10 @@ def _text_spans(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int
         span = offsets[-1]
     for start, stop in reversed(offsets):
         if start < stop:
-            span = (_skip_blanks(text, start, stop), stop)
+            span = (skip_blanks(text, start, stop), stop)
         spans.append(span)
     spans.reverse()
     return spans
-
-
-def _skip_blanks(text: str, start: int, stop: int) -> int:
-    """The first position from `start` on that holds no blank, or `stop`."""
-    while start < stop and is_blank(text[start]):
-        start += 1
-    return start
 
 
 def train(documents: Iterable[str], vocab_size: int, keep_white_space: bool = False) -> bytes:

@@ -85,9 +85,10 @@ def count_by_suffix(names: Iterable[str]) -> str:
     counts: Counter[str] = Counter()
     for name in names:
         _, ending = os.path.splitext(name)
-        suffix = ending.lower() or "no suffix"
-        counts[suffix] += 1
-    most_common_first = [f"{suffix} {count:,}" for suffix, count in counts.most_common()]
+        counts[ending.lower() or "no suffix"] += 1
+    most_common_first = []
+    for ending, count in counts.most_common():
+        most_common_first.append(f"{ending} {count:,}")
     return listed(most_common_first, 4)
 
 
@@ -102,12 +103,12 @@ def exists(path: str | os.PathLike) -> bool:
         is_bucket = "/" not in name.strip("/")
         if is_bucket:
             return True
-    return _ask(path, lambda system, name: bool(system.info(name)), False)
+    return _ask(path, lambda system, name: bool(system.info(name)), absent=False)
 
 
 def is_folder(path: str) -> bool:
     """Whether there is a folder at `path`."""
-    return _ask(path, lambda system, name: system.isdir(name), False)
+    return _ask(path, lambda system, name: system.isdir(name), absent=False)
 
 
 def _ask(path: str | os.PathLike, action: Callable[[Any, str], T], absent: T) -> T:
@@ -128,16 +129,13 @@ def find_files(path: str) -> tuple[File, ...]:
     if not exists(path):
         raise DataError(f"nothing at {path!r}: expected a file or a folder; check the path")
     if is_remote(path):
-
-        def find(system: Any, root: str) -> list[File]:
-            return list(_find_remote(path, system, root))
-
-        files = call(path, find)
+        files = call(path, lambda system, root: list(_find_remote(path, system, root)))
     else:
         files = list(_find_local(path))
     visible = [file for file in files if not _is_hidden(file)]
     outside = _outside_of_runs(visible)
-    return tuple(sorted(outside, key=lambda file: file.name.split("/")))
+    outside.sort(key=lambda file: file.name.split("/"))
+    return tuple(outside)
 
 
 def _outside_of_runs(files: Sequence[File]) -> list[File]:
@@ -175,7 +173,8 @@ def _local_file(path: str, root: str) -> File:
 
 def _find_remote(path: str, system: Any, root: str) -> Iterator[File]:
     if system.isfile(root):
-        yield _remote_file(path, os.path.basename(root), system.info(root))
+        name = os.path.basename(root)
+        yield _remote_file(path, name, system.info(root))
         return
     info_by_name = system.find(root, detail=True)
     for name, info in info_by_name.items():
@@ -185,8 +184,10 @@ def _find_remote(path: str, system: Any, root: str) -> Iterator[File]:
 
 def _remote_file(path: str, name: str, info: Mapping[str, Any]) -> File:
     """A file with what fsspec says of it."""
-    versions = [str(info[key]) for key in _VERSIONS if info.get(key)]
-    return File(path, name, int(info["size"]), versions[0] if versions else "")
+    version = ""
+    for key in _VERSIONS:
+        version = version or info.get(key) or ""
+    return File(path, name, int(info["size"]), str(version))
 
 
 def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
@@ -232,9 +233,11 @@ def check_shards(path: str, files: Iterable[File]) -> None:
         shard = SHARD.match(name)
         if not shard:
             continue
-        stem = os.path.join(folder, shard["stem"])
-        ending = suffix(name) + compression(name)
-        shard_set = _ShardSet(stem, shard["count"], ending)
+        shard_set = _ShardSet(
+            stem=os.path.join(folder, shard["stem"]),
+            count=shard["count"],
+            kind=suffix(name) + compression(name),
+        )
         numbers = numbers_of.setdefault(shard_set, set())
         numbers.add(int(shard["number"]))
     for shard_set, numbers in numbers_of.items():
@@ -260,17 +263,23 @@ def _check_shard_set(path: str, shard_set: _ShardSet, numbers: set[int]) -> None
 
 def subfolders(path: str) -> tuple[str, ...]:
     """Names of the folders directly in `path`, sorted; () if there is no such folder."""
-    names = []
     if is_remote(path):
-        entries = _ask(path, lambda system, name: system.ls(name, detail=True), [])
-        for entry in entries:
-            if entry["type"] == "directory":
-                names.append(os.path.basename(entry["name"].rstrip("/")))
-    else:
-        for name in listdir(path):
-            if os.path.isdir(os.path.join(path, name)):
-                names.append(name)
-    return tuple(sorted(names))
+        return _remote_subfolders(path)
+    folders = []
+    for name in listdir(path):
+        if os.path.isdir(os.path.join(path, name)):
+            folders.append(name)
+    return tuple(folders)
+
+
+def _remote_subfolders(path: str) -> tuple[str, ...]:
+    entries = _ask(path, lambda system, name: system.ls(name, detail=True), [])
+    folders = []
+    for entry in entries:
+        if entry["type"] == "directory":
+            folder = entry["name"].rstrip("/")
+            folders.append(os.path.basename(folder))
+    return tuple(sorted(folders))
 
 
 def listdir(folder: str) -> list[str]:
@@ -293,15 +302,12 @@ def glob(pattern: str) -> list[str]:
     if not is_remote(pattern):
         expanded = os.path.expanduser(pattern)
         return sorted(local_glob.glob(expanded))
-
-    def matches(system: Any, name: str) -> list[str]:
-        has_wildcard = any(sign in name for sign in "*?[")
-        if has_wildcard:
-            return system.glob(name)
-        return [name]
-
-    scheme, _, _ = pattern.partition("://")
-    paths = call(pattern, matches)
+    scheme, _, name = pattern.partition("://")
+    has_wildcard = any(sign in name for sign in "*?[")
+    if has_wildcard:
+        paths = call(pattern, lambda system, name: system.glob(name))
+    else:
+        paths = call(pattern, lambda _, name: [name])
     return sorted(f"{scheme}://{path.strip('/')}" for path in paths)
 
 
@@ -363,7 +369,7 @@ def _open_raw(path: str, buffer: int) -> Any:
 
 def read(path: str) -> bytes | None:
     """A file's content; None if there is no such file."""
-    return _ask(path, lambda system, name: system.cat_file(name), None)
+    return _ask(path, lambda system, name: system.cat_file(name), absent=None)
 
 
 def read_small(path: str | os.PathLike, most: int = SMALL, decompress: bool = False) -> bytes:

@@ -160,20 +160,22 @@ class TFRecordFile:
     ) -> Iterator[tuple[int, bytes | BadRecord]]:
         """Yields (position, record) for records [start, stop), in order, without building the
         index."""
-        number = -1
+        count = 0
         with files.open_file(self.path, decompress=False) as stream:
             for number, end in enumerate(self._walk(stream)):
                 if number == stop:
                     return
+                count += 1
                 if number < start:
                     continue
-                data = stream.read(end - stream.tell())
+                size = end - stream.tell()
+                data = stream.read(size)
                 try:
                     record = _checked(data, number)
                 except BadRecord as error:
                     record = error
                 yield number, record
-        _check_count(self.path, number + 1, stop)
+        _check_count(self.path, count, stop)
 
     @cached_property
     def offsets(self) -> np.ndarray:
@@ -185,7 +187,8 @@ class TFRecordFile:
     def _walk(self, stream: Any) -> Iterator[int]:
         """Yields the end of each record, with the stream at its data."""
         size = stream.seek(0, os.SEEK_END)
-        offset = number = 0
+        offset = 0
+        number = 0
         while offset < size:
             stream.seek(offset)
             header = stream.read(_HEADER.size)
@@ -274,12 +277,14 @@ def parquet_records(
 
 
 def _require_text_column(file: Any, column: str, path: str) -> None:
-    type_of: dict[str, Any] = {field.name: field.type for field in file.schema_arrow}
-    if _is_text(type_of.get(column)):
-        return
-    columns = ", ".join(f"{name!r} ({kind})" for name, kind in type_of.items())
+    columns = []
+    for field in file.schema_arrow:
+        if field.name == column and _is_text(field.type):
+            return
+        columns.append(f"{field.name!r} ({field.type})")
     raise DataError(
-        f"{path}: no column {column!r} of strings, found {columns}; give a corpus with one"
+        f"{path}: no column {column!r} of strings, found {', '.join(columns)}; give a corpus with "
+        "one"
     )
 
 
@@ -305,13 +310,12 @@ def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[
     with _parquet(path) as file:
         schema = file.schema_arrow
         names = [name for name in schema.names if name in wanted]
-        classes = _declared_classes(schema.metadata or {})
+        declared = _declared_classes(schema.metadata or {})
+        classes_of_columns = [declared.get(name, ()) for name in names]
         rows = _parquet_values(file, names, 0, None)
         for number, values in enumerate(rows):
-            row = {}
-            for name, value in zip(names, values, strict=True):
-                row[name] = named_cell(value, classes.get(name, ()))
-            yield number, row
+            cells = map(named_cell, values, classes_of_columns)
+            yield number, dict(zip(names, cells, strict=True))
 
 
 def named_cell(value: Any, classes: Sequence[str]) -> Any:
@@ -428,7 +432,8 @@ class _ArrowFile:
         reader: Any
         if is_file:
             reader = pyarrow.ipc.open_file(stream)
-            self._batches = map(reader.get_batch, range(reader.num_record_batches))
+            numbers = range(reader.num_record_batches)
+            self._batches = map(reader.get_batch, numbers)
         else:
             reader = pyarrow.ipc.open_stream(stream)
             self._batches = iter(reader)
@@ -472,9 +477,10 @@ def _check_count(path: str, count: int, expected: int | None) -> None:
 
 def _checked(data: bytes, number: int) -> bytes:
     """The record before its checksum; raises BadRecord if the two do not match."""
-    record = data[: -_FOOTER.size]
-    footer = data[-_FOOTER.size :]
-    if footer != _FOOTER.pack(_masked_crc32c(record)):
+    size = len(data) - _FOOTER.size
+    record = data[:size]
+    checksum = _masked_crc32c(record)
+    if data[size:] != _FOOTER.pack(checksum):
         raise BadRecord(f"record {number}: fails its checksum")
     return record
 

@@ -2,6 +2,7 @@
 row."""
 
 import contextlib
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +19,8 @@ from gmlp_flax.sweeps import points
 SEARCH = "search"  # the folder of the runs that choose a column's rates
 RANDOM = " from random"  # suffix of the name of a finetuned column: from random parameters
 
+Runs = Mapping[str, Sequence[Run]]  # column -> its runs
+RowScores = dict[str, Spread]  # row -> its score over seeds, as shown
 Scores = Mapping[str, Mapping[str, Spread]]  # column -> row -> its score over seeds, as shown
 Baselines = Mapping[str, Mapping[str, float]]  # column -> trivial model -> its score, as shown
 
@@ -39,12 +42,16 @@ def searched(folder: str, name: str, scale: str, row: str) -> dict[float, float]
     """What the search of a row's rate has found: rate -> the metric of its run, as shown, in the
     order of `Column.rates`; a rate whose run has no result is left out."""
     column = COLUMNS[name]
+    parent = search_folder(folder, name)
     scores = {}
     for point in column.search_points(scale, row):
-        path = os.path.join(search_folder(folder, name), points.name(point))
+        path = os.path.join(parent, points.name(point))
         result = read_result(path)
-        if result is not None:
-            scores[point[RATE]] = column.percent * result["eval"][column.metric]
+        if result is None:
+            continue
+        rate = point[RATE]
+        metrics = result["eval"]
+        scores[rate] = column.percent * metrics[column.metric]
     return scores
 
 
@@ -62,9 +69,7 @@ def find_runs(
     """The runs of each column; none of a column that has no such scale."""
     pretrained = COLUMNS["mlm"].configs(scale, ROWS, changes)
     tuned_by_row = run_finder.find_finetuned(folder, pretrained)
-    tuned: list[Run] = []
-    for row_runs in tuned_by_row.values():
-        tuned += row_runs
+    tuned = list(itertools.chain.from_iterable(tuned_by_row.values()))
     runs: dict[str, list[Run]] = {name: [] for name in COLUMNS}
     for name, column in COLUMNS.items():
         if column.starts:
@@ -81,10 +86,10 @@ def _of_task(runs: Sequence[Run], task: str) -> list[Run]:
     return [run for run in runs if run_finder.task_of(run.config) == task]
 
 
-def scores_of(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, Spread]]:
+def scores_of(runs: Runs) -> dict[str, RowScores]:
     """Column -> row -> its score. A finetuned column has a second entry, its name and RANDOM, with
     the scores from random parameters. Columns without a score are left out."""
-    scores: dict[str, dict[str, Spread]] = {}
+    scores: dict[str, RowScores] = {}
     for name, column in COLUMNS.items():
         column_runs = runs[name]
         if column.starts:
@@ -97,11 +102,7 @@ def scores_of(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, Spread]]
     return {name: by_row for name, by_row in scores.items() if by_row}
 
 
-def _finetuned_scores(
-    runs: Sequence[Run],
-    column: Column,
-    pretrained: bool,
-) -> dict[str, Spread]:
+def _finetuned_scores(runs: Sequence[Run], column: Column, pretrained: bool) -> RowScores:
     """Row -> its score, finetuned from pretrained or from random parameters."""
     scores = {}
     for row in ROWS:
@@ -112,7 +113,7 @@ def _finetuned_scores(
     return scores
 
 
-def _perplexities(runs: Sequence[Run]) -> dict[str, Spread]:
+def _perplexities(runs: Sequence[Run]) -> RowScores:
     """Row -> its perplexity, for the rows that came as far as the others."""
     perplexities = {}
     rows = trained_rows(ROWS, runs)
@@ -122,33 +123,33 @@ def _perplexities(runs: Sequence[Run]) -> dict[str, Spread]:
     return perplexities
 
 
-def _last_scores(runs: Sequence[Run], column: Column) -> dict[str, Spread]:
+def _last_scores(runs: Sequence[Run], column: Column) -> RowScores:
     """Row -> the score at the end of its finished runs."""
+    # A rate that suits one seed may hold another back for long, as the plateaus do.
+    spread = Spread.median if column.rates else Spread.mean
     scores = {}
     for row in ROWS:
         values = []
-        finished = [run for run in runs if run.row == row and run.finished]
-        for run in finished:
+        for run in runs:
+            if run.row != row or not run.finished:
+                continue
             curve = run.curve(column.metric)
             if curve:
                 _, last = curve[-1]
                 values.append(column.percent * last)
         if values:
-            # A rate that suits one seed may hold another back for long, as the plateaus do.
-            spread = Spread.median if column.rates else Spread.mean
             scores[row] = spread(values)
     return scores
 
 
-def baselines_of(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, float]]:
+def baselines_of(runs: Runs) -> dict[str, dict[str, float]]:
     """Column -> trivial model -> its score."""
     baselines: dict[str, dict[str, float]] = {}
     for name, column in COLUMNS.items():
+        percents = baselines.setdefault(name, {})
         scores = run_finder.baselines(runs[name], column.metric)
-        percents = {}
         for model, value in scores.items():
             percents[model] = column.percent * value
-        baselines[name] = percents
     return baselines
 
 
@@ -162,13 +163,14 @@ def best_baselines(baselines: Baselines) -> dict[str, float]:
     return best
 
 
-def heldout_examples(runs: Mapping[str, Sequence[Run]]) -> dict[str, int]:
+def heldout_examples(runs: Runs) -> dict[str, int]:
     """Column -> its held-out examples; 0 if its runs do not say."""
-    examples = dict.fromkeys(runs, 0)
+    examples = {}
     for name, column_runs in runs.items():
+        most = 0
         for run in column_runs:
             for line in run.lines:
                 evaluation = line.get("eval", {})
-                count = evaluation.get("examples", 0)
-                examples[name] = max(examples[name], count)
+                most = max(most, evaluation.get("examples", 0))
+        examples[name] = most
     return examples

@@ -174,23 +174,26 @@ def _make(plan: Plan, name: str) -> bool:
             complete = _search_rates(plan, name)
             rates = _searched_rates(plan, name)
         sweep = _training(plan, name, rates)
-        return training.train(sweep, plan.jobs, together=plan.together) and complete
+        return _train(plan, sweep) and complete
     for sweep in _finetuning(plan, name):
-        complete &= training.train(sweep, plan.jobs, together=plan.together)
+        complete &= _train(plan, sweep)
     return complete
 
 
 def _search_rates(plan: Plan, name: str) -> bool:
     """Tries a column's rates on each row, where that is not done; returns whether no run failed."""
     column = plan.columns[name]
-    configs = column.configs(plan.scale, plan.rows)
-    first, *_ = configs.values()
-    changes = _data_change(plan, name) | config_lib.applying(first, plan.changes)
     points: list[Point] = []
-    for row in configs:
+    for row in column.configs(plan.scale, plan.rows):
         points += column.search_points(plan.scale, row)
+    changes = _column_changes(plan, name)
     folder = search_folder(plan.runs, name)
     sweep = definition.define(name, tuple(points), changes, folder)
+    return _train(plan, sweep)
+
+
+def _train(plan: Plan, sweep: Sweep) -> bool:
+    """Trains a sweep; returns whether no run failed."""
     return training.train(sweep, plan.jobs, together=plan.together)
 
 
@@ -217,19 +220,24 @@ def _searched_rates(plan: Plan, name: str) -> dict[str, float]:
 def _training(plan: Plan, name: str, rates: Mapping[str, float] = alternatives.NOTHING) -> Sweep:
     """The sweep that trains a table of the paper, or a column. `rates` are those that a search
     chose."""
-    changes: dict[str, Any] = _data_change(plan, name)
     if name == plan.table:
-        changes |= plan.changes
         table = TABLES[name]
         points = table.points(plan.scale)
+        changes = {**_data_change(plan, name), **plan.changes}
         return definition.define(f"paper:{name}", points, changes, plan.runs)
     column = COLUMNS[name]
-    configs = column.configs(plan.scale, plan.rows)
-    first, *_ = configs.values()
-    changes |= config_lib.applying(first, plan.changes)
     points = column.points(plan.scale, plan.rows, rates)
+    changes = _column_changes(plan, name)
     folder = folder_of(plan.runs, name)
     return definition.define(name, points, changes, folder)
+
+
+def _column_changes(plan: Plan, name: str) -> dict[str, Any]:
+    """The data of a column that is trained, and those of the plan's changes that its configs have."""
+    column = plan.columns[name]
+    configs = column.configs(plan.scale, plan.rows)
+    first, *_ = configs.values()
+    return _data_change(plan, name) | config_lib.applying(first, plan.changes)
 
 
 def _finetuning(plan: Plan, name: str) -> Iterator[Sweep]:
@@ -243,18 +251,17 @@ def _finetuning(plan: Plan, name: str) -> Iterator[Sweep]:
     pretrained = _pretrained_runs(plan)
     seeds = plan.finetune_seeds or column.seeds_at(plan.scale)
     points = tuple({"seed": seed} for seed in seeds)
-    folder = os.path.join(plan.runs, run_finder.FINETUNED)
+    config = column.of("", plan.scale)
+    common_changes = {
+        **_data_change(plan, name),
+        **column.settings(plan.scale),
+        **plan.finetune_changes,
+    }
     for row, start in itertools.product(sorted(pretrained), column.starts):
         out = f"{name}-{row}" if start else f"{name}-{row}-random"
-        changes = {
-            "init_from": pretrained[row],
-            "init_parameters": start,
-            **_data_change(plan, name),
-            **column.settings(plan.scale),
-            **plan.finetune_changes,
-        }
-        config = column.of("", plan.scale)
-        yield definition.define(config, points, changes, os.path.join(folder, out))
+        folder = os.path.join(plan.runs, run_finder.FINETUNED, out)
+        starting = {"init_from": pretrained[row], "init_parameters": start}
+        yield definition.define(config, points, starting | common_changes, folder)
 
 
 def _pretrained_runs(plan: Plan) -> dict[str, str]:
@@ -288,12 +295,14 @@ def measure_slices(plan: Plan) -> None:
     Raises:
         UserError: there are no runs, or a run or its data cannot be read.
     """
-    rows = _pretraining_configs(plan)
-    runs = run_finder.find(plan.runs, rows)
+    configs = _pretraining_configs(plan)
+    runs = run_finder.find(plan.runs, configs)
     finished = [run for run in runs if run.finished]
+    count = len(finished)
     for number, run in enumerate(finished, start=1):
-        print(f"slices of {run.path} ({number} of {len(finished)})", file=sys.stderr, flush=True)
-        recall_slices.measure(run, rows[run.row].eval.frequent_bigrams)
+        print(f"slices of {run.path} ({number} of {count})", file=sys.stderr, flush=True)
+        config = configs[run.row]
+        recall_slices.measure(run, config.eval.frequent_bigrams)
 
 
 def _data_change(plan: Plan, name: str) -> dict[str, str]:

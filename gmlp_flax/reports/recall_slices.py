@@ -44,6 +44,11 @@ class SlicedRun(NamedTuple):
     frequent_bigrams: int
     metrics: Mapping[str, float]
 
+    @property
+    def losses(self) -> SliceLosses:
+        """The losses among its metrics."""
+        return SliceLosses.of_metrics(self.metrics)
+
     def percent(self, name: str) -> float:
         """An accuracy in percent."""
         return 100 * self.metrics[name]
@@ -170,7 +175,7 @@ def _cells(sliced: Sequence[SlicedRun]) -> Cells:
     """A row's cells, means over its runs."""
     shares = []
     for run in sliced:
-        losses = SliceLosses.of_metrics(run.metrics)
+        losses = run.losses
         shares.append(100 * losses.recall_predictions / losses.predictions)
     cells: Cells = {"AR hits (% of tokens)": statistics.mean(shares)}
     for prefix, title in SLICES.items():
@@ -183,7 +188,9 @@ def _cells(sliced: Sequence[SlicedRun]) -> Cells:
 
 def _mean(sliced: Sequence[SlicedRun]) -> SliceLosses:
     """The mean losses of a row's runs, which were scored on the same tokens."""
-    runs = [SliceLosses.of_metrics(run.metrics) for run in sliced]
-    loss = statistics.mean(run.loss for run in runs)
-    recall_loss = statistics.mean(run.recall_loss for run in runs)
-    return runs[0]._replace(loss=loss, recall_loss=recall_loss)
+    runs = [run.losses for run in sliced]
+    first = runs[0]
+    return first._replace(
+        loss=statistics.mean(run.loss for run in runs),
+        recall_loss=statistics.mean(run.recall_loss for run in runs),
+    )

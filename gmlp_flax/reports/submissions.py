@@ -11,6 +11,7 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from gmlp_flax.analysis.charts import csv_text
 from gmlp_flax.errors import DataError
@@ -20,14 +21,28 @@ from gmlp_flax.paper.recipes import SCALES
 
 MOST_BYTES = 1 << 20
 MOST_ROWS = 1000
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.+-]{0,39}")
-_WORDS = {  # column -> what its cells look like, and an example for messages
-    "row": (NAME, "a letter, then letters, digits and _ . + -, at most 40"),
-    "scale": (re.compile("|".join(SCALES)), f"one of {', '.join(SCALES)}"),
-    "config": (re.compile("[0-9a-f]{12}"), "12 hexadecimal digits"),
-    "setting": (re.compile("[0-9a-f]{12}"), "12 hexadecimal digits"),
-    "commit": (re.compile("[0-9a-f]{40}(-changed)?|unknown"), "a git commit, or unknown"),
-    "version": (re.compile(r"[0-9][0-9A-Za-z.+-]{0,39}|unknown"), "a version, or unknown"),
+
+
+class _Word(NamedTuple):
+    """What a cell with a word looks like, as a pattern and for messages."""
+
+    pattern: str
+    expected: str
+
+    def matches(self, cell: str) -> bool:
+        return re.fullmatch(self.pattern, cell) is not None
+
+
+_HASH = _Word("[0-9a-f]{12}", "12 hexadecimal digits")
+_WORDS = {
+    "row": _Word(
+        "[A-Za-z][A-Za-z0-9_.+-]{0,39}", "a letter, then letters, digits and _ . + -, at most 40"
+    ),
+    "scale": _Word("|".join(SCALES), f"one of {', '.join(SCALES)}"),
+    "config": _HASH,
+    "setting": _HASH,
+    "commit": _Word("[0-9a-f]{40}(-changed)?|unknown", "a git commit, or unknown"),
+    "version": _Word("[0-9][0-9A-Za-z.+-]{0,39}|unknown", "a version, or unknown"),
 }
 _LISTS = ("rates", "seeds", "perplexities")  # numbers with blanks between them
 TOLERANCE = 1e-6  # of the median, relative
@@ -90,24 +105,32 @@ def read(path: str) -> list[Submission]:
         DataError: it is not such a file, has too many rows, a cell that is not as it must be, a
             row twice, or a row that has the name of one of ours.
     """
-    content = files.read_small(path, MOST_BYTES)
-    try:
-        text = content.decode("utf-8")
-        lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
-    except (ValueError, csv.Error) as error:
-        raise DataError(f"{path} is no CSV file in UTF-8 ({error}): {_EXPECTED}") from None
-    if not lines or tuple(lines[0]) != COLUMNS:
+    header, *lines = _read_lines(path)
+    if tuple(header) != COLUMNS:
         raise DataError(f"{path} has other columns than {','.join(COLUMNS)}: {_EXPECTED}")
-    if len(lines) - 1 > MOST_ROWS:
-        raise DataError(f"{path} has {len(lines) - 1:,} rows: expected {MOST_ROWS:,} or fewer")
+    count = len(lines)
+    if count > MOST_ROWS:
+        raise DataError(f"{path} has {count:,} rows: expected {MOST_ROWS:,} or fewer")
     submissions: dict[str, Submission] = {}
-    for number, cells in enumerate(lines[1:], start=2):
+    for number, cells in enumerate(lines, start=2):
         where = f"{path}, line {number}"
         submission = _parse(cells, where)
         if submission.row in submissions:
             raise DataError(f"{where}: the row {submission.row} is there twice: remove one")
         submissions[submission.row] = submission
     return list(submissions.values())
+
+
+def _read_lines(path: str) -> list[list[str]]:
+    """The cells of each line, at least one line; an empty file has one without cells."""
+    content = files.read_small(path, MOST_BYTES)
+    try:
+        text = content.decode("utf-8")
+        stream = io.StringIO(text, newline="")
+        lines = list(csv.reader(stream, strict=True))
+    except (ValueError, csv.Error) as error:
+        raise DataError(f"{path} is no CSV file in UTF-8 ({error}): {_EXPECTED}") from None
+    return lines or [[]]
 
 
 _EXPECTED = "expected a file that gmlp reproduce alternatives --submit wrote"
@@ -121,21 +144,23 @@ def append(path: str, submission: Submission) -> None:
         FileError: it cannot be written.
     """
     submissions = read(path) if files.exists(path) else []
-    if any(known.row == submission.row for known in submissions):
-        raise DataError(
-            f"{path} has a row {submission.row}: give another --name, or remove its line first"
-        )
     rows: list[Sequence[str]] = [COLUMNS]
-    for known in (*submissions, submission):
+    for known in submissions:
+        if known.row == submission.row:
+            raise DataError(
+                f"{path} has a row {submission.row}: give another --name, or remove its line first"
+            )
         rows.append(known.cells())
-    files.write(path, csv_text(rows).encode())
+    rows.append(submission.cells())
+    text = csv_text(rows)
+    files.write(path, text.encode())
 
 
 def check_name(name: str) -> None:
     """Raises DataError if a row may not have this name."""
-    if not NAME.fullmatch(name):
-        _, expected = _WORDS["row"]
-        raise DataError(f"{name!r:.60} is no name of a row: expected {expected}")
+    word = _WORDS["row"]
+    if not word.matches(name):
+        raise DataError(f"{name!r:.60} is no name of a row: expected {word.expected}")
     if name in ROWS:
         raise DataError(f"{name} is a row of ours: give your row another name")
 
@@ -144,26 +169,20 @@ def _parse(cells: Sequence[str], where: str) -> Submission:
     """The submission in the cells of a line; raises DataError."""
     if len(cells) != len(COLUMNS):
         raise DataError(f"{where} has {len(cells)} cells: expected {len(COLUMNS)}")
-    by_name = dict(zip(COLUMNS, cells, strict=True))
-    for name, (pattern, expected) in _WORDS.items():
-        if not pattern.fullmatch(by_name[name]):
-            raise _wrong(where, name, by_name, expected)
-    if by_name["row"] in ROWS:
-        raise DataError(f"{where}: {by_name['row']} is a row of ours: give it another name")
+    line = _Line(where, dict(zip(COLUMNS, cells, strict=True)))
+    words = {name: line.word(name) for name in _WORDS}
+    row = words["row"]
+    if row in ROWS:
+        raise DataError(f"{where}: {row} is a row of ours: give it another name")
     submission = Submission(
-        row=by_name["row"],
-        scale=by_name["scale"],
-        config=by_name["config"],
-        setting=by_name["setting"],
-        commit=by_name["commit"],
-        version=by_name["version"],
-        parameters=_whole(by_name, "parameters", where),
-        tokens=_whole(by_name, "tokens", where),
-        rate=_number(by_name, "rate", where),
-        rates=_numbers(by_name, "rates", where),
-        seeds=_seeds(by_name, where),
-        perplexities=_numbers(by_name, "perplexities", where),
-        median=_number(by_name, "median", where),
+        **words,
+        parameters=line.whole("parameters"),
+        tokens=line.whole("tokens"),
+        rate=line.number("rate"),
+        rates=line.numbers("rates"),
+        seeds=line.different("seeds"),
+        perplexities=line.numbers("perplexities"),
+        median=line.number("median"),
     )
     _check(submission, where)
     return submission
@@ -188,42 +207,59 @@ def _check(submission: Submission, where: str) -> None:
         )
 
 
-def _wrong(where: str, name: str, cells: Mapping[str, str], expected: str) -> DataError:
-    return DataError(f"{where}: {name} is {cells[name]!r:.60}: expected {expected}")
+class _Line(NamedTuple):
+    """The cells of a line by their columns, and its place for messages. The methods read a cell, or
+    raise DataError."""
 
+    where: str
+    cells: Mapping[str, str]
 
-def _whole(cells: Mapping[str, str], name: str, where: str) -> int:
-    """A whole number above 0."""
-    if not re.fullmatch("[1-9][0-9]{0,17}", cells[name]):
-        raise _wrong(where, name, cells, "a whole number above 0")
-    return int(cells[name])
+    def wrong(self, name: str, expected: str) -> DataError:
+        cell = self.cells[name]
+        return DataError(f"{self.where}: {name} is {cell!r:.60}: expected {expected}")
 
+    def word(self, name: str) -> str:
+        """One of _WORDS."""
+        cell = self.cells[name]
+        word = _WORDS[name]
+        if not word.matches(cell):
+            raise self.wrong(name, word.expected)
+        return cell
 
-def _seeds(cells: Mapping[str, str], where: str) -> tuple[int, ...]:
-    """Different whole numbers."""
-    words = cells["seeds"].split()
-    are_whole = all(re.fullmatch("[0-9]{1,10}", word) for word in words)
-    seeds = tuple(map(int, words)) if are_whole else ()
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise _wrong(where, "seeds", cells, "different whole numbers with blanks between them")
-    return seeds
+    def whole(self, name: str) -> int:
+        """A whole number above 0."""
+        cell = self.cells[name]
+        if not re.fullmatch("[1-9][0-9]{0,17}", cell):
+            raise self.wrong(name, "a whole number above 0")
+        return int(cell)
 
+    def different(self, name: str) -> tuple[int, ...]:
+        """Different whole numbers, one or more."""
+        expected = "different whole numbers with blanks between them"
+        numbers: dict[int, None] = {}  # in order
+        for word in self.cells[name].split():
+            if not re.fullmatch("[0-9]{1,10}", word) or int(word) in numbers:
+                raise self.wrong(name, expected)
+            numbers[int(word)] = None
+        if not numbers:
+            raise self.wrong(name, expected)
+        return tuple(numbers)
 
-def _number(cells: Mapping[str, str], name: str, where: str) -> float:
-    """A number above 0."""
-    first, *others = _numbers(cells, name, where)
-    if others:
-        raise _wrong(where, name, cells, "one number")
-    return first
+    def number(self, name: str) -> float:
+        """A number above 0."""
+        first, *others = self.numbers(name)
+        if others:
+            raise self.wrong(name, "one number")
+        return first
 
-
-def _numbers(cells: Mapping[str, str], name: str, where: str) -> tuple[float, ...]:
-    """One or more finite numbers above 0."""
-    values = []
-    for word in cells[name].split():
-        if not re.fullmatch(r"[0-9]{1,20}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,2})?", word):
-            raise _wrong(where, name, cells, "numbers above 0 with blanks between them")
-        values.append(float(word))
-    if not values or min(values) <= 0 or not math.isfinite(max(values)):
-        raise _wrong(where, name, cells, "numbers above 0 with blanks between them")
-    return tuple(values)
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """One or more finite numbers above 0."""
+        expected = "numbers above 0 with blanks between them"
+        values = []
+        for word in self.cells[name].split():
+            if not re.fullmatch(r"[0-9]{1,20}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,2})?", word):
+                raise self.wrong(name, expected)
+            values.append(float(word))
+        if not values or min(values) <= 0 or not math.isfinite(max(values)):
+            raise self.wrong(name, expected)
+        return tuple(values)

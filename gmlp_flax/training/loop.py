@@ -28,7 +28,7 @@ from gmlp_flax.io import files
 from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.processes import distributed, stopping
 from gmlp_flax.tasks import data_config
-from gmlp_flax.tasks.base import Sums
+from gmlp_flax.tasks.base import Baseline, Sums
 from gmlp_flax.tasks.data import TaskData
 from gmlp_flax.training import record, warm_start
 from gmlp_flax.training.build import build
@@ -313,13 +313,15 @@ class Loop:
     def write_result(self) -> dict[str, Any]:
         """Writes the result of a finished run. If it is there already, no step was taken, and the
         same result is returned."""
-        done = max(self.metrics.evaluations)
+        evaluations = self.metrics.evaluations
+        done = max(evaluations)
         known = read_result(self.folder.path) if distributed.is_first() else None
         if known is not None and known.get("step") == done:
             return known
-        result: dict[str, Any] = {"step": done, "eval": self.metrics.evaluations[done]}
-        if self.metrics.baselines:
-            result["baselines"] = self.metrics.baselines
+        result: dict[str, Any] = {"step": done, "eval": evaluations[done]}
+        baselines = self.metrics.baselines
+        if baselines:
+            result["baselines"] = baselines
         self.folder.write_result(result)
         return result
 
@@ -481,19 +483,34 @@ class Loop:
             return
         self.folder.check()
         self.checkpoints.set_metrics(done, metrics)
-        baselines = []
+        baselines: list[Baseline] = []
         if distributed.is_first() and self._ends_with(done, metrics):
             baselines = self.evaluator.baselines()
-        line: dict[str, Any] = {"step": done, "eval": metrics}
-        if baselines:
-            line["baselines"] = [{"name": name, "eval": scores} for name, scores in baselines]
-        self.metrics.write(line)
+        self._write_evaluation(done, metrics, baselines)
         self.trackers.log(done, "eval", metrics)
-        self.progress.show(f"step {done}  held out: {self.task.format_metrics(metrics)}")
+        self._show_evaluation(done, metrics, baselines)
+
+    def _write_evaluation(
+        self, done: int, metrics: dict[str, float], baselines: Sequence[Baseline]
+    ) -> None:
+        line: dict[str, Any] = {"step": done, "eval": metrics}
+        scores_of_baselines = []
+        for name, scores in baselines:
+            scores_of_baselines.append({"name": name, "eval": scores})
+        if scores_of_baselines:
+            line["baselines"] = scores_of_baselines
+        self.metrics.write(line)
+
+    def _show_evaluation(
+        self, done: int, metrics: dict[str, float], baselines: Sequence[Baseline]
+    ) -> None:
+        shown = self.task.format_metrics(metrics)
+        self.progress.show(f"step {done}  held out: {shown}")
         if done < self.config.steps and self.is_last(done):
             self.progress.show(f"step {done} is the last: the run reached eval.stop_at")
         for name, scores in baselines:
-            self.progress.show(f"to compare: {name}: {self.task.format_metrics(scores)}")
+            shown = self.task.format_metrics(scores)
+            self.progress.show(f"to compare: {name}: {shown}")
 
     def _evaluate_or_save(self, state: TrainState, done: int) -> None:
         """Evaluates. Saves the state before an error of the held-out data ends the run."""

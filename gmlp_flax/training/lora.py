@@ -9,7 +9,7 @@ G B^T, and by B it is alpha / rank * A^T G.
 import dataclasses
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ from gmlp_flax.checkpoints.pytree import leaves_by_path
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.parameters import PLAIN, ParamMetadata
 from gmlp_flax.training.partition import Metadata
+
+T = TypeVar("T")
+Arrays = Mapping[str, jax.Array]  # by path
 
 
 class LoraState(NamedTuple):
@@ -95,8 +98,7 @@ class Lora:
         adapters = {}
         for kernel in self.kernels:
             adapter = ParamMetadata(layers=metadata[kernel].layers)
-            adapters[f"{kernel}/a"] = adapter
-            adapters[f"{kernel}/b"] = adapter
+            adapters |= _by_path(kernel, adapter, adapter)
         return adapters
 
     def adapters(self, params: Any) -> dict[str, jax.Array]:
@@ -108,10 +110,10 @@ class Lora:
             layers, inputs, outputs = leaves[kernel].shape
             number = zlib.crc32(kernel.encode())
             key = jax.random.fold_in(run_key, number)
-            a = jax.random.normal(key, (layers, inputs, self.rank))
+            normal = jax.random.normal(key, (layers, inputs, self.rank))
+            a = normal / inputs**0.5
             b = jnp.zeros((layers, self.rank, outputs))
-            adapters[f"{kernel}/a"] = a / inputs**0.5
-            adapters[f"{kernel}/b"] = b
+            adapters |= _by_path(kernel, a, b)
         return adapters
 
     def trained(self, adapters: Mapping[str, Any], tree: Any) -> Any:
@@ -149,44 +151,47 @@ class Lora:
             for path, adapter in adapters.items():
                 new_adapters[path] = adapter + updates[path]
             updates |= self._kernel_updates(adapters, new_adapters)
-            return _zero_elsewhere(updates, grads), LoraState(new_adapters, inner)
+            new_state = LoraState(new_adapters, inner)
+            return _zero_elsewhere(updates, grads), new_state
 
         return optax.GradientTransformation(init, update)  # type: ignore[reportArgumentType]  # it needs the parameters
 
-    def _gradients(self, grads: Any, adapters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def _gradients(self, grads: Any, adapters: Arrays) -> dict[str, jax.Array]:
         """The gradients by A and B, from those by the kernels."""
         by_path = leaves_by_path(grads)
         gradients = {}
         for kernel in self.kernels:
-            a = adapters[f"{kernel}/a"]
-            b = adapters[f"{kernel}/b"]
+            a, b = _of_kernel(adapters, kernel)
             gradient = by_path[kernel]
             by_a = self.factor * gradient @ b.mT
             by_b = self.factor * a.mT @ gradient
-            gradients[f"{kernel}/a"] = by_a
-            gradients[f"{kernel}/b"] = by_b
+            gradients |= _by_path(kernel, by_a, by_b)
         return gradients
 
-    def _kernel_updates(
-        self, old: Mapping[str, jax.Array], new: Mapping[str, jax.Array]
-    ) -> dict[str, jax.Array]:
+    def _kernel_updates(self, old: Arrays, new: Arrays) -> dict[str, jax.Array]:
         """What a change of the adapters changes in the kernels."""
         updates = {}
         for kernel in self.kernels:
-            before = _product(old, kernel)
-            after = _product(new, kernel)
-            updates[kernel] = self.factor * (after - before)
+            old_a, old_b = _of_kernel(old, kernel)
+            new_a, new_b = _of_kernel(new, kernel)
+            change = new_a @ new_b - old_a @ old_b
+            updates[kernel] = self.factor * change
         return updates
 
 
-def _product(adapters: Mapping[str, jax.Array], kernel: str) -> jax.Array:
-    """A B."""
-    a_path = f"{kernel}/a"
-    b_path = f"{kernel}/b"
-    return adapters[a_path] @ adapters[b_path]
+def _by_path(kernel: str, a: T, b: T) -> dict[str, T]:
+    """What belongs to A and B of a kernel, by their paths."""
+    return {f"{kernel}/a": a, f"{kernel}/b": b}
 
 
-def _zero_elsewhere(updates: Mapping[str, jax.Array], grads: Any) -> Any:
+def _of_kernel(adapters: Arrays, kernel: str) -> tuple[jax.Array, jax.Array]:
+    """A and B of a kernel."""
+    a = adapters[f"{kernel}/a"]
+    b = adapters[f"{kernel}/b"]
+    return a, b
+
+
+def _zero_elsewhere(updates: Arrays, grads: Any) -> Any:
     """A tree like the gradients: the updates, by path, and zeros for parameters without one."""
     merged = {}
     for path, grad in leaves_by_path(grads).items():

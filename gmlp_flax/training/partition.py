@@ -252,9 +252,8 @@ class Partition:
                     return function(params, batch)
             shardings = self.shardings(params)
             specs = jax.tree.map(manual_spec, shardings)
-            on_shard = self._on_shard(function, specs, axes)
             mapped = jax.shard_map(
-                on_shard,
+                _OnShard(function, specs, axes, self.metadata),
                 mesh=self.mesh,
                 in_specs=(specs, PartitionSpec(axes)),
                 out_specs=(specs, PartitionSpec()),
@@ -273,43 +272,6 @@ class Partition:
         if has_fsdp and not has_tensor and not self.rules:
             return AXES
         return (DATA,)
-
-    def _on_shard(self, function: OnBatch, specs: Any, axes: tuple[str, ...]) -> OnBatch:
-        """The function that runs on one device.
-
-        It gathers the parameters, calls `function`, scatters the gradients, and adds up gradients
-        and sums over the devices.
-
-        Args:
-            function: as `on_each_shard` takes it.
-            specs: a tree like the parameters: how each is split along the mesh axes.
-            axes: the mesh axes that have more than one device.
-        """
-
-        def gather(path: tuple, part: jax.Array, spec: PartitionSpec) -> jax.Array:
-            metadata = self.metadata.get(path_name(path), PLAIN)
-            is_of_layers = metadata.layers is not None
-            if is_of_layers or FSDP not in spec:
-                return part
-            axis = spec.index(FSDP)
-            return jax.lax.all_gather(part, FSDP, axis=axis, tiled=True)
-
-        def gather_all(parts: Any) -> Any:
-            return jax.tree_util.tree_map_with_path(gather, parts, specs)
-
-        def add_up(part: jax.Array, spec: PartitionSpec) -> jax.Array:
-            other_axes = tuple(axis for axis in axes if axis not in spec)
-            return jax.lax.psum(part, other_axes)
-
-        def on_shard(parts: Any, batch: Any) -> tuple[Any, Any]:
-            params, scatter = jax.vjp(gather_all, parts)
-            gradients, sums = function(params, batch)
-            (scattered,) = scatter(gradients)
-            total_gradients = jax.tree.map(add_up, scattered, specs)
-            total_sums = jax.lax.psum(sums, axes)
-            return total_gradients, total_sums
-
-        return on_shard
 
     def host_share(self) -> tuple[int, int]:
         """Which part of each batch this host reads, and the number of parts that the hosts read.
@@ -331,16 +293,14 @@ class Partition:
     def _part_by_host(self) -> dict[int, tuple[int, ...]]:
         """The numbers of the batch shares that the devices of each host compute, ascending."""
         devices = np.asarray(self.mesh.devices)
-        _, fsdp, _ = devices.shape
+        _, _, tensor = devices.shape
         shares_by_host: dict[int, set[int]] = collections.defaultdict(set)
-        for (row, column, _), device in np.ndenumerate(devices):
-            share = row * fsdp + column
-            shares = shares_by_host[device.process_index]
-            shares.add(share)
+        for share, devices_of_share in enumerate(devices.reshape(-1, tensor)):
+            for device in devices_of_share:
+                shares_by_host[device.process_index].add(share)
         part_by_host = {}
         for host, shares in shares_by_host.items():
-            in_order = sorted(shares)
-            part_by_host[host] = tuple(in_order)
+            part_by_host[host] = tuple(sorted(shares))
         return part_by_host
 
     def put_batch(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
@@ -348,6 +308,50 @@ class Partition:
         as a part of the global batch, arrays [examples of all hosts, ...]. Does not wait for the
         copy."""
         return jax.make_array_from_process_local_data(self.over_batch, dict(batch))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)  # JAX hashes functions by identity
+class _OnShard:
+    """What runs on one device: gathers the parameters, calls a function, scatters the gradients,
+    and adds up gradients and sums over the devices.
+
+    Attributes:
+        function: as `Partition.on_each_shard` takes it.
+        specs: a tree like the parameters: how each is split along the mesh axes.
+        axes: the mesh axes that have more than one device.
+        metadata: of the parameters, by path.
+    """
+
+    function: OnBatch
+    specs: Any
+    axes: tuple[str, ...]
+    metadata: Metadata
+
+    def __call__(self, parts: Any, batch: Any) -> tuple[Any, Any]:
+        """The gradients and the sums of all devices, by the device's parts of the parameters and
+        its share of the batch."""
+        params, scatter = jax.vjp(self._gather, parts)
+        gradients, sums = self.function(params, batch)
+        [scattered] = scatter(gradients)
+        total_gradients = jax.tree.map(self._add_up, scattered, self.specs)
+        total_sums = jax.lax.psum(sums, self.axes)
+        return total_gradients, total_sums
+
+    def _gather(self, parts: Any) -> Any:
+        """The parameters, except those of layers, which layers gather themselves."""
+        return jax.tree_util.tree_map_with_path(self._gather_parameter, parts, self.specs)
+
+    def _gather_parameter(self, path: tuple, part: jax.Array, spec: PartitionSpec) -> jax.Array:
+        metadata = self.metadata.get(path_name(path), PLAIN)
+        is_of_layers = metadata.layers is not None
+        if is_of_layers or FSDP not in spec:
+            return part
+        axis = spec.index(FSDP)
+        return jax.lax.all_gather(part, FSDP, axis=axis, tiled=True)
+
+    def _add_up(self, part: jax.Array, spec: PartitionSpec) -> jax.Array:
+        other_axes = tuple(axis for axis in self.axes if axis not in spec)
+        return jax.lax.psum(part, other_axes)
 
 
 def _described(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:

@@ -272,14 +272,12 @@ def _squares_by_module(tree: Any, metadata: Mapping[str, ParamMetadata]) -> dict
         layers = metadata.get(path, PLAIN).layers
         if layers is None:
             module, _, _ = path.rpartition("/")
-            name = module or path
-            by_module[name] += squares.sum()
+            by_module[module or path] += squares.sum()
             continue
         encoder, _, _ = path.partition("/")
         count = leaf.shape[0]
         flat = squares.reshape(count, -1)
-        by_layer = flat.sum(1)
-        for layer, square in enumerate(by_layer, layers.first):
+        for layer, square in enumerate(flat.sum(1), layers.first):
             by_module[f"{encoder}/{layer}"] += square
     return by_module
 
@@ -347,7 +345,9 @@ def draw_keys(config: ConfigDict, step: Any, seed: Any = None) -> tuple[jax.Arra
     """The random keys of a training step: one per example of the batch, [batch], and one for mixing
     examples. They depend on config.seed, or on `seed` if it is given, and on `step`, the number of
     the step, from 0."""
-    run_key = jax.random.key(config.seed if seed is None else seed)
+    if seed is None:
+        seed = config.seed
+    run_key = jax.random.key(seed)
     step_key = jax.random.fold_in(run_key, step)
     example_key, batch_key = jax.random.split(step_key)
     example_keys = jax.random.split(example_key, config.batch_size)
@@ -426,22 +426,14 @@ def _accumulate(function: OnBatch, microbatches: int) -> OnBatch:
     """The function that calls `function` on one microbatch after another, and returns the sums of
     its results."""
 
-    # Example i goes to microbatch i mod m. So each device splits its own share, and nothing moves
-    # between devices.
-    def split(x: jax.Array) -> jax.Array:
-        shape_of_example = x.shape[1:]
-        by_microbatch = x.reshape(-1, microbatches, *shape_of_example)
-        return by_microbatch.swapaxes(0, 1)
-
     def accumulate(params: Any, batch: Batch) -> tuple[Any, Sums]:
         """The sum of the function's results over the microbatches of a batch."""
 
         def add(total: Any, part: Batch) -> tuple[Any, None]:
             result = function(params, part)
-            new_total = jax.tree.map(jnp.add, total, result)
-            return new_total, None
+            return jax.tree.map(jnp.add, total, result), None
 
-        parts = jax.tree.map(split, batch)
+        parts = _split(batch, microbatches)
         first_part = jax.tree.map(lambda x: x[0], parts)
         result_shapes = jax.eval_shape(function, params, first_part)
         zeros = jax.tree.map(jnp.zeros_like, result_shapes)
@@ -449,3 +441,15 @@ def _accumulate(function: OnBatch, microbatches: int) -> OnBatch:
         return total
 
     return accumulate
+
+
+def _split(batch: Batch, microbatches: int) -> Batch:
+    """A batch as arrays [microbatches, examples, ...]. Example i goes to microbatch i mod m. So
+    each device splits its own share, and nothing moves between devices."""
+
+    def split(x: jax.Array) -> jax.Array:
+        shape_of_example = x.shape[1:]
+        by_microbatch = x.reshape(-1, microbatches, *shape_of_example)
+        return by_microbatch.swapaxes(0, 1)
+
+    return jax.tree.map(split, batch)

@@ -6,6 +6,7 @@ as one run, and they are compiled once. Each run has its own folder, with the sa
 that is trained alone, and either way of training can resume the other's runs.
 """
 
+import collections
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -185,10 +186,10 @@ def _opened(run: Run, options: TrainOptions, twin: Loop | None) -> Iterator[_Mem
 
 def _by_step(members: Sequence[_Member]) -> list[list[_Member]]:
     """The members that are at the same step, those at the earliest step first."""
-    groups: dict[int, list[_Member]] = {}
-    for member in sorted(members, key=lambda member: member.done):
-        groups.setdefault(member.done, []).append(member)
-    return list(groups.values())
+    groups: dict[int, list[_Member]] = collections.defaultdict(list)
+    for member in members:
+        groups[member.done].append(member)
+    return [groups[done] for done in sorted(groups)]
 
 
 def _train(members: Sequence[_Member]) -> None:
@@ -270,9 +271,16 @@ class _Steps:
 
     def _is_boundary(self) -> bool:
         """Whether a step is followed by an evaluation or a checkpoint, or is the last one."""
-        is_saved = self.done % self.config.checkpoint.every == 0
-        has_signal = self.first.stop.agreed is not None
-        return is_saved or has_signal or self.first.evaluates(self.done)
+        return self._is_saved or self._has_signal or self.first.evaluates(self.done)
+
+    @property
+    def _is_saved(self) -> bool:
+        """Whether a checkpoint is due after this step."""
+        return self.done % self.config.checkpoint.every == 0
+
+    @property
+    def _has_signal(self) -> bool:
+        return self.first.stop.agreed is not None
 
     def _record_first_step(self, sums: Any) -> None:
         jax.block_until_ready(sums)
@@ -303,30 +311,35 @@ class _Steps:
     def _at_boundary(self, states: TrainState) -> None:
         """Evaluates and saves each member, as is due after this step. All are saved before an error
         of the held-out data ends them."""
-        has_signal = self.first.stop.agreed is not None
-        if self.first.evaluates(self.done) and not has_signal:
+        if self.first.evaluates(self.done) and not self._has_signal:
             try:
-                for member in self.running:
-                    state = self.pick(states, self.members.index(member))
-                    member.loop.evaluate(state, self.done)
+                self._evaluate(states)
             except DataError:
                 self._save(states, self.running)
                 raise
-        has_signal = self.first.stop.agreed is not None
-        is_saved = self.done % self.config.checkpoint.every == 0
         ended = []
         for member in self.running:
             member.done = self.done
-            if has_signal or member.loop.is_last(self.done):
+            if self._has_signal or member.loop.is_last(self.done):
                 ended.append(member)
-        self._save(states, self.running if is_saved else ended)
+        self._save(states, self.running if self._is_saved else ended)
         self.running = [member for member in self.running if member not in ended]
+
+    def _evaluate(self, states: TrainState) -> None:
+        """Evaluates each running member."""
+        for member in self.running:
+            state = self._state_of(member, states)
+            member.loop.evaluate(state, self.done)
 
     def _save(self, states: TrainState, members: Sequence[_Member]) -> None:
         """Writes a checkpoint of each of some members."""
         for member in members:
-            state = self.pick(states, self.members.index(member))
+            state = self._state_of(member, states)
             member.loop.save(state, self.done)
+
+    def _state_of(self, member: _Member, states: TrainState) -> TrainState:
+        number = self.members.index(member)
+        return self.pick(states, number)
 
 
 def _pick(tree: Any, number: int) -> Any:

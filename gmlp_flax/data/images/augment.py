@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
+from numpy.random import Generator
 from PIL import Image, ImageEnhance
 
-from gmlp_flax.data.images.boxes import Box, random_place, random_sides
+from gmlp_flax.data.images.boxes import Box, ImageArray, random_place, random_sides
 
 _JITTERED = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
 MAX_MAGNITUDE = 10
@@ -56,7 +57,7 @@ class Operation(NamedTuple):
     """One operation on an image."""
 
     # (pixels, argument, colour of uncovered areas) -> pixels
-    apply: Callable[[np.ndarray, Any, Fill], np.ndarray]
+    apply: Callable[[ImageArray, Any, Fill], ImageArray]
     # magnitude, scaled to 0 to 1 -> argument; None if there is no argument
     argument: Callable[[float], float] | None = None
     signed: bool = False  # whether the argument's sign is random
@@ -95,7 +96,7 @@ def _by_move(move: Move) -> Callable:
     one grey level.
     """
 
-    def apply(pixels: np.ndarray, argument: float, fill: Fill) -> np.ndarray:
+    def apply(pixels: ImageArray, argument: float, fill: Fill) -> ImageArray:
         """The image after the move, of the same size; uncovered areas have the colour `fill`."""
         height, width, channels = pixels.shape
         affine = move(argument, height, width)
@@ -109,7 +110,7 @@ def _by_move(move: Move) -> Callable:
     return apply
 
 
-def _warp(pixels: np.ndarray, affine: Affine, fill: Fill) -> np.ndarray:
+def _warp(pixels: ImageArray, affine: Affine, fill: Fill) -> ImageArray:
     height, width, _ = pixels.shape
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
     matrix = affine.about_centres()
@@ -132,7 +133,7 @@ def _rotation(degrees: float, height: int, width: int) -> Affine:
 def _by_table(table: Table) -> Callable:
     """Replaces every level of every channel by its entry in `table(argument)`: numbers [256]."""
 
-    def apply(pixels: np.ndarray, argument: float, fill: Fill) -> np.ndarray:
+    def apply(pixels: ImageArray, argument: float, fill: Fill) -> ImageArray:
         """The image with other levels."""
         levels = _bytes(table(argument))
         return cv2.LUT(pixels, levels)
@@ -144,7 +145,7 @@ def _by_histogram(table: Table) -> Operation:
     """Replaces every level of a channel by its entry in `table(histogram of the channel)`: both
     [256]."""
 
-    def apply(pixels: np.ndarray, *_: object) -> np.ndarray:
+    def apply(pixels: ImageArray, *_: object) -> ImageArray:
         """The image with other levels."""
         tables = []
         for channel in range(pixels.shape[2]):
@@ -157,7 +158,7 @@ def _by_histogram(table: Table) -> Operation:
     return Operation(apply)
 
 
-def _histogram(pixels: np.ndarray, channel: int) -> np.ndarray:
+def _histogram(pixels: ImageArray, channel: int) -> np.ndarray:
     """The number of pixels of each level of a channel: int [256]."""
     counts = cv2.calcHist([pixels], [channel], None, [256], [0, 256])
     return counts.ravel().astype(int)
@@ -215,11 +216,11 @@ def _brightening_table(added: float) -> np.ndarray:
     return np.where(is_dark, brighter, _LEVELS)
 
 
-def _inverted(pixels: np.ndarray, *_: object) -> np.ndarray:
+def _inverted(pixels: ImageArray, *_: object) -> ImageArray:
     return ~pixels
 
 
-def enhance(pixels: np.ndarray, kind: Enhancer, factor: float) -> np.ndarray:
+def enhance(pixels: ImageArray, kind: Enhancer, factor: float) -> ImageArray:
     """One of Pillow's ImageEnhance of an image, uint8 [height, width, channels]: the factor 1
     changes nothing, 0 removes everything."""
     shape = pixels.shape
@@ -233,7 +234,7 @@ def enhance(pixels: np.ndarray, kind: Enhancer, factor: float) -> np.ndarray:
 def _enhancement(kind: Enhancer) -> Operation:
     """`enhance` by a factor of 0.1 to 1.9, where 1 changes nothing."""
 
-    def apply(pixels: np.ndarray, factor: float, fill: Fill) -> np.ndarray:
+    def apply(pixels: ImageArray, factor: float, fill: Fill) -> ImageArray:
         """The enhanced image."""
         return enhance(pixels, kind, factor)
 
@@ -243,7 +244,7 @@ def _enhancement(kind: Enhancer) -> Operation:
 def _increasing_enhancement(kind: Enhancer) -> Operation:
     """`enhance` by a factor that is further from 1 for a greater magnitude, in either direction."""
 
-    def apply(pixels: np.ndarray, change: float, fill: Fill) -> np.ndarray:
+    def apply(pixels: ImageArray, change: float, fill: Fill) -> ImageArray:
         """The enhanced image."""
         factor = max(0.1, 1 + change)
         return enhance(pixels, kind, factor)
@@ -339,8 +340,8 @@ RANDAUGMENT = (
 
 
 def apply(
-    name: str, pixels: np.ndarray, magnitude: float, rng: np.random.Generator, fill: Fill
-) -> np.ndarray:
+    name: str, pixels: ImageArray, magnitude: float, rng: Generator, fill: Fill
+) -> ImageArray:
     """Applies one of OPERATIONS.
 
     Args:
@@ -364,7 +365,7 @@ def apply(
     return changed.reshape(pixels.shape)  # OpenCV drops the axis of a single channel
 
 
-def auto_augment(pixels: np.ndarray, rng: np.random.Generator, fill: Fill) -> np.ndarray:
+def auto_augment(pixels: ImageArray, rng: Generator, fill: Fill) -> ImageArray:
     """AutoAugment: draws a pair of IMAGENET_POLICY; each operation is applied with its probability
     (see `apply`)."""
     row = rng.integers(len(IMAGENET_POLICY))
@@ -375,8 +376,8 @@ def auto_augment(pixels: np.ndarray, rng: np.random.Generator, fill: Fill) -> np
 
 
 def rand_augment(
-    pixels: np.ndarray, rng: np.random.Generator, fill: Fill, options: Augmentation
-) -> np.ndarray:
+    pixels: ImageArray, rng: Generator, fill: Fill, options: Augmentation
+) -> ImageArray:
     """RandAugment (Cubuk et al. 2019): draws operations with replacement; each is applied with
     probability 0.5 (see `apply`). The defaults are timm's `rand-m9-n2-mstd0.5-inc1`."""
     mean = options.randaugment_magnitude
@@ -392,7 +393,7 @@ def rand_augment(
     return pixels
 
 
-def augment(pixels: np.ndarray, rng: np.random.Generator, options: Augmentation) -> np.ndarray:
+def augment(pixels: ImageArray, rng: Generator, options: Augmentation) -> ImageArray:
     """Augments an image, uint8 [height, width, channels] with 1 or 3 channels. Returns a new image,
     or the same one if it is unchanged.
 
@@ -420,7 +421,7 @@ def _fill(mean: tuple[float, ...]) -> Fill:
     return tuple(levels)
 
 
-def color_jitter(pixels: np.ndarray, rng: np.random.Generator, strength: float) -> np.ndarray:
+def color_jitter(pixels: ImageArray, rng: Generator, strength: float) -> ImageArray:
     """Changes brightness, contrast and saturation in random order, each by a factor within 1 ±
     strength, at least 0.
 
@@ -436,8 +437,8 @@ def color_jitter(pixels: np.ndarray, rng: np.random.Generator, strength: float) 
 
 
 def random_erasing(
-    pixels: np.ndarray, rng: np.random.Generator, mean: tuple[float, ...], std: tuple[float, ...]
-) -> np.ndarray:
+    pixels: ImageArray, rng: Generator, mean: tuple[float, ...], std: tuple[float, ...]
+) -> ImageArray:
     """Fills one rectangle with noise: 2 % to a third of the area, its sides in a ratio of 0.3 to 1
     / 0.3.
 
@@ -462,7 +463,7 @@ def random_erasing(
     return erased
 
 
-def _random_box(height: int, width: int, rng: np.random.Generator) -> Box | None:
+def _random_box(height: int, width: int, rng: Generator) -> Box | None:
     """The rectangle to erase; None if ten random ones are too large for the image."""
     limit = math.log(0.3)
     for _ in range(10):

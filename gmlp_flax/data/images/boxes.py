@@ -1,4 +1,4 @@
-"""Rectangles in an image, in whole pixels."""
+"""Arrays of images, and rectangles in them, in whole pixels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 
+ImageArray = np.ndarray  # uint8 [height, width, channels]
 Size = tuple[int, int]  # height and width
 
 
@@ -36,7 +38,7 @@ class Box(NamedTuple):
         return rows, columns
 
 
-def random_place(size: Size, image_size: Size, rng: np.random.Generator) -> Box:
+def random_place(size: Size, image_size: Size, rng: Generator) -> Box:
     """A box of a size, which fits into the image, anywhere in it."""
     height, width = size
     image_height, image_width = image_size
@@ -48,7 +50,7 @@ def random_place(size: Size, image_size: Size, rng: np.random.Generator) -> Box:
 
 
 def random_sides(
-    area: float, least_log_ratio: float, most_log_ratio: float, rng: np.random.Generator
+    area: float, least_log_ratio: float, most_log_ratio: float, rng: Generator
 ) -> Size:
     """The sides of a box of an area, in pixels, whose quotient has a uniform logarithm: the shorter
     one first if the logarithm is positive."""

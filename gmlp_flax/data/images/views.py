@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
+from numpy.random import Generator
 from PIL import Image
 
 from gmlp_flax.data.images import decoding
 from gmlp_flax.data.images.augment import Augmentation, augment
-from gmlp_flax.data.images.boxes import Box, Size, random_place, random_sides
+from gmlp_flax.data.images.boxes import Box, ImageArray, Size, random_place, random_sides
 
 # An image with more pixels for each pixel of a view, in a direction, is averaged before it is
 # blurred.
@@ -51,7 +52,7 @@ class Crop(NamedTuple):
 
 def training_example(
     record: dict[str, Any],
-    rng: np.random.Generator,
+    rng: Generator,
     *,
     size: Size,
     pixels: Pixels = Pixels(),
@@ -86,7 +87,7 @@ def evaluation_example(
     return example
 
 
-def exact_view(image: np.ndarray, size: Size, resize_ratio: float = 0.875) -> np.ndarray:
+def exact_view(image: ImageArray, size: Size, resize_ratio: float = 0.875) -> ImageArray:
     """The centre of the image: its shorter side scaled to round(size / resize_ratio), then cropped
     to `size`.
 
@@ -117,7 +118,7 @@ def exact_view(image: np.ndarray, size: Size, resize_ratio: float = 0.875) -> np
     return _bicubic(image, size, (left, top, right, bottom))
 
 
-def timm_view(image: np.ndarray, size: Size, resize_ratio: float) -> np.ndarray:
+def timm_view(image: ImageArray, size: Size, resize_ratio: float) -> ImageArray:
     """`exact_view` with timm's pixels: the whole image is scaled, its sides
     floor(size / resize_ratio) and as many whole pixels as torchvision counts, and the crop begins
     at whole pixels."""
@@ -150,13 +151,13 @@ def _timm_size(height: int, width: int, size: Size, resize_ratio: float) -> Size
     return scaled_height, scaled_width
 
 
-TRANSFORMS: dict[str, Callable[[np.ndarray, Size, float], np.ndarray]] = {
+TRANSFORMS: dict[str, Callable[[ImageArray, Size, float], ImageArray]] = {
     "exact": exact_view,
     "timm": timm_view,
 }
 
 
-def _bicubic(image: np.ndarray, size: Size, box: Any = None) -> np.ndarray:
+def _bicubic(image: ImageArray, size: Size, box: Any = None) -> ImageArray:
     """Pillow's bicubic, antialiased resampling of a box (left, top, right, bottom), by default of
     all, to `size`."""
     height, width = size
@@ -169,13 +170,13 @@ def _bicubic(image: np.ndarray, size: Size, box: Any = None) -> np.ndarray:
 
 
 def training_view(
-    image: np.ndarray | bytes,
+    image: ImageArray | bytes,
     size: Size,
-    rng: np.random.Generator,
+    rng: Generator,
     name: str = "",
     pixels: Pixels = Pixels(),
     crop: Crop = Crop(),
-) -> np.ndarray:
+) -> ImageArray:
     """A random crop, scaled to `size` (bicubic), mirrored half of the time (Szegedy et al. 2015;
     torchvision).
 
@@ -212,8 +213,8 @@ def training_view(
 
 
 def _view_of_file(
-    data: bytes, size: Size, rng: np.random.Generator, name: str, pixels: Pixels, crop: Crop
-) -> np.ndarray:
+    data: bytes, size: Size, rng: Generator, name: str, pixels: Pixels, crop: Crop
+) -> ImageArray:
     with decoding.open_image(data, name) as file:
         height, width = decoding.upright_shape(file)
         box = random_box(height, width, rng, crop.min_scale)
@@ -221,16 +222,14 @@ def _view_of_file(
         return _resize(cropped, size)
 
 
-def _view_of_array(
-    image: np.ndarray, size: Size, rng: np.random.Generator, crop: Crop
-) -> np.ndarray:
+def _view_of_array(image: ImageArray, size: Size, rng: Generator, crop: Crop) -> ImageArray:
     height, width, _ = image.shape
     box = random_box(height, width, rng, crop.min_scale)
     cropped = image[box.area]
     return _resize(cropped, size)
 
 
-def random_box(height: int, width: int, rng: np.random.Generator, min_scale: float) -> Box:
+def random_box(height: int, width: int, rng: Generator, min_scale: float) -> Box:
     """The crop of torchvision's RandomResizedCrop, in pixels.
 
     After ten tries that do not fit, the largest crop at the centre with an allowed aspect ratio.
@@ -261,7 +260,7 @@ def _largest_box(height: int, width: int) -> Box:
 
 def _decode_crop(
     file: Image.Image, data: bytes, pixels: Pixels, box: Box, size: Size
-) -> np.ndarray:
+) -> ImageArray:
     """Decodes a file no finer and no further down than needed; cuts out `box`, in pixels of the
     image at full size."""
     reduction = _reduction(box.height, box.width, size)
@@ -290,7 +289,7 @@ def _reduction(height: int, width: int, size: Size) -> int:
     return 1
 
 
-def _resize(image: np.ndarray, size: Size) -> np.ndarray:
+def _resize(image: ImageArray, size: Size) -> ImageArray:
     """Scales an image: bicubic, antialiased by a Gaussian blur. On photographs, the result differs
     from Pillow's by about one grey level."""
     if image.shape[:2] == size:
@@ -305,7 +304,7 @@ def _resize(image: np.ndarray, size: Size) -> np.ndarray:
     return scaled.reshape(out_height, out_width, channels)
 
 
-def _smoothed(image: np.ndarray, size: Size) -> np.ndarray:
+def _smoothed(image: ImageArray, size: Size) -> ImageArray:
     """An image blurred by half a pixel of the view, less the blur of the image's own pixels."""
     height, width, _ = image.shape
     out_height, out_width = size
@@ -317,7 +316,7 @@ def _smoothed(image: np.ndarray, size: Size) -> np.ndarray:
     )
 
 
-def _averaged(image: np.ndarray, size: Size) -> np.ndarray:
+def _averaged(image: ImageArray, size: Size) -> ImageArray:
     """An image with at most about _COARSE pixels for each pixel of a view, in each direction: the
     time that the blur takes grows with the square of a side."""
     height, width, channels = image.shape

@@ -24,7 +24,9 @@ from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.options import Option, Range, options_of
 from gmlp_flax.paper.alternatives import COLUMNS
 from gmlp_flax.paper.published import PUBLISHED
-from gmlp_flax.reports import alternatives, claims
+from gmlp_flax.reports import claims
+from gmlp_flax.reports.alternatives.claims import claims as claims_on_alternatives
+from gmlp_flax.reports.alternatives.scores import RANDOM
 from gmlp_flax.reports.costs import Cost
 from gmlp_flax.reports.table import Spread
 
@@ -206,7 +208,7 @@ def scores() -> dict[str, dict[str, Spread]]:
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for line in read("alternatives"):
         finetuned = bool(COLUMNS[line["column"]].starts)
-        name = line["column"] + alternatives.RANDOM * (finetuned and line["start"] == "random")
+        name = line["column"] + RANDOM * (finetuned and line["start"] == "random")
         values[name][line["row"]].append(float(line["value"]))
     return {
         name: {row: Spread.mean(of_row) for row, of_row in rows.items()}
@@ -237,8 +239,8 @@ def rank_notes(scores: Mapping[str, Mapping[str, Spread]]) -> Iterator[str]:
             rank = float(claims.spearman(low, high))
             over = f"over {len(rows)} rows: {rank:.2f}; one-sided permutation p = {claims.chance(low, high):.2g}"
             title = COLUMNS[
-                name.removesuffix(alternatives.RANDOM)
-            ].title + ", from random parameters" * name.endswith(alternatives.RANDOM)
+                name.removesuffix(RANDOM)
+            ].title + ", from random parameters" * name.endswith(RANDOM)
             yield f"{title}: rank correlation with a low perplexity {over}."
 
 
@@ -250,7 +252,7 @@ def alternatives_claims() -> str:
         floors[line["column"]].append(float(line["score"]))
     best = {name: (min if COLUMNS[name].lower else max)(models) for name, models in floors.items()}
     examples = {line["column"]: int(line["examples"]) for line in read("alternatives-heldout")}
-    made = alternatives.claims(scores(), costs(), best, examples)
+    made = claims_on_alternatives(scores(), costs(), best, examples)
     lines = [f"{claims.tally(made)}\n\n"]
     for verdict in claims.VERDICTS:
         of_verdict = [f"- {one.text} ({one.detail}).\n" for one in made if one.verdict == verdict]

@@ -8,7 +8,8 @@ import tempfile
 from pathlib import Path
 
 from gmlp_flax.paper.tables import TABLES
-from gmlp_flax.reports import page, sizes
+from gmlp_flax.reports import sizes
+from gmlp_flax.reports.web import page
 from tests.docs.browser import Browser, browser
 
 FOLDER = Path(__file__).parent

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from docs import generate
 from gmlp_flax.paper.alternatives import COLUMNS, ROWS
-from gmlp_flax.reports import alternative_scores
 from gmlp_flax.reports import runs as run_finder
+from gmlp_flax.reports.alternatives import scores as scores_lib
 from gmlp_flax.reports.table import Spread
 
 COLUMN = "longer"
@@ -61,7 +61,7 @@ def evaluations(folder: str) -> Iterator[tuple[str, int, float, int, float]]:
     """Row, seed, rate, tokens and perplexity of every evaluation of the runs in a folder."""
     column = COLUMNS[COLUMN]
     configs = column.configs("cpu")
-    path = alternative_scores.folder_of(folder, COLUMN)
+    path = scores_lib.folder_of(folder, COLUMN)
     for run in run_finder.find(path, configs):
         rate = run.config.optimizer.learning_rate
         for tokens, perplexity in run.curve(column.metric):
@@ -71,7 +71,7 @@ def evaluations(folder: str) -> Iterator[tuple[str, int, float, int, float]]:
 def searches(folder: str) -> Iterator[tuple[str, float, float]]:
     """Row, rate and perplexity of every run of the search."""
     for row in ROWS:
-        scores = alternative_scores.searched(folder, COLUMN, "cpu", row)
+        scores = scores_lib.searched(folder, COLUMN, "cpu", row)
         for rate, perplexity in scores.items():
             yield row, rate, perplexity
 

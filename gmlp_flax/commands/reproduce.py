@@ -60,15 +60,14 @@ from gmlp_flax.reports import (
     columns,
     language_models,
     learned_weights,
-    page,
     sizes,
-    submissions,
-    submitting,
 )
 from gmlp_flax.reports import recall as recall_report
 from gmlp_flax.reports import runs as run_finder
-from gmlp_flax.reports.alternatives import of_folder
+from gmlp_flax.reports.alternatives import submissions, submitting
+from gmlp_flax.reports.alternatives.report import of_folder
 from gmlp_flax.reports.report import Report
+from gmlp_flax.reports.web import page
 
 
 def plan_of(name: str) -> columns.Plan:

@@ -41,7 +41,8 @@ from gmlp_flax.commands import cli, launch
 from gmlp_flax.config import named_overrides, open_config, schema
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import files
-from gmlp_flax.reports import curves, page
+from gmlp_flax.reports import curves
+from gmlp_flax.reports.web import page
 from gmlp_flax.sweeps import definition, points, training
 from gmlp_flax.sweeps.definition import SEARCH, Sweep, Trial
 from gmlp_flax.sweeps.points import Point, Points

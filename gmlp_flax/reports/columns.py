@@ -21,7 +21,7 @@ from gmlp_flax.paper.alternatives import COLUMNS, COSTS, Column
 from gmlp_flax.paper.tables import ALTERNATIVES, TABLES, TUNED
 from gmlp_flax.reports import recall_slices
 from gmlp_flax.reports import runs as run_finder
-from gmlp_flax.reports.alternative_scores import best_rate, folder_of, search_folder, searched
+from gmlp_flax.reports.alternatives.scores import best_rate, folder_of, search_folder, searched
 from gmlp_flax.reports.costs import cost_path
 from gmlp_flax.sweeps import definition, training
 from gmlp_flax.sweeps.definition import Sweep

@@ -3,8 +3,8 @@
 import pytest
 
 from tests import preloaded
+from tests.reports.alternatives.test_submitting import write_own
 from tests.reports.test_language_models import write_runs
-from tests.reports.test_submitting import write_own
 
 TUNED = ("table4", "--data=setup.cfg", "--finetune=sst2=setup.cfg")
 

@@ -7,9 +7,10 @@ import pytest
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
 from gmlp_flax.paper.tables import TABLES
-from gmlp_flax.reports import learned_weights, page
+from gmlp_flax.reports import learned_weights
 from gmlp_flax.reports.learned_weights import across, locality, spread
 from gmlp_flax.reports.runs import Run
+from gmlp_flax.reports.web import page
 from gmlp_flax.training import loop
 from tests.training import tiny
 

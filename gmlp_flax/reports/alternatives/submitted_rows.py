@@ -7,8 +7,8 @@ from gmlp_flax.analysis import looks as looks_lib
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
 from gmlp_flax.analysis.looks import BLACK, MARKERS, Look
 from gmlp_flax.paper.alternatives import COLUMNS
+from gmlp_flax.reports.alternatives.submissions import Submission
 from gmlp_flax.reports.report import family, over_seeds
-from gmlp_flax.reports.submissions import Submission
 from gmlp_flax.reports.table import Cells, Spread, printed
 
 COLUMN = COLUMNS["mlm"]

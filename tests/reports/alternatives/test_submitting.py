@@ -7,7 +7,8 @@ import pytest
 
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.paper.alternatives import COLUMNS
-from gmlp_flax.reports import alternatives, runs, submissions, submitting
+from gmlp_flax.reports import runs
+from gmlp_flax.reports.alternatives import report, submissions, submitting
 from gmlp_flax.reports.table import Spread
 from tests.failures import raised
 from tests.reports.test_language_models import cells, write_runs
@@ -107,7 +108,7 @@ def test_a_submitted_row_stands_beside_ours(own, tmp_path):
     submissions.append(path, submit(own))
     [row] = submissions.read(path)
     elsewhere = dataclasses.replace(row, row="elsewhere", setting="0" * 12)
-    made = alternatives.of_folder(str(folder), "cpu", submissions=[row, elsewhere])
+    made = report.of_folder(str(folder), "cpu", submissions=[row, elsewhere])
     rows = cells(made)
     assert list(rows) == ["bert", "sgu", "my_mixer (submitted)"]
     submitted = rows["my_mixer (submitted)"]
@@ -120,7 +121,7 @@ def test_a_submitted_row_stands_beside_ours(own, tmp_path):
     points = {series.name: (series.x, series.y, series.labels) for series in panel.series}
     assert points["submitted"] == ([2], [45.0], ["my_mixer"])
     assert points["Transformer"] == ([1], [40.0], ["bert"])
-    assert "submitted" not in alternatives.of_folder(str(folder), "cpu").figures
+    assert "submitted" not in report.of_folder(str(folder), "cpu").figures
 
 
 def test_every_run_of_a_folder(own):

@@ -11,10 +11,10 @@ from PIL import Image
 from gmlp_flax.analysis import drawing
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
 from gmlp_flax.analysis.looks import looks, on_dark
-from gmlp_flax.reports import page
 from gmlp_flax.reports.claims import HOLDS, OPEN, REVERSED, Claim
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.table import Spread, Table
+from gmlp_flax.reports.web import page
 from tests.docs.browser import BROWSER, DRIVER, browser, wait_for
 from tests.reports.test_language_models import gather, write_runs
 

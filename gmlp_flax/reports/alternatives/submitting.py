@@ -18,9 +18,9 @@ from gmlp_flax.models import parameters
 from gmlp_flax.options import ALL_RUNS, NO_RUNS
 from gmlp_flax.paper.alternatives import COLUMNS
 from gmlp_flax.reports import runs as run_finder
+from gmlp_flax.reports.alternatives.submissions import Submission, check_name
 from gmlp_flax.reports.runs import RATE, Run, bare_task
 from gmlp_flax.reports.scaling import METRIC
-from gmlp_flax.reports.submissions import Submission, check_name
 
 COLUMN = COLUMNS["mlm"]
 LENGTH_OF_HASH = 12

@@ -12,7 +12,7 @@ from gmlp_flax.analysis import drawing, filters
 from gmlp_flax.analysis.charts import Panel, Scale, Series
 from gmlp_flax.analysis.looks import looks, on_dark
 from gmlp_flax.errors import RunError
-from gmlp_flax.reports import inline_svg
+from gmlp_flax.reports.web import inline_svg
 
 GMLP, MIXER = looks(["gMLP", "Mixer"])
 PANEL = Panel(

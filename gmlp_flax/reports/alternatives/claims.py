@@ -13,7 +13,7 @@ from gmlp_flax.paper.alternatives import (
     Statement,
 )
 from gmlp_flax.reports import claims as verdicts
-from gmlp_flax.reports.alternative_scores import Scores
+from gmlp_flax.reports.alternatives.scores import Scores
 from gmlp_flax.reports.claims import EARLY, HOLDS, OPEN, REVERSED, Claim
 from gmlp_flax.reports.costs import Costs, growth, nearest
 from gmlp_flax.reports.scaling import PowerLaw

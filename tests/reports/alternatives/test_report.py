@@ -6,8 +6,8 @@ import pytest
 
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.paper.alternatives import COLUMNS, ROWS
-from gmlp_flax.reports import alternatives
-from gmlp_flax.reports.alternatives import over_speed
+from gmlp_flax.reports.alternatives import report
+from gmlp_flax.reports.alternatives.report import over_speed
 from gmlp_flax.reports.costs import read_costs
 from gmlp_flax.reports.runs import NoRuns
 from gmlp_flax.reports.table import Spread
@@ -20,7 +20,7 @@ from tests.reports.test_runs import write_run
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("alternatives")
     made_up_columns.write_everything(folder)
-    return alternatives.of_folder(str(folder), "cpu")
+    return report.of_folder(str(folder), "cpu")
 
 
 def test_every_score_stands_in_one_table(made):
@@ -83,9 +83,9 @@ def test_unfinished_runs_are_named_and_runs_of_other_data_refused(tmp_path):
         write_run(tmp_path / "cifar10" / row, config, finished=row == "bert")
         made_up_columns.write_cost(tmp_path, row, 128, (1.0,))
     with pytest.raises(RunError, match="data.train is 'a' in .* and 'b' in .*fnet"):
-        alternatives.of_folder(str(tmp_path), "cpu")
+        report.of_folder(str(tmp_path), "cpu")
     shutil.rmtree(tmp_path / "cifar10" / "fnet")
-    made = alternatives.of_folder(str(tmp_path), "cpu")
+    made = report.of_folder(str(tmp_path), "cpu")
     assert any(
         note.startswith("CIFAR-10, top-1 (%): Not finished: sgu seed 0") for note in made.notes
     )
@@ -102,12 +102,10 @@ def test_flags_that_changed_the_runs(tmp_path):
     path = tmp_path / "finetuned" / "imdb-sgu" / "seed=0" / "config.json"
     path.write_text(path.read_text().replace('"vocab_size": 2000', '"vocab_size": 500'))
     with pytest.raises(NoRuns):
-        alternatives.of_folder(str(tmp_path), "cpu")
+        report.of_folder(str(tmp_path), "cpu")
     with pytest.raises(ConfigError, match="model.vocab_size"):
-        alternatives.of_folder(str(tmp_path), "cpu", {"model.vocab_size": "x"})
-    made = alternatives.of_folder(
-        str(tmp_path), "cpu", {"model.vocab_size": "500", "augment.mixup": "0"}
-    )
+        report.of_folder(str(tmp_path), "cpu", {"model.vocab_size": "x"})
+    made = report.of_folder(str(tmp_path), "cpu", {"model.vocab_size": "500", "augment.mixup": "0"})
     rows = cells(made)
     assert list(rows) == ["bert", "sgu"]
     assert rows["sgu"]["IMDB (%)"].centre == pytest.approx(50)

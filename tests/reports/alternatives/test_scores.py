@@ -2,8 +2,8 @@
 
 import pytest
 
-from gmlp_flax.reports import alternative_scores
-from gmlp_flax.reports.alternative_scores import RANDOM
+from gmlp_flax.reports.alternatives import scores as scores_lib
+from gmlp_flax.reports.alternatives.scores import RANDOM
 from gmlp_flax.reports.table import Spread
 from tests.reports import made_up_columns
 
@@ -13,7 +13,7 @@ def runs(tmp_path_factory):
     """The runs of every column that the made-up folder has."""
     folder = tmp_path_factory.mktemp("alternatives")
     made_up_columns.write_everything(folder)
-    return alternative_scores.find_runs(str(folder), "cpu", {})
+    return scores_lib.find_runs(str(folder), "cpu", {})
 
 
 def test_runs_are_found_by_column(runs):
@@ -22,13 +22,13 @@ def test_runs_are_found_by_column(runs):
 
 
 def test_perplexities_are_those_of_the_last_evaluation(runs):
-    scores = alternative_scores.scores_of(runs)
+    scores = scores_lib.scores_of(runs)
     assert scores["mlm"]["bert"] == Spread(61.0, (60.0, 62.0))
     assert scores["mlm"]["dynamic"].values == (40.0, 41.0)
 
 
 def test_accuracies_are_in_percent_and_random_starts_apart(runs):
-    scores = alternative_scores.scores_of(runs)
+    scores = scores_lib.scores_of(runs)
     assert scores["cifar10"]["sgu"].values == (50.0,)
     assert scores["imdb"]["bert"].centre == pytest.approx(81)
     assert scores["imdb" + RANDOM]["bert"].values == (60.0, 61.0)
@@ -38,9 +38,9 @@ def test_accuracies_are_in_percent_and_random_starts_apart(runs):
 
 def test_the_best_trivial_model_of_a_column():
     baselines = {"mlm": {"a": 300.0, "b": 260.0}, "cifar10": {"a": 10.0, "b": 11.0}, "bytes": {}}
-    assert alternative_scores.best_baselines(baselines) == {"mlm": 260.0, "cifar10": 11.0}
+    assert scores_lib.best_baselines(baselines) == {"mlm": 260.0, "cifar10": 11.0}
 
 
 def test_runs_of_masked_lm_lie_in_the_folder_itself():
-    assert alternative_scores.folder_of("runs", "mlm") == "runs"
-    assert alternative_scores.folder_of("runs", "cifar10") == "runs/cifar10"
+    assert scores_lib.folder_of("runs", "mlm") == "runs"
+    assert scores_lib.folder_of("runs", "cifar10") == "runs/cifar10"

@@ -3,7 +3,7 @@
 import pytest
 
 from gmlp_flax.paper.alternatives import COLUMNS, FASTER, GROWS, ROWS, STATEMENTS
-from gmlp_flax.reports.alternative_claims import claims, late_starters
+from gmlp_flax.reports.alternatives.claims import claims, late_starters
 from gmlp_flax.reports.costs import read_costs
 from gmlp_flax.reports.table import Spread
 from tests.reports import made_up_columns

@@ -18,9 +18,10 @@ from gmlp_flax.analysis import figure_files
 from gmlp_flax.analysis.charts import Chart
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files
-from gmlp_flax.reports import claims, inline_svg
+from gmlp_flax.reports import claims
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.table import Cell, Spread, Table, shown, sort_key
+from gmlp_flax.reports.web import inline_svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -112,7 +113,7 @@ def html(report: Report) -> str:
 
 def _resource(name: str) -> str:
     """The text of a file next to this one."""
-    folder = importlib.resources.files("gmlp_flax.reports")
+    folder = importlib.resources.files("gmlp_flax.reports.web")
     path = folder / name
     return path.read_text().rstrip()
 

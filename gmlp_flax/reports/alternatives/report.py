@@ -12,10 +12,11 @@ from gmlp_flax.models import parameters
 from gmlp_flax.paper.alternatives import COLUMNS, COSTS, NOTHING, ROWS, Column
 from gmlp_flax.paper.tables import ALTERNATIVES, TABLES
 from gmlp_flax.planning import dry_run
-from gmlp_flax.reports import recall_slices, submitted_rows
+from gmlp_flax.reports import recall_slices
 from gmlp_flax.reports import runs as run_finder
-from gmlp_flax.reports.alternative_claims import claims
-from gmlp_flax.reports.alternative_scores import (
+from gmlp_flax.reports.alternatives import submitted_rows
+from gmlp_flax.reports.alternatives.claims import claims
+from gmlp_flax.reports.alternatives.scores import (
     RANDOM,
     Baselines,
     Scores,
@@ -27,12 +28,12 @@ from gmlp_flax.reports.alternative_scores import (
     scores_of,
     searched,
 )
+from gmlp_flax.reports.alternatives.submissions import Submission
+from gmlp_flax.reports.alternatives.submitting import setting_hash
 from gmlp_flax.reports.costs import Costs, cost_cells, cost_chart, cost_notes, nearest, read_costs
 from gmlp_flax.reports.language_models import slices_of_rows, trained_rows
 from gmlp_flax.reports.report import Report, family, over_seeds
 from gmlp_flax.reports.runs import Run, bare_task
-from gmlp_flax.reports.submissions import Submission
-from gmlp_flax.reports.submitting import setting_hash
 from gmlp_flax.reports.table import Cells, Spread, Table, printed, shown
 
 

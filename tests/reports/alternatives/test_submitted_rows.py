@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from gmlp_flax.reports import submitted_rows
+from gmlp_flax.reports.alternatives import submitted_rows
 from gmlp_flax.reports.table import Spread
-from tests.reports.test_submissions import ROW
+from tests.reports.alternatives.test_submissions import ROW
 
 SETTING = ROW.setting
 OTHER_SCALE = dataclasses.replace(ROW, row="larger", scale="gpu")

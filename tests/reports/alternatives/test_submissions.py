@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from gmlp_flax.errors import DataError
-from gmlp_flax.reports import submissions
-from gmlp_flax.reports.submissions import Submission
+from gmlp_flax.reports.alternatives import submissions
+from gmlp_flax.reports.alternatives.submissions import Submission
 from tests.failures import raised
 
 ROW = Submission(

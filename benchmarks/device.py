@@ -26,8 +26,8 @@ from gmlp_flax.benchmarks import peers
 from gmlp_flax.benchmarks.timing import Row, example_batch, measure, ratios, row
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models import blocks, toeplitz
+from gmlp_flax.models.attention.multi_head import MultiHeadAttention
 from gmlp_flax.models.blocks.gmlp import SpatialGatingUnit
-from gmlp_flax.models.multi_head_attention import MultiHeadAttention
 from gmlp_flax.planning import dry_run
 from gmlp_flax.training import step
 from gmlp_flax.training.partition import Partition

@@ -14,7 +14,7 @@ from gmlp_flax.analysis import drawing
 from gmlp_flax.analysis.looks import GREY
 from gmlp_flax.data.finetuning import pairs
 from gmlp_flax.errors import RunError
-from gmlp_flax.models.attention import hide_padding
+from gmlp_flax.models.attention.dot_product import hide_padding
 from gmlp_flax.models.blocks import Block, settings
 from gmlp_flax.tasks.finetuning import Finetuning
 from gmlp_flax.tasks.text import TextTask

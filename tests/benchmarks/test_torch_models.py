@@ -8,7 +8,7 @@ import pytest
 from gmlp_flax import config as config_lib
 from gmlp_flax.benchmarks import torch_models
 from gmlp_flax.checkpoints.pytree import path_name
-from gmlp_flax.models import attention_positions
+from gmlp_flax.models.attention.positions import MAX_DISTANCE, buckets
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 
 TOKENS = 12
@@ -117,7 +117,5 @@ def test_buckets_of_relative_positions_are_mpnets(transformers):
     from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
     offsets = np.arange(-400, 401)
-    theirs = MPNetEncoder.relative_position_bucket(
-        torch.tensor(offsets), 32, attention_positions.MAX_DISTANCE
-    )
-    np.testing.assert_array_equal(attention_positions.buckets(offsets, 32), theirs.numpy())
+    theirs = MPNetEncoder.relative_position_bucket(torch.tensor(offsets), 32, MAX_DISTANCE)
+    np.testing.assert_array_equal(buckets(offsets, 32), theirs.numpy())

@@ -9,21 +9,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gmlp_flax.models import blocks
 from gmlp_flax.models.encoder import Encoder
+from tests.models.attention.cases import ROTARY, normal, transformer
 from tests.models.reference import quick_jit
-
-ROTARY = {"positions": "rotary", "local_rotary_theta": 100.0}
-
-
-def transformer(length=24, **options):
-    """A spec of a narrow Transformer."""
-    sizes = {"layers": 2, "d_model": 16, "d_ffn": 24, "heads": 2}
-    return blocks.find("transformer").spec(length=length, **sizes | options)
-
-
-def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
 def first_layers(stacked, count):
@@ -126,9 +114,6 @@ def test_a_deep_encoder_is_compiled_by_periods():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"window": 3}, "model.window is 3: expected 0, or an even number"),
-        ({"kv_heads": 3}, "model.kv_heads is 3: expected a divisor of model.heads, 2"),
-        ({"kv_heads": 1, "positions": "relative_only"}, "set model.kv_heads to 0"),
         ({"first_norm": False, "norm": "post"}, "set model.norm to 'pre'"),
         ({"global_every": -1}, "global_every is -1: expected at least 0"),
     ],

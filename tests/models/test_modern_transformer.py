@@ -75,19 +75,6 @@ def test_rotary_positions_take_any_length(tokens):
     assert encoder(x).shape == (1, tokens, 32)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"heads": 32, "positions": "rotary"}, "a head has 1 channels: expected an even number"),
-        ({"positions": "relative_only", "qk_norm": True}, "without queries and keys"),
-        ({"rotary_theta": 0.0}, "rotary_theta is 0.0: expected above 0"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        transformer(**options)
-
-
 def test_a_text_read_token_by_token_is_as_read_whole():
     spec = transformer(causal=True, qk_norm=True, **LLAMA)
     model = CausalLM(spec, 40, nnx.Rngs(0))

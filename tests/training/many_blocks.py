@@ -13,7 +13,8 @@ import numpy as np
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints.pytree import leaves_by_path
-from gmlp_flax.models import attention, blocks
+from gmlp_flax.models import blocks
+from gmlp_flax.models.attention import dot_product
 from gmlp_flax.models.blocks import fnet
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.tasks.data import TaskData
@@ -137,7 +138,8 @@ def main(out: str, every: str = "") -> None:
     assert not fft_gathers()
     for sizes in ((8, 1, 1), (1, 8, 1), (2, 2, 2)):
         assert transformed_in_evaluation(sizes) == {BATCH // (sizes[0] * sizes[1])}, sizes
-    attention.WHOLE, attention.BLOCK = 16, 10  # queries in three blocks
+    dot_product.WHOLE = 16
+    dot_product.BLOCK = 10  # queries in three blocks
     arrays = {}
     for number, (name, options) in enumerate(BLOCKS.items()):
         fresh = quick_jit(make(options, MESHES[0]).init)(jax.random.key(0))

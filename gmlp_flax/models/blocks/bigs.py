@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from gmlp_flax.models import state_space
 from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.layers import EVALUATION, DecodeCache, LayerNorm, LayerRng, Linear, add_branch
 from gmlp_flax.models.parameters import parameter
+from gmlp_flax.models.recurrences import state_space
+from gmlp_flax.models.recurrences.state_space import Complex
 from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.models.spec import AnyLengthSpec
-from gmlp_flax.models.state_space import Complex
 from gmlp_flax.options import SIZE, option
 
 SLOWEST_DECAY = -1e-4  # the largest real part of a mode, as in its authors' code

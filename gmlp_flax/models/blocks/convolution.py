@@ -10,7 +10,7 @@ from flax import nnx
 from jax import Array
 
 from gmlp_flax.models import depthwise
-from gmlp_flax.models.attention import HeadsSpec, WeightDropoutSpec
+from gmlp_flax.models.attention.spec import HeadsSpec, WeightDropoutSpec
 from gmlp_flax.models.blocks.base import PreNormBlock
 from gmlp_flax.models.layers import DecodeCache, LayerRng, Linear, dropout
 from gmlp_flax.models.parameters import parameter

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from gmlp_flax.models import delta_rule
-from gmlp_flax.models.attention import HeadsSpec
+from gmlp_flax.models.attention.spec import HeadsSpec
 from gmlp_flax.models.blocks.base import PreNormBlock
 from gmlp_flax.models.depthwise import PaddedTokens
 from gmlp_flax.models.layers import DecodeCache, LayerRng, Linear, rms_norm
 from gmlp_flax.models.parameters import parameter
+from gmlp_flax.models.recurrences import delta_rule
 from gmlp_flax.models.sharding import FSDP
 from gmlp_flax.models.spec import AnyLengthSpec
 from gmlp_flax.options import ABOVE_0, SIZE, option

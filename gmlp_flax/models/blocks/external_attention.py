@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models.attention import HeadsSpec
+from gmlp_flax.models.attention.spec import HeadsSpec
 from gmlp_flax.models.blocks.base import PreNormBlock
 from gmlp_flax.models.layers import DecodeCache, LayerRng, Linear
 from gmlp_flax.models.parameters import parameter

@@ -11,7 +11,8 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import sharding
-from gmlp_flax.models.attention import AttentionSpec
+from gmlp_flax.models.attention.multi_head import MultiHeadAttention
+from gmlp_flax.models.attention.spec import AttentionSpec
 from gmlp_flax.models.blocks.base import Block, final_norm
 from gmlp_flax.models.layers import (
     EVALUATION,
@@ -22,7 +23,6 @@ from gmlp_flax.models.layers import (
     add_normed,
 )
 from gmlp_flax.models.matmul import NAME, over_tokens_unnamed
-from gmlp_flax.models.multi_head_attention import MultiHeadAttention
 from gmlp_flax.models.spec import AnyLengthSpec
 from gmlp_flax.options import AT_LEAST_0, option
 

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models import depthwise, toeplitz
-from gmlp_flax.models.attention import ContentAttentionSpec, attend, dot_products
-from gmlp_flax.models.attention_kernels import attend_fused
+from gmlp_flax.models.attention.dot_product import attend, dot_products
+from gmlp_flax.models.attention.kernels import attend_fused
+from gmlp_flax.models.attention.spec import ContentAttentionSpec
 from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.layers import EVALUATION, DecodeCache, LayerNorm, LayerRng, Linear, add_branch
 from gmlp_flax.models.matmul import add_bias, over_tokens

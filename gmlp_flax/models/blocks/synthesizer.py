@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from gmlp_flax.models.attention import HeadsSpec, WeightDropoutSpec, dot_products, hide_padding, mix
+from gmlp_flax.models.attention.dot_product import dot_products, hide_padding, mix
+from gmlp_flax.models.attention.spec import HeadsSpec, WeightDropoutSpec
 from gmlp_flax.models.blocks.base import PreNormBlock
 from gmlp_flax.models.layers import DecodeCache, LayerRng, Linear
 from gmlp_flax.models.parameters import Resize, parameter, token_logits

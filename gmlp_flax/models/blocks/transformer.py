@@ -5,8 +5,9 @@ import dataclasses
 import jax
 from flax import nnx
 
-from gmlp_flax.models.attention import AttentionSpec
-from gmlp_flax.models.attention_kernels import served_by
+from gmlp_flax.models.attention.kernels import served_by
+from gmlp_flax.models.attention.multi_head import MultiHeadAttention
+from gmlp_flax.models.attention.spec import AttentionSpec
 from gmlp_flax.models.blocks.base import Block, final_norm
 from gmlp_flax.models.layers import (
     EVALUATION,
@@ -18,7 +19,6 @@ from gmlp_flax.models.layers import (
     add_branch,
     add_normed,
 )
-from gmlp_flax.models.multi_head_attention import MultiHeadAttention
 from gmlp_flax.options import AT_LEAST_0, option
 
 

@@ -11,8 +11,9 @@ from flax import nnx
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
-from gmlp_flax.models import attention, depthwise
-from gmlp_flax.models.attention import HeadsSpec
+from gmlp_flax.models import depthwise
+from gmlp_flax.models.attention import dot_product
+from gmlp_flax.models.attention.spec import HeadsSpec
 from gmlp_flax.models.layers import Linear
 from gmlp_flax.models.matmul import NAME, over_tokens
 from gmlp_flax.models.parameters import parameter
@@ -137,7 +138,7 @@ class View(NamedTuple):
         documents = self.documents
         if documents is None:
             return weights
-        visible = attention.visible_keys(documents, self.first, self.count)
+        visible = dot_product.visible_keys(documents, self.first, self.count)
         return jnp.where(visible[:, None], weights, 0)
 
     def hide_future(self, weights: Array) -> Array:

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from gmlp_flax.models import semiseparable
 from gmlp_flax.models.layers import Linear, activation
 from gmlp_flax.models.matrix_mixers.base import (
     BUILT_UP_TO,
@@ -18,13 +17,14 @@ from gmlp_flax.models.matrix_mixers.base import (
     by_head,
 )
 from gmlp_flax.models.parameters import parameter, token_logits
-from gmlp_flax.models.semiseparable import Direction
+from gmlp_flax.models.recurrences import semiseparable
+from gmlp_flax.models.recurrences.semiseparable import Direction
 
 STEPS = (1e-3, 0.1)  # the range of dt at the start
 
 
 class Quasiseparable(MatrixMixer):
-    """The state space models of `models.semiseparable`, one in each direction, with a_i = -exp(A) s_i
+    """The state space models of `models.recurrences.semiseparable`, one in each direction, with a_i = -exp(A) s_i
     and s_i = softplus(d_i + dt), d_i a linear layer of the token.
 
     Parameters: `log_rates` [heads], which are A, `step_bias` [heads], which is dt, and `skip`

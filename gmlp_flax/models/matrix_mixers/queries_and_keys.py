@@ -9,7 +9,7 @@ from flax import nnx
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
-from gmlp_flax.models import attention, semiseparable
+from gmlp_flax.models.attention import dot_product
 from gmlp_flax.models.layers import activation
 from gmlp_flax.models.matmul import NAME
 from gmlp_flax.models.matrix_mixers.base import (
@@ -21,7 +21,8 @@ from gmlp_flax.models.matrix_mixers.base import (
     by_head,
 )
 from gmlp_flax.models.parameters import parameter, token_logits
-from gmlp_flax.models.semiseparable import Direction
+from gmlp_flax.models.recurrences import semiseparable
+from gmlp_flax.models.recurrences.semiseparable import Direction
 
 
 class QueriesAndKeys(MatrixMixer):
@@ -140,12 +141,12 @@ class Attention(QueriesAndKeys):
         """The logits before the softmax, [batch or 1, heads, count, keys]."""
         queries, keys = self._queries_and_keys(inputs, view)
         queries = self._rows_of(queries, view)
-        logits = attention.dot_products(queries, keys, self.spec, view.first)
+        logits = dot_product.dot_products(queries, keys, self.spec, view.first)
         scores = logits(0, view.count)
-        return attention.hide_padding(scores, view.padding_mask, True, view.first)
+        return dot_product.hide_padding(scores, view.padding_mask, True, view.first)
 
     def apply_fast(self, inputs: dict[str, Array], v: Array, view: View) -> Array:
         """See `MatrixMixer`: many tokens in blocks of queries."""
         queries, keys = self._queries_and_keys(inputs, view)
-        logits = attention.dot_products(queries, keys, self.spec)
-        return attention.attend(logits, v, view.keys, view.padding_mask)
+        logits = dot_product.dot_products(queries, keys, self.spec)
+        return dot_product.attend(logits, v, view.keys, view.padding_mask)

@@ -6,7 +6,7 @@ from flax import nnx
 
 from gmlp_flax.models.blocks.bigs import BiGSBlock
 from gmlp_flax.models.parameters import metadata
-from gmlp_flax.models.state_space import CHUNK
+from gmlp_flax.models.recurrences.state_space import CHUNK
 from tests.models import reference
 from tests.models.reference import (
     function_of,

@@ -5,12 +5,14 @@ import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
-from gmlp_flax.models import fused_attention, sharding
-from gmlp_flax.models.attention import AttentionSpec, ContentAttentionSpec, visible_keys
-from gmlp_flax.models.attention_positions import RelativeBias
+from gmlp_flax.models import sharding
+from gmlp_flax.models.attention import fused
+from gmlp_flax.models.attention.dot_product import visible_keys
+from gmlp_flax.models.attention.positions import RelativeBias
+from gmlp_flax.models.attention.spec import AttentionSpec, ContentAttentionSpec
+from gmlp_flax.models.attention.windowed import reads_windows
 from gmlp_flax.models.matmul import NAME
 from gmlp_flax.models.sharding import TENSOR
-from gmlp_flax.models.windowed_attention import reads_windows
 
 
 def attend_fused(
@@ -52,16 +54,16 @@ def _attend_on_tpu(
     padding_mask: Array | None,
     relative: RelativeBias | None,
 ) -> Array | None:
-    """`attend_fused` by `fused_attention`, which has no masks of documents."""
+    """`attend_fused` by `fused.attention`, which has no masks of documents."""
     tokens = qkv.shape[1]
     width = qkv.shape[2] // 3
     by_document = padding_mask is not None and padding_mask.dtype != jnp.bool_
-    if by_document or not fused_attention.serves(tokens, width, heads):
+    if by_document or not fused.serves(tokens, width, heads):
         return None
     bias = None
     if relative is not None:
         bias = relative(0, tokens, tokens)
-    return fused_attention.attention(
+    return fused.attention(
         qkv, bias, padding_mask, heads=heads, causal=spec.causal, window=spec.window
     )
 
@@ -112,7 +114,7 @@ def served_by(spec: AttentionSpec, platform: str) -> str:
     mask of documents, dropout on weights, or heads that several devices share."""
     is_auto = spec.attention == "auto" and spec.positions != "relative_only"
     width = spec.heads * spec.d_head
-    if is_auto and platform == "tpu" and fused_attention.serves(spec.length, width, spec.heads):
+    if is_auto and platform == "tpu" and fused.serves(spec.length, width, spec.heads):
         return "the attention kernel"
     may_be_cudnn = is_auto and platform == "gpu" and not spec.window
     if may_be_cudnn and _cudnn_serves(spec.compute_dtype, spec.length, spec.d_head):

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmlp_flax.models import semiseparable
 from gmlp_flax.models.matmul import matmul_flops
-from gmlp_flax.models.semiseparable import Direction
+from gmlp_flax.models.recurrences import semiseparable
+from gmlp_flax.models.recurrences.semiseparable import Direction
 from tests.models.reference import in_float64, normal, quick_jit
 
 

@@ -6,13 +6,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from gmlp_flax.models.attention import AttentionSpec, Logits, attend, dot_products
-from gmlp_flax.models.attention_kernels import attend_fused
-from gmlp_flax.models.attention_positions import RelativeBias, rotate
+from gmlp_flax.models.attention.dot_product import Logits, attend, dot_products
+from gmlp_flax.models.attention.kernels import attend_fused
+from gmlp_flax.models.attention.positions import RelativeBias, rotate
+from gmlp_flax.models.attention.spec import AttentionSpec
+from gmlp_flax.models.attention.windowed import attend_in_windows, reads_windows
 from gmlp_flax.models.layers import DecodeCache, Linear, rms_norm
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.sharding import FSDP
-from gmlp_flax.models.windowed_attention import attend_in_windows, reads_windows
 
 
 class MultiHeadAttention(nnx.Module):

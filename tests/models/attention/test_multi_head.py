@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gmlp_flax.models import blocks
-from gmlp_flax.models.multi_head_attention import MultiHeadAttention
+from gmlp_flax.models.attention.multi_head import MultiHeadAttention
 from gmlp_flax.models.text import CausalLM
 from tests.models import reference
+from tests.models.attention.cases import ROTARY, normal, transformer
 from tests.models.reference import (
     count,
     function_of,
@@ -21,18 +21,6 @@ from tests.models.reference import (
     randomized,
     small_spec,
 )
-
-ROTARY = {"positions": "rotary", "local_rotary_theta": 100.0}
-
-
-def transformer(length=24, **options):
-    """A spec of a narrow Transformer."""
-    sizes = {"layers": 2, "d_model": 16, "d_ffn": 24, "heads": 2}
-    return blocks.find("transformer").spec(length=length, **sizes | options)
-
-
-def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
 def many_heads(**fields):

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmlp_flax.models import delta_rule
-from gmlp_flax.models.delta_rule import Inputs
+from gmlp_flax.models.recurrences import delta_rule
+from gmlp_flax.models.recurrences.delta_rule import Inputs
 from tests.models import reference
 from tests.models.reference import in_float64, largest_array, quick_jit
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gmlp_flax.models import attention as attention_lib
-from gmlp_flax.models.attention import attend, hide_padding, mix
+from gmlp_flax.models.attention import dot_product
+from gmlp_flax.models.attention.dot_product import attend, hide_padding, mix
+from gmlp_flax.models.attention.multi_head import MultiHeadAttention
 from gmlp_flax.models.blocks.gmlp import TinyAttention
 from gmlp_flax.models.layers import DecodeCache
-from gmlp_flax.models.multi_head_attention import MultiHeadAttention
 from tests.models.reference import (
     function_of,
     in_float64,
@@ -75,8 +75,8 @@ def test_dropout_is_of_weights():
 def in_blocks(monkeypatch):
     """More than four queries take turns: ten in blocks of three, three, three and, again with two
     of them, three."""
-    monkeypatch.setattr(attention_lib, "WHOLE", 4)
-    monkeypatch.setattr(attention_lib, "BLOCK", 3)
+    monkeypatch.setattr(dot_product, "WHOLE", 4)
+    monkeypatch.setattr(dot_product, "BLOCK", 3)
 
 
 KINDS = {
@@ -119,8 +119,8 @@ def test_queries_in_blocks_are_those_at_once(kind, monkeypatch):
         return quick_jit(both)(state, normal(0, 2, 10, 6))
 
     expected = results()
-    monkeypatch.setattr(attention_lib, "WHOLE", 4)
-    monkeypatch.setattr(attention_lib, "BLOCK", 3)
+    monkeypatch.setattr(dot_product, "WHOLE", 4)
+    monkeypatch.setattr(dot_product, "BLOCK", 3)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), results(), expected)
 
 
@@ -154,8 +154,8 @@ def test_blocks_hold_no_scores_of_all_queries(kind, monkeypatch):
 
     made = small_spec
     assert largest() >= 60 * 60
-    monkeypatch.setattr(attention_lib, "WHOLE", 20)
-    monkeypatch.setattr(attention_lib, "BLOCK", 10)
+    monkeypatch.setattr(dot_product, "WHOLE", 20)
+    monkeypatch.setattr(dot_product, "BLOCK", 10)
     assert largest() <= 3 * 10 * 60
 
 
@@ -199,7 +199,7 @@ def test_documents_in_blocks_of_queries(monkeypatch):
     documents = jnp.asarray(np.repeat([[1, 2, 3, 4, 0]], 10, axis=1))
     x = normal(0, 1, 50, 6)
     whole = module(x, padding_mask=documents)
-    monkeypatch.setattr(attention_lib, "WHOLE", 10)
-    monkeypatch.setattr(attention_lib, "BLOCK", 8)
+    monkeypatch.setattr(dot_product, "WHOLE", 10)
+    monkeypatch.setattr(dot_product, "BLOCK", 8)
     np.testing.assert_allclose(module(x, padding_mask=documents), whole, atol=1e-12)
     assert np.abs(module(x) - whole).max() > 1e-3

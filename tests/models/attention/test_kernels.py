@@ -1,5 +1,4 @@
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -7,38 +6,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gmlp_flax.models import blocks, fused_attention, sharding
+from gmlp_flax.models import sharding
+from gmlp_flax.models.attention.multi_head import MultiHeadAttention
 from gmlp_flax.models.blocks.gmlp import TinyAttention
-from gmlp_flax.models.multi_head_attention import MultiHeadAttention
 from gmlp_flax.models.sharding import DATA, FSDP, TENSOR
 from tests.models import reference
+from tests.models.attention.cases import ROTARY, normal, transformer
 from tests.models.reference import function_of, quick_jit, randomized, small_spec
-
-ROTARY = {"positions": "rotary", "local_rotary_theta": 100.0}
-
-
-def transformer(length=24, **options):
-    """A spec of a narrow Transformer."""
-    sizes = {"layers": 2, "d_model": 16, "d_ffn": 24, "heads": 2}
-    return blocks.find("transformer").spec(length=length, **sizes | options)
-
-
-def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
-
-
-@pytest.fixture
-def on_tpu(monkeypatch):
-    """Attention takes this machine for a TPU, and interprets the kernel; gives the calls of it."""
-    calls = []
-    kernel = functools.partial(fused_attention.attention, interpret=True)
-    monkeypatch.setattr(sharding, "platform", lambda: "tpu")
-    monkeypatch.setattr(
-        fused_attention,
-        "attention",
-        lambda *args, **options: (calls.append(options), kernel(*args, **options))[1],
-    )
-    return calls
 
 
 def layer(positions, **fields):
@@ -147,26 +121,29 @@ def test_gpus_get_masks_with_padding_anywhere(monkeypatch, positions, masked, ca
 
 
 @pytest.mark.parametrize(("tokens", "causal"), [(24, True), (600, False)])
-def test_the_kernel_of_tpus_has_windows(monkeypatch, causal, tokens):
+def test_the_kernel_of_tpus_has_windows(on_tpu, causal, tokens):
     """In one block of queries, and in two, the last one of fewer queries."""
-    kernel = functools.partial(fused_attention.attention, interpret=True)
-    monkeypatch.setattr(fused_attention, "attention", kernel)
-    spec = transformer(length=tokens, d_qkv=128, window=8, causal=causal)
-    layer = MultiHeadAttention(spec, nnx.Rngs(0))
     x = normal(1, tokens, 16)
     mask = (jnp.arange(tokens) < tokens - 3)[None]
     weights = normal(1, tokens, 16, seed=1) * mask[..., None]
 
-    def loss(x):
-        return (weights * layer(x, padding_mask=mask)).sum()
+    def value_and_gradient(computed_by):
+        spec = transformer(length=tokens, d_qkv=128, window=8, causal=causal, attention=computed_by)
+        layer = MultiHeadAttention(spec, nnx.Rngs(0))
 
-    expected = quick_jit(jax.value_and_grad(loss))(x)
-    monkeypatch.setattr(sharding, "platform", lambda: "tpu")
-    found = quick_jit(jax.value_and_grad(loss))(x)
-    assert "pallas_call" in str(jax.make_jaxpr(loss)(x))
-    assert np.isfinite(found[1]).all()
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-4)
-    np.testing.assert_allclose(found[1], expected[1], atol=1e-4)
+        def loss(x):
+            return (weights * layer(x, padding_mask=mask)).sum()
+
+        return quick_jit(jax.value_and_grad(loss))(x)
+
+    expected_value, expected_gradient = value_and_gradient("xla")
+    assert not on_tpu
+    value, gradient = value_and_gradient("auto")
+    [options] = on_tpu
+    assert options["window"] == 8
+    assert np.isfinite(gradient).all()
+    np.testing.assert_allclose(value, expected_value, rtol=1e-4)
+    np.testing.assert_allclose(gradient, expected_gradient, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmlp_flax.models import state_space
-from gmlp_flax.models.state_space import CHUNK, Complex, Modes
+from gmlp_flax.models.recurrences import state_space
+from gmlp_flax.models.recurrences.state_space import CHUNK, Complex, Modes
 from tests.models.reference import in_float64, largest_array, normal, quick_jit
 
 

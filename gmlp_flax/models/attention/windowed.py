@@ -3,7 +3,8 @@
 import jax.numpy as jnp
 from jax import Array
 
-from gmlp_flax.models.attention import AttentionSpec, ContentAttentionSpec, mix, within_reach
+from gmlp_flax.models.attention.dot_product import mix, within_reach
+from gmlp_flax.models.attention.spec import AttentionSpec, ContentAttentionSpec
 
 
 def reads_windows(spec: AttentionSpec, tokens: int) -> bool:

@@ -1,7 +1,7 @@
 """Softmax attention as one kernel on TPUs: a head's logits and weights stay on the chip, forwards
 and backwards.
 
-`attention_kernels.attend_fused` calls it if it `serves`. Elsewhere XLA's own programs run, or
+`kernels.attend_fused` calls it if it `serves`. Elsewhere XLA's own programs run, or
 cuDNN's kernel on GPUs.
 
 The kernel reads queries, keys and values where the projection has written them, [batch, tokens, 3

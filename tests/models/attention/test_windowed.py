@@ -3,19 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmlp_flax.models import attention, blocks
-from gmlp_flax.models.windowed_attention import attend_in_windows
+from gmlp_flax.models.attention import dot_product
+from gmlp_flax.models.attention.windowed import attend_in_windows
+from tests.models.attention.cases import normal, transformer
 from tests.models.reference import quick_jit
-
-
-def transformer(length=24, **options):
-    """A spec of a narrow Transformer."""
-    sizes = {"layers": 2, "d_model": 16, "d_ffn": 24, "heads": 2}
-    return blocks.find("transformer").spec(length=length, **sizes | options)
-
-
-def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
 def slow_mix(q, k, v, spec, visible):
@@ -74,8 +65,8 @@ def test_windows_have_the_gradients_of_the_whole_matrix():
         return (weights * attend_in_windows(q, k, v, spec, mask)).sum()
 
     def whole(q, k, v):
-        logits = attention.dot_products(q, k, spec)
-        return (weights * attention.attend(logits, v, 33, mask)).sum()
+        logits = dot_product.dot_products(q, k, spec)
+        return (weights * dot_product.attend(logits, v, 33, mask)).sum()
 
     found = quick_jit(jax.grad(in_windows, argnums=(0, 1, 2)))(q, k, v)
     expected = quick_jit(jax.grad(whole, argnums=(0, 1, 2)))(q, k, v)

@@ -8,7 +8,8 @@ from flax import nnx
 from jax import Array
 
 from gmlp_flax.models import toeplitz
-from gmlp_flax.models.attention import AttentionSpec, hide_out_of_reach
+from gmlp_flax.models.attention.dot_product import hide_out_of_reach
+from gmlp_flax.models.attention.spec import AttentionSpec
 from gmlp_flax.models.parameters import OFFSETS, PAST_OFFSETS, parameter
 
 MAX_DISTANCE = 128  # T5: offsets from this on share the last bucket of their direction

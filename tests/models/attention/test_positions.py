@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gmlp_flax.models.attention_positions import RelativeBias, buckets, rotate
+from gmlp_flax.models.attention.positions import RelativeBias, buckets, rotate
 from tests.models.reference import params_of, quick_jit, randomized, small_spec, t5_bucket
 
 

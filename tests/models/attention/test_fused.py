@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmlp_flax.models import fused_attention
+from gmlp_flax.models.attention import fused
 from gmlp_flax.models.sharding import DATA, FSDP, TENSOR
 from tests.models.reference import normal, quick_jit
 
@@ -40,7 +40,7 @@ def plain(qkv, bias, padding_mask, heads, causal):
     ],
 )
 def test_values_and_gradients(monkeypatch, heads, tokens, biased, masked, causal, dtype, error):
-    monkeypatch.setattr(fused_attention, "MOST_LOGITS", 640)
+    monkeypatch.setattr(fused, "MOST_LOGITS", 640)
     rng = np.random.default_rng(0)
     exact = [rng.normal(size=(BATCH, tokens, 3 * 256)), rng.normal(size=(heads, tokens, tokens))]
     qkv, bias = (jnp.asarray(x, kind) for x, kind in zip(exact, (dtype, "float32"), strict=True))
@@ -48,14 +48,14 @@ def test_values_and_gradients(monkeypatch, heads, tokens, biased, masked, causal
     mask = np.arange(tokens) < np.array([[tokens], [11], [0]]) if masked else None
     weights = rng.normal(size=(BATCH, tokens, 256))
 
-    def fused(qkv, bias):
+    def by_kernel(qkv, bias):
         options = {"heads": heads, "causal": bool(causal), "interpret": True}
-        mixed = fused_attention.attention(qkv, bias if biased else None, mask, **options)
+        mixed = fused.attention(qkv, bias if biased else None, mask, **options)
         assert mixed.dtype == dtype
         assert mixed.shape == (BATCH, tokens, 256)
         return (mixed * jnp.asarray(weights, "float32")).sum(), mixed
 
-    (_, mixed), found = quick_jit(jax.value_and_grad(fused, argnums=(0, 1), has_aux=True))(
+    (_, mixed), found = quick_jit(jax.value_and_grad(by_kernel, argnums=(0, 1), has_aux=True))(
         qkv, bias
     )
     with jax.enable_x64(True):
@@ -94,7 +94,7 @@ def test_values_and_gradients(monkeypatch, heads, tokens, biased, masked, causal
     ],
 )
 def test_which_shapes_it_has(tokens, width, heads, served):
-    assert fused_attention.serves(tokens, width, heads) is served
+    assert fused.serves(tokens, width, heads) is served
 
 
 def test_devices_that_share_a_batch_each_run_it():
@@ -105,7 +105,7 @@ def test_devices_that_share_a_batch_each_run_it():
     )
     qkv = np.float32(normal(0, 2, 16, 384))
     bias = np.float32(normal(1, 2, 16, 16))
-    value = lambda bias: fused_attention.attention(qkv, bias, None, heads=2, interpret=True).sum()  # noqa: E731
+    value = lambda bias: fused.attention(qkv, bias, None, heads=2, interpret=True).sum()  # noqa: E731
     alone = quick_jit(jax.grad(value))(bias)
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         text = str(jax.make_jaxpr(value)(bias))

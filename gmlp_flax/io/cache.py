@@ -15,7 +15,7 @@ import shutil
 import threading
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
@@ -192,16 +192,34 @@ def _make_room(folder: Path, file: File, target: BinaryIO) -> None:
             _delete_least_recently_used(folder, most)
 
 
+class _Copy(NamedTuple):
+    """A copy in the cache.
+
+    Attributes:
+        path: the file.
+        size: its bytes.
+        used: when it was last used, in seconds.
+    """
+
+    path: Path
+    size: int
+    used: float
+
+
 def _delete_least_recently_used(folder: Path, most: int) -> None:
     """Deletes copies that no process holds until the folder has `most` bytes."""
-    copies = {}
+    copies = []
+    total = 0
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):  # a part that is renamed just now
-            copies[path] = path.stat()
-    total = sum(status.st_size for status in copies.values())
-    for path in sorted(copies, key=lambda path: copies[path].st_mtime):
+            status = path.stat()
+            copies.append(_Copy(path, status.st_size, status.st_mtime))
+            total += status.st_size
+    copies.sort(key=lambda copy: copy.used)
+    for copy in copies:
         if total <= most:
             return
-        with contextlib.suppress(OSError), file_lock(path, mode=fcntl.LOCK_EX | fcntl.LOCK_NB):
-            path.unlink()
-            total -= copies[path].st_size
+        lock = file_lock(copy.path, mode=fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError), lock:
+            copy.path.unlink()
+            total -= copy.size

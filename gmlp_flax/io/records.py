@@ -314,8 +314,10 @@ def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[
         classes_of_columns = [declared.get(name, ()) for name in names]
         rows = _parquet_values(file, names, 0, None)
         for number, values in enumerate(rows):
-            cells = map(named_cell, values, classes_of_columns)
-            yield number, dict(zip(names, cells, strict=True))
+            row = {}
+            for name, value, classes in zip(names, values, classes_of_columns, strict=True):
+                row[name] = named_cell(value, classes)
+            yield number, row
 
 
 def named_cell(value: Any, classes: Sequence[str]) -> Any:

@@ -104,11 +104,10 @@ class Folder(NamedTuple):
             # The parquet reader counts row groups, not records.
             end = None if self.file_format == "parquet" else shard.records
             for number, data in read(path, 0, end):
-                if data is None:
-                    data = b""
-                # The message of a bad record already has its number.
-                name = path if isinstance(data, BadRecord) else f"{path}, record {number}"
-                yield name, data
+                if isinstance(data, BadRecord):
+                    yield path, data  # its message already has the number
+                else:
+                    yield f"{path}, record {number}", data or b""
 
 
 def find(path: str) -> str:

@@ -49,22 +49,29 @@ def _after_warmup(config: ConfigDict, warmup: int, peak: Any) -> optax.Schedule:
     """The learning rate from the peak on; it counts steps from 0."""
     options = config.optimizer
     steps = max(config.steps - warmup, 1)
-    if options.schedule == "cosine":
-        return optax.cosine_decay_schedule(peak, steps)
-    if options.schedule == "linear":
-        return optax.linear_schedule(peak, 0.0, steps)
-    if options.schedule == "constant":
-        return optax.constant_schedule(peak)
-    if options.schedule == "wsd":
-        decay_steps = max(round(options.decay_share * config.steps), 1)
-        decay_steps = min(decay_steps, steps)
-        return optax.linear_schedule(peak, 0.0, decay_steps, steps - decay_steps)
+    match options.schedule:
+        case "cosine":
+            return optax.cosine_decay_schedule(peak, steps)
+        case "linear":
+            return optax.linear_schedule(peak, 0.0, steps)
+        case "constant":
+            return optax.constant_schedule(peak)
+        case "wsd":
+            share_of_steps = round(options.decay_share * config.steps)
+            decay_steps = min(max(share_of_steps, 1), steps)
+            return optax.linear_schedule(peak, 0.0, decay_steps, steps - decay_steps)
+        case _:
+            return _rsqrt(peak, max(warmup, 1))
 
-    def rsqrt(step: Any) -> jax.Array:
-        warmups = jnp.asarray(step, jnp.float32) / max(warmup, 1)
+
+def _rsqrt(peak: Any, warmup: int) -> optax.Schedule:
+    """A decay with 1 / sqrt(step) from the peak, which is at the end of the warmup."""
+
+    def rate(step: Any) -> jax.Array:
+        warmups = jnp.asarray(step, jnp.float32) / warmup
         return peak * jax.lax.rsqrt(1 + warmups)
 
-    return rsqrt
+    return rate
 
 
 def factors(params: Any, lines: Iterable[str], metadata: Metadata) -> dict[str, Any]:

@@ -276,8 +276,8 @@ def _squares_by_module(tree: Any, metadata: Mapping[str, ParamMetadata]) -> dict
             continue
         encoder, _, _ = path.partition("/")
         count = leaf.shape[0]
-        flat = squares.reshape(count, -1)
-        for layer, square in enumerate(flat.sum(1), layers.first):
+        by_layer = squares.reshape(count, -1).sum(1)
+        for layer, square in enumerate(by_layer, layers.first):
             by_module[f"{encoder}/{layer}"] += square
     return by_module
 

@@ -368,20 +368,18 @@ def best_thresholds(
     unanswerable = sum(question.impossible for question in questions)
     judged = [question for question in questions if question.id in odds]
     judged.sort(key=lambda question: odds[question.id])
+    # What the threshold is if none of the judged questions is answered, the first one, ...
+    thresholds = [0.0]
+    for question in judged:
+        thresholds.append(float(odds[question.id]))
     gains = _gains(judged, predictions)
     metrics = {}
-    for column, name in enumerate(("exact", "f1")):
-        # The totals if none of the judged questions is answered, the first one, the first two, ...
-        gains_of_metric = gains[:, column]
+    for name, gains_of_metric in zip(("exact", "f1"), gains.T, strict=True):
         totals = np.cumsum([unanswerable, *gains_of_metric])
         answered = int(totals.argmax())
         best_total = float(totals[answered])
-        threshold = 0.0
-        if answered:
-            last_answered = judged[answered - 1]
-            threshold = float(odds[last_answered.id])
         metrics[f"best_{name}"] = 100.0 * best_total / len(questions)
-        metrics[f"best_{name}_thresh"] = threshold
+        metrics[f"best_{name}_thresh"] = thresholds[answered]
     return metrics
 
 

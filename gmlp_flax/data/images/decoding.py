@@ -150,19 +150,31 @@ def _whole_pixels(image: Any) -> np.ndarray:
     if not is_whole and kind != "b":
         # JAX's may be bfloat16, whose kind is not NumPy's.
         values = values.astype(np.float32, casting="same_kind")
+    values = _without_grey_axis(values)
+    if is_whole:
+        _require_range(values, 255)
+        return values.astype(np.uint8)
+    _require_range(values, 1)
+    levels = np.rint(255.0 * values)
+    return levels.astype(np.uint8)
+
+
+def _without_grey_axis(values: np.ndarray) -> np.ndarray:
+    """An image [height, width] or [height, width, 3 or 4]; raises ValueError for other axes."""
     if values.ndim == 3 and values.shape[2] == 1:
         values = values[..., 0]
     has_channels = values.shape[2:] in ((), (3,), (4,))
     if values.ndim < 2 or not has_channels or not values.size:
         raise ValueError("other axes")
+    return values
+
+
+def _require_range(values: np.ndarray, limit: int) -> None:
+    """Raises ValueError for a value below 0 or above a limit."""
     least = values.min()
     most = values.max()
-    limit = 255 if is_whole else 1
     if not 0 <= least <= most <= limit:
         raise ValueError(f"its values go from {least} to {most}")
-    if not is_whole:
-        values = np.rint(255.0 * values)
-    return values.astype(np.uint8)
 
 
 @contextlib.contextmanager

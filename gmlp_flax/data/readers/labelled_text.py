@@ -50,9 +50,9 @@ def read(path: str, task: TextTask, bad: BadRecords, ignore_splits: bool = False
     if folder is not None:
         read_tfds = functools.partial(_read_tfds, folder, task, bad)
         return Splits.of_names(path, FORM, folder.lengths, read_tfds)
-    tables = rows.find_by_suffix(path, listing)
     if rows.is_file(path, listing) and not ignore_splits:
-        return _by_split_column(path, tables, task, bad)
+        return _by_split_column(path, listing, task, bad)
+    tables = rows.find_by_suffix(path, listing)
     groups = splits.group_files(path, listing, tables, ignore_splits)
     if not ignore_splits:
         without_split = groups.get("", ())

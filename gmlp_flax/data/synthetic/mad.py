@@ -58,13 +58,11 @@ def _recall_text(recipe: Recipe, rng: Generator) -> Text:
         is_known = key in value_of
         if not is_known:
             value_of[key] = int(rng.choice(symbols.values))
-        text.write([key])
-        text.write([value_of[key]], asked=is_known)
+        text.write_pair([key], [value_of[key]], asked=is_known)
     known_keys = list(value_of)
     choice = rng.integers(len(known_keys))
     probe = known_keys[choice]
-    text.write([probe])
-    text.write([value_of[probe]], asked=True)
+    text.write_pair([probe], [value_of[probe]], asked=True)
     return text
 
 
@@ -108,11 +106,9 @@ def _fuzzy_text(recipe: Recipe, rng: Generator, shortest_key: int) -> Text:
             key = probe
         new_value = draw_motif(symbols.values, 1)
         value = value_of.setdefault(key, new_value)
-        text.write(key)
-        text.write(value, asked=key in shown)
+        text.write_pair(key, value, asked=key in shown)
         shown.add(key)
-    text.write(probe)
-    text.write(probe_value, asked=True)
+    text.write_pair(probe, probe_value, asked=True)
     return text
 
 

@@ -94,6 +94,11 @@ class Text:
             self._tokens.append(int(token))
             self._asked.append(asked)
 
+    def write_pair(self, key, value, asked: bool = False) -> None:
+        """Adds the tokens of a key and of its value; whether the value is an answer."""
+        self.write(key)
+        self.write(value, asked)
+
     def pad_left(self, length: int, pad: int) -> None:
         """Adds padding in front, up to so many tokens."""
         missing = length - len(self._tokens)

@@ -48,26 +48,30 @@ def decide(path: str, keys: Mapping[str, str]) -> tuple[bytes, str]:
             key = next(iter(chosen))
             raise DataError(f"{path} has a normalizer that is not BERT's: {key} must be auto")
         return as_json(vocabulary.document), f"{name}: text is normalised as it says"
-    statements: dict[str, Cases] = {}  # name of a file -> what it says
-    if vocabulary.is_json:
-        statements[name] = vocabulary.cases
     settings: dict[str, Any] = {}
     config = find_sibling(path, "tokenizer_config.json")
     if config:
         settings = read_settings(config)
         _require_bert_splitting(settings, config)
-        stated = _stated_cases(settings)
-        if stated is not None:
-            config_name = PurePath(config).name
-            statements[config_name] = stated
+    statements: dict[str, Cases] = {}  # name of a file -> what it says
+    if vocabulary.is_json:
+        statements[name] = vocabulary.cases
+    stated = _stated_cases(settings)
+    if stated is not None:
+        config_name = PurePath(config).name
+        statements[config_name] = stated
     if not statements:  # the config may set strip_accents alone
         chosen = _stated_keys(settings) | chosen
     cases, reason = _settle(path, statements, chosen)
     document = _with_cases(vocabulary, settings, cases)
+    note = f"{name}: {_in_words(cases)}, {reason}"
+    return _content(path, vocabulary, document), note
+
+
+def _in_words(cases: Cases) -> str:
     lowered = "lower-cased" if cases.do_lower_case else "not lower-cased"
     accents = "stripped" if cases.strip_accents else "kept"
-    note = f"{name}: text is {lowered}, accents are {accents}, {reason}"
-    return _content(path, vocabulary, document), note
+    return f"text is {lowered}, accents are {accents}"
 
 
 def _with_cases(vocabulary: WordPieces, settings: Mapping[str, Any], cases: Cases) -> Document:
@@ -137,7 +141,8 @@ def _settle(
     Raises:
         DataError: files contradict each other, or say nothing, and the keys do not decide.
     """
-    are_contradictory = len(set(statements.values())) > 1
+    stated = list(statements.values())
+    are_contradictory = len(set(stated)) > 1
     if are_contradictory and len(chosen) < len(KEYS):
         said = "; ".join(f"{name}: {cases._asdict()}" for name, cases in statements.items())
         keys = " and ".join(f"config.data.{key}" for key in KEYS)
@@ -146,8 +151,8 @@ def _settle(
     if chosen:
         values = " and ".join(f"{key}={value}" for key, value in chosen.items())
         reasons.append(f"as {values} says")
-    if statements:
-        cases = next(iter(statements.values()))
+    if stated:
+        cases = stated[0]
         reasons.append(f"as {' and '.join(statements)} says")
     elif "do_lower_case" in chosen:
         lower = chosen["do_lower_case"]

@@ -1,5 +1,7 @@
 """A prepared corpus to windows of equal length, and their order in training."""
 
+from __future__ import annotations
+
 import bisect
 import math
 from collections.abc import Iterable, Sequence
@@ -120,6 +122,29 @@ def _ceil_div(dividend: int, divisor: int) -> int:
     return -(-dividend // divisor)
 
 
+class _Examples(NamedTuple):
+    """Examples of a batch, which are filled in part by part.
+
+    Attributes:
+        tokens: int32 [examples, length].
+        index: int32 [examples], their numbers in the corpus.
+    """
+
+    tokens: np.ndarray
+    index: np.ndarray
+
+    @classmethod
+    def empty(cls, count: int, length: int) -> _Examples:
+        tokens = np.empty((count, length), np.int32)
+        index = np.empty(count, np.int32)
+        return cls(tokens, index)
+
+    def put(self, where: slice | np.ndarray, tokens: np.ndarray, index: np.ndarray) -> None:
+        """Fills in the examples at some positions."""
+        self.tokens[where] = tokens
+        self.index[where] = index
+
+
 class _Pool(NamedTuple):
     """Some windows, and the order in which they are taken.
 
@@ -177,18 +202,16 @@ class WindowOrder:
     def take(self, begin: int, count: int) -> dict[str, np.ndarray]:
         """`count` examples of the endless order, from number `begin` on: "tokens" int32 [count,
         length], and "index" int32 [count], their numbers in the corpus."""
-        tokens = np.empty((count, self.packing.length), np.int32)
-        index = np.empty(count, np.int32)
+        examples = _Examples.empty(count, self.packing.length)
         done = 0
         while done < count:
             pool, first = self._find(begin + done)
             last = first + count - done
             rows = pool.order[first:last]  # fewer where the pool ends
             stop = done + len(rows)
-            tokens[done:stop] = pool.windows[rows]
-            index[done:stop] = pool.numbers[rows]
+            examples.put(slice(done, stop), pool.windows[rows], pool.numbers[rows])
             done = stop
-        return {"tokens": tokens, "index": index}
+        return examples._asdict()
 
     def _find(self, position: int) -> tuple[_Pool, int]:
         """The pool that holds a position of the endless order, and the position in the pool."""
@@ -264,21 +287,19 @@ class Mixture:
             return order.take(positions.start, count)
         bounds = np.arange(positions.start, positions.stop + 1)
         taken = self._taken(bounds)
-        is_taken = np.diff(taken)  # [corpora, examples], one 1 for each example
-        corpora = is_taken.argmax(axis=0)
-        length = self.packings[0].length
-        tokens = np.empty((count, length), np.int32)
-        index = np.empty(count, np.int32)
+        is_of_corpora = np.diff(taken).astype(
+            bool
+        )  # [corpora, examples], one True for each example
+        examples = _Examples.empty(count, self.packings[0].length)
         windows_before = 0
         for corpus, order in enumerate(self._orders):
             first = int(taken[corpus, 0])
             stop = int(taken[corpus, -1])
-            examples = order.take(first, stop - first)
-            is_of_corpus = corpora == corpus
-            tokens[is_of_corpus] = examples["tokens"]
-            index[is_of_corpus] = windows_before + examples["index"]
+            part = order.take(first, stop - first)
+            numbers = windows_before + part["index"]
+            examples.put(is_of_corpora[corpus], part["tokens"], numbers)
             windows_before += len(order.packing)
-        return {"tokens": tokens, "index": index}
+        return examples._asdict()
 
     def _taken(self, positions: np.ndarray) -> np.ndarray:
         """How many of the examples before each position come from each corpus: [corpora,

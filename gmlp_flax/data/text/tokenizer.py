@@ -78,24 +78,24 @@ class Tokenizer:
         self.model = model
         self.checksum = hashlib.sha256(model).hexdigest()
         self.note = ""
-        self._engine = _make_engine(model, name)
-        self.vocab_size: int = self._engine.vocab_size
-        self.special_ids: tuple[int, ...] = self._engine.special_ids
-        special = self._engine.special
-        self.pad_id: int = special["pad"]
-        self.unk_id: int = special["unk"]
-        self.cls_id: int = special["cls"]
-        self.sep_id: int = special["sep"]
-        self.mask_id: int = special["mask"]
+        engine = _make_engine(model, name)
+        self._engine = engine
+        self.vocab_size: int = engine.vocab_size
+        self.special_ids: tuple[int, ...] = engine.special_ids
+        self.pad_id: int = engine.special["pad"]
+        self.unk_id: int = engine.special["unk"]
+        self.cls_id: int = engine.special["cls"]
+        self.sep_id: int = engine.special["sep"]
+        self.mask_id: int = engine.special["mask"]
         self.cases: Cases | None = None
         self.may_be_unknown = False
-        self.keeps_white_space = isinstance(self._engine, Bytes)
-        if isinstance(self._engine, WordPieces):
-            self.cases = self._engine.cases
+        self.keeps_white_space = isinstance(engine, Bytes)
+        if isinstance(engine, WordPieces):
+            self.cases = engine.cases
             self.may_be_unknown = True
-        elif isinstance(self._engine, SentencePieces | BytePairs):
-            self.may_be_unknown = not self._engine.falls_back_on_bytes
-            self.keeps_white_space = self._engine.keeps_white_space
+        elif isinstance(engine, SentencePieces | BytePairs):
+            self.may_be_unknown = not engine.falls_back_on_bytes
+            self.keeps_white_space = engine.keeps_white_space
 
     @classmethod
     def train(

@@ -1,0 +1,66 @@
+"""What a causal model keeps of the tokens that it has read."""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+# those of all layers of a stack: the leading axis of each array is the layer
+CacheArrays = dict[str, jax.Array]
+
+
+class DecodeCache:
+    """What one layer stores of up to n tokens, so that a causal model continues a text without
+    reading its earlier tokens again: keys and values of attention, inputs of a spatial projection,
+    states of a recurrence.
+
+    Attributes:
+        arrays: by name, with the tokens along an axis of n, or states without such an axis; empty
+            before the first token.
+        first: position of the first token of this call, from 0. All positions of the call lie below
+            n.
+        text: number of the tokens of this call that are not padding; None if all are.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, jax.Array],
+        first: jax.Array,
+        length: int,
+        text: jax.Array | None = None,
+    ):
+        self.arrays = dict(arrays)
+        self.first = first
+        self.length = length
+        self.text = text
+
+    def update(self, name: str, values: jax.Array, axis: int = 1) -> jax.Array:
+        """Stores values of the tokens of this call, and returns those of all n positions.
+
+        Later positions hold zeros, or values of padding: no causal output depends on them.
+
+        Args:
+            name: name of the values, unique within a layer.
+            values: the tokens of this call along `axis`, which is not negative.
+        """
+        stored = self.arrays.get(name)
+        if stored is None:
+            shape = list(values.shape)
+            shape[axis] = self.length
+            stored = jnp.zeros(shape, values.dtype)
+        updated = jax.lax.dynamic_update_slice_in_dim(stored, values, self.first, axis)
+        self.arrays[name] = updated
+        return updated
+
+    def state(self, name: str, initial: jax.Array) -> jax.Array:
+        """The state of a recurrence after the tokens before this call; `initial` before the first
+        token."""
+        return self.arrays.get(name, initial)
+
+    def store(self, name: str, state: jax.Array) -> None:
+        """Stores the state after the last token of this call that is not padding (`count`)."""
+        self.arrays[name] = state
+
+    def count(self, tokens: int) -> jax.Array | int:
+        """How many of the tokens of this call are not padding; padding follows them."""
+        return tokens if self.text is None else self.text

@@ -1,0 +1,58 @@
+"""Learned vectors of positions and of segments."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from gmlp_flax.models.parameters import Resize, parameter
+from gmlp_flax.models.spec import BlockSpec
+
+
+class LearnedPositions(nnx.Module):
+    """One vector per position, `table` [length, d_model], as in BERT and ViT, for any number of
+    tokens up to n.
+
+    `resize` says how the table is resized for another number of positions.
+    """
+
+    def __init__(self, spec: BlockSpec, rngs: nnx.Rngs, resize: Resize):
+        init = nnx.initializers.normal(0.02)  # BERT's and ViT's
+        shape = (spec.length, spec.d_model)
+        table = init(rngs.params(), shape, spec.param_dtype)
+        self.table = parameter(table, decayed=False, resize=resize)
+
+    def __call__(self, x: jax.Array, first: jax.Array | int = 0) -> jax.Array:
+        """[batch, tokens, d_model] to the same, in the type of x; `first` is the position of the
+        first token. Raises ValueError for more tokens than the table has rows."""
+        rows = self.table.shape[0]
+        tokens = x.shape[-2]
+        if tokens > rows:
+            raise ValueError(
+                f"the positions were made for at most {rows} tokens and were given {tokens}"
+            )
+        table = self.table[...]
+        vectors = jax.lax.dynamic_slice_in_dim(table, first, tokens)
+        return x + vectors.astype(x.dtype)
+
+
+class LearnedSegments(nnx.Module):
+    """One vector per segment, `table` [rows, d_model], as in BERT for the two texts of a pair.
+
+    They start at 0, so that they do not change a model that was pretrained without them. If `rngs`
+    is given, for models that are pretrained with segments, they start like positions.
+    """
+
+    def __init__(self, spec: BlockSpec, rows: int = 2, rngs: nnx.Rngs | None = None):
+        shape = (rows, spec.d_model)
+        if rngs is None:
+            table = jnp.zeros(shape)
+        else:
+            init = nnx.initializers.normal(0.02)
+            table = init(rngs.params(), shape)
+        self.table = parameter(table.astype(spec.param_dtype), decayed=False)
+
+    def __call__(self, x: jax.Array, segments: jax.Array) -> jax.Array:
+        """[batch, tokens, d_model] and int [batch, tokens], below the number of rows, to the shape
+        and type of x."""
+        vectors = jnp.take(self.table[...], segments, axis=0, mode="clip")
+        return x + vectors.astype(x.dtype)  # cast last: gradients are summed in the table's type

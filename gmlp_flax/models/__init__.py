@@ -2,6 +2,6 @@
 models.
 
 Nothing here knows of data, configs, optimizers or devices, and only jax, flax, numpy and chex are
-needed. Start with `blocks/gmlp.py`, the paper's block; then `encoder`, which stacks blocks, and
-`image` and `text`, the models around it.
+needed. Start with `blocks/gmlp.py`, the paper's block; then `encoder`, which stacks blocks, `stack`,
+which runs their layers, and `image` and `text`, the models around the encoder.
 """

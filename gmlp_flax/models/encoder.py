@@ -1,31 +1,26 @@
-"""An encoder of any block, whose layers' parameters are stacked: a `jax.lax.scan` over them, or
-each in turn."""
+"""An encoder of any block, whose layers' parameters are stacked."""
 
-import dataclasses
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models import matmul, parameters, sharding
-from gmlp_flax.models.layers import CacheArrays, DecodeCache, LayerRng, dropout, split_keys
+from gmlp_flax.models import parameters, sharding
+from gmlp_flax.models.layers import CacheArrays, dropout, split_keys
 from gmlp_flax.models.parameters import Layers
 from gmlp_flax.models.spec import BlockSpec
+from gmlp_flax.models.stack import (
+    Extension,
+    LayerInputs,
+    StackProgram,
+    definitions_of,
+    select_layers,
+)
 
 STACK = "stack_"  # followed by the number of the stack, if an encoder has several
-
-# bytes of a device's part; for fewer, libtpu makes an all-reduce of a gather over 64 chips
-GATHERED = 384 * 1024
-MOST_LAYERS_OF_GROUP = 4
-
-REMAT_POLICIES = {
-    "matmuls": jax.checkpoint_policies.save_only_these_names(matmul.NAME),
-    "full": jax.checkpoint_policies.nothing_saveable,
-}
 
 
 class Encoder(nnx.Module):
@@ -33,8 +28,8 @@ class Encoder(nnx.Module):
     norm.
 
     Layers that differ in shapes lie in several stacks (`Block.stack_specs`), which run in turn. Those
-    of a stack may have several programs in turn (`Block.layer_specs`). The paper does not mention the final norm; a stack of pre-norm blocks needs one before
-    its head.
+    of a stack may have several programs in turn (`Block.layer_specs`). The paper does not mention
+    the final norm; a stack of pre-norm blocks needs one before its head.
     """
 
     def __init__(self, spec: BlockSpec, rngs: nnx.Rngs):
@@ -43,13 +38,11 @@ class Encoder(nnx.Module):
         stacks = []
         first = 0
         for stack_spec in self.stack_specs:
-            stacks.append(_stack(stack_spec, rngs, Layers(first, spec.layers)))
+            layers = Layers(first, spec.layers)
+            stack = _make_stack(stack_spec, rngs, layers)
+            stacks.append(stack)
             first += stack_spec.layers
-        if len(stacks) == 1:
-            self.blocks: Any = stacks[0]
-        else:
-            names = [f"{STACK}{number}" for number in range(len(stacks))]
-            self.blocks = nnx.Dict(zip(names, stacks, strict=True))
+        self.blocks: Any = stacks[0] if len(stacks) == 1 else _named(stacks)
         self.norm = spec.block.final_norm(spec, spec.d_model)
         self.spec = spec
 
@@ -68,17 +61,14 @@ class Encoder(nnx.Module):
         runs = []
         first = 0  # number of the stack's first layer
         for stack_spec, stack in zip(self.stack_specs, self.stacks, strict=True):
-            last = first + stack_spec.layers
-            start = first
-            for stop in range(first + 1, last + 1):
-                if stop < last and self.layer_specs[stop] == self.layer_specs[start]:
-                    continue
-                part = _layers_of(stack, start - first, stop - first, stack_spec.layers)
+            stack_layers = self.layer_specs[first : first + stack_spec.layers]
+            for start, stop in _runs_of_equal(stack_layers):
+                part = select_layers(stack, start, stop, stack_spec.layers)
                 definition, params = nnx.split(part)
-                [program, *_] = _definitions(definition, stack_spec, self.layer_specs[start:stop])
-                runs.append(nnx.merge(program, params))
-                start = stop
-            first = last
+                [program] = definitions_of(definition, stack_spec, stack_layers[start : start + 1])
+                run = nnx.merge(program, params)
+                runs.append(run)
+            first += stack_spec.layers
         return runs
 
     def __call__(
@@ -150,24 +140,24 @@ class Encoder(nnx.Module):
         spec = self.spec
         if padding_mask is not None:
             chex.assert_equal_shape_prefix([x, padding_mask], 2)
-        x = sharding.constrain(x.astype(spec.stream_dtype), sharding.BATCH)
+        stream = x.astype(spec.stream_dtype)
+        stream = sharding.constrain(stream, sharding.BATCH)
         survival = spec.survival_by_layer()
         streams = {}
         first = 0  # number of the stack's first layer
         for stack_spec, stack in zip(self.stack_specs, self.stacks, strict=True):
-            start = first  # of the part of the stack that runs next
             last = first + stack_spec.layers - 1
+            start = first  # of the part of the stack that runs next
             for end in _ends(first, last, kept):
                 stop = end + 1
-                part = _layers_of(stack, start - first, stop - first, stack_spec.layers)
-                part_spec = dataclasses.replace(stack_spec, layers=stop - start)
+                part = select_layers(stack, start - first, stop - first, stack_spec.layers)
                 definition, params = nnx.split(part)
-                definitions = _definitions(definition, stack_spec, self.layer_specs[start:stop])
-                survival_of_part = survival[start:stop]
+                layer_specs = self.layer_specs[start:stop]
+                program = StackProgram.make(definition, stack_spec, layer_specs, padding_mask)
                 keys_of_part = None if keys is None else keys[start:stop]
-                inputs = _LayerInputs(params, survival_of_part, keys_of_part)
-                x, _ = _run_stack(part_spec, definitions, x, inputs, padding_mask)
-                streams[end] = x
+                inputs = LayerInputs(params, survival[start:stop], keys_of_part)
+                stream, _ = program.run(stream, inputs)
+                streams[end] = stream
                 start = stop
             first = last + 1
         return streams
@@ -202,15 +192,16 @@ class Encoder(nnx.Module):
         """
         updated_caches = []
         caches = caches or [{} for _ in self.stack_specs]
+        extension = Extension(first, text)
         x = x.astype(self.spec.stream_dtype)
         layer = 0
         for spec, stack, cache in zip(self.stack_specs, self.stacks, caches, strict=True):
             definition, params = nnx.split(stack)
             layer_specs = self.layer_specs[layer : layer + spec.layers]
-            definitions = _definitions(definition, spec, layer_specs)
+            program = StackProgram.make(definition, spec, layer_specs, extension=extension)
             survival = spec.survival_by_layer()
-            inputs = _LayerInputs(params, survival, cache=cache)
-            x, updated = _run_stack(spec, definitions, x, inputs, first=first, text=text)
+            inputs = LayerInputs(params, survival, cache=cache)
+            x, updated = program.run(x, inputs)
             updated_caches.append(updated)
             layer += spec.layers
         return self._output(x), updated_caches
@@ -241,16 +232,37 @@ def find_encoder(model: nnx.Module) -> Encoder:
     raise ValueError(f"{type(model).__name__} has no Encoder")
 
 
-def _stack(spec: BlockSpec, rngs: nnx.Rngs, layers: Layers) -> nnx.Module:
+def _make_stack(spec: BlockSpec, rngs: nnx.Rngs, layers: Layers) -> nnx.Module:
     """`spec.layers` blocks; the leading axis of each parameter is the layer."""
 
     def make_block(rngs: nnx.Rngs) -> nnx.Module:
         return spec.block(spec, rngs)
 
     make_blocks = nnx.vmap(make_block, in_axes=0, out_axes=0)
-    stack = make_blocks(rngs.split(spec.layers))
+    rngs_of_layers = rngs.split(spec.layers)
+    stack = make_blocks(rngs_of_layers)
     parameters.set_layers(stack, layers)
     return stack
+
+
+def _named(stacks: Sequence[nnx.Module]) -> nnx.Dict:
+    """Several stacks by the names under which an encoder stores them."""
+    by_name = {}
+    for number, stack in enumerate(stacks):
+        by_name[f"{STACK}{number}"] = stack
+    return nnx.Dict(by_name)
+
+
+def _runs_of_equal(layer_specs: Sequence[BlockSpec]) -> list[tuple[int, int]]:
+    """The first layer, and the one after the last, of each run of layers with equal specs."""
+    runs = []
+    start = 0
+    for stop in range(1, len(layer_specs) + 1):
+        is_end = stop == len(layer_specs)
+        if is_end or layer_specs[stop] != layer_specs[start]:
+            runs.append((start, stop))
+            start = stop
+    return runs
 
 
 def _ends(first: int, last: int, kept: Sequence[int]) -> list[int]:
@@ -261,269 +273,3 @@ def _ends(first: int, last: int, kept: Sequence[int]) -> list[int]:
     if later_runs and last not in ends:
         ends.append(last)
     return ends
-
-
-def _layers_of(stack: Any, start: int, stop: int, count: int) -> Any:
-    """The layers of a stack of `count` from `start` to before `stop`, as a stack."""
-    is_whole = start == 0 and stop == count
-    if is_whole:
-        return stack
-    definition, params = nnx.split(stack)
-
-    def select(leaf: jax.Array) -> jax.Array:
-        return leaf[start:stop]
-
-    part = jax.tree.map(select, params)
-    return nnx.merge(definition, part)
-
-
-class _LayerInputs(NamedTuple):
-    """What a layer gets besides the residual stream; for a stack, each array has a leading axis,
-    the layer.
-
-    Attributes:
-        params: the parameters of its block.
-        survival: float32 [].
-        keys: a random key per example, [batch]; None for evaluation.
-        cache: see `DecodeCache`; None unless a text is extended.
-    """
-
-    params: Any
-    survival: jax.Array
-    keys: jax.Array | None = None
-    cache: CacheArrays | None = None
-
-
-def _definitions(
-    stack_definition: Any, stack_spec: BlockSpec, layer_specs: Sequence[BlockSpec]
-) -> list[Any]:
-    """The definitions of the layers of the shortest period of a part of a stack.
-
-    Args:
-        stack_definition: as `nnx.split` gives it for the stack.
-        stack_spec: of the stack.
-        layer_specs: of the layers of the part.
-    """
-    period = _period(layer_specs)
-    definitions = []
-    for spec in layer_specs[:period]:
-        if spec == stack_spec:
-            definitions.append(stack_definition)
-        else:
-            definitions.append(_definition(spec))
-    return definitions
-
-
-def _period(layer_specs: Sequence[BlockSpec]) -> int:
-    """The least number of layers after which their specs repeat."""
-    for count in range(1, len(layer_specs)):
-        if layer_specs[count:] == layer_specs[:-count]:
-            return count
-    return len(layer_specs)
-
-
-def _definition(spec: BlockSpec) -> Any:
-    """That of a block of this spec, without its parameters."""
-
-    def make_block() -> nnx.Module:
-        return spec.block(spec, nnx.Rngs(0))
-
-    return nnx.graphdef(nnx.eval_shape(make_block))
-
-
-# One layer: [batch, tokens, d_model] to the same, and the layer's updated cache, None without one.
-Layer = Callable[[jax.Array, _LayerInputs], tuple[jax.Array, CacheArrays | None]]
-
-
-def _run_stack(
-    spec: BlockSpec,
-    definitions: Sequence[Any],
-    x: jax.Array,
-    inputs: _LayerInputs,
-    padding_mask: jax.Array | None = None,
-    first: jax.Array | None = None,
-    text: jax.Array | None = None,
-) -> tuple[jax.Array, Any]:
-    """Runs the layers of one stack, whose parameters are `inputs.params`; their definitions repeat
-    the given ones. `first` and `text` as in `Encoder.extend`; `first` is None unless a text is
-    extended.
-
-    Returns:
-        The residual stream, [batch, tokens, d_model], and the updated cache, None without a cache.
-    """
-    period = len(definitions)
-    scanned = spec.scan_layers or first is not None
-    gathers_by_hand = sharding.FSDP in jax.sharding.get_abstract_mesh().manual_axes
-    # `full` keeps no kernels for the backward pass, but gathers them again
-    gathers_ahead = (
-        gathers_by_hand and scanned and spec.remat != "full" and spec.layers % period == 0
-    )
-
-    def run_layer(
-        definition: Any, x: jax.Array, inputs: _LayerInputs
-    ) -> tuple[jax.Array, CacheArrays | None]:
-        """A `Layer`, but for its definition."""
-        params = inputs.params
-        if not gathers_ahead:
-            params = parameters.gather(params, spec.compute_dtype)
-        survival = inputs.survival if spec.survival < 1 else None
-        rng = LayerRng(inputs.keys, spec.dropout, survival)
-        block = nnx.merge(definition, params)
-        if first is None or inputs.cache is None:
-            return block(x, rng, padding_mask), None
-        decode_cache = DecodeCache(inputs.cache, first, spec.length, text)
-        return block(x, rng, padding_mask, decode_cache), decode_cache.arrays
-
-    def period_of_layers(scanned: bool) -> list[Layer]:
-        """The layers of one period, each of which recomputes what `spec.remat` says."""
-        layers: list[Layer] = []
-        for definition in definitions:
-            layer = functools.partial(run_layer, definition)
-            if spec.remat != "none":
-                # Inside a scan of single layers the compiler cannot undo the recomputation, so no
-                # barrier is needed against it. Of several layers it could run all at once.
-                policy = REMAT_POLICIES[spec.remat]
-                needs_barrier = not scanned or period > 1
-                layer = jax.checkpoint(layer, policy=policy, prevent_cse=needs_barrier)
-            layers.append(layer)
-        return layers
-
-    if gathers_ahead:
-        return _scan_ahead(period_of_layers(scanned=True), x, inputs, spec), None
-    whole = 0  # layers of the periods that are scanned
-    caches = None
-    if scanned:
-        whole = spec.layers // period * period
-        scanned_inputs, inputs = _split_layers(inputs, whole, spec.layers)
-        x, caches = _scan_periods(period_of_layers(scanned=True), x, scanned_inputs, whole)
-    if whole == spec.layers:
-        return x, caches
-    by_layer = _unstack(inputs, spec.layers - whole)
-    x, last_caches = _run_in_turn(period_of_layers(scanned=False), x, by_layer)
-    if not whole:
-        return x, last_caches
-    caches = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), caches, last_caches)
-    return x, caches
-
-
-def _run_in_turn(
-    layers: Sequence[Layer], x: jax.Array, by_layer: Sequence[_LayerInputs]
-) -> tuple[jax.Array, Any]:
-    """Runs layers whose programs repeat the given ones, each compiled alone; the caches are
-    stacked."""
-    caches = []
-    for number, inputs in enumerate(by_layer):
-        x, cache = layers[number % len(layers)](x, inputs)
-        caches.append(cache)
-    return x, _stacked(caches)
-
-
-def _stacked(trees: Sequence[Any]) -> Any:
-    """Trees of the same structure as one, with a leading axis for them."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
-
-
-def _scan_periods(
-    layers: Sequence[Layer], x: jax.Array, inputs: _LayerInputs, count: int
-) -> tuple[jax.Array, Any]:
-    """A scan over `count` layers, a multiple of the period of programs that are given."""
-    period = len(layers)
-    if period == 1:
-        return jax.lax.scan(layers[0], x, inputs)
-    by_period = jax.tree.map(lambda leaf: leaf.reshape(-1, period, *leaf.shape[1:]), inputs)
-
-    def run_period(x: jax.Array, inputs: _LayerInputs) -> tuple[jax.Array, Any]:
-        return _run_in_turn(layers, x, _unstack(inputs, period))
-
-    x, caches = jax.lax.scan(run_period, x, by_period)
-    return x, jax.tree.map(lambda leaf: leaf.reshape(count, *leaf.shape[2:]), caches)
-
-
-def _split_layers(inputs: _LayerInputs, count: int, layers: int) -> tuple[Any, Any]:
-    """The inputs of the first `count` layers of a stack, and those of the others."""
-    if count == layers:
-        return inputs, None
-    leaves, structure = jax.tree.flatten(inputs)
-    # The gradient of a split is a concatenation; that of slices would be a sum of whole arrays.
-    split_leaves = [jax.lax.split(leaf, [count, layers - count]) for leaf in leaves]
-    first = [parts[0] for parts in split_leaves]
-    others = [parts[1] for parts in split_leaves]
-    return jax.tree.unflatten(structure, first), jax.tree.unflatten(structure, others)
-
-
-def _scan_ahead(
-    layers: Sequence[Layer],
-    x: jax.Array,
-    inputs: _LayerInputs,
-    spec: BlockSpec,
-) -> jax.Array:
-    """A scan over groups of layers that gathers the kernels of a group while the group before it
-    runs, and scatters their gradients while those of the group before are computed. The last turn
-    gathers the first group, for nothing.
-
-    The gathered kernels are kept for the backward pass.
-    """
-    period = len(layers)
-    count = _layers_of_group(inputs.params, spec, period)
-
-    def group_leaf(leaf: jax.Array) -> jax.Array:
-        """[layers, ...] to [groups, layers of a group, ...]."""
-        shape_of_layer = leaf.shape[1:]
-        return leaf.reshape(-1, count, *shape_of_layer)
-
-    def gather(params: Any) -> list[Any]:
-        """The parameters of a group, whole, for each of its layers."""
-        by_layer = _unstack(params, count)
-        return parameters.gather(by_layer, spec.compute_dtype)
-
-    def run_group(carry: Any, inputs: _LayerInputs) -> tuple[Any, None]:
-        """Runs a group whose parameters are in the carry; `inputs` has those of the next group."""
-        x, gathered = carry
-        gathered_next = gather(inputs.params)
-        without_params = inputs._replace(params=None)
-        by_layer = _unstack(without_params, count)
-        for number, (params, others) in enumerate(zip(gathered, by_layer, strict=True)):
-            layer_inputs = others._replace(params=params)
-            x, _ = layers[number % period](x, layer_inputs)
-        return (x, gathered_next), None
-
-    groups = jax.tree.map(group_leaf, inputs)
-    params_of_next = jax.tree.map(lambda leaf: jnp.roll(leaf, -1, axis=0), groups.params)
-    params_of_first = jax.tree.map(lambda leaf: leaf[0], groups.params)
-    first_carry = (x, gather(params_of_first))
-    next_groups = groups._replace(params=params_of_next)
-    last_carry, _ = jax.lax.scan(run_group, first_carry, next_groups)
-    x, _ = last_carry
-    return x
-
-
-def _layers_of_group(params: Any, spec: BlockSpec, period: int) -> int:
-    """How many layers are gathered at once: the fewest that are GATHERED bytes, at most
-    MOST_LAYERS_OF_GROUP, as each layer of a group is compiled; and in any case whole periods."""
-    size_of_layer = 0
-    for leaf in jax.tree.leaves(params):
-        is_kernel = leaf.ndim > 2
-        if is_kernel:
-            size_of_layer += leaf.size // spec.layers
-    bytes_of_layer = size_of_layer * spec.compute_dtype.itemsize
-    largest = period
-    for count in range(period, MOST_LAYERS_OF_GROUP + 1, period):
-        if spec.layers % count == 0:
-            largest = count
-            if count * bytes_of_layer >= GATHERED:
-                break
-    return largest
-
-
-def _unstack(tree: Any, count: int) -> list[Any]:
-    """Arrays [count, ...] to a tree for each of their entries."""
-    leaves, structure = jax.tree.flatten(tree)
-    # The gradient of a split is a concatenation; that of slices would be a sum of whole arrays.
-    sizes = [1] * count
-    split_leaves = [jax.lax.split(leaf, sizes) for leaf in leaves]
-    trees = []
-    for number in range(count):
-        entries = [parts[number][0] for parts in split_leaves]
-        entry = jax.tree.unflatten(structure, entries)
-        trees.append(entry)
-    return trees

@@ -1,0 +1,382 @@
+"""How the layers of one stack run, whose parameters have a leading axis for the layers: a
+`jax.lax.scan` over them, or each in turn."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from gmlp_flax.models import matmul, parameters, sharding
+from gmlp_flax.models.layers import CacheArrays, DecodeCache, LayerRng
+from gmlp_flax.models.spec import BlockSpec
+
+# bytes of a device's part; for fewer, libtpu makes an all-reduce of a gather over 64 chips
+GATHERED = 384 * 1024
+MOST_LAYERS_OF_GROUP = 4
+
+REMAT_POLICIES = {
+    "matmuls": jax.checkpoint_policies.save_only_these_names(matmul.NAME),
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+class LayerInputs(NamedTuple):
+    """What a layer gets besides the residual stream; for a stack, each array has a leading axis,
+    the layer.
+
+    Attributes:
+        params: the parameters of its block.
+        survival: float32 [].
+        keys: a random key per example, [batch]; None for evaluation.
+        cache: see `DecodeCache`; None unless a text is extended.
+    """
+
+    params: Any
+    survival: jax.Array
+    keys: jax.Array | None = None
+    cache: CacheArrays | None = None
+
+
+class Extension(NamedTuple):
+    """Which tokens a causal encoder adds to a text.
+
+    Attributes:
+        first: int, the position of the first of them.
+        text: int, how many of them are not padding, which follows them; None if all are.
+    """
+
+    first: jax.Array
+    text: jax.Array | None = None
+
+
+# One layer: [batch, tokens, d_model] to the same, and the layer's updated cache, None without one.
+Layer = Callable[[jax.Array, LayerInputs], tuple[jax.Array, CacheArrays | None]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StackProgram:
+    """The layers of a stack, or of a part of it, without their parameters.
+
+    Attributes:
+        spec: of the layers; `spec.layers` is their number.
+        definitions: of the layers of a period, which repeat.
+        padding_mask: as in `Encoder.__call__`.
+        extension: None unless a text is extended.
+    """
+
+    spec: BlockSpec
+    definitions: Sequence[Any]
+    padding_mask: jax.Array | None
+    extension: Extension | None
+
+    @classmethod
+    def make(
+        cls,
+        stack_definition: Any,
+        stack_spec: BlockSpec,
+        layer_specs: Sequence[BlockSpec],
+        padding_mask: jax.Array | None = None,
+        extension: Extension | None = None,
+    ) -> Self:
+        """The program of layers with these specs; see `definitions_of` for the stack's definition
+        and spec."""
+        spec = dataclasses.replace(stack_spec, layers=len(layer_specs))
+        definitions = definitions_of(stack_definition, stack_spec, layer_specs)
+        return cls(spec, definitions, padding_mask, extension)
+
+    @property
+    def period(self) -> int:
+        """The number of layers after which their definitions repeat."""
+        return len(self.definitions)
+
+    @property
+    def is_scanned(self) -> bool:
+        """Whether the layers of whole periods run in a scan. The others run in turn."""
+        return self.spec.scan_layers or self.extension is not None
+
+    @property
+    def gathers_ahead(self) -> bool:
+        """Whether the kernels of some layers are gathered while the layers before them run."""
+        mesh = jax.sharding.get_abstract_mesh()
+        gathers_by_hand = sharding.FSDP in mesh.manual_axes
+        # `full` keeps no kernels for the backward pass, but gathers them again
+        keeps_kernels = self.spec.remat != "full"
+        has_whole_periods = self.spec.layers % self.period == 0
+        return gathers_by_hand and self.is_scanned and keeps_kernels and has_whole_periods
+
+    def run(self, x: jax.Array, inputs: LayerInputs) -> tuple[jax.Array, Any]:
+        """Runs the layers on the residual stream, [batch, tokens, d_model].
+
+        Returns:
+            The residual stream, and the updated cache, None without a cache.
+        """
+        count = self.spec.layers
+        if self.gathers_ahead:
+            layers = self._layers_of_period(scanned=True)
+            return _scan_ahead(layers, x, inputs, self.spec), None
+        if not self.is_scanned:
+            return self._run_each(x, inputs, count)
+        scanned = count // self.period * self.period
+        scanned_inputs, other_inputs = _split_layers(inputs, scanned, count)
+        layers = self._layers_of_period(scanned=True)
+        x, caches = _scan_periods(layers, x, scanned_inputs, scanned)
+        if scanned == count:
+            return x, caches
+        x, other_caches = self._run_each(x, other_inputs, count - scanned)
+        return x, _concatenated(caches, other_caches)
+
+    def _run_each(self, x: jax.Array, inputs: LayerInputs, count: int) -> tuple[jax.Array, Any]:
+        """Runs `count` layers in turn, without a scan."""
+        by_layer = _unstack(inputs, count)
+        layers = self._layers_of_period(scanned=False)
+        return _run_in_turn(layers, x, by_layer)
+
+    def _layers_of_period(self, scanned: bool) -> list[Layer]:
+        """The layers of one period, each of which recomputes what `spec.remat` says."""
+        # Inside a scan of single layers the compiler cannot undo the recomputation, so no barrier
+        # is needed against it. Of several layers it could run all at once.
+        needs_barrier = not scanned or self.period > 1
+        layers: list[Layer] = []
+        for definition in self.definitions:
+            layer = functools.partial(self._run_layer, definition)
+            if self.spec.remat != "none":
+                policy = REMAT_POLICIES[self.spec.remat]
+                layer = jax.checkpoint(layer, policy=policy, prevent_cse=needs_barrier)
+            layers.append(layer)
+        return layers
+
+    def _run_layer(
+        self, definition: Any, x: jax.Array, inputs: LayerInputs
+    ) -> tuple[jax.Array, CacheArrays | None]:
+        """A `Layer`, except for its definition."""
+        spec = self.spec
+        params = inputs.params
+        if not self.gathers_ahead:
+            params = parameters.gather(params, spec.compute_dtype)
+        survival = inputs.survival if spec.survival < 1 else None
+        rng = LayerRng(inputs.keys, spec.dropout, survival)
+        block = nnx.merge(definition, params)
+        if self.extension is None or inputs.cache is None:
+            y = block(x, rng, self.padding_mask)
+            return y, None
+        first, text = self.extension
+        cache = DecodeCache(inputs.cache, first, spec.length, text)
+        y = block(x, rng, self.padding_mask, cache)
+        return y, cache.arrays
+
+
+def definitions_of(
+    stack_definition: Any, stack_spec: BlockSpec, layer_specs: Sequence[BlockSpec]
+) -> list[Any]:
+    """The definitions of the layers of the shortest period of a part of a stack.
+
+    Args:
+        stack_definition: as `nnx.split` gives it for the stack.
+        stack_spec: of the stack.
+        layer_specs: of the layers of the part.
+    """
+    period = _period(layer_specs)
+    definitions = []
+    for spec in layer_specs[:period]:
+        definition = stack_definition if spec == stack_spec else _definition(spec)
+        definitions.append(definition)
+    return definitions
+
+
+def _period(layer_specs: Sequence[BlockSpec]) -> int:
+    """The least number of layers after which their specs repeat."""
+    for count in range(1, len(layer_specs)):
+        later = layer_specs[count:]
+        earlier = layer_specs[:-count]
+        if later == earlier:
+            return count
+    return len(layer_specs)
+
+
+def _definition(spec: BlockSpec) -> Any:
+    """That of a block of this spec, without its parameters."""
+
+    def make_block() -> nnx.Module:
+        rngs = nnx.Rngs(0)
+        return spec.block(spec, rngs)
+
+    block = nnx.eval_shape(make_block)
+    return nnx.graphdef(block)
+
+
+def select_layers(stack: Any, start: int, stop: int, count: int) -> Any:
+    """The layers of a stack of `count` from `start` to before `stop`, as a stack."""
+    is_whole = start == 0 and stop == count
+    if is_whole:
+        return stack
+
+    def select(leaf: jax.Array) -> jax.Array:
+        return leaf[start:stop]
+
+    definition, params = nnx.split(stack)
+    part = jax.tree.map(select, params)
+    return nnx.merge(definition, part)
+
+
+def _run_in_turn(
+    layers: Sequence[Layer], x: jax.Array, by_layer: Sequence[LayerInputs]
+) -> tuple[jax.Array, Any]:
+    """Runs layers whose programs repeat the given ones, each compiled alone; the caches are
+    stacked."""
+    period = len(layers)
+    caches = []
+    for number, inputs in enumerate(by_layer):
+        layer = layers[number % period]
+        x, cache = layer(x, inputs)
+        caches.append(cache)
+    return x, _stacked(caches)
+
+
+def _scan_periods(
+    layers: Sequence[Layer], x: jax.Array, inputs: LayerInputs, count: int
+) -> tuple[jax.Array, Any]:
+    """A scan over `count` layers, a multiple of the period of programs that are given."""
+    period = len(layers)
+    if period == 1:
+        return jax.lax.scan(layers[0], x, inputs)
+
+    def run_period(x: jax.Array, inputs: LayerInputs) -> tuple[jax.Array, Any]:
+        by_layer = _unstack(inputs, period)
+        return _run_in_turn(layers, x, by_layer)
+
+    def by_layer(leaf: jax.Array) -> jax.Array:
+        """[periods, period, ...] to [count, ...]."""
+        shape_of_layer = leaf.shape[2:]
+        return leaf.reshape(count, *shape_of_layer)
+
+    inputs_by_period = _grouped(inputs, period)
+    x, caches_by_period = jax.lax.scan(run_period, x, inputs_by_period)
+    caches = jax.tree.map(by_layer, caches_by_period)
+    return x, caches
+
+
+def _scan_ahead(
+    layers: Sequence[Layer],
+    x: jax.Array,
+    inputs: LayerInputs,
+    spec: BlockSpec,
+) -> jax.Array:
+    """A scan over groups of layers that gathers the kernels of a group while the group before it
+    runs, and scatters their gradients while those of the group before are computed. The last turn
+    gathers the first group, for nothing.
+
+    The gathered kernels are kept for the backward pass.
+    """
+    period = len(layers)
+    count = _layers_of_group(inputs.params, spec, period)
+
+    def gather(params: Any) -> list[Any]:
+        """The parameters of a group, whole, for each of its layers."""
+        by_layer = _unstack(params, count)
+        return parameters.gather(by_layer, spec.compute_dtype)
+
+    def run_group(carry: Any, inputs: LayerInputs) -> tuple[Any, None]:
+        """Runs a group whose parameters are in the carry; `inputs` has those of the next group."""
+        x, gathered = carry
+        gathered_next = gather(inputs.params)
+        without_params = inputs._replace(params=None)
+        by_layer = _unstack(without_params, count)
+        for number, (params, others) in enumerate(zip(gathered, by_layer, strict=True)):
+            layer = layers[number % period]
+            layer_inputs = others._replace(params=params)
+            x, _ = layer(x, layer_inputs)
+        return (x, gathered_next), None
+
+    groups = _grouped(inputs, count)
+    params_of_next = jax.tree.map(_roll_back, groups.params)
+    params_of_first = jax.tree.map(_first, groups.params)
+    first_carry = (x, gather(params_of_first))
+    next_groups = groups._replace(params=params_of_next)
+    last_carry, _ = jax.lax.scan(run_group, first_carry, next_groups)
+    x, _ = last_carry
+    return x
+
+
+def _layers_of_group(params: Any, spec: BlockSpec, period: int) -> int:
+    """How many layers are gathered at once: the fewest that are GATHERED bytes, at most
+    MOST_LAYERS_OF_GROUP, as each layer of a group is compiled; and in any case whole periods."""
+    size_of_layer = 0
+    for leaf in jax.tree.leaves(params):
+        is_kernel = leaf.ndim > 2
+        if is_kernel:
+            size_of_layer += leaf.size // spec.layers
+    bytes_of_layer = size_of_layer * spec.compute_dtype.itemsize
+    largest = period
+    for count in range(period, MOST_LAYERS_OF_GROUP + 1, period):
+        if spec.layers % count == 0:
+            largest = count
+            if count * bytes_of_layer >= GATHERED:
+                break
+    return largest
+
+
+def _roll_back(leaf: jax.Array) -> jax.Array:
+    """Each entry's place has the next one, the last place the first one."""
+    return jnp.roll(leaf, -1, axis=0)
+
+
+def _first(leaf: jax.Array) -> jax.Array:
+    return leaf[0]
+
+
+def _grouped(inputs: LayerInputs, count: int) -> LayerInputs:
+    """[layers, ...] to [groups, layers of a group, ...], `count` layers in each."""
+
+    def grouped(leaf: jax.Array) -> jax.Array:
+        shape_of_layer = leaf.shape[1:]
+        return leaf.reshape(-1, count, *shape_of_layer)
+
+    return jax.tree.map(grouped, inputs)
+
+
+def _stacked(trees: Sequence[Any]) -> Any:
+    """Trees of the same structure as one, with a leading axis for them."""
+
+    def stack(*leaves: jax.Array) -> jax.Array:
+        return jnp.stack(leaves)
+
+    return jax.tree.map(stack, *trees)
+
+
+def _concatenated(*trees: Any) -> Any:
+    """Trees of the same structure as one, whose leading axis has the entries of all."""
+
+    def concatenate(*leaves: jax.Array) -> jax.Array:
+        return jnp.concatenate(leaves)
+
+    return jax.tree.map(concatenate, *trees)
+
+
+def _split_layers(inputs: LayerInputs, count: int, layers: int) -> tuple[Any, Any]:
+    """The inputs of the first `count` layers of a stack, and those of the others."""
+    if count == layers:
+        return inputs, None
+    first, others = _split(inputs, [count, layers - count])
+    return first, others
+
+
+def _unstack(tree: Any, count: int) -> list[Any]:
+    """Arrays [count, ...] to a tree for each of their entries."""
+    parts = _split(tree, [1] * count)
+    return [jax.tree.map(_first, part) for part in parts]
+
+
+def _split(tree: Any, sizes: Sequence[int]) -> list[Any]:
+    """The arrays of a tree cut along their leading axis: a tree for each of the sizes."""
+    leaves, structure = jax.tree.flatten(tree)
+    # The gradient of a split is a concatenation; that of slices would be a sum of whole arrays.
+    parts_of_leaves = [jax.lax.split(leaf, sizes) for leaf in leaves]
+    trees = []
+    for parts in zip(*parts_of_leaves, strict=True):
+        tree_of_parts = jax.tree.unflatten(structure, parts)
+        trees.append(tree_of_parts)
+    return trees

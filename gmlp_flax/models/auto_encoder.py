@@ -23,11 +23,10 @@ def sines(tokens: int, d_model: int) -> np.ndarray:
     frequencies = LONGEST_WAVE**-exponents
     numbers = np.arange(tokens)
     angles = np.outer(numbers, frequencies)  # [tokens, waves]
-    both = 2 * waves
-    positions = np.zeros((tokens, d_model), np.float32)
-    positions[:, :waves] = np.sin(angles)
-    positions[:, waves:both] = np.cos(angles)
-    return positions
+    channels_left = d_model - 2 * waves
+    zeros = np.zeros((tokens, channels_left))
+    positions = np.concatenate([np.sin(angles), np.cos(angles), zeros], axis=1)
+    return positions.astype(np.float32)
 
 
 class AutoEncoder(TextModel):
@@ -53,11 +52,13 @@ class AutoEncoder(TextModel):
         states = self.hidden(tokens, key)
         last = states[:, -1:]
         length = tokens.shape[1]
-        positions = sines(length, self.spec.d_model)
-        x = last + jnp.asarray(positions, last.dtype)
+        table = sines(length, self.spec.d_model)
+        positions = jnp.asarray(table, last.dtype)
+        x = last + positions
         x = self.first_norm(x)
         x = self.first(x)
         x = self.second_norm(x)
         x = self.second(x)
         x = self.last_norm(x)
-        return self.head(x.astype(self.spec.precise_dtype))
+        precise = x.astype(self.spec.precise_dtype)
+        return self.head(precise)

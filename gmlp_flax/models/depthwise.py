@@ -40,8 +40,10 @@ def convolve(x: Array, kernel: Array, before: int) -> Array:
     Returns:
         [..., tokens, channels] in the type of x.
     """
-    after = kernel.shape[0] - 1 - before
-    return convolve_valid(_pad_tokens(x, before, after), kernel)
+    width = len(kernel)
+    after = width - 1 - before
+    padded = _pad_tokens(x, before, after)
+    return convolve_valid(padded, kernel)
 
 
 def convolve_rows(x: Array, kernel: Array, first: Array, count: int) -> Array:
@@ -49,14 +51,16 @@ def convolve_rows(x: Array, kernel: Array, first: Array, count: int) -> Array:
     count, channels], at a cost of `count` tokens."""
     past = len(kernel) - 1
     padded = _pad_tokens(x, past, 0)
-    window = jax.lax.dynamic_slice_in_dim(padded, first, count + past, axis=-2)
+    tokens_read = count + past
+    window = jax.lax.dynamic_slice_in_dim(padded, first, tokens_read, axis=-2)
     return convolve_valid(window, kernel)
 
 
 def convolve_valid(x: Array, kernel: Array) -> Array:
     """y[i, c] = sum_j kernel[j, c] x[i + j, c]: [..., tokens + width - 1, channels] to [...,
     tokens, channels] in the type of x. Sums are computed in float32 at least."""
-    return checkpoint_name(_convolve_valid(x, kernel), NAME)
+    y = _convolve_valid(x, kernel)
+    return checkpoint_name(y, NAME)
 
 
 @jax.custom_vjp
@@ -67,22 +71,26 @@ def _convolve_valid(x: Array, kernel: Array) -> Array:
     terms = []
     for entry in range(width):
         shifted = jax.lax.slice_in_dim(x, entry, entry + tokens, axis=-2)
-        terms.append(kernel[entry] * shifted.astype(precise))
+        weight = kernel[entry]  # [channels]
+        term = weight * shifted.astype(precise)
+        terms.append(term)
     total = functools.reduce(jnp.add, terms)
     return total.astype(x.dtype)
 
 
 def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _convolve_valid(x, kernel), (x, kernel)
+    saved = (x, kernel)
+    return _convolve_valid(x, kernel), saved
 
 
-def _backward(inputs: tuple[Array, Array], d_y: Array) -> tuple[Array, Array]:
+def _backward(saved: tuple[Array, Array], d_y: Array) -> tuple[Array, Array]:
     """The gradient of x is the convolution with the reversed kernel; that of an entry of the kernel
     is a sum over tokens."""
-    x, kernel = inputs
+    x, kernel = saved
     past = len(kernel) - 1
     padded = _pad_tokens(d_y, past, past)
-    d_x = _convolve_valid(padded, jnp.flip(kernel, axis=0))
+    reversed_kernel = jnp.flip(kernel, axis=0)
+    d_x = _convolve_valid(padded, reversed_kernel)
     d_kernel = jax.lax.platform_dependent(x, d_y, cpu=correlate_in_a_loop, default=correlate)
     return d_x, d_kernel.astype(kernel.dtype)
 
@@ -92,13 +100,15 @@ _convolve_valid.defvjp(_forward, _backward)
 
 def correlate_in_a_loop(x: Array, y: Array) -> Array:
     """sum_i x[i + j, c] y[i, c] over all examples, [width, channels]."""
-    width = x.shape[-2] - y.shape[-2] + 1
+    tokens = y.shape[-2]
+    width = x.shape[-2] - tokens + 1
 
-    def of_entry(entry: Array) -> Array:
-        shifted = jax.lax.dynamic_slice_in_dim(x, entry, y.shape[-2], axis=-2)
+    def sum_of_entry(entry: Array) -> Array:
+        shifted = jax.lax.dynamic_slice_in_dim(x, entry, tokens, axis=-2)
         return _sum_of_products(shifted, y)
 
-    return jax.lax.map(of_entry, jnp.arange(width))
+    entries = jnp.arange(width)
+    return jax.lax.map(sum_of_entry, entries)
 
 
 def correlate(x: Array, y: Array) -> Array:
@@ -108,7 +118,8 @@ def correlate(x: Array, y: Array) -> Array:
     sums = []
     for entry in range(width):
         shifted = jax.lax.slice_in_dim(x, entry, entry + tokens, axis=-2)
-        sums.append(_sum_of_products(shifted, y))
+        total = _sum_of_products(shifted, y)
+        sums.append(total)
     return jnp.stack(sums)
 
 
@@ -142,25 +153,30 @@ class PaddedTokens(NamedTuple):
         shifted = self._shifted(self.x, offset)
         if self.documents is None:
             return shifted
-        is_own = self._shifted(self.documents, offset) == self._shifted(self.documents, 0)
+        document_there = self._shifted(self.documents, offset)
+        document_here = self._shifted(self.documents, 0)
+        is_same_document = document_there == document_here  # [batch, tokens]
         channel_axes = tuple(range(2, shifted.ndim))
-        is_own = jnp.expand_dims(is_own, channel_axes)
-        return jnp.where(is_own, shifted, jnp.zeros_like(shifted))
+        is_visible = jnp.expand_dims(is_same_document, channel_axes)
+        zeros = jnp.zeros_like(shifted)
+        return jnp.where(is_visible, shifted, zeros)
 
     def _shifted(self, x: Array, offset: int) -> Array:
         start = self.before + offset
-        return x[:, start : start + self.tokens]
+        stop = start + self.tokens
+        return x[:, start:stop]
 
 
 def pad_tokens(x: Array, before: int, after: int, documents: Array | None = None) -> PaddedTokens:
     """x [batch, tokens, ...] with zeros before the first and after the last token. `documents`, int
     [batch, tokens], are those of `PaddedTokens`."""
+    tokens = x.shape[1]
     widths = [(0, 0)] * x.ndim
     widths[1] = (before, after)
     padded = jnp.pad(x, widths)
     if documents is not None:
         documents = jnp.pad(documents, widths[:2])
-    return PaddedTokens(padded, before, x.shape[1], documents)
+    return PaddedTokens(padded, before, tokens, documents)
 
 
 def _pad_tokens(x: Array, before: int, after: int) -> Array:

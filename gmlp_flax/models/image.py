@@ -39,7 +39,9 @@ def token_count(image_size: tuple[int, int], patch_size: tuple[int, int], pool: 
     like `patch_grid`."""
     rows, columns = patch_grid(image_size, patch_size)
     patches = rows * columns
-    return patches + 1 if pool == "cls" else patches
+    if pool == "cls":
+        return patches + 1
+    return patches
 
 
 def cut_patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
@@ -48,9 +50,10 @@ def cut_patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
     batch, height, width, channels = images.shape
     patch_height, patch_width = patch_size
     rows, columns = patch_grid((height, width), patch_size)
+    cut_shape = (batch, rows, patch_height, columns, patch_width, channels)
+    cut = images.reshape(cut_shape)
+    patches = cut.swapaxes(2, 3)  # [batch, rows, columns, patch height, patch width, channels]
     tokens = rows * columns
-    x = images.reshape(batch, rows, patch_height, columns, patch_width, channels)
-    patches = x.transpose(0, 1, 3, 2, 4, 5)  # [batch, rows, columns, patch ..., channels]
     return patches.reshape(batch, tokens, -1)
 
 
@@ -120,7 +123,8 @@ class ImageClassifier(nnx.Module):
     ):
         _check_choice("pool", pool, POOLS)
         _check_choice("stem", stem, STEMS)
-        pixels = patch_size[0] * patch_size[1] * channels
+        patch_height, patch_width = patch_size
+        pixels = patch_height * patch_width * channels
         if stem == "table" and pixels > 1:
             raise ValueError(
                 "model.stem is 'table', which reads grey pixels: set model.patch_size=(1, 1), "
@@ -132,9 +136,10 @@ class ImageClassifier(nnx.Module):
                 f"the encoder was made for {spec.length} tokens, but the images give {tokens}"
             )
         d_model = spec.d_model
-        self.stem = (
-            GreyTable(spec, rngs) if stem == "table" else Linear(spec, pixels, d_model, rngs)
-        )
+        if stem == "table":
+            self.stem = GreyTable(spec, rngs)
+        else:
+            self.stem = Linear(spec, pixels, d_model, rngs)
         if pool == "cls":
             cls = jnp.zeros((d_model,), spec.param_dtype)
             self.cls = parameter(cls, decayed=False)
@@ -155,17 +160,25 @@ class ImageClassifier(nnx.Module):
     def __call__(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Images [batch, height, width, channels], uint8 or float, 0 to 255, to float32 logits
         [batch, classes]. `key` has a random key per example, [batch]; None for evaluation."""
-        precise = self.spec.precise_dtype
         embedded = self.embed(images)
         states = self.encoder(embedded, key)
-        pooled = states.mean(axis=1, dtype=precise) if self.cls is None else states[:, 0]
+        pooled = self._pool(states)
         if self.pre_logits is not None:
-            pooled = jnp.tanh(self.pre_logits(pooled))
-        return self.head(pooled.astype(precise))
+            projected = self.pre_logits(pooled)
+            pooled = jnp.tanh(projected)
+        precise = pooled.astype(self.spec.precise_dtype)
+        return self.head(precise)
+
+    def _pool(self, states: jax.Array) -> jax.Array:
+        """The mean of the tokens or the state of the cls token, [batch, d_model]."""
+        if self.cls is not None:
+            return states[:, 0]
+        return states.mean(axis=1, dtype=self.spec.precise_dtype)
 
     def states(self, images: jax.Array, layers: Sequence[int]) -> list[jax.Array]:
         """What some layers give, each [batch, tokens, d_model]: see `Encoder.states`."""
-        return self.encoder.states(self.embed(images), layers)
+        embedded = self.embed(images)
+        return self.encoder.states(embedded, layers)
 
     def embed(self, images: jax.Array) -> jax.Array:
         """The input of the encoder, [batch, tokens, d_model]; a cls token is the first."""

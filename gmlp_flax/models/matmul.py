@@ -80,7 +80,9 @@ def _add_bias_jvp(primals, tangents):
     d_x, d_bias = tangents
     precise = jnp.promote_types(x.dtype, jnp.float32)
     y = add_bias(x, bias)
-    d_y = d_x.astype(precise) + d_bias.astype(precise)
+    precise_d_x = d_x.astype(precise)
+    precise_d_bias = d_bias.astype(precise)
+    d_y = precise_d_x + precise_d_bias
     return y, d_y.astype(x.dtype)
 
 
@@ -125,31 +127,38 @@ def _linear_in_x(weight: jax.Array, x: jax.Array) -> jax.Array:
 def _linear_in_weight(x: jax.Array, weight: jax.Array) -> jax.Array:
     """weight x, for a gradient of the weight that is added up over examples in float32: a sum over
     a batch in bfloat16 stops growing."""
-    precise = jnp.promote_types(x.dtype, jnp.float32)
-
-    def in_turn(weight: jax.Array, x: jax.Array) -> jax.Array:
-        """One example after another."""
-        precise_weight = weight.astype(precise)
-
-        def product(example: jax.Array) -> jax.Array:
-            precise_example = example.astype(precise)
-            y = precise_weight @ precise_example
-            return y.astype(x.dtype)
-
-        *leading, tokens, channels = x.shape
-        examples = x.reshape(-1, tokens, channels)
-        products = jax.lax.map(product, examples)  # [examples, out, channels]
-        out_tokens = len(weight)
-        return products.reshape(*leading, out_tokens, channels)
-
-    def repeated(weight: jax.Array, x: jax.Array) -> jax.Array:
-        precise_weights = _repeat(weight.astype(precise), x)  # [..., out, in]
-        weights = precise_weights.astype(x.dtype)
-        return weights @ x
-
     # A loop over examples cannot be sharded: every device would gather the batch.
-    on_cpu = _einsum if sharding.compiler_axes() else in_turn
-    return jax.lax.platform_dependent(weight, x, cpu=on_cpu, cuda=repeated, default=_einsum)
+    on_cpu = _einsum if sharding.compiler_axes() else _in_turn
+    return jax.lax.platform_dependent(
+        weight, x, cpu=on_cpu, cuda=_repeated_in_float32, default=_einsum
+    )
+
+
+def _in_turn(weight: jax.Array, x: jax.Array) -> jax.Array:
+    """weight x in float32, one example after another."""
+    precise = jnp.promote_types(x.dtype, jnp.float32)
+    precise_weight = weight.astype(precise)
+
+    def product(example: jax.Array) -> jax.Array:
+        precise_example = example.astype(precise)
+        y = precise_weight @ precise_example
+        return y.astype(x.dtype)
+
+    *leading, tokens, channels = x.shape
+    examples = x.reshape(-1, tokens, channels)
+    products = jax.lax.map(product, examples)  # [examples, out, channels]
+    out_tokens = len(weight)
+    return products.reshape(*leading, out_tokens, channels)
+
+
+def _repeated_in_float32(weight: jax.Array, x: jax.Array) -> jax.Array:
+    """weight x, with a float32 weight for each example, so that their gradients add up in
+    float32."""
+    precise = jnp.promote_types(x.dtype, jnp.float32)
+    precise_weight = weight.astype(precise)
+    precise_weights = _repeat(precise_weight, x)  # [..., out, in]
+    weights = precise_weights.astype(x.dtype)
+    return weights @ x
 
 
 def over_tokens(weight: jax.Array, x: jax.Array) -> jax.Array:
@@ -195,7 +204,8 @@ def _product_flops(equation) -> int:
     product = equation.outvars[0].aval
     contracted = [left.shape[axis] for axis in left_axes]
     terms = math.prod(contracted)
-    return 2 * terms * math.prod(product.shape)
+    outputs = math.prod(product.shape)
+    return 2 * terms * outputs
 
 
 def _inner_flops(equation) -> int:

@@ -58,10 +58,12 @@ class OverPatches:
         return x
 
     def _resize_axis(self, x: jax.Array, axis: int, grids: Grids, summed: bool) -> jax.Array:
-        tokens = grids.prefix + math.prod(grids.old)
+        patches = math.prod(grids.old)
+        tokens = grids.prefix + patches
         if x.shape[axis] != tokens:
             return x
-        return resize_tokens(x, axis % x.ndim, grids, summed)
+        axis_from_start = axis % x.ndim
+        return resize_tokens(x, axis_from_start, grids, summed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +88,8 @@ class CropOrPad:
         """A rule, as above."""
         for axis in self.axes:
             if grids and self.over_patches:
-                x = OverPatches(outputs=axis)(x, shape, grids)
+                interpolate = OverPatches(outputs=axis)
+                x = interpolate(x, shape, grids)
                 continue
             added = shape[axis] - x.shape[axis]  # negative: entries are removed
             # an even number of biases belongs to buckets of offsets, which do not depend on n
@@ -102,15 +105,20 @@ class CropOrPad:
         added_before = {"first": 0, "center": added // 2, "last": added}
         before = added_before[self.keep]
         after = added - before
-        removed_before = max(-before, 0)
-        removed_after = max(-after, 0)
-        stop = x.shape[axis] - removed_after
-        x = jax.lax.slice_in_dim(x, removed_before, stop, axis=axis % x.ndim)
+        # what is negative is removed
+        cropped = _crop(x, axis, max(-before, 0), max(-after, 0))
         if added <= 0:
-            return x
+            return cropped
         widths = [(0, 0)] * x.ndim
         widths[axis] = (max(before, 0), max(after, 0))
-        return jnp.pad(x, widths, mode=self.fill)
+        return jnp.pad(cropped, widths, mode=self.fill)
+
+
+def _crop(x: jax.Array, axis: int, before: int, after: int) -> jax.Array:
+    """Removes so many entries at the start and at the end of an axis."""
+    stop = x.shape[axis] - after
+    axis_from_start = axis % x.ndim
+    return jax.lax.slice_in_dim(x, before, stop, axis=axis_from_start)
 
 
 TAPS = CropOrPad("center", "constant")  # Toeplitz taps [..., 2n - 1]
@@ -149,16 +157,18 @@ def resize_tokens(x: jax.Array, axis: int, grids: Grids, summed: bool = False) -
     """
     before = x.shape[:axis]
     after = x.shape[axis + 1 :]
-    new_shape = (*before, *grids.new, *after)
-    prefix, patches = jnp.split(x, [grids.prefix], axis)
-    grid = patches.reshape(*before, *grids.old, *after)  # [..., h, w, ...]
-    grid = jax.image.resize(grid, new_shape, "bicubic")  # [..., H, W, ...]
+    old_shape = (*before, *grids.old, *after)  # [..., h, w, ...]
+    new_shape = (*before, *grids.new, *after)  # [..., H, W, ...]
+    flat_shape = (*before, -1, *after)  # [..., H * W, ...]
+    prefix, old_patches = jnp.split(x, [grids.prefix], axis)
+    old_grid = old_patches.reshape(old_shape)
+    new_grid = jax.image.resize(old_grid, new_shape, "bicubic")
     if summed:
         old_count = math.prod(grids.old)
         new_count = math.prod(grids.new)
-        grid = grid * (old_count / new_count)
-    patches = grid.reshape(*before, -1, *after)  # [..., H * W, ...]
-    return jnp.concatenate([prefix, patches], axis)
+        new_grid = new_grid * (old_count / new_count)
+    new_patches = new_grid.reshape(flat_shape)
+    return jnp.concatenate([prefix, new_patches], axis)
 
 
 class Layers(NamedTuple):
@@ -204,14 +214,16 @@ def parameter(value: jax.Array, **metadata: Any) -> nnx.Param:
 def metadata_of(variable: nnx.Variable) -> ParamMetadata:
     """What was stated where the parameter was made. A plain `nnx.Param` is not sharded, is decayed,
     and cannot be resized."""
-    return variable.get_metadata().get("param_metadata", PLAIN)
+    stated = variable.get_metadata()
+    return stated.get("param_metadata", PLAIN)
 
 
 def set_layers(module: nnx.Module, layers: Layers) -> None:
     """States that the leading axis of every parameter of a module is these layers."""
     for _, node in nnx.iter_graph(module):
         if isinstance(node, nnx.Param):
-            stacked = metadata_of(node)._replace(layers=layers)
+            of_layer = metadata_of(node)
+            stacked = of_layer._replace(layers=layers)
             node.set_metadata(param_metadata=stacked)
 
 
@@ -229,13 +241,13 @@ def gather(params: Any, dtype: jnp.dtype) -> Any:
         return params
     parts = []
     for number, axis in axes.items():
-        part = leaves[number][...].astype(dtype)
-        part = jnp.moveaxis(part, axis, 0)
+        value = leaves[number][...]
+        part = jnp.moveaxis(value.astype(dtype), axis, 0)
         parts.append(part)
     wholes = _gather_arrays(parts)
     for (number, axis), whole in zip(axes.items(), wholes, strict=True):
-        value = jnp.moveaxis(whole, 0, axis)
         leaf = leaves[number]
+        value = jnp.moveaxis(whole, 0, axis)
         leaves[number] = leaf.replace(value)
     return jax.tree.unflatten(structure, leaves)
 
@@ -250,7 +262,8 @@ def _fsdp_axes(leaves: list[nnx.Variable]) -> dict[int, int]:
     for number, leaf in enumerate(leaves):
         names = metadata_of(leaf).sharding
         if FSDP in names:
-            axes[number] = names.index(FSDP) - len(names)
+            axis_among_last = names.index(FSDP)
+            axes[number] = axis_among_last - len(names)
     return axes
 
 
@@ -263,7 +276,7 @@ def _gather_arrays(parts: list[jax.Array]) -> Iterator[jax.Array]:
     rows = [part.reshape(-1, width) for part in parts]
     all_rows = jnp.concatenate(rows)
     gathered = jax.lax.all_gather(all_rows, FSDP)  # [devices, rows, width]
-    row_counts = map(len, rows)
+    row_counts = [len(part) for part in rows]
     ends = list(itertools.accumulate(row_counts))
     bounds = ends[:-1]
     wholes = jnp.split(gathered, bounds, axis=1)

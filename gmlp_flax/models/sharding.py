@@ -24,7 +24,11 @@ def compiler_axes() -> set[str]:
     """Axes of the current mesh that have several devices and are left to the compiler
     (`AxisType.Auto`). If there are none, each array is on one device as a whole."""
     mesh = jax.sharding.get_abstract_mesh()
-    return {name for name in _auto_axes() if mesh.shape[name] > 1}
+    axes = set()
+    for name in _auto_axes():
+        if mesh.shape[name] > 1:
+            axes.add(name)
+    return axes
 
 
 def _auto_axes() -> set[str]:
@@ -47,7 +51,8 @@ def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
     for names in axes:
         if isinstance(names, str):
             names = (names,)
-        spec.append(tuple(name for name in names or () if name in free))
+        free_names = tuple(name for name in names or () if name in free)
+        spec.append(free_names)
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
 
 
@@ -95,6 +100,8 @@ def platform() -> str:
     It is the platform of the mesh's devices, which may not be this machine's."""
     if _PORTABLE.get():
         return "any"
-    device = jax.sharding.get_abstract_mesh().abstract_device
+    mesh = jax.sharding.get_abstract_mesh()
+    device = mesh.abstract_device
     name = device.platform if device else jax.default_backend()
-    return "gpu" if name in ("cuda", "rocm") else name
+    is_gpu = name in ("cuda", "rocm")
+    return "gpu" if is_gpu else name

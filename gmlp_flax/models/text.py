@@ -203,7 +203,8 @@ class MaskedLM(LanguageModel):
         """float32 logits [batch, predictions, vocab_size] at `positions`, int [batch, predictions],
         of each sequence; other arguments as in `hidden`."""
         hidden = self.hidden(tokens, key, padding_mask=padding_mask)
-        masked = jnp.take_along_axis(hidden, positions[..., None], axis=1, mode="clip")
+        index = positions[..., None]  # [batch, predictions, 1]
+        masked = jnp.take_along_axis(hidden, index, axis=1, mode="clip")
         return self.logits(masked)
 
 
@@ -238,9 +239,11 @@ class CausalLM(LanguageModel):
             last: int, index of the text's last token among `tokens`.
         """
         x = self.embed(tokens, first=first)
-        hidden, caches = self.encoder.extend(x, caches, first, text=last + 1)
+        text = last + 1  # tokens that are not padding
+        hidden, caches = self.encoder.extend(x, caches, first, text)
         last_hidden = jax.lax.dynamic_index_in_dim(hidden, last, axis=1, keepdims=False)
-        return self.logits(last_hidden), caches
+        logits = self.logits(last_hidden)
+        return logits, caches
 
 
 class SequenceClassifier(TextModel):
@@ -287,7 +290,8 @@ class SequenceClassifier(TextModel):
         pooled_mask = padding_mask if text_mask is None else text_mask
         pooled = pooled_states(states, self.pool, pooled_mask)  # [batch, d_model]
         if self.pooler is not None:
-            pooled = jnp.tanh(self.pooler(pooled))
+            projected = self.pooler(pooled)
+            pooled = jnp.tanh(projected)
         pooled = dropout(pooled, self.spec.dropout, head_key)
         return self.head(pooled)
 
@@ -315,7 +319,8 @@ class PairClassifier(TextModel):
         super().__init__(spec, vocab_size, rngs, **embedding)
         self.pool = pool
         self.nli = interaction == "nli"
-        self.head = PairHead(spec, 4 if self.nli else 2, classes, rngs)
+        parts = 4 if self.nli else 2
+        self.head = PairHead(spec, parts, classes, rngs)
 
     def __call__(
         self,
@@ -332,7 +337,8 @@ class PairClassifier(TextModel):
         head_key = None
         if key is not None:
             *text_keys, head_key = split_keys(key, 3)
-            encoder_key = jnp.stack(text_keys, axis=1).reshape(-1)
+            keys_of_pairs = jnp.stack(text_keys, axis=1)  # [batch, 2]
+            encoder_key = keys_of_pairs.reshape(-1)
         length = tokens.shape[-1]
         mask = None if padding_mask is None else padding_mask.reshape(-1, length)
         # the texts of all pairs one after another, [2 batch, tokens]

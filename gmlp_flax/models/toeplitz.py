@@ -31,12 +31,12 @@ FASTEST = {
 
 def length_of(taps: jax.Array) -> int:
     """The n of taps [..., 2n - 1]. Raises ValueError if their number is even."""
-    is_odd = taps.ndim > 0 and taps.shape[-1] % 2 == 1
+    count = taps.shape[-1] if taps.ndim else 0
+    is_odd = count % 2 == 1
     if not is_odd:
         raise ValueError(
             f"Toeplitz taps have shape {taps.shape}: expected [2n - 1], an odd number of them"
         )
-    count = taps.shape[-1]
     return (count + 1) // 2
 
 
@@ -48,7 +48,9 @@ def expand(taps: jax.Array) -> jax.Array:
     with many (docs/mixers.md).
     """
     n = length_of(taps)
-    return _expand(taps) if n > BAND else in_bands(taps, n)
+    if n <= BAND:
+        return in_bands(taps, n)
+    return _expand(taps)
 
 
 @jax.custom_jvp
@@ -63,7 +65,9 @@ def _expand(taps: jax.Array) -> jax.Array:
 def _expand_jvp(primals, tangents):
     (taps,) = primals
     (d_taps,) = tangents
-    return _expand(taps), in_bands(d_taps, height=BAND)
+    weight = _expand(taps)
+    d_weight = in_bands(d_taps, height=BAND)
+    return weight, d_weight
 
 
 def in_bands(taps: jax.Array, height: int) -> jax.Array:
@@ -78,13 +82,14 @@ def in_bands(taps: jax.Array, height: int) -> jax.Array:
     copies = jnp.broadcast_to(with_zero, (height, 2 * n))
     repeated = copies.reshape(-1)
     entries = height * width
-    band = repeated[:entries].reshape(height, width)
+    rows_of_band = repeated[:entries].reshape(height, width)
     bands = []
     for first in range(0, n, height):
         rows_left = n - first
         begin = n - 1 - first
         end = begin + n
-        bands.append(band[:rows_left, begin:end])
+        band = rows_of_band[:rows_left, begin:end]
+        bands.append(band)
     return jnp.concatenate(bands)
 
 
@@ -100,7 +105,8 @@ def apply_direct(taps: jax.Array, x: jax.Array) -> jax.Array:
 
     Taps [2n - 1] and x [..., n, channels] give [..., n, channels] in the type of x.
     """
-    weight = expand(taps.astype(x.dtype))  # [n, n]
+    rounded_taps = taps.astype(x.dtype)
+    weight = expand(rounded_taps)  # [n, n]
     return over_tokens(weight, x)
 
 
@@ -121,15 +127,17 @@ def apply_blocked(taps: jax.Array, x: jax.Array) -> jax.Array:
     spectrum = _to_frequencies(padded, transforms)  # [..., frequencies, 2 BAND, channels]
     product_of_frequencies = jax.vmap(over_tokens_unnamed, in_axes=(0, -3), out_axes=-3)
     mixed = product_of_frequencies(weights, spectrum)
-    y = _from_frequencies(mixed, transforms)  # [..., blocks BAND, channels]
-    return checkpoint_name(y[..., :n, :], NAME)
+    padded_y = _from_frequencies(mixed, transforms)  # [..., blocks BAND, channels]
+    y = padded_y[..., :n, :]
+    return checkpoint_name(y, NAME)
 
 
 def _pad_tokens(x: jax.Array, tokens: int) -> jax.Array:
     """[..., n, channels] to [..., tokens, channels], with zeros after the n tokens."""
     n = x.shape[-2]
+    added = tokens - n
     widths = [(0, 0)] * x.ndim
-    widths[-2] = (0, tokens - n)
+    widths[-2] = (0, added)
     return jnp.pad(x, widths)
 
 
@@ -167,9 +175,10 @@ def _block_transforms(blocks: int) -> _BlockTransforms:
     # All but the first and the last frequency stand for their negative ones as well.
     is_its_own_negative = frequencies % blocks == 0
     counts = np.where(is_its_own_negative, 1, 2)
-    scales = (counts / points).repeat(2, axis=0)
-    backwards = (scales * forwards).T
-    return _BlockTransforms(forwards, backwards, taps)
+    scales = counts / points  # [frequencies, 1]
+    scales_of_rows = scales.repeat(2, axis=0)
+    scaled = scales_of_rows * forwards
+    return _BlockTransforms(forwards, scaled.T, taps)
 
 
 def _to_frequencies(x: jax.Array, transforms: _BlockTransforms) -> jax.Array:
@@ -178,20 +187,24 @@ def _to_frequencies(x: jax.Array, transforms: _BlockTransforms) -> jax.Array:
     *leading, _, channels = x.shape
     forwards = jnp.asarray(transforms.forwards, x.dtype)
     rows, blocks = forwards.shape
-    frequencies = rows // 2
-    by_block = x.reshape(*leading, blocks, BAND * channels)
+    shape_by_block = (*leading, blocks, BAND * channels)
+    by_block = x.reshape(shape_by_block)
     parts = jnp.einsum("fb,...bm->...fm", forwards, by_block)  # [..., 2 frequencies, BAND channels]
-    return parts.reshape(*leading, frequencies, 2 * BAND, channels)
+    frequencies = rows // 2
+    shape_by_frequency = (*leading, frequencies, 2 * BAND, channels)
+    return parts.reshape(shape_by_frequency)
 
 
 def _from_frequencies(z: jax.Array, transforms: _BlockTransforms) -> jax.Array:
     """The inverse of `_to_frequencies`."""
     *leading, frequencies, _, channels = z.shape
-    parts = z.reshape(*leading, 2 * frequencies, BAND * channels)
+    shape_by_part = (*leading, 2 * frequencies, BAND * channels)
+    parts = z.reshape(shape_by_part)
     backwards = jnp.asarray(transforms.backwards, z.dtype)
     by_block = jnp.einsum("bf,...fm->...bm", backwards, parts)  # [..., blocks, BAND channels]
-    tokens = BAND * len(backwards)
-    return by_block.reshape(*leading, tokens, channels)
+    blocks = len(backwards)
+    shape_by_token = (*leading, blocks * BAND, channels)
+    return by_block.reshape(shape_by_token)
 
 
 def _block_weights(
@@ -200,12 +213,15 @@ def _block_weights(
     """W's matrix for each frequency, [frequencies, 2 BAND, 2 BAND], on the real and the imaginary
     parts of a block."""
     precise = jnp.promote_types(dtype, jnp.float32)
-    taps_of_blocks = _taps_of_blocks(taps.astype(precise), blocks)
+    precise_taps = taps.astype(precise)
+    taps_of_blocks = _taps_of_blocks(precise_taps, blocks)
     transform = jnp.asarray(transforms.taps, precise)
-    spectrum = jnp.matmul(transform, taps_of_blocks, precision=jax.lax.Precision.HIGHEST)
+    highest = jax.lax.Precision.HIGHEST
+    spectrum = jnp.matmul(transform, taps_of_blocks, precision=highest)
+    rounded = spectrum.astype(dtype)  # [2 frequencies, 2 BAND - 1]
     expand_block = functools.partial(in_bands, height=BAND)
     expand_each = jax.vmap(expand_block)
-    matrices = expand_each(spectrum.astype(dtype))  # [2 frequencies, BAND, BAND]
+    matrices = expand_each(rounded)  # [2 frequencies, BAND, BAND]
     real, imaginary = jnp.split(matrices, 2)
     to_real = [real, -imaginary]
     to_imaginary = [imaginary, real]
@@ -230,12 +246,14 @@ def apply_fft(taps: jax.Array, x: jax.Array) -> jax.Array:
     """`apply_direct` by a circular convolution of at least 2n - 1 points: O(n log n) work, O(n)
     memory. The transform runs in float32 (float64 for float64)."""
     n = length_of(taps)
-    points = 1 << (2 * n - 2).bit_length()
+    last = 2 * n - 2  # of the points that are needed
+    points = 1 << last.bit_length()
     precise = jnp.promote_types(x.dtype, jnp.float32)
     # Output i sums taps[n - 1 + j - i] x[j]: a convolution with the reversed taps, read from n - 1
     # on.
-    reversed_taps = jnp.flip(taps).astype(precise)
-    filter_hat = jnp.fft.rfft(reversed_taps, points)  # [points / 2 + 1]
+    reversed_taps = jnp.flip(taps)
+    precise_taps = reversed_taps.astype(precise)
+    filter_hat = jnp.fft.rfft(precise_taps, points)  # [points / 2 + 1]
     precise_x = x.astype(precise)
     x_hat = jnp.fft.rfft(precise_x, points, axis=-2)  # [..., points / 2 + 1, channels]
     product = x_hat * filter_hat[:, None]
@@ -265,8 +283,10 @@ def rows(taps: jax.Array, first: jax.Array | int, count: int) -> jax.Array:
     def row(start: jax.Array) -> jax.Array:
         return jax.lax.dynamic_slice(taps, (start,), (n,))
 
-    starts = n - 1 - first - jnp.arange(count)
-    return jax.vmap(row)(starts)
+    start_of_first = n - 1 - first
+    starts = start_of_first - jnp.arange(count)
+    take_rows = jax.vmap(row)
+    return take_rows(starts)
 
 
 def crop(taps: jax.Array, length: int) -> jax.Array:

@@ -46,9 +46,10 @@ def hide_out_of_reach(scores: Array, spec: BlockSpec, first: Array | int) -> Arr
     among the keys."""
     if not spec.causal and not spec.window:
         return scores
-    queries, keys = scores.shape[-2:]
+    *_, queries, keys = scores.shape
     query_positions = first + jnp.arange(queries)[:, None]
-    is_in_reach = within_reach(query_positions, jnp.arange(keys), spec)
+    key_positions = jnp.arange(keys)
+    is_in_reach = within_reach(query_positions, key_positions, spec)
     return jnp.where(is_in_reach, scores, -jnp.inf)
 
 
@@ -112,11 +113,13 @@ def mix(scores: Array, v: Array, rate: float = 0.0, dropout_keys: Array | None =
         rate: of dropout on the weights.
         dropout_keys: a random key per example, [batch]; None for evaluation.
     """
-    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)  # [..., queries, keys]
+    precise_weights = jax.nn.softmax(scores, axis=-1)  # [..., queries, keys]
+    weights = precise_weights.astype(v.dtype)
     if dropout_keys is not None and rate:
         *leading, _, _ = v.shape
         *_, queries, keys = weights.shape
-        weights = jnp.broadcast_to(weights, (*leading, queries, keys))
+        shape = (*leading, queries, keys)
+        weights = jnp.broadcast_to(weights, shape)
         weights = dropout(weights, rate, dropout_keys)
     mixed = jnp.einsum("...nm,...md->...nd", weights, v)
     return checkpoint_name(mixed, NAME)
@@ -164,13 +167,20 @@ def _in_blocks(
         return rows(first, count, keys)
 
     # the last block may overlap the one before
-    starts = jnp.minimum(jnp.arange(blocks) * count, queries - count)
+    starts = jnp.arange(blocks) * count
+    starts = jnp.minimum(starts, queries - count)
     by_block = jax.lax.map(block, starts)  # [blocks, ..., count, d]
+    overlap = blocks * count - queries
+    mixed = _joined(by_block, overlap)
+    return checkpoint_name(mixed, NAME)
+
+
+def _joined(by_block: Array, overlap: int) -> Array:
+    """[blocks, ..., count, d] to [..., queries, d], without the first queries of the last block,
+    which are those that `overlap` the block before."""
     by_block = jnp.moveaxis(by_block, 0, -3)  # [..., blocks, count, d]
     *leading, _, _, d = by_block.shape
     before = by_block[..., :-1, :, :]
     before = before.reshape(*leading, -1, d)
-    overlap = blocks * count - queries
     last = by_block[..., -1, overlap:, :]
-    mixed = jnp.concatenate([before, last], axis=-2)
-    return checkpoint_name(mixed, NAME)
+    return jnp.concatenate([before, last], axis=-2)

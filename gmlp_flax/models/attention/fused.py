@@ -120,20 +120,23 @@ def attention(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _attention(qkv: Array, mask: Array | None, bias: Array | None, options: _Options) -> Array:
-    return _forward(_Inputs(qkv, qkv, qkv, mask, bias), options)
+    inputs = _Inputs(qkv, qkv, qkv, mask, bias)
+    return _forward(inputs, options)
 
 
 def _attention_fwd(
     qkv: Array, mask: Array | None, bias: Array | None, options: _Options
 ) -> tuple[Array, Any]:
-    return _attention(qkv, mask, bias, options), (qkv, mask, bias)
+    saved = (qkv, mask, bias)
+    return _attention(qkv, mask, bias, options), saved
 
 
 def _attention_bwd(
     options: _Options, saved: Any, d_mixed: Array
 ) -> tuple[Array, Array | None, Array | None]:
     qkv, mask, bias = saved
-    gradients = _backward(_Inputs(qkv, qkv, qkv, mask, bias), d_mixed, options)
+    inputs = _Inputs(qkv, qkv, qkv, mask, bias)
+    gradients = _backward(inputs, d_mixed, options)
     tiling = _tiling(qkv, options.heads)
     d_k = _sum_of_blocks(gradients.k, tiling)
     d_v = _sum_of_blocks(gradients.v, tiling)
@@ -227,7 +230,8 @@ class _Tiling:
 
     def lanes(self, head: int) -> slice:
         """The columns of a head, numbered within its group, among those of the group."""
-        return slice(head * self.d, (head + 1) * self.d)
+        start = head * self.d
+        return slice(start, start + self.d)
 
 
 def _tiling(qkv: Array, heads: int) -> _Tiling:
@@ -322,9 +326,8 @@ def _backward(inputs: _Inputs, d_mixed: Array, options: _Options) -> _Gradients:
             _write_gradients(gradients, number, head, d_mixed, refs.mask, tiling)
 
     queries_shape = _shape_of_queries(inputs, tiling)
-    keys_shape = queries_shape.update(
-        shape=(tiling.batch, tiling.blocks * tiling.key_rows, tiling.width)
-    )
+    key_rows_of_blocks = tiling.blocks * tiling.key_rows
+    keys_shape = queries_shape.update(shape=(tiling.batch, key_rows_of_blocks, tiling.width))
     bias_shape = None
     if inputs.bias is not None:
         bias_shape = jax.ShapeDtypeStruct(inputs.bias.shape, jnp.float32)
@@ -346,11 +349,13 @@ def _sum_of_blocks(gradient: Array, tiling: _Tiling) -> Array:
     """The gradient of keys or values, [batch, tokens, heads d], from those of the blocks of
     queries, [batch, blocks key_rows, heads d]."""
     by_block = gradient.reshape(tiling.batch, tiling.blocks, -1, tiling.width)
-    return by_block[:, :, : tiling.tokens].sum(axis=1)
+    of_tokens = by_block[:, :, : tiling.tokens]
+    return of_tokens.sum(axis=1)
 
 
 def _shape_of_queries(inputs: _Inputs, tiling: _Tiling) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((tiling.batch, tiling.tokens, tiling.width), inputs.q.dtype)
+    shape = (tiling.batch, tiling.tokens, tiling.width)
+    return jax.ShapeDtypeStruct(shape, inputs.q.dtype)
 
 
 def _compiler_params() -> pltpu.CompilerParams:
@@ -389,7 +394,8 @@ def _read_head(
     logits = _logits(q, k, bias, refs.mask)
     if options.causal or options.window:
         logits = _hide_out_of_reach(logits, first, options)
-    return _Head(q, k, v, _softmax(logits))
+    weights = _softmax(logits)
+    return _Head(q, k, v, weights)
 
 
 def _first_query(tiling: _Tiling) -> Array:
@@ -400,21 +406,26 @@ def _first_query(tiling: _Tiling) -> Array:
 def _zero_beyond(x: Array, first: Array, tokens: int) -> Array:
     """A block of queries [rows, ...] that begins at `first`, 0 in rows beyond the tokens: memory
     there may hold NaN."""
-    rows = x.shape[0]
+    rows = len(x)
     if tokens % rows == 0:
         return x
-    positions = first + jax.lax.broadcasted_iota(jnp.int32, (rows, 1), 0)
+    numbers = jax.lax.broadcasted_iota(jnp.int32, (rows, 1), 0)
+    positions = first + numbers
     return jnp.where(positions < tokens, x, 0)
 
 
 def _logits(q: Array, k: Array, bias: Array | None, mask_ref: Ref | None) -> Array:
     """q k^T / sqrt(d) + bias of a head, float32 [rows, tokens]; the least finite number where the
     key is padding."""
-    logits = _dot(q, k, 1, 1) * q.shape[-1] ** -0.5
+    _, d = q.shape
+    products = _dot(q, k, 1, 1)
+    logits = products * d**-0.5
     if bias is not None:
         logits += bias.astype(jnp.float32)
     if mask_ref is not None:
-        logits = jnp.where(mask_ref[...] > 0, logits, jnp.finfo(jnp.float32).min)
+        is_text = mask_ref[...] > 0
+        least = jnp.finfo(jnp.float32).min
+        logits = jnp.where(is_text, logits, least)
     return logits
 
 
@@ -424,18 +435,24 @@ def _hide_out_of_reach(logits: Array, first: Array, options: _Options) -> Array:
     rows = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 0)
     keys = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
     # Queries beyond the tokens see what the last one sees: a row without any key would be NaN.
-    queries = jnp.minimum(first + rows, logits.shape[1] - 1)
+    _, tokens = logits.shape
+    queries = jnp.minimum(first + rows, tokens - 1)
     if options.causal:
-        logits = jnp.where(keys <= queries, logits, -jnp.inf)
+        is_past = keys <= queries
+        logits = jnp.where(is_past, logits, -jnp.inf)
     if options.window:
-        is_near = jnp.abs(keys - queries) <= options.window // 2
+        half = options.window // 2
+        distances = jnp.abs(keys - queries)
+        is_near = distances <= half
         logits = jnp.where(is_near, logits, -jnp.inf)
     return logits
 
 
 def _softmax(logits: Array) -> Array:
-    powers = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
+    largest = logits.max(axis=-1, keepdims=True)
+    powers = jnp.exp(logits - largest)
+    total = powers.sum(axis=-1, keepdims=True)
+    return powers / total
 
 
 def _write_gradients(
@@ -451,19 +468,23 @@ def _write_gradients(
     q, k, v, weights = head
     lanes = tiling.lanes(number)
     tokens = tiling.tokens
-    d_v = _dot(weights.astype(v.dtype), d_mixed, 0, 0)  # [tokens, d]
+    rounded_weights = weights.astype(v.dtype)
+    d_v = _dot(rounded_weights, d_mixed, 0, 0)  # [tokens, d]
     gradients.v[:tokens, lanes] = d_v.astype(gradients.v.dtype)
     d_weights = _dot(d_mixed, v, 1, 1)  # [rows, tokens]
-    d_sum = (weights * d_weights).sum(axis=-1, keepdims=True)  # of the softmax, [rows, 1]
+    products = weights * d_weights
+    d_sum = products.sum(axis=-1, keepdims=True)  # of the softmax, [rows, 1]
     d_logits = weights * (d_weights - d_sum)
     if mask_ref is not None:
         # Where all keys are padding the weights are equal, but no logit has been read.
-        d_logits = jnp.where(mask_ref[...] > 0, d_logits, 0.0)
+        is_text = mask_ref[...] > 0
+        d_logits = jnp.where(is_text, d_logits, 0.0)
     if gradients.bias is not None:
         is_first_example = pl.program_id(2) == 0
         sum_before = jnp.where(is_first_example, 0.0, gradients.bias[number])
         gradients.bias[number] = sum_before + d_logits
-    d_products = (d_logits * tiling.d**-0.5).astype(q.dtype)  # of q k^T, [rows, tokens]
+    d_products = d_logits * tiling.d**-0.5  # of q k^T, [rows, tokens]
+    d_products = d_products.astype(q.dtype)
     d_q = _dot(d_products, k, 1, 0)  # [rows, d]
     gradients.q[:, lanes] = d_q.astype(gradients.q.dtype)
     d_k = _dot(d_products, q, 0, 0)  # [tokens, d]

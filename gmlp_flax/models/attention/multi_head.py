@@ -32,7 +32,8 @@ class MultiHeadAttention(nnx.Module):
         if spec.positions != "relative_only":
             width_in += 2 * spec.key_heads * spec.d_head
         self.proj_in = Linear(spec, spec.d_model, width_in, rngs, bias=spec.attention_bias)
-        self.relative = RelativeBias(spec, rngs) if spec.positions.startswith("relative") else None
+        has_bias = spec.positions.startswith("relative")
+        self.relative = RelativeBias(spec, rngs) if has_bias else None
         if spec.qk_norm:
             ones = jnp.ones((spec.d_head,), spec.param_dtype)
             self.q_scale = parameter(ones, decayed=False)
@@ -52,7 +53,8 @@ class MultiHeadAttention(nnx.Module):
         """[batch, tokens, d_model] to the same; `dropout_keys` as in `mix`, `padding_mask` as in
         `hide_padding`, and a cache of the keys and values of earlier tokens."""
         spec = self.spec
-        projected = self._project(x, 0 if cache is None else cache.first)
+        first = 0 if cache is None else cache.first
+        projected = self._project(x, first)
         if cache is None and spec.positions != "relative_only":
             qkv = self._with_shared_heads(projected)
             mixed = attend_fused(spec, qkv, spec.heads, padding_mask, dropout_keys, self.relative)
@@ -63,18 +65,22 @@ class MultiHeadAttention(nnx.Module):
         if cache is None and reads_windows(spec, tokens):
             by_head = attend_in_windows(q, k, v, spec, padding_mask, dropout_keys)
         else:
-            logits = self._logits(q, k, v, 0 if cache is None else cache.first)
+            logits = self._logits(q, k, v, first)
             by_head = attend(logits, v, tokens, padding_mask, spec.attention_dropout, dropout_keys)
-        mixed = by_head.swapaxes(1, 2)  # [batch, heads, tokens, d] to [batch, tokens, heads, d]
-        return self.out(mixed.reshape(batch, tokens, -1))
+        by_token = by_head.swapaxes(1, 2)  # [batch, tokens, heads, d]
+        mixed = by_token.reshape(batch, tokens, -1)
+        return self.out(mixed)
 
     def scores(self, x: Array) -> Array:
         """[batch, tokens, d_model] to the logits before the softmax, [batch, heads, tokens,
         tokens]; without content terms the batch is 1."""
-        q, k, v = self._by_head(self._project(x, 0), None)
+        projected = self._project(x, 0)
+        q, k, v = self._by_head(projected, None)
+        logits = self._logits(q, k, v, 0)
         tokens = x.shape[1]
-        scores = self._logits(q, k, v, 0)(0, tokens)
-        return scores.reshape(-1, *scores.shape[-3:])
+        scores = logits(0, tokens)
+        shape_of_example = scores.shape[-3:]
+        return scores.reshape(-1, *shape_of_example)
 
     def _project(self, x: Array, first: Array | int) -> Array:
         """Queries, keys and values side by side, [batch, tokens, (heads + 2 kv_heads) d],
@@ -100,8 +106,9 @@ class MultiHeadAttention(nnx.Module):
         spec = self.spec
         batch, tokens, _ = projected.shape
         by_head = projected.reshape(batch, tokens, -1, spec.d_head)
-        ends = [spec.heads, spec.heads + spec.key_heads]
-        q, k, v = jnp.split(by_head, ends, axis=2)
+        end_of_queries = spec.heads
+        end_of_keys = spec.heads + spec.key_heads
+        q, k, v = jnp.split(by_head, [end_of_queries, end_of_keys], axis=2)
         return q, k, v
 
     def _with_shared_heads(self, projected: Array) -> Array:
@@ -114,33 +121,42 @@ class MultiHeadAttention(nnx.Module):
         q, k, v = self._split(projected)
         k = self._for_query_heads(k, axis=2)
         v = self._for_query_heads(v, axis=2)
-        return jnp.concatenate([q, k, v], axis=2).reshape(batch, tokens, -1)
+        by_head = jnp.concatenate([q, k, v], axis=2)
+        return by_head.reshape(batch, tokens, -1)
 
     def _by_head(self, projected: Array, cache: DecodeCache | None) -> tuple[Any, Any, Array]:
         """Queries, keys and values, each [batch, heads, tokens, d]; without content terms None, None
         and the values. The keys and values are those of the tokens of `projected`; of n tokens with a
         cache, which stores each of them once for all heads of queries that share it."""
-        spec = self.spec
-        batch, tokens, _ = projected.shape
-        if spec.key_heads == spec.heads:
-            by_head = projected.reshape(batch, tokens, -1, spec.heads, spec.d_head)
-            *q_and_k, v = by_head.transpose(2, 0, 3, 1, 4)  # each [batch, heads, tokens, d]
-        else:
-            *q_and_k, v = [part.swapaxes(1, 2) for part in self._split(projected)]
+        *q_and_k, v = self._parts(projected)
         q, k = q_and_k or (None, None)
         if cache is not None:
             if k is not None:
                 k = cache.update("keys", k, axis=2)
             v = cache.update("values", v, axis=2)
-        return q, self._for_query_heads(k, axis=1), self._for_query_heads(v, axis=1)
+        if k is not None:
+            k = self._for_query_heads(k, axis=1)
+        v = self._for_query_heads(v, axis=1)
+        return q, k, v
 
-    def _for_query_heads(self, part: Any, axis: int) -> Any:
-        """Keys or values with each of their heads, which lie along an axis, repeated for the heads of
-        queries that share it."""
+    def _parts(self, projected: Array) -> list[Array]:
+        """Queries [batch, heads, tokens, d], and keys and values [batch, kv_heads, tokens, d];
+        without content terms the values alone."""
+        spec = self.spec
+        if spec.key_heads != spec.heads:
+            return [part.swapaxes(1, 2) for part in self._split(projected)]
+        batch, tokens, _ = projected.shape
+        by_part = projected.reshape(batch, tokens, -1, spec.heads, spec.d_head)
+        return list(by_part.transpose(2, 0, 3, 1, 4))
+
+    def _for_query_heads(self, part: Array, axis: int) -> Array:
+        """Keys or values with each of their heads, which lie along an axis, repeated for the heads
+        of queries that share it."""
         spec = self.spec
         if spec.key_heads == spec.heads:
             return part
-        return jnp.repeat(part, spec.heads // spec.key_heads, axis=axis)
+        sharing = spec.heads // spec.key_heads
+        return jnp.repeat(part, sharing, axis=axis)
 
     def _logits(self, q: Any, k: Any, v: Array, position: Array | int) -> Logits:
         """The logits of what `_by_head` gives; `position` is that of the first query."""

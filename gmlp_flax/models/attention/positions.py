@@ -34,10 +34,13 @@ def buckets(offsets: np.ndarray, count: int, causal: bool = False) -> np.ndarray
     exact = per_direction // 2
     logarithmic = per_direction - exact
     # 256 causal buckets: MAX_DISTANCE begins the last ones
-    span = np.log2(max(MAX_DISTANCE / exact, 1 + 1e-9))
-    doublings = np.log2(np.maximum(distance, exact) / exact)
+    ratio = max(MAX_DISTANCE / exact, 1 + 1e-9)
+    span = np.log2(ratio)
+    far_distance = np.maximum(distance, exact)
+    doublings = np.log2(far_distance / exact)
     growth = np.minimum(doublings * logarithmic / span, per_direction)
-    far = np.minimum(exact + growth.astype(int), per_direction - 1)
+    last = per_direction - 1
+    far = np.minimum(exact + growth.astype(int), last)
     bucket = np.where(distance < exact, distance, far)
     return first + bucket
 
@@ -88,7 +91,8 @@ class RelativeBias(nnx.Module):
         def rows_of_head(taps: Array) -> Array:
             return toeplitz.rows(taps, first, count)
 
-        rows = jax.vmap(rows_of_head)(taps)  # [heads, 2 keys - 1] to [heads, count, keys]
+        rows_of_heads = jax.vmap(rows_of_head)
+        rows = rows_of_heads(taps)  # [heads, 2 keys - 1] to [heads, count, keys]
         return hide_out_of_reach(rows, spec, first)
 
 
@@ -105,13 +109,10 @@ def rotate(x: Array, first: Array | int, theta: float) -> Array:
         The same shape and type; computed in float32.
     """
     _, tokens, _, d = x.shape
-    exponents = np.arange(0, d, 2) / d
-    frequencies = jnp.asarray(theta**-exponents, jnp.float32)
-    positions = first + jnp.arange(tokens)
-    angles = jnp.outer(positions, frequencies)
-    angles = angles[:, None]  # [tokens, 1, d / 2]
-    cosines = jnp.cos(angles)
-    sines = jnp.sin(angles)
+    angles = _angles(first, tokens, d, theta)
+    angles_of_heads = angles[:, None]  # [tokens, 1, d / 2]
+    cosines = jnp.cos(angles_of_heads)
+    sines = jnp.sin(angles_of_heads)
     precise_dtype = jnp.promote_types(x.dtype, jnp.float32)
     precise = x.astype(precise_dtype)
     left, right = jnp.split(precise, 2, axis=-1)
@@ -119,3 +120,12 @@ def rotate(x: Array, first: Array | int, theta: float) -> Array:
     turned_right = right * cosines + left * sines
     turned = jnp.concatenate([turned_left, turned_right], axis=-1)
     return turned.astype(x.dtype)
+
+
+def _angles(first: Array | int, tokens: int, d: int, theta: float) -> Array:
+    """p theta^(-2 i / d) of the positions [first, first + tokens) and of i below d / 2, float32
+    [tokens, d / 2]."""
+    exponents = np.arange(0, d, 2) / d
+    frequencies = jnp.asarray(theta**-exponents, jnp.float32)
+    positions = first + jnp.arange(tokens)
+    return jnp.outer(positions, frequencies)

@@ -37,47 +37,65 @@ def attend_in_windows(
     """
     *leading, tokens, d = q.shape
     window = spec.window
-    half = window // 2
     blocks = -(-tokens // window)
-    q_blocks = _padded(q, 0, blocks * window).reshape(*leading, blocks, window, d)
+    padded_tokens = blocks * window
+    padded_q = _padded(q, 0, padded_tokens)
+    q_blocks = padded_q.reshape(*leading, blocks, window, d)
     k_blocks = _overlapping(k, blocks, window)
     v_blocks = _overlapping(v, blocks, window)
     products = jnp.einsum(
         "...nd,...md->...nm", q_blocks, k_blocks, preferred_element_type=spec.precise_dtype
     )
     scores = products * d**-0.5  # [batch, heads, blocks, window, 2 window]
-    starts = window * jnp.arange(blocks)[:, None, None]
-    query_positions = starts + jnp.arange(window)[:, None]  # [blocks, window, 1]
-    key_positions = starts + jnp.arange(2 * window) - half  # [blocks, 1, 2 window]
-    is_token = (key_positions >= 0) & (key_positions < tokens)
-    # queries beyond the tokens see themselves: a row without any key would be NaN
-    is_itself = key_positions == query_positions
-    in_reach = within_reach(query_positions, key_positions, spec)
-    scores = jnp.where(in_reach & (is_token | is_itself), scores, -jnp.inf)
+    in_reach = _within_reach_of_blocks(spec, tokens, blocks)
+    scores = jnp.where(in_reach, scores, -jnp.inf)
     if padding_mask is not None:
         visible = _visible_in_windows(padding_mask, blocks, window)
         least = jnp.finfo(scores.dtype).min
         scores = jnp.where(visible[:, None], scores, jnp.minimum(scores, least))
-    mixed = mix(scores, v_blocks, spec.attention_dropout, dropout_keys)
-    return mixed.reshape(*leading, blocks * window, d)[..., :tokens, :]
+    by_block = mix(scores, v_blocks, spec.attention_dropout, dropout_keys)
+    by_token = by_block.reshape(*leading, padded_tokens, d)
+    return by_token[..., :tokens, :]
+
+
+def _within_reach_of_blocks(spec: ContentAttentionSpec, tokens: int, blocks: int) -> Array:
+    """Which of the keys that a block reads its queries may see, bool [blocks, window, 2 window]."""
+    window = spec.window
+    half = window // 2
+    numbers = jnp.arange(blocks)[:, None, None]
+    starts = window * numbers
+    queries_of_block = jnp.arange(window)[:, None]
+    query_positions = starts + queries_of_block  # [blocks, window, 1]
+    keys_of_block = jnp.arange(2 * window)
+    key_positions = starts + keys_of_block - half  # [blocks, 1, 2 window]
+    is_token = (key_positions >= 0) & (key_positions < tokens)
+    # queries beyond the tokens see themselves: a row without any key would be NaN
+    is_itself = key_positions == query_positions
+    in_reach = within_reach(query_positions, key_positions, spec)
+    return in_reach & (is_token | is_itself)
 
 
 def _visible_in_windows(padding_mask: Array, blocks: int, window: int) -> Array:
     """`visible_keys` for the blocks of `attend_in_windows`: bool [batch, blocks, window or 1, 2
     window]."""
     by_token = padding_mask[..., None]  # [batch, tokens, 1]
-    of_keys = _overlapping(by_token, blocks, window).swapaxes(-1, -2)  # [batch, blocks, 1, ...]
+    by_key = _overlapping(by_token, blocks, window)  # [batch, blocks, 2 window, 1]
+    of_keys = by_key.swapaxes(-1, -2)
     if padding_mask.dtype == jnp.bool_:
         return of_keys
     batch = len(padding_mask)
-    of_queries = _padded(by_token, 0, blocks * window).reshape(batch, blocks, window, 1)
-    return (of_keys == of_queries) & (of_keys > 0)
+    padded = _padded(by_token, 0, blocks * window)
+    of_queries = padded.reshape(batch, blocks, window, 1)
+    is_same_document = of_keys == of_queries
+    is_text = of_keys > 0
+    return is_same_document & is_text
 
 
 def _padded(x: Array, before: int, total: int) -> Array:
     """x [..., tokens, d] with so many zeros before the tokens, and others after them: [..., total,
     d]."""
-    after = total - before - x.shape[-2]
+    tokens = x.shape[-2]
+    after = total - before - tokens
     widths = [(0, 0)] * x.ndim
     widths[-2] = (before, after)
     return jnp.pad(x, widths)
@@ -87,8 +105,10 @@ def _overlapping(x: Array, blocks: int, window: int) -> Array:
     """The tokens [..., tokens, d] that each block of `window` tokens reads, its own and half a
     window on each side: [..., blocks, 2 window, d], zeros beyond the tokens."""
     *leading, _, d = x.shape
-    padded = _padded(x, window // 2, (blocks + 1) * window)
-    parts = padded.reshape(*leading, blocks + 1, window, d)
-    before = parts[..., :-1, :, :]
-    after = parts[..., 1:, :, :]
-    return jnp.concatenate([before, after], axis=-2)
+    half = window // 2
+    count = blocks + 1  # parts of a window, which begin half a window before the blocks
+    padded = _padded(x, half, count * window)
+    parts = padded.reshape(*leading, count, window, d)
+    first_parts = parts[..., :-1, :, :]
+    second_parts = parts[..., 1:, :, :]
+    return jnp.concatenate([first_parts, second_parts], axis=-2)

@@ -66,34 +66,40 @@ class DiagonalStateSpace(nnx.Module):
         spaces = spec.state_spaces
         shape = (spaces, spec.d_state)
         modes = state_space.legs_modes(spec.d_state)
-        a_real = jnp.broadcast_to(jnp.asarray(np.real(modes), dtype), shape)
-        a_imag = jnp.broadcast_to(jnp.asarray(np.imag(modes), dtype), shape)
-        normal = nnx.initializers.normal(math.sqrt(0.5))
+        a_real = jnp.asarray(np.real(modes), dtype)
+        a_real = jnp.broadcast_to(a_real, shape)
+        a_imag = jnp.asarray(np.imag(modes), dtype)
+        a_imag = jnp.broadcast_to(a_imag, shape)
         shortest, longest = STEPS
         log_step = jax.random.uniform(
             rngs.params(), (spaces,), dtype, math.log(shortest), math.log(longest)
         )
+        normal = nnx.initializers.normal(math.sqrt(0.5))
+        c = normal(rngs.params(), (*shape, 2), dtype)
+        d = jnp.ones((spaces,), dtype)
         self.a_real = parameter(a_real, decayed=False)
         self.a_imag = parameter(a_imag, decayed=False)
-        c = normal(rngs.params(), (*shape, 2), dtype)
         self.c = parameter(c, decayed=False)
-        self.d = parameter(jnp.ones((spaces,), dtype), decayed=False)
+        self.d = parameter(d, decayed=False)
         self.log_step = parameter(log_step, decayed=False)
 
     def modes(self) -> state_space.Modes:
         """The discretised modes."""
-        real = jnp.minimum(self.a_real[...], SLOWEST_DECAY)
-        a = Complex(real, self.a_imag[...])
-        c = self.c[...]
+        a_real = jnp.minimum(self.a_real[...], SLOWEST_DECAY)
+        a = Complex(a_real, self.a_imag[...])
         step = jnp.exp(self.log_step[...])
-        return state_space.discretize(a, Complex(c[..., 0], c[..., 1]), step)
+        c_real = self.c[..., 0]
+        c_imag = self.c[..., 1]
+        c = Complex(c_real, c_imag)
+        return state_space.discretize(a, c, step)
 
     def kernel(self, modes: state_space.Modes, tokens: int) -> jax.Array:
         """The kernel of a convolution that D is a part of, [spaces, tokens] from lag 0 on."""
         kernel = state_space.kernel(modes, tokens)
         d = self.d[...][:, None]
         is_first = jnp.arange(tokens) == 0
-        return kernel + jnp.where(is_first, d, jnp.zeros_like(d))
+        skip = jnp.where(is_first, d, jnp.zeros_like(d))
+        return kernel + skip
 
 
 class GatedDirection(nnx.Module):
@@ -138,8 +144,10 @@ class GatedDirection(nnx.Module):
         zeros = state_space.first_state(modes, u)
         real = cache.state("state_real", zeros.real)
         imag = cache.state("state_imag", zeros.imag)
+        state = Complex(real, imag)
         tokens = u.shape[1]
-        y, state = state_space.extend(modes, kernel, u, Complex(real, imag), cache.count(tokens))
+        count = cache.count(tokens)
+        y, state = state_space.extend(modes, kernel, u, state, count)
         cache.store("state_real", state.real)
         cache.store("state_imag", state.imag)
         return y
@@ -181,7 +189,8 @@ class BiGSBlock(Block):
         if self.backward is not None:
             mixed = mixed * self.backward(normed, padding_mask)
         gated = self.mixed(mixed) * self.value(normed)  # [batch, tokens, d_ffn]
-        return add_branch(x, self.proj_out(gated), rng)
+        branch = self.proj_out(gated)
+        return add_branch(x, branch, rng)
 
 
 def _widening(spec: BiGSSpec, rngs: nnx.Rngs) -> Linear:

@@ -32,16 +32,19 @@ def convolve(x: Array, kernel: Array, dilation: int = 1, documents: Array | None
             count as zeros. None if there is one.
     """
     width = kernel.shape[-1]
-    before = dilation * ((width - 1) // 2)
+    entries_before = (width - 1) // 2
+    before = dilation * entries_before
     after = dilation * (width // 2)
     padded = depthwise.pad_tokens(x, before, after, documents)
     shifted = []
     for entry in range(width):
         offset = dilation * entry - before
         shifted.append(padded.at(offset))
-    total = kernel[..., 0, None] * shifted[0]
+    weights = kernel[..., 0, None]  # [..., heads, 1]
+    total = weights * shifted[0]
     for entry in range(1, width):
-        total = total + kernel[..., entry, None] * shifted[entry]
+        weights = kernel[..., entry, None]
+        total = total + weights * shifted[entry]
     return total
 
 
@@ -96,7 +99,9 @@ class ConvolutionSpec(HeadsSpec, WeightDropoutSpec, AnyLengthSpec):
         return list(zip(widths, dilations, strict=True))
 
     def _by_layer(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
-        return numbers * self.layers if len(numbers) == 1 else numbers
+        if len(numbers) == 1:
+            return numbers * self.layers
+        return numbers
 
 
 class LightweightKernel(nnx.Module):
@@ -158,7 +163,8 @@ class Convolution(nnx.Module):
         """[batch, tokens, d_model] to the same. `dropout_keys` [batch] are for dropout on the
         kernels. Padding counts as zeros; `padding_mask` as in `Block`."""
         batch, tokens, _ = x.shape
-        gated = jax.nn.glu(self.proj_in(x))  # [batch, tokens, d_model]
+        projected = self.proj_in(x)
+        gated = jax.nn.glu(projected)  # [batch, tokens, d_model]
         documents = None
         if padding_mask is not None:
             is_text = padding_mask > 0
@@ -173,7 +179,8 @@ class Convolution(nnx.Module):
         by_head = gated.reshape(batch, tokens, self.heads, -1)
         convolved = convolve(by_head, kernel, self.dilation, documents)
         convolved = convolved.astype(x.dtype)  # [batch, tokens, heads, channels of a head]
-        return self.out(convolved.reshape(x.shape))
+        mixed = convolved.reshape(x.shape)
+        return self.out(mixed)
 
 
 class ConvolutionBlock(PreNormBlock):

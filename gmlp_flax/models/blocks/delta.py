@@ -58,12 +58,19 @@ class DeltaSpec(HeadsSpec, AnyLengthSpec):
     @property
     def key_size(self) -> int:
         """Channels of a head's queries and keys."""
-        return round(self.expand_k * self.d_model / self.heads)
+        width = self.expand_k * self.d_model
+        return round(width / self.heads)
 
     @property
     def value_size(self) -> int:
         """Channels of a head's values."""
-        return round(self.expand_v * self.d_model / self.heads)
+        width = self.expand_v * self.d_model
+        return round(width / self.heads)
+
+    @property
+    def projected(self) -> int:
+        """Channels of the queries, keys and values of all heads."""
+        return self.heads * (2 * self.key_size + self.value_size)
 
     @property
     def directions(self) -> int:
@@ -120,20 +127,21 @@ class Direction(nnx.Module):
     """
 
     def __init__(self, spec: DeltaSpec, rngs: nnx.Rngs):
-        heads = spec.heads
+        self.convolution = ShortConvolution(spec, spec.projected, rngs)
+        self.gates = Linear(spec, spec.d_model, 2 * spec.heads, rngs, bias=False)
+        shape = (spec.heads,)
         dtype = spec.param_dtype
-        channels = heads * (2 * spec.key_size + spec.value_size)
-        self.convolution = ShortConvolution(spec, channels, rngs)
-        self.gates = Linear(spec, spec.d_model, 2 * heads, rngs, bias=False)
         smallest = jnp.finfo(jnp.float32).tiny
-        rates = jax.random.uniform(rngs.params(), (heads,), dtype, smallest, LARGEST_RATE)
+        rates = jax.random.uniform(rngs.params(), shape, dtype, smallest, LARGEST_RATE)
         shortest, longest = STEPS
         log_step = jax.random.uniform(
-            rngs.params(), (heads,), dtype, math.log(shortest), math.log(longest)
+            rngs.params(), shape, dtype, math.log(shortest), math.log(longest)
         )
         step = jnp.exp(log_step)
-        inverse_softplus = step + jnp.log(-jnp.expm1(-step))
-        self.a_log = parameter(jnp.log(rates), decayed=False)
+        log_of_rest = jnp.log(-jnp.expm1(-step))  # log(1 - exp(-step))
+        inverse_softplus = step + log_of_rest
+        log_rates = jnp.log(rates)
+        self.a_log = parameter(log_rates, decayed=False)
         self.dt_bias = parameter(inverse_softplus, decayed=False)
         self.spec = spec
 
@@ -154,18 +162,20 @@ class Direction(nnx.Module):
             qkv = jnp.where(is_text, qkv, jnp.zeros_like(qkv))
             if padding_mask.dtype != jnp.bool_:
                 documents = padding_mask
-        inputs = self._inputs(x, self.convolution(qkv, documents, cache))
+        convolved = self.convolution(qkv, documents, cache)
+        inputs = self._inputs(x, convolved)
         state = None
         if cache is not None:
             tokens = x.shape[1]
-            is_text = (jnp.arange(tokens) < cache.count(tokens))[None, :, None]
-            state = cache.state("state", delta_rule.first_state(inputs))
+            is_text_of_call = jnp.arange(tokens) < cache.count(tokens)
+            is_text = is_text_of_call[None, :, None]  # [1, tokens, 1]
+            fresh_state = delta_rule.first_state(inputs)
+            state = cache.state("state", fresh_state)
         if is_text is not None:
             zeros = jnp.zeros_like(inputs.beta)
-            inputs = inputs._replace(
-                beta=jnp.where(is_text, inputs.beta, zeros),
-                log_decay=jnp.where(is_text, inputs.log_decay, zeros),
-            )
+            beta = jnp.where(is_text, inputs.beta, zeros)
+            log_decay = jnp.where(is_text, inputs.log_decay, zeros)
+            inputs = inputs._replace(beta=beta, log_decay=log_decay)
         mixed, state = delta_rule.delta_rule(inputs, self.spec.chunk, state, documents)
         if cache is not None:
             cache.store("state", state)
@@ -179,20 +189,28 @@ class Direction(nnx.Module):
         keys_end = 2 * spec.heads * spec.key_size
         queries_and_keys = qkv[..., :keys_end].astype(precise)
         by_head = queries_and_keys.reshape(batch, tokens, 2, spec.heads, spec.key_size)
-        square = jnp.square(by_head).sum(-1, keepdims=True)
-        unit = by_head * jax.lax.rsqrt(square + NORM_EPS)
+        unit = _of_unit_length(by_head)
         values = qkv[..., keys_end:].astype(precise)
         gates = self.gates(x).astype(precise)  # [batch, tokens, 2 heads]
         decay_gate, write_gate = jnp.split(gates, 2, axis=-1)
         rate = jnp.exp(self.a_log[...])
         step = jax.nn.softplus(decay_gate + self.dt_bias[...])
+        scale = spec.key_size**-0.5
         return delta_rule.Inputs(
-            queries=unit[:, :, 0] * spec.key_size**-0.5,
+            queries=unit[:, :, 0] * scale,
             keys=unit[:, :, 1],
             values=values.reshape(batch, tokens, spec.heads, spec.value_size),
             log_decay=-rate * step,
             beta=jax.nn.sigmoid(write_gate),
         )
+
+
+def _of_unit_length(x: Array) -> Array:
+    """x [..., channels] divided by its length."""
+    squares = jnp.square(x)
+    square_of_length = squares.sum(-1, keepdims=True)
+    inverse_length = jax.lax.rsqrt(square_of_length + NORM_EPS)
+    return x * inverse_length
 
 
 class DeltaMixer(nnx.Module):
@@ -205,8 +223,7 @@ class DeltaMixer(nnx.Module):
     def __init__(self, spec: DeltaSpec, rngs: nnx.Rngs):
         d_model = spec.d_model
         width = spec.heads * spec.value_size
-        channels = 2 * spec.heads * spec.key_size + width
-        self.proj_in = Linear(spec, d_model, channels, rngs, bias=False)
+        self.proj_in = Linear(spec, d_model, spec.projected, rngs, bias=False)
         self.forward = Direction(spec, rngs)
         self.backward = None if spec.causal else Direction(spec, rngs)
         self.gate = Linear(spec, d_model, width, rngs, activation="silu", bias=False)
@@ -232,7 +249,8 @@ class DeltaMixer(nnx.Module):
             backward = self.backward(reversed_x, reversed_qkv, mask)
             mixed = mixed + jnp.flip(backward, axis=1)
         normed = rms_norm(mixed, self.norm_scale[...], self.eps, x.dtype)
-        gated = normed.reshape(batch, tokens, -1) * self.gate(x)
+        channels = normed.reshape(batch, tokens, -1)
+        gated = channels * self.gate(x)
         return self.out(gated)
 
 

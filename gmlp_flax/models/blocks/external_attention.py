@@ -72,7 +72,8 @@ class ExternalAttention(nnx.Module):
         # [batch, heads, tokens, memory]
         scores = jnp.einsum("bhnc,sc->bhns", queries, keys, preferred_element_type=precise_dtype)
         weights = self._weights(scores, padding_mask).astype(x.dtype)
-        recalled = jnp.einsum("bhns,sc->bhnc", weights, values.astype(x.dtype))
+        values = values.astype(x.dtype)
+        recalled = jnp.einsum("bhns,sc->bhnc", weights, values)
         mixed = recalled.swapaxes(1, 2)  # [batch, tokens, heads, d]
         return self.out(mixed.reshape(x.shape))
 
@@ -82,7 +83,8 @@ class ExternalAttention(nnx.Module):
             return jax.nn.softmax(scores, axis=-1)
         if padding_mask is not None:
             is_text = padding_mask[:, None, :, None]
-            scores = jnp.where(is_text, scores, jnp.finfo(scores.dtype).min)
+            least = jnp.finfo(scores.dtype).min
+            scores = jnp.where(is_text, scores, least)
         weights = jax.nn.softmax(scores, axis=-2)
         total = weights.sum(-1, keepdims=True)
         return weights / (1e-9 + total)

@@ -36,12 +36,15 @@ def dft(points: int, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
     """C and S, each [points, points], of the DFT matrix F = C - i S:
     C[j, k] = cos(2 pi j k / points), S[j, k] = sin(2 pi j k / points).
     """
+    numbers = jnp.arange(points)
     # The barrier keeps the compiler from computing the whole matrix itself, as a constant.
-    index = jax.lax.optimization_barrier(jnp.arange(points))
-    angles = 2 * np.pi * np.arange(points) / points  # [points]
+    index = jax.lax.optimization_barrier(numbers)
+    circle = 2 * np.pi * np.arange(points)
+    angles = circle / points  # [points]
     cosines = jnp.asarray(np.cos(angles), dtype)
     sines = jnp.asarray(np.sin(angles), dtype)
-    products = index[:, None] * index  # j k, [points, points]
+    rows = index[:, None]
+    products = rows * index  # j k, [points, points]
     turns = products % points
     return cosines[turns], sines[turns]
 
@@ -63,10 +66,12 @@ def by_fft(x: jax.Array) -> jax.Array:
     """`fourier` by the fast Fourier transform, in float32 (float64 for float64)."""
 
     def transform(x: jax.Array) -> jax.Array:
-        return jnp.fft.fft2(x, axes=(1, 2)).real
+        transformed = jnp.fft.fft2(x, axes=(1, 2))
+        return transformed.real
 
     precise = jnp.promote_types(x.dtype, jnp.float32)
-    y = sharding.map_shards(transform, x.astype(precise))
+    precise_x = x.astype(precise)
+    y = sharding.map_shards(transform, precise_x)
     return y.astype(x.dtype)
 
 
@@ -154,9 +159,13 @@ class FNetBlock(Block):
     def transform(self, x: jax.Array) -> jax.Array:
         """F(x): [batch, tokens, d_model] to the same."""
         _, tokens, channels = x.shape
-        scale = (tokens * channels) ** -0.5 if self.pre_norm else 1.0
+        scale = 1.0
+        if self.pre_norm:
+            numbers = tokens * channels
+            scale = numbers**-0.5
         transformed: jax.Array = fourier(x, self.dft)
-        return checkpoint_name(scale * transformed, NAME)
+        scaled = scale * transformed
+        return checkpoint_name(scaled, NAME)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

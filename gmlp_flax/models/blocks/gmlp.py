@@ -114,7 +114,9 @@ class GMLPSpec(ContentAttentionSpec):
     def gate_width(self) -> int:
         """Channels that leave the gate: half of d_ffn for the split gate, all of it for the
         others."""
-        return self.d_ffn // 2 if self.gate == "split" else self.d_ffn
+        if self.gate == "split":
+            return self.d_ffn // 2
+        return self.d_ffn
 
     def hiding_padding(self) -> Self | None:
         """With a Toeplitz W, whose rows do not depend on n, in predictions alone; with a depthwise
@@ -204,9 +206,10 @@ class SpatialGatingUnit(nnx.Module):
     def __init__(self, spec: GMLPSpec, rngs: nnx.Rngs):
         self.norm = LayerNorm(spec, spec.gate_width, spec.gate_norm_eps, sharding=(TENSOR,))
         multiplies = spec.gate in ("multiplicative", "split")
+        bias = 1.0 if multiplies else 0.0
         is_depthwise = spec.spatial == "depthwise"
         make_spatial = DepthwiseProjection if is_depthwise else SpatialProjection
-        self.spatial = make_spatial(spec, bias=1.0 if multiplies else 0.0, rngs=rngs)
+        self.spatial = make_spatial(spec, bias=bias, rngs=rngs)
         self.gate = spec.gate
         self.hide_padding = spec.hide_padding or is_depthwise
 
@@ -253,18 +256,18 @@ class SpatialProjection(nnx.Module):
         n = spec.length
         dtype = spec.param_dtype
         near_zero = nnx.initializers.normal(spec.spatial_init_std)
+        bias_resize = TOKEN_BIAS
         if spec.spatial == "dense":
             weight = near_zero(rngs.params(), (n, n), dtype)
-            self.weight = parameter(weight, resize=OverPatches(outputs=-2, inputs=-1))
+            resize = OverPatches(outputs=-2, inputs=-1)
+            self.weight = parameter(weight, resize=resize)
             bias_resize = OverPatches(outputs=-1)
         elif spec.causal:
             taps = near_zero(rngs.params(), (n,), dtype)
             self.taps = parameter(taps, resize=PAST_TAPS)
-            bias_resize = TOKEN_BIAS
         else:
             taps = near_zero(rngs.params(), (2 * n - 1,), dtype)
             self.taps = parameter(taps, resize=TAPS)
-            bias_resize = TOKEN_BIAS
         biases = jnp.full((n,), bias, dtype)
         self.bias = parameter(biases, decayed=False, resize=bias_resize)
         self.spec = spec
@@ -317,7 +320,8 @@ class SpatialProjection(nnx.Module):
         taps = self.taps[...]
         if self.spec.causal:
             taps = toeplitz.pad_future(taps)
-        taps = toeplitz.crop(taps, columns).astype(dtype)
+        taps = toeplitz.crop(taps, columns)
+        taps = taps.astype(dtype)
         return toeplitz.rows(taps, first, count)
 
 
@@ -339,7 +343,8 @@ class DepthwiseProjection(nnx.Module):
         self.taps = parameter(taps, sharding=(None, TENSOR))
         biases = jnp.full((channels,), bias, spec.param_dtype)
         self.bias = parameter(biases, sharding=(TENSOR,), decayed=False)
-        self.before = width - 1 if spec.causal else (width - 1) // 2
+        others = width - 1  # tokens that an output reads besides its own
+        self.before = others if spec.causal else others // 2
         self.length = spec.length
 
     def __call__(self, z: jax.Array, cache: DecodeCache | None = None) -> jax.Array:
@@ -359,7 +364,8 @@ class DepthwiseProjection(nnx.Module):
         n = self.length
         mean = self.taps[...].mean(axis=1)  # [gate_kernel]
         after = mean.size - 1 - self.before
-        taps = jnp.pad(mean, (n - 1 - self.before, n - 1 - after))
+        largest = n - 1  # distance between two tokens
+        taps = jnp.pad(mean, (largest - self.before, largest - after))
         return toeplitz.expand(taps)
 
 
@@ -406,6 +412,7 @@ class TinyAttention(nnx.Module):
     def scores(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to the logits before the softmax, [batch, tokens, tokens]."""
         tokens = x.shape[1]
-        q, k, _ = jnp.split(self.qkv(x), 3, axis=-1)
+        qkv = self.qkv(x)
+        q, k, _ = jnp.split(qkv, 3, axis=-1)
         logits = dot_products(q, k, self.spec)
         return logits(0, tokens)

@@ -66,22 +66,30 @@ class HydraMixer(nnx.Module):
         if cache is None and self.spec.applied_form(tokens) == "fast":
             mixed = self.matrix.apply_fast(inputs, v, view)
         else:
-            mixed = apply(self.matrix.rows(inputs, view), v)
+            rows = self.matrix.rows(inputs, view)
+            mixed = apply(rows, v)
         diagonal = self.matrix.diagonal(v)[..., None]
         kept = diagonal * v  # [batch, heads, keys, channels]
         if cache is not None:
             kept = jax.lax.dynamic_slice_in_dim(kept, view.first, tokens, axis=2)
         mixed = mixed + kept
-        channels = mixed.swapaxes(1, 2).reshape(x.shape[0], tokens, -1)
+        by_token = mixed.swapaxes(1, 2)  # [batch, tokens, heads, channels]
+        batch = len(x)
+        channels = by_token.reshape(batch, tokens, -1)
         normed = rms_norm(channels, self.norm_scale[...], NORM_EPS, x.dtype)
-        return self.out(normed * self.gate(x))
+        gated = normed * self.gate(x)
+        return self.out(gated)
 
     def matrices(self, x: Array, padding_mask: Array | None = None) -> Array:
         """M, diagonal included, [batch or 1, heads, tokens, tokens] in the precise type."""
         v, inputs, view = self._inputs(x, padding_mask, None)
-        weights = self.matrix.rows(inputs, view).astype(self.spec.precise_dtype)
-        diagonal = self.matrix.diagonal(v).astype(weights.dtype)
-        return weights + diagonal[..., None] * jnp.eye(view.keys, dtype=weights.dtype)
+        precise = self.spec.precise_dtype
+        rows = self.matrix.rows(inputs, view)
+        weights = rows.astype(precise)
+        diagonal = self.matrix.diagonal(v)
+        entries = diagonal.astype(precise)[..., None]
+        identity = jnp.eye(view.keys, dtype=precise)
+        return weights + entries * identity
 
     def scores(self, x: Array) -> Array:
         """[batch, tokens, d_model] to [batch or 1, heads, tokens, tokens], whose softmax is the
@@ -89,7 +97,8 @@ class HydraMixer(nnx.Module):
         if isinstance(self.matrix, Attention):
             _, inputs, view = self._inputs(x, None, None)
             return self.matrix.scores(inputs, view)
-        return jnp.log(jnp.abs(self.matrices(x)))
+        matrices = self.matrices(x)
+        return jnp.log(jnp.abs(matrices))
 
     def _inputs(
         self, x: Array, padding_mask: Array | None, cache: DecodeCache | None
@@ -98,14 +107,17 @@ class HydraMixer(nnx.Module):
         tokens = x.shape[1]
         view = View(0, tokens, tokens, padding_mask)
         x = view.hide(x)
-        inputs = {"values": self.values(x)} | self.matrix.project(x)
+        inputs = {"values": self.values(x)}
+        inputs |= self.matrix.project(x)
         if cache is not None:
             for name, array in inputs.items():
                 inputs[name] = cache.update(name, array)
             view = View(cache.first, tokens, cache.length)
         convolved = self.convolution(inputs["values"], view.documents)
-        channels = view.hide(activation("silu", convolved))
-        return by_head(channels, self.spec.heads), inputs, view
+        activated = activation("silu", convolved)
+        channels = view.hide(activated)
+        v = by_head(channels, self.spec.heads)
+        return v, inputs, view
 
     def _check_length(self, tokens: int) -> None:
         if not self.spec.supports_length(tokens):

@@ -35,7 +35,8 @@ LOWEST_FREQUENCY = 1e-4  # of the features, in turns per n tokens
 
 def fft_points(tokens: int) -> int:
     """The points of the transforms, a power of two with which no offset wraps around to another."""
-    return 1 << (2 * tokens - 2).bit_length()
+    last = 2 * tokens - 2  # of the points that are needed
+    return 1 << last.bit_length()
 
 
 def convolve(x: Array, past: Array, future: Array | None = None) -> Array:
@@ -74,8 +75,10 @@ def circular_by_fft(x: Array, taps: Array) -> Array:
     taps_hat = jnp.fft.rfft(taps, axis=0)  # [points / 2 + 1, channels]
     precise_x = x.astype(taps.dtype)
     x_hat = jnp.fft.rfft(precise_x, points, axis=1)  # [batch, points / 2 + 1, channels]
-    y = jnp.fft.irfft(x_hat * taps_hat, points, axis=1)
-    return y[:, :tokens].astype(x.dtype)
+    product = x_hat * taps_hat
+    convolution = jnp.fft.irfft(product, points, axis=1)  # [batch, points, channels]
+    y = convolution[:, :tokens]
+    return y.astype(x.dtype)
 
 
 def circular_by_products(x: Array, taps: Array) -> Array:
@@ -89,8 +92,13 @@ def circular_by_products(x: Array, taps: Array) -> Array:
     x_sin = _precise_product(sines[:, :tokens], precise_x)
     taps_cos = _precise_product(cosines, taps)
     taps_sin = _precise_product(sines, taps)
-    real = x_cos * taps_cos - x_sin * taps_sin
-    imaginary = -(x_cos * taps_sin + x_sin * taps_cos)
+    # (x_cos - i x_sin) (taps_cos - i taps_sin)
+    cos_cos = x_cos * taps_cos
+    sin_sin = x_sin * taps_sin
+    real = cos_cos - sin_sin
+    cos_sin = x_cos * taps_sin
+    sin_cos = x_sin * taps_cos
+    imaginary = -(cos_sin + sin_cos)
     y_real = _precise_product(cosines[:tokens], real)
     y_imaginary = _precise_product(sines[:tokens], imaginary)
     y = (y_real - y_imaginary) / points
@@ -116,12 +124,14 @@ def convolve_row(x: Array, past: Array, row: Array) -> Array:
 
 def _at_front(rows: Array, count: int) -> Array:
     """[rows, channels] to [count, channels], zeros last."""
-    return jnp.pad(rows, ((0, count - rows.shape[0]), (0, 0)))
+    added = count - len(rows)
+    return jnp.pad(rows, ((0, added), (0, 0)))
 
 
 def _at_end(rows: Array, count: int) -> Array:
     """[rows, channels] to [count, channels], zeros first."""
-    return jnp.pad(rows, ((count - rows.shape[0], 0), (0, 0)))
+    added = count - len(rows)
+    return jnp.pad(rows, ((added, 0), (0, 0)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,7 +168,8 @@ def _uniform(fan_in: int) -> nnx.Initializer:
     from_0 = nnx.initializers.uniform(2 * bound)
 
     def init(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
-        return from_0(key, shape, dtype) - bound
+        numbers = from_0(key, shape, dtype)  # in [0, 2 bound)
+        return numbers - bound
 
     return init
 
@@ -169,7 +180,8 @@ class FilterLayer(nnx.Module):
     def __init__(self, spec: BlockSpec, d_in: int, d_out: int, rngs: nnx.Rngs, last: bool = False):
         init = _uniform(d_in)
         weight = init(rngs.params(), (d_in, d_out), spec.param_dtype)
-        self.weight = parameter(weight, sharding=(None, FSDP if last else None))
+        output_axis = FSDP if last else None
+        self.weight = parameter(weight, sharding=(None, output_axis))
         if last:
             self.bias = None
         else:
@@ -179,7 +191,9 @@ class FilterLayer(nnx.Module):
     def __call__(self, x: Array) -> Array:
         """[tokens, d_in] to [tokens, d_out]."""
         y = _precise_product(x, self.weight[...])
-        return y if self.bias is None else y + self.bias[...]
+        if self.bias is None:
+            return y
+        return y + self.bias[...]
 
 
 class ImplicitFilter(nnx.Module):
@@ -204,10 +218,11 @@ class ImplicitFilter(nnx.Module):
 
     def __call__(self, tokens: int) -> Array:
         """The filter of the distances from 0, [tokens, d_model]."""
-        hidden = self.first(self._features(tokens))
-        hidden = self.second(self._activation(hidden))
-        hidden = self.third(self._activation(hidden))
-        values = self.last(self._activation(hidden))
+        features = self._features(tokens)
+        hidden = self._activation(self.first(features))
+        hidden = self._activation(self.second(hidden))
+        hidden = self._activation(self.third(hidden))
+        values = self.last(hidden)
         return values * self._window(tokens)
 
     def _activation(self, x: Array) -> Array:
@@ -216,7 +231,8 @@ class ImplicitFilter(nnx.Module):
     def _shares(self, tokens: int) -> Array:
         """The distances as shares of the longest one, [tokens]."""
         longest = max(1, self.spec.length - 1)
-        return jnp.arange(tokens, dtype=self.spec.param_dtype) / longest
+        distances = jnp.arange(tokens, dtype=self.spec.param_dtype)
+        return distances / longest
 
     def _features(self, tokens: int) -> Array:
         """[tokens, filter_features]."""
@@ -224,7 +240,8 @@ class ImplicitFilter(nnx.Module):
         bands = (self.spec.filter_features - 1) // 2
         turns = jnp.linspace(LOWEST_FREQUENCY, bands - 1, bands, dtype=dtype)
         angle_of_token = 2 * math.pi / self.spec.length
-        angles = angle_of_token * jnp.arange(tokens, dtype=dtype)
+        distances = jnp.arange(tokens, dtype=dtype)
+        angles = angle_of_token * distances
         waves = angles[:, None] * turns  # [tokens, bands]
         cosines = jnp.cos(waves)
         sines = -jnp.sin(waves)
@@ -233,8 +250,9 @@ class ImplicitFilter(nnx.Module):
 
     def _window(self, tokens: int) -> Array:
         """[tokens, d_model]."""
-        slowest = -math.log(DECAYED) / SLOWEST_DECAY
-        fastest = -math.log(DECAYED) / FASTEST_DECAY
+        decay = -math.log(DECAYED)
+        slowest = decay / SLOWEST_DECAY
+        fastest = decay / FASTEST_DECAY
         channels = self.spec.d_model
         rates = jnp.linspace(slowest, fastest, channels, dtype=self.spec.param_dtype)
         shares = self._shares(tokens)[:, None]
@@ -290,10 +308,12 @@ class LongConvolution(nnx.Module):
         cache: DecodeCache | None = None,
     ) -> Array:
         """[batch, tokens, d_model] to the same. Padding counts as zeros. `cache` as in `Block`."""
-        projected = _zero_padding(self.proj_in(x), padding_mask)
+        projected = self.proj_in(x)
+        projected = _zero_padding(projected, padding_mask)
         short = self.short(projected, cache)
         last_gate, first_gate, values = jnp.split(short, 3, axis=-1)
-        gated = _zero_padding(first_gate * values, padding_mask)
+        gated = first_gate * values
+        gated = _zero_padding(gated, padding_mask)
         mixed = self._mix(gated, cache)
         return self.out(last_gate * mixed)
 
@@ -302,9 +322,11 @@ class LongConvolution(nnx.Module):
         tokens = x.shape[1]
         if cache is None:
             future = None if self.future is None else self.future(tokens)
-            return convolve(x, self._past_and_skip(tokens), future)
+            past = self._past_and_skip(tokens)
+            return convolve(x, past, future)
         stored = cache.update("values", x)
-        past = self._past_and_skip(stored.shape[1])
+        n = stored.shape[1]
+        past = self._past_and_skip(n)
         if tokens == 1:
             return convolve_row(stored, past, cache.first)
         whole = convolve(stored, past)
@@ -312,7 +334,8 @@ class LongConvolution(nnx.Module):
 
     def _past_and_skip(self, tokens: int) -> Array:
         """The filter of the distances from 0, with the skip at distance 0: [tokens, d_model]."""
-        skip = _at_front(self.skip[...][None], tokens)
+        skip_of_first = self.skip[...][None]  # [1, d_model]
+        skip = _at_front(skip_of_first, tokens)
         return self.past(tokens) + skip
 
 
@@ -320,7 +343,8 @@ def _zero_padding(x: Array, padding_mask: Array | None) -> Array:
     """x [batch, tokens, channels] with zeros at padding."""
     if padding_mask is None:
         return x
-    return jnp.where(padding_mask[..., None], x, jnp.zeros_like(x))
+    is_text = padding_mask[..., None]
+    return jnp.where(is_text, x, jnp.zeros_like(x))
 
 
 class LongConvBlock(PreNormBlock):

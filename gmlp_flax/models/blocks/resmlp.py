@@ -51,7 +51,8 @@ class Affine(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., channels] to [..., channels]."""
-        y = x.astype(self.precise_dtype) * self.scale[...] + self.bias[...]
+        precise = x.astype(self.precise_dtype)
+        y = precise * self.scale[...] + self.bias[...]
         return y.astype(self.dtype)
 
 
@@ -66,7 +67,8 @@ class LayerScale(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., d_model] to the same, in the type of x."""
-        y = x.astype(self.precise_dtype) * self.scale[...]
+        precise = x.astype(self.precise_dtype)
+        y = precise * self.scale[...]
         return y.astype(x.dtype)
 
 
@@ -91,12 +93,14 @@ class ResMLPBlock(Block):
         self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
     ) -> jax.Array:
         """See `Block`."""
-        mixed = self.token_linear(self.token_affine(x))
-        mixed = self.token_scale(mixed)
-        x = add_branch(x, mixed, rng, 0)
-        hidden = self.mlp(self.mlp_affine(x))
-        hidden = self.mlp_scale(hidden)
-        return add_branch(x, hidden, rng, 1)
+        branch = self.token_affine(x)
+        branch = self.token_linear(branch)
+        branch = self.token_scale(branch)
+        x = add_branch(x, branch, rng, 0)
+        branch = self.mlp_affine(x)
+        branch = self.mlp(branch)
+        branch = self.mlp_scale(branch)
+        return add_branch(x, branch, rng, 1)
 
     def spatial_matrix(self) -> jax.Array:
         """See `Block`: A."""

@@ -90,9 +90,11 @@ class RandomLogits(nnx.Module):
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs, trained: bool = True):
         n = spec.length
+        shape = (spec.heads, n, n)
         init = nnx.initializers.normal(spec.random_std)
-        logits = init(rngs.params(), (spec.heads, n, n), spec.param_dtype)
-        self.logits = parameter(logits, decayed=False, resize=token_logits(-2, -1))
+        logits = init(rngs.params(), shape, spec.param_dtype)
+        resize = token_logits(-2, -1)
+        self.logits = parameter(logits, decayed=False, resize=resize)
         self.trained = trained
 
     def __call__(self, x: Array) -> Array:
@@ -109,7 +111,8 @@ class FactorizedRandomLogits(nnx.Module):
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
         # a product of two such factors, summed over the rank, has a deviation of random_std
-        std = (spec.random_std / spec.rank**0.5) ** 0.5
+        std_of_product = spec.random_std / spec.rank**0.5
+        std = std_of_product**0.5
         init = nnx.initializers.normal(std)
         shape = (spec.heads, spec.length, spec.rank)
         resize = token_logits(-2)
@@ -158,7 +161,8 @@ class Heads(nnx.Module):
         weight = weight.astype(hidden.dtype)
         products = jnp.matmul(rows, weight, preferred_element_type=bias.dtype)
         products = products.reshape(heads, batch, tokens, outputs)
-        return products.swapaxes(0, 1) + bias[:, None]
+        by_example = products.swapaxes(0, 1)  # [batch, heads, tokens, out]
+        return by_example + bias[:, None]
 
 
 class DenseLogits(nnx.Module):
@@ -175,7 +179,8 @@ class DenseLogits(nnx.Module):
     def __call__(self, x: Array) -> Array:
         """[batch, tokens, d_model] to [batch, heads, tokens, tokens]."""
         tokens = x.shape[1]
-        hidden = jax.nn.relu(self.proj_in(x))
+        projected = self.proj_in(x)
+        hidden = jax.nn.relu(projected)
         logits = self.proj_out(hidden)  # [batch, heads, tokens, n]
         return logits[..., :tokens]
 
@@ -192,10 +197,13 @@ class FactorizedDenseLogits(nnx.Module):
 
     def __call__(self, x: Array) -> Array:
         """[batch, tokens, d_model] to [batch, heads, tokens, tokens]."""
-        hidden = jax.nn.relu(self.proj_in(x))
-        first = self.first(hidden)[..., :, None]  # [batch, heads, tokens, a, 1]
-        second = self.second(hidden)[..., None, :]  # [batch, heads, tokens, 1, b]
-        products = first * second
+        projected = self.proj_in(x)
+        hidden = jax.nn.relu(projected)
+        first = self.first(hidden)  # [batch, heads, tokens, a]
+        rows = first[..., :, None]
+        second = self.second(hidden)  # [batch, heads, tokens, b]
+        columns = second[..., None, :]
+        products = rows * columns
         batch, heads, tokens, _, _ = products.shape
         logits = products.reshape(batch, heads, tokens, -1)  # [batch, heads, tokens, n]
         return logits[..., :tokens]
@@ -260,12 +268,16 @@ class SyntheticAttention(nnx.Module):
             raise ValueError(
                 f"the logits ({kind}) were made for at most {most} tokens and were given {tokens}"
             )
-        logits = [getattr(self, part)(x) for part in self.spec.parts]
+        logits = []
+        for part in self.spec.parts:
+            make_logits = getattr(self, part)
+            logits.append(make_logits(x))
         if self.weights is not None:
             shares = jax.nn.softmax(self.weights[...])
             logits = [share * part for share, part in zip(shares, logits, strict=True)]
         mixed = functools.reduce(jnp.add, logits)
-        return mixed.reshape(-1, *mixed.shape[-3:])
+        shape_of_example = mixed.shape[-3:]
+        return mixed.reshape(-1, *shape_of_example)
 
     def __call__(
         self,
@@ -281,8 +293,9 @@ class SyntheticAttention(nnx.Module):
         scores = self.scores(x)
         scores = hide_padding(scores, padding_mask, heads=True)
         by_head = mix(scores, values, self.spec.attention_dropout, dropout_keys)
-        mixed = by_head.swapaxes(1, 2)  # [batch, tokens, heads, d]
-        return self.out(mixed.reshape(x.shape))
+        by_token = by_head.swapaxes(1, 2)  # [batch, tokens, heads, d]
+        mixed = by_token.reshape(x.shape)
+        return self.out(mixed)
 
 
 class SynthesizerBlock(PreNormBlock):

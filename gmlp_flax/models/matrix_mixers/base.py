@@ -130,7 +130,8 @@ class View(NamedTuple):
         shape = [1] * x.ndim
         shape[0] = self.padding_mask.shape[0]
         shape[axis] = self.keys
-        is_text = (self.padding_mask > 0).reshape(shape)
+        is_text = self.padding_mask > 0
+        is_text = is_text.reshape(shape)
         return jnp.where(is_text, x, jnp.zeros_like(x))
 
     def hide_documents(self, weights: Array) -> Array:
@@ -143,7 +144,8 @@ class View(NamedTuple):
 
     def hide_future(self, weights: Array) -> Array:
         """Weights [..., count, keys] with zeros for later keys."""
-        positions = self.first + jnp.arange(self.count)[:, None]
+        rows = jnp.arange(self.count)[:, None]
+        positions = self.first + rows
         is_past = jnp.arange(self.keys) <= positions
         return jnp.where(is_past, weights, 0)
 
@@ -151,7 +153,8 @@ class View(NamedTuple):
 def by_head(x: Array, heads: int) -> Array:
     """[batch, tokens, heads d] to [batch, heads, tokens, d]."""
     batch, tokens, _ = x.shape
-    return x.reshape(batch, tokens, heads, -1).swapaxes(1, 2)
+    by_token = x.reshape(batch, tokens, heads, -1)
+    return by_token.swapaxes(1, 2)
 
 
 def apply(weights: Array, v: Array) -> Array:
@@ -161,10 +164,11 @@ def apply(weights: Array, v: Array) -> Array:
         weights: [batch, heads, rows, keys], or with a batch of 1 if it is the same for all inputs.
     """
     weights = weights.astype(v.dtype)
-    if weights.shape[0] == 1:
+    if len(weights) == 1:
         over_tokens_of_heads = jax.vmap(over_tokens, in_axes=(0, 1), out_axes=1)
         return over_tokens_of_heads(weights[0], v)
-    return checkpoint_name(jnp.matmul(weights, v), NAME)
+    mixed = jnp.matmul(weights, v)
+    return checkpoint_name(mixed, NAME)
 
 
 class ShortConvolution(nnx.Module):
@@ -179,7 +183,8 @@ class ShortConvolution(nnx.Module):
         self.kernel = parameter(kernel, sharding=(None, FSDP))
         zeros = jnp.zeros((channels,), spec.param_dtype)
         self.bias = parameter(zeros, decayed=False)
-        self.tokens_before = width - 1 if spec.causal else (width - 1) // 2
+        others = width - 1  # tokens that a token reads besides itself
+        self.tokens_before = others if spec.causal else others // 2
 
     def __call__(self, x: Array, documents: Array | None = None) -> Array:
         """[batch, tokens, channels] to the same, in the type of x. Beyond the ends it reads zeros;
@@ -187,7 +192,8 @@ class ShortConvolution(nnx.Module):
         kernel = self.kernel[...]
         width = len(kernel)
         before = self.tokens_before
-        padded = depthwise.pad_tokens(x, before, width - 1 - before, documents)
+        after = width - 1 - before
+        padded = depthwise.pad_tokens(x, before, after, documents)
         total = self.bias[...]
         for entry in range(width):
             shifted = padded.at(entry - before)
@@ -233,7 +239,8 @@ class MatrixMixer(nnx.Module):
     def apply_fast(self, inputs: dict[str, Array], v: Array, view: View) -> Array:
         """All rows times v [batch, heads, keys, channels], of the shape of v, in its type or the
         precise one."""
-        return apply(self.rows(inputs, view), v)
+        rows = self.rows(inputs, view)
+        return apply(rows, v)
 
     def diagonal(self, v: Array) -> Array:
         """What is added to the diagonal, [batch or 1, heads, keys or 1], from v [batch, heads,

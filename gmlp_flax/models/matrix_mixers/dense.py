@@ -13,15 +13,18 @@ class Dense(MatrixMixer):
 
     def __init__(self, spec: MatrixSpec, rngs: nnx.Rngs):
         n = spec.length
+        shape = (spec.heads, n, n)
         init = nnx.initializers.glorot_normal(batch_axis=0)
-        weight = init(rngs.params(), (spec.heads, n, n), spec.param_dtype)
-        self.weight = parameter(weight, resize=OverPatches(outputs=-2, inputs=-1))
+        weight = init(rngs.params(), shape, spec.param_dtype)
+        resize = OverPatches(outputs=-2, inputs=-1)
+        self.weight = parameter(weight, resize=resize)
         self.spec = spec
 
     def rows(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
         """See `MatrixMixer`."""
         weight = self.weight[:, :, : view.keys]
-        weight = weight * self.spec.length**-0.5
+        scale = self.spec.length**-0.5
+        weight = weight * scale
         rows = jax.lax.dynamic_slice_in_dim(weight, view.first, view.count, axis=1)
         if self.spec.causal:
             rows = view.hide_future(rows)

@@ -24,8 +24,8 @@ STEPS = (1e-3, 0.1)  # the range of dt at the start
 
 
 class Quasiseparable(MatrixMixer):
-    """The state space models of `models.recurrences.semiseparable`, one in each direction, with a_i = -exp(A) s_i
-    and s_i = softplus(d_i + dt), d_i a linear layer of the token.
+    """The state space models of `models.recurrences.semiseparable`, one in each direction, with
+    a_i = -exp(A) s_i and s_i = softplus(d_i + dt), d_i a linear layer of the token.
 
     Parameters: `log_rates` [heads], which are A, `step_bias` [heads], which is dt, and `skip`
     [heads], the diagonal, to which a linear layer of the mixed channels is added. Without the
@@ -34,32 +34,36 @@ class Quasiseparable(MatrixMixer):
     """
 
     def __init__(self, spec: MatrixSpec, rngs: nnx.Rngs):
-        heads = spec.heads
-        shape = (spec.directions, spec.groups, spec.length, spec.d_state)
         if spec.input_dependent:
-            channels = 2 * spec.directions * spec.groups * spec.d_state
-            self.features = Features(spec, channels, rngs)
-            self.steps = Linear(spec, spec.d_model, spec.directions * heads, rngs, bias=False)
-            self.skip_proj = Linear(spec, spec.d_inner, heads, rngs, bias=False)
+            self._add_projections(spec, rngs)
         else:
-            init = nnx.initializers.glorot_normal(batch_axis=(0, 1))
-            resize = token_logits(-2)
-            b = init(rngs.params(), shape, spec.param_dtype)
-            self.b = parameter(b, decayed=False, resize=resize)
-            c = init(rngs.params(), shape, spec.param_dtype)
-            self.c = parameter(c, decayed=False, resize=resize)
-        least, most = STEPS
-        exponents = jax.random.uniform(
-            rngs.params(), (heads,), spec.param_dtype, math.log(least), math.log(most)
-        )
-        steps = jnp.exp(exponents)
-        step_bias = steps + jnp.log(-jnp.expm1(-steps))  # the inverse of softplus
+            self._add_states(spec, rngs)
+        shape = (spec.heads,)
+        step_bias = _step_bias(rngs.params(), shape, spec.param_dtype)
         self.step_bias = parameter(step_bias, decayed=False)
-        log_rates = jnp.zeros((heads,), spec.param_dtype)
+        log_rates = jnp.zeros(shape, spec.param_dtype)
         self.log_rates = parameter(log_rates, decayed=False)
-        skip = jnp.ones((heads,), spec.param_dtype)
+        skip = jnp.ones(shape, spec.param_dtype)
         self.skip = parameter(skip, decayed=False)
         self.spec = spec
+
+    def _add_projections(self, spec: MatrixSpec, rngs: nnx.Rngs) -> None:
+        """The layers that compute B, C, the steps and the diagonal."""
+        channels = 2 * spec.directions * spec.groups * spec.d_state
+        steps = spec.directions * spec.heads
+        self.features = Features(spec, channels, rngs)
+        self.steps = Linear(spec, spec.d_model, steps, rngs, bias=False)
+        self.skip_proj = Linear(spec, spec.d_inner, spec.heads, rngs, bias=False)
+
+    def _add_states(self, spec: MatrixSpec, rngs: nnx.Rngs) -> None:
+        """B and C as parameters."""
+        init = nnx.initializers.glorot_normal(batch_axis=(0, 1))
+        shape = (spec.directions, spec.groups, spec.length, spec.d_state)
+        resize = token_logits(-2)
+        b = init(rngs.params(), shape, spec.param_dtype)
+        self.b = parameter(b, decayed=False, resize=resize)
+        c = init(rngs.params(), shape, spec.param_dtype)
+        self.c = parameter(c, decayed=False, resize=resize)
 
     @classmethod
     def fastest_form(cls, spec: MatrixSpec, tokens: int) -> str:
@@ -70,7 +74,9 @@ class Quasiseparable(MatrixMixer):
         """See `MatrixMixer`."""
         if not self.spec.input_dependent:
             return {}
-        return {"states": self.features.proj(x), "steps": self.steps(x)}
+        states = self.features.proj(x)
+        steps = self.steps(x)
+        return {"states": states, "steps": steps}
 
     def rows(self, inputs: dict[str, Array], view: View) -> Array:
         """See `MatrixMixer`."""
@@ -93,8 +99,10 @@ class Quasiseparable(MatrixMixer):
         if not self.spec.input_dependent:
             return skip[None, :, None]
         batch, _, tokens, _ = v.shape
-        channels = v.swapaxes(1, 2).reshape(batch, tokens, -1)
-        diagonal = self.skip_proj(channels).astype(skip.dtype) + skip  # [batch, tokens, heads]
+        by_token = v.swapaxes(1, 2)  # [batch, tokens, heads, channels]
+        channels = by_token.reshape(batch, tokens, -1)
+        projected = self.skip_proj(channels)  # [batch, tokens, heads]
+        diagonal = projected.astype(skip.dtype) + skip
         return diagonal.swapaxes(1, 2)
 
     def _directions(
@@ -104,35 +112,47 @@ class Quasiseparable(MatrixMixer):
         it."""
         spec = self.spec
         if spec.input_dependent:
-            found = self._computed_directions(inputs, view)
+            directions = self._computed_directions(inputs, view)
         else:
-            found = self._learned_directions(view)
+            directions = self._learned_directions(view)
         if spec.causal:
-            return found[0], None
-        forward, backward = found
+            return directions[0], None
+        forward, backward = directions
         return forward, backward
 
     def _computed_directions(self, inputs: dict[str, Array], view: View) -> list[Direction]:
         spec = self.spec
         convolved = self.features.convolution(inputs["states"], view.documents)
-        states = view.hide(activation("silu", convolved))
-        steps = inputs["steps"].astype(spec.precise_dtype)
-        directions = []
-        for of_states, of_steps in zip(
-            jnp.split(states, spec.directions, axis=-1),
-            jnp.split(steps, spec.directions, axis=-1),
-            strict=True,
-        ):
-            b, c = jnp.split(by_head(of_states, 2 * spec.groups), 2, axis=1)
-            positive = jax.nn.softplus(of_steps + self.step_bias[...])
-            positive = view.hide(positive).swapaxes(1, 2)  # [batch, heads, keys]
-            directions.append(self._direction(positive, b, c))
-        return directions
+        activated = activation("silu", convolved)
+        states = view.hide(activated)
+        logits = inputs["steps"].astype(spec.precise_dtype)
+        states_of_directions = jnp.split(states, spec.directions, axis=-1)
+        logits_of_directions = jnp.split(logits, spec.directions, axis=-1)
+        return [
+            self._computed_direction(states, logits, view)
+            for states, logits in zip(states_of_directions, logits_of_directions, strict=True)
+        ]
+
+    def _computed_direction(self, states: Array, logits: Array, view: View) -> Direction:
+        """The model of one direction.
+
+        Args:
+            states: [batch, keys, 2 groups d_state], B and C.
+            logits: of the steps, [batch, keys, heads].
+            view: hides padding.
+        """
+        b_and_c = by_head(states, 2 * self.spec.groups)
+        b, c = jnp.split(b_and_c, 2, axis=1)
+        steps = jax.nn.softplus(logits + self.step_bias[...])
+        steps = view.hide(steps)
+        steps = steps.swapaxes(1, 2)  # [batch, heads, keys]
+        return self._direction(steps, b, c)
 
     def _learned_directions(self, view: View) -> list[Direction]:
         spec = self.spec
         step = jax.nn.softplus(self.step_bias[...])
-        steps = jnp.broadcast_to(step[:, None], (1, spec.heads, view.keys))
+        shape = (1, spec.heads, view.keys)
+        steps = jnp.broadcast_to(step[:, None], shape)
         steps = view.hide(steps, axis=2)
         directions = []
         for number in range(spec.directions):
@@ -140,17 +160,30 @@ class Quasiseparable(MatrixMixer):
             c = self.c[number, None, :, : view.keys]
             b = b.astype(spec.compute_dtype)
             c = c.astype(spec.compute_dtype)
-            directions.append(self._direction(steps, b, c))
+            direction = self._direction(steps, b, c)
+            directions.append(direction)
         return directions
 
     def _direction(self, steps: Array, b: Array, c: Array) -> Direction:
         rates = jnp.exp(self.log_rates[...])
-        return Direction(steps, -rates[:, None] * steps, b, c)
+        log_decays = -rates[:, None] * steps
+        return Direction(steps, log_decays, b, c)
+
+
+def _step_bias(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
+    """The inverse softplus of steps whose logarithms are uniform between those of STEPS."""
+    least, most = STEPS
+    exponents = jax.random.uniform(key, shape, dtype, math.log(least), math.log(most))
+    steps = jnp.exp(exponents)
+    log_of_rest = jnp.log(-jnp.expm1(-steps))  # log(1 - exp(-step))
+    return steps + log_of_rest
 
 
 def _for_batch(direction: Direction, batch: int) -> Direction:
     """A direction with an example for each of the batch."""
-    whole = []
-    for array in direction:
-        whole.append(jnp.broadcast_to(array, (batch, *array.shape[1:])))
-    return Direction(*whole)
+
+    def repeat(array: Array) -> Array:
+        shape_of_example = array.shape[1:]
+        return jnp.broadcast_to(array, (batch, *shape_of_example))
+
+    return jax.tree.map(repeat, direction)

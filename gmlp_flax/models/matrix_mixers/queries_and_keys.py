@@ -48,19 +48,24 @@ class QueriesAndKeys(MatrixMixer):
 
     def project(self, x: Array) -> dict[str, Array]:
         """See `MatrixMixer`."""
-        return {"queries_keys": self.features.proj(x)} if self.spec.input_dependent else {}
+        if not self.spec.input_dependent:
+            return {}
+        return {"queries_keys": self.features.proj(x)}
 
     def _queries_and_keys(self, inputs: dict[str, Array], view: View) -> tuple[Array, Array]:
         """Of all keys, each [batch or 1, heads, keys, d_state] in the compute type."""
         spec = self.spec
         if not spec.input_dependent:
-            queries = self.queries[:, : view.keys].astype(spec.compute_dtype)
-            keys = self.keys[:, : view.keys].astype(spec.compute_dtype)
+            queries = self.queries[:, : view.keys]
+            queries = queries.astype(spec.compute_dtype)
+            keys = self.keys[:, : view.keys]
+            keys = keys.astype(spec.compute_dtype)
             return queries[None], keys[None]
         convolved = self.features.convolution(inputs["queries_keys"], view.documents)
         if self.activation:
             convolved = activation(self.activation, convolved)
-        both = by_head(view.hide(convolved), 2 * spec.heads)
+        visible = view.hide(convolved)
+        both = by_head(visible, 2 * spec.heads)
         queries, keys = jnp.split(both, 2, axis=1)
         return queries, keys
 
@@ -97,37 +102,45 @@ class LowRank(QueriesAndKeys):
         """See `MatrixMixer`: keys and values first; scanned in a causal model and in a window of
         documents."""
         queries, keys = self._queries_and_keys(inputs, view)
-        shape = (v.shape[0], *queries.shape[1:])
+        batch = v.shape[0]
+        shape_of_example = queries.shape[1:]
+        shape = (batch, *shape_of_example)
         queries = jnp.broadcast_to(queries, shape)
         keys = jnp.broadcast_to(keys, shape)
         if self.spec.causal or view.documents is not None:
             scanned = self._scan(queries, keys, v, view.documents)
             return self._scale * scanned
-        recalled = jnp.einsum(
+        state = jnp.einsum(
             "bhms,bhmp->bhsp", keys, v, preferred_element_type=self.spec.precise_dtype
         )
-        recalled = (self._scale * recalled).astype(v.dtype)
-        return checkpoint_name(jnp.matmul(queries, recalled), NAME)
+        state = self._scale * state
+        mixed = jnp.matmul(queries, state.astype(v.dtype))
+        return checkpoint_name(mixed, NAME)
 
     @property
     def _scale(self) -> float:
-        return (self.spec.length * self.spec.d_state) ** -0.5
+        summed = self.spec.length * self.spec.d_state  # terms of an output
+        return summed**-0.5
 
     def _scan(self, queries: Array, keys: Array, v: Array, documents: Array | None) -> Array:
         """q k^T v, as a state space model without decay."""
         precise_dtype = self.spec.precise_dtype
-        steps = jnp.ones(queries.shape[:3], precise_dtype)
+        batch, heads, tokens, _ = queries.shape
+        steps = jnp.ones((batch, heads, tokens), precise_dtype)
         no_decay = jnp.zeros_like(steps)
         direction = Direction(steps, no_decay, keys, queries)
-        mixed = semiseparable.scan(direction, v, documents)
+        from_past = semiseparable.scan(direction, v, documents)
         if self.spec.causal:
-            return mixed
-        reversed_direction = Direction(*(jnp.flip(array, 2) for array in direction))
-        reversed_documents = None if documents is None else jnp.flip(documents, 1)
-        scanned = semiseparable.scan(reversed_direction, jnp.flip(v, 2), reversed_documents)
-        mixed = mixed + jnp.flip(scanned, 2)
+            return from_past
+        flipped_direction = direction.flipped()
+        flipped_documents = semiseparable.flip_documents(documents)
+        flipped_v = jnp.flip(v, 2)
+        scanned = semiseparable.scan(flipped_direction, flipped_v, flipped_documents)
+        from_future = jnp.flip(scanned, 2)
+        mixed = from_past + from_future
         products = jnp.einsum("bhns,bhns->bhn", queries, keys, preferred_element_type=precise_dtype)
-        return mixed - products[..., None] * v  # both scans have the diagonal
+        from_itself = products[..., None] * v
+        return mixed - from_itself  # both scans have the diagonal
 
 
 class Attention(QueriesAndKeys):
@@ -135,7 +148,8 @@ class Attention(QueriesAndKeys):
 
     def rows(self, inputs: dict[str, Array], view: View) -> Array:
         """See `MatrixMixer`."""
-        return jax.nn.softmax(self.scores(inputs, view), axis=-1)
+        scores = self.scores(inputs, view)
+        return jax.nn.softmax(scores, axis=-1)
 
     def scores(self, inputs: dict[str, Array], view: View) -> Array:
         """The logits before the softmax, [batch or 1, heads, count, keys]."""

@@ -25,10 +25,14 @@ class Toeplitz(MatrixMixer):
         if spec.input_dependent:
             self.features = Features(spec, spec.directions * spec.heads, rngs)
         else:
-            count = spec.length if spec.causal else 2 * spec.length - 1
+            count = 2 * spec.length - 1
+            resize = TAPS
+            if spec.causal:
+                count = spec.length
+                resize = PAST_TAPS
             init = nnx.initializers.glorot_uniform()
             taps = init(rngs.params(), (spec.heads, count), spec.param_dtype)
-            self.taps = parameter(taps, resize=PAST_TAPS if spec.causal else TAPS)
+            self.taps = parameter(taps, resize=resize)
         self.spec = spec
 
     @classmethod
@@ -40,7 +44,9 @@ class Toeplitz(MatrixMixer):
 
     def project(self, x: Array) -> dict[str, Array]:
         """See `MatrixMixer`."""
-        return {"weights": self.features.proj(x)} if self.spec.input_dependent else {}
+        if not self.spec.input_dependent:
+            return {}
+        return {"weights": self.features.proj(x)}
 
     def rows(self, inputs: dict[str, Array], view: View) -> Array:
         """See `MatrixMixer`."""
@@ -51,20 +57,26 @@ class Toeplitz(MatrixMixer):
             return toeplitz.rows(taps, view.first, view.count)
 
         rows_of_heads = jax.vmap(rows_of_head)
-        rows = jax.vmap(rows_of_heads)(self._all_taps(inputs, view))
+        rows_of_batch = jax.vmap(rows_of_heads)
+        taps = self._all_taps(inputs, view)
+        rows = rows_of_batch(taps)
         return view.hide_documents(rows)
 
     def apply_fast(self, inputs: dict[str, Array], v: Array, view: View) -> Array:
         """See `MatrixMixer`: by the platform's form for many tokens, except between documents."""
         if view.documents is not None:
-            return apply(self.rows(inputs, view), v)
+            rows = self.rows(inputs, view)
+            return apply(rows, v)
         taps = self._all_taps(inputs, view)
-        taps = jnp.broadcast_to(taps, (v.shape[0], *taps.shape[1:]))
+        batch = v.shape[0]
+        _, heads, count = taps.shape
+        taps = jnp.broadcast_to(taps, (batch, heads, count))
         form = toeplitz.fastest_form(view.keys)
         if form == "direct":
             form = "fft"
         apply_to_heads = jax.vmap(toeplitz.FORMS[form])
-        return jax.vmap(apply_to_heads)(taps, v)
+        apply_to_batch = jax.vmap(apply_to_heads)
+        return apply_to_batch(taps, v)
 
     def _all_taps(self, inputs: dict[str, Array], view: View) -> Array:
         """[batch or 1, heads, 2 keys - 1]."""
@@ -73,20 +85,25 @@ class Toeplitz(MatrixMixer):
             taps = self.taps[...] * scale
             if self.spec.causal:
                 taps = toeplitz.pad_future(taps)
-            return toeplitz.crop(taps, view.keys)[None]
+            cropped = toeplitz.crop(taps, view.keys)
+            return cropped[None]
         below, above = self._by_distance(inputs, view)
         past = jnp.flip(below, axis=-1)  # the largest distance first
         if above is None:
             return toeplitz.pad_future(past)
-        return jnp.concatenate([past, above[..., 1:]], axis=-1)
+        future = above[..., 1:]  # from distance 1 on
+        return jnp.concatenate([past, future], axis=-1)
 
     def _by_distance(self, inputs: dict[str, Array], view: View) -> tuple[Array, Array | None]:
         """The weights that each token gives, [batch, heads, keys]: of earlier tokens, and of later
         ones (None in a causal model)."""
         spec = self.spec
         convolved = self.features.convolution(inputs["weights"], view.documents)
-        weights = view.hide(activation("silu", convolved))
-        weights = weights.astype(spec.precise_dtype) * (0.5 * spec.length**-0.5)
+        activated = activation("silu", convolved)
+        visible = view.hide(activated)
+        precise = visible.astype(spec.precise_dtype)
+        scale = 0.5 * spec.length**-0.5
+        weights = precise * scale
         weights = weights.swapaxes(1, 2)  # [batch, directions heads, keys]
         if spec.causal:
             return weights, None
@@ -99,19 +116,27 @@ class Toeplitz(MatrixMixer):
         documents = view.documents
         assert documents is not None
         positions = jnp.arange(view.keys)
-        padded = jnp.pad(documents, ((0, 0), (1, 0)))
-        is_start = documents != padded[:, :-1]
-        starts = jax.lax.cummax(jnp.where(is_start, positions, 0), axis=1)  # [batch, keys]
+        starts = _starts(documents, positions)
         distances = jnp.abs(positions[:, None] - positions)
         chosen = starts[:, :, None] + distances  # [batch, keys, keys]
         last = view.keys - 1  # beyond it there are other documents alone
-        chosen = jnp.minimum(chosen, last)[:, None]
+        chosen = jnp.minimum(chosen, last)
+        chosen = chosen[:, None]  # for all heads
         below, above = self._by_distance(inputs, view)
-        rows = jnp.take_along_axis(below[:, :, None], chosen, axis=-1)
+        entries = jnp.take_along_axis(below[:, :, None], chosen, axis=-1)
         if above is None:
-            rows = view.hide_future(rows)
+            entries = view.hide_future(entries)
         else:
             is_past = positions <= positions[:, None]
-            rows_above = jnp.take_along_axis(above[:, :, None], chosen, axis=-1)
-            rows = jnp.where(is_past, rows, rows_above)
-        return view.hide_documents(rows)
+            entries_above = jnp.take_along_axis(above[:, :, None], chosen, axis=-1)
+            entries = jnp.where(is_past, entries, entries_above)
+        return view.hide_documents(entries)
+
+
+def _starts(documents: Array, positions: Array) -> Array:
+    """The position of the first token of each token's document, [batch, keys]."""
+    padded = jnp.pad(documents, ((0, 0), (1, 0)))
+    documents_before = padded[:, :-1]
+    is_start = documents != documents_before
+    positions_of_starts = jnp.where(is_start, positions, 0)
+    return jax.lax.cummax(positions_of_starts, axis=1)

@@ -64,16 +64,18 @@ def delta_rule(
         [batch, tokens, heads, d], and S^T [batch, heads, c, d].
     """
     tokens = inputs.keys.shape[1]
-    size = min(chunk, 1 << (tokens - 1).bit_length())
-    chunks = _Chunks(*(_chunked(values, size) for values in inputs))
+    power_of_two = 1 << (tokens - 1).bit_length()  # the least that is not below the tokens
+    size = min(chunk, power_of_two)
+    chunks = _in_chunks(inputs, size)
     masks = _masks(tokens, size, documents)
     steps = _steps(chunks, masks)
     if state is None:
         state = first_state(inputs)
     outputs, state = _run(steps, state)  # [chunks, batch, heads, size, d]
     by_token = jnp.moveaxis(outputs, (0, 3), (1, 2))  # [batch, chunks, size, heads, d]
-    batch, _, _, heads, values = by_token.shape
-    return by_token.reshape(batch, -1, heads, values)[:, :tokens], state
+    batch, _, _, heads, d = by_token.shape
+    whole = by_token.reshape(batch, -1, heads, d)  # with padding after the tokens
+    return whole[:, :tokens], state
 
 
 class _Chunks(NamedTuple):
@@ -84,6 +86,16 @@ class _Chunks(NamedTuple):
     values: Array
     log_decay: Array
     beta: Array
+
+
+def _in_chunks(inputs: Inputs, size: int) -> _Chunks:
+    return _Chunks(
+        queries=_chunked(inputs.queries, size),
+        keys=_chunked(inputs.keys, size),
+        values=_chunked(inputs.values, size),
+        log_decay=_chunked(inputs.log_decay, size),
+        beta=_chunked(inputs.beta, size),
+    )
 
 
 def _chunked(x: Array, size: int) -> Array:
@@ -114,22 +126,35 @@ class _Masks(NamedTuple):
 
 
 def _masks(tokens: int, size: int, documents: Array | None) -> _Masks:
-    is_earlier = jnp.tril(jnp.ones((size, size), bool))
+    all_pairs = jnp.ones((size, size), bool)
+    is_earlier = jnp.tril(all_pairs)
     if documents is None:
         everything = jnp.ones((1, 1, 1, size), bool)
-        return _Masks(is_earlier[None, None, None], everything, everything)
+        pairs = is_earlier[None, None, None]
+        return _Masks(pairs, everything, everything)
+    by_chunk = _documents_of_chunks(documents, tokens, size)
+    first = by_chunk[..., :1]
+    last = by_chunk[..., -1:]
+    before_the_first_chunk = first[:1]
+    before_the_others = last[:-1]
+    before = jnp.concatenate([before_the_first_chunk, before_the_others])
+    rows = by_chunk[..., :, None]
+    columns = by_chunk[..., None, :]
+    is_same = rows == columns
+    pairs = is_same & is_earlier
+    sees_state = by_chunk == before
+    seen_by_last = by_chunk == last
+    return _Masks(pairs, sees_state, seen_by_last)
+
+
+def _documents_of_chunks(documents: Array, tokens: int, size: int) -> Array:
+    """[batch, tokens] to [chunks, batch, 1, size]; padding is of the last document."""
     batch = len(documents)
     chunks = -(-tokens // size)
     added = chunks * size - tokens
     padded = jnp.pad(documents, ((0, 0), (0, added)), mode="edge")
-    by_chunk = padded.reshape(batch, chunks, 1, size).swapaxes(0, 1)
-    first = by_chunk[..., :1]
-    last = by_chunk[..., -1:]
-    before = jnp.concatenate([first[:1], last[:-1]])  # the last of the chunk before
-    rows = by_chunk[..., :, None]
-    columns = by_chunk[..., None, :]
-    is_same = rows == columns
-    return _Masks(is_same & is_earlier, by_chunk == before, by_chunk == last)
+    by_example = padded.reshape(batch, chunks, 1, size)
+    return by_example.swapaxes(0, 1)
 
 
 class _Steps(NamedTuple):
@@ -153,37 +178,72 @@ class _Steps(NamedTuple):
 
 
 def _steps(chunks: _Chunks, masks: _Masks) -> _Steps:
-    size = chunks.keys.shape[-2]
-    log_decays = jnp.cumsum(chunks.log_decay, axis=-1)  # log A
-    log_ratios = log_decays[..., :, None] - log_decays[..., None, :]
-    ratios = _masked_exp(log_ratios, masks.pairs)
-    from_state = _masked_exp(log_decays, masks.state)
-    log_to_end = log_decays[..., -1:] - log_decays
-    to_end = _masked_exp(log_to_end, masks.last)
-
-    similarities = jnp.einsum("...ic,...jc->...ij", chunks.keys, chunks.keys)
-    is_before = jnp.tril(jnp.ones((size, size), bool), -1)
-    overlaps = chunks.beta[..., None] * ratios * similarities
-    lower = jnp.where(is_before, overlaps, jnp.zeros_like(overlaps))  # L
+    decays = _decays(chunks.log_decay, masks)
+    lower = _overlaps(chunks, decays.ratios)  # L
     inverse = inverted(lower)  # (I + L)^-1
     weighted_values = chunks.beta[..., None] * chunks.values
-    weighted_keys = (chunks.beta * from_state)[..., None] * chunks.keys
-    scores = jnp.einsum("...ic,...jc->...ij", chunks.queries, chunks.keys)
+    decayed_beta = chunks.beta * decays.from_state
+    weighted_keys = decayed_beta[..., None] * chunks.keys
+    scores = _products_of_tokens(chunks.queries, chunks.keys)
     return _Steps(
-        queries=from_state[..., None] * chunks.queries,
+        queries=decays.from_state[..., None] * chunks.queries,
         keys=inverse @ weighted_keys,
         values=inverse @ weighted_values,
-        scores=ratios * scores,
-        writes=to_end[..., None] * chunks.keys,
-        decay=from_state[..., -1:, None],
+        scores=decays.ratios * scores,
+        writes=decays.to_end[..., None] * chunks.keys,
+        decay=decays.from_state[..., -1:, None],
     )
+
+
+class _Decays(NamedTuple):
+    """What is left of what was written, 0 where it is not seen: [chunks, batch, heads, ...].
+
+    Attributes:
+        ratios: at a token (a row), of what another one wrote, A_i / A_j, [..., size, size].
+        from_state: at a token, of the state before the chunk, A_i, [..., size].
+        to_end: at the last token, of what a token wrote, [..., size].
+    """
+
+    ratios: Array
+    from_state: Array
+    to_end: Array
+
+
+def _decays(log_decay: Array, masks: _Masks) -> _Decays:
+    log_decays = jnp.cumsum(log_decay, axis=-1)  # log A
+    log_of_rows = log_decays[..., :, None]
+    log_of_columns = log_decays[..., None, :]
+    log_ratios = log_of_rows - log_of_columns
+    ratios = _masked_exp(log_ratios, masks.pairs)
+    from_state = _masked_exp(log_decays, masks.state)
+    log_of_last = log_decays[..., -1:]
+    log_to_end = log_of_last - log_decays
+    to_end = _masked_exp(log_to_end, masks.last)
+    return _Decays(ratios, from_state, to_end)
+
+
+def _overlaps(chunks: _Chunks, ratios: Array) -> Array:
+    """L: b_i A_i / A_j k_i^T k_j for j < i, else 0, [chunks, batch, heads, size, size]."""
+    size = ratios.shape[-1]
+    similarities = _products_of_tokens(chunks.keys, chunks.keys)
+    all_pairs = jnp.ones((size, size), bool)
+    is_before = jnp.tril(all_pairs, -1)
+    overlaps = chunks.beta[..., None] * ratios * similarities
+    zeros = jnp.zeros_like(overlaps)
+    return jnp.where(is_before, overlaps, zeros)
+
+
+def _products_of_tokens(left: Array, right: Array) -> Array:
+    """[..., size, c] each, to [..., size, size]."""
+    return jnp.einsum("...ic,...jc->...ij", left, right)
 
 
 def _masked_exp(x: Array, mask: Array) -> Array:
     """exp(x) where the mask is True, else 0; what is masked out may overflow."""
     zeros = jnp.zeros_like(x)  # of the type of x: an exporter widens a plain 0
-    exponent = jnp.where(mask, x, zeros)
-    return jnp.where(mask, jnp.exp(exponent), zeros)
+    exponents = jnp.where(mask, x, zeros)
+    powers = jnp.exp(exponents)
+    return jnp.where(mask, powers, zeros)
 
 
 def inverted(lower: Array) -> Array:
@@ -201,15 +261,21 @@ def inverted(lower: Array) -> Array:
     upper_left = lower[..., :half, :half]
     upper_right = lower[..., :half, half:]  # zeros
     lower_right = lower[..., half:, half:]
-    diagonal = inverted(jnp.stack([upper_left, lower_right]))
-    first = diagonal[0]
-    second = diagonal[1]
-    highest = jax.lax.Precision.HIGHEST
-    product = jnp.matmul(lower[..., half:, :half], first, precision=highest)
-    corner = -jnp.matmul(second, product, precision=highest)
-    upper = jnp.concatenate([first, upper_right], axis=-1)
-    below = jnp.concatenate([corner, second], axis=-1)
-    return jnp.concatenate([upper, below], axis=-2)
+    diagonal = jnp.stack([upper_left, lower_right])
+    inverses = inverted(diagonal)
+    first = inverses[0]  # P^-1
+    second = inverses[1]  # Q^-1
+    lower_left = lower[..., half:, :half]  # R
+    product = _matmul(lower_left, first)
+    corner = -_matmul(second, product)
+    upper_rows = jnp.concatenate([first, upper_right], axis=-1)
+    lower_rows = jnp.concatenate([corner, second], axis=-1)
+    return jnp.concatenate([upper_rows, lower_rows], axis=-2)
+
+
+def _matmul(left: Array, right: Array) -> Array:
+    """left right, in the highest precision."""
+    return jnp.matmul(left, right, precision=jax.lax.Precision.HIGHEST)
 
 
 def _run(steps: _Steps, state: Array) -> tuple[Array, Array]:
@@ -221,15 +287,29 @@ def _run(steps: _Steps, state: Array) -> tuple[Array, Array]:
         return outputs, state
     outputs = []
     for number in range(chunks):
-        step = jax.tree.map(lambda leaf, number=number: leaf[number], steps)
+        step = _step_of(steps, number)
         state, output = _read_chunk(state, step)
         outputs.append(output)
     return jnp.stack(outputs), state
 
 
+def _step_of(steps: _Steps, number: int) -> _Steps:
+    """What the chunk of a number does: [batch, heads, ...]."""
+
+    def select(leaf: Array) -> Array:
+        return leaf[number]
+
+    return jax.tree.map(select, steps)
+
+
 def _read_chunk(state: Array, step: _Steps) -> tuple[Array, Array]:
     """The state after a chunk, and its outputs."""
-    written = step.values - step.keys @ state
-    output = step.queries @ state + step.scores @ written
-    new_state = step.decay * state + step.writes.swapaxes(-1, -2) @ written
+    known_values = step.keys @ state
+    written = step.values - known_values  # U
+    from_state = step.queries @ state
+    from_chunk = step.scores @ written
+    output = from_state + from_chunk
+    kept = step.decay * state
+    writes = step.writes.swapaxes(-1, -2)
+    new_state = kept + writes @ written
     return new_state, output

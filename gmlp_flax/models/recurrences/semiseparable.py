@@ -35,6 +35,15 @@ class Direction(NamedTuple):
     b: Array
     c: Array
 
+    def flipped(self) -> "Direction":
+        """With the last token first."""
+        return Direction(
+            steps=jnp.flip(self.steps, 2),
+            log_decays=jnp.flip(self.log_decays, 2),
+            b=jnp.flip(self.b, 2),
+            c=jnp.flip(self.c, 2),
+        )
+
 
 def rows(
     forward: Direction,
@@ -73,8 +82,14 @@ def rows(
         of_rows = _rows_of(documents, first, count, axis=1)
         is_same_document = of_rows[..., None] == documents[:, None]  # [batch, count, n]
         visible = visible & is_same_document[:, None]
-    decays = jnp.exp(jnp.where(visible, exponents, -jnp.inf))
+    decays = _masked_exp(exponents, visible)
     return products * decays * steps
+
+
+def _masked_exp(exponents: Array, visible: Array) -> Array:
+    """exp(exponents) where they are visible, else 0."""
+    hidden = jnp.where(visible, exponents, -jnp.inf)
+    return jnp.exp(hidden)
 
 
 def _below_diagonal(direction: Direction, first: Array | int, count: int) -> tuple[Array, Array]:
@@ -83,9 +98,12 @@ def _below_diagonal(direction: Direction, first: Array | int, count: int) -> tup
     through = jnp.cumsum(direction.log_decays, axis=-1)
     before = through - direction.log_decays  # the sum up to the token before
     of_rows = _rows_of(before, first, count)
-    exponents = of_rows[..., None] - through[:, :, None]
+    to_rows = of_rows[..., None]  # [batch, heads, count, 1]
+    to_columns = through[:, :, None]  # [batch, heads, 1, n]
+    exponents = to_rows - to_columns
     earlier = _shift(direction.c, axis=2)
-    return exponents, _products(earlier, direction, first, count)
+    products = _products(earlier, direction, first, count)
+    return exponents, products
 
 
 def _above_diagonal(direction: Direction, first: Array | int, count: int) -> tuple[Array, Array]:
@@ -94,9 +112,12 @@ def _above_diagonal(direction: Direction, first: Array | int, count: int) -> tup
     through = jnp.cumsum(direction.log_decays, axis=-1)
     before = through - direction.log_decays
     of_rows = _rows_of(through, first, count)
-    exponents = before[:, :, None] - of_rows[..., None]
+    to_columns = before[:, :, None]  # [batch, heads, 1, n]
+    to_rows = of_rows[..., None]  # [batch, heads, count, 1]
+    exponents = to_columns - to_rows
     later = _shift_back(direction.c, axis=2)
-    return exponents, _products(later, direction, first, count)
+    products = _products(later, direction, first, count)
+    return exponents, products
 
 
 def _products(c: Array, direction: Direction, first: Array | int, count: int) -> Array:
@@ -113,7 +134,8 @@ def _products(c: Array, direction: Direction, first: Array | int, count: int) ->
 def _for_heads(of_groups: Array, direction: Direction) -> Array:
     """[batch, groups, ...] to [batch, heads, ...]."""
     heads = direction.steps.shape[1]
-    return jnp.repeat(of_groups, heads // of_groups.shape[1], axis=1)
+    groups = of_groups.shape[1]
+    return jnp.repeat(of_groups, heads // groups, axis=1)
 
 
 def _rows_of(x: Array, first: Array | int, count: int, axis: int = 2) -> Array:
@@ -125,16 +147,20 @@ def _rows_of(x: Array, first: Array | int, count: int, axis: int = 2) -> Array:
 
 def _shift(x: Array, axis: int) -> Array:
     """The entries of the token before, 0 for the first token."""
+    tokens = x.shape[axis]
     widths = [(0, 0)] * x.ndim
     widths[axis] = (1, 0)
-    return jax.lax.slice_in_dim(jnp.pad(x, widths), 0, x.shape[axis], axis=axis)
+    padded = jnp.pad(x, widths)
+    return jax.lax.slice_in_dim(padded, 0, tokens, axis=axis)
 
 
 def _shift_back(x: Array, axis: int) -> Array:
     """The entries of the token after, 0 for the last token."""
+    tokens = x.shape[axis]
     widths = [(0, 0)] * x.ndim
     widths[axis] = (0, 1)
-    return jax.lax.slice_in_dim(jnp.pad(x, widths), 1, x.shape[axis] + 1, axis=axis)
+    padded = jnp.pad(x, widths)
+    return jax.lax.slice_in_dim(padded, 1, tokens + 1, axis=axis)
 
 
 def mix(
@@ -154,16 +180,23 @@ def mix(
     Returns:
         [batch, heads, n, channels] in the type of the steps.
     """
-    mixed = _shift_within(scan(forward, v, documents), documents)
+    scanned = scan(forward, v, documents)
+    mixed = _shift_within(scanned, documents)
     if backward is None:
         return mixed
-    reversed_direction = Direction(*(jnp.flip(array, 2) for array in backward))
-    reversed_documents = None
-    if documents is not None:
-        reversed_documents = jnp.flip(documents, 1)
-    scanned = scan(reversed_direction, jnp.flip(v, 2), reversed_documents)
-    shifted = _shift_within(scanned, reversed_documents)
+    flipped_direction = backward.flipped()
+    flipped_documents = flip_documents(documents)
+    flipped_v = jnp.flip(v, 2)
+    scanned = scan(flipped_direction, flipped_v, flipped_documents)
+    shifted = _shift_within(scanned, flipped_documents)
     return mixed + jnp.flip(shifted, 2)
+
+
+def flip_documents(documents: Array | None) -> Array | None:
+    """[batch, n] with the last token first."""
+    if documents is None:
+        return None
+    return jnp.flip(documents, 1)
 
 
 def _shift_within(y: Array, documents: Array | None) -> Array:
@@ -171,8 +204,9 @@ def _shift_within(y: Array, documents: Array | None) -> Array:
     shifted = _shift(y, axis=2)
     if documents is None:
         return shifted
-    goes_on = documents == _shift(documents, axis=1)
-    return jnp.where(goes_on[:, None, :, None], shifted, 0)
+    documents_before = _shift(documents, axis=1)
+    continues = documents == documents_before  # [batch, n]
+    return jnp.where(continues[:, None, :, None], shifted, 0)
 
 
 class _Documents(NamedTuple):
@@ -204,7 +238,8 @@ def scan(direction: Direction, v: Array, documents: Array | None = None) -> Arra
     """
     n = v.shape[2]
     steps = _in_chunks(direction.steps)  # [batch, heads, chunks, CHUNK]
-    through = jnp.cumsum(_in_chunks(direction.log_decays), axis=-1)
+    log_decays = _in_chunks(direction.log_decays)
+    through = jnp.cumsum(log_decays, axis=-1)
     b = _in_chunks(direction.b)  # [batch, groups, chunks, CHUNK, state]
     c = _in_chunks(direction.c)
     chunks = Direction(steps, through, b, c)
@@ -216,7 +251,8 @@ def scan(direction: Direction, v: Array, documents: Array | None = None) -> Arra
     across = _across_chunks(chunks, values, of_chunks)
     y = within + across  # [batch, heads, chunks, CHUNK, channels]
     batch, heads, _, _, channels = y.shape
-    return y.reshape(batch, heads, -1, channels)[:, :, :n]
+    whole = y.reshape(batch, heads, -1, channels)  # with padding after the n tokens
+    return whole[:, :, :n]
 
 
 def _in_chunks(x: Array) -> Array:
@@ -224,8 +260,9 @@ def _in_chunks(x: Array) -> Array:
     tokens."""
     batch, heads, n, *inner = x.shape
     count = -(-n // CHUNK)
+    added = count * CHUNK - n
     widths = [(0, 0)] * x.ndim
-    widths[2] = (0, count * CHUNK - n)
+    widths[2] = (0, added)
     padded = jnp.pad(x, widths)
     return padded.reshape(batch, heads, count, CHUNK, *inner)
 
@@ -233,25 +270,31 @@ def _in_chunks(x: Array) -> Array:
 def _documents_of_chunks(documents: Array) -> _Documents:
     tokens = _in_chunks(documents[:, None])
     last = tokens[..., -1:]
-    return _Documents(tokens, last, _shift(last, axis=2))
+    before = _shift(last, axis=2)
+    return _Documents(tokens, last, before)
 
 
 def _within_chunks(chunks: Direction, values: Array, documents: _Documents | None) -> Array:
     """What tokens get from those of their own chunk; `chunks.log_decays` are sums from the start of
     a chunk."""
     through = chunks.log_decays
-    exponents = through[..., :, None] - through[..., None, :]
-    visible = jnp.tril(jnp.ones((CHUNK, CHUNK), bool))
+    to_rows = through[..., :, None]
+    to_columns = through[..., None, :]
+    exponents = to_rows - to_columns
+    all_pairs = jnp.ones((CHUNK, CHUNK), bool)
+    visible = jnp.tril(all_pairs)
     if documents is not None:
         rows = documents.tokens[..., :, None]
         columns = documents.tokens[..., None, :]
         is_same_document = rows == columns
         visible = visible & is_same_document
-    decays = jnp.exp(jnp.where(visible, exponents, -jnp.inf))
+    decays = _masked_exp(exponents, visible)
     products = jnp.einsum(
         "bgkis,bgkjs->bgkij", chunks.c, chunks.b, preferred_element_type=through.dtype
     )
-    weights = _for_heads(products, chunks) * decays * chunks.steps[..., None, :]
+    products_of_heads = _for_heads(products, chunks)
+    steps_of_columns = chunks.steps[..., None, :]
+    weights = products_of_heads * decays * steps_of_columns
     weights = weights.astype(values.dtype)
     return jnp.matmul(weights, values, preferred_element_type=through.dtype)
 
@@ -261,14 +304,19 @@ def _across_chunks(chunks: Direction, values: Array, documents: _Documents | Non
     `_within_chunks`."""
     through = chunks.log_decays
     total = through[..., -1:]  # [batch, heads, chunks, 1]
-    to_end = jnp.exp(total - through) * chunks.steps
+    decay_to_end = jnp.exp(total - through)
+    to_end = decay_to_end * chunks.steps
     from_start = jnp.exp(through)
     decay = jnp.exp(total)
     if documents is not None:
-        to_end = jnp.where(documents.tokens == documents.last, to_end, 0)
-        from_start = jnp.where(documents.tokens == documents.before, from_start, 0)
-        decay = jnp.where(documents.last == documents.before, decay, 0)
-    weighted = (to_end[..., None] * values).astype(values.dtype)
+        reaches_end = documents.tokens == documents.last
+        to_end = jnp.where(reaches_end, to_end, 0)
+        continues = documents.tokens == documents.before
+        from_start = jnp.where(continues, from_start, 0)
+        spans_chunk = documents.last == documents.before
+        decay = jnp.where(spans_chunk, decay, 0)
+    weighted = to_end[..., None] * values
+    weighted = weighted.astype(values.dtype)
     added = jnp.einsum(
         "bhkjs,bhkjp->bhksp",
         _for_heads(chunks.b, chunks),
@@ -293,7 +341,9 @@ def _accumulate(decay: Array, added: Array) -> Array:
     def join(earlier: tuple, later: tuple) -> tuple:
         earlier_decay, earlier_state = earlier
         later_decay, later_state = later
-        return later_decay * earlier_decay, later_decay * earlier_state + later_state
+        decay = later_decay * earlier_decay
+        state = later_decay * earlier_state + later_state
+        return decay, state
 
     _, states = jax.lax.associative_scan(join, (decay, added), axis=2)
     return states

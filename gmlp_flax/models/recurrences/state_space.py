@@ -7,6 +7,7 @@ convolution of u with the kernel k[l] = Re sum_m w_m exp(l z_m).
 A complex number is a pair of real ones: exporters and TPUs have no or slow complex numbers.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -40,16 +41,23 @@ class Modes(NamedTuple):
 
 def times(a: Complex, b: Complex) -> Complex:
     """The product a b."""
-    real = a.real * b.real - a.imag * b.imag
-    imag = a.real * b.imag + a.imag * b.real
+    real_of_reals = a.real * b.real
+    real_of_imags = a.imag * b.imag
+    real = real_of_reals - real_of_imags
+    left_imag = a.real * b.imag
+    right_imag = a.imag * b.real
+    imag = left_imag + right_imag
     return Complex(real, imag)
 
 
 def over(a: Complex, b: Complex) -> Complex:
     """The quotient a / b."""
-    square = jnp.square(b.real) + jnp.square(b.imag)
-    product = times(a, Complex(b.real, -b.imag))
-    return Complex(product.real / square, product.imag / square)
+    square = jnp.square(b.real) + jnp.square(b.imag)  # |b|^2
+    conjugate = Complex(b.real, -b.imag)
+    product = times(a, conjugate)
+    real = product.real / square
+    imag = product.imag / square
+    return Complex(real, imag)
 
 
 def powers(exponents: Complex, counts: Array) -> Complex:
@@ -97,10 +105,12 @@ def legs_modes(count: int) -> np.ndarray:
     -1/2, and pairs of opposite imaginary parts."""
     numbers = np.arange(count)
     roots = np.sqrt(1 + 2 * numbers)
-    lower = np.tril(np.outer(roots, roots), -1)
+    products = np.outer(roots, roots)
+    lower = np.tril(products, -1)
     # LegS plus the rank-one term that makes it normal is -1/2 plus an antisymmetric matrix
     antisymmetric = (lower.T - lower) / 2
-    imaginary = np.linalg.eigvalsh(-1j * antisymmetric)
+    hermitian = -1j * antisymmetric
+    imaginary = np.linalg.eigvalsh(hermitian)
     return -0.5 + 1j * imaginary
 
 
@@ -115,7 +125,8 @@ def kernel(modes: Modes, tokens: int) -> Array:
     fine = powers(modes.exponents, fine_lags)  # [spaces, stride, N]
     by_stride = _real_product("sln,srn->slr", coarse, fine)
     spaces = len(by_stride)
-    return by_stride.reshape(spaces, -1)[:, :tokens]
+    by_lag = by_stride.reshape(spaces, -1)
+    return by_lag[:, :tokens]
 
 
 def _weighted_powers(modes: Modes, lags: Array) -> Complex:
@@ -128,9 +139,10 @@ def _weighted_powers(modes: Modes, lags: Array) -> Complex:
 
 def _real_product(axes: str, a: Complex, b: Complex) -> Array:
     """The real part of an einsum of complex arrays."""
-    highest = jax.lax.Precision.HIGHEST
-    real = jnp.einsum(axes, a.real, b.real, precision=highest)
-    return real - jnp.einsum(axes, a.imag, b.imag, precision=highest)
+    product = functools.partial(jnp.einsum, axes, precision=jax.lax.Precision.HIGHEST)
+    of_reals = product(a.real, b.real)
+    of_imags = product(a.imag, b.imag)
+    return of_reals - of_imags
 
 
 def convolve(kernels: Array, u: Array, reverse: bool = False) -> Array:
@@ -151,7 +163,8 @@ def convolve(kernels: Array, u: Array, reverse: bool = False) -> Array:
 
 def _apply(form: str, kernels: Array, u: Array, reverse: bool = False) -> Array:
     """`convolve` in a form of `toeplitz.FORMS`."""
-    taps = toeplitz.pad_future(jnp.flip(kernels, axis=-1))  # [spaces, 2 tokens - 1]
+    past = jnp.flip(kernels, axis=-1)  # the largest lag first
+    taps = toeplitz.pad_future(past)  # [spaces, 2 tokens - 1]
     if reverse:
         taps = jnp.flip(taps, axis=-1)
     apply_taps = toeplitz.FORMS[form]
@@ -159,7 +172,8 @@ def _apply(form: str, kernels: Array, u: Array, reverse: bool = False) -> Array:
         return apply_taps(taps[0], u)
     by_space = _by_space(u, len(kernels))
     apply_each = jax.vmap(apply_taps, in_axes=(0, 2), out_axes=2)
-    return apply_each(taps, by_space).reshape(u.shape)
+    mixed = apply_each(taps, by_space)
+    return mixed.reshape(u.shape)
 
 
 def _by_space(u: Array, spaces: int) -> Array:
@@ -171,8 +185,9 @@ def _by_space(u: Array, spaces: int) -> Array:
 def first_state(modes: Modes, u: Array) -> Complex:
     """The state before the first token, [batch, channels, N]."""
     batch, _, channels = u.shape
-    modes_of_space = modes.exponents.real.shape[-1]
-    zeros = jnp.zeros((batch, channels, modes_of_space), modes.weights.real.dtype)
+    _, modes_of_space = modes.exponents.real.shape
+    shape = (batch, channels, modes_of_space)
+    zeros = jnp.zeros(shape, modes.weights.real.dtype)
     return Complex(zeros, zeros)
 
 
@@ -195,8 +210,10 @@ def extend(
     spaces, tokens = kernels.shape
     within = _apply("direct", kernels, u)
     from_before = _response(modes, tokens, state, spaces)
-    y = within + from_before.reshape(u.shape).astype(u.dtype)
-    return y, _advance(modes, u, state, count)
+    from_before = from_before.reshape(u.shape)
+    y = within + from_before.astype(u.dtype)
+    new_state = _advance(modes, u, state, count)
+    return y, new_state
 
 
 def _response(modes: Modes, tokens: int, state: Complex, spaces: int) -> Array:
@@ -211,30 +228,42 @@ def _split_state(state: Complex, spaces: int) -> Complex:
     """[batch, channels, N] to [batch, spaces, channels of a space, N]."""
     batch, _, modes_of_space = state.real.shape
     shape = (batch, spaces, -1, modes_of_space)
-    return Complex(state.real.reshape(shape), state.imag.reshape(shape))
+    real = state.real.reshape(shape)
+    imag = state.imag.reshape(shape)
+    return Complex(real, imag)
 
 
 def _advance(modes: Modes, u: Array, state: Complex, count: Array | int) -> Complex:
     """The state after the first `count` tokens, [batch, channels, N]."""
     spaces = len(modes.exponents.real)
     _, tokens, _ = u.shape
-    lags = count - 1 - jnp.arange(tokens)  # to the last token that counts
-    is_read = (lags >= 0)[:, None]
-    past_lags = jnp.maximum(lags, 0)
-    decays = powers(modes.exponents, past_lags)  # [spaces, tokens, N]
-    zeros = jnp.zeros_like(decays.real)
-    real_weights = jnp.where(is_read, decays.real, zeros)
-    imag_weights = jnp.where(is_read, decays.imag, zeros)
-    by_space = _by_space(u.astype(zeros.dtype), spaces)
+    weights = _weights_of_read(modes, tokens, count)
+    precise = u.astype(weights.real.dtype)
+    by_space = _by_space(precise, spaces)
     all_tokens = jnp.asarray(count)[None]
     decay = powers(modes.exponents, all_tokens)  # [spaces, 1, N]
-    carried = times(_split_state(state, spaces), decay)
-    read_real = jnp.einsum("stn,btsc->bscn", real_weights, by_space)
+    states_of_spaces = _split_state(state, spaces)
+    carried = times(states_of_spaces, decay)
+    read_real = jnp.einsum("stn,btsc->bscn", weights.real, by_space)
     real = carried.real + read_real
-    read_imag = jnp.einsum("stn,btsc->bscn", imag_weights, by_space)
+    read_imag = jnp.einsum("stn,btsc->bscn", weights.imag, by_space)
     imag = carried.imag + read_imag
     shape = state.real.shape
     return Complex(real.reshape(shape), imag.reshape(shape))
+
+
+def _weights_of_read(modes: Modes, tokens: int, count: Array | int) -> Complex:
+    """What is left of each token after the first `count` of them: exp(lag z), and 0 for the later
+    ones, [spaces, tokens, N]."""
+    last = count - 1
+    lags = last - jnp.arange(tokens)
+    is_read = (lags >= 0)[:, None]
+    past_lags = jnp.maximum(lags, 0)
+    decays = powers(modes.exponents, past_lags)
+    zeros = jnp.zeros_like(decays.real)
+    real = jnp.where(is_read, decays.real, zeros)
+    imag = jnp.where(is_read, decays.imag, zeros)
+    return Complex(real, imag)
 
 
 def scan(modes: Modes, kernels: Array, u: Array) -> Array:
@@ -249,11 +278,7 @@ def scan(modes: Modes, kernels: Array, u: Array) -> Array:
     batch, tokens, channels = u.shape
     if tokens <= CHUNK:
         return _apply("direct", kernels, u)
-    chunks = -(-tokens // CHUNK)
-    added = chunks * CHUNK - tokens
-    padded = jnp.pad(u, ((0, 0), (0, added), (0, 0)))
-    chunks_of_examples = padded.reshape(batch, chunks, CHUNK, channels)
-    by_chunk = chunks_of_examples.swapaxes(0, 1)
+    by_chunk = _in_chunks(u)
     first_kernels = kernels[:, :CHUNK]
 
     def read(state: Complex, chunk: Array) -> tuple[Complex, Array]:
@@ -262,5 +287,16 @@ def scan(modes: Modes, kernels: Array, u: Array) -> Array:
 
     fresh_state = first_state(modes, u)
     _, outputs = jax.lax.scan(read, fresh_state, by_chunk)
-    whole = outputs.swapaxes(0, 1).reshape(batch, -1, channels)
+    chunks_of_examples = outputs.swapaxes(0, 1)  # [batch, chunks, CHUNK, channels]
+    whole = chunks_of_examples.reshape(batch, -1, channels)
     return whole[:, :tokens]
+
+
+def _in_chunks(u: Array) -> Array:
+    """[batch, tokens, channels] to [chunks, batch, CHUNK, channels]; zeros follow the tokens."""
+    batch, tokens, channels = u.shape
+    chunks = -(-tokens // CHUNK)
+    added = chunks * CHUNK - tokens
+    padded = jnp.pad(u, ((0, 0), (0, added), (0, 0)))
+    chunks_of_examples = padded.reshape(batch, chunks, CHUNK, channels)
+    return chunks_of_examples.swapaxes(0, 1)

@@ -48,9 +48,9 @@ def bench_mixers(
     ("seconds", "bytes", "flops", "parameters") as well.
 
     Raises:
-        ConfigError: there is no such row, or a length is none.
+        ConfigError: there is no such row, a class cannot be imported, or a length is none.
     """
-    chosen = alternatives.checked(rows or alternatives.ROWS, alternatives.ROWS, "--rows")
+    chosen = alternatives.checked_rows(rows, alternatives.ROWS)
     for length in lengths:
         if not 32 <= length <= 2**20:
             raise ConfigError(f"--lengths has {length}: expected numbers of tokens from 32")

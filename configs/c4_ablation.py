@@ -3,8 +3,8 @@ appendix B).
 
     gmlp train --config=c4_ablation:sgu --workdir=runs/sgu
 
-ARGUMENT: MODEL, with ,data=TIMES and ,scale=SCALE behind it. MODEL is a row by its name in `gmlp
-sizes`:
+ARGUMENT: MODEL, with ,data=TIMES and ,scale=SCALE and ,match=MATCH behind it. MODEL is a row by its
+name in `gmlp sizes`:
     Table 3     bert, bert_rel, bert_rel_only, mixer, linear, additive, multiplicative, sgu
     Table 4     transformer_6, transformer_12, transformer_24, transformer_48, gmlp_18, gmlp_36,
     gmlp_72, gmlp_144 appendix B  thin_12, thin_24, thin_48, thin_96
@@ -15,6 +15,11 @@ sizes`:
                 random_vanilla, external, lightweight, dynamic, growing, resmlp, feed_forward, bigs,
                 delta, hydra, long_conv, modern; and depthwise, in sgu's frame. `gmlp reproduce
                 alternatives` compares them with Table 3's rows.
+    your own    my_package.my_module:MyBlock, a class that extends Block (docs/extending.md), in the
+                place of bert's: with as many layers, channels and parameters.
+MATCH, for your own: params (default) chooses d_ffn so that the encoder has as many parameters as
+    bert's, or the number of layers if the block has no d_ffn; layers chooses the number of layers;
+    none leaves both.
 TIMES: 1 (default), 2, 4 or 8 times the data, Figure 7's other axis: as many times the steps, which
 is most likely what
     the paper means; it does not say.
@@ -42,7 +47,7 @@ Evaluation masks the same tokens of the same sequences for every model.
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.errors import ConfigError
-from gmlp_flax.paper import recipes
+from gmlp_flax.paper import custom_rows, recipes
 from gmlp_flax.paper.published import ABLATION, PUBLISHED, SIBLING, VOCAB_SIZE
 from gmlp_flax.paper.recipes import Setting
 
@@ -169,9 +174,21 @@ SIBLING_SETTINGS = {
 
 def get_config(arg: str = "sgu"):
     """See the module's docstring."""
-    name, scale, times = gmlp_config.arguments(
-        arg or "sgu", MODELS, scale=("paper", "small", "gpu"), data=("1", "2", "4", "8")
+    name, scale, times, match = gmlp_config.arguments(
+        arg or "sgu",
+        MODELS,
+        takes_classes=True,
+        scale=("paper", "small", "gpu"),
+        data=("1", "2", "4", "8"),
+        match=custom_rows.MATCHES,
     )
+    row = custom_rows.with_match(name, match)
+    if custom_rows.is_custom(row):
+        transformer = get_config(f"bert,scale={scale},data={times}")
+        config = custom_rows.in_place_of(transformer, row)
+        if scale == "small":
+            config.optimizer.learning_rate = 4e-3  # that of most rows
+        return config
     config = recipes.language_model(name)
     config.optimizer.update(
         learning_rate=7e-4, warmup=10_000, schedule="linear", weight_decay=0.01, eps=1e-6, clip=0.0

@@ -5,7 +5,8 @@
 
 PATH is a folder or tar of ten class folders, or `tfds:cifar10`; a tenth of a folder is held out
 unless `--config.data.heldout` is given.
-ARGUMENT: MODEL or MODEL,scale=SCALE.
+ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL may also be a class of your own,
+my_package.my_module:MyBlock, in ViT's frame, with ,match=MATCH as in c4_ablation.
     small  (default) gmlp, mixer, vit, resmlp, feed_forward, or amlp and other papers' mixers: fnet,
            hybrid, random, fixed_random, factorized, dense, factorized_dense, random_vanilla,
            external, lightweight, dynamic, growing, bigs, delta, hydra, depthwise, long_conv. Each

@@ -8,7 +8,8 @@ test part is held out. Colours become grey as they are read. Nothing is augmente
 ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer, resmlp,
 feed_forward, fnet,
     fnet_hybrid, synthesizer, external_attention, convolution, bigs, delta,
-    hydra, depthwise or long_conv.
+    hydra, depthwise or long_conv; or a class of your own,
+    my_package.my_module:MyBlock, with ,match=MATCH as in c4_ablation.
 SCALE:
     paper  (default) as published (image/configs/cifar10/transformer_base.py of
            google-research/long-range-arena since August 2021, read in copies of it:
@@ -22,14 +23,19 @@ SCALE:
 """
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.paper import long_range
+from gmlp_flax.paper import custom_rows, long_range
 
 
 def get_config(arg: str = "gmlp"):
     """See the module's docstring."""
-    name, scale = gmlp_config.arguments(
-        arg or "gmlp", tuple(long_range.MODELS), scale=("paper", "small")
+    name, scale, match = gmlp_config.arguments(
+        arg or "gmlp",
+        tuple(long_range.MODELS),
+        takes_classes=True,
+        scale=("paper", "small"),
+        match=custom_rows.MATCHES,
     )
+    row = custom_rows.with_match(name, match)
     setting = long_range.SETTINGS["image"]
     pool = "cls"
     side = 32
@@ -37,6 +43,6 @@ def get_config(arg: str = "gmlp"):
         setting = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256)
         pool = "mean"
         side = 16
-    config = long_range.pixel_classifier(name, setting, side=side, pool=pool)
+    config = long_range.pixel_classifier(row, setting, side=side, pool=pool)
     config.data.heldout_share = 0.1 if scale == "paper" else 0.02
     return long_range.small(config, batch_size=64) if scale == "small" else config

@@ -8,7 +8,8 @@ basic_test.tsv. `--config.data.heldout_split=test` scores the test trees in plac
 trees. ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer,
 resmlp, feed_forward, fnet,
     fnet_hybrid, synthesizer, external_attention, convolution, bigs, delta,
-    hydra, depthwise or long_conv.
+    hydra, depthwise or long_conv; or a class of your own,
+    my_package.my_module:MyBlock, with ,match=MATCH as in c4_ablation.
 SCALE:
     paper  (default) as published (listops/configs/base_listops_config.py and train.py of
            google-research/ long-range-arena, the newest version, read in copies of it:
@@ -22,20 +23,25 @@ SCALE:
 """
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.paper import long_range
+from gmlp_flax.paper import custom_rows, long_range
 
 
 def get_config(arg: str = "gmlp"):
     """See the module's docstring."""
-    name, scale = gmlp_config.arguments(
-        arg or "gmlp", tuple(long_range.MODELS), scale=("paper", "small")
+    name, scale, match = gmlp_config.arguments(
+        arg or "gmlp",
+        tuple(long_range.MODELS),
+        takes_classes=True,
+        scale=("paper", "small"),
+        match=custom_rows.MATCHES,
     )
+    row = custom_rows.with_match(name, match)
     setting = long_range.SETTINGS["listops"]
     length = 2048
     if scale == "small":
         setting = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256)
         length = 32
     config = long_range.text_classifier(
-        name, "listops", setting, length=length, tokenizer="listops", vocab_size=20
+        row, "listops", setting, length=length, tokenizer="listops", vocab_size=20
     )
     return long_range.small(config, batch_size=64, steps=1000) if scale == "small" else config

@@ -10,7 +10,8 @@ names; their reader takes the last fifth by position.
 ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer, resmlp,
 feed_forward, fnet,
     fnet_hybrid, synthesizer, external_attention, convolution, bigs, delta,
-    hydra, depthwise or long_conv.
+    hydra, depthwise or long_conv; or a class of your own,
+    my_package.my_module:MyBlock, with ,match=MATCH as in c4_ablation.
     For Path-X, set `--config.model.image_size=128,128` and give pathfinder128's folder.
 SCALE:
     paper  (default) as published (image/configs/pathfinder32/transformer_base.py of
@@ -23,17 +24,22 @@ SCALE:
 """
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.paper import long_range
+from gmlp_flax.paper import custom_rows, long_range
 
 
 def get_config(arg: str = "gmlp"):
     """See the module's docstring."""
-    name, scale = gmlp_config.arguments(
-        arg or "gmlp", tuple(long_range.MODELS), scale=("paper", "small")
+    name, scale, match = gmlp_config.arguments(
+        arg or "gmlp",
+        tuple(long_range.MODELS),
+        takes_classes=True,
+        scale=("paper", "small"),
+        match=custom_rows.MATCHES,
     )
+    row = custom_rows.with_match(name, match)
     setting = long_range.SETTINGS["pathfinder"]
     if scale == "small":
         setting = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256)
-    config = long_range.pixel_classifier(name, setting, side=32, pool="mean")
+    config = long_range.pixel_classifier(row, setting, side=32, pool="mean")
     config.data.heldout_share = 0.2
     return long_range.small(config, batch_size=16) if scale == "small" else config

@@ -8,8 +8,9 @@ byte; 2 classes.
 ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer, resmlp,
 feed_forward, fnet,
     fnet_hybrid, synthesizer, external_attention, convolution, bigs, delta,
-    hydra, depthwise or long_conv. One encoder reads both texts apart;
-    the head compares them (`--config.model.pairs=joined` reads them in one sequence).
+    hydra, depthwise or long_conv; or a class of your own,
+    my_package.my_module:MyBlock, with ,match=MATCH as in c4_ablation. One encoder reads both texts
+    apart; the head compares them (`--config.model.pairs=joined` reads them in one sequence).
 SCALE:
     paper  (default) as published (matching/configs/base_match_config.py of
            google-research/long-range-arena): 4 layers, 128 wide, 4 heads, MLP of 512, [CLS]; 5,000
@@ -22,21 +23,26 @@ SCALE:
 """
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.paper import long_range
+from gmlp_flax.paper import custom_rows, long_range
 
 
 def get_config(arg: str = "gmlp"):
     """See the module's docstring."""
-    name, scale = gmlp_config.arguments(
-        arg or "gmlp", tuple(long_range.MODELS), scale=("paper", "small")
+    name, scale, match = gmlp_config.arguments(
+        arg or "gmlp",
+        tuple(long_range.MODELS),
+        takes_classes=True,
+        scale=("paper", "small"),
+        match=custom_rows.MATCHES,
     )
+    row = custom_rows.with_match(name, match)
     setting = long_range.SETTINGS["retrieval"]
     length = 4096
     if scale == "small":
         setting = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256)
         length = 512
     config = long_range.text_classifier(
-        name, "retrieval", setting, length=length, tokenizer="bytes", vocab_size=261
+        row, "retrieval", setting, length=length, tokenizer="bytes", vocab_size=261
     )
     config.model.update(pairs="apart", interaction="concat" if scale == "paper" else "nli")
     return long_range.small(config, batch_size=8) if scale == "small" else config

@@ -9,9 +9,9 @@ the test part throughout; of data without a test part, `--config.data.heldout_sh
 ARGUMENT: MODEL or MODEL,length=LENGTH,scale=SCALE. MODEL is gmlp (default), amlp, transformer,
 mixer, resmlp,
     feed_forward, fnet, fnet_hybrid, synthesizer, external_attention, convolution, bigs, delta,
-    hydra, depthwise or long_conv. LENGTH, in bytes with [CLS] and [SEP], is 1024 (default), 2048,
-    3072 or 4096, the paper's 1K to 4K; or 256,
-    for short runs.
+    hydra, depthwise or long_conv; or a class of your own,
+    my_package.my_module:MyBlock, with ,match=MATCH as in c4_ablation. LENGTH, in bytes with [CLS]
+    and [SEP], is 1024 (default), 2048, 3072 or 4096, the paper's 1K to 4K; or 256, for short runs.
 SCALE:
     paper  (default) as published (text_classification/configs/base_tc_config.py of
            google-research/long-range-arena): 4 layers, 256 wide, 4 heads, MLP of 1,024, [CLS];
@@ -22,21 +22,27 @@ SCALE:
 """
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.paper import long_range
+from gmlp_flax.paper import custom_rows, long_range
 
 LENGTHS = ("1024", "2048", "3072", "4096", "256")
 
 
 def get_config(arg: str = "gmlp"):
     """See the module's docstring."""
-    name, length, scale = gmlp_config.arguments(
-        arg or "gmlp", tuple(long_range.MODELS), length=LENGTHS, scale=("paper", "small")
+    name, length, scale, match = gmlp_config.arguments(
+        arg or "gmlp",
+        tuple(long_range.MODELS),
+        takes_classes=True,
+        length=LENGTHS,
+        scale=("paper", "small"),
+        match=custom_rows.MATCHES,
     )
+    row = custom_rows.with_match(name, match)
     setting = long_range.SETTINGS["text"]
     if scale == "small":
         setting = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256)
     config = long_range.text_classifier(
-        name, "imdb", setting, length=int(length), tokenizer="bytes", vocab_size=261
+        row, "imdb", setting, length=int(length), tokenizer="bytes", vocab_size=261
     )
     return (
         long_range.small(config, batch_size=max(1, 16_384 // int(length)))

@@ -8,8 +8,9 @@ ARGUMENT: ROW, with ,task=TASK and ,n=LENGTH and ,d=WIDTH and ,scale=SCALE behin
 `gmlp reproduce alternatives`; linear, additive or multiplicative of Table 3; sgu_dense; amlp_16 or
 amlp_128, whose attention has that size; modern, a Transformer of today; or a causal model:
 modern_causal (Llama's block), bert_causal, bert_rel_causal, sgu_causal, amlp_causal, bigs_causal,
-delta_causal, hydra_causal, depthwise_causal or long_conv_causal. All rows have as many parameters
-as two layers of the Transformer.
+delta_causal, hydra_causal, depthwise_causal or long_conv_causal. Or it is a class of your own that
+extends Block, my_package.my_module:MyBlock, which is causal if its class can be; `,match=` is as in
+c4_ablation. All rows have as many parameters as two layers of the Transformer.
 TASK: mqar (default), recall, fuzzy_recall, noisy_recall, selective_copying, compression or
 memorization.
 LENGTH of mqar: 64 (default) with 4 pairs, 128 with 8, or 256 with 16.
@@ -22,19 +23,22 @@ A run ends early once its accuracy on held-out examples reaches 99 % (eval.stop_
 """
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.paper import recall
+from gmlp_flax.paper import custom_rows, recall
 
 
 def get_config(arg: str = "sgu"):
     """See the module's docstring."""
-    name, task, length, width, scale = gmlp_config.arguments(
+    name, task, length, width, scale, match = gmlp_config.arguments(
         arg or "sgu",
         tuple(recall.ROWS),
+        takes_classes=True,
         task=tuple(recall.TASKS),
         n=("64", "128", "256"),
         d=("64", "16", "32", "128", "256", "512"),
         scale=("cpu", "paper"),
+        match=custom_rows.MATCHES,
     )
+    row = custom_rows.with_match(name, match)
     if task == "mqar":
-        return recall.mqar(name, int(length), int(width), scale)
-    return recall.mad(name, task, scale)
+        return recall.mqar(row, int(length), int(width), scale)
+    return recall.mad(row, task, scale)

@@ -5,7 +5,8 @@
 
 PATH is the folder or tar of its 200 class folders; `--config.data.heldout=PATH` names the held-out
 ones, else a twentieth of PATH is held out.
-ARGUMENT: MODEL or MODEL,scale=SCALE.
+ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL may also be a class of your own,
+my_package.my_module:MyBlock, in ViT's frame, with ,match=MATCH as in c4_ablation.
     small  (default) the models of configs/cifar10.py, each of 0.525 M parameters up to 2 %, for
            CPUs: 6 epochs.
     gpu    the same at twice the depth and three times the width, 200 epochs of batch 512 in

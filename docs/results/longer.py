@@ -70,8 +70,9 @@ def evaluations(folder: str) -> Iterator[tuple[str, int, float, int, float]]:
 
 def searches(folder: str) -> Iterator[tuple[str, float, float]]:
     """Row, rate and perplexity of every run of the search."""
+    path = scores_lib.search_folder(folder, COLUMN)
     for row in ROWS:
-        scores = scores_lib.searched(folder, COLUMN, "cpu", row)
+        scores = scores_lib.searched(path, COLUMNS[COLUMN], "cpu", row)
         for rate, perplexity in scores.items():
             yield row, rate, perplexity
 

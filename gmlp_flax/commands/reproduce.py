@@ -7,6 +7,7 @@
     gmlp reproduce table3 --data=books/data --scale=gpu -- --config.steps=1000
     gmlp reproduce alternatives --data=books/data --columns=mlm,costs,sst2=SST-2/,cifar10=cifar10/
     gmlp reproduce recall --rows=bert_causal,sgu_causal,amlp_causal
+    gmlp reproduce alternatives --data=books/data --rows=sgu,my_package.fourier:FourierBlock
 
 `gmlp list tables` lists the values of NAME. For figure3, --data is a folder of class folders.
 figure10 needs --finetune=mnli.
@@ -39,6 +40,10 @@ listops, bytes and pixels.
 bigram of their window and on all others, as `gmlp evaluate --slices` does. The report then has a
 table of these slices, and later reports of the same runs have it too.
 
+--rows=my_package.my_module:MyBlock adds a block of your own to alternatives, table3 or recall. It gets
+the frame of the Transformer, and as many parameters (--match). At scale cpu its rate is searched
+first, with another seed and scores on a part of the training data.
+
 recall is not in the paper either: it trains every mixer on multi-query associative recall, at
 several widths and lengths, and needs no data. --rows chooses the mixers, and flags after -- change
 all runs.
@@ -53,7 +58,7 @@ from absl import flags
 from gmlp_flax import config as config_lib
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
-from gmlp_flax.paper import alternatives, recall, recipes
+from gmlp_flax.paper import alternatives, custom_rows, recall, recipes
 from gmlp_flax.paper.alternatives import COLUMNS, COSTS
 from gmlp_flax.paper.tables import ALTERNATIVES, FINETUNING_SEEDS, TABLES
 from gmlp_flax.reports import (
@@ -84,10 +89,11 @@ def plan_of(name: str) -> columns.Plan:
         for column in alternatives.LANGUAGE:
             if column in data and values.data:
                 data[column] = values.data
-        rows = alternatives.checked(values.rows or rows, rows, "--rows")
     else:
         data = _data_of_table(name, values)
         seeds = seeds or FINETUNING_SEEDS
+    if TABLES[name].takes_classes:
+        rows = alternatives.checked_rows(values.rows, rows, values.match)
     finetune_changes = config_lib.named_overrides(values.finetune_flag)
     if len(finetune_changes) < len(values.finetune_flag):
         raise ConfigError(
@@ -111,9 +117,11 @@ def plan_of(name: str) -> columns.Plan:
 
 def _refuse_flags(name: str, values: flags.FlagValues) -> None:
     """Raises ConfigError if a flag is given that a table does not take, or that excludes --from."""
-    unknown = ["columns", "rows", "lengths", "submit", "name", "with"]
+    unknown = ["columns", "lengths", "submit", "name", "with"]
     if name == ALTERNATIVES:
         unknown = ["finetune"]
+    if not TABLES[name].takes_classes:
+        unknown += ["rows", "match"]
     if not TABLES[name].trained:
         unknown.append("data")
     if not TABLES[name].recall_reference:
@@ -180,7 +188,7 @@ def recall_plan() -> recall_report.Plan:
     folder = values.runs or os.path.join("runs", "reproduce", f"{recall.NAME}-{values.scale}")
     known_rows = tuple(recall.ROWS)
     return recall_report.Plan(
-        alternatives.checked(values.rows or known_rows, known_rows, "--rows"),
+        alternatives.checked_rows(values.rows, known_rows, values.match),
         values.scale,
         values["from"].value or folder,
         values.jobs,
@@ -202,13 +210,14 @@ def _reproduce_recall() -> tuple[Report, list[str]]:
 
 def report_on(plan: columns.Plan) -> Report:
     """The report on what the folder of runs has. Raises RunError: it cannot be made."""
-    table = TABLES[plan.table]
+    table = plan.paper_table
     if flags.FLAGS.slices:
         columns.measure_slices(plan)
     if plan.table == ALTERNATIVES:
         path = flags.FLAGS["with"].value
         submitted = submissions.read(path) if path else []
-        return of_folder(plan.runs, plan.scale, plan.changes, submitted)
+        classes = [row for row in plan.rows if custom_rows.is_custom(row)]
+        return of_folder(plan.runs, plan.scale, plan.changes, submitted, classes)
     if not table.trained:
         return sizes.counts(table)
     rows = table.configs(plan.scale, plan.changes)
@@ -305,7 +314,15 @@ def run() -> None:
     flags.DEFINE_list(
         "rows",
         [],
-        "alternatives and recall: which mixers, with commas between them; empty: all.",
+        "alternatives, recall and table3: which mixers, with commas between them; "
+        "my_package.my_module:MyBlock adds a block of your own; empty: all of ours.",
+    )
+    flags.DEFINE_enum(
+        "match",
+        custom_rows.MATCHES[0],
+        custom_rows.MATCHES,
+        "What gives a block of your own as many parameters as the Transformer: the width of its MLPs "
+        "(or its layers, if it has no d_ffn), its layers, or nothing.",
     )
     flags.DEFINE_string(
         "submit", None, "alternatives: add your row, of the runs in --from, to this CSV file."

@@ -217,19 +217,23 @@ def from_file(name: str, arg: str = "") -> ConfigDict:
     return open_config(f"{name}:{arg}" if arg else name)
 
 
-def arguments(arg: str, names: Sequence[str], **options: Sequence[str]) -> tuple[str, ...]:
+def arguments(
+    arg: str, names: Sequence[str], *, takes_classes: bool = False, **options: Sequence[str]
+) -> tuple[str, ...]:
     """Splits a config file's argument, NAME or NAME,option=value,..., into the name and the
     options' values.
 
     Args:
         arg: the text after the colon in --config=FILE:ARG.
         names: the valid names.
+        takes_classes: whether `my_package.my_module:MyBlock` is a valid name, too.
         options: the values that each option may have; the first is its default.
 
     Raises ConfigError: a name, an option or a value is unknown, or an option is given twice.
     """
     name, *words = arg.split(",")
-    if name not in names:
+    is_class = takes_classes and ":" in name
+    if name not in names and not is_class:
         raise ConfigError(f"the config's argument is {name!r}; {did_you_mean(name, names)}")
     chosen: dict[str, str] = {}
     for word in words:

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import ConfigError, did_you_mean
 from gmlp_flax.models import blocks
-from gmlp_flax.paper import recipes
+from gmlp_flax.paper import custom_rows, recipes
 from gmlp_flax.paper.published import PUBLISHED, SIBLING
 from gmlp_flax.sweeps.points import Points
 
@@ -74,7 +74,8 @@ class Column(NamedTuple):
         starts: for finetuning, whether runs start from the pretrained parameters, from random ones;
             empty for training.
         rates: the peak learning rates that are tried for each row, with SEARCH_SEED and scores on a
-            part of the training data; its seeds have the best one. Empty: the rows' own rates.
+            part of the training data; its seeds have the best one. Empty: the rows' own rates, and
+            RATES for a class of the user's own.
         search: further keys of the runs that try the rates, and their values.
     """
 
@@ -116,6 +117,12 @@ class Column(NamedTuple):
         argument = "" if self.starts else f":{self.rows.get(row, row)}"
         return f"{self.config}{argument}{self.scales[scale]}"
 
+    def rates_of(self, row: str, scale: str) -> Sequence[float]:
+        """The rates that are tried for a row; none if it has one."""
+        if custom_rows.is_custom(row) and scale == "cpu":
+            return self.rates or RATES
+        return self.rates
+
     def settings(self, scale: str, row: str = "") -> dict[str, Any]:
         """The keys that a scale sets besides the config: for every row, and for this one."""
         if scale == "cpu":
@@ -140,7 +147,8 @@ class Column(NamedTuple):
         """
         configs = {}
         for row in rows:
-            if self.rows and row not in self.rows:
+            is_known = row in self.rows or custom_rows.is_custom(row)
+            if self.rows and not is_known:
                 continue
             config = config_lib.open_config(self.of(row, scale))
             config.update_from_flattened_dict(self.settings(scale, row))
@@ -170,10 +178,10 @@ class Column(NamedTuple):
         return tuple(points)
 
     def search_points(self, scale: str, row: str) -> Points:
-        """The runs that try the rates of a row, in the order of `rates`."""
+        """The runs that try the rates of a row, in the order of `rates_of`."""
         settings = self.settings(scale, row) | dict(self.search)
         points = []
-        for rate in self.rates:
+        for rate in self.rates_of(row, scale):
             point = {
                 "config": self.of(row, scale),
                 "seed": SEARCH_SEED,
@@ -310,6 +318,31 @@ def checked(names: Sequence[str], known: Sequence[str], what: str) -> tuple[str,
             advice = did_you_mean(name, known)
             raise ConfigError(f"{what}: there is no {name!r}; {advice}")
     return tuple(name for name in known if name in names)
+
+
+def checked_rows(
+    names: Sequence[str], known: Sequence[str], match: str = custom_rows.MATCHES[0]
+) -> tuple[str, ...]:
+    """The rows that a command line names: first the published ones, then the user's own classes.
+
+    Args:
+        names: rows and classes; empty for all of `known`.
+        known: the published rows.
+        match: one of `custom_rows.MATCHES`, for the classes that have none.
+
+    Raises:
+        ConfigError: a row is not known, or a class cannot be imported.
+    """
+    published = [name for name in names if not custom_rows.is_custom(name)]
+    classes = [name for name in dict.fromkeys(names) if custom_rows.is_custom(name)]
+    rows: tuple[str, ...] = ()
+    if published or not classes:
+        rows = checked(published or known, known, "--rows")
+    for name in classes:
+        block, own_match = custom_rows.parts(name)
+        blocks.find(block)
+        rows += (custom_rows.with_match(block, own_match or match),)
+    return rows
 
 
 class Statement(NamedTuple):

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.models import blocks
+from gmlp_flax.paper import custom_rows
 
 
 class Setting(NamedTuple):
@@ -359,8 +360,18 @@ def _classifier(name: str, task: str, setting: Setting, n: int) -> ConfigDict:
 def text_classifier(
     name: str, task: str, setting: Setting, *, length: int, tokenizer: str, vocab_size: int
 ) -> ConfigDict:
-    """A config of a block of MODELS for a task of `glue.task` on texts of `length` tokens, [CLS]
-    and [SEP] included."""
+    """A config of a block of MODELS, or of a class of `custom_rows`, for a task of `glue.task` on
+    texts of `length` tokens, [CLS] and [SEP] included."""
+    if custom_rows.is_custom(name):
+        transformer = text_classifier(
+            "transformer",
+            task,
+            setting,
+            length=length,
+            tokenizer=tokenizer,
+            vocab_size=vocab_size,
+        )
+        return custom_rows.in_place_of(transformer, name)
     config = _classifier(name, "text_classification", setting, length)
     config.glue.task = task
     config.data.tokenizer = tokenizer
@@ -372,8 +383,11 @@ def text_classifier(
 
 
 def pixel_classifier(name: str, setting: Setting, *, side: int, pool: str) -> ConfigDict:
-    """A config of a block of MODELS for grey images of `side` x `side` pixels, each a token, row by
-    row."""
+    """A config of a block of MODELS, or of a class of `custom_rows`, for grey images of `side` x
+    `side` pixels, each a token, row by row."""
+    if custom_rows.is_custom(name):
+        transformer = pixel_classifier("transformer", setting, side=side, pool="mean")
+        return custom_rows.in_place_of(transformer, name)
     pool = POOLS.get(name, pool)
     tokens = side * side
     if pool == "cls":

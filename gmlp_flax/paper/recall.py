@@ -12,14 +12,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from flax import nnx
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.models import blocks, parameters
-from gmlp_flax.models.encoder import Encoder
-from gmlp_flax.options import options_of
-from gmlp_flax.paper import alternatives
+from gmlp_flax.models import blocks
+from gmlp_flax.paper import alternatives, custom_rows, matching
 from gmlp_flax.paper.published import LLAMA, PUBLISHED
 from gmlp_flax.sweeps.points import Points
 
@@ -27,7 +24,6 @@ NAME = "recall"  # as `gmlp reproduce` takes it
 TITLE = "Recall: multi-query associative recall (arXiv 2312.04927), accuracy over the width"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 SOLVED = 0.99  # accuracy at which a run ends (zoology/config.py)
-STEP = 8  # widths of MLPs are multiples of it
 TRANSFORMER_LAYERS = 2
 HEAD = 64  # channels of an attention head
 
@@ -134,9 +130,11 @@ def model_config(name: str, sizes: Sizes) -> ConfigDict:
     Transformer.
 
     Args:
-        name: in ROWS.
+        name: in ROWS, or a class of `custom_rows`, which is causal if its blocks can be.
         sizes: d and n.
     """
+    if custom_rows.is_custom(name):
+        return _custom_config(name, sizes)
     row = ROWS[name]
     published = PUBLISHED[row.model].spec
     options = blocks.settings(published) | dict(row.options)
@@ -156,37 +154,23 @@ def model_config(name: str, sizes: Sizes) -> ConfigDict:
     config.model.update(options)
     config.model.length = sizes.length
     config.model.scale_embeddings = published.block.mixes_at_start
-    config.model.d_ffn = fitted_width(config, TRANSFORMER_LAYERS * sizes.layer)
+    config.model.d_ffn = matching.fitted_width(config, TRANSFORMER_LAYERS * sizes.layer)
     return config
 
 
-def fitted_width(config: ConfigDict, budget: int) -> int:
-    """The d_ffn, a multiple of STEP and at least d_model / 2, with which the encoder of a config
-    has about so many parameters."""
-    narrow = config.model.d_model
-    wide = 2 * narrow
-    first = encoder_size(config, narrow)
-    slope = (encoder_size(config, wide) - first) / (wide - narrow)
-    width = narrow + (budget - first) / slope
-    least = max(STEP, narrow // 2)
-    return max(STEP * round(width / STEP), least)
-
-
-def encoder_size(config: ConfigDict, d_ffn: int) -> int:
-    """The parameters of a config's encoder with this width of the MLPs."""
-    block = blocks.find(config.model.block)
-    options = {name: config.model[name] for name in options_of(block.Spec)}
-    options["d_ffn"] = d_ffn
-    spec = block.spec(length=config.model.length, **options)
-    encoder = nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
-    return parameters.count(nnx.state(encoder, nnx.Param))
+def _custom_config(name: str, sizes: Sizes) -> ConfigDict:
+    """The config of a row that is a class."""
+    transformer = model_config("bert", sizes)
+    config = custom_rows.in_place_of(transformer, name)
+    config.model.causal = blocks.find(config.model.block).can_be_causal
+    return config
 
 
 def mqar(name: str, length: int, d_model: int, scale: str) -> ConfigDict:
     """The config of a row on multi-query associative recall.
 
     Args:
-        name: in ROWS.
+        name: in ROWS, or a class.
         length: in PAIRS.
         d_model: the width.
         scale: "paper" is figure 2's setting, 64 epochs of 100,000 examples (zoology/config.py:
@@ -220,7 +204,7 @@ def mad(name: str, task_name: str, scale: str) -> ConfigDict:
     """The config of a row on a task of MAD.
 
     Args:
-        name: in ROWS.
+        name: in ROWS, or a class.
         task_name: in TASKS.
         scale: "paper" is the published baseline of the task (mad/configs.py): width 128, 200 epochs
             in batches of 128, AdamW with a cosine; "cpu" has 2,000 steps.
@@ -262,7 +246,7 @@ class Cell(NamedTuple):
     """A row at one length and one width.
 
     Attributes:
-        row: in ROWS.
+        row: in ROWS, or a class.
         length: n.
         width: d.
     """

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.models import blocks
 from gmlp_flax.models.image import IMAGENET_MEAN, IMAGENET_STD
+from gmlp_flax.paper import custom_rows
 from gmlp_flax.paper.published import MAIN_SETTING, PUBLISHED
 
 IMAGE_MODELS = tuple(name for name, model in PUBLISHED.items() if model.pool)
@@ -124,7 +125,7 @@ def small_images(
     argument.
 
     Args:
-        arg: MODEL or MODEL,scale=SCALE.
+        arg: MODEL, with ,scale=SCALE behind it; for a class of the user's, ,match=MATCH as well.
         image_size: side of the images in pixels, a multiple of 8.
         examples: in an epoch, which sets the length of `scale=gpu`.
         heldout_share: share of the data that is held out if no held-out data is given.
@@ -133,9 +134,24 @@ def small_images(
     Raises:
         ConfigError: there is no such model or scale.
     """
-    name, scale = gmlp_config.arguments(
-        arg or "gmlp", tuple(SMALL_IMAGE_MODELS), scale=("small", "gpu")
+    name, scale, match = gmlp_config.arguments(
+        arg or "gmlp",
+        tuple(SMALL_IMAGE_MODELS),
+        takes_classes=True,
+        scale=("small", "gpu"),
+        match=custom_rows.MATCHES,
     )
+    row = custom_rows.with_match(name, match)
+    if custom_rows.is_custom(row):
+        transformer = small_images(
+            f"vit,scale={scale}",
+            image_size=image_size,
+            examples=examples,
+            heldout_share=heldout_share,
+            steps=steps,
+        )
+        transformer.model.pool = "mean"  # a class token is ViT's own
+        return custom_rows.in_place_of(transformer, row)
     model = SMALL_IMAGE_MODELS[name]
     small_d_ffn, wide_d_ffn = model["d_ffn"]
     patch = image_size // 8
@@ -179,9 +195,11 @@ def published(row: str, scale: str) -> str:
 
     Args:
         row: a name in `PUBLISHED`; a name of the ablation may be followed by ",data=2", 4 or 8 for
-            that many times the data.
+            that many times the data. Or a class, which has the ablation's setting.
         scale: a key of SCALES.
     """
+    if custom_rows.is_custom(row):
+        return f"c4_ablation:{row}{SCALES[scale]}"
     name, _, _ = row.partition(",")
     model = PUBLISHED[name]
     argument = row

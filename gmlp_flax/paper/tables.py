@@ -11,7 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.paper import alternatives, recipes
+from gmlp_flax.paper import alternatives, custom_rows, recipes
 from gmlp_flax.paper.alternatives import NOTHING, Column, Statement
 from gmlp_flax.paper.published import FINETUNED_SCORES, MAIN, PUBLISHED, QUOTED, Quoted
 from gmlp_flax.paper.recipes import SCALES
@@ -41,6 +41,7 @@ class PaperTable:
         transfers: the paper's claims about the order of finetuned models; their columns are tasks.
         recall_reference: the row with attention to which the other rows' gaps in perplexity are
             measured, where the report divides them by associative recall; "" for none.
+        takes_classes: whether rows can be chosen, and added by their class (`custom_rows`).
     """
 
     title: str
@@ -54,6 +55,15 @@ class PaperTable:
     quoted: Sequence[Quoted] = ()
     transfers: Sequence[Statement] = ()
     recall_reference: str = ""
+    takes_classes: bool = False
+
+    def of_rows(self, rows: Sequence[str]) -> "PaperTable":
+        """The table with these rows alone; classes are trained at every scale."""
+        trained = {}
+        for scale, names in self.trained.items():
+            chosen = [row for row in rows if row in names or custom_rows.is_custom(row)]
+            trained[scale] = chosen
+        return dataclasses.replace(self, rows=rows, trained=trained)
 
     def config(self, row: str, scale: str) -> ConfigDict:
         """A row's config at scale "cpu", "gpu" or "paper"; raises ConfigError if the scale does not
@@ -67,15 +77,25 @@ class PaperTable:
         invalid."""
         return {row: config_lib.overridden(self.config(row, scale), changes) for row in self.rows}
 
-    def points(self, scale: str) -> points.Points:
-        """The sweep that trains the table at a scale."""
-        configs = [recipes.published(row, scale) for row in self.trained[scale]]
-        grid: dict[str, Sequence[Any]] = {"config": configs}
+    def points(self, scale: str, rates: Mapping[str, float] = NOTHING) -> points.Points:
+        """The sweep that trains the table at a scale.
+
+        Args:
+            scale: "cpu", "gpu" or "paper".
+            rates: row -> the peak learning rate that its search chose, if it had one.
+        """
+        grid: dict[str, Sequence[Any]] = {}
         if self.seeds:
             grid["seed"] = self.seeds[scale]
         for key, value in self.settings.items():
             grid[key] = [value]
-        return points.product(grid)
+        sweeps = []
+        for row in self.trained[scale]:
+            of_row: dict[str, Sequence[Any]] = {"config": [recipes.published(row, scale)], **grid}
+            if row in rates:
+                of_row[alternatives.RATE] = [rates[row]]
+            sweeps.append(points.product(of_row))
+        return points.chained(*sweeps)
 
 
 def printed_score(name: str, column: Column) -> float | None:
@@ -232,6 +252,7 @@ TABLES: dict[str, PaperTable] = {
         _at_every_scale(*_listed("Table 3")),
         THREE_SEEDS,
         recall_reference="bert_rel",
+        takes_classes=True,
     ),
     "table4": _depths("Table 4: depth, masked LM and finetuned", _DEPTHS),
     "table5": PaperTable(
@@ -281,6 +302,7 @@ TABLES: dict[str, PaperTable] = {
         {scale: alternatives.COLUMNS["mlm"].seeds_at(scale) for scale in SCALES},
         tasks=("sst2", "mnli"),
         recall_reference="bert_rel",
+        takes_classes=True,
     ),
     # The paper does not say which aMLP it draws; this one has attention of size 64.
     "figure10": _one_model(

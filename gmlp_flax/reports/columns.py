@@ -16,14 +16,15 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import ConfigError, RunError, UserError
 from gmlp_flax.io import files as io_files
-from gmlp_flax.paper import alternatives
+from gmlp_flax.paper import alternatives, custom_rows
 from gmlp_flax.paper.alternatives import COLUMNS, COSTS, Column
-from gmlp_flax.paper.tables import ALTERNATIVES, TABLES, TUNED
+from gmlp_flax.paper.tables import ALTERNATIVES, TABLES, TUNED, PaperTable
 from gmlp_flax.reports import recall_slices
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.alternatives.scores import best_rate, folder_of, search_folder, searched
 from gmlp_flax.reports.costs import cost_path
 from gmlp_flax.sweeps import definition, training
+from gmlp_flax.sweeps import points as points_lib
 from gmlp_flax.sweeps.definition import Sweep
 from gmlp_flax.sweeps.points import Point
 from gmlp_flax.tasks.data_config import EMBEDDED
@@ -38,7 +39,7 @@ class Plan(NamedTuple):
         table: name in TABLES.
         data: what is made -> config.data.train, empty for the config's own: the table and tasks in
             TUNED; for the alternatives, names in COLUMNS, and COSTS.
-        rows: the rows of the alternatives that are made.
+        rows: the rows of the table that are made; some may be classes of the user's own.
         scale: cpu, gpu or paper.
         runs: the folder of everything.
         jobs: runs at a time.
@@ -61,6 +62,25 @@ class Plan(NamedTuple):
     finetune_seeds: Sequence[int] = ()
     lengths: Sequence[int] = alternatives.COST_LENGTHS
     together: int = 1
+
+    @property
+    def paper_table(self) -> PaperTable:
+        """The table, with the rows that are made."""
+        table = TABLES[self.table]
+        return table.of_rows(self.rows) if table.takes_classes else table
+
+    def column_of(self, name: str) -> Column:
+        """The column that is trained under a name; a table's own runs are masked LM."""
+        return COLUMNS["mlm"] if name == self.table else COLUMNS[name]
+
+    def searches(self, name: str) -> list[str]:
+        """The rows whose rate is searched before they are trained under a name."""
+        is_trained = name == self.table or name in COLUMNS
+        if not is_trained or alternatives.RATE in self.changes:
+            return []
+        column = self.column_of(name)
+        configs = column.configs(self.scale, self.rows)
+        return [row for row in configs if column.rates_of(row, self.scale)]
 
     @property
     def columns(self) -> Mapping[str, Column]:
@@ -170,9 +190,10 @@ def _make(plan: Plan, name: str) -> bool:
     complete = True
     if not plan.is_finetuned(name):
         rates: Mapping[str, float] = {}
-        if name in plan.columns and plan.columns[name].rates:
-            complete = _search_rates(plan, name)
-            rates = _searched_rates(plan, name)
+        searched_rows = plan.searches(name)
+        if searched_rows:
+            complete = _search_rates(plan, name, searched_rows)
+            rates = _searched_rates(plan, name, searched_rows)
         sweep = _training(plan, name, rates)
         return _train(plan, sweep) and complete
     for sweep in _finetuning(plan, name):
@@ -180,15 +201,19 @@ def _make(plan: Plan, name: str) -> bool:
     return complete
 
 
-def _search_rates(plan: Plan, name: str) -> bool:
-    """Tries a column's rates on each row, where that is not done; returns whether no run failed."""
-    column = plan.columns[name]
+def _search_folder(plan: Plan, name: str) -> str:
+    """The folder of the runs that choose rates: a table's own runs are in the folder itself."""
+    return search_folder(plan.runs, "mlm" if name == plan.table else name)
+
+
+def _search_rates(plan: Plan, name: str, rows: Sequence[str]) -> bool:
+    """Tries the rates of some rows, where that is not done; returns whether no run failed."""
+    column = plan.column_of(name)
     points: list[Point] = []
-    for row in column.configs(plan.scale, plan.rows):
+    for row in rows:
         points += column.search_points(plan.scale, row)
     changes = _column_changes(plan, name)
-    folder = search_folder(plan.runs, name)
-    sweep = definition.define(name, tuple(points), changes, folder)
+    sweep = definition.define(name, tuple(points), changes, _search_folder(plan, name))
     return _train(plan, sweep)
 
 
@@ -197,18 +222,18 @@ def _train(plan: Plan, sweep: Sweep) -> bool:
     return training.train(sweep, plan.jobs, together=plan.together)
 
 
-def _searched_rates(plan: Plan, name: str) -> dict[str, float]:
+def _searched_rates(plan: Plan, name: str, rows: Sequence[str]) -> dict[str, float]:
     """Row -> the best of the rates whose runs have a result: one that is too high may diverge.
 
     Raises:
         RunError: a row has no such run.
     """
-    column = plan.columns[name]
+    column = plan.column_of(name)
+    folder = _search_folder(plan, name)
     rates = {}
-    for row in column.configs(plan.scale, plan.rows):
-        scores = searched(plan.runs, name, plan.scale, row)
+    for row in rows:
+        scores = searched(folder, column, plan.scale, row)
         if not scores:
-            folder = search_folder(plan.runs, name)
             raise RunError(
                 f"the best rate of {row} is not known, as no run of its search in {folder} has a "
                 "result: give the same command again"
@@ -221,8 +246,7 @@ def _training(plan: Plan, name: str, rates: Mapping[str, float] = alternatives.N
     """The sweep that trains a table of the paper, or a column. `rates` are those that a search
     chose."""
     if name == plan.table:
-        table = TABLES[name]
-        points = table.points(plan.scale)
+        points = plan.paper_table.points(plan.scale, rates)
         changes = {**_data_change(plan, name), **plan.changes}
         return definition.define(f"paper:{name}", points, changes, plan.runs)
     column = COLUMNS[name]
@@ -234,7 +258,7 @@ def _training(plan: Plan, name: str, rates: Mapping[str, float] = alternatives.N
 
 def _column_changes(plan: Plan, name: str) -> dict[str, Any]:
     """The data of a column that is trained, and those of the plan's changes that its configs have."""
-    column = plan.columns[name]
+    column = plan.column_of(name)
     configs = column.configs(plan.scale, plan.rows)
     first, *_ = configs.values()
     return _data_change(plan, name) | config_lib.applying(first, plan.changes)
@@ -258,10 +282,14 @@ def _finetuning(plan: Plan, name: str) -> Iterator[Sweep]:
         **plan.finetune_changes,
     }
     for row, start in itertools.product(sorted(pretrained), column.starts):
-        out = f"{name}-{row}" if start else f"{name}-{row}-random"
+        out = f"{name}-{points_lib.folder_name(row)}"
+        if not start:
+            out += "-random"
         folder = os.path.join(plan.runs, run_finder.FINETUNED, out)
         starting = {"init_from": pretrained[row], "init_parameters": start}
-        yield definition.define(config, points, starting | common_changes, folder)
+        changes = starting | common_changes
+        trusted = custom_rows.modules([row])
+        yield definition.define(config, points, changes, folder, trusted=trusted)
 
 
 def _pretrained_runs(plan: Plan) -> dict[str, str]:
@@ -284,8 +312,7 @@ def _pretraining_configs(plan: Plan) -> dict[str, ConfigDict]:
     if plan.table == ALTERNATIVES:
         masked_lm = COLUMNS["mlm"]
         return masked_lm.configs(plan.scale, plan.rows, plan.changes)
-    table = TABLES[plan.table]
-    return table.configs(plan.scale, plan.changes)
+    return plan.paper_table.configs(plan.scale, plan.changes)
 
 
 def measure_slices(plan: Plan) -> None:
@@ -332,7 +359,7 @@ def _measure(plan: Plan) -> None:
             "gmlp_flax",
             "benchmark",
             "mixers",
-            f"--rows={row}",
+            f'--rows="{row}"',  # in quotes, as the row may have a comma
             f"--lengths={tokens}",
             f"--repeats={REPEATS}",
             f"--json={path}",

@@ -15,6 +15,7 @@ from gmlp_flax.io import files, json_files
 from gmlp_flax.reports.report import looks, over_seeds
 from gmlp_flax.reports.scaling import PowerLaw, power_law
 from gmlp_flax.reports.table import Cells, Spread
+from gmlp_flax.sweeps import points
 
 FITTED_FROM = 1024  # tokens: with fewer, most of a step is spent on what does not grow with n
 
@@ -63,7 +64,8 @@ def cost_path(
     tokens: int,
 ) -> str:
     """The file of a row at a number of tokens."""
-    return os.path.join(folder, "costs", f"{row}-{tokens}.json")
+    name = points.folder_name(f"{row}-{tokens}.json")
+    return os.path.join(folder, "costs", name)
 
 
 def read_costs(folder: str, rows: Sequence[str]) -> dict[str, dict[int, Cost]]:
@@ -74,12 +76,13 @@ def read_costs(folder: str, rows: Sequence[str]) -> dict[str, dict[int, Cost]]:
         DataError, RunError: a file is damaged.
     """
     folder = os.path.join(folder, "costs")
+    row_of = {points.folder_name(row): row for row in rows}
     measured: dict[str, dict[int, Cost]] = {}
     for name in files.listdir(folder):
-        match = re.fullmatch(r"(?P<row>\w+)-(?P<tokens>\d+)\.json", name)
-        if match is None or match["row"] not in rows:
+        match = re.fullmatch(r"(?P<row>.+)-(?P<tokens>\d+)\.json", name)
+        if match is None or match["row"] not in row_of:
             continue
-        row = match["row"]
+        row = row_of[match["row"]]
         tokens = int(match["tokens"])
         path = os.path.join(folder, name)
         by_length = measured.setdefault(row, {})

@@ -31,7 +31,7 @@ class Plan(NamedTuple):
     """What a command line asks for.
 
     Attributes:
-        rows: in ROWS.
+        rows: in ROWS, or classes of the user's own.
         scale: "cpu" or "paper".
         runs: the folder of the runs.
         jobs: runs at a time.
@@ -205,8 +205,8 @@ def best_of_families(found: Accuracies, length: int) -> dict[str, dict[int, Spre
     for cell, accuracy in found.items():
         if cell.length != length:
             continue
-        row = ROWS[cell.row]
-        by_width = best.setdefault(family(row.model), {})
+        model = ROWS[cell.row].model if cell.row in ROWS else cell.row
+        by_width = best.setdefault(family(model), {})
         best_so_far = by_width.get(cell.width)
         if best_so_far is None or accuracy.centre > best_so_far.centre:
             by_width[cell.width] = accuracy

@@ -11,6 +11,7 @@ from gmlp_flax.analysis import looks as looks_lib
 from gmlp_flax.analysis.charts import Chart, Series
 from gmlp_flax.analysis.looks import FAMILIES, Look
 from gmlp_flax.models import blocks
+from gmlp_flax.paper import custom_rows
 from gmlp_flax.paper.published import PUBLISHED
 from gmlp_flax.reports.claims import Claim, tally
 from gmlp_flax.reports.table import Spread, Table
@@ -103,8 +104,16 @@ def _family_names() -> dict[str, str]:
 FAMILY_NAMES = _family_names()
 
 
+def row_label(row: str) -> str:
+    """What a figure calls a row."""
+    return custom_rows.label(row) if custom_rows.is_custom(row) else row
+
+
 def family(row: str) -> str:
-    """The family of a row of `PUBLISHED`, or of such a row on more data."""
+    """The family of a row of `PUBLISHED`, or of such a row on more data. A class of the user's own
+    is a family by itself."""
+    if custom_rows.is_custom(row):
+        return row_label(row)
     published_row, _, _ = row.partition(",")
     published = PUBLISHED[published_row]
     model = blocks.settings(published.spec)

@@ -138,7 +138,11 @@ def name(point: Point) -> str:
             words.append(_config_name(value))
         else:
             words.append(f"{key}={value}")
-    text = ",".join(words)
+    return folder_name(",".join(words))
+
+
+def folder_name(text: str) -> str:
+    """A text with what does not belong in the name of a file or folder replaced."""
     return re.sub(r"[^\w.,=+-]+", "_", text)
 
 

@@ -26,13 +26,14 @@ from gmlp_flax.reports.alternatives.scores import (
     find_runs,
     heldout_examples,
     scores_of,
+    search_folder,
     searched,
 )
 from gmlp_flax.reports.alternatives.submissions import Submission
 from gmlp_flax.reports.alternatives.submitting import setting_hash
 from gmlp_flax.reports.costs import Costs, cost_cells, cost_chart, cost_notes, nearest, read_costs
 from gmlp_flax.reports.language_models import slices_of_rows, trained_rows
-from gmlp_flax.reports.report import Report, family, over_seeds
+from gmlp_flax.reports.report import Report, family, over_seeds, row_label
 from gmlp_flax.reports.runs import Run, bare_task
 from gmlp_flax.reports.table import Cells, Spread, Table, printed, shown
 
@@ -42,6 +43,7 @@ def of_folder(
     scale: str,
     changes: Mapping[str, Any] = NOTHING,
     submissions: Sequence[Submission] = (),
+    classes: Sequence[str] = (),
 ) -> Report:
     """The report of all columns that a folder has.
 
@@ -52,16 +54,18 @@ def of_folder(
         changes: keys that a command line changed in every run that was not finetuned and has such a
             key.
         submissions: rows that others have trained, shown beside ours.
+        classes: rows of the folder besides the published ones, named by their class.
 
     Raises:
         NoRuns: the folder has nothing of any column.
         DataError, RunError: runs of a column do not compare, or a file of measurements is damaged.
     """
     table = TABLES[ALTERNATIVES]
-    runs = find_runs(folder, scale, changes)
-    scores = scores_of(runs)
-    costs = read_costs(folder, ROWS)
-    rows = _measured_rows(scores, costs)
+    known_rows = (*ROWS, *classes)
+    runs = find_runs(folder, scale, changes, known_rows)
+    scores = scores_of(runs, known_rows)
+    costs = read_costs(folder, known_rows)
+    rows = _measured_rows(known_rows, scores, costs)
     if not rows:
         raise run_finder.NoRuns(
             f"{folder} holds no run and no measurement of {ALTERNATIVES}: make some columns first"
@@ -69,11 +73,11 @@ def of_folder(
     configs = {row: table.config(row, scale) for row in rows}
     baselines = baselines_of(runs)
     masked_lm = runs["mlm"]
-    sliced = slices_of_rows(trained_rows(ROWS, masked_lm), table)
+    sliced = slices_of_rows(trained_rows(known_rows, masked_lm), table)
     submission_hash = setting_hash(masked_lm[0]) if masked_lm else ""
     submitted = submitted_rows.comparable(submissions, scale, submission_hash)
     notes = [
-        *_notes_on_runs(runs),
+        *_notes_on_runs(known_rows, runs),
         *_notes_on_baselines(baselines),
         _note_on_sizes(scale, configs),
         *cost_notes(costs),
@@ -90,18 +94,18 @@ def of_folder(
         figures=_charts(runs, scores, costs, submitted),
         more_tables={
             "costs": _cost_table(costs, configs),
-            **_rate_tables(folder, scale),
+            **_rate_tables(known_rows, folder, scale),
             **sliced,
         },
     )
 
 
-def _measured_rows(scores: Scores, costs: Costs) -> list[str]:
+def _measured_rows(known_rows: Sequence[str], scores: Scores, costs: Costs) -> list[str]:
     """The rows that have something in any column."""
     measured = set(costs)
     for by_row in scores.values():
         measured |= by_row.keys()
-    return [row for row in ROWS if row in measured]
+    return [row for row in known_rows if row in measured]
 
 
 # Tables.
@@ -150,19 +154,20 @@ def _cost_table(costs: Costs, configs: Mapping[str, ConfigDict]) -> Table:
     return Table.of_models(models, over="repeats")
 
 
-def _rate_tables(folder: str, scale: str) -> dict[str, Table]:
+def _rate_tables(rows: Sequence[str], folder: str, scale: str) -> dict[str, Table]:
     """What each search of rates has found: for each column with a search, a line for each row with
     the metric at each rate, and the best rate."""
     tables = {}
     for name, column in COLUMNS.items():
-        if scale not in column.scales or not column.rates:
+        if scale not in column.scales or column.starts:
             continue
         models: dict[str, Cells] = {}
-        for row in ROWS:
-            scores = searched(folder, name, scale, row)
+        for row in column.configs(scale, rows):
+            scores = searched(search_folder(folder, name), column, scale, row)
             if not scores:
                 continue
-            cells: Cells = {f"{rate:g}": scores.get(rate) for rate in column.rates}
+            rates = column.rates_of(row, scale)
+            cells: Cells = {f"{rate:g}": scores.get(rate) for rate in rates}
             cells["best"] = printed(best_rate(scores, column))
             models[row] = cells
         if models:
@@ -173,14 +178,14 @@ def _rate_tables(folder: str, scale: str) -> dict[str, Table]:
 # Notes.
 
 
-def _notes_on_runs(runs: Mapping[str, Sequence[Run]]) -> Iterator[str]:
+def _notes_on_runs(rows: Sequence[str], runs: Mapping[str, Sequence[Run]]) -> Iterator[str]:
     """Which runs are not finished, and which runs of masked LM are behind the others."""
     for name, column in COLUMNS.items():
         if column.starts:
             continue
         for note in run_finder.unfinished(runs[name]):
             yield f"{column.title}: {note}"
-    masked_lm_rows = trained_rows(ROWS, runs["mlm"])
+    masked_lm_rows = trained_rows(rows, runs["mlm"])
     for name, row in masked_lm_rows.items():
         if row.note:
             yield f"{name}: {row.note}."
@@ -244,7 +249,7 @@ def _charts(
             task = bare_task(first_run.config)
             chart = over_speed(COLUMNS[name], scores[name], costs, task.length)
             charts[f"speed_{name}"] = chart
-    charts["costs"] = cost_chart(costs, ROWS)
+    charts["costs"] = cost_chart(costs, list(costs))
     charts["submitted"] = submitted_rows.chart(scores.get("mlm", {}), submitted)
     return {name: chart for name, chart in charts.items() if chart}
 
@@ -267,7 +272,8 @@ def over_speed(
     for look, (name, rows) in zip(look_of, families.items(), strict=True):
         speeds = [steps[row].speed for row in rows]
         values = [scores[row] for row in rows]
-        line = over_seeds(name, look, speeds, values, labels=rows, joined=False)
+        labels = [row_label(row) for row in rows]
+        line = over_seeds(name, look, speeds, values, labels=labels, joined=False)
         series.append(line)
         several |= bool(line.low)
     n, *_ = {step.tokens for step in steps.values()}  # the same of all

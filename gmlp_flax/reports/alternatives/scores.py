@@ -38,14 +38,19 @@ def search_folder(folder: str, column: str) -> str:
     return os.path.join(folder_of(folder, column), SEARCH)
 
 
-def searched(folder: str, name: str, scale: str, row: str) -> dict[float, float]:
+def searched(folder: str, column: Column, scale: str, row: str) -> dict[float, float]:
     """What the search of a row's rate has found: rate -> the metric of its run, as shown, in the
-    order of `Column.rates`; a rate whose run has no result is left out."""
-    column = COLUMNS[name]
-    parent = search_folder(folder, name)
+    order of `Column.rates_of`; a rate whose run has no result is left out.
+
+    Args:
+        folder: of the runs of the search.
+        column: the column that is trained.
+        scale: at which it is trained.
+        row: the row.
+    """
     scores = {}
     for point in column.search_points(scale, row):
-        path = os.path.join(parent, points.name(point))
+        path = os.path.join(folder, points.name(point))
         result = read_result(path)
         if result is None:
             continue
@@ -65,9 +70,10 @@ def find_runs(
     folder: str,
     scale: str,
     changes: Mapping[str, Any],
+    rows: Sequence[str] = ROWS,
 ) -> dict[str, list[Run]]:
-    """The runs of each column; none of a column that has no such scale."""
-    pretrained = COLUMNS["mlm"].configs(scale, ROWS, changes)
+    """The runs of the rows in each column; none of a column that has no such scale."""
+    pretrained = COLUMNS["mlm"].configs(scale, rows, changes)
     tuned_by_row = run_finder.find_finetuned(folder, pretrained)
     tuned = list(itertools.chain.from_iterable(tuned_by_row.values()))
     runs: dict[str, list[Run]] = {name: [] for name in COLUMNS}
@@ -75,7 +81,7 @@ def find_runs(
         if column.starts:
             runs[name] = _of_task(tuned, column.task)
         elif scale in column.scales:
-            configs = column.configs(scale, ROWS, changes)
+            configs = column.configs(scale, rows, changes)
             with contextlib.suppress(run_finder.NoRuns):
                 runs[name] = run_finder.find(folder_of(folder, name), configs)
     return runs
@@ -86,26 +92,31 @@ def _of_task(runs: Sequence[Run], task: str) -> list[Run]:
     return [run for run in runs if run_finder.task_of(run.config) == task]
 
 
-def scores_of(runs: Runs) -> dict[str, RowScores]:
+def scores_of(runs: Runs, rows: Sequence[str] = ROWS) -> dict[str, RowScores]:
     """Column -> row -> its score. A finetuned column has a second entry, its name and RANDOM, with
     the scores from random parameters. Columns without a score are left out."""
     scores: dict[str, RowScores] = {}
     for name, column in COLUMNS.items():
         column_runs = runs[name]
         if column.starts:
-            scores[name] = _finetuned_scores(column_runs, column, pretrained=True)
-            scores[name + RANDOM] = _finetuned_scores(column_runs, column, pretrained=False)
+            scores[name] = _finetuned_scores(column_runs, rows, column, pretrained=True)
+            scores[name + RANDOM] = _finetuned_scores(column_runs, rows, column, pretrained=False)
         elif name == "mlm":
-            scores[name] = _perplexities(column_runs)
+            scores[name] = _perplexities(column_runs, rows)
         else:
-            scores[name] = _last_scores(column_runs, column)
+            scores[name] = _last_scores(column_runs, rows, column)
     return {name: by_row for name, by_row in scores.items() if by_row}
 
 
-def _finetuned_scores(runs: Sequence[Run], column: Column, pretrained: bool) -> RowScores:
+def _finetuned_scores(
+    runs: Sequence[Run],
+    rows: Sequence[str],
+    column: Column,
+    pretrained: bool,
+) -> RowScores:
     """Row -> its score, finetuned from pretrained or from random parameters."""
     scores = {}
-    for row in ROWS:
+    for row in rows:
         row_runs = [run for run in runs if run.row == row]
         best = score(row_runs, column, pretrained)
         if best is not None:
@@ -113,22 +124,21 @@ def _finetuned_scores(runs: Sequence[Run], column: Column, pretrained: bool) -> 
     return scores
 
 
-def _perplexities(runs: Sequence[Run]) -> RowScores:
+def _perplexities(runs: Sequence[Run], rows: Sequence[str]) -> RowScores:
     """Row -> its perplexity, for the rows that came as far as the others."""
     perplexities = {}
-    rows = trained_rows(ROWS, runs)
-    for name, row in rows.items():
+    for name, row in trained_rows(rows, runs).items():
         if row.compared:
             perplexities[name] = row.last
     return perplexities
 
 
-def _last_scores(runs: Sequence[Run], column: Column) -> RowScores:
+def _last_scores(runs: Sequence[Run], rows: Sequence[str], column: Column) -> RowScores:
     """Row -> the score at the end of its finished runs."""
     # A rate that suits one seed may hold another back for long, as the plateaus do.
     spread = Spread.median if column.rates else Spread.mean
     scores = {}
-    for row in ROWS:
+    for row in rows:
         values = []
         for run in runs:
             if run.row != row or not run.finished:

@@ -1,0 +1,60 @@
+"""Gives a model about as many parameters as another one, so that the two compare."""
+
+from ml_collections import ConfigDict
+
+from gmlp_flax import tasks
+from gmlp_flax.errors import ConfigError
+from gmlp_flax.models import parameters
+
+STEP = 8  # widths of MLPs are multiples of it
+ROUNDS = 8  # of interpolation; parameters that are linear in the width need two
+
+
+def fitted_width(config: ConfigDict, budget: int) -> int:
+    """The d_ffn with which the encoder has about this many parameters: a multiple of STEP, and at
+    least half of d_model.
+
+    Raises:
+        ConfigError: the parameters do not grow with d_ffn.
+    """
+    least = max(STEP, config.model.d_model // 2)
+    first = config.model.d_model
+    second = 2 * first
+    first_size = encoder_size(config, d_ffn=first)
+    for _ in range(ROUNDS):
+        second_size = encoder_size(config, d_ffn=second)
+        slope = (second_size - first_size) / (second - first)
+        if slope <= 0:
+            raise ConfigError(
+                f"{config.model.block}: its parameters do not grow with d_ffn, so that they cannot "
+                "be matched by it"
+            )
+        width = first + (budget - first_size) / slope
+        fitted = max(STEP * round(width / STEP), least)
+        if fitted == second:
+            break
+        first = second
+        first_size = second_size
+        second = fitted
+    return second
+
+
+def fitted_layers(config: ConfigDict, budget: int) -> int:
+    """The number of layers with which the encoder has about this many parameters, at least one."""
+    one = encoder_size(config, layers=1)
+    per_layer = encoder_size(config, layers=2) - one
+    further_layers = (budget - one) / max(1, per_layer)
+    return 1 + max(0, round(further_layers))
+
+
+def encoder_size(config: ConfigDict, **changes: int) -> int:
+    """The parameters of a config's encoder, without embeddings and positions.
+
+    Args:
+        config: it is not changed.
+        changes: keys of config.model, and the values with which it is counted.
+    """
+    changed = config.copy_and_resolve_references()
+    changed.model.update(changes)
+    task = tasks.find(changed.task)(changed)
+    return parameters.count(task.shapes()["encoder"])

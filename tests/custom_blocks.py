@@ -1,0 +1,58 @@
+"""Blocks as a user's package has them: named `tests.custom_blocks:Averaging` in a config."""
+
+import dataclasses
+
+import jax.numpy as jnp
+
+from gmlp_flax.models.blocks.base import Block
+from gmlp_flax.models.layers import (
+    EVALUATION,
+    ChannelMLP,
+    ChannelMLPSpec,
+    LayerNorm,
+    Linear,
+    add_branch,
+)
+from gmlp_flax.models.spec import BlockSpec
+
+AVERAGING = "tests.custom_blocks:Averaging"
+SHIFTING = "tests.custom_blocks:Shifting"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AveragingSpec(ChannelMLPSpec):
+    """Its options: d_ffn of the MLP over channels."""
+
+
+class Averaging(Block):
+    """x + mean of all tokens, then x + mlp(norm(x)): its parameters are linear in d_ffn."""
+
+    Spec = AveragingSpec
+
+    def __init__(self, spec, rngs):
+        self.norm = LayerNorm(spec, spec.d_model)
+        self.mlp = ChannelMLP(spec, rngs)
+
+    def __call__(self, x, rng=EVALUATION, padding_mask=None):
+        mean = jnp.broadcast_to(x.mean(axis=1, keepdims=True), x.shape)
+        x = add_branch(x, mean, rng, 0)
+        return add_branch(x, self.mlp(self.norm(x)), rng, 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShiftingSpec(BlockSpec):
+    """It has no MLP, so that only its layers set its size."""
+
+
+class Shifting(Block):
+    """x + a linear map of the token before: d_model^2 + d_model parameters, causal."""
+
+    Spec = ShiftingSpec
+    can_be_causal = True
+
+    def __init__(self, spec, rngs):
+        self.linear = Linear(spec, spec.d_model, spec.d_model, rngs)
+
+    def __call__(self, x, rng=EVALUATION, padding_mask=None, cache=None):
+        before = jnp.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+        return add_branch(x, self.linear(before), rng, 0)

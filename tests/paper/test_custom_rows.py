@@ -1,0 +1,117 @@
+"""Blocks of a user's package as rows of the comparisons: the frame, and equal parameters."""
+
+import pytest
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.errors import ConfigError
+from gmlp_flax.paper import custom_rows, matching, recall
+from tests.custom_blocks import AVERAGING, SHIFTING
+
+# Config with a place for the row, and the Transformer beside which it stands.
+PLACES = {
+    "c4_ablation:{},scale=small": "bert",
+    "c4_ablation:{},scale=gpu": "bert",
+    "c4_ablation:{}": "bert",
+    "cifar10:{},scale=small": "vit",
+    "tiny_imagenet:{},scale=gpu": "vit",
+    "lra_listops:{},scale=small": "transformer",
+    "lra_text:{},length=256,scale=small": "transformer",
+    "lra_image:{}": "transformer",
+    "synthetic:{},d=32": "bert",
+    "synthetic:{},task=compression": "bert",
+}
+
+
+def open_row(place, row):
+    config = config_lib.open_config(place.format(row))
+    config_lib.validate(config)
+    return config
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_class_has_the_frame_and_the_parameters_of_the_transformer(place):
+    transformer = open_row(place, PLACES[place])
+    config = open_row(place, AVERAGING)
+    assert config.model.block == AVERAGING
+    assert matching.encoder_size(config) == pytest.approx(
+        matching.encoder_size(transformer), rel=0.04
+    )
+    for key in ("batch_size", "steps", "eval", "data", "task"):
+        assert config[key] == transformer[key]
+    for key in ("layers", "d_model", "dtype", "vocab_size", "image_size"):
+        assert config.model.get(key) == transformer.model.get(key)
+
+
+def test_its_architecture_is_its_own():
+    """ViT's class token and its table of positions are ViT's."""
+    config = open_row("cifar10:{}", AVERAGING)
+    assert config.model.pool == "mean"
+    assert config.model.positions == "none"
+    assert open_row("cifar10:{}", "vit").model.positions == "absolute"
+
+
+def test_a_block_without_an_mlp_is_matched_by_its_layers():
+    config = open_row("c4_ablation:{},scale=small", SHIFTING)
+    # bert has 396,800 parameters; a layer of it 128^2 + 128, and the norm at the end 256
+    assert config.model.layers == round((396_800 - 256) / (128**2 + 128)) == 24
+    assert matching.encoder_size(config) == 24 * (128**2 + 128) + 256
+
+
+@pytest.mark.parametrize(
+    ("match", "layers", "d_ffn"), [("params", 2, 768), ("layers", 2, 768), ("none", 2, 768)]
+)
+def test_matches(match, layers, d_ffn):
+    config = open_row("c4_ablation:{},scale=small", custom_rows.with_match(AVERAGING, match))
+    assert (config.model.layers, config.model.d_ffn) == (layers, d_ffn)
+
+
+def test_layers_are_counted_by_hand():
+    config = open_row("c4_ablation:{},scale=small", AVERAGING)
+    narrow = config.copy_and_resolve_references()
+    narrow.model.d_ffn = 128
+    layer = 2 * 128 * 128 + 128 + 128 + 2 * 128  # two maps with biases, and a norm
+    assert matching.encoder_size(narrow) == 2 * layer + 256
+    assert matching.fitted_layers(narrow, 10 * layer + 256 + layer // 3) == 10
+    assert matching.fitted_layers(narrow, 100) == 1
+    wide = 2 * 128 * 1000 + 1000 + 128 + 256
+    assert matching.fitted_width(narrow, 2 * wide + 256) == 1000
+    assert matching.fitted_width(narrow, 100) == 64  # at least half of d_model
+    assert narrow.model.d_ffn == 128
+
+
+def test_a_width_that_changes_nothing_is_refused():
+    config = open_row("c4_ablation:{},scale=small", SHIFTING)
+    with pytest.raises(KeyError, match="d_ffn"):
+        matching.fitted_width(config, 1000)
+
+
+def test_recall_is_causal_where_the_block_can_be():
+    assert recall.mqar(SHIFTING, 64, 32, "cpu").model.causal
+    assert not recall.mqar(AVERAGING, 64, 32, "cpu").model.causal
+
+
+def test_names():
+    assert custom_rows.is_custom(AVERAGING)
+    assert not custom_rows.is_custom("sgu")
+    row = custom_rows.with_match(AVERAGING, "layers")
+    assert row == f"{AVERAGING},match=layers"
+    assert custom_rows.parts(row) == (AVERAGING, "layers")
+    assert custom_rows.parts(AVERAGING) == (AVERAGING, "")
+    assert custom_rows.label(row) == "Averaging"
+    assert custom_rows.modules(["sgu", row, SHIFTING]) == ["tests.custom_blocks"]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("c4_ablation:sgu,match=layers", "match=layers is for a block of your own"),
+        ("c4_ablation:nowhere.blocks:Block", "cannot be imported"),
+        ("c4_ablation:tests.custom_blocks:AVERAGING", "expected a class that extends"),
+        ("c4_bert:tests.custom_blocks:Averaging", "the config's argument is"),
+        ("synthetic:tests.custom_blocks:Averaging,match=width", "match=params|layers|none"),
+    ],
+)
+def test_mistakes(source, message):
+    with pytest.raises(ConfigError) as caught:
+        config_lib.open_config(source)
+    assert message in str(caught.value)

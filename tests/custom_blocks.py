@@ -17,6 +17,7 @@ from gmlp_flax.models.spec import BlockSpec
 
 AVERAGING = "tests.custom_blocks:Averaging"
 SHIFTING = "tests.custom_blocks:Shifting"
+UNUSED = "tests.custom_blocks:Unused"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,3 +57,9 @@ class Shifting(Block):
     def __call__(self, x, rng=EVALUATION, padding_mask=None, cache=None):
         before = jnp.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]
         return add_branch(x, self.linear(before), rng, 0)
+
+
+class Unused(Shifting):
+    """The same, with a d_ffn that changes nothing."""
+
+    Spec = AveragingSpec

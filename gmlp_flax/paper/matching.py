@@ -26,8 +26,8 @@ def fitted_width(config: ConfigDict, budget: int) -> int:
         slope = (second_size - first_size) / (second - first)
         if slope <= 0:
             raise ConfigError(
-                f"{config.model.block}: its parameters do not grow with d_ffn, so that they cannot "
-                "be matched by it"
+                f"{config.model.block}: its parameters do not grow with d_ffn: match them by layers "
+                "(--match=layers), or give its Spec no d_ffn"
             )
         width = first + (budget - first_size) / slope
         fitted = max(STEP * round(width / STEP), least)

@@ -359,7 +359,7 @@ def _measure(plan: Plan) -> None:
             "gmlp_flax",
             "benchmark",
             "mixers",
-            f'--rows="{row}"',  # in quotes, as the row may have a comma
+            f"--rows={_quoted(row)}",
             f"--lengths={tokens}",
             f"--repeats={REPEATS}",
             f"--json={path}",
@@ -370,3 +370,8 @@ def _measure(plan: Plan) -> None:
             raise RunError(
                 f"gmlp benchmark ended with exit code {code}: what it wrote stands above"
             )
+
+
+def _quoted(row: str) -> str:
+    """A row as one entry of --rows, whose entries have commas between them."""
+    return f'"{row}"' if "," in row else row

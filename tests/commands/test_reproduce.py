@@ -2,9 +2,12 @@
 
 import pytest
 
+from gmlp_flax.paper.tables import TABLES
 from tests import preloaded
+from tests.custom_blocks import AVERAGING
 from tests.reports.alternatives.test_submitting import write_own
 from tests.reports.test_language_models import write_runs
+from tests.reports.test_runs import write_run
 
 TUNED = ("table4", "--data=setup.cfg", "--finetune=sst2=setup.cfg")
 
@@ -51,7 +54,13 @@ def test_counts_need_no_runs(tmp_path):
         (("table3", "--from=tests"), "tests holds no run of bert, bert_rel"),
         (("table3", "--data=setup.cfg", "--jobs=0"), "--jobs=0"),
         ((), "NAME is missing"),
-        (("table3", "--from=x", "--rows=sgu"), "--rows is not for table3"),
+        (("table4", "--from=x", "--rows=sgu"), "--rows is not for table4"),
+        (("table6", "--from=x", "--match=none"), "--match is not for table6"),
+        (("table3", "--from=x", "--rows=sgu,nowhere.blocks:Block"), "cannot be imported"),
+        (
+            ("recall", "--from=x", "--rows=tests.custom_blocks:AVERAGING"),
+            "expected a class that extends gmlp_flax.models.blocks.base.Block",
+        ),
         (("table1", "--data=setup.cfg"), "--data is not for table1"),
         (("table4", "--finetune=table4=setup.cfg"), "--finetune=table4: table4 takes sst2, mnli"),
         (
@@ -108,3 +117,26 @@ def test_a_row_is_submitted_and_shown(tmp_path):
     table = (tmp_path / "reports" / "alternatives" / "table.md").read_text()
     assert "| my_mixer (submitted) |" in table
     assert (tmp_path / "reports" / "alternatives" / "submitted.csv").exists()
+
+
+def test_a_table_of_some_rows_and_a_class(tmp_path):
+    """The class is named on the command line, which is the user's own, so its runs are read."""
+    table = TABLES["table3"].of_rows(("sgu", AVERAGING))
+    rows = table.configs("cpu")
+    for row, perplexity in (("sgu", 31.0), (AVERAGING, 29.0)):
+        config = rows[row].copy_and_resolve_references()
+        config.data.train = "books.jsonl"
+        write_run(tmp_path / "runs" / row.replace(":", "_"), config, ((900, perplexity),), True)
+    done = preloaded.gmlp(
+        "reproduce",
+        "table3",
+        f"--rows=sgu,{AVERAGING}",
+        f"--from={tmp_path}/runs",
+        f"--out={tmp_path}/reports",
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("| ")]
+    table_lines = {line.split(" | ")[0].strip("| "): line for line in lines}
+    assert "| 29.0 |" in table_lines[AVERAGING]
+    assert "| 31.0 |" in table_lines["sgu"]
+    assert "bert" not in table_lines

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.paper import alternatives, recall
+from gmlp_flax.paper import alternatives, matching, recall
 from gmlp_flax.paper.recall import ROWS, Cell
 
 # those whose attention or filters alone are larger than a narrow Transformer
@@ -16,7 +16,7 @@ LARGER = {("amlp_128", 32)}
 def test_rows_have_as_many_parameters(row, width, length):
     config = recall.mqar(row, length, width, "cpu")
     config_lib.validate(config)
-    size = recall.encoder_size(config, config.model.d_ffn)
+    size = matching.encoder_size(config)
     if (row, width) in LARGER:
         assert size > 24 * width**2
         assert config.model.d_ffn == width // 2

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.paper.alternatives import COST_LENGTHS, ROWS
+from gmlp_flax.paper.alternatives import COLUMNS, COST_LENGTHS, ROWS
 from gmlp_flax.reports import columns
 from gmlp_flax.sweeps import training
 from gmlp_flax.sweeps.definition import from_file
 from tests import preloaded
+from tests.custom_blocks import AVERAGING
 from tests.reports import made_up_columns
+from tests.reports.test_runs import write_run
 
 ROW = ("sgu", "fnet")
 
@@ -102,9 +104,51 @@ def test_a_column_with_a_search_trains_at_the_best_rate(tmp_path, monkeypatch):
     [problem] = columns.make(plan(tmp_path, "longer"))
     assert "longer: the best rate of sgu is not known, as no run of its search in" in problem
     fnet = plan(tmp_path, "longer")._replace(rows=("fnet",))
-    assert columns._searched_rates(fnet, "longer") == {"fnet": 2e-3}
+    assert columns._searched_rates(fnet, "longer", ["fnet"]) == {"fnet": 2e-3}
     [problem] = columns.make(fnet)
     assert problem == "longer: some runs failed, the report is made of the others"
+
+
+@pytest.mark.parametrize("table", ["alternatives", "table3"])
+def test_the_rate_of_a_class_is_searched_at_scale_cpu(tmp_path, monkeypatch, table):
+    """Rows of ours have their rates already, and a rate of the command line is everybody's."""
+    trained = []
+
+    def train(sweep, jobs, together):
+        folder = Path(sweep.out).relative_to(tmp_path)
+        for trial in sweep.trials:
+            rate = trial.config.optimizer.learning_rate
+            trained.append((str(folder), trial.config.model.block, trial.config.seed, rate))
+            result = {"step": 900, "eval": {"perplexity": 30.0 + abs(rate - 8e-3)}}
+            path = Path(sweep.out, trial.name)
+            path.mkdir(parents=True)
+            (path / "result.json").write_text(json.dumps(result))
+        return True
+
+    monkeypatch.setattr(training, "train", train)
+    name = "mlm" if table == "alternatives" else table
+    made = columns.Plan(table, {name: "embedded"}, ("sgu", AVERAGING), "cpu", str(tmp_path))
+    assert columns.make(made) == []
+    searched = [("search", AVERAGING, 100, rate) for rate in (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)]
+    seeds = [(".", "gmlp", seed, 4e-3) for seed in (0, 1, 2)]
+    seeds += [(".", AVERAGING, seed, 8e-3) for seed in (0, 1, 2)]
+    assert trained == searched + seeds
+    trained.clear()
+    fixed = made._replace(runs=str(tmp_path / "fixed"), changes={"optimizer.learning_rate": "0.1"})
+    columns.make(fixed)
+    assert {(folder, rate) for folder, _, _, rate in trained} == {("fixed", 0.1)}
+
+
+def test_a_finetuned_class_is_trusted_by_its_run(tmp_path, trained):
+    config = COLUMNS["mlm"].configs("cpu", [AVERAGING])[AVERAGING]
+    config.data.train = "books.jsonl"
+    write_run(tmp_path / "averaging", config, ((900, 9.0),))
+    made = plan(tmp_path, "imdb", finetune_seeds=(0,))._replace(rows=(AVERAGING,))
+    assert columns.make(made) == []
+    [trial] = trained[0][0].trials
+    assert Path(trained[0][0].out).name == "imdb-tests.custom_blocks_Averaging"
+    assert trial.flags[-1] == "--trust=tests.custom_blocks"
+    assert trial.config.init_from == f"{tmp_path}/averaging"
 
 
 def test_costs_go_on_where_they_stopped(tmp_path, measured):

@@ -11,6 +11,7 @@ from gmlp_flax.reports.claims import HOLDS, OPEN, REVERSED
 from gmlp_flax.reports.runs import NoRuns
 from gmlp_flax.reports.table import Spread
 from gmlp_flax.sweeps import points
+from tests.custom_blocks import AVERAGING
 
 
 def write_result(folder, point, accuracy, step=1000):
@@ -49,6 +50,19 @@ def test_of_rates_that_solve_it_the_fastest_is_taken(tmp_path):
     for point, (accuracy, step) in zip(recall.search_points(cell, "cpu"), ends, strict=True):
         write_result(tmp_path / "search", point, accuracy, step)
     assert report_lib.best_rate(plan, cell) == 3e-3
+
+
+def test_a_class_is_a_family_of_its_own(tmp_path):
+    plan = report_lib.Plan((AVERAGING,), "cpu", str(tmp_path))
+    cell = Cell(AVERAGING, 64, 32)
+    for point, accuracy in zip(recall.search_points(cell, "cpu"), (0.3, 0.5, 0.4), strict=True):
+        write_result(tmp_path / "search", point, accuracy)
+    for point in recall.points(cell, "cpu", 3e-3):
+        write_result(tmp_path, point, 0.5)
+    made = report_lib.report(plan)
+    assert made.table.rows == [[AVERAGING, Spread.mean([50.0] * 3)]]
+    [panel] = made.figures["accuracy"].panels
+    assert [series.name for series in panel.series] == ["Averaging"]
 
 
 def test_a_report_has_table_rates_and_figure(plan):

@@ -1,5 +1,6 @@
 """The report of the token mixers: tables of scores and costs, claims, figures."""
 
+import json
 import shutil
 
 import pytest
@@ -11,6 +12,8 @@ from gmlp_flax.reports.alternatives.report import over_speed
 from gmlp_flax.reports.costs import read_costs
 from gmlp_flax.reports.runs import NoRuns
 from gmlp_flax.reports.table import Spread
+from gmlp_flax.sweeps import points
+from tests.custom_blocks import AVERAGING
 from tests.reports import made_up_columns
 from tests.reports.test_language_models import cells
 from tests.reports.test_runs import write_run
@@ -41,6 +44,36 @@ def test_every_score_stands_in_one_table(made):
     assert bert["layers"] == 2
     assert rows["sgu"]["layers"] == 4
     assert bert["rate"] == 2e-3
+
+
+def test_a_class_has_a_row_a_rate_and_marks(tmp_path):
+    """It is searched and measured in files whose names have no colon."""
+    made_up_columns.write_everything(tmp_path)
+    column = COLUMNS["mlm"]
+    config = column.configs("cpu", [AVERAGING])[AVERAGING]
+    config.data.train = "books.jsonl"
+    write_run(tmp_path / "averaging", config, ((450, 50.0), (900, 45.0)))
+    for point, perplexity in zip(
+        column.search_points("cpu", AVERAGING), (60, 55, 50, 52, 90), strict=True
+    ):
+        folder = tmp_path / "search" / points.name(point)
+        folder.mkdir(parents=True)
+        result = {"step": 900, "eval": {"perplexity": perplexity}}
+        (folder / "result.json").write_text(json.dumps(result))
+    made_up_columns.write_cost(tmp_path, points.folder_name(AVERAGING), 128, (0.5,))
+    made_up_columns.write_cost(tmp_path, points.folder_name(AVERAGING), 1024, (0.5,))
+    made = report.of_folder(str(tmp_path), "cpu", classes=[AVERAGING])
+    row = cells(made)[AVERAGING]
+    assert row["masked LM, perplexity"].centre == 45
+    assert row["M parameters"] == pytest.approx(0.395776)
+    rates = cells(made, "table-rates-mlm")[AVERAGING]
+    assert [rates["0.001"], rates["0.016"], rates["best"]] == [60, 90, 4e-3]
+    costs = cells(made, "table-costs")[AVERAGING]
+    assert costs["ms per 1,000 tokens, n = 128"].centre == pytest.approx(500 / 2.048)
+    [panel] = made.figures["speed_mlm"].panels
+    [series] = [each for each in panel.series if each.name == "Averaging"]
+    assert series.labels == ["Averaging"]
+    assert AVERAGING not in cells(report.of_folder(str(tmp_path), "cpu"))
 
 
 def test_costs_are_per_thousand_tokens(made):

@@ -9,6 +9,8 @@ off where its flag exists.
 import gc
 import importlib.metadata
 import os
+import shutil
+from pathlib import Path
 
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # Read when JAX is imported.
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # an unknown flag ends the process
@@ -23,6 +25,7 @@ from gmlp_flax import config
 from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.training import loop
 from tests import preloaded
+from tests.once import made_once
 
 hypothesis.settings.register_profile("tests", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("tests")
@@ -53,6 +56,14 @@ def programs():
 
 
 @pytest.fixture(scope="module", autouse=True)
+def shared_programs(programs):
+    """A module finds what other workers have compiled, and they find what it compiles."""
+    preloaded.programs().fetch()
+    yield
+    preloaded.programs().keep()
+
+
+@pytest.fixture(scope="module", autouse=True)
 def small_heap():
     """What earlier modules have left is not swept again whenever Python collects garbage."""
     gc.collect()
@@ -78,28 +89,41 @@ def transformers():
 
 
 @pytest.fixture(scope="session")
-def printed_sizes():
+def printed_sizes(tmp_path_factory):
     """What `gmlp sizes` prints."""
-    done = preloaded.gmlp("sizes")
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+
+    def make(folder):
+        done = preloaded.gmlp("sizes")
+        assert done.returncode == 0, done.stderr
+        (folder / "sizes.txt").write_text(done.stdout)
+
+    return (made_once(tmp_path_factory, "sizes", make) / "sizes.txt").read_text()
 
 
 @pytest.fixture(scope="session")
 def text_run(tmp_path_factory):
     """The folder of a finished language-model run, with checkpoints at steps 6 and 12."""
-    folder = tmp_path_factory.mktemp("text")
-    loop.train(small_text_config(folder / "cache"), str(folder / "run"))
-    return folder / "run"
+
+    def make(folder):
+        loop.train(small_text_config(folder / "cache"), str(folder / "run"))
+
+    return copied(made_once(tmp_path_factory, "text_run", make), tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def image_run(tmp_path_factory):
     """The folder of a finished classifier of the embedded digits."""
-    folder = tmp_path_factory.mktemp("image") / "run"
-    options = config.from_file("configs/quickstart_image.py")
-    options.steps = 12
-    options.model.update(layers=2, d_model=16, d_ffn=32)
-    options.optimizer.ema = 0.5
-    loop.train(options, str(folder))
-    return folder
+
+    def make(folder):
+        options = config.from_file("configs/quickstart_image.py")
+        options.steps = 12
+        options.model.update(layers=2, d_model=16, d_ffn=32)
+        options.optimizer.ema = 0.5
+        loop.train(options, str(folder / "run"))
+
+    return copied(made_once(tmp_path_factory, "image_run", make), tmp_path_factory)
+
+
+def copied(made: Path, factory: pytest.TempPathFactory) -> Path:
+    """This worker's copy of a run: commands that read it may lock it."""
+    return shutil.copytree(made / "run", factory.mktemp(made.name) / "run")

@@ -2,8 +2,9 @@
 
 Each pytest worker has a folder of its own for the programs of a session, because JAX writes them in
 place: a second writer could read half a file, and a killed run leaves one. A session begins with
-links to the kept programs, and keeps those that it added and that are whole. JAX names a program by
-its code, its options and the release of jaxlib, so that a program that has changed is another one.
+links to the kept programs. Before each module it keeps those that it added and that are whole, and
+links what the other workers have kept since. JAX names a program by its code, its options and the
+release of jaxlib, so that a program that has changed is another one.
 """
 
 import contextlib
@@ -29,18 +30,16 @@ def is_whole(path: Path) -> bool:
     return stream.eof
 
 
-def link_new(source: Path, target: Path) -> list[Path]:
-    """Links the programs of one folder that the other does not have. Returns the links."""
-    known = {path.name for path in target.iterdir()}
-    links = []
-    for path in source.iterdir():
-        if path.name in known or not path.name.endswith(SUFFIX):
-            continue
-        link = target / path.name
-        with contextlib.suppress(OSError):  # another worker was faster, or there are no links here
-            os.link(path, link)
-            links.append(link)
-    return links
+def new_programs(source: Path, target: Path) -> list[str]:
+    """The names of the programs of one folder that the other does not have."""
+    names = set(os.listdir(source)).difference(os.listdir(target))
+    return [name for name in names if name.endswith(SUFFIX)]
+
+
+def link(name: str, source: Path, target: Path) -> None:
+    """Links a program of one folder into another."""
+    with contextlib.suppress(OSError):  # another worker was faster, or there are no links here
+        os.link(source / name, target / name)
 
 
 class Programs:
@@ -58,13 +57,18 @@ class Programs:
             shutil.rmtree(self.kept, ignore_errors=True)
             self.kept.mkdir(exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix="session-", dir=root))
-        link_new(self.kept, self.folder)
+        self.fetch()
+
+    def fetch(self) -> None:
+        """Links the programs that are kept, and that this session does not have."""
+        for name in new_programs(self.kept, self.folder):
+            link(name, self.kept, self.folder)
 
     def keep(self) -> None:
         """Keeps the new programs that are whole."""
-        for link in link_new(self.folder, self.kept):
-            if not is_whole(link):
-                link.unlink()
+        for name in new_programs(self.folder, self.kept):
+            if is_whole(self.folder / name):
+                link(name, self.folder, self.kept)
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -2,16 +2,14 @@
 own."""
 
 import collections
-import fcntl
 import json
 import math
-import os
 import re
-import shutil
 
 import numpy as np
 import pytest
 
+from tests.once import made_once
 from tests.training import fake_devices
 from tests.training.many_devices import MESHES, TOKENS
 
@@ -22,23 +20,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Made once, by whichever pytest worker comes first."""
-    root = tmp_path_factory.getbasetemp()
-    path = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "devices"
-    with open(f"{path}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            make(path)
-    return path
+    def make(path):
+        fake_devices.run("many_devices", str(path), str(path / "results.npz"))
 
-
-def make(path):
-    """Runs many_devices.py. The folder gets its name only if that succeeds."""
-    part = path.with_name("devices.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
-    fake_devices.run("many_devices", str(part), str(part / "results.npz"))
-    part.rename(path)
+    return made_once(tmp_path_factory, "devices", make)
 
 
 @pytest.fixture(scope="module")

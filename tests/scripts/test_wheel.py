@@ -1,6 +1,11 @@
 """The wheel in a fresh environment and an empty folder, used as somebody does who has never seen
-the checkout."""
+the checkout.
 
+The environment holds the wheel, and links to the packages that it requires, which these tests
+already have. Every night pip installs them instead, which takes a minute.
+"""
+
+import importlib.metadata
 import os
 import re
 import shutil
@@ -9,6 +14,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from gmlp_flax.weights import exports
 
@@ -68,28 +75,90 @@ class Fresh:
         return done.stderr.splitlines()[-1]
 
 
-def pip(python: str | Path, *words: object) -> None:
+def pip(*words: object) -> None:
     """Runs pip; without a package index the tests are skipped."""
-    command = [python, "-m", "pip", *map(str, words), "--quiet", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", *map(str, words)]
+    command += ["--quiet", "--disable-pip-version-check"]
     done = subprocess.run(command, capture_output=True, text=True)
     if "No matching distribution" in done.stderr:
         pytest.skip("pip finds no package index")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.fixture(scope="module")
-def fresh(tmp_path_factory):
+def required(name: str, extras: set[str], names: set[str]) -> None:
+    """Adds the names of the distributions that a distribution needs, directly or not.
+
+    Args:
+        name: of the distribution.
+        extras: its extras that are needed as well.
+        names: those already known.
+    """
+    for line in importlib.metadata.requires(name) or ():
+        requirement = Requirement(line)
+        marker = requirement.marker
+        if marker and not any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            continue
+        needed = canonicalize_name(requirement.name)
+        if needed not in names or requirement.extras:
+            names.add(needed)
+            required(needed, requirement.extras, names)
+
+
+def link_packages(distribution: importlib.metadata.Distribution, site_packages: Path) -> None:
+    """Links the packages, modules and metadata of a distribution into `site_packages`. A namespace
+    package becomes a folder, because several distributions may share it."""
+    for file in distribution.files or ():
+        if ".." in file.parts or file.parts[0] == "__pycache__":
+            continue  # a script, or bytecode
+        source = Path(str(distribution.locate_file("")))
+        target = site_packages
+        for part in file.parts:
+            source = source / part
+            target = target / part
+            if target.is_symlink():
+                break
+            if (
+                source.is_file()
+                or source.suffix == ".dist-info"
+                or (source / "__init__.py").exists()
+            ):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.symlink_to(source)
+                break
+
+
+def link_required(python: Path, site_packages: Path) -> None:
+    """Gives an environment what the wheel in it requires."""
+    names: set[str] = set()
+    required("gmlp_flax", set(), names)
+    assert {"jax", "flax", "numpy"} <= names
+    for name in names:
+        link_packages(importlib.metadata.distribution(name), site_packages)
+    pip("--python", python, "check")
+
+
+@pytest.fixture(
+    scope="module", params=["linked", pytest.param("installed", marks=pytest.mark.nightly)]
+)
+def fresh(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("fresh")
-    subprocess.run([sys.executable, "-m", "venv", root / "environment"], check=True)
-    python = root / "environment" / "bin" / "python"
+    environment = root / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    python = environment / "bin" / "python"
     # a copy: workers that build in one folder at the same time disturb each other
     unneeded = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__")
     source = shutil.copytree(ROOT, root / "source", symlinks=True, ignore=unneeded)
-    pip(python, "wheel", "--no-deps", f"--wheel-dir={root}", source)
+    pip("wheel", "--no-deps", f"--wheel-dir={root}", source)
     (wheel,) = root.glob("*.whl")
-    pip(python, "install", "--no-compile", "--constraint", CONSTRAINTS, wheel)
+    install = ["--python", python, "install", "--no-compile"]
+    if request.param == "linked":
+        pip(*install, "--no-deps", wheel)
+        (site_packages,) = environment.glob("lib/python*/site-packages")
+        link_required(python, site_packages)
+    else:
+        pip(*install, "--constraint", CONSTRAINTS, wheel)
     (root / "empty").mkdir()
-    return Fresh(root / "environment", root / "empty")
+    return Fresh(environment, root / "empty")
 
 
 @pytest.fixture(scope="module")

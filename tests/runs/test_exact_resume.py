@@ -1,8 +1,8 @@
 """A run that is killed and restarted ends as one that was not: the same bits, the same lines, with
 optimised programs.
 
-`KILLS=24 pytest tests/runs/test_exact_resume.py` kills it so often, in about three minutes;
-otherwise three times.
+It is killed twice, once in training and once while it starts; every night three times.
+`KILLS=24 pytest tests/runs/test_exact_resume.py` kills it so often, in about three minutes.
 """
 
 import json
@@ -24,11 +24,14 @@ FLAGS += [
 OPTIMISED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}  # as users have them
 
 
+OFTEN = int(os.environ.get("KILLS", "3"))
+
+
 @pytest.mark.slow
-def test_kills(commands, text, tmp_path):
+@pytest.mark.parametrize("kills", [2, pytest.param(OFTEN, marks=pytest.mark.nightly)])
+def test_kills(commands, text, tmp_path, kills):
     """Checkpoints, lines and evaluations fall on different steps; a running mean and dropout are
     resumed as well."""
-    kills = int(os.environ.get("KILLS", "3"))
     steps = 50 * math.ceil(1 + kills / 2)  # enough to be killed in
     flags = [text, *FLAGS, f"--config.steps={steps}"]
     expected = tmp_path / "uninterrupted"

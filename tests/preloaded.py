@@ -166,9 +166,9 @@ def refused(*words: object, **options) -> str:
     """The one line of error of `gmlp WORDS`, which ends with code 2 and prints nothing else;
     options as in `run`."""
     done = gmlp(*words, **options)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), (
-        done.stdout + done.stderr
-    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stdout == "", done.stdout + done.stderr
+    assert done.stderr.count("\n") == 1, done.stdout + done.stderr
     assert done.stderr.startswith("error: ")
     return done.stderr.removeprefix("error: ").removesuffix("\n")
 

@@ -86,10 +86,8 @@ def test_small_rows_are_of_one_size(name):
     )
     assert low * depth < param_count(options) - embeddings < high * depth
     wide = valid("c4_ablation", f"{name},scale=gpu")
-    assert (wide.model.d_model, wide.model.layers) == (
-        2 * options.model.d_model,
-        2 * options.model.layers,
-    )
+    assert wide.model.d_model == 2 * options.model.d_model
+    assert wide.model.layers == 2 * options.model.layers
     assert param_count(wide)
 
 
@@ -119,7 +117,8 @@ def test_the_full_settings_models_in_small_keep_their_order(scale):
         assert 2 / 3 < ratio[0] / ratio[1] < 3 / 2, (name, ratio)
     small = of["gmlp_base"]
     tokens = small.batch_size * small.model.length
-    assert (small.model.length, tokens) == (256, 2048 if scale == "small" else 32_768)
+    assert small.model.length == 256
+    assert tokens == (2048 if scale == "small" else 32_768)
     assert small.masking.max_predictions == 39  # 15 %
 
 
@@ -179,7 +178,8 @@ def test_own_text_is_as_large_as_the_text_allows(tmp_path, capsys, name, size, l
         file.truncate(int(size))
     for path in (folder / name, folder):
         options = valid("own_text", str(path))
-        assert (options.model.layers, options.data.train) == (layers, str(path))
+        assert options.model.layers == layers
+        assert options.data.train == str(path)
         assert f"own_text:{'tiny' if layers == 4 else 'small'} for " in capsys.readouterr().err
     assert (options.model.vocab_size, options.steps) == (
         (2000, 500) if layers == 4 else (8000, 2000)
@@ -196,11 +196,9 @@ def test_causal_text(name):
     assert param_count(options) - 8000 * 129 == pytest.approx(0.895e6, rel=0.02)
     assert options.model.scale_embeddings == blocks.find(options.model.block).mixes_at_start
     in_bytes = valid("causal_text", f"{name},scale=quickstart,tokenizer=bytes")
-    assert (in_bytes.model.vocab_size, in_bytes.model.length, in_bytes.data.tokenizer) == (
-        261,
-        128,
-        "bytes",
-    )
+    assert in_bytes.model.vocab_size == 261
+    assert in_bytes.model.length == 128
+    assert in_bytes.data.tokenizer == "bytes"
 
 
 @pytest.mark.parametrize("name", recipes.IMAGE_MODELS)
@@ -208,46 +206,40 @@ def test_image_configs_build_the_published_models(name):
     spec = blocks.settings(sizes.PUBLISHED[name].spec)
     for file in ("imagenet", "imagenet21k", "finetune_image"):
         options = valid(file, name)
-        assert {key: options.model[key] for key in spec} == spec | {"dtype": "bfloat16"}
+        got = {key: options.model[key] for key in spec}
+        assert got == spec | {"dtype": "bfloat16"}
 
 
 def test_the_papers_imagenet_recipe():
     """FACTS: appendix A.1's table, Table 1's survival probabilities, 300 epochs of 4096."""
     for name, survival in (("gmlp_ti", 1.0), ("gmlp_s", 0.95), ("gmlp_b", 0.8)):
         options = config_lib.from_file("configs/imagenet.py", name)
-        assert (options.batch_size, options.steps, options.optimizer.warmup) == (
-            4096,
-            93_835,
-            10_000,
-        )
+        assert options.batch_size == 4096
+        assert options.steps == 93_835
+        assert options.optimizer.warmup == 10_000
         assert options.model.survival == survival
         assert options.model.image_size == (224, 224)
-        assert (options.augment.auto, options.augment.mixup, options.augment.cutmix) == (
-            "autoaugment",
-            0.8,
-            1.0,
-        )
-        assert (options.augment.switch, options.augment.erasing, options.augment.repeats) == (
-            0.5,
-            0,
-            1,
-        )
+        assert options.augment.auto == "autoaugment"
+        assert options.augment.mixup == 0.8
+        assert options.augment.cutmix == 1.0
+        assert options.augment.switch == 0.5
+        assert options.augment.erasing == 0
+        assert options.augment.repeats == 1
         adamw = options.optimizer
-        assert (adamw.learning_rate, adamw.weight_decay, adamw.clip, adamw.eps) == (
-            1e-3,
-            0.05,
-            1.0,
-            1e-6,
-        )
-        assert (adamw.schedule, adamw.label_smoothing, adamw.ema) == ("cosine", 0.1, 0)
+        assert adamw.learning_rate == 1e-3
+        assert adamw.weight_decay == 0.05
+        assert adamw.clip == 1.0
+        assert adamw.eps == 1e-6
+        assert adamw.schedule == "cosine"
+        assert adamw.label_smoothing == 0.1
+        assert adamw.ema == 0
     deit = config_lib.from_file("configs/imagenet.py", "deit_s,recipe=deit")
-    assert (deit.batch_size, deit.steps, deit.augment.repeats, deit.optimizer.ema) == (
-        1024,
-        375_341,
-        3,
-        0.99996,
-    )
-    assert (deit.model.survival, deit.model.survival_schedule) == (0.9, "linear")
+    assert deit.batch_size == 1024
+    assert deit.steps == 375_341
+    assert deit.augment.repeats == 3
+    assert deit.optimizer.ema == 0.99996
+    assert deit.model.survival == 0.9
+    assert deit.model.survival_schedule == "linear"
 
 
 @pytest.mark.parametrize("file", ["cifar10", "tiny_imagenet"])
@@ -257,7 +249,8 @@ def test_small_image_models_are_of_one_size(file):
         assert abs(encoder_size(options) / 0.525e6 - 1) < 0.02, name
         wide = valid(file, f"{name},scale=gpu")
         assert abs(encoder_size(wide) / 9e6 - 1) < 0.01, name
-        assert (wide.model.layers, wide.model.d_model) == (2 * options.model.layers, 288)
+        assert wide.model.layers == 2 * options.model.layers
+        assert wide.model.d_model == 288
 
 
 @pytest.mark.parametrize("scale", ["paper", "small"])
@@ -290,14 +283,13 @@ def test_long_range_arenas_settings(name):
     """FACTS: D.5, and the newest configs of its repository."""
     options = config_lib.from_file(f"configs/lra_{name}.py", "transformer")
     sizes_of, length, descent = ARENA[name]
-    assert tuple(options.model[key] for key in ("layers", "d_model", "heads", "d_ffn")) == sizes_of
+    got = tuple(options.model[key] for key in ("layers", "d_model", "heads", "d_ffn"))
+    assert got == sizes_of
     adamw = options.optimizer
     assert (options.batch_size, options.steps, adamw.warmup) == length
-    assert (adamw.b2, adamw.eps, adamw.clip) == (
-        0.98,
-        1e-9,
-        0,
-    )
+    assert adamw.b2 == 0.98
+    assert adamw.eps == 1e-9
+    assert adamw.clip == 0
     assert adamw.learning_rate == pytest.approx(descent[0])
     assert (adamw.weight_decay, adamw.schedule) == descent[1:]
     assert adamw.decay_all

@@ -38,8 +38,10 @@ def test_any_leading_axes(name):
     y = layer(x)
     assert y.shape == (2, 3, TOKENS, 8 if name in ("gate", "attention") else 16)
     for i, j in np.ndindex(2, 3):
-        np.testing.assert_allclose(call(x[i, j]), y[i, j], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(jax.vmap(call)(x[0]), y[0], rtol=1e-5, atol=1e-5)
+        got = call(x[i, j])
+        np.testing.assert_allclose(got, y[i, j], rtol=1e-5, atol=1e-5)
+    got = jax.vmap(call)(x[0])
+    np.testing.assert_allclose(got, y[0], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(call(x), y, rtol=1e-5, atol=1e-5)
 
 
@@ -65,9 +67,8 @@ def test_forward_mode_agrees_with_reverse_mode(name):
         )
 
     slope, gradients, forward, reverse = both(state, direction)
-    np.testing.assert_allclose(
-        slope, sum(jax.tree.leaves(jax.tree.map(np.vdot, gradients, direction))), rtol=1e-9
-    )
+    expected = sum(jax.tree.leaves(jax.tree.map(np.vdot, gradients, direction)))
+    np.testing.assert_allclose(slope, expected, rtol=1e-9)
     np.testing.assert_allclose(forward, reverse, rtol=1e-8)
 
 
@@ -99,7 +100,8 @@ def test_toeplitz_is_one_filter_for_all_positions():
 def test_tools(name):
     layer = made(name)
     x = np.float32(normal(1, 2, TOKENS, 16))
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(layer))(x), layer(x))
+    got = pickle.loads(pickle.dumps(layer))(x)
+    np.testing.assert_array_equal(got, layer(x))
     table = nnx.tabulate(layer, x, console_kwargs={"force_terminal": False, "width": 200})
     assert type(layer).__name__ in table
     assert "float32[2,6,16]" in table

@@ -91,7 +91,9 @@ ADVICE = {"trian": "'train'", "--config=x.py": "gmlp --help"}
 @pytest.mark.parametrize(("name", "advice"), ADVICE.items())
 def test_an_unknown_command_is_one_line(gmlp, name, advice):
     code, out, error = gmlp(name)
-    assert (code, out, error.count("\n")) == (2, "", 1)
+    assert code == 2
+    assert out == ""
+    assert error.count("\n") == 1
     assert name in error
     assert advice in error
 
@@ -123,7 +125,8 @@ def test_every_file_is_a_command_or_shared():
 def test_a_command_starts_without_the_server(name):
     """tests/preloaded.py imports everything first, which hides an import that a command forgets."""
     done = preloaded.gmlp(name, "--help", PYTHONPATH=str(ROOT))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
 
 
 @pytest.mark.smoke
@@ -172,4 +175,6 @@ def test_a_failed_command_does_not_wait_for_the_threads_of_a_library():
         "main(['stuck'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "error: lost\n")
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == "out\n"
+    assert done.stderr == "error: lost\n"

@@ -39,7 +39,8 @@ TWO = "expected 2 values, as in (1, 1)"
 )
 def test_values_that_make_sense(default, values, good, bad):
     declared = Option(default, "a meaning", values)
-    assert [declared.problem(value) for value in good] == [""] * len(good)
+    got = [declared.problem(value) for value in good]
+    assert got == [""] * len(good)
     assert {value: declared.problem(value) for value in bad} == bad
 
 
@@ -62,7 +63,8 @@ def test_a_subclass_adds_options_and_may_replace_one():
     assert list(options_of(Base)) == ["one"]
     assert list(options_of(More)) == ["one", "two"]
     assert options_of(More)["one"] == Option(2, "the first, here 2", architecture=True)
-    assert (More(plain=0).one, More(plain=0).two) == (2, 3)
+    assert More(plain=0).one == 2
+    assert More(plain=0).two == 3
 
 
 @pytest.mark.parametrize("block", BLOCKS)

@@ -79,9 +79,8 @@ def test_scripts_take_what_they_are_given(page):
         own, _, training = given.partition(" train ") if script == "launch_tpu" else (given, "", "")
         check_flags(page, "train", training)
         flags = [word.partition("=")[0] for word in own.split() if word.startswith("--")]
-        assert {flag for flag in flags if flag not in help_of(script)} == set(), (
-            f"{page}: {script}{own}"
-        )
+        got = {flag for flag in flags if flag not in help_of(script)}
+        assert got == set(), f"{page}: {script}{own}"
         words = {word for word in own.split() if re.fullmatch(r"[a-z]+", word)}
         assert script != "setup" or words <= EXTRAS, f"{page}: {script}{own}"
         assert script not in ("launch_tpu", "docs") or all(
@@ -154,9 +153,9 @@ def test_every_page_is_in_the_navigation_of_the_site():
     found = list(
         pages(yaml.safe_load("nav:" + Path("mkdocs.yml").read_text().partition("\nnav:")[2])["nav"])
     )
-    assert sorted(f"docs/{path}" for path in found) == [
-        page for page in DOCS if "/developers/" not in page
-    ]
+    got = sorted(f"docs/{path}" for path in found)
+    expected = [page for page in DOCS if "/developers/" not in page]
+    assert got == expected
 
 
 def examples(page: str) -> list[str]:

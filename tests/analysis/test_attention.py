@@ -154,7 +154,8 @@ def test_finetuned_models_read_padding_unless_it_is_masked(tokenizer, tmp_path, 
 def test_what_the_model_reads(tokenizer, tmp_path):
     trained = untrained(tokenizer, tmp_path, d_attn=4)
     one = attention.encode(trained, "the time")
-    assert [one.labels[0], *one.labels[-1:]] == ["[CLS]", "[SEP]"]
+    got = [one.labels[0], *one.labels[-1:]]
+    assert got == ["[CLS]", "[SEP]"]
     assert "the" in one.labels
     assert one.tokens.tolist() == [
         tokenizer.cls_id,
@@ -170,7 +171,8 @@ def test_what_the_model_reads(tokenizer, tmp_path):
         *second,
         tokenizer.sep_id,
     ]
-    assert two.segments.tolist() == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+    expected = [0] * (len(first) + 2) + [1] * (len(second) + 1)
+    assert two.segments.tolist() == expected
     # A model of fixed length reads padding, which has no label.
     padded = attention.encode(untrained(tokenizer, tmp_path, d_attn=4, spatial="dense"), *PAIR)
     assert len(padded.tokens) == 20
@@ -199,7 +201,8 @@ def test_figures_show_the_largest_weight_and_each_layer(tokenizer, tmp_path):
     for ticks in (axis.get_xticklabels(), axis.get_yticklabels()):
         assert [tick.get_text() for tick in ticks] == sentences.labels
     (boundary,) = np.flatnonzero(np.diff(sentences.segments[:count]))
-    assert [line.get_ydata()[0] for line in axis.lines[:1]] == [boundary + 0.5]
+    got = [line.get_ydata()[0] for line in axis.lines[:1]]
+    assert got == [boundary + 0.5]
     *layers, colours = drawn["attention_layers"].axes
     assert colours.get_ylabel() == "weight"
     assert len({axis.images[0].get_clim() for axis in layers}) == 1
@@ -218,7 +221,9 @@ def test_layers_keep_their_numbers(tokenizer, tmp_path):
     mixed = {"dtype": "bfloat16", "residual_dtype": "float32"}
     trained = untrained(tokenizer, tmp_path, block="fnet_hybrid", attention_layers=2, **mixed)
     found = attention.of_text(trained, *PAIR)
-    assert (len(found.weights), found.numbers, found.depth) == (2, [2, 3], 3)
+    assert len(found.weights) == 2
+    assert found.numbers == [2, 3]
+    assert found.depth == 3
     drawn = attention.figures(found)
     assert drawn["attention_layers"].axes[0].get_title(loc="left").startswith("layer 2,")
     assert drawn["attention"].axes[1].get_ylabel() == "largest weight in layer 2"

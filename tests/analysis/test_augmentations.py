@@ -88,9 +88,8 @@ def test_command(tmp_path):
     )
     words = ("draw", "augmentations", "--config=configs/quickstart_image.py", f"--out={out}")
     result = preloaded.gmlp(*words, *flags)
-    assert (result.returncode, result.stdout) == (0, f"2 images, 3 samples of each: {out}\n"), (
-        result.stderr
-    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"2 images, 3 samples of each: {out}\n", result.stderr
     with Image.open(out) as image:
         # Two rows of samples, one before and one after CutMix; four columns.
         assert image.size == (4 * 200, 4 * 230)

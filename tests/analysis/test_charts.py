@@ -23,9 +23,15 @@ def test_points_that_cannot_be_drawn():
     empty = Series("b", MIXER, [1.0], [math.nan])
     linear = Panel("", Scale("x"), Scale("y"), [series, empty])
     [kept] = linear.drawable()
-    assert (kept.x, kept.y, kept.labels) == ([0, 2, 3], [1, -2, 4], ["p", "r", "s"])
+    assert kept.x == [0, 2, 3]
+    assert kept.y == [1, -2, 4]
+    assert kept.labels == ["p", "r", "s"]
     [kept] = Panel("", Scale("x", log=True), Scale("y", log=True), [series, empty]).drawable()
-    assert (kept.x, kept.y, kept.low, kept.labels, kept.high) == ([3], [4], [3], ["s"], ())
+    assert kept.x == [3]
+    assert kept.y == [4]
+    assert kept.low == [3]
+    assert kept.labels == ["s"]
+    assert kept.high == ()
     first, second = linear.missing()
     assert "1 of a's 4 points" in first
     assert "1 of b's 1 points" in second

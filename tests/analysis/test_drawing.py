@@ -81,5 +81,6 @@ def test_the_users_backend_and_matplotlibrc_are_not_asked(tmp_path, backend):
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
     assert (tmp_path / "figures" / "x.png").read_bytes()[16:20] == (650).to_bytes(4, "big")

@@ -10,11 +10,12 @@ def test_a_figure_is_saved_three_times_and_the_same_each_time(tmp_path):
     for run in "ab":
         figure, (axis,) = drawing.subplots(1, 1, 3.25, 1)
         axis.plot([1, 2])
-        assert figure_files.save({"x": figure}, str(tmp_path / run)) == [
-            f"{tmp_path}/{run}/figures/x.png"
-        ]
+        got = figure_files.save({"x": figure}, str(tmp_path / run))
+        expected = [f"{tmp_path}/{run}/figures/x.png"]
+        assert got == expected
     files = {path.name: path.read_bytes() for path in (tmp_path / "a" / "figures").iterdir()}
-    assert {name: (tmp_path / "b" / "figures" / name).read_bytes() for name in files} == files
+    got = {name: (tmp_path / "b" / "figures" / name).read_bytes() for name in files}
+    assert got == files
     assert set(files) == {"x.png", "x.svg", "x.pdf"}
     assert files["x.pdf"].startswith(b"%PDF")
     assert b"<svg" in files["x.svg"]

@@ -105,12 +105,14 @@ def test_shares_over_steps_or_over_layers():
     [several] = shift_invariance.shares_chart(
         ShiftInvariance({1: share, 2: share / 2}, weights, (5,))
     ).panels
-    assert [(each.name, each.x, each.y) for each in several.series] == [
+    got = [(each.name, each.x, each.y) for each in several.series]
+    assert got == [
         ("layer 1", [1, 2], [0.5, 0.25]),
         ("layer 2", [1, 2], [0.75, 0.375]),
     ]
     [one] = shift_invariance.shares_chart(ShiftInvariance({2: share}, weights, (5,))).panels
-    assert [(each.name, each.x, each.y) for each in one.series] == [("step 2", [1, 2], [0.5, 0.75])]
+    got = [(each.name, each.x, each.y) for each in one.series]
+    assert got == [("step 2", [1, 2], [0.5, 0.75])]
     assert one.x.label == "layer"
     assert one.references[0] == ("noise", 8 / 24)
     by_chance = shift_invariance.chance((5,))
@@ -125,7 +127,8 @@ def test_a_matrix_of_each_layer_is_drawn():
     figure = shift_invariance.figures(ShiftInvariance({1: np.ones(7)}, weights, (5,)))[
         "spatial_matrices"
     ]
-    assert sum(bool(axis.images) and axis.axison for axis in figure.axes) == 7
+    got = sum(bool(axis.images) and axis.axison for axis in figure.axes)
+    assert got == 7
 
 
 def test_the_share_of_smooth_noise_against_fields_that_are_made_slowly():

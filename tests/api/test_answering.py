@@ -47,7 +47,9 @@ def test_texts_are_continued_one_by_one(causal):
     answers = list(answering.answers(causal, given, Settings(), SAMPLING, lines.append))
     first, masked, unread, long = answers
     [expected] = causal.generate("It", tokens=20, temperature=0.0)
-    assert (first.text, first.error, first.note) == (expected, None, "")
+    assert first.text == expected
+    assert first.error is None
+    assert first.note == ""
     assert masked.text is None
     assert "[MASK]" in str(masked.error)
     assert unread.error is given[3]

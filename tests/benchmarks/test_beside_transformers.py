@@ -47,19 +47,28 @@ def test_settings_are_those_of_the_ablation():
         model = config.model
         sizes = (model.layers, model.d_model, model.d_ffn, model.heads, model.length)
         assert sizes == (2, 128, 512, 4, 128)
-        assert (model.vocab_size, model.dropout) == (2000, 0)
+        assert model.vocab_size == 2000
+        assert model.dropout == 0
         assert model.embedding_norm
         assert model.transform
         assert model.positions == {"bert": "absolute", "bert_rel": "relative"}[candidate.row]
         adamw = config.optimizer
-        assert (adamw.eps, adamw.weight_decay, adamw.clip) == (1e-6, 0.01, 1.0)
-        assert (adamw.schedule, adamw.learning_rate, adamw.warmup) == ("linear", 2e-3, 100)
-        assert (config.steps, config.eval.every, config.eval.examples) == (900, 150, 2048)
+        assert adamw.eps == 1e-6
+        assert adamw.weight_decay == 0.01
+        assert adamw.clip == 1.0
+        assert adamw.schedule == "linear"
+        assert adamw.learning_rate == 2e-3
+        assert adamw.warmup == 100
+        assert config.steps == 900
+        assert config.eval.every == 150
+        assert config.eval.examples == 2048
         is_ours = not name.startswith("hf_")
         assert (candidate.make is None) == is_ours
         assert (candidate.ours == "") == is_ours
     short = beside.settings("hf_bert", 12, 2e-3, "embedded")
-    assert (short.eval.every, short.eval.examples, short.optimizer.warmup) == (2, 192, 1)
+    assert short.eval.every == 2
+    assert short.eval.examples == 192
+    assert short.optimizer.warmup == 1
 
 
 @pytest.mark.slow

@@ -61,22 +61,23 @@ def test_names_and_shapes(name, timm):
         for key, tensor in model.state_dict().items()
     }
     folded = timm_models.folded(state, ours)
-    assert {key: view.shape for key, view in views.items()} == {
-        key: value.shape for key, value in folded.items()
-    }
+    got = {key: view.shape for key, view in views.items()}
+    expected = {key: value.shape for key, value in folded.items()}
+    assert got == expected
     seen = model.pretrained_cfg
-    assert (seen["mean"], seen["std"], seen["crop_pct"]) == (
-        config.data.mean,
-        config.data.std,
-        config.data.eval_crop,
-    )
+    assert seen["mean"] == config.data.mean
+    assert seen["std"] == config.data.std
+    assert seen["crop_pct"] == config.data.eval_crop
     assert config.data.transform == "timm"
     assert model.norm.__dict__.get("eps", 1e-6) == config.model.norm_eps
     if config.model.block == "transformer":
         block = model.blocks[0]
         pool = {"token": "cls", "avg": "mean"}[model.global_pool]
-        assert (block.attn.num_heads, pool) == (config.model.heads, config.model.pool)
-        assert type(block.mlp.act).__name__.lower() == config.model.activation.replace("_", "")
+        assert block.attn.num_heads == config.model.heads
+        assert pool == config.model.pool
+        got = type(block.mlp.act).__name__.lower()
+        expected = config.model.activation.replace("_", "")
+        assert got == expected
 
 
 @pytest.mark.parametrize(

@@ -17,5 +17,6 @@ def test_errors_of_gradients_by_parameter():
 
 
 def test_every_block_has_a_row():
-    assert {model["block"] for model in precision.ROWS.values()} == {*BLOCKS}
+    got = {model["block"] for model in precision.ROWS.values()}
+    assert got == {*BLOCKS}
     assert "'gmpl'" in raised(RunError, next, precision.bench_precision(["gmpl"], 12))

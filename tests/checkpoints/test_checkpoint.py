@@ -131,7 +131,8 @@ def test_part_of_a_state_can_be_restored_and_reading_writes_nothing(two):
     with two.open(read_only=True) as checkpoints:
         params = checkpoints.restore(3, {"params": two.template.params})["params"]
     jax.tree.map(np.testing.assert_array_equal, params, two.state(3).params)
-    assert {path: path.stat().st_mtime_ns for path in two.root.rglob("*")} == before
+    got = {path: path.stat().st_mtime_ns for path in two.root.rglob("*")}
+    assert got == before
 
 
 def test_newest_and_best_are_kept(folder):
@@ -146,7 +147,8 @@ def test_newest_and_best_are_kept(folder):
     rules = Retention(keep=2, keep_best=1, metric="loss")
     assert folder.save(*metrics, metrics=metrics, retention=rules) == [2, 5, 6]
     with folder.open(rules) as checkpoints:
-        assert [checkpoints.pick(which) for which in ("latest", "best", "5")] == [6, 2, 5]
+        got = [checkpoints.pick(which) for which in ("latest", "best", "5")]
+        assert got == [6, 2, 5]
         with pytest.raises(
             RunError, match=r"has no checkpoint '4': give latest, best, or one of 2, 5, 6$"
         ):
@@ -290,7 +292,8 @@ def test_read_error_is_not_damage(two, quick, monkeypatch, number):
     assert len(calls) == 4
     assert two.log == []
     assert not (two.root / "damaged").exists()
-    assert {path: path.read_bytes() for path in two.files(3) + two.files(5)} == before
+    got = {path: path.read_bytes() for path in two.files(3) + two.files(5)}
+    assert got == before
 
 
 def test_read_error_that_passes(two, quick, monkeypatch):

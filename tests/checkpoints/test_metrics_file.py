@@ -30,10 +30,13 @@ def test_lines_after_the_checkpoint_are_dropped(path, step, kept):
     file = MetricsFile(str(path), step)
     assert path.read_bytes() == before  # nothing is dropped before a step is taken
     file.begin()
-    assert [line["step"] for line in MetricsFile.read(str(path))] == kept
-    assert sorted(file.evaluations) == [each for each in (4, 8) if each <= step]
+    got = [line["step"] for line in MetricsFile.read(str(path))]
+    assert got == kept
+    expected = [each for each in (4, 8) if each <= step]
+    assert sorted(file.evaluations) == expected
     file.write({"step": 9, "loss": 1.0})
-    assert [line["step"] for line in MetricsFile.read(str(path))] == [*kept, 9]
+    got = [line["step"] for line in MetricsFile.read(str(path))]
+    assert got == [*kept, 9]
     file.close()
 
 
@@ -135,7 +138,8 @@ def test_an_evaluation_before_the_first_step_loses_no_change(path):
     evaluation = {"step": 4, "eval": {"loss": 2.5}}
     file.write(evaluation)
     file.write(evaluation)  # one host did not see it, and all evaluate again
-    assert MetricsFile.read(str(path)) == [lines[0], lines[1], lines[3], evaluation]
+    expected = [lines[0], lines[1], lines[3], evaluation]
+    assert MetricsFile.read(str(path)) == expected
     assert MetricsFile(str(path), 4).dropped_changes == file.dropped_changes == {"a": 2}
     file.begin()
     file.write({"step": 5, "loss": 1.0})

@@ -45,7 +45,8 @@ def test_the_best_stay_while_a_run_improves(keep, best):
     for newest in range(1, 11):
         verified = {step: {"loss": 1 / step} for step in [*steps, newest]}
         steps = kept(verified, keep=keep, keep_best=best)
-        assert steps == list(range(max(1, newest + 1 - max(keep, best)), newest + 1))
+        expected = list(range(max(1, newest + 1 - max(keep, best)), newest + 1))
+        assert steps == expected
 
 
 def test_without_an_evaluation_only_the_newest_stay():
@@ -54,7 +55,8 @@ def test_without_an_evaluation_only_the_newest_stay():
 
 
 def test_of_equally_good_ones_the_newest_stays():
-    assert kept({step: {"loss": 1.0} for step in range(1, 4)} | {4: None}) == [3, 4]
+    got = kept({step: {"loss": 1.0} for step in range(1, 4)} | {4: None})
+    assert got == [3, 4]
 
 
 def test_what_is_not_known_stays():
@@ -88,8 +90,10 @@ def test_killed_while_the_files_of_a_step_are_deleted(tmp_path, monkeypatch):
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(shutil, "rmtree", killed)
         retention.delete(str(folder), 1)
-    assert sorted(path.name for path in folder.iterdir()) == ["2", DELETED]
-    assert len([*(folder / DELETED / "1").rglob("*")]) == len(files) - 1
+    got = sorted(path.name for path in folder.iterdir())
+    assert got == ["2", DELETED]
+    got = len([*(folder / DELETED / "1").rglob("*")])
+    assert got == len(files) - 1
     reading = Checkpoints(str(folder), read_only=True)
     assert reading.steps() == [2]
     assert (folder / DELETED).exists()

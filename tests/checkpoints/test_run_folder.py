@@ -52,7 +52,8 @@ def test_a_restart_that_is_cut_short_loses_nothing(run, monkeypatch, moves):
     monkeypatch.setattr(io_files, "move", interrupted)
     with pytest.raises(KeyboardInterrupt), run_folder.hold(str(run), restart=True):
         pass
-    assert {name.removeprefix("before-1/"): text for name, text in files(run).items()} == FILES
+    got = {name.removeprefix("before-1/"): text for name, text in files(run).items()}
+    assert got == FILES
     monkeypatch.setattr(io_files, "move", move)
     with pytest.raises(RunError, match="no checkpoint to resume from"), run_folder.hold(str(run)):
         pass

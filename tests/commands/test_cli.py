@@ -27,7 +27,8 @@ def assert_refused(arguments, *words: str) -> None:
 @pytest.mark.smoke
 def test_help_config_prints_all():
     result = train("--help_config")
-    assert (result.returncode, result.stderr) == (0, "")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
     assert result.stdout == gmlp_config.help_text() + "\n"
 
 

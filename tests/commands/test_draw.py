@@ -22,7 +22,8 @@ def test_mistakes_are_one_line(words, message):
 
 def test_curves_and_shift_invariance_of_a_run(text_run):
     done = preloaded.gmlp("draw", "curves", str(text_run))
-    assert (done.returncode, done.stdout) == (0, f"{text_run}/figures/loss.png\n"), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{text_run}/figures/loss.png\n", done.stderr
     done = preloaded.gmlp("draw", "shift-invariance", f"--workdir={text_run}")
     assert done.returncode == 0, done.stderr
     first, *steps, matrices, bands, shares = done.stdout.splitlines()

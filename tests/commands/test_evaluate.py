@@ -65,7 +65,8 @@ def test_other_data_are_refused_unless_they_are_named(text_run, tmp_path):
     assert code == 0
     assert "note: " in error
     assert "5 documents (were 6)" in error
-    assert json.loads(out)["eval"] == json.loads((run / "result.json").read_text())["eval"]
+    expected = json.loads((run / "result.json").read_text())["eval"]
+    assert json.loads(out)["eval"] == expected
 
 
 def test_images_prepared_otherwise_than_in_training_are_named(image_run):

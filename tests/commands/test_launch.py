@@ -18,7 +18,8 @@ SLURM = ("--on=slurm", "--topology=gpu:h100x8", "--dry_run")
 def launched(*arguments: str) -> list[list[str]]:
     """Training's words in each task file that `gmlp ... --on=skypilot --dry_run` prints."""
     done = preloaded.gmlp(*arguments)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", done.stderr
     runs = [yaml.safe_load(f"name: {text}")["run"] for text in done.stdout.split("name: ")[1:]]
     return [shlex.split(run)[6:-1] for run in runs]
 
@@ -27,7 +28,8 @@ def launched(*arguments: str) -> list[list[str]]:
 def test_engines_are_given_what_they_were_when_it_was_last_read(name):
     """If a difference is meant: python -m tests.launching.golden."""
     done = preloaded.gmlp(*golden.call(name))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
     assert golden.settled(done.stdout) == golden.expected(name)
 
 
@@ -46,7 +48,8 @@ def test_words_reach_training_in_any_form():
         "--mount=/tmp",
         "--dry_run",
     ]
-    assert launched("launch", TEXT, *train, *own, *after) == [[TEXT, *train, *after]]
+    got = launched("launch", TEXT, *train, *own, *after)
+    assert got == [[TEXT, *train, *after]]
 
 
 @pytest.mark.parametrize(

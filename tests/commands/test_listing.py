@@ -66,7 +66,8 @@ def script():
 def test_completion(script, words, number, expected):
     command = f"{script}\nCOMP_WORDS=({words}); COMP_CWORD={number}; _gmlp; echo ${{COMPREPLY[@]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd="/")
-    assert (sorted(done.stdout.split()), done.stderr) == (expected, "")
+    assert sorted(done.stdout.split()) == expected
+    assert done.stderr == ""
 
 
 def test_other_shells(script):

@@ -82,7 +82,8 @@ def test_one_bad_image_never_ends_the_others(image_run, tmp_path):
     ]
     code, out, error = run(f"--workdir={image_run}", "--batch_size=2", "--top=1", *words)
     paths = [line.partition(":")[0] for line in out.splitlines()]
-    assert paths == [f"{tmp_path}/photos/{number}.png" for number in (0, 1, 2, 0, 2)]
+    expected = [f"{tmp_path}/photos/{number}.png" for number in (0, 1, 2, 0, 2)]
+    assert paths == expected
     first, second, third = error.splitlines()
     assert code == 1
     assert "none.png failed (No such file" in first
@@ -138,9 +139,8 @@ def test_texts_from_files(text_run, tmp_path):
         False,
     ]
     places = ["a.txt, line 3", "b.txt, line 2", "b.txt, line 3", "none.txt': arguments"]
-    assert [place in line for place, line in zip(places, error.splitlines(), strict=True)] == [
-        True
-    ] * 4
+    got = [place in line for place, line in zip(places, error.splitlines(), strict=True)]
+    assert got == [True] * 4
     code, out, error = run(*words[:3], "--truncate", "--json")
     lines = [json.loads(line) for line in out.splitlines()]
     assert ["predictions" in line for line in lines] == [True, False, True, True, False, True]

@@ -269,5 +269,6 @@ def test_listops(tmp_path):
     assert f"--config.model.length={facts['longest'] + 2} " in more
     assert run("listops:40,8,8", *flags).stdout == done.stdout
     names = ["basic_test.tsv", "basic_train.tsv", "basic_val.tsv", "listops.json"]
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == names
+    got = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert got == names
     assert "'seed': 2" in error("listops:40,8,8", *flags, "--seed=3")

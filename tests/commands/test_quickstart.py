@@ -41,11 +41,13 @@ def test_another_run_is_left_alone(text_run, tmp_path):
     before = sorted(path.relative_to(run) for path in run.rglob("*"))
     done = preloaded.gmlp("quickstart", "text", f"--workdir={run}", "--steps=2")
     last = done.stderr.splitlines()[-1]
-    assert (done.returncode, last) == (
-        2,
-        f"error: --workdir={run} holds another run than this quickstart: give another folder",
+    assert done.returncode == 2
+    assert (
+        last
+        == f"error: --workdir={run} holds another run than this quickstart: give another folder"
     )
-    assert sorted(path.relative_to(run) for path in run.rglob("*")) == before
+    got = sorted(path.relative_to(run) for path in run.rglob("*"))
+    assert got == before
 
 
 def test_steps_that_are_none():

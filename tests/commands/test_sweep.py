@@ -42,9 +42,9 @@ def test_one_seed_chooses_and_the_others_follow(trainer):
     code, printed, told = sweep(trainer, *GRID, "--seeds=3,1,2")
     assert code == 0, told
     assert trainer.names() == [*first, *reported]
-    assert ["--config.data.search=True" in call for call in trainer.calls()] == [True] * 4 + [
-        False
-    ] * 3
+    got = ["--config.data.search=True" in call for call in trainer.calls()]
+    expected = [True] * 4 + [False] * 3
+    assert got == expected
     ended = [f"{name}: perplexity {value:.5g}" for name, value in (first | reported).items()]
     assert [line.rpartition(" (")[0] for line in told] == ended
     assert told[-1].endswith(" (3 of 3)")

@@ -66,10 +66,12 @@ def test_members_are_trained_in_one_command(tmp_path):
     ]
     done = preloaded.gmlp(*command, PYTHONWARNINGS="error")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [f"{tmp_path}/{name}/figures/loss.png" for name in "ab"]
+    expected = [f"{tmp_path}/{name}/figures/loss.png" for name in "ab"]
+    assert done.stdout.splitlines() == expected
     for name, seed, rate in (("a", 0, 1e-3), ("b", 1, 2e-3)):
         config = json.loads((tmp_path / name / "config.json").read_text())
-        assert (config["seed"], config["optimizer"]["learning_rate"]) == (seed, rate)
+        assert config["seed"] == seed
+        assert config["optimizer"]["learning_rate"] == rate
         assert json.loads((tmp_path / name / "result.json").read_text())["step"] == 4
     assert "b: step 4  held out: loss" in done.stderr
 

@@ -86,7 +86,8 @@ def test_old_names_in_the_config_of_a_run_are_read(tmp_path):
     path.write_text('{"batch_size": 4, "optimizer": {"rates": ["bias=2"], "accumulate": 2}}')
     for read in (gmlp_config.load, gmlp_config.open_config):
         optimizer = read(str(path)).optimizer
-        assert (optimizer.lr_multipliers, optimizer.grad_accum_steps) == (("bias=2",), 2)
+        assert optimizer.lr_multipliers == ("bias=2",)
+        assert optimizer.grad_accum_steps == 2
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,8 @@ def test_any_text_is_read_or_named_in_one_line(parts):
         return
     first, *rest = arg.split(",")
     assert first == name
-    assert len(rest) == len({word.partition("=")[0] for word in rest})
+    expected = len({word.partition("=")[0] for word in rest})
+    assert len(rest) == expected
     assert set(rest) <= {f"scale={scale}", f"length={length}"}
 
 
@@ -216,10 +218,11 @@ def test_a_name_that_two_places_hold_is_refused(tmp_path, monkeypatch, kind, nam
     own.write_text(MINE)
     with pytest.raises(ConfigError) as told:
         gmlp_config.locate(name, kind)
-    assert str(told.value) == (
+    expected = (
         f"two places hold a {kind} {name}, {own} and {packaged}: give --{kind}={own}, or "
         f"--{kind}=gmlp_flax.configs.{name} for the one that comes with gmlp_flax"
     )
+    assert str(told.value) == (expected)
     assert gmlp_config.locate(str(own), kind) == str(own)
     assert gmlp_config.locate(f"gmlp_flax.configs.{name}", kind) == packaged
 
@@ -248,10 +251,8 @@ def test_another_block_brings_its_options(capsys):
     config = gmlp_config.default()
     config.model.gate = "linear"
     found = gmlp_config.overridden(config, {"model.block": "transformer", "model.heads": "8"})
-    assert (found.model.block, found.model.heads) == (
-        "transformer",
-        8,
-    )
+    assert found.model.block == "transformer"
+    assert found.model.heads == 8
     assert "gate" not in found.model
     assert capsys.readouterr().err == (
         "note: masked_lm with transformer has no such keys, which the config sets: model.gate='linear'\n"
@@ -281,5 +282,6 @@ def test_a_command_line_keeps_its_other_words():
         "--typo",
     ]
     config, left = gmlp_config.apply_overrides(gmlp_config.default(), words)
-    assert (config.steps, config.optimizer.freeze) == (7, ("a", "b"))
+    assert config.steps == 7
+    assert config.optimizer.freeze == ("a", "b")
     assert left == ["train", "a.png", "--workdir=w", "--typo"]

@@ -142,7 +142,8 @@ def test_adafactor_is_optaxs_by_layer(shape):
     transformation = find("adafactor").make(optax.constant_schedule(0.1), options, masks)
     state = transformation.init(params)
     if shape == (2, 128, 130):
-        assert sum(leaf.size for leaf in jax.tree.leaves(state)) < 4 * 130 * 2  # rows and columns
+        got = sum(leaf.size for leaf in jax.tree.leaves(state))
+        assert got < 4 * 130 * 2  # rows and columns
     found = []
     for gradient in gradients:
         update, state = transformation.update({"w": jnp.asarray(gradient)}, state, params)

@@ -44,7 +44,8 @@ def test_a_resolved_config_cannot_be_changed():
     given = gmlp_config.default()
     resolved = gmlp_config.resolve(given)
     assert gmlp_config.differences(given, resolved.config) == {}
-    assert (resolved.files, resolved.notes) == ({}, ())
+    assert resolved.files == {}
+    assert resolved.notes == ()
     for change in (
         lambda: setattr(resolved.config, "steps", 7),
         lambda: resolved.config.model.update(layers=7),
@@ -76,8 +77,11 @@ def test_finetuning_inherits_the_architecture():
     read_start = start_from(pretrained(dropout=0.1, block="gmlp"), **{"tokenizer.model": b"t"})
     resolved = gmlp_config.resolve(finetuning(length=32), read_start)
     model = resolved.config.model
-    assert (model.layers, model.d_model, model.gate) == (3, 48, "additive")
-    assert (model.dropout, model.length) == (0.0, 32)
+    assert model.layers == 3
+    assert model.d_model == 48
+    assert model.gate == "additive"
+    assert model.dropout == 0.0
+    assert model.length == 32
     assert resolved.files == {"tokenizer.model": b"t"}
     assert resolved.notes == ()
     [note] = gmlp_config.resolve(finetuning(d_model=48, layers=9), read_start).notes
@@ -90,7 +94,8 @@ def test_finetuning_inherits_the_block_with_its_keys():
     start = gmlp_config.default(block="transformer")
     start.model.heads = 2
     resolved = gmlp_config.resolve(finetuning(gate="linear"), start_from(start))
-    assert (resolved.config.model.block, resolved.config.model.heads) == ("transformer", 2)
+    assert resolved.config.model.block == "transformer"
+    assert resolved.config.model.heads == 2
     assert "gate" not in resolved.config.model
     [note] = resolved.notes
     assert "gate absent (not 'linear')" in note
@@ -170,8 +175,11 @@ def test_a_model_that_a_program_hands_in():
     assert same.model == source.model
     assert same.data.tokenizer == ""
     other = gmlp_config.with_model_of(finetuning(length=16, d_model=9), source)
-    assert (other.model.d_model, other.model.layers, other.model.gate) == (48, 3, "additive")
-    assert (other.model.length, other.model.dropout) == (16, 0.0)
+    assert other.model.d_model == 48
+    assert other.model.layers == 3
+    assert other.model.gate == "additive"
+    assert other.model.length == 16
+    assert other.model.dropout == 0.0
     images = gmlp_config.default("image_classification")
     images.data.mean = (0.1, 0.2, 0.3)
     taken = gmlp_config.with_model_of(gmlp_config.default("image_classification"), images)

@@ -201,7 +201,8 @@ class Records(ImageExamples):
 def test_labels_of_records_are_mapped_as_they_are_read():
     whole = Dataset("here", "records", Records(), classes=("cat", "dog", "eel"))
     found = classes.in_order(whole, ("eel", "dog", "cat"), "a run")
-    assert [found.examples[index]["label"] for index in range(3)] == [2, 1, 0]
+    got = [found.examples[index]["label"] for index in range(3)]
+    assert got == [2, 1, 0]
     more = classes.in_order(whole, ("ape", "eel", "dog", "cat"), "a run", partial=True)
     assert classes.absent(more) == ["ape"]
 

@@ -59,9 +59,11 @@ def test_a_python_without_its_manual(monkeypatch):
 def test_digits():
     train = embedded_digits("train")
     heldout = embedded_digits("heldout")
-    assert (len(train), len(heldout)) == (1415, 382)
+    assert len(train) == 1415
+    assert len(heldout) == 382
     assert train.classes == heldout.classes == tuple("0123456789")
-    assert (train.path, heldout.path) == ("digits/train", "digits/heldout")
+    assert train.path == "digits/train"
+    assert heldout.path == "digits/heldout"
     first = train.examples[0]
     assert first["image"].shape == (8, 8, 1)
     assert first["image"].dtype == np.uint8

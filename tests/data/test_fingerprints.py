@@ -64,7 +64,8 @@ def test_what_differs(tmp_path, change, differs):
     before = fingerprint(path)
     change(path)
     after = fingerprint(path)
-    assert {name for name in after if after[name] != before[name]} == differs
+    got = {name for name in after if after[name] != before[name]}
+    assert got == differs
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 6, 9, 10, 11, 30])

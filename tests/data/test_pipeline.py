@@ -200,7 +200,8 @@ def test_evaluation_order(host, hosts, numbers, weights):
 )
 def test_examples_spread_over_a_source(count, expected):
     some = Spread(Numbers(5), count)
-    assert [int(some[index]["x"]) for index in range(len(some))] == expected
+    got = [int(some[index]["x"]) for index in range(len(some))]
+    assert got == expected
 
 
 @pytest.mark.parametrize(("batch_size", "nearest"), [(6, 4), (0, 4), (11, 8)])

@@ -114,7 +114,8 @@ def test_tables_as_other_programs_write_them(tmp_path, suffix, delimiter, quotin
     cells = [["text", "label"]] + [[text, str(i)] for i, text in enumerate(texts)]
     content = table(cells, delimiter, quoting=quoting, lineterminator=line_end)
     path = write(tmp_path / f"a.{suffix}", content)
-    assert values(path) == [{"text": text, "label": str(i)} for i, text in enumerate(texts)]
+    expected = [{"text": text, "label": str(i)} for i, text in enumerate(texts)]
+    assert values(path) == expected
 
 
 def test_a_cell_longer_than_the_library_allows(tmp_path):
@@ -214,7 +215,8 @@ def test_json_lines(tmp_path):
         path = write(tmp_path / name, gzip.compress(content) if name[-1] == "z" else content)
         found = read(path)
         assert found[0] == (1, good)
-        assert [line for line, _ in found] == [1, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+        got = [line for line, _ in found]
+        assert got == [1, 4, 5, 6, 7, 8, 9, 10, 11, 12]
         assert [row for _, row in found[1:6]] == [
             "found list",
             "not JSON (",
@@ -269,7 +271,8 @@ def test_any_text_survives_every_format(tmp_path_factory, texts):
     pq.write_table(written, folder / "a.parquet")
     writers.arrow(folder / "a.arrow", written)
     for name in ("a.parquet", "a.arrow"):
-        assert [row["text"] for row in values(str(folder / name))] == texts
+        got = [row["text"] for row in values(str(folder / name))]
+        assert got == texts
 
 
 @given(st.lists(ANY_CELL.filter(lambda text: text.strip(" ")), min_size=1, max_size=8))
@@ -299,7 +302,8 @@ def test_parquet(tmp_path):
     first = {"sentence": "fine", "label": "1", "idx": 4, "share": 0.5, "words": ["a"]}
     second = {"sentence": b"\xff", "label": "0", "idx": 2**63 - 1, "share": None, "words": []}
     third = {"sentence": "\ufeffdull", "label": None, "idx": None, "share": 2.0, "words": None}
-    assert read(path, columns=names[:5]) == [(0, first), (1, second), (2, third)]
+    got = read(path, columns=names[:5])
+    assert got == [(0, first), (1, second), (2, third)]
     assert values(path, columns=("idx", "nothing")) == [
         {"idx": 4},
         {"idx": 2**63 - 1},
@@ -417,7 +421,9 @@ def test_lines_of_a_range_of_bytes(tmp_path_factory, content, data):
     start = 0
     for stop in stops:
         part = list(rows.numbered_lines(path, start, stop))
-        assert [number for number, _ in part] == list(range(1, len(part) + 1))
+        got = [number for number, _ in part]
+        expected = list(range(1, len(part) + 1))
+        assert got == expected
         found += [line for _, line in part]
         start = stop
     assert b"".join(found) == content

@@ -49,7 +49,9 @@ def test_a_data_set_of_rows():
     assert dataset.classes == ("neg", "pos")
     assert dataset.labels.tolist() == [1, 0]
     assert dataset.labels.dtype == np.int32
-    assert (dataset.path, dataset.form, dataset.split) == ("a.csv", "a form", "train")
+    assert dataset.path == "a.csv"
+    assert dataset.form == "a form"
+    assert dataset.split == "train"
     assert dataset.columns == ("text", "label")
     assert [file.name for file in dataset.files] == ["a.csv"]
     assert dataset.notes == ()
@@ -273,7 +275,8 @@ def test_rows_with_given_positions():
 def test_ids():
     columns = Columns(("text",), "label", "id")
     rows = [{"text": "a", "label": "x", "id": name} for name in ("q1", 7, 2.5)]
-    assert [row.id for row in read(rows, columns=columns).examples.rows] == ["q1", "7", "2.5"]
+    got = [row.id for row in read(rows, columns=columns).examples.rows]
+    assert got == ["q1", "7", "2.5"]
 
 
 @pytest.mark.parametrize("own_id", ["q1", None, ["q"], {}])
@@ -357,7 +360,9 @@ def test_examples():
     assert examples.content(1) == b"a\0c"
     assert examples.content(2) == b"\xed\xa0\xbd\0d"
     assert examples.size(1) == 2
-    assert examples.take(np.array([2, 0])).rows == [ROWS[2], ROWS[0]]
+    got = examples.take(np.array([2, 0])).rows
+    expected = [ROWS[2], ROWS[0]]
+    assert got == expected
 
 
 def test_fingerprints_know_texts_and_labels():

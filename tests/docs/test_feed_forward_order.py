@@ -34,4 +34,5 @@ def test_a_norm_that_subtracts_no_mean():
     spec = FeedForwardOrder.spec(**SHAPE)
     x = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32) + 1
     expected = x / np.sqrt((x**2).mean(-1, keepdims=True) + spec.norm_eps)
-    np.testing.assert_allclose(RMSNorm(spec, 5)(jax.numpy.asarray(x)), expected, rtol=1e-5)
+    got = RMSNorm(spec, 5)(jax.numpy.asarray(x))
+    np.testing.assert_allclose(got, expected, rtol=1e-5)

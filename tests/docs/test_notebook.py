@@ -26,7 +26,8 @@ def check(notebook: dict) -> None:
     assert trained < floor < frequencies
     assert re.search(r"\[MASK\] statement.*\n +\S.* \d+%,", text)
     assert "(2, 50, 128)" in text
-    assert sum("image/png" in output.get("data", {}) for output in outputs(notebook)) == 2
+    got = sum("image/png" in output.get("data", {}) for output in outputs(notebook))
+    assert got == 2
 
 
 def test_committed_outputs():

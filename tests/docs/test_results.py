@@ -83,7 +83,8 @@ def test_the_table_of_long_inputs():
         if row in scores["listops"]:
             assert trees == ranged(scores["listops"][row]), row
             both = [scores[column][row].centre for column in ("bytes", "pixels")]
-            assert [float(cell) for cell in others] == pytest.approx(both, abs=0.051), row
+            got = [float(cell) for cell in others]
+            assert got == pytest.approx(both, abs=0.051), row
     assert scores["listops"].keys() == table.keys() - {"the most frequent class"}
 
 
@@ -175,7 +176,9 @@ def test_an_agreeing_pair_counts_once():
     found = generate.of_curves(
         {row: [[(1, float(n))]] for n, row in enumerate(("bert_rel", "sgu", "bert"))}
     )
-    assert (found.agree, found.rank, found.rank_p) == (3, 1, pytest.approx(1 / 6))
+    assert found.agree == 3
+    assert found.rank == 1
+    assert found.rank_p == pytest.approx(1 / 6)
     assert found.agree_p == pytest.approx(1 / 6)
 
 
@@ -220,7 +223,9 @@ def test_tables_beside_the_results_are_those_of_their_files(path, head, name, co
     table = lines(f"../{path.removesuffix('.md')}", head)
     rows = [list(line.values()) for line in generate.read(name)]
     kept = [[row[column] for column in columns] for row in rows]
-    assert [[row, *cells] for row, cells in table.items()] == [row for row in kept if any(row[1:])]
+    got = [[row, *cells] for row, cells in table.items()]
+    expected = [row for row in kept if any(row[1:])]
+    assert got == expected
 
 
 def test_the_table_of_61_m_tokens():
@@ -343,9 +348,10 @@ def test_the_figures_are_those_that_are_drawn():
         for mode in figures.INK
     }
     assert {path.name for path in figures.FOLDER.glob("*")} == expected
-    assert {
+    got = {
         f"{name}.svg" for name in re.findall(r"figures/([\w-]+)\.svg", "".join(map(page, PAGES)))
-    } == expected
+    }
+    assert got == expected
 
 
 def test_weights_of_the_matrices_are_read_in_their_columns():
@@ -394,9 +400,8 @@ def test_the_verdicts_of_finetuning():
         for start, words_ in (("True", "pretrained"), ("False", "random parameters")):
             runs = [found[task, row, start] for row in ("sgu", "amlp_36", "bert_rel")]
             assert [len(values) for values in runs] == [5, 5, 5]
-            assert table[f"{title}, {words_}"][:3] == [
-                f"{statistics.mean(values):.1f}" for values in runs
-            ]
+            expected = [f"{statistics.mean(values):.1f}" for values in runs]
+            assert table[f"{title}, {words_}"][:3] == expected
     gmlp, transformer = (found["sst2", row, "True"] for row in ("sgu", "bert_rel"))
     assert claims.verdict(gmlp, transformer, lower=False) == claims.OPEN  # "not decided"
     both = " and ".join(ranged(Spread.mean(values)) for values in (gmlp, transformer))
@@ -414,7 +419,8 @@ def test_the_verdicts_of_finetuning():
         pair = found["sst2", row, "True"], found["sst2", row, "False"]
         assert claims.verdict(*pair, lower=False) == verdict
     pretrained, random = (found["sst2", "amlp_36", start] for start in ("True", "False"))
-    assert sum(one > other for one in pretrained for other in random) == 24
+    got = sum(one > other for one in pretrained for other in random)
+    assert got == 24
 
 
 def test_the_order_of_the_feed_forward_stack():

@@ -82,9 +82,10 @@ def test_pages_and_notebooks_are_all_there(site):
     assert {
         f"{name}/" for name in ("first-run", "first-run-notebook", "keys", "python", "results")
     } <= set(built)
-    assert len(built) == sum(
+    expected = sum(
         path.endswith((".md", ".ipynb")) for _, _, files in os.walk("docs") for path in files
     )
+    assert len(built) == expected
 
 
 @SEEN
@@ -93,7 +94,8 @@ def test_no_errors_and_no_other_host(page, address, name):
     page.console()
     page.open(address + name)
     used = page.run("return performance.getEntriesByType('resource').map(entry => entry.name)")
-    assert [url for url in used if not url.startswith((address, "data:", "blob:"))] == []
+    got = [url for url in used if not url.startswith((address, "data:", "blob:"))]
+    assert got == []
     assert page.console() == []
 
 

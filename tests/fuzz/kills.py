@@ -163,9 +163,9 @@ class Campaign:
 
     def _check_end(self, workdir: Path) -> None:
         assert_same_run(workdir, self._expected)
-        assert [line["step"] for line in metrics(workdir) if "loss" in line] == list(
-            range(1, self._steps + 1)
-        )
+        got = [line["step"] for line in metrics(workdir) if "loss" in line]
+        expected = list(range(1, self._steps + 1))
+        assert got == expected
         left = [path for pattern in LEFT for path in workdir.rglob(pattern)]
         # Between the result, which is written last, and the end, a process still holds the folder.
         left = [path for path in left if not (self._killed and "lease.json" in path.name)]

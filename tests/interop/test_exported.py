@@ -27,7 +27,8 @@ from tests.runs.command import assert_one_line_error
 def text_export(text_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exports") / "text"
     done = preloaded.gmlp("export", f"--model={text_run}", f"--out={folder}", cwd=folder.parent)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", done.stderr
     return folder
 
 
@@ -56,7 +57,8 @@ def test_it_is_read_as_a_run_is(text_run, text_export):
     read = gmlp_flax.load(text_export)
     assert read.predict(lines) == run.predict(lines)
     done = preloaded.gmlp("predict", f"--workdir={text_export}", input=lines[0])
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", done.stderr
     assert done.stdout.startswith(lines[0])
 
 
@@ -83,7 +85,8 @@ def test_bfloat16_in_the_file(text_run, tmp_path):
     """Parameters are float32 in memory."""
     flags = f"--model={text_run}", f"--out={tmp_path / 'half'}", "--dtype=bfloat16"
     done = preloaded.gmlp("export", *flags)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", done.stderr
     weights = safetensors.load_file(tmp_path / "half" / "model.safetensors")
     assert {str(leaf.dtype) for leaf in weights.values()} == {"bfloat16"}
     found = gmlp_flax.load(tmp_path / "half")
@@ -122,7 +125,8 @@ def test_the_card(text_run, text_export):
     for line in text.splitlines():
         if line.startswith("| "):
             rows[line.split("|")[1].strip()] = line
-    assert rows.keys() == {"", "this model", *(row["name"] for row in result["baselines"])}
+    expected = {"", "this model", *(row["name"] for row in result["baselines"])}
+    assert rows.keys() == expected
     assert f"perplexity {result['eval']['perplexity']:.4g}" in rows["this model"]
     assert str(text_run.parent) not in card
 

@@ -166,7 +166,8 @@ def test_stablehlo(name, tmp_path):
     program = jax.export.deserialize(bytearray(formats.encode(model, "stablehlo")))
     assert program.platforms == ("cpu", "cuda", "tpu")
     for batch in (1, 3):
-        np.testing.assert_allclose(program.call(inputs[:batch]), logits[:batch], atol=1e-5)
+        got = program.call(inputs[:batch])
+        np.testing.assert_allclose(got, logits[:batch], atol=1e-5)
 
 
 # jax2onnx loads parts of itself that warn, and drops them if that raises

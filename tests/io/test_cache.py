@@ -38,13 +38,15 @@ def test_built_once_and_rebuilt_when_damaged(tmp_path):
         path.write_bytes(damage)
     assert cached_file(path, build).read_bytes() == b"content"
     assert len(built) == 4
-    assert sorted(file.name for file in path.parent.iterdir()) == ["a.bin", "a.bin.sha256"]
+    got = sorted(file.name for file in path.parent.iterdir())
+    assert got == ["a.bin", "a.bin.sha256"]
 
 
 def test_keeps_the_last_asked_for():
     made = []
     cache = ResultCache(lambda key: made.append(key) or key * 10, 2)
-    assert [cache(key) for key in (1, 2, 1, 3, 1, 2)] == [10, 20, 10, 30, 10, 20]
+    got = [cache(key) for key in (1, 2, 1, 3, 1, 2)]
+    assert got == [10, 20, 10, 30, 10, 20]
     assert made == [1, 2, 3, 2]
 
 

@@ -26,8 +26,10 @@ def test_files_are_found_in_the_order_of_names(folder):
     found = files.find_files(folder)
     assert [file.name for file in found] == ["a.txt", "b/2.txt", "b/c/1.txt", "b.txt"]
     assert [file.size for file in found] == [5, 7, 9, 5]
-    assert [read(file.path).decode() for file in found] == [file.name for file in found]
-    assert [file.name for file in files.find_files(found[1].path)] == ["2.txt"]
+    got = [read(file.path).decode() for file in found]
+    assert got == [file.name for file in found]
+    got = [file.name for file in files.find_files(found[1].path)]
+    assert got == ["2.txt"]
     assert files.subfolders(folder) == ("b",)
     assert files.subfolders(files.join(folder, "nowhere")) == ()
     assert files.exists(folder)
@@ -45,7 +47,8 @@ def test_files_of_runs_are_no_data(tmp_path):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    assert [file.name for file in files.find_files(str(tmp_path))] == ["a/1.png", "run2/3.png"]
+    got = [file.name for file in files.find_files(str(tmp_path))]
+    assert got == ["a/1.png", "run2/3.png"]
     _, folders, _ = next(files.walk(str(tmp_path)))
     assert sorted(folders) == ["a", "run2"]
     run = files.find_files(str(tmp_path / "a" / "run1"))

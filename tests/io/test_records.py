@@ -31,11 +31,14 @@ def test_tfrecord_round_trip(tmp_path_factory, data, start, stop):
     file = TFRecordFile(path)
     assert list(file.records()) == list(enumerate(data))
     assert len(file) == len(data)
-    assert [file[i] for i in reversed(range(len(file)))] == data[::-1]
+    got = [file[i] for i in reversed(range(len(file)))]
+    assert got == data[::-1]
     again = pickle.loads(pickle.dumps(file))
     assert [again[i] for i in range(len(again))] == data
     stop = min(stop, len(data))
-    assert list(file.records(start, stop)) == list(enumerate(data))[start:stop]
+    got = list(file.records(start, stop))
+    expected = list(enumerate(data))[start:stop]
+    assert got == expected
 
 
 def test_remote_tfrecord(tmp_path):
@@ -44,8 +47,11 @@ def test_remote_tfrecord(tmp_path):
         remote.write(local.read_bytes())
     file = pickle.loads(pickle.dumps(TFRecordFile("memory://records/a.tfrecord")))
     assert len(file) == 5
-    assert [file[i] for i in (4, 0, 2, 1, 3)] == [SOME[i] for i in (4, 0, 2, 1, 3)]
-    assert list(file.records(2, 4)) == [(2, SOME[2]), (3, SOME[3])]
+    got = [file[i] for i in (4, 0, 2, 1, 3)]
+    expected = [SOME[i] for i in (4, 0, 2, 1, 3)]
+    assert got == expected
+    expected = [(2, SOME[2]), (3, SOME[3])]
+    assert list(file.records(2, 4)) == expected
     for index in (-1, 5):
         with pytest.raises(IndexError, match=f"record {index} of 5 in"):
             file[index]
@@ -63,7 +69,9 @@ def test_a_flipped_bit_of_a_tfrecord_is_always_found(tmp_path_factory, data):
         return
     (number,) = (i for i, record in read.items() if isinstance(record, BadRecord))
     assert str(read[number]) == f"record {number}: fails its checksum"
-    assert [read[i] for i in range(5) if i != number] == [SOME[i] for i in range(5) if i != number]
+    got = [read[i] for i in range(5) if i != number]
+    expected = [SOME[i] for i in range(5) if i != number]
+    assert got == expected
     with pytest.raises(BadRecord, match=f"record {number}: fails"):
         file[number]
 
@@ -95,7 +103,9 @@ def test_not_a_tfrecord(tmp_path):
 
 def test_array_records(tmp_path):
     path = str(writers.array_record(tmp_path / "a.array_record", [b"%d" % i for i in range(1000)]))
-    assert list(records.array_records(path, 250, 600)) == [(i, b"%d" % i) for i in range(250, 600)]
+    got = list(records.array_records(path, 250, 600))
+    expected = [(i, b"%d" % i) for i in range(250, 600)]
+    assert got == expected
 
 
 def test_damaged_array_record(tmp_path):
@@ -106,7 +116,9 @@ def test_damaged_array_record(tmp_path):
     read = [record for _, record in records.array_records(str(path), 0, None)]
     (bad,) = (i for i, record in enumerate(read) if isinstance(record, BadRecord))
     assert str(read[bad]).startswith(f"record {bad}: Corrupted")
-    assert [*read[:bad], *read[bad + 1 :]] == [*data[:bad], *data[bad + 1 :]]
+    got = [*read[:bad], *read[bad + 1 :]]
+    expected = [*data[:bad], *data[bad + 1 :]]
+    assert got == expected
     for damaged in (whole[: len(whole) // 2], b"no records at all", b""):
         path.write_bytes(damaged)
         message = failure(lambda: list(records.array_records(str(path), 0, 20)))
@@ -128,7 +140,8 @@ def test_parquet_records(tmp_path, kind):
     expected = [(i, value and value.encode()) for i, value in enumerate(values)]
     assert list(records.parquet_records(path, "text", 0, None)) == expected
     assert list(records.parquet_records(path, "text", 1, 2)) == expected[300:600]
-    assert [len(records.parquet_sizes(path)), min(records.parquet_sizes(path)) > 0] == [3, True]
+    got = [len(records.parquet_sizes(path)), min(records.parquet_sizes(path)) > 0]
+    assert got == [3, True]
 
 
 def parquet_values(path, start: int = 0, stop: int | None = None) -> list[bytes | None]:
@@ -217,7 +230,8 @@ def test_a_file_appears_when_it_is_whole(tmp_path):
         for record in (b"one", b"", b"three"):
             write(record)
         assert not path.exists()
-    assert list(records.array_records(str(path), 0, None)) == [(0, b"one"), (1, b""), (2, b"three")]
+    got = list(records.array_records(str(path), 0, None))
+    assert got == [(0, b"one"), (1, b""), (2, b"three")]
     assert os.listdir(tmp_path) == [path.name]
     with (
         pytest.raises(DataError, match="x.array_record/y failed"),

@@ -52,12 +52,15 @@ def test_xpk_makes_of_it_what_was_meant(tmp_path):
     assert made["spec"]["failurePolicy"]["maxRestarts"] == 100
     job = slices["template"]["spec"]
     pod = job["template"]["spec"]
-    assert (slices["replicas"], job["completions"], pod["priorityClassName"]) == (2, 2, "high")
+    assert slices["replicas"] == 2
+    assert job["completions"] == 2
+    assert pod["priorityClassName"] == "high"
     assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x2x2"
     assert pod["containers"][0]["image"] == "gcr.io/my-project/gmlp"
     (rule,) = job["podFailurePolicy"]["rules"]
     restarted = rule["onExitCodes"]["values"]
-    assert (rule["action"], rule["onExitCodes"]["operator"]) == ("FailJob", "NotIn")
+    assert rule["action"] == "FailJob"
+    assert rule["onExitCodes"]["operator"] == "NotIn"
     assert {1, 75, 137, 143} <= set(restarted)
     assert not {0, 2} & set(restarted)
 
@@ -111,6 +114,6 @@ def test_types_are_xpks(tmp_path):
         if word.startswith("--tpu-type=")
     ]
     found = tools.run(python, "-c", TYPES, home=tmp_path, input=json.dumps(types))
-    assert json.loads(found.stdout.splitlines()[-1]) == [
-        each.partition(":")[2] for each in topologies
-    ], types
+    got = json.loads(found.stdout.splitlines()[-1])
+    expected = [each.partition(":")[2] for each in topologies]
+    assert got == expected, types

@@ -46,14 +46,17 @@ def test_every_row_of_the_alternatives_is_there():
 def test_the_published_setting_of_figure_2():
     config = recall.mqar("bert_causal", 256, 512, "paper")
     assert config.model.vocab_size == 8192
-    assert (config.model.layers, config.model.heads) == (2, 8)
-    assert (config.synthetic.pairs, config.synthetic.power) == (16, 0.01)
+    assert config.model.layers == 2
+    assert config.model.heads == 8
+    assert config.synthetic.pairs == 16
+    assert config.synthetic.power == 0.01
     assert not config.synthetic.fill
     assert config.synthetic.examples == 100_000
     assert config.synthetic.heldout_examples == 3_000
     assert config.batch_size * config.steps == 64 * 100_000
     assert config.optimizer.weight_decay == 0.1
-    np.testing.assert_allclose(recall.RATES["paper"], np.logspace(-4, -2, 4), rtol=0.01)
+    expected = np.logspace(-4, -2, 4)
+    np.testing.assert_allclose(recall.RATES["paper"], expected, rtol=0.01)
     cells = recall.cells("paper", ("sgu",))
     assert {cell.width for cell in cells} == {64, 128, 256, 512}
     assert {cell.length for cell in cells} == {64, 128, 256}
@@ -73,12 +76,14 @@ def test_the_published_setting_of_figure_2():
 def test_the_published_baselines_of_mad(task, length, vocabulary):
     config = recall.mad("bert_causal", task, "paper")
     config_lib.validate(config)
-    assert (config.model.length, config.model.vocab_size) == (length, vocabulary)
+    assert config.model.length == length
+    assert config.model.vocab_size == vocabulary
     assert config.model.d_model == 128
     examples = 256 if task == "memorization" else 12_800
     assert config.synthetic.examples == examples
     assert config.synthetic.heldout_examples == 1_280
-    assert (config.batch_size, config.steps) == (128, 200 * examples // 128)
+    assert config.batch_size == 128
+    assert config.steps == 200 * examples // 128
 
 
 def test_a_search_shares_no_examples_with_the_runs_of_the_report():

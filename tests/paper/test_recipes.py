@@ -53,10 +53,8 @@ def test_small_language_models_see_the_same_tokens_per_step(tokens):
         tokens,
         True,
     )
-    assert (config.optimizer.learning_rate, config.optimizer.lr_multipliers) == (
-        3e-3,
-        ("relative/bias=8",),
-    )
+    assert config.optimizer.learning_rate == 3e-3
+    assert config.optimizer.lr_multipliers == ("relative/bias=8",)
 
 
 def test_on_a_gpu_a_small_language_model_keeps_its_norm_its_factors_and_its_width_over_tokens():
@@ -66,14 +64,10 @@ def test_on_a_gpu_a_small_language_model_keeps_its_norm_its_factors_and_its_widt
     recipes.small_language(
         config, "gpu", setting, 128, {"layers": 2, "d_spatial": 384, "d_ffn": 384}
     )
-    assert (config.optimizer.learning_rate, config.optimizer.lr_multipliers) == (
-        4e-3,
-        ("token_mlp=4",),
-    )
+    assert config.optimizer.learning_rate == 4e-3
+    assert config.optimizer.lr_multipliers == ("token_mlp=4",)
     assert config.model.embedding_norm
-    assert (
-        config.model.layers,
-        config.model.d_model,
-        config.model.d_ffn,
-        config.model.d_spatial,
-    ) == (4, 256, 768, 384)
+    assert config.model.layers == 4
+    assert config.model.d_model == 256
+    assert config.model.d_ffn == 768
+    assert config.model.d_spatial == 384

@@ -37,11 +37,13 @@ def test_points_are_the_same_as_in_the_first_sweeps(get_sweep, argument):
     assert as_read == expected
     for point, expected_point in zip(swept, expected, strict=True):
         assert list(point) == list(expected_point)
-    assert len({points.name(point) for point in expected}) == len(expected)
+    got = len({points.name(point) for point in expected})
+    assert got == len(expected)
 
 
 def test_every_trained_table_has_a_sweep(get_sweep):
-    assert {argument.partition(",")[0] for argument in GOLDEN} | {"figure5"} == set(TRAINED)
+    got = {argument.partition(",")[0] for argument in GOLDEN} | {"figure5"}
+    assert got == set(TRAINED)
     assert get_sweep("table3") == get_sweep("table3,scale=cpu")
     assert get_sweep("figure5,scale=paper") == get_sweep("table4,scale=paper")
 
@@ -94,7 +96,8 @@ def test_what_a_table_changes_can_be_trained(name, scale):
 
 def test_rows_are_published_models():
     for table in TABLES.values():
-        assert {row.partition(",")[0] for row in table.rows} <= set(PUBLISHED)
+        got = {row.partition(",")[0] for row in table.rows}
+        assert got <= set(PUBLISHED)
         for rows in (*table.series.values(), *table.longer.values(), *table.trained.values()):
             assert set(rows) <= set(table.rows)
 

@@ -74,7 +74,10 @@ def test_xlarge_compiles_here_and_has_logits_at_masked_positions_alone():
     batch = options.batch_size
     length = options.model.length
     positions = options.masking.max_predictions
-    assert (batch, length, positions, options.model.vocab_size) == (4, 512, 77, 32_000)
+    assert batch == 4
+    assert length == 512
+    assert positions == 77
+    assert options.model.vocab_size == 32_000
     assert logits(program, batch, positions)
     assert not logits(program, batch, length)
     # The embedding table is the largest array with a vocabulary axis.
@@ -216,7 +219,8 @@ print(json.dumps(costs))
 
 def test_batches_have_the_shapes_of_the_task():
     text = dry_run.batch_shapes(without_data(text_config("gmlp_base")), 2)
-    assert {name: leaf.shape for name, leaf in text.items()} == {"tokens": (2, 512), "index": (2,)}
+    got = {name: leaf.shape for name, leaf in text.items()}
+    assert got == {"tokens": (2, 512), "index": (2,)}
     options = config.from_file("configs/own_images.py", "gmlp_ti")
     images = dry_run.batch_shapes(without_data(options), 1024)
     assert images["image"].shape == (1024, 224, 224, 3)

@@ -110,10 +110,11 @@ def test_loops_multiply():
     costs = Program(LOOPS, devices=8).costs()
     reduced = 8 * 16 * 4
     gathered = 64 * 16 * 2
-    assert costs.collectives == {
+    expected = {
         "all-gather": Collectives(7, 7 * gathered, 7 * gathered * 0.75, 7 * gathered * 0.75),
         "all-reduce": Collectives(21, 21 * reduced, 21 * reduced * 1.5, 21 * reduced * 1.5),
     }
+    assert costs.collectives == expected
     assert costs.unknown_loops == 0
 
 
@@ -215,9 +216,11 @@ def test_what_moves_most():
     )
     costs = Program(named, devices=8).costs()
     gathered, reduced, *others = costs.moved
-    assert gathered[:4] == (7 * (8 * 16 * 4 + 64 * 16 * 2), 7, "all-gather.1", "bf16[64,16]")
+    expected = (7 * (8 * 16 * 4 + 64 * 16 * 2), 7, "all-gather.1", "bf16[64,16]")
+    assert gathered[:4] == expected
     assert reduced == (21 * 8 * 16 * 4, 21, "all-reduce.1", "f32[8,16]*", "backward layer/psum")
-    assert costs.traffic == gathered.bytes + reduced.bytes + sum(one.bytes for one in others)
+    expected = gathered.bytes + reduced.bytes + sum(one.bytes for one in others)
+    assert costs.traffic == expected
 
 
 def test_a_fusion_that_reads_the_stack_counts_all_of_it():

@@ -24,7 +24,9 @@ def test_a_module():
     assert list(module.computations) == ["add", "main"]
     assert module.entry == "main"
     root = root_of(module.computations["main"])
-    assert (root.name, root.opcode, root.operands) == ("total", "reduce", ("x", "zero"))
+    assert root.name == "total"
+    assert root.opcode == "reduce"
+    assert root.operands == ("x", "zero")
     assert root.called == ["add"]
     assert constant(module.computations["main"]["zero"]) == 0
     assert constant(root) is None

@@ -80,12 +80,12 @@ def test_the_estimate_of_a_gpu():
     assert found.chips == 8
     assert found.fits
     assert found.per_chip_bytes["arguments"] == pytest.approx(arguments, abs=1)
-    assert found.per_chip_bytes["temporaries"] == pytest.approx(
-        8 * work.saved_bytes + work.param_bytes, abs=1
-    )
+    expected = 8 * work.saved_bytes + work.param_bytes
+    assert found.per_chip_bytes["temporaries"] == pytest.approx(expected, abs=1)
     assert found.collectives == {"all-reduce": {"count": 1, "bytes": work.param_bytes}}
     assert found.seconds["products"] == work.flops / (8 * 989e12)
-    assert found.seconds["links"] == pytest.approx(2 * 7 / 8 * work.param_bytes / 450e9)
+    expected = 2 * 7 / 8 * work.param_bytes / 450e9
+    assert found.seconds["links"] == pytest.approx(expected)
     assert found.notes[0].startswith("an estimate")
 
 
@@ -215,9 +215,8 @@ def test_a_program_that_exceeds_the_memory_does_not_fit(monkeypatch):
     found = plan.make(small(), "v5e:2x2")
     assert not found.fits
     assert found.per_chip_bytes["peak"] == 20 * 2**30
-    assert sum(
-        found.per_chip_bytes[name] for name in ("arguments", "temporaries")
-    ) == pytest.approx(20 * 2**30, abs=2)
+    got = sum(found.per_chip_bytes[name] for name in ("arguments", "temporaries"))
+    assert got == pytest.approx(20 * 2**30, abs=2)
     assert found.step_seconds > 0
     assert "exceeds the memory" in found.notes[0]
 
@@ -298,4 +297,5 @@ def test_alternatives_suit_the_batch():
     )
     assert list(plan.alternatives(full, "v5e:4x4")) == []
     larger = ["grad_accum_steps=8", "gpu:h100x8", "gpu:h100x16"]
-    assert [name for name, *_ in plan.alternatives(full, "gpu:h100x4")] == larger
+    got = [name for name, *_ in plan.alternatives(full, "gpu:h100x4")]
+    assert got == larger

@@ -70,7 +70,8 @@ def test_launcher(joined, monkeypatch, total, own):
     monkeypatch.setenv(own, "3")
     distributed.initialize("auto", "", None, None)
     distributed.initialize("auto", "h:1", None, None)
-    assert [args for args, _ in joined] == [(None, 8, 3), ("h:1", 8, 3)]
+    got = [args for args, _ in joined]
+    assert got == [(None, 8, 3), ("h:1", 8, 3)]
     assert {options["cluster_detection_method"] for _, options in joined} == {None}
 
 
@@ -119,7 +120,8 @@ def test_other_processes_never_come():
             timeout=60,
             env=environment,
         )
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"error: not all 2 processes joined at {address} within 1 s")
 
 

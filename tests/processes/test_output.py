@@ -37,7 +37,9 @@ def shell(redirection: str) -> subprocess.CompletedProcess:
 )
 def test_streams_that_are_lost(redirection, code, out, err):
     done = shell(redirection)
-    assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == out
+    assert done.stderr == err
 
 
 def test_a_reader_that_goes_ends_a_program_in_silence():

@@ -53,7 +53,8 @@ def test_jax_takes_the_cpu_in_silence(imports):
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True
     )
-    assert (done.stdout, done.stderr) == ("cpu\n", "")
+    assert done.stdout == "cpu\n"
+    assert done.stderr == ""
 
 
 @pytest.mark.skipif(

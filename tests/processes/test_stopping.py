@@ -118,7 +118,8 @@ def test_in_a_thread_signals_stay_as_they_are():
             return [signal.getsignal(name) for name in STOPPING]
 
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(run).result() == [signal.getsignal(name) for name in STOPPING]
+        expected = [signal.getsignal(name) for name in STOPPING]
+        assert pool.submit(run).result() == expected
 
 
 @pytest.mark.parametrize(("same", "ends"), [(600, False), (0.1, True)])

@@ -61,7 +61,9 @@ def test_a_trained_column_is_one_sweep(tmp_path, trained):
     changes = {"model.layers": "1", "model.vocab_size": "500"}
     assert columns.make(plan(tmp_path, "mlm", "cifar10", jobs=2, changes=changes)) == []
     (mlm, jobs), (cifar10, _) = trained
-    assert (mlm.out, cifar10.out, jobs) == (str(tmp_path), f"{tmp_path}/cifar10", 2)
+    assert mlm.out == str(tmp_path)
+    assert cifar10.out == f"{tmp_path}/cifar10"
+    assert jobs == 2
     assert mlm.overrides == {"data.train": "embedded", "model.layers": 1, "model.vocab_size": 500}
     assert cifar10.overrides == {"data.train": "embedded", "model.layers": 1}  # no vocabulary
     for name, sweep in {"mlm": mlm, "cifar10": cifar10}.items():  # as `gmlp sweep` trains it
@@ -155,9 +157,9 @@ def test_costs_go_on_where_they_stopped(tmp_path, measured):
     made_up_columns.write_cost(tmp_path, "sgu", 128, (1.0,))
     assert columns.make(plan(tmp_path, "costs", lengths=(128, 512))) == []
     asked = (("sgu", 512), ("fnet", 128), ("fnet", 512))
-    assert [words[:2] for words in measured] == [
-        [f"--rows={row}", f"--lengths={length}"] for row, length in asked
-    ]
+    got = [words[:2] for words in measured]
+    expected = [[f"--rows={row}", f"--lengths={length}"] for row, length in asked]
+    assert got == expected
     assert f"--json={tmp_path}/costs/sgu-512.json" in measured[0]
     assert len(COST_LENGTHS) == 8
 
@@ -167,25 +169,25 @@ def test_finetuning_starts_from_the_first_finished_run_and_from_random_parameter
 ):
     made_up_columns.write_runs(tmp_path, "alternatives", {"sgu": ((9.0, 8.0), (9.0, 7.0))})
     columns.make(plan(tmp_path, "imdb", finetune_seeds=(4,), finetune_changes={"steps": "50"}))
-    assert [sweep.out for sweep, _ in trained] == [
-        f"{tmp_path}/finetuned/imdb-sgu{name}" for name in ("", "-random")
-    ]
+    got = [sweep.out for sweep, _ in trained]
+    expected = [f"{tmp_path}/finetuned/imdb-sgu{name}" for name in ("", "-random")]
+    assert got == expected
     for (sweep, _), start in zip(trained, (True, False), strict=True):
         assert sweep.source == "finetune_glue:own,scale=small"
         [trial] = sweep.trials
         config = trial.config
-        assert (config.seed, config.init_from, config.init_parameters) == (
-            4,
-            f"{tmp_path}/sgu-0",
-            start,
-        )
-        assert (config.data.train, config.model.length) == ("embedded", 128)
+        assert config.seed == 4
+        assert config.init_from == f"{tmp_path}/sgu-0"
+        assert config.init_parameters == start
+        assert config.data.train == "embedded"
+        assert config.model.length == 128
         assert config.steps == 50  # not the column's own 150
 
 
 def test_a_column_that_cannot_be_made_does_not_stop_the_others(tmp_path, measured):
     missing = columns.make(plan(tmp_path, "sst2", "costs", lengths=(128,)))
-    assert [line.partition(" holds")[0] for line in missing] == [f"sst2: {tmp_path}"]
+    got = [line.partition(" holds")[0] for line in missing]
+    assert got == [f"sst2: {tmp_path}"]
     assert len(measured) == 2
 
 

@@ -19,7 +19,8 @@ def test_costs_over_tokens_with_their_powers(measured):
     series = {each.name: each for each in panel.series}
     assert series["bert"].x == [128, 1024, 2048, 4096]
     # ms
-    assert series["bert"].y == pytest.approx([400 * (n / 1024) ** 2 for n in series["bert"].x])
+    expected = [400 * (n / 1024) ** 2 for n in series["bert"].x]
+    assert series["bert"].y == pytest.approx(expected)
     assert series["bert"].fit == pytest.approx(series["bert"].y, rel=1e-6)
     one_length = {row: {128: by_length[128]} for row, by_length in measured.items()}
     assert cost_chart(one_length, ROWS) is None

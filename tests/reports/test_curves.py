@@ -58,14 +58,13 @@ def test_a_row_and_a_curve_for_each_point(folder):
         ("batch_size=32", 0, None, None, None, None, ""),
     ]
     first, second, third = made.charts["curves"].panels[0].series
-    assert (first.name, first.x, first.y, first.low, first.high) == (
-        "batch_size=8",
-        [10, 20],  # the steps that all seeds have
-        [80.0, 40.0],
-        [70.0, 30.0],
-        [90.0, 50.0],
-    )
-    assert (second.x, second.y) == ([10], [Spread.mean([80.0, 60.0]).centre])
+    assert first.name == "batch_size=8"
+    assert first.x == [10, 20]
+    assert first.y == [80.0, 40.0]
+    assert first.low == [70.0, 30.0]
+    assert first.high == [90.0, 50.0]
+    assert second.x == [10]
+    assert second.y == [Spread.mean([80.0, 60.0]).centre]
     assert not third.x
     assert len({line.look for line in (first, second, third)}) == 3
     assert made.notes[0].startswith("chosen: batch_size=16, for its perplexity with seed 0")
@@ -95,8 +94,12 @@ def test_curve_has_training_and_heldout_points(tmp_path):
     [path] = figure_files.save({"loss": curves.of_run(str(tmp_path))}, str(tmp_path))
     [panel] = curves.of_run(str(tmp_path)).panels
     training, heldout = panel.series
-    assert (training.name, list(training.x), list(training.y)) == ("training", [5, 10], [3.0, 2.0])
-    assert (heldout.name, list(heldout.x), list(heldout.y)) == ("held out", [10], [2.5])
+    assert training.name == "training"
+    assert list(training.x) == [5, 10]
+    assert list(training.y) == [3.0, 2.0]
+    assert heldout.name == "held out"
+    assert list(heldout.x) == [10]
+    assert list(heldout.y) == [2.5]
     assert panel.title == "held-out loss 2.5 after 10 steps"
     assert path == str(tmp_path / "figures" / "loss.png")
     config = config_lib.default(task="image_classification")

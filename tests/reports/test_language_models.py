@@ -44,8 +44,10 @@ def test_table_3(tmp_path):
     made = gather("table3", tmp_path)
     rows = cells(made)
     sgu = rows["sgu"]
-    assert (sgu["perplexity"], sgu["seeds"]) == ((31.0, (30.0, 32.0)), 2)
-    assert (sgu["paper"], sgu["difference"]) == (4.35, pytest.approx(31 - 4.35))
+    assert sgu["perplexity"] == (31.0, (30.0, 32.0))
+    assert sgu["seeds"] == 2
+    assert sgu["paper"] == 4.35
+    assert sgu["difference"] == pytest.approx(31 - 4.35)
     assert sgu["rate"] == TABLES["table3"].config("sgu", "cpu").optimizer.learning_rate
     assert sgu["M parameters"] == pytest.approx(0.6586, abs=1e-4)
     assert list(rows) == ["mixer", "linear", "multiplicative", "sgu"]  # no row of blanks
@@ -76,7 +78,10 @@ def test_curves_have_their_seeds_ranges(tmp_path):
     [panel] = made.figures["curves"].panels
     series = {each.name: each for each in panel.series}
     sgu = series["sgu"]
-    assert (sgu.x, sgu.y, sgu.low, sgu.high) == ([921600, 1843200], [51, 31], [50, 30], [52, 32])
+    assert sgu.x == [921600, 1843200]
+    assert sgu.y == [51, 31]
+    assert sgu.low == [50, 30]
+    assert sgu.high == [52, 32]
     assert not series["mixer"].low
     assert panel.y.log
     assert series["sgu"].look == looks(TABLES["table3"].rows)["sgu"]
@@ -130,11 +135,9 @@ def test_rows_that_only_the_paper_has(tmp_path):
     made = gather("table6", tmp_path)
     rows = cells(made)
     devlin = rows["BERT-base (Devlin et al.)"]
-    assert (devlin["paper's SST-2"], devlin["M parameters"], devlin["perplexity"]) == (
-        92.7,
-        110,
-        None,
-    )
+    assert devlin["paper's SST-2"] == 92.7
+    assert devlin["M parameters"] == 110
+    assert devlin["perplexity"] is None
     assert devlin["note"].startswith("the paper's row, not trained here")
 
 
@@ -173,10 +176,8 @@ def test_figure_7_has_two_axes(tmp_path):
     rows = cells(made)
     assert list(rows) == ["gmlp_18", "gmlp_36", "gmlp_36,data=2", "gmlp_36,data=4"]
     for row, (end, accuracy) in ends.items():
-        assert (rows[row]["perplexity"].centre, rows[row]["SST-2"].centre) == (
-            end,
-            pytest.approx(100 * accuracy),
-        )
+        assert rows[row]["perplexity"].centre == end
+        assert rows[row]["SST-2"].centre == pytest.approx(100 * accuracy)
     assert rows["gmlp_36,data=4"]["paper"] is None
     [panel] = made.figures["transfer"].panels
     lines = {series.name: (series.x, series.y) for series in panel.series}
@@ -194,10 +195,8 @@ def test_finetuned_runs_stand_beside_the_papers(tmp_path):
         write_finetuned(tmp_path, row, accuracies)
     made = gather("table4", tmp_path)
     rows = cells(made)
-    assert (rows["gmlp_18"]["SST-2"].centre, rows["gmlp_18"]["paper's SST-2"]) == (
-        pytest.approx(65),
-        91.2,
-    )
+    assert rows["gmlp_18"]["SST-2"].centre == pytest.approx(65)
+    assert rows["gmlp_18"]["paper's SST-2"] == 91.2
     assert rows["gmlp_36"]["SST-2"].centre == pytest.approx(80)
     assert rows["gmlp_36"]["paper's MNLI-m"] == 80.9
     assert "MNLI-m" not in made.table.columns  # nothing was finetuned on it

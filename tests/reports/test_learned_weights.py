@@ -75,7 +75,8 @@ def test_filters_of_images(image_run):
         assert 0 < row[4] < 8
     [panel] = report.figures["offsets_share"].panels
     assert report.table.columns[-1] == "offsets"
-    assert panel.series[0].y == [row[-1] for row in report.table.rows]
+    expected = [row[-1] for row in report.table.rows]
+    assert panel.series[0].y == expected
     assert panel.references[0] == (
         "noise",
         48 / 255,
@@ -103,7 +104,8 @@ def test_matrices_without_the_constraint(dense_run, tmp_path):
         "table.csv",
     }
     [panel] = report.figures["toeplitz_share"].panels
-    assert panel.series[0].y == [row[1] for row in report.table.rows]
+    expected = [row[1] for row in report.table.rows]
+    assert panel.series[0].y == expected
 
 
 def test_shares_agree_with_their_definition():
@@ -118,7 +120,8 @@ def test_shares_agree_with_their_definition():
         expected.append((np.sum(other) / 5, (np.sum(layer) - np.sum(other)) / 5, np.max(other)))
     np.testing.assert_allclose(across(maps, segments), expected, rtol=1e-12)
     # Even weights: three tokens give 2/5 to the other sentence, two give 3/5.
-    assert across(np.full((1, 5, 5), 0.2), segments)[0, 0] == pytest.approx((3 * 0.4 + 2 * 0.6) / 5)
+    got = across(np.full((1, 5, 5), 0.2), segments)[0, 0]
+    assert got == pytest.approx((3 * 0.4 + 2 * 0.6) / 5)
 
 
 def test_a_run_that_was_not_finetuned(tmp_path):

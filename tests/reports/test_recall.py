@@ -143,7 +143,8 @@ def test_a_family_is_drawn_by_its_best_row_at_each_width():
         Cell("sgu", 128, 32): Spread.mean([99.0]),
     }
     best = report_lib.best_of_families(found, 64)
-    assert best == {
+    expected = {
         "Transformer": {32: found[Cell("bert_rel", 64, 32)], 64: found[Cell("bert", 64, 64)]},
         "gMLP": {32: found[Cell("sgu", 64, 32)]},
     }
+    assert best == expected

@@ -122,7 +122,8 @@ def test_a_run_is_scored_once(text_run, tmp_path):
     recall_slices.measure(run, 5)
     scored = recall_slices.read(run)
     assert scored is not None
-    assert (scored.step, scored.frequent_bigrams) == (12, 5)
+    assert scored.step == 12
+    assert scored.frequent_bigrams == 5
     result = json.loads((text_run / "result.json").read_text())["eval"]
     assert scored.metrics["loss"] == pytest.approx(result["loss"], rel=1e-6)
     path = tmp_path / "run" / recall_slices.FILE

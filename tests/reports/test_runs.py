@@ -47,7 +47,8 @@ def test_runs_are_known_by_their_models_whatever_their_folders_are_called(tmp_pa
         ("split", 0, False),
         ("additive", 1, True),
     ]
-    assert found[0].curve("perplexity") == [(4 * 4 * 128, 9.0), (8 * 4 * 128, 7.0)]
+    expected = [(4 * 4 * 128, 9.0), (8 * 4 * 128, 7.0)]
+    assert found[0].curve("perplexity") == expected
     assert found[0].curve("top1") == []
 
 
@@ -111,7 +112,8 @@ def test_finetuned_runs_may_differ_in_row_rate_seed_and_batch(tmp_path):
     write_run(folder / "e", tuned(init_from="another seed's"))
     write_run(folder / "random", tuned(init_parameters=False))
     found = find_finetuned(str(tmp_path), ROWS)
-    assert {row: len(runs) for row, runs in found.items()} == {"split": 5, "additive": 1}
+    got = {row: len(runs) for row, runs in found.items()}
+    assert got == {"split": 5, "additive": 1}
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,15 @@ def test_a_panel_of_perplexities_and_one_of_each_score():
     chart, notes = scaling.scaling(SERIES)
     perplexities, accuracies = chart.panels
     gmlp, amlp = perplexities.series
-    assert (gmlp.name, gmlp.x, gmlp.y, gmlp.labels) == ("gMLP", [50, 100], [6, 3], ["18", "36"])
+    assert gmlp.name == "gMLP"
+    assert gmlp.x == [50, 100]
+    assert gmlp.y == [6, 3]
+    assert gmlp.labels == ["18", "36"]
     assert (gmlp.low, gmlp.high, gmlp.joined) == ([5.5, 3], [6.5, 3], False)
     assert gmlp.fit == pytest.approx([6, 3])
     assert not amlp.fit
-    assert (gmlp.look.colour, amlp.look.colour) == (FAMILIES["gMLP"], FAMILIES["aMLP"])
+    assert gmlp.look.colour == FAMILIES["gMLP"]
+    assert amlp.look.colour == FAMILIES["aMLP"]
     assert perplexities.x.log
     assert perplexities.y.log
     assert perplexities.title == "Perplexity over parameters"
@@ -47,7 +51,8 @@ def test_scores_over_perplexity_which_falls_to_the_right():
 def test_a_single_point_is_no_figure():
     assert scaling.scaling({"aMLP": SERIES["aMLP"], "gMLP": []}) == (None, [])
     assert scaling.transfer({"gMLP": SERIES["gMLP"][:1]}) is None
-    assert len(scaling.scaling({"aMLP": [*SERIES["aMLP"], SERIES["gMLP"][1]]})[0].panels) == 1
+    got = len(scaling.scaling({"aMLP": [*SERIES["aMLP"], SERIES["gMLP"][1]]})[0].panels)
+    assert got == 1
 
 
 def test_power_law_against_its_formulas():
@@ -61,7 +66,7 @@ def test_power_law_against_its_formulas():
     error = np.sqrt(np.sum(residuals**2) / 2 / np.sum((u - u.mean()) ** 2))
     law = scaling.power_law(x, y)
     assert law.exponent == pytest.approx(slope)
-    assert (law.low, law.high) == pytest.approx(
-        (slope - 4.30265 * error, slope + 4.30265 * error), rel=1e-4
-    )
-    assert law.r_squared == pytest.approx(1 - np.sum(residuals**2) / np.sum((v - v.mean()) ** 2))
+    expected = (slope - 4.30265 * error, slope + 4.30265 * error)
+    assert (law.low, law.high) == pytest.approx(expected, rel=1e-4)
+    expected = 1 - np.sum(residuals**2) / np.sum((v - v.mean()) ** 2)
+    assert law.r_squared == pytest.approx(expected)

@@ -94,7 +94,8 @@ def test_orderings_are_claims(tmp_path):
         Statement("Table 4", "amlp_36", "gmlp_36", ("sst2",)),
     ]
     scores = Scores(("sst2",), by_row, transfers)
-    assert [(claim.text.partition(" (")[0], *claim[1:]) for claim in scores.claims()] == [
+    got = [(claim.text.partition(" (")[0], *claim[1:]) for claim in scores.claims()]
+    assert got == [
         ("SST-2: gmlp_36 > transformer_12", claims.HOLDS, "medians 70.0 and 54.5"),
     ]
     assert scores.medians("gmlp_36")["SST-2"].values == pytest.approx((60, 70, 80))

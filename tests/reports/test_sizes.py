@@ -33,20 +33,18 @@ def test_classifiers():
     made = counts("figure2")
     table = TABLES["figure2"]
     rows = {row[0]: dict(zip(made.table.columns, row, strict=True)) for row in made.table.rows}
-    assert {name: rows[name]["top-1 (%)"] for name in table.rows} == {
-        name: published.PUBLISHED[name].top1 for name in table.rows
-    }
+    got = {name: rows[name]["top-1 (%)"] for name in table.rows}
+    expected = {name: published.PUBLISHED[name].top1 for name in table.rows}
+    assert got == expected
     deit = rows["deit_s"]
     assert deit["the paper's"] == 22
     assert deit["M parameters"] == pytest.approx(22.05, abs=0.01)
     assert deit["the paper's GFLOPs"] == 2 * 4.6
     assert deit["GFLOPs"] == pytest.approx(9.2, abs=0.01)
     resnet = rows["ResNet-152"]
-    assert (resnet["top-1 (%)"], resnet["the paper's"], resnet["the paper's GFLOPs"]) == (
-        78.3,
-        60,
-        22.6,
-    )
+    assert resnet["top-1 (%)"] == 78.3
+    assert resnet["the paper's"] == 60
+    assert resnet["the paper's GFLOPs"] == 22.6
     assert resnet["M parameters"] is None
 
 
@@ -55,7 +53,8 @@ def test_every_classifier_is_drawn_and_named():
     made = counts("figure2")
     [panel] = made.figures["accuracies"].panels
     series = {each.name: each for each in panel.series}
-    assert sum(len(each.x) for each in series.values()) == len(made.table.rows)
+    got = sum(len(each.x) for each in series.values())
+    assert got == len(made.table.rows)
     assert list(series["gMLP"].y) == [72.3, 79.6, 81.6]
     assert list(series["gMLP"].labels) == [
         "ti",
@@ -68,7 +67,8 @@ def test_every_classifier_is_drawn_and_named():
     assert list(series["EfficientNet"].labels) == ["B0", "B3", "B7"]
     assert list(series["Mixer (our setup)"].y) == [77.3]
     assert series["Mixer"].look.marker != series["Mixer (our setup)"].look.marker
-    assert len({each.look for each in panel.series}) == len(panel.series)
+    got = len({each.look for each in panel.series})
+    assert got == len(panel.series)
 
 
 def test_every_table_without_training_is_counted():
@@ -77,8 +77,10 @@ def test_every_table_without_training_is_counted():
     assert not set(learned_weights.FIGURES) & set(counted)
     for name, table in counted.items():
         made = counts(name)
-        assert [row[0] for row in made.table.rows] == [
+        got = [row[0] for row in made.table.rows]
+        expected = [
             *table.rows,
             *(row.name for row in table.quoted),
         ]
+        assert got == expected
         assert ("accuracies" in made.figures) == (name in ("table2", "figure2"))

@@ -80,4 +80,5 @@ def test_a_line_for_each_model():
         ["b", None, 2.0, None],
         ["c", None, None, "z"],
     ]
-    assert (table.column(1), table.over) == ([1.0, None, None], "repeats")
+    assert table.column(1) == [1.0, None, None]
+    assert table.over == "repeats"

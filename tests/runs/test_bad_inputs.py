@@ -64,9 +64,9 @@ def test_as_many_bad_records_as_the_limit(commands, text, tmp_path):
     assert_done(result)
     reports = [line for line in result.stderr.splitlines() if "bad record" in line]
     first = f"2 bad records skipped, the first: {tmp_path}/spoiled.jsonl, line 61: found list"
-    assert [line.partition(";")[0] for line in reports] == 2 * [
-        f"{tmp_path}/spoiled.jsonl: {first}"
-    ]
+    got = [line.partition(";")[0] for line in reports]
+    expected = 2 * [f"{tmp_path}/spoiled.jsonl: {first}"]
+    assert got == expected
 
 
 def test_batch_that_devices_cannot_share(commands, text, tmp_path):

@@ -73,7 +73,8 @@ def test_text_is_pretrained_and_finetuned(name, tmp_path):
     )
     tuned = loop.train(options, str(tmp_path / "sst2"))
     assert 0 <= tuned["eval"]["accuracy"] <= 1
-    assert pretrained.load(str(tmp_path / "sst2")).config.model.block == config.model.block
+    got = pretrained.load(str(tmp_path / "sst2")).config.model.block
+    assert got == config.model.block
 
 
 def test_from_the_command_line(tmp_path):

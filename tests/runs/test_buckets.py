@@ -56,9 +56,9 @@ def test_commands_on_a_run_in_a_bucket(commands, store, text, finished, tmp_path
     assert_done(commands(text, workdir, **store.environment))
     run = fetched(store, "a/one/", tmp_path)
     assert_same(run, finished)
-    assert sorted(path.name for path in run.iterdir()) == sorted(
-        path.name for path in finished.iterdir()
-    )
+    got = sorted(path.name for path in run.iterdir())
+    expected = sorted(path.name for path in finished.iterdir())
+    assert got == expected
     assert sorted(path.name for path in (run / "figures").iterdir()) == [
         "loss.pdf",
         "loss.png",

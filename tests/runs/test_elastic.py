@@ -61,6 +61,6 @@ def test_two_processes_then_four_then_one(commands, text, tmp_path):
     # 1.7e-7 was measured: a bit of float32
     assert next(losses) == pytest.approx(next(losses), rel=2e-6)
     assert (elastic / "config.json").read_bytes() == (alone / "config.json").read_bytes()
-    assert sorted(path.name for path in elastic.iterdir()) == sorted(
-        path.name for path in alone.iterdir()
-    )
+    got = sorted(path.name for path in elastic.iterdir())
+    expected = sorted(path.name for path in alone.iterdir())
+    assert got == expected

@@ -49,8 +49,10 @@ def test_kills(commands, text, tmp_path, kills):
 
     assert_same_run(workdir, expected)
     found = metrics(workdir)
-    assert [line["step"] for line in found if "eval" not in line] == list(range(5, steps + 1, 5))
-    assert [line["step"] for line in found if "eval" in line] == list(range(50, steps + 1, 50))
+    got = [line["step"] for line in found if "eval" not in line]
+    assert got == list(range(5, steps + 1, 5))
+    got = [line["step"] for line in found if "eval" in line]
+    assert got == list(range(50, steps + 1, 50))
     results = [
         json.loads((folder / "result.json").read_text())["eval"] for folder in (workdir, expected)
     ]

@@ -57,7 +57,8 @@ def test_full_disk(commands, text, tmp_path):
     assert_done(again)
     assert f"resuming {workdir} at step 4" in again.stderr
     # one is the change of config.steps
-    assert [line["step"] for line in metrics(workdir)] == [3, 4, 4, 4, 6, 8, 8]
+    got = [line["step"] for line in metrics(workdir)]
+    assert got == [3, 4, 4, 4, 6, 8, 8]
     assert int(final_state(workdir)["step"]) == 8
 
 

@@ -36,23 +36,17 @@ def test_the_config_knows_every_task():
             assert options.optimizer.warmup == options.steps // 10
             assert options.steps % options.eval.every < 5
     mnli = gmlp_config.from_file("configs/finetune_glue.py", "mnli")
-    assert (mnli.batch_size, mnli.steps, mnli.optimizer.warmup, mnli.model.length) == (
-        32,
-        61_359,
-        6135,
-        128,
-    )
-    assert (mnli.optimizer.learning_rate, mnli.optimizer.schedule, mnli.model.dropout) == (
-        2e-5,
-        "linear",
-        0.1,
-    )
+    assert mnli.batch_size == 32
+    assert mnli.steps == 61_359
+    assert mnli.optimizer.warmup == 6135
+    assert mnli.model.length == 128
+    assert mnli.optimizer.learning_rate == 2e-5
+    assert mnli.optimizer.schedule == "linear"
+    assert mnli.model.dropout == 0.1
     assert mnli.model.attention_dropout == 0.1
-    assert (mnli.optimizer.eps, mnli.optimizer.b2, mnli.optimizer.weight_decay) == (
-        1e-6,
-        0.999,
-        0.01,
-    )
+    assert mnli.optimizer.eps == 1e-6
+    assert mnli.optimizer.b2 == 0.999
+    assert mnli.optimizer.weight_decay == 0.01
 
 
 def test_the_grid_of_the_configs_docstring_keeps_five_epochs():
@@ -63,7 +57,8 @@ def test_the_grid_of_the_configs_docstring_keeps_five_epochs():
     assert len(points) == 6
     for point in points:
         steps = 5 * 67_349 // int(point["batch_size"])
-        assert (int(point["steps"]), int(point["optimizer.warmup"])) == (steps, steps // 10)
+        assert int(point["steps"]) == steps
+        assert int(point["optimizer.warmup"]) == steps // 10
 
 
 def sentences(count: int, seed: int) -> str:
@@ -119,9 +114,9 @@ def test_it_learns_and_keeps_the_pretrained_model(finished, finetuned):
     config = json.loads((finetuned / "config.json").read_text())
     pretrained = json.loads((finished / "config.json").read_text())
     names = ("layers", "d_model", "d_ffn", "vocab_size")
-    assert [config["model"][name] for name in names] == [
-        pretrained["model"][name] for name in names
-    ]
+    got = [config["model"][name] for name in names]
+    expected = [pretrained["model"][name] for name in names]
+    assert got == expected
     assert (
         config["model"]["length"],
         config["model"]["dropout"],
@@ -150,14 +145,17 @@ def test_predictions_of_every_example(commands, finetuned, tmp_path, data):
     assert len(lines) == 31
     rows = [line.split("\t") for line in (data / "dev.tsv").read_text().splitlines()[1:31]]
     predicted = [line.split("\t") for line in lines[1:]]
-    assert [index for index, _ in predicted] == [str(i) for i in range(30)]
+    got = [index for index, _ in predicted]
+    expected = [str(i) for i in range(30)]
+    assert got == expected
     hits = [label == row[1] for (_, label), row in zip(predicted, rows, strict=True)]
     assert sum(hits) / 30 == pytest.approx(scored["accuracy"])
 
     # By two processes, of which each has half of the examples: the first writes for both.
     both = [f"--workdir={finetuned}", f"--predictions={tmp_path / 'by_two'}"]
     first, second = run_two(commands, *both, command="evaluate")
-    assert json.loads(first.stdout.splitlines()[-1])["eval"] == pytest.approx(scored, rel=2e-4)
+    got = json.loads(first.stdout.splitlines()[-1])["eval"]
+    assert got == pytest.approx(scored, rel=2e-4)
     assert "eval" not in second.stdout
     assert "wrote" not in second.stderr
     assert (tmp_path / "by_two" / "SST-2.tsv").read_bytes() == (tmp_path / "SST-2.tsv").read_bytes()

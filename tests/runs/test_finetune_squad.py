@@ -60,22 +60,24 @@ def test_the_papers_protocol(version):
     """The paper's appendix A.2, Table 9, SQuAD's column."""
     config = gmlp_config.from_file("configs/finetune_squad.py", version)
     gmlp_config.validate(config)
-    assert (config.model.length, config.batch_size, config.steps, config.optimizer.warmup) == (
-        512,
-        32,
-        8000,
-        1000,
-    )
+    assert config.model.length == 512
+    assert config.batch_size == 32
+    assert config.steps == 8000
+    assert config.optimizer.warmup == 1000
     adamw = config.optimizer
-    assert (adamw.learning_rate, adamw.schedule, adamw.weight_decay) == (5e-5, "linear", 0.01)
-    assert (adamw.eps, adamw.b1, adamw.b2, adamw.clip) == (1e-6, 0.9, 0.999, 0)
+    assert adamw.learning_rate == 5e-5
+    assert adamw.schedule == "linear"
+    assert adamw.weight_decay == 0.01
+    assert adamw.eps == 1e-6
+    assert adamw.b1 == 0.9
+    assert adamw.b2 == 0.999
+    assert adamw.clip == 0
     assert config.model.dropout == config.model.attention_dropout == 0.1
     assert config.model.mask_padding
     assert config.data.train == f"tfds:squad/{version}"
     assert config.squad.version == version
-    assert tuple(
-        config.squad[name] for name in ("stride", "max_query", "max_answer", "n_best")
-    ) == (128, 64, 30, 20)
+    got = tuple(config.squad[name] for name in ("stride", "max_query", "max_answer", "n_best"))
+    assert got == (128, 64, 30, 20)
     for scale in ("small", "gpu"):
         small = gmlp_config.from_file("configs/finetune_squad.py", f"{version},scale={scale}")
         gmlp_config.validate(small)

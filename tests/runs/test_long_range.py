@@ -36,7 +36,8 @@ def test_listops_from_trees_to_values(tmp_path):
     found = predictor.predict(trained.params, trees, Settings(top=10))
     for (ranked,) in found:
         assert {name for name, _ in ranked} == set("0123456789")
-        assert sum(share for _, share in ranked) == pytest.approx(1, abs=1e-5)
+        got = sum(share for _, share in ranked)
+        assert got == pytest.approx(1, abs=1e-5)
     assert "the symbol 'MAX'; expected one of" in raised(
         DataError, predictor.predict, trained.params, ["MAX 1 2"]
     )

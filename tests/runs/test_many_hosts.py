@@ -64,9 +64,9 @@ def assert_close(found, expected):
 def test_two_processes_train_as_one(by_two, by_one):
     assert_close(metrics(by_two), metrics(by_one))
     assert json.loads((by_two / "environment.json").read_text())["devices"]["hosts"] == 2
-    assert sorted(path.name for path in by_two.iterdir()) == sorted(
-        path.name for path in by_one.iterdir()
-    )
+    got = sorted(path.name for path in by_two.iterdir())
+    expected = sorted(path.name for path in by_one.iterdir())
+    assert got == expected
 
 
 def test_checkpoints_go_from_two_processes_to_one_and_back(

@@ -29,9 +29,8 @@ def test_the_rate_that_learns_is_chosen(commands, text, tmp_path):
     assert_done(done)
     search = [f"{run(rate, 0)},data.search=True" for rate in ("0.0", "1e-2")]
     names = [*search, run("1e-2", 0), run("1e-2", 1)]
-    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == sorted(
-        [*names, "report"]
-    )
+    got = sorted(path.name for path in out.iterdir() if path.is_dir())
+    assert got == sorted([*names, "report"])
     worse, best, better, other = (perplexity(out, name) for name in names)
     assert worse > best
     assert len({best, better, other}) == 3
@@ -43,10 +42,13 @@ def test_the_rate_that_learns_is_chosen(commands, text, tmp_path):
     assert found == [(0.0, 0, True), (0.01, 0, True), (0.01, 0, False), (0.01, 1, False)]
 
     report = json.loads((out / "sweep.json").read_text())
-    assert (report["metric"], report["mode"], report["chosen"]) == ("perplexity", "min", 2)
+    assert report["metric"] == "perplexity"
+    assert report["mode"] == "min"
+    assert report["chosen"] == 2
     summary = report["points"][2]["summary"]["perplexity"]
     assert summary["median"] == summary["mean"] == statistics.mean([better, other])
-    assert (summary["lowest"], summary["highest"]) == (min(better, other), max(better, other))
+    assert summary["lowest"] == min(better, other)
+    assert summary["highest"] == max(better, other)
     assert f"| {table.shown(better)} {table.shown(other)} |" in done.stdout
     curve = (out / "report" / "curves.csv").read_text().splitlines()
     assert curve[0].startswith("series,label,step,perplexity")

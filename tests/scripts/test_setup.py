@@ -130,7 +130,8 @@ def test_folder_that_is_no_environment_is_left_alone(checkout):
 def test_second_run_does_nothing_and_extras_add_up(checkout):
     assert checkout.setup("test").returncode == 0
     again = checkout.setup("test")
-    assert (again.returncode, again.stderr) == (0, "")
+    assert again.returncode == 0, again.stderr
+    assert again.stderr == ""
     assert len(again.stdout.splitlines()) == 1
     assert "up to date" in again.stdout
     checkout.setup("tensorboard")
@@ -217,8 +218,6 @@ def test_help_prints_usage(script):
 
 def test_another_command_of_docs_is_refused():
     done = subprocess.run([ROOT / "scripts/docs.sh", "publish"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (
-        2,
-        "",
-    )
+    assert done.returncode == 2
+    assert done.stdout == ""
     assert "'publish'; expected build or serve" in done.stderr

@@ -76,7 +76,10 @@ class Trainer:
     def refused(self, *options: str) -> str:
         """The one line of a command that trains nothing, less `error: `."""
         code, printed, told = self.sweep(*options)
-        assert (code, printed, len(told), told[0][:7]) == (2, [], 1, "error: "), told
+        assert code == 2, told
+        assert printed == [], told
+        assert len(told) == 1, told
+        assert told[0][:7] == "error: ", told
         assert not self.calls()
         return told[0][7:]
 

@@ -23,14 +23,17 @@ def test_all_points_of_a_file_are_trained(trainer):
         "--sweep=@points.py:2", "--config.data.train=books.jsonl", "--config.steps=7"
     )
     assert code == 0, told
-    assert trainer.names() == [FIRST + "0", FIRST + "1", SECOND + "0", SECOND + "1"]
+    expected = [FIRST + "0", FIRST + "1", SECOND + "0", SECOND + "1"]
+    assert trainer.names() == expected
     flags = [
         "--config.data.train=books.jsonl",
         "--config.steps=7",
         "--config.batch_size=8",
         "--config.seed=0",
     ]
-    assert trainer.calls()[2][3:] == [f"--config={TEXT}", *flags]
+    got = trainer.calls()[2][3:]
+    expected = [f"--config={TEXT}", *flags]
+    assert got == expected
     assert [line for line in printed if line.startswith("| quickstart")] == [
         "| quickstart_text | 2 | 11.0 | 11.0 | 10.0 | 12.0 | 10.0 12.0 |",
         "| quickstart_text,batch_size=8 | 2 | 20.0 | 20.0 | 10.0 | 30.0 | 30.0 10.0 |",
@@ -42,7 +45,8 @@ def test_all_points_of_a_file_are_trained(trainer):
         {"config": TEXT},
         {"config": TEXT, "batch_size": 8},
     ]
-    assert [run["seed"] for run in written["points"][1]["runs"]] == [0, 1]
+    got = [run["seed"] for run in written["points"][1]["runs"]]
+    assert got == [0, 1]
 
 
 def test_trusted_modules_reach_the_runs(trainer):
@@ -63,14 +67,16 @@ def test_failed_points_do_not_stop_the_others(trainer):
     trainer.plan({FIRST + "0": "fails", SECOND + "0": "stops"})
     code, _, told = trainer.sweep("--sweep=@points.py:2")
     out = trainer.folder / "out"
-    assert (code, len(trainer.names())) == (1, 4)
+    assert code == 1
+    assert len(trainer.names()) == 4
     assert told[-3:] == [
         "2 of 4 runs failed; the same command tries them again:",
         f"the run {out}/{FIRST}0 failed (the reason of {FIRST}0): its output is in {out}/{FIRST}0.log",
         f"the run {out}/{SECOND}0 was stopped before its end: give the same command again to resume it",
     ]
     assert trainer.report()["failed"] == [FIRST + "0", SECOND + "0"]
-    assert [len(row["runs"]) for row in trainer.report()["points"]] == [1, 1]
+    got = [len(row["runs"]) for row in trainer.report()["points"]]
+    assert got == [1, 1]
     trainer.plan({FIRST + "0": {"perplexity": float("nan")}})
     code, _, told = trainer.sweep("--sweep=@points.py:2")
     assert code == 1
@@ -86,7 +92,9 @@ def test_why_a_run_failed_is_told_at_once_and_at_the_end(trainer):
         f"the run {trainer.folder}/out/{name} failed (no such text)"
         for name in trainer.report()["failed"]
     ]
-    assert (code, printed, len(reasons)) == (1, [], 4)
+    assert code == 1
+    assert printed == []
+    assert len(reasons) == 4
     assert told[4].startswith("4 of 4 runs failed")
     for lines in (told[:4], told[5:]):
         assert all(line.startswith(reason) for line, reason in zip(lines, reasons, strict=True)), (
@@ -104,7 +112,8 @@ def test_keys_as_flags(trainer):
         for rate in ("1e-3", "2e-3")
         for seed in (3, 4)
     ]
-    assert (code, trainer.names()) == (1, names), told
+    assert code == 1, told
+    assert trainer.names() == names, told
     assert trainer.calls()[1][3:] == [
         f"--config={TEXT}",
         "--config.optimizer.learning_rate=1e-3",
@@ -124,10 +133,12 @@ def test_printed_commands(trainer):
     assert not trainer.calls()
     train = ["python", "-m", "gmlp_flax.train", f"--config={TEXT}"]
     data = "--config.data.train=my books.jsonl"
-    assert [shlex.split(line) for line in printed] == [
+    got = [shlex.split(line) for line in printed]
+    expected = [
         [*train, f"--workdir={out}/{FIRST}0", data, "--config.seed=0"],
         [*train, f"--workdir={out}/{SECOND}0", data, "--config.batch_size=8", "--config.seed=0"],
     ]
+    assert got == expected
 
 
 @pytest.mark.parametrize(

@@ -42,15 +42,17 @@ def test_product_is_what_nested_loops_give(axes):
         dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
     ]
     assert list(sweep.product(axes)) == expected
-    assert sweep.product(*({name: values} for name, values in axes.items())) == sweep.product(axes)
+    got = sweep.product(*({name: values} for name, values in axes.items()))
+    assert got == sweep.product(axes)
 
 
 @given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True), st.integers(1, 4))
 def test_zipped_goes_through_all_at_once(names, count):
     found = sweep.zipped({name: range(place, place + count) for place, name in enumerate(names)})
-    assert found == tuple(
+    expected = tuple(
         {name: place + number for place, name in enumerate(names)} for number in range(count)
     )
+    assert found == expected
 
 
 @pytest.mark.parametrize("text, expected", [
@@ -61,14 +63,14 @@ def test_zipped_goes_through_all_at_once(names, count):
     ("a),b", ["a)", "b"]),
 ])  # fmt: skip
 def test_commas_outside_brackets_separate_values(text, expected):
-    assert [point["init_from"] for point in sweep.parse([f"init_from={text}"])] == expected
+    got = [point["init_from"] for point in sweep.parse([f"init_from={text}"])]
+    assert got == expected
 
 
 @given(AXES)
 def test_chained_changes_one_key_after_another(axes):
-    assert sweep.chained(axes) == tuple(
-        {name: value} for name, values in axes.items() for value in values
-    )
+    expected = tuple({name: value} for name, values in axes.items() for value in values)
+    assert sweep.chained(axes) == expected
 
 
 @given(
@@ -81,9 +83,8 @@ def test_chained_changes_one_key_after_another(axes):
     )
 )
 def test_words_of_a_command_line(parts):
-    assert sweep.parse(f"{name}={','.join(values)}" for name, values in parts) == sweep.product(
-        dict(parts)
-    )
+    got = sweep.parse(f"{name}={','.join(values)}" for name, values in parts)
+    assert got == sweep.product(dict(parts))
 
 
 def test_words_of_keys_that_change_together():
@@ -127,7 +128,9 @@ def test_a_point_may_name_its_config():
     assert points[0] == {"seed": 0, "config": files[0]}
     assert sweep.flags(points[0]) == [f"--config={files[0]}", "--config.seed=0"]
     names = ["c4_ablation-sgu-scale_small", "c4_ablation-sgu", "quickstart_text"]
-    assert list(map(sweep.name, points)) == [f"seed=0,{name}" for name in names]
+    got = list(map(sweep.name, points))
+    expected = [f"seed=0,{name}" for name in names]
+    assert got == expected
     assert sweep.name({"config": "tiny.py:/tmp/a b", "seed": 1}) == "tiny-_tmp_a_b,seed=1"
 
 
@@ -151,7 +154,8 @@ def test_sweeps_that_chose_settings():
         if row not in families
     }
     assert chosen < tried
-    assert {point["config"] for point in make("settings")} <= {config for config, *_ in chosen}
+    got = {point["config"] for point in make("settings")}
+    assert got <= {config for config, *_ in chosen}
     assert {point["optimizer.learning_rate"] for point in make()} == {
         1e-3,
         2e-3,

@@ -103,7 +103,9 @@ def test_status(trainer):
     (out / (FIRST + "0") / "result.json").write_text('{"eval": {"perplexity": Infinity}}')
     _, printed, _ = trainer.sweep("--sweep=@points.py:2", "--status", "--json")
     told = json.loads("\n".join(printed))
-    assert (told["done"], told["total"], told["metric"]) == (1, 4, "perplexity")
+    assert told["done"] == 1
+    assert told["total"] == 4
+    assert told["metric"] == "perplexity"
     assert told["runs"][0] == {
         "name": f"{FIRST}0",
         "state": "done",
@@ -301,9 +303,8 @@ def test_each_run_gives_its_metrics(monkeypatch, trainer):
     assert metrics == {"a": {"accuracy": 0.5, "loss": 1.0}, "b": {"accuracy": 0.25}}
     train = ["-m", "gmlp_flax.train"]
     out = trainer.folder / "out"
-    assert trainer.calls() == [
-        [*train, f"--workdir={out}/{name}", *trial(name).flags] for name in "ab"
-    ]
+    expected = [[*train, f"--workdir={out}/{name}", *trial(name).flags] for name in "ab"]
+    assert trainer.calls() == expected
     # What is there is read, not trained again.
     assert results(monkeypatch, trainer, "abc")["b"] == {"accuracy": 0.25}
     assert trainer.names() == ["a", "b", "c"]
@@ -364,6 +365,8 @@ def test_signal_ends_all_runs(trainer, name):
     process = start(trainer)
     process.send_signal(getattr(signal, name))
     printed, errors = process.communicate(timeout=30)
-    assert (process.returncode, printed, errors) == (130, "", "interrupted\n")
+    assert process.returncode == 130
+    assert printed == ""
+    assert errors == "interrupted\n"
     assert trainer.names() == ["first"]
     assert not alive(int((trainer.folder / "hanging").read_text()))

@@ -82,7 +82,8 @@ def rows_of(options, role: str) -> list[TextRow]:
 def test_one_split_without_a_name_is_shared():
     train = rows_of(config(), TRAIN)
     heldout = rows_of(config(), HELDOUT)
-    assert len({row.texts for row in (*train, *heldout)}) == 40
+    got = len({row.texts for row in (*train, *heldout)})
+    assert got == 40
     assert len(train) + len(heldout) == 40
     assert 3 < len(heldout) < 20
 

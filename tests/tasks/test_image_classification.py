@@ -252,7 +252,8 @@ def test_answers_rank_the_classes(digits, params):
     view = data.labelled(HELDOUT)[0]["image"]
     [shares] = by_hand.softmax(task.apply(params, view[None]))
     best = by_hand.largest(shares, 3)
-    assert by_hand.names_of(candidates) == [task.classes[index] for index in best]
+    expected = [task.classes[index] for index in best]
+    assert by_hand.names_of(candidates) == expected
     assert by_hand.shares_of(candidates) == pytest.approx(shares[best], rel=1e-4)
 
 

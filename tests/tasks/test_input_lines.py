@@ -87,7 +87,8 @@ def test_lines_that_are_no_utf_8_are_errors_in_their_places(content):
 
 def test_json_objects_keep_their_other_keys():
     plain, named = lines_of(b'plain\n{"id": 7, "input": "one\\ttwo"}\n', as_json=True)
-    assert (plain, plain.record) == ("plain", {})
+    assert plain == "plain"
+    assert plain.record == {}
     assert named == "one\ttwo"
     assert named.record == {"id": 7, "input": "one\ttwo"}
 

@@ -137,7 +137,8 @@ def test_data_are_read_once_for_each_role(vocabulary, tmp_path, monkeypatch):
     config = labelled_files.own_config(KIND, vocabulary, tmp_path, "abab", "new,a\nold,b\n")
     data = TextClassificationData(config)
     assert data.classes == ("a", "b")
-    assert (len(data.examples(TRAIN)), len(data.examples(HELDOUT))) == (4, 2)
+    assert len(data.examples(TRAIN)) == 4
+    assert len(data.examples(HELDOUT)) == 2
     data.assets()
     data.notes()
     assert calls == [config.data.train, config.data.heldout]
@@ -321,7 +322,8 @@ def test_lines_are_answered_as_evaluation_scores_them(vocabulary, tmp_path, layo
     for answer, shares in zip(answers, by_hand.softmax(logits), strict=True):
         [candidates] = answer.predictions
         best = np.argsort(-shares)
-        assert by_hand.names_of(candidates) == [task.class_names[index] for index in best]
+        expected = [task.class_names[index] for index in best]
+        assert by_hand.names_of(candidates) == expected
         assert by_hand.shares_of(candidates) == pytest.approx(shares[best], rel=1e-4)
     assert any(answer.note for answer in answers)  # some are cut
 

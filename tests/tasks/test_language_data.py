@@ -320,8 +320,10 @@ def test_lines_and_summary_of_a_corpus(config, shards):
     assert summary.split == "validation"
     assert summary.examples is None
     assert summary.units == "documents"
-    assert summary.shown == tuple(line_of(text) for text in LINES[60:63])
-    assert summary.size == sum(file.size for file in data.corpus(HELDOUT).files)
+    expected = tuple(line_of(text) for text in LINES[60:63])
+    assert summary.shown == expected
+    expected = sum(file.size for file in data.corpus(HELDOUT).files)
+    assert summary.size == expected
     assert data.notes()[0] == FOLDED
 
 

@@ -347,7 +347,8 @@ def test_fewer_examples_have_the_same_masks(tmp_path):
     config.eval.examples = 3
     third = count // 3
     two_thirds = 2 * count // 3
-    assert evaluated(config) == {index: everything[index] for index in (0, third, two_thirds)}
+    expected = {index: everything[index] for index in (0, third, two_thirds)}
+    assert evaluated(config) == expected
     config.eval.examples = 1000
     assert evaluated(config) == everything
 
@@ -450,7 +451,8 @@ def test_the_likeliest_tokens_fill_each_mask(masked, params):
     [logits] = np.asarray(task.logits(params, padded, positions[None]))
     for candidates, row in zip(predictions, logits, strict=True):
         best = by_hand.largest(row[: tokenizer.vocab_size], 3)
-        assert by_hand.names_of(candidates) == [tokenizer.piece(token) for token in best.tolist()]
+        expected = [tokenizer.piece(token) for token in best.tolist()]
+        assert by_hand.names_of(candidates) == expected
     everywhere = task.forward(params, padded)
     np.testing.assert_allclose(everywhere[0, positions], logits, rtol=1e-5, atol=1e-6)
 

@@ -114,7 +114,8 @@ def test_answers_keep_the_order_of_inputs_whatever_their_shapes(lengths):
     for answer, given in zip(answers, MANY, strict=True):
         assert answer.input == given
         assert answer.predictions == sums(given)
-    assert {answer.note for answer in answers if answer.input[0] > 4} == {"long"}
+    got = {answer.note for answer in answers if answer.input[0] > 4}
+    assert got == {"long"}
 
 
 def test_a_bad_input_is_its_own_answer(lengths):
@@ -246,7 +247,8 @@ def test_several_inputs_are_listed_as_they_are():
     predictor = Ranks(Model())
     for given in ([1, 2], (1,), [], np.arange(3)):
         assert predictor.listed(given) is given
-    assert list(predictor.listed(number for number in (4, 5))) == [4, 5]
+    got = list(predictor.listed(number for number in (4, 5)))
+    assert got == [4, 5]
 
 
 def test_inputs_of_a_predictor_of_ones_own_are_no_files():
@@ -323,7 +325,8 @@ def test_the_last_axis_is_padded():
     short = {"tokens": np.zeros((2, 1), int)}
     long = {"tokens": np.zeros((2, 3), int)}
     batch = batch_of([short, long], 8, 9)
-    assert batch["tokens"].tolist() == [[[0, 9, 9, 9]] * 2, [[0, 0, 0, 9]] * 2]
+    expected = [[[0, 9, 9, 9]] * 2, [[0, 0, 0, 9]] * 2]
+    assert batch["tokens"].tolist() == expected
 
 
 def names_alone(predictions: list) -> list[list[str]]:

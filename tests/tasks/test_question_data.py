@@ -89,7 +89,8 @@ def odd(folder, tmp_path):
 
 
 def test_questions_that_are_left_out_are_told(odd, capsys):
-    assert [question.id for question in odd.examples(TRAIN).questions] == ["a", "b"]
+    got = [question.id for question in odd.examples(TRAIN).questions]
+    assert got == ["a", "b"]
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("train questions: 1 of 3 have an answer that no token holds")
     note = odd.lines(TRAIN)[-1]
@@ -102,7 +103,8 @@ def test_questions_that_are_left_out_are_told(odd, capsys):
 def test_bad_questions_of_a_file_that_is_held_out_are_left_out_up_to_the_limit(odd):
     data = odd.config.data
     data.update(train=data.heldout, heldout=data.train)
-    assert [question.id for question in odd.dataset(HELDOUT).examples.questions] == ["a", "b", "c"]
+    got = [question.id for question in odd.dataset(HELDOUT).examples.questions]
+    assert got == ["a", "b", "c"]
     assert "question d" in odd.lines(HELDOUT)[-1]
     data.max_bad_records = 0
     message = failure(QuestionData(odd.config).dataset, HELDOUT)

@@ -52,7 +52,8 @@ def stsb(vocabulary, tmp_path):
 def test_glues_files(stsb):
     task, data, _ = stsb
     train = data.dataset(TRAIN).labels
-    assert train.tolist() == [number % 11 / 2 for number in range(12)]
+    expected = [number % 11 / 2 for number in range(12)]
+    assert train.tolist() == expected
     assert len(data.dataset(HELDOUT)) == 7
     assert task.scale == data.scale == pytest.approx((train.mean(), train.std()))
 
@@ -184,7 +185,8 @@ def test_own_numbers(prices):
     labels = []
     for role in ROLES:
         labels += data.dataset(role).labels.tolist()
-    assert sorted(labels) == sorted(label for label in NUMBERS if label != "")
+    expected = sorted(label for label in NUMBERS if label != "")
+    assert sorted(labels) == expected
     assert "8 rows without a label" in "\n".join(data.lines(TRAIN))
     assert "-3e+05 to 1e+06, held out -3e+05 to 1e+06" in data.notes()[0]
     assert data.tokens(TRAIN).examples == len(data.dataset(TRAIN))

@@ -95,7 +95,8 @@ def test_outputs_come_in_the_examples_order_without_padding(config, partition):
     assert metrics == {"rows": 7}
     np.testing.assert_array_equal(outputs["index"], np.arange(7))
     x = np.array([3 * (6 - index) % 7 for index in range(7)], np.float32)
-    np.testing.assert_array_equal(outputs["pair"], np.stack([x, 2 * x], 1))
+    expected = np.stack([x, 2 * x], 1)
+    np.testing.assert_array_equal(outputs["pair"], expected)
 
 
 def test_more_examples_than_a_float32_counts(config, partition):

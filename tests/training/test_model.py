@@ -138,7 +138,8 @@ def test_states_of_layers_are_side_by_side(images):
 def test_states_of_layers_are_pooled(images):
     pixels = random_pixels(2, 32, 32, 3)
     first = images.features(pixels, layers=0)
-    np.testing.assert_array_equal(images.features(pixels, (0,), pool="cls"), first[:, 0])
+    got = images.features(pixels, (0,), pool="cls")
+    np.testing.assert_array_equal(got, first[:, 0])
     mean = images.features(pixels).mean(1)
     pooled = images.features(pixels, pool="mean")
     np.testing.assert_allclose(pooled, mean, rtol=1e-5, atol=1e-6)

@@ -17,24 +17,29 @@ def test_a_folder(tmp_path, monkeypatch, name):
     assert source.described == {"task": "masked_lm"}
     assert source.has("config.json")
     assert not source.has("weights")
-    assert (source.file, source.step, source.repository) == ("", "", "")
+    assert source.file == ""
+    assert source.step == ""
+    assert source.repository == ""
 
 
 def test_a_checkpoint(tmp_path):
     source = find(str(tmp_path / "run" / "checkpoints" / "12"))
-    assert (source.folder, source.step) == (str(tmp_path / "run"), "12")
+    assert source.folder == str(tmp_path / "run")
+    assert source.step == "12"
 
 
 def test_a_folder_of_a_number_that_is_no_checkpoint(tmp_path):
     source = find(str(tmp_path / "runs" / "12"))
-    assert (source.folder, source.step) == (str(tmp_path / "runs" / "12"), "")
+    assert source.folder == str(tmp_path / "runs" / "12")
+    assert source.step == ""
 
 
 def test_a_file_of_weights(tmp_path):
     file = tmp_path / "gmlp_s16_224.safetensors"
     file.touch()
     source = find(str(file))
-    assert (source.folder, source.file) == (str(tmp_path), file.name)
+    assert source.folder == str(tmp_path)
+    assert source.file == file.name
 
 
 def test_a_damaged_config(tmp_path):

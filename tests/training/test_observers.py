@@ -93,7 +93,8 @@ def test_just_these_steps_are_traced(options, calls, tmp_path, traced, steps, ex
     options.profile.steps = traced
     tracer = observers.Profile(options, str(tmp_path))
     for number in steps:
-        assert tracer.step(number, lambda number: calls.append(number) or number, number) == number
+        got = tracer.step(number, lambda number: calls.append(number) or number, number)
+        assert got == number
     tracer.close()
     assert calls == expected
 

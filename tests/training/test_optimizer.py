@@ -388,9 +388,8 @@ def test_schedules(config, schedule, warmup, shares):
     config.steps = 10
     config.optimizer.update(learning_rate=0.4, schedule=schedule, warmup=warmup, decay_share=0.3)
     rate = optimizer.learning_rate(config)
-    np.testing.assert_allclose(
-        [float(rate(step)) for step in range(10)], 0.4 * np.array(shares), rtol=1e-5, atol=1e-7
-    )
+    got = [float(rate(step)) for step in range(10)]
+    np.testing.assert_allclose(got, 0.4 * np.array(shares), rtol=1e-5, atol=1e-7)
     if schedule in ("cosine", "linear", "wsd") and warmup < config.steps:
         assert float(rate(10)) == pytest.approx(0, abs=1e-7)
 

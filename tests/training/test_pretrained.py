@@ -82,7 +82,9 @@ def test_each_form_is_exported(folder, form, tmp_path):
     exported.export(model, str(tmp_path / "out"))
     again = pretrained.load(tmp_path / "out")
     jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
-    assert again.predict([ask(model)]) == model.predict([ask(model)])
+    got = again.predict([ask(model)])
+    expected = model.predict([ask(model)])
+    assert got == expected
 
 
 @ALL
@@ -95,7 +97,8 @@ def test_a_run_starts_from_each_form(folder, form):
     config.init_from = source
     start = warm_start.read_start(config)
     shared = model.task.inheritance.shared
-    assert start.files == {name: model.task.files[name] for name in shared}
+    expected = {name: model.task.files[name] for name in shared}
+    assert start.files == expected
     resolved = gmlp_config.resolve(config, warm_start.read_start)
     task = type(model.task)(resolved.config, model.task.files)
     params = warm_start.load(task, Partition.make())
@@ -132,9 +135,11 @@ def test_what_is_not_on_this_disk(folder, form):
 
 def test_a_checkpoint_of_a_run(text_run):
     opened = pretrained.open_model(text_run, "6")
-    assert (opened.step, opened.where) == (6, f"{text_run}/checkpoints/6")
+    assert opened.step == 6
+    assert opened.where == f"{text_run}/checkpoints/6"
     named = pretrained.open_model(f"{text_run}/checkpoints/6")
-    assert (named.step, named.where) == (6, f"{text_run}/checkpoints/6")
+    assert named.step == 6
+    assert named.where == f"{text_run}/checkpoints/6"
     assert pretrained.open_model(f"{text_run}/checkpoints/6", "6").step == 6
     assert pretrained.open_model(text_run, "latest").step == 12
     first = opened.load().params
@@ -195,7 +200,9 @@ def test_a_given_model(image_run):
     model = pretrained.open_model(image_run).load(unaveraged=True)
     opened = pretrained.open_model(model)
     again = opened.load(unaveraged=True)
-    assert (again.step, again.folder, again.classes) == (model.step, model.folder, model.classes)
+    assert again.step == model.step
+    assert again.folder == model.folder
+    assert again.classes == model.classes
     jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
     jax.tree.map(np.testing.assert_array_equal, again.unaveraged, model.unaveraged)
     made = gmlp_flax.create("gmlp_s", layers=1, d_model=8, d_ffn=16, classes=2)

@@ -13,7 +13,8 @@ from tests.failures import raised
 def test_the_parameters_of_a_step(text_run, partition):
     run = SavedRun.open(str(text_run))
     saved = run.find("latest")
-    assert (saved.step, saved.where) == (12, str(text_run / "checkpoints" / "12"))
+    assert saved.step == 12
+    assert saved.where == str(text_run / "checkpoints" / "12")
     params = leaves_by_path(run.read("params", saved.step, partition))
     expected = leaves_by_path(pretrained.load(str(text_run), "latest").params)
     jax.tree.map(np.testing.assert_array_equal, params, expected)

@@ -15,7 +15,8 @@ def test_scores_of_a_checkpoint_are_those_of_its_run(image_run):
     scores = scoring.evaluate_checkpoint(image_run)
     result = json.loads((image_run / "result.json").read_text())
     assert scores.metrics == result["eval"]
-    assert (scores.step, scores.checkpoint) == (12, f"{image_run}/checkpoints/12")
+    assert scores.step == 12
+    assert scores.checkpoint == f"{image_run}/checkpoints/12"
     assert scores.predictions == {}
     assert scores.metrics["ema_loss"] != scores.metrics["loss"]
 
@@ -49,7 +50,8 @@ def test_the_slices_of_a_run_add_up_to_all_predictions(text_run):
     scoring.add_slices(config)
     metrics = scoring.evaluate_checkpoint(text_run, config=config).metrics
     result = json.loads((text_run / "result.json").read_text())["eval"]
-    assert {name: metrics[name] for name in result} == pytest.approx(result, rel=1e-6)
+    got = {name: metrics[name] for name in result}
+    assert got == pytest.approx(result, rel=1e-6)
     recalled = metrics["recall_predictions"]
     others = metrics["other_predictions"]
     assert recalled > 20

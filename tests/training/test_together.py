@@ -119,7 +119,8 @@ def test_a_signal_saves_all_and_either_way_resumes_them(tmp_path):
     outcomes = together.train_together(members)
     assert outcomes == [Outcome(None)] * 3
     for member in members:
-        assert [path.name for path in Path(member.workdir, "checkpoints").iterdir()] == ["3"]
+        got = [path.name for path in Path(member.workdir, "checkpoints").iterdir()]
+        assert got == ["3"]
     options.data.stop_at = 0
     slow, *others = runs(options, tmp_path)
     assert loop.train(slow.config, slow.workdir)["step"] == 6
@@ -135,7 +136,8 @@ def test_data_that_cannot_be_read_leave_a_checkpoint_of_each(tmp_path):
     with pytest.raises(DataError, match="a held-out text cannot be read"):
         together.train_together(runs(options, tmp_path))
     for name in MEMBERS:
-        assert [path.name for path in (tmp_path / name / "checkpoints").iterdir()] == ["3"]
+        got = [path.name for path in (tmp_path / name / "checkpoints").iterdir()]
+        assert got == ["3"]
 
 
 def test_a_run_that_diverges_fails_alone(tmp_path, capfd):

@@ -393,7 +393,8 @@ def test_a_run_that_starts_from_another_scores_as_that_one(tmp_path):
     assert first["eval"]["loss"] == second["eval"]["loss"]
     shutil.rmtree(tmp_path / "old")
     new.steps = 2
-    assert loop.train(new, str(tmp_path / "new"))["eval"]["loss"] == first["eval"]["loss"]
+    got = loop.train(new, str(tmp_path / "new"))["eval"]["loss"]
+    assert got == first["eval"]["loss"]
 
 
 def one_step_config(mean: float):

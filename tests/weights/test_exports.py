@@ -118,7 +118,8 @@ def test_bfloat16_is_read_as_float32(copy, text_export):
     shutil.rmtree(copy)
     exported.export(pretrained.load(text_export), str(copy), dtype="bfloat16")
     params = exports.open_export(str(copy)).read()
-    assert {str(leaf.dtype) for leaf in jax.tree.leaves(params)} == {"float32"}
+    got = {str(leaf.dtype) for leaf in jax.tree.leaves(params)}
+    assert got == {"float32"}
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,10 @@ def test_queries_keys_and_values_of_one_layer():
     views = state_dicts.torch_views(flat, rows)
     for part, name in enumerate(("query", "key", "value")):
         columns = slice(2 * part, 2 * part + 2)
-        np.testing.assert_array_equal(views[f"{name}.weight"], kernel[:, columns].T)
-        np.testing.assert_array_equal(views[f"{name}.bias"], [2 * part, 2 * part + 1])
+        expected = kernel[:, columns].T
+        np.testing.assert_array_equal(views[f"{name}.weight"], expected)
+        expected = [2 * part, 2 * part + 1]
+        np.testing.assert_array_equal(views[f"{name}.bias"], expected)
 
 
 def test_what_is_written_to_a_view_is_written_to_the_parameter():

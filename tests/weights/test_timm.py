@@ -57,13 +57,17 @@ def test_a_file_is_a_model(tiny, tmp_path):
     path, params = write_file(tmp_path, tiny)
     model = pretrained.load(path)
     jax.tree.map(np.testing.assert_array_equal, model.params, params)
-    assert (model.step, model.folder, model.unaveraged) == (0, "", None)
+    assert model.step == 0
+    assert model.folder == ""
+    assert model.unaveraged is None
     assert model.classes == ("class 0", "class 1", "class 2")
     photo = np.random.default_rng(0).integers(0, 256, (20, 24, 3), dtype=np.uint8)
     Image.fromarray(photo).save(tmp_path / "photo.png")
     logits = np.asarray(model.task.apply(params, model.transform(photo)[None]))[0]
     [[ranked]] = model.predict([tmp_path / "photo.png"], top=3)
-    assert [name for name, _ in ranked] == [f"class {label}" for label in np.argsort(-logits)]
+    got = [name for name, _ in ranked]
+    expected = [f"class {label}" for label in np.argsort(-logits)]
+    assert got == expected
     assert filters.matrices(model).shape == (2, 16, 16)
     [figure] = figure_files.save({"filters": filters.figure(model)}, str(tmp_path))
     assert figure == str(tmp_path / "figures" / "filters.png")
@@ -148,10 +152,14 @@ def test_a_folder_says_how_pixels_are_seen(hub):
     opened = described(hub, pretrained_cfg={**pixels, "interpolation": "bicubic"})
     assert opened.where == str(hub / "model.safetensors")
     data = opened.config.data
-    assert (data.mean, data.std, data.eval_crop) == ((0, 0, 0), (1, 1, 1), 0.9)
+    assert data.mean == (0, 0, 0)
+    assert data.std == (1, 1, 1)
+    assert data.eval_crop == 0.9
     assert data.transform == "timm"
     usual = described(hub).config.data
-    assert (usual.mean, usual.std, usual.eval_crop) == ((0.5,) * 3, (0.5,) * 3, 0.875)
+    assert usual.mean == (0.5,) * 3
+    assert usual.std == (0.5,) * 3
+    assert usual.eval_crop == 0.875
 
 
 @pytest.mark.parametrize(

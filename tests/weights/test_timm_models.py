@@ -106,7 +106,9 @@ def converted(name, state):
 def test_there_and_back(name):
     state = state_of(name)
     params = converted(name, state)
-    assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, like(name))
+    got = jax.tree.map(np.shape, params)
+    expected = jax.tree.map(np.shape, like(name))
+    assert got == expected
     back = states.to_torch(params, timm.MODELS[name].rows)
     assert back.keys() == state.keys()
     for key, array in state.items():

@@ -121,7 +121,8 @@ def test_padding_and_the_pooler(transformers):
         theirs = model(torch.tensor(tokens), attention_mask=torch.tensor(seen))
     module = MaskedLanguageModeling(config).bind(params)
     hidden = module.hidden(tokens, padding_mask=seen)
-    np.testing.assert_allclose(hidden[:, :7], theirs.last_hidden_state[:, :7].numpy(), atol=1e-5)
+    expected = theirs.last_hidden_state[:, :7].numpy()
+    np.testing.assert_allclose(hidden[:, :7], expected, atol=1e-5)
     pooled = np.tanh(module.pooler(hidden[:, 0]))
     np.testing.assert_allclose(pooled, theirs.pooler_output.numpy(), atol=1e-5)
 
@@ -382,7 +383,8 @@ def test_commands_that_start_from_a_folder(bert, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     params = pretrained.load(tmp_path / "run").params
-    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == planned
+    got = sum(leaf.size for leaf in jax.tree.leaves(params))
+    assert got == planned
 
 
 @pytest.mark.parametrize("command", ["plan", "train", "export", "predict", "evaluate"])

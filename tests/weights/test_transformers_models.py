@@ -175,8 +175,11 @@ def test_configs_of_older_versions(transformers, tmp_path):
     for key in ("layer_types", "rope_parameters"):
         del content[key]
     model = ours.config_for("modernbert", shapes, content, "FILE").model
-    assert (model.global_every, model.window, model.length) == (4, 8, 40)
-    assert (model.rotary_theta, model.local_rotary_theta) == (160_000.0, 5_000.0)
+    assert model.global_every == 4
+    assert model.window == 8
+    assert model.length == 40
+    assert model.rotary_theta == 160_000.0
+    assert model.local_rotary_theta == 5_000.0
 
 
 def test_a_missing_half_of_a_fused_layer(transformers, tmp_path):

@@ -157,15 +157,20 @@ def test_the_policy_is_timms(timm):
         for operation, expected in zip(ours, theirs, strict=True):
             name, probability, magnitude = operation
             assert timm_name(name) == expected.name
-            assert (probability, magnitude) == (expected.prob, expected.magnitude)
+            assert probability == expected.prob
+            assert magnitude == expected.magnitude
 
 
 def test_operations_of_randaugment_are_timms(timm):
     rand = timm.rand_augment_transform("rand-m9-n2-mstd0.5-inc1", dict(timm._HPARAMS_DEFAULT))
-    assert [timm_name(name) for name in RANDAUGMENT] == [op.name for op in rand.ops]
+    got = [timm_name(name) for name in RANDAUGMENT]
+    expected = [op.name for op in rand.ops]
+    assert got == expected
     assert rand.num_layers == Augmentation().randaugment_layers == 2
     for op in rand.ops:
-        assert (op.prob, op.magnitude, op.magnitude_std) == (augment.LAYER_PROBABILITY, 9, 0.5)
+        assert op.prob == augment.LAYER_PROBABILITY
+        assert op.magnitude == 9
+        assert op.magnitude_std == 0.5
 
 
 @pytest.fixture
@@ -191,9 +196,11 @@ def test_frequencies_of_auto_augment(applied):
         for name, probability, magnitude in pair:
             expected[name, magnitude] += probability / 25 * draws
     found = collections.Counter(applied)
-    assert {entry for entry, count in expected.items() if count} == found.keys()
+    got = {entry for entry, count in expected.items() if count}
+    assert got == found.keys()
     for entry, count in expected.items():
-        assert abs(found[entry] - count) < 5 * max(count, 1) ** 0.5, entry
+        got = abs(found[entry] - count)
+        assert got < 5 * max(count, 1) ** 0.5, entry
 
 
 def test_frequencies_and_severities_of_rand_augment(applied):
@@ -269,7 +276,8 @@ class Fixed:
         return [1, 2, 0]
 
     def uniform(self, low, high):
-        assert (low, high) == (pytest.approx(0.6), pytest.approx(1.4))
+        assert low == pytest.approx(0.6)
+        assert high == pytest.approx(1.4)
         return next(self.factors)
 
 

@@ -84,7 +84,8 @@ def test_what_a_fingerprint_tells_apart(change, differs):
 
     before = fingerprint(**data)
     after = fingerprint(**data | change)
-    assert {key for key in after if after[key] != before[key]} == differs
+    got = {key for key in after if after[key] != before[key]}
+    assert got == differs
 
 
 def test_few_of_many_images_are_read_for_a_fingerprint():

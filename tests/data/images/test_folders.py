@@ -108,7 +108,9 @@ def test_a_data_set_of_some_images(tmp_path):
     assert classes_by_name(dataset) == class_of
     assert dataset.labels.tolist() == [0, 1]
     assert dataset.labels.dtype == np.int32
-    assert (dataset.path, dataset.form, dataset.split) == (store.path, "a form", "test")
+    assert dataset.path == store.path
+    assert dataset.form == "a form"
+    assert dataset.split == "test"
     assert dataset.notes == ()
     assert dataset.stratified
 

@@ -124,7 +124,8 @@ def test_batches_with_bad_records_do_not_depend_on_hosts():
     of_second = train(numbers, host=1, hosts=2)
     for batch, first, second in zip(whole, of_first, of_second, strict=True):
         for name in ("x", "noise"):
-            assert sorted(batch[name]) == sorted([*first[name], *second[name]])
+            expected = sorted([*first[name], *second[name]])
+            assert sorted(batch[name]) == expected
 
 
 def test_each_bad_record_is_reported_once(capfd):

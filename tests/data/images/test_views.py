@@ -268,7 +268,8 @@ def test_crops_are_timms(monkeypatch):
     monkeypatch.setattr(transforms.random, "randint", lambda low, high: next(draws))
     image = Image.new("RGB", (200, 60))
     draw = transforms.RandomResizedCropAndInterpolation.get_params
-    assert boxes == [draw(image, (0.08, 1.0), (3 / 4, 4 / 3)) for _ in range(40)]
+    expected = [draw(image, (0.08, 1.0), (3 / 4, 4 / 3)) for _ in range(40)]
+    assert boxes == expected
     assert next(draws, None) is None
 
 

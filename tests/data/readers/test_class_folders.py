@@ -65,7 +65,8 @@ def test_images_and_their_classes(tmp_path, make):
     splits = class_folders.read(open_store(path))
     assert list(splits) == [""]
     dataset = pickle.loads(pickle.dumps(splits[""]))
-    assert (dataset.path, dataset.split) == (path, "")
+    assert dataset.path == path
+    assert dataset.split == ""
     assert dataset.classes == ("cat", "dog")
     assert classes_by_name(dataset) == {
         "cat/d.JFIF": "cat",

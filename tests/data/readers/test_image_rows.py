@@ -105,7 +105,9 @@ def test_every_kind_gives_the_same_images_and_classes(tmp_path, make):
     assert dataset.columns == ("image", "label")
     assert dataset.stratified
     copied = pickle.loads(pickle.dumps(dataset))
-    assert [copied.examples[index]["image"] for index in range(6)] == list(map(png, range(6)))
+    got = [copied.examples[index]["image"] for index in range(6)]
+    expected = list(map(png, range(6)))
+    assert got == expected
     assert len(set(copied.examples.names)) == 6
     assert copied.fingerprint == dataset.fingerprint
 
@@ -160,7 +162,8 @@ def test_splits_by_names(tmp_path, write):
     for split, indices in (("train", range(3)), ("test", range(3, 6))):
         dataset = splits[split]
         assert dataset.split == split
-        assert [dataset.examples[index]["image"] for index in range(3)] == list(map(png, indices))
+        got = [dataset.examples[index]["image"] for index in range(3)]
+        assert got == list(map(png, indices))
         assert len(dataset.files) == 1
     joined = image_rows.read(str(tmp_path), ignore_splits=True)
     assert list(joined) == [""]

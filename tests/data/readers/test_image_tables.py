@@ -100,9 +100,8 @@ def test_splits_by_a_column(tmp_path, values, expected):
         table += f"{name},{CLASSES[name]},{value}\n"
     store = opened(tmp_path, empty_files(*NAMES) | {"labels.csv": table.encode()})
     found = read_all(store)
-    assert {split: "".join(sorted(name[0] for name in found[split])) for split in found} == {
-        split: "".join(sorted(letters)) for split, letters in expected.items()
-    }
+    got = {split: "".join(sorted(name[0] for name in found[split])) for split in found}
+    assert got == {split: "".join(sorted(letters)) for split, letters in expected.items()}
     assert read_all(store, ignore_splits=True) == {"": CLASSES}
 
 
@@ -350,7 +349,9 @@ def test_the_path_of_a_table(tmp_path, suffix):
     splits = image_tables.read_table(path)
     assert list(splits) == [""]
     dataset = pickle.loads(pickle.dumps(splits[""]))
-    assert list(images_by_name(dataset).values()) == [png(0), png(1), png(2)]
+    got = list(images_by_name(dataset).values())
+    expected = [png(0), png(1), png(2)]
+    assert got == expected
     assert list(classes_by_name(dataset).values()) == ["a", "b", "a"]
     assert [file.path for file in dataset.files] == [path]
     assert dataset.examples.size(2) == len(png(2))
@@ -368,7 +369,8 @@ def test_splits_of_a_listed_table(tmp_path):
     rows = "file_name,label,split\n0.png,a,train\n1.png,b,val\n2.png,a,train\n"
     make_folder(tmp_path, {f"{i}.png": png(i) for i in range(3)} | {"t.csv": rows.encode()})
     splits = image_tables.read_table(str(tmp_path / "t.csv"))
-    assert {split: len(splits[split]) for split in splits} == {"train": 2, "validation": 1}
+    got = {split: len(splits[split]) for split in splits}
+    assert got == {"train": 2, "validation": 1}
     assert splits["validation"].examples[0]["image"] == png(1)
     joined = image_tables.read_table(str(tmp_path / "t.csv"), ignore_splits=True)
     assert len(joined[""]) == 3

@@ -45,7 +45,8 @@ def test_both_splits(tmp_path, name):
         "train/n2/n2_1.JPEG": "n2",
     }
     validation = pickle.loads(pickle.dumps(splits["validation"]))
-    assert classes_by_name(validation) == {f"val/{key}": value for key, value in EXPECTED.items()}
+    expected = {f"val/{key}": value for key, value in EXPECTED.items()}
+    assert classes_by_name(validation) == expected
     assert images_by_name(validation) == VAL
     assert validation.notes == ()
     assert "'test/ILSVRC2012_test_00000001.JPEG'" in failure(splits.__getitem__, "test")

@@ -120,7 +120,8 @@ FORMS = [
 def test_each_documented_form_is_read(tmp_path, make, form):
     path = make(tmp_path)
     splits = images.read(path)
-    assert (splits.path, splits.form) == (path, form)
+    assert splits.path == path
+    assert splits.form == form
     (dataset,) = (splits[name] for name in splits)
     assert dataset.form == form
     assert len(dataset) == 2
@@ -227,7 +228,8 @@ def test_all_as_one(tmp_path):
 
 def test_the_cache_of_indexes(tmp_path, cache_folder):
     path = image_files.tfds_folder(tmp_path / "1.0.0", {"train": [2]}, "tfrecord")
-    assert len(images.read(str(path), str(tmp_path / "indexes"))["train"]) == 2
+    got = len(images.read(str(path), str(tmp_path / "indexes"))["train"])
+    assert got == 2
     assert list((tmp_path / "indexes").glob("*.npz"))
     assert not cache_folder.exists()
 

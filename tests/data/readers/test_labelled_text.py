@@ -104,7 +104,8 @@ def test_pairs_and_other_columns(tmp_path):
     rows = [{"stars": i % 2, "a": f"first {i}", "id": "same", "b": f"second {i}"} for i in range(3)]
     path = table(tmp_path / "a.csv", rows)
     dataset = read(path, custom_task(("b", "a"), "stars"))[""]
-    assert texts(dataset) == [f"second {i} | first {i}" for i in range(3)]
+    expected = [f"second {i} | first {i}" for i in range(3)]
+    assert texts(dataset) == expected
     assert names(dataset) == ["0", "1", "0"]
     assert ids(dataset) == ["0", "1", "2"]
     assert dataset.columns == ("b", "a", "stars")
@@ -196,7 +197,8 @@ def test_folders_as_hugging_face_has_them(tmp_path, layout):
         hugging_face(tmp_path / layout.format(split), [0] * size, ["x", "y"])
     write(tmp_path / "README.md", "")
     found = read_all(tmp_path)
-    assert {split: len(dataset) for split, dataset in found.items()} == sizes
+    got = {split: len(dataset) for split, dataset in found.items()}
+    assert got == sizes
     assert found["train"].classes == ("x", "y")
     (note,) = found["train"].notes
     assert ".md 1" in note

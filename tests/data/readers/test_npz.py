@@ -92,7 +92,9 @@ def test_splits(tmp_path, form):
 def test_labels_of_other_types(tmp_path, labels, classes):
     dataset = read_one(tmp_path, images=PIXELS, labels=labels)
     assert dataset.classes == classes
-    assert dataset.labels[:3].tolist() == dataset.labels[3:].tolist()
+    got = dataset.labels[:3].tolist()
+    expected = dataset.labels[3:].tolist()
+    assert got == expected
 
 
 def test_other_arrays_are_named(tmp_path):

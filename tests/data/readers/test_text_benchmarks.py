@@ -410,7 +410,8 @@ def test_tfds(tmp_path, file_format, monkeypatch):
     assert firsts(train) == ["train 0", "train 1", "train 10", "train 11", "train 12"]
     assert train.labels.tolist() == [0, 1, 1, 2, 0]
     assert ids(train) == ["0", "1", "10", "11", "12"]
-    assert [file.name[-5:] for file in train.files] == ["00002", "00002"]
+    got = [file.name[-5:] for file in train.files]
+    assert got == ["00002", "00002"]
     assert firsts(heldout) == ["matched 0", "matched 1", "mismatched 0"]
     assert parts(heldout) == [0, 0, 1]
     assert seconds(heldout) == ["h"] * 3

@@ -122,7 +122,8 @@ def test_a_folder_by_its_name(tmp_path, monkeypatch):
     folder = tmp_path / "cifar10" / "3.0.2"
     image_files.tfds_folder(folder, {"train": [3], "test": [2]}, "array_record")
     splits = read("tfds:cifar10")
-    assert {split: len(splits[split]) for split in splits} == {"train": 3, "test": 2}
+    got = {split: len(splits[split]) for split in splits}
+    assert got == {"train": 3, "test": 2}
     assert "'tfds:cifar100'" in failure(tfds_images.folder_at, "tfds:cifar100")
 
 
@@ -243,7 +244,8 @@ def test_flipped_bytes(tmp_path, file_format):
     examples = train_images(path)
     with pytest.raises(BadRecord, match="^record 2 of c4-train"):
         examples[2]
-    assert [examples[index]["label"] for index in (0, 1, 3)] == [0, 1, 0]
+    got = [examples[index]["label"] for index in (0, 1, 3)]
+    assert got == [0, 1, 0]
 
 
 @FORMATS

@@ -42,7 +42,8 @@ def test_the_data_set_as_it_is_published(tmp_path):
         "train/n2/images/n2_0.JPEG": "n2",
     }
     validation = pickle.loads(pickle.dumps(splits["validation"]))
-    assert classes_by_name(validation) == {f"val/{key}": value for key, value in EXPECTED.items()}
+    expected = {f"val/{key}": value for key, value in EXPECTED.items()}
+    assert classes_by_name(validation) == expected
     assert images_by_name(validation)["val/images/val_1.JPEG"] == b"1"
     (note,) = validation.notes
     assert "3 files" in note

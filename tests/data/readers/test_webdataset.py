@@ -52,7 +52,9 @@ def test_images_and_classes(tmp_path, make):
     assert dataset.classes == CLASSES
     assert dataset.labels.tolist() == LABELS
     assert dataset.labels.dtype == np.int32
-    assert [dataset.examples[index]["image"] for index in range(6)] == list(map(png, range(6)))
+    got = [dataset.examples[index]["image"] for index in range(6)]
+    expected = list(map(png, range(6)))
+    assert got == expected
     assert dataset.examples.size(5) == len(png(5))
     assert len(set(dataset.examples.names)) == 6
     assert dataset.notes == ()

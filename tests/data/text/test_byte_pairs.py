@@ -57,7 +57,8 @@ def test_text_comes_back_as_it_was(both):
     assert not ours.may_be_unknown
     for text in TEXTS:
         assert ours.decode(ours.encode(text)) == text
-        assert ours.decode([ours.cls_id, *ours.encode(text), ours.sep_id]) == text
+        got = ours.decode([ours.cls_id, *ours.encode(text), ours.sep_id])
+        assert got == text
 
 
 def test_spans_and_bytes_add_up_to_the_text(both):
@@ -73,7 +74,9 @@ def test_spans_and_bytes_add_up_to_the_text(both):
         for position, character in enumerate(text):
             assert read[position] or character.isspace(), (text, position)
         if text:
-            assert ours.byte_counts()[ids].sum() == len(text.encode()) + prepended
+            got = ours.byte_counts()[ids].sum()
+            expected = len(text.encode()) + prepended
+            assert got == expected
 
 
 def test_pieces_are_shown_with_their_blanks():
@@ -98,7 +101,10 @@ def test_special_pieces_by_their_names():
     ids = (roberta.cls_id, roberta.pad_id, roberta.sep_id, roberta.unk_id, roberta.mask_id)
     assert ids == (0, 1, 2, 3, 4)
     llama = Tokenizer(over_characters(LINES).to_str().encode())
-    assert (llama.cls_id, llama.sep_id, llama.pad_id, llama.mask_id) == (1, 2, 0, 0)
+    assert llama.cls_id == 1
+    assert llama.sep_id == 2
+    assert llama.pad_id == 0
+    assert llama.mask_id == 0
     assert llama.special_ids == (0, 1, 2)
 
 

@@ -93,7 +93,9 @@ def test_pieces_of_a_model_that_has_them_are_not_added():
         )
     )
     assert tokenizer.vocab_size == 600
-    assert (tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id) == (3, 1, 4)
+    assert tokenizer.cls_id == 3
+    assert tokenizer.sep_id == 1
+    assert tokenizer.mask_id == 4
     assert tokenizer.special_ids == (0, 1, 2, 3, 4, 5)
 
 
@@ -166,8 +168,10 @@ def test_t5(shared_data):
     tokenizer = Tokenizer.load(shared_data("tokenizers/t5_spiece.model"))
     assert tokenizer.vocab_size == 32_002
     assert tokenizer.special_ids == (0, 1, 2, 32_000, 32_001)
-    assert (tokenizer.pad_id, tokenizer.sep_id) == (0, 1)
-    assert (tokenizer.cls_id, tokenizer.mask_id) == (32_000, 32_001)
+    assert tokenizer.pad_id == 0
+    assert tokenizer.sep_id == 1
+    assert tokenizer.cls_id == 32_000
+    assert tokenizer.mask_id == 32_001
     ids = tokenizer.encode_masked("Paris is the [MASK] of France.")
     before = tokenizer.encode("Paris is the")
     assert ids == [*before, 32_001, *tokenizer.encode("of France.")]

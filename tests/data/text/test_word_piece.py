@@ -39,8 +39,11 @@ def tokenizer():
 def test_special_pieces_anywhere(tokenizer):
     assert tokenizer.vocab_size == 13
     assert tokenizer.special_ids == (0, 2, 3, 4, 5)
-    assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id) == (0, 2, 3)
-    assert (tokenizer.sep_id, tokenizer.mask_id) == (4, 5)
+    assert tokenizer.pad_id == 0
+    assert tokenizer.unk_id == 2
+    assert tokenizer.cls_id == 3
+    assert tokenizer.sep_id == 4
+    assert tokenizer.mask_id == 5
     assert tokenizer.may_be_unknown
 
 
@@ -49,7 +52,8 @@ def test_uncased(tokenizer):
     assert tokenizer.encode("The Cafés is\n\told.") == [6, 7, 8, 9, 11, 10]
     assert tokenizer.encode("the zebra [SEP]") == [6, 2, 2, 2, 2]
     assert tokenizer.decode([3, 6, 7, 8, 9, 11, 10, 4, 0]) == "the cafes is old."
-    assert [tokenizer.piece(token) for token in (6, 8, 5)] == [" the", "s", "[MASK]"]
+    got = [tokenizer.piece(token) for token in (6, 8, 5)]
+    assert got == [" the", "s", "[MASK]"]
 
 
 def test_cased():
@@ -69,7 +73,8 @@ def test_offsets(tokenizer):
     text = "The  Cafe\u0301s\u00ad is\n😀old \ud800."
     ids, spans = tokenizer.encode_with_offsets(text)
     assert ids.tolist() == tokenizer.encode(text)
-    assert (ids.dtype, spans.dtype) == ("int32", "int32")
+    assert ids.dtype == "int32"
+    assert spans.dtype == "int32"
     parts = [text[start:stop] for start, stop in spans]
     assert parts[:2] == ["The", "Cafe"]
     assert parts[2][-1:] == "s"
@@ -248,5 +253,7 @@ def test_what_is_written_as_tokenizer_json(tmp_path, lower, strip):
         first = [ours.cls_id, *ids, ours.sep_id]
         second = [*ours.encode("a"), ours.sep_id]
         assert pair.ids == [*first, *second]
-        assert np.flatnonzero(pair.type_ids).tolist() == list(range(len(first), len(pair.ids)))
+        got = np.flatnonzero(pair.type_ids).tolist()
+        expected = list(range(len(first), len(pair.ids)))
+        assert got == expected
         assert theirs.decode(first) == ours.decode(ids)

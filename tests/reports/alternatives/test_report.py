@@ -160,7 +160,8 @@ def test_a_score_over_speed(costs):
     found = {each.labels[0]: (each.x, each.y, each.low, each.high) for each in panel.series}
     assert [each.name for each in panel.series] == ["Transformer", "FNet"]
     # bert: 0.4 s of a sequence at 1,024 tokens, a 64th of it at 128, sixteen of them in a step.
-    assert found["bert"] == ([pytest.approx(2048 / (0.4 / 64 * 16))], [60], [58], [62])
+    expected = ([pytest.approx(2048 / (0.4 / 64 * 16))], [60], [58], [62])
+    assert found["bert"] == expected
     assert set(found) == {"bert", "fnet"}  # the Mixer's speed is not known
     assert panel.x.label == "tokens per second in training, n = 128"
     assert panel.y.log

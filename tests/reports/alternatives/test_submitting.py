@@ -43,7 +43,9 @@ def submit(folder, **changes):
 def test_a_row_of_three_seeds(own):
     write_own(own, (7,), (44.0,), **{"optimizer.learning_rate": 0.5, "data.search": True})
     made = submit(own)
-    assert (made.row, made.scale, made.version) == ("my_mixer", "cpu", "0.3.0")
+    assert made.row == "my_mixer"
+    assert made.scale == "cpu"
+    assert made.version == "0.3.0"
     assert made.commit == "a" * 40 + "-changed"
     assert made.seeds == (0, 1, 2)
     assert made.perplexities == (50, 40, 45)
@@ -59,7 +61,8 @@ def test_paths_and_seeds_do_not_change_the_hashes(own, tmp_path):
     made = submit(own)
     write_own(tmp_path / "again", (5,), (9.0,), **{"data.train": "x.jsonl"})
     again = submit(tmp_path / "again")
-    assert (again.config, again.setting) == (made.config, made.setting)
+    assert again.config == made.config
+    assert again.setting == made.setting
     write_own(tmp_path / "wider", (5,), (9.0,), **{"model.d_ffn": 64})
     wider = submit(tmp_path / "wider")
     assert wider.config != made.config

@@ -240,7 +240,9 @@ def test_lines_have_their_familys_colour(opened, scheme):
 def test_files_of_a_report(tmp_path):
     write_runs(tmp_path / "runs")
     made = gather("table3", tmp_path / "runs")
-    assert page.write(made, str(tmp_path / "table3")) == str(tmp_path / "table3" / "index.html")
+    got = page.write(made, str(tmp_path / "table3"))
+    expected = str(tmp_path / "table3" / "index.html")
+    assert got == expected
     found = {path.name: path for path in (tmp_path / "table3").iterdir()}
     figures = {
         f"{name}.{kind}" for name in ("curves", "places") for kind in ("png", "svg", "pdf", "csv")

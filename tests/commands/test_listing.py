@@ -22,7 +22,9 @@ def test_every_kind_has_names_with_a_line_each():
     assert "sweeps" not in found["configs"]
     assert found["models"]["gmlp_s"] == "Table 1"
     for kind in ("configs", "blocks", "tasks", "optimizers", "tables", "pretrained"):
-        assert all(len(line) > 3 and "\n" not in line for line in found[kind].values()), kind
+        for line in found[kind].values():
+            assert len(line) > 3, kind
+            assert "\n" not in line, kind
     assert "48" not in found["pretrained"]["digits"]
     assert "229,674 parameters" in found["pretrained"]["digits"]
 
@@ -72,7 +74,8 @@ def test_completion(script, words, number, expected):
 
 def test_other_shells(script):
     assert preloaded.gmlp("completion", "zsh").stdout.startswith("autoload -U +X bashcompinit")
-    assert all(name in script for name in COMMANDS)
+    for name in COMMANDS:
+        assert name in script
 
 
 @pytest.mark.smoke
@@ -94,7 +97,8 @@ def test_sizes_prints_a_table(printed_sizes):
         "2",
     ]
     assert len(lines) == 1 + len(PUBLISHED)
-    assert not any(line.endswith(" ") for line in lines)
+    for line in lines:
+        assert not line.endswith(" ")
 
 
 def test_json_for_programs():
@@ -102,7 +106,8 @@ def test_json_for_programs():
     assert everything == {kind: listing.names_of(kind) for kind in listing.KINDS}
     some = json.loads(preloaded.gmlp("list", "models", "gmlp_*", "--json").stdout)
     assert some["gmlp_s"] == "Table 1"
-    assert all(name.startswith("gmlp_") for name in some)
+    for name in some:
+        assert name.startswith("gmlp_")
 
 
 JSON_PROGRAM = """

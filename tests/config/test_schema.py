@@ -189,7 +189,8 @@ def test_help_holds_every_key_of_every_task_and_block():
     others = [line for line in lines[first + 1 :] if line.startswith("config.model.block=")]
     last = lines.index(others[0]) if others else len(lines)
     assert any("config.model.heads" in line for line in lines[first:last])
-    assert not any("config.model.heads" in line for line in lines[:first])
+    for line in lines[:first]:
+        assert "config.model.heads" not in line
 
 
 def test_help_of_a_config_holds_its_values():

@@ -402,7 +402,8 @@ def test_the_verdicts_of_finetuning():
             assert [len(values) for values in runs] == [5, 5, 5]
             expected = [f"{statistics.mean(values):.1f}" for values in runs]
             assert table[f"{title}, {words_}"][:3] == expected
-    gmlp, transformer = (found["sst2", row, "True"] for row in ("sgu", "bert_rel"))
+    gmlp = found["sst2", "sgu", "True"]
+    transformer = found["sst2", "bert_rel", "True"]
     assert claims.verdict(gmlp, transformer, lower=False) == claims.OPEN  # "not decided"
     both = " and ".join(ranged(Spread.mean(values)) for values in (gmlp, transformer))
     assert lines("finetuning", "the paper's claim")[
@@ -418,7 +419,8 @@ def test_the_verdicts_of_finetuning():
     ):
         pair = found["sst2", row, "True"], found["sst2", row, "False"]
         assert claims.verdict(*pair, lower=False) == verdict
-    pretrained, random = (found["sst2", "amlp_36", start] for start in ("True", "False"))
+    pretrained = found["sst2", "amlp_36", "True"]
+    random = found["sst2", "amlp_36", "False"]
     got = sum(one > other for one in pretrained for other in random)
     assert got == 24
 

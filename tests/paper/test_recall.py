@@ -94,7 +94,8 @@ def test_a_search_shares_no_examples_with_the_runs_of_the_report():
     assert [point["optimizer.learning_rate"] for point in searched] == [1e-3, 3e-3, 1e-2]
     trained = recall.points(cell, "cpu", 3e-3)
     assert [point["seed"] for point in trained] == [0, 1, 2]
-    assert all("synthetic.data_seed" not in point for point in trained)
+    for point in trained:
+        assert "synthetic.data_seed" not in point
     longer = cell._replace(length=128)
     assert recall.search_points(longer, "cpu") == searched
     assert recall.search_points(longer, "paper") != recall.search_points(cell, "paper")

@@ -107,7 +107,8 @@ def test_of_a_gpus_memory_jax_gives_programs_a_share(monkeypatch):
 
 
 def test_sharded_parameters_are_gathered_and_held_in_parts():
-    whole, parts = (plan.make(small(**{"mesh.fsdp": size}), "gpu:h100x8") for size in (1, 8))
+    whole = plan.make(small(**{"mesh.fsdp": 1}), "gpu:h100x8")
+    parts = plan.make(small(**{"mesh.fsdp": 8}), "gpu:h100x8")
     assert parts.per_chip_bytes["arguments"] < whole.per_chip_bytes["arguments"] / 4
     again = plan.make(small(**{"mesh.fsdp": 8, "model.remat": "full"}), "gpu:h100x8")
     for found, gathers in ((parts, 1), (again, 2)):
@@ -180,7 +181,8 @@ def test_a_run_is_its_steps_and_costs_what_its_chips_do():
 
 
 def test_a_known_utilisation_takes_the_place_of_the_peak():
-    peak, half = (plan.make(small(), "gpu:h100x1", mfu=share) for share in (None, 0.5))
+    peak = plan.make(small(), "gpu:h100x1", mfu=None)
+    half = plan.make(small(), "gpu:h100x1", mfu=0.5)
     assert half.seconds["products"] == 2 * peak.seconds["products"]
 
 

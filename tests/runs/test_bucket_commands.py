@@ -49,9 +49,8 @@ def test_attention(commands, store, text):
         f"gs://runs/attention/figures/{name}.png" for name in ("attention", "attention_layers")
     ]
     assert drawn.stdout.split() == names, drawn.stderr
-    assert all(
-        store.read("runs", name.removeprefix("gs://runs/")).startswith(b"\x89PNG") for name in names
-    )
+    for name in names:
+        assert store.read("runs", name.removeprefix("gs://runs/")).startswith(b"\x89PNG")
 
 
 def test_a_table_of_runs_in_a_bucket(commands, store, tmp_path):

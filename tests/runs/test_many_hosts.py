@@ -76,7 +76,8 @@ def test_checkpoints_go_from_two_processes_to_one_and_back(
     flags = [text, *FLAGS, "--config.steps=80"]
     for run in (by_two, by_one):
         shutil.copytree(run, tmp_path / run.parent.name)
-    one, two = (tmp_path / run.parent.name for run in (by_two, by_one))
+    one = tmp_path / by_two.parent.name
+    two = tmp_path / by_one.parent.name
     result = commands(*flags, f"--workdir={one}")
     assert f"resuming {one} at step 60" in result.stderr, result.stderr
     assert result.returncode == 0, result.stderr

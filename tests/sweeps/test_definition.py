@@ -97,9 +97,8 @@ def test_why_a_run_failed_is_told_at_once_and_at_the_end(trainer):
     assert len(reasons) == 4
     assert told[4].startswith("4 of 4 runs failed")
     for lines in (told[:4], told[5:]):
-        assert all(line.startswith(reason) for line, reason in zip(lines, reasons, strict=True)), (
-            told
-        )
+        for line, reason in zip(lines, reasons, strict=True):
+            assert line.startswith(reason), told
 
 
 def test_keys_as_flags(trainer):

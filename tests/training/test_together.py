@@ -90,7 +90,8 @@ def test_so_are_the_files_and_the_parameters(folders, name):
     names = sorted(path.name for path in first.iterdir())
     assert names == sorted(path.name for path in second.iterdir())
     assert (first / "config.json").read_text() == (second / "config.json").read_text()
-    ours, theirs = (gmlp_flax.load(str(folder)).params for folder in (first, second))
+    ours = gmlp_flax.load(str(first)).params
+    theirs = gmlp_flax.load(str(second)).params
     compared = jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-5), ours, theirs)
     assert all(jax.tree.leaves(compared))
 

@@ -218,7 +218,8 @@ def test_a_folder_as_save_to_disk_writes_it(tmp_path):
         "validation": 2,
         "extra": 2,
     }
-    assert all(dataset.notes == () for dataset in found.values())
+    for dataset in found.values():
+        assert dataset.notes == ()
 
 
 def test_a_data_set_of_one_split_as_save_to_disk_writes_it(tmp_path):

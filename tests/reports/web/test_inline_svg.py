@@ -35,8 +35,10 @@ def words(root):
 def test_words_are_text_without_a_font_of_their_own():
     root = ElementTree.fromstring(inline_svg.panel_svg(PANEL, "curves-1"))
     assert {"tokens", "perplexity", "gMLP", "none", "18 <co>"} <= words(root)
-    assert not any(word.startswith("not in") for word in words(root))
-    assert all("font-family" not in element.get("style", "") for element in root.iter())
+    for word in words(root):
+        assert not word.startswith("not in")
+    for element in root.iter():
+        assert "font-family" not in element.get("style", "")
     assert root.get("aria-label") == "not in the figure"
     assert root.get("role") == "img"
     _, _, width, _ = map(float, root.get("viewBox").split())
@@ -52,7 +54,8 @@ def test_the_pointer_shows_each_points_numbers():
         "points, 18 <co>: perplexity 77.0; tokens 1 M",
     ]
     with_tips = [group for group in root.iter("g") if group.find("title") is not None]
-    assert all(group.find("use") is not None for group in with_tips)
+    for group in with_tips:
+        assert group.find("use") is not None
 
 
 def test_colours_are_variables_and_the_background_is_the_pages():
@@ -66,9 +69,8 @@ def test_colours_are_variables_and_the_background_is_the_pages():
 
 
 def test_identifiers_of_two_figures_differ():
-    first, second = (
-        ElementTree.fromstring(inline_svg.panel_svg(PANEL, name)) for name in ("a", "b")
-    )
+    first = ElementTree.fromstring(inline_svg.panel_svg(PANEL, "a"))
+    second = ElementTree.fromstring(inline_svg.panel_svg(PANEL, "b"))
     names = [{element.get("id") for element in root.iter()} - {None} for root in (first, second)]
     assert names[0]
     assert not names[0] & names[1]

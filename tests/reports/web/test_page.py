@@ -76,10 +76,8 @@ def test_nothing_is_loaded_from_elsewhere_and_everything_is_escaped(text):
     links = re.findall(r'(?:src|href)="((?!data:|#)[^"]*)"', text)
     figures = ["curves.png", "curves.svg", "curves.pdf", "curves.csv"]
     assert links == ["table.csv", "table-what-it-costs.csv", *figures]
-    assert all(
-        part in text
-        for part in ("<title>A &lt;title&gt;<", "<li>a &amp; b</li>", "linear &amp; &lt;co&gt;")
-    )
+    for part in ("<title>A &lt;title&gt;<", "<li>a &amp; b</li>", "linear &amp; &lt;co&gt;"):
+        assert part in text
     assert text.count("<svg ") == 2
     assert "<co>" not in text
     assert "src=" not in text

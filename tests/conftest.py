@@ -37,7 +37,9 @@ def small_text_config(cache: str):
     options.steps = 12
     options.batch_size = 8
     options.model.update(layers=2, length=32, d_model=16, d_ffn=32, vocab_size=600)
-    options.log.every, options.eval.every, options.checkpoint.every = 4, 6, 6
+    options.log.every = 4
+    options.eval.every = 6
+    options.checkpoint.every = 6
     options.data.cache = str(cache)
     return options
 

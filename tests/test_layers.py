@@ -76,8 +76,12 @@ def test_the_gate_is_equation_4():
     layer = layers.SpatialGatingUnit(16, TOKENS, rngs=nnx.Rngs(0), spatial_init_std=1.0)
     x = np.float32(normal(1, TOKENS, 16))
     u, v = np.split(np.asarray(x, np.float64), 2, axis=-1)
-    v = (v - v.mean(-1, keepdims=True)) / np.sqrt(v.var(-1, keepdims=True) + 1e-6)
-    expected = u * (np.asarray(layer.spatial.weight[...]) @ v + 1)
+    mean = v.mean(-1, keepdims=True)
+    deviation = np.sqrt(v.var(-1, keepdims=True) + 1e-6)
+    normed = (v - mean) / deviation
+    weight = np.asarray(layer.spatial.weight[...])
+    gate = weight @ normed + 1
+    expected = u * gate
     np.testing.assert_allclose(layer(x), expected, rtol=1e-4, atol=1e-5)
     fresh = layers.SpatialGatingUnit(16, TOKENS, rngs=nnx.Rngs(0))
     # near the identity on the first half

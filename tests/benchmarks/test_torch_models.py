@@ -90,8 +90,11 @@ def test_the_others_have_our_sizes(transformers, make):
     d = 8
     f = 24
     v = 50
-    layers = 2 * (4 * (d * d + d) + 2 * 2 * d + 2 * d * f + f + d)
-    around = v * d + 2 * d + d * d + d + 2 * d + v
+    norm = 2 * d
+    linear = d * d + d
+    feed_forward = 2 * d * f + f + d
+    layers = 2 * (4 * linear + 2 * norm + feed_forward)
+    around = v * d + norm + linear + norm + v
     positions = TOKENS * d if make is torch_models.bert else 32 * HEADS
     sizes = []
     for group in made.groups(0.01, 1.0):

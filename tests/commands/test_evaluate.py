@@ -87,7 +87,8 @@ def test_other_data_of_the_same_classes(image_run, tmp_path):
         pixels = digits.examples[i]["image"]
         Image.fromarray(pixels[..., 0]).save(path)
     real = [[int(label)] for label in digits.labels[:30]]
-    real[3], real[4] = [], list(range(10))
+    real[3] = []
+    real[4] = list(range(10))
     (tmp_path / "real.json").write_text(json.dumps(real))
     flags = [f"--config.data.heldout={tmp_path}/digits", "--config.eval.batch_size=8"]
     code, out, error = evaluate(

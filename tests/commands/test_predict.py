@@ -208,7 +208,9 @@ def causal_run(tmp_path_factory):
     options = gmlp_config.from_file(
         "configs/causal_text.py", "gmlp,scale=quickstart,tokenizer=bytes"
     )
-    options.steps, options.batch_size, options.data.cache = 12, 8, str(folder / "cache")
+    options.steps = 12
+    options.batch_size = 8
+    options.data.cache = str(folder / "cache")
     options.model.update(layers=2, length=32, d_model=16, d_ffn=32)
     options.eval.examples = 16
     loop.train(options, str(folder / "run"))

@@ -133,7 +133,8 @@ def test_images_are_normalised_as_in_the_run_that_starts_them():
     [note] = resolved.notes
     assert "data.mean (0.1, 0.2, 0.3)" in note
     assert "model.image_size (16, 16)" in note
-    new.data.std, new.model.image_size = (1.0, 1.0, 1.0), (8, 8)
+    new.data.std = (1.0, 1.0, 1.0)
+    new.model.image_size = (8, 8)
     resolved = gmlp_config.resolve(new, start_from(old), explicit=["data.mean"])
     assert resolved.config.data.mean == (0.5, 0.5, 0.5)
     assert resolved.config.data.std == (1.0, 1.0, 1.0)

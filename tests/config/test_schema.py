@@ -183,7 +183,8 @@ def test_help_holds_every_key_of_every_task_and_block():
     lines = text.splitlines()
     for task, block in KINDS:
         for name, option in schema.keys_of(task, block).items():
-            start, end = f"config.{name} = {option.default!r} ", f"# {option.comment}"
+            start = f"config.{name} = {option.default!r} "
+            end = f"# {option.comment}"
             assert any(line.startswith(start) and end in line for line in lines), name
     first = lines.index("config.model.block=transformer:")
     others = [line for line in lines[first + 1 :] if line.startswith("config.model.block=")]

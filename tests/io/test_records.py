@@ -108,27 +108,30 @@ def test_array_records(tmp_path):
     assert got == expected
 
 
+def array_record_failure(path, stop: int | None) -> str:
+    """The error of reading an array record."""
+    return failure(lambda: list(records.array_records(str(path), 0, stop)))
+
+
 def test_damaged_array_record(tmp_path):
     data = [bytes([i]) * 5000 + b"%d" % i for i in range(20)]
     path = writers.array_record(tmp_path / "a.array_record", data)
     whole = path.read_bytes()
     flip(path, 300)
     read = [record for _, record in records.array_records(str(path), 0, None)]
-    (bad,) = (i for i, record in enumerate(read) if isinstance(record, BadRecord))
-    assert str(read[bad]).startswith(f"record {bad}: Corrupted")
-    got = [*read[:bad], *read[bad + 1 :]]
-    expected = [*data[:bad], *data[bad + 1 :]]
-    assert got == expected
+    [bad] = [i for i, record in enumerate(read) if isinstance(record, BadRecord)]
+    error = read.pop(bad)
+    assert str(error).startswith(f"record {bad}: Corrupted")
+    del data[bad]
+    assert read == data
     for damaged in (whole[: len(whole) // 2], b"no records at all", b""):
         path.write_bytes(damaged)
-        message = failure(lambda: list(records.array_records(str(path), 0, 20)))
-        assert "a.array_record: 0 records where 20 or more were expected" in message
-        assert "0 records where 1 or more" in failure(
-            lambda: list(records.array_records(str(path), 0, None))
-        )
-    assert "gone failed" in failure(
-        lambda: list(records.array_records(str(tmp_path / "gone"), 0, None))
-    )
+        some = array_record_failure(path, 20)
+        assert "a.array_record: 0 records where 20 or more were expected" in some
+        every = array_record_failure(path, None)
+        assert "0 records where 1 or more" in every
+    gone = array_record_failure(tmp_path / "gone", None)
+    assert "gone failed" in gone
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), None])
@@ -137,11 +140,13 @@ def test_parquet_records(tmp_path, kind):
     values = [f"text {i} €" for i in range(700)] + [None]
     column = pa.array(values, kind) if kind else pa.array(values).dictionary_encode()
     path = str(writers.parquet(tmp_path / "a.parquet", 300, text=column, id=list(range(701))))
-    expected = [(i, value and value.encode()) for i, value in enumerate(values)]
+    contents = [text.encode() for text in values[:-1]]
+    expected = list(enumerate([*contents, None]))
     assert list(records.parquet_records(path, "text", 0, None)) == expected
     assert list(records.parquet_records(path, "text", 1, 2)) == expected[300:600]
-    got = [len(records.parquet_sizes(path)), min(records.parquet_sizes(path)) > 0]
-    assert got == [3, True]
+    sizes = records.parquet_sizes(path)
+    assert len(sizes) == 3
+    assert min(sizes) > 0
 
 
 def parquet_values(path, start: int = 0, stop: int | None = None) -> list[bytes | None]:

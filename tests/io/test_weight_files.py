@@ -42,15 +42,19 @@ def test_torch_files_of_tensors(tmp_path):
     tensors = {name: torch.tensor(array) for name, array in WEIGHTS.items()}
     half = {name: tensor.half() for name, tensor in tensors.items()}
     parameters = {name: torch.nn.Parameter(tensor) for name, tensor in tensors.items()}
-    read = (tensors, {"model": tensors, "epoch": 3}, {"state_dict": tensors}, half, parameters)
-    for number, content in enumerate(read):
-        torch.save(content, tmp_path / f"{number}.pth")
-        assert_weights(weight_files.read(str(tmp_path / f"{number}.pth")))
-    for content in ({"a": 1}, {"a": tensors["a.bias"].to_sparse()}, [1, 2]):
-        torch.save(content, tmp_path / "other.pth")
-        refused(tmp_path / "other.pth", "holds")
-    (tmp_path / "cut.pth").write_bytes((tmp_path / "0.pth").read_bytes()[:200])
-    refused(tmp_path / "cut.pth", "cannot be read by torch")
+    checkpoint = {"model": tensors, "epoch": 3}
+    nested = {"state_dict": tensors}
+    path = tmp_path / "weights.pth"
+    for content in (tensors, checkpoint, nested, half, parameters):
+        torch.save(content, path)
+        assert_weights(weight_files.read(str(path)))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:200])
+    refused(path, "cannot be read by torch")
+    sparse = {"a": tensors["a.bias"].to_sparse()}
+    for content in ({"a": 1}, sparse, [1, 2]):
+        torch.save(content, path)
+        refused(path, "holds")
 
 
 class Runs:

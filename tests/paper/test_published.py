@@ -281,7 +281,8 @@ def test_the_parameters_of_bigs_by_hand():
 
 def test_the_parameters_of_delta_by_hand():
     """6 d^2 in projections as published: 6 heads of 96 keys and 192 values."""
-    keys, values = 576, 1152
+    keys = 576
+    values = 1152
     projections = 768 * (2 * keys + 3 * values)
     assert projections == 6 * 768**2
     direction = 4 * (2 * keys + values) + 768 * 12 + 2 * 6

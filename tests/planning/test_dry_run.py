@@ -184,7 +184,8 @@ def test_memory_of_a_toeplitz_gmlp_grows_as_n():
     temporaries = []
     for length in ("4096", "8192"):
         options = config.from_file("configs/long_text.py", f"{length},scale=small")
-        options.batch_size, options.masking.max_predictions = 1, 64
+        options.batch_size = 1
+        options.masking.max_predictions = 64
         options.model.update(layers=2, d_model=16, d_ffn=32, vocab_size=100)
         compiled = dry_run.lower(options, Partition.make({"data": 1}, jax.devices()[:1])).compile(
             QUICK

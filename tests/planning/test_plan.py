@@ -93,7 +93,8 @@ def test_of_a_gpus_memory_jax_gives_programs_a_share(monkeypatch):
     """gMLP-B without recomputation: for 256 images, XLA's program for an H100 has 37.0 GB of
     temporaries."""
     options = config.from_file("configs/imagenet.py", "gmlp_b")
-    options.batch_size, options.model.remat = 256, "none"
+    options.batch_size = 256
+    options.model.remat = "none"
     assert plan.make(options, "gpu:h100x1").per_chip_bytes["temporaries"] == pytest.approx(
         37.0e9, rel=0.04
     )

@@ -118,7 +118,8 @@ print(*(counts.get(f"/jax/compilation_cache/{name}", 0) for name in names))
         )
         return tuple(map(int, done.stdout.split()))
 
-    (asked, found), second = start(), start()
+    (asked, found) = start()
+    second = start()
     assert asked > found == 0
     assert second == (asked, asked)
     assert list(tmp_path.glob("gmlp_flax/programs/*/*-cache"))

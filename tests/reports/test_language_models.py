@@ -22,7 +22,8 @@ def write_runs(folder, name="table3", perplexities=PERPLEXITIES, finished=True):
     for row, seeds in perplexities.items():
         for seed, (middle, end) in enumerate(seeds):
             made = rows[row].copy_and_resolve_references()
-            made.seed, made.data.train = seed, "books.jsonl"
+            made.seed = seed
+            made.data.train = "books.jsonl"
             write_run(folder / f"{row}-{seed}", made, ((450, middle), (900, end)), finished)
 
 

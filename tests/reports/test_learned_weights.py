@@ -35,8 +35,10 @@ def test_locality_agrees_with_its_definition():
         for (i, j), row in zip(places, layer, strict=True):
             for (m, n), w in zip(places, row, strict=True):
                 energy = w * w / sum(row * row) / 6
-                shares[min(2, max(abs(i - m), abs(j - n)))] += energy
-                square += energy * ((i - m) ** 2 + (j - n) ** 2)
+                down = abs(i - m)
+                right = abs(j - n)
+                shares[min(2, max(down, right))] += energy
+                square += energy * (down**2 + right**2)
         expected.append((*shares, np.sqrt(square)))
     np.testing.assert_allclose(locality(weights, (2, 3)), expected, rtol=1e-12)
 
@@ -113,11 +115,13 @@ def test_shares_agree_with_their_definition():
     segments = np.array([0, 0, 0, 1, 1])
     expected = []
     for layer in maps:
-        other = [
-            [w if segments[i] != segments[j] else 0 for j, w in enumerate(row)]
-            for i, row in enumerate(layer)
-        ]
-        expected.append((np.sum(other) / 5, (np.sum(layer) - np.sum(other)) / 5, np.max(other)))
+        other = np.zeros((5, 5))  # weights from one sentence to the other
+        for i, j in np.ndindex(5, 5):
+            if segments[i] != segments[j]:
+                other[i, j] = layer[i, j]
+        between = other.sum() / 5
+        within = layer.sum() / 5 - between
+        expected.append((between, within, other.max()))
     np.testing.assert_allclose(across(maps, segments), expected, rtol=1e-12)
     # Even weights: three tokens give 2/5 to the other sentence, two give 3/5.
     got = across(np.full((1, 5, 5), 0.2), segments)[0, 0]

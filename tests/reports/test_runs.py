@@ -16,7 +16,9 @@ GATES = ("split", "additive")
 def config(gate="split", **changes):
     """A small model's config."""
     made = config_lib.default(task=changes.get("task", "masked_lm"))
-    made.model.gate, made.batch_size, made.steps = gate, 4, 8
+    made.model.gate = gate
+    made.batch_size = 4
+    made.steps = 8
     made.update_from_flattened_dict(changes)
     return made
 

@@ -61,12 +61,16 @@ def test_power_law_against_its_formulas():
     y = [5.25, 4.35, 3.79, 3.43]
     u = np.log(x)
     v = np.log(y)
-    slope = np.sum((u - u.mean()) * (v - v.mean())) / np.sum((u - u.mean()) ** 2)
-    residuals = v - v.mean() - slope * (u - u.mean())
-    error = np.sqrt(np.sum(residuals**2) / 2 / np.sum((u - u.mean()) ** 2))
+    du = u - u.mean()
+    dv = v - v.mean()
+    slope = np.sum(du * dv) / np.sum(du**2)
+    residuals = dv - slope * du
+    squares = np.sum(residuals**2)
+    error = np.sqrt(squares / 2 / np.sum(du**2))
     law = scaling.power_law(x, y)
     assert law.exponent == pytest.approx(slope)
-    expected = (slope - 4.30265 * error, slope + 4.30265 * error)
-    assert (law.low, law.high) == pytest.approx(expected, rel=1e-4)
-    expected = 1 - np.sum(residuals**2) / np.sum((v - v.mean()) ** 2)
+    margin = 4.30265 * error
+    assert law.low == pytest.approx(slope - margin, rel=1e-4)
+    assert law.high == pytest.approx(slope + margin, rel=1e-4)
+    expected = 1 - squares / np.sum(dv**2)
     assert law.r_squared == pytest.approx(expected)

@@ -28,7 +28,10 @@ QUICK = "convolution"  # in two stacks, as fnet_hybrid; the others take the same
 def quickstart(name, folder):
     """A quickstart config of text with a block, and few steps of little data."""
     config = config_lib.changed(config_lib.from_file("quickstart_text"), block=name)
-    config.steps, config.batch_size, config.optimizer.warmup, config.log.every = 3, 4, 1, 1
+    config.steps = 3
+    config.batch_size = 4
+    config.optimizer.warmup = 1
+    config.log.every = 1
     config.model.update(
         TRAINED[name][0]
         | {"layers": 2, "d_model": 16, "d_ffn": 16, "length": 16, "vocab_size": 320}
@@ -48,7 +51,8 @@ def paths(params):
     "name", [pytest.param(name, marks=[pytest.mark.slow][: name != QUICK]) for name in TRAINED]
 )
 def test_text_is_pretrained_and_finetuned(name, tmp_path):
-    loop.train(quickstart(name, tmp_path), str(run := tmp_path / "run"))
+    run = tmp_path / "run"
+    loop.train(quickstart(name, tmp_path), str(run))
     config = config_lib.load(str(run / "config.json"))
     perplexity = read_result(str(run))["eval"]["perplexity"]
     assert 200 < perplexity < 500  # About the vocabulary's 320: nothing is learned in 3 steps.
@@ -65,7 +69,8 @@ def test_text_is_pretrained_and_finetuned(name, tmp_path):
     options.update(steps=2, batch_size=4, init_from=str(run))
     # token MLPs and factors are made for n
     options.model.length = 16 if name in ("mixer", "synthesizer") else 12
-    options.optimizer.warmup, options.eval.every = 1, 2
+    options.optimizer.warmup = 1
+    options.eval.every = 2
     options.data.update(
         train=str(tmp_path / "train.tsv"),
         heldout=str(tmp_path / "dev.tsv"),

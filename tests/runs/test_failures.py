@@ -22,7 +22,8 @@ from tests.runs.command import (
 
 def test_loss_that_is_not_finite(workdir):
     options = config.load(str(workdir / "config.json"))
-    options.steps, options.checkpoint.every = 40, 100
+    options.steps = 40
+    options.checkpoint.every = 100
     options.optimizer.update(learning_rate=1e30, clip=0.0)
     last = f"the last good checkpoint is {workdir}/checkpoints/12"
     with pytest.raises(

@@ -134,22 +134,26 @@ def test_it_learns_and_keeps_the_pretrained_model(finished, finetuned):
     )
 
 
+def cells(path) -> list[list[str]]:
+    """The lines of a table, each cut at its tabs."""
+    return [line.split("\t") for line in path.read_text().splitlines()]
+
+
 @pytest.mark.slow
 def test_predictions_of_every_example(commands, finetuned, tmp_path, data):
     result = commands(f"--workdir={finetuned}", f"--predictions={tmp_path}", command="evaluate")
     assert_done(result)
     scored = json.loads(result.stdout.splitlines()[-1])["eval"]
     assert scored == json.loads((finetuned / "result.json").read_text())["eval"]
-    lines = (tmp_path / "SST-2.tsv").read_text().splitlines()
-    assert lines[0] == "index\tprediction"
-    assert len(lines) == 31
-    rows = [line.split("\t") for line in (data / "dev.tsv").read_text().splitlines()[1:31]]
-    predicted = [line.split("\t") for line in lines[1:]]
-    got = [index for index, _ in predicted]
-    expected = [str(i) for i in range(30)]
-    assert got == expected
-    hits = [label == row[1] for (_, label), row in zip(predicted, rows, strict=True)]
-    assert sum(hits) / 30 == pytest.approx(scored["accuracy"])
+    header, *predicted = cells(tmp_path / "SST-2.tsv")
+    _, *rows = cells(data / "dev.tsv")
+    assert header == ["index", "prediction"]
+    assert len(predicted) == 30
+    hits = 0
+    for number, (index, label) in enumerate(predicted):
+        assert index == str(number)
+        hits += label == rows[number][1]
+    assert hits / 30 == pytest.approx(scored["accuracy"])
 
     # By two processes, of which each has half of the examples: the first writes for both.
     both = [f"--workdir={finetuned}", f"--predictions={tmp_path / 'by_two'}"]

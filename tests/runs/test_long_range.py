@@ -17,7 +17,10 @@ def tiny(name: str, data, **options):
     """A config of a few steps."""
     config = config_lib.from_file(f"configs/lra_{name}.py", "gmlp,scale=small")
     config.model.update({"layers": 1, "d_model": 8, "d_ffn": 16} | options)
-    config.steps, config.batch_size, config.optimizer.warmup, config.log.every = 3, 4, 1, 1
+    config.steps = 3
+    config.batch_size = 4
+    config.optimizer.warmup = 1
+    config.log.every = 1
     config.eval.every = config.eval.batch_size = 0
     config.data.train = str(data)
     return config

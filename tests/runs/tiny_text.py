@@ -8,5 +8,7 @@ from tests.training import tiny
 
 def get_config(arg):
     config = tiny.text_config(Path(arg))
-    config.steps, config.log.every, config.checkpoint.every = 12, 3, 4
+    config.steps = 12
+    config.log.every = 3
+    config.checkpoint.every = 4
     return config

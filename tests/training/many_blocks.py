@@ -104,18 +104,18 @@ def results(task, fresh) -> dict[str, np.ndarray]:
     partition.check_parameters(task.shapes())
     params = jax.device_put(fresh, partition.shardings(task.shapes()))
     (size,), _ = task.example_shapes()["tokens"]
-    tokens = jax.random.randint(jax.random.key(1), (BATCH, size), 0, 64).at[:, 20:].set(0)
-    batch = {"tokens": tokens, "key": jax.random.split(jax.random.key(2), BATCH)}
-    batch = jax.device_put(batch, partition.over_batch)
+    tokens = jax.random.randint(jax.random.key(1), (BATCH, size), 0, 64)
+    padded = tokens.at[:, 20:].set(0)
+    keys = jax.random.split(jax.random.key(2), BATCH)
+    batch = jax.device_put({"tokens": padded, "key": keys}, partition.over_batch)
 
     def share(params, batch):
         (_, sums), gradient = jax.value_and_grad(task.loss, has_aux=True)(params, batch)
         return gradient, sums["loss"][0]
 
-    found = zip(
-        ("gradient", "loss"), quick_jit(partition.on_each_shard(share))(params, batch), strict=True
-    )
-    return leaves_by_path(jax.device_get(dict(found)))
+    on_each_shard = quick_jit(partition.on_each_shard(share))
+    gradient, loss = on_each_shard(params, batch)
+    return leaves_by_path(jax.device_get({"gradient": gradient, "loss": loss}))
 
 
 def fft_gathers() -> bool:

@@ -49,12 +49,16 @@ def train(folder: Path, name: str, sizes: tuple[int, int, int]) -> dict[str, np.
         gradients = jax.device_put(drawn, jax.tree.map(lambda p: p.sharding, params))
         params, opt_state = update(gradients, opt_state, params)
     leaves = jax.tree.leaves(state.opt_state)
-    split, size = (
-        sum(leaf.size for leaf in some)
-        for some in ([x for x in leaves if "fsdp" in x.sharding.spec], leaves)
-    )
-    shares = {"split": np.array(split / size), "size": np.array(size / parameters.count(params))}
-    return leaves_by_path(jax.device_get({"params": params, "state": opt_state})) | shares
+    size = 0
+    split = 0
+    for leaf in leaves:
+        size += leaf.size
+        if "fsdp" in leaf.sharding.spec:
+            split += leaf.size
+    found = leaves_by_path(jax.device_get({"params": params, "state": opt_state}))
+    found["split"] = np.array(split / size)
+    found["size"] = np.array(size / parameters.count(params))
+    return found
 
 
 def main(folder: str, out: str) -> None:

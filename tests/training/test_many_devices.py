@@ -13,7 +13,10 @@ from tests.once import made_once
 from tests.training import fake_devices
 from tests.training.many_devices import MESHES, TOKENS
 
-BATCH, LAYERS, D_MODEL, CHANNELS = 16, 6, 16, 32  # a gate's channels: half of d_ffn
+BATCH = 16
+LAYERS = 6
+D_MODEL = 16
+CHANNELS = 32  # a gate's channels: half of d_ffn
 
 pytestmark = pytest.mark.slow
 

@@ -60,14 +60,16 @@ def test_the_line_of_a_terminal(clock, capsys, monkeypatch):
 @pytest.mark.slow
 def test_a_run_writes_a_trace(tmp_path):
     options = small_text_config(tmp_path / "cache")
-    options.steps, options.profile.steps = 6, "2:3"
+    options.steps = 6
+    options.profile.steps = "2:3"
     loop.train(options, str(tmp_path / "run"))
     assert list((tmp_path / "run").glob("profile/plugins/profile/*/*.xplane.pb"))
 
 
 @pytest.fixture
 def options(config):
-    config.steps, config.profile.steps = 20, "3:5"
+    config.steps = 20
+    config.profile.steps = "3:5"
     return config
 
 
@@ -167,7 +169,8 @@ def test_wandb_has_the_id_of_the_run(config, tmp_path, wandb):
 
 @pytest.mark.parametrize("problem", ["init", "log"])
 def test_what_wandb_refuses_is_told_once(config, tmp_path, wandb, capsys, problem):
-    config.log.wandb, wandb.problem = "project", problem
+    config.log.wandb = "project"
+    wandb.problem = problem
     tracker = begin(config, tmp_path, 0)
     for step in range(3):
         tracker.log(step, "train", {"loss": 1.0})

@@ -86,7 +86,8 @@ def test_state_is_donated(line, partition):
 
 
 def noise(line, partition, seed=0, first=0, batches=1):
-    line.config.seed, line.config.log.every = seed, 1
+    line.config.seed = seed
+    line.config.log.every = 1
     return [
         float(window["noise"][0])
         for _, window in run(

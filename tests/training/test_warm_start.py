@@ -289,7 +289,8 @@ def test_a_causal_model_and_one_that_is_not_share_no_weights(before, sees):
     fit."""
     old = gmlp_config.default()
     new = gmlp_config.default(task="causal_lm")
-    old.model.causal, new.model.causal = before, not before
+    old.model.causal = before
+    new.model.causal = not before
     with pytest.raises(RunError, match=f"each token sees {sees}.*: .* causal_lm"):
         warm_start.compare_models(old, new, "runs/old")
 
@@ -367,7 +368,8 @@ def test_all_mismatches_are_listed(tmp_path):
     ],
 )
 def test_what_fits_no_other_length(tmp_path, make, old, new, words):
-    (old_size, old_model), (new_size, new_model) = old, new
+    (old_size, old_model) = old
+    (new_size, new_model) = new
     saved = make(tmp_path, old_size, **old_model)
     wanted = make(tmp_path, new_size, **new_model)
     stem = (

@@ -60,12 +60,15 @@ def slow_logits(arrays, pixels):
     for top in range(0, SIDE, PATCH):
         for left in range(0, SIDE, PATCH):
             patch = pixels[top : top + PATCH, left : left + PATCH]
-            tokens.append((patch[..., None] * w["stem/kernel"]).sum((0, 1, 2)))
+            products = patch[..., None] * w["stem/kernel"]
+            tokens.append(products.sum((0, 1, 2)))
     x = np.stack(tokens) + w["stem/bias"]
     for layer in range(LAYERS):
         block = f"MixerBlock_{layer}"
-        x = x + mlp(w, f"{block}/token_mixing", layer_norm(w, f"{block}/LayerNorm_0", x).T).T
-        x = x + mlp(w, f"{block}/channel_mixing", layer_norm(w, f"{block}/LayerNorm_1", x))
+        columns = layer_norm(w, f"{block}/LayerNorm_0", x).T
+        x = x + mlp(w, f"{block}/token_mixing", columns).T
+        rows = layer_norm(w, f"{block}/LayerNorm_1", x)
+        x = x + mlp(w, f"{block}/channel_mixing", rows)
     pooled = layer_norm(w, "pre_head_layer_norm", x).mean(0)
     return pooled @ w["head/kernel"] + w["head/bias"]
 

@@ -22,6 +22,7 @@ import jax
 import pytest
 
 from gmlp_flax import config
+from gmlp_flax.api import factory
 from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.training import loop
 from tests import preloaded
@@ -126,6 +127,16 @@ def image_run(tmp_path_factory):
     return copied(made_once(tmp_path_factory, "image_run", make), tmp_path_factory)
 
 
-def copied(made: Path, factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def causal_model(tmp_path_factory):
+    """A causal model of bytes, of 16 tokens."""
+    options = config.default(task="causal_lm")
+    options.model.update(layers=1, d_model=8, d_ffn=16, length=16, causal=True)
+    path = tmp_path_factory.mktemp("causal") / "config.json"
+    path.write_text(config.to_json(options))
+    return factory.create(str(path), tokenizer="bytes")
+
+
+def copied(made: Path, folders: pytest.TempPathFactory) -> Path:
     """This worker's copy of a run: commands that read it may lock it."""
-    return shutil.copytree(made / "run", factory.mktemp(made.name) / "run")
+    return shutil.copytree(made / "run", folders.mktemp(made.name) / "run")

@@ -5,23 +5,12 @@ import re
 import pytest
 
 import gmlp_flax as gf
-from gmlp_flax import config as config_lib
 from gmlp_flax.api import answering
 from gmlp_flax.errors import DataError
 from gmlp_flax.tasks.generation import Sampling
 from gmlp_flax.tasks.prediction import PAUSE, Settings
 
 SAMPLING = Sampling(tokens=20, temperature=0.0)
-
-
-@pytest.fixture(scope="module")
-def causal(tmp_path_factory):
-    """A causal model of bytes, of 16 tokens."""
-    config = config_lib.default(task="causal_lm")
-    config.model.update(layers=1, d_model=8, d_ffn=16, length=16, causal=True)
-    path = tmp_path_factory.mktemp("causal") / "config.json"
-    path.write_text(config_lib.to_json(config))
-    return gf.create(str(path), tokenizer="bytes")
 
 
 def test_a_ranking(text_run):
@@ -40,13 +29,13 @@ def test_a_ranking(text_run):
         assert answer.text is None
 
 
-def test_texts_are_continued_one_by_one(causal):
+def test_texts_are_continued_one_by_one(causal_model):
     """With a line on each, in windows of 16 tokens, and a note on a prompt that is too long."""
     given = ["It", PAUSE, "a [MASK]", DataError("line 3 is no text"), "x" * 50]
     lines = []
-    answers = list(answering.answers(causal, given, Settings(), SAMPLING, lines.append))
+    answers = list(answering.answers(causal_model, given, Settings(), SAMPLING, lines.append))
     first, masked, unread, long = answers
-    [expected] = causal.generate("It", tokens=20, temperature=0.0)
+    [expected] = causal_model.generate("It", tokens=20, temperature=0.0)
     assert first.text == expected
     assert first.error is None
     assert first.note == ""
@@ -59,7 +48,7 @@ def test_texts_are_continued_one_by_one(causal):
         assert re.match(r"20 tokens in [\d.]+ s \([\d,]+ a second\); windows of 16 ", line)
 
 
-def test_nothing_is_read_before_it_is_asked_for(causal):
+def test_nothing_is_read_before_it_is_asked_for(causal_model):
     """Into a pipe that nobody closes: an answer comes before the next line is there."""
     asked = []
 
@@ -68,7 +57,7 @@ def test_nothing_is_read_before_it_is_asked_for(causal):
             asked.append(line)
             yield line
 
-    found = answering.answers(causal, lines(), sampling=SAMPLING)
+    found = answering.answers(causal_model, lines(), sampling=SAMPLING)
     assert asked == []
     next(found)
     assert asked == ["one"]

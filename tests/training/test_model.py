@@ -12,7 +12,6 @@ from flax import nnx
 from PIL import Image
 
 import gmlp_flax as gf
-from gmlp_flax import config as config_lib
 from gmlp_flax.errors import DataError, RunError, UserError
 from gmlp_flax.models import parameters
 from gmlp_flax.training import model as model_lib
@@ -368,20 +367,10 @@ def test_what_a_model_of_text_refuses(call, words, text):
     assert words in raised(UserError, call, text)
 
 
-@pytest.fixture(scope="module")
-def causal(tmp_path_factory):
-    """A causal model of bytes."""
-    config = config_lib.default(task="causal_lm")
-    config.model.update(layers=1, d_model=8, d_ffn=16, length=16, causal=True)
-    path = tmp_path_factory.mktemp("causal") / "config.json"
-    path.write_text(config_lib.to_json(config))
-    return gf.create(str(path), tokenizer="bytes")
-
-
-def test_a_causal_model_continues_texts(causal):
-    one = causal.generate("It", tokens=5, temperature=0.0)
-    assert one == causal.generate(["It"], tokens=np.int64(5), temperature=0.0)
-    assert len(causal.generate(["It", "was"], tokens=3, seed=1)) == 2
+def test_a_causal_model_continues_texts(causal_model):
+    one = causal_model.generate("It", tokens=5, temperature=0.0)
+    assert one == causal_model.generate(["It"], tokens=np.int64(5), temperature=0.0)
+    assert len(causal_model.generate(["It", "was"], tokens=3, seed=1)) == 2
 
 
 @pytest.mark.parametrize(
@@ -394,8 +383,8 @@ def test_a_causal_model_continues_texts(causal):
         ("a [MASK]", {}, "[MASK]"),
     ],
 )
-def test_what_a_causal_model_refuses(causal, given, options, words):
-    assert words in raised(UserError, causal.generate, given, **options)
+def test_what_a_causal_model_refuses(causal_model, given, options, words):
+    assert words in raised(UserError, causal_model.generate, given, **options)
 
 
 def test_a_model_without_a_tokenizer_reads_ids_alone():

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gmlp_flax.data import listops
 from gmlp_flax.data.text.fixed_vocabulary import SPECIAL_PIECES
 from gmlp_flax.data.text.tokenizer import Tokenizer
+from tests.data.text.vocabularies import assert_special_ids
 from tests.failures import failure
 
 BYTES = Tokenizer.load("bytes")
@@ -17,12 +18,7 @@ SYMBOLS = Tokenizer.load("listops")
 @pytest.mark.parametrize(("tokenizer", "size"), [(BYTES, 261), (SYMBOLS, 20)])
 def test_a_vocabulary_without_a_file(tokenizer, size):
     assert tokenizer.vocab_size == size
-    assert tokenizer.special_ids == (0, 1, 2, 3, 4)
-    assert tokenizer.pad_id == 0
-    assert tokenizer.unk_id == 1
-    assert tokenizer.cls_id == 2
-    assert tokenizer.sep_id == 3
-    assert tokenizer.mask_id == 4
+    assert_special_ids(tokenizer)
     assert tokenizer.cases is None
     assert not tokenizer.may_be_unknown
     pieces = [tokenizer.piece(token) for token in range(size)]

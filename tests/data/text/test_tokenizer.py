@@ -12,16 +12,12 @@ from gmlp_flax.data.embedded import embedded_text
 from gmlp_flax.data.text.fixed_vocabulary import SPECIAL_PIECES
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
+from tests.data.text.vocabularies import assert_special_ids
 from tests.failures import failure
 
 
 def test_special_pieces(tokenizer):
-    assert tokenizer.special_ids == (0, 1, 2, 3, 4)
-    assert tokenizer.pad_id == 0
-    assert tokenizer.unk_id == 1
-    assert tokenizer.cls_id == 2
-    assert tokenizer.sep_id == 3
-    assert tokenizer.mask_id == 4
+    assert_special_ids(tokenizer)
     assert [tokenizer.piece(token) for token in range(5)] == list(SPECIAL_PIECES)
 
 

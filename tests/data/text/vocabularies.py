@@ -45,6 +45,16 @@ def reference(pieces, lower, strip):
     return made
 
 
+def assert_special_ids(tokenizer) -> None:
+    """Those of the pieces that each vocabulary begins with."""
+    assert tokenizer.special_ids == (0, 1, 2, 3, 4)
+    assert tokenizer.pad_id == 0
+    assert tokenizer.unk_id == 1
+    assert tokenizer.cls_id == 2
+    assert tokenizer.sep_id == 3
+    assert tokenizer.mask_id == 4
+
+
 def assert_same_ids(texts, ours, theirs):
     texts = list(texts)
     encodings = theirs.encode_batch(texts, add_special_tokens=False)

@@ -205,7 +205,7 @@ def kill_at_start(process, seconds, rng) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kills", "files"), [(4, 30), pytest.param(12, 80, marks=pytest.mark.slow)]
+    ("kills", "files"), [(4, 30), pytest.param(12, 80, marks=pytest.mark.nightly)]
 )
 def test_killed_and_run_again_gives_the_same_bytes(folder, tmp_path, kills, files):
     text = write_corpus(tmp_path / "text", files, 300, 400)

@@ -132,11 +132,7 @@ def test_damaged_checkpoints_never_give_another_state(tmp_path, monkeypatch):
     assert steps.count(3) > 3, steps  # where 5 was moved away
 
 
-def _marked(mode: str):
-    mark = pytest.mark.slow if mode == "any" else pytest.mark.nightly
-    return pytest.param(mode, marks=mark)
-
-
-@pytest.mark.parametrize("mode", [_marked(mode) for mode in kills.MODES])
+@pytest.mark.nightly  # tests/runs/test_exact_resume.py kills a run in each change
+@pytest.mark.parametrize("mode", kills.MODES)
 def test_killed_runs_end_as_if_never_killed(mode):
     assert kills.campaign(mode, seed=0, minutes=5, kills=1).counts["kills"] >= 1

@@ -23,6 +23,15 @@ TRAINED = {
     "convolution": ({"kernel_widths": (3, 5)}, "stack_1/convolution/kernel/logits"),
 }
 QUICK = "convolution"  # in two stacks, as fnet_hybrid; the others take the same path
+# The mixer's parameters depend on the length, as the synthesizer's do.
+SLOW = {"mixer", "transformer"}
+
+
+def marked(name: str):
+    """A case of TRAINED. Those that are neither quick nor slow run every night."""
+    if name == QUICK:
+        return pytest.param(name)
+    return pytest.param(name, marks=pytest.mark.slow if name in SLOW else pytest.mark.nightly)
 
 
 def quickstart(name, folder):
@@ -47,9 +56,7 @@ def paths(params):
     ]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow][: name != QUICK]) for name in TRAINED]
-)
+@pytest.mark.parametrize("name", map(marked, TRAINED))
 def test_text_is_pretrained_and_finetuned(name, tmp_path):
     run = tmp_path / "run"
     loop.train(quickstart(name, tmp_path), str(run))

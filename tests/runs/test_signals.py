@@ -19,10 +19,16 @@ def stopped(commands, flags, workdir, name):
     return process.returncode, stderr
 
 
+# tests/processes/test_stopping.py sends a process every signal that stops a run.
 @pytest.mark.parametrize(
     "name",
-    ["SIGTERM", "SIGUSR1"]
-    + [pytest.param(name, marks=pytest.mark.slow) for name in ("SIGINT", "SIGUSR2", "SIGXCPU")],
+    [
+        "SIGTERM",
+        "SIGUSR1",
+        pytest.param("SIGINT", marks=pytest.mark.slow),
+        pytest.param("SIGUSR2", marks=pytest.mark.nightly),
+        pytest.param("SIGXCPU", marks=pytest.mark.nightly),
+    ],
 )
 def test_signal_saves_and_the_printed_command_goes_on(commands, text, tmp_path, name):
     """With a code of its own, so that an engine starts it again; a finished run ends with 0."""

@@ -56,7 +56,7 @@ def paths(params):
     ]
 
 
-@pytest.mark.parametrize("name", map(marked, TRAINED))
+@pytest.mark.parametrize("name", [marked(name) for name in TRAINED])
 def test_text_is_pretrained_and_finetuned(name, tmp_path):
     run = tmp_path / "run"
     loop.train(quickstart(name, tmp_path), str(run))

@@ -75,6 +75,8 @@ class Option:
         selects_data: whether it says which data are read.
         may_move: whether it is a path of data, which may change in the middle of a run if the
             fingerprint of the data stays.
+        reads: whether its value may be a path from which the run reads: a text, or a tuple of
+            PATH=SHARE.
         compared: which runs of one table must agree in it: ALL_RUNS, RUNS_OF_A_ROW, FINETUNED_RUNS
             or NO_RUNS. Of a key of the model, whose rows differ in their models, only
             FINETUNED_RUNS counts.
@@ -96,6 +98,7 @@ class Option:
     inherited: bool = False
     selects_data: bool = False
     may_move: bool = False
+    reads: bool = False
     compared: str = ALL_RUNS
     scaled: bool = False
     softens_targets: bool = False

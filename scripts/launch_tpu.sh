@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains on one slice of Cloud TPUs, from this machine, with gcloud: docs/scale.md goes through it step by step. Nothing
+# Trains on one slice of Cloud TPUs, from this machine, with gcloud: docs/c4-on-tpu.md goes through it step by step. Nothing
 # is started again after a preemption or a failure; `gmlp launch --on=xpk` and `--on=skypilot` do that.
 #
 # Usage: TPU_NAME=my-run TPU_ZONE=us-central1-a TPU_TYPE=v5litepod-64 scripts/launch_tpu.sh COMMAND [ARGUMENT ...]

@@ -96,7 +96,9 @@ def start(runs: Sequence[Run], folder: str) -> None:
     jobs = []
     for run in runs:
         name = options.name + run.number
-        jobs.append(Job(name, run.workdir, tuple(run.words), run.config.mesh.slices))
+        reads = config_lib.read_paths(run.config)
+        job = Job(name, run.workdir, tuple(run.words), run.config.mesh.slices, reads)
+        jobs.append(job)
     code = engines.launch(engine, jobs, values.dry_run)
     if code:
         raise SystemExit(code)

@@ -38,5 +38,6 @@ from gmlp_flax.config.schema import (
     help_text,
     keys,
     mutable_copy,
+    read_paths,
 )
 from gmlp_flax.config.validation import check_name, explain, validate

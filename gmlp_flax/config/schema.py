@@ -64,6 +64,7 @@ COMMON = {
         "",
         "run, checkpoint, exported folder or hf-hub:OWNER/NAME whose parameters start this run; "
         "empty: newly initialized",
+        reads=True,
     ),
     "init_parameters": Option(
         True, "False: finetuning inherits only the model and vocabulary of init_from"
@@ -78,6 +79,7 @@ COMMON = {
         "a path, tfds:NAME/CONFIG, or embedded: CPython's reference manual, UCI's digits",
         selects_data=True,
         may_move=True,
+        reads=True,
         scaled=True,
     ),
     "data.heldout": Option(
@@ -85,6 +87,7 @@ COMMON = {
         "path of the held-out data; empty: a split or a share of the training data",
         selects_data=True,
         may_move=True,
+        reads=True,
         aliases=("dev", "val", "valid", "validation", "eval_data"),
     ),
     "data.split": Option(
@@ -347,6 +350,21 @@ def mutable_copy(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict
 def flat(config: ml_collections.ConfigDict) -> dict[str, Any]:
     """The values by dotted name."""
     return {name: config[name] for name in keys(config)}
+
+
+def read_paths(config: ml_collections.ConfigDict) -> dict[str, tuple[str, ...]]:
+    """Key -> what a run of a config reads there: paths, URLs, or names such as tfds:NAME. Keys
+    without a value are left out."""
+    paths = {}
+    for name, option in keys(config).items():
+        value = config[name]
+        if not option.reads or not value:
+            continue
+        if isinstance(value, str):
+            paths[name] = (value,)
+        else:
+            paths[name] = tuple(line.rpartition("=")[0] for line in value)
+    return paths
 
 
 def differences(

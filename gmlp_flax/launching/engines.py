@@ -10,8 +10,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import yaml
@@ -25,6 +26,7 @@ TRAIN = ("-m", "gmlp_flax.train")
 # would do after a 0.
 STOPPED = 75
 OWN_DISKS = ("/tmp/", "/var/tmp/", "/dev/shm/")
+TFDS = "tfds:"  # the start of a name of data that tensorflow_datasets prepared
 CLOUD_NAMES = {"v5e": "v5litepod"}  # of TPUs that the cloud calls by another name than libtpu
 
 
@@ -36,12 +38,14 @@ class Job(NamedTuple):
         workdir: its run folder.
         words: all arguments of the training command, including --config and --workdir.
         slices: the config's mesh.slices, TPU slices that a network joins.
+        reads: key of the config -> the paths and names of what the run reads.
     """
 
     name: str
     workdir: str
     words: tuple[str, ...]
     slices: int = 1
+    reads: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,25 +171,63 @@ class Engine(abc.ABC):
 
     def check(self, job: Job) -> None:
         """Raises RunError if a run has more slices than there are, or if the machines would not
-        share or not keep its folder; the message says where the folder may be."""
+        share or not keep its folder, or not have what it reads; the message says where that may
+        be."""
         if job.slices > 1 and not self.joins_slices:
             raise RunError(
                 f"config.mesh.slices is {job.slices}, and --on={self.name} gives one slice: "
                 "--on=xpk joins"
             )
-        if "://" in job.workdir:
+        self._check_folder(job.workdir)
+        for key, paths in job.reads.items():
+            for path in paths:
+                self._check_read(key, path)
+
+    def _check_folder(self, workdir: str) -> None:
+        """Raises RunError if the machines would not share or not keep a run folder."""
+        if "://" in workdir:
             return
-        folder = os.path.normpath(job.workdir)
-        flag = f"--workdir={job.workdir}"
-        if self.shares_disks and os.path.abspath(folder).startswith(OWN_DISKS):
+        flag = f"--workdir={workdir}"
+        if self._is_on_own_disk(workdir):
             raise RunError(f"{flag} is on one machine's own disk: give a folder that all nodes see")
-        mounted = tuple(f"{mount.rstrip('/')}/" for mount in self._mounted_folders())
-        if self.remote and not folder.startswith(mounted):
-            bucket = "BUCKET:" if self.mounts_buckets else ""
+        if self.remote and not self._is_mounted(workdir):
             raise RunError(
-                f"{flag} would be lost with the machines of --on={self.name}: give "
-                f"gs://BUCKET/FOLDER, or a folder below a --mount={bucket}/FOLDER"
+                f"{flag} would be lost with the machines of --on={self.name}: give {self._places()}"
             )
+
+    def _check_read(self, key: str, path: str) -> None:
+        """Raises RunError if a path that a run reads is on this machine and not on those of the
+        engine. A path that is nowhere here may be in their image."""
+        if "://" in path:
+            return
+        flag = f"config.{key}={path}"
+        if self.remote and path.startswith(TFDS):
+            raise RunError(
+                f"{flag} is read from ~/tensorflow_datasets of the machine, which those of "
+                f"--on={self.name} do not have: give {self._places()}"
+            )
+        is_here = os.path.exists(path)
+        if is_here and self._is_on_own_disk(path):
+            raise RunError(f"{flag} is on this machine's own disk: give a path that all nodes see")
+        if is_here and self.remote and not self._is_mounted(path):
+            raise RunError(
+                f"{flag} is on this machine, and not on those of --on={self.name}: give "
+                f"{self._places()}"
+            )
+
+    def _is_on_own_disk(self, path: str) -> bool:
+        """Whether the machines share this one's file systems, but not the one of the path."""
+        return self.shares_disks and os.path.abspath(path).startswith(OWN_DISKS)
+
+    def _is_mounted(self, path: str) -> bool:
+        """Whether a path is below a --mount."""
+        mounted = tuple(f"{mount.rstrip('/')}/" for mount in self._mounted_folders())
+        return os.path.normpath(path).startswith(mounted)
+
+    def _places(self) -> str:
+        """Where the machines see files, for messages."""
+        bucket = "BUCKET:" if self.mounts_buckets else ""
+        return f"gs://BUCKET/FOLDER, or a folder below a --mount={bucket}/FOLDER"
 
     def _mounted_folders(self) -> list[str]:
         """The folders of --mount, without their buckets."""

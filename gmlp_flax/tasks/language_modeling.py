@@ -65,6 +65,7 @@ class LanguageModeling(TextTask):
             (),
             "PATH=SHARE: further text to train on, and its share of the examples; data.train has "
             "the rest",
+            reads=True,
         ),
         "data.mask_documents": Option(
             False,

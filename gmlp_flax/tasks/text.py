@@ -72,6 +72,7 @@ TEXT_OPTIONS = {
         "",
         "a SentencePiece model, a WordPiece vocabulary or a tokenizer.json; `bytes`: no tokenizer; "
         "`listops`: its symbols; empty: trained on the text",
+        reads=True,
     ),
     **{f"data.{key}": Option("auto", comment, VALUES) for key, comment in KEYS.items()},
 }

@@ -69,6 +69,14 @@ def test_words_reach_training_in_any_form():
         ),
         ((*SLURM, TEXT, "--workdir=/tmp/x"), "own disk"),
         (
+            (*SKY, TEXT, "--workdir=/tmp/x", "--config.data.mixture=('docs=0.1',)"),
+            "config.data.mixture=docs is on this machine, and not on those of --on=skypilot",
+        ),
+        (
+            (*SKY, "--config=c4_bert:gmlp_base", "--workdir=/tmp/x"),
+            "config.data.train=tfds:c4/en is read from ~/tensorflow_datasets of the machine",
+        ),
+        (
             (*SLURM, TEXT, "--workdir=x", "--name=My_run"),
             "--name=My_run: expected at most 35 lower-case letters",
         ),

@@ -7,9 +7,9 @@ from pathlib import Path
 FOLDER = Path(__file__).parent / "golden"
 # Words that a shell, YAML or Kubernetes could take for something else.
 AWKWARD = (
-    "--config.data.train=a 'b' \"c\" $HOME $$ $(date) `id` ${X} \\ *\n  d: #e\t{f} %s é",
+    "--config.data.cache=a 'b' \"c\" $HOME $$ $(date) `id` ${X} \\ *\n  d: #e\t{f} %s é",
     "--config.optimizer.freeze=('a','b')",
-    "--config.data.cache=-",
+    "--config.data.train=gs://my-bucket/data",
 )
 IMAGE = "--image=gcr.io/my-project/gmlp"
 XPK = ("--on=xpk", "--cluster=my-cluster", "--zone=us-central1-a", "--project=my-project", IMAGE)

@@ -160,6 +160,42 @@ def test_run_folders_that_would_be_lost_are_refused():
     assert not check("slurm", SLURM, "/shared/x")
 
 
+def refused_data(name: str, options: Options, path: str) -> str:
+    """The refusal of a run that reads from a path; empty if there is none."""
+    job = Job("run", "gs://b/x", (), reads={"data.train": (path,)})
+    try:
+        engines.find(name, options).check(job)
+    except RunError as error:
+        return str(error)
+    return ""
+
+
+def test_data_that_only_this_machine_has_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "books").mkdir()
+    (tmp_path / "mounted").mkdir()
+    mounted = replace(SKY, mount=(f"b:{tmp_path}/mounted",))
+    for path in ("books", f"{tmp_path}/books", f"{tmp_path}/mounted/../books"):
+        message = refused_data("skypilot", mounted, path)
+        assert message.startswith(
+            f"config.data.train={path} is on this machine, and not on those of --on=skypilot: give "
+            "gs://BUCKET/FOLDER"
+        )
+    (tmp_path / "mounted/books").mkdir()
+    for path in (f"{tmp_path}/mounted/books", "gs://b/books", "/opt/image/books", "embedded"):
+        assert not refused_data("skypilot", mounted, path)
+    refused = refused_data("xpk", XPK, "tfds:c4/en")
+    assert refused == (
+        "config.data.train=tfds:c4/en is read from ~/tensorflow_datasets of the machine, which "
+        "those of --on=xpk do not have: give gs://BUCKET/FOLDER, or a folder below a --mount=/FOLDER"
+    )
+    # the nodes of a cluster see the disks of its login node, but for the machine's own
+    assert not refused_data("slurm", SLURM, "tfds:c4/en")
+    assert not refused_data("slurm", SLURM, "/usr")
+    monkeypatch.setattr(engines, "OWN_DISKS", (f"{tmp_path}/",))
+    assert "own disk" in refused_data("slurm", SLURM, "books")
+
+
 def test_several_slices_need_an_engine_that_joins_them():
     assert not check("xpk", XPK, "gs://b/x", slices=2)
     assert "config.mesh.slices is 2, and --on=skypilot gives one slice" in check(

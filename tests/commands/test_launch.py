@@ -1,12 +1,15 @@
 """The command line of `gmlp launch`, and of sweeps on engines: what reaches them, and one line for
 what is wrong."""
 
+import re
 import shlex
+from pathlib import Path
 
 import pytest
 import yaml
 
 from gmlp_flax.checkpoints.metrics_file import RESULT_FILE
+from gmlp_flax.launching.engines import ENGINES
 from tests import preloaded
 from tests.launching import golden
 
@@ -84,6 +87,31 @@ def test_words_reach_training_in_any_form():
 )
 def test_mistakes_are_one_line(arguments, words):
     assert words in preloaded.refused("launch", *arguments)
+
+
+def shown_launches() -> list[str]:
+    """The complete `gmlp launch` commands in the blocks of the documentation."""
+    commands = []
+    for page in sorted(Path("docs").rglob("*.md")):
+        for block in re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                if line.startswith("gmlp launch "):
+                    commands.append(line)
+    return commands
+
+
+@pytest.mark.parametrize("command", shown_launches())
+def test_launches_in_the_documentation_name_data_that_their_machines_have(command):
+    words = shlex.split(command)[1:]
+    done = preloaded.gmlp(*dict.fromkeys([*words, "--dry_run"]))
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert "--config.data.train=" in done.stdout
+
+
+def test_the_documentation_shows_every_engine():
+    shown = " ".join(shown_launches())
+    for engine in ENGINES:
+        assert f"--on={engine} " in shown
 
 
 def test_a_run_is_named_after_its_folder_and_those_of_a_sweep_are_numbered():

@@ -37,6 +37,7 @@ _DECIMAL = re.compile(r"[+-]?\d*\.\d+")
 
 UNKNOWN_WARNED = 0.05  # share of [UNK] among the tokens
 UNKNOWN_REFUSED = 0.5
+FEW_HELDOUT = 20  # examples: one of them is five points of the accuracy
 
 
 def check_classes(train: Dataset) -> list[str]:
@@ -93,6 +94,19 @@ def check_heldout_classes(heldout: Dataset) -> list[str]:
     if not absent:
         return []
     return [_note_of_classes("without a held-out example", absent)]
+
+
+def check_heldout_size(heldout: Dataset) -> list[str]:
+    """A line if there are so few labelled held-out examples that their accuracy says little."""
+    counts = heldout.class_counts()
+    count = len(heldout) if counts is None else int(counts.sum())
+    if not 0 < count < FEW_HELDOUT:
+        return []
+    points = 100 / count
+    return [
+        f"note: {count} held-out examples are too few for an accuracy, as each is {points:.0f} "
+        "points of it: hold out more (config.data.heldout_share, or config.data.heldout)"
+    ]
 
 
 def _single_classes(dataset: Dataset) -> list[str]:

@@ -27,6 +27,7 @@ from gmlp_flax.checkpoints.run_folder import write_files
 from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE
 from gmlp_flax.errors import ConfigError, RunError, decode_errors, require
+from gmlp_flax.interop import programs
 from gmlp_flax.interop.formats import FORMATS, OPSET, encode, input_shapes
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io.logs import heartbeat
@@ -59,13 +60,19 @@ Without gmlp_flax:
 {openers}
 `model.safetensors` has every parameter by its path, {dtype}. The first axis under `encoder/` is the layer, and a dense
 layer is `x @ kernel + bias`. `config.json` has every setting.
-{inputs}{classes}"""
+{inputs}{classes}{program}"""
 INPUTS = """
 StableHLO and ONNX read, for any batch, and give `logits`, float32 {outputs}:
 
 | input | shape | type | what |
 |---|---|---|---|
 {rows}
+"""
+PROGRAM_TEXT = """
+`{file}` is a complete program, which reads its input as the model was trained to:
+
+```python
+{program}```
 """
 MEANING = {
     "image": "pixels, red, green, blue, 0 to 255, resized and cropped as `data` in config.json says",
@@ -110,12 +117,17 @@ def export(
     out = io_files.user_path(out)
     require_free(out, CARD, *files)
     openers: list[str] = []
+    program = ""
     for name in formats:
         target = FORMATS[name]
         with heartbeat(f"making {target.file}", at_once=False):
             files[target.file] = encode(model, name, opset)
         openers.append(target.opener)
-    files[CARD] = card(model, dtype, openers, license).encode()
+        if target.file.endswith(".onnx"):
+            program = program or programs.program(model, target.file)
+    if program:
+        files[programs.PROGRAM] = program.encode()
+    files[CARD] = card(model, dtype, openers, license, program).encode()
     write(model.params, _exported_config(model), files, out, dtype)
 
 
@@ -246,7 +258,13 @@ def push(
     return str(commit.commit_url)
 
 
-def card(model: Model, dtype: str, openers: Iterable[str] = (), license: str = "") -> str:
+def card(
+    model: Model,
+    dtype: str,
+    openers: Iterable[str] = (),
+    license: str = "",
+    program: str = "",
+) -> str:
     """The card of a model: what it is, its scores next to those of trivial models, how to load it.
 
     Args:
@@ -254,6 +272,7 @@ def card(model: Model, dtype: str, openers: Iterable[str] = (), license: str = "
         dtype: of the weights in the file.
         openers: how files of other formats are opened, a line of Python each.
         license: as the hub names licences; empty: the card names none.
+        program: that runs the model without gmlp_flax; empty: there is none.
     """
     task = model.task
     config = model.config
@@ -276,6 +295,7 @@ def card(model: Model, dtype: str, openers: Iterable[str] = (), license: str = "
         openers="".join(f"    {line}\n" for line in openers),
         dtype=dtype,
         inputs=_inputs_table(model) if openers else "",
+        program=PROGRAM_TEXT.format(file=programs.PROGRAM, program=program) if program else "",
         classes=_class_list(model.classes),
     )
 

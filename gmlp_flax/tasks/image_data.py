@@ -96,6 +96,7 @@ class ImageData(TaskData):
         dataset = self._with_classes_of_run(read, role)
         notes = sampling.notes(sampled, self.config.data.max_value)
         if role == HELDOUT:
+            notes += checks.check_heldout_size(dataset)
             notes += checks.check_heldout_classes(dataset)
             real_labels = self.config.eval.real_labels
             if real_labels:

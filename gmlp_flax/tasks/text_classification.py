@@ -91,7 +91,8 @@ class TextClassificationData(LabelledTextData):
         if self.is_own:
             dataset = self._in_order(dataset, role)
         if role == HELDOUT:
-            return dataset.with_notes(*checks.check_heldout_classes(dataset))
+            notes = [*checks.check_heldout_size(dataset), *checks.check_heldout_classes(dataset)]
+            return dataset.with_notes(*notes)
         return dataset
 
     def _in_order(self, dataset: Dataset, role: str) -> Dataset:

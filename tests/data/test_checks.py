@@ -60,6 +60,20 @@ def test_classes_without_a_held_out_example():
         assert key in note
 
 
+@pytest.mark.parametrize(("count", "points"), [(1, 100), (2, 50), (19, 5), (20, 0), (300, 0)])
+def test_few_held_out_examples(count, points):
+    """Those without a label are not counted."""
+    labels = [0] * count + [UNLABELLED] * 5
+    notes = checks.check_heldout_size(labelled("a" * len(labels), labels))
+    if points == 0:
+        assert notes == []
+    else:
+        [note] = notes
+        assert f"{count} held-out examples" in note
+        assert f"{points} points" in note
+    assert checks.check_heldout_size(labelled("ab", [UNLABELLED] * 2)) == []
+
+
 def test_classes_of_a_test_set():
     """Nothing is held out of classes that are not known."""
     assert checks.check_heldout_classes(labelled("ab", [UNLABELLED] * 2)) == []

@@ -179,7 +179,9 @@ def test_notes_of_equal_images_and_of_classes_without_examples(tmp_path):
     assert len(notes) == len(facts)
     for note, fact in zip(notes, facts, strict=True):
         assert fact in note
-    [_, absent] = data.lines(HELDOUT)
+    [_, few, absent] = data.lines(HELDOUT)
+    assert "3 held-out examples are too few" in few
+    assert "33 points" in few
     assert "'eel'" in absent
 
 

@@ -117,7 +117,7 @@ def test_texts_on_both_sides_are_noted(vocabulary, tmp_path):
     config = labelled_files.own_config(KIND, vocabulary, tmp_path, "abab", "new,b\n")
     data = TextClassificationData(config)
     assert data.notes() == []
-    assert data.lines(HELDOUT)[1:] == ["note: classes without a held-out example: 1 ('a')"]
+    assert data.lines(HELDOUT)[2:] == ["note: classes without a held-out example: 1 ('a')"]
     known = f"0 {tiny.WORDS[0]},a\nnew,b\n"
     config = labelled_files.own_config(KIND, vocabulary, tmp_path, "abab", known)
     [note] = TextClassificationData(config).notes()

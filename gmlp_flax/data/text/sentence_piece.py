@@ -75,6 +75,7 @@ class SentencePieces:
     Attributes: as those of fixed_vocabulary.Bytes; special_ids include all other control pieces.
         falls_back_on_bytes: whether characters that are in no piece become bytes, not [UNK].
         keeps_white_space: whether runs of blanks, tabs and line breaks are kept.
+        adds_pieces: whether special pieces follow those of the model, which has not all of them.
 
     Raises:
         DataError: `model` is damaged, or padding or an end of text is missing.
@@ -104,6 +105,7 @@ class SentencePieces:
                 self.vocab_size += 1
                 self._added.append(names[0])
             self.special[role] = piece_id
+        self.adds_pieces = bool(self._added)
         special_ids = {*self.special.values(), *control_ids}
         self.special_ids = tuple(sorted(special_ids))
 

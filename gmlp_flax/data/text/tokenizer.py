@@ -203,6 +203,12 @@ class Tokenizer:
             content = self._engine.to_json()
         files.write(path, content)
 
+    @property
+    def is_plain_sentence_piece(self) -> bool:
+        """Whether SentencePiece's own library, with the file of the model, gives all ids: special
+        pieces are in the model."""
+        return isinstance(self._engine, SentencePieces) and not self._engine.adds_pieces
+
     def encode(self, text: str) -> list[int]:
         """The text's token ids, without special ids, except [UNK] in a model that cannot fall back
         on bytes."""

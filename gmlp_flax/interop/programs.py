@@ -1,0 +1,82 @@
+"""Programs that run an exported model with onnxruntime alone, preprocessing included: files of an
+exported folder, which its card shows."""
+
+import importlib.resources
+import re
+from typing import Any
+
+from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE
+from gmlp_flax.tasks.labelled_text import encodes_separately
+from gmlp_flax.training.model import Model
+
+PROGRAM = "run_onnx.py"
+TASKS = ("image_classification", "text_classification", "masked_lm", "causal_lm")
+
+
+def program(model: Model, onnx_file: str) -> str:
+    """The program of a model, or "" if there is none for its task, its tokenizer or the way in which
+    it reads images.
+
+    Args:
+        model: the model.
+        onnx_file: the name of its file in ONNX.
+    """
+    task = model.config.task
+    if task not in TASKS:
+        return ""
+    constants = (
+        _image_constants(model) if task == "image_classification" else _text_constants(model)
+    )
+    if not constants:
+        return ""
+    folder = importlib.resources.files("gmlp_flax.interop") / "templates"
+    content = (folder / f"run_{task}.py").read_text(encoding="utf-8")
+    for names, value in {"MODEL": onnx_file, **constants}.items():
+        content = _with_constant(content, names, value)
+    return content
+
+
+def _with_constant(content: str, names: str, value: Any) -> str:
+    """A program with another value in the line that sets these names."""
+    pattern = rf"(?m)^{re.escape(names)} = [^#\n]*?(?=  #|$)"
+    line = f"{names} = {value!r}"
+    return re.sub(pattern, lambda _: line, content, count=1)
+
+
+def _image_constants(model: Model) -> dict[str, Any]:
+    """What the program of a classifier of images sets; nothing for one that reads them as timm
+    does."""
+    config = model.config
+    if config.data.transform != "exact":
+        return {}
+    return {
+        "MODE": "RGB" if config.model.channels == 3 else "L",
+        "HEIGHT, WIDTH": tuple(config.model.image_size),
+        "KEPT": config.data.eval_crop,
+    }
+
+
+def _text_constants(model: Model) -> dict[str, Any]:
+    """The same for texts; nothing without a SentencePiece model that has all special pieces, or for
+    pairs whose texts are encoded separately."""
+    task = model.task
+    config = model.config
+    tokenizer = getattr(task, "tokenizer", None)
+    if TOKENIZER_FILE not in task.files or tokenizer is None:
+        return {}
+    if not tokenizer.is_plain_sentence_piece:
+        return {}
+    ids = {"PAD": tokenizer.pad_id, "CLS": tokenizer.cls_id, "SEP": tokenizer.sep_id}
+    constants: dict[str, Any] = {"LENGTH": config.model.length}
+    special = set(tokenizer.special_ids)
+    if config.task == "text_classification":
+        if encodes_separately(config):
+            return {}
+        constants["CLASSES"] = tuple(model.classes)
+    elif config.task == "masked_lm":
+        ids["MASK"] = tokenizer.mask_id
+        constants["SPECIAL"] = tuple(sorted(special))
+    else:
+        constants["SPECIAL"] = tuple(sorted(special - {tokenizer.sep_id}))
+    constants[", ".join(ids)] = tuple(ids.values())
+    return constants

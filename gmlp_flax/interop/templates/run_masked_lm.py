@@ -1,0 +1,34 @@
+"""Fills in [MASK] in lines. pip install onnxruntime sentencepiece; python run_onnx.py < TEXTS"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import sentencepiece
+
+FOLDER = Path(__file__).parent
+MODEL = "model.onnx"
+LENGTH = 128
+PAD, CLS, SEP, MASK = (0, 2, 3, 4)
+SPECIAL = (0, 1, 2, 3, 4)  # never filled in
+
+tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(FOLDER / "tokenizer.model"))
+start = tokenizer.encode("x")  # a text after a mask is encoded as one that follows a word
+session = onnxruntime.InferenceSession(str(FOLDER / MODEL))
+for line in sys.stdin.read().splitlines():
+    first, *others = line.split("[MASK]")
+    tokens = [CLS, *tokenizer.encode(first)]
+    for text in others:
+        follows = text != "" and not text[0].isspace()
+        ids = tokenizer.encode("x" + text)[len(start) :] if follows else tokenizer.encode(text)
+        tokens += [MASK, *ids]
+    tokens += [SEP]
+    padded = np.array([tokens + [PAD] * (LENGTH - len(tokens))], np.int32)
+    logits = np.asarray(session.run(["logits"], {"tokens": padded})[0])[0]
+    for position in np.flatnonzero(padded[0] == MASK):
+        scores = logits[position].astype(np.float64)
+        scores[list(SPECIAL)] = -np.inf
+        best = int(scores.argmax())
+        probability = 1 / np.exp(scores - scores[best]).sum()
+        print(f"{line}: {tokenizer.decode([best])} {probability:.1%}")

@@ -1,0 +1,32 @@
+"""Classifies lines; the texts of a pair have a tab between them. pip install onnxruntime
+sentencepiece; python run_onnx.py < TEXTS"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import sentencepiece
+
+FOLDER = Path(__file__).parent
+MODEL = "model.onnx"
+CLASSES = ("negative", "positive")
+LENGTH = 128
+PAD, CLS, SEP = (0, 2, 3)
+
+tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(FOLDER / "tokenizer.model"))
+session = onnxruntime.InferenceSession(str(FOLDER / MODEL))
+for line in sys.stdin.read().splitlines():
+    tokens, segments = [CLS], [0]
+    for number, text in enumerate(line.split("\t")):
+        ids = [*tokenizer.encode(text), SEP]
+        tokens += ids
+        segments += [number] * len(ids)
+    padding = LENGTH - len(tokens)
+    if padding < 0:
+        raise SystemExit(f"{len(tokens)} tokens, of {LENGTH} at most: {line[:60]}")
+    inputs = {"tokens": tokens + [PAD] * padding, "segments": segments + [0] * padding}
+    arrays = {name: np.array([values], np.int32) for name, values in inputs.items()}
+    logits = np.asarray(session.run(["logits"], arrays)[0])[0]
+    best = logits.argmax()
+    print(f"{line}: {CLASSES[best]} {1 / np.exp(logits - logits[best]).sum():.1%}")

@@ -1,10 +1,13 @@
 """Gives a model about as many parameters as another one, so that the two compare."""
 
+from flax import nnx
 from ml_collections import ConfigDict
 
-from gmlp_flax import tasks
 from gmlp_flax.errors import ConfigError
-from gmlp_flax.models import parameters
+from gmlp_flax.models import blocks, parameters
+from gmlp_flax.models.encoder import Encoder
+from gmlp_flax.models.image import token_count
+from gmlp_flax.options import options_of
 
 STEP = 8  # widths of MLPs are multiples of it
 ROUNDS = 8  # of interpolation; parameters that are linear in the width need two
@@ -54,7 +57,17 @@ def encoder_size(config: ConfigDict, **changes: int) -> int:
         config: it is not changed.
         changes: keys of config.model, and the values with which it is counted.
     """
-    changed = config.copy_and_resolve_references()
-    changed.model.update(changes)
-    task = tasks.find(changed.task)(changed)
-    return parameters.count(task.shapes()["encoder"])
+    block = blocks.find(config.model.block)
+    options = {name: config.model[name] for name in options_of(block.Spec)}
+    options |= changes
+    spec = block.spec(length=_tokens(config), **options)
+    encoder = nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
+    return parameters.count(nnx.state(encoder, nnx.Param))
+
+
+def _tokens(config: ConfigDict) -> int:
+    """The tokens that the encoder of a config reads."""
+    model = config.model
+    if "image_size" in model:
+        return token_count(model.image_size, model.patch_size, model.pool)
+    return model.length

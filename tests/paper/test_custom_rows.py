@@ -68,20 +68,6 @@ def test_matches(match, layers, d_ffn):
     assert matching.encoder_size(config) == layers * (65 * d_ffn + 96) + 64
 
 
-def test_layers_are_counted_by_hand():
-    config = open_row("c4_ablation:{},scale=small", AVERAGING)
-    narrow = config.copy_and_resolve_references()
-    narrow.model.d_ffn = 128
-    layer = 2 * 128 * 128 + 128 + 128 + 2 * 128  # two maps with biases, and a norm
-    assert matching.encoder_size(narrow) == 2 * layer + 256
-    assert matching.fitted_layers(narrow, 10 * layer + 256 + layer // 3) == 10
-    assert matching.fitted_layers(narrow, 100) == 1
-    wide = 2 * 128 * 1000 + 1000 + 128 + 256
-    assert matching.fitted_width(narrow, 2 * wide + 256) == 1000
-    assert matching.fitted_width(narrow, 100) == 64  # at least half of d_model
-    assert narrow.model.d_ffn == 128
-
-
 def test_recall_is_causal_where_the_block_can_be():
     assert recall.mqar(SHIFTING, 64, 32, "cpu").model.causal
     assert not recall.mqar(AVERAGING, 64, 32, "cpu").model.causal

@@ -104,9 +104,17 @@ def _hash(key: str) -> int:
     return zlib.crc32(key.encode("utf-8", "surrogatepass"))
 
 
+def share_in_words(share: float) -> str:
+    """A share for messages; a negative one is that of a search of settings, see `is_member`."""
+    words = f"heldout_share={abs(share):g}"
+    if share < 0:
+        words += " and as much for the search of settings (data.search)"
+    return words
+
+
 def nothing_left(what: str, role: str, share: float) -> DataError:
     """The error if a share leaves nothing for a role; `what` is "the articles of ..."."""
     return DataError(
-        f"{what}: nothing is left for {role!r} with heldout_share={share}; change it, give more "
+        f"{what}: nothing is left for {role!r} with {share_in_words(share)}; change it, give more "
         "data, or give the held-out data a path of their own"
     )

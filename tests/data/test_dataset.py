@@ -179,7 +179,7 @@ def test_nothing_left_is_refused(stratified):
     whole = listed([0, 0], stratified=stratified)
     message = failure(whole.hold_out, "heldout", -1e-9)
     assert "'heldout'" in message
-    assert "heldout_share=-1e-09" in message
+    assert "heldout_share=1e-09 and as much for the search of settings" in message
 
 
 def test_splits_are_read_when_they_are_asked_for():

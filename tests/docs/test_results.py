@@ -58,20 +58,26 @@ def test_the_table_of_the_alternatives():
     assert table.keys() == scores["mlm"].keys()
     centres = [scores["mlm"][row].centre for row in table]
     assert centres == sorted(centres)
-    for row, (_, perplexity, sst2, imdb, top1, times, _) in table.items():
+    for row, (_, perplexity, *cells) in table.items():
         assert perplexity == ranged(scores["mlm"][row]), row
-        for column, cell in (("sst2", sst2), ("imdb", imdb)):
-            pair = [float(part) for part in cell.split("; ")]
-            both = [scores[name][row].centre for name in (column, f"{column} from random")]
-            assert pair == pytest.approx(both, abs=0.051), (row, column)
+        finetuned = ("sst2", "sst2 from random", "imdb", "imdb from random")
+        *accuracies, top1 = cells
+        got = [float(cell) for cell in accuracies]
+        expected = [scores[column][row].centre for column in finetuned]
+        assert got == pytest.approx(expected, abs=0.051), row
         assert (top1 != "") == (row in scores["cifar10"])
         if top1:
             accuracy = scores["cifar10"][row].centre
             assert float(top1) == pytest.approx(accuracy, abs=0.051), row
-        for tokens, cell in zip((128, 1024, 8192), times.split("; "), strict=True):
+    cost_table = lines("which-mixer", "row | ms, n = 128")
+    assert cost_table.keys() == table.keys()
+    for row, cells in cost_table.items():
+        for tokens, cell in zip((128, 1024, 8192), cells, strict=False):
             measured = costs[row][tokens].per_thousand if tokens in costs[row] else None
-            expected = f"{measured.centre:,.0f}" if measured else "\u2013"
-            assert cell == expected, (row, tokens)
+            expected_time = f"{measured.centre:,.0f}" if measured else "\u2013"
+            assert cell == expected_time, (row, tokens)
+        for tokens, cell in zip((1024, 8192), cells[3:], strict=True):
+            assert cell == f"{costs[row][tokens].size / 1e6:,.0f}", (row, tokens)
 
 
 def test_the_table_of_long_inputs():

@@ -266,9 +266,10 @@ class Corpus(Dataset):
 def no_text(corpus: Corpus) -> DataError:
     """The error of a corpus that has no text for its role."""
     selection = corpus.examples.selection
+    share = holdout.share_in_words(selection.share)
     return DataError(
-        f"{corpus.name!r} holds no text for {selection.role!r} with "
-        f"heldout_share={selection.share}: give more documents, or another share"
+        f"{corpus.name!r} holds no text for {selection.role!r} with {share}: give more documents, "
+        "or another share"
     )
 
 

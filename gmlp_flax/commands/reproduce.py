@@ -12,39 +12,39 @@
 `gmlp list tables` lists the values of NAME. For figure3, --data is a folder of class folders.
 figure10 needs --finetune=mnli.
 
-The report is written to OUT/NAME: table.md, tables and the numbers of charts as CSV, figures as
-PNG, SVG and PDF in the widths of a paper's column and page, and index.html, which needs no network.
-It says what was scaled down, whether each ordering of the paper holds for every pair of seeds, and
-how its ranks correlate with the paper's over tokens.
+The report is written to OUT/NAME. The folder has table.md, the tables and the numbers of charts as
+CSV, the figures as PNG, SVG and PDF in the widths of a paper's column and page, and index.html,
+which needs no network. The report says what was scaled down, whether each ordering of the paper
+holds for every pair of seeds, and how its ranks correlate with the paper's over tokens.
 
-The runs are those of `gmlp sweep --sweep=paper:NAME,scale=SCALE`, in --runs
-(runs/reproduce/NAME-SCALE). Repeat the command to resume it after it was killed. --from trains
-nothing; it reads a folder of runs, or the runs that a glob pattern in quotes matches. --scale=paper
-needs C4, or ImageNet for images; `gmlp plan` says what its runs would need.
+The runs are those of `gmlp sweep --sweep=paper:NAME,scale=SCALE`. They are in the folder of --runs,
+by default runs/reproduce/NAME-SCALE. If the command is killed, repeat it to resume. --from trains
+nothing. It reads a folder of runs, or the runs that match a glob pattern in quotes. --scale=paper
+needs C4, or ImageNet for images. `gmlp plan` says what its runs would need.
 
 --finetune=TASK=DATA finetunes the first seed of each pretrained model with the configs
 finetune_glue and finetune_squad, in RUNS/finetuned/TASK-MODEL, with five seeds as the paper does.
-At paper scale you may omit DATA. If a folder has runs with several rates or batch sizes, the best
-median counts.
+At paper scale you may omit DATA. If a folder has runs with several rates or batch sizes, those with
+the best median count.
 
-alternatives is not in the paper: it compares the token mixers of all papers under the same
+alternatives is not in the paper. It compares the token mixers of all papers under the same
 conditions. --columns chooses what is trained or measured, and names the data of each column. --data
-is the data of mlm, masked LM, from which the finetuned columns start. Each column resumes where it
-stopped, and the report has the finished ones. Flags after -- change the runs of mlm, cifar10,
-listops, bytes and pixels.
+names the data of mlm (masked LM), from whose runs the finetuned columns start. Each column resumes
+where it stopped, and the report has the finished ones. Flags after -- change the runs of mlm,
+cifar10, listops, bytes and pixels.
 
---submit=FILE.csv --name=ROW --from=RUNS adds your own mixer's runs of mlm as a row to a file, and
---with=FILE.csv shows the rows of such a file in the report, marked as submitted.
+--submit=FILE.csv --name=ROW --from=RUNS adds a row with the mlm runs of your own mixer to a file.
+--with=FILE.csv shows the rows of this file in the report, marked as submitted.
 
---slices scores each finished language model of a table once more, on the tokens that repeat a
-bigram of their window and on all others, as `gmlp evaluate --slices` does. The report then has a
-table of these slices, and later reports of the same runs have it too.
+--slices also scores each finished language model of a table on the tokens that repeat a bigram of
+their window and on all others, as `gmlp evaluate --slices` does. The report then has a table of
+these slices, and later reports of the same runs have it too.
 
---rows=my_package.my_module:MyBlock adds a block of your own to alternatives, table3 or recall. It gets
-the frame of the Transformer, and as many parameters (--match). At scale cpu its rate is searched
-first, with another seed and scores on a part of the training data.
+--rows=my_package.my_module:MyBlock adds your own block to alternatives, table3 or recall. It gets
+the frame of the Transformer and as many parameters (--match). At --scale=cpu its learning rate is
+searched first, with another seed and with scores on a part of the training data.
 
-recall is not in the paper either: it trains every mixer on multi-query associative recall, at
+recall is not in the paper either. It trains every mixer on multi-query associative recall at
 several widths and lengths, and needs no data. --rows chooses the mixers, and flags after -- change
 all runs.
 """
@@ -76,7 +76,11 @@ from gmlp_flax.reports.web import page
 
 
 def plan_of(name: str) -> columns.Plan:
-    """What the command line asks of a table or figure. Raises ConfigError: that cannot be."""
+    """The plan that the command line asks for, of a table or figure.
+
+    Raises:
+        ConfigError: the table does not exist, or the flags do not fit it.
+    """
     if name not in TABLES:
         known = (*TABLES, recall.NAME)
         raise ConfigError(f"there is no table or figure {name!r}; {did_you_mean(name, known)}")
@@ -116,7 +120,7 @@ def plan_of(name: str) -> columns.Plan:
 
 
 def _refuse_flags(name: str, values: flags.FlagValues) -> None:
-    """Raises ConfigError if a flag is given that a table does not take, or that excludes --from."""
+    """Raises ConfigError if a table does not take a flag that is set, or if --from excludes it."""
     unknown = ["columns", "lengths", "submit", "name", "with"]
     if name == ALTERNATIVES:
         unknown = ["finetune"]
@@ -138,8 +142,8 @@ def _refuse_flags(name: str, values: flags.FlagValues) -> None:
 
 
 def _data_of_table(name: str, values: flags.FlagValues) -> dict[str, str]:
-    """What is trained for a table of the paper, and finetuned -> its data. Raises ConfigError for a
-    task that the table does not have."""
+    """The name of a table of the paper, if it is trained, and its finetuning tasks -> their data.
+    Raises ConfigError for a task that the table does not have."""
     table = TABLES[name]
     data = {}
     if table.trained:
@@ -153,7 +157,7 @@ def _data_of_table(name: str, values: flags.FlagValues) -> dict[str, str]:
 
 
 def _words_of_runs() -> list[str]:
-    """The words of the command line behind --, which change runs."""
+    """The words of the command line from -- on, which change the runs."""
     if "--" not in sys.argv:
         return []
     return sys.argv[sys.argv.index("--") :]
@@ -165,7 +169,11 @@ def _own_words(argv: list[str]) -> list[str]:
 
 
 def recall_plan() -> recall_report.Plan:
-    """What the command line asks of the recall. Raises ConfigError: that cannot be."""
+    """The plan that the command line asks for, of recall.
+
+    Raises:
+        ConfigError: recall does not take a flag that is set, or not this scale or row.
+    """
     values = flags.FLAGS
     flags_of_tables = (
         "columns",
@@ -198,7 +206,8 @@ def recall_plan() -> recall_report.Plan:
 
 
 def _reproduce_recall() -> tuple[Report, list[str]]:
-    """Trains what is missing, unless --from names runs: the report, and what went wrong."""
+    """Trains the missing runs of recall, unless --from is set. Returns the report, and what went
+    wrong."""
     plan = recall_plan()
     missing = []
     if not flags.FLAGS["from"].value and not recall_report.make(plan):
@@ -209,7 +218,7 @@ def _reproduce_recall() -> tuple[Report, list[str]]:
 
 
 def report_on(plan: columns.Plan) -> Report:
-    """The report on what the folder of runs has. Raises RunError: it cannot be made."""
+    """The report on the runs in the plan's folder. Raises RunError if it cannot be made."""
     table = plan.paper_table
     if flags.FLAGS.slices:
         columns.measure_slices(plan)
@@ -229,7 +238,7 @@ def report_on(plan: columns.Plan) -> Report:
 
 
 def _reproduce(name: str) -> tuple[Report, list[str]]:
-    """The same for a table or figure of `TABLES`."""
+    """Does the same for a table or figure of `TABLES`."""
     plan = plan_of(name)
     missing: list[str] = []
     if plan.data and not flags.FLAGS["from"].value:
@@ -244,7 +253,7 @@ def submit(name: str) -> None:
     """Adds the row of --name, whose runs are in --from, to the file of --submit.
 
     Raises:
-        UserError: a flag is missing, or the runs or the file do not suit.
+        UserError: a flag is missing, or the runs or the file are refused.
     """
     values = flags.FLAGS
     if name != ALTERNATIVES:
@@ -264,8 +273,8 @@ def submit(name: str) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Trains what is missing, unless --from names runs; collects the runs, writes the report. With
-    --submit it writes a row of the comparison instead."""
+    """Trains the missing runs, unless --from is set, and writes the report. With --submit it writes
+    a row of the comparison instead."""
     name = argv[1]
     if flags.FLAGS.submit:
         submit(name)
@@ -298,12 +307,12 @@ def run() -> None:
     flags.DEFINE_string("from", None, "Report on these runs and train nothing.")
     flags.DEFINE_string("runs", None, "Folder of the runs that are trained.")
     flags.DEFINE_string("out", "reports", "Folder of the reports.")
-    flags.DEFINE_integer("jobs", 1, "The number of runs at a time.", lower_bound=1)
+    flags.DEFINE_integer("jobs", 1, "The number of runs trained at a time.", lower_bound=1)
     flags.DEFINE_integer(
         "together",
         1,
-        "The most runs that one compiled program trains, if they differ in seed and learning rate "
-        "alone: for small models on an accelerator.",
+        "The most runs that one compiled program trains, if they differ only in seed and learning "
+        "rate: for small models on an accelerator.",
         lower_bound=1,
     )
     flags.DEFINE_list(
@@ -314,18 +323,18 @@ def run() -> None:
     flags.DEFINE_list(
         "rows",
         [],
-        "alternatives, recall and table3: which mixers, with commas between them; "
-        "my_package.my_module:MyBlock adds a block of your own; empty: all of ours.",
+        "alternatives, recall and table3: the mixers, separated by commas; "
+        "my_package.my_module:MyBlock adds your own block; empty: all of ours.",
     )
     flags.DEFINE_enum(
         "match",
         custom_rows.MATCHES[0],
         custom_rows.MATCHES,
-        "What gives a block of your own as many parameters as the Transformer: the width of its MLPs "
-        "(or its layers, if it has no d_ffn), its layers, or nothing.",
+        "What is adjusted so that your own block has as many parameters as the Transformer: the "
+        "width of its MLPs (or its layers, if it has no d_ffn), its layers, or nothing.",
     )
     flags.DEFINE_string(
-        "submit", None, "alternatives: add your row, of the runs in --from, to this CSV file."
+        "submit", None, "alternatives: add your row, from the runs in --from, to this CSV file."
     )
     flags.DEFINE_string("name", None, "With --submit: the name of your row.")
     flags.DEFINE_string("with", None, "alternatives: also show the rows of this CSV file.")

@@ -1,5 +1,5 @@
-"""Programs that run an exported model with onnxruntime alone, preprocessing included: files of an
-exported folder, which its card shows."""
+"""Programs that run an exported model with onnxruntime alone, including its preprocessing. Each is
+a file of the exported folder, and the model card shows it."""
 
 import importlib.resources
 import re
@@ -14,12 +14,12 @@ TASKS = ("image_classification", "text_classification", "masked_lm", "causal_lm"
 
 
 def program(model: Model, onnx_file: str) -> str:
-    """The program of a model, or "" if there is none for its task, its tokenizer or the way in which
-    it reads images.
+    """The program for a model, or "" if there is none for its task, its tokenizer or its image
+    transform.
 
     Args:
         model: the model.
-        onnx_file: the name of its file in ONNX.
+        onnx_file: the name of its ONNX file.
     """
     task = model.config.task
     if task not in TASKS:
@@ -37,14 +37,14 @@ def program(model: Model, onnx_file: str) -> str:
 
 
 def _with_constant(content: str, names: str, value: Any) -> str:
-    """A program with another value in the line that sets these names."""
+    """The program with a new value in the line that sets these names."""
     pattern = rf"(?m)^{re.escape(names)} = [^#\n]*?(?=  #|$)"
     line = f"{names} = {value!r}"
     return re.sub(pattern, lambda _: line, content, count=1)
 
 
 def _image_constants(model: Model) -> dict[str, Any]:
-    """What the program of a classifier of images sets; nothing for one that reads them as timm
+    """The constants of an image classifier's program; none if the model preprocesses images as timm
     does."""
     config = model.config
     if config.data.transform != "exact":
@@ -57,8 +57,8 @@ def _image_constants(model: Model) -> dict[str, Any]:
 
 
 def _text_constants(model: Model) -> dict[str, Any]:
-    """The same for texts; nothing without a SentencePiece model that has all special pieces, or for
-    pairs whose texts are encoded separately."""
+    """The constants of a text model's program; none without a SentencePiece model that has all
+    special pieces, or if the two texts of a pair are encoded separately."""
     task = model.task
     config = model.config
     tokenizer = getattr(task, "tokenizer", None)

@@ -1,5 +1,5 @@
-"""Starting a run on other machines: the engines, each of which writes its tool's command from a
-config and a topology."""
+"""Engines that start a run on other machines. Each writes the command for its tool from a config
+and a topology."""
 
 import abc
 import dataclasses
@@ -22,12 +22,12 @@ from gmlp_flax.options import option, options_of
 from gmlp_flax.planning import chips
 
 TRAIN = ("-m", "gmlp_flax.train")
-# The exit code of a run that a signal stopped and that has saved: engines restart it, which none
-# would do after a 0.
+# The exit code of a run that has saved after a signal. Engines restart it, which they would not do
+# after code 0.
 STOPPED = 75
 OWN_DISKS = ("/tmp/", "/var/tmp/", "/dev/shm/")
 TFDS = "tfds:"  # the start of a name of data that tensorflow_datasets prepared
-CLOUD_NAMES = {"v5e": "v5litepod"}  # of TPUs that the cloud calls by another name than libtpu
+CLOUD_NAMES = {"v5e": "v5litepod"}  # libtpu's name of a TPU -> the cloud's, where they differ
 
 
 class Job(NamedTuple):
@@ -37,8 +37,8 @@ class Job(NamedTuple):
         name: lower-case letters, digits and hyphens.
         workdir: its run folder.
         words: all arguments of the training command, including --config and --workdir.
-        slices: the config's mesh.slices, TPU slices that a network joins.
-        reads: key of the config -> the paths and names of what the run reads.
+        slices: the config's mesh.slices, the number of TPU slices that a network connects.
+        reads: key of the config -> the paths and names of the data that the run reads.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Job(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The launcher's flags; empty, zero or false by default."""
+    """The launcher's flags, which are empty, zero or false by default."""
 
     name: str = option(
         "", "The name of the run or of the sweep, by default the last part of its folder."
@@ -65,15 +65,15 @@ class Options:
     infra: str = option(
         "", "Where to look for machines: gcp, gcp/us-central1, aws, k8s, ...; anywhere by default."
     )
-    image: str = option("", "A container image of this package, such as the Dockerfile makes.")
+    image: str = option("", "A container image of this package, as the Dockerfile builds it.")
     mount: tuple[str, ...] = option(
-        (), "BUCKET:/FOLDER shows a bucket as a folder; /FOLDER is there on all machines."
+        (), "BUCKET:/FOLDER mounts a bucket as a folder; /FOLDER exists on all machines."
     )
     spot: bool = option(
-        False, "Machines that cost less and may be taken away; the run then resumes on others."
+        False, "Use machines that cost less and may be taken away; the run then resumes on others."
     )
     engine_flag: tuple[str, ...] = option(
-        (), "One more word for the engine's command: --engine_flag=--partition=long."
+        (), "One more flag for the engine's command: --engine_flag=--partition=long."
     )
 
 
@@ -82,15 +82,15 @@ class Engine(abc.ABC):
 
     Attributes:
         summary: a line for the help.
-        tool, install: the command that it calls, and how a user gets it.
-        suffix: of the file that it passes to the tool.
+        tool, install: the command that it calls, and how a user installs it.
+        suffix: the suffix of the file that it passes to the tool.
         required, optional: the options that must be given, and those that may be.
-        kinds: the kinds of chips that it has, as `planning.chips` names them.
-        remote: whether its machines share nothing with this one, so that the run folder must be
-            elsewhere.
+        kinds: the kinds of chips that it offers, as `planning.chips` names them.
+        remote: whether its machines share nothing with this one, so that the run folder must be in
+            a bucket or on a mounted disk.
         shares_disks: whether its machines see the file systems of this one, except OWN_DISKS.
         joins_slices: whether one run can have several TPU slices.
-        mounts_buckets: whether it shows a bucket as a folder.
+        mounts_buckets: whether it can mount a bucket as a folder.
     """
 
     summary = ""
@@ -106,7 +106,7 @@ class Engine(abc.ABC):
     mounts_buckets = False
 
     def __init__(self, name: str, options: Options):
-        """Raises RunError if an option is missing, is for another engine, or has an invalid
+        """Raises RunError if an option is missing, belongs to another engine, or has an invalid
         value."""
         self.name = name
         self.options = options
@@ -117,7 +117,7 @@ class Engine(abc.ABC):
             self._check_mount(mount)
 
     def _check_flags(self) -> None:
-        """Raises RunError if a flag is missing, or is for another engine."""
+        """Raises RunError if a flag is missing, or belongs to another engine."""
         known = {"name", *self.required, *self.optional}
         for flag, declared in options_of(Options).items():
             value = getattr(self.options, flag)
@@ -130,7 +130,7 @@ class Engine(abc.ABC):
                 )
 
     def _check_hardware(self) -> None:
-        """Raises RunError if the engine has no such chips, or the cloud no such slice of them."""
+        """Raises RunError if the engine does not offer these chips, or the cloud this slice."""
         hardware = self.hardware
         topology = self.options.topology
         if hardware.kind not in self.kinds:
@@ -145,8 +145,7 @@ class Engine(abc.ABC):
             )
 
     def _check_mount(self, mount: str) -> None:
-        """Raises RunError if a --mount has another form, or is a bucket that the engine cannot
-        mount."""
+        """Raises RunError if a --mount is malformed, or a bucket that the engine cannot mount."""
         if not re.fullmatch(r"([^/:\s]+:|[a-z0-9]+://[^/:\s]+:)?/[^:\n\r]+", mount):
             raise RunError(
                 f"--mount={mount}: expected BUCKET:/FOLDER, or a /FOLDER that all machines see"
@@ -158,8 +157,8 @@ class Engine(abc.ABC):
             )
 
     def nodes(self) -> tuple[int, int]:
-        """The number of machines of a GPU cluster and of GPUs on each. Raises RunError if they do
-        not divide."""
+        """The number of machines in a GPU cluster, and of GPUs on each. Raises RunError if the GPUs
+        do not fill a whole number of machines."""
         count = self.hardware.count
         on_each = min(self.options.gpus_per_node or self.hardware.chip.node, count)
         if count % on_each:
@@ -170,9 +169,9 @@ class Engine(abc.ABC):
         return count // on_each, on_each
 
     def check(self, job: Job) -> None:
-        """Raises RunError if a run has more slices than there are, or if the machines would not
-        share or not keep its folder, or not have what it reads; the message says where that may
-        be."""
+        """Raises RunError if a run needs more slices than the engine offers, if the machines would
+        not share or would not keep its folder, or if they would not have its data. The message says
+        where the folder or the data may be."""
         if job.slices > 1 and not self.joins_slices:
             raise RunError(
                 f"config.mesh.slices is {job.slices}, and --on={self.name} gives one slice: "
@@ -184,7 +183,7 @@ class Engine(abc.ABC):
                 self._check_read(key, path)
 
     def _check_folder(self, workdir: str) -> None:
-        """Raises RunError if the machines would not share or not keep a run folder."""
+        """Raises RunError if the machines would not share or would not keep a run folder."""
         if "://" in workdir:
             return
         flag = f"--workdir={workdir}"
@@ -196,8 +195,8 @@ class Engine(abc.ABC):
             )
 
     def _check_read(self, key: str, path: str) -> None:
-        """Raises RunError if a path that a run reads is on this machine and not on those of the
-        engine. A path that is nowhere here may be in their image."""
+        """Raises RunError if a path that a run reads is on this machine but not on the engine's. A
+        path that does not exist here may be in their image."""
         if "://" in path:
             return
         flag = f"config.{key}={path}"
@@ -225,7 +224,7 @@ class Engine(abc.ABC):
         return os.path.normpath(path).startswith(mounted)
 
     def _places(self) -> str:
-        """Where the machines see files, for messages."""
+        """The places where the machines see files, for messages."""
         bucket = "BUCKET:" if self.mounts_buckets else ""
         return f"gs://BUCKET/FOLDER, or a folder below a --mount={bucket}/FOLDER"
 
@@ -239,11 +238,12 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def specification(self, job: Job) -> tuple[list[str], str]:
-        """The tool's command for a run, and the text of a file whose path is the command's last
-        word; empty for none. Raises RunError if an option makes no sense for this run."""
+        """The tool's command for a run, and the text of a file whose path is appended to the
+        command, or "" if there is no file. Raises RunError if an option makes no sense for this
+        run."""
 
     def show(self, job: Job) -> str:
-        """The command for reading, after the file if there is one."""
+        """The command as text, preceded by its file if there is one."""
         command, file = self.specification(job)
         if not file:
             return shlex.join(command)
@@ -321,9 +321,9 @@ def _gpus() -> dict[str, str]:
 
 
 GPUS = _gpus()  # kind -> SkyPilot's name
-# The factor from chips to the number in the cloud's type.
+# Kind -> the number of the cloud's TPU type for each chip: v4-8 has four chips.
 TPUS = {"v2": 2, "v3": 2, "v4": 2, "v5e": 1, "v5p": 2, "v6e": 1}
-# For kinds with which SkyPilot 0.14 would use the runtime of another kind.
+# For kinds for which SkyPilot 0.14 would choose the runtime of another kind.
 RUNTIMES = {"v5e": {"runtime_version": "v2-alpha-tpuv5-lite"}}
 SETUP = "scripts/setup.sh"
 # The images of TPU VMs have Python 3.10 or older; uv installs its own.
@@ -331,8 +331,8 @@ INSTALL = (
     "curl -LsSf https://astral.sh/uv/install.sh | sh && export PATH=$HOME/.local/bin:$PATH && "
     f"uv python install 3.12 && PYTHON=$(uv python find 3.12) {SETUP}"
 )
-# The nodes of a GPU cluster find each other through SkyPilot's variables. Hosts of a TPU slice know
-# each other.
+# The nodes of a GPU cluster find each other through SkyPilot's variables. The hosts of a TPU slice
+# know each other without them.
 JOINING = (
     '--coordinator="$(head -n 1 <<<"$SKYPILOT_NODE_IPS"):8476" --processes="$SKYPILOT_NUM_NODES" '
     '--process="$SKYPILOT_NODE_RANK"'
@@ -340,7 +340,8 @@ JOINING = (
 
 
 class SkyPilot(Engine):
-    """A managed job, in containers of an image or on machines where this checkout is installed."""
+    """A managed job, in containers of an image or on machines on which this checkout is
+    installed."""
 
     summary = "machines of any cloud, found by SkyPilot, also spot machines with recovery"
     tool = "sky"
@@ -392,7 +393,7 @@ class SkyPilot(Engine):
         return ["sky", "jobs", "launch", "--yes", "--async", *options.engine_flag], text
 
     def _file_mounts(self) -> dict[str, dict[str, str]]:
-        """The folders that show buckets, as SkyPilot describes them."""
+        """SkyPilot's description of the folders on which buckets are mounted."""
         mounts = {}
         for mount in self.options.mount:
             if mount.startswith("/"):
@@ -427,9 +428,9 @@ class SkyPilot(Engine):
         )
 
 
-# JAX finds its cluster in SLURM's variables, and gives each process the GPU with its number on the
-# node. So all GPUs must be visible to all processes: with --gpus-per-node they are, with
-# --gpus-per-task they would not be.
+# JAX finds its cluster in SLURM's variables, and gives each process of a node the GPU that has the
+# number of the process. So all GPUs must be visible to all processes. With --gpus-per-node they
+# are, and with --gpus-per-task they would not be.
 SCRIPT = r"""#!/usr/bin/env bash
 #SBATCH --job-name={name}
 #SBATCH --nodes={nodes}
@@ -487,8 +488,8 @@ ENGINES: dict[str, type[Engine]] = {"xpk": Xpk, "skypilot": SkyPilot, "slurm": S
 
 
 def find(name: str, options: Options) -> Engine:
-    """The engine of this name, with its options; raises RunError if there is none, or an option is
-    wrong."""
+    """The engine with this name and these options. Raises RunError if there is none, or if an
+    option is invalid."""
     if name not in ENGINES:
         raise RunError(f"there is no engine {name!r} for --on; {did_you_mean(name, ENGINES)}")
     engine = ENGINES[name]
@@ -496,13 +497,13 @@ def find(name: str, options: Options) -> Engine:
 
 
 def launch(engine: Engine, jobs: Sequence[Job], dry_run: bool) -> int:
-    """Starts runs, one after the other, or prints what the engine's tool would get.
+    """Starts the runs one after the other, or prints what the engine's tool would get.
 
     Returns:
-        0, or the exit code of the first start that failed; the others are tried regardless.
+        0, or the exit code of the first start that failed. The other runs are started regardless.
 
     Raises:
-        RunError: a run's folder does not suit the engine, or its tool is missing; nothing was
+        RunError: the engine cannot use a run's folder or data, or its tool is missing. Nothing was
             started.
     """
     for job in jobs:

@@ -1,7 +1,7 @@
-"""Rows that are blocks of your own, named by their class: `my_package.my_module:MyBlock`.
+"""Rows for your own blocks, named by their class: `my_package.my_module:MyBlock`.
 
-Such a block stands in the place of a Transformer: it has the same frame, training and data, and as
-many parameters in the encoder.
+Such a row is a Transformer with your block in each layer. It has the same frame, training and data,
+and as many parameters in the encoder.
 """
 
 from collections.abc import Sequence
@@ -17,46 +17,46 @@ from gmlp_flax.paper import matching
 # How a block gets as many parameters as the Transformer: by the width of its MLPs, or by its
 # layers if it has no `d_ffn`; by its layers; or not at all.
 MATCHES = ("params", "layers", "none")
-FRAME = ("layers", "d_model")  # of the architecture, what the block takes over from the Transformer
+FRAME = ("layers", "d_model")  # the options of the architecture that come from the Transformer
 
 
 def is_custom(row: str) -> bool:
-    """Whether a row is a class, and not the name of a published model."""
+    """Whether a row is a class rather than the name of a published model."""
     return ":" in row
 
 
 def with_match(row: str, match: str) -> str:
-    """The row with one of MATCHES, as config files take it: CLASS,match=MATCH, or CLASS for the
-    first.
+    """The row and one of MATCHES as config files take them: CLASS,match=MATCH, or only CLASS for
+    the default, which is the first.
 
     Raises:
-        ConfigError: the row is a published model and the match is not the first.
+        ConfigError: the row is a published model, and the match is not the default.
     """
     if match == MATCHES[0]:
         return row
     if not is_custom(row):
         raise ConfigError(
-            f"match={match} is for a block of your own, my_package.my_module:MyBlock; {row} has "
-            "published sizes"
+            f"match={match} is for your own block, my_package.my_module:MyBlock; {row} has published "
+            "sizes"
         )
     return f"{row},match={match}"
 
 
 def parts(row: str) -> tuple[str, str]:
-    """The class of a row that `with_match` gives, and which of MATCHES it names; "" for none."""
+    """Splits what `with_match` returns: the class, and one of MATCHES, or "" if it names none."""
     block, _, match = row.partition(",match=")
     return block, match
 
 
 def label(row: str) -> str:
-    """What a figure calls a row: the name of its class, without the module."""
+    """The label of a row in figures: the name of its class, without the module."""
     block, _ = parts(row)
     _, _, name = block.rpartition(":")
     return name
 
 
 def modules(rows: Sequence[str]) -> list[str]:
-    """The modules of the rows that are classes, as --trust takes them; each once."""
+    """The modules of the rows that are classes, as --trust takes them, without duplicates."""
     found: dict[str, None] = {}
     for row in rows:
         if is_custom(row):
@@ -68,16 +68,16 @@ def modules(rows: Sequence[str]) -> list[str]:
 def in_place_of(transformer: ConfigDict, row: str) -> ConfigDict:
     """The config of a Transformer with another block in each layer.
 
-    What makes the block's architecture keeps the defaults of its `Spec`, except d_model and either
-    d_ffn or the number of layers, with which the encoder has about as many parameters as the
-    Transformer's.
+    The options of the block's architecture keep the defaults of its `Spec`, with two exceptions:
+    d_model is the Transformer's, and d_ffn or the number of layers is fitted, so that the encoder
+    has about as many parameters as the Transformer's.
 
     Args:
         transformer: the config to compare with; it is not changed.
-        row: the class of the block, with one of MATCHES as `with_match` gives it.
+        row: the class of the block and one of MATCHES, as `with_match` returns them.
 
     Raises:
-        ConfigError: there is no such block, or it cannot be made in this frame.
+        ConfigError: the block does not exist, or it cannot be made in this frame.
     """
     block, match = parts(row)
     config = gmlp_config.default(task=transformer.task, block=block)

@@ -1,4 +1,4 @@
-"""Gives a model about as many parameters as another one, so that the two compare."""
+"""Fits a model to the number of parameters of another one, so that the two can be compared."""
 
 from flax import nnx
 from ml_collections import ConfigDict
@@ -9,12 +9,12 @@ from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.models.image import token_count
 from gmlp_flax.options import options_of
 
-STEP = 8  # widths of MLPs are multiples of it
-ROUNDS = 8  # of interpolation; parameters that are linear in the width need two
+STEP = 8  # the widths of MLPs are multiples of this
+ROUNDS = 8  # of interpolation; two are enough if the parameters are linear in the width
 
 
 def fitted_width(config: ConfigDict, budget: int) -> int:
-    """The d_ffn with which the encoder has about this many parameters: a multiple of STEP, and at
+    """The d_ffn that gives the encoder about this many parameters. It is a multiple of STEP, and at
     least half of d_model.
 
     Raises:
@@ -29,8 +29,8 @@ def fitted_width(config: ConfigDict, budget: int) -> int:
         slope = (second_size - first_size) / (second - first)
         if slope <= 0:
             raise ConfigError(
-                f"{config.model.block}: its parameters do not grow with d_ffn: match them by layers "
-                "(--match=layers), or give its Spec no d_ffn"
+                f"{config.model.block}: its parameters do not grow with d_ffn: match them by "
+                "layers (--match=layers), or give its Spec no d_ffn"
             )
         width = first + (budget - first_size) / slope
         fitted = max(STEP * round(width / STEP), least)
@@ -43,7 +43,7 @@ def fitted_width(config: ConfigDict, budget: int) -> int:
 
 
 def fitted_layers(config: ConfigDict, budget: int) -> int:
-    """The number of layers with which the encoder has about this many parameters, at least one."""
+    """The number of layers that gives the encoder about this many parameters, at least one."""
     one = encoder_size(config, layers=1)
     per_layer = encoder_size(config, layers=2) - one
     further_layers = (budget - one) / max(1, per_layer)
@@ -51,11 +51,11 @@ def fitted_layers(config: ConfigDict, budget: int) -> int:
 
 
 def encoder_size(config: ConfigDict, **changes: int) -> int:
-    """The parameters of a config's encoder, without embeddings and positions.
+    """The number of parameters in the encoder of a config, without embeddings and positions.
 
     Args:
-        config: it is not changed.
-        changes: keys of config.model, and the values with which it is counted.
+        config: the config; it is not changed.
+        changes: values of keys of config.model that replace the config's.
     """
     block = blocks.find(config.model.block)
     options = {name: config.model[name] for name in options_of(block.Spec)}
@@ -66,7 +66,7 @@ def encoder_size(config: ConfigDict, **changes: int) -> int:
 
 
 def _tokens(config: ConfigDict) -> int:
-    """The tokens that the encoder of a config reads."""
+    """The number of tokens that the encoder of a config reads."""
     model = config.model
     if "image_size" in model:
         return token_count(model.image_size, model.patch_size, model.pool)

@@ -87,7 +87,7 @@ def test_names():
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("c4_ablation:sgu,match=layers", "match=layers is for a block of your own"),
+        ("c4_ablation:sgu,match=layers", "match=layers is for your own block"),
         ("c4_ablation:nowhere.blocks:Block", "cannot be imported"),
         ("c4_ablation:tests.custom_blocks:AVERAGING", "expected a class that extends"),
         ("c4_bert:tests.custom_blocks:Averaging", "the config's argument is"),

@@ -1,6 +1,6 @@
-"""What mkdocs.yml cannot say: where lines may wrap and where not, that figures with named points
-are part of their page; and of notebooks their addresses and links, and that they load nothing from
-other hosts."""
+"""Hooks for what mkdocs.yml cannot say. They choose where lines may wrap, put figures with named
+points into the HTML of their page, and fix the addresses and links of notebooks, which must load
+nothing from other hosts."""
 
 import os
 import posixpath

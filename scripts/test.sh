@@ -2,10 +2,11 @@
 # Runs the tests on the CPU, in the environment that scripts/setup.sh makes.
 #
 # Usage: scripts/test.sh [--all | --nightly] [PYTEST ARGUMENT ...]   e.g. scripts/test.sh -m smoke, scripts/test.sh tests/models
-# Without options: all tests but those marked `slow` (whole runs above all) or `nightly` (builds of the documentation,
-# browsers, long fuzzing). --all adds the slow ones, as CI does for each change; --nightly adds both, as CI does once a day.
+# Without options it skips the tests marked `slow` (mostly whole runs) and `nightly` (browsers, long fuzzing, slow tests
+# repeated with further inputs). --all adds the slow ones, as CI does for each change. --nightly adds both, as CI does once a day.
 # -m EXPRESSION or a path under tests/ selects among all tests.
-# Three workers for two cores, as tests also wait, at most eight (-n 0 or -p no:xdist: none). PYTHON and VENV are explained in setup.sh.
+# There are three workers for two cores, because tests also wait, and at most eight. -n 0 or -p no:xdist runs none.
+# setup.sh explains PYTHON and VENV.
 set -euo pipefail
 unset CDPATH
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)

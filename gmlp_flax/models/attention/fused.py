@@ -406,7 +406,7 @@ def _first_query(tiling: _Tiling) -> Array:
 def _zero_beyond(x: Array, first: Array, tokens: int) -> Array:
     """A block of queries [rows, ...] that begins at `first`, 0 in rows beyond the tokens: memory
     there may hold NaN."""
-    rows = len(x)
+    rows = x.shape[0]
     if tokens % rows == 0:
         return x
     numbers = jax.lax.broadcasted_iota(jnp.int32, (rows, 1), 0)

@@ -164,7 +164,7 @@ def apply(weights: Array, v: Array) -> Array:
         weights: [batch, heads, rows, keys], or with a batch of 1 if it is the same for all inputs.
     """
     weights = weights.astype(v.dtype)
-    if len(weights) == 1:
+    if weights.shape[0] == 1:  # len would refuse the symbolic batch of an export
         over_tokens_of_heads = jax.vmap(over_tokens, in_axes=(0, 1), out_axes=1)
         return over_tokens_of_heads(weights[0], v)
     mixed = jnp.matmul(weights, v)

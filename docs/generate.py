@@ -360,6 +360,12 @@ def _longer() -> str:
     return longer.section()
 
 
+def _recall() -> str:
+    from docs.results import recall  # which reads what this file makes
+
+    return recall.section()
+
+
 def _slices() -> str:
     from docs.results import slices  # which reads what this file makes
 
@@ -371,6 +377,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "advice": _advice,
     "longer": _longer,
     "slices": _slices,
+    "recall": _recall,
     "claims": alternatives_claims,
     "orderings table3": lambda: orderings_section(orderings("table3")),
     "orderings table3-longer": lambda: orderings_section(orderings("table3-longer")),

@@ -18,12 +18,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from docs import generate
-from docs.results import longer, matrices
+from docs.results import longer, matrices, recall
 from gmlp_flax.analysis import drawing
 from gmlp_flax.analysis.looks import FAMILIES, GREY, on_dark
 from gmlp_flax.models import parameters
 from gmlp_flax.paper.alternatives import COLUMNS
 from gmlp_flax.paper.published import PUBLISHED
+from gmlp_flax.paper.recall import PAIRS, ROWS
 from gmlp_flax.reports.report import family, looks
 from gmlp_flax.reports.runs import bare_task
 from gmlp_flax.reports.scaling import power_law
@@ -375,6 +376,67 @@ def plateaus(axis: Axes, mode: str) -> None:
     end_labels(axis, ends, 13)
 
 
+def recalled(axis: Axes, length: int, mode: str) -> None:
+    """Accuracy of recall over the width, at one length: medians of three seeds, with a mark for each
+    seed, and what a guess among the values shown gives."""
+    _, second, _ = INK[mode]
+    ends = {}
+    for row, cells in recall.cells().items():
+        chosen = [cell for cell in cells if cell.length == length]
+        if not chosen or row not in recall.WHAT:
+            continue
+        [look] = looks([ROWS[row].model]).values()
+        colour = seen(look.colour, mode)
+        widths = [cell.width for cell in chosen]
+        medians = [cell.median for cell in chosen]
+        axis.plot(widths, medians, color=colour)
+        for cell in chosen:
+            axis.plot(
+                [cell.width] * len(cell.seeds),
+                list(cell.seeds),
+                color=colour,
+                linestyle="none",
+                marker="o",
+                markersize=5,
+            )
+        ends[ROWS[row].model] = (medians[-1], colour)
+    guess = 100 / PAIRS[length]
+    axis.axhline(guess, color=second, linewidth=1.2, dashes=(4, 3))
+    axis.annotate("a guess", (16, guess), (0, -13), textcoords="offset points").set(
+        fontsize=10, color=second
+    )
+    axis.set(xscale="log", xlabel="width d", ylabel="accuracy (%)", xlim=(15, 68), ylim=(0, 104))
+    axis.set_xticks([16, 32, 64], ["16", "32", "64"])
+    axis.minorticks_off()
+    settle(axis)
+    end_labels(axis, ends, 13)
+
+
+def recalled_over_steps(axis: Axes, mode: str) -> None:
+    """Accuracy of recall over the steps of training at d = 32, a line for each seed."""
+    _, second, _ = INK[mode]
+    lines: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
+    for line in generate.read("recall-steps"):
+        point = (int(line["step"]), float(line["accuracy (%)"]))
+        lines[line["row"], line["seed"]].append(point)
+    ends = {}
+    for (row, _), points in lines.items():
+        model = ROWS[row].model
+        [look] = looks([model]).values()
+        colour = seen(look.colour, mode)
+        steps, accuracies = zip(*points, strict=True)
+        axis.plot(steps, accuracies, color=colour)
+        ends[model] = (accuracies[-1], colour)
+    axis.axhline(25, color=second, linewidth=1.2, dashes=(4, 3))
+    axis.annotate("a guess", (4600, 25), (0, -14), textcoords="offset points").set(
+        fontsize=10, color=second
+    )
+    axis.set(xlabel="steps", ylabel="accuracy (%)", xlim=(0, 6100), ylim=(0, 104))
+    axis.set_xticks([0, 2000, 4000, 6000], ["0", "2,000", "4,000", "6,000"])
+    settle(axis)
+    end_labels(axis, ends, 13)
+
+
 def ranks(axis: Axes, name: str, only: Mapping[str, str], mode: str) -> None:
     """The place of each row of Table 3 over tokens, and in the paper."""
     found = {row: by for row, by in curves(name, **only).items() if PUBLISHED[row].perplexity}
@@ -570,6 +632,12 @@ def plots() -> dict[str, tuple[str, float, Draw]]:
     return made | {
         "which-mixer-colours": ("", 0.0, legend),
         "which-mixer-plateaus": ("Text, to 18 M tokens", 2.05, plateaus),
+        "recall-steps": ("Recall of 4 pairs, d = 32", 1.85, recalled_over_steps),
+        "recall-64": (
+            "The same over the width, 2,000 steps",
+            1.85,
+            lambda axis, mode: recalled(axis, 64, mode),
+        ),
         "depth": ("Three depths, three seeds each", 1.1, depth),
         "figure7": ("Earlier runs, before the search", 0.0, correlated),
         "image-shares": (

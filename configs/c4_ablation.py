@@ -45,7 +45,6 @@ SCALE:
 Evaluation masks the same tokens of the same sequences for every model.
 """
 
-from gmlp_flax import config as gmlp_config
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.paper import custom_rows, recipes
 from gmlp_flax.paper.published import ABLATION, PUBLISHED, SIBLING, VOCAB_SIZE
@@ -174,22 +173,16 @@ SIBLING_SETTINGS = {
 
 def get_config(arg: str = "sgu"):
     """See the module's docstring."""
-    name, scale, times, match = gmlp_config.arguments(
-        arg or "sgu",
-        MODELS,
-        takes_classes=True,
-        scale=("paper", "small", "gpu"),
-        data=("1", "2", "4", "8"),
-        match=custom_rows.MATCHES,
+    row, scale, times = custom_rows.arguments(
+        arg or "sgu", MODELS, scale=("paper", "small", "gpu"), data=("1", "2", "4", "8")
     )
-    row = custom_rows.with_match(name, match)
     if custom_rows.is_custom(row):
         transformer = get_config(f"bert,scale={scale},data={times}")
         config = custom_rows.in_place_of(transformer, row)
         if scale == "small":
             config.optimizer.learning_rate = 4e-3  # that of most rows
         return config
-    config = recipes.language_model(name)
+    config = recipes.language_model(row)
     config.optimizer.update(
         learning_rate=7e-4, warmup=10_000, schedule="linear", weight_decay=0.01, eps=1e-6, clip=0.0
     )
@@ -199,14 +192,14 @@ def get_config(arg: str = "sgu"):
         config.batch_size = 2048
         config.steps = 125_000
         config.eval.every = config.checkpoint.every = 5000
-    elif name in SMALL:
+    elif row in SMALL:
         settings = SMALL_SETTINGS | SIBLING_SETTINGS
-        setting = settings.get(name) or settings[name.partition("_")[0]]
+        setting = settings.get(row) or settings[row.partition("_")[0]]
         recipes.small_language(
-            config, scale, setting, tokens=128, shape=SMALL[name], wide=WIDE.get(name, {})
+            config, scale, setting, tokens=128, shape=SMALL[row], wide=WIDE.get(row, {})
         )
     else:
-        raise ConfigError(f"{name} has no scale={scale}: expected one of {', '.join(SMALL)}")
+        raise ConfigError(f"{row} has no scale={scale}: expected one of {', '.join(SMALL)}")
     config.steps *= int(times)
     config.eval.every = config.checkpoint.every = int(times) * config.eval.every
     return config

@@ -22,20 +22,14 @@ SCALE:
            gmlp prepare listops:20000,1000,1000 --lengths=3,30 --depth=4 --out=lra/short
 """
 
-from gmlp_flax import config as gmlp_config
 from gmlp_flax.paper import custom_rows, long_range
 
 
 def get_config(arg: str = "gmlp"):
     """See the module's docstring."""
-    name, scale, match = gmlp_config.arguments(
-        arg or "gmlp",
-        tuple(long_range.MODELS),
-        takes_classes=True,
-        scale=("paper", "small"),
-        match=custom_rows.MATCHES,
+    row, scale = custom_rows.arguments(
+        arg or "gmlp", tuple(long_range.MODELS), scale=("paper", "small")
     )
-    row = custom_rows.with_match(name, match)
     setting = long_range.SETTINGS["listops"]
     length = 2048
     if scale == "small":

@@ -23,20 +23,14 @@ SCALE:
     small  2 layers of 64 channels, 200 steps of 16, for 2 CPU cores.
 """
 
-from gmlp_flax import config as gmlp_config
 from gmlp_flax.paper import custom_rows, long_range
 
 
 def get_config(arg: str = "gmlp"):
     """See the module's docstring."""
-    name, scale, match = gmlp_config.arguments(
-        arg or "gmlp",
-        tuple(long_range.MODELS),
-        takes_classes=True,
-        scale=("paper", "small"),
-        match=custom_rows.MATCHES,
+    row, scale = custom_rows.arguments(
+        arg or "gmlp", tuple(long_range.MODELS), scale=("paper", "small")
     )
-    row = custom_rows.with_match(name, match)
     setting = long_range.SETTINGS["pathfinder"]
     if scale == "small":
         setting = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256)

@@ -21,7 +21,6 @@ SCALE:
            out.
 """
 
-from gmlp_flax import config as gmlp_config
 from gmlp_flax.paper import custom_rows, long_range
 
 LENGTHS = ("1024", "2048", "3072", "4096", "256")
@@ -29,15 +28,9 @@ LENGTHS = ("1024", "2048", "3072", "4096", "256")
 
 def get_config(arg: str = "gmlp"):
     """See the module's docstring."""
-    name, length, scale, match = gmlp_config.arguments(
-        arg or "gmlp",
-        tuple(long_range.MODELS),
-        takes_classes=True,
-        length=LENGTHS,
-        scale=("paper", "small"),
-        match=custom_rows.MATCHES,
+    row, length, scale = custom_rows.arguments(
+        arg or "gmlp", tuple(long_range.MODELS), length=LENGTHS, scale=("paper", "small")
     )
-    row = custom_rows.with_match(name, match)
     setting = long_range.SETTINGS["text"]
     if scale == "small":
         setting = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256)

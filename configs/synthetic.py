@@ -22,23 +22,19 @@ SCALE:
 A run ends early once its accuracy on held-out examples reaches 99 % (eval.stop_at).
 """
 
-from gmlp_flax import config as gmlp_config
 from gmlp_flax.paper import custom_rows, recall
 
 
 def get_config(arg: str = "sgu"):
     """See the module's docstring."""
-    name, task, length, width, scale, match = gmlp_config.arguments(
+    row, task, length, width, scale = custom_rows.arguments(
         arg or "sgu",
         tuple(recall.ROWS),
-        takes_classes=True,
         task=tuple(recall.TASKS),
         n=("64", "128", "256"),
         d=("64", "16", "32", "128", "256", "512"),
         scale=("cpu", "paper"),
-        match=custom_rows.MATCHES,
     )
-    row = custom_rows.with_match(name, match)
     if task == "mqar":
         return recall.mqar(row, int(length), int(width), scale)
     return recall.mad(row, task, scale)

@@ -65,6 +65,21 @@ def modules(rows: Sequence[str]) -> list[str]:
     return list(found)
 
 
+def arguments(arg: str, names: Sequence[str], **options: Sequence[str]) -> tuple[str, ...]:
+    """`config.arguments` of a config file whose models may be classes, with the option `match`.
+
+    Returns:
+        The row, as `with_match` gives it, and the values of the other options.
+
+    Raises:
+        ConfigError: as `config.arguments` and `with_match`.
+    """
+    name, match, *values = gmlp_config.arguments(
+        arg, names, takes_classes=True, match=MATCHES, **options
+    )
+    return (with_match(name, match), *values)
+
+
 def in_place_of(transformer: ConfigDict, row: str) -> ConfigDict:
     """The config of a Transformer with another block in each layer.
 

@@ -134,14 +134,9 @@ def small_images(
     Raises:
         ConfigError: there is no such model or scale.
     """
-    name, scale, match = gmlp_config.arguments(
-        arg or "gmlp",
-        tuple(SMALL_IMAGE_MODELS),
-        takes_classes=True,
-        scale=("small", "gpu"),
-        match=custom_rows.MATCHES,
+    row, scale = custom_rows.arguments(
+        arg or "gmlp", tuple(SMALL_IMAGE_MODELS), scale=("small", "gpu")
     )
-    row = custom_rows.with_match(name, match)
     if custom_rows.is_custom(row):
         transformer = small_images(
             f"vit,scale={scale}",
@@ -152,7 +147,7 @@ def small_images(
         )
         transformer.model.pool = "mean"  # a class token is ViT's own
         return custom_rows.in_place_of(transformer, row)
-    model = SMALL_IMAGE_MODELS[name]
+    model = SMALL_IMAGE_MODELS[row]
     small_d_ffn, wide_d_ffn = model["d_ffn"]
     patch = image_size // 8
     config = gmlp_config.default(task="image_classification", block=model.get("block", "gmlp"))
@@ -165,7 +160,7 @@ def small_images(
     config.optimizer.warmup = steps // 10
     if scale == "gpu":
         _widen(config, wide_d_ffn)
-        config.model.update(_WIDE.get(name, {}))
+        config.model.update(_WIDE.get(row, {}))
         config.batch_size = 512
         config.steps = 200 * examples // 512
         config.optimizer.warmup = 2000

@@ -26,6 +26,7 @@ MAIN = (
     "first-run-notebook/",
     "keys/",
     "python/",
+    "python/models/",
     "sizes/",
     "results/",
     "results/table3/",

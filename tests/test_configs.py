@@ -1,12 +1,16 @@
 """Every config file with every argument that it documents: it validates, and its model is the
 published one."""
 
+import io
 import runpy
+from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.data.readers import images
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.models import blocks, parameters
 from gmlp_flax.paper import long_range, recipes
@@ -149,6 +153,8 @@ def test_long_inputs(length, scale):
         ("own_text", "tinny", "did you mean 'tiny'"),
         ("own_text", "no/such.txt", "a file or a folder of text"),
         ("own_text", "amlp_base,scale=small", "has 'scale=small': expected nothing more"),
+        ("own_images", "smal", "did you mean 'small'"),
+        ("own_images", "no/such", "a folder or a file of images"),
         ("long_text", "4097", "did you mean '4096'"),
         ("lra_image", "vit", "expected one of gmlp, amlp, "),
         ("lra_text", "gmlp,length=1000", "length=1024|2048|3072|4096|256"),
@@ -185,6 +191,69 @@ def test_own_text_is_as_large_as_the_text_allows(tmp_path, capsys, name, size, l
     assert (options.model.vocab_size, options.steps) == (
         (2000, 500) if layers == 4 else (8000, 2000)
     )
+
+
+@pytest.mark.parametrize(("arg", "layers"), [("", 8), ("small", 8), ("tiny", 4), ("gmlp_ti", 30)])
+def test_own_images(arg, layers):
+    options = valid("own_images", arg)
+    assert options.model.layers == layers
+    assert options.data.train == ""
+    assert options.steps == (100_000 if arg == "gmlp_ti" else 2000)
+
+
+def write_images(folder: Path, count: int) -> None:
+    """Two classes with half of `count` images of one pixel each."""
+    pixel = io.BytesIO()
+    Image.new("RGB", (1, 1)).save(pixel, "png")
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        for number in range(count // 2):
+            (folder / name / f"{number}.png").write_bytes(pixel.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "layers", "steps"),
+    [(4, "tiny", 4, 100), (60, "tiny", 4, 100), (600, "tiny", 4, 440), (6000, "small", 8, 2000)],
+)
+def test_own_images_suits_the_number_of_images(tmp_path, capsys, count, size, layers, steps):
+    folder = tmp_path / "photos"
+    write_images(folder, count)
+    options = valid("own_images", str(folder))
+    read = images.read(str(folder))[""]
+    trained_on = len(read.hold_out("train", options.data.heldout_share))
+    assert options.model.layers == layers
+    assert options.steps == steps
+    assert options.eval.every == options.checkpoint.every == steps // 4
+    assert options.optimizer.warmup == steps // 10
+    assert options.data.train == str(folder)
+    line = capsys.readouterr().err
+    assert f"own_images:{size}, {steps:,} steps for {trained_on:,} images" in line
+    assert f"each image is seen {steps * 64 / trained_on:,.0f} times" in line
+
+
+def test_own_images_counts_the_split_to_train_on(tmp_path, capsys):
+    write_images(tmp_path / "photos" / "train", 6)
+    write_images(tmp_path / "photos" / "test", 4)
+    valid("own_images", str(tmp_path / "photos"))
+    assert "for 6 images" in capsys.readouterr().err
+
+
+def test_keys_that_the_user_sets_win_over_the_number_of_images(tmp_path):
+    write_images(tmp_path / "photos", 4)
+    suited = config_lib.open_config(f"configs/own_images.py:{tmp_path / 'photos'}")
+    words = ["gmlp", "--config.steps=7", "--config.model.layers=3", "--config.optimizer.warmup=2"]
+    options, _ = config_lib.apply_overrides(suited, words)
+    assert (options.steps, options.model.layers, options.optimizer.warmup) == (7, 3, 2)
+
+
+def test_own_images_that_cannot_be_counted_are_left_to_the_run(tmp_path, capsys):
+    """Another key may solve it, here config.data.split=all."""
+    write_images(tmp_path / "photos" / "train", 4)
+    write_images(tmp_path / "photos" / "cats", 4)
+    options = valid("own_images", str(tmp_path / "photos"))
+    assert options.model.layers == 8
+    line = capsys.readouterr().err
+    assert line.startswith("own_images:small, because no images were counted: config.data.train: ")
 
 
 @pytest.mark.parametrize("name", ["gmlp", "amlp", "transformer"])

@@ -103,7 +103,7 @@ def numbers(name: str) -> list[int]:
 
 def waiting(what: str) -> contextlib.AbstractContextManager[None]:
     """Says what is done in the block, and how long it takes: at a terminal at once, in a log if it
-    takes half a minute."""
+    lasts some seconds."""
     if not what:
         return contextlib.nullcontext()
     return heartbeat(what, at_once=sys.stderr.isatty())
@@ -174,7 +174,7 @@ def run(
     configs: list[ConfigDict | None] = []  # one, if the command takes a config
 
     def parse(argv: list[str]) -> list[str]:
-        with show_errors():
+        with show_errors(), heartbeat("loading", at_once=False):
             left, configs[:] = _parse(words(argv), config)
             _check_positional(left[1:], positional)
             return left

@@ -27,6 +27,7 @@ from gmlp_flax.checkpoints import CONFIG_FILE
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError, RunError, UserError
 from gmlp_flax.io import files
+from gmlp_flax.io.logs import heartbeat
 
 
 def main(_argv: list[str], config: ConfigDict) -> None:
@@ -43,10 +44,11 @@ def main(_argv: list[str], config: ConfigDict) -> None:
     workdir = cli.require("workdir")
     # Imported here so that --help_config and errors in flags answer at once.
     with cli.among_processes():
-        from gmlp_flax import config as config_lib
-        from gmlp_flax.planning import plan
-        from gmlp_flax.processes import distributed, output, stopping
-        from gmlp_flax.training import loop
+        with heartbeat("loading", at_once=False):
+            from gmlp_flax import config as config_lib
+            from gmlp_flax.planning import plan
+            from gmlp_flax.processes import distributed, output, stopping
+            from gmlp_flax.training import loop
 
         figures: list[str] = []
         options = loop.TrainOptions(

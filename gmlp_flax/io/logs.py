@@ -15,13 +15,42 @@ from io import FileIO
 from gmlp_flax.io import files, storage
 
 HOLD = 5.0  # seconds for which lines are gathered before they are written to a bucket
-# Seconds from one line of `heartbeat` to the next.
-BEAT = 30.0  # in a log
-SHORT_BEAT = 5.0  # at a terminal
+# Seconds without a line after which `heartbeat` prints one, at a terminal and in a pipe alike, so that
+# a user sees a line every five seconds, also on a busy machine.
+BEAT = 4.0
+
+
+class _Waiting:
+    """What this process prints on standard error while it works.
+
+    Attributes:
+        last_line: when it printed the last line, as `time.monotonic` counts.
+        begun: the events that end the heartbeats that have begun, the innermost last.
+    """
+
+    def __init__(self):
+        self.last_line = time.monotonic()
+        self.begun: list[threading.Event] = []
+
+    def pause(self) -> float:
+        """Seconds until a line is due, or until it is worth asking again."""
+        silence = time.monotonic() - self.last_line
+        return max(BEAT - silence, BEAT / 8)
+
+    def is_due(self, done: threading.Event) -> bool:
+        """Whether the heartbeat that an event ends has to print a line."""
+        silence = time.monotonic() - self.last_line
+        is_innermost = self.begun[-1:] == [done]
+        return is_innermost and silence >= BEAT
+
+
+# Standard error belongs to the process, and so does the time of its last line.
+_WAITING = _Waiting()
 
 
 def to_stderr(text: str) -> None:
     """Prints a line on standard error at once."""
+    _WAITING.last_line = time.monotonic()
     print(text, file=sys.stderr, flush=True)
 
 
@@ -29,25 +58,31 @@ def to_stderr(text: str) -> None:
 def heartbeat(
     what: str, say: Callable[[str], None] = to_stderr, at_once: bool = True
 ) -> Iterator[None]:
-    """Says what is being done, such as "compiling", at once or only if it lasts, and how long it
-    has taken so far."""
+    """Says what is being done, such as "compiling", at once or only if nothing was printed for BEAT
+    seconds, and how long it has taken so far. Of nested ones, only the innermost speaks."""
     began = time.monotonic()
     done = threading.Event()
-    pause = min(BEAT, SHORT_BEAT) if sys.stderr.isatty() else BEAT
+
+    def say_line(text: str) -> None:
+        _WAITING.last_line = time.monotonic()
+        say(text)
 
     def remind() -> None:
-        while not done.wait(pause):
-            seconds = time.monotonic() - began
-            say(f"{what}: {seconds:.0f} s so far")
+        while not done.wait(_WAITING.pause()):
+            if _WAITING.is_due(done):
+                seconds = time.monotonic() - began
+                say_line(f"{what}: {seconds:.0f} s so far")
 
     if at_once:
-        say(what)
+        say_line(what)
+    _WAITING.begun.append(done)
     thread = threading.Thread(target=remind, daemon=True)
     thread.start()
     try:
         yield
     finally:
         done.set()
+        _WAITING.begun.remove(done)
         thread.join()
 
 

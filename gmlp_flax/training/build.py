@@ -10,6 +10,7 @@ from gmlp_flax.checkpoints.run_folder import RunFolder
 from gmlp_flax.config import validation
 from gmlp_flax.data.holdout import ROLES
 from gmlp_flax.errors import RunError
+from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.models import parameters
 from gmlp_flax.processes import distributed
 from gmlp_flax.tasks.data import RunFiles, TaskData
@@ -49,15 +50,19 @@ def build(
     distributed.say(_describe_run(config, folder.path))
     kind = tasks.find(config.task)
     check_metric(config, kind(config))
-    data = kind.Data(config, RunFiles(folder.path, inherited=resolved.files))
-    _print_data(data)
-    task = kind(config, data.assets())
-    training = Training(task, mesh, transformation)
-    _require_alike(task, data)
-    count = parameters.count(task.shapes())
-    distributed.say(f"{count:,} parameters; {_describe_sizes(task, data)}")
+    with heartbeat("reading the data", distributed.say, at_once=False):
+        data = kind.Data(config, RunFiles(folder.path, inherited=resolved.files))
+        _print_data(data)
+        assets = data.assets()
+    with heartbeat("building the model", distributed.say, at_once=False):
+        task = kind(config, assets)
+        training = Training(task, mesh, transformation)
+        _require_alike(task, data)
+        count = parameters.count(task.shapes())
+        distributed.say(f"{count:,} parameters; {_describe_sizes(task, data)}")
     advice = "start over with --restart, or resume over these with --other_data"
-    folder.data = record.check_data(folder.path, data, advice, other_data)
+    with heartbeat("comparing the data with those of the run", distributed.say, at_once=False):
+        folder.data = record.check_data(folder.path, data, advice, other_data)
     _print_warnings(training)
     return training, data
 

@@ -368,14 +368,13 @@ class Loop:
         while not end:
             step = done + 1
             is_first = step == first
-            batch = self.partition.put_batch(next(batches))  # only begins to copy it to the devices
-            compiling = contextlib.nullcontext()
-            if is_first:
-                compiling = heartbeat("compiling the training step", self.progress.show)
-            with compiling:
+            with self._waiting_for_batch(step):
+                host_batch = next(batches)
+            batch = self.partition.put_batch(host_batch)  # only begins to copy it to the devices
+            with self._waiting_for_step(step, is_first):
                 state, sums = self.profile.step(step, self.training.step, state, batch)
+                self._read(pending)
             done = step
-            self._read(pending)
             loss, _ = sums["loss"]
             self.stop.after_step(loss)
             pending = _Window(done, sums)
@@ -397,10 +396,27 @@ class Loop:
                 self.save(state, done)
         return done
 
+    def _waiting_for_batch(self, step: int) -> contextlib.AbstractContextManager[None]:
+        """Says that a batch is read, if that lasts and steps are slow."""
+        if self.progress.is_slow(step - 1):
+            return heartbeat(f"reading batch {step}", self.progress.show, at_once=False)
+        return contextlib.nullcontext()
+
+    def _waiting_for_step(
+        self, step: int, is_first: bool
+    ) -> contextlib.AbstractContextManager[None]:
+        """Says that the step is compiled or, of a slow one, that it is taken."""
+        if is_first:
+            return heartbeat("compiling the training step", self.progress.show)
+        if self.progress.is_slow(step - 1):
+            return heartbeat(f"taking step {step}", self.progress.show, at_once=False)
+        return contextlib.nullcontext()
+
     def record_first_step(self, sums: Sums) -> None:
         """Waits for the first step of this process, and records the config under which it was
         taken. If it fails, the run folder is as it was before."""
-        jax.block_until_ready(sums)
+        with heartbeat("taking the first step", self.progress.show, at_once=False):
+            jax.block_until_ready(sums)
         record.take_step(self.folder, self.config, self.task.files, self.metrics)
         self._begin_trackers()
 
@@ -421,6 +437,8 @@ class Loop:
         self.progress.advance(done)
         if done % self.config.log.every == 0 or done == self.config.steps:
             self.write_line(done, jax.device_get(sums))
+        else:
+            self.progress.show_step(done)
 
     def write_line(self, done: int, sums: Sums) -> None:
         """Writes the line of the log window after a step, from its sums on the host.
@@ -485,7 +503,8 @@ class Loop:
         self.checkpoints.set_metrics(done, metrics)
         baselines: list[Baseline] = []
         if distributed.is_first() and self._ends_with(done, metrics):
-            baselines = self.evaluator.baselines()
+            with heartbeat("scoring the baselines", self.progress.show, at_once=False):
+                baselines = self.evaluator.baselines()
         self._write_evaluation(done, metrics, baselines)
         self.trackers.log(done, "eval", metrics)
         self._show_evaluation(done, metrics, baselines)

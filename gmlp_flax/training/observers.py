@@ -21,10 +21,12 @@ from gmlp_flax import config as config_lib
 from gmlp_flax.config import validation
 from gmlp_flax.errors import RunError, install
 from gmlp_flax.io import files
+from gmlp_flax.io.logs import BEAT
 from gmlp_flax.processes import distributed
 
 Callback = Callable[[int, dict[str, float]], object]
 PROFILE = "profile"  # folder of the trace
+SLOW_STEP = 1.0  # seconds
 
 
 class _Started(NamedTuple):
@@ -35,8 +37,8 @@ class _Started(NamedTuple):
 
 
 class Progress:
-    """On a terminal, one live line. Elsewhere, a plain line whenever the loss is logged. The first
-    process shows them.
+    """On a terminal, one live line. Elsewhere, a plain line whenever the loss is logged, and between
+    those one whenever nothing was printed for BEAT seconds. The first process shows them.
 
     Times are measured from the end of the first step of this process, so that compilation does not
     count.
@@ -55,6 +57,7 @@ class Progress:
         self.per_step = per_step
         self.unit = unit
         self._started: _Started | None = None
+        self._last_line = time.perf_counter()
         is_live = sys.stderr.isatty() and distributed.is_first() and not name
         self._bar = tqdm.tqdm(
             total=steps,
@@ -82,21 +85,38 @@ class Progress:
         new_steps = step - self._bar.n
         self._bar.update(new_steps)
 
+    def show_step(self, step: int) -> None:
+        """Prints a plain line, if there was none for BEAT seconds. Of several runs that are trained
+        together, only the lines of the loss are shown."""
+        silence = time.perf_counter() - self._last_line
+        if self._bar.disable and not self._prefix and silence >= BEAT:
+            self.show(f"step {step}/{self.steps}  {self._speed(step)}")
+
+    def is_slow(self, step: int) -> bool:
+        """Whether a step takes longer than SLOW_STEP, or it is not known yet how long it takes."""
+        rate = self.rate(step)
+        return rate * SLOW_STEP < self.per_step
+
     def show_loss(self, step: int, loss: float) -> None:
         """Shows the newest loss."""
-        rate = self.rate(step)
-        steps_left = self.steps - step
-        units_left = steps_left * self.per_step
-        seconds_left = units_left / rate if rate else 0.0
-        eta = tqdm.tqdm.format_interval(seconds_left)
-        text = f"loss {loss:.4f}  {rate:,.0f} {self.unit}/s  ETA {eta}"
+        text = f"loss {loss:.4f}  {self._speed(step)}"
         if self._bar.disable:
             self.show(f"step {step}/{self.steps}  {text}")
         else:
             self._bar.set_description_str(text)
 
+    def _speed(self, step: int) -> str:
+        """The rate, and the time that is left."""
+        rate = self.rate(step)
+        steps_left = self.steps - step
+        units_left = steps_left * self.per_step
+        seconds_left = units_left / rate if rate else 0.0
+        eta = tqdm.tqdm.format_interval(seconds_left)
+        return f"{rate:,.0f} {self.unit}/s  ETA {eta}"
+
     def show(self, text: str) -> None:
         """Prints a line above the live one."""
+        self._last_line = time.perf_counter()
         text = f"{self._prefix}{text}"
         if self._bar.disable:
             distributed.say(text)

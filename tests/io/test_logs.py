@@ -87,13 +87,38 @@ def test_says_what_is_done_and_how_long_it_has_taken(monkeypatch):
 
 
 def test_what_is_soon_done_need_not_be_said(monkeypatch):
-    monkeypatch.setattr(logs, "SHORT_BEAT", 0.01)
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr(logs, "BEAT", 0.01)
     told = []
     with logs.heartbeat("evaluating", told.append, at_once=False):
         while not told:
             time.sleep(0.001)
     assert set(told) == {"evaluating: 0 s so far"}
+
+
+def test_the_innermost_speaks_for_all(monkeypatch):
+    monkeypatch.setattr(logs, "BEAT", 0.02)
+    told = []
+    with logs.heartbeat("planning", told.append, at_once=False):
+        with logs.heartbeat("compiling", told.append, at_once=False):
+            while len(told) < 3:
+                time.sleep(0.001)
+        inside = list(told)
+        while len(told) < len(inside) + 2:
+            time.sleep(0.001)
+    assert set(inside) == {"compiling: 0 s so far"}
+    assert set(told[len(inside) :]) == {"planning: 0 s so far"}
+
+
+def test_many_short_waits_are_no_long_silence(monkeypatch):
+    """None of them lasts, but together they do."""
+    monkeypatch.setattr(logs, "BEAT", 0.1)
+    told = []
+    logs.to_stderr("the last line")
+    began = time.monotonic()
+    while not told:
+        with logs.heartbeat("reading", told.append, at_once=False):
+            time.sleep(0.03)
+    assert 0.1 <= time.monotonic() - began < 2
 
 
 def test_an_error_passes_through(capsys):

@@ -44,6 +44,42 @@ def test_plain_lines_without_a_terminal(clock, capsys):
     ]
 
 
+def test_a_line_whenever_nothing_was_printed_for_seconds(clock, capsys):
+    line = observers.Progress(first=0, steps=5000, per_step=10, unit="images")
+    line.advance(1)
+    line.show_loss(1, 2.0)
+    for step, seconds in ((2, 103.0), (3, 104.0), (4, 107.0), (5, 108.0)):
+        clock["seconds"] = seconds
+        line.advance(step)
+        line.show_step(step)
+    line.close()
+    assert capsys.readouterr().err.splitlines() == [
+        "step 1/5000  loss 2.0000  0 images/s  ETA 00:00",
+        "step 3/5000  5 images/s  ETA 2:46:34",
+        "step 5/5000  5 images/s  ETA 2:46:30",
+    ]
+
+
+def test_of_runs_that_are_trained_together_only_the_losses_are_shown(clock, capsys):
+    line = observers.Progress(first=0, steps=5000, per_step=10, unit="images", name="lr=1")
+    clock["seconds"] = 200.0
+    line.advance(1)
+    line.show_step(1)
+    line.close()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_step_is_slow_until_it_is_known_to_be_quick(clock):
+    line = observers.Progress(first=0, steps=5000, per_step=10, unit="images")
+    assert line.is_slow(0)
+    line.advance(1)
+    assert line.is_slow(1)
+    clock["seconds"] = 100.5
+    assert not line.is_slow(2)
+    clock["seconds"] = 103.0
+    assert line.is_slow(2)
+
+
 def test_the_line_of_a_terminal(clock, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     line = observers.Progress(first=0, steps=5000, per_step=10, unit="images")

@@ -45,8 +45,8 @@ the frame of the Transformer and as many parameters (--match). At --scale=cpu it
 searched first, with another seed and with scores on a part of the training data.
 
 recall is not in the paper either. It trains every mixer on multi-query associative recall at
-several widths and lengths, and needs no data. --rows chooses the mixers, and flags after -- change
-all runs.
+several widths and lengths, and needs no data. --rows, --lengths and --widths choose what is
+trained, and flags after -- change all runs.
 """
 
 import os
@@ -121,9 +121,9 @@ def plan_of(name: str) -> columns.Plan:
 
 def _refuse_flags(name: str, values: flags.FlagValues) -> None:
     """Raises ConfigError if a table does not take a flag that is set, or if --from excludes it."""
-    unknown = ["columns", "lengths", "submit", "name", "with"]
+    unknown = ["columns", "lengths", "widths", "submit", "name", "with"]
     if name == ALTERNATIVES:
-        unknown = ["finetune"]
+        unknown = ["finetune", "widths"]
     if not TABLES[name].takes_classes:
         unknown += ["rows", "match"]
     if not TABLES[name].trained:
@@ -181,7 +181,6 @@ def recall_plan() -> recall_report.Plan:
         "finetune",
         "finetune_flag",
         "finetune_seeds",
-        "lengths",
         "slices",
         "submit",
         "name",
@@ -195,6 +194,8 @@ def recall_plan() -> recall_report.Plan:
         raise ConfigError(f"--scale={values.scale}: {recall.NAME} takes {known}")
     folder = values.runs or os.path.join("runs", "reproduce", f"{recall.NAME}-{values.scale}")
     known_rows = tuple(recall.ROWS)
+    lengths = _of_scale("lengths", recall.LENGTHS[values.scale])
+    widths = _of_scale("widths", recall.WIDTHS[values.scale])
     return recall_report.Plan(
         alternatives.checked_rows(values.rows, known_rows, values.match),
         values.scale,
@@ -202,7 +203,25 @@ def recall_plan() -> recall_report.Plan:
         values.jobs,
         config_lib.named_overrides(_words_of_runs()),
         values.together,
+        lengths,
+        widths,
     )
+
+
+def _of_scale(flag: str, known: Sequence[int]) -> Sequence[int]:
+    """The numbers of a flag of recall; empty if it is not set.
+
+    Raises:
+        ConfigError: one of them is not among those of the scale.
+    """
+    if not flags.FLAGS[flag].present:
+        return ()
+    numbers = cli.numbers(flag)
+    for number in numbers:
+        if number not in known:
+            expected = ", ".join(map(str, known))
+            raise ConfigError(f"--{flag}={number}: {recall.NAME} at this scale has {expected}")
+    return numbers
 
 
 def _reproduce_recall() -> tuple[Report, list[str]]:
@@ -345,5 +364,11 @@ def run() -> None:
         "others.",
     )
     lengths = list(map(str, alternatives.COST_LENGTHS))
-    flags.DEFINE_list("lengths", lengths, "alternatives: tokens at which costs are measured.")
+    flags.DEFINE_list(
+        "lengths",
+        lengths,
+        "alternatives: tokens at which costs are measured. recall: lengths n; by default all of the "
+        "scale.",
+    )
+    flags.DEFINE_list("widths", [], "recall: widths d; empty: all of the scale.")
     cli.run(main, "NAME", words=_own_words)

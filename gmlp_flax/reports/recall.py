@@ -21,8 +21,8 @@ from gmlp_flax.sweeps.points import Point
 SOLVED = 100 * recall.SOLVED  # in percent
 SEARCH = "search"  # the folder of the runs that choose rates
 ATTENTION = "bert_causal"
-GMLP = ("sgu", "sgu_dense", "sgu_causal")
-AMLP = ("amlp_36", "amlp_causal")
+GMLP = ("sgu", "sgu_dense", "sgu_causal", "sgu_dense_causal")
+AMLP = ("amlp_36", "amlp_causal", "amlp_16_causal", "amlp_128_causal")
 
 Accuracies = Mapping[Cell, Spread]
 
@@ -37,6 +37,7 @@ class Plan(NamedTuple):
         jobs: runs at a time.
         changes: keys of every run that the command line changes, with their values as text.
         together: how many runs one program trains at most.
+        lengths, widths: those of the scale to train and report; empty for all.
     """
 
     rows: Sequence[str]
@@ -45,6 +46,12 @@ class Plan(NamedTuple):
     jobs: int = 1
     changes: Mapping[str, Any] = recall.NOTHING
     together: int = 1
+    lengths: Sequence[int] = ()
+    widths: Sequence[int] = ()
+
+    def cells(self) -> list[Cell]:
+        """What is trained and reported."""
+        return recall.cells(self.scale, self.rows, self.lengths, self.widths)
 
 
 def make(plan: Plan) -> bool:
@@ -53,10 +60,9 @@ def make(plan: Plan) -> bool:
     Returns:
         Whether all runs have a result.
     """
-    cells = recall.cells(plan.scale, plan.rows)
     complete = True
     # cell by cell, so that a report can be made of what is there; trained runs are skipped
-    for cell in cells:
+    for cell in plan.cells():
         trials = recall.search_points(cell, plan.scale)
         complete &= _train(plan, trials, os.path.join(plan.runs, SEARCH))
         rate = best_rate(plan, cell)
@@ -96,7 +102,7 @@ def _result(folder: str, point: Point) -> dict[str, Any] | None:
 def accuracies(plan: Plan) -> dict[Cell, Spread]:
     """The accuracy in percent of each cell that has a finished run, over seeds."""
     found = {}
-    for cell in recall.cells(plan.scale, plan.rows):
+    for cell in plan.cells():
         rate = best_rate(plan, cell)
         if rate is None:
             continue
@@ -150,7 +156,7 @@ def _setting(scale: str) -> str:
         return "Scale paper: figure 2's setting, without its dropout."
     return (
         f"Scale {scale}. Scaled down: a vocabulary of {recall.CPU_VOCABULARY} (paper: 8192), "
-        f"{recall.CPU_STEPS:,} steps of 64 examples (paper: 64 epochs of 100,000), "
+        f"{recall.CPU_STEPS:,} steps of {recall.CPU_BATCH} examples (paper: 64 epochs of 100,000), "
         f"d {', '.join(map(str, recall.WIDTHS[scale]))} (paper: 64 to 512)."
     )
 

@@ -8,7 +8,7 @@ from gmlp_flax.paper import alternatives, matching, recall
 from gmlp_flax.paper.recall import ROWS, Cell
 
 # those whose attention or filters alone are larger than a narrow Transformer
-LARGER = {("amlp_128", 32)}
+LARGER = {("amlp_128", 32), ("amlp_128_causal", 32)}
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -38,6 +38,12 @@ def test_every_row_of_the_alternatives_is_there():
         "bigs_causal",
         "delta_causal",
         "hydra_causal",
+        "linear_causal",
+        "additive_causal",
+        "multiplicative_causal",
+        "sgu_dense_causal",
+        "amlp_16_causal",
+        "amlp_128_causal",
     }
     for name in causal:
         assert recall.mqar(name, 64, 64, "cpu").model.causal
@@ -60,6 +66,20 @@ def test_the_published_setting_of_figure_2():
     cells = recall.cells("paper", ("sgu",))
     assert {cell.width for cell in cells} == {64, 128, 256, 512}
     assert {cell.length for cell in cells} == {64, 128, 256}
+    chosen = recall.cells("paper", ("sgu", "delta"), lengths=(64,), widths=(128, 512))
+    assert [(cell.row, cell.length, cell.width) for cell in chosen] == [
+        ("sgu", 64, 128),
+        ("sgu", 64, 512),
+        ("delta", 64, 128),
+        ("delta", 64, 512),
+    ]
+
+
+def test_scale_cpu_has_steps_enough_for_amlp():
+    config = recall.mqar("amlp_causal", 64, 32, "cpu")
+    assert (config.steps, config.batch_size, config.optimizer.warmup) == (6000, 32, 200)
+    assert recall.mad("sgu", "recall", "cpu").steps == 2000
+    assert recall.mad("sgu", "memorization", "cpu").steps == 400  # all 200 epochs of 256 examples
 
 
 @pytest.mark.parametrize(

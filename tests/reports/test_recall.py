@@ -77,6 +77,15 @@ def test_a_report_has_table_rates_and_figure(plan):
     assert "a guess among the values shown has 25.0 % at n = 64" in " ".join(report.sentences())
 
 
+def test_a_plan_may_have_a_part_of_the_lengths_and_widths(plan):
+    elsewhere = plan._replace(lengths=(128,))
+    with pytest.raises(NoRuns):
+        report_lib.report(elsewhere)
+    one_cell = plan._replace(lengths=(64,), widths=(32,))
+    assert one_cell.cells() == [Cell("sgu_causal", 64, 32)]
+    assert len(report_lib.report(one_cell).table.rows) == 1
+
+
 def test_no_run_is_refused(tmp_path):
     with pytest.raises(NoRuns, match="holds no finished run of recall"):
         report_lib.report(report_lib.Plan(("sgu",), "cpu", str(tmp_path)))

@@ -23,7 +23,8 @@ from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import step
 from gmlp_flax.training.partition import Partition
 
-Row = dict[str, object]
+Row = dict[str, Any]
+MOST_SPREAD = 1 / 3  # of a row's repeats, relative to the smallest; beyond it there is no verdict
 
 
 def measure(
@@ -42,15 +43,40 @@ def measure(
 
 
 def row(name: str, values: list[float], unit: str, goal: str = "") -> Row:
-    """One row of the table: median and range."""
+    """One row of the table: median, range, and whether the goal was reached.
+
+    Args:
+        name: what was measured.
+        values: of the repeats.
+        unit: theirs.
+        goal: ">= NUMBER" or "<= NUMBER"; empty for none.
+    """
+    median = statistics.median(values)
     return {
         "name": name,
-        "median": statistics.median(values),
+        "median": median,
         "min": min(values),
         "max": max(values),
         "unit": unit,
         "goal": goal,
+        "verdict": _verdict(values, goal),
     }
+
+
+def _verdict(values: list[float], goal: str) -> str:
+    """ "reached", "missed", or why that cannot be said; empty without a goal."""
+    if not goal:
+        return ""
+    spread = max(values) / min(values) - 1
+    if spread > MOST_SPREAD:
+        return f"no verdict, the repeats differ by {100 * spread:.0f} %"
+    return "reached" if reaches(statistics.median(values), goal) else "missed"
+
+
+def reaches(value: float, goal: str) -> bool:
+    """Whether a value reaches a goal, ">= NUMBER" or "<= NUMBER"."""
+    comparison, limit = goal.split()
+    return value >= float(limit) if comparison == ">=" else value <= float(limit)
 
 
 def ratios(top: list[float], bottom: list[float]) -> list[float]:

@@ -366,6 +366,12 @@ def _recall() -> str:
     return recall.section()
 
 
+def _peers() -> str:
+    from docs.results import peers  # which reads what this file makes
+
+    return peers.section()
+
+
 def _slices() -> str:
     from docs.results import slices  # which reads what this file makes
 
@@ -378,6 +384,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "longer": _longer,
     "slices": _slices,
     "recall": _recall,
+    "peers": _peers,
     "claims": alternatives_claims,
     "orderings table3": lambda: orderings_section(orderings("table3")),
     "orderings table3-longer": lambda: orderings_section(orderings("table3-longer")),

@@ -40,16 +40,21 @@ Without a PART, measures all of them:
     parity        models compared with timm's and transformers' with the same weights (extra
                   `parity`): largest relative errors
 
-Each figure is a median with its range over the repeats. Candidates that are compared alternate.
+Each figure is a median with its range over the repeats. Candidates that are compared alternate. A
+figure with a goal says whether it was reached, unless its repeats differ by more than a third.
+--csv=FILE keeps the rows with the machine they were measured on: its processor, cores and software,
+the date, and whether it was idle. Rows that the file has already are kept.
 """
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from absl import flags
 
+from gmlp_flax.benchmarks.machine import Machine
+from gmlp_flax.benchmarks.results_file import ResultsFile
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError, UserError, did_you_mean
 from gmlp_flax.io import json_files
@@ -86,18 +91,27 @@ def main(argv: list[str]) -> None:
     values = flags.FLAGS.flag_values_dict()
     values["lengths"] = cli.numbers("lengths")
 
+    kept = ResultsFile.open(values["csv"]) if values["csv"] else None
+    machine = Machine.here()
+    print(machine)
     rows: list[dict[str, Any]] = []
     for part in parts or PARTS:
         try:
-            _measure(part, values, rows)
+            for entry in _measure(part, values):
+                rows.append(entry)
+                # each row at once: a machine that is lent may be taken back
+                if values["json"]:
+                    json_files.write(values["json"], rows)
+                if kept is not None:
+                    kept.add(entry, machine)
         except UserError as error:
             if parts:
                 raise
             to_stderr(f"{part} is left out: {error}")
 
 
-def _measure(part: str, values: Mapping[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Prints the figures of a part, and adds them to the rows."""
+def _measure(part: str, values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Prints the figures of a part, and yields each."""
     module = importlib.import_module(f"gmlp_flax.benchmarks.{PARTS[part]}")
     bench = getattr(module, f"bench_{part}")
     arguments = {}
@@ -105,13 +119,9 @@ def _measure(part: str, values: Mapping[str, Any], rows: list[dict[str, Any]]) -
         arguments[name] = values[name]
     print(f"\n{part}")
     print(f"{'':62}{'median':>10}{'min':>10}{'max':>10}", flush=True)
-    json_path = values["json"]
     for entry in bench(**arguments):
-        line = _line(entry)
-        print(line, flush=True)
-        rows.append({"part": part, **entry})
-        if json_path:  # each row at once: a machine that is lent may be taken back
-            json_files.write(json_path, rows)
+        print(_line(entry), flush=True)
+        yield {"part": part, **entry}
 
 
 def _line(entry: Mapping[str, Any]) -> str:
@@ -121,7 +131,7 @@ def _line(entry: Mapping[str, Any]) -> str:
         line += f"{entry[key]:>10.3g}"
     line += f"  {entry['unit']}"
     if entry["goal"]:
-        line += f"  (goal {entry['goal']})"
+        line += f"  (goal {entry['goal']}: {entry['verdict']})"
     return line
 
 
@@ -129,6 +139,7 @@ def run() -> None:
     """The command line."""
     flags.DEFINE_integer("repeats", 9, "Measurements of each figure.", lower_bound=1)
     flags.DEFINE_string("json", None, "A file: also write the rows there.")
+    flags.DEFINE_string("csv", None, "A file: also keep the rows there, with the machine.")
     flags.DEFINE_string("images", None, "JPEG files for the part images: a tar file or a folder.")
     flags.DEFINE_float("minutes", 9.0, "device: starts nothing after this time.", lower_bound=0.0)
     flags.DEFINE_list("models", [], "device, export, peers, training: which models; empty: all.")

@@ -180,7 +180,7 @@ def keep_programs() -> None:
     if PROGRAMS in os.environ:
         return
     programs = os.path.join(cache.default_folder(), "programs")
-    kind_of_cpu = cache.cache_key(platform.machine(), _cpu_features())
+    kind_of_cpu = cache.cache_key(platform.machine(), cpu_features())
     folder = os.path.join(programs, kind_of_cpu)
     with contextlib.suppress(OSError):  # a home that cannot be written to
         os.makedirs(folder, exist_ok=True)
@@ -214,7 +214,7 @@ def _files(programs: str) -> Iterator[_File]:
             yield _File(entry.path, status.st_size, status.st_mtime)
 
 
-def _cpu_features() -> str:
+def cpu_features() -> str:
     """What tells kinds of CPUs apart: the model and its features under Linux, else the little that
     Python knows."""
     try:
@@ -224,7 +224,7 @@ def _cpu_features() -> str:
         return platform.processor()
     described = []
     for line in sorted(lines):
-        if line.startswith(("flags", "Features", "model name")):
+        if line.startswith(("flags", "Features", "cpu family", "model")):
             described.append(line)
     return "".join(described)
 

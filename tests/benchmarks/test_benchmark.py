@@ -29,12 +29,28 @@ def test_candidates_run_in_turn_each_warmed_up():
     assert order == ["a", "a", "b", "b", "a", "a", "b", "b"]
     got = {name: len(values) for name, values in seconds.items()}
     assert got == {"a": 2, "b": 2}
-    row = timing.row("x", [3.0, 1.0, 2.0], "s", "< 4")
+    row = timing.row("x", [3.0, 1.0, 2.0], "s", "<= 4")
     assert row["median"] == 2.0
     assert row["min"] == 1.0
     assert row["max"] == 3.0
-    assert row["goal"] == "< 4"
+    assert row["goal"] == "<= 4"
     assert timing.ratios([4.0, 9.0], [2.0, 3.0]) == [2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "goal", "expected"),
+    [
+        ([1.2, 1.0, 1.3], ">= 1.2", "reached"),
+        ([1.2, 1.0, 1.3], ">= 1.21", "missed"),
+        ([8.4], "<= 8.5", "reached"),
+        ([8.6], "<= 8.5", "missed"),
+        ([0.9, 1.5, 1.3], ">= 1.0", "no verdict, the repeats differ by 67 %"),
+        ([0.9, 1.2], ">= 1.0", "reached"),  # by exactly a third
+        ([0.9, 1.5, 1.3], "", ""),
+    ],
+)
+def test_a_verdict_needs_repeats_that_agree(values, goal, expected):
+    assert timing.row("x", values, "", goal)["verdict"] == expected
 
 
 def test_unknown_part_is_one_line():

@@ -17,6 +17,7 @@ FOLDER = Path(__file__).parent / "figures"
 OFFSETS = 10  # to each side, of 32
 WIDTH = 400
 FONT = "font-family='system-ui, Segoe UI, Helvetica, Arial, sans-serif'"
+MONOSPACE = "font-family='ui-monospace, SFMono-Regular, Menlo, Consolas, monospace'"
 # Ink, secondary ink, lines of the axes, the weights, what is multiplied.
 COLOURS = {
     "light": ("#1f2328", "#59636e", "#c8ced5", "#0072b2", "#d55e00"),
@@ -42,40 +43,80 @@ def arrow(points: str, colour: str) -> str:
     return f"<polyline points='{points}' fill='none' stroke='{colour}' stroke-width='1.6' marker-end='url(#head)'/>"
 
 
-def gate(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator[str]:
-    """The Spatial Gating Unit: split the channels, mix one half across positions, multiply."""
-    yield "<defs><marker id='head' viewBox='0 0 8 8' refX='7' refY='4' markerWidth='7' markerHeight='7' orient='auto'>"
-    yield f"<path d='M0 0 L8 4 L0 8 z' fill='{second}'/></marker></defs>"
-    box = f"fill='none' stroke='{second}' stroke-width='1.4' rx='5'"
-    for x, words, y in ((8, "Z", 88), (338, "out", 88)):
-        yield f"<rect x='{x}' y='{y}' width='54' height='64' {box}/>" + text(
-            x + 27, y + 37, words, ink, 17
-        )
-    yield text(35, 172, "tokens &#215;", second, 12.5) + text(35, 187, "channels", second, 12.5)
-    yield arrow("62,104 92,104 92,44 108,44", second) + arrow(
-        "62,136 92,136 92,196 108,196", second
-    )
-    yield f"<rect x='110' y='22' width='56' height='44' {box}/>" + text(
-        138, 50, "Z&#8321;", ink, 17
-    )
-    yield f"<rect x='110' y='174' width='56' height='44' {box}/>" + text(
-        138, 202, "Z&#8322;", ink, 17
-    )
-    yield arrow("166,196 196,196", second)
-    for row in range(6):  # W, Toeplitz: one shade for each distance
+def box(x: float, y: float, width: float, words: str, ink: str, line: str) -> str:
+    """A box of 30 pixels' height around its middle y, with words in it."""
+    frame = f"<rect x='{x:g}' y='{y - 15:g}' width='{width:g}' height='30' fill='none' stroke='{line}' stroke-width='1.4' rx='5'/>"
+    return frame + text(x + width / 2, y + 5, words, ink, 13)
+
+
+def circle(x: float, y: float, radius: float, sign: str, colour: str) -> str:
+    """A sign in a circle, for what is computed of two inputs."""
+    ring = f"<circle cx='{x:g}' cy='{y:g}' r='{radius:g}' fill='none' stroke='{colour}' stroke-width='2'/>"
+    return ring + text(x, y + 0.5 * radius, sign, colour, 1.5 * radius)
+
+
+def head(colour: str) -> str:
+    """Defines the head of arrows."""
+    marker = "id='head' viewBox='0 0 8 8' refX='7' refY='4' markerWidth='6' markerHeight='6' orient='auto'"
+    return f"<defs><marker {marker}><path d='M0 0 L8 4 L0 8 z' fill='{colour}'/></marker></defs>"
+
+
+def toeplitz(left: float, top: float, cell: float, colour: str) -> Iterator[str]:
+    """W as six rows of cells, with one shade for each distance."""
+    shades = (0.14, 0.14, 0.3, 0.14, 0.55, 0.95, 0.14, 0.7, 0.3, 0.14, 0.14)  # from -5 to +5
+    for row in range(6):
         for column in range(6):
-            shade = (0.14, 0.55, 0.95, 0.14, 0.7, 0.3, 0.14)[
-                min(abs(column - row), 3) + 3 * (column > row)
-            ]
+            x = left + cell * column
+            y = top + cell * row
+            shade = shades[column - row + 5]
             yield (
-                f"<rect x='{198 + 12 * column}' y='{160 + 12 * row}' width='11' height='11' fill='{blue}' "
+                f"<rect x='{x:g}' y='{y:g}' width='{cell - 1:g}' height='{cell - 1:g}' fill='{colour}' "
                 f"fill-opacity='{shade}'/>"
             )
-    yield text(234, 250, "W mixes positions", blue, 14)
-    yield arrow("272,196 298,196 298,138", second) + arrow("166,44 298,44 298,102", second)
-    yield f"<circle cx='298' cy='120' r='16' fill='none' stroke='{orange}' stroke-width='2'/>"
-    yield text(298, 127, "&#215;", orange, 22) + arrow("314,120 336,120", second)
-    yield text(238, 125, "multiply", orange, 14) + text(236, 36, "half of the channels", second, 13)
+
+
+def gate(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator[str]:
+    """The block: norm, U, GELU, then the Spatial Gating Unit, V, and the residual connection."""
+    middle = 134
+    upper = 84
+    lower = 188
+    yield head(second)
+    yield text(9, middle + 5, "X", ink, 16)
+    yield arrow(f"18,{middle} 32,{middle}", second)
+    yield box(33, middle, 38, "norm", ink, second)
+    yield arrow(f"71,{middle} 80,{middle}", second)
+    yield box(81, middle, 24, "U", ink, second)
+    yield arrow(f"105,{middle} 114,{middle}", second)
+    yield box(115, middle, 42, "GELU", ink, second)
+    # The Spatial Gating Unit, in a frame.
+    yield (
+        f"<rect x='162' y='54' width='182' height='182' fill='none' stroke='{rule}' "
+        "stroke-dasharray='4 3' rx='6'/>"
+    )
+    yield text(253, 49, "Spatial Gating Unit", second, 12.5)
+    yield arrow(f"157,{middle} 172,{middle} 172,{upper} 184,{upper}", second)
+    yield arrow(f"172,{middle} 172,{lower} 184,{lower}", second)
+    yield text(178, middle + 5, "split", second, 12.5, "start")
+    yield box(185, upper, 26, "Z&#8321;", ink, second)
+    yield box(185, lower, 26, "Z&#8322;", ink, second)
+    yield arrow(f"211,{lower} 217,{lower}", second)
+    yield box(218, lower, 38, "norm", ink, second)
+    yield arrow(f"256,{lower} 263,{lower}", second)
+    yield from toeplitz(265, lower - 27, 9, blue)
+    yield text(272, 232, "W mixes positions", blue, 13)
+    yield arrow(f"211,{upper} 332,{upper} 332,{middle - 13}", second)
+    yield arrow(f"319,{lower} 332,{lower} 332,{middle + 13}", second)
+    yield circle(332, middle, 10, "&#215;", orange)
+    yield text(316, middle + 5, "multiply", orange, 13, "end")
+    yield arrow(f"342,{middle} 350,{middle}", second)
+    yield box(351, middle, 20, "V", ink, second)
+    yield arrow(f"371,{middle} 377,{middle}", second)
+    yield circle(386, middle, 8, "+", orange)
+    yield arrow(f"24,{middle} 24,24 386,24 386,{middle - 10}", second)
+    yield text(200, 18, "residual connection", second, 12.5)
+    yield arrow(f"386,{middle + 8} 386,176", second)
+    yield text(386, 192, "out", ink, 13)
+    yield text(200, 262, "U widens the channels, V narrows them again", second, 12.5)
 
 
 def filters(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator[str]:
@@ -84,38 +125,88 @@ def filters(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterato
     weights = read()
     most = max(abs(value) for row in weights.values() for value in row.values())
     last = max(max(map(abs, row)) for row in weights.values())
-    yield text(200, 20, "How strongly each layer reads nearby tokens", ink, 14.5)
+    step = 7.4
+    half = 38
+    yield text(200, 18, "How strongly each layer reads nearby tokens", ink, 14.5)
+    yield text(200, 36, "weights above 0", blue, 12.5, "end", "dx='-6'")
+    yield text(200, 36, "weights below 0", orange, 12.5, "start", "dx='6'")
     for layer, row in weights.items():
-        left = 14 + 196 * ((layer - 1) % 2)
-        top = 40 + 110 * ((layer - 1) // 2)
-        middle = left + 88
-        step = 8
-        half = 38
+        left = 36 + 186 * ((layer - 1) % 2)
+        top = 48 + 108 * ((layer - 1) // 2)
+        middle = left + 86
         base = top + 46
-        yield f"<line x1='{left}' x2='{left + 176}' y1='{base}' y2='{base}' stroke='{rule}'/>"
+        yield f"<line x1='{left}' x2='{left + 172}' y1='{base}' y2='{base}' stroke='{rule}'/>"
+        yield f"<line x1='{left}' x2='{left}' y1='{base - half}' y2='{base + half}' stroke='{rule}'/>"
         yield f"<line x1='{middle}' x2='{middle}' y1='{top + 4}' y2='{top + 88}' stroke='{rule}' stroke-dasharray='3'/>"
+        if left == 36:
+            for words, y in (
+                (f"+{most:.1f}", base - half),
+                ("0", base),
+                (f"-{most:.1f}", base + half),
+            ):
+                yield text(left - 4, y + 4, words, second, 11.5, "end")
         for offset, value in row.items():
             height = half * value / most
             colour = blue if value > 0 else orange
             if abs(offset) <= OFFSETS:
                 yield (
-                    f"<rect x='{middle + step * offset - 3}' y='{min(base, base - height):.1f}' width='6' "
+                    f"<rect x='{middle + step * offset - 3:.1f}' y='{min(base, base - height):.1f}' width='6' "
                     f"height='{max(abs(height), 0.6):.1f}' fill='{colour}'/>"
                 )
         points = (
-            f"{left + 146 + 30 * offset / last:.1f},{top + 12 - 10 * row[offset] / most:.1f}"
+            f"{left + 144 + 28 * offset / last:.1f},{top + 12 - 10 * row[offset] / most:.1f}"
             for offset in row
         )
-        yield f"<rect x='{left + 116}' y='{top}' width='60' height='24' fill='none' stroke='{rule}'/>"
+        yield f"<rect x='{left + 116}' y='{top}' width='56' height='24' fill='none' stroke='{rule}'/>"
         yield f"<polyline points='{' '.join(points)}' fill='none' stroke='{second}'/>"
-        yield text(left, top + 12, f"layer {layer}", second, 13, "start")
+        yield text(left + 6, top + 12, f"layer {layer}", second, 13, "start")
     for index in range(2):
-        left = 14 + 196 * index
+        left = 36 + 186 * index
         for offset in (-OFFSETS, 0, OFFSETS):
             words = f"{offset:+d}" if offset else "0"
-            anchor = ("start", "middle", "end")[(offset > 0) + (offset >= 0)]
-            yield text(left + 88 + 8.75 * offset, 254, words, second, 12, anchor)
-    yield text(200, 268, "distance in tokens; in the small frames the whole row", second, 12)
+            yield text(left + 86 + step * offset, 258, words, second, 12)
+    yield text(200, 274, "distance in tokens; in the small frames the whole row", second, 12)
+
+
+STEPS = (  # name, what it is for, the lines of its command
+    ("data", "look at what is read", ("gmlp train --config=own_text:texts/ --dry_run",)),
+    ("prepare", "tokenise once", ("gmlp prepare texts/ --out=tokens --vocab_size=8000",)),
+    (
+        "plan",
+        "memory, time and cost",
+        ("gmlp plan --config=own_text:small --topology=v5e:2x2",),
+    ),
+    (
+        "train",
+        "repeat it to resume",
+        ("gmlp train --config=own_text:small --workdir=run \\", "  --config.data.train=tokens"),
+    ),
+    (
+        "export",
+        "ONNX, PyTorch, StableHLO",
+        ("gmlp export --model=run --out=model --format=onnx",),
+    ),
+)
+
+
+def pipeline(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator[str]:
+    """From data to a model for others: each step with its command under it."""
+    yield head(second)
+    top = 2
+    for name, what, lines in STEPS:
+        height = 30 + 16 * len(lines)
+        if top > 2:
+            yield arrow(f"200,{top - 14} 200,{top - 1}", second)
+        yield (
+            f"<rect x='4' y='{top}' width='392' height='{height}' fill='none' stroke='{rule}' "
+            "stroke-width='1.4' rx='5'/>"
+        )
+        yield text(14, top + 18, name, blue, 15, "start", "font-weight='600'")
+        yield text(92, top + 18, what, second, 13, "start")
+        for number, line in enumerate(lines):
+            style = f"{MONOSPACE} xml:space='preserve'"
+            yield text(14, top + 37 + 16 * number, line, ink, 11.5, "start", style)
+        top += height + 14
 
 
 def mixers(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator[str]:
@@ -206,8 +297,9 @@ def take(run: str) -> None:
 def drawn() -> dict[str, str]:
     """File name -> SVG."""
     figures = (
-        (gate, 276, "The Spatial Gating Unit"),
-        (filters, 276, "Learned weights of four layers over distances"),
+        (gate, 276, "A gMLP block: norm, U, GELU, Spatial Gating Unit, V, residual connection"),
+        (pipeline, 306, "Data, prepare, plan, train, export, with the command of each"),
+        (filters, 284, "Learned weights of four layers over distances"),
         (mixers, 428, "The weights with which nine blocks mix tokens"),
     )
     size = "xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {0} {1}' width='{0}' height='{1}'"

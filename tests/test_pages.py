@@ -28,7 +28,8 @@ def read(path: str) -> str:
 DOCS = sorted(
     path for kind in ("md", "ipynb") for path in glob.glob(f"docs/**/*.{kind}", recursive=True)
 )
-FILES = ("README.md", "CONTRIBUTING.md", *DOCS)
+# The last one draws commands into a picture.
+FILES = ("README.md", "CONTRIBUTING.md", *DOCS, "docs/figures.py")
 PAGES = {path: read(path) for path in FILES}
 SETUP = configparser.ConfigParser()
 SETUP.read("setup.cfg")

@@ -50,6 +50,7 @@ STYLE: dict[Any, Any] = {
     "figure.dpi": DPI,
     "savefig.dpi": DPI,
 }
+LABEL_GAP = 12.2  # pixels from one name of a mark to the next
 FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
 # What rows are called where there is no room for what they are.
 SHORT = {
@@ -78,24 +79,14 @@ SHORT |= {
 }
 SHORT |= {"factorized": "Synthesizer, factorized", "dense": "Synthesizer, dense"}
 SHORT |= {
+    "factorized_dense": "factorized + dense",
+    "random_vanilla": "random + attention",
+}
+SHORT |= {
     "additive": "additive gate",
     "linear": "linear gate",
     "multiplicative": "multiplicative gate",
 }
-# Those that have a label if there is room for it, the first ones first.
-LABELLED = (
-    "sgu",
-    "lightweight",
-    "bert_rel",
-    "bert",
-    "mixer",
-    "fnet",
-    "amlp_36",
-    "resmlp",
-    "random",
-    "factorized",
-)
-LABELLED += ("external", "feed_forward", "hybrid", "dense")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,7 +187,7 @@ def floors(column: str) -> list[tuple[str, float]]:
 
 def scatter(axis: Axes, column: str, tokens: int, mode: str) -> None:
     """A panel of "which mixer"."""
-    ink, second, _ = INK[mode]
+    _, second, _ = INK[mode]
     found = marks(column, tokens)
     look_of = looks([mark.row for mark in found])
     for mark in found:
@@ -211,17 +202,15 @@ def scatter(axis: Axes, column: str, tokens: int, mode: str) -> None:
     )
     axis.set_xlabel(f"ms per 1,000 tokens, n = {tokens:,}")
     low, high = axis.get_xlim()
-    axis.set_xlim(low / 1.1, high * 1.5)
+    axis.set_xlim(low / 1.1, high * 1.1)
     if COLUMNS[column].lower:
         axis.set_ylim(*PERPLEXITIES[column])
-    for name, score in floors(column):
+    for _, score in floors(column):
         axis.axhline(score, color=second, linewidth=1.2, dashes=(4, 3))
-        axis.annotate(
-            name, (1, score), (0, 3), xycoords=("axes fraction", "data"), textcoords="offset points"
-        ).set(ha="right", va="bottom", fontsize=10, color=second, gid="floor")
     for one, log in ((axis.xaxis, True), (axis.yaxis, COLUMNS[column].lower)):
         drawing.plain_axis(one, log)
-    label(axis, found, [score for _, score in floors(column)], ink)
+    settle(axis)
+    label(axis, found, dict(floors(column)), mode)
 
 
 def settle(axis: Axes) -> None:
@@ -230,47 +219,41 @@ def settle(axis: Axes) -> None:
     figure.draw_without_rendering()
 
 
-def label(axis: Axes, found: Sequence[Mark], lines: Sequence[float], ink: str) -> None:
-    """Names at points, where they cover neither points nor other names."""
-    settle(axis)
-    places = [axis.transData.transform((mark.x, mark.y)) for mark in found]
-    boxes = [(x - 4, y - 4, x + 4, y + 4) for x, y in places]
-    boxes += [tuple(text.get_window_extent().extents) for text in axis.texts]
-    boxes += [
-        (0, y - 1, 1e4, y + 1) for _, y in axis.transData.transform([(1, score) for score in lines])
-    ]
-    frame = axis.get_window_extent().extents
-    wide = 6.2
+def label(axis: Axes, found: Sequence[Mark], lines: Mapping[str, float], mode: str) -> None:
+    """The names of all marks at the right, in the order of their scores, each with its mark again
+    and a thin line to where it stands; and the names of dashed lines.
+
+    Args:
+        axis: whose limits are set.
+        found: the marks.
+        lines: name -> score of each dashed line.
+        mode: "light" or "dark".
+    """
+    ink, second, _ = INK[mode]
+    look_of = looks([mark.row for mark in found])
+    scores = {mark.row: mark.y for mark in found}
+    heights = stacked(axis, {**scores, **lines}, LABEL_GAP)
     by_row = {mark.row: mark for mark in found}
-    for row in (row for row in LABELLED if row in by_row):
-        x, y = axis.transData.transform((by_row[row].x, by_row[row].y))
-        width = 6 + wide * len(SHORT[row])
-        height = 12
-        for dx, dy in (
-            (8, -4),
-            (-8 - width, -4),
-            (-width / 2, 8),
-            (-width / 2, -18),
-            (4, 9),
-            (4, -19),
-            (-width, 9),
-        ):
-            box = (x + dx, y + dy, x + dx + width, y + dy + height)
-            inside = (
-                box[0] > frame[0]
-                and box[1] > frame[1]
-                and box[2] < frame[2] + 12
-                and box[3] < frame[3]
-            )
-            if inside and not any(
-                box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
-                for other in boxes
-            ):
-                axis.annotate(
-                    SHORT[row], (x, y), (x + dx, y + dy), "figure pixels", "figure pixels"
-                ).set(fontsize=10.5, color=ink, in_layout=False)
-                boxes.append(box)
-                break
+    outside: dict[str, Any] = {"transform": axis.transAxes, "clip_on": False}
+    for name, height in heights.items():
+        mark = by_row.get(name)
+        if mark is None:
+            start = (axis.get_xlim()[1], lines[name])
+            colour = second
+        else:
+            start = (mark.x, mark.y)
+            colour = seen(look_of[name].colour, mode)
+        x, y = axis.transAxes.inverted().transform(axis.transData.transform(start))
+        leader = ([x, 1.01, 1.03], [y, height, height])
+        axis.plot(*leader, color=colour, linewidth=0.6, alpha=0.45, zorder=1, **outside)
+        if mark is not None:
+            marker = look_of[name].marker
+            [again] = axis.plot([1.05], [height], marker, color=colour, markersize=6, **outside)
+            again.set_markeredgewidth(0)
+        words = SHORT.get(name, name)
+        place = ("axes fraction", "offset points")
+        text = axis.annotate(words, (1.05, height), (7, -4), *place, annotation_clip=False)
+        text.set(fontsize=10.5, color=second if mark is None else ink)
 
 
 def curves(name: str, **only: str) -> dict[str, dict[int, float]]:
@@ -293,28 +276,39 @@ RUNS = {
 }
 
 
+def stacked(axis: Axes, ends: Mapping[str, float], gap: float) -> dict[str, float]:
+    """Row -> height of its label, as a share of the axes: in the order of the values `ends`, as near
+    to them as there is room, `gap` pixels apart."""
+    height = axis.get_window_extent().height
+    rows = sorted(ends, key=lambda row: axis.transData.transform((1, ends[row]))[1])
+    pixels: list[float] = []
+    for row in rows:
+        y = axis.transData.transform((1, ends[row]))[1] - axis.bbox.y0
+        if pixels:
+            y = max(y, pixels[-1] + gap)
+        pixels.append(y)
+    limit = height
+    if pixels[-1] > height:  # down again, as far as the frame
+        for index in reversed(range(len(pixels))):
+            pixels[index] = min(pixels[index], limit)
+            limit = pixels[index] - gap
+    return {row: y / height for row, y in zip(rows, pixels, strict=True)}
+
+
 def end_labels(axis: Axes, ends: Mapping[str, tuple[float, str]], gap: float) -> None:
     """Names at the right, one below the other, in the order of the ends and as near to them as
-    there is room."""
-    height = axis.get_window_extent().height
-    placed: list[tuple[float, str]] = []
-    for row in sorted(ends, key=lambda row: ends[row][0]):
-        y = (
-            axis.transAxes.inverted().transform(axis.transData.transform((1, ends[row][0])))[1]
-            * height
+    there is room.
+
+    Args:
+        axis: whose lines end at its right.
+        ends: row -> value and colour of the end of its line.
+        gap: pixels from one name to the next.
+    """
+    values = {row: end[0] for row, end in ends.items()}
+    for row, y in stacked(axis, values, gap).items():
+        axis.annotate(SHORT.get(row, row), (1, y), (8, -4), "axes fraction", "offset points").set(
+            fontsize=11, color=ends[row][1], annotation_clip=False
         )
-        placed.append((max(y, placed[-1][0] + gap) if placed else y, row))
-    over = max(0.0, placed[-1][0] - height)
-    for index in reversed(range(len(placed))):  # down again, as far as the frame
-        limit = placed[index + 1][0] - gap if index + 1 < len(placed) else height
-        placed[index] = (
-            min(placed[index][0], limit) if over else placed[index][0],
-            placed[index][1],
-        )
-    for y, row in placed:
-        axis.annotate(
-            SHORT.get(row, row), (1, y / height), (8, -4), "axes fraction", "offset points"
-        ).set(fontsize=11, color=ends[row][1], annotation_clip=False)
 
 
 def ratio(axis: Axes, name: str, only: Mapping[str, str], mode: str) -> None:
@@ -602,7 +596,7 @@ def legend(axis: Axes, mode: str) -> None:
     for index, (name, colour) in enumerate(FAMILIES.items()):
         row, column = divmod(index, 3)
         x = 0.36 * column - 0.1
-        y = 1 - 0.32 * row
+        y = 1 - 0.25 * row
         axis.plot([x], [y], "o", color=seen(colour, mode), clip_on=False)
         axis.annotate(name, (x, y), (8, -4), textcoords="offset points").set(
             fontsize=11, annotation_clip=False
@@ -619,7 +613,7 @@ TEXT_NOISE = (5.7, 3.7, 8.1)
 def plots() -> dict[str, tuple[str, float, Draw]]:
     """File name -> title, width of what stands beside the axes in inches, and what draws them."""
     made: dict[str, tuple[str, float, Draw]] = {
-        name: (title, 0.0, lambda axis, mode, column=column, n=n: scatter(axis, column, n, mode))
+        name: (title, 2.05, lambda axis, mode, column=column, n=n: scatter(axis, column, n, mode))
         for name, (title, column, n) in PANELS.items()
     }
     for words, (name, only) in RUNS.items():
@@ -674,7 +668,8 @@ def svg(figure: Figure) -> str:
 def drawn(names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
     """(file name, SVG) of each figure."""
     made: dict[str, Callable[[str], Figure]] = {
-        name: lambda mode, plot=plot: plotted(*plot, mode) for name, plot in plots().items()
+        name: lambda mode, plot=plot, height=height_of(name): plotted(*plot, height, mode)
+        for name, plot in plots().items()
     }
     for name, (width, height, draw) in matrices.FIGURES.items():
         made[name] = lambda mode, size=(width, height), draw=draw: sheet(size, draw, mode)
@@ -694,11 +689,20 @@ def drawn(names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
                 yield f"{name}-{mode}.svg", svg(made[name](mode))
 
 
-def plotted(title: str, beside: float, draw: Draw, mode: str) -> Figure:
+def height_of(name: str) -> float:
+    """The inches of a figure of one pair of axes."""
+    if name in PANELS:
+        return 5.1  # there is room for the names of all marks
+    if name == "which-mixer-colours":
+        return 1.6
+    return 4.2
+
+
+def plotted(title: str, beside: float, draw: Draw, height: float, mode: str) -> Figure:
     """A figure of one pair of axes, with so many inches beside them for words."""
     inner = 3.5 if beside else 4.45
     width = 0.72 + inner + (beside or 0.13)
-    figure = Figure(figsize=(width, 4.2 if title else 1.25))
+    figure = Figure(figsize=(width, height))
     axis = figure.add_axes((0.72 / width, 0.14, inner / width, 0.76))
     axis.set_title(title)
     draw(axis, mode)

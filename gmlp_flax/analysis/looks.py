@@ -1,7 +1,8 @@
 """Colours, markers and dashes of the lines in figures.
 
 A colour stands for a family of models and is the same in every figure; colour-blind readers can
-tell the colours apart. Within a family, shades, markers and dashes tell the models apart.
+tell the colours apart. Within a family, markers and dashes tell the models apart. Only the parts of
+one model, such as its layers, have shades.
 """
 
 from __future__ import annotations
@@ -33,7 +34,16 @@ WHITE = "#ffffff"
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 SOLID: tuple[float, ...] = ()
-DASHES = (SOLID, (4, 1.5), (1.5, 1.5), (5, 1.5, 1.5, 1.5))
+DASHES = (
+    SOLID,
+    (4, 1.5),
+    (1.5, 1.5),
+    (5, 1.5, 1.5, 1.5),
+    (9, 2),
+    (1.5, 3),
+    (9, 1.5, 1.5, 1.5, 1.5, 1.5),
+    (4, 4),
+)
 DARK_PAGE = "#0d1117"
 LEAST_CONTRAST = 4.5  # of words with a page: WCAG 2.2, AA
 LARGEST_SHADE = 0.35  # share of white or black in the palest and the darkest shade of a family
@@ -57,23 +67,41 @@ class Look(NamedTuple):
 
 
 def looks(families: Sequence[str]) -> list[Look]:
-    """Chooses a look for each series so that no two are the same.
+    """Chooses a look for each series: the colour of its family, with a marker and dashes that no
+    other of these series with this colour has.
 
     Args:
         families: the family of each series; one that is not in FAMILIES is grey.
     """
-    colours = [FAMILIES.get(family, GREY) for family in families]
-    drawn = dict.fromkeys(colours, 0)
+    drawn: dict[str, int] = {}
     chosen = []
-    for colour in colours:
-        index = drawn[colour]
-        drawn[colour] += 1
-        count = colours.count(colour)
-        shade = _shade(colour, index, count)
-        marker = MARKERS[index % len(MARKERS)]
-        dashes = DASHES[index % len(DASHES)]
-        chosen.append(Look(shade, marker, dashes))
+    for family in families:
+        colour = FAMILIES.get(family, GREY)
+        index = drawn.get(colour, 0)
+        drawn[colour] = index + 1
+        look = _look(colour, index)
+        chosen.append(look)
     return chosen
+
+
+def shades(family: str, count: int) -> list[Look]:
+    """The looks of the parts of one model, such as its layers: shades of the family's colour, from
+    the palest to the darkest, each with a marker."""
+    colour = FAMILIES.get(family, GREY)
+    chosen = []
+    for index in range(count):
+        shade = _shade(colour, index, count)
+        look = _look(shade, index)
+        chosen.append(look)
+    return chosen
+
+
+def _look(colour: str, index: int) -> Look:
+    """A colour with marker and dashes number `index`."""
+    marker = MARKERS[index % len(MARKERS)]
+    around = index // len(MARKERS)  # after all markers, each comes again with other dashes
+    dashes = DASHES[(index + around) % len(DASHES)]
+    return Look(colour, marker, dashes)
 
 
 def _shade(

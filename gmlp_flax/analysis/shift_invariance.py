@@ -21,7 +21,7 @@ import numpy as np
 from gmlp_flax.analysis import drawing
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
 from gmlp_flax.analysis.filters import between_tokens, offsets, smooth_noise
-from gmlp_flax.analysis.looks import looks
+from gmlp_flax.analysis.looks import looks, shades
 from gmlp_flax.checkpoints import CHECKPOINTS
 from gmlp_flax.io import files
 from gmlp_flax.training import pretrained
@@ -250,9 +250,8 @@ def _series_of_layers(shares: dict[int, np.ndarray]) -> list[Series]:
     """Each layer's share over the steps."""
     steps = list(shares)
     by_layer = np.transpose(list(shares.values()))
-    shades = looks(["gMLP"] * len(by_layer))
     series = []
-    for layer, look in enumerate(shades):
+    for layer, look in enumerate(shades("gMLP", len(by_layer))):
         values = by_layer[layer].tolist()
         line = Series(f"layer {layer + 1}", look.solid(), steps, values)
         series.append(line)

@@ -26,7 +26,7 @@ from gmlp_flax.processes import distributed
 
 Callback = Callable[[int, dict[str, float]], object]
 PROFILE = "profile"  # folder of the trace
-SLOW_STEP = 1.0  # seconds
+SLOW_STEP = 0.5  # seconds
 
 
 class _Started(NamedTuple):

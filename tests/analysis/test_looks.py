@@ -5,7 +5,16 @@ import itertools
 import numpy as np
 import pytest
 
-from gmlp_flax.analysis.looks import DARK_PAGE, FAMILIES, GREY, WHITE, contrast, looks, on_dark
+from gmlp_flax.analysis.looks import (
+    DARK_PAGE,
+    FAMILIES,
+    GREY,
+    WHITE,
+    contrast,
+    looks,
+    on_dark,
+    shades,
+)
 
 # Machado, Oliveira and Fernandes (2009), severity 1: what readers see who lack one kind of cone, of
 # linear RGB.
@@ -78,15 +87,27 @@ def lightness(colour: str) -> float:
     return lab(linear(colour))[0]
 
 
-def test_series_of_a_family_have_its_colour_in_shades_and_markers_of_their_own():
+def test_series_of_a_family_have_its_colour_and_markers_and_dashes_of_their_own():
     first, mixer, second, third, custom = looks(["gMLP", "Mixer", "gMLP", "gMLP", "custom"])
-    assert len({first, mixer, second, third, custom}) == 5
+    assert {first.colour, second.colour, third.colour} == {FAMILIES["gMLP"]}
     assert mixer.colour == FAMILIES["Mixer"]
     assert custom.colour == GREY
-    shades = [lightness(look.colour) for look in (first, second, third)]
-    assert shades == sorted(shades, reverse=True)
     assert len({first.marker, second.marker, third.marker}) == 3
-    assert lightness(first.text) < shades[0]
+    assert len({first.dashes, second.dashes, third.dashes}) == 3
+    assert lightness(first.text) < lightness(first.colour)
+
+
+def test_many_series_of_a_family_differ():
+    assert len(set(looks(["gMLP"] * 40))) == 40
+
+
+def test_the_parts_of_a_model_have_shades():
+    parts = shades("gMLP", 3)
+    got = [lightness(look.colour) for look in parts]
+    assert got == sorted(got, reverse=True)
+    assert len(set(got)) == 3
+    assert parts[1].colour == FAMILIES["gMLP"]
+    assert len({look.marker for look in parts}) == 3
 
 
 def test_contrast():
@@ -98,7 +119,7 @@ def test_contrast():
 
 def test_every_colour_can_be_read_on_a_dark_page():
     for family in FAMILIES:
-        for look in looks([family] * 6):
+        for look in shades(family, 6):
             assert contrast(on_dark(look.colour), DARK_PAGE) >= 4.5, look
             assert contrast(on_dark(look.text), DARK_PAGE) >= 4.5, look
 
@@ -111,7 +132,7 @@ def test_families_differ_on_a_dark_page():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_words_on_a_dark_page_have_the_hue_of_their_line(family):
     """Also those in a dark orange, which is no brown."""
-    for look in looks([family] * 6):
+    for look in shades(family, 6):
         line = lab(linear(on_dark(look.colour)))
         words = lab(linear(on_dark(look.text)))
         assert np.linalg.norm(line[1:] - words[1:]) < 35, look

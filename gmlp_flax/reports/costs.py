@@ -224,8 +224,8 @@ def cost_notes(costs: Costs) -> Iterator[str]:
 
 
 def cost_chart(costs: Costs, rows: Sequence[str]) -> Chart | None:
-    """The time of a sequence over n, with the fitted powers; None for one length. `rows` choose the
-    looks."""
+    """The time of a sequence over n, with the fitted powers; for one length, memory over time; None
+    if no step was run. `rows` choose the looks."""
     look_of = looks(rows)
     lengths = set()
     series = []
@@ -233,8 +233,11 @@ def cost_chart(costs: Costs, rows: Sequence[str]) -> Chart | None:
         line = _times(row, look_of[row], by_length)
         series.append(line)
         lengths.update(line.x)
-    if len(lengths) < 2:
+    if not lengths:
         return None
+    if len(lengths) == 1:
+        [length] = lengths
+        return _chart_at(length, costs, look_of)
     panel = Panel(
         "Time over n",
         Scale("n", log=True),
@@ -242,6 +245,26 @@ def cost_chart(costs: Costs, rows: Sequence[str]) -> Chart | None:
         series,
     )
     return Chart([panel], f"Dashed: powers of n fitted from {FITTED_FROM:,} tokens on.")
+
+
+def _chart_at(length: int, costs: Costs, look_of: Mapping[str, Look]) -> Chart:
+    """The memory of a step over the time of a sequence, at the one length that was timed."""
+    series = []
+    for row, by_length in costs.items():
+        cost = by_length.get(length)
+        if cost is None or not cost.seconds:
+            continue
+        time = cost.per_sequence.centre
+        size = cost.size / 1e6
+        point = Series(row, look_of[row], [time], [size], labels=[row], joined=False)
+        series.append(point)
+    panel = Panel(
+        f"Memory over time, n = {length:,}",
+        Scale("ms of a sequence in training", log=True),
+        Scale("MB of a step", log=True),
+        series,
+    )
+    return Chart([panel], f"Only steps of {length:,} tokens were timed.")
 
 
 def _times(

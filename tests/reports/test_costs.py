@@ -22,8 +22,19 @@ def test_costs_over_tokens_with_their_powers(measured):
     expected = [400 * (n / 1024) ** 2 for n in series["bert"].x]
     assert series["bert"].y == pytest.approx(expected)
     assert series["bert"].fit == pytest.approx(series["bert"].y, rel=1e-6)
-    one_length = {row: {128: by_length[128]} for row, by_length in measured.items()}
-    assert cost_chart(one_length, ROWS) is None
+
+
+def test_costs_at_one_length_are_drawn_too(measured):
+    at_128 = {row: {128: by_length[128]} for row, by_length in measured.items()}
+    [panel] = cost_chart(at_128, ROWS).panels
+    assert panel.title == "Memory over time, n = 128"
+    assert {each.name for each in panel.series} == set(measured)
+    for each in panel.series:
+        cost = measured[each.name][128]
+        assert each.x == [pytest.approx(1e3 * cost.seconds[0] / cost.batch)]
+        assert each.y == [pytest.approx(cost.size / 1e6)]
+        assert each.labels == [each.name]
+    assert cost_chart({}, ROWS) is None
 
 
 def test_growth_is_that_of_a_sequence_from_1024_tokens_on(tmp_path):

@@ -65,8 +65,8 @@ def test_every_classifier_is_drawn_and_named():
     assert max(series["Mixer"].x) > 200
     assert panel.x.log
     assert list(series["EfficientNet"].labels) == ["B0", "B3", "B7"]
-    assert list(series["Mixer (our setup)"].y) == [77.3]
-    assert series["Mixer"].look.marker != series["Mixer (our setup)"].look.marker
+    assert list(series["Mixer (gMLP's training)"].y) == [77.3]
+    assert series["Mixer"].look.marker != series["Mixer (gMLP's training)"].look.marker
     got = len({each.look for each in panel.series})
     assert got == len(panel.series)
 

@@ -7,6 +7,8 @@
 set -euo pipefail
 unset CDPATH
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+say() { printf 'docs: %s\n' "$*"; }
+. "$root/scripts/patiently.sh"
 
 case ${1:-} in
   -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
@@ -19,11 +21,13 @@ esac
 
 cd -- "$root"
 python=${VENV:-.venv}/bin/python
-echo "docs: writing the pages that are made from the code (half a minute)"
-JAX_PLATFORMS=cpu "$python" docs/generate.py
+say "writing the pages that are made from the code (half a minute)"
+JAX_PLATFORMS=cpu patiently "$python" docs/generate.py
 # The link to the repository, at the top of each page: git's remote, as a browser opens it.
 remote=$(git config --get remote.origin.url | sed -nE 's#^git@([^:]+):#https://\1/#; s#\.git$##; /^https?:/p' || true)
 export REPOSITORY_URL=${REPOSITORY_URL-$remote}
-echo "docs: mkdocs reads the code and writes all pages (a minute)"
+say "mkdocs reads the code and writes all pages (a minute)"
 # The theme warns of MkDocs 2, which its requirements exclude.
-NO_MKDOCS_2_WARNING=1 exec "$python" -m mkdocs "${arguments[@]}"
+export NO_MKDOCS_2_WARNING=1
+if [[ $1 == serve ]]; then exec "$python" -m mkdocs "${arguments[@]}"; fi
+patiently "$python" -m mkdocs "${arguments[@]}"

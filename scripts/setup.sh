@@ -14,20 +14,8 @@ unset CDPATH
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 
 say() { printf 'setup: %s\n' "$*"; }
+. "$root/scripts/patiently.sh"
 fail() { printf 'setup: %s\n' "$*" >&2; exit 2; }
-
-# Runs a command, and says at a terminal every five seconds that it still does.
-patiently() {
-  local clock=
-  if [[ -t 1 ]]; then
-    while sleep 5 && kill -0 $$ 2>/dev/null; do say "${SECONDS} s so far"; done &  # ends with this script
-    clock=$!
-  fi
-  local code=0
-  "$@" || code=$?
-  if [[ -n $clock ]]; then kill "$clock" && wait "$clock" 2>/dev/null || true; fi
-  return "$code"
-}
 
 # Prints "3.11.7 /usr/bin/python3", or nothing if command $1 does not run. If $1 belongs to an environment, the path is
 # of the Python beneath it: the environment may be the one about to be rebuilt.

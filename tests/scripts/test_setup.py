@@ -46,6 +46,7 @@ class Checkout:
         (self.root / "scripts").mkdir(parents=True)
         for name in (
             "scripts/setup.sh",
+            "scripts/patiently.sh",
             "requirements.txt",
             "setup.cfg",
             "pyproject.toml",
@@ -221,3 +222,11 @@ def test_another_command_of_docs_is_refused():
     assert done.returncode == 2
     assert done.stdout == ""
     assert "'publish'; expected build or serve" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_command_that_lasts_is_said_to_last_also_in_a_pipe():
+    script = f". {ROOT}/scripts/patiently.sh; say() {{ echo docs: $*; }}; patiently bash -c 'sleep 5; exit 3'"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3
+    assert re.fullmatch(r"docs: [45] s so far\n", done.stdout)

@@ -179,7 +179,11 @@ STEPS = (  # name, what it is for, the lines of its command
     (
         "train",
         "repeat it to resume",
-        ("gmlp train --config=own_text:small --workdir=run \\", "  --config.data.train=tokens"),
+        (
+            "gmlp train --config=own_text:small --workdir=run \\",
+            "  --config.data.train=tokens \\",
+            "  --config.data.heldout=heldout.txt",
+        ),
     ),
     (
         "export",
@@ -298,7 +302,7 @@ def drawn() -> dict[str, str]:
     """File name -> SVG."""
     figures = (
         (gate, 276, "A gMLP block: norm, U, GELU, Spatial Gating Unit, V, residual connection"),
-        (pipeline, 306, "Data, prepare, plan, train, export, with the command of each"),
+        (pipeline, 322, "Data, prepare, plan, train, export, with the command of each"),
         (filters, 284, "Learned weights of four layers over distances"),
         (mixers, 428, "The weights with which nine blocks mix tokens"),
     )

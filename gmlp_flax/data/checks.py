@@ -1,6 +1,7 @@
 """The checks of every data set: classes that cannot be learned, examples in both splits, and text
 that a vocabulary does not know."""
 
+import functools
 import hashlib
 import re
 from collections import Counter
@@ -61,16 +62,25 @@ def check_classes(train: Dataset) -> list[str]:
         notes.append(_note_of_classes("without an example to train on", absent))
     if single:
         notes.append(_note_of_classes("with a single example to train on", single))
-    joined = _joined_classes(train.classes)
+    notes += _notes_on_names(train.classes)
+    return notes
+
+
+def _notes_on_names(names: Sequence[str]) -> list[str]:
+    """A line if some names of classes join others, and a line if all of them are decimal
+    numbers."""
+    notes = []
+    joined = _joined_classes(names)
     if joined:
         shown = listed(map(repr, joined), 3)
         notes.append(
             f"note: classes whose names join other classes: {len(joined):,} ({shown}): an example "
             "has one label, so each is a class of its own"
         )
-    if train.classes and all(map(_DECIMAL.fullmatch, train.classes)):
+    are_decimal = all(map(_DECIMAL.fullmatch, names))
+    if names and are_decimal:
         notes.append(
-            f"note: the classes are numbers such as {train.classes[0]!r}: to predict numbers "
+            f"note: the classes are numbers such as {names[0]!r}: to predict numbers "
             "give --config=finetune_glue:own_number"
         )
     return notes
@@ -144,15 +154,11 @@ def check_overlap(train: Dataset, heldout: Dataset) -> str:
         return ""
     positions = spread(len(candidates), MOST_READ)
     read = [candidates[position] for position in positions]
-    known = {_digest(train.examples, index) for index in read}
-    equal = 0
-    for index in sample:
-        if _digest(heldout.examples, index) in known:
-            equal += 1
-    equal_share = equal / len(sample)  # of the held-out sample, equal to an example that was read
-    read_share = len(read) / len(candidates)
-    sampled_share = min(len(train), TRAIN_SAMPLE) / len(train)
-    overlap = min(1.0, equal_share / (read_share * sampled_share))
+    equal = _count_equal(train, read, heldout, sample)
+    equal_share = equal / len(sample)
+    sized_share = min(1.0, TRAIN_SAMPLE / len(train))  # of the training examples, sizes compared
+    read_share = len(read) / len(candidates)  # of those with such a size
+    overlap = min(1.0, equal_share / (read_share * sized_share))
     if overlap <= OVERLAP_REPORTED:
         return ""
     if equal == len(sample):
@@ -161,6 +167,19 @@ def check_overlap(train: Dataset, heldout: Dataset) -> str:
         f"note: about {overlap:.0%} of the held-out examples are also in the training data: scores "
         "on them are too high; remove them from one side"
     )
+
+
+def _count_equal(
+    train: Dataset, read: Iterable[int], heldout: Dataset, sample: Iterable[int]
+) -> int:
+    """The number of held-out examples in `sample` that are equal to a training example in
+    `read`."""
+    known = {_digest(train.examples, index) for index in read}
+    equal = 0
+    for index in sample:
+        if _digest(heldout.examples, index) in known:
+            equal += 1
+    return equal
 
 
 def _same_size(train: Dataset, heldout: Dataset, sample: Iterable[int]) -> list[int]:
@@ -213,23 +232,30 @@ def _contradicting_groups(dataset: Dataset) -> list[list[int]]:
 
     Contents are read only if the sizes agree.
     """
-    is_labelled = np.isfinite(dataset.labels)
-    if dataset.classes:
-        is_labelled = dataset.labels >= 0
-    examples = dataset.examples
-    sizes: dict[int, int] = {}
-    for index in spread(len(dataset), TRAIN_SAMPLE):
-        if not is_labelled[index]:
-            continue
-        size = examples.size(index)
-        if size:
-            sizes[index] = size
+    sizes = _sizes_of_labelled(dataset)
     candidates: list[int] = []
     for group in _groups(sizes, sizes.get):
         if _differ(dataset, group):
             candidates += group
-    same_content = _groups(candidates[:MOST_READ], lambda index: _digest(examples, index))
+    digest = functools.partial(_digest, dataset.examples)
+    same_content = _groups(candidates[:MOST_READ], digest)
     return [group for group in same_content if _differ(dataset, group)]
+
+
+def _sizes_of_labelled(dataset: Dataset) -> dict[int, int]:
+    """Position of an example with a label -> its size, for a sample of the examples whose sizes are
+    known and not 0."""
+    is_labelled = np.isfinite(dataset.labels)
+    if dataset.classes:
+        is_labelled = dataset.labels >= 0
+    sizes = {}
+    for index in spread(len(dataset), TRAIN_SAMPLE):
+        if not is_labelled[index]:
+            continue
+        size = dataset.examples.size(index)
+        if size:
+            sizes[index] = size
+    return sizes
 
 
 def _groups(indices: Iterable[int], key: Callable[[int], object]) -> list[list[int]]:
@@ -253,12 +279,9 @@ def _differ(dataset: Dataset, group: list[int]) -> bool:
 
 def _first_of_two_labels(dataset: Dataset, group: list[int]) -> tuple[str, str]:
     """Two examples of a group whose labels differ, for messages."""
-    labels = dataset.labels[group]
-    differs = labels != labels[0]
-    first_different = int(np.argmax(differs))
-    first = _with_label(dataset, group[0])
-    second = _with_label(dataset, group[first_different])
-    return first, second
+    first, *others = group
+    second = next(index for index in others if dataset.labels[index] != dataset.labels[first])
+    return _with_label(dataset, first), _with_label(dataset, second)
 
 
 def _with_label(dataset: Dataset, index: int) -> str:
@@ -272,7 +295,8 @@ def _with_label(dataset: Dataset, index: int) -> str:
 
 
 def _digest(examples: Examples, index: int) -> bytes:
-    return hashlib.blake2b(examples.content(index), digest_size=16).digest()
+    content = examples.content(index)
+    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 def check_documents(train: Iterable[bytes], heldout: Iterable[bytes], train_documents: int) -> str:
@@ -320,7 +344,8 @@ def check_passages(
     starts = _passage_starts(heldout, separator)
     if not len(starts):
         return ""
-    wanted = _passage_hashes(heldout)[starts]
+    hashes = _passage_hashes(heldout)
+    wanted = hashes[starts]
     is_found = np.zeros(len(starts), bool)
     searched = 0
     for block in train:
@@ -329,7 +354,8 @@ def check_passages(
     count = np.count_nonzero(is_found)
     share = count / len(starts)
     searched_share = min(1.0, searched / max(1, train_tokens))
-    if share <= max(PASSAGES_REPORTED_OF_PART, PASSAGES_REPORTED * searched_share):
+    most_shared = max(PASSAGES_REPORTED_OF_PART, PASSAGES_REPORTED * searched_share)
+    if share <= most_shared:
         return ""
     return (
         f"warning: {count:,} of {len(starts):,} passages of {PASSAGE} tokens of the held-out text "

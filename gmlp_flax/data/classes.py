@@ -78,9 +78,7 @@ def _by_number(name: str) -> tuple[int, str]:
 def positions(names: Sequence[str], classes: Sequence[str]) -> np.ndarray:
     """The position of each name in the classes: int32 [names]; raises KeyError for an unknown
     one."""
-    position_of = {}
-    for position, name in enumerate(classes):
-        position_of[name] = position
+    position_of = {name: position for position, name in enumerate(classes)}
     labels = [position_of[name] for name in names]
     return np.array(labels, np.int32)
 
@@ -201,9 +199,11 @@ def in_order(dataset: Dataset, order: Sequence[str], where: str, partial: bool =
     wanted = _composed(order)
     strange = _without(names, wanted)
     missing = _without(wanted, names)
-    if strange or (missing and not partial):
+    is_incomplete = bool(missing) and not partial
+    if strange or is_incomplete:
         raise DataError(_differences(dataset, order, strange, missing, where))
-    return relabelled(dataset, order, positions(names, wanted))
+    new_labels = positions(names, wanted)
+    return relabelled(dataset, order, new_labels)
 
 
 def _composed(names: Iterable[str]) -> list[str]:

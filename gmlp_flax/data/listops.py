@@ -79,7 +79,8 @@ def generate(grammar: Grammar, seed: int) -> Iterator[Tree]:
         tree = draw_tree(draw, grammar)
         if tree is None or tree.length <= grammar.shortest:
             continue
-        digest = hashlib.blake2b(tree.text.encode(), digest_size=16).digest()
+        content = tree.text.encode()
+        digest = hashlib.blake2b(content, digest_size=16).digest()
         if digest not in known:
             known.add(digest)
             thrown = 0
@@ -149,7 +150,8 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
     longest = 0
     for name, size in zip(FILES.values(), sizes, strict=True):
         path = files.join(folder, name)
-        longest_of_split = _write_split(path, itertools.islice(trees, size))
+        trees_of_split = itertools.islice(trees, size)
+        longest_of_split = _write_split(path, trees_of_split)
         longest = max(longest, longest_of_split)
     facts = {"made of": arguments, "longest": longest}
     json_files.write(files.join(folder, FACTS), facts)

@@ -11,6 +11,7 @@ The first three may be compressed: .gz, .xz, .bz2, .zst.
 """
 
 import csv
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -189,7 +190,9 @@ def first_cells(path: str, quoted: bool = True) -> tuple[str, ...]:
     """The cells of the first line of a .csv or .tsv file, which may be a header or a row; () if the
     file is empty."""
     first = next(_cells(path, quoted), None)
-    return tuple(first.cells) if first else ()
+    if first is None:
+        return ()
+    return tuple(first.cells)
 
 
 def declared_classes(path: str, column: str) -> tuple[str, ...]:
@@ -305,15 +308,18 @@ def _quoted_cells(path: str, delimiter: str) -> Iterator[_Line]:
                 yield _Line(number, cells)
             number = reader.line_num + 1
     except csv.Error as error:  # the beginning of the next row is unknown
-        if "new-line character" in str(error):
-            raise DataError(
-                f"{path}, line {number}: a carriage return without a line feed ends a line: save "
-                "the file with line feeds, or put the cell in quotation marks"
-            ) from None
-        raise DataError(
-            f"{path}, line {number}: not CSV by RFC 4180 ({error}); check its quotation marks and "
-            "line ends"
-        ) from None
+        problem = _csv_problem(error)
+        raise DataError(f"{path}, line {number}: {problem}") from None
+
+
+def _csv_problem(error: csv.Error) -> str:
+    """What is wrong with a table, and what to do."""
+    if "new-line character" in str(error):
+        return (
+            "a carriage return without a line feed ends a line: save the file with line feeds, or "
+            "put the cell in quotation marks"
+        )
+    return f"not CSV by RFC 4180 ({error}); check its quotation marks and line ends"
 
 
 def numbered_lines(
@@ -328,14 +334,16 @@ def numbered_lines(
     with files.open_file(path) as stream:
         position = 0
         if start:
-            position = stream.seek(start - 1)
-            position += len(stream.readline())
-        lines = iter(lambda: stream.readline(LONGEST + 1), b"")
-        for number, line in enumerate(lines, start=1):
+            stream.seek(start - 1)
+            rest_of_line = stream.readline()  # of a line that begins before `start`
+            position = start - 1 + len(rest_of_line)
+        for number in itertools.count(1):
+            line = stream.readline(LONGEST + 1)
             if len(line) > LONGEST:
                 name = line_name(number, start)
                 raise DataError(f"{path}, {name} has more than {LONGEST >> 20:,} MiB")
-            if stop is not None and position >= stop:
+            is_behind = stop is not None and position >= stop
+            if not line or is_behind:
                 return
             position += len(line)
             yield number, line

@@ -91,10 +91,12 @@ def split_of_file(name: str) -> str:
     base = os.path.basename(name)
     words = _words(stem(base))
     meant = [WORDS[word] for word in _ends(words) if word in WORDS]
-    if len(set(meant)) > 1:
-        raise DataError(f"{name!r} can mean the split {meant[0]!r} or {meant[1]!r}: rename it")
     if meant:
-        return meant[0]
+        first = meant[0]
+        last = meant[-1]
+        if first != last:
+            raise DataError(f"{name!r} can mean the split {first!r} or {last!r}: rename it")
+        return first
     for word in words:
         if word in WORDS:
             raise DataError(
@@ -237,8 +239,7 @@ def _word_of(name: str, split: str) -> str:
     """The word by which a file's folders or, if they mean nothing, its own name means a split."""
     *folders, base = name.split("/")
     words = [folder.lower() for folder in folders]
-    if not any(WORDS.get(word) == split for word in words):
-        words = _ends(_words(stem(base)))
+    words += _ends(_words(stem(base)))
     for word in words:
         if WORDS.get(word) == split:
             return word
@@ -292,7 +293,9 @@ def split_of_row(entry: Located, columns: Sequence[str]) -> str:
 
 
 def _split_of_cell(value: Any, where: str, column: str) -> str:
-    word = "" if value is None else str(value).strip().lower()
+    if value is None:
+        return ""
+    word = str(value).strip().lower()
     if not word:
         return ""
     if word not in WORDS:
@@ -344,7 +347,8 @@ def _choose_name(
         return _find_train(splits, request), 0.0
     heldout = _find_heldout(splits, request, heldout_names)
     if not share:
-        return heldout or _only_split(splits, heldout_names[0], "heldout_split"), 0.0
+        name = heldout or _only_split(splits, heldout_names[0], "heldout_split")
+        return name, 0.0
     train = _find_train(splits, request)
     if heldout == train and request.heldout_split:
         raise DataError(

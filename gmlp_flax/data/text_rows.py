@@ -116,7 +116,9 @@ class Labels:
     def read(self, value: Any, column: str) -> Label:
         """The label that a cell means, None if it has no label. Raises BadRecord for any other
         value."""
-        name = str(value) if isinstance(value, Decimal) else class_name(value)
+        if isinstance(value, Decimal):
+            value = str(value)
+        name = class_name(value)
         if not name or name in self.task.unlabelled:
             return None
         if self.task.numbers is not None:
@@ -133,12 +135,11 @@ def _spellings(labels: Sequence[str]) -> dict[str, str]:
     """Each spelling of a class in the files of a published task -> the name of the class. A name
     that is a word may be spelled as its number, which Long Range Arena writes as a float."""
     are_numbers = any(name.isdecimal() for name in labels)
-    name_of = dict(zip(labels, labels, strict=True))
+    name_of = {name: name for name in labels}
     for position, name in enumerate(labels):
         number = name if are_numbers else str(position)
-        as_float = f"{number}.0"
         name_of[number] = name
-        name_of[as_float] = name
+        name_of[f"{number}.0"] = name
     return name_of
 
 
@@ -254,14 +255,18 @@ class Reading:
 
     def _label(self, row: Row, columns: Columns) -> Label:
         name = columns.label
-        if name:
-            if name not in row:
-                raise BadRecord(f"no column {name!r}, found {listed(map(repr, row))}")
-            return self._labels.read(row[name], name)
+        if not name:
+            self._refuse_label(row)
+            return None
+        if name not in row:
+            raise BadRecord(f"no column {name!r}, found {listed(map(repr, row))}")
+        return self._labels.read(row[name], name)
+
+    def _refuse_label(self, row: Row) -> None:
+        """Raises BadRecord if a row of JSON lines has a label, and the first row has none."""
         for name in self.task.label:
-            if name in row:  # of JSON lines
+            if name in row:
                 raise BadRecord(f"a column {name!r}, which the first row does not have")
-        return None
 
     def _id(self, row: Row, columns: Columns, position: int) -> str:
         if not columns.id:
@@ -294,39 +299,40 @@ class Reading:
         if not self.rows:
             of_split = f" in the split {split!r}" if split else ""
             raise DataError(f"{self.path!r} holds no example{of_split}; give other data")
-        labelled = [index for index, label in enumerate(self.labels) if label is not None]
-        unlabelled_count = len(self.rows) - len(labelled)
+        rows = self.rows
+        labels: Any = self.labels
         notes = list(self.notes)
+        labelled = [index for index, label in enumerate(labels) if label is not None]
+        unlabelled_count = len(rows) - len(labelled)
         if labelled and unlabelled_count:
             left_out = counted(unlabelled_count, "row")
             notes.append(f"{self.path}: {left_out} without a label left out")
-        all_rows = range(len(self.rows))
-        kept = labelled or all_rows
-        rows = [self.rows[index] for index in kept]
-        class_names, labels = self._labels_of(kept, bool(labelled), declared)
+            rows = [rows[index] for index in labelled]
+            labels = [labels[index] for index in labelled]
+        class_names, positions = self._classes_of(labels, bool(labelled), declared)
         return Dataset(
             path=self.path,
             form=form,
             examples=TextRows(rows),
             split=split,
             classes=class_names,
-            labels=labels,
+            labels=positions,
             files=tuple(files),
             columns=self.columns.read,
             notes=tuple(notes),
         )
 
-    def _labels_of(
-        self, kept: Sequence[int], are_labelled: bool, declared: Sequence[str]
+    def _classes_of(
+        self, labels: Sequence[Any], are_labelled: bool, declared: Sequence[str]
     ) -> tuple[tuple[str, ...], np.ndarray]:
-        """The classes and the labels of some rows: int32 [rows], or float32 for numbers."""
-        labels: list[Any] = [self.labels[index] for index in kept]
+        """The classes and the position in them of each label, int32 [labels]; no classes and
+        float32 [labels] if the labels are numbers."""
         if self.task.numbers is not None:
             numbers = np.array(labels, np.float32)  # None becomes NaN
             return (), numbers
         if not are_labelled:
             class_names = tuple(map(class_name, declared))
-            unlabelled = np.full(len(kept), UNLABELLED, np.int32)
+            unlabelled = np.full(len(labels), UNLABELLED, np.int32)
             return class_names, unlabelled
         return classes.from_names(labels, self.path, declared)
 
@@ -401,12 +407,17 @@ def missing_column(
     by_similarity = difflib.get_close_matches(names[0], header, n=most, cutoff=0.0)
     available = listed(map(repr, by_similarity)) or "none"
     wanted = " or ".join(map(repr, names))
-    if len(header) == 1:
-        [only_column] = header
-        has_separator = not _SEPARATORS.isdisjoint(only_column)
-        if has_separator:
-            advice = ": columns are separated by commas in .csv and by tabs in .tsv files"
+    if _is_unseparated(header):
+        advice = ": columns are separated by commas in .csv and by tabs in .tsv files"
     return DataError(f"{path}: no column {wanted}, found {available}{advice}")
+
+
+def _is_unseparated(header: Sequence[str]) -> bool:
+    """Whether the only column has a name with another separator in it."""
+    if len(header) != 1:
+        return False
+    [name] = header
+    return not _SEPARATORS.isdisjoint(name)
 
 
 def joined(parts: Sequence[Dataset]) -> Dataset:

@@ -88,11 +88,12 @@ def find_answers(
     """
     answers: list[list[Answer]] = []
     for number in range(len(windows.questions)):
-        if len(windows.spans(number)):
+        best: list[Answer] = []
+        has_tokens = len(windows.spans(number)) > 0
+        if has_tokens:
             spans = _possible_spans(windows, scores, number, max_answer)
-            answers.append(_best_answers(windows, number, spans, n_best))
-        else:
-            answers.append([])
+            best = _best_answers(windows, number, spans, n_best)
+        answers.append(best)
     return answers
 
 
@@ -130,7 +131,8 @@ def _candidates(
     rows = windows.rows(number)
     begin = windows.begin[rows, None]
     size = windows.size[rows, None]
-    in_passage = positions[rows] - windows.passage_offset(rows.start)
+    offset = windows.passage_offset(rows.start)
+    in_passage = positions[rows] - offset
     is_after_begin = in_passage >= 0
     is_before_end = in_passage < size
     return _Candidates(
@@ -150,8 +152,9 @@ def _are_widest(tokens: np.ndarray, widest: np.ndarray) -> np.ndarray:
     last = len(widest) - 1
     passage_tokens = np.clip(tokens, 0, last)
     widest_windows = widest[passage_tokens]
-    windows = np.arange(len(tokens))
-    return widest_windows == windows[:, None]
+    numbers = np.arange(len(tokens))
+    windows = numbers[:, None]
+    return widest_windows == windows
 
 
 def _best_answers(windows: Windows, number: int, spans: _Spans, n_best: int) -> list[Answer]:
@@ -178,11 +181,11 @@ def _best_answers(windows: Windows, number: int, spans: _Spans, n_best: int) -> 
 
 def null_scores(windows: Windows, null: np.ndarray) -> np.ndarray:
     """The score of having no answer, float64 [questions]: the lowest over a question's windows."""
-    first_windows = []
+    lowest = []
     for number in range(len(windows.questions)):
-        members = windows.of_question(number)
-        first_windows.append(members.start)
-    return np.minimum.reduceat(null.astype(np.float64), first_windows)
+        rows = windows.rows(number)
+        lowest.append(null[rows].min())
+    return np.array(lowest, np.float64)
 
 
 def null_odds(
@@ -258,7 +261,8 @@ def _with_probabilities(best: Sequence[Answer]) -> list[dict[str, Any]]:
 def words(answer: str) -> list[str]:
     """The words of an answer: lower case, without ASCII punctuation and English articles."""
     text = answer.lower().translate(_NO_PUNCTUATION)
-    return _ARTICLES.sub(" ", text).split()
+    without_articles = _ARTICLES.sub(" ", text)
+    return without_articles.split()
 
 
 def score(prediction: str, references: Iterable[str]) -> tuple[float, float]:
@@ -287,8 +291,8 @@ def _f1(predicted: list[str], reference: list[str]) -> float:
     if not predicted or not reference:
         is_exact = predicted == reference
         return float(is_exact)
-    counts = Counter(predicted)
-    common = (counts & Counter(reference)).total()
+    shared = Counter(predicted) & Counter(reference)
+    common = shared.total()
     if not common:
         return 0.0
     precision = common / len(predicted)
@@ -299,12 +303,12 @@ def _f1(predicted: list[str], reference: list[str]) -> float:
 def scores(questions: Sequence[Question], predictions: Predictions) -> np.ndarray:
     """Exact match and F1 for each question, 0 to 1, float64 [questions, 2]; a missing prediction
     counts as ""."""
-    values = np.zeros((len(questions), 2), np.float64)
-    for row, question in enumerate(questions):
+    rows = []
+    for question in questions:
         prediction = predictions.get(question.id, "")
         references = [text for text, _ in question.answers]
-        values[row] = score(prediction, references)
-    return values
+        rows.append(score(prediction, references))
+    return np.array(rows, np.float64).reshape(-1, 2)
 
 
 def evaluate(questions: Sequence[Question], predictions: Predictions) -> dict[str, float]:
@@ -327,11 +331,8 @@ def evaluate(questions: Sequence[Question], predictions: Predictions) -> dict[st
         metrics_of_group = summary(group)
         for name, value in metrics_of_group.items():
             metrics[f"{prefix}_{name}"] = value
-    missing = 0
-    for question in questions:
-        if question.id not in predictions:
-            missing += 1
-    metrics["missing_filled_with_empty"] = missing
+    missing = [question.id for question in questions if question.id not in predictions]
+    metrics["missing_filled_with_empty"] = len(missing)
     return metrics
 
 
@@ -368,18 +369,21 @@ def best_thresholds(
     unanswerable = sum(question.impossible for question in questions)
     judged = [question for question in questions if question.id in odds]
     judged.sort(key=lambda question: odds[question.id])
-    # What the threshold is if none of the judged questions is answered, the first one, ...
-    thresholds = [0.0]
-    for question in judged:
-        thresholds.append(float(odds[question.id]))
     gains = _gains(judged, predictions)
     metrics = {}
-    for name, gains_of_metric in zip(("exact", "f1"), gains.T, strict=True):
-        totals = np.cumsum([unanswerable, *gains_of_metric])
-        answered = int(totals.argmax())
-        best_total = float(totals[answered])
+    for column, name in enumerate(("exact", "f1")):
+        # If no judged question is answered, the unanswerable ones are right. The threshold rises
+        # from question to question.
+        total = float(unanswerable)
+        best_total = total
+        best_threshold = 0.0
+        for question, gain in zip(judged, gains[:, column].tolist(), strict=True):
+            total += gain
+            if total > best_total:
+                best_total = total
+                best_threshold = float(odds[question.id])
         metrics[f"best_{name}"] = 100.0 * best_total / len(questions)
-        metrics[f"best_{name}_thresh"] = thresholds[answered]
+        metrics[f"best_{name}_thresh"] = best_threshold
     return metrics
 
 
@@ -389,6 +393,6 @@ def _gains(questions: Sequence[Question], predictions: Predictions) -> np.ndarra
     gains = scores(questions, predictions)
     for row, question in enumerate(questions):
         if question.impossible:  # "" was right already
-            is_answered = bool(predictions.get(question.id))
-            gains[row] = -1.0 if is_answered else 0.0
+            answer = predictions.get(question.id)
+            gains[row] = -1.0 if answer else 0.0
     return gains

@@ -75,7 +75,8 @@ class Windows:
         self._queries = pairs.encode(texts, tokenizer, max_query)
         passage_ids = [passage.ids for passage in self._passages]
         passage_lengths = _lengths(passage_ids)
-        room = length - SPECIALS - _lengths(self._queries)
+        query_lengths = _lengths(self._queries)
+        room = length - SPECIALS - query_lengths
         self.number, self.begin, self.size = window_bounds(passage_lengths, room, stride)
         # The first window of each question, and the number of all windows.
         question_bounds = np.arange(len(self.questions) + 1)
@@ -108,11 +109,11 @@ class Windows:
         first, last = self.targets[number]
         start = 0
         end = 0
-        has_answer = first >= begin and last < stop
-        if has_answer:
-            offset = self.passage_offset(index) - begin
-            start = first + offset
-            end = last + offset
+        holds_answer = first >= begin and last < stop
+        if holds_answer:
+            shift = self.passage_offset(index) - begin
+            start = first + shift
+            end = last + shift
         return {
             "tokens": inputs.tokens,
             "segments": inputs.segments,
@@ -191,8 +192,9 @@ def window_bounds(
     counts = 1 + more_windows
     passages = np.arange(len(lengths))
     number = np.repeat(passages, counts)
-    first_window = np.cumsum(counts) - counts  # of each passage
-    window_in_passage = np.arange(len(number)) - first_window[number]
+    windows = np.arange(len(number))
+    first_windows = np.cumsum(counts) - counts  # of each passage
+    window_in_passage = windows - first_windows[number]
     begin = window_in_passage * step[number]
     left = lengths[number] - begin
     size = np.minimum(room[number], left)

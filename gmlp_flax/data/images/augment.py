@@ -76,11 +76,12 @@ class Affine(NamedTuple):
 
     def about_centres(self) -> np.ndarray:
         """OpenCV's matrix [2, 3], which counts from the centres of pixels."""
+        a, b, c, d, e, f = self
         # The move of a centre, half a pixel from the corner.
-        moved_right = (self.a + self.b - 1) / 2
-        moved_down = (self.d + self.e - 1) / 2
-        x_row = [self.a, self.b, self.c + moved_right]
-        y_row = [self.d, self.e, self.f + moved_down]
+        moved_right = (a + b - 1) / 2
+        moved_down = (d + e - 1) / 2
+        x_row = [a, b, c + moved_right]
+        y_row = [d, e, f + moved_down]
         return np.array([x_row, y_row])
 
 
@@ -112,9 +113,10 @@ def _by_move(move: Move) -> Callable:
 
 def _warp(pixels: ImageArray, affine: Affine, fill: Fill) -> ImageArray:
     height, width, _ = pixels.shape
+    size = (width, height)  # in OpenCV's order
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
     matrix = affine.about_centres()
-    return cv2.warpAffine(pixels, matrix, (width, height), flags=flags, borderValue=fill)
+    return cv2.warpAffine(pixels, matrix, size, flags=flags, borderValue=fill)
 
 
 def _rotation(degrees: float, height: int, width: int) -> Affine:
@@ -226,9 +228,9 @@ def enhance(pixels: ImageArray, kind: Enhancer, factor: float) -> ImageArray:
     shape = pixels.shape
     if shape[2] == 1:
         pixels = pixels[..., 0]
-    enhancer = kind(Image.fromarray(pixels))
-    enhanced = np.asarray(enhancer.enhance(factor))
-    return enhanced.reshape(shape)
+    image = Image.fromarray(pixels)
+    enhanced = kind(image).enhance(factor)
+    return np.asarray(enhanced).reshape(shape)
 
 
 def _enhancement(kind: Enhancer) -> Operation:
@@ -369,7 +371,8 @@ def auto_augment(pixels: ImageArray, rng: Generator, fill: Fill) -> ImageArray:
     """AutoAugment: draws a pair of IMAGENET_POLICY; each operation is applied with its probability
     (see `apply`)."""
     row = rng.integers(len(IMAGENET_POLICY))
-    for name, probability, magnitude in IMAGENET_POLICY[row]:
+    pair = IMAGENET_POLICY[row]
+    for name, probability, magnitude in pair:
         if rng.random() < probability:
             pixels = apply(name, pixels, magnitude, rng, fill)
     return pixels
@@ -454,21 +457,25 @@ def random_erasing(
     box = _random_box(height, width, rng)
     if box is None:
         return pixels
-    noise = rng.standard_normal((box.height, box.width, channels), np.float32)
+    shape = (box.height, box.width, channels)
+    noise = rng.standard_normal(shape, np.float32)
     scale = np.array(std[:channels], np.float32)
     centre = np.array(mean[:channels], np.float32)
     values = 255 * (centre + scale * noise)
+    levels = values.round().clip(0, 255)
     erased = pixels.copy()
-    erased[box.area] = values.round().clip(0, 255)
+    erased[box.slices] = levels
     return erased
 
 
 def _random_box(height: int, width: int, rng: Generator) -> Box | None:
     """The rectangle to erase; None if ten random ones are too large for the image."""
+    image_size = (height, width)
     limit = math.log(0.3)
     for _ in range(10):
-        area = rng.uniform(0.02, 1 / 3) * height * width
+        share = rng.uniform(0.02, 1 / 3)
+        area = share * height * width
         columns, rows = random_sides(area, limit, -limit, rng)
         if rows < height and columns < width:
-            return random_place((rows, columns), (height, width), rng)
+            return random_place((rows, columns), image_size, rng)
     return None

@@ -31,7 +31,7 @@ class Box(NamedTuple):
         return self.left + self.width
 
     @property
-    def area(self) -> tuple[slice, slice]:
+    def slices(self) -> tuple[slice, slice]:
         """The rows and columns of the box, to index an image [height, width, ...]."""
         rows = slice(self.top, self.bottom)
         columns = slice(self.left, self.right)

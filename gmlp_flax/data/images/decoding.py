@@ -32,6 +32,7 @@ _MOST_PIXELS = 89_478_485  # above this, Pillow warns
 
 # Modes of JPEG files that simplejpeg decodes to exactly Pillow's pixels.
 _JPEG_COMPONENTS = {"L": 1, "RGB": 3}
+_JPEG_COLOURS = {1: "GRAY", 3: "RGB"}  # simplejpeg's names
 _BLOCK = 16  # a multiple of the rows that are coded together
 # libjpeg's message if the file continues after the last row: it skipped bytes up to the end marker.
 _REST = re.compile("extraneous bytes before marker 0xd9$")
@@ -161,10 +162,11 @@ def _whole_pixels(image: Any) -> np.ndarray:
 
 def _without_grey_axis(values: np.ndarray) -> np.ndarray:
     """An image [height, width] or [height, width, 3 or 4]; raises ValueError for other axes."""
-    if values.ndim == 3 and values.shape[2] == 1:
+    if values.shape[2:] == (1,):
         values = values[..., 0]
+    has_rows = values.ndim >= 2
     has_channels = values.shape[2:] in ((), (3,), (4,))
-    if values.ndim < 2 or not has_channels or not values.size:
+    if not has_rows or not has_channels or not values.size:
         raise ValueError("other axes")
     return values
 
@@ -194,7 +196,9 @@ def open_image(data: bytes, name: str) -> Iterator[Image.Image]:
 
 def _check_size(file: Image.Image) -> None:
     width, height = file.size
-    if max(width, height) > _LONGEST_SIDE or width * height > _MOST_PIXELS:
+    is_long = max(width, height) > _LONGEST_SIDE
+    is_large = width * height > _MOST_PIXELS
+    if is_long or is_large:
         raise ValueError(
             f"{width} x {height} pixels, where the limits are "
             f"{_LONGEST_SIDE:,} on a side and {_MOST_PIXELS:,} in all"
@@ -245,8 +249,9 @@ def pixels_of_file(
         # Pillow decides on files that are damaged or of a rare kind.
         with contextlib.suppress(ValueError):
             return decode_jpeg(file, data, channels, reduction, needed)
-    smaller = file.width // reduction, file.height // reduction
-    file.draft(None, smaller)
+    smaller_width = file.width // reduction
+    smaller_height = file.height // reduction
+    file.draft(None, (smaller_width, smaller_height))
     converted = _in_mode(file, _MODES[channels], max_value)
     return _with_channels(converted, channels)
 
@@ -355,28 +360,35 @@ def decode_jpeg(
     out_width = math.ceil(width / reduction)
     pixels = np.empty((out_height, out_width, channels), np.uint8)
     # Colours have half of the resolution, and their interpolation needs the row below.
-    needed = _BLOCK * math.ceil((rows + 4 * reduction) / _BLOCK)
+    rows_read = rows + 4 * reduction
+    needed = _BLOCK * math.ceil(rows_read / _BLOCK)
     offset = _height_offset(data, image) if needed < height else None
-    part = pixels
-    source: bytes | bytearray = data
-    if offset is not None:
-        part = pixels[: needed // reduction]
-        source = bytearray(data)
-        struct.pack_into(">H", source, offset, needed)
+    if offset is None:
+        _decode_into(pixels, data, reduction)
+        return pixels
+    shorter = bytearray(data)
+    struct.pack_into(">H", shorter, offset, needed)
+    first_rows = pixels[: needed // reduction]
     try:
-        simplejpeg.decode_jpeg(
-            source,
-            "RGB" if channels == 3 else "GRAY",
-            buffer=part,
-            min_height=part.shape[0],
-            min_width=part.shape[1],
-            min_factor=reduction,
-        )
+        _decode_into(first_rows, shorter, reduction)
     except ValueError as error:
         # libjpeg reports only the first problem, and all rows are decoded before this one.
-        if offset is None or not _REST.search(str(error)):
+        if not _REST.search(str(error)):
             raise
     return pixels
+
+
+def _decode_into(pixels: np.ndarray, data: bytes | bytearray, reduction: int) -> None:
+    """Decodes a JPEG file, at 1 / reduction of its size, into uint8 [height, width, channels]."""
+    height, width, channels = pixels.shape
+    simplejpeg.decode_jpeg(
+        data,
+        _JPEG_COLOURS[channels],
+        buffer=pixels,
+        min_height=height,
+        min_width=width,
+        min_factor=reduction,
+    )
 
 
 def _height_offset(data: bytes, image: Image.Image) -> int | None:

@@ -182,20 +182,20 @@ class TarReader(Reader):
 
     Args:
         copy: the tar file on this disk.
-        ranges: name -> where the file begins and ends, in bytes.
+        members: the files by their names.
     """
 
-    def __init__(self, copy: cache.LocalCopy, ranges: Mapping[str, tuple[int, int]]):
+    def __init__(self, copy: cache.LocalCopy, members: Mapping[str, _Member]):
         self.copy = copy
-        self.ranges = ranges
+        self.members = members
 
     def read(self, name: str) -> bytes:
-        start, stop = self.ranges[name]
-        return files.read_range(self.copy.path, start, stop)
+        member = self.members[name]
+        return files.read_range(self.copy.path, member.start, member.stop)
 
     def size(self, name: str) -> int:
-        start, stop = self.ranges[name]
-        return stop - start
+        member = self.members[name]
+        return member.stop - member.start
 
 
 def open_tar(path: str) -> Store:
@@ -206,7 +206,7 @@ def open_tar(path: str) -> Store:
     """
     copy = cache.LocalCopy(path)
     folders = []
-    ranges: dict[str, tuple[int, int]] = {}
+    members: dict[str, _Member] = {}
     end = os.path.getsize(copy.path)
     advice = "copy it again if it is damaged, or unpack it if it is compressed"
     with (
@@ -217,9 +217,9 @@ def open_tar(path: str) -> Store:
             if isinstance(entry, str):
                 folders.append(entry)
             else:
-                ranges[entry.name] = entry.start, entry.stop
-    reader = TarReader(copy, ranges)
-    names = sorted(ranges)
+                members[entry.name] = entry
+    reader = TarReader(copy, members)
+    names = sorted(members)
     folders.sort()
     return Store(path, reader, tuple(names), tuple(folders))
 
@@ -239,20 +239,21 @@ def _tar_entries(
         name = prefix + member.name.removeprefix("./").strip("/")
         if is_hidden(name) or name == prefix:
             continue
+        if member.islnk() or member.issym():
+            raise tarfile.ReadError(f"{name!r} is a link: unpack the file, then links are followed")
         if member.isdir():
             yield name
-        elif member.islnk() or member.issym():
-            raise tarfile.ReadError(f"{name!r} is a link: unpack the file, then links are followed")
-        elif member.isreg():
-            first = start + member.offset_data
-            _require_bytes(member, name, first, end)
-            if suffix(name) == ".tar":
-                folder, _ = os.path.splitext(name)
-                content: Any = tar.extractfile(member)
-                with tarfile.open(fileobj=content, mode="r:") as inside:
-                    yield from _tar_entries(inside, end, f"{folder}/", first)
-            else:
-                yield _Member(name, first, first + member.size)
+        if not member.isreg():
+            continue
+        first = start + member.offset_data
+        _require_bytes(member, name, first, end)
+        if suffix(name) != ".tar":
+            yield _Member(name, first, first + member.size)
+            continue
+        folder, _ = os.path.splitext(name)
+        content: Any = tar.extractfile(member)
+        with tarfile.open(fileobj=content, mode="r:") as inside:
+            yield from _tar_entries(inside, end, f"{folder}/", first)
     _require_end(tar)
 
 

@@ -130,7 +130,7 @@ def timm_view(image: ImageArray, size: Size, resize_ratio: float) -> ImageArray:
     top = round((scaled_height - out_height) / 2)
     left = round((scaled_width - out_width) / 2)
     crop = Box(top, left, out_height, out_width)
-    return scaled[crop.area]
+    return scaled[crop.slices]
 
 
 def _timm_size(height: int, width: int, size: Size, resize_ratio: float) -> Size:
@@ -225,7 +225,7 @@ def _view_of_file(
 def _view_of_array(image: ImageArray, size: Size, rng: Generator, crop: Crop) -> ImageArray:
     height, width, _ = image.shape
     box = random_box(height, width, rng, crop.min_scale)
-    cropped = image[box.area]
+    cropped = image[box.slices]
     return _resize(cropped, size)
 
 

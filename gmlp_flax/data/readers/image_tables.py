@@ -75,10 +75,7 @@ def read(store: Store, ignore_splits: bool = False) -> Splits:
             split. When a split is read: it has no table, an image has no row, or a row no image.
     """
     tables = _tables(store)
-    in_root = []
-    for name in tables:
-        if "/" not in name:
-            in_root.append(name)
+    in_root = [name for name in tables if "/" not in name]
     if in_root:
         return _read_joined(store, in_root, ignore_splits)
     if ignore_splits:
@@ -248,26 +245,38 @@ def by_split(path: str, entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     Raises:
         DataError: some rows name a split and others do not, or folders of two names mean one split.
     """
-    of_column = {entry.where: entry.split for entry in entries}
-    if any(of_column.values()):
-        split_of = of_column
-        splits.require_all_or_none(path, split_of, splits.FILL)
+    rows_name_splits = any(entry.split for entry in entries)
+    if rows_name_splits:
+        splits.require_all_or_none(path, _splits_of_rows(entries), splits.FILL)
     else:
-        split_of = {entry.where: _split_of_path(entry.file_name) for entry in entries}
-        splits.require_all_or_none(path, split_of)
-        splits.require_one_word(path, {entry.file_name: split_of[entry.where] for entry in entries})
+        entries = [_split_by_path(entry) for entry in entries]
+        split_of_image = {entry.file_name: entry.split for entry in entries}
+        splits.require_all_or_none(path, _splits_of_rows(entries))
+        splits.require_one_word(path, split_of_image)
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
-        split = split_of[entry.where]
-        members = groups.setdefault(split, [])
+        members = groups.setdefault(entry.split, [])
         members.append(entry)
     return groups
+
+
+def _splits_of_rows(entries: Iterable[Entry]) -> dict[str, str]:
+    """The place of each row -> its split."""
+    return {entry.where: entry.split for entry in entries}
+
+
+def _split_by_path(entry: Entry) -> Entry:
+    """A row with the split that the path of its image means."""
+    split = _split_of_path(entry.file_name)
+    return entry._replace(split=split)
 
 
 def _split_of_path(name: str) -> str:
     """The split that the first folder of an image's path means, or ""."""
     folder, slash, _ = name.partition("/")
-    return splits.split_of_folder(folder) if slash else ""
+    if not slash:
+        return ""
+    return splits.split_of_folder(folder)
 
 
 def read_table(path: str, ignore_splits: bool = False) -> Splits:

@@ -50,13 +50,13 @@ def read(path: str, task: TextTask, bad: BadRecords, ignore_splits: bool = False
     if folder is not None:
         read_tfds = functools.partial(_read_tfds, folder, task, bad)
         return Splits.of_names(path, FORM, folder.lengths, read_tfds)
-    if rows.is_file(path, listing) and not ignore_splits:
+    is_file = rows.is_file(path, listing)
+    if is_file and not ignore_splits:
         return _by_split_column(path, listing, task, bad)
     tables = rows.find_by_suffix(path, listing)
     groups = splits.group_files(path, listing, tables, ignore_splits)
     if not ignore_splits:
-        without_split = groups.get("", ())
-        _refuse_split_column(without_split, task)
+        _refuse_split_column(groups.get("", ()), task)
     note = rows.unread_files_note(path, listing, tables)
     start = functools.partial(Reading, path, task, bad, note)
     read_split = functools.partial(_read_files, start)

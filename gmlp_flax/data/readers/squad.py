@@ -74,7 +74,8 @@ def read(path: str, version: str, bad: BadRecords, ignore_splits: bool = False) 
 def _read_files(
     path: str, note: str, version: str, bad: BadRecords, split: str, members: Sequence[File]
 ) -> Dataset:
-    located = itertools.chain.from_iterable(map(_questions_of_file, members))
+    parts = map(_questions_of_file, members)
+    located = itertools.chain.from_iterable(parts)
     usable = _usable(located, version, bad)
     dataset = _dataset(path, split, members, usable)
     return dataset.with_notes(note)
@@ -167,17 +168,18 @@ def _official_entries(path: str) -> list[_Entry]:
 
 
 def _official_question(entry: _Entry) -> Question:
-    name = _field(entry.question, "id", str)
-    text = _field(entry.question, "question", str)
+    question = entry.question
+    name = _field(question, "id", str)
+    text = _field(question, "question", str)
     context = _field(entry.paragraph, "context", str)
     title = _title(entry.article)
     answers = []
-    for answer in _field(entry.question, "answers", list):
+    for answer in _field(question, "answers", list):
         answer_text = _field(answer, "text", str)
         start = _field(answer, "answer_start", int)
         answers.append((answer_text, start))
     has_no_answer = not answers
-    is_impossible = entry.question.get("is_impossible", has_no_answer)
+    is_impossible = question.get("is_impossible", has_no_answer)
     if is_impossible is not has_no_answer:
         raise BadRecord(f"is_impossible is {is_impossible} and there are {len(answers)} answers")
     return Question(name, title, context, text, tuple(answers))

@@ -66,7 +66,8 @@ def _tfds_splits(folder: Folder, task: TextTask, bad: BadRecords) -> Splits:
     readers = {}
     for split in folder.lengths:
         readers[split] = functools.partial(_read_tfds, folder, split, task, bad)
-    return Splits(folder.path, FORM, _with_joined_parts(readers))
+    with_joined = _with_joined_parts(readers)
+    return Splits(folder.path, FORM, with_joined)
 
 
 def _read_folder(path: str, listing: Sequence[File], task: TextTask, bad: BadRecords) -> Splits:
@@ -79,7 +80,8 @@ def _read_folder(path: str, listing: Sequence[File], task: TextTask, bad: BadRec
     readers = {}
     for split, members in groups.items():
         readers[split] = functools.partial(_read_files, start, split, members)
-    return Splits(path, FORM, _with_joined_parts(readers))
+    with_joined = _with_joined_parts(readers)
+    return Splits(path, FORM, with_joined)
 
 
 def _files_by_split(path: str, listing: Sequence[File]) -> dict[str, list[File]]:
@@ -116,13 +118,7 @@ def _split_of_file(name: str) -> str:
 
 def _require_one_set(path: str, split: str, members: Sequence[File]) -> None:
     """Refuses two files of a split, unless they are the shards of a complete set."""
-    sets = set()
-    for file in members:
-        shard = files.SHARD.match(file.name)
-        if shard:
-            sets.add((shard["stem"], shard["count"]))
-        else:
-            sets.add(file.name)
+    sets = {_set_of(file.name) for file in members}
     if len(sets) > 1:
         first = members[0].name
         last = members[-1].name
@@ -133,6 +129,14 @@ def _require_one_set(path: str, split: str, members: Sequence[File]) -> None:
     files.check_shards(path, members)
 
 
+def _set_of(name: str) -> str:
+    """The set of shards to which a file belongs, or the file itself."""
+    shard = files.SHARD.match(name)
+    if not shard:
+        return name
+    return f"{shard['stem']} of {shard['count']}"
+
+
 def _with_joined_parts(
     readers: dict[str, Callable[[], Dataset]],
 ) -> dict[str, Callable[[], Dataset]]:
@@ -141,10 +145,8 @@ def _with_joined_parts(
     for split in dict.fromkeys(WORDS.values()):
         if split in readers:
             continue
-        parts = []
-        for part in PARTS:
-            if split + part in readers:
-                parts.append(readers[split + part])
+        names = [split + part for part in PARTS]
+        parts = [readers[name] for name in names if name in readers]
         if parts:
             joined[split] = functools.partial(_join, parts)
     return joined

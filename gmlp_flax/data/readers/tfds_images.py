@@ -130,16 +130,17 @@ class TFDSImages(ImageExamples):
         position = index - start
         where = f"record {position} of {shard.file.name}"
         with decode_errors(f"{where} cannot be read", "copy or prepare it again", BadRecord):
-            opened, _ = self._records.open(number)
-            record = opened[position]
+            record = self._records.read(number, position)
             features = records.example_features(record)
             return self._example(features, where)
 
     def _example(self, features: Any, where: str) -> dict[str, Any]:
         images = features[self.image].bytes_list.value
         labels = features[self.label].int64_list.value
-        if len(images) != 1 or len(labels) != 1:
-            raise BadRecord(f"{len(images)} images and {len(labels)} labels, expected one of each")
+        image_count = len(images)
+        label_count = len(labels)
+        if image_count != 1 or label_count != 1:
+            raise BadRecord(f"{image_count} images and {label_count} labels, expected one of each")
         [image] = images
         [label] = labels
         if not 0 <= label < len(self.classes):
@@ -201,8 +202,7 @@ def _feature_of_kind(folder: Folder, kind: type, name: str) -> str:
 
 
 class _Shards:
-    """The records of shards, each as a sequence with the number of records in the folder's
-    metadata.
+    """The records of shards, each of which has the number of records in the folder's metadata.
 
     Local shards are checked at once. A remote shard is copied to this disk when it is first read.
     Open files are not pickled.
@@ -219,10 +219,15 @@ class _Shards:
         most_open = _most_copies(shards) if is_remote else len(shards)
         if not is_remote and not is_tfrecord:
             _allow_open_files(most_open)
-        self.open = ResultCache(self._open_shard, most_open)
+        self._open = ResultCache(self._open_shard, most_open)
         if not is_remote:
             with ThreadPoolExecutor(_THREADS) as pool:
-                list(pool.map(self.open, range(len(shards))))
+                list(pool.map(self._open, range(len(shards))))
+
+    def read(self, number: int, position: int) -> bytes:
+        """A record of a shard."""
+        records_of_shard, _ = self._open(number)
+        return records_of_shard[position]
 
     def _open_shard(self, number: int) -> tuple[Any, cache.LocalCopy]:
         """A shard's records; raises DataError if they are damaged or not as many as expected."""
@@ -259,15 +264,17 @@ def _indexes(shards: Sequence[Shard], cache_folder: str) -> list[np.ndarray]:
 
     def make() -> bytes:
         """The file with the offsets of all shards."""
-        content = io.BytesIO()
         with ThreadPoolExecutor(_THREADS) as pool:
-            np.savez(content, *pool.map(offsets_of, shards))
+            offsets = list(pool.map(offsets_of, shards))
+        content = io.BytesIO()
+        np.savez(content, *offsets)
         return content.getvalue()
 
     members = [shard.file for shard in shards]
     key = cache.cache_key("index", members)
     path = Path(cache_folder) / f"tfrecord-{key}.npz"
-    with np.load(cache.cached_file(path, make)) as arrays:
+    index_file = cache.cached_file(path, make)
+    with np.load(index_file) as arrays:
         return [arrays[f"arr_{number}"] for number in range(len(shards))]
 
 

@@ -176,4 +176,5 @@ class SyntheticExamples(Examples):
 def dataset(kind: str, made_of: Recipe, role: str, seed: int, count: int) -> Dataset:
     """The data set of a role; the arguments are those of `SyntheticExamples`."""
     form = f"{KINDS[kind].title}, generated from seed {seed}"
-    return Dataset("", form, SyntheticExamples(kind, made_of, role, seed, count), split=role)
+    examples = SyntheticExamples(kind, made_of, role, seed, count)
+    return Dataset("", form, examples, split=role)

@@ -82,16 +82,10 @@ def fuzzy_recall(recipe: Recipe, rng: Generator, count: int, training: bool) -> 
 
 def _fuzzy_text(recipe: Recipe, rng: Generator, shortest_key: int) -> Text:
     symbols = halves(recipe.vocab_size - 1)
-    longest_pair = 2 * recipe.motif
-
-    def draw_motif(ids: np.ndarray, least: int) -> tuple[int, ...]:
-        """Different ids, as many as a random size says."""
-        size = rng.integers(least, recipe.motif + 1)
-        drawn = rng.choice(ids, size, replace=False)
-        return tuple(drawn.tolist())
-
-    probe = draw_motif(symbols.keys, shortest_key)
-    probe_value = draw_motif(symbols.values, 1)
+    longest = recipe.motif
+    longest_pair = 2 * longest
+    probe = _draw_motif(rng, symbols.keys, shortest_key, longest)
+    probe_value = _draw_motif(rng, symbols.values, 1, longest)
     value_of = {probe: probe_value}
     probe_size = len(probe) + len(probe_value)
     before_probe = recipe.length - probe_size
@@ -101,15 +95,22 @@ def _fuzzy_text(recipe: Recipe, rng: Generator, shortest_key: int) -> Text:
     text = Text()
     shown: set[tuple[int, ...]] = set()
     while len(text) < before_probe - longest_pair:
-        key = draw_motif(symbols.keys, shortest_key)
+        key = _draw_motif(rng, symbols.keys, shortest_key, longest)
         if len(text) >= probe_from and probe not in shown:
             key = probe
-        new_value = draw_motif(symbols.values, 1)
+        new_value = _draw_motif(rng, symbols.values, 1, longest)
         value = value_of.setdefault(key, new_value)
         text.write_pair(key, value, asked=key in shown)
         shown.add(key)
     text.write_pair(probe, probe_value, asked=True)
     return text
+
+
+def _draw_motif(rng: Generator, ids: np.ndarray, least: int, most: int) -> tuple[int, ...]:
+    """From `least` to `most` different ids."""
+    size = rng.integers(least, most + 1)
+    drawn = rng.choice(ids, size, replace=False)
+    return tuple(drawn.tolist())
 
 
 def selective_copying(recipe: Recipe, rng: Generator, count: int, training: bool) -> Examples:

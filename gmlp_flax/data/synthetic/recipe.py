@@ -114,14 +114,14 @@ class Text:
         that sees later tokens predicts the answers, which are masked.
         """
         tokens = np.array(self._tokens, np.int32)
-        asked = np.array(self._asked)
+        is_asked = np.array(self._asked)
+        answers = np.where(is_asked, tokens, IGNORED)
         if recipe.both_ways:
-            targets = np.where(asked, tokens, IGNORED)
-            masked = np.where(asked, recipe.mask_id, tokens)
-            return masked, targets
-        answers = tokens if training else np.where(asked, tokens, IGNORED)
+            masked = np.where(is_asked, recipe.mask_id, tokens)
+            return masked, answers
+        next_tokens = tokens if training else answers
         targets = np.full_like(tokens, IGNORED)
-        targets[:-1] = answers[1:]
+        targets[:-1] = next_tokens[1:]
         return tokens, targets
 
 

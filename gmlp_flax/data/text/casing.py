@@ -53,19 +53,35 @@ def decide(path: str, keys: Mapping[str, str]) -> tuple[bytes, str]:
     if config:
         settings = read_settings(config)
         _require_bert_splitting(settings, config)
-    statements: dict[str, Cases] = {}  # name of a file -> what it says
-    if vocabulary.is_json:
-        statements[name] = vocabulary.cases
-    stated = _stated_cases(settings)
-    if stated is not None:
-        config_name = PurePath(config).name
-        statements[config_name] = stated
+    statements = _statements(vocabulary, config, settings)
     if not statements:  # the config may set strip_accents alone
         chosen = _stated_keys(settings) | chosen
     cases, reason = _settle(path, statements, chosen)
     document = _with_cases(vocabulary, settings, cases)
     note = f"{name}: {_in_words(cases)}, {reason}"
     return _content(path, vocabulary, document), note
+
+
+def _statements(
+    vocabulary: WordPieces, config: str, settings: Mapping[str, Any]
+) -> dict[str, Cases]:
+    """Name of a file -> what it says about capitals and accents.
+
+    Args:
+        vocabulary: says something if it is a tokenizer.json.
+        config: the path of the tokenizer_config.json, or "".
+        settings: its content.
+    """
+    statements = {}
+    cases = vocabulary.cases
+    if vocabulary.is_json and cases is not None:
+        name = PurePath(vocabulary.name).name
+        statements[name] = cases
+    stated = _stated_cases(settings)
+    if stated is not None:
+        config_name = PurePath(config).name
+        statements[config_name] = stated
+    return statements
 
 
 def _in_words(cases: Cases) -> str:
@@ -144,9 +160,7 @@ def _settle(
     stated = list(statements.values())
     are_contradictory = len(set(stated)) > 1
     if are_contradictory and len(chosen) < len(KEYS):
-        said = "; ".join(f"{name}: {cases._asdict()}" for name, cases in statements.items())
-        keys = " and ".join(f"config.data.{key}" for key in KEYS)
-        raise DataError(f"{path}: files contradict each other: {said}; set {keys}")
+        raise _contradiction(path, statements)
     reasons = []
     if chosen:
         values = " and ".join(f"{key}={value}" for key, value in chosen.items())
@@ -165,6 +179,13 @@ def _settle(
             '{"do_lower_case": true} or false'
         )
     return cases._replace(**chosen), "; else ".join(reasons)
+
+
+def _contradiction(path: str, statements: Mapping[str, Cases]) -> DataError:
+    """The error if the files beside a vocabulary say different things."""
+    said = "; ".join(f"{name}: {cases._asdict()}" for name, cases in statements.items())
+    keys = " and ".join(f"config.data.{key}" for key in KEYS)
+    return DataError(f"{path}: files contradict each other: {said}; set {keys}")
 
 
 def _content(path: str, vocabulary: WordPieces, document: Document) -> bytes:

@@ -246,7 +246,8 @@ class Corpus(Dataset):
         for part in self.examples.parts:
             parts.append((part.name, part.size, part.reader))
         description = repr((self.content, parts))
-        return hashlib.sha256(description.encode()).hexdigest()
+        digest = hashlib.sha256(description.encode())
+        return digest.hexdigest()
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -319,7 +320,7 @@ def from_files(
     for file in members:
         lines.append(f"{file.name}\t{file.size}\t{file.version}\t{_ends(file)}")
     description = "\n".join(lines)
-    content = hashlib.sha256(description.encode("utf-8", "surrogateescape")).hexdigest()
+    digest = hashlib.sha256(description.encode("utf-8", "surrogateescape"))
     return Corpus(
         path=path,
         form=form,
@@ -327,7 +328,7 @@ def from_files(
         split=split,
         files=tuple(members),
         notes=notes,
-        content=content,
+        content=digest.hexdigest(),
     )
 
 
@@ -351,12 +352,11 @@ def cut(file: File, reader: str, count: int | None = None) -> Iterator[FilePart]
     if reader in ("parquet", "tfds_parquet"):
         yield from _row_group_parts(file, reader)
         return
+    unit = "bytes" if count is None else "records"
     total = file.size if count is None else count
-    pieces = 1
-    if _can_be_cut(file, reader, count):
-        wanted = -(-file.size // PART_BYTES)  # rounded up
-        pieces = max(1, min(total, wanted))
-    if pieces == 1:
+    wanted = -(-file.size // PART_BYTES)  # rounded up
+    pieces = min(total, wanted)
+    if pieces <= 1 or not _can_be_cut(file, reader, count):
         yield FilePart(
             name=file.name,
             path=file.path,
@@ -365,7 +365,6 @@ def cut(file: File, reader: str, count: int | None = None) -> Iterator[FilePart]
             stop=count,
         )
         return
-    unit = "bytes" if count is None else "records"
     bounds = [total * piece // pieces for piece in range(pieces + 1)]
     for start, stop in itertools.pairwise(bounds):
         yield FilePart(
@@ -382,17 +381,19 @@ def _can_be_cut(file: File, reader: str, count: int | None) -> bool:
     """Whether a range in the middle of a file can be read without what is before it."""
     if reader in ("text", "arrow") or compression.compression(file.name):
         return False
+    if count is None:
+        return True
     # Each part of a remote shard would fetch all records before it, or the whole file.
-    is_shard = count is not None
-    return not (is_shard and files.is_remote(file.path))
+    return not files.is_remote(file.path)
 
 
 def _row_group_parts(file: File, reader: str) -> Iterator[FilePart]:
     """Joins row groups into parts of at least PART_BYTES; the footer of a small file is not
     read."""
-    group_sizes = []
-    if file.size > PART_BYTES:
-        group_sizes = records.parquet_sizes(file.path)
+    if file.size <= PART_BYTES:
+        yield FilePart(file.name, file.path, reader, file.size)
+        return
+    group_sizes = records.parquet_sizes(file.path)
     groups = len(group_sizes)
     start = 0
     size = 0

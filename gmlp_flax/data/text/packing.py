@@ -44,12 +44,13 @@ class Packing:
             raise DataError(
                 f"length={length} leaves no room between [CLS] and [SEP]; give at least 3"
             )
+        special = 2 if closed else 1
         self.prepared = prepared
         self.length = length
         self.closed = closed
-        self.room = length - 2 if closed else length - 1
+        self.room = length - special
         if prepared.tokens < self.room:
-            longest = prepared.tokens + length - self.room
+            longest = prepared.tokens + special
             raise DataError(
                 f"the corpus has {prepared.tokens} tokens, a sequence of length {length} needs "
                 f"{self.room}; lower the length to {longest} or less, or give more text"
@@ -74,13 +75,15 @@ class Packing:
         tokenizer = self.prepared.tokenizer
         end = min(stop, len(self))
         count = end - first
+        shape = (count, self.length)
         ids = self._read_text(first, count)
         missing = count * self.room - len(ids)
         padded = np.pad(ids, (0, missing), constant_values=tokenizer.pad_id)
-        windows = np.full((count, self.length), tokenizer.pad_id, ids.dtype)
+        texts = padded.reshape(count, self.room)
+        after_text = 1 + self.room  # 1 for [CLS]
+        windows = np.full(shape, tokenizer.pad_id, ids.dtype)
         windows[:, 0] = tokenizer.cls_id
-        after_text = 1 + self.room
-        windows[:, 1:after_text] = padded.reshape(count, self.room)
+        windows[:, 1:after_text] = texts
         if self.closed:
             self._close(windows, len(ids))
         return windows
@@ -94,11 +97,13 @@ class Packing:
 
     def _close(self, windows: np.ndarray, tokens: int) -> None:
         """Puts [SEP] behind the text of each window; `tokens` is the length of all their text."""
+        sep_id = self.prepared.tokenizer.sep_id
         rows = np.arange(len(windows))
         begins = self.room * rows
-        sizes = np.minimum(self.room, tokens - begins)
+        left = tokens - begins
+        sizes = np.minimum(self.room, left)
         after_text = 1 + sizes  # 1 for [CLS]
-        windows[rows, after_text] = self.prepared.tokenizer.sep_id
+        windows[rows, after_text] = sep_id
 
     def __len__(self) -> int:
         return _ceil_div(self.prepared.tokens, self.room)
@@ -206,10 +211,12 @@ class WindowOrder:
         done = 0
         while done < count:
             pool, first = self._find(begin + done)
-            last = first + count - done
-            rows = pool.order[first:last]  # fewer where the pool ends
+            missing = count - done
+            rows = pool.order[first : first + missing]  # fewer where the pool ends
+            windows = pool.windows[rows]
+            numbers = pool.numbers[rows]
             stop = done + len(rows)
-            examples.put(slice(done, stop), pool.windows[rows], pool.numbers[rows])
+            examples.put(slice(done, stop), windows, numbers)
             done = stop
         return examples._asdict()
 
@@ -217,9 +224,10 @@ class WindowOrder:
         """The pool that holds a position of the endless order, and the position in the pool."""
         epoch, in_epoch = divmod(position, len(self.packing))
         bounds = self._epochs(epoch).bounds
-        pool_number = bisect.bisect_right(bounds, in_epoch) - 1
-        pool = self._pools((epoch, pool_number))
-        in_pool = in_epoch - bounds[pool_number]
+        pools_begun = bisect.bisect_right(bounds, in_epoch)
+        number = pools_begun - 1
+        pool = self._pools((epoch, number))
+        in_pool = in_epoch - bounds[number]
         return pool, in_pool
 
     def _make_epoch(self, epoch: int) -> _Epoch:
@@ -242,19 +250,17 @@ class WindowOrder:
         groups_of_epoch = self._epochs(epoch).groups
         groups = groups_of_epoch[start:stop]
         windows = []
-        numbers = []
+        numbers: list[int] = []
         for group in sorted(groups.tolist()):
             windows_of_group = self.packing.read_group(group)
-            group_range = self.packing.group_range(group)
             windows.append(windows_of_group)
-            numbers.append(np.arange(group_range.start, group_range.stop))
-        all_numbers = np.concatenate(numbers)
+            numbers += self.packing.group_range(group)
         # Plus one, because NumPy ignores trailing zeros of a seed.
         random = np.random.default_rng([self.seed, epoch, pool + 1])
         return _Pool(
             windows=np.concatenate(windows),
-            order=random.permutation(len(all_numbers)),
-            numbers=all_numbers,
+            order=random.permutation(len(numbers)),
+            numbers=np.array(numbers),
         )
 
 
@@ -277,7 +283,8 @@ class Mixture:
         self.seed = seed
         self._orders: list[WindowOrder] = []
         for number, packing in enumerate(packings):
-            self._orders.append(WindowOrder(packing, seed + number))
+            order = WindowOrder(packing, seed + number)
+            self._orders.append(order)
 
     def batch(self, positions: range) -> dict[str, np.ndarray]:
         """The examples at consecutive positions, as `WindowOrder.take`."""
@@ -286,24 +293,21 @@ class Mixture:
             [order] = self._orders
             return order.take(positions.start, count)
         bounds = np.arange(positions.start, positions.stop + 1)
-        taken = self._taken(bounds)
-        is_of_corpora = np.diff(taken).astype(
-            bool
-        )  # [corpora, examples], one True for each example
         examples = _Examples.empty(count, self.packings[0].length)
         windows_before = 0
-        for corpus, order in enumerate(self._orders):
-            first = int(taken[corpus, 0])
-            stop = int(taken[corpus, -1])
+        for order, taken in zip(self._orders, self._taken(bounds), strict=True):
+            first = int(taken[0])
+            stop = int(taken[-1])
             part = order.take(first, stop - first)
+            is_of_corpus = np.diff(taken) == 1  # [examples]
             numbers = windows_before + part["index"]
-            examples.put(is_of_corpora[corpus], part["tokens"], numbers)
+            examples.put(is_of_corpus, part["tokens"], numbers)
             windows_before += len(order.packing)
         return examples._asdict()
 
-    def _taken(self, positions: np.ndarray) -> np.ndarray:
-        """How many of the examples before each position come from each corpus: [corpora,
-        positions].
+    def _taken(self, positions: np.ndarray) -> list[np.ndarray]:
+        """For each corpus, how many of the examples before each position come from it: int
+        [positions].
 
         Each corpus takes its part of what those before it leave, rounded. So from one position to
         the next the count of exactly one corpus grows, by 1.
@@ -318,7 +322,7 @@ class Mixture:
             left = left - rounded
             left_share -= share
         taken.append(left)
-        return np.stack(taken)
+        return taken
 
     def __reduce__(self):
         return Mixture, (self.packings, self.shares, self.seed)

@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -182,10 +182,7 @@ def prepare(
     selection = corpus.examples.selection
     groups = _group(corpus.examples.parts, limits.shard_bytes)
     plan = _make_plan(corpus, tokenizer, len(groups))
-    is_remote = files.is_remote(folder)
-    work = Path(folder)
-    if is_remote:
-        work = Path(default_folder()) / f"preparing-{cache_key(folder, plan)}"
+    work = _work_folder(folder, plan)
     shards = []
     for number, parts in enumerate(groups):
         shard = _Shard(
@@ -206,12 +203,20 @@ def prepare(
             cores = limits.workers or usable_cores()
             _begin(shards, plan)
             _write_all(corpus, shards, plan, cores)
-        finished = work if is_remote else work / _UNFINISHED
+        finished = work if files.is_remote(folder) else work / _UNFINISHED
         shutil.rmtree(finished, ignore_errors=True)
     result = Prepared(folder)
     if result.skipped:
         check_limit(result.skipped_first[0], 0, result.skipped, limits.max_bad_records)
     return result
+
+
+def _work_folder(folder: str, plan: Plan) -> Path:
+    """The local folder in which the files of `folder` are made: itself, unless it is remote."""
+    if not files.is_remote(folder):
+        return Path(folder)
+    key = cache_key(folder, plan)
+    return Path(default_folder()) / f"preparing-{key}"
 
 
 def _make_plan(corpus: Corpus, tokenizer: Tokenizer, shards: int) -> Plan:
@@ -232,16 +237,17 @@ def _make_plan(corpus: Corpus, tokenizer: Tokenizer, shards: int) -> Plan:
 
 def _write_all(corpus: Corpus, shards: Sequence[_Shard], plan: Plan, cores: int) -> None:
     """Writes the shards that are not done, the tokenizer and, last, the index."""
-    folder = shards[0].folder
-    tokenizer = shards[0].tokenizer
+    first = shards[0]
     results = _write_shards(shards, cores)
     has_documents = any(result["documents"] for result in results)
     if not has_documents:
-        shutil.rmtree(shards[0].work / _UNFINISHED)  # so that the folder can be used again
+        shutil.rmtree(first.work / _UNFINISHED)  # so that the folder can be used again
         raise no_text(corpus)
-    files.write(files.join(folder, TOKENIZER_FILE), tokenizer.model)
+    tokenizer_path = files.join(first.folder, TOKENIZER_FILE)
+    files.write(tokenizer_path, first.tokenizer.model)
+    index_path = files.join(first.folder, prepared.INDEX)
     index = {**plan, "shards": results}
-    json_files.write(files.join(folder, prepared.INDEX), index)
+    json_files.write(index_path, index)
 
 
 def prepare_in_cache(
@@ -269,15 +275,15 @@ def _group(parts: Sequence[Part], shard_bytes: int) -> list[tuple[Part, ...]]:
     total = max(1, part_bytes)
     needed_shards = total // shard_bytes
     most_shards = max(1, min(MAX_SHARDS, needed_shards))
+    last = most_shards - 1
     groups: dict[int, list[Part]] = collections.defaultdict(list)
     bytes_before = 0
     for part in parts:
-        # The middle of a part decides, as if all shards had one size.
+        # The middle of a part decides, as if all shards had one size. In whole numbers, twice all.
         twice_middle = 2 * bytes_before + part.size
         number = twice_middle * most_shards // (2 * total)
-        # An empty last part would fall past the last shard.
-        number = min(number, most_shards - 1)
-        groups[number].append(part)
+        group = groups[min(number, last)]  # an empty last part would fall past the last shard
+        group.append(part)
         bytes_before += part.size
     return [tuple(group) for group in groups.values()]
 
@@ -294,15 +300,19 @@ def _is_done(shards: Sequence[_Shard], plan: Plan) -> bool:
     a part of it."""
     folder = shards[0].folder
     plan_file = shards[0].work / _UNFINISHED / _PLAN
-    is_done = prepared.is_prepared(folder)
-    if is_done:
-        present = prepared.read_index(folder)
-    elif plan_file.exists():
-        present = json_files.read(plan_file, dict)
+    if prepared.is_prepared(folder):
+        _require_same_plan(folder, prepared.read_index(folder), plan)
+        return True
+    if plan_file.exists():
+        _require_same_plan(folder, json_files.read(plan_file, dict), plan)
     else:
         shard_names = {shard.path.name for shard in shards}
         _refuse_other_files(folder, shard_names)
-        return False
+    return False
+
+
+def _require_same_plan(folder: str, present: Mapping[str, Any], plan: Plan) -> None:
+    """Raises DataError if a folder's index or plan is that of another preparation."""
     differences = []
     for name, value in plan.items():
         other = present.get(name)
@@ -312,7 +322,6 @@ def _is_done(shards: Sequence[_Shard], plan: Plan) -> bool:
         raise DataError(
             f"{folder!r} holds another preparation: {'; '.join(differences)}; give another folder"
         )
-    return is_done
 
 
 def _refuse_other_files(folder: str, shard_names: set[str]) -> None:
@@ -338,15 +347,8 @@ def _begin(shards: Sequence[_Shard], plan: Plan) -> None:
 def _write_shards(shards: Sequence[_Shard], cores: int) -> list[ShardRecord]:
     """Makes the shards that are not done, in this process or in one process per core; returns the
     results of all shards."""
-    sizes = _sizes(shards[0].folder)
-    results: dict[int, ShardRecord] = {}
-    waiting = []
-    for shard in shards:
-        result = shard.result(sizes)
-        if result:
-            results[shard.number] = result
-        else:
-            waiting.append(shard)
+    results = _finished(shards)
+    waiting = [shard for shard in shards if shard.number not in results]
     processes = max(1, min(cores, len(waiting)))
     threads = max(1, cores // processes)
     with _progress_bar(shards, waiting) as bar, _executor(processes) as executor:
@@ -355,13 +357,7 @@ def _write_shards(shards: Sequence[_Shard], cores: int) -> list[ShardRecord]:
             future = executor.submit(_write_shard, shard, threads)
             pending[future] = shard
         try:
-            while pending:
-                done, _ = futures.wait(pending, 0.25, futures.FIRST_COMPLETED)
-                for future in done:
-                    shard = pending.pop(future)
-                    results[shard.number] = future.result()
-                    bar.update(shard.size)
-                bar.update(0)
+            results |= _wait_for(pending, bar)
         except futures.BrokenExecutor as error:
             raise DataError(
                 "a worker process was killed, perhaps because memory ran out: give fewer workers"
@@ -370,6 +366,32 @@ def _write_shards(shards: Sequence[_Shard], cores: int) -> list[ShardRecord]:
             shards[0].stop.touch()
             executor.shutdown(cancel_futures=True)
     return [results[shard.number] for shard in shards]
+
+
+def _finished(shards: Sequence[_Shard]) -> dict[int, ShardRecord]:
+    """Number of a shard -> its result, for the shards that are done."""
+    sizes = _sizes(shards[0].folder)
+    results = {}
+    for shard in shards:
+        result = shard.result(sizes)
+        if result:
+            results[shard.number] = result
+    return results
+
+
+def _wait_for(
+    pending: dict[futures.Future[ShardRecord], _Shard], bar: tqdm.tqdm
+) -> dict[int, ShardRecord]:
+    """Number of a shard -> its result, when all futures are done."""
+    results = {}
+    while pending:
+        done, _ = futures.wait(pending, 0.25, futures.FIRST_COMPLETED)
+        for future in done:
+            shard = pending.pop(future)
+            results[shard.number] = future.result()
+            bar.update(shard.size)
+        bar.update(0)
+    return results
 
 
 def _progress_bar(shards: Sequence[_Shard], waiting: Sequence[_Shard]) -> tqdm.tqdm:

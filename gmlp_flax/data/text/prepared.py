@@ -230,19 +230,26 @@ class Prepared:
         tokens_each = SAMPLE_TOKENS // len(shards)
         documents_each = max(1, most // len(shards))
         for shard in shards:
-            positions = self._shard_range(shard)
-            start = positions.start
-            stop = min(positions.stop, start + tokens_each)
-            ids = self.read(start, stop)
-            is_separator = ids == self.tokenizer.sep_id
-            ends = np.flatnonzero(is_separator) + 1
-            first_ends = ends[:documents_each].tolist()
-            wide_ids = ids.astype(np.uint32)
-            begin = 0
-            for end in first_ends:
-                document = wide_ids[begin:end]
-                yield document.tobytes()
-                begin = end
+            ids = self._first_ids(shard, tokens_each)
+            documents = self._whole_documents(ids.astype(np.uint32))
+            yield from itertools.islice(documents, documents_each)
+
+    def _first_ids(self, shard: int, most: int) -> np.ndarray:
+        """At most the first `most` ids of a shard: [tokens]."""
+        positions = self._shard_range(shard)
+        start = positions.start
+        stop = min(positions.stop, start + most)
+        return self.read(start, stop)
+
+    def _whole_documents(self, ids: np.ndarray) -> Iterator[bytes]:
+        """The documents, as bytes, whose [SEP] is among the first ids of a shard, [tokens]."""
+        is_separator = ids == self.tokenizer.sep_id
+        ends = np.flatnonzero(is_separator) + 1
+        begin = 0
+        for end in ends.tolist():
+            document = ids[begin:end]
+            yield document.tobytes()
+            begin = end
 
     def dataset(self) -> Dataset:
         """The corpus as a data set of documents, of which only some are shown."""
@@ -259,10 +266,12 @@ class Prepared:
         last_block = (stop - 1) // BLOCK
         numbers = range(first_block, last_block + 1)
         first_read = first_block * BLOCK  # the position of the first id that is read
+        begin = start - first_read
+        end = stop - first_read
         path = self.files[shard].path
         with decode_errors(f"{path}: damaged or removed", _AGAIN):
             read = self._read_blocks(shard, numbers)
-            ids = read[start - first_read : stop - first_read]
+            ids = read[begin:end]
             if len(ids) != stop - start:
                 raise ValueError("fewer ids than were written")
             largest = ids.max(initial=0)
@@ -282,7 +291,8 @@ class Prepared:
 
     def _open_reader(self, shard: int) -> tuple[ArrayRecordReader, cache.LocalCopy]:
         copy = cache.LocalCopy(self.files[shard])
-        return ArrayRecordReader(copy.path, options="readahead_buffer_size:0"), copy
+        reader = ArrayRecordReader(copy.path, options="readahead_buffer_size:0")
+        return reader, copy
 
     def __reduce__(self):
         return Prepared, (self.folder,)

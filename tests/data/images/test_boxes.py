@@ -9,13 +9,13 @@ from gmlp_flax.data.images import boxes
 from gmlp_flax.data.images.boxes import Box
 
 
-def test_area_of_a_box():
+def test_slices_of_a_box():
     box = Box(top=1, left=2, height=3, width=4)
     image = np.arange(60).reshape(6, 10)
     assert box.bottom == 4
     assert box.right == 6
     np.testing.assert_array_equal(
-        image[box.area], [[12, 13, 14, 15], [22, 23, 24, 25], [32, 33, 34, 35]]
+        image[box.slices], [[12, 13, 14, 15], [22, 23, 24, 25], [32, 33, 34, 35]]
     )
 
 

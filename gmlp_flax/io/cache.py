@@ -36,7 +36,9 @@ def default_folder() -> str:
 
 def cache_key(*parts: object) -> str:
     """A short name for a result that depends on nothing but the parts: 16 hexadecimal digits."""
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    description = repr(parts)
+    digest = hashlib.sha256(description.encode())
+    return digest.hexdigest()[:16]
 
 
 def cached_file(path: str | os.PathLike, make: Callable[[], bytes]) -> Path:
@@ -50,17 +52,18 @@ def cached_file(path: str | os.PathLike, make: Callable[[], bytes]) -> Path:
     path = Path(path)
     record = Path(f"{path}.sha256")
     content = files.read(str(path))
-    is_intact = content is not None and _digest(content) == files.read(str(record))
-    if not is_intact:
-        files.write(record, b"")
-        content = make()
-        files.write(path, content)
-        files.write(record, _digest(content))
+    if content is not None and _digest(content) == files.read(str(record)):
+        return path
+    files.write(record, b"")
+    content = make()
+    files.write(path, content)
+    files.write(record, _digest(content))
     return path
 
 
 def _digest(content: bytes) -> bytes:
-    return hashlib.sha256(content).hexdigest().encode()
+    digest = hashlib.sha256(content)
+    return digest.hexdigest().encode()
 
 
 class ResultCache:
@@ -126,15 +129,19 @@ class LocalCopy(contextlib.ExitStack):
         path = Path(default_folder()) / "remote" / name
         self.path = str(path)
         with file_errors(f"copying {file.path} to {path}"):
-            while True:
-                try:
-                    held = self.enter_context(file_lock(path, mode=fcntl.LOCK_SH))
-                    break
-                except FileNotFoundError:  # also if it is deleted between copying and opening
-                    _fetch(file, path)
+            held = self._hold(path)
         # another user's copy, or a cache that is mounted for reading
         with contextlib.suppress(OSError):
             os.utime(held)
+
+    def _hold(self, path: Path) -> int:
+        """Keeps the copy at a path until `close`, and copies the file if it is missing; returns the
+        descriptor."""
+        while True:
+            try:
+                return self.enter_context(file_lock(path, mode=fcntl.LOCK_SH))
+            except FileNotFoundError:  # also if it is deleted between copying and opening
+                _fetch(self._file, path)
 
     def __reduce__(self):
         return LocalCopy, (self._file,)
@@ -148,7 +155,8 @@ def _file_at(path: str) -> File:
     if files.is_remote(path):
         first, *_ = files.find_files(path)
         return first
-    return File(path, os.path.basename(path), size=0, version="")
+    name = os.path.basename(path)
+    return File(path, name, size=0, version="")
 
 
 def _fetch(file: File, path: Path) -> None:
@@ -213,8 +221,9 @@ def _delete_least_recently_used(folder: Path, most: int) -> None:
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):  # a part that is renamed just now
             status = path.stat()
-            copies.append(_Copy(path, status.st_size, status.st_mtime))
-            total += status.st_size
+            copy = _Copy(path, status.st_size, status.st_mtime)
+            copies.append(copy)
+            total += copy.size
     copies.sort(key=lambda copy: copy.used)
     for copy in copies:
         if total <= most:

@@ -2,6 +2,7 @@
 storage)."""
 
 import contextlib
+import functools
 import glob as local_glob
 import os
 import re
@@ -77,7 +78,9 @@ def user_path(path: str | os.PathLike[str]) -> str:
 def absolute(path: str | os.PathLike[str]) -> str:
     """The path, independent of the current folder; see also `user_path`."""
     name = user_path(path)
-    return name.rstrip("/") if is_remote(name) else os.path.abspath(name)
+    if is_remote(name):
+        return name.rstrip("/")
+    return os.path.abspath(name)
 
 
 def count_by_suffix(names: Iterable[str]) -> str:
@@ -129,7 +132,7 @@ def find_files(path: str) -> tuple[File, ...]:
     if not exists(path):
         raise DataError(f"nothing at {path!r}: expected a file or a folder; check the path")
     if is_remote(path):
-        files = call(path, lambda system, root: list(_find_remote(path, system, root)))
+        files = call(path, functools.partial(_find_remote, path))
     else:
         files = list(_find_local(path))
     visible = [file for file in files if not _is_hidden(file)]
@@ -160,7 +163,8 @@ def _find_local(path: str) -> Iterator[File]:
         return
     for folder, _, names in walk(path):
         for name in names:
-            yield _local_file(os.path.join(folder, name), path)
+            file_path = os.path.join(folder, name)
+            yield _local_file(file_path, path)
 
 
 def _local_file(path: str, root: str) -> File:
@@ -168,26 +172,30 @@ def _local_file(path: str, root: str) -> File:
     with file_errors(f"reading {path}"):
         status = os.stat(path)
     name = os.path.relpath(path, root)
-    return File(path, name, status.st_size, str(status.st_mtime_ns))
+    version = str(status.st_mtime_ns)
+    return File(path, name, status.st_size, version)
 
 
-def _find_remote(path: str, system: Any, root: str) -> Iterator[File]:
+def _find_remote(path: str, system: Any, root: str) -> list[File]:
     if system.isfile(root):
         name = os.path.basename(root)
-        yield _remote_file(path, name, system.info(root))
-        return
-    info_by_name = system.find(root, detail=True)
-    for name, info in info_by_name.items():
-        inside = name.removeprefix(root).strip("/")
-        yield _remote_file(join(path, inside), inside, info)
+        info = system.info(root)
+        return [_remote_file(path, name, info)]
+    files = []
+    info_by_path = system.find(root, detail=True)
+    for path_in_store, info in info_by_path.items():
+        name = path_in_store.removeprefix(root).strip("/")
+        file = _remote_file(join(path, name), name, info)
+        files.append(file)
+    return files
 
 
 def _remote_file(path: str, name: str, info: Mapping[str, Any]) -> File:
     """A file with what fsspec says of it."""
-    version = ""
-    for key in _VERSIONS:
-        version = version or info.get(key) or ""
-    return File(path, name, int(info["size"]), str(version))
+    stamps = map(info.get, _VERSIONS)
+    version = next(filter(None, stamps), "")
+    size = int(info["size"])
+    return File(path, name, size, str(version))
 
 
 def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
@@ -247,12 +255,12 @@ def check_shards(path: str, files: Iterable[File]) -> None:
 def _check_shard_set(path: str, shard_set: _ShardSet, numbers: set[int]) -> None:
     """Raises DataError unless all files of a set are there, by their numbers."""
     count = int(shard_set.count)
-    expected_and_found = {number for number in numbers if number < count}
-    missing = count - len(expected_and_found)
+    present = {number for number in numbers if number < count}
+    missing = count - len(present)
     if missing == 0:
         return
     first_missing = 0
-    while first_missing in numbers:
+    while first_missing in present:
         first_missing += 1
     digits = len(shard_set.count)
     raise DataError(
@@ -278,7 +286,8 @@ def _remote_subfolders(path: str) -> tuple[str, ...]:
     for entry in entries:
         if entry["type"] == "directory":
             folder = entry["name"].rstrip("/")
-            folders.append(os.path.basename(folder))
+            name = os.path.basename(folder)
+            folders.append(name)
     return tuple(sorted(folders))
 
 
@@ -302,13 +311,14 @@ def glob(pattern: str) -> list[str]:
     if not is_remote(pattern):
         expanded = os.path.expanduser(pattern)
         return sorted(local_glob.glob(expanded))
-    scheme, _, name = pattern.partition("://")
-    has_wildcard = any(sign in name for sign in "*?[")
+    scheme, _, rest = pattern.partition("://")
+    has_wildcard = any(sign in rest for sign in "*?[")
     if has_wildcard:
-        paths = call(pattern, lambda system, name: system.glob(name))
+        names = call(pattern, lambda system, name: system.glob(name))
     else:
-        paths = call(pattern, lambda _, name: [name])
-    return sorted(f"{scheme}://{path.strip('/')}" for path in paths)
+        names = call(pattern, lambda _, name: [name])
+    paths = [f"{scheme}://{name.strip('/')}" for name in names]
+    return sorted(paths)
 
 
 def expand(name: str, suffixes: Sequence[str]) -> list[str]:
@@ -443,7 +453,8 @@ def write(path: str | os.PathLike, content: bytes) -> None:
 
 def upload(path: Path, folder: str) -> None:
     """Moves a local file to a remote folder; raises FileError if it cannot be written to."""
-    call(join(folder, path.name), lambda system, name: system.put_file(str(path), name), "writing")
+    target = join(folder, path.name)
+    call(target, lambda system, name: system.put_file(str(path), name), "writing")
     path.unlink()
 
 

@@ -13,12 +13,14 @@ DIGITS = 300  # of a whole number, which then has a float
 
 def read(path: str | os.PathLike, kind: type = object) -> Any:
     """The value in a JSON file; raises DataError if it cannot be read, or as `parse` does."""
-    return parse(files.read_small(path), os.fspath(path), kind)
+    content = files.read_small(path)
+    return parse(content, os.fspath(path), kind)
 
 
 def write(path: str | os.PathLike, value: Any) -> None:
     """Writes a JSON file completely or not at all; raises FileError if it cannot be written."""
-    files.write(path, (json.dumps(value, indent=2) + "\n").encode())
+    text = json.dumps(value, indent=2)
+    files.write(path, f"{text}\n".encode())
 
 
 def parse(data: bytes, where: str, kind: type = object) -> Any:

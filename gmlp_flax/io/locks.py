@@ -53,7 +53,8 @@ def file_lock(
             fcntl.flock(descriptor, mode)
             with contextlib.suppress(FileNotFoundError):
                 locked = os.fstat(descriptor)
-                if os.path.samestat(locked, os.stat(path)):
+                current = os.stat(path)
+                if os.path.samestat(locked, current):
                     break
             closing.close()
         yield descriptor

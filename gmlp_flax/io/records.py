@@ -97,13 +97,13 @@ def decode_utf8(data: bytes, keep_mark: bool = False) -> str:
 def refuse_utf16(data: bytes) -> None:
     """Raises NotUTF8 at a zero byte, as UTF-16 without a byte-order mark is valid UTF-8 full of
     zero characters, or at the mark of UTF-16, which Chinese text may have without a zero byte."""
-    if b"\0" in data:
-        offset = data.index(b"\0")
+    offset = data.find(b"\0")
+    if offset >= 0:
+        encoding = "UTF-16LE" if offset % 2 else "UTF-16BE"
+        family = "UTF-16"
         if b"\0\0" in data[:8]:
-            family = encoding = "UTF-32"
-        else:
-            family = "UTF-16"
-            encoding = "UTF-16LE" if offset % 2 else "UTF-16BE"
+            encoding = "UTF-32"
+            family = "UTF-32"
         reason = f"a zero byte, as {family} has"
         raise NotUTF8(reason, offset, f"{encoding} -t UTF-8 if it is no binary file")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -149,10 +149,9 @@ class TFRecordFile:
         count = len(self)
         if not 0 <= index < count:
             raise IndexError(f"record {index} of {count} in {self.path}")
-        start = int(self.offsets[index])
+        start = int(self.offsets[index]) + _HEADER.size
         stop = int(self.offsets[index + 1])
-        data_start = start + _HEADER.size
-        data = files.read_range(self.path, data_start, stop)
+        data = files.read_range(self.path, start, stop)
         return _checked(data, index)
 
     def records(
@@ -311,12 +310,11 @@ def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[
         schema = file.schema_arrow
         names = [name for name in schema.names if name in wanted]
         declared = _declared_classes(schema.metadata or {})
-        classes_of_columns = [declared.get(name, ()) for name in names]
         rows = _parquet_values(file, names, 0, None)
         for number, values in enumerate(rows):
-            row = {}
-            for name, value, classes in zip(names, values, classes_of_columns, strict=True):
-                row[name] = named_cell(value, classes)
+            row = dict(zip(names, values, strict=True))
+            for name, value in row.items():
+                row[name] = named_cell(value, declared.get(name, ()))
             yield number, row
 
 
@@ -393,14 +391,17 @@ def parquet_sizes(path: str) -> list[int]:
     """Compressed size, in bytes, of each row group of a parquet file; raises DataError as
     parquet_records does."""
     with _parquet(path) as file:
-        sizes = []
-        for number in range(file.num_row_groups):
-            group = file.metadata.row_group(number)
-            size = 0
-            for index in range(group.num_columns):
-                size += group.column(index).total_compressed_size
-            sizes.append(size)
-        return sizes
+        groups = range(file.num_row_groups)
+        return [_compressed_size(file.metadata.row_group(number)) for number in groups]
+
+
+def _compressed_size(group: Any) -> int:
+    """The compressed size of a row group, by its metadata."""
+    size = 0
+    for index in range(group.num_columns):
+        column = group.column(index)
+        size += column.total_compressed_size
+    return size
 
 
 @contextmanager
@@ -490,5 +491,7 @@ def _checked(data: bytes, number: int) -> bytes:
 def _masked_crc32c(data: bytes) -> int:
     """The checksum of TFRecord: CRC-32C, rotated right by 15 bits, plus a constant."""
     checksum = google_crc32c.value(data)
-    rotated = checksum >> 15 | checksum << 17
+    high = checksum << 17
+    low = checksum >> 15
+    rotated = high | low  # beyond 32 bits, which are cut off below
     return (rotated + 0xA282EAD8) & 0xFFFFFFFF

@@ -68,7 +68,7 @@ def retry(action: Callable[[], T], doing: str) -> T:
             raise
         # ValueError: what no path has, such as a zero byte
         except (OSError, MemoryError, ValueError) as error:
-            is_permanent = errno_of(error) in _AT_ONCE or isinstance(error, ValueError)
+            is_permanent = isinstance(error, ValueError) or errno_of(error) in _AT_ONCE
             if pause is None or is_permanent:
                 raise storage_error(doing, error) from error
             time.sleep(pause)
@@ -79,31 +79,40 @@ def storage_error(doing: str, error: BaseException) -> FileError:
     """The error to raise for one of a disk or a store, in one line: StorageError if it may pass."""
     if isinstance(error, FileError):
         return error
+    if isinstance(error, ImportError):
+        return _failure(FileError, doing, *_missing_package(doing, error))
     number = errno_of(error)
     is_local = "://" not in doing
     message = f"{type(error).__name__}: {error}"
     words = " ".join(message.split())
-    kind: type[FileError] = FileError
     reason = os.strerror(number) if number and is_local else words
-    if isinstance(error, ImportError):
-        before, _, _ = doing.partition("://")
-        _, _, scheme = before.rpartition(" ")
-        reason = f"{scheme}:// needs a package that cannot be imported: {error.__cause__ or error}"
-        advice = install(EXTRAS[scheme]) if scheme in EXTRAS else "install it"
-    elif number in MISSING:
-        advice = "check the path"
-    elif number in _FOR_THE_USER or (isinstance(error, ValueError) and is_local):
+    if number in MISSING:
+        return _failure(FileError, doing, reason, "check the path")
+    is_of_path = isinstance(error, ValueError) and is_local
+    if number in _FOR_THE_USER or is_of_path:
         advice = "check the path, its permissions and the free space"
-    elif _REFUSED.search(_NAMES.sub("", words)):
-        reason = f"permission denied: {words}"
+        return _failure(FileError, doing, reason, advice)
+    without_names = _NAMES.sub("", words)
+    if _REFUSED.search(without_names):
         advice = (
             "renew the credentials (gcloud auth application-default login), or grant the account "
             "access"
         )
-    else:
-        kind = StorageError
-        advice = "nothing was moved or deleted"
+        return _failure(FileError, doing, f"permission denied: {words}", advice)
+    return _failure(StorageError, doing, reason, "nothing was moved or deleted")
+
+
+def _failure(kind: type[FileError], doing: str, reason: str, advice: str) -> FileError:
     return kind(f"{doing} failed ({reason[:_MESSAGE]}): {advice}; run the same command again")
+
+
+def _missing_package(doing: str, error: ImportError) -> tuple[str, str]:
+    """Why a store cannot be reached without its package, and what to do."""
+    before, _, _ = doing.partition("://")
+    _, _, scheme = before.rpartition(" ")
+    reason = f"{scheme}:// needs a package that cannot be imported: {error.__cause__ or error}"
+    advice = install(EXTRAS[scheme]) if scheme in EXTRAS else "install it"
+    return reason, advice
 
 
 def errno_of(error: BaseException) -> int | None:
@@ -146,7 +155,8 @@ def call(path: str | os.PathLike, action: Callable[[Any, str], T], doing: str = 
         from fsspec.implementations.local import LocalFileSystem  # slow
 
         def act() -> T:
-            return action(LocalFileSystem(), os.path.abspath(path))
+            system = LocalFileSystem()
+            return action(system, os.path.abspath(path))
 
         return retry(act, f"{doing} {path}")
     try:

@@ -130,7 +130,7 @@ def find(path: str) -> str:
     # A folder without metadata was not prepared completely: the next older version is tried.
     for folder in versions:
         prepared = files.join(parent, folder)
-        if all(files.exists(files.join(prepared, metadata)) for metadata in _METADATA):
+        if _has_metadata(prepared):
             return prepared
     wanted = files.join(parent, version) if version else parent
     content = f"found {', '.join(subfolders)}" if subfolders else "no such folder"
@@ -143,6 +143,11 @@ def find(path: str) -> str:
 
 def _version_numbers(version: str) -> list[int]:
     return [int(number) for number in version.split(".")]
+
+
+def _has_metadata(folder: str) -> bool:
+    paths = [files.join(folder, name) for name in _METADATA]
+    return all(map(files.exists, paths))
 
 
 def load(path: str, contents: tuple[File, ...]) -> Folder | None:
@@ -158,7 +163,9 @@ def load(path: str, contents: tuple[File, ...]) -> Folder | None:
         )
     with _local_metadata(path, by_name) as folder:
         for name in _METADATA:
-            _refuse_code(json_files.read(os.path.join(folder, name)), f"{path}/{name}")
+            metadata_path = os.path.join(folder, name)
+            metadata = json_files.read(metadata_path)
+            _refuse_code(metadata, f"{path}/{name}")
         what = f"{path!r}: {' or '.join(_METADATA)} is damaged"
         with decode_errors(what, "prepare or copy them again"):
             info = _read_info(folder)
@@ -206,10 +213,8 @@ def _lengths(splits: Any) -> dict[str, dict[str, int]]:
     """`Folder.lengths`, by TFDS's splits."""
     lengths = {}
     for name, split in splits.items():
-        shard_names = [os.path.basename(path) for path in split.filenames]
-        shard_names.sort()
-        named_lengths = zip(shard_names, split.shard_lengths, strict=True)
-        lengths[name] = dict(named_lengths)
+        shard_names = sorted(map(os.path.basename, split.filenames))
+        lengths[name] = dict(zip(shard_names, split.shard_lengths, strict=True))
     return lengths
 
 

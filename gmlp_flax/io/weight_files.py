@@ -4,7 +4,7 @@ import contextlib
 import os
 import pickle
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -67,27 +67,14 @@ def require_all(state: State, wanted: Mapping[str, Shape], where: str) -> None:
         where: the source of the weights, for the message, which counts each kind of mistake and
             names the first.
     """
-    missing = []
-    unexpected = [name for name in state if name not in wanted]
-    misshapen = []
-    mistyped = []
-    infinite = []
-    for name, shape in wanted.items():
-        if name not in state:
-            missing.append(name)
-            continue
-        array = state[name]
-        if array.shape != shape:
-            misshapen.append(f"{name} {list(array.shape)}, not {list(shape)}")
-        if not jnp.issubdtype(array.dtype, np.floating):
-            mistyped.append(f"{name} {array.dtype}")
-        elif not np.isfinite(array).all():
-            infinite.append(name)
+    present = [name for name in wanted if name in state]
     problems = {
-        "missing": missing,
-        "unexpected": unexpected,
-        "of another shape": misshapen,
-        "of a type that is no weight's": mistyped,
+        "missing": [name for name in wanted if name not in state],
+        "unexpected": [name for name in state if name not in wanted],
+        "of another shape": _misshapen(state, wanted, present),
+        "of a type that is no weight's": [
+            f"{name} {state[name].dtype}" for name in present if not _is_float(state[name])
+        ],
     }
     counts = []
     for kind, names in problems.items():
@@ -95,11 +82,26 @@ def require_all(state: State, wanted: Mapping[str, Shape], where: str) -> None:
             counts.append(f"{len(names)} {kind} ({listed(names)})")
     if counts:
         raise RunError(f"{where} does not hold the weights of this model: {'; '.join(counts)}")
+    infinite = [name for name in present if not np.isfinite(state[name]).all()]
     if infinite:
         raise RunError(
             f"{where}: {infinite[0]} has numbers that are not finite ({len(infinite)} such "
             "parameters)"
         )
+
+
+def _misshapen(state: State, wanted: Mapping[str, Shape], names: Iterable[str]) -> list[str]:
+    """The names whose weights have another shape than the wanted one, with both shapes."""
+    misshapen = []
+    for name in names:
+        shape = state[name].shape
+        if shape != wanted[name]:
+            misshapen.append(f"{name} {list(shape)}, not {list(wanted[name])}")
+    return misshapen
+
+
+def _is_float(array: np.ndarray) -> bool:
+    return jnp.issubdtype(array.dtype, np.floating)
 
 
 @contextlib.contextmanager
@@ -246,18 +248,21 @@ def _load_torch(torch: Any, path: str, device: str) -> Mapping[Any, Any]:
     for key in INNER:
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
-    is_state_dict = isinstance(state, dict) and all(
-        _is_dense(torch, value) for value in state.values()
-    )
-    if not is_state_dict:
+    if not _is_state_dict(torch, state):
         raise RunError(
             f"{path} holds no state dict of dense tensors, alone or under {' or '.join(INNER)}"
         )
     return state
 
 
-def _is_dense(torch: Any, value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout == torch.strided
+def _is_state_dict(torch: Any, value: Any) -> bool:
+    """Whether a value is a dict of dense tensors."""
+    if not isinstance(value, dict):
+        return False
+    for tensor in value.values():
+        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+            return False
+    return True
 
 
 _TORCH = _Format(_read_torch, _torch_shapes)

@@ -72,11 +72,12 @@ def class_names(classes: Any, where: str) -> list[str]:
     is_scalar = not getattr(classes, "ndim", 0)
     is_count = is_scalar and hasattr(classes, "__index__")
     is_text = isinstance(classes, str)
-    names = []
+    values: Iterable[Any] = ()
     if is_count:
-        names = list(map(str, range(classes)))
+        values = range(classes)
     elif isinstance(classes, Iterable) and not is_text:
-        names = list(map(str, classes))
+        values = classes
+    names = [str(value) for value in values]
     has_twins = len(set(names)) < len(names)
     if not names or has_twins:
         raise ConfigError(

@@ -83,17 +83,15 @@ def store(
 
 def _by_role(data: Any) -> dict[str, Any]:
     """The data of each role; those of training, if none is named."""
-    by_role: dict[str, Any] = {}
     key_of_role: dict[str, str] = {}
     if isinstance(data, Mapping):
         for key, role in ROLE_OF_KEY.items():
             if key in data:
                 key_of_role.setdefault(role, key)
-        for role, key in key_of_role.items():
-            by_role[role] = data[key]
-        if by_role:
-            _say_unread(data, key_of_role)
-    return by_role or {TRAIN: data}
+    if not key_of_role:
+        return {TRAIN: data}
+    _say_unread(data, key_of_role)
+    return {role: data[key] for role, key in key_of_role.items()}
 
 
 def _say_unread(data: Mapping, key_of_role: Mapping[str, str]) -> None:
@@ -112,22 +110,26 @@ def _is_path(data: Any) -> bool:
 
 def _has_taken_a_step(folder: str, keys_file: str) -> bool:
     """Whether all data were written for a run that has taken a step since."""
+    if not os.path.exists(keys_file):
+        return False
     workdir = os.path.dirname(folder)
     run_file = os.path.join(workdir, RUN_FILE)
-    return os.path.exists(keys_file) and os.path.exists(run_file)
+    return os.path.exists(run_file)
 
 
 def _require_same(folder: str, copy: str) -> None:
     """Raises RunError if the files of two folders differ, apart from the keys."""
-    written = _files_below(folder) - {KEYS_FILE}
+    written = _files_below(folder)
+    written.discard(KEYS_FILE)
     written_now = _files_below(copy)
     different = sorted(written ^ written_now)
     if not different:
         _, different, unread = filecmp.cmpfiles(folder, copy, sorted(written), shallow=False)
         different += unread
     if different:
+        workdir = os.path.dirname(folder)
         raise RunError(
-            f"the data are not those that the run in {os.path.dirname(folder)} was trained on, "
+            f"the data are not those that the run in {workdir} was trained on, "
             f"which are in {folder} ({different[0]} differs): give those data, or another workdir"
         )
 
@@ -166,10 +168,10 @@ def _write_all(
             keys[key] = io_files.user_path(part)
             continue
         target = os.path.join(folder, role)
-        keys[key] = f"{target}.jsonl"
         limit = limit_of(part, role, config, by_role)
         writer = RowWriter(kind, config, target, limit)
         writer.write(part)
+        keys[key] = f"{target}.jsonl"
     column = kind.label_column(config)
     declared = classes or _first_class_names(by_role.values())
     if column and declared:
@@ -264,14 +266,13 @@ class RowWriter:
     def _row(self, inputs: tuple[Any, ...], label: Any, number: int) -> Mapping[str, Any]:
         """An example as a row. A class is written by its name and never by a number, which would
         mean a position in the names that the data declare."""
-        path = os.path.join(self.files, str(number))
-        if not self.has_classes:
-            return self.kind.row(self.config, inputs, label, path)
-        try:
-            name = class_name(label) or None
-        except BadRecord as error:
-            raise DataError(f"example {number}: {error}") from None
-        return self.kind.row(self.config, inputs, name, path)
+        path = os.path.join(self.files, f"{number}")
+        if self.has_classes:
+            try:
+                label = class_name(label) or None
+            except BadRecord as error:
+                raise DataError(f"example {number}: {error}") from None
+        return self.kind.row(self.config, inputs, label, path)
 
     def _stop(self, number: int) -> None:
         """Says that the rest of a stream is not read; raises DataError if it would have to be."""
@@ -368,7 +369,10 @@ def _example_of_columns(row: Mapping[str, Any]) -> Example:
     label = None
     for name in reversed(LABELS):
         label = row.get(name, label)
-    inputs = [value for name, value in row.items() if name not in LABELS and _is_input(value)]
+    inputs = []
+    for name, value in row.items():
+        if name not in LABELS and _is_input(value):
+            inputs.append(value)
     if not inputs:
         raise DataError(
             f"an example has no input: it has {', '.join(row)}; expected text, or an image"
@@ -394,7 +398,8 @@ def class_names(data: Any) -> list[str]:
     """The names that a `datasets.Dataset` has for its numbered labels; [] without any."""
     features = getattr(data, "features", None) or {}
     for name in LABELS:
-        names = getattr(features.get(name), "names", None)
+        feature = features.get(name)
+        names = getattr(feature, "names", None)
         if names:
             return list(names)
     return []

@@ -34,7 +34,8 @@ def inspect(
     options = options or {}
     opened = runs.open_config(config, None, options)
     with tempfile.TemporaryDirectory() as folder:
-        keys = examples.store(data, opened, os.path.join(folder, "data"))
+        target = os.path.join(folder, "data")
+        keys = examples.store(data, opened, target)
         opened.update_from_flattened_dict(keys)
         task_data = read(opened, explicit=options.keys())
         return task_data.inspect()

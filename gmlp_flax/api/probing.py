@@ -86,12 +86,14 @@ def probe(
             f"a model of the task {config.task} cannot be probed: give one of images or text"
         )
     with tempfile.TemporaryDirectory() as folder:
-        keys = examples.store(data, config, os.path.join(folder, "data"))
+        target = os.path.join(folder, "data")
+        keys = examples.store(data, config, target)
         config.update_from_flattened_dict(keys)
         source = _task_data(config, model)
         train = _features(model, source.labelled(TRAIN), layers, pool, batch_size)
         heldout = _features(model, source.labelled(HELDOUT), layers, pool, batch_size)
-    scores = KINDS[kind](train, heldout)
+    classify = KINDS[kind]
+    scores = classify(train, heldout)
     return {**scores, "examples": len(heldout.labels)}
 
 
@@ -120,13 +122,16 @@ def _features(
         for batch in batches:
             label = batch["label"]
             is_read = batch["weight"] > 0
-            is_counted = is_read & (label >= 0)
+            is_labelled = label >= 0
+            counts = is_read & is_labelled
             inputs = batch["image"] if "image" in batch else batch["tokens"]
             features = model.features(inputs, layers, pool)
             precise = np.asarray(features, np.float32)
-            states.append(precise[is_counted])
-            labels.append(label[is_counted])
-    return Features(np.concatenate(states), np.concatenate(labels))
+            states.append(precise[counts])
+            labels.append(label[counts])
+    all_states = np.concatenate(states)
+    all_labels = np.concatenate(labels)
+    return Features(all_states, all_labels)
 
 
 # Classifiers.
@@ -145,50 +150,51 @@ def nearest_neighbours(train: Features, heldout: Features) -> dict[str, float]:
         all_similarities = states @ train_states.T
         similarities, nearest = jax.lax.top_k(all_similarities, count)
         weights = jnp.exp(similarities / TEMPERATURE)
-        return jnp.einsum("sn,snc->sc", weights, targets[nearest])
+        votes = targets[nearest]  # [states, neighbours, classes]
+        return jnp.einsum("sn,snc->sc", weights, votes)
 
     heldout_states = _normalized(heldout.states)
     part_count = math.ceil(len(heldout_states) / _ROWS)
-    votes = []
+    counted = []
     for part in np.array_split(heldout_states, part_count):
-        votes.append(count_votes(part))
-    all_votes = np.concatenate(votes)
+        votes = count_votes(part)
+        counted.append(votes)
+    all_votes = np.concatenate(counted)
     return {"accuracy": _accuracy(all_votes, heldout.labels)}
 
 
 def linear(train: Features, heldout: Features) -> dict[str, float]:
     """The accuracy of logistic regression: see `probe`."""
-    train_states, heldout_states = _standardized(train.states, heldout.states)
+    scaling = _Scaling.of(train.states)
+    train_states = scaling.apply(train.states)
+    heldout_states = scaling.apply(heldout.states)
     classes = _class_count(train, heldout)
-
     channels = train_states.shape[1]
 
-    def split(flat: Any) -> tuple[Any, Any]:
-        """The weights [channels, classes] and the biases [classes]."""
+    def logits_of(states: np.ndarray, flat: Any) -> Any:
+        """Logits [examples, classes] by weights [channels, classes] and then biases [classes],
+        flattened."""
         rows = flat.reshape(channels + 1, classes)
-        return rows[:-1], rows[-1]
+        weights = rows[:-1]
+        biases = rows[-1]
+        return states @ weights + biases
 
     @jax.jit
     @jax.value_and_grad
     def loss(flat: jax.Array) -> jax.Array:
         """The loss with these weights and biases, flattened."""
-        weights, biases = split(flat)
-        logits = train_states @ weights + biases
+        logits = logits_of(train_states, flat)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, train.labels)
+        weights = flat[: channels * classes]
         squares = weights**2
         penalty = DECAY / 2 * squares.sum()
         return losses.mean() + penalty
 
     size = (channels + 1) * classes
-    solution = optimize.minimize(
-        loss,
-        np.zeros(size, np.float32),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": STEPS},
-    )
-    weights, biases = split(solution.x)
-    logits = heldout_states @ weights + biases
+    start = np.zeros(size, np.float32)
+    options = {"maxiter": STEPS}
+    solution = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
+    logits = logits_of(heldout_states, solution.x)
     return {"accuracy": _accuracy(logits, heldout.labels)}
 
 
@@ -227,18 +233,25 @@ def _draw(labels: np.ndarray, classes: int, shots: int, seed: int) -> np.ndarray
 
 def _ridge_accuracy(train: Features, heldout: Features, classes: int) -> float:
     """The accuracy of ridge regression to 1 for the class and -1 for all others."""
-    train_states, heldout_states = _standardized(train.states, heldout.states)
-    train_inputs = _with_bias(train_states)
-    heldout_inputs = _with_bias(heldout_states)
-    is_class = np.eye(classes, dtype=bool)
-    targets = np.where(is_class, 1.0, -1.0)[train.labels]
-    transposed = train_inputs.T
-    penalty = RIDGE * np.eye(len(transposed))
-    gram = transposed @ train_inputs + penalty
-    products = transposed @ targets
-    weights = np.linalg.solve(gram, products)
+    scaling = _Scaling.of(train.states)
+    train_inputs = _with_bias(scaling.apply(train.states))
+    heldout_inputs = _with_bias(scaling.apply(heldout.states))
+    targets = np.full((len(train.labels), classes), -1.0)
+    for target, label in zip(targets, train.labels, strict=True):
+        target[label] = 1.0
+    weights = _ridge(train_inputs, targets)
     scores = heldout_inputs @ weights
     return _accuracy(scores, heldout.labels)
+
+
+def _ridge(inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """The weights [channels, classes] that minimize the squared errors of inputs [examples,
+    channels] plus RIDGE times the squared weights: (X^T X + RIDGE I)^-1 X^T Y."""
+    transposed = inputs.T
+    penalty = RIDGE * np.eye(len(transposed))
+    gram = transposed @ inputs + penalty
+    products = transposed @ targets
+    return np.linalg.solve(gram, products)
 
 
 def _class_count(train: Features, heldout: Features) -> int:
@@ -252,13 +265,23 @@ def _normalized(states: np.ndarray) -> np.ndarray:
     return states / (lengths + 1e-12)
 
 
-def _standardized(train: np.ndarray, heldout: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both, shifted and scaled so that each channel of the first has mean 0 and deviation 1."""
-    mean = train.mean(axis=0)
-    deviation = train.std(axis=0) + 1e-6
-    standardized_train = (train - mean) / deviation
-    standardized_heldout = (heldout - mean) / deviation
-    return standardized_train, standardized_heldout
+class _Scaling(NamedTuple):
+    """A shift and a scale of each channel, [channels]: states that they were made of get mean 0
+    and deviation 1."""
+
+    mean: np.ndarray
+    deviation: np.ndarray
+
+    @classmethod
+    def of(cls, states: np.ndarray) -> "_Scaling":
+        """The scaling of states [examples, channels]."""
+        deviation = states.std(axis=0)
+        return cls(states.mean(axis=0), deviation + 1e-6)
+
+    def apply(self, states: np.ndarray) -> np.ndarray:
+        """States [examples, channels], shifted and scaled."""
+        shifted = states - self.mean
+        return shifted / self.deviation
 
 
 def _with_bias(states: np.ndarray) -> np.ndarray:
@@ -268,9 +291,10 @@ def _with_bias(states: np.ndarray) -> np.ndarray:
 
 
 def _accuracy(scores: Any, labels: np.ndarray) -> float:
-    best = np.argmax(np.asarray(scores), axis=-1)
+    best = np.argmax(scores, axis=-1)
     is_right = best == labels
-    return float(is_right.mean())
+    share = is_right.mean()
+    return float(share)
 
 
 Classifier = Callable[[Features, Features], dict[str, float]]

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gmlp_flax.checkpoints import RESULT_FILE
@@ -43,18 +43,16 @@ class MetricsFile:
         self._kept: list[Line] = []
         self._dropped_change_lines: list[Line] = []
         for line in self.read(path):
+            is_change = "changed" in line
             # A change at this very step was made for steps that are taken again.
-            last_kept = resume_step - 1 if "changed" in line else resume_step
+            last_kept = resume_step - 1 if is_change else resume_step
             if line["step"] <= last_kept:
                 self._kept.append(line)
-            elif "changed" in line:
+            elif is_change:
                 self._dropped_change_lines.append(line)
         self.evaluations = evaluations(self._kept)
         self.baselines = newest_baselines(self._kept)
-        self.dropped_changes: dict[str, Any] = {}
-        for line in self._dropped_change_lines:
-            for key, (old, _) in line["changed"].items():
-                self.dropped_changes.setdefault(key, old)  # the oldest value counts
+        self.dropped_changes = _values_before(self._dropped_change_lines)
 
     @staticmethod
     def read(path: str) -> list[Line]:
@@ -114,7 +112,21 @@ class MetricsFile:
 
 def evaluations(lines: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, float]]:
     """The `eval` of each step that has one."""
-    return {line["step"]: line["eval"] for line in lines if "eval" in line}
+    by_step = {}
+    for line in lines:
+        if "eval" in line:
+            step = line["step"]
+            by_step[step] = line["eval"]
+    return by_step
+
+
+def _values_before(lines: Iterable[Line]) -> dict[str, Any]:
+    """The keys that lines with `changed` name, with their values before the first of the changes."""
+    values: dict[str, Any] = {}
+    for line in lines:
+        for key, (old, _) in line["changed"].items():
+            values.setdefault(key, old)
+    return values
 
 
 def newest_baselines(lines: Iterable[Mapping[str, Any]]) -> list[Any]:
@@ -134,7 +146,8 @@ def read_result(workdir: str) -> dict[str, Any] | None:
         return None
     result = json_files.parse_object(content)
     _refuse_old(result, path)
-    if "eval" not in result or not _is_line({"step": 0} | result):
+    line = {"step": 0} | result
+    if "eval" not in result or not _is_line(line):
         raise RunError(
             f"{path} is damaged: expected an object with the metrics eval; "
             "remove it, and train again"
@@ -164,19 +177,17 @@ def _refuse_old(value: Mapping[str, Any], where: str) -> None:
 
 def _is_line(line: Mapping[str, Any]) -> bool:
     """Whether everything that readers use has the right types."""
-    step = line.get("step")
-    if type(step) is not int or step < 0 or not _is_number(step):
+    if "step" not in line:
         return False
-    baselines = line.get("baselines", [])
-    changes = line.get("changed", {})
-    return (
-        _is_number(line.get("loss", 0))
-        and _is_table(line.get("eval", {}))
-        and isinstance(baselines, list)
-        and all(_is_baseline(baseline) for baseline in baselines)
-        and isinstance(changes, dict)
-        and all(isinstance(pair, list) and len(pair) == 2 for pair in changes.values())
-    )
+    checks = []
+    for name, is_right in _TYPES.items():
+        if name in line:
+            checks.append(is_right(line[name]))
+    return all(checks)
+
+
+def _is_step(value: Any) -> bool:
+    return type(value) is int and _is_number(value) and value >= 0
 
 
 def _is_number(value: Any) -> bool:
@@ -187,12 +198,36 @@ def _is_number(value: Any) -> bool:
 
 def _is_table(value: Any) -> bool:
     """Whether a value is a dict of numbers by name."""
-    return isinstance(value, dict) and all(_is_number(number) for number in value.values())
+    if not isinstance(value, dict):
+        return False
+    return all(map(_is_number, value.values()))
 
 
 def _is_baseline(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and isinstance(value.get("name"), str)
-        and _is_table(value.get("eval"))
-    )
+    if not isinstance(value, dict):
+        return False
+    return isinstance(value.get("name"), str) and _is_table(value.get("eval"))
+
+
+def _are_baselines(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_baseline, value))
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2
+
+
+def _are_changes(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    return all(map(_is_pair, value.values()))
+
+
+# Key of a line -> whether its value has the right type.
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "step": _is_step,
+    "loss": _is_number,
+    "eval": _is_table,
+    "baselines": _are_baselines,
+    "changed": _are_changes,
+}

@@ -27,13 +27,19 @@ def leaves_by_path(tree: Any) -> dict[str, Any]:
 
 def to_dict(tree: Any) -> dict:
     """Any tree as a nested dict, whose names do not depend on the classes that hold the leaves."""
-    return traverse_util.unflatten_dict(leaves_by_path(tree), sep="/")
+    flat = leaves_by_path(tree)
+    return traverse_util.unflatten_dict(flat, sep="/")
 
 
 def from_dict(template: Any, values: dict) -> Any:
     """The inverse of `to_dict`: the values in the structure of the template."""
     flat = traverse_util.flatten_dict(values, sep="/")
-    return jax.tree_util.tree_map_with_path(lambda path, _: flat[path_name(path)], template)
+
+    def value_at(path: tuple, _: Any) -> Any:
+        name = path_name(path)
+        return flat[name]
+
+    return jax.tree_util.tree_map_with_path(value_at, template)
 
 
 def require_fit(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> None:
@@ -66,7 +72,8 @@ def checksum(x: jax.Array) -> jax.Array:
     is sharded.
     """
     bits = _bits(x)
-    hashed = bits ^ (_positions(bits.shape) * jnp.uint32(0x9E3779B9))
+    positions = _positions(bits.shape)
+    hashed = bits ^ (positions * jnp.uint32(0x9E3779B9))
     # MurmurHash3's finalizer, a bijection
     hashed ^= hashed >> 16
     hashed *= jnp.uint32(0x85EBCA6B)
@@ -78,11 +85,15 @@ def checksum(x: jax.Array) -> jax.Array:
 
 def _bits(x: jax.Array) -> jax.Array:
     """The bits of each element as uint32; two of them for a float64."""
-    if jnp.issubdtype(x.dtype, jnp.floating):
-        width = 8 * min(x.dtype.itemsize, 4)
-        unsigned = jnp.dtype(f"uint{width}")
+    if _is_float(x):
+        bytes_at_once = min(x.dtype.itemsize, 4)
+        unsigned = jnp.dtype(f"uint{8 * bytes_at_once}")
         x = jax.lax.bitcast_convert_type(x, unsigned)
     return x.astype(jnp.uint32)
+
+
+def _is_float(x: jax.Array) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)
 
 
 def _positions(shape: tuple[int, ...]) -> jax.Array:
@@ -99,10 +110,10 @@ def _positions(shape: tuple[int, ...]) -> jax.Array:
 @jax.jit
 def examine(tree: Any) -> tuple[Any, jax.Array]:
     """The checksum of each leaf, and whether all floating-point numbers are finite."""
-    leaf_is_finite = []
+    all_finite = jnp.array(True)
     for leaf in jax.tree.leaves(tree):
-        if jnp.issubdtype(leaf.dtype, jnp.floating):
-            leaf_is_finite.append(jnp.isfinite(leaf).all())
+        if _is_float(leaf):
+            is_finite = jnp.isfinite(leaf)
+            all_finite &= is_finite.all()
     checksums = jax.tree.map(checksum, tree)
-    all_finite = jnp.all(jnp.array(leaf_is_finite))
     return checksums, all_finite

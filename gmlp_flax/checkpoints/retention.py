@@ -69,7 +69,8 @@ class Retention:
         """The steps that have a rank, the best last; the newer of equally good ones is later."""
         rank_of = {}
         for step in steps:
-            rank = self.rank(verified.get(step))
+            metrics = verified.get(step)
+            rank = self.rank(metrics)
             if rank > -math.inf:
                 rank_of[step] = rank
         return sorted(rank_of, key=lambda step: rank_of[step])  # stable
@@ -93,11 +94,12 @@ def delete(folder: str, step: int) -> None:
     Raises:
         RunError: it cannot be moved or deleted.
     """
-    checkpoint = os.path.join(folder, str(step))
+    name = str(step)
+    checkpoint = os.path.join(folder, name)
     if io_files.is_remote(checkpoint):
         io_files.remove_all(checkpoint)
         return
-    target = os.path.join(folder, DELETED, str(step))
+    target = os.path.join(folder, DELETED, name)
     io_files.move(checkpoint, target)
     finish_deletion(folder)
 

@@ -108,13 +108,12 @@ def orderings(papers: Mapping[str, float], last: Mapping[str, Sequence[float]]) 
         last: row -> the last value of each run.
     """
     values = sorted(set(papers.values()))
-    rows = sorted(papers, key=lambda row: papers[row])
+    places = {row: values.index(value) for row, value in papers.items()}
+    rows = sorted(papers, key=lambda row: places[row])
     neighbours = []
     others = []
     for better, worse in itertools.combinations(rows, 2):
-        better_place = values.index(papers[better])
-        worse_place = values.index(papers[worse])
-        distance = worse_place - better_place
+        distance = places[worse] - places[better]
         if distance == 0:
             continue
         claim = _ordering(better, worse, last)
@@ -149,8 +148,9 @@ def spearman(ours: ArrayLike, papers: Sequence[float]) -> np.ndarray:
     our_ranks = _centred_ranks(ours)
     paper_ranks = _centred_ranks(papers)
     product = _dot(our_ranks, paper_ranks)
-    squares = _dot(our_ranks, our_ranks) * _dot(paper_ranks, paper_ranks)
-    norms = np.sqrt(squares)  # one root: 1 is exactly 1
+    our_square = _dot(our_ranks, our_ranks)
+    paper_square = _dot(paper_ranks, paper_ranks)
+    norms = np.sqrt(our_square * paper_square)  # one root: 1 is exactly 1
     norms = np.where(norms > 0, norms, np.nan)
     return product / norms
 
@@ -199,10 +199,8 @@ def shared_tokens(curves: Sequence[Curve]) -> list[float]:
     """The token counts at which every curve has a value, in order."""
     if not curves:
         return []
-    first, *others = curves
-    shared = set(dict(first))
-    for curve in others:
-        shared &= set(dict(curve))
+    tokens_of_curves = [{tokens for tokens, _ in curve} for curve in curves]
+    shared = set.intersection(*tokens_of_curves)
     return sorted(shared)
 
 

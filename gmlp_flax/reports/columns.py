@@ -75,12 +75,16 @@ class Plan(NamedTuple):
 
     def searches(self, name: str) -> list[str]:
         """The rows whose rate is searched before they are trained under a name."""
-        is_trained = name == self.table or name in COLUMNS
-        if not is_trained or alternatives.RATE in self.changes:
+        if alternatives.RATE in self.changes:
+            return []
+        if name != self.table and name not in COLUMNS:
             return []
         column = self.column_of(name)
-        configs = column.configs(self.scale, self.rows)
-        return [row for row in configs if column.rates_of(row, self.scale)]
+        rows = []
+        for row in column.configs(self.scale, self.rows):
+            if column.rates_of(row, self.scale):
+                rows.append(row)
+        return rows
 
     @property
     def columns(self) -> Mapping[str, Column]:
@@ -131,20 +135,33 @@ def check(plan: Plan) -> None:
             continue
         _check_data(plan, name)
         if plan.is_finetuned(name):
-            configs = plan.columns[name].configs(plan.scale, plan.rows[:1])
-            [config] = configs.values()
-            config_lib.overridden(config, plan.finetune_changes)
-            continue
-        sweep = _training(plan, name)
-        for trial in sweep.trials:
-            keys = config_lib.keys(trial.config)
-            known.update(keys)
+            _check_finetuning(plan, name)
+        else:
+            known |= _trained_keys(plan, name)
     for key, value in plan.changes.items():
         if key not in known:
             flag = f"--config.{key}={value}"
             config_lib.check_name(key, flag)
             names = ", ".join(plan.data)
             raise ConfigError(f"{flag}: no run of {names} has such a key")
+
+
+def _check_finetuning(plan: Plan, name: str) -> None:
+    """Raises ConfigError if a finetuned column has no such scale, or a change does not fit it."""
+    column = plan.columns[name]
+    configs = column.configs(plan.scale, plan.rows[:1])
+    [config] = configs.values()
+    config_lib.overridden(config, plan.finetune_changes)
+
+
+def _trained_keys(plan: Plan, name: str) -> set[str]:
+    """The keys of the configs of a column that is trained; raises what `check` does."""
+    sweep = _training(plan, name)
+    names: set[str] = set()
+    for trial in sweep.trials:
+        keys = config_lib.keys(trial.config)
+        names.update(keys)
+    return names
 
 
 def _check_data(plan: Plan, name: str) -> None:
@@ -188,22 +205,24 @@ def _make(plan: Plan, name: str) -> bool:
         _measure(plan)
         return True
     complete = True
-    if not plan.is_finetuned(name):
-        rates: Mapping[str, float] = {}
-        searched_rows = plan.searches(name)
-        if searched_rows:
-            complete = _search_rates(plan, name, searched_rows)
-            rates = _searched_rates(plan, name, searched_rows)
-        sweep = _training(plan, name, rates)
-        return _train(plan, sweep) and complete
-    for sweep in _finetuning(plan, name):
-        complete &= _train(plan, sweep)
+    if plan.is_finetuned(name):
+        for sweep in _finetuning(plan, name):
+            complete &= _train(plan, sweep)
+        return complete
+    rates: Mapping[str, float] = {}
+    searched_rows = plan.searches(name)
+    if searched_rows:
+        complete = _search_rates(plan, name, searched_rows)
+        rates = _searched_rates(plan, name, searched_rows)
+    sweep = _training(plan, name, rates)
+    complete &= _train(plan, sweep)
     return complete
 
 
 def _search_folder(plan: Plan, name: str) -> str:
     """The folder of the runs that choose rates: a table's own runs are in the folder itself."""
-    return search_folder(plan.runs, "mlm" if name == plan.table else name)
+    column = "mlm" if name == plan.table else name
+    return search_folder(plan.runs, column)
 
 
 def _search_rates(plan: Plan, name: str, rows: Sequence[str]) -> bool:
@@ -213,7 +232,8 @@ def _search_rates(plan: Plan, name: str, rows: Sequence[str]) -> bool:
     for row in rows:
         points += column.search_points(plan.scale, row)
     changes = _column_changes(plan, name)
-    sweep = definition.define(name, tuple(points), changes, _search_folder(plan, name))
+    folder = _search_folder(plan, name)
+    sweep = definition.define(name, tuple(points), changes, folder)
     return _train(plan, sweep)
 
 
@@ -247,7 +267,8 @@ def _training(plan: Plan, name: str, rates: Mapping[str, float] = alternatives.N
     chose."""
     if name == plan.table:
         points = plan.paper_table.points(plan.scale, rates)
-        changes = {**_data_change(plan, name), **plan.changes}
+        data = _data_change(plan, name)
+        changes = {**data, **plan.changes}
         return definition.define(f"paper:{name}", points, changes, plan.runs)
     column = COLUMNS[name]
     points = column.points(plan.scale, plan.rows, rates)
@@ -261,7 +282,10 @@ def _column_changes(plan: Plan, name: str) -> dict[str, Any]:
     column = plan.column_of(name)
     configs = column.configs(plan.scale, plan.rows)
     first, *_ = configs.values()
-    return _data_change(plan, name) | config_lib.applying(first, plan.changes)
+    changes: dict[str, Any] = {}
+    changes |= _data_change(plan, name)
+    changes |= config_lib.applying(first, plan.changes)
+    return changes
 
 
 def _finetuning(plan: Plan, name: str) -> Iterator[Sweep]:

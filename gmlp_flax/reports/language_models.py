@@ -93,24 +93,24 @@ def _tokens(run: Run) -> int:
 
 def trained_rows(names: Sequence[str], runs: Sequence[Run]) -> dict[str, Row]:
     """The rows that have an evaluated run, in the order of `names`."""
-    evaluated: dict[str, list[Run]] = {name: [] for name in names}
+    evaluated = [run for run in runs if run.curve(METRIC)]
     furthest: dict[int, int] = {}  # steps of a run -> tokens
-    for run in runs:
-        if run.curve(METRIC):
-            evaluated[run.row].append(run)
-            steps = run.config.steps
-            tokens = _tokens(run)
-            furthest[steps] = max(furthest.get(steps, 0), tokens)
+    for run in evaluated:
+        steps = run.config.steps
+        tokens = _tokens(run)
+        furthest[steps] = max(furthest.get(steps, 0), tokens)
     rows = {}
-    for name, row_runs in evaluated.items():
+    for name in names:
         in_front = []
         behind = []
-        for run in row_runs:
+        for run in evaluated:
+            if run.row != name:
+                continue
             if _tokens(run) < furthest[run.config.steps]:
                 behind.append(run)
             else:
                 in_front.append(run)
-        if row_runs:
+        if in_front or behind:
             rows[name] = Row(name, in_front or behind, behind)
     return rows
 
@@ -184,18 +184,16 @@ def _points(rows: Mapping[str, Row], scores: Scores) -> dict[str, Point]:
     """Row -> its point in the figures of scaling."""
     points = {}
     for name, row in rows.items():
-        points[name] = Point(name, row.params, row.last, scores.medians(name))
+        medians = scores.medians(name)
+        points[name] = Point(name, row.params, row.last, medians)
     return points
 
 
 def _lines(series: Mapping[str, Sequence[str]], points: Mapping[str, Point]) -> Lines:
     """The points of each series of a table, for the rows that have one."""
-    lines: dict[str, list[Point]] = {}
+    lines = {}
     for name, rows in series.items():
-        lines[name] = []
-        for row in rows:
-            if row in points:
-                lines[name].append(points[row])
+        lines[name] = [points[row] for row in rows if row in points]
     return lines
 
 

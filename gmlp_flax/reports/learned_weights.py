@@ -278,9 +278,13 @@ def across(maps: np.ndarray, segments: np.ndarray) -> np.ndarray:
     is_other = np.not_equal.outer(segments, segments)
     to_other = np.where(is_other, maps, 0)
     to_own = np.where(is_other, 0, maps)
-    other_of_token = to_other.sum(-1)  # [layers, n]
-    own_of_token = to_own.sum(-1)
-    mean_other = other_of_token.mean(-1)
-    mean_own = own_of_token.mean(-1)
+    mean_other = _mean_of_token(to_other)
+    mean_own = _mean_of_token(to_own)
     largest_other = to_other.max((-1, -2))
     return np.stack([mean_other, mean_own, largest_other], axis=-1)
+
+
+def _mean_of_token(maps: np.ndarray) -> np.ndarray:
+    """[layers]: the weight that a token gives, a mean over the rows of maps [layers, n, n]."""
+    given = maps.sum(axis=-1)
+    return given.mean(axis=-1)

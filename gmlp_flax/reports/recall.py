@@ -6,15 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gmlp_flax.analysis import looks as looks_lib
-from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
-from gmlp_flax.analysis.looks import Look
+from gmlp_flax.analysis.charts import Chart, Panel, Scale
 from gmlp_flax.checkpoints.metrics_file import read_result
 from gmlp_flax.paper import recall
 from gmlp_flax.paper.recall import PAIRS, RATE, ROWS, Cell
 from gmlp_flax.reports.claims import HOLDS, OPEN, REVERSED, Claim
 from gmlp_flax.reports.report import Report, family, over_seeds
 from gmlp_flax.reports.runs import NoRuns
-from gmlp_flax.reports.table import Cells, Printed, Spread, Table, shown
+from gmlp_flax.reports.table import Cells, Spread, Table, printed, shown
 from gmlp_flax.sweeps import definition, points, training
 from gmlp_flax.sweeps.points import Point
 
@@ -60,14 +59,16 @@ def make(plan: Plan) -> bool:
     Returns:
         Whether all runs have a result.
     """
+    search_folder = os.path.join(plan.runs, SEARCH)
     complete = True
     # cell by cell, so that a report can be made of what is there; trained runs are skipped
     for cell in plan.cells():
         trials = recall.search_points(cell, plan.scale)
-        complete &= _train(plan, trials, os.path.join(plan.runs, SEARCH))
+        complete &= _train(plan, trials, search_folder)
         rate = best_rate(plan, cell)
         if rate is not None:
-            complete &= _train(plan, recall.points(cell, plan.scale, rate), plan.runs)
+            trials = recall.points(cell, plan.scale, rate)
+            complete &= _train(plan, trials, plan.runs)
     return complete
 
 
@@ -80,10 +81,11 @@ def best_rate(plan: Plan, cell: Cell) -> float | None:
     """The rate with the highest accuracy of a cell's search. Of those that solve it, the one that
     needed the fewest steps, which leaves the most to other seeds. None if no run of the search has
     a result."""
+    folder = os.path.join(plan.runs, SEARCH)
     best = (-1.0, 0)
     rate = None
     for point in recall.search_points(cell, plan.scale):
-        result = _result(os.path.join(plan.runs, SEARCH), point)
+        result = _result(folder, point)
         if result is None:
             continue
         accuracy = min(result["eval"]["accuracy"], recall.SOLVED)
@@ -136,8 +138,9 @@ def _table(found: Accuracies) -> Table:
     """A line for each row, a column for each length and width."""
     models: dict[str, Cells] = {}
     for cell, accuracy in found.items():
+        title = f"n {cell.length}, d {cell.width}"
         cells = models.setdefault(cell.row, {})
-        cells[f"n {cell.length}, d {cell.width}"] = accuracy
+        cells[title] = accuracy
     return Table.of_models(models)
 
 
@@ -145,9 +148,9 @@ def _cell_table(plan: Plan, found: Accuracies) -> Table:
     """A line for each cell, with the rate that its search chose."""
     rows = []
     for cell, accuracy in found.items():
-        rate = best_rate(plan, cell)
-        printed_rate = None if rate is None else Printed(rate)
-        rows.append((cell.row, cell.length, cell.width, accuracy, printed_rate))
+        rate = printed(best_rate(plan, cell))
+        row = (cell.row, cell.length, cell.width, accuracy, rate)
+        rows.append(row)
     return Table(("model", "n", "d", "accuracy (%)", "rate"), rows)
 
 
@@ -165,7 +168,8 @@ def _notes(found: Accuracies, scale: str) -> list[str]:
     searched_at = f" of n = {min(recall.LENGTHS[scale])}" if scale == "cpu" else ""
     floors = []
     for length in sorted({cell.length for cell in found}):
-        floors.append(f"{100 / PAIRS[length]:.1f} % at n = {length}")
+        floor = _floor(length)
+        floors.append(f"{floor:.1f} % at n = {length}")
     seeds = ", ".join(map(str, recall.SEEDS))
     return [
         f"Accuracy in percent at the repeated keys; a guess among the values shown has "
@@ -183,26 +187,35 @@ def chart(found: Accuracies) -> Chart:
     """Accuracy over the width, a panel for each length, a line for the best row of each family."""
     panels = []
     for length in sorted({cell.length for cell in found}):
-        best = best_of_families(found, length)
-        look_of = looks_lib.looks(list(best))
-        series = [
-            _line(name, look, widths)
-            for look, (name, widths) in zip(look_of, best.items(), strict=True)
-        ]
-        floor = 100 / PAIRS[length]
-        panels.append(
-            Panel(
-                f"{PAIRS[length]} pairs in {length} tokens",
-                Scale("width d", log=True, whole=True),
-                Scale("accuracy (%)"),
-                series,
-                references=[("a guess among the values", floor)],
-            )
-        )
+        panel = _panel(found, length)
+        panels.append(panel)
     caption = (
         "The best row of each family at each width. Bars go from the lowest to the highest seed."
     )
     return Chart(panels, caption)
+
+
+def _panel(found: Accuracies, length: int) -> Panel:
+    """The accuracies at one length."""
+    best = best_of_families(found, length)
+    look_of = looks_lib.looks(list(best))
+    series = []
+    for look, (name, widths) in zip(look_of, best.items(), strict=True):
+        line = over_seeds(name, look, list(widths), list(widths.values()))
+        series.append(line)
+    pairs = PAIRS[length]
+    return Panel(
+        f"{pairs} pairs in {length} tokens",
+        Scale("width d", log=True, whole=True),
+        Scale("accuracy (%)"),
+        series,
+        references=[("a guess among the values", _floor(length))],
+    )
+
+
+def _floor(length: int) -> float:
+    """The accuracy in percent of a guess among the values that an example shows."""
+    return 100 / PAIRS[length]
 
 
 def best_of_families(found: Accuracies, length: int) -> dict[str, dict[int, Spread]]:
@@ -211,16 +224,18 @@ def best_of_families(found: Accuracies, length: int) -> dict[str, dict[int, Spre
     for cell, accuracy in found.items():
         if cell.length != length:
             continue
-        model = ROWS[cell.row].model if cell.row in ROWS else cell.row
-        by_width = best.setdefault(family(model), {})
-        best_so_far = by_width.get(cell.width)
-        if best_so_far is None or accuracy.centre > best_so_far.centre:
+        name = _family(cell.row)
+        by_width = best.setdefault(name, {})
+        best_so_far = by_width.setdefault(cell.width, accuracy)
+        if accuracy.centre > best_so_far.centre:
             by_width[cell.width] = accuracy
     return best
 
 
-def _line(name: str, look: Look, widths: Mapping[int, Spread]) -> Series:
-    return over_seeds(name, look, list(widths), list(widths.values()))
+def _family(row: str) -> str:
+    """The family of a row in ROWS, or of a class of the user's own."""
+    model = ROWS[row].model if row in ROWS else row
+    return family(model)
 
 
 # Claims.
@@ -248,21 +263,14 @@ def _attention_claims(found: Accuracies) -> Iterable[Claim]:
 
 def _width_claims(found: Accuracies) -> Iterable[Claim]:
     """Gated convolutions: the causal gMLP is one, with one filter for all channels."""
-    needed = {}
-    for length in sorted({cell.length for cell in found if cell.row == "sgu_causal"}):
-        widths = [
-            cell.width
-            for cell, accuracy in found.items()
-            if cell.row == "sgu_causal" and cell.length == length and min(accuracy.values) >= SOLVED
-        ]
-        needed[length] = min(widths, default=None)
+    needed = _solving_widths(found, "sgu_causal")
     if len(needed) < 2:
         return
-    lengths = list(needed)
-    first, last = needed[lengths[0]], needed[lengths[-1]]
+    first, *_, last = needed.values()
     words = []
     for length, width in needed.items():
-        words.append(f"n = {length}: {'none of these' if width is None else f'd = {width}'}")
+        where = "none of these" if width is None else f"d = {width}"
+        words.append(f"n = {length}: {where}")
     if first is None:
         verdict = OPEN
     elif last is None or last > first:
@@ -274,6 +282,22 @@ def _width_claims(found: Accuracies) -> Iterable[Claim]:
         verdict,
         "; ".join(words),
     )
+
+
+def _solving_widths(found: Accuracies, row: str) -> dict[int, int | None]:
+    """Length, shortest first -> the smallest width at which all seeds of a row solve it; None if
+    they do so at no width."""
+    widths: dict[int, list[int]] = {}
+    for cell, accuracy in found.items():
+        if cell.row != row:
+            continue
+        solving = widths.setdefault(cell.length, [])
+        if _solved(accuracy) == HOLDS:
+            solving.append(cell.width)
+    smallest = {}
+    for length in sorted(widths):
+        smallest[length] = min(widths[length], default=None)
+    return smallest
 
 
 def _rival_claims(found: Accuracies) -> Iterable[Claim]:
@@ -290,21 +314,25 @@ def _rival_claims(found: Accuracies) -> Iterable[Claim]:
                 _detail(cell, accuracy),
             )
         if cell.row in GMLP:
-            verdict = {HOLDS: REVERSED, REVERSED: HOLDS}.get(_solved(accuracy), OPEN)
             yield Claim(
                 f"a gate alone does not solve it (ours): {cell.row} at {where}",
-                verdict,
+                _NEGATED[_solved(accuracy)],
                 _detail(cell, accuracy),
             )
 
 
+_NEGATED = {HOLDS: REVERSED, REVERSED: HOLDS, OPEN: OPEN}
+
+
 def _solved(accuracy: Spread) -> str:
     """Whether all seeds reach SOLVED, none, or some."""
-    solved = [value >= SOLVED for value in accuracy.values]
-    if all(solved):
+    if min(accuracy.values) >= SOLVED:
         return HOLDS
-    return OPEN if any(solved) else REVERSED
+    if max(accuracy.values) < SOLVED:
+        return REVERSED
+    return OPEN
 
 
 def _detail(cell: Cell, accuracy: Spread) -> str:
-    return f"{shown(accuracy)} %, a guess {100 / PAIRS[cell.length]:.1f} %"
+    floor = _floor(cell.length)
+    return f"{shown(accuracy)} %, a guess {floor:.1f} %"

@@ -176,13 +176,16 @@ def _cells(sliced: Sequence[SlicedRun]) -> Cells:
     shares = []
     for run in sliced:
         losses = run.losses
-        shares.append(100 * losses.recall_predictions / losses.predictions)
+        share = losses.recall_predictions / losses.predictions
+        shares.append(100 * share)
     cells: Cells = {"AR hits (% of tokens)": statistics.mean(shares)}
     for prefix, title in SLICES.items():
-        perplexities = [run.metrics[f"{prefix}perplexity"] for run in sliced]
-        accuracies = [run.percent(f"{prefix}accuracy") for run in sliced]
+        perplexity = f"{prefix}perplexity"
+        accuracy = f"{prefix}accuracy"
+        perplexities = [run.metrics[perplexity] for run in sliced]
+        percents = [run.percent(accuracy) for run in sliced]
         cells[f"perplexity, {title}"] = Spread.mean(perplexities)
-        cells[f"accuracy, {title} (%)"] = Spread.mean(accuracies)
+        cells[f"accuracy, {title} (%)"] = Spread.mean(percents)
     return cells
 
 

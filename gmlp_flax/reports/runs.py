@@ -73,6 +73,14 @@ class Run:
                 points.append((count, evaluation[metric]))
         return points
 
+    def last_score(self, metric: str) -> float | None:
+        """The held-out metric of the last evaluation that has it; None if none has."""
+        curve = self.curve(metric)
+        if not curve:
+            return None
+        _, value = curve[-1]
+        return value
+
 
 class NoRuns(RunError):
     """There is no run of any row."""
@@ -113,9 +121,10 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
     order = list(rows)
     known: dict[tuple, Run] = {}
     for run in _runs(pattern, rows, identity):
-        row_and_seed = (order.index(run.row), run.config.seed)
-        _refuse_twin(known, row_and_seed, run, f"the row {run.row}")
-    runs = [known[row_and_seed] for row_and_seed in sorted(known)]
+        place = order.index(run.row)
+        key = (place, run.config.seed)
+        _refuse_twin(known, key, run, f"the row {run.row}")
+    runs = [known[key] for key in sorted(known)]
     if not runs:
         names = ", ".join(rows)
         raise NoRuns(
@@ -222,8 +231,10 @@ def unfinished(runs: Sequence[Run]) -> list[str]:
 def every_run(pattern: str) -> Iterator[Run]:
     """The runs in a folder or of a glob pattern, as in `find`, of no row in particular."""
     for path in _run_folders(pattern):
-        config = config_lib.load(os.path.join(path, CONFIG_FILE))
-        lines = MetricsFile.read(os.path.join(path, METRICS_FILE))
+        config_path = os.path.join(path, CONFIG_FILE)
+        metrics_path = os.path.join(path, METRICS_FILE)
+        config = config_lib.load(config_path)
+        lines = MetricsFile.read(metrics_path)
         yield Run("", path, config, lines)
 
 
@@ -354,7 +365,8 @@ def _compared(runs: Sequence[Run], free: Sequence[str]) -> list[str]:
     names: dict[str, None] = {}  # in order
     for run in runs:
         for name in _keys(run.config, ALL_RUNS):
-            if name not in free and not name.startswith("model."):
+            is_of_model = name.startswith("model.")
+            if not is_of_model and name not in free:
                 names[name] = None
     return list(names)
 

@@ -27,7 +27,8 @@ class Score(NamedTuple):
         values = self.spread.values
         lowest = min(values)
         highest = max(values)
-        chosen = f"{len(values)} runs, rate {self.rate:g}, batch {self.batch}"
+        count = len(values)
+        chosen = f"{count} runs, rate {self.rate:g}, batch {self.batch}"
         return f"{lowest:.1f} to {highest:.1f} ({chosen})"
 
 
@@ -45,10 +46,9 @@ def score(
     for run in runs:
         if not _counts(run, column, pretrained):
             continue
-        curve = run.curve(column.metric)
-        if not curve:
+        last = run.last_score(column.metric)
+        if last is None:
             continue
-        _, last = curve[-1]
         config = run.config
         choice = (config.optimizer.learning_rate, config.batch_size)
         percents = by_choice.setdefault(choice, [])
@@ -147,11 +147,8 @@ class Scores:
             title = column.title
             scores = self.by_title[title]
             if scores:
-                ranges = []
-                for row, score in scores.items():
-                    words = score.words()
-                    ranges.append(f"{row} {words}")
-                yield f"{title} is the median of runs; lowest to highest: {', '.join(ranges)}."
+                ranges = _ranges(scores)
+                yield f"{title} is the median of runs; lowest to highest: {ranges}."
             runs = self._runs_of(column)
             trivial = baselines(runs, column.metric)
             for name, value in trivial.items():
@@ -207,14 +204,19 @@ def _claim(
     )
 
 
+def _ranges(scores: Mapping[str, Score]) -> str:
+    """The range and the chosen setting of each row's score, in words."""
+    ranges = []
+    for row, row_score in scores.items():
+        words = row_score.words()
+        ranges.append(f"{row} {words}")
+    return ", ".join(ranges)
+
+
 def _correlation(scores: Mapping[str, Score], papers: Mapping[str, float]) -> str:
     """The rank correlation of our scores with the paper's, in words."""
-    ours = []
-    column = []
-    for row, paper in papers.items():
-        score = scores[row]
-        ours.append(score.spread.centre)
-        column.append(paper)
+    ours = [scores[row].spread.centre for row in papers]
+    column = list(papers.values())
     correlation = claims.spearman(ours, column)
     rank = float(correlation)
     p = claims.chance(ours, column)

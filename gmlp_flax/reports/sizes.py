@@ -146,5 +146,6 @@ def _quoted_points(table: PaperTable) -> Iterator[tuple[_Line, _Point]]:
         kind, _, label = row.name.partition("-")
         is_twice = kind in NAMES.values()
         name = f"{kind} (gMLP's training)" if is_twice else kind
+        line = _Line(name, kind)
         size, _, _ = label.partition(" ")
-        yield _Line(name, kind), _Point(row.params_m, row.top1, size)
+        yield line, _Point(row.params_m, row.top1, size)

@@ -104,7 +104,7 @@ def _measured_rows(known_rows: Sequence[str], scores: Scores, costs: Costs) -> l
     """The rows that have something in any column."""
     measured = set(costs)
     for by_row in scores.values():
-        measured |= by_row.keys()
+        measured.update(by_row)
     return [row for row in known_rows if row in measured]
 
 
@@ -126,8 +126,9 @@ def _score_table(
             "M parameters": _encoder_size(config),
         }
         for name, column in COLUMNS.items():
+            from_random = f"{name}{RANDOM}"
             pretrained = scores.get(name, {})
-            random = scores.get(name + RANDOM, {})
+            random = scores.get(from_random, {})
             cells[column.title] = pretrained.get(row)
             cells[f"{column.title}, from random parameters"] = random.get(row)
         cells["rate"] = printed(rates.get(row))
@@ -148,9 +149,9 @@ def _cost_table(costs: Costs, configs: Mapping[str, ConfigDict]) -> Table:
     models: dict[str, Cells] = {}
     for row, config in configs.items():
         task = bare_task(config)
-        flops = dry_run.forward_flops(task)
-        cells = measured.get(row, {})
-        models[row] = {"GFLOPs": flops / 1e9, **cells}
+        cells: Cells = {"GFLOPs": dry_run.forward_flops(task) / 1e9}
+        cells |= measured.get(row, {})
+        models[row] = cells
     return Table.of_models(models, over="repeats")
 
 
@@ -162,17 +163,29 @@ def _rate_tables(rows: Sequence[str], folder: str, scale: str) -> dict[str, Tabl
         if scale not in column.scales or column.starts:
             continue
         models: dict[str, Cells] = {}
+        folder_of_search = search_folder(folder, name)
         for row in column.configs(scale, rows):
-            scores = searched(search_folder(folder, name), column, scale, row)
-            if not scores:
-                continue
-            rates = column.rates_of(row, scale)
-            cells: Cells = {f"{rate:g}": scores.get(rate) for rate in rates}
-            cells["best"] = printed(best_rate(scores, column))
-            models[row] = cells
+            scores = searched(folder_of_search, column, scale, row)
+            if scores:
+                models[row] = _rate_cells(column, scale, row, scores)
         if models:
             tables[f"rates-{name}"] = Table.of_models(models)
     return tables
+
+
+def _rate_cells(
+    column: Column,
+    scale: str,
+    row: str,
+    scores: Mapping[float, float],
+) -> Cells:
+    """The scores that the search of a row's rate found, and the best rate."""
+    cells: Cells = {}
+    for rate in column.rates_of(row, scale):
+        cells[f"{rate:g}"] = scores.get(rate)
+    best = best_rate(scores, column)
+    cells["best"] = printed(best)
+    return cells
 
 
 # Notes.
@@ -291,6 +304,7 @@ def _by_family(rows: Iterable[str]) -> dict[str, list[str]]:
     """Family -> its rows."""
     families: dict[str, list[str]] = {}
     for row in rows:
-        members = families.setdefault(family(row), [])
+        name = family(row)
+        members = families.setdefault(name, [])
         members.append(row)
     return families

@@ -82,8 +82,9 @@ def find_runs(
             runs[name] = _of_task(tuned, column.task)
         elif scale in column.scales:
             configs = column.configs(scale, rows, changes)
+            column_folder = folder_of(folder, name)
             with contextlib.suppress(run_finder.NoRuns):
-                runs[name] = run_finder.find(folder_of(folder, name), configs)
+                runs[name] = run_finder.find(column_folder, configs)
     return runs
 
 
@@ -99,13 +100,18 @@ def scores_of(runs: Runs, rows: Sequence[str] = ROWS) -> dict[str, RowScores]:
     for name, column in COLUMNS.items():
         column_runs = runs[name]
         if column.starts:
+            from_random = f"{name}{RANDOM}"
             scores[name] = _finetuned_scores(column_runs, rows, column, pretrained=True)
-            scores[name + RANDOM] = _finetuned_scores(column_runs, rows, column, pretrained=False)
+            scores[from_random] = _finetuned_scores(column_runs, rows, column, pretrained=False)
         elif name == "mlm":
             scores[name] = _perplexities(column_runs, rows)
         else:
             scores[name] = _last_scores(column_runs, rows, column)
-    return {name: by_row for name, by_row in scores.items() if by_row}
+    found = {}
+    for name, by_row in scores.items():
+        if by_row:
+            found[name] = by_row
+    return found
 
 
 def _finetuned_scores(
@@ -143,9 +149,8 @@ def _last_scores(runs: Sequence[Run], rows: Sequence[str], column: Column) -> Ro
         for run in runs:
             if run.row != row or not run.finished:
                 continue
-            curve = run.curve(column.metric)
-            if curve:
-                _, last = curve[-1]
+            last = run.last_score(column.metric)
+            if last is not None:
                 values.append(column.percent * last)
         if values:
             scores[row] = spread(values)
@@ -154,12 +159,13 @@ def _last_scores(runs: Sequence[Run], rows: Sequence[str], column: Column) -> Ro
 
 def baselines_of(runs: Runs) -> dict[str, dict[str, float]]:
     """Column -> trivial model -> its score."""
-    baselines: dict[str, dict[str, float]] = {}
+    baselines = {}
     for name, column in COLUMNS.items():
-        percents = baselines.setdefault(name, {})
         scores = run_finder.baselines(runs[name], column.metric)
+        shown = {}
         for model, value in scores.items():
-            percents[model] = column.percent * value
+            shown[model] = column.percent * value
+        baselines[name] = shown
     return baselines
 
 
@@ -177,10 +183,11 @@ def heldout_examples(runs: Runs) -> dict[str, int]:
     """Column -> its held-out examples; 0 if its runs do not say."""
     examples = {}
     for name, column_runs in runs.items():
-        most = 0
+        counts = [0]
         for run in column_runs:
             for line in run.lines:
                 evaluation = line.get("eval", {})
-                most = max(most, evaluation.get("examples", 0))
-        examples[name] = most
+                count = evaluation.get("examples", 0)
+                counts.append(count)
+        examples[name] = max(counts)
     return examples

@@ -58,18 +58,22 @@ def submission(name: str, pattern: str, scale: str, changes: Mapping[str, Any]) 
     if len(set(seeds)) < len(seeds):
         raise RunError(f"{pattern} holds two runs of one seed: leave one out")
     model = first.config.model.to_dict()
-    rates = {run.config[RATE] for run in every_run if run.config.model.to_dict() == model}
+    rates = set()
+    for run in every_run:
+        if run.config.model.to_dict() == model:
+            rates.add(run.config[RATE])
     perplexities = tuple(_perplexity(run) for run in runs)
     tokens, _ = first.curve(METRIC)[-1]
     shapes = bare_task(first.config).shapes()
     environment = _environment(first)
+    packages = environment.get("packages", {})
     return Submission(
         row=name,
         scale=scale,
         config=config_hash(first.config),
         setting=setting_hash(first),
         commit=_commit(environment),
-        version=environment.get("packages", {}).get("gmlp_flax") or "unknown",
+        version=packages.get("gmlp_flax") or "unknown",
         parameters=parameters.count(shapes["encoder"]),
         tokens=tokens,
         rate=first.config[RATE],
@@ -88,7 +92,8 @@ def setting_hash(run: Run) -> str:
     values["text"] = identity.get("data", {})
     tokenizer = os.path.join(run.path, TOKENIZER_FILE)
     if files.exists(tokenizer):
-        values["tokenizer"] = sha256(files.read_small(tokenizer))
+        content = files.read_small(tokenizer)
+        values["tokenizer"] = sha256(content)
     return _hash(values)
 
 
@@ -102,8 +107,10 @@ def setting_values(config: ConfigDict) -> dict[str, Any]:
     """The keys that must agree in all runs of the comparison, and their values."""
     values = {}
     for name, option in config_lib.keys(config).items():
-        is_shared = option.compared == ALL_RUNS and not name.startswith("model.")
-        if name in OF_THE_TEXT or (is_shared and not option.may_move):
+        is_of_model = name.startswith("model.")
+        is_compared = option.compared == ALL_RUNS and not option.may_move
+        is_shared = is_compared and not is_of_model
+        if is_shared or name in OF_THE_TEXT:
             values[name] = config[name]
     return values
 
@@ -117,8 +124,9 @@ def _learned_values(config: ConfigDict) -> dict[str, Any]:
 
 
 def _hash(values: Mapping[str, Any]) -> str:
-    content = json.dumps(values, sort_keys=True)
-    return sha256(content.encode())[:LENGTH_OF_HASH]
+    text = json.dumps(values, sort_keys=True)
+    content = text.encode()
+    return sha256(content)[:LENGTH_OF_HASH]
 
 
 def _counts(run: Run) -> bool:
@@ -133,9 +141,10 @@ def _check_setting(run: Run, configs: Mapping[str, ConfigDict]) -> None:
     ours = setting_values(first)
     theirs = setting_values(run.config)
     for name, value in ours.items():
-        if theirs.get(name) != value:
+        their_value = theirs.get(name)
+        if their_value != value:
             raise RunError(
-                f"{run.path}: {name} is {theirs.get(name)!r}, and {value!r} in the comparison: "
+                f"{run.path}: {name} is {their_value!r}, and {value!r} in the comparison: "
                 f"train with --config.{name}={value}, or give the changed key after --"
             )
 
@@ -145,10 +154,11 @@ def _check_equal(first: Run, run: Run) -> None:
     values = _learned_values(first.config)
     others = _learned_values(run.config)
     for name in values | others:
-        if values.get(name) != others.get(name):
+        value = values.get(name)
+        other = others.get(name)
+        if value != other:
             raise RunError(
-                f"{name} is {values.get(name)!r} in {first.path} and {others.get(name)!r} in "
-                f"{run.path}: give the runs of one row, which differ in the seed alone; train runs "
+                f"{name} is {value!r} in {first.path} and {other!r} in {run.path}: give the runs of one row, which differ in the seed alone; train runs "
                 "that choose a rate with config.data.search=True"
             )
     if setting_hash(first) != setting_hash(run):

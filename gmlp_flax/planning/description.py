@@ -38,8 +38,9 @@ def _rows(plan: Plan, unit: str) -> dict[str, str]:
         "memory per chip": _memory(plan),
     }
     for kind, collective in plan.collectives.items():
+        count = collective["count"]
         megabytes = collective["bytes"] / 1e6
-        rows[kind] = f"{collective['count']} per step, {megabytes:,.1f} MB"
+        rows[kind] = f"{count} per step, {megabytes:,.1f} MB"
     step_ms = 1e3 * plan.step_seconds
     rows["step"] = f"{step_ms:.4g} ms at least ({_parts(plan)})"
     rows["utilisation"] = (
@@ -67,7 +68,9 @@ def _parts(plan: Plan) -> str:
     """The time of a step if only one part took time, in milliseconds."""
     parts = []
     for name, seconds in plan.seconds.items():
-        milliseconds = "unknown" if seconds is None else f"{1e3 * seconds:.3g}"
+        milliseconds = "unknown"
+        if seconds is not None:
+            milliseconds = f"{1e3 * seconds:.3g}"
         parts.append(f"{name} {milliseconds}")
     return ", ".join(parts)
 
@@ -90,6 +93,8 @@ def _table_of_moved(moved: tuple[Mapping[str, Any], ...]) -> list[str]:
         megabytes = instruction["bytes"] / 1e6
         runs = instruction["runs"]
         per_run = megabytes / runs
+        results = instruction["results"]
+        source = instruction["source"]
         numbers = f"{megabytes:>11.1f}{runs:>7.0f}{per_run:>10.1f}"
-        lines.append(f"{numbers}  {instruction['results']} <- {instruction['source']}")
+        lines.append(f"{numbers}  {results} <- {source}")
     return lines

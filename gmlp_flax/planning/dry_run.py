@@ -104,7 +104,8 @@ def _target_config(chip: chips.Chip) -> str:
         "memory_bandwidth": round(chip.hbm_bandwidth),
         "device_memory_size": round(chip.hbm_bytes),
     }
-    numbers = " ".join(f"{name}: {value}" for name, value in device.items())
+    fields = [f"{name}: {value}" for name, value in device.items()]
+    numbers = " ".join(fields)
     capability = f"cuda_compute_capability {{ major: {major} minor: {minor} }}"
     return (
         f"gpu_device_info {{ {numbers} {capability} }} "
@@ -118,8 +119,8 @@ def lower(config: ConfigDict, partition: Partition) -> jax.stages.Lowered:
     """The whole training step of a config, lowered for a partition and ready to compile."""
     kind = tasks.find(config.task)
     task = kind(config)
-    training = step.Training(task, partition)
     batch = batch_shapes(task, config.batch_size, partition.over_batch)
+    training = step.Training(task, partition)
     return training.step.lower(training.template, batch)
 
 

@@ -128,6 +128,18 @@ class _Run(NamedTuple):
     fused: bool
 
 
+class _Bound(NamedTuple):
+    """A loop runs while a counter is below `end`.
+
+    Attributes:
+        counter: the place of the counter among the values that the loop carries.
+        end: the first value of the counter for which the loop does not run.
+    """
+
+    counter: int
+    end: int
+
+
 class _Result(NamedTuple):
     """The kind of a collective, a key of WIRE, and the bytes of its result."""
 
@@ -167,10 +179,10 @@ class Program:
         """Counts one call of the program."""
         runs = self._runs()
         moved = self._moved(runs)
-        transfers = self._transfers(runs)
+        collectives = _sum_by_kind(self._transfers(runs))
         traffic = sum(entry.bytes for entry in moved)
         moved.sort(key=lambda entry: -entry.bytes)
-        return Costs(_sum_by_kind(transfers), traffic, self.unknown_loops, tuple(moved))
+        return Costs(collectives, traffic, self.unknown_loops, tuple(moved))
 
     # How often computations run.
 
@@ -184,15 +196,16 @@ class Program:
             runs[name] = _Run(before.times + times, before.fused and fused)
             computation = self.computations[name]
             for instruction in computation.values():
-                if instruction.opcode in ("async-update", "async-done"):
+                opcode = instruction.opcode
+                if opcode in ("async-update", "async-done"):
                     continue  # they repeat the name that async-start calls
-                iterations = 1
-                if instruction.opcode == "while":
-                    iterations = self._iterations(computation, instruction)
-                is_fused = fused or instruction.opcode not in _CALLS
+                calls = times
+                if opcode == "while":
+                    calls *= self._iterations(computation, instruction)
+                is_fused = fused or opcode not in _CALLS
                 for called in instruction.called:
                     if called in self.computations:
-                        visit(called, times * iterations, is_fused)
+                        visit(called, calls, is_fused)
 
         visit(self.entry, 1.0, False)
         return runs
@@ -203,6 +216,15 @@ class Program:
         stated = re.search(r'known_trip_count"?:\s*\{\s*"?n"?:\s*"?(\d+)', loop.rest)
         if stated:
             return int(stated[1])
+        bound = self._bound(loop)
+        if bound is None:
+            self.unknown_loops += 1
+            return 1
+        return bound.end - self._initial(computation, loop, bound.counter)
+
+    def _bound(self, loop: Instruction) -> _Bound | None:
+        """What the condition of a loop says; None if it compares anything but a value that the
+        loop carries with a constant."""
         condition_name = first_group(r"condition=%?([\w.<>-]+)", loop.rest)
         condition = self.computations[condition_name]
         compare = self._comparison(condition)
@@ -217,15 +239,13 @@ class Program:
                 counters.append(operand)
         direction = re.search(r"direction=(LT|LE)", compare.rest)
         if len(limits) != 1 or len(counters) != 1 or not direction:
-            self.unknown_loops += 1
-            return 1
-        (limit,) = limits
+            return None
+        (end,) = limits
         (counter,) = counters
-        index = int(first_group(r"index=(\d+)", counter.rest))
-        iterations = limit - self._initial(computation, loop, index)
         if direction[1] == "LE":
-            iterations += 1
-        return iterations
+            end += 1
+        index = first_group(r"index=(\d+)", counter.rest)
+        return _Bound(int(index), end)
 
     def _comparison(self, condition: Computation) -> Instruction:
         """The instruction that compares in the condition of a loop."""
@@ -241,9 +261,11 @@ class Program:
         carried = computation.get(loop.operands[0])
         if carried is None or carried.opcode != "tuple":
             return 0
-        value = computation.get(carried.operands[index])
+        name = carried.operands[index]
+        value = computation.get(name)
         while value and value.opcode in ("copy", "bitcast"):
-            value = computation.get(value.operands[0])
+            name = value.operands[0]
+            value = computation.get(name)
         return constant(value) or 0
 
     # Collectives.
@@ -265,12 +287,8 @@ class Program:
                 if key in transfers and transfers[key].times <= run.times:
                     continue
                 result = self._result(name, instruction, kind)
-                overlaps = (
-                    instruction.opcode.endswith("-start")
-                    or "chain_id=" in instruction.rest
-                    or name.startswith("async")
-                )
                 group = self._group(instruction.rest)
+                overlaps = _overlaps(name, instruction)
                 transfers[key] = _Transfer(result.kind, run.times, result.bytes, group, overlaps)
         return transfers.values()
 
@@ -352,8 +370,10 @@ class Program:
         updates in place."""
         total = 0.0
         for index, operand in enumerate(operands):
-            size = array_bytes(operand.type, on_chip=False) if operand else 0
-            total += min(size, self._part_read(fused, index))
+            if operand:
+                size = array_bytes(operand.type, on_chip=False)
+                part = self._part_read(fused, index)
+                total += min(size, part)
         return total
 
     def _part_read(self, fused: Computation, index: int) -> float:
@@ -365,16 +385,19 @@ class Program:
             uses = [number for number, name in enumerate(instruction.operands) if name in names]
             if not uses:
                 continue
+            opcode = instruction.opcode
             is_first_only = uses == [0]
-            if instruction.opcode == "bitcast":
+            if opcode == "bitcast":
                 names.add(instruction.name)
-            elif instruction.opcode in _SLICES and is_first_only:
-                total += array_bytes(instruction.type)
-            elif instruction.opcode == "fusion":  # a fusion inside a fusion
+            elif opcode == "fusion":  # a fusion inside a fusion
                 inner = self._fused(instruction)
                 for number in uses:
                     total += self._part_read(inner, number)
-            elif instruction.opcode != "dynamic-update-slice" or not is_first_only:
+            elif opcode in _SLICES and is_first_only:
+                total += array_bytes(instruction.type)
+            elif opcode == "dynamic-update-slice" and is_first_only:
+                continue  # updated in place
+            else:
                 return math.inf
         return total
 
@@ -389,8 +412,9 @@ def _sum_by_kind(transfers: Iterable[_Transfer]) -> dict[str, Collectives]:
     by_kind: dict[str, Collectives] = collections.defaultdict(Collectives)
     for transfer in transfers:
         total = by_kind[transfer.kind]
+        received_per_byte = WIRE[transfer.kind]
         result_bytes = transfer.times * transfer.size
-        wire_bytes = result_bytes * WIRE[transfer.kind](transfer.group)
+        wire_bytes = result_bytes * received_per_byte(transfer.group)
         total.count += round(transfer.times)
         total.bytes += result_bytes
         total.wire_bytes += wire_bytes
@@ -408,6 +432,13 @@ def _transfer_key(computation: str, instruction: Instruction, run: _Run) -> obje
         if channel:
             return channel[0]
     return computation, instruction.name
+
+
+def _overlaps(computation: str, instruction: Instruction) -> bool:
+    """Whether something else runs during a collective in a computation of this name."""
+    is_start = instruction.opcode.endswith("-start")
+    is_chained = "chain_id=" in instruction.rest
+    return is_start or is_chained or computation.startswith("async")
 
 
 def _copied(result: str) -> float:
@@ -434,7 +465,8 @@ def _written(fused: Computation, result: str) -> float:
         return float(sum(sizes))
     total = 0.0
     for part, size in zip(parts, sizes, strict=True):
-        total += min(size, _updated(fused, part))
+        updated = _updated(fused, part)
+        total += min(size, updated)
     return total
 
 

@@ -124,7 +124,7 @@ def _operands(rest: str) -> tuple[str, ...]:
     text, _, _ = rest.partition(")")
     names = re.findall(r"%([\w.<>-]+)", text)
     if not names:  # some versions write them without percent signs, after their types
-        names = [word.split()[-1] for word in text.split(", ") if word]
+        names = re.findall(r"(\S+)(?:, |$)", text)
     return tuple(names)
 
 
@@ -136,7 +136,8 @@ def root_of(computation: Computation) -> Instruction:
 def parameter_of(computation: Computation, index: int) -> str:
     """The name of a parameter of a computation."""
     for instruction in computation.values():
-        if instruction.opcode == "parameter" and instruction.operands == (str(index),):
+        is_parameter = instruction.opcode == "parameter"
+        if is_parameter and instruction.operands == (f"{index}",):
             return instruction.name
     raise AssertionError(f"HLO text without parameter {index}")
 
@@ -146,7 +147,9 @@ def constant(instruction: Instruction | None) -> int | None:
     if instruction is None or instruction.opcode != "constant":
         return None
     number = re.match(r"(-?\d+)\)", instruction.rest)
-    return int(number[1]) if number else None
+    if number is None:
+        return None
+    return int(number[1])
 
 
 def first_group(pattern: str, text: str) -> str:

@@ -201,10 +201,10 @@ def make(
         step = _Step.make(config, devices)
         with heartbeat(f"compiling the training step for {topology}", at_once=False):
             needs = _compile(step, hardware.chip)
-    has_nothing_moved = bool(moved and not needs.moved)
+    lacks_moved = moved > 0 and not needs.moved
     notes = (
         *needs.notes,
-        *_notes(config, has_nothing_moved),
+        *_notes(config, lacks_moved),
         *_notes_of_block(step.task, topology),
     )
     needs = needs._replace(notes=notes, moved=needs.moved[:moved])
@@ -274,17 +274,21 @@ def _figures(collectives: Mapping[str, Collectives]) -> dict[str, dict[str, int]
     """See `Plan.collectives`."""
     figures = {}
     for name, kind in collectives.items():
-        figures[name] = {"count": kind.count, "bytes": round(kind.bytes)}
+        size = round(kind.bytes)
+        figures[name] = {"count": kind.count, "bytes": size}
     return figures
 
 
 def _products_bound(step: _Step, times: _Times, chip: chips.Chip, per_chip: int) -> int | None:
     """See `Plan.products_bound`."""
+    batch_size = step.config.batch_size
     memory = times.memory or 0.0
-    state_traffic = 2 * (step.share.state + step.share.params)
-    state_seconds = state_traffic * per_chip / chip.hbm_bandwidth
+    share = step.share
+    state_bytes = share.state + share.params
+    traffic = 2 * state_bytes * per_chip
+    state_seconds = traffic / chip.hbm_bandwidth
     state = min(state_seconds, memory)
-    return compute_bound(step.config.batch_size, times.products, state, memory, times.links)
+    return compute_bound(batch_size, times.products, state, memory, times.links)
 
 
 def _times(
@@ -348,7 +352,8 @@ def _compile(step: _Step, chip: chips.Chip) -> _Needs:
     )
     try:
         text = str(compiled.as_text())
-        costs = Program(text, step.partition.mesh.size).costs()
+        program = Program(text, step.partition.mesh.size)
+        costs = program.costs()
     except jax.errors.JaxRuntimeError:
         note = (
             "this jaxlib cannot print libtpu's program: collectives are estimated, time leaves out "
@@ -456,8 +461,9 @@ def _collectives(kind: str, count: int, size: float, group: int) -> Collectives:
     return Collectives(count, count * size, wire, wire)
 
 
-def _notes(config: ConfigDict, nothing_moved: bool) -> Iterator[str]:
-    if nothing_moved:
+def _notes(config: ConfigDict, lacks_moved: bool) -> Iterator[str]:
+    """What the figures leave out. `lacks_moved`: whether --moved was asked for in vain."""
+    if lacks_moved:
         yield "--moved needs a compiled program"
     if config.model.dtype != "bfloat16":
         yield f"the chips' peak is that of bfloat16, the config's type is {config.model.dtype}"
@@ -476,25 +482,33 @@ def _notes_of_block(task: Task, topology: str) -> list[str]:
     return spec.block.notes(spec, platform)
 
 
-def alternatives(config: ConfigDict, topology: str) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Changes that need less memory on each chip, the cheapest first: the name, the keys that
-    change, and the topology. Changes that the batch and the devices do not allow are left out."""
+class Alternative(NamedTuple):
+    """A change of a plan: its name, the keys of the config that change, and the topology."""
+
+    name: str
+    changes: dict[str, Any]
+    topology: str
+
+
+def alternatives(config: ConfigDict, topology: str) -> Iterator[Alternative]:
+    """Changes that need less memory on each chip, the cheapest first. Changes that the batch and
+    the devices do not allow are left out."""
     current = chips.parse(topology)
     batch_size = config.batch_size
     if config.model.remat != "full":
-        yield "remat=full", {"model.remat": "full"}, topology
+        yield Alternative("remat=full", {"model.remat": "full"}, topology)
     microbatches = config.optimizer.grad_accum_steps
     for steps in (2, 4, 8):
         parts = steps * current.count
         is_even = batch_size % parts == 0
         if is_even and microbatches < steps:
             changes = {"optimizer.grad_accum_steps": steps}
-            yield f"grad_accum_steps={steps}", changes, topology
+            yield Alternative(f"grad_accum_steps={steps}", changes, topology)
     for larger in current.larger():
         parts = chips.parse(larger).count * microbatches
         is_even = batch_size % parts == 0
         if is_even:
-            yield larger, {"mesh.data": -1}, larger
+            yield Alternative(larger, {"mesh.data": -1}, larger)
 
 
 def candidate_meshes(devices: int, slices: int = 1) -> Iterator[Sizes]:
@@ -528,21 +542,22 @@ def choose_mesh(
         RunError: no mesh fits; or none suits the batch and the model.
     """
     plans = _plan_meshes(config, topology, devices)
-    fitting = {sizes: plan for sizes, plan in plans.items() if plan.fits}
+    fitting = [sizes for sizes, plan in plans.items() if plan.fits]
     if not fitting:
         smallest = min(plans, key=lambda sizes: plans[sizes].per_chip_bytes["peak"])
         with_smallest = config_lib.with_mesh(config, smallest)
         advice = _what_fits(with_smallest, topology, devices)
         raise _no_mesh_fits(smallest, plans[smallest], advice)
-    fastest = min(fitting, key=lambda sizes: fitting[sizes].step_seconds)
+    fastest = min(fitting, key=lambda sizes: plans[sizes].step_seconds)
+    time = _time(plans.pop(fastest))
     others = []
     for sizes, plan in plans.items():
-        if sizes != fastest:
-            others.append(f"{config_lib.mesh_name(sizes)} {_time(plan)}")
+        name = config_lib.mesh_name(sizes)
+        others.append(f"{name} {_time(plan)}")
     reason = "it fits, and links do not hold it up"
     if others:
         reason = f"the fastest that fits ({'; '.join(others)})"
-    return fastest, f"{_time(plans[fastest])}; {reason}"
+    return fastest, f"{time}; {reason}"
 
 
 def _no_mesh_fits(smallest: Sizes, plan: Plan, advice: str) -> RunError:
@@ -604,15 +619,15 @@ def choose_mesh_here(config: ConfigDict) -> tuple[Sizes, str]:
 
 def _what_fits(config: ConfigDict, topology: str, devices: list | None) -> str:
     """The first change that makes a plan fit, for a message."""
-    for name, changes, other_topology in alternatives(config, topology):
-        other_devices = devices if other_topology == topology else None
+    for other in alternatives(config, topology):
+        other_devices = devices if other.topology == topology else None
         try:
-            changed = config_lib.overridden(config, changes)
-            plan = make(changed, other_topology, devices=other_devices)
+            changed = config_lib.overridden(config, other.changes)
+            plan = make(changed, other.topology, devices=other_devices)
         except RunError:
             continue
         if plan.fits:
-            return f": {name} would fit"
+            return f": {other.name} would fit"
     return (
         ": nor would gradient accumulation, model.remat=full or the next larger topologies; take a "
         "smaller model"

@@ -90,7 +90,8 @@ class Progress:
         together, only the lines of the loss are shown."""
         silence = time.perf_counter() - self._last_line
         if self._bar.disable and not self._prefix and silence >= BEAT:
-            self.show(f"step {step}/{self.steps}  {self._speed(step)}")
+            speed = self._speed(step) if self.rate(step) else "the first of this process"
+            self.show(f"step {step}/{self.steps}  {speed}")
 
     def is_slow(self, step: int) -> bool:
         """Whether a step takes longer than SLOW_STEP, or it is not known yet how long it takes."""

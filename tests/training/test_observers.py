@@ -60,6 +60,15 @@ def test_a_line_whenever_nothing_was_printed_for_seconds(clock, capsys):
     ]
 
 
+def test_the_first_step_has_no_speed(clock, capsys):
+    line = observers.Progress(first=10, steps=50, per_step=10, unit="images")
+    clock["seconds"] = 200.0
+    line.advance(11)
+    line.show_step(11)
+    line.close()
+    assert capsys.readouterr().err == "step 11/50  the first of this process\n"
+
+
 def test_of_runs_that_are_trained_together_only_the_losses_are_shown(clock, capsys):
     line = observers.Progress(first=0, steps=5000, per_step=10, unit="images", name="lr=1")
     clock["seconds"] = 200.0

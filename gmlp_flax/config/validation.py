@@ -155,7 +155,14 @@ def shown(value: Any) -> str:
 
 AXES = (DATA, FSDP, TENSOR)  # of a mesh, in the order of its devices
 Axes = tuple[str | None, ...]
-Rule = tuple[str, Axes]
+
+
+class Rule(NamedTuple):
+    """How parameters are split: the mesh axis, or None, of each of the last axes of those whose
+    path matches a pattern."""
+
+    pattern: str
+    axes: Axes
 
 
 class Multiplier(NamedTuple):
@@ -219,15 +226,18 @@ def mesh_rules(lines: Iterable[str]) -> tuple[Rule, ...]:
     rules = []
     for line in lines:
         pattern, equals, names = line.rpartition("=")
-        axes = tuple(None if name == "-" else name for name in names.split(",") if name)
+        axes = []
+        for name in filter(None, names.split(",")):
+            axes.append(None if name == "-" else name)
         check_pattern(pattern, "mesh.rules")
         has_pattern = pattern and equals
-        if not has_pattern or not {*axes} <= {*AXES, None}:
+        are_axes = {*AXES, None}.issuperset(axes)
+        if not has_pattern or not are_axes:
             raise ConfigError(
                 f"config.mesh.rules: {line!r} is not PATTERN=AXIS,..., each axis "
                 f"{', '.join(AXES)} or -"
             )
-        rules.append((pattern, axes))
+        rules.append(Rule(pattern, tuple(axes)))
     return tuple(rules)
 
 

@@ -55,7 +55,8 @@ class Evaluator:
         metrics, outputs = self._score(params, after_batch)
         if ema is not None:
             mean_metrics, outputs = self._score(ema, after_batch)
-            metrics |= {f"ema_{name}": value for name, value in mean_metrics.items()}
+            for name, value in mean_metrics.items():
+                metrics[f"ema_{name}"] = value
         return metrics, outputs
 
     def baselines(self) -> list[Baseline]:
@@ -76,13 +77,27 @@ class Evaluator:
     def _score(
         self, params: Any, after_batch: Callable[[jax.Array], None]
     ) -> tuple[dict[str, float], Outputs]:
-        """The metrics of parameters, and the task's outputs in order.
+        """The metrics of parameters, and the task's outputs in order."""
+        sums, batch_outputs = self._run(params, after_batch)
+        self._totals = _totals(sums)
+        _, counted = self._totals["examples"]
+        expected = self.data.evaluation_examples()
+        if counted != expected:
+            raise AssertionError(f"evaluation counted {counted:.17g} examples of {expected}")
+        gathered = _gather_in_order(batch_outputs)
+        metrics = self.task.summarize(self._totals, gathered, self.data)
+        return metrics, gathered
+
+    def _run(
+        self, params: Any, after_batch: Callable[[jax.Array], None]
+    ) -> tuple[dict[str, Any], list[Outputs]]:
+        """The sums over all batches, on the host, and the outputs of each batch.
 
         The sums of a batch are read while the next one runs: the device never waits, the host never
         runs ahead.
         """
-        sums = None
-        pending = None
+        sums: Any = None
+        pending: Any = None
         batch_outputs = []
         host, hosts = self.partition.host_share()
         with self.data.evaluation_batches(host, hosts, self.partition.batch_shares) as batches:
@@ -95,14 +110,7 @@ class Evaluator:
                 _, examples = batch_sums["examples"]
                 after_batch(examples)
         sums = _add(sums, pending)
-        self._totals = _totals(sums or {})
-        _, counted = self._totals["examples"]
-        expected = self.data.evaluation_examples()
-        if counted != expected:
-            raise AssertionError(f"evaluation counted {counted:.17g} examples of {expected}")
-        gathered = _gather_in_order(batch_outputs)
-        metrics = self.task.summarize(self._totals, gathered, self.data)
-        return metrics, gathered
+        return sums or {}, batch_outputs
 
 
 def _add(sums: Any, batch_sums: Any) -> Any:
@@ -125,8 +133,9 @@ def _totals(sums: Mapping[str, Any]) -> Totals:
     """The (sum, weight) of each metric, as Python floats unless the sum is an array."""
     totals: Totals = {}
     for name, (total, weight) in sums.items():
-        value = total if np.ndim(total) else float(total)
-        totals[name] = (value, float(weight))
+        if np.ndim(total) == 0:
+            total = float(total)
+        totals[name] = (total, float(weight))
     return totals
 
 
@@ -144,7 +153,8 @@ def _gather_in_order(batch_outputs: list[Outputs]) -> Outputs:
         gathered.append(multihost_utils.process_allgather(outputs, tiled=True))
     joined = jax.tree.map(join, *gathered)
     weight = joined.pop("weight")
-    examples = np.flatnonzero(weight)
-    index = joined["index"][examples]
-    order = examples[np.argsort(index, kind="stable")]
+    rows = np.flatnonzero(weight)  # without padding
+    index = joined["index"][rows]
+    by_index = np.argsort(index, kind="stable")
+    order = rows[by_index]
     return {name: values[order] for name, values in joined.items()}

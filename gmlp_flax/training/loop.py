@@ -39,6 +39,8 @@ from gmlp_flax.training.pretrained import Pretrained
 from gmlp_flax.training.step import Training, TrainState
 
 _PROGRAM = "gmlp"  # the name of the script on the command line
+# Flags that apply only to this start of a run.
+_OF_THIS_START = re.compile(r"--?(restart|other[_-]data)(=|$)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,8 +239,9 @@ def _first_state(training: Training, init: Pretrained | None) -> TrainState:
 
 def _resume_command(options: TrainOptions) -> str:
     """What the user does to resume the run."""
-    if jax.process_count() > 1:
-        return f"start the same {jax.process_count()} processes again"
+    processes = jax.process_count()
+    if processes > 1:
+        return f"start the same {processes} processes again"
     return options.resume_command or command_as_typed()
 
 
@@ -250,10 +253,7 @@ def command_as_typed() -> str:
         program, *words = words
         if program == shutil.which(_PROGRAM):
             program = _PROGRAM
-    kept = []
-    for word in words:
-        if not re.match(r"--?(restart|other[_-]data)(=|$)", word):
-            kept.append(word)
+    kept = [word for word in words if not _OF_THIS_START.match(word)]
     return shlex.join([program, *kept])
 
 
@@ -315,9 +315,10 @@ class Loop:
         same result is returned."""
         evaluations = self.metrics.evaluations
         done = max(evaluations)
-        known = read_result(self.folder.path) if distributed.is_first() else None
-        if known is not None and known.get("step") == done:
-            return known
+        if distributed.is_first():
+            known = read_result(self.folder.path)
+            if known is not None and known.get("step") == done:
+                return known
         result: dict[str, Any] = {"step": done, "eval": evaluations[done]}
         baselines = self.metrics.baselines
         if baselines:
@@ -362,12 +363,11 @@ class Loop:
         """Takes steps. The metrics of a step are read while the next step runs, so that the device
         never waits."""
         config = self.config
-        first = done + 1
+        is_first = True
         end = False
         pending: _Window | None = None
         while not end:
             step = done + 1
-            is_first = step == first
             with self._waiting_for_batch(step):
                 host_batch = next(batches)
             batch = self.partition.put_batch(host_batch)  # only begins to copy it to the devices
@@ -394,6 +394,7 @@ class Loop:
                 end = self.is_last(done) or self.stop.agreed is not None
             if save or end:
                 self.save(state, done)
+            is_first = False
         return done
 
     def _waiting_for_batch(self, step: int) -> contextlib.AbstractContextManager[None]:
@@ -447,24 +448,26 @@ class Loop:
             RunError: the loss or the gradient is not finite.
         """
         means = _means(sums)
-        if means.get("skipped") == 1:
+        skipped_share = means.get("skipped", 0.0)
+        if skipped_share == 1:
             self._write_skipped_window(done, sums)
             return
-        is_finite = all(math.isfinite(mean) for mean in means.values())
+        is_finite = all(map(math.isfinite, means.values()))
         if not is_finite:
             raise RunError(
                 "the loss or its gradient stopped being finite between steps "
                 f"{self.read_to + 1} and {done}; {self.checkpoints.last_good()}; lower "
                 "config.optimizer.learning_rate or clip, and start from there"
             )
-        if means.get("skipped"):
+        if skipped_share:
             skipped, _ = sums["skipped"]
             count = round(float(skipped))
             self.progress.show(f"note: skipped {count} steps before {done} (skip_spikes)")
         self.read_to = done
         self.folder.check()
-        rate = round(self.progress.rate(done), 1)
-        self.metrics.write({"step": done, **means, f"{self.task.unit}_per_second": rate})
+        rate = self.progress.rate(done)
+        line = {"step": done, **means, f"{self.task.unit}_per_second": round(rate, 1)}
+        self.metrics.write(line)
         self.progress.show_loss(done, means["loss"])
         self.trackers.log(done, "train", means)
 
@@ -513,23 +516,21 @@ class Loop:
         self, done: int, metrics: dict[str, float], baselines: Sequence[Baseline]
     ) -> None:
         line: dict[str, Any] = {"step": done, "eval": metrics}
-        scores_of_baselines = []
-        for name, scores in baselines:
-            scores_of_baselines.append({"name": name, "eval": scores})
-        if scores_of_baselines:
-            line["baselines"] = scores_of_baselines
+        if baselines:
+            line["baselines"] = [{"name": name, "eval": scores} for name, scores in baselines]
         self.metrics.write(line)
 
     def _show_evaluation(
         self, done: int, metrics: dict[str, float], baselines: Sequence[Baseline]
     ) -> None:
+        show = self.progress.show
         shown = self.task.format_metrics(metrics)
-        self.progress.show(f"step {done}  held out: {shown}")
+        show(f"step {done}  held out: {shown}")
         if done < self.config.steps and self.is_last(done):
-            self.progress.show(f"step {done} is the last: the run reached eval.stop_at")
+            show(f"step {done} is the last: the run reached eval.stop_at")
         for name, scores in baselines:
             shown = self.task.format_metrics(scores)
-            self.progress.show(f"to compare: {name}: {shown}")
+            show(f"to compare: {name}: {shown}")
 
     def _evaluate_or_save(self, state: TrainState, done: int) -> None:
         """Evaluates. Saves the state before an error of the held-out data ends the run."""

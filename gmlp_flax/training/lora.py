@@ -65,7 +65,9 @@ def lora_kernels(shapes: Any, metadata: Metadata) -> list[str]:
     for path, leaf in leaves_by_path(shapes).items():
         parameter = metadata.get(path, PLAIN)
         is_matrix = path.endswith("/kernel") and leaf.ndim == 3
-        if is_matrix and parameter.layers is not None and not parameter.resize:
+        has_layers = parameter.layers is not None
+        mixes_tokens = parameter.resize is not None
+        if is_matrix and has_layers and not mixes_tokens:
             kernels.append(path)
     return kernels
 
@@ -108,11 +110,12 @@ class Lora:
         run_key = jax.random.key(self.seed)
         for kernel in self.kernels:
             layers, inputs, outputs = leaves[kernel].shape
+            a_shape = (layers, inputs, self.rank)
+            b_shape = (layers, self.rank, outputs)
             number = zlib.crc32(kernel.encode())
             key = jax.random.fold_in(run_key, number)
-            normal = jax.random.normal(key, (layers, inputs, self.rank))
-            a = normal / inputs**0.5
-            b = jnp.zeros((layers, self.rank, outputs))
+            a = jax.random.normal(key, a_shape) / inputs**0.5
+            b = jnp.zeros(b_shape)
             adapters |= _by_path(kernel, a, b)
         return adapters
 
@@ -136,7 +139,8 @@ class Lora:
             adapters = self.adapters(params)
             tree = self.trained(adapters, params)
             optimizer = make(_shapes(tree))
-            return LoraState(adapters, optimizer.init(tree))
+            inner = optimizer.init(tree)
+            return LoraState(adapters, inner)
 
         def update(grads: Any, state: LoraState, params: Any) -> tuple[Any, LoraState]:
             """Updates the adapters, and returns what that changes in the kernels."""
@@ -163,8 +167,10 @@ class Lora:
         for kernel in self.kernels:
             a, b = _of_kernel(adapters, kernel)
             gradient = by_path[kernel]
-            by_a = self.factor * gradient @ b.mT
-            by_b = self.factor * a.mT @ gradient
+            scaled_gradient = self.factor * gradient
+            scaled_a = self.factor * a.mT
+            by_a = scaled_gradient @ b.mT
+            by_b = scaled_a @ gradient
             gradients |= _by_path(kernel, by_a, by_b)
         return gradients
 
@@ -174,8 +180,9 @@ class Lora:
         for kernel in self.kernels:
             old_a, old_b = _of_kernel(old, kernel)
             new_a, new_b = _of_kernel(new, kernel)
-            change = new_a @ new_b - old_a @ old_b
-            updates[kernel] = self.factor * change
+            new_product = new_a @ new_b
+            old_product = old_a @ old_b
+            updates[kernel] = self.factor * (new_product - old_product)
         return updates
 
 

@@ -168,11 +168,12 @@ class Model:
             RunError, DataError: an input cannot be read, or does not suit this model.
         """
         require_counts(top=top, batch_size=batch_size)
-        paths = self.predictor.paths_in(inputs)
-        listed = self.predictor.listed(inputs) if paths is None else paths
+        predictor = self.predictor
+        paths = predictor.paths_in(inputs)
+        listed = predictor.listed(inputs) if paths is None else paths
         settings = Settings(top, batch_size)
         with tqdm.tqdm(listed, unit=" inputs", disable=not progress) as bar:
-            predictions = self.predictor.predict(self.params, bar, settings)
+            predictions = predictor.predict(self.params, bar, settings)
         if paths is None:
             return predictions
         return dict(zip(paths, predictions, strict=True))
@@ -326,5 +327,6 @@ def restore(config: str, files: Files, step: int, params: Any) -> Model:
     values = json_files.loads(config)
     unresolved = config_lib.from_dict(values, "the pickled model")
     resolved = config_lib.resolve(unresolved).config
-    task = tasks.find(resolved.task)(resolved, files)
+    kind = tasks.find(resolved.task)
+    task = kind(resolved, files)
     return place(task, params, step)

@@ -41,7 +41,8 @@ def learning_rate(config: ConfigDict, peak: Any = None) -> optax.Schedule:
     if warmup == 0:
         return decay
     # The first step uses peak / warmup: a rate of 0 would change nothing.
-    ramp = optax.linear_schedule(peak / warmup, peak, max(warmup - 1, 1))
+    steps_to_peak = max(warmup - 1, 1)
+    ramp = optax.linear_schedule(peak / warmup, peak, steps_to_peak)
     return optax.join_schedules([ramp, decay], [warmup])
 
 
@@ -153,7 +154,8 @@ def masks(metadata: Metadata, decay_all: bool = False) -> optimizers.Masks:
 
     def matrix(path: tuple, leaf: Any) -> bool:
         parameter = metadata_at(path)
-        return parameter.layers is not None and parameter.decayed and leaf.ndim == 3
+        has_layers = parameter.layers is not None
+        return has_layers and parameter.decayed and leaf.ndim == 3
 
     return optimizers.Masks(
         decayed=functools.partial(jax.tree_util.tree_map_with_path, decayed),
@@ -214,7 +216,8 @@ def eval_params(opt_state: Any, params: Any) -> Any:
     def average(y: Any, z: Any) -> Any:
         if _is_masked(z):
             return y
-        return optax.contrib.schedule_free_eval_params(state._replace(z=z), y)
+        state_of_parameter = state._replace(z=z)
+        return optax.contrib.schedule_free_eval_params(state_of_parameter, y)
 
     return jax.tree.map(average, params, state.z)
 
@@ -247,11 +250,12 @@ def after_skipped_step(before: Any, after: Any) -> Any:
         if not is_scheduled(old):
             return old
         fields = {}
-        for name, value in old._asdict().items():
+        for name, old_value in old._asdict().items():
+            new_value = getattr(new, name)
             if name in SCHEDULE_FIELDS[type(old)]:
-                fields[name] = getattr(new, name)
+                fields[name] = new_value
             else:
-                fields[name] = after_skipped_step(value, getattr(new, name))
+                fields[name] = after_skipped_step(old_value, new_value)
         return type(old)(**fields)
 
     return jax.tree.map(merge, before, after, is_leaf=is_scheduled)
@@ -320,7 +324,8 @@ def _make(
     multiply = optax.identity()
     if options.lr_multipliers:
         multiply = _multiply(by_path)
-    update = optimizer.make(rate, options, masks(metadata, options.decay_all))
+    parameter_masks = masks(metadata, options.decay_all)
+    update = optimizer.make(rate, options, parameter_masks)
     transformation = optax.chain(clip, update, multiply)
     if optimizer.averages:
         transformation = _average(transformation, rate, options.b1)

@@ -129,23 +129,24 @@ class Partition:
         problems = []
         used = set()
         for path, leaf in leaves_by_path(params).items():
-            rule, axes = self._rule(path)
-            used.add(rule)
-            problems += self._problems(path, leaf.shape, rule, axes)
-        for rule, _ in self.rules:
-            if rule not in used:
-                problems.append(f"config.mesh.rules: {rule!r} matches no parameter")
+            rule = self._rule(path)
+            used.add(rule.pattern)
+            problems += self._problems(path, leaf.shape, rule)
+        for rule in self.rules:
+            if rule.pattern not in used:
+                problems.append(f"config.mesh.rules: {rule.pattern!r} matches no parameter")
         if problems:
             found = "; ".join(problems)
             advice = "change config.mesh, or config.mesh.rules ('-' keeps an axis whole)"
             raise RunError(f"{found}: {advice}")
 
-    def _problems(self, path: str, shape: Shape, rule: str, axes: Axes) -> list[str]:
-        """For messages, why a rule with these axes cannot split a parameter."""
+    def _problems(self, path: str, shape: Shape, rule: Rule) -> list[str]:
+        """For messages, why a rule cannot split a parameter."""
         rank = len(shape)
-        if len(axes) > rank:
-            return [f"{rule!r} names {len(axes)} axes of {path}, which has {rank}"]
-        return self._uneven_axes(path, shape, axes)
+        count = len(rule.axes)
+        if count > rank:
+            return [f"{rule.pattern!r} names {count} axes of {path}, which has {rank}"]
+        return self._uneven_axes(path, shape, rule.axes)
 
     def _uneven_axes(self, path: str, shape: Shape, axes: Axes) -> list[str]:
         """For messages, the axes of a parameter that its devices do not divide."""
@@ -166,11 +167,10 @@ class Partition:
         """The rule for a parameter: the first of config.mesh.rules whose pattern matches its path,
         or else the model's."""
         for rule in self.rules:
-            pattern, _ = rule
-            if re.search(pattern, path):
+            if re.search(rule.pattern, path):
                 return rule
         metadata = self.metadata.get(path, PLAIN)
-        return path, metadata.sharding
+        return Rule(path, metadata.sharding)
 
     def sharding(self, path: str, shape: Shape) -> NamedSharding:
         """The sharding of an array that belongs to a parameter: itself, its running mean, a moment.
@@ -185,18 +185,16 @@ class Partition:
         """
         if not path:
             return self.replicated
-        _, axes = self._rule(path)
+        axes = self._rule(path).axes
         whole_axes = len(shape) - len(axes)
         if whole_axes < 0:
             return self.replicated
-        spec: list[str | None] = [None] * whole_axes
+        names: list[str | None] = [None] * whole_axes
         for size, axis in _last_axes(shape, axes):
             remainder = size % self._device_count(axis)
-            if remainder:
-                spec.append(None)
-            else:
-                spec.append(axis)
-        return NamedSharding(self.mesh, PartitionSpec(*spec))
+            names.append(None if remainder else axis)
+        spec = PartitionSpec(*names)
+        return NamedSharding(self.mesh, spec)
 
     def shardings(self, params: Any) -> Any:
         """The sharding of each parameter, or of the running mean of one, by its path."""
@@ -241,28 +239,33 @@ class Partition:
         manual = self._manual_axes()
         axes = tuple(axis for axis in manual if self.mesh.shape[axis] > 1)
 
+        def on_one_device(params: Any, batch: Any) -> tuple[Any, Any]:
+            with self.around():
+                return function(params, batch)
+
         def manual_spec(sharding: NamedSharding) -> PartitionSpec:
             names = [axis if axis in axes else None for axis in sharding.spec]
             return PartitionSpec(*names)
 
         def on_shards(params: Any, batch: Any) -> tuple[Any, Any]:
             """The function on each device's share, and the sums over all devices."""
-            if not axes:  # the compiler fails on a sum over one device if other axes are in use
-                with self.around():
-                    return function(params, batch)
             shardings = self.shardings(params)
             specs = jax.tree.map(manual_spec, shardings)
+            on_shard = _OnShard(function, specs, axes, self.metadata)
+            split_batch = PartitionSpec(axes)
+            whole = PartitionSpec()
             mapped = jax.shard_map(
-                _OnShard(function, specs, axes, self.metadata),
+                on_shard,
                 mesh=self.mesh,
-                in_specs=(specs, PartitionSpec(axes)),
-                out_specs=(specs, PartitionSpec()),
+                in_specs=(specs, split_batch),
+                out_specs=(specs, whole),
                 axis_names=set(manual),
                 check_vma=False,
             )
             return mapped(params, batch)
 
-        return on_shards
+        # The compiler fails on a sum over one device if other axes are in use.
+        return on_shards if axes else on_one_device
 
     def _manual_axes(self) -> tuple[str, ...]:
         """The mesh axes that `on_each_shard` handles; the others are left to the compiler."""
@@ -278,10 +281,11 @@ class Partition:
         Hosts whose devices differ only along `tensor` read the same part. Raises RunError if parts
         overlap otherwise, or differ in size."""
         part_by_host = self._part_by_host()
-        parts = sorted(set(part_by_host.values()))
-        sizes = list(map(len, parts))
+        different_parts = set(part_by_host.values())
+        parts = sorted(different_parts)
+        sizes = [len(part) for part in parts]
         has_overlap = sum(sizes) != self.batch_shares
-        has_one_size = len(set(sizes)) == 1
+        has_one_size = min(sizes) == max(sizes)
         if has_overlap or not has_one_size:
             raise RunError(
                 "config.mesh gives hosts overlapping parts of the batch: change fsdp x tensor"
@@ -294,13 +298,16 @@ class Partition:
         """The numbers of the batch shares that the devices of each host compute, ascending."""
         devices = np.asarray(self.mesh.devices)
         _, _, tensor = devices.shape
+        by_share = devices.reshape(-1, tensor)
         shares_by_host: dict[int, set[int]] = collections.defaultdict(set)
-        for share, devices_of_share in enumerate(devices.reshape(-1, tensor)):
+        for share, devices_of_share in enumerate(by_share):
             for device in devices_of_share:
-                shares_by_host[device.process_index].add(share)
+                host = device.process_index
+                shares_by_host[host].add(share)
         part_by_host = {}
         for host, shares in shares_by_host.items():
-            part_by_host[host] = tuple(sorted(shares))
+            in_order = sorted(shares)
+            part_by_host[host] = tuple(in_order)
         return part_by_host
 
     def put_batch(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
@@ -330,6 +337,7 @@ class _OnShard:
     def __call__(self, parts: Any, batch: Any) -> tuple[Any, Any]:
         """The gradients and the sums of all devices, by the device's parts of the parameters and
         its share of the batch."""
+        # The transpose of gathering the parameters adds up their gradients and scatters the sums.
         params, scatter = jax.vjp(self._gather, parts)
         gradients, sums = self.function(params, batch)
         [scattered] = scatter(gradients)

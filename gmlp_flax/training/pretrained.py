@@ -87,7 +87,8 @@ class Pretrained:
         if config is None:
             config = self.config
         resolved = config_lib.resolve(config).config
-        task = tasks.find(resolved.task)(resolved, self.files)
+        kind = tasks.find(resolved.task)
+        task = kind(resolved, self.files)
         partition = _partition(resolved, mesh).for_model(task.param_metadata())
         params = self._read_checked(self.read, task, partition)
         unaveraged_params = None
@@ -98,7 +99,9 @@ class Pretrained:
     def _read_checked(self, read: Read, task: tasks.Task, partition: Partition) -> Any:
         """Reads parameters, and raises RunError if they do not fit the task's model."""
         params = read(partition)
-        require_fit(leaves_by_path(params), leaves_by_path(task.shapes()), self.where)
+        saved = leaves_by_path(params)
+        wanted = leaves_by_path(task.shapes())
+        require_fit(saved, wanted, self.where)
         return params
 
 
@@ -282,10 +285,15 @@ def _open_run(source: Source, checkpoint: str) -> Pretrained:
 
 def _from_saved(saved: SavedModel, folder: str = "") -> Pretrained:
     def read(partition: Partition) -> Any:
-        params = saved.read()
-        return jax.device_put(params, partition.shardings(params))
+        return _place(saved.read(), partition)
 
     return Pretrained(saved.where, saved.config, saved.files, read, folder=folder)
+
+
+def _place(params: Any, partition: Partition) -> Any:
+    """Parameters on the devices."""
+    shardings = partition.shardings(params)
+    return jax.device_put(params, shardings)
 
 
 def _is_export(source: Source) -> bool:
@@ -371,10 +379,10 @@ KINDS = (_RUN, _EXPORT, _TIMM, _NAMED_FILE, _TRANSFORMERS)
 
 def _open_given(model: Model) -> Pretrained:
     def read(partition: Partition) -> Any:
-        return jax.device_put(model.params, partition.shardings(model.params))
+        return _place(model.params, partition)
 
     def read_unaveraged(partition: Partition) -> Any:
-        return jax.device_put(model.unaveraged, partition.shardings(model.unaveraged))
+        return _place(model.unaveraged, partition)
 
     return Pretrained(
         where="the given model",

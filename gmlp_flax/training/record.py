@@ -58,16 +58,23 @@ def changes(
     run_config = config_lib.load(path)
     pairs = config_lib.differences(run_config, config)
     if dropped:
-        values = config_lib.flat(config)
-        renamed = schema.former_names(config_lib.keys(config))
-        for written_name, old in dropped.items():
-            name = renamed.get(written_name, written_name)
-            pairs[name] = (old, values.get(name))
+        pairs |= _with_new_values(dropped, config)
     changed = {}
     for name, (old, new) in pairs.items():
         if _plain(old) != _plain(new):
             changed[name] = (old, new)
     return changed
+
+
+def _with_new_values(dropped: Mapping[str, Any], config: ConfigDict) -> dict[str, tuple[Any, Any]]:
+    """Old values, each with the value of its key in a config, by today's names of the keys."""
+    values = config_lib.flat(config)
+    renamed = schema.former_names(config_lib.keys(config))
+    pairs = {}
+    for written_name, old in dropped.items():
+        name = renamed.get(written_name, written_name)
+        pairs[name] = (old, values.get(name))
+    return pairs
 
 
 def refuse_changes(workdir: str, config: ConfigDict) -> None:

@@ -58,9 +58,10 @@ class SavedRun(NamedTuple):
         checkpoint, or its files are damaged."""
         with self._checkpoints() as checkpoints:
             step = checkpoints.pick(checkpoint)
+            where = f"{checkpoints.folder}/{step}"
             with _naming_others(checkpoints, step):
                 files = checkpoints.read_files(step)
-            return SavedStep(step, f"{checkpoints.folder}/{step}", files)
+            return SavedStep(step, where, files)
 
     def read(self, part: str, step: int, partition: Partition) -> Any:
         """Reads a part of the state of a step, "params" or "ema", onto the devices. Raises Damaged

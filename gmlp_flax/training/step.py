@@ -18,11 +18,8 @@ from gmlp_flax.tasks.base import Batch, Sums, Task
 from gmlp_flax.training import optimizer
 from gmlp_flax.training.partition import OnBatch, Partition
 
-NORMS: tuple[str, ...] = (
-    "grad_norm",
-    "update_norm",
-    "param_norm",
-)  # with config.log.norms, by layer
+# With config.log.norms, by layer.
+NORMS: tuple[str, ...] = ("grad_norm", "update_norm", "param_norm")
 
 
 class TrainState(NamedTuple):
@@ -168,9 +165,7 @@ class Training:
         ema = self._next_ema(state, opt_state, params)
         sums |= self._update_metrics(grads, updates, params)
         if self.has_rate:
-            schedule = optimizer.learning_rate(config, member.peak)
-            rate = jnp.asarray(schedule(state.step))
-            sums["learning_rate"] = (rate, jnp.ones((), jnp.float32))
+            sums |= self._rate_metric(state.step, member.peak)
         new_state = TrainState(
             step=state.step + 1,
             params=params,
@@ -188,6 +183,12 @@ class Training:
         chex.assert_trees_all_equal_shapes_and_dtypes(new_state, self.template)
         return new_state, window
 
+    def _rate_metric(self, step: jax.Array, peak: Any) -> Sums:
+        schedule = optimizer.learning_rate(self.task.config, peak)
+        rate = jnp.asarray(schedule(step))
+        unit_weight = jnp.ones((), jnp.float32)
+        return {"learning_rate": (rate, unit_weight)}
+
     def _next_ema(self, state: TrainState, opt_state: Any, params: Any) -> Any:
         """The next `TrainState.ema`."""
         config = self.task.config
@@ -201,8 +202,9 @@ class Training:
     def _update_metrics(self, grads: Any, updates: Any, params: Any) -> Sums:
         """The metrics of an update, each with the weight 1."""
         config = self.task.config
+        grad_norm = optax.tree.norm(grads)
         unit_weight = jnp.ones((), jnp.float32)
-        metrics = {"grad_norm": (optax.tree.norm(grads), unit_weight)}
+        metrics = {"grad_norm": (grad_norm, unit_weight)}
         if config.log.norms:
             trees = {"grad_norm": grads, "update_norm": updates, "param_norm": params}
             metrics |= norms(trees, self.partition.metadata)
@@ -234,7 +236,7 @@ def state_paths(state: TrainState, trained: Any) -> TrainState:
     return empty_paths._replace(
         params=paths,
         opt_state=opt_paths,
-        ema=None if state.ema is None else paths,
+        ema=None if state.ema is None else paths,  # a tree like the parameters
     )
 
 
@@ -249,16 +251,13 @@ def norms(trees: Mapping[str, Any], metadata: Mapping[str, ParamMetadata]) -> Su
         The norm of each layer of an encoder, such as `NAME/encoder/3`, where `encoder` is the module
         that holds the layers; and of each module besides the layers, such as `NAME/head`.
     """
-    squares: dict[str, Any] = {}
+    unit_weight = jnp.ones((), jnp.float32)
+    sums: Sums = {}
     for name, tree in trees.items():
         by_module = _squares_by_module(tree, metadata)
         for module, square in by_module.items():
-            squares[f"{name}/{module}"] = square
-    unit_weight = jnp.ones((), jnp.float32)
-    sums: Sums = {}
-    for name, square in squares.items():
-        norm = jnp.sqrt(square)
-        sums[name] = (norm, unit_weight)
+            norm = jnp.sqrt(square)
+            sums[f"{name}/{module}"] = (norm, unit_weight)
     return sums
 
 
@@ -275,8 +274,8 @@ def _squares_by_module(tree: Any, metadata: Mapping[str, ParamMetadata]) -> dict
             by_module[module or path] += squares.sum()
             continue
         encoder, _, _ = path.partition("/")
-        count = leaf.shape[0]
-        by_layer = squares.reshape(count, -1).sum(1)
+        stacked = squares.reshape(len(leaf), -1)  # [layers, ...]
+        by_layer = stacked.sum(1)
         for layer, square in enumerate(by_layer, layers.first):
             by_module[f"{encoder}/{layer}"] += square
     return by_module
@@ -318,17 +317,17 @@ def find_spike(sums: Sums, level: jax.Array, factor: float) -> tuple[jax.Array, 
     grad_norm, _ = sums["grad_norm"]
     loss = loss_sum / weight
     of_step = jnp.stack([loss, grad_norm, 1.0])
-    # value > factor * (running sum / count), without the division
+    values = of_step[:2]  # loss and gradient norm
+    running_sums = level[:2]
     count = level[2]
-    scaled = of_step[:2] * count
-    limit = factor * level[:2]
-    is_far = scaled > limit
+    # value > factor * (running sum / count), without the division
+    is_far = values * count > factor * running_sums
     has_mean = count > 16.6  # the count after 20 steps
     is_finite = jnp.isfinite(of_step).all()
     is_high = is_far.any() & has_mean
     spike = is_high | ~is_finite
-    decayed_level = 0.98 * level
-    next_level = jnp.where(spike, level, decayed_level + of_step)
+    level_if_taken = 0.98 * level + of_step
+    next_level = jnp.where(spike, level, level_if_taken)
     return spike, next_level
 
 
@@ -431,7 +430,8 @@ def _accumulate(function: OnBatch, microbatches: int) -> OnBatch:
 
         def add(total: Any, part: Batch) -> tuple[Any, None]:
             result = function(params, part)
-            return jax.tree.map(jnp.add, total, result), None
+            new_total = jax.tree.map(jnp.add, total, result)
+            return new_total, None
 
         parts = _split(batch, microbatches)
         first_part = jax.tree.map(lambda x: x[0], parts)

@@ -188,8 +188,10 @@ def _by_step(members: Sequence[_Member]) -> list[list[_Member]]:
     """The members that are at the same step, those at the earliest step first."""
     groups: dict[int, list[_Member]] = collections.defaultdict(list)
     for member in members:
-        groups[member.done].append(member)
-    return [groups[done] for done in sorted(groups)]
+        group = groups[member.done]
+        group.append(member)
+    steps = sorted(groups)
+    return [groups[done] for done in steps]
 
 
 def _train(members: Sequence[_Member]) -> None:
@@ -225,6 +227,14 @@ def _batches(members: Sequence[_Member]) -> Iterator[Callable[[], Batch]]:
         yield next_batch
 
 
+class _Window(NamedTuple):
+    """The sums of the log windows of all members after a step, which the device may still
+    compute."""
+
+    done: int
+    sums: Any
+
+
 class _Steps:
     """The steps of members that are at the same step."""
 
@@ -240,27 +250,24 @@ class _Steps:
 
     def take(self, next_batch: Callable[[], Batch]) -> None:
         """Takes steps until all members have ended, or until a signal."""
-        states = [member.take_state() for member in self.members]
-        state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-        del states
+        state = self._take_states()
         hyperparameters = [member.hyperparameters for member in self.members]
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *hyperparameters)
-        first_step = self.done + 1
-        pending = None
+        is_first = True
+        pending: _Window | None = None
         while self.running:
+            self.done += 1
             batch = jax.device_put(next_batch())
-            number = self.done + 1
-            is_first = number == first_step
             compiling = contextlib.nullcontext()
             if is_first:
                 compiling = heartbeat("compiling the training step", distributed.say)
             with compiling:
                 # Its trace, if the config asks for one, is of all members.
-                state, sums = self.first.profile.step(number, self.step, state, batch, stacked)
-            self.done = number
+                state, sums = self.first.profile.step(self.done, self.step, state, batch, stacked)
             self._read(pending)
-            pending = (self.done, sums)
-            self.first.stop.after_step(sums["loss"][0])
+            pending = _Window(self.done, sums)
+            losses, _ = sums["loss"]
+            self.first.stop.after_step(losses)
             if is_first:
                 self._record_first_step(sums)
             if is_first or self._is_boundary():
@@ -268,6 +275,12 @@ class _Steps:
                 pending = None
             if self._is_boundary():
                 self._at_boundary(state)
+            is_first = False
+
+    def _take_states(self) -> TrainState:
+        """The states of all members as one, which are no longer kept by them."""
+        states = [member.take_state() for member in self.members]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
     def _is_boundary(self) -> bool:
         """Whether a step is followed by an evaluation or a checkpoint, or is the last one."""
@@ -287,7 +300,7 @@ class _Steps:
         for member in self.running:
             member.loop.record_first_step(sums)
 
-    def _read(self, pending: tuple[int, Any] | None) -> None:
+    def _read(self, pending: _Window | None) -> None:
         """Waits for a step, and writes each member's line of the metrics if one is due."""
         if pending is None:
             return

@@ -42,7 +42,8 @@ def read_start(
     """
     shared = tasks.find(config.task).inheritance.shared
     if init is not None:
-        return config_lib.Start(init.where, config, _only(shared, init.files))
+        files = _only(shared, init.files)
+        return config_lib.Start(init.where, config, files)
     if not config.init_from:
         return None
     options = config_lib.keys(config).values()
@@ -95,8 +96,8 @@ def load(task: Task, partition: Partition, init: Pretrained | None = None) -> An
     config = task.config
     if init is None:
         init = _open_init_from(config.init_from)
-    shared = _only(task.inheritance.shared, task.files)
-    require_same(init.files, shared, init.where)
+    shared_files = _only(task.inheritance.shared, task.files)
+    require_same(init.files, shared_files, init.where)
     compare_models(init.config, config, config.init_from or init.where)
     partition = partition.for_model(task.param_metadata())
     params = init.read(partition)
@@ -108,21 +109,27 @@ def carry_over(
 ) -> Any:
     """`adapt`, with new initial values for a head of other classes than those in the saved model's
     `files`, and for the parameters that only the task's model has."""
-    saved_paths = traverse_util.flatten_dict(params, sep="/")
+    prefixes = _fresh_prefixes(params, files, task)
+    fresh = _fresh(task, prefixes, partition)
+    if fresh:
+        names = ", ".join(fresh)
+        distributed.say(f"note: {where} has no fitting {names}: newly initialized")
+    return adapt(params, task, old_config, where, fresh)
+
+
+def _fresh_prefixes(params: Any, files: Files, task: Task) -> tuple[str, ...]:
+    """The first parts of the paths of the task's parameters that get new initial values."""
     prefixes = []
     for name, head in task.inheritance.heads.items():
         has_same_classes = files.get(name) == task.files.get(name)
         if not has_same_classes:
             prefixes.append(head)
+    saved_paths = traverse_util.flatten_dict(params, sep="/")
     for prefix in task.inheritance.new_params:
         is_saved = any(path.startswith(prefix) for path in saved_paths)
         if not is_saved:
             prefixes.append(prefix)
-    fresh = _fresh(task, tuple(prefixes), partition)
-    if fresh:
-        names = ", ".join(fresh)
-        distributed.say(f"note: {where} has no fitting {names}: newly initialized")
-    return adapt(params, task, old_config, where, fresh)
+    return tuple(prefixes)
 
 
 def compare_models(old_config: ConfigDict, config: ConfigDict, where: str) -> None:
@@ -158,7 +165,6 @@ def compare_models(old_config: ConfigDict, config: ConfigDict, where: str) -> No
 
 def _fresh(task: Task, prefixes: tuple[str, ...], partition: Partition) -> dict[str, Any]:
     """New initial values of the parameters whose paths begin with one of the prefixes, by path."""
-
     if not prefixes:
         return {}
 
@@ -172,7 +178,8 @@ def _fresh(task: Task, prefixes: tuple[str, ...], partition: Partition) -> dict[
 
     key = jax.random.key(task.config.seed)
     shapes = jax.eval_shape(init, key)
-    init_on_mesh = jax.jit(init, out_shardings=partition.shardings(shapes))
+    shardings = partition.shardings(shapes)
+    init_on_mesh = jax.jit(init, out_shardings=shardings)
     return init_on_mesh(key)
 
 

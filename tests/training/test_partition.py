@@ -11,7 +11,7 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints.pytree import leaves_by_path
 from gmlp_flax.config.optimizers import OPTIMIZERS
-from gmlp_flax.config.validation import AXES, mesh_rules
+from gmlp_flax.config.validation import AXES, Rule, mesh_rules
 from gmlp_flax.errors import RunError
 from gmlp_flax.models import parameters
 from gmlp_flax.models.parameters import ParamMetadata
@@ -235,12 +235,12 @@ METADATA = {"encoder/blocks/proj_in/kernel": ParamMetadata(("fsdp", "tensor"))}
         (SHAPES, (), r"encoder/blocks/proj_in/kernel has 6, not a multiple of config.mesh.fsdp=4"),
         (
             SHAPES,
-            (("kernel$", ()), ("nothing", ())),
+            (Rule("kernel$", ()), Rule("nothing", ())),
             "config.mesh.rules: 'nothing' matches no parameter",
         ),
         (
             SHAPES,
-            (("kernel$", 4 * (None,)),),
+            (Rule("kernel$", 4 * (None,)),),
             "names 4 axes of encoder/blocks/proj_in/kernel, which has 3",
         ),
     ],

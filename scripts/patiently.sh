@@ -7,6 +7,6 @@ patiently() {
   clock=$!
   local code=0
   "$@" || code=$?
-  kill "$clock" && wait "$clock" 2>/dev/null || true
+  kill "$clock" 2>/dev/null && wait "$clock" 2>/dev/null || true
   return "$code"
 }

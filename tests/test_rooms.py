@@ -14,6 +14,7 @@ ORDER = (
     ("errors",),
     ("registry",),
     ("options",),
+    ("sampling",),
     ("io",),
     ("processes",),
     ("models", "data", "checkpoints"),

@@ -41,6 +41,7 @@ XLA_LIBRARY = "libjax_common*"  # in the package jaxlib
 PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
 MOST_PROGRAMS = 2 << 30  # bytes in our own folder
 SLOW_TO_COMPILE = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+SECONDS_TO_COMPILE = 0.1  # for which a program is kept
 
 
 def choose() -> None:
@@ -55,11 +56,15 @@ def choose() -> None:
     on_gpus = exists((NVIDIA,)) and gpu_plugin() is not None
     if exists(ACCELERATORS) and not on_gpus:
         return
-    chosen = "cuda,cpu" if on_gpus else "cpu"
-    # for child processes, and for this one if it imports JAX later
-    os.environ["JAX_PLATFORMS"] = chosen
+    _set_option("JAX_PLATFORMS", "cuda,cpu" if on_gpus else "cpu")
+
+
+def _set_option(variable: str, value: str | float) -> None:
+    """Sets an option of JAX by its environment variable: for child processes, and for this one
+    whether it has imported JAX or not."""
+    os.environ[variable] = str(value)
     if "jax" in sys.modules:
-        sys.modules["jax"].config.update("jax_platforms", chosen)
+        sys.modules["jax"].config.update(variable.lower(), value)
 
 
 def check_environment() -> None:
@@ -184,8 +189,9 @@ def keep_programs() -> None:
     folder = os.path.join(programs, kind_of_cpu)
     with contextlib.suppress(OSError):  # a home that cannot be written to
         os.makedirs(folder, exist_ok=True)
-        os.environ[PROGRAMS] = folder  # read when JAX is imported
-        os.environ.setdefault(SLOW_TO_COMPILE, "0.1")
+        _set_option(PROGRAMS, folder)
+        if SLOW_TO_COMPILE not in os.environ:
+            _set_option(SLOW_TO_COMPILE, SECONDS_TO_COMPILE)
         _remove_oldest(programs)
 
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.errors import ConfigError, DataError, UserError
-from gmlp_flax.tasks.generation import GeneratedText, Sampling, program_length
+from gmlp_flax.sampling import Sampling
+from gmlp_flax.tasks.generation import GeneratedText, program_length
 
 Candidates = list[tuple[str, float]]  # names with their probabilities, best first
 Arrays = dict[str, Any]  # name -> array

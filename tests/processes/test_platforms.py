@@ -91,11 +91,15 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     assert faults["kept"] < faults["freed"] / 5, faults
 
 
-def test_a_second_start_compiles_nothing(tmp_path):
-    """The folder is the user's, and of this kind of CPU; JAX counts what it found there."""
+@pytest.mark.parametrize("imported", ["before", "after"])
+def test_a_second_start_compiles_nothing(tmp_path, imported):
+    """The folder is the user's, and of this kind of CPU; JAX counts what it found there. A command
+    may have imported JAX already."""
     code = """
-from gmlp_flax.errors import ConfigError
+import sys
 from gmlp_flax.processes import platforms
+if sys.argv[1] == "before":
+    import jax
 platforms.keep_programs()
 import jax
 counts = {}
@@ -114,7 +118,11 @@ print(*(counts.get(f"/jax/compilation_cache/{name}", 0) for name in names))
 
     def start():
         done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, env=variables, check=True
+            [sys.executable, "-c", code, imported],
+            capture_output=True,
+            text=True,
+            env=variables,
+            check=True,
         )
         return tuple(map(int, done.stdout.split()))
 

@@ -32,6 +32,14 @@ class _Waiting:
         self.last_line = time.monotonic()
         self.begun: list[threading.Event] = []
 
+    def begin(self, done: threading.Event) -> None:
+        """Begins the heartbeat that an event ends. Time in which nothing had to be said, as before a
+        forked process or between two calls in a notebook, does not count."""
+        now = time.monotonic()
+        if not self.begun and now - self.last_line >= BEAT:
+            self.last_line = now
+        self.begun.append(done)
+
     def pause(self) -> float:
         """Seconds until a line is due, or until it is worth asking again."""
         silence = time.monotonic() - self.last_line
@@ -75,7 +83,7 @@ def heartbeat(
 
     if at_once:
         say_line(what)
-    _WAITING.begun.append(done)
+    _WAITING.begin(done)
     thread = threading.Thread(target=remind, daemon=True)
     thread.start()
     try:

@@ -86,6 +86,19 @@ def test_says_what_is_done_and_how_long_it_has_taken(monkeypatch):
     assert len(told) == after, "it ends with the work"
 
 
+def test_silence_before_the_work_does_not_count(monkeypatch):
+    """As in a notebook, whose last line may be an hour old."""
+    monkeypatch.setattr(logs, "BEAT", 0.2)
+    logs.to_stderr("an old line")
+    time.sleep(0.25)
+    told = []
+    began = time.monotonic()
+    with logs.heartbeat("loading", told.append, at_once=False):
+        while not told:
+            time.sleep(0.001)
+    assert time.monotonic() - began >= 0.2
+
+
 def test_what_is_soon_done_need_not_be_said(monkeypatch):
     monkeypatch.setattr(logs, "BEAT", 0.01)
     told = []

@@ -1,5 +1,5 @@
-"""Writes the pages that are made from the code, docs/keys.md, docs/sizes.md and docs/commands.md,
-and the parts of docs/results that reports make of the measured CSV files: between <!-- generated:
+"""Writes the pages that are made from the code, docs/keys.md, docs/sizes.md, docs/commands.md and
+docs/everything.md, and the parts of docs/results that reports make of the measured CSV files: between <!-- generated:
 NAME --> and <!-- end -->.
 
 python docs/generate.py
@@ -426,3 +426,6 @@ if __name__ == "__main__":
     helps = {name: command(name, "--help") for name in COMMANDS}
     (FOLDER / "commands.md").write_text(commands_page(helps))
     (FOLDER / "sizes.md").write_text(sizes_page(command("sizes")))
+    from docs import everything  # which reads docs/data.md
+
+    (FOLDER / "everything.md").write_text(everything.page())

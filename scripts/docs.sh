@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds the documentation site, or serves it on this machine, in the environment that scripts/setup.sh makes.
+# Builds the documentation site, or serves it on this machine. It uses the environment that scripts/setup.sh makes.
 #
 # Usage: scripts/docs.sh build [MKDOCS ARGUMENT ...]     makes site/; any warning is an error
 #        scripts/docs.sh serve [MKDOCS ARGUMENT ...]     at http://127.0.0.1:8000, built anew whenever a page changes
-# Both write docs/keys.md and docs/sizes.md from the code first. PYTHON and VENV are explained in setup.sh.
+# Both write the pages that docs/generate.py makes from the code first. PYTHON and VENV are explained in setup.sh.
 set -euo pipefail
 unset CDPATH
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)

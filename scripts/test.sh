@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests on the CPU, in the environment that scripts/setup.sh makes.
+# Runs the tests on the CPU. It uses the environment that scripts/setup.sh makes.
 #
 # Usage: scripts/test.sh [--all | --nightly] [PYTEST ARGUMENT ...]   e.g. scripts/test.sh -m smoke, scripts/test.sh tests/models
 # Without options it skips the tests marked `slow` (mostly whole runs) and `nightly` (browsers, long fuzzing, slow tests

@@ -3,6 +3,7 @@ that a user writes."""
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def folder_of_examples(text_run, image_run, tmp_path, monkeypatch) -> Path:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page)])
 def test_the_examples_of_a_page_run(page, folder_of_examples):
-    names = {"__name__": "page"}
+    names: dict[str, Any] = {"__name__": "page"}
     for example in examples(page):
         exec(compile(example, page, "exec"), names)
     if page == "training.md":

@@ -1,5 +1,5 @@
 """Labelled images that TFDS prepared, as ArrayRecord or TFRecord: a folder with features.json and
-dataset_info.json, such as .../imagenet2012/5.1.0, or tfds:NAME[/CONFIG][:VERSION] below
+dataset_info.json, such as .../imagenet2012/5.1.0, or `tfds:NAME[/CONFIG][:VERSION]` below
 TFDS_DATA_DIR or ~/tensorflow_datasets.
 
 The features have the names `image` and `label`, or they are the only ones of their kind. The name

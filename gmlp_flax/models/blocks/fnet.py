@@ -1,5 +1,5 @@
-"""FNet (arXiv 2105.03824): tokens are mixed by a Fourier transform without parameters; and
-FNet-Hybrid."""
+"""FNet (arXiv 2105.03824): tokens are mixed by a Fourier transform without parameters, and in
+the last layers of FNet-Hybrid by attention."""
 
 import dataclasses
 import functools

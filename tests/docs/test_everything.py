@@ -1,0 +1,112 @@
+"""The page of everything there is has every name that is registered, and is up to date."""
+
+import configparser
+import re
+from pathlib import Path
+
+import pytest
+
+import gmlp_flax
+from docs import everything
+from gmlp_flax.__main__ import COMMANDS
+from gmlp_flax.commands import benchmark, draw, listing
+from gmlp_flax.config.optimizers import OPTIMIZERS
+from gmlp_flax.interop.formats import FORMATS
+from gmlp_flax.launching.engines import ENGINES
+from gmlp_flax.models.blocks import BLOCKS
+from gmlp_flax.paper import recall
+from gmlp_flax.paper.tables import TABLES
+from gmlp_flax.tasks import TASKS
+from gmlp_flax.training import pretrained
+from gmlp_flax.weights.transformers_models import FAMILIES
+
+PAGE = Path("docs/everything.md").read_text()
+PACKAGE = Path(gmlp_flax.__file__).parent
+SETUP = configparser.ConfigParser()
+SETUP.read("setup.cfg")
+EXTRAS = set(SETUP["options.extras_require"])
+
+
+def section(title: str) -> str:
+    """The text below a heading of the page."""
+    _, _, after = PAGE.partition(f"\n## {title}\n")
+    text, _, _ = after.partition("\n## ")
+    return text
+
+
+def stems(folder: Path, pattern: str) -> set[str]:
+    """The names of the files that a pattern matches, without their suffixes."""
+    return {path.stem for path in folder.glob(pattern)}
+
+
+def test_the_page_is_up_to_date():
+    assert everything.page() == PAGE, "run: python docs/generate.py"
+
+
+@pytest.mark.parametrize(
+    "title, expected",
+    [
+        ("Commands", {f"gmlp {name}" for name in COMMANDS}),
+        ("Config files", stems(PACKAGE / "configs", "[!_]*.py")),
+        ("Sweep files", stems(PACKAGE / "configs" / "sweeps", "[!_]*.py")),
+        ("Blocks", set(BLOCKS)),
+        ("Tasks", set(TASKS)),
+        ("Reports", {*TABLES, recall.NAME}),
+        ("Figures", {*draw.FIGURES, draw.AUGMENTATIONS}),
+        ("Benchmarks", set(benchmark.PARTS)),
+        ("Weights that are read", {*gmlp_flax.list_pretrained(), *FAMILIES}),
+        ("Formats that are written", {f"--format={name}" for name in FORMATS}),
+        ("Launchers", {f"--on={name}" for name in ENGINES}),
+        ("Optimizers", set(OPTIMIZERS)),
+        ("Extras", EXTRAS),
+        ("Scripts", {f"scripts/{name}.sh" for name in stems(Path("scripts"), "*.sh")}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_name_that_is_registered_has_a_row(title, expected):
+    assert expected
+    assert set(re.findall(r"`([^`]+)`", section(title))) >= expected
+
+
+def test_every_form_of_data_and_every_kind_of_weights_has_a_row():
+    forms = re.findall(r"^\| \[", section("Forms of data"), re.MULTILINE)
+    readers = stems(PACKAGE / "data" / "readers", "[!_]*.py") - {"images"}
+    assert len(forms) == len(readers)
+    for kind in pretrained.KINDS:
+        assert f"[{kind.words}]" in section("Weights that are read")
+
+
+def test_the_pages_that_are_named_are_those_of_names_that_exist():
+    assert set(everything.CONFIG_PAGES) <= set(listing.names_of("configs"))
+    assert set(everything.REPORT_PAGES) <= {*TABLES, recall.NAME}
+    assert set(everything.BENCHMARK_PAGES) <= set(benchmark.PARTS)
+    assert set(everything.FIGURE_PAGES) <= {*draw.FIGURES, draw.AUGMENTATIONS}
+    assert set(everything.SCRIPT_PAGES) <= stems(Path("scripts"), "*.sh")
+
+
+def test_the_table_of_extras_is_that_of_setup():
+    _, _, after = Path("docs/first-run.md").read_text().partition("\n### Extras\n")
+    text, _, _ = after.partition("\n### ")
+    listed = set()
+    for cell in re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE):
+        listed |= set(re.findall(r"`([^`]+)`", cell))
+    assert listed == EXTRAS
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("FNet (arXiv 1): mixed; and more.", "FNet: mixed"),
+        ("One thing. Another thing.", "One thing"),
+        ("a | b (c)", "a \\| b"),
+    ],
+)
+def test_short(text, expected):
+    assert everything.short(text) == expected
+
+
+def test_described_takes_the_lines_that_are_indented_more():
+    text = "    one   a thing\n              of two lines\n    two   another\n"
+    assert everything.described(text, "one", "    ").split() == "a thing of two lines".split()
+    with pytest.raises(ValueError, match="three"):
+        everything.described(text, "three", "    ")

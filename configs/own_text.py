@@ -16,7 +16,7 @@ tiny below 10 MB, else small. SIZE is
                      accelerator
 
 The rate of small suits much text: on 130 books (65 MB) it ended at a held-out perplexity of 56.8,
-at 2e-3 at 62.2. A small text it learns by heart: on WikiText-2's validation part (1.1 MB) it ended
+at 2e-3 at 62.2. It memorises a small text: on WikiText-2's validation part (1.1 MB) it ended
 at 41.1, and at 37.3 with `--config.optimizer.learning_rate=2e-3`. One seed each.
 """
 
@@ -41,7 +41,9 @@ def size_for(path: str) -> str:
     why = "it suits 10 MB and more"
     if total < ENOUGH:
         size = "tiny"
-        why = "in less than 10 MB rare pieces are not learned, and a larger model learns the text by heart"
+        why = (
+            "in less than 10 MB rare pieces are not learned, and a larger model memorises the text"
+        )
     print(f"own_text:{size} for {total / 1e6:,.1f} MB of text in {path}: {why}", file=sys.stderr)
     return size
 

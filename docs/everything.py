@@ -1,6 +1,6 @@
 """Writes docs/everything.md, which lists all that is registered: commands, configs, blocks, tasks,
-forms of data, reports, figures, benchmarks, weights, formats, launchers, optimizers, extras and
-scripts. `docs/generate.py` calls it.
+forms of data, reports, figures, benchmarks, weights, formats, launchers, chips, optimizers,
+extras and scripts. `docs/generate.py` calls it.
 
 A phrase comes from the code that it describes. This file only knows which page explains a name; a
 name that it does not know links to the page of its kind.
@@ -305,6 +305,15 @@ def launchers() -> Iterator[Row]:
         yield Row(f"`--on={name}`", "launch.md", engine.summary)
 
 
+def chips() -> Iterator[Row]:
+    """The kinds of `gmlp plan --topology`."""
+    for name, about in listing.names_of("chips").items():
+        slices = about.split(", ")
+        is_tpu = slices[0].startswith(f"{name}:")
+        phrase = f"`{slices[0]}` to `{slices[-1]}`" if is_tpu else about
+        yield Row(f"`{name}`", "scale.md#known-chips", phrase)
+
+
 def optimizers() -> Iterator[Row]:
     """The values of `config.optimizer.name`."""
     for name, hyperparameters in listing.names_of("optimizers").items():
@@ -436,6 +445,12 @@ SECTIONS = (
         "`gmlp launch --on=NAME` starts a run; [several machines by hand](launch.md#several-machines-by-hand) need no launcher.",
         ("launcher", "machines"),
         launchers,
+    ),
+    Section(
+        "Chips",
+        "`gmlp plan --topology=SLICE` plans for these.",
+        ("chip", "its usual slices"),
+        chips,
     ),
     Section(
         "Optimizers",

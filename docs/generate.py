@@ -1,6 +1,7 @@
 """Writes the pages that are made from the code, docs/keys.md, docs/sizes.md, docs/commands.md and
-docs/everything.md, and the parts of docs/results that reports make of the measured CSV files: between <!-- generated:
-NAME --> and <!-- end -->.
+docs/everything.md; the home page docs/README.md, which is README.md with other links; and the parts
+of docs/results that reports make of the measured CSV files: between <!-- generated: NAME --> and
+<!-- end -->.
 
 python docs/generate.py
 """
@@ -412,6 +413,33 @@ def results_page(name: str) -> str:
     return MARKED.sub(part, (FOLDER / "results" / f"{name}.md").read_text())
 
 
+PICTURE = re.compile(
+    r'<picture><source [^>]*srcset="docs/([^"]+)"><img src="docs/([^"]+)" [^>]*alt="([^"]*)"></picture>'
+)
+LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)([^)]+)\)")
+
+
+def home_page(readme: str) -> str:
+    """docs/README.md: README.md with links that start in docs/, and pictures as the site shows them.
+
+    What is outside docs/ is named without a link, since the site does not have it.
+    """
+
+    def picture(found: re.Match) -> str:
+        dark, light, words = found.groups()
+        return f"![{words}]({light}#gh-light-mode-only)![{words}]({dark}#gh-dark-mode-only)\n"
+
+    def link(found: re.Match) -> str:
+        words, target = found.groups()
+        inside = target.removeprefix("docs/")
+        return words if inside == target else f"[{words}]({inside})"
+
+    linked = LINK.sub(link, readme)
+    figures = re.sub(r"<p>\s*", '<p class="figures" markdown>\n', linked)
+    pictures = PICTURE.sub(picture, figures)
+    return re.sub(r"\n\s+(?=!\[|</p>)", "\n", pictures)
+
+
 def command(*words: str) -> str:
     """What `gmlp WORDS` prints."""
     given = [sys.executable, "-m", "gmlp_flax", *words]
@@ -422,6 +450,7 @@ if __name__ == "__main__":
     sys.path.append(str(FOLDER.parent))
     for page in PAGES:
         (FOLDER / "results" / f"{page}.md").write_text(results_page(page))
+    (FOLDER / "README.md").write_text(home_page((FOLDER.parent / "README.md").read_text()))
     (FOLDER / "keys.md").write_text(keys_page())
     helps = {name: command(name, "--help") for name in COMMANDS}
     (FOLDER / "commands.md").write_text(commands_page(helps))

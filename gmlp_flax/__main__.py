@@ -25,7 +25,7 @@ COMMANDS = {
     "reproduce": ("reproduce", "reproduce a table or a figure of the paper"),
     "plan": ("plan", "predict memory, time and cost of a run on TPUs or GPUs that you do not have"),
     "prepare": ("prepare", "tokenise a corpus once, for many runs"),
-    "list": ("listing", "list configs, models, blocks, tasks, optimizers and tables"),
+    "list": ("listing", "list configs, models, blocks, tasks, optimizers, tables and chips"),
     "sizes": ("listing:run_sizes", "count parameters and FLOPs of every published model"),
     "draw": (
         "draw",

@@ -4,9 +4,15 @@ to do.
 
 import difflib
 import importlib
+import importlib.util
+import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+# The file that scripts/setup.sh writes into an environment.
+SETUP_STAMP = "gmlp_flax.stamp"
 
 
 class UserError(Exception):
@@ -61,8 +67,12 @@ def decode_errors(what: str, advice: str, error: type[Exception] = DataError) ->
 
 
 def install(extra: str) -> str:
-    """How a user installs an extra, for messages: right for a wheel and for a checkout."""
-    return f"pip install 'gmlp_flax[{extra}]'"
+    """How a user installs an extra into the environment that is running, for messages: with
+    scripts/setup.sh if that made it, and otherwise with pip, or with uv if there is no pip."""
+    if os.path.exists(os.path.join(sys.prefix, SETUP_STAMP)):
+        return f"./scripts/setup.sh {extra}"
+    uv = "" if importlib.util.find_spec("pip") else "uv "
+    return f"{uv}pip install 'gmlp_flax[{extra}]'"
 
 
 def require(package: str, what: str, extra: str) -> Any:

@@ -104,7 +104,7 @@ if [[ -n $uv ]]; then
   say "installing $what with uv"
   installer=(uv pip install --quiet --python "$venv/bin/python")
 else
-  say "installing $what with pip (a first time takes about a minute, and 1 GB)"
+  say "installing $what with pip (a first time takes about a minute, and 1.3 GB)"
   # An environment has no pip if uv filled it or if its making was interrupted.
   "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$venv/bin/python" -m ensurepip >/dev/null
   installer=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)

@@ -1,14 +1,20 @@
 """Errors of libraries as one line."""
 
+import importlib.util
+import sys
+from pathlib import Path
+
 import pytest
 
 from gmlp_flax.errors import (
+    SETUP_STAMP,
     ConfigError,
     DataError,
     RunError,
     StorageError,
     UserError,
     decode_errors,
+    install,
 )
 
 
@@ -44,3 +50,26 @@ def test_what_is_told_already_stays(raised):
     with pytest.raises(type(raised)) as caught, decode_errors("a", "b", RunError):
         raise raised
     assert caught.value is raised
+
+
+@pytest.mark.parametrize(
+    ("stamp", "pip", "expected"),
+    [
+        (True, True, "./scripts/setup.sh onnx"),
+        (True, False, "./scripts/setup.sh onnx"),
+        (False, True, "pip install 'gmlp_flax[onnx]'"),
+        (False, False, "uv pip install 'gmlp_flax[onnx]'"),
+    ],
+)
+def test_an_extra_is_installed_by_what_made_the_environment(
+    tmp_path, monkeypatch, stamp, pip, expected
+):
+    if stamp:
+        (tmp_path / "gmlp_flax.stamp").touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if pip else None)
+    assert install("onnx") == expected
+
+
+def test_the_stamp_of_an_environment_is_that_of_setup():
+    assert f"stamp=$venv/{SETUP_STAMP} " in Path("scripts/setup.sh").read_text()

@@ -15,6 +15,9 @@ from gmlp_flax.errors import ConfigError, StorageError, UserError
 from gmlp_flax.io.logs import heartbeat, to_stderr
 from gmlp_flax.processes import output, platforms
 
+# What absl 2 adds to the help of a flag that may be repeated.
+ABSL_REPEATS = ";\n    repeat this option"
+
 # gmlp_flax.config is imported where it is needed: the help, and commands without a config, do
 # without it.
 
@@ -293,7 +296,7 @@ def help_text(main: Callable, positional: str = "", about: str | None = None) ->
     lines = [usage, "", description, "flags:"]
     for flag in _flags_of(module.__name__):
         setting = _with_default(flag)
-        filled = textwrap.fill(flag.help, 96)
+        filled = textwrap.fill(_meaning(flag), 96)
         meaning = textwrap.indent(filled, " " * 6)
         lines.append(f"  {setting}")
         lines.append(meaning)
@@ -308,6 +311,14 @@ def _flags_of(module: str) -> list[flags.Flag]:
         if name != module and name.startswith(f"{__package__}."):
             listed += others
     return listed
+
+
+def _meaning(flag: flags.Flag) -> str:
+    """The help of a flag; absl adds to one that may be repeated that it may be."""
+    meaning, repeats, _ = flag.help.partition(ABSL_REPEATS)
+    if not repeats:
+        return meaning
+    return f"{meaning} Repeat the flag for several."
 
 
 def _with_default(flag: flags.Flag) -> str:

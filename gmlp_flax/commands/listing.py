@@ -7,7 +7,7 @@
 
 The kinds are configs, models (for gmlp_flax.create), pretrained (models that come with the package,
 for gmlp predict --model), blocks (config.model.block), tasks (config.task), optimizers
-(config.optimizer.name), and tables (for gmlp reproduce).
+(config.optimizer.name), tables (for gmlp reproduce), and chips (for gmlp plan --topology).
 """
 
 import ast
@@ -120,6 +120,18 @@ def _tables() -> dict[str, str]:
     return titles | {recall.NAME: recall.TITLE}
 
 
+def _chips() -> dict[str, str]:
+    """The kinds of --topology, each with its usual slices, or how GPUs are counted."""
+    from gmlp_flax.planning.chips import CHIPS
+
+    lines = {}
+    for kind, chip in CHIPS.items():
+        slices = [f"{kind}:{shape}" for shape in chip.slices]
+        in_nodes = f"{kind}xN for N of them, {chip.node} on a node"
+        lines[kind] = ", ".join(slices) if slices else in_nodes
+    return lines
+
+
 # What imports JAX is imported for its kind alone.
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "configs": _configs,
@@ -129,6 +141,7 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "tasks": _tasks,
     "optimizers": _optimizers,
     "tables": _tables,
+    "chips": _chips,
 }
 
 

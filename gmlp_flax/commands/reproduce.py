@@ -314,10 +314,8 @@ def run() -> None:
     flags.DEFINE_string(
         "data", None, "As in config.data.train; empty at paper scale: C4 or ImageNet."
     )
-    flags.DEFINE_multi_string("finetune", [], "TASK=DATA: finetune on a task; one flag for each.")
-    flags.DEFINE_multi_string(
-        "finetune_flag", [], "--config.KEY=VALUE for the finetuning; one flag for each."
-    )
+    flags.DEFINE_multi_string("finetune", [], "TASK=DATA: finetune on a task.")
+    flags.DEFINE_multi_string("finetune_flag", [], "--config.KEY=VALUE for the finetuning.")
     flags.DEFINE_list(
         "finetune_seeds",
         [],

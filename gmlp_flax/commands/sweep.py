@@ -187,9 +187,7 @@ def run() -> None:
         ["0", "1", "2", "3", "4"],
         "Seeds, with commas between them; the first one chooses.",
     )
-    flags.DEFINE_multi_string(
-        "grid", [], "KEY=VALUE,VALUE,...: a config key and its values; one flag for each key."
-    )
+    flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE,...: a config key and its values.")
     flags.DEFINE_string(
         "sweep", "", "A sweep file, with an argument after a colon; or --sweep.KEY=VALUE,VALUE,..."
     )

@@ -200,8 +200,7 @@ def run() -> None:
     flags.DEFINE_multi_string(
         "member",
         [],
-        "Instead of --workdir: SEED:RATE:FOLDER, a run that is trained together with others; one flag "
-        "for each.",
+        "Instead of --workdir: SEED:RATE:FOLDER, a run that is trained together with others.",
     )
     flags.DEFINE_bool(
         "restart",

@@ -2,6 +2,7 @@
 pixels."""
 
 import functools
+import re
 import sys
 
 import numpy as np
@@ -10,7 +11,7 @@ from flax import traverse_util
 
 from gmlp_flax.benchmarks import parity
 from gmlp_flax.benchmarks.beside_torch import import_beside_torch
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import RunError, install
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.weights import timm as timm_models
 from gmlp_flax.weights.state_dicts import torch_views
@@ -128,7 +129,6 @@ def test_text(name, more):
 )
 def test_without_the_packages(monkeypatch, package, missing):
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(
-        RunError, match=rf"{package} is not installed .*: pip install 'gmlp_flax\[parity\]'"
-    ):
+    advice = re.escape(install("parity"))
+    with pytest.raises(RunError, match=rf"{package} is not installed .*: {advice}"):
         import_beside_torch(package)

@@ -35,6 +35,8 @@ def test_every_kind_has_names_with_a_line_each():
         ((), "configs  "),
         (("blocks",), "gmlp                The gMLP block"),
         (("models", "gmlp_t*"), "gmlp_ti"),
+        (("chips", "v5e"), "v5e:2x2"),
+        (("chips", "gpu:h100"), "gpu:h100xN for N of them, 8 on a node"),
     ],
 )
 def test_what_it_prints(words, printed):

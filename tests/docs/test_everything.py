@@ -16,6 +16,7 @@ from gmlp_flax.launching.engines import ENGINES
 from gmlp_flax.models.blocks import BLOCKS
 from gmlp_flax.paper import recall
 from gmlp_flax.paper.tables import TABLES
+from gmlp_flax.planning.chips import CHIPS
 from gmlp_flax.tasks import TASKS
 from gmlp_flax.training import pretrained
 from gmlp_flax.weights.transformers_models import FAMILIES
@@ -57,6 +58,7 @@ def test_the_page_is_up_to_date():
         ("Weights that are read", {*gmlp_flax.list_pretrained(), *FAMILIES}),
         ("Formats that are written", {f"--format={name}" for name in FORMATS}),
         ("Launchers", {f"--on={name}" for name in ENGINES}),
+        ("Chips", set(CHIPS)),
         ("Optimizers", set(OPTIMIZERS)),
         ("Extras", EXTRAS),
         ("Scripts", {f"scripts/{name}.sh" for name in stems(Path("scripts"), "*.sh")}),

@@ -15,6 +15,23 @@ from tests import preloaded
 ADVICE = "run: python docs/generate.py"
 
 
+def test_the_home_page_is_the_readme_with_other_links():
+    readme = Path("README.md").read_text()
+    assert Path("docs/README.md").read_text() == generate.home_page(readme), ADVICE
+
+
+def test_links_of_the_home_page_start_in_its_folder():
+    readme = "[a](docs/b.md#c), [d](https://e.f), [CHANGELOG.md](CHANGELOG.md)"
+    assert generate.home_page(readme) == "[a](b.md#c), [d](https://e.f), CHANGELOG.md"
+
+
+def test_pictures_of_the_home_page_have_two_modes():
+    picture = '<picture><source media="m" srcset="docs/x-dark.svg"><img src="docs/x-light.svg" width="1" alt="X"></picture>'
+    expected = "![X](x-light.svg#gh-light-mode-only)![X](x-dark.svg#gh-dark-mode-only)\n"
+    home = generate.home_page(f"<p>{picture} {picture}</p>\n")
+    assert home == f'<p class="figures" markdown>\n{expected}{expected}</p>\n'
+
+
 def test_keys():
     assert Path("docs/keys.md").read_text() == generate.keys_page(), ADVICE
 

@@ -1,13 +1,14 @@
 """Files of weights: what is read, what is refused, and in which words."""
 
 import os
+import re
 import sys
 
 import fsspec
 import numpy as np
 import pytest
 
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import RunError, install
 from gmlp_flax.io import weight_files
 from tests.failures import raised
 from tests.weights import states
@@ -102,7 +103,7 @@ def test_other_files(tmp_path):
 def test_a_reader_that_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     (tmp_path / "w.pth").write_bytes(b"x")
-    with pytest.raises(RunError, match=r"needs torch.*pip install"):
+    with pytest.raises(RunError, match=rf"needs torch.*{re.escape(install('parity'))}"):
         weight_files.read(str(tmp_path / "w.pth"))
 
 

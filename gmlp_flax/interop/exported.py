@@ -117,18 +117,21 @@ def export(
     out = io_files.user_path(out)
     require_free(out, CARD, *files)
     openers: list[str] = []
-    program = ""
+    onnx_files: list[str] = []
     for name in formats:
         target = FORMATS[name]
         with heartbeat(f"making {target.file}", at_once=False):
             files[target.file] = encode(model, name, opset)
         openers.append(target.opener)
         if target.file.endswith(".onnx"):
-            program = program or programs.program(model, target.file)
+            onnx_files.append(target.file)
+    program = programs.program(model, onnx_files[0]) if onnx_files else ""
     if program:
         files[programs.PROGRAM] = program.encode()
-    files[CARD] = card(model, dtype, openers, license, program).encode()
-    write(model.params, _exported_config(model), files, out, dtype)
+    text = card(model, dtype, openers, license, program)
+    files[CARD] = text.encode()
+    config = _exported_config(model)
+    write(model.params, config, files, out, dtype)
 
 
 def _dtype_name(dtype: Any) -> str:
@@ -191,9 +194,10 @@ def write(params: Any, config: ConfigDict, files: Files, out: str, dtype: str = 
     require_free(out, *files)
     host_params = jax.device_get(params)
     flat: dict[str, Any] = traverse_util.flatten_dict(host_params, sep="/")
+    numpy_dtype = jnp.dtype(dtype)
     weights = {}
     for name, leaf in flat.items():
-        weights[name] = np.ascontiguousarray(leaf, jnp.dtype(dtype))
+        weights[name] = np.ascontiguousarray(leaf, numpy_dtype)
     _require_finite(weights)
     # Readers in torch require this entry.
     content = safetensors.numpy.save(weights, metadata={"format": "pt"})
@@ -241,9 +245,10 @@ def push(
     if isinstance(model, str | os.PathLike):
         folder = pretrained.exported_folder(model)
         if folder and options:
+            names = ", ".join(options)
             raise ConfigError(
-                f"{model} is exported already and uploaded as it is: leave out "
-                f"{', '.join(options)}, or export the run again"
+                f"{model} is exported already and uploaded as it is: leave out {names}, or export "
+                "the run again"
             )
         model = pretrained.load(model, checkpoint)
     with tempfile.TemporaryDirectory() as temporary:
@@ -285,6 +290,12 @@ def card(
         "metrics": list(scores.get(THIS_MODEL, ())),
     }
     known = {key: value for key, value in metadata.items() if value}
+    inputs = ""
+    if openers:
+        inputs = _inputs_table(model)
+    program_text = ""
+    if program:
+        program_text = PROGRAM_TEXT.format(file=programs.PROGRAM, program=program)
     return TEXT.format(
         metadata=yaml.safe_dump(known, sort_keys=False),
         block=config.model.block,
@@ -294,8 +305,8 @@ def card(
         scores=_table(model, scores),
         openers="".join(f"    {line}\n" for line in openers),
         dtype=dtype,
-        inputs=_inputs_table(model) if openers else "",
-        program=PROGRAM_TEXT.format(file=programs.PROGRAM, program=program) if program else "",
+        inputs=inputs,
+        program=program_text,
         classes=_class_list(model.classes),
     )
 
@@ -362,8 +373,9 @@ def _scores(model: Model) -> dict[str, dict[str, Any]]:
     prefix = "ema_" if keeps_mean(model.config.optimizer) else ""
     of_model = {}
     for name in model.task.eval_metrics:
-        if prefix + name in newest:
-            of_model[name] = newest[prefix + name]
+        key = prefix + name
+        if key in newest:
+            of_model[name] = newest[key]
     scores = {THIS_MODEL: of_model}
     for baseline in newest_baselines(lines):
         scores[baseline["name"]] = baseline["eval"]

@@ -191,10 +191,11 @@ def input_shapes(task: Task) -> dict[str, jax.ShapeDtypeStruct]:
     (batch,) = jax.export.symbolic_shape("batch")
     arrays = {}
     for name, (shape, dtype) in task.example_shapes().items():
-        if name in ("tokens", "segments"):
-            shape = (*shape[:-1], task.length)
-        elif name != "image":
+        if name not in ("image", "tokens", "segments"):
             continue
+        if name != "image":
+            *leading, _ = shape
+            shape = (*leading, task.length)
         arrays[name] = jax.ShapeDtypeStruct((batch, *shape), dtype)
     return arrays
 

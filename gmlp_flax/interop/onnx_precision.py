@@ -71,14 +71,12 @@ class _Float16Nodes:
 
     def add(self, node: Any) -> None:
         """Adds a node, the next one in the order of the graph."""
-        lowered = self._inputs_to_lower(node)
-        if not any(map(self._is_large, lowered)):
+        to_lower = self._inputs_to_lower(node)
+        is_large = any(map(self._is_large, to_lower))
+        if not is_large:
             self.nodes.append(node)
             return
-        inputs = []
-        for name in node.input:
-            lower_name = self._float16(name) if name in lowered else name
-            inputs.append(lower_name)
+        inputs = [self._float16(name) if name in to_lower else name for name in node.input]
         [output] = node.output
         lower_output = f"{output}_in_float16"
         lower = self._onnx.NodeProto()
@@ -187,9 +185,8 @@ def _with_matmuls(content: bytes) -> tuple[Any, Any]:
     nodes = []
     for node in graph.node:
         if node.op_type == "Einsum" and len(node.input) == 2:
-            nodes.append(_as_matmul(onnx, node, constants, graph))
-        else:
-            nodes.append(node)
+            node = _as_matmul(onnx, node, constants, graph)
+        nodes.append(node)
     _replace(graph.node, nodes)
     return onnx, model
 
@@ -252,12 +249,15 @@ def _equation(node: Any) -> _Equation:
     """The equation of an Einsum of two arrays."""
     [attribute] = node.attribute
     text = attribute.s.decode()
-    axes = _AXES.fullmatch(text.replace(" ", "").replace("...", ""))
+    letters = text.replace(" ", "").replace("...", "")
+    axes = _AXES.fullmatch(letters)
     if axes is None:
         return _Equation(text, is_product=False, is_transposed=False)
     weight = axes["weight"]
-    is_transposed = weight == axes["kept"] + axes["summed"]
-    is_plain = weight == axes["summed"] + axes["kept"]
+    summed = axes["summed"]
+    kept = axes["kept"]
+    is_transposed = weight == kept + summed
+    is_plain = weight == summed + kept
     keeps_others = axes["others"] == axes["kept_others"]
     is_product = keeps_others and (is_transposed or is_plain)
     return _Equation(weight, is_product, is_transposed)

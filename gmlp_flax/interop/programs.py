@@ -24,13 +24,15 @@ def program(model: Model, onnx_file: str) -> str:
     task = model.config.task
     if task not in TASKS:
         return ""
-    constants = (
-        _image_constants(model) if task == "image_classification" else _text_constants(model)
-    )
+    if task == "image_classification":
+        constants = _image_constants(model)
+    else:
+        constants = _text_constants(model)
     if not constants:
         return ""
     folder = importlib.resources.files("gmlp_flax.interop") / "templates"
-    content = (folder / f"run_{task}.py").read_text(encoding="utf-8")
+    template = folder / f"run_{task}.py"
+    content = template.read_text(encoding="utf-8")
     for names, value in {"MODEL": onnx_file, **constants}.items():
         content = _with_constant(content, names, value)
     return content

@@ -34,8 +34,11 @@ SHIPPED = Path(str(importlib.resources.files("gmlp_flax") / "pretrained"))
 
 def shipped() -> dict[str, str]:
     """The models that come with gmlp_flax: name -> folder."""
-    weights = sorted(SHIPPED.glob(f"*/{WEIGHTS}"))
-    return {path.parent.name: str(path.parent) for path in weights}
+    folders = {}
+    for path in sorted(SHIPPED.glob(f"*/{WEIGHTS}")):
+        folder = path.parent
+        folders[folder.name] = str(folder)
+    return folders
 
 
 def open_export(folder: str) -> SavedModel:
@@ -48,8 +51,11 @@ def open_export(folder: str) -> SavedModel:
     files = read_files(folder, config)
 
     def read() -> dict[str, Any]:
-        task = tasks.find(config.task)(config_lib.resolve(config).config, files)
-        return read_parameters(io_files.join(folder, WEIGHTS), task)
+        resolved = config_lib.resolve(config).config
+        kind = tasks.find(config.task)
+        task = kind(resolved, files)
+        path = io_files.join(folder, WEIGHTS)
+        return read_parameters(path, task)
 
     return SavedModel(folder, config, files, read)
 
@@ -91,5 +97,6 @@ def read_parameters(path: str, task: Task) -> dict[str, Any]:
     weight_files.require_all(state, shapes, path)
     params = {}
     for name, leaf in wanted.items():
-        params[name] = state[name].astype(leaf.dtype)
+        stored = state[name]
+        params[name] = stored.astype(leaf.dtype)
     return traverse_util.unflatten_dict(params, sep="/")

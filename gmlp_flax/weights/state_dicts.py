@@ -68,6 +68,11 @@ def columns(start: int, stop: int) -> Tensors:
     def bias(ours: np.ndarray) -> np.ndarray:
         return ours[start:stop]
 
+    return _linear(kernel, bias)
+
+
+def _linear(kernel: Layout, bias: Layout) -> Tensors:
+    """The tensors of a linear layer, in these layouts."""
     return TensorName(".weight", "/kernel", kernel), TensorName(".bias", "/bias", bias)
 
 
@@ -82,16 +87,17 @@ def half_of_linear(end: str) -> Tensors:
 def _third(part: int) -> Tensors:
     """The tensors of queries, keys or values, of which one of our layers computes all three."""
 
-    def kernel(ours: np.ndarray) -> np.ndarray:
-        return np.split(ours, 3, axis=-1)[part].T
-
     def bias(ours: np.ndarray) -> np.ndarray:
-        return np.split(ours, 3)[part]
+        thirds = np.split(ours, 3, axis=-1)
+        return thirds[part]
 
-    return TensorName(".weight", "/kernel", kernel), TensorName(".bias", "/bias", bias)
+    def kernel(ours: np.ndarray) -> np.ndarray:
+        return bias(ours).T
+
+    return _linear(kernel, bias)
 
 
-LINEAR: Tensors = (TensorName(".weight", "/kernel", np.transpose), TensorName(".bias", "/bias"))
+LINEAR = _linear(np.transpose, np.asarray)
 OVER_TOKENS: Tensors = (TensorName(".weight", "/weight"), TensorName(".bias", "/bias"))
 NORM: Tensors = (TensorName(".weight", "/scale"), TensorName(".bias", "/bias"))
 AFFINE: Tensors = (
@@ -113,14 +119,21 @@ def torch_views(flat: Mapping[str, np.ndarray], rows: Sequence[Row]) -> State:
     for row in rows:
         for tensor in row.tensors:
             path = row.ours + tensor.ours
-            name = row.theirs + tensor.theirs
-            if path not in flat:
-                continue
-            if "*" not in name:
-                views[name] = tensor.layout(flat[path])
-                continue
-            for layer, array in enumerate(flat[path], start=row.first):
-                views[name.replace("*", str(layer))] = tensor.layout(array)
+            if path in flat:
+                views |= _views_of(flat[path], row, tensor)
+    return views
+
+
+def _views_of(parameter: np.ndarray, row: Row, tensor: TensorName) -> State:
+    """Views of one of our parameters, under torch's names: one for each layer if torch has a tensor
+    for each."""
+    name = row.theirs + tensor.theirs
+    if "*" not in name:
+        return {name: tensor.layout(parameter)}
+    views = {}
+    for layer, array in enumerate(parameter, start=row.first):
+        name_in_layer = name.replace("*", str(layer))
+        views[name_in_layer] = tensor.layout(array)
     return views
 
 

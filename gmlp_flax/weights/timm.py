@@ -81,21 +81,29 @@ def open_described(path: str, described: Mapping[str, Any]) -> SavedModel:
     config = config_for(name, f"the config.json of {where} names it")
     what = f"{where}: its config.json describes no model of timm"
     with decode_errors(what, "give another", RunError):
-        seen = dict(described.get("pretrained_cfg", {}))
+        preprocessing = dict(described.get("pretrained_cfg", {}))
         other = dict(described.get("model_args", {}))
-        for key, ours in _TRANSFORM.items():
-            if seen.get(key, ours) != ours:
-                other[key] = seen[key]
+        other |= _other_transform(preprocessing)
         if other:
             raise RunError(
                 f"{what} that is here, as it has {other}: give its file, named {name}.safetensors"
             )
         for ours, theirs in _PREPROCESSING.items():
-            if theirs in seen:
+            if theirs in preprocessing:
                 kind = type(config.data[ours])
-                config.data[ours] = kind(seen[theirs])
+                config.data[ours] = kind(preprocessing[theirs])
         config_lib.validate(config)
     return open_model(name, config, path)
+
+
+def _other_transform(preprocessing: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of timm's preprocessing whose values are not ours."""
+    other = {}
+    for key, ours in _TRANSFORM.items():
+        value = preprocessing.get(key, ours)
+        if value != ours:
+            other[key] = value
+    return other
 
 
 def open_model(name: str, config: ConfigDict, path: str) -> SavedModel:
@@ -125,11 +133,12 @@ def _class_count(shapes: Mapping[str, Shape], where: str) -> int:
     """The number of classes of some weights; ImageNet's if their head is missing."""
     for name, axis in _HEADS.items():
         shape = shapes.get(name, ())
-        if math.prod(shape) == 0 or not shape:
+        if not shape or 0 in shape:
             continue
-        if shape[axis] > MOST_CLASSES:
-            raise RunError(f"{where} has {shape[axis]:,} classes ({name}): give another file")
-        return shape[axis]
+        count = shape[axis]
+        if count > MOST_CLASSES:
+            raise RunError(f"{where} has {count:,} classes ({name}): give another file")
+        return count
     return imagenet.CLASSES
 
 
@@ -169,29 +178,35 @@ def _fold_scales(tensors: State) -> None:
     for key in list(tensors):
         for end, last_layer in last_layers.items():
             if key.endswith(end):
-                _fold_scale(tensors, key, key.removesuffix(end) + last_layer)
+                block = key.removesuffix(end)
+                _fold_scale(tensors, key, block + last_layer)
 
 
 def _fold_scale(tensors: State, key: str, layer: str) -> None:
     """Multiplies the outputs of a linear layer, the first axis of its tensors, by the scale
     [outputs] at a key. A scale that does not fit stays, an unexpected tensor."""
     scale = tensors[key]
-    names = [name for name in (f"{layer}.weight", f"{layer}.bias") if name in tensors]
-    if any(tensors[name].shape[:1] != scale.shape for name in names):
-        return
+    scaled = {}
+    for name in (f"{layer}.weight", f"{layer}.bias"):
+        if name not in tensors:
+            continue
+        tensor = tensors[name]
+        if tensor.shape[:1] != scale.shape:
+            return
+        input_axes = (1,) * (tensor.ndim - 1)
+        scale_of_outputs = scale.reshape(-1, *input_axes)
+        scaled[name] = tensor * scale_of_outputs
     del tensors[key]
-    for name in names:
-        over_inputs = (1,) * (tensors[name].ndim - 1)
-        tensors[name] = tensors[name] * scale.reshape(-1, *over_inputs)
+    tensors |= scaled
 
 
 def _add_biases(tensors: State) -> None:
     if any(key.endswith("attn.qkv.bias") for key in tensors):
         return
-    for key in list(tensors):
+    for key, tensor in list(tensors.items()):
         if key.endswith("attn.qkv.weight"):
-            name = key.removesuffix("weight") + "bias"
-            tensors[name] = np.zeros_like(tensors[key][:, 0])
+            layer = key.removesuffix("weight")
+            tensors[f"{layer}bias"] = np.zeros_like(tensor[:, 0])
 
 
 def _add_cls_position(tensors: State, like: Mapping[str, Any]) -> None:
@@ -201,4 +216,5 @@ def _add_cls_position(tensors: State, like: Mapping[str, Any]) -> None:
     patches = tensors["pos_embed"]
     wanted = math.prod(like["positions"]["table"].shape)
     if patches.size + cls.size == wanted:
-        tensors["pos_embed"] = np.concatenate([np.zeros_like(cls), patches], axis=-2)
+        zeros = np.zeros_like(cls)
+        tensors["pos_embed"] = np.concatenate([zeros, patches], axis=-2)

@@ -141,8 +141,9 @@ def _sizes(
         sizes[key] = _USUAL_SIZES[key]
         shape = shapes.get(table, ())
         if len(shape) == 2:
-            sizes[key] = shape[0]
-            width = width or shape[1]
+            rows, columns = shape
+            sizes[key] = rows
+            width = width or columns
     if not width:
         return {}
     if tables.positions in shapes:
@@ -157,12 +158,10 @@ def _sizes(
 
 
 def _layer_count(beginning: str, shapes: Mapping[str, Shape]) -> int:
+    """The number of layers; the names of their tensors begin so, and go on with their number."""
     pattern = re.compile(rf"{re.escape(beginning)}(\d+)\.")
-    numbers = set()
-    for name in shapes:
-        match = pattern.match(name)
-        if match:
-            numbers.add(match[1])
+    matches = map(pattern.match, shapes)
+    numbers = {match[1] for match in matches if match}
     return len(numbers)
 
 
@@ -171,11 +170,13 @@ def _split_fused(
 ) -> dict[str, T]:
     """Tensors, or their shapes, with two in place of each that is two of ours, one after the
     other."""
+    first_end, second_end = HALVES
     split = {}
     for name, value in tensors.items():
-        if family.fused and name.endswith(family.fused):
-            for end, half in zip(HALVES, halves(value), strict=True):
-                split[name + end] = half
+        if name.endswith(family.fused):
+            first, second = halves(value)
+            split[name + first_end] = first
+            split[name + second_end] = second
         else:
             split[name] = value
     return split
@@ -217,20 +218,29 @@ def from_transformers(family: str, state: State, config: ConfigDict, where: str)
     tensors = _split_fused(known, kept, _halves_of_array)
     positions = known.tables.positions
     if positions in tensors and tensors[positions].ndim == 2:
-        tensors[positions] = tensors[positions][-config.model.length :]
-    weight = state.get(f"{decoder}weight")
-    bias = state.get(f"{decoder}bias")
-    is_tied = config.model.tie_embeddings
-    if bias is not None and (known.head.bias not in tensors or not is_tied):
-        tensors[known.head.bias] = bias
-    if not known.head.needs_bias and known.head.bias not in tensors:
-        tensors[known.head.bias] = np.zeros(config.model.vocab_size, np.float32)
-    if is_tied:
+        length = config.model.length
+        tensors[positions] = tensors[positions][-length:]
+    weight_name = f"{decoder}weight"
+    if config.model.tie_embeddings:
         _require_tied(known, state, where)
-    elif weight is not None:
-        tensors[f"{decoder}weight"] = weight
-    like = tasks.find(config.task)(config).shapes()
+    elif weight_name in state:
+        tensors[weight_name] = state[weight_name]
+    _add_bias_of_logits(known, tensors, state, config)
+    kind = tasks.find(config.task)
+    like = kind(config).shapes()
     return from_torch(tensors, known.rows(config), like, where)
+
+
+def _add_bias_of_logits(family: Family, tensors: State, state: State, config: ConfigDict) -> None:
+    """Adds the bias of the logits to `tensors` if `from_transformers` reads it from the layer of the
+    logits, or makes zeros."""
+    name = family.head.bias
+    bias = state.get(f"{family.head.decoder}.bias")
+    is_missing = name not in tensors
+    if bias is not None and (is_missing or not config.model.tie_embeddings):
+        tensors[name] = bias
+    elif is_missing and not family.head.needs_bias:
+        tensors[name] = np.zeros(config.model.vocab_size, np.float32)
 
 
 def _require_tied(family: Family, state: State, where: str) -> None:

@@ -164,7 +164,9 @@ def _described_bert_with_heads(described: Described) -> Model:
 
 def _activation(name: str) -> Model:
     """The key of an activation; nothing for a name that is missing."""
-    return {"activation": ACTIVATIONS[name]} if name in ACTIVATIONS else {}
+    if name not in ACTIVATIONS:
+        return {}
+    return {"activation": ACTIVATIONS[name]}
 
 
 def _bert_tables(base: str) -> Tables:
@@ -187,22 +189,21 @@ _BERT_ALLOWED = {
 _BERT_MODEL = {**FRAME, "positions": "absolute", "scale_embeddings": True}
 
 
+def _bert_head_rows() -> list[Row]:
+    transform = "cls.predictions.transform"
+    return _head_rows(f"{transform}.dense", f"{transform}.LayerNorm", _BERT_HEAD)
+
+
 def _rows_of_bert(config: ConfigDict) -> list[Row]:
-    head = _head_rows(
-        "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", _BERT_HEAD
-    )
-    return [*_bert_attention_rows("bert"), *_bert_rows("bert"), *head]
+    return [*_bert_attention_rows("bert"), *_bert_rows("bert"), *_bert_head_rows()]
 
 
 def _rows_of_fnet(config: ConfigDict) -> list[Row]:
-    head = _head_rows(
-        "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", _BERT_HEAD
-    )
     return [
         Row("fnet.embeddings.projection", "embedding_projection", LINEAR),
         Row("fnet.encoder.layer.*.fourier.output.LayerNorm", "encoder/blocks/mixing_norm", NORM),
         *_bert_rows("fnet"),
-        *head,
+        *_bert_head_rows(),
     ]
 
 
@@ -294,10 +295,10 @@ def _described_modernbert(described: Described) -> Model:
         "rotary_theta": full,
         "local_rotary_theta": local,
     }
-    model |= _activation(described.get("hidden_activation", "gelu"))
-    if described.get("classifier_activation", "gelu") != described.get("hidden_activation", "gelu"):
+    activation = described.get("hidden_activation", "gelu")
+    if described.get("classifier_activation", "gelu") != activation:
         raise ValueError("classifier_activation is not hidden_activation")
-    return model
+    return model | _activation(activation)
 
 
 def _global_every(described: Described) -> int:
@@ -306,10 +307,10 @@ def _global_every(described: Described) -> int:
     if types is None:
         return _whole(described, "global_attn_every_n_layers", 3)
     for every in range(1, len(types) + 1):
-        regular = []
-        for number in range(len(types)):
-            regular.append("sliding_attention" if number % every else "full_attention")
-        if types == regular:
+        period = ["full_attention"] + ["sliding_attention"] * (every - 1)
+        periods = -(-len(types) // every)  # rounded up
+        regular = period * periods
+        if types == regular[: len(types)]:
             return every
     raise ValueError(f"layer_types is {types}, which is not regular")
 
@@ -336,10 +337,12 @@ _LLAMA_HEAD = Head("lm_head", "lm_head.bias", needs_bias=False)
 
 def _rows_of_llama(config: ConfigDict) -> list[Row]:
     model = config.model
-    head = (model.d_qkv or model.d_model) // model.heads
-    keys = model.heads * head
-    values = keys + (model.kv_heads or model.heads) * head
-    end = 2 * values - keys
+    d_head = (model.d_qkv or model.d_model) // model.heads
+    kv_heads = model.kv_heads or model.heads
+    # The columns of queries, then of keys, then of values.
+    keys = model.heads * d_head
+    values = keys + kv_heads * d_head
+    end = values + kv_heads * d_head
     layer = "model.layers.*"
     qkv = "encoder/blocks/attention/proj_in"
     return [

@@ -44,5 +44,6 @@ def as_timm(state: State) -> State:
     tensors = {}
     for name, array in renamed(state, _NAMES).items():
         is_convolution = array.ndim == 4
-        tensors[name] = array.transpose(3, 2, 0, 1) if is_convolution else array.T
+        axes = (3, 2, 0, 1) if is_convolution else None  # None: in reverse order
+        tensors[name] = array.transpose(axes)
     return tensors

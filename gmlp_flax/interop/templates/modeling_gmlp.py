@@ -160,9 +160,10 @@ class GMLP(nn.Module):
 
     def mix(self, v: Tensor, layer: int) -> Tensor:
         """f(v) of v [batch, tokens, channels]: W v + b, or a depthwise convolution."""
-        bias = self.weights[f"{BLOCKS}gate/spatial/bias"][layer]
+        bias = self.parameter(f"{BLOCKS}gate/spatial/bias", layer)
         if self.model.get("spatial") == "depthwise":
-            return self.convolve(v, self.weights[TAPS][layer], bias)
+            taps = self.parameter(TAPS, layer)
+            return self.convolve(v, taps, bias)
         tokens = v.shape[1]
         matrix = self.spatial(layer, tokens)
         mixed = torch.einsum("ij,bjc->bic", matrix, v)
@@ -183,9 +184,10 @@ class GMLP(nn.Module):
         causal = self.model["causal"]
         is_dense = DENSE in self.weights
         if is_dense:
-            matrix = self.weights[DENSE][layer]
+            matrix = self.parameter(DENSE, layer)
         else:
-            matrix = self.toeplitz(self.weights[TAPS][layer])
+            taps = self.parameter(TAPS, layer)
+            matrix = self.toeplitz(taps)
         length = len(matrix)
         if is_dense and not causal and tokens != length:
             raise ValueError(f"the model was made for {length} tokens and was given {tokens}")
@@ -199,9 +201,11 @@ class GMLP(nn.Module):
 
     def toeplitz(self, taps: Tensor) -> Tensor:
         """W[i, j] = taps[n - 1 + j - i]: [n, n]."""
+        count = len(taps)
+        n = (count + 1) // 2
         if self.model["causal"]:  # the taps of later tokens are not stored
-            taps = F.pad(taps, (0, len(taps) - 1))
-        n = (len(taps) + 1) // 2
+            n = count
+            taps = F.pad(taps, (0, n - 1))
         windows = taps.unfold(0, n, 1)  # the last row of W first
         return windows.flip(0)
 
@@ -209,7 +213,9 @@ class GMLP(nn.Module):
         """softmax(q k^T / sqrt(d_attn)) v with one head, then a dense layer to the gate's width."""
         qkv = self.linear(y, f"{BLOCKS}attention/qkv", layer)
         q, k, v = qkv.chunk(3, dim=-1)
-        mask = None if padding_mask is None else padding_mask[:, None]
+        mask = None
+        if padding_mask is not None:
+            mask = padding_mask[:, None]
         if self.model["causal"]:
             tokens = y.shape[1]
             everything = torch.ones(tokens, tokens, dtype=torch.bool, device=y.device)

@@ -18,13 +18,19 @@ WRITTEN = 20  # tokens after each line
 tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(FOLDER / "tokenizer.model"))
 session = onnxruntime.InferenceSession(str(FOLDER / MODEL))
 for line in sys.stdin.read().splitlines():
-    tokens = [CLS, *tokenizer.encode(line)][:LENGTH]
-    for _ in range(min(WRITTEN, LENGTH - len(tokens))):
-        padded = np.array([tokens + [PAD] * (LENGTH - len(tokens))], np.int32)
-        logits = np.asarray(session.run(["logits"], {"tokens": padded})[0])
-        scores = logits[0, len(tokens) - 1]
+    tokens = [CLS, *tokenizer.encode(line)]
+    tokens = tokens[:LENGTH]
+    for _ in range(WRITTEN):
+        count = len(tokens)
+        if count == LENGTH:
+            break
+        padded = np.full((1, LENGTH), PAD, np.int32)
+        padded[0, :count] = tokens
+        [output] = session.run(["logits"], {"tokens": padded})
+        scores = np.array(output)[0, count - 1]  # of each token that may be next
         scores[list(SPECIAL)] = -np.inf
-        tokens.append(int(scores.argmax()))
-        if tokens[-1] == SEP:
+        best = int(scores.argmax())
+        tokens.append(best)
+        if best == SEP:
             break
     print(tokenizer.decode(tokens[1:]))

@@ -17,14 +17,22 @@ KEPT = 0.875  # of each side of the resized image
 classes = json.loads((FOLDER / "classes.json").read_text(encoding="utf-8"))
 session = onnxruntime.InferenceSession(str(FOLDER / MODEL))
 for path in sys.argv[1:]:
-    image = ImageOps.exif_transpose(Image.open(path)).convert(MODE)
-    scale = max(round(HEIGHT / KEPT) / image.height, round(WIDTH / KEPT) / image.width)
-    height, width = min(HEIGHT / scale, image.height), min(WIDTH / scale, image.width)
-    left, top = (image.width - width) / 2, (image.height - height) / 2
+    upright = ImageOps.exif_transpose(Image.open(path))
+    image = upright.convert(MODE)
+    # The image is scaled until it covers the larger view, of which the centre is kept.
+    scale_down = round(HEIGHT / KEPT) / image.height
+    scale_across = round(WIDTH / KEPT) / image.width
+    scale = max(scale_down, scale_across)
+    height = min(HEIGHT / scale, image.height)
+    width = min(WIDTH / scale, image.width)
+    left = (image.width - width) / 2
+    top = (image.height - height) / 2
     box = (left, top, left + width, top + height)
-    view = np.asarray(image.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC, box))
-    outputs = session.run(["logits"], {"image": view.reshape(1, HEIGHT, WIDTH, -1)})
-    logits = np.asarray(outputs[0])[0]
+    view = image.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC, box)
+    batch = np.asarray(view).reshape(1, HEIGHT, WIDTH, -1)
+    [output] = session.run(["logits"], {"image": batch})
+    logits = np.asarray(output)[0]
     best = logits.argmax()
-    probability = 1 / np.exp(logits - logits[best]).sum()
+    odds = np.exp(logits - logits[best])
+    probability = 1 / odds.sum()
     print(f"{path}: {classes[best]} {probability:.1%}")

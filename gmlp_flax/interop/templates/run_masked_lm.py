@@ -20,15 +20,21 @@ for line in sys.stdin.read().splitlines():
     first, *others = line.split("[MASK]")
     tokens = [CLS, *tokenizer.encode(first)]
     for text in others:
+        ids = tokenizer.encode(text)
         follows = text != "" and not text[0].isspace()
-        ids = tokenizer.encode("x" + text)[len(start) :] if follows else tokenizer.encode(text)
+        if follows:
+            with_start = tokenizer.encode("x" + text)
+            ids = with_start[len(start) :]
         tokens += [MASK, *ids]
     tokens += [SEP]
-    padded = np.array([tokens + [PAD] * (LENGTH - len(tokens))], np.int32)
-    logits = np.asarray(session.run(["logits"], {"tokens": padded})[0])[0]
+    padding = LENGTH - len(tokens)
+    padded = np.array([tokens + [PAD] * padding], np.int32)
+    [output] = session.run(["logits"], {"tokens": padded})
+    logits = np.asarray(output)[0]
     for position in np.flatnonzero(padded[0] == MASK):
         scores = logits[position].astype(np.float64)
         scores[list(SPECIAL)] = -np.inf
         best = int(scores.argmax())
-        probability = 1 / np.exp(scores - scores[best]).sum()
+        odds = np.exp(scores - scores[best])
+        probability = 1 / odds.sum()
         print(f"{line}: {tokenizer.decode([best])} {probability:.1%}")

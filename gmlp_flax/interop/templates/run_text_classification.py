@@ -17,7 +17,8 @@ PAD, CLS, SEP = (0, 2, 3)
 tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(FOLDER / "tokenizer.model"))
 session = onnxruntime.InferenceSession(str(FOLDER / MODEL))
 for line in sys.stdin.read().splitlines():
-    tokens, segments = [CLS], [0]
+    tokens = [CLS]
+    segments = [0]
     for number, text in enumerate(line.split("\t")):
         ids = [*tokenizer.encode(text), SEP]
         tokens += ids
@@ -25,8 +26,15 @@ for line in sys.stdin.read().splitlines():
     padding = LENGTH - len(tokens)
     if padding < 0:
         raise SystemExit(f"{len(tokens)} tokens, of {LENGTH} at most: {line[:60]}")
-    inputs = {"tokens": tokens + [PAD] * padding, "segments": segments + [0] * padding}
-    arrays = {name: np.array([values], np.int32) for name, values in inputs.items()}
-    logits = np.asarray(session.run(["logits"], arrays)[0])[0]
+    tokens += [PAD] * padding
+    segments += [0] * padding
+    inputs = {
+        "tokens": np.array([tokens], np.int32),
+        "segments": np.array([segments], np.int32),
+    }
+    [output] = session.run(["logits"], inputs)
+    logits = np.asarray(output)[0]
     best = logits.argmax()
-    print(f"{line}: {CLASSES[best]} {1 / np.exp(logits - logits[best]).sum():.1%}")
+    odds = np.exp(logits - logits[best])
+    probability = 1 / odds.sum()
+    print(f"{line}: {CLASSES[best]} {probability:.1%}")

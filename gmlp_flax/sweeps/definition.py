@@ -127,8 +127,9 @@ def define(
         base = open_config(keys.pop(CONFIG))
         config = config_lib.overridden(base, keys)
         trial = Trial(point, flags, config)
+        folder = os.path.join(out, trial.name)
         _refuse_twin(trial, names)
-        _refuse_other_run(os.path.join(out, trial.name), config, keys)
+        _refuse_other_run(folder, config, keys)
         trials.append(trial)
     metric, mode = _common_metric(trials)
     first = trials[0].config
@@ -143,12 +144,14 @@ def _refuse_twin(trial: Trial, names: dict[str, str]) -> None:
         trial: the trial.
         names: the earlier trials: name or config -> name. The trial is added.
     """
+    name = trial.name
     config_text = config_lib.to_json(trial.config)
-    for mark in (trial.name, config_text):
+    for mark in (name, config_text):
         if mark in names:
-            twins = f"{names[mark]} and {trial.name}"
-            raise ConfigError(f"two points are one run, or share the name of its folder: {twins}")
-        names[mark] = trial.name
+            raise ConfigError(
+                f"two points are one run, or share the name of its folder: {names[mark]} and {name}"
+            )
+        names[mark] = name
 
 
 def _common_metric(trials: Sequence[Trial]) -> tuple[str, str]:

@@ -48,13 +48,14 @@ def zipped(*parts: Part) -> Points:
         ConfigError: as in `product`, or the parts differ in length.
     """
     sweeps = _sweeps(parts)
-    if len({len(sweep) for sweep in sweeps}) > 1:
-        lengths = []
+    lengths = set(map(len, sweeps))
+    if len(lengths) > 1:
+        counts = []
         for sweep in sweeps:
             keys = "+".join(sweep[0])
-            lengths.append(f"{keys}: {len(sweep)}")
+            counts.append(f"{keys}: {len(sweep)}")
         raise ConfigError(
-            f"zipped values differ in number ({', '.join(lengths)}): give as many of each"
+            f"zipped values differ in number ({', '.join(counts)}): give as many of each"
         )
     return tuple(_merge(points) for points in zip(*sweeps, strict=True))
 
@@ -83,10 +84,10 @@ def parse(words: Iterable[str]) -> Points:
 
 def _parse_word(word: str) -> Points:
     """The points of KEY=VALUE,VALUE,... or KEY:KEY=VALUE:VALUE,..."""
-    key, equals, values = word.partition("=")
-    keys = key.split(":")
-    for key_name in keys:
-        check_name(key_name, word)
+    names, equals, values = word.partition("=")
+    keys = names.split(":")
+    for key in keys:
+        check_name(key, word)
     count = len(keys)
     points = []
     for value in _values(values):
@@ -94,7 +95,7 @@ def _parse_word(word: str) -> Points:
         has_all = len(cells) == count and all(cells)
         if not equals or not has_all:
             expected = ":".join(["VALUE"] * count)
-            raise ConfigError(f"{word!r} is no part of a grid: expected {key}={expected},...")
+            raise ConfigError(f"{word!r} is no part of a grid: expected {names}={expected},...")
         point = dict(zip(keys, cells, strict=True))
         points.append(point)
     return tuple(points)

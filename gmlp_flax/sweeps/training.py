@@ -60,15 +60,8 @@ def training_pool(out: str, jobs: int) -> Iterator[Callable[[Sequence[Trial]], F
 
     def train_trials(trials: Sequence[Trial]) -> Outcomes:
         """Trains trials in one process, unless they are finished."""
-        outcomes: Outcomes = {}
-        unfinished = []
-        for trial in trials:
-            workdir = _folder(out, trial)
-            result = read_result(workdir)
-            if result is None:
-                unfinished.append(trial)
-            else:
-                outcomes[trial.name] = result["eval"]
+        outcomes = _finished(out, trials)
+        unfinished = [trial for trial in trials if trial.name not in outcomes]
         if not unfinished:
             return outcomes
         log = f"{_folder(out, unfinished[0])}.log"
@@ -92,20 +85,34 @@ def _folder(out: str, trial: Trial) -> str:
     return os.path.join(files.absolute(out), trial.name)
 
 
+def _finished(out: str, trials: Sequence[Trial]) -> Outcomes:
+    """The metrics of the trials that are finished, by name."""
+    outcomes: Outcomes = {}
+    for trial in trials:
+        workdir = _folder(out, trial)
+        result = read_result(workdir)
+        if result is not None:
+            outcomes[trial.name] = result["eval"]
+    return outcomes
+
+
 def _words(out: str, trials: Sequence[Trial]) -> list[str]:
     """The words of `gmlp train` for one trial, or for several that are trained together."""
-    first = trials[0]
-    if len(trials) == 1:
+    first, *others = trials
+    if not others:
         return [f"--workdir={_folder(out, first)}", *first.flags]
-    members = []
-    for trial in trials:
-        config = trial.config
-        rate = config.optimizer.learning_rate
-        folder = _folder(out, trial)
-        members.append(f"--member={config.seed}:{rate}:{folder}")
-    of_members = tuple(f"--config.{key}=" for key in schema.MEMBER_KEYS)
-    shared = [word for word in first.flags if not word.startswith(of_members)]
+    members = [_member_flag(out, trial) for trial in trials]
+    flags_of_members = tuple(f"--config.{key}=" for key in schema.MEMBER_KEYS)
+    shared = [word for word in first.flags if not word.startswith(flags_of_members)]
     return [*members, *shared]
+
+
+def _member_flag(out: str, trial: Trial) -> str:
+    """The flag of `gmlp train` for one of several trials that are trained together."""
+    seed = trial.config.seed
+    rate = trial.config.optimizer.learning_rate
+    folder = _folder(out, trial)
+    return f"--member={seed}:{rate}:{folder}"
 
 
 def _outcome(workdir: str, code: int, log: str) -> Metrics | RunError:
@@ -130,7 +137,8 @@ def groups(trials: Sequence[Trial], size: int) -> list[list[Trial]]:
         return [[trial] for trial in trials]
     alike: dict[str, list[Trial]] = {}
     for trial in trials:
-        members = alike.setdefault(_shared_config(trial), [])
+        shared = _shared_config(trial)
+        members = alike.setdefault(shared, [])
         members.append(trial)
     made = []
     for members in alike.values():
@@ -273,7 +281,8 @@ def train(sweep: Sweep, jobs: int = 1, continue_on_failure: bool = True, togethe
     }
     if failed:
         report["failed"] = list(failed)
-    json_files.write(files.join(sweep.out, "sweep.json"), report)
+    report_path = files.join(sweep.out, "sweep.json")
+    json_files.write(report_path, report)
     if failed:
         count = f"{len(failed)} of {len(trained.trials)} runs failed"
         print(f"{count}; the same command tries them again:", file=sys.stderr)
@@ -313,33 +322,39 @@ class _Trainer:
         """Trains some trials; raises RunError if one fails and the others do not continue."""
         group_of = {}
         for group in groups(trials, self.together):
-            group_of[submit(group)] = group
+            run = submit(group)
+            group_of[run] = group
         part = self.sweep._replace(trials=tuple(trials))
         number = 0
         for run, eta in ended(group_of, part):
-            for name, outcome in _outcomes(run, group_of[run]).items():
+            outcomes = _outcomes(run, group_of[run])
+            for name, outcome in outcomes.items():
                 number += 1
                 progress = f"{number} of {len(trials)}"
                 if eta:
                     progress = f"{progress}, {eta}"
-                try:
-                    self._note(name, outcome, progress)
-                except RunError as error:
-                    if not self.continue_on_failure:
-                        raise
-                    self.failed[name] = error
-                    print(f"{error}; the others continue", file=sys.stderr, flush=True)
+                self._note_or_continue(name, outcome, progress)
 
-    def _note(self, name: str, metrics: Metrics | RunError, progress: str) -> None:
+    def _note_or_continue(self, name: str, outcome: Metrics | RunError, progress: str) -> None:
+        """`_note`; a failed run is kept and printed if the others continue."""
+        try:
+            self._note(name, outcome, progress)
+        except RunError as error:
+            if not self.continue_on_failure:
+                raise
+            self.failed[name] = error
+            print(f"{error}; the others continue", file=sys.stderr, flush=True)
+
+    def _note(self, name: str, outcome: Metrics | RunError, progress: str) -> None:
         """Prints and keeps the metrics of a run; raises RunError if it failed, or if they cannot be
         compared."""
-        if isinstance(metrics, RunError):
-            raise metrics
+        if isinstance(outcome, RunError):
+            raise outcome
         metric = self.sweep.metric
-        value = metrics.get(metric, math.nan)
+        value = outcome.get(metric, math.nan)
         if not math.isfinite(value):
             raise RunError(f"the run {name} ended with {metric} {value}: it cannot be compared")
-        self.metrics[name] = metrics
+        self.metrics[name] = outcome
         line = f"{name}: {metric} {value:.5g} ({progress})"
         tqdm.tqdm.write(line, file=sys.stderr)
 
@@ -387,8 +402,9 @@ def ended(runs: Iterable[Future], sweep: Sweep) -> Iterator[tuple[Future, str]]:
             if pending and taken > before:
                 elapsed = time.monotonic() - start
                 seconds_per_step = elapsed / (taken - before)
-                seconds_left = (steps - taken) * seconds_per_step
-                eta = f"ETA {tqdm.tqdm.format_interval(seconds_left)}"
+                steps_left = steps - taken
+                interval = tqdm.tqdm.format_interval(steps_left * seconds_per_step)
+                eta = f"ETA {interval}"
             bar.set_description_str(eta)
             bar.update(taken - bar.n)
             for run in done:
@@ -452,7 +468,10 @@ def _last_step(folder: str) -> int:
     """The steps that the run in a folder has taken, by the last line of its metrics."""
     path = os.path.join(folder, METRICS_FILE)
     lines = MetricsFile.read(path)
-    return lines[-1]["step"] if lines else 0
+    if not lines:
+        return 0
+    last = lines[-1]
+    return last["step"]
 
 
 def status(sweep: Sweep) -> str:
@@ -481,10 +500,7 @@ def status_object(sweep: Sweep) -> dict[str, Any]:
     done = 0
     for state in states(sweep):
         run = dataclasses.asdict(state)
-        for name, value in state.eval.items():
-            is_number = isinstance(value, float)
-            if is_number and not math.isfinite(value):
-                run["eval"][name] = None
+        run["eval"] = {name: _in_json(value) for name, value in state.eval.items()}
         runs.append(run)
         if state.state == "done":
             done += 1
@@ -496,6 +512,13 @@ def status_object(sweep: Sweep) -> dict[str, Any]:
     }
 
 
+def _in_json(value: Any) -> Any:
+    """A metric, or None for a number that is not finite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
 def rows(sweep: Sweep, metrics: Mapping[str, Metrics]) -> list[dict[str, Any]]:
     """A row for each point: its finished trials, and the statistics of each metric over their
     seeds.
@@ -504,23 +527,30 @@ def rows(sweep: Sweep, metrics: Mapping[str, Metrics]) -> list[dict[str, Any]]:
         sweep: the sweep.
         metrics: name of a finished trial -> its held-out metrics.
     """
-    row_of_point: dict[str, dict[str, Any]] = {}
+    trials_of_point: dict[str, list[Trial]] = {}
     for trial in sweep.trials:
-        point = trial.seedless
-        empty_row = {"point": point, "runs": [], "summary": {}}
-        row = row_of_point.setdefault(str(point), empty_row)
-        if trial.name in metrics:
-            run = {
-                "seed": trial.config.seed,
-                "workdir": trial.name,
-                "eval": metrics[trial.name],
-            }
-            row["runs"].append(run)
-    table = list(row_of_point.values())
-    for row in table:
-        metrics_of_runs = [run["eval"] for run in row["runs"]]
-        row["summary"] = _summary(metrics_of_runs)
-    return table
+        point = str(trial.seedless)
+        trials = trials_of_point.setdefault(point, [])
+        trials.append(trial)
+    return [_row(trials, metrics) for trials in trials_of_point.values()]
+
+
+def _row(trials: Sequence[Trial], metrics: Mapping[str, Metrics]) -> dict[str, Any]:
+    """The row of a point, from all of its trials; see `rows`."""
+    finished = [trial for trial in trials if trial.name in metrics]
+    runs = []
+    for trial in finished:
+        run = {
+            "seed": trial.config.seed,
+            "workdir": trial.name,
+            "eval": metrics[trial.name],
+        }
+        runs.append(run)
+    return {
+        "point": trials[0].seedless,
+        "runs": runs,
+        "summary": _summary([metrics[trial.name] for trial in finished]),
+    }
 
 
 def _summary(metrics: Sequence[Metrics]) -> dict[str, dict[str, float]]:

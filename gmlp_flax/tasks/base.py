@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -165,8 +165,10 @@ class Task(abc.ABC):
 
     def init(self, key: jax.Array) -> Any:
         """Fresh parameters as a nested dict; traceable."""
-        model = self.module(nnx.Rngs(key))
-        return nnx.to_pure_dict(nnx.state(model, nnx.Param))
+        rngs = nnx.Rngs(key)
+        model = self.module(rngs)
+        params = nnx.state(model, nnx.Param)
+        return nnx.to_pure_dict(params)
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def shapes(self) -> Any:
@@ -175,11 +177,13 @@ class Task(abc.ABC):
 
     def bind(self, params: Any) -> Any:
         """The model with the given parameters."""
-        return nnx.merge(nnx.graphdef(self._abstract_module), params)
+        graphdef = nnx.graphdef(self._abstract_module)
+        return nnx.merge(graphdef, params)
 
     def apply(self, params: Any, *inputs: Any) -> Any:
         """Calls the model with the given parameters."""
-        return self.bind(params)(*inputs)
+        model = self.bind(params)
+        return model(*inputs)
 
     @functools.cached_property
     def _abstract_module(self) -> nnx.Module:
@@ -192,7 +196,8 @@ class Task(abc.ABC):
     def stacks(self, params: Any) -> list[blocks.Block]:
         """The stacked blocks of the model's encoder, first layers first, each parameter's leading
         axis the layer; consecutive layers with one program in each."""
-        return find_encoder(self.bind(params)).runs
+        model = self.bind(params)
+        return find_encoder(model).runs
 
     def as_inputs(self, array: np.ndarray) -> np.ndarray:
         """A program's array, [batch, ...] and not empty, as `forward` reads it.
@@ -249,7 +254,7 @@ class Task(abc.ABC):
         `batch["key"]` holds a random key per example, the only source of randomness: an example
         draws the same numbers on every device.
         """
-        keys = model_keys(batch)
+        keys = model_keys(batch)  # [batch]
         weights = jnp.ones(keys.shape, jnp.float32)
         sums = self.sums(params, batch, weights, keys)
         loss, _ = sums["loss"]
@@ -267,7 +272,8 @@ class Task(abc.ABC):
         """
         weights = batch["weight"]
         sums = self.sums(params, batch, weights, None)
-        return {**sums, "examples": example_count(weights)}, {}
+        all_sums = {**sums, "examples": example_count(weights)}
+        return all_sums, {}
 
     # The metrics.
 
@@ -284,10 +290,7 @@ class Task(abc.ABC):
             outputs: as numpy arrays [examples, ...].
             data: that were scored, of the task's `Data`.
         """
-        metrics: dict[str, float] = {}
-        for name in self.metrics:
-            total, weight = sums[name]
-            metrics[name] = total / weight
+        metrics = means(sums, self.metrics)
         _, examples = sums["examples"]
         return {**metrics, "examples": int(examples)}
 
@@ -357,7 +360,8 @@ def model_keys(batch: Batch) -> jax.Array:
     """The random keys of a batch's examples for dropout and stochastic depth, not the keys that
     masking uses."""
     fold_in = functools.partial(jax.random.fold_in, data=1 << 16)
-    return jax.vmap(fold_in)(batch["key"])
+    fold_in_each = jax.vmap(fold_in)
+    return fold_in_each(batch["key"])
 
 
 def example_count(weights: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -370,4 +374,15 @@ def weighted_sum(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.
     precise_weights = weights.astype(jnp.float32)
     precise_values = values.astype(jnp.float32)
     weighted = precise_values * precise_weights
-    return weighted.sum(), precise_weights.sum()
+    total = weighted.sum()
+    weight = precise_weights.sum()
+    return total, weight
+
+
+def means(sums: Totals, names: Iterable[str]) -> dict[str, float]:
+    """The means of some sums over a whole evaluation, by name."""
+    by_name = {}
+    for name in names:
+        total, weight = sums[name]
+        by_name[name] = total / weight
+    return by_name

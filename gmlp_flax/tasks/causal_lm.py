@@ -40,10 +40,11 @@ class CausalData(LanguageData):
         """Bytes of the held-out text for each byte of its tokens' pieces: 1, unless the tokenizer
         normalises text; more if it drops white space."""
         heldout = self.windows(HELDOUT).prepared
-        counts = heldout.counts(self.tokenizer.vocab_size)
-        counted_bytes = (counts * self.tokenizer.byte_counts()).sum()
-        bytes_per_token = counted_bytes / max(1, counts.sum())
-        piece_bytes = bytes_per_token * heldout.tokens
+        counts = heldout.counts(self.tokenizer.vocab_size)  # of some tokens of a long text
+        bytes_by_token = self.tokenizer.byte_counts()
+        counted_bytes = (counts * bytes_by_token).sum()
+        counted_tokens = max(1, counts.sum())
+        piece_bytes = counted_bytes / counted_tokens * heldout.tokens
         return heldout.text_bytes / max(1.0, piece_bytes)
 
 
@@ -72,7 +73,8 @@ class CausalPredictor(TextPredictor, GeneratingPredictor):
         """
         refuse_mask(given)
         text = self.tokenizer.encode(given)
-        first = max(0, len(text) - self.task.length + 1)
+        room = self.task.length - 1  # besides [CLS]
+        first = max(0, len(text) - room)
         ids = [self.tokenizer.cls_id, *text[first:]]
         last = len(ids) - 1  # the padding after it changes nothing
         arrays = {
@@ -108,7 +110,8 @@ class CausalPredictor(TextPredictor, GeneratingPredictor):
 
         def extend(params: Any, *inputs: Any) -> Any:
             """See `TextGenerator`."""
-            return self.task.bind(params).extend(*inputs)
+            model = self.task.bind(params)
+            return model.extend(*inputs)
 
         return TextGenerator(extend, self.task.length, self.tokenizer)
 
@@ -162,7 +165,8 @@ class CausalLanguageModeling(LanguageModeling):
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         """See `Task`."""
         targets, weights = self._targets(batch)
-        logits = self._logits(params, batch, model_keys(batch))
+        keys = model_keys(batch)
+        logits = self._logits(params, batch, keys)
         sums = cross_entropy(logits, targets, weights)
         loss, _ = sums["loss"]
         return loss, sums
@@ -178,7 +182,8 @@ class CausalLanguageModeling(LanguageModeling):
         target_bytes = bytes_by_token[targets]
         sums["bytes"] = weighted_sum(target_bytes, weights)
         if self.config.eval.recall_slices:
-            sums |= self.recall_sums(logits, targets, weights, self._repeats(batch))
+            repeats = self._repeats(batch)
+            sums |= self.recall_sums(logits, targets, weights, repeats)
         all_sums = self.evaluation_sums(sums, batch, targets, weights)
         return all_sums, {}
 
@@ -187,7 +192,8 @@ class CausalLanguageModeling(LanguageModeling):
         tokens = batch["tokens"]
         ordinary = recall_slices.hide(tokens, self.tokenizer.special_ids)
         documents = self.documents(tokens)
-        repeats = jax.vmap(recall_slices.repeat_earlier_bigrams)(ordinary, documents)
+        find_repeats = jax.vmap(recall_slices.repeat_earlier_bigrams)
+        repeats = find_repeats(ordinary, documents)
         hits = repeats & ~batch["is_frequent"]
         return hits[:, 1:]
 
@@ -204,7 +210,8 @@ class CausalLanguageModeling(LanguageModeling):
         """The tokens to predict, int [batch, n], and their weights, 0 for padding."""
         targets = batch["tokens"][:, 1:]
         is_text = targets != self.tokenizer.pad_id
-        return targets, is_text.astype(jnp.float32)
+        weights = is_text.astype(jnp.float32)
+        return targets, weights
 
     @property
     def eval_metrics(self) -> tuple[str, ...]:
@@ -225,7 +232,8 @@ class CausalLanguageModeling(LanguageModeling):
         [frequencies] = super().baselines(sums, data)
         _, predictions = sums["targets"]
         mean_loss = math.log(frequencies.metrics["perplexity"])
-        bits = bits_per_byte(predictions * mean_loss, sums, data)
+        loss = predictions * mean_loss
+        bits = bits_per_byte(loss, sums, data)
         metrics = {**frequencies.metrics, "bits_per_byte": bits}
         return [frequencies._replace(metrics=metrics)]
 

@@ -78,17 +78,17 @@ def names_in(content: bytes, where: str) -> tuple[str, ...]:
     values = json_files.parse(content, where)
     if isinstance(values, dict):
         values = values.get("labels")
-    if not isinstance(values, list) or not values:
-        raise _damaged(where)
-    if not all(isinstance(value, str) for value in values):
-        raise _damaged(where)
+    if not isinstance(values, list) or not _are_names(values):
+        raise DataError(
+            f"{where} is damaged: expected a list of names; take it from the run's checkpoint again"
+        )
     return tuple(values)
 
 
-def _damaged(where: str) -> DataError:
-    return DataError(
-        f"{where} is damaged: expected a list of names; take it from the run's checkpoint again"
-    )
+def _are_names(values: list[Any]) -> bool:
+    """Whether a list of JSON has one or more values, all of them texts."""
+    are_texts = [isinstance(value, str) for value in values]
+    return bool(are_texts) and all(are_texts)
 
 
 def single_input(inputs: Sequence[Any], kind: str) -> Any:
@@ -206,17 +206,25 @@ class TaskData:
     def train_batches(self, start: int, host: int, hosts: int) -> Batches:
         """This host's share of the training batches, batch `start` first."""
         reading = self._reading(self.config.batch_size, host, hosts)
-        return pipeline.train_batches(self.train_order(), reading, start)
+        order = self.train_order()
+        return pipeline.train_batches(order, reading, start)
 
     def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> Batches:
         """This host's share of the held-out batches, with "weight" [batch]; `shares` divides their
         size."""
-        reading = self._reading(self.evaluation_batch_size(shares), host, hosts)
-        return pipeline.evaluation_batches(self.examples(HELDOUT), reading)
+        batch_size = self.evaluation_batch_size(shares)
+        reading = self._reading(batch_size, host, hosts)
+        examples = self.examples(HELDOUT)
+        return pipeline.evaluation_batches(examples, reading)
 
     def _reading(self, batch_size: int, host: int, hosts: int) -> pipeline.Reading:
-        workers = self.config.data.workers
-        return pipeline.Reading(batch_size, host, hosts, workers, self.finish(hosts))
+        return pipeline.Reading(
+            batch_size=batch_size,
+            host=host,
+            hosts=hosts,
+            workers=self.config.data.workers,
+            finish=self.finish(hosts),
+        )
 
     def training_examples(self) -> int | None:
         """Number of training examples, over all hosts; None: not known."""

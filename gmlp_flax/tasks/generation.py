@@ -41,17 +41,19 @@ def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
 def _softmax(logits: np.ndarray, temperature: float) -> np.ndarray:
     """softmax(logits / temperature) of logits in descending order."""
     if temperature < LEAST_TEMPERATURE:
-        weights = np.zeros(len(logits))
-        weights[0] = 1
-    else:
-        weights = np.exp((logits - logits[0]) / temperature)
+        only_first = np.zeros(len(logits))
+        only_first[0] = 1
+        return only_first
+    behind_first = logits - logits[0]
+    weights = np.exp(behind_first / temperature)
     return weights / weights.sum()
 
 
 def _keep_top_p(shares: np.ndarray, top_p: float) -> np.ndarray:
     """Probabilities in descending order, renormalised after the first ones that reach `top_p`."""
-    before = np.cumsum(shares) - shares
-    kept = np.where(before < top_p, shares, 0.0)
+    sums_before = np.cumsum(shares) - shares
+    is_kept = sums_before < top_p
+    kept = np.where(is_kept, shares, 0.0)
     return kept / kept.sum()
 
 
@@ -114,13 +116,27 @@ class TextGenerator:
             logits, is_new_window = next(steps)
             if is_new_window:
                 windows += 1
-            allowed = np.where(self._allowed, logits[: len(self._allowed)], -np.inf)
-            token = draw(probabilities(allowed, sampling), random)
+            token = self._draw_allowed(logits, sampling, random)
             if token == self.tokenizer.sep_id:
                 ended = True
             else:
                 new.append(token)
-        return GeneratedText(self._text_after(ids, new), len(ids), len(new), windows, ended)
+        return GeneratedText(
+            text=self._text_after(ids, new),
+            prompt_tokens=len(ids),
+            new_tokens=len(new),
+            windows=windows,
+            ended=ended,
+        )
+
+    def _draw_allowed(
+        self, logits: np.ndarray, sampling: Sampling, random: np.random.Generator
+    ) -> int:
+        """The next token, from logits [vocabulary], which may have more entries than pieces."""
+        logits_of_pieces = logits[: len(self._allowed)]
+        allowed_logits = np.where(self._allowed, logits_of_pieces, -np.inf)
+        chances = probabilities(allowed_logits, sampling)
+        return draw(chances, random)
 
     def _text_after(self, ids: list[int], new: list[int]) -> str:
         """The text of new tokens, which begins with the space that belongs before them."""
@@ -165,7 +181,9 @@ class TextGenerator:
     def _padded(self, window: list[int]) -> list[int]:
         """A window in one of a few sizes, as each is a program to compile."""
         size = program_length(len(window), self.length)
-        return window + [self.tokenizer.pad_id] * (size - len(window))
+        missing = size - len(window)
+        padding = [self.tokenizer.pad_id] * missing
+        return window + padding
 
     @functools.cached_property
     def _allowed(self) -> np.ndarray:

@@ -30,6 +30,7 @@ from gmlp_flax.tasks.base import (
     Sums,
     Task,
     Totals,
+    means,
     model_keys,
     weighted_sum,
 )
@@ -93,7 +94,9 @@ class ImagePredictor(Predictor):
     def listed(self, inputs: Any) -> Any:
         """See `Predictor`: an array of two or three axes is one image."""
         is_array_of_one = getattr(inputs, "ndim", None) in (0, 2, 3)
-        return [inputs] if is_array_of_one else super().listed(inputs)
+        if is_array_of_one:
+            return [inputs]
+        return super().listed(inputs)
 
     def paths_in(self, inputs: Any) -> list[str] | None:
         """See `Predictor`: the images in a folder, or of a pattern."""
@@ -232,7 +235,7 @@ class ImageClassification(Task):
 
     def __init__(self, config: ConfigDict, files: Files = MappingProxyType({})):
         super().__init__(config, files)
-        self.classes = tuple(str(number) for number in range(IMAGENET_CLASSES))
+        self.classes = tuple(map(str, range(IMAGENET_CLASSES)))
         if CLASSES_FILE in files:
             self.classes = names_in(files[CLASSES_FILE], CLASSES_FILE)
 
@@ -350,15 +353,20 @@ class ImageClassification(Task):
         share.
         """
         labels = batch["label"]
-        logits = self.apply(params, batch["image"], model_keys(batch))
+        keys = model_keys(batch)
+        logits = self.apply(params, batch["image"], keys)
         targets = jax.nn.one_hot(labels, logits.shape[-1])
         if "share" in batch:
             targets, labels = mixed_targets(batch, targets)
-        targets = optax.smooth_labels(targets, self.config.optimizer.label_smoothing)
+        smoothing = self.config.optimizer.label_smoothing
+        targets = optax.smooth_labels(targets, smoothing)
         losses = optax.softmax_cross_entropy(logits, targets)
         hits = logits.argmax(-1) == labels
         ones = jnp.ones(losses.shape)
-        sums = {"loss": weighted_sum(losses, ones), "accuracy": weighted_sum(hits, ones)}
+        sums = {
+            "loss": weighted_sum(losses, ones),
+            "accuracy": weighted_sum(hits, ones),
+        }
         loss, _ = sums["loss"]
         return loss, sums
 
@@ -406,7 +414,9 @@ class ImageClassification(Task):
             DataError: more images cannot be read, over all hosts, than config.data.max_bad_records
                 allows; or no image has a ReaL label.
         """
-        read, examples = (int(value) for value in sums["examples"])
+        read_weight, example_weight = sums["examples"]
+        read = int(read_weight)
+        examples = int(example_weight)
         unread = examples - read
         limit = self.config.data.max_bad_records
         if unread > limit or not read:
@@ -415,20 +425,23 @@ class ImageClassification(Task):
                 f"(config.data.max_bad_records={limit}; standard error names them): fix them or "
                 "raise the limit"
             )
-        if "real" in sums and not sums["real"][1]:
-            raise DataError(
-                f"{self.config.eval.real_labels} has no label for any held-out image; give ReaL's "
-                "file"
-            )
-        metrics: dict[str, float] = {}
-        for name in ("top1", "top5", "real", "loss"):
-            if name in sums:
-                total, weight = sums[name]
-                metrics[name] = total / weight
+        if "real" in sums:
+            self._require_real_labels(sums)
+        names = [name for name in ("top1", "top5", "real", "loss") if name in sums]
+        metrics = means(sums, names)
         metrics["examples"] = examples
         if unread:
             metrics["unread"] = unread
         return metrics
+
+    def _require_real_labels(self, sums: Totals) -> None:
+        """Raises DataError if no image has a ReaL label."""
+        _, labelled_images = sums["real"]
+        if not labelled_images:
+            raise DataError(
+                f"{self.config.eval.real_labels} has no label for any held-out image; give ReaL's "
+                "file"
+            )
 
     def baselines(self, sums: Totals, data: Any) -> list[Baseline]:
         """One class for all images: the most frequent one of the held-out data."""

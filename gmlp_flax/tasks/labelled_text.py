@@ -229,9 +229,10 @@ class LabelledTextData(FinetuningData):
     def finish(self, hosts: int) -> Callable[[pipeline.Batch], pipeline.Batch]:
         """See `TaskData`: batches as long as their longest text needs. Each of several hosts sees
         only its own texts, so they keep n."""
-        if hosts == 1 and hides_padding(self.config):
-            return functools.partial(pairs.cut_padding, pad_id=self.tokenizer.pad_id)
-        return pipeline.unchanged
+        if hosts > 1 or not hides_padding(self.config):
+            return pipeline.unchanged
+        pad_id = self.tokenizer.pad_id
+        return functools.partial(pairs.cut_padding, pad_id=pad_id)
 
     @classmethod
     def row(
@@ -241,12 +242,13 @@ class LabelledTextData(FinetuningData):
         task = text_task(config, cls.known, cls.numbers)
         columns = [names[0] for names in task.texts]
         label_column = task.label[0]
-        if len(inputs) != len(columns) or label is None:
+        count = len(inputs)
+        if count != len(columns) or label is None:
             advice = "give (text, label)"
-            if len(inputs) == 2:
+            if count == 2:
                 advice = "set own.second to the name of a second text"
             raise DataError(
-                f"an example has {len(inputs)} text(s), label {label!r}; expected {len(columns)}: "
+                f"an example has {count} text(s), label {label!r}; expected {len(columns)}: "
                 f"{advice}"
             )
         require_texts(inputs)
@@ -257,7 +259,8 @@ class LabelledTextData(FinetuningData):
 
 def _columns_of_texts(rows: Sequence[Any]) -> Iterable[tuple[str, ...]]:
     """The texts of rows by column: all first texts, then all second ones if there are pairs."""
-    return zip(*[row.texts for row in rows], strict=True)
+    texts_of_rows = [row.texts for row in rows]
+    return zip(*texts_of_rows, strict=True)
 
 
 class LabelledTextPredictor(FinetuningPredictor):

@@ -207,18 +207,14 @@ class LanguageData(TextData):
 
     def fingerprint(self, role: str) -> fingerprints.Fingerprint:
         """See `TaskData`."""
+        dataset = self.dataset(role)
         mixed = self._mixture_files() if role == TRAIN else []
-        path = data_config.path_of(self.config, role, EXPECTED)
-        if prepared.is_prepared(path):
-            tokens = self.windows(role).prepared
-            return fingerprints.of_files([*tokens.files, *mixed])
-        corpus = self.corpus(role)
-        if corpus.files:
-            return fingerprints.of_files([*corpus.files, *mixed])
+        if dataset.files:
+            return fingerprints.of_files([*dataset.files, *mixed])
         if not mixed:
-            return corpus.fingerprint
+            return dataset.fingerprint
         of_mixture = fingerprints.of_files(mixed)
-        return {**corpus.fingerprint, "mixture": of_mixture["content"]}
+        return {**dataset.fingerprint, "mixture": of_mixture["content"]}
 
     def _mixture_files(self) -> list[File]:
         """The files of config.data.mixture."""
@@ -229,27 +225,34 @@ class LanguageData(TextData):
 
     def dataset(self, role: str) -> Dataset:
         """See `TaskData`."""
-        path = data_config.path_of(self.config, role, EXPECTED)
-        if prepared.is_prepared(path):
+        if self._is_prepared(role):
             return self.windows(role).prepared.dataset()
         return self.corpus(role)
 
     def tokens(self, role: str) -> Tokens:
         """See `TaskData`: those of the first documents, without cutting any."""
-        unknown = self.tokenizer.unk_id
-        path = data_config.path_of(self.config, role, EXPECTED)
-        if prepared.is_prepared(path):
+        if self._is_prepared(role):
             documents = self.windows(role).prepared.some_documents(DOCUMENTS)
-            prepared_ids = [np.frombuffer(document, np.uint32) for document in documents]
-            return count_tokens(prepared_ids, unknown)
+            ids = [np.frombuffer(document, np.uint32) for document in documents]
+        else:
+            texts = self._first_texts(role)
+            ids = self.tokenizer.encode_batch(texts)
+        return count_tokens(ids, self.tokenizer.unk_id)
+
+    def _first_texts(self, role: str) -> list[str]:
+        """The first documents of a role; raises DataError if there are none."""
         corpus = self.corpus(role)
         with data_config.errors_name(f"data.{role}"):
             all_texts = corpus.examples.read()
             texts = list(itertools.islice(all_texts, DOCUMENTS))
             if not texts:
                 raise corpora.no_text(corpus)
-        ids = self.tokenizer.encode_batch(texts)
-        return count_tokens(ids, unknown)
+        return texts
+
+    def _is_prepared(self, role: str) -> bool:
+        """Whether the path of a role holds token ids, not text."""
+        path = data_config.path_of(self.config, role, EXPECTED)
+        return prepared.is_prepared(path)
 
     def notes(self) -> list[str]:
         """See `TaskData`: whether white space is kept, the parts of a mixture, and whether held-out
@@ -262,10 +265,8 @@ class LanguageData(TextData):
             trained.append(mixed.windows.prepared)
             lines.append(self._note_of_mixture(path, len(mixed.windows)))
         for train in trained:
-            line = self._note_of_overlap(train, heldout)
-            if line:
-                lines.append(line)
-        return lines
+            lines.append(self._note_of_overlap(train, heldout))
+        return [line for line in lines if line]
 
     def _note_of_mixture(self, path: str, sequences: int) -> str:
         """How much a corpus of the mixture is trained on."""
@@ -309,10 +310,8 @@ class LanguageData(TextData):
 
     def _require_other_files(self) -> None:
         """Raises DataError if a file is in the corpora of both roles."""
-        for role in ROLES:
-            path = data_config.path_of(self.config, role, EXPECTED)
-            if prepared.is_prepared(path):
-                return
+        if any(map(self._is_prepared, ROLES)):
+            return
         heldout = self.corpus(HELDOUT)
         if not heldout.examples.selection.share:
             require_other_files(self.corpus(TRAIN), heldout)

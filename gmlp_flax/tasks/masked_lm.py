@@ -71,9 +71,10 @@ def mask_tokens(
     targets = tokens[positions]
     drawn = _draw_ordinary(draw_key, predictions, tokenizer)
     roll = jax.random.uniform(replace_key, (predictions,))
+    replaced_share = masking.mask_share + masking.random_share
     is_masked = roll < masking.mask_share
-    is_not_kept = roll < masking.mask_share + masking.random_share
-    drawn_or_kept = jnp.where(is_not_kept, drawn, targets)
+    is_replaced = roll < replaced_share
+    drawn_or_kept = jnp.where(is_replaced, drawn, targets)
     replacement = jnp.where(is_masked, tokenizer.mask_id, drawn_or_kept)
     shown = jnp.where(is_chosen, replacement, targets)
     inputs = tokens.at[positions].set(shown)
@@ -86,15 +87,18 @@ def _choose_positions(
 ) -> tuple[jax.Array, jax.Array]:
     """Random positions of a sequence, int32 [predictions], and which of them are predicted."""
     special_ids = jnp.array(tokenizer.special_ids)
-    is_ordinary = ~jnp.isin(tokens, special_ids)
+    is_special = jnp.isin(tokens, special_ids)
+    is_ordinary = ~is_special
+    # Random numbers from 0 on; special tokens come last.
     random_scores = jax.random.uniform(key, tokens.shape)
     scores = jnp.where(is_ordinary, random_scores, -1.0)
-    predictions = min(masking.max_predictions, tokens.shape[0])
+    predictions = min(masking.max_predictions, len(tokens))
     best, positions = jax.lax.top_k(scores, predictions)
-    rounded = jnp.round(masking.rate * is_ordinary.sum())
-    count = jnp.maximum(rounded, 1)
+    wanted = jnp.round(masking.rate * is_ordinary.sum())
+    count = jnp.maximum(wanted, 1)
     is_counted = jnp.arange(predictions) < count
-    is_chosen = is_counted & (best >= 0)
+    is_found = best >= 0
+    is_chosen = is_counted & is_found
     return positions, is_chosen
 
 
@@ -148,7 +152,8 @@ class MaskedPredictor(TextPredictor):
                 "predicted"
             )
         if not self.task.can_hide_padding:
-            ids += [tokenizer.pad_id] * (length - len(ids))
+            missing = length - len(ids)
+            ids += [tokenizer.pad_id] * missing
         arrays = {
             "tokens": np.array(ids, np.int32),
             "positions": positions.astype(np.int32),
@@ -228,7 +233,8 @@ class MaskedLanguageModeling(LanguageModeling):
             masked = self.fixed_mask(batch, self.config.seed)
         else:
             masked = self.mask(batch["key"], batch["tokens"])
-        sums = self.masked_loss(params, masked, masked.weights, model_keys(batch))
+        keys = model_keys(batch)
+        sums = self.masked_loss(params, masked, masked.weights, keys)
         loss, _ = sums["loss"]
         return loss, sums
 
@@ -299,15 +305,16 @@ class MaskedLanguageModeling(LanguageModeling):
         predictions: the logarithms of (r + k [t = s]) / (r + k p(s)), see `baselines`."""
         masking = self.config.masking
         ordinary_tokens = self.tokenizer.vocab_size - len(self.tokenizer.special_ids)
-        kept = 1 - masking.mask_share - masking.random_share
-        drawn = masking.random_share / ordinary_tokens
-        shown_chance = drawn + kept * self.frequencies(data)
-        denominator = np.maximum(shown_chance, LEAST)
+        kept = 1 - masking.mask_share - masking.random_share  # k
+        drawn = masking.random_share / ordinary_tokens  # r
+        numerators = {"kept": drawn + kept, "replaced": drawn}
+        denominator = drawn + kept * self.frequencies(data)
+        log_denominator = np.log(np.maximum(denominator, LEAST))
         gain = 0.0
-        for name, numerator in (("kept", drawn + kept), ("replaced", drawn)):
+        for name, numerator in numerators.items():
             counts, _ = sums[name]
-            ratio = np.maximum(numerator, LEAST) / denominator
-            gain += (counts * np.log(ratio)).sum()
+            log_ratio = math.log(max(numerator, LEAST)) - log_denominator
+            gain += (counts * log_ratio).sum()
         return gain
 
     def mask(self, keys: jax.Array, tokens: jax.Array) -> Masked:
@@ -327,7 +334,8 @@ class MaskedLanguageModeling(LanguageModeling):
         and model."""
         key = jax.random.key(seed)
         fold_in = functools.partial(jax.random.fold_in, key)
-        keys = jax.vmap(fold_in)(batch["index"])
+        fold_in_each = jax.vmap(fold_in)
+        keys = fold_in_each(batch["index"])
         return self.mask(keys, batch["tokens"])
 
     def masked_loss(
@@ -350,7 +358,8 @@ class MaskedLanguageModeling(LanguageModeling):
 
     def forward(self, params: Any, inputs: Any) -> jax.Array:
         """See `Task`: logits [batch, tokens, vocabulary] at all positions."""
-        positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
+        tokens = inputs.shape[1]
+        positions = jnp.broadcast_to(jnp.arange(tokens), inputs.shape)
         return self.logits(params, inputs, positions)
 
     def logits(self, params: Any, tokens: Any, positions: Any) -> jax.Array:
@@ -376,5 +385,7 @@ class MaskedLanguageModeling(LanguageModeling):
         """See `TextTask`: padding is hidden if that makes the length irrelevant."""
         if self._hidden is None:
             return super().reader(params, tokens)
-        model = nnx.merge(nnx.graphdef(self._hidden), params)
-        return model, tokens != self.tokenizer.pad_id
+        graphdef = nnx.graphdef(self._hidden)
+        model = nnx.merge(graphdef, params)
+        mask = tokens != self.tokenizer.pad_id
+        return model, mask

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 def partners(x: jax.Array) -> jax.Array:
     """The other example of each pair: [batch, ...], shifted by half a batch. The batch is even, so
     this works both ways."""
-    return jnp.roll(x, len(x) // 2, axis=0)
+    half = len(x) // 2
+    return jnp.roll(x, half, axis=0)
 
 
 def blend_pixels(pixels: jax.Array, own: jax.Array) -> jax.Array:
@@ -30,8 +31,8 @@ def blend_pixels(pixels: jax.Array, own: jax.Array) -> jax.Array:
     weights = own[..., None]
     own_part = weights * pixels
     partner_part = (1 - weights) * partners(pixels)
-    mixed = jnp.round(own_part + partner_part)
-    return mixed.astype(pixels.dtype)
+    mixed = own_part + partner_part
+    return jnp.round(mixed).astype(pixels.dtype)
 
 
 def mixed_targets(
@@ -44,18 +45,21 @@ def mixed_targets(
         targets: of the images before they were mixed, float32 [batch, classes].
     """
     share = batch["share"]
+    other_labels = batch["other"]
+    classes = targets.shape[-1]
+    other_targets = jax.nn.one_hot(other_labels, classes)
     weights = share[:, None]
-    other_targets = jax.nn.one_hot(batch["other"], targets.shape[-1])
-    mixed = weights * targets + (1 - weights) * other_targets
+    own_part = weights * targets
+    other_part = (1 - weights) * other_targets
     is_other = share < 0.5
-    labels = jnp.where(is_other, batch["other"], batch["label"])
-    return mixed, labels
+    labels = jnp.where(is_other, other_labels, batch["label"])
+    return own_part + other_part, labels
 
 
 def pair_keys(keys: jax.Array) -> jax.Array:
     """[batch] random keys. Both examples of a pair get the key of the pair's first example."""
-    first_half = keys[: len(keys) // 2]
-    return jnp.tile(first_half, 2)
+    pairs = len(keys) // 2
+    return jnp.tile(keys[:pairs], 2)
 
 
 def keep_weights(
@@ -118,10 +122,10 @@ def outside_box(size: tuple[int, ...], share: jax.Array, centre: jax.Array) -> j
     `size` is the image's height and width, `centre` the box's row and column, int [2].
     """
     height, width = size
+    row, column = centre
     side_share = jnp.sqrt(1 - share)
     sides = jnp.floor(jnp.array(size) * side_share)
     box_height, box_width = sides.astype(jnp.int32)
-    row, column = centre
     in_rows = _is_within(height, row, box_height)
     in_columns = _is_within(width, column, box_width)
     is_inside = in_rows[:, None] & in_columns

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -21,13 +21,14 @@ from gmlp_flax.errors import ConfigError, DataError, UserError
 from gmlp_flax.sampling import Sampling
 from gmlp_flax.tasks.generation import GeneratedText, program_length
 
+T = TypeVar("T")
 Candidates = list[tuple[str, float]]  # names with their probabilities, best first
 Arrays = dict[str, Any]  # name -> array
 
 # Stands among inputs where the next one is not ready yet: all answers are due.
 PAUSE: Any = object()
 # So many batches of consecutive inputs are sorted by length, so that a batch has similar lengths.
-_WINDOW = 8
+_SORTED_BATCHES = 8
 
 
 class Prepared(NamedTuple):
@@ -118,7 +119,8 @@ class Predictor(abc.ABC):
         """What `read_answer` needs from a batch of prepared examples: by default the best
         probabilities and their indices."""
         padded_scores = self.scores(params, batch)
-        scores = padded_scores[..., : len(self.names)]
+        names = len(self.names)
+        scores = padded_scores[..., :names]
         probabilities = jax.nn.softmax(scores)
         count = min(top, scores.shape[-1])
         values, indices = jax.lax.top_k(probabilities, count)
@@ -286,6 +288,13 @@ class _Item:
         return len(self.outputs) == len(self.prepared.examples)
 
 
+class _Window(NamedTuple):
+    """Some inputs, and whether all answers are due before the next input is read."""
+
+    inputs: list[Any]
+    is_due: bool
+
+
 class _Row(NamedTuple):
     """An example, and the number of its item."""
 
@@ -320,29 +329,33 @@ class _Stream:
     def run(self, inputs: Iterable[Any]) -> Iterator[Answer]:
         """Yields the answer to each input, in order. At PAUSE, it yields all answers that are due
         before it reads the next input."""
-        window: list[Any] = []
         running: Iterator[Answer] = iter(())
         with ThreadPoolExecutor(self.threads) as pool:
-            for value in itertools.chain(inputs, [PAUSE]):
-                is_pause = value is PAUSE
-                if not is_pause:
-                    window.append(value)
-                if is_pause or len(window) == _WINDOW * self.settings.batch_size:
-                    items = self._prepare_all(window, pool)
-                    started = self._start(items)  # runs while the next inputs are prepared
+            for window in self._windows(inputs):
+                items = self._prepare_all(window.inputs, pool)
+                started = self._start(items)  # runs while the next inputs are prepared
+                yield from running
+                running = self._answers(items, started)
+                if window.is_due:
                     yield from running
-                    window = []
-                    running = self._answers(items, started)
-                if is_pause:
-                    yield from running
+
+    def _windows(self, inputs: Iterable[Any]) -> Iterator[_Window]:
+        """Consecutive inputs, up to the next PAUSE or the end, or as many as are sorted together."""
+        most = _SORTED_BATCHES * self.settings.batch_size
+        window: list[Any] = []
+        for value in itertools.chain(inputs, [PAUSE]):
+            is_pause = value is PAUSE
+            if not is_pause:
+                window.append(value)
+            if is_pause or len(window) == most:
+                yield _Window(window, is_pause)
+                window = []
 
     def _prepare_all(self, inputs: list[Any], pool: ThreadPoolExecutor) -> list[_Item]:
         """Prepares inputs in threads, about two parts in each."""
         part_count = 2 * self.threads
         size = max(1, math.ceil(len(inputs) / part_count))
-        parts = []
-        for first in range(0, len(inputs), size):
-            parts.append(inputs[first : first + size])
+        parts = _in_parts(inputs, size)
         items: list[_Item] = []
         for prepared_part in pool.map(self._prepare, parts):
             items += prepared_part
@@ -369,12 +382,8 @@ class _Stream:
             for example in item.prepared.examples:
                 rows.append(_Row(number, example))
         rows.sort(key=_Row.shapes)
-        size = self.settings.batch_size
-        batches = []
-        for first in range(0, len(rows), size):
-            part = rows[first : first + size]
-            batches.append(self._start_batch(part))
-        return batches
+        parts = _in_parts(rows, self.settings.batch_size)
+        return [self._start_batch(part) for part in parts]
 
     def _start_batch(self, rows: list[_Row]) -> _Batch:
         """Starts a batch on the device; its last example is repeated to fill it."""
@@ -395,10 +404,7 @@ class _Stream:
         done = 0
         no_batch = _Batch([], {})  # the last one, so that inputs without examples are answered too
         for batch in [*batches, no_batch]:
-            arrays = jax.device_get(batch.outputs)
-            for row, number in enumerate(batch.items):
-                output = {name: values[row] for name, values in arrays.items()}
-                items[number].outputs.append(output)
+            _add_outputs(items, batch)
             while done < len(items) and items[done].is_complete:
                 yield self._answer(items[done])
                 done += 1
@@ -408,6 +414,23 @@ class _Stream:
             return item.answer
         predictions = self.predictor.read_answer(item.prepared, item.outputs, self.settings.top)
         return item.answer._replace(predictions=predictions)
+
+
+def _in_parts(values: list[T], size: int) -> list[list[T]]:
+    """Consecutive parts of so many values; the last one may have fewer."""
+    parts = []
+    for first in range(0, len(values), size):
+        stop = first + size
+        parts.append(values[first:stop])
+    return parts
+
+
+def _add_outputs(items: list[_Item], batch: _Batch) -> None:
+    """Waits for a batch, and gives each item the outputs of its examples."""
+    arrays = jax.device_get(batch.outputs)
+    for row, number in enumerate(batch.items):
+        output = {name: values[row] for name, values in arrays.items()}
+        items[number].outputs.append(output)
 
 
 def batch_of(examples: list[Arrays], length: int, pad_id: int) -> Arrays:
@@ -436,9 +459,9 @@ def _padded_shape(arrays: list[np.ndarray], length: int) -> list[int]:
 
 
 def _padded_stack(arrays: list[np.ndarray], shape: list[int], fill_value: int) -> np.ndarray:
-    dtype = arrays[0].dtype
+    first = arrays[0]
     stack_shape = (len(arrays), *shape)
-    stack = np.full(stack_shape, fill_value, dtype)
+    stack = np.full(stack_shape, fill_value, first.dtype)
     for row, array in enumerate(arrays):
         corner = map(slice, array.shape)
         stack[(row, *corner)] = array

@@ -32,6 +32,7 @@ from gmlp_flax.tasks.base import (
     Sums,
     Totals,
     example_count,
+    means,
     weighted_sum,
 )
 from gmlp_flax.tasks.finetuning import Finetuning, FinetuningPredictor
@@ -109,7 +110,8 @@ class QuestionPredictor(FinetuningPredictor):
         candidates = []
         for entry in n_best[:top]:
             name = entry["text"] or NO_ANSWER
-            candidates.append((name, entry["probability"]))
+            candidate = (name, entry["probability"])
+            candidates.append(candidate)
         return [candidates]
 
 
@@ -200,8 +202,9 @@ class QuestionAnswering(Finetuning):
         scores_by_token = self.scores(params, batch, key)
         scores = scores_by_token.swapaxes(1, 2)
         is_padding = batch["tokens"] == self.tokenizer.pad_id
+        is_padding = is_padding[:, None]  # for starts and ends
         lowest = jnp.finfo(scores.dtype).min
-        return jnp.where(is_padding[:, None], lowest, scores)
+        return jnp.where(is_padding, lowest, scores)
 
     @property
     def eval_metrics(self) -> tuple[str, ...]:
@@ -231,10 +234,9 @@ class QuestionAnswering(Finetuning):
             del metrics["missing_filled_with_empty"]
             with_answers = squad_answers.predictions(questions, answers.best)
             metrics |= squad_answers.best_thresholds(questions, with_answers, answers.odds)
-        for name in ("loss", "accuracy"):
-            total, weight = sums[name]
-            metrics[name] = total / weight
-        return {**metrics, "windows": int(sums["examples"][1])}
+        metrics |= means(sums, ("loss", "accuracy"))
+        _, window_count = sums["examples"]
+        return {**metrics, "windows": int(window_count)}
 
     def baselines(self, sums: Totals, data: QuestionData) -> list[Baseline]:
         """v1.1: the whole passage answers every question. v2.0: no question has an answer."""

@@ -26,7 +26,8 @@ MOST_NATS = 700  # the exponential of more overflows a float
 
 def hide(tokens: jax.Array, ids: tuple[int, ...]) -> jax.Array:
     """The tokens with HIDDEN in place of those with such ids."""
-    is_hidden = jnp.isin(tokens, jnp.array(ids))
+    hidden_ids = jnp.array(ids)
+    is_hidden = jnp.isin(tokens, hidden_ids)
     return jnp.where(is_hidden, HIDDEN, tokens)
 
 
@@ -89,26 +90,31 @@ def repeat_visible_bigrams(masked: MaskedTokens) -> jax.Array:
     visible, the bigram must not be frequent, and its other occurrence must be two visible tokens of
     the same document. This is our definition, not Zoology's, whose models are causal.
     """
-    targets = masked.targets
-    before = jnp.pad(masked.visible[:-1], (1, 0), constant_values=HIDDEN)
-    after = jnp.pad(masked.visible[1:], (0, 1), constant_values=HIDDEN)
-    is_frequent_after = jnp.pad(masked.is_frequent[1:], (0, 1))
-    left = before[masked.positions]
-    right = after[masked.positions]
-    is_left_frequent = masked.is_frequent[masked.positions]
-    is_right_frequent = is_frequent_after[masked.positions]
-    with_left = _are_visible(masked, left, targets) & ~is_left_frequent
-    with_right = _are_visible(masked, targets, right) & ~is_right_frequent
-    return with_left | with_right
+    positions = masked.positions
+    tokens_before = jnp.pad(masked.visible[:-1], (1, 0), constant_values=HIDDEN)
+    tokens_after = jnp.pad(masked.visible[1:], (0, 1), constant_values=HIDDEN)
+    is_frequent_with_next = jnp.pad(masked.is_frequent[1:], (0, 1))
+    left = tokens_before[positions]
+    right = tokens_after[positions]
+    is_left_shown = _are_visible(masked, left, masked.targets)
+    is_right_shown = _are_visible(masked, masked.targets, right)
+    is_left_frequent = masked.is_frequent[positions]
+    is_right_frequent = is_frequent_with_next[positions]
+    completes_left = is_left_shown & ~is_left_frequent
+    completes_right = is_right_shown & ~is_right_frequent
+    return completes_left | completes_right
 
 
 def _are_visible(masked: MaskedTokens, first: jax.Array, second: jax.Array) -> jax.Array:
     """Whether the bigram at each prediction, of tokens [predictions], is two visible tokens of its
     document: bool [predictions]."""
     document = masked.documents[masked.positions]
-    same_first = _each_equal(first, masked.visible[:-1])
-    same_second = _each_equal(second, masked.visible[1:])
-    same_document = _each_equal(document, masked.documents[1:])
+    shown_first = masked.visible[:-1]
+    shown_second = masked.visible[1:]
+    shown_document = masked.documents[1:]
+    same_first = _each_equal(first, shown_first)  # [predictions, bigrams]
+    same_second = _each_equal(second, shown_second)
+    same_document = _each_equal(document, shown_document)
     is_found = same_first & same_second & same_document
     return is_found.any(axis=1) & _are_bigrams(first, second)
 
@@ -133,9 +139,11 @@ def metrics_of(sums: Totals) -> dict[str, float]:
     hits, _ = sums["accuracy"]
     recall_loss, recall_predictions = sums[f"{RECALL}loss"]
     recall_hits, _ = sums[f"{RECALL}accuracy"]
+    other_loss = loss - recall_loss
+    other_hits = hits - recall_hits
     other_predictions = predictions - recall_predictions
     recall = _slice_metrics(RECALL, recall_loss, recall_hits, recall_predictions)
-    other = _slice_metrics(OTHER, loss - recall_loss, hits - recall_hits, other_predictions)
+    other = _slice_metrics(OTHER, other_loss, other_hits, other_predictions)
     return {**recall, **other}
 
 
@@ -143,10 +151,10 @@ def _slice_metrics(prefix: str, loss: float, hits: float, predictions: float) ->
     """The metrics of one slice, from its sums."""
     metrics: dict[str, float] = {}
     if predictions:
-        metrics[f"{prefix}perplexity"] = perplexity(loss, predictions)
-        metrics[f"{prefix}accuracy"] = hits / predictions
-    metrics[f"{prefix}predictions"] = int(predictions)
-    return metrics
+        metrics["perplexity"] = perplexity(loss, predictions)
+        metrics["accuracy"] = hits / predictions
+    metrics["predictions"] = int(predictions)
+    return {f"{prefix}{name}": value for name, value in metrics.items()}
 
 
 class SliceLosses(NamedTuple):
@@ -216,8 +224,10 @@ def share_of_gap(model: SliceLosses, reference: SliceLosses) -> float | None:
             f"the models have {ours[0]:,} and {theirs[0]:,} predicted tokens, {ours[1]:,} and "
             f"{theirs[1]:,} of them AR hits: score both on the same held-out tokens"
         )
-    gap = (model.loss - reference.loss) * model.predictions
+    gap_of_token = model.loss - reference.loss
+    gap = gap_of_token * model.predictions
     if gap <= 0:
         return None
-    recall_gap = (model.recall_loss - reference.recall_loss) * model.recall_predictions
+    gap_of_hit = model.recall_loss - reference.recall_loss
+    recall_gap = gap_of_hit * model.recall_predictions
     return recall_gap / gap

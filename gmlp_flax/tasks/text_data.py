@@ -61,28 +61,19 @@ def configured_tokenizer(
         DataError: two that are there differ, or one is damaged.
     """
     keys = {key: config.data[key] for key in KEYS}
-    content = run_files.read_local(TOKENIZER_FILE)
-    tokenizers: dict[str, Tokenizer] = {}  # by their names in messages
-    if content is not None:
-        run_path = run_files.path(TOKENIZER_FILE)
-        tokenizers[f"this run's, {run_path}"] = Tokenizer(content, run_path)
-    for source, other_path in others.items():
-        tokenizers[f"{source}, {other_path}"] = Tokenizer.load(other_path)
-    inherited = None
-    if not tokenizers:
+    present = _present_tokenizers(run_files, others)
+    inherited = {}
+    if not present:
         inherited = _inherited_tokenizer(config, run_files)
-    settled = list(tokenizers.values())
-    if inherited is not None:
-        settled.append(inherited)
     path = config.data.tokenizer
     if path in NAMED or io_files.exists(path):
-        tokenizers[f"config.data.tokenizer, {path}"] = _load_configured(path, keys, settled)
-    elif path and content is None:
+        settled = [*present.values(), *inherited.values()]
+        present[f"config.data.tokenizer, {path}"] = _load_configured(path, keys, settled)
+    elif path and run_files.read_local(TOKENIZER_FILE) is None:
         # A run folder has its own copy, and may have been moved away from the file.
         raise DataError(f"config.data.tokenizer is {path!r}, which does not exist; give a file")
-    _require_equal(tokenizers)
-    if not tokenizers and inherited is not None:
-        tokenizers["config.init_from"] = inherited
+    _require_equal(present)
+    tokenizers = present or inherited
     if not tokenizers:
         return None
     name, tokenizer = next(iter(tokenizers.items()))
@@ -90,12 +81,25 @@ def configured_tokenizer(
     return tokenizer
 
 
-def _inherited_tokenizer(config: ConfigDict, run_files: RunFiles) -> Tokenizer | None:
-    """The tokenizer of the run that a run starts from; None if there is none."""
+def _present_tokenizers(run_files: RunFiles, others: Mapping[str, str]) -> dict[str, Tokenizer]:
+    """The tokenizers of a run's folder and of `others`, by their names in messages."""
+    tokenizers = {}
+    content = run_files.read_local(TOKENIZER_FILE)
+    if content is not None:
+        run_path = run_files.path(TOKENIZER_FILE)
+        tokenizers[f"this run's, {run_path}"] = Tokenizer(content, run_path)
+    for source, path in others.items():
+        tokenizers[f"{source}, {path}"] = Tokenizer.load(path)
+    return tokenizers
+
+
+def _inherited_tokenizer(config: ConfigDict, run_files: RunFiles) -> dict[str, Tokenizer]:
+    """The tokenizer of the run that a run starts from, by its name in messages; {} if there is
+    none."""
     content = run_files.inherited.get(TOKENIZER_FILE)
     if content is None:
-        return None
-    return Tokenizer(content, config.init_from)
+        return {}
+    return {"config.init_from": Tokenizer(content, config.init_from)}
 
 
 def _require_equal(tokenizers: Mapping[str, Tokenizer]) -> None:
@@ -114,10 +118,8 @@ def _load_configured(path: str, keys: Mapping[str, str], settled: list[Tokenizer
     tokenizer = Tokenizer.load(path, **keys)
     is_open = all(value == "auto" for value in keys.values())
     if is_open:
-        for settled_tokenizer in settled:
-            if settled_tokenizer.same_pieces(tokenizer):
-                tokenizer = settled_tokenizer
-                break
+        alike = [other for other in settled if other.same_pieces(tokenizer)]
+        tokenizer = next(iter(alike), tokenizer)
     if tokenizer.note:
         to_stderr(tokenizer.note)
     return tokenizer

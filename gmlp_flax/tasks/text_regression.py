@@ -171,15 +171,21 @@ class TextRegression(LabelledText):
     def output(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
         """The model's output, float32 [batch]: the label minus the mean, in standard
         deviations."""
-        return self.scores(params, batch, key)[:, 0]
+        scores = self.scores(params, batch, key)  # [batch, 1]
+        return scores[:, 0]
 
     def predicted(self, params: Any, batch: Batch) -> jax.Array:
         """What the model predicts, in the labels' unit: float32 [batch]."""
-        return self._in_unit(self.output(params, batch, None))
+        output = self.output(params, batch, None)
+        return self._in_unit(output)
 
     def _in_unit(self, output: jax.Array) -> jax.Array:
         """An output of the model in the labels' unit."""
         return output * self.scale.deviation + self.scale.mean
+
+    def _scaled(self, labels: Any) -> Any:
+        """Labels as the model predicts them: minus the mean, in standard deviations."""
+        return (labels - self.scale.mean) / self.scale.deviation
 
     def sums(self, params: Any, batch: Batch, weights: jax.Array, key: jax.Array | None) -> Sums:
         """See `Task`: the squared error of the examples with a label."""
@@ -189,8 +195,7 @@ class TextRegression(LabelledText):
     def _sums_of_output(self, output: jax.Array, batch: Batch, weights: jax.Array) -> Sums:
         labels = batch["label"]
         is_known = jnp.isfinite(labels)
-        scaled = (labels - self.scale.mean) / self.scale.deviation
-        targets = jnp.where(is_known, scaled, 0)
+        targets = jnp.where(is_known, self._scaled(labels), 0)
         errors = jnp.square(output - targets)
         known_weights = weights * is_known
         return {"loss": weighted_sum(errors, known_weights)}
@@ -226,8 +231,10 @@ class TextRegression(LabelledText):
         predictions = np.asarray(outputs["label"], np.float64)
         predicted = predictions[is_known]
         total, weight = sums["loss"]
+        true_ranks = scipy.stats.rankdata(true)
+        predicted_ranks = scipy.stats.rankdata(predicted)
         return {
-            "spearman": correlation(scipy.stats.rankdata(true), scipy.stats.rankdata(predicted)),
+            "spearman": correlation(true_ranks, predicted_ranks),
             "pearson": correlation(true, predicted),
             "loss": total / weight,
             **counts,
@@ -239,7 +246,7 @@ class TextRegression(LabelledText):
         known = labels[np.isfinite(labels)]
         if not len(known):
             return []
-        scaled = (known - self.scale.mean) / self.scale.deviation
+        scaled = self._scaled(known)
         loss = float(np.square(scaled).mean())
         return [Baseline("the mean of the labels", {"loss": loss})]
 

@@ -37,6 +37,7 @@ Without a PART, measures all of them:
     training      our Transformers compared with those of transformers (extra `parity`), trained on
                   the same batches, masks and rates (--steps, --rate, --data); --models: bert_full,
                   hf_prenorm, hf_bert, bert_rel_full, hf_prenorm_rel, hf_mpnet
+    packages      megabytes of the packages that an installation without extras needs
     parity        models compared with timm's and transformers' with the same weights (extra
                   `parity`): largest relative errors
 
@@ -78,6 +79,7 @@ PARTS = {
     "compile": "whole_runs",
     "memory": "models",
     "training": "beside_transformers",
+    "packages": "packages",
     "parity": "parity",
 }
 

@@ -77,7 +77,7 @@ def _size(name: str) -> int:
     distribution = importlib.metadata.distribution(name)
     size = 0
     for file in distribution.files or ():
-        path = distribution.locate_file(file)
+        path = str(distribution.locate_file(file))
         if os.path.isfile(path):
             size += os.path.getsize(path)
     return size

@@ -36,14 +36,17 @@ def lines(name, first):
     cells."""
     found = re.search(rf"^\| {re.escape(first)}.*\n\|[-|]+\n((?:\|.*\n)+)", page(name), re.M)
     assert found, f"{name}: no table {first}"
-    cells = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()
-    ]
-    return {row.strip("`"): rest for row, *rest in cells}
+    table = {}
+    for line in found[1].splitlines():
+        row, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        table[row.strip("`")] = cells
+    return table
 
 
 def ranged(spread):
-    return f"{spread.centre:.1f} ({min(spread.values):.1f} to {max(spread.values):.1f})"
+    lowest = min(spread.values)
+    highest = max(spread.values)
+    return f"{spread.centre:.1f} ({lowest:.1f} to {highest:.1f})"
 
 
 @pytest.mark.parametrize("name", generate.PAGES)
@@ -72,12 +75,15 @@ def test_the_table_of_the_alternatives():
     cost_table = lines("which-mixer", "row | ms, n = 128")
     assert cost_table.keys() == table.keys()
     for row, cells in cost_table.items():
-        for tokens, cell in zip((128, 1024, 8192), cells, strict=False):
+        times = cells[:3]
+        sizes = cells[3:]
+        for tokens, cell in zip((128, 1024, 8192), times, strict=True):
             measured = costs[row][tokens].per_thousand if tokens in costs[row] else None
             expected_time = f"{measured.centre:,.0f}" if measured else "\u2013"
             assert cell == expected_time, (row, tokens)
-        for tokens, cell in zip((1024, 8192), cells[3:], strict=True):
-            assert cell == f"{costs[row][tokens].size / 1e6:,.0f}", (row, tokens)
+        for tokens, cell in zip((1024, 8192), sizes, strict=True):
+            megabytes = costs[row][tokens].size / 1e6
+            assert cell == f"{megabytes:,.0f}", (row, tokens)
 
 
 def test_the_table_of_long_inputs():
@@ -96,11 +102,18 @@ def rank(one, other):
     """Over the rows that both have; perplexities with their signs changed."""
     scores = generate.scores()
     rows = [row for row in scores[one] if row in scores[other]]
-    signed = [
-        [(-1 if name == "mlm" else 1) * scores[name][row].centre for row in rows]
-        for name in (one, other)
-    ]
-    return float(claims.spearman(*signed))
+    columns = []
+    for name in (one, other):
+        sign = -1 if name == "mlm" else 1
+        columns.append([sign * scores[name][row].centre for row in rows])
+    return float(claims.spearman(*columns))
+
+
+def gains(column):
+    """Row -> what pretraining adds to its score."""
+    scores = generate.scores()
+    from_random = scores[f"{column} from random"]
+    return {row: score.centre - from_random[row].centre for row, score in scores[column].items()}
 
 
 def test_rank_correlations_and_gains_of_the_alternatives():
@@ -109,33 +122,27 @@ def test_rank_correlations_and_gains_of_the_alternatives():
     assert f"the rank correlation is {rank('mlm', 'cifar10'):.2f}" in text
     assert f"(rank correlations {rank('mlm', 'sst2'):.2f} and {rank('mlm', 'imdb'):.2f})" in text
     assert f"from random parameters ({rank('mlm', 'sst2 from random'):.2f})" in text
-    gains = {
-        column: {row: of[row].centre - scores[f"{column} from random"][row].centre for row in of}
-        for column, of in scores.items()
-        if column in ("sst2", "imdb")
-    }
-    found = []
-    for column, gain in gains.items():
-        with_gain = claims.spearman(
-            [scores["mlm"][row].centre for row in gain], list(gain.values())
-        )
-        ranks = (-rank("mlm", column), -rank("mlm", f"{column} from random"), float(with_gain))
-        found.append("; ".join(f"{value:.2f}" for value in ranks))
-    table = lines("which-mixer", "over the 21 rows")
-    assert found == next(
-        cells for row, cells in table.items() if row.startswith("rank correlation")
-    )
     numbers = ("no", "one", "two", "three", "four", "five", "six", "seven")
-    expected = [
-        f"{statistics.mean(gain.values()):.1f} points; {numbers[sum(value < 0 for value in gain.values())]} rows lose"
-        for gain in gains.values()
-    ]
-    assert table["gain by pretraining, mean"] == expected
+    correlations = []
+    means = []
+    for column in ("sst2", "imdb"):
+        gain = gains(column)
+        values = list(gain.values())
+        perplexities = [scores["mlm"][row].centre for row in gain]
+        with_gain = float(claims.spearman(perplexities, values))
+        ranks = (-rank("mlm", column), -rank("mlm", f"{column} from random"), with_gain)
+        correlations.append("; ".join(f"{value:.2f}" for value in ranks))
+        losing = [value for value in values if value < 0]
+        mean = statistics.mean(values)
+        means.append(f"{mean:.1f} points; {numbers[len(losing)]} rows lose")
+    table = lines("which-mixer", "over the 21 rows")
+    [printed] = [cells for row, cells in table.items() if row.startswith("rank correlation")]
+    assert correlations == printed
+    assert table["gain by pretraining, mean"] == means
     trees = rank("listops", "cifar10")
-    both = [
-        [scores[name][row].centre for row in scores["listops"]] for name in ("listops", "cifar10")
-    ]
-    p = claims.chance(*both)
+    of_trees = [score.centre for score in scores["listops"].values()]
+    of_images = [scores["cifar10"][row].centre for row in scores["listops"]]
+    p = claims.chance(of_trees, of_images)
     assert (
         f"over these 11 rows is {trees:.2f} with CIFAR-10 (one-sided permutation p = {p:.2f})"
         in text
@@ -146,7 +153,10 @@ def test_rank_correlations_and_gains_of_the_alternatives():
 
 def test_rank_correlations_with_a_low_perplexity():
     """Over the rows that have both; of three orders of three rows in six, one is the best."""
-    scores = lambda **of_rows: {row: Spread(value, (value,)) for row, value in of_rows.items()}  # noqa: E731
+
+    def scores(**of_rows):
+        return {row: Spread(value, (value,)) for row, value in of_rows.items()}
+
     made = {"mlm": scores(sgu=50.0, bert=60.0, mixer=70.0, fnet=1.0)}
     made |= {"sst2": scores(sgu=80.0, bert=70.0, mixer=60.0), "imdb from random": scores(sgu=1.0)}
     over = "SST-2 (%): rank correlation with a low perplexity over 3 rows: 1.00; one-sided permutation p = 0.17."
@@ -155,16 +165,15 @@ def test_rank_correlations_with_a_low_perplexity():
 
 def test_the_verdicts_of_table_3():
     """The introduction's, and the index's of each."""
-    found = {name: generate.orderings(name, **only) for name, only in TABLE_3.items()}
-    holding = [
-        sum(c.verdict in (claims.HOLDS, claims.ONE_HOLDS) for c in of.claims)
-        for of in found.values()
-    ]
-    assert "{} of 28 orderings hold after 1.8 M tokens, {} of 28 after 18 M, {} of 28 in".format(
-        *holding
-    ) in words("README")
-    last = found["table3-gpu"]
-    assert last.agree == holding[2]
+    holding = []
+    for name, only in TABLE_3.items():
+        last = generate.orderings(name, **only)
+        verdicts = [claim.verdict for claim in last.claims]
+        holding.append(verdicts.count(claims.HOLDS) + verdicts.count(claims.ONE_HOLDS))
+    short, long, wide = holding
+    told = f"{short} of 28 orderings hold after 1.8 M tokens, {long} of 28 after 18 M, {wide} of 28"
+    assert f"{told} in" in words("README")
+    assert last.agree == wide
     intro = words("table3").partition("## ")[0]
     assert f"tokens {last.agree} of the paper's 28 orderings hold, where chance gives 14" in intro
     assert (
@@ -177,9 +186,8 @@ def test_the_verdicts_of_table_3():
 def test_an_agreeing_pair_counts_once():
     assert generate.agreeing([1, 2, 3], [10, 20, 30]) == 3
     assert generate.agreeing([1, 3, 2], [10, 20, 20]) == 2
-    found = generate.of_curves(
-        {row: [[(1, float(n))]] for n, row in enumerate(("bert_rel", "sgu", "bert"))}
-    )
+    curves = {"bert_rel": [[(1, 0.0)]], "sgu": [[(1, 1.0)]], "bert": [[(1, 2.0)]]}
+    found = generate.of_curves(curves)
     assert found.agree == 3
     assert found.rank == 1
     assert found.rank_p == pytest.approx(1 / 6)
@@ -247,11 +255,11 @@ def test_tables_beside_the_results_are_those_of_their_files(path, head, name, co
 
 def test_the_table_of_61_m_tokens():
     """Both seeds of four rows, and SGU beside positions alone."""
-    found = defaultdict(dict)
+    found = defaultdict(dict)  # row and millions of tokens -> seed -> perplexity
     for line in generate.read("table3-longest"):
-        found[line["row"], round(int(line["tokens"]) / 1e6, 1)][line["seed"]] = float(
-            line["perplexity"]
-        )
+        millions = round(int(line["tokens"]) / 1e6, 1)
+        by_seed = found[line["row"], millions]
+        by_seed[line["seed"]] = float(line["perplexity"])
     names = {
         "Transformer, relative positions": "bert_rel",
         "additive gate": "additive",
@@ -263,17 +271,18 @@ def test_the_table_of_61_m_tokens():
     for title, row in names.items():
         for cell, time in zip(table[title], times, strict=False):
             values = [value for _, value in sorted(found[row, time].items())]
-            assert [float(part) for part in cell.split(", ")] == pytest.approx(values, abs=0.051), (
-                title,
-                time,
-            )
+            assert numbers_of(cell) == pytest.approx(values, abs=0.051), (title, time)
     for cell, time in zip(table["SGU beside positions alone"], times, strict=False):
-        ratios = [
-            found["sgu", time][seed] / found["bert_rel_only", time][seed] for seed in ("0", "1")
-        ]
-        assert [float(part) for part in cell.split(", ")] == pytest.approx(ratios, abs=0.00501), (
-            time
-        )
+        ratios = []
+        for seed in ("0", "1"):
+            alone = found["bert_rel_only", time][seed]
+            ratios.append(found["sgu", time][seed] / alone)
+        assert numbers_of(cell) == pytest.approx(ratios, abs=0.00501), time
+
+
+def numbers_of(cell):
+    """The numbers of a cell, one for each seed."""
+    return [float(part) for part in cell.split(", ")]
 
 
 def test_the_verdicts_of_table_4():
@@ -290,36 +299,30 @@ def test_the_table_of_depths():
     table = lines("table3", "model | M parameters")
     for name, points in figures.depths().items():
         rows = [cells for title, cells in table.items() if title.startswith(name)]
-        for (params, spread, paper), (size, perplexity, _, printed) in zip(
-            points, rows, strict=True
-        ):
+        for point, cells in zip(points, rows, strict=True):
+            params, spread, paper = point
+            size, perplexity, _, printed = cells
             assert size == f"{params:.2f}"
-            assert (
-                perplexity
-                == f"{spread.centre:.1f} ({min(spread.values):.1f}, {max(spread.values):.1f})"
-            )
+            assert perplexity == mean_and_bounds(spread.values)
             assert printed == (f"{paper:.2f}" if paper else "not tabulated")
 
 
 def test_the_power_laws_of_depth():
     """Of ours and of the paper's."""
-    for name, at in (
-        ("gMLP", "-0.20 for gMLP"),
-        ("Transformer", "-0.07 for the Transformer"),
-        ("aMLP", "for aMLP"),
+    text = words("table3")
+    for name, title, digits in (
+        ("gMLP", "gMLP", 2),
+        ("Transformer", "the Transformer", 1),
+        ("aMLP", "aMLP", 2),
     ):
         points = figures.depths()[name]
-        law = scaling.power_law(
-            [params for params, _, _ in points], [spread.centre for _, spread, _ in points]
-        )
-        assert f"{law.exponent:.2f} {at.partition(' ')[2] if name != 'aMLP' else at}" in words(
-            "table3"
-        )
-        assert law.interval(1 if name == "Transformer" else 2) in words("table3")
-    assert {name: round(law, 2) for name, law in figures.PAPERS.items()} == {
-        "gMLP": -0.23,
-        "Transformer": -0.20,
-    }
+        params = [params for params, _, _ in points]
+        perplexities = [spread.centre for _, spread, _ in points]
+        law = scaling.power_law(params, perplexities)
+        assert f"{law.exponent:.2f} for {title}" in text
+        assert law.interval(digits) in text
+    papers = {name: round(law, 2) for name, law in figures.PAPERS.items()}
+    assert papers == {"gMLP": -0.23, "Transformer": -0.20}
 
 
 def test_advice_has_ten_sentences_each_with_a_number_and_a_limit():

@@ -56,16 +56,19 @@ def randomized(make, seed=0, std=0.5):
     random = np.random.default_rng(seed)
     module = nnx.eval_shape(make)
     state = nnx.state(module, nnx.Param)
-    nnx.update(
-        module,
-        jax.tree.map(lambda p: jax.numpy.asarray(random.normal(0, std, p.shape), p.dtype), state),
-    )
+
+    def drawn(parameter):
+        numbers = random.normal(0, std, parameter.shape)
+        return jax.numpy.asarray(numbers, parameter.dtype)
+
+    nnx.update(module, jax.tree.map(drawn, state))
     return module
 
 
 def params_of(module):
     """Its parameters as a nested dict of numpy arrays."""
-    return jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(module, nnx.Param)))
+    state = nnx.state(module, nnx.Param)
+    return jax.tree.map(np.asarray, nnx.to_pure_dict(state))
 
 
 def first_block_with(options):
@@ -98,13 +101,17 @@ def equations(jaxpr):
     one's."""
     for equation in jaxpr.eqns:
         yield equation
-        params = equation.params
-        inner = (
-            params["branches"][-1:] if equation.primitive.name == "cond" else list(params.values())
-        )
-        for value in jax.tree.leaves(inner, is_leaf=lambda value: hasattr(value, "eqns")):
-            if hasattr(value, "eqns"):
+        inner = list(equation.params.values())
+        if equation.primitive.name == "cond":
+            inner = equation.params["branches"][-1:]
+        for value in jax.tree.leaves(inner, is_leaf=is_jaxpr):
+            if is_jaxpr(value):
                 yield from equations(value)
+
+
+def is_jaxpr(value):
+    """Whether a parameter of an equation is a program."""
+    return hasattr(value, "eqns")
 
 
 def program(function, *args):
@@ -114,7 +121,8 @@ def program(function, *args):
 
 def count(name, function, *args):
     """How often a primitive occurs in a traced function; a scanned body counts once."""
-    return sum(equation.primitive.name == name for equation in program(function, *args))
+    names = [equation.primitive.name for equation in program(function, *args)]
+    return names.count(name)
 
 
 def assert_last_product_alone_is_precise(module, *inputs):
@@ -122,28 +130,32 @@ def assert_last_product_alone_is_precise(module, *inputs):
     float32, all others bfloat16. Of the program, since a compiler may leave out roundings."""
     state, call = function_of(module)
     assert jax.eval_shape(call, state, *inputs).dtype == "float32"
-    types = [
-        str(e.outvars[0].aval.dtype)
-        for e in program(call, state, *inputs)
-        if e.primitive.name == "dot_general"
-    ]
-    assert types == ["bfloat16"] * (len(types) - 1) + ["float32"]
+    types = []
+    for equation in program(call, state, *inputs):
+        if equation.primitive.name == "dot_general":
+            [product] = equation.outvars
+            types.append(str(product.aval.dtype))
+    *others, last = types
+    assert set(others) <= {"bfloat16"}
+    assert last == "float32"
 
 
 def assert_gradient_reaches_every_parameter(gradient, least=0, without=()):
     """All are finite, and more than `least` somewhere, but for the paths `without` effect."""
     for path, leaf in leaves_by_path(gradient).items():
         assert np.isfinite(leaf).all(), path
-        assert (np.abs(leaf).max() > least) == (path not in without), path
+        is_reached = np.abs(leaf).max() > least
+        assert is_reached == (path not in without), path
 
 
 def largest_array(function, *args):
     """Most elements of any array that a traced function makes."""
-    return max(
-        math.prod(out.aval.shape)
-        for equation in program(function, *args)
-        for out in equation.outvars
-    )
+    sizes = []
+    for equation in program(function, *args):
+        for out in equation.outvars:
+            size = math.prod(out.aval.shape)
+            sizes.append(size)
+    return max(sizes)
 
 
 def toeplitz_matrix(taps):
@@ -157,24 +169,29 @@ def toeplitz_matrix(taps):
 
 def layer_norm(p, x, eps=1e-6):
     """Each token's channels to mean 0 and variance 1, then scale and bias."""
-    rows = [
-        (row - row.mean()) / math.sqrt(((row - row.mean()) ** 2).mean() + eps)
-        for row in np.asarray(x, np.float64)
-    ]
+    rows = []
+    for row in np.asarray(x, np.float64):
+        centred = row - row.mean()
+        variance = (centred**2).mean()
+        rows.append(centred / math.sqrt(variance + eps))
     return np.stack(rows) * p["scale"] + p["bias"]
 
 
 def gelu(x):
     """x Phi(x) with the standard library's erf."""
-    return np.vectorize(lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2))))(
-        np.asarray(x, np.float64)
-    )
+    x = np.asarray(x, np.float64)
+    phi = np.zeros_like(x)
+    for place in np.ndindex(x.shape):
+        phi[place] = 0.5 * (1 + math.erf(x[place] / math.sqrt(2)))
+    return x * phi
 
 
 def gelu_tanh(x):
     """The tanh approximation, as its authors print it."""
     x = np.asarray(x, np.float64)
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    cubic = x + 0.044715 * x**3
+    scaled = math.sqrt(2 / math.pi) * cubic
+    return 0.5 * x * (1 + np.tanh(scaled))
 
 
 def linear(p, x):
@@ -186,20 +203,15 @@ def spatial(p, z):
     """f(Z) = W Z + b, token by token; W dense or from taps, cropped to the tokens given, or a
     centered kernel for each channel."""
     tokens = len(z)
-    if np.ndim(p.get("taps")) == 2:
-        return depthwise(p["taps"], z, (len(p["taps"]) - 1) // 2) + p["bias"]
-    if "weight" in p:
-        weight = p["weight"]
-    else:
-        n = (len(p["taps"]) + 1) // 2
-        weight = (
-            toeplitz_matrix(p["taps"])[:tokens, :tokens]
-            if n > tokens
-            else toeplitz_matrix(p["taps"])
-        )
-    return np.stack(
-        [sum(weight[i, j] * z[j] for j in range(tokens)) + p["bias"][i] for i in range(tokens)]
-    )
+    taps = p.get("taps")
+    if np.ndim(taps) == 2:
+        before = (len(taps) - 1) // 2
+        return depthwise(taps, z, before) + p["bias"]
+    weight = toeplitz_matrix(taps) if taps is not None else p["weight"]
+    mixed = np.zeros(z.shape)
+    for i, j in np.ndindex(tokens, tokens):
+        mixed[i] += weight[i, j] * z[j]
+    return mixed + p["bias"][:tokens, None]
 
 
 def depthwise(kernel, x, before):
@@ -214,10 +226,12 @@ def depthwise(kernel, x, before):
 
 def gate(p, z, kind, attention=0):
     """The four gates of Table 3, tiny attention added to f(Z)."""
-    passed = gated = z
+    passed = z
+    gated = z
     if kind == "split":
         passed, gated = np.split(z, 2, axis=1)
-    f = spatial(p["spatial"], layer_norm(p["norm"], gated)) + attention
+    normed = layer_norm(p["norm"], gated)
+    f = spatial(p["spatial"], normed) + attention
     if kind == "linear":
         return f
     if kind == "additive":
@@ -268,12 +282,12 @@ def t5_bucket(offset, count, causal=False):
 def relative_bias(p, tokens, length, count=0):
     """Each head's [tokens, tokens], entry by entry: from a row of 2 length - 1 offsets, or from
     T5's buckets."""
-    column = (
-        (lambda offset: t5_bucket(offset, count)) if count else (lambda offset: length - 1 + offset)
-    )
-    return [
-        [[row[column(j - i)] for j in range(tokens)] for i in range(tokens)] for row in p["bias"]
-    ]
+    logits = np.zeros((len(p["bias"]), tokens, tokens))
+    for head, i, j in np.ndindex(logits.shape):
+        offset = j - i
+        column = t5_bucket(offset, count) if count else length - 1 + offset
+        logits[head, i, j] = p["bias"][head][column]
+    return logits
 
 
 def multi_head_attention(p, x, heads, length, count=0):
@@ -283,14 +297,14 @@ def multi_head_attention(p, x, heads, length, count=0):
     projected = linear(p["proj_in"], x)
     content = projected.shape[1] == 3 * width
     v = projected[:, -width:]
-    bias = (
-        np.array(relative_bias(p["relative"], tokens, length, count)) if "relative" in p else None
-    )
+    bias = np.zeros((heads, tokens, tokens))
+    if "relative" in p:
+        bias = relative_bias(p["relative"], tokens, length, count)
     mixed = np.zeros((tokens, width))
     for head in range(heads):
         at = slice(head * size, (head + 1) * size)
         for i in range(tokens):
-            scores = np.zeros(tokens) if bias is None else bias[head, i]
+            scores = bias[head, i]
             if content:
                 q = projected[:, :width]
                 k = projected[:, width : 2 * width]
@@ -317,23 +331,29 @@ def token_mlp(p, x, activation=gelu):
 
 def transformer_block(p, x, heads, length, count=0):
     """Attention, then the MLP, each of the normalised and added."""
-    x = x + multi_head_attention(
-        p["attention"], layer_norm(p["attention_norm"], x), heads, length, count
-    )
-    return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
+    normed = layer_norm(p["attention_norm"], x)
+    x = x + multi_head_attention(p["attention"], normed, heads, length, count)
+    return add_mlp(p, x)
+
+
+def add_mlp(p, x, eps=1e-6):
+    """The MLP of the normalised, added: the second half of most blocks."""
+    normed = layer_norm(p["mlp_norm"], x, eps)
+    return x + channel_mlp(p["mlp"], normed)
 
 
 def post_norm_block(p, x, heads=2):
     """BERT's: each sum is normalised."""
     attended = multi_head_attention(p["attention"], x, heads, len(x))
     x = layer_norm(p["attention_norm"], x + attended)
-    return layer_norm(p["mlp_norm"], x + channel_mlp(p["mlp"], x))
+    branch = channel_mlp(p["mlp"], x)
+    return layer_norm(p["mlp_norm"], x + branch)
 
 
 def mixer_block(p, x):
     """Channel by channel across tokens, then token by token across channels."""
     x = x + token_mlp(p["token_mlp"], layer_norm(p["token_norm"], x))
-    return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
+    return add_mlp(p, x)
 
 
 def affine(p, x):
@@ -348,9 +368,11 @@ def resmlp_block(p, x):
     """One matrix across tokens, channel by channel, then the MLP; no statistics, and each branch
     scaled."""
     token_linear = p["token_linear"]
+    weight = token_linear["weight"]
+    bias = token_linear["bias"]
     mixed = []
     for channel in affine(p["token_affine"], x).T:
-        mixed.append(token_linear["weight"] @ channel + token_linear["bias"])
+        mixed.append(weight @ channel + bias)
     x = x + np.stack(mixed, axis=1) * p["token_scale"]["scale"]
     branch = channel_mlp(p["mlp"], affine(p["mlp_affine"], x))
     return x + branch * p["mlp_scale"]["scale"]
@@ -358,7 +380,7 @@ def resmlp_block(p, x):
 
 def feed_forward_block(p, x):
     """The MLP token by token; then, on the transpose, a norm and an MLP channel by channel."""
-    x = x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
+    x = add_mlp(p, x)
     return x + token_mlp(p["token_mlp"], layer_norm(p["token_norm"], x.T).T)
 
 
@@ -366,17 +388,19 @@ def gmlp_block(p, x, kind="split"):
     """Figure 1, and Figure 6 where there are parameters of an attention."""
     normed = layer_norm(p["norm"], x)
     attention = tiny_attention(p["attention"], normed) if "attention" in p else 0
-    return x + linear(
-        p["proj_out"], gate(p["gate"], gelu(linear(p["proj_in"], normed)), kind, attention)
-    )
+    z = gelu(linear(p["proj_in"], normed))
+    gated = gate(p["gate"], z, kind, attention)
+    return x + linear(p["proj_out"], gated)
 
 
 def fourier(x):
     """The real part of the 2-D DFT, sum by sum."""
     n, d = x.shape
     transformed = np.zeros((n, d))
+    token = np.arange(n)[:, None]
+    channel = np.arange(d)
     for k, c in np.ndindex(n, d):
-        turns = np.arange(n)[:, None] * k / n + np.arange(d) * c / d
+        turns = token * k / n + channel * c / d
         terms = x * np.cos(2 * math.pi * turns)
         transformed[k, c] = terms.sum()
     return transformed
@@ -395,7 +419,7 @@ def fnet_block(p, x, norm="post", eps=1e-12, heads=3):
 
     if norm == "pre":
         x = x + mix(layer_norm(p["mixing_norm"], x, eps))
-        return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x, eps))
+        return add_mlp(p, x, eps)
     x = layer_norm(p["mixing_norm"], x + mix(x), eps)
     return layer_norm(p["mlp_norm"], x + channel_mlp(p["mlp"], x), eps)
 
@@ -403,10 +427,11 @@ def fnet_block(p, x, norm="post", eps=1e-12, heads=3):
 def by_head(p, hidden):
     """A linear layer for each head on its share of the channels: [heads][tokens, out]."""
     shares = np.split(hidden, len(p["weight"]), axis=1)
-    return [
-        np.stack([row @ w + b for row in share])
-        for share, w, b in zip(shares, p["weight"], p["bias"], strict=True)
-    ]
+    outputs = []
+    for share, weight, bias in zip(shares, p["weight"], p["bias"], strict=True):
+        rows = [row @ weight + bias for row in share]
+        outputs.append(np.stack(rows))
+    return outputs
 
 
 def synthesized_logits(p, x, part):
@@ -415,21 +440,26 @@ def synthesized_logits(p, x, part):
     if part in ("random", "fixed_random"):
         return [logits[:tokens, :tokens] for logits in p["logits"]]
     if part == "factorized_random":
-        return [
-            (rows @ columns.T)[:tokens, :tokens]
-            for rows, columns in zip(p["rows"], p["columns"], strict=True)
-        ]
+        factors = zip(p["rows"], p["columns"], strict=True)
+        return [rows[:tokens] @ columns[:tokens].T for rows, columns in factors]
     hidden = linear(p["proj_in"], x)
     if part == "attention":
         return hidden
     hidden = np.maximum(hidden, 0)
     if part == "dense":
         return [logits[:, :tokens] for logits in by_head(p["proj_out"], hidden)]
-    pairs = zip(by_head(p["first"], hidden), by_head(p["second"], hidden), strict=True)
-    return [
-        np.array([[u * v for u in a for v in c] for a, c in zip(*pair, strict=True)])[:, :tokens]
-        for pair in pairs
-    ]
+    first = by_head(p["first"], hidden)
+    second = by_head(p["second"], hidden)
+    return [products_of_rows(*pair)[:, :tokens] for pair in zip(first, second, strict=True)]
+
+
+def products_of_rows(a, b):
+    """Row by row, each number of a with each of b: [rows, a's columns * b's columns]."""
+    rows = []
+    for row_of_a, row_of_b in zip(a, b, strict=True):
+        products = [u * v for u in row_of_a for v in row_of_b]
+        rows.append(products)
+    return np.array(rows)
 
 
 def synthesizer_block(p, x, parts, heads=3):
@@ -450,7 +480,7 @@ def synthesizer_block(p, x, parts, heads=3):
         rows = [softmax_mix(row, v) for row in logits]
         mixed.append(np.stack(rows))
     x = x + linear(params["out"], np.concatenate(mixed, axis=1))
-    return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
+    return add_mlp(p, x)
 
 
 def attention_logits(queries_and_keys, head, heads):
@@ -476,7 +506,7 @@ def external_attention_block(p, x, over="tokens", heads=3):
             totals = weights.sum(axis=1, keepdims=True)
         mixed.append(weights / totals @ params["values"])
     x = x + linear(params["out"], np.concatenate(mixed, axis=1))
-    return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
+    return add_mlp(p, x)
 
 
 def softmax(scores):
@@ -490,24 +520,23 @@ def convolution_block(p, x, heads=3, dilation=1):
     normed = layer_norm(p["mixing_norm"], x)
     of = p["convolution"]
     a, b = np.split(linear(of["proj_in"], normed), 2, axis=1)
-    gated = a / (1 + np.exp(-b))
-    dynamic = "proj" in of["kernel"]
-    made = (
-        linear(of["kernel"]["proj"], gated).reshape(len(x), heads, -1)
-        if dynamic
-        else of["kernel"]["logits"]
-    )
+    gated = a * sigmoid(b)
+    if "proj" in of["kernel"]:
+        logits = linear(of["kernel"]["proj"], gated)
+        logits = logits.reshape(len(x), heads, -1)
+    else:
+        logits = np.stack([of["kernel"]["logits"]] * len(x))
     mixed = np.zeros_like(gated)
     size = gated.shape[1] // heads
-    width = made.shape[-1]
+    width = logits.shape[-1]
     for i, channel in np.ndindex(gated.shape):
-        kernel = softmax(made[i, channel // size] if dynamic else made[channel // size])
+        kernel = softmax(logits[i, channel // size])
         for j in range(width):
             place = i + dilation * (j - (width - 1) // 2)
             if 0 <= place < len(x):
                 mixed[i, channel] += kernel[j] * gated[place, channel]
     x = x + linear(of["out"], mixed)
-    return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
+    return add_mlp(p, x)
 
 
 def state_space_outputs(p, u):
@@ -516,15 +545,19 @@ def state_space_outputs(p, u):
     outputs = np.zeros_like(u)
     for channel in range(u.shape[1]):
         space = channel // channels_of_space
-        a = np.minimum(p["a_real"][space], -1e-4) + 1j * p["a_imag"][space]
-        c = p["c"][space, :, 0] + 1j * p["c"][space, :, 1]
+        real = np.minimum(p["a_real"][space], -1e-4)
+        a = real + 1j * p["a_imag"][space]
+        c_real, c_imaginary = p["c"][space].T
+        c = c_real + 1j * c_imaginary
         step = np.exp(p["log_step"][space])
         decay = np.exp(step * a)
         held = (decay - 1) / a
         state = np.zeros_like(a)
         for token in range(len(u)):
-            state = decay * state + held * u[token, channel]
-            outputs[token, channel] = (c * state).sum().real + p["d"][space] * u[token, channel]
+            given = u[token, channel]
+            state = decay * state + held * given
+            read = (c * state).sum()
+            outputs[token, channel] = read.real + p["d"][space] * given
     return outputs
 
 
@@ -538,23 +571,43 @@ def bigs_block(p, x):
 
     mixed = direction(p["forward"], normed)
     if "backward" in p:
-        mixed = mixed * direction(p["backward"], normed[::-1])[::-1]
-    gated = gelu(linear(p["mixed"], mixed)) * gelu(linear(p["value"], normed))
-    return x + linear(p["proj_out"], gated)
+        reversed_ = direction(p["backward"], normed[::-1])
+        mixed = mixed * reversed_[::-1]
+    gate = gelu(linear(p["mixed"], mixed))
+    value = gelu(linear(p["value"], normed))
+    return x + linear(p["proj_out"], gate * value)
+
+
+def sigmoid(x):
+    """From 0 to 1."""
+    return 1 / (1 + np.exp(-x))
 
 
 def silu(x):
     """x sigmoid(x)."""
-    return x / (1 + np.exp(-x))
+    return x * sigmoid(x)
+
+
+def softplus(x):
+    """log(1 + exp(x))."""
+    return np.log1p(np.exp(x))
+
+
+def unit(rows):
+    """Rows of length 1."""
+    squares = (rows**2).sum(axis=1, keepdims=True)
+    return rows / np.sqrt(squares + 1e-6)
 
 
 def delta_rule(q, k, v, a, b):
     """The recurrence of one head, equation 10 of 2412.06464: [tokens, d]."""
-    state = np.zeros((v.shape[1], k.shape[1]))
+    size = k.shape[1]
+    state = np.zeros((v.shape[1], size))
     outputs = []
     for t in range(len(q)):
-        erase = np.eye(k.shape[1]) - b[t] * np.outer(k[t], k[t])
-        state = a[t] * state @ erase + b[t] * np.outer(v[t], k[t])
+        erase = np.eye(size) - b[t] * np.outer(k[t], k[t])
+        write = b[t] * np.outer(v[t], k[t])
+        state = a[t] * state @ erase + write
         outputs.append(state @ q[t])
     return np.array(outputs)
 
@@ -567,17 +620,18 @@ def delta_direction(p, x, qkv, heads):
         for lag in range(min(len(kernel), t + 1)):
             convolved[t] += kernel[lag] * qkv[t - lag]
     gates = x @ p["gates"]["kernel"]
-    a = np.exp(-np.exp(p["a_log"]) * np.log1p(np.exp(gates[:, :heads] + p["dt_bias"])))
-    b = 1 / (1 + np.exp(-gates[:, heads:]))
+    steps = softplus(gates[:, :heads] + p["dt_bias"])
+    a = np.exp(-np.exp(p["a_log"]) * steps)
+    b = sigmoid(gates[:, heads:])
     size = round((qkv.shape[1] / heads - p["value_size"]) / 2)
     ends = [size * heads, 2 * size * heads]
-    q, k, v = (np.split(part, heads, axis=1) for part in np.split(silu(convolved), ends, axis=1))
+    parts = np.split(silu(convolved), ends, axis=1)
+    q, k, v = [np.split(part, heads, axis=1) for part in parts]
     mixed = []
     for head in range(heads):
-        unit_q = q[head] / np.sqrt((q[head] ** 2).sum(1, keepdims=True) + 1e-6)
-        unit_k = k[head] / np.sqrt((k[head] ** 2).sum(1, keepdims=True) + 1e-6)
-        scaled_q = unit_q / math.sqrt(size)
-        mixed.append(delta_rule(scaled_q, unit_k, v[head], a[:, head], b[:, head]))
+        scaled_q = unit(q[head]) / math.sqrt(size)
+        outputs = delta_rule(scaled_q, unit(k[head]), v[head], a[:, head], b[:, head])
+        mixed.append(outputs)
     return np.stack(mixed, axis=1)
 
 
@@ -590,30 +644,35 @@ def delta_block(p, x, heads=3):
     size = {"value_size": len(of["norm_scale"])}
     mixed = delta_direction(of["forward"] | size, normed, qkv, heads)
     if "backward" in of:
-        mixed = mixed + delta_direction(of["backward"] | size, normed[::-1], qkv[::-1], heads)[::-1]
+        reversed_ = delta_direction(of["backward"] | size, normed[::-1], qkv[::-1], heads)
+        mixed = mixed + reversed_[::-1]
     mean_square = (mixed**2).mean(-1, keepdims=True)
     scaled = mixed / np.sqrt(mean_square + 1e-6) * of["norm_scale"]
     gated = scaled.reshape(len(x), -1) * silu(normed @ of["gate"]["kernel"])
     x = x + gated @ of["out"]["kernel"]
-    return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
+    return add_mlp(p, x)
 
 
 def implicit_filter(p, tokens, length):
     """[tokens, channels], distance by distance: a network of sines of features of the distance,
     times a window that falls exponentially."""
-    channels = p["last"]["weight"].shape[1]
+    last = p["last"]["weight"]
+    channels = last.shape[1]
     bands = (len(p["first"]["weight"]) - 1) // 2
     turns = np.linspace(1e-4, bands - 1, bands)
-    rates = np.linspace(math.log(100) / 1.5, math.log(100) / 0.3, channels)
+    fall = math.log(100)
+    rates = np.linspace(fall / 1.5, fall / 0.3, channels)
     rows = []
     for distance in range(tokens):
         share = distance / max(1, length - 1)
         wave = np.exp(-2j * math.pi * distance / length * turns)
         hidden = np.concatenate([[share], wave.real, wave.imag])
         for name in ("first", "second", "third"):
-            hidden = hidden @ p[name]["weight"] + p[name]["bias"]
+            layer = p[name]
+            hidden = hidden @ layer["weight"] + layer["bias"]
             hidden = np.sin(p["frequencies"] * hidden)
-        rows.append(hidden @ p["last"]["weight"] * np.exp(-share * rates))
+        window = np.exp(-share * rates)
+        rows.append(hidden @ last * window)
     return np.stack(rows)
 
 
@@ -634,7 +693,7 @@ def long_conv_block(p, x, length):
             future = implicit_filter(of["future"], tokens, length)
             mixed[i] += future[j - i - 1] * gated[j]
     x = x + linear(of["out"], last_gate * mixed)
-    return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
+    return add_mlp(p, x)
 
 
 def layer_of(params, layer):
@@ -668,17 +727,24 @@ def short_convolution(p, x):
     return convolved + p["bias"]
 
 
+def convolved_features(p, x):
+    """A projection, then the short convolution."""
+    projected = x @ p["proj"]["kernel"]
+    return short_convolution(p["convolution"], projected)
+
+
 def state_space(steps, rate, b, c, v):
     """Token by token: what a model with one decay reads from its state, before it adds the
     token."""
-    state = np.zeros((b.shape[1], v.shape[1]))
-    read = np.zeros_like(v)
+    channels = v.shape[1]
+    state = np.zeros((b.shape[1], channels))
+    read = np.zeros(channels)
     outputs = []
     for step, b_i, c_i, v_i in zip(steps, b, c, v, strict=True):
         outputs.append(read)
-        state = math.exp(-rate * step) * state + step * np.outer(b_i, v_i)
+        decay = math.exp(-rate * step)
+        state = decay * state + step * np.outer(b_i, v_i)
         read = c_i @ state
-    outputs[0] = np.zeros(v.shape[1])
     return np.stack(outputs)
 
 
@@ -686,9 +752,7 @@ def quasiseparable(p, x, v, heads, groups):
     """Both directions head by head, and the free diagonal."""
     tokens = len(x)
     if "steps" in p:
-        states = silu(
-            short_convolution(p["features"]["convolution"], x @ p["features"]["proj"]["kernel"])
-        )
+        states = silu(convolved_features(p["features"], x))
         parts = np.split(states, 4 * groups, axis=1)
         of_steps = np.split(x @ p["steps"]["kernel"], 2, axis=1)
         diagonal = p["skip"] + v @ p["skip_proj"]["kernel"]
@@ -703,9 +767,10 @@ def quasiseparable(p, x, v, heads, groups):
         group = head * groups // heads
         total = diagonal[:, head : head + 1] * v_head
         for direction in range(2):
-            b = parts[2 * groups * direction + group]
-            c = parts[2 * groups * direction + groups + group]
-            steps = np.log1p(np.exp(of_steps[direction][:, head] + p["step_bias"][head]))
+            first_of_direction = 2 * groups * direction
+            b = parts[first_of_direction + group]
+            c = parts[first_of_direction + groups + group]
+            steps = softplus(of_steps[direction][:, head] + p["step_bias"][head])
             order = slice(None, None, -1 if direction else 1)
             rate = math.exp(p["log_rates"][head])
             read = state_space(steps[order], rate, b[order], c[order], v_head[order])
@@ -719,48 +784,64 @@ def matrix_mixed(p, x, v, kind, heads, length):
     tokens = len(x)
     computed = None
     if "features" in p:
-        computed = short_convolution(
-            p["features"]["convolution"], x @ p["features"]["proj"]["kernel"]
-        )
+        computed = convolved_features(p["features"], x)
         if kind != "attention":
             computed = silu(computed)
     mixed = []
     for head, v_head in enumerate(np.split(v, heads, axis=1)):
-        matrix = np.zeros((tokens, tokens))
         if kind == "dense":
             matrix = p["weight"][head, :tokens, :tokens] / math.sqrt(length)
         elif kind == "toeplitz":
-            for i, j in np.ndindex(tokens, tokens):
-                if computed is None:
-                    weight = p["taps"][head, length - 1 + j - i]
-                else:
-                    weight = computed[abs(i - j), head + heads * (j > i)]
-                matrix[i, j] = weight / (2 * math.sqrt(length))
+            matrix = matrix_of_offsets(p, computed, head, heads, length, tokens)
         else:
             if computed is None:
                 q = p["queries"][head, :tokens]
                 k = p["keys"][head, :tokens]
             else:
-                q = np.split(computed, 2 * heads, axis=1)[head]
-                k = np.split(computed, 2 * heads, axis=1)[heads + head]
-            scale = q.shape[1] * (length if kind == "low_rank" else 1)
-            matrix = q @ k.T / math.sqrt(scale)
-            if kind == "attention":
-                matrix = np.stack([softmax(row) for row in matrix])
+                parts = np.split(computed, 2 * heads, axis=1)
+                q = parts[head]
+                k = parts[heads + head]
+            matrix = matrix_of_products(q, k, kind, length)
         mixed.append((matrix + np.eye(tokens)) @ v_head)
     return np.concatenate(mixed, axis=1)
+
+
+def matrix_of_offsets(p, computed, head, heads, length, tokens):
+    """A head's Toeplitz matrix: from taps, or from features of the distance, first those to the
+    left."""
+    matrix = np.zeros((tokens, tokens))
+    for i, j in np.ndindex(tokens, tokens):
+        if computed is None:
+            weight = p["taps"][head, length - 1 + j - i]
+        elif j > i:
+            weight = computed[j - i, heads + head]
+        else:
+            weight = computed[i - j, head]
+        matrix[i, j] = weight / (2 * math.sqrt(length))
+    return matrix
+
+
+def matrix_of_products(q, k, kind, length):
+    """The products of queries and keys, as they are or, of attention, their softmax."""
+    scale = q.shape[1] * (length if kind == "low_rank" else 1)
+    matrix = q @ k.T / math.sqrt(scale)
+    if kind == "attention":
+        return np.stack([softmax(row) for row in matrix])
+    return matrix
 
 
 def hydra_block(p, x, kind, heads=3, groups=1, length=5):
     """A convolution, a matrix for each head, a norm and a gate; then the MLP."""
     normed = layer_norm(p["mixing_norm"], x)
     params = p["hydra"]
-    v = silu(short_convolution(params["convolution"], normed @ params["values"]["kernel"]))
+    values = normed @ params["values"]["kernel"]
+    v = silu(short_convolution(params["convolution"], values))
     if kind == "quasiseparable":
         mixed = quasiseparable(params["matrix"], normed, v, heads, groups)
     else:
         mixed = matrix_mixed(params["matrix"], normed, v, kind, heads, length)
-    root = np.sqrt((mixed**2).mean(axis=1, keepdims=True) + 1e-5)
+    mean_square = (mixed**2).mean(axis=1, keepdims=True)
+    scaled = mixed / np.sqrt(mean_square + 1e-5) * params["norm_scale"]
     gate = silu(normed @ params["gate"]["kernel"])
-    x = x + (params["norm_scale"] * mixed / root * gate) @ params["out"]["kernel"]
-    return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
+    x = x + (scaled * gate) @ params["out"]["kernel"]
+    return add_mlp(p, x)

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +53,22 @@ def encoder(**fields):
 def gradient_of(call):
     """The gradient of the sum of squares of an encoder's output, by its parameters and its
     input."""
-    return jax.grad(lambda state, x: (call(state, x) ** 2).sum(), argnums=(0, 1))
+
+    def sum_of_squares(state, x):
+        y = call(state, x)
+        return (y**2).sum()
+
+    return jax.grad(sum_of_squares, argnums=(0, 1))
+
+
+def equations_named(name, trace):
+    """The equations of a traced program with this primitive."""
+    return [equation for equation in trace if equation.primitive.name == name]
+
+
+def outputs_of(name, trace):
+    """The shapes and types of the first outputs of the equations with this primitive."""
+    return [equation.outvars[0].aval for equation in equations_named(name, trace)]
 
 
 @pytest.mark.smoke
@@ -68,9 +84,9 @@ def test_against_numpy(kind, block, norm):
     x = normal(0, 5, 6)
     p = {"norm": None} | params_of(module)
     expected = reference.encoder(p, x, block, norm)
-    np.testing.assert_allclose(
-        quick_jit(module)(x[None])[0], expected, atol=1e-9 * np.abs(expected).max()
-    )
+    [found] = quick_jit(module)(x[None])
+    largest = np.abs(expected).max()
+    np.testing.assert_allclose(found, expected, atol=1e-9 * largest)
 
 
 @pytest.mark.parametrize(
@@ -85,9 +101,8 @@ def test_the_scan_applies_the_blocks_one_by_one(kind):
         for spec, stack in zip(module.stack_specs, module.stacks, strict=True):
             definition, stacked = nnx.split(stack)
             for layer in range(spec.layers):
-                block = nnx.merge(
-                    definition, jax.tree.map(lambda p, layer=layer: p[layer], stacked)
-                )
+                params = reference.layer_of(stacked, layer)
+                block = nnx.merge(definition, params)
                 x = block(x)
         return module.norm(x)
 
@@ -102,28 +117,28 @@ def test_a_float32_stream_between_branches_in_bfloat16(kind):
     state, call = function_of(encoder(dtype="bfloat16", residual_dtype="float32", **KINDS[kind]))
     x = jnp.ones((2, 5, 6), jnp.bfloat16)
     traced = program(call, state, x)
-    carried = [e.outvars[0].aval.dtype for e in traced if e.primitive.name == "scan"]
-    assert carried
-    assert set(carried) == {jnp.dtype("float32")}
-    products = [
-        operand.aval for e in traced if e.primitive.name == "dot_general" for operand in e.invars
-    ]
-    assert products
-    assert {operand.dtype for operand in products} == {jnp.dtype("bfloat16")}
+    carried = {output.dtype for output in outputs_of("scan", traced)}
+    assert carried == {jnp.dtype("float32")}
+    multiplied = set()
+    for product in equations_named("dot_general", traced):
+        for operand in product.invars:
+            multiplied.add(operand.aval.dtype)
+    assert multiplied == {jnp.dtype("bfloat16")}
     assert jax.eval_shape(call, state, x).dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize("kind", ["gmlp", "transformer"])
 def test_a_causal_encoder_continues_in_a_float32_stream(kind):
-    state, call = function_of(
-        encoder(dtype="bfloat16", residual_dtype="float32", causal=True, **KINDS[kind]), "extend"
-    )
-    traced = program(
-        lambda state, x: call(state, x, None, 0), state, jnp.ones((2, 3, 6), jnp.bfloat16)
-    )
-    assert [e.outvars[0].aval.dtype for e in traced if e.primitive.name == "scan"] == [
-        jnp.dtype("float32")
-    ]
+    types = {"dtype": "bfloat16", "residual_dtype": "float32"}
+    module = encoder(causal=True, **types, **KINDS[kind])
+    state, call = function_of(module, "extend")
+
+    def begin(state, x):
+        return call(state, x, None, 0)
+
+    traced = program(begin, state, jnp.ones((2, 3, 6), jnp.bfloat16))
+    [carried] = outputs_of("scan", traced)
+    assert carried.dtype == jnp.float32
 
 
 @pytest.mark.parametrize("scan_layers", [True, False])
@@ -138,21 +153,23 @@ def test_states_are_those_that_the_output_is_made_of(kind, scan_layers):
     first, last, again = quick_jit(lambda x: module.states(x, [0, -1, layers - 1]))(x)
     np.testing.assert_array_equal(last, quick_jit(module)(x))
     np.testing.assert_array_equal(again, last)
-    one_layer = dataclasses.replace(module.stack_specs[0], layers=1)
-    block = nnx.merge(nnx.split(module.stacks[0])[0], _first_layer(module.stacks[0]))
-    expected = quick_jit(lambda x: module.norm(block(x.astype(one_layer.stream_dtype))))(x)
+    first_spec, *_ = module.stack_specs
+    first_stack, *_ = module.stacks
+    one_layer = dataclasses.replace(first_spec, layers=1)
+    definition, stacked = nnx.split(first_stack)
+    block = nnx.merge(definition, reference.layer_of(stacked, 0))
+
+    @quick_jit
+    def first_alone(x):
+        stream = x.astype(one_layer.stream_dtype)
+        return module.norm(block(stream))
+
     assert first.dtype == jnp.bfloat16
-    np.testing.assert_allclose(
-        first.astype(np.float32), expected.astype(np.float32), rtol=0.02, atol=0.02
-    )
+    expected = np.float32(first_alone(x))
+    np.testing.assert_allclose(np.float32(first), expected, rtol=0.02, atol=0.02)
     for layer in (layers, -layers - 1):
         with pytest.raises(ValueError, match=f"no layer {layer}"):
             module.states(x, [layer])
-
-
-def _first_layer(stack):
-    """The parameters of the first of stacked layers."""
-    return jax.tree.map(lambda leaf: leaf[0], nnx.split(stack)[1])
 
 
 @pytest.mark.parametrize("stream, sums", [("", 256), ("float32", 272)])
@@ -163,20 +180,27 @@ def test_small_branches_are_not_lost_in_a_float32_stream(stream, sums):
     module.blocks.mlp_scale.scale[...] = jnp.ones((32, 6))
     module.blocks.mlp.proj_out.bias[...] = jnp.zeros((32, 6)).at[:, 0].set(0.5)
     module.norm.scale[...] = jnp.ones(6)
-    found = quick_jit(module)(jnp.full((1, 5, 6), 256, jnp.bfloat16)).astype(jnp.float32)
-    np.testing.assert_array_equal(found, np.broadcast_to([sums, *[256] * 5], (1, 5, 6)))
+    found = quick_jit(module)(jnp.full((1, 5, 6), 256, jnp.bfloat16))
+    expected = np.full((1, 5, 6), 256)
+    expected[..., 0] = sums
+    np.testing.assert_array_equal(np.float32(found), expected)
 
 
 def test_parameters_are_stacked_and_differ_by_layer():
-    made = quick_jit(
-        lambda: nnx.state(Encoder(small_spec(dtype="float32"), nnx.Rngs(0)), nnx.Param)
-    )()
-    params = jax.tree.map(np.asarray, nnx.to_pure_dict(made))
+    spec = small_spec(dtype="float32")
+
+    @quick_jit
+    def make():
+        encoder = Encoder(spec, nnx.Rngs(0))
+        return nnx.state(encoder, nnx.Param)
+
+    params = jax.tree.map(np.asarray, nnx.to_pure_dict(make()))
     kernel = params["blocks"]["proj_in"]["kernel"]
     assert kernel.shape == (3, 6, 8)
     assert params["blocks"]["gate"]["spatial"]["taps"].shape == (3, 9)
     assert params["norm"]["scale"].shape == (6,)
-    assert all(np.abs(kernel[i] - kernel[j]).max() > 0.1 for i, j in ((0, 1), (0, 2), (1, 2)))
+    for first, second in itertools.combinations(kernel, 2):
+        assert np.abs(first - second).max() > 0.1
 
 
 @pytest.mark.parametrize(
@@ -192,28 +216,30 @@ def test_remat_changes_no_number(kind):
     dropout and stochastic depth."""
     x = normal(0, 2, 5, 6)
     key = keys(0, 2)
-    results = {}
     layers = 3 if kind == "growing" else 2
-    for name, options in {
-        **{remat: {"remat": remat} for remat in ("none", "matmuls", "full")},
-        "unrolled": {"remat": "matmuls", "scan_layers": False},
-    }.items():
-        state, call = function_of(
-            encoder(layers=layers, dropout=0.2, survival=0.8, **options, **KINDS[kind])
-        )
 
-        def loss(state, x, call=call):
+    def numbers(**options):
+        """The gradients and the output."""
+        module = encoder(layers=layers, dropout=0.2, survival=0.8, **options, **KINDS[kind])
+        state, call = function_of(module)
+
+        def loss(state, x):
             y = call(state, x, key)
             return (y**2).sum(), y
 
-        results[name] = jax.tree.leaves(
-            quick_jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(state, x)
-        )
-    for name in ("matmuls", "full", "unrolled"):
-        for found, expected in zip(results[name], results["none"], strict=True):
-            np.testing.assert_allclose(
-                found, expected, rtol=1e-12, atol=1e-12 * np.abs(expected).max()
-            )
+        gradient = quick_jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
+        return jax.tree.leaves(gradient(state, x))
+
+    plain = numbers(remat="none")
+    others = [
+        numbers(remat="matmuls"),
+        numbers(remat="full"),
+        numbers(remat="matmuls", scan_layers=False),
+    ]
+    for other in others:
+        for found, expected in zip(other, plain, strict=True):
+            largest = np.abs(expected).max()
+            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 * largest)
 
 
 @pytest.mark.parametrize("kind, dots, of_matmuls, of_full", [
@@ -237,10 +263,11 @@ def test_what_backward_recomputes(kind, dots, of_matmuls, of_full):
     saved = 4 if kind.startswith("fnet") else 0
     x = jnp.ones((2, 5, 6))
     for policy, recomputed in {"none": 0, "matmuls": of_matmuls, "full": of_full}.items():
-        spec = small_spec(remat=policy, dtype="float32", **KINDS[kind])
-        state, call = function_of(nnx.eval_shape(lambda spec=spec: Encoder(spec, nnx.Rngs(0))))
-        assert count("dot_general", gradient_of(call), state, x) == 3 * dots - saved + recomputed
-    assert count("dot_general", call, state, x) == dots
+        module = encoder(remat=policy, dtype="float32", **KINDS[kind])
+        state, call = function_of(module)
+        backward = 2 * dots - saved + recomputed
+        assert count("dot_general", gradient_of(call), state, x) == dots + backward
+        assert count("dot_general", call, state, x) == dots
 
 
 @pytest.mark.parametrize("policy, channels", [("matmuls", [4, 4, 4, 6]), ("full", [6])])
@@ -248,12 +275,8 @@ def test_what_a_layer_keeps(policy, channels):
     """The block's input (6) and, of the products, those that backward needs: both halves of U's and
     W's (4)."""
     state, call = function_of(encoder(remat=policy, dtype="float32"))
-    scans = [
-        e
-        for e in program(gradient_of(call), state, jnp.ones((2, 5, 6)))
-        if e.primitive.name == "scan"
-    ]
-    forward, backward = scans
+    traced = program(gradient_of(call), state, jnp.ones((2, 5, 6)))
+    forward, backward = equations_named("scan", traced)
     kept = [out.aval.shape for out in forward.outvars[1:]]
     assert sorted(kept) == [(3, 2, 5, width) for width in channels]
     assert forward.params["length"] == backward.params["length"] == 3
@@ -274,11 +297,16 @@ def test_layers_drop_their_branches_independently(fields, survival):
     for stack in module.stacks:
         stack.convolution.out.bias[...] = next(biases)
     module.norm.scale[...] = jnp.ones(6)
-    y = quick_jit(module)(jnp.zeros((samples, 5, 6)), keys(0, samples))[:, 0]
-    survived = np.asarray(y[:, :4] > y[:, 4:5] + 1e-3)
-    np.testing.assert_allclose(survived.mean(0), survival, atol=4 * np.sqrt(0.25 / samples))
-    varying = survived.T[np.array(survival) < 1]
-    assert np.abs(np.corrcoef(varying) - np.eye(len(varying))).max() < 4.5 / np.sqrt(samples)
+    outputs = quick_jit(module)(jnp.zeros((samples, 5, 6)), keys(0, samples))
+    y = np.asarray(outputs[:, 0])
+    untouched = y[:, 4:5]
+    survived = y[:, :4] > untouched + 1e-3
+    deviation = np.sqrt(0.25 / samples)
+    np.testing.assert_allclose(survived.mean(0), survival, atol=4 * deviation)
+    can_drop = np.array(survival) < 1
+    correlations = np.corrcoef(survived.T[can_drop])
+    of_pairs = correlations - np.eye(len(correlations))
+    assert np.abs(of_pairs).max() < 4.5 / np.sqrt(samples)
 
 
 def test_equal_layers_lie_in_one_stack():
@@ -299,8 +327,9 @@ def layers_by_path(module):
 @in_float64
 def test_parameters_say_which_layers_they_stack():
     """Each stack begins where the one before it ends; what is beside the stacks has no layers."""
-    layers = layers_by_path(encoder(**KINDS["fnet_hybrid"]))
-    sizes = [spec.layers for spec in encoder(**KINDS["fnet_hybrid"]).stack_specs]
+    hybrid = encoder(**KINDS["fnet_hybrid"])
+    layers = layers_by_path(hybrid)
+    sizes = [spec.layers for spec in hybrid.stack_specs]
     total = sum(sizes)
     for path, found in layers.items():
         if path.startswith("blocks/stack_0/"):
@@ -327,7 +356,8 @@ def test_an_encoder_is_found_under_any_name():
     model = Model(head=head, inner=Model(body=body))
     assert find_encoder(model) is body
     layers = layers_by_path(model)
-    assert {path for path, found in layers.items() if found is None} == {
+    without_layers = {path for path, found in layers.items() if found is None}
+    assert without_layers == {
         "head/kernel",
         "head/bias",
         "inner/body/norm/scale",
@@ -353,9 +383,8 @@ def test_dropout_reaches_the_embeddings_and_every_branch():
     """One random draw for the embeddings and, scanned, one for each layer's branch."""
     state, call = function_of(encoder(dropout=0.1, dtype="float32"))
     trace = program(call, state, jnp.ones((2, 5, 6)), keys(0, 2))
-    draws = [e.outvars[0].aval.shape for e in trace if e.primitive.name == "random_bits"]
+    draws = [output.shape for output in outputs_of("random_bits", trace)]
     assert draws == [(2, 5, 6), (2, 5, 6)]
-    state, call = function_of(encoder(dropout=0.1, dtype="float32"))
     assert count("random_bits", call, state, jnp.ones((2, 5, 6))) == 0
 
 
@@ -376,7 +405,7 @@ def test_dropout_reaches_attentions_weights_and_nothing_else(kind, weights):
     each."""
     state, call = function_of(encoder(attention_dropout=0.1, dtype="float32", **KINDS[kind]))
     trace = program(call, state, jnp.ones((2, 5, 6)), keys(0, 2))
-    draws = [e.outvars[0].aval.shape for e in trace if e.primitive.name == "random_bits"]
+    draws = [output.shape for output in outputs_of("random_bits", trace)]
     assert draws == ([] if weights is None else [weights])
     assert count("random_bits", call, state, jnp.ones((2, 5, 6))) == 0
 

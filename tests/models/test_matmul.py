@@ -28,14 +28,31 @@ AXES = ((), (3,), (2, 3, 2))  # before those of a product; none of a single exam
 @pytest.fixture(params=["cpu", "default"])
 def order(request, monkeypatch):
     """Runs a test with each platform's order of the products, both on this machine."""
-    monkeypatch.setattr(
-        jax.lax, "platform_dependent", lambda *args, **branches: branches[request.param](*args)
-    )
+
+    def chosen(*args, **branches):
+        branch = branches[request.param]
+        return branch(*args)
+
+    monkeypatch.setattr(jax.lax, "platform_dependent", chosen)
 
 
 def squares(product):
     """A scalar function whose gradient needs the output of the product."""
-    return lambda left, right: (product(left, right) ** 2).sum()
+
+    def sum_of_squares(left, right):
+        y = product(left, right)
+        return (y**2).sum()
+
+    return sum_of_squares
+
+
+def assert_close(found, wanted, **tolerance):
+    """Compares the arrays of two trees."""
+
+    def compare(a, b):
+        np.testing.assert_allclose(a, b, **tolerance)
+
+    jax.tree.map(compare, found, wanted)
 
 
 @pytest.mark.smoke
@@ -49,15 +66,22 @@ def test_values_and_gradients_are_einsums(order, product, formula, shapes):
     left, right = (normal(seed, *shape) for seed, shape in enumerate(shapes))
     expected = np.einsum(formula, left, right)
 
-    def both(function):
-        y, pullback = jax.vjp(function, left, right)
-        return y, pullback(normal(2, *expected.shape))
+    slope = normal(2, *expected.shape)
 
-    found, wanted = quick_jit(
-        lambda: (both(product), both(lambda *given: jnp.einsum(formula, *given)))
-    )()
-    np.testing.assert_allclose(found[0], expected, atol=1e-13)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-13), found, wanted)
+    def einsum(left, right):
+        return jnp.einsum(formula, left, right)
+
+    def value_and_gradients(function):
+        y, pullback = jax.vjp(function, left, right)
+        return y, pullback(slope)
+
+    def both():
+        return value_and_gradients(product), value_and_gradients(einsum)
+
+    found, wanted = quick_jit(both)()
+    value, _ = found
+    np.testing.assert_allclose(value, expected, atol=1e-13)
+    assert_close(found, wanted, atol=1e-13)
 
 
 @PRODUCTS
@@ -65,19 +89,24 @@ def test_values_and_gradients_are_einsums(order, product, formula, shapes):
 def test_forward_mode_and_second_derivatives(order, product, formula, shapes):
     left, right = (normal(seed, *shape) for seed, shape in enumerate(shapes))
     tangents = tuple(normal(seed + 2, *shape) for seed, shape in enumerate(shapes))
-    expected = squares(lambda left, right: jnp.einsum(formula, left, right))
+
+    def einsum(left, right):
+        return jnp.einsum(formula, left, right)
 
     def slopes(function):
-        one = jax.jvp(function, (left, right), tangents)
-        many = jax.vmap(lambda factor: jax.jvp(function, (left * factor, right), tangents))(
-            jnp.arange(3.0)
-        )
-        return one, many, jax.hessian(function, argnums=(0, 1))(left, right)
+        def along_tangents(factor):
+            return jax.jvp(function, (left * factor, right), tangents)
 
-    found, wanted = quick_jit(lambda: (slopes(squares(product)), slopes(expected)))()
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), found, wanted
-    )
+        one = along_tangents(1.0)
+        many = jax.vmap(along_tangents)(jnp.arange(3.0))
+        second = jax.hessian(function, argnums=(0, 1))
+        return one, many, second(left, right)
+
+    def both():
+        return slopes(squares(product)), slopes(squares(einsum))
+
+    found, wanted = quick_jit(both)()
+    assert_close(found, wanted, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("shape", [(8,), (128, 1), (128, 8), (1,)])
@@ -93,11 +122,9 @@ def test_a_biass_gradient_is_summed_in_float32(shape):
         return y, *pullback(jnp.ones_like(y))
 
     y, d_x, d_bias = both(x, bias)
-    assert (y.dtype, d_x.dtype, d_bias.dtype) == (
-        jnp.bfloat16,
-        jnp.bfloat16,
-        jnp.float32,
-    )
+    assert y.dtype == jnp.bfloat16
+    assert d_x.dtype == jnp.bfloat16
+    assert d_bias.dtype == jnp.float32
     assert np.all(y == 0.5)
     np.testing.assert_array_equal(d_x, 1)
     np.testing.assert_array_equal(d_bias, np.full(shape, x.size / bias.size))
@@ -111,13 +138,21 @@ def test_types_stay(order, product, formula, shapes):
         y, pullback = jax.vjp(product, *given)
         return y, *pullback(y)
 
-    assert [array.dtype for array in jax.eval_shape(both, left, right)] == [jnp.bfloat16] * 3
+    y, d_left, d_right = jax.eval_shape(both, left, right)
+    assert y.dtype == jnp.bfloat16
+    assert d_left.dtype == jnp.bfloat16
+    assert d_right.dtype == jnp.bfloat16
 
 
 def test_gradients_in_bfloat16_are_summed_over_a_batch_in_float32(order):
     """1,024 equal examples, whose sum would stand still at 256."""
     ones = jnp.ones((1024, 2, 3), jnp.bfloat16)
-    gradient = jax.jit(jax.grad(lambda weight: matmul.over_tokens(weight, ones).sum()))
+
+    @jax.jit
+    @jax.grad
+    def gradient(weight):
+        return matmul.over_tokens(weight, ones).sum()
+
     d_weight = gradient(jnp.zeros((2, 2), jnp.bfloat16))
     np.testing.assert_array_equal(np.float32(d_weight), np.full((2, 2), 3 * 1024))
 
@@ -130,26 +165,33 @@ def test_a_policy_on_the_name_keeps_every_product(product, shapes):
     recomputed."""
     weight = jnp.ones(shapes)
     x = jnp.ones((2, 3, 4))
-    swap = product is matmul.over_channels
+    is_over_channels = product is matmul.over_channels
+    policies = jax.checkpoint_policies
 
     def chain(weight, x):
         for _ in range(2):
-            x = jnp.sin(product(x, weight) if swap else product(weight, x))
+            y = product(x, weight) if is_over_channels else product(weight, x)
+            x = jnp.sin(y)
         return x.sum()
 
-    def dots(policy=None):
-        function = chain if policy is None else jax.checkpoint(chain, policy=policy)
-        return count("dot_general", jax.grad(function, argnums=(0, 1)), weight, x)
+    def dots(function):
+        gradient = jax.grad(function, argnums=(0, 1))
+        return count("dot_general", gradient, weight, x)
 
-    assert dots() == 6
-    assert dots(jax.checkpoint_policies.save_only_these_names(matmul.NAME)) == 6
-    assert dots(jax.checkpoint_policies.save_only_these_names("another name")) == 8
-    assert dots(jax.checkpoint_policies.nothing_saveable) == 8
+    def dots_with(policy):
+        return dots(jax.checkpoint(chain, policy=policy))
+
+    assert dots(chain) == 6
+    assert dots_with(policies.save_only_these_names(matmul.NAME)) == 6
+    assert dots_with(policies.save_only_these_names("another name")) == 8
+    assert dots_with(policies.nothing_saveable) == 8
 
 
 def lowered(function, platform, *args):
     """The program handed to a platform's compiler; no such device is needed."""
-    return jax.jit(function).trace(*args).lower(lowering_platforms=(platform,)).as_text()
+    traced = jax.jit(function).trace(*args)
+    program = traced.lower(lowering_platforms=(platform,))
+    return program.as_text()
 
 
 @PRODUCTS
@@ -158,16 +200,23 @@ def test_one_branch_is_lowered(platform, product, formula, shapes):
     """Of each of the three products; a CPU's two by W repeat it for each sample, and all of
     NVIDIA's GPUs."""
     left, right = (jnp.ones(shape) for shape in shapes)
-    text = lowered(jax.grad(squares(product), argnums=(0, 1)), platform, left, right)
+    gradient = jax.grad(squares(product), argnums=(0, 1))
+    text = lowered(gradient, platform, left, right)
     assert text.count("stablehlo.dot_general") == 3
-    repeated = {"cpu": 2, "cuda": 3}.get(platform, 0) if product is matmul.over_tokens else 0
+    repeated = 0
+    if product is matmul.over_tokens:
+        repeated = {"cpu": 2, "cuda": 3, "tpu": 0}[platform]
     assert text.count("batching_dims") == repeated
 
 
 def scanned(a, b):
-    return jax.lax.scan(lambda carry, _: (carry + a @ b, None), jnp.zeros((3, 5)), None, length=7)[
-        0
-    ]
+    """Seven times the product, each of them computed."""
+
+    def add_product(total, _):
+        return total + a @ b, None
+
+    total, _ = jax.lax.scan(add_product, jnp.zeros((3, 5)), None, length=7)
+    return total
 
 
 @pytest.mark.parametrize("function, expected", [
@@ -187,11 +236,13 @@ def test_counts(function, expected):
 
 
 def test_einsum_over_two_axes_and_a_batch():
-    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2, 3, 4, 5), (2, 4, 5, 6))]
-    assert (
-        matmul_flops(lambda a, b: jnp.einsum("bijk,bjkl->bil", a, b), *shapes)
-        == 2 * 2 * 3 * 6 * 4 * 5
-    )
+    a = jax.ShapeDtypeStruct((2, 3, 4, 5), jnp.float32)
+    b = jax.ShapeDtypeStruct((2, 4, 5, 6), jnp.float32)
+
+    def product(a, b):
+        return jnp.einsum("bijk,bjkl->bil", a, b)
+
+    assert matmul_flops(product, a, b) == 2 * 2 * 3 * 6 * 4 * 5
 
 
 @pytest.mark.parametrize("product", [over_channels, over_tokens])
@@ -201,15 +252,15 @@ def test_a_gradient_costs_two_more_products(product):
     args = (x, weight) if product is over_channels else (weight, x)
     forward = matmul_flops(product, *args)
     assert forward == 2 * 2 * 6 * 6 * 6
-    gradient = jax.grad(lambda *args: (product(*args) ** 2).sum(), argnums=(0, 1))
+    gradient = jax.grad(squares(product), argnums=(0, 1))
     assert matmul_flops(gradient, *args) == 3 * forward
 
 
 def traceable(**fields):
     """An encoder's state, of shapes alone, and its function."""
-    return function_of(
-        nnx.eval_shape(lambda: Encoder(small_spec(dtype="float32", **fields), nnx.Rngs(0)))
-    )
+    spec = small_spec(dtype="float32", **fields)
+    encoder = nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
+    return function_of(encoder)
 
 
 @pytest.mark.parametrize("remat", ["none", "matmuls", "full"])
@@ -217,9 +268,12 @@ def test_an_encoder(remat):
     """Per layer and token: U, W and V; n 5, d_model 6, d_ffn 8. Full remat repeats U and W."""
     state, call = traceable(remat=remat)
     x = jnp.ones((2, 5, 6))
-    forward = 3 * 2 * (2 * 5) * (6 * 8 + 5 * 4 + 4 * 6)
+    of_every_token = 3 * 2 * (2 * 5)
+    forward = of_every_token * (6 * 8 + 5 * 4 + 4 * 6)
     assert matmul_flops(call, state, x) == forward
-    again = 3 * 2 * (2 * 5) * (6 * 8 + 5 * 4) if remat == "full" else 0
+    again = 0
+    if remat == "full":
+        again = of_every_token * (6 * 8 + 5 * 4)
     gradient = jax.grad(lambda state, x: call(state, x).sum(), argnums=(0, 1))
     assert matmul_flops(gradient, state, x) == 3 * forward + again
 
@@ -247,10 +301,13 @@ def test_the_fft_is_not_a_matrix_product():
 def test_blocks_have_fewer_operations_than_the_matrix():
     n = 16384
     block = toeplitz.BAND
-    given = jnp.ones(2 * n - 1), jnp.ones((2, n, 64))
-    direct, blocked = (matmul_flops(toeplitz.FORMS[form], *given) for form in ("direct", "blocked"))
+    taps = jnp.ones(2 * n - 1)
+    x = jnp.ones((2, n, 64))
+    direct = matmul_flops(toeplitz.FORMS["direct"], taps, x)
+    blocked = matmul_flops(toeplitz.FORMS["blocked"], taps, x)
     assert direct == 2 * n**2 * 2 * 64
     # Complex products of all blocks, and two transforms over the blocks; what is made of taps is
     # small.
-    assert 0 <= blocked / (8 * n * (block + n / block) * 2 * 64) - 1 < 0.1
+    of_blocks = 8 * n * (block + n / block) * 2 * 64
+    assert 1 <= blocked / of_blocks < 1.1
     assert blocked < direct / 12

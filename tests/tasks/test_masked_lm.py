@@ -108,9 +108,11 @@ def test_eighty_ten_ten(many):
     is_chosen = many.weights == 1
     trials = is_chosen.sum()
     assert (is_chosen.sum(1) == 4).all()
-    shown = np.take_along_axis(many.inputs, many.positions, 1)[is_chosen]
+    at_positions = np.take_along_axis(many.inputs, many.positions, 1)
+    shown = at_positions[is_chosen]
+    targets = many.targets[is_chosen]
     is_masked = shown == TOKENIZER.mask_id
-    is_kept = shown == many.targets[is_chosen]
+    is_kept = shown == targets
     random = shown[~is_masked & ~is_kept]
     assert within(is_masked.sum(), trials, 0.8)
     # A random token is the target itself once in 45 times.
@@ -118,7 +120,8 @@ def test_eighty_ten_ten(many):
     assert within(len(random), trials, 0.1 * 44 / 45)
     assert set(random) == set(range(5, 50))
     counts = np.bincount(random, minlength=50)
-    for count in counts[30:]:  # these never are targets
+    never_targets = counts[30:]
+    for count in never_targets:
         assert within(count, trials, 0.1 / 45)
 
 
@@ -172,8 +175,10 @@ def test_evaluation_against_numpy(masked, params):
     masks = task.fixed_mask(batch, task.config.eval.seed)
     logits = jax.jit(task.apply)(params, masks.inputs, masks.positions)
     is_real = np.asarray(masks.weights) == 1
-    losses = by_hand.cross_entropies(logits, masks.targets)[is_real]
-    hits = by_hand.are_hits(logits, masks.targets)[is_real]
+    all_losses = by_hand.cross_entropies(logits, masks.targets)
+    all_hits = by_hand.are_hits(logits, masks.targets)
+    losses = all_losses[is_real]
+    hits = all_hits[is_real]
     assert metrics["predictions"] == len(losses)
     assert metrics["examples"] == examples
     loss = losses.mean()
@@ -216,17 +221,15 @@ def test_ar_hits_of_an_evaluation_against_a_loop(masked, params):
     masks = task.fixed_mask(batch, task.config.eval.seed)
     logits = jax.jit(task.apply)(params, masks.inputs, masks.positions)
     losses = by_hand.cross_entropies(logits, masks.targets)
-    all_tokens = batch["tokens"].tolist()
-    _, all_positions, all_targets, all_weights = [np.asarray(array).tolist() for array in masks]
+    _, *predicted = [np.asarray(array).tolist() for array in masks]
+    rows = zip(batch["tokens"].tolist(), *predicted, losses, strict=True)
     hit_losses = []
-    for row, tokens in enumerate(all_tokens):
-        positions = all_positions[row]
-        weights = all_weights[row]
+    for tokens, positions, targets, weights, row_losses in rows:
         visible = visible_tokens(tokens, positions, weights, task.tokenizer.special_ids)
-        for index, position in enumerate(positions):
-            target = all_targets[row][index]
-            if weights[index] and completes_a_bigram(visible, position, target):
-                hit_losses.append(losses[row, index])
+        predictions = zip(positions, targets, weights, row_losses, strict=True)
+        for position, target, weight, loss in predictions:
+            if weight and completes_a_bigram(visible, position, target):
+                hit_losses.append(loss)
     assert metrics["recall_predictions"] == len(hit_losses) > 2
     assert metrics["other_predictions"] == metrics["predictions"] - len(hit_losses)
     mean_loss = np.mean(hit_losses)
@@ -250,7 +253,9 @@ def shares_if_shown(task, shares: np.ndarray) -> np.ndarray:
     """
     vocabulary = len(shares)
     ordinary = task.tokenizer.vocab_size - len(task.tokenizer.special_ids)
-    joint = shares[:, None] * (0.1 * np.eye(vocabulary) + 0.1 / ordinary)
+    if_target = np.full((vocabulary, vocabulary), 0.1 / ordinary)
+    if_target += 0.1 * np.eye(vocabulary)
+    joint = shares[:, None] * if_target
     return joint / joint.sum(0)
 
 
@@ -306,11 +311,10 @@ def evaluated(config) -> dict[int, tuple]:
         for batch in batches:
             indices = batch["index"].tolist()
             masks = fixed({"tokens": batch["tokens"], "index": batch["index"]})
-            inputs, positions, targets, weights, *_ = jax.tree.map(
-                lambda leaf: leaf.tolist(), masks
-            )
+            fields = [np.asarray(field).tolist() for field in masks]
             for row in np.flatnonzero(batch["weight"]):
-                read[indices[row]] = (inputs[row], positions[row], targets[row], weights[row])
+                index = indices[row]
+                read[index] = tuple(field[row] for field in fields)
     return read
 
 
@@ -389,7 +393,8 @@ def masks_by_index(config) -> dict[int, list[list[int]]]:
         return inputs
 
     masks = collections.defaultdict(list)
-    steps = 3 * len(data.windows(TRAIN)) // config.batch_size
+    windows = data.windows(TRAIN)
+    steps = 3 * len(windows) // config.batch_size
     with data.train_batches(0, 0, 1) as batches:
         for step in range(steps):
             batch = next(batches)
@@ -432,25 +437,35 @@ def test_static_masks_follow_the_seed_and_not_the_batches(tmp_path):
     config.masking.static = True
     static = first_masks(masks_by_index(config))
     config.batch_size = 5
-    assert equal_share(first_masks(masks_by_index(config)), static) == 1
+    in_other_batches = first_masks(masks_by_index(config))
+    assert equal_share(in_other_batches, static) == 1
     config.batch_size = 8
     config.seed = 1
-    assert equal_share(first_masks(masks_by_index(config)), static) < 0.2
+    of_other_seed = first_masks(masks_by_index(config))
+    assert equal_share(of_other_seed, static) < 0.2
+
+
+TWO_MASKS = "the [MASK] of [MASK]"
+
+
+def ids_of_two_masks(tokenizer) -> list[int]:
+    """What a model reads of TWO_MASKS, without padding."""
+    return [tokenizer.cls_id, *tokenizer.encode_masked(TWO_MASKS), tokenizer.sep_id]
 
 
 def test_the_likeliest_tokens_fill_each_mask(masked, params):
     task, _ = masked
     tokenizer = task.tokenizer
-    line = "the [MASK] of [MASK]"
-    [predictions] = task.predictor.predict(params, [line], Settings(top=3))
-    ids = [tokenizer.cls_id, *tokenizer.encode_masked(line), tokenizer.sep_id]
+    [predictions] = task.predictor.predict(params, [TWO_MASKS], Settings(top=3))
+    ids = ids_of_two_masks(tokenizer)
     assert ids.count(tokenizer.mask_id) == 2
     padding = [tokenizer.pad_id] * (16 - len(ids))
     padded = np.array([ids + padding])
     positions = np.flatnonzero(padded[0] == tokenizer.mask_id)
     [logits] = np.asarray(task.logits(params, padded, positions[None]))
     for candidates, row in zip(predictions, logits, strict=True):
-        best = by_hand.largest(row[: tokenizer.vocab_size], 3)
+        of_tokens = row[: tokenizer.vocab_size]
+        best = by_hand.largest(of_tokens, 3)
         expected = [tokenizer.piece(token) for token in best.tolist()]
         assert by_hand.names_of(candidates) == expected
     everywhere = task.forward(params, padded)
@@ -459,10 +474,8 @@ def test_the_likeliest_tokens_fill_each_mask(masked, params):
 
 def test_a_line_with_masks_is_encoded(masked):
     task, _ = masked
-    tokenizer = task.tokenizer
-    line = "the [MASK] of [MASK]"
-    ids = [tokenizer.cls_id, *tokenizer.encode_masked(line), tokenizer.sep_id]
-    [encoded] = task.predictor.encode([line])
+    ids = ids_of_two_masks(task.tokenizer)
+    [encoded] = task.predictor.encode([TWO_MASKS])
     np.testing.assert_array_equal(encoded[: len(ids)], ids)
     assert task.predictor.label(2) == "[MASK] 2"
 

@@ -46,7 +46,7 @@ def test_decay_of_all_parameters(config):
     params, _, exact, _ = line()
     transformation = optimizer.make(config, params, tiny.LINE_METADATA)
     still = jax.tree.map(jnp.zeros_like, params)
-    updates, _ = transformation.update(still, transformation.init(params), params)
+    updates = first_update(transformation, params, still)
     for name, value in exact["line"].items():
         np.testing.assert_allclose(updates["line"][name], -0.1 * 0.3 * value, rtol=1e-6)
 
@@ -72,13 +72,15 @@ def adamw(params, gradients, options, rate=0.1):
     params = dict(params)
     m = {name: np.zeros_like(p) for name, p in params.items()}
     v = dict(m)
+    b1 = options.b1
+    b2 = options.b2
     for t, unclipped in enumerate(gradients, start=1):
         clipped = clip_by_norm(unclipped, options.clip)
         for name, g in clipped.items():
-            m[name] = options.b1 * m[name] + (1 - options.b1) * g
-            v[name] = options.b2 * v[name] + (1 - options.b2) * g**2
-            mean = m[name] / (1 - options.b1**t)
-            square = v[name] / (1 - options.b2**t)
+            m[name] = b1 * m[name] + (1 - b1) * g
+            v[name] = b2 * v[name] + (1 - b2) * g**2
+            mean = m[name] / (1 - b1**t)
+            square = v[name] / (1 - b2**t)
             step = mean / (np.sqrt(square) + options.eps)
             if name == "kernel":
                 step = step + options.weight_decay * params[name]
@@ -107,13 +109,17 @@ def test_two_steps_against_numpy(config, clip, freeze):
     for g in gradients:
         updates, state = transformation.update(g, state, params)
         params = optax.apply_updates(params, updates)
-    for name in freeze:
-        for g in exact_gradients:
-            del g["line"][name]
-    trained = {name: value for name, value in exact["line"].items() if name not in freeze}
-    moved = adamw(trained, [g["line"] for g in exact_gradients], config.optimizer)
-    for name, value in (exact["line"] | moved).items():
+    expected = exact["line"]
+    trained = without(expected, freeze)
+    trained_gradients = [without(g["line"], freeze) for g in exact_gradients]
+    expected |= adamw(trained, trained_gradients, config.optimizer)
+    for name, value in expected.items():
         np.testing.assert_allclose(params["line"][name], value, rtol=1e-5)
+
+
+def without(arrays: dict, names) -> dict:
+    """All arrays but those of some names."""
+    return {name: array for name, array in arrays.items() if name not in names}
 
 
 def first_update(transformation, params, gradients):
@@ -129,7 +135,8 @@ def updates_of(config, task):
 
     @jax.jit
     def updates(params):
-        return first_update(transformation, params, jax.tree.map(jnp.ones_like, params))
+        ones = jax.tree.map(jnp.ones_like, params)
+        return first_update(transformation, params, ones)
 
     params = tiny.random_params(task.shapes(), 0.1)
     return jax.device_get(flat(updates(params)))
@@ -203,21 +210,27 @@ def test_every_optimizer_descends_and_decays_matrices_alone(config, name):
     params, gradients, _, _ = line()
     still = jax.tree.map(jnp.zeros_like, gradients[0])
 
-    def moved():
+    def move():
+        """An optimizer's first update, as a function of the gradient."""
         transformation = optimizer.make(config, params, tiny.LINE_METADATA)
-        update = jax.jit(
-            lambda gradient: transformation.update(gradient, transformation.init(params), params)[0]
-        )
-        return (jax.device_get(update(gradient))["line"] for gradient in (gradients[0], still))
 
-    step, rest = moved()
+        @jax.jit
+        def update(gradient):
+            return first_update(transformation, params, gradient)["line"]
+
+        return update
+
+    update = move()
+    step = update(gradients[0])
+    rest = update(still)
     assert np.vdot(step["kernel"], gradients[0]["line"]["kernel"]) < 0
     assert step["bias"] < 0
     assert not np.any(rest["kernel"])
     if "weight_decay" not in OPTIMIZERS[name].hyperparameters:
         return
     config.optimizer.weight_decay = 0.5
-    _, decay = moved()
+    update = move()
+    decay = update(still)
     assert np.vdot(decay["kernel"], params["line"]["kernel"]) < 0
     assert abs(decay["bias"]) < 1e-6
 
@@ -231,11 +244,10 @@ def test_decay_does_not_gather_momentum(config, name):
     transformation = optimizer.make(config, params, tiny.LINE_METADATA)
     state = transformation.init(params)
     still = jax.tree.map(jnp.zeros_like, gradients[0])
+    expected = -0.01 * params["line"]["kernel"]
     for _ in range(3):
         updates, state = transformation.update(still, state, params)
-        np.testing.assert_allclose(
-            updates["line"]["kernel"], -0.01 * params["line"]["kernel"], rtol=1e-5
-        )
+        np.testing.assert_allclose(updates["line"]["kernel"], expected, rtol=1e-5)
 
 
 def test_lamb_trusts_each_layer_by_itself(config, text_task):
@@ -248,7 +260,8 @@ def test_lamb_trusts_each_layer_by_itself(config, text_task):
     metadata = text_task.param_metadata()
     params = tiny.random_params(shapes, 0.1, 0)
     gradients = tiny.random_params(shapes, 0.1, 1)
-    params["encoder"]["blocks"]["proj_out"]["kernel"] *= np.float32([0.01, 10.0])[:, None, None]
+    factors = np.array([0.01, 10.0], np.float32)
+    params["encoder"]["blocks"]["proj_out"]["kernel"] *= factors.reshape(2, 1, 1)
     is_decayed = flat(optimizer.masks(metadata).decayed(shapes))
     lamb = optax.lamb(0.1, options.b1, options.b2, options.eps, weight_decay=0.01)
     adam = optax.adam(0.1, options.b1, options.b2, options.eps)
@@ -262,7 +275,8 @@ def test_lamb_trusts_each_layer_by_itself(config, text_task):
 
     @jax.jit
     def both(params, gradients):
-        together = first_update(optimizer.make(config, shapes, metadata), params, gradients)
+        transformation = optimizer.make(config, shapes, metadata)
+        together = first_update(transformation, params, gradients)
         of_param = flat(gradients)
         alone = {}
         for name, param in flat(params).items():
@@ -277,11 +291,10 @@ def test_lamb_trusts_each_layer_by_itself(config, text_task):
 def chosen(folder, name, **model):
     """A task, and its data, with an optimizer, of which all that may be set with it is set."""
     config = tiny.text_config(folder, **model)
-    config.optimizer.update(
-        OPTIMIZERS[name].requires | {"name": name, "lr_multipliers": ("bias=2",)}
-    )
-    config.optimizer.update(freeze=("encoder/norm",), learning_rate=0.01)
-    if "weight_decay" not in OPTIMIZERS[name].hyperparameters:
+    kind = OPTIMIZERS[name]
+    config.optimizer.update(kind.requires, name=name, learning_rate=0.01)
+    config.optimizer.update(lr_multipliers=("bias=2",), freeze=("encoder/norm",))
+    if "weight_decay" not in kind.hyperparameters:
         config.optimizer.weight_decay = 0.0
     gmlp_config.validate(config)
     return tiny.open_task(config, folder)
@@ -293,7 +306,8 @@ def trained(training, data, partition, steps: int) -> list:
     results = []
     with data.train_batches(0, 0, 1) as batches:
         for _ in range(steps):
-            state, window = training.step(state, partition.put_batch(next(batches)))
+            batch = partition.put_batch(next(batches))
+            state, window = training.step(state, batch)
             results.append(jax.device_get((state, window)))
     return results
 
@@ -318,8 +332,10 @@ def test_a_run_that_resumes_takes_the_same_steps_bit_for_bit(four_steps, tmp_pat
     checkpoints.close()
     with data.train_batches(2, 0, 1) as batches:
         for expected in results[2:]:
-            state, window = training.step(state, partition.put_batch(next(batches)))
-            jax.tree.map(np.testing.assert_array_equal, jax.device_get((state, window)), expected)
+            batch = partition.put_batch(next(batches))
+            state, window = training.step(state, batch)
+            found = jax.device_get((state, window))
+            jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_all_but_the_frozen_parameters_are_trained(four_steps):
@@ -351,8 +367,9 @@ def test_schedule_free_evaluates_its_average(schedule_free):
     last = states[-1]
     zs = np.stack([wrapped_state(state).z["embedding"] for state in states])
     rate = optimizer.learning_rate(config)
-    weights = [float(np.max(rate(np.arange(t + 1)))) ** 2 for t in range(4)]
-    mean = np.average(zs, axis=0, weights=weights)
+    rates = rate(np.arange(4))
+    largest_so_far = np.maximum.accumulate(rates)
+    mean = np.average(zs, axis=0, weights=largest_so_far**2)
     np.testing.assert_allclose(last.ema["embedding"], mean, rtol=1e-4, atol=1e-6)
     b1 = config.optimizer.b1
     y = b1 * mean + (1 - b1) * zs[-1]

@@ -17,7 +17,8 @@ from absl import logging
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from gmlp_flax.checkpoints import DAMAGED, ENVIRONMENT_FILE, METRICS_FILE, assets, reading
-from gmlp_flax.checkpoints.assets import Files, FilesHandler, SaveFiles
+from gmlp_flax.checkpoints.assets import Files
+from gmlp_flax.checkpoints.files_handler import FilesHandler, SaveFiles
 from gmlp_flax.checkpoints.manifest import MANIFEST_FILE, Manifest, describe_leaves
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, evaluations
 from gmlp_flax.checkpoints.pytree import examine, from_dict, leaves_by_path, require_fit, to_dict

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.checkpoints import CONFIG_FILE
 from gmlp_flax.checkpoints.assets import Files
-from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.checkpoints.reading import Damaged
 from gmlp_flax.checkpoints.run_folder import read_identity
 from gmlp_flax.io import files as io_files
-from gmlp_flax.training.checkpoints import open_checkpoints
 from gmlp_flax.training.partition import Partition
+
+if TYPE_CHECKING:
+    from gmlp_flax.checkpoints.checkpoint import Checkpoints
 
 
 class SavedStep(NamedTuple):
@@ -75,6 +76,9 @@ class SavedRun(NamedTuple):
             return state[part]
 
     def _checkpoints(self) -> contextlib.closing[Checkpoints]:
+        # Imported here because models that are no runs do not need Orbax.
+        from gmlp_flax.training.checkpoints import open_checkpoints
+
         checkpoints = open_checkpoints(self.config, self.folder, read_only=True, run=self.id)
         return contextlib.closing(checkpoints)
 

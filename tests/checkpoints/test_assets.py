@@ -64,18 +64,6 @@ def test_files_are_kept_as_they_are(saved, tmp_path):
     assert (tmp_path / "checkpoints/2/files/vocabulary.txt").read_bytes() == content
 
 
-def test_the_handler_reads_what_it_wrote(tmp_path):
-    """Without a manager, as Orbax's interface has it."""
-    files = {"a.txt": b"\0\n\xff", "b.json": b"{}"}
-    handler = assets.FilesHandler()
-    args = assets.SaveFiles(files)
-    handler.save(tmp_path, args)
-    assert handler.restore(tmp_path, args) == files
-    (tmp_path / "b.json").unlink()
-    with pytest.raises(FileNotFoundError):
-        handler.restore(tmp_path, args)
-
-
 def test_a_file_that_is_too_large_is_not_read(saved, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "SMALL", 99_999)
     checkpoints = Checkpoints(str(tmp_path / "checkpoints"), read_only=True)

@@ -6,7 +6,6 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import sharding
-from gmlp_flax.models.attention import fused
 from gmlp_flax.models.attention.dot_product import visible_keys
 from gmlp_flax.models.attention.positions import RelativeBias
 from gmlp_flax.models.attention.spec import AttentionSpec, ContentAttentionSpec
@@ -55,6 +54,8 @@ def _attend_on_tpu(
     relative: RelativeBias | None,
 ) -> Array | None:
     """`attend_fused` by `fused.attention`, which has no masks of documents."""
+    from gmlp_flax.models.attention import fused  # here, because it imports Pallas
+
     tokens = qkv.shape[1]
     width = qkv.shape[2] // 3
     by_document = padding_mask is not None and padding_mask.dtype != jnp.bool_
@@ -114,8 +115,11 @@ def served_by(spec: AttentionSpec, platform: str) -> str:
     mask of documents, dropout on weights, or heads that several devices share."""
     is_auto = spec.attention == "auto" and spec.positions != "relative_only"
     width = spec.heads * spec.d_head
-    if is_auto and platform == "tpu" and fused.serves(spec.length, width, spec.heads):
-        return "the attention kernel"
+    if is_auto and platform == "tpu":
+        from gmlp_flax.models.attention import fused  # here, because it imports Pallas
+
+        if fused.serves(spec.length, width, spec.heads):
+            return "the attention kernel"
     may_be_cudnn = is_auto and platform == "gpu" and not spec.window
     if may_be_cudnn and _cudnn_serves(spec.compute_dtype, spec.length, spec.d_head):
         return "cuDNN"

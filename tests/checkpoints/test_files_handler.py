@@ -1,0 +1,31 @@
+"""What Orbax calls to write and read the files of a checkpoint."""
+
+import subprocess
+import sys
+
+import pytest
+
+from gmlp_flax.checkpoints.files_handler import FilesHandler, SaveFiles
+
+
+def test_the_handler_reads_what_it_wrote(tmp_path):
+    """Without a manager, as Orbax's interface has it."""
+    files = {"a.txt": b"\0\n\xff", "b.json": b"{}"}
+    handler = FilesHandler()
+    args = SaveFiles(files)
+    handler.save(tmp_path, args)
+    assert handler.restore(tmp_path, args) == files
+    (tmp_path / "b.json").unlink()
+    with pytest.raises(FileNotFoundError):
+        handler.restore(tmp_path, args)
+
+
+def test_a_model_that_is_no_run_is_loaded_without_orbax():
+    """Importing it takes a tenth of a second."""
+    code = """
+import sys, gmlp_flax
+gmlp_flax.load("books_gmlp")
+print("orbax.checkpoint" in sys.modules, "jax.experimental.pallas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

@@ -336,9 +336,12 @@ def extras() -> Iterator[Row]:
 
 
 def scripts() -> Iterator[Row]:
-    """The scripts of a checkout."""
+    """The scripts of a checkout that users call. The others have no first line `#!...`: scripts
+    source them."""
     for path in sorted((ROOT / "scripts").glob("*.sh")):
-        _, _, header = path.read_text().partition("\n")
+        first, _, header = path.read_text().partition("\n")
+        if not first.startswith("#!"):
+            continue
         lines = re.match(r"(?:#.*\n)+", header)
         text = re.sub(r"^# ?", "", lines[0] if lines else "", flags=re.MULTILINE)
         sentence = re.split(r"\.\s|:\s|\n\n", text)[0]

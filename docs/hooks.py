@@ -15,7 +15,8 @@ FLAG = re.compile(r"(?<![\w-])--\w[\w.-]*")  # browsers would wrap a line after 
 # where a long name wraps, in the tables of a narrow screen
 NAME = re.compile(r"(?<=\w[._=:])(?=\w)")
 LONG = re.compile(r"[\w.:]{20,}")
-NUMBER = re.compile(r"\d[\d.]*(?: %|e-\d+)")  # browsers would wrap a line within it
+# browsers would wrap a line within these: 9 %, 18 M, 3e-07, n = 1,024
+NUMBER = re.compile(r"\d[\d.]*(?: %| M\b|e-\d+)|\b[a-z] = \d(?:[\d.,]*\d)?")
 TEXT = re.compile(r">[^<]+<")
 # A figure of docs/results whose points have tips, for a light or a dark page.
 TIPPED = re.compile(

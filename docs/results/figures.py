@@ -396,7 +396,7 @@ def recalled(axis: Axes, length: int, mode: str) -> None:
         ends[ROWS[row].model] = (medians[-1], colour)
     guess = 100 / PAIRS[length]
     axis.axhline(guess, color=second, linewidth=1.2, dashes=(4, 3))
-    axis.annotate("a guess", (16, guess), (0, -13), textcoords="offset points").set(
+    axis.annotate("a guess", (42, guess), (0, -14), textcoords="offset points").set(
         fontsize=10, color=second
     )
     axis.set(xscale="log", xlabel="width d", ylabel="accuracy (%)", xlim=(15, 68), ylim=(0, 104))
@@ -455,7 +455,7 @@ def ranks(axis: Axes, name: str, only: Mapping[str, str], mode: str) -> None:
         ).set(fontsize=11, color=colour, annotation_clip=False)
     axis.set(
         xlabel="M tokens",
-        ylabel="place by perplexity",
+        ylabel="rank by perplexity",
         xlim=(0, 1.12 * end),
         yticks=range(1, len(found) + 1),
     )

@@ -151,7 +151,7 @@ class Predictor(abc.ABC):
         """A trained model's predictions.
 
         Returns:
-            For each input, one list of candidates per prediction: a text with two masks has two.
+            For each input, one list of candidates per prediction. A text with two masks has two.
 
         Raises:
             UserError: an input cannot be read, or does not suit this model.

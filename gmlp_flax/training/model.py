@@ -161,8 +161,8 @@ class Model:
             progress: whether to show a bar on standard error.
 
         Returns:
-            For each input, one list of (name, probability) per prediction in it, the best first:
-            text with two [MASK] has two lists. For a folder or a pattern, a dict of these by path.
+            For each input, one list of (name, probability) per prediction in it, the best first.
+            A text with two [MASK] has two lists. For a folder or a pattern, a dict of these by path.
 
         Raises:
             RunError, DataError: an input cannot be read, or does not suit this model.

@@ -40,6 +40,16 @@ def stems(folder: Path, pattern: str) -> set[str]:
     return {path.stem for path in folder.glob(pattern)}
 
 
+def called_scripts() -> list[Path]:
+    """The scripts that users call: they start with `#!`."""
+    return [path for path in Path("scripts").glob("*.sh") if path.read_text().startswith("#!")]
+
+
+def test_scripts_without_a_first_line_of_their_own_have_no_row():
+    named = set(re.findall(r"`scripts/([^`]+)`", section("Scripts")))
+    assert named == {path.name for path in called_scripts()}
+
+
 def test_the_page_is_up_to_date():
     assert everything.page() == PAGE, "run: python docs/generate.py"
 
@@ -61,7 +71,7 @@ def test_the_page_is_up_to_date():
         ("Chips", set(CHIPS)),
         ("Optimizers", set(OPTIMIZERS)),
         ("Extras", EXTRAS),
-        ("Scripts", {f"scripts/{name}.sh" for name in stems(Path("scripts"), "*.sh")}),
+        ("Scripts", {f"scripts/{path.name}" for path in called_scripts()}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

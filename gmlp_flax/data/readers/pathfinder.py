@@ -1,5 +1,6 @@
-"""Pathfinder as Long Range Arena publishes it: whether a dashed path joins two dots (Tay et al.,
-arXiv 2011.04006, section 2.2.5; google-research/long-range-arena, data/pathfinder.py).
+"""Pathfinder as Long Range Arena publishes it: `metadata/N.npy` and `imgs/N/sample_K.png` in a folder
+of one difficulty. The class says whether a dashed path joins two dots (Tay et al., arXiv 2011.04006,
+section 2.2.5; google-research/long-range-arena, data/pathfinder.py).
 
 A folder of one difficulty, such as pathfinder32/curv_contour_length_14 (the hard one), holds
 

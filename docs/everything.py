@@ -385,7 +385,7 @@ SECTIONS = (
     ),
     Section(
         "Config files",
-        "`gmlp train --config=NAME` trains with one; [yours may start from it](runs.md#configs).",
+        "`gmlp train --config=NAME` trains with one, and [your own config can start from it](runs.md#configs).",
         ("`--config`", "what it trains"),
         configs,
     ),
@@ -397,7 +397,7 @@ SECTIONS = (
     ),
     Section(
         "Tasks",
-        "`config.task` names one, which the config files set. Each name links to its keys.",
+        "`config.task` names one, and config files set it. Each name links to its keys.",
         ("`task`", "what it predicts"),
         task_rows,
     ),

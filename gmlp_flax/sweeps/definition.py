@@ -194,5 +194,5 @@ def _refuse_other_run(folder: str, config: ConfigDict, explicit: Collection[str]
     for key, (old, new) in differences.items():
         raise RunError(
             f"{folder} is a run of another config (config.{key} was {old!r} and is now {new!r}): "
-            "give another --out"
+            "choose another folder (--out of `gmlp sweep`, --runs of `gmlp reproduce`)"
         )

@@ -32,16 +32,20 @@ class ResultsFile:
 
     @classmethod
     def open(cls, path: str) -> "ResultsFile":
-        """The file with the lines that it has.
+        """The file with the lines that it has. It is written at once, so that a path that cannot be
+        written costs no measurement.
 
         Raises:
             DataError: it is not such a file.
+            FileError: it cannot be written.
         """
         lines = {}
         if files.exists(path):
             for line in read(path):
                 lines[_key(line)] = line
-        return cls(path, lines)
+        opened = cls(path, lines)
+        opened.write()
+        return opened
 
     def add(self, entry: Mapping[str, Any], machine: Machine) -> None:
         """Adds a row, or replaces that of the same machine, and writes the file.
@@ -55,6 +59,10 @@ class ResultsFile:
             cells[name] = f"{entry[name]:.4g}"
         line = {name: str(cells[name]) for name in COLUMNS}
         self.lines[_key(line)] = line
+        self.write()
+
+    def write(self) -> None:
+        """Writes all lines."""
         rows: list[Sequence[str]] = [COLUMNS]
         for kept in self.lines.values():
             rows.append([kept[name] for name in COLUMNS])

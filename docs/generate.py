@@ -367,6 +367,12 @@ def _recall() -> str:
     return recall.section()
 
 
+def _recall_mixers() -> str:
+    from docs.results import recall  # which reads what this file makes
+
+    return recall.mixers_section()
+
+
 def _peers() -> str:
     from docs.results import peers  # which reads what this file makes
 
@@ -385,6 +391,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "longer": _longer,
     "slices": _slices,
     "recall": _recall,
+    "recall-mixers": _recall_mixers,
     "peers": _peers,
     "claims": alternatives_claims,
     "orderings table3": lambda: orderings_section(orderings("table3")),

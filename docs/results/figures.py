@@ -386,8 +386,8 @@ def recalled(axis: Axes, length: int, mode: str) -> None:
         axis.plot(widths, medians, color=colour)
         for cell in chosen:
             axis.plot(
-                [cell.width] * len(cell.seeds),
-                list(cell.seeds),
+                [cell.width] * len(cell.accuracies),
+                cell.accuracies,
                 color=colour,
                 linestyle="none",
                 marker="o",
@@ -628,7 +628,7 @@ def plots() -> dict[str, tuple[str, float, Draw]]:
         "which-mixer-plateaus": ("Text, to 18 M tokens", 2.05, plateaus),
         "recall-steps": ("Recall of 4 pairs, d = 32", 1.85, recalled_over_steps),
         "recall-64": (
-            "The same over the width, 2,000 steps",
+            "The same over the width",
             1.85,
             lambda axis, mode: recalled(axis, 64, mode),
         ),

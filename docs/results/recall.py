@@ -1,74 +1,184 @@
-"""Recall of causal models over their width: the figure and the table of docs/recall.md, from
-recall.csv, which is the file table-cells.csv of the report of `gmlp reproduce recall`."""
+"""Recall of causal models over their width: the figures and the tables of docs/results/recall.md.
 
+    python -m docs.results.recall runs/reproduce/recall-cpu
+
+reads the runs of `gmlp reproduce recall` and writes recall.csv, where each run of a finished cell
+ended, and recall-steps.csv, their accuracy over the steps at n = 64 and d = 32.
+"""
+
+import csv
 import dataclasses
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from docs import generate
-from gmlp_flax.paper.recall import PAIRS
+from gmlp_flax.checkpoints import METRICS_FILE, metrics_file
+from gmlp_flax.checkpoints.metrics_file import MetricsFile
+from gmlp_flax.paper import recall
+from gmlp_flax.paper.recall import PAIRS, Cell
+from gmlp_flax.reports.recall import Plan, best_rate
+from gmlp_flax.sweeps import points
 
-FILE = "recall"
-# Row -> what it is, in the order of the table.
+SCALE = "cpu"
+ENDS = "recall"
+STEPS = "recall-steps"
+END_TITLES = ("row", "n", "d", "rate", "seed", "accuracy (%)", "steps")
+STEP_TITLES = ("row", "seed", "step", "accuracy (%)")
+SHOWN = (64, 32)  # n and d of the accuracies over steps, and of the table of all mixers
+# Row -> what it is: those of every width, in the order of the table.
 WHAT = {
     "bert_causal": "attention, learned positions",
     "amlp_causal": "aMLP: a gate and one head of 64",
     "sgu_causal": "gMLP: a Toeplitz gate alone",
 }
-PERCENT = "accuracy (%)"
+# Those of SHOWN alone.
+OTHERS = {
+    "modern_causal": "attention of today (Llama's block)",
+    "amlp_128_causal": "aMLP, one head of 128",
+    "amlp_16_causal": "aMLP, one head of 16",
+    "delta_causal": "gated delta rule",
+    "hydra_causal": "state space, one direction of Hydra",
+    "bigs_causal": "diagonal state space in gates",
+    "long_conv_causal": "gated long convolution (Hyena)",
+    "depthwise_causal": "gMLP with a convolution for each channel",
+    "sgu_dense_causal": "gMLP, a dense W",
+}
 
 
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """What the seeds of a row reach at a length and a width.
+# From runs to CSV files.
+
+
+def ends(folder: str) -> Iterator[Sequence[Any]]:
+    """The lines of recall.csv: of each cell whose seeds have all ended."""
+    for cell, rate, runs in _cells_of(folder):
+        for seed, run in zip(recall.SEEDS, runs, strict=True):
+            result = metrics_file.read_result(run)
+            assert result is not None
+            accuracy = 100 * result["eval"]["accuracy"]
+            yield *cell, f"{rate:g}", seed, f"{accuracy:.2f}", result["step"]
+
+
+def over_steps(folder: str) -> Iterator[Sequence[Any]]:
+    """The lines of recall-steps.csv: the rows of WHAT."""
+    for cell, _, runs in _cells_of(folder):
+        if cell.row not in WHAT or (cell.length, cell.width) != SHOWN:
+            continue
+        for seed, run in zip(recall.SEEDS, runs, strict=True):
+            lines = MetricsFile.read(os.path.join(run, METRICS_FILE))
+            for step, metrics in metrics_file.evaluations(lines).items():
+                yield cell.row, seed, step, f"{100 * metrics['accuracy']:.2f}"
+
+
+def _cells_of(folder: str) -> Iterator[tuple[Cell, float, list[str]]]:
+    """Each cell whose seeds have all ended, with its rate and the folders of its runs."""
+    plan = Plan((*WHAT, *OTHERS), SCALE, folder)
+    for cell in plan.cells():
+        rate = best_rate(plan, cell)
+        if rate is None:
+            continue
+        runs = []
+        for point in recall.points(cell, SCALE, rate):
+            runs.append(os.path.join(folder, points.name(point)))
+        if all(metrics_file.read_result(run) for run in runs):
+            yield cell, rate, runs
+
+
+def write(name: str, titles: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+    """Writes a file of docs/results/data."""
+    with (generate.DATA / f"{name}.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(titles)
+        writer.writerows(lines)
+
+
+# From CSV files to the page.
+
+
+@dataclasses.dataclass
+class Ends:
+    """Where the seeds of a row ended at a length and a width.
 
     Attributes:
         length, width: n and d.
-        seeds: their accuracies in percent, from the lowest to the highest.
         rate: their peak learning rate.
+        accuracies: in percent, from the lowest to the highest.
+        steps: that they took, from the fewest to the most.
     """
 
     length: int
     width: int
-    seeds: Sequence[float]
     rate: float
+    accuracies: list[float] = dataclasses.field(default_factory=list)
+    steps: list[int] = dataclasses.field(default_factory=list)
+
+    def add(self, accuracy: float, steps: int) -> None:
+        """Adds a seed."""
+        self.accuracies = sorted([*self.accuracies, accuracy])
+        self.steps = sorted([*self.steps, steps])
 
     @property
     def median(self) -> float:
-        """The middle one of three seeds."""
-        return self.seeds[len(self.seeds) // 2]
+        """The middle one of three accuracies."""
+        return self.accuracies[len(self.accuracies) // 2]
 
 
-def cells() -> dict[str, list[Cell]]:
+def cells() -> dict[str, list[Ends]]:
     """Row -> its cells, of three seeds each."""
-    found: dict[str, list[Cell]] = {}
-    for line in generate.read(FILE):
-        lowest = float(line[f"{PERCENT} lowest"])
-        highest = float(line[f"{PERCENT} highest"])
-        mean = float(line[PERCENT])
-        count = int(line[f"{PERCENT} seeds"])
-        assert count == 3, f"{FILE}.csv: {line['model']} has {count} seeds"
-        middle = 3 * mean - lowest - highest
-        cell = Cell(int(line["n"]), int(line["d"]), (lowest, middle, highest), float(line["rate"]))
-        found.setdefault(line["model"], []).append(cell)
-    return found
+    found: dict[Cell, Ends] = {}
+    for line in generate.read(ENDS):
+        cell = Cell(line["row"], int(line["n"]), int(line["d"]))
+        if cell not in found:
+            found[cell] = Ends(cell.length, cell.width, float(line["rate"]))
+        found[cell].add(float(line["accuracy (%)"]), int(line["steps"]))
+    by_row: dict[str, list[Ends]] = {}
+    for cell, ended in found.items():
+        by_row.setdefault(cell.row, []).append(ended)
+    return by_row
 
 
 def section() -> str:
     """The table: a line for each row, a column for each length and width, with all three seeds."""
     by_row = cells()
-    places = sorted({(cell.length, cell.width) for row in by_row.values() for cell in row})
+    places = sorted({(cell.length, cell.width) for row in WHAT for cell in by_row.get(row, ())})
     titles = ["model", *(f"n = {length}, d = {width}" for length, width in places)]
     lines = [titles, ["---"] * len(titles)]
     for row, what in WHAT.items():
-        accuracies = {(cell.length, cell.width): cell for cell in by_row.get(row, ())}
-        if not accuracies:
-            continue
+        by_place = {(cell.length, cell.width): cell for cell in by_row.get(row, ())}
         line = [f"`{row}`, {what}"]
         for place in places:
-            cell = accuracies.get(place)
-            line.append("" if cell is None else ", ".join(f"{seed:.0f}" for seed in cell.seeds))
+            cell = by_place.get(place)
+            line.append("" if cell is None else _percents(cell))
         lines.append(line)
     guesses = ["a guess among the values shown"]
     guesses += [f"{100 / PAIRS[length]:.1f}" for length, _ in places]
     lines.append(guesses)
-    return "".join(f"| {' | '.join(cells_of)} |\n" for cells_of in lines)
+    return _table(lines)
+
+
+def mixers_section() -> str:
+    """The table of all rows at SHOWN: accuracies, and the steps of the seeds that solve it."""
+    titles = ["model", "accuracy (%)", "steps", "rate"]
+    lines = [titles, ["---"] * len(titles)]
+    by_row = cells()
+    for row, what in (WHAT | OTHERS).items():
+        for cell in by_row.get(row, ()):
+            if (cell.length, cell.width) == SHOWN:
+                steps = ", ".join(f"{count:,}" for count in cell.steps)
+                lines.append([f"`{row}`, {what}", _percents(cell), steps, f"{cell.rate:g}"])
+    return _table(lines)
+
+
+def _percents(cell: Ends) -> str:
+    return ", ".join(f"{accuracy:.0f}" for accuracy in cell.accuracies)
+
+
+def _table(lines: Iterable[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(cells_of_line)} |\n" for cells_of_line in lines)
+
+
+if __name__ == "__main__":
+    [runs_folder] = sys.argv[1:]
+    write(ENDS, END_TITLES, ends(runs_folder))
+    write(STEPS, STEP_TITLES, over_steps(runs_folder))

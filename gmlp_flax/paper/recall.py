@@ -112,7 +112,8 @@ TASKS = {
     "compression": Task(32, 16),
     "memorization": Task(32, 256, examples=256),
 }
-# Scale cpu. aMLP stays near a guess for 1,000 to 3,500 steps of MQAR, and then learns it within 500.
+# Scale cpu. At d = 32 aMLP stays near a guess for 1,000 to 3,500 steps of MQAR, and then learns it
+# within 500.
 CPU_VOCABULARY = 256
 CPU_BATCH = 32
 CPU_STEPS = 6000

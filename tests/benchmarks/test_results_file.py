@@ -34,6 +34,13 @@ def test_rows_are_kept_and_replaced_by_machine(tmp_path):
     assert lines[2]["idle"] == "no, load 3.0"
 
 
+def test_a_path_that_cannot_be_written_costs_no_measurement(tmp_path):
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "rows.csv"
+    message = preloaded.refused("benchmark", "step", f"--csv={path}")
+    assert str(path) in message
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

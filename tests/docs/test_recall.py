@@ -1,27 +1,57 @@
-"""The table and the picture of docs/results/recall.md."""
+"""The tables and the pictures of docs/results/recall.md."""
 
-import statistics
-
-import pytest
+import json
 
 from docs import generate
 from docs.results import recall
+from gmlp_flax.paper import recall as rows
+from gmlp_flax.paper.recall import Cell
+from gmlp_flax.sweeps import points
 
 
-def test_seeds_are_those_whose_mean_and_deviation_the_file_has():
-    lines = generate.read("recall")
-    cells = recall.cells()
-    assert sum(map(len, cells.values())) == len(lines)
-    for line in lines:
-        [cell] = [
-            cell
-            for cell in cells[line["model"]]
-            if (cell.length, cell.width) == (int(line["n"]), int(line["d"]))
-        ]
-        deviation = float(line["accuracy (%) deviation"])
-        assert statistics.stdev(cell.seeds) == pytest.approx(deviation, abs=1e-6)
-        assert statistics.mean(cell.seeds) == pytest.approx(float(line["accuracy (%)"]))
-        assert cell.median == sorted(cell.seeds)[1]
+def write_run(folder, point, accuracies):
+    """A finished run with an evaluation every 300 steps."""
+    run = folder / points.name(point)
+    run.mkdir(parents=True)
+    lines = []
+    for number, accuracy in enumerate(accuracies, start=1):
+        metrics = {"accuracy": accuracy, "loss": 1.0}
+        lines.append({"step": 300 * number, "eval": metrics})
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (run / "result.json").write_text(json.dumps(lines[-1]))
+
+
+def test_runs_become_lines_of_the_files(tmp_path):
+    """Of cells whose three seeds have ended, at the best rate of their search."""
+    shown = Cell("amlp_causal", 64, 32)
+    for point, accuracy in zip(rows.search_points(shown, "cpu"), (0.3, 0.9, 0.5), strict=True):
+        write_run(tmp_path / "search", point, [accuracy])
+    for point in rows.points(shown, "cpu", 3e-3):
+        write_run(tmp_path, point, [0.25, 0.5 + 0.125 * point["seed"]])
+    unfinished = Cell("sgu_causal", 64, 32)
+    for point in rows.search_points(unfinished, "cpu"):
+        write_run(tmp_path / "search", point, [0.25])
+    write_run(tmp_path, rows.points(unfinished, "cpu", 1e-3)[0], [0.25])
+    assert list(recall.ends(str(tmp_path))) == [
+        ("amlp_causal", 64, 32, "0.003", 0, "50.00", 600),
+        ("amlp_causal", 64, 32, "0.003", 1, "62.50", 600),
+        ("amlp_causal", 64, 32, "0.003", 2, "75.00", 600),
+    ]
+    over_steps = list(recall.over_steps(str(tmp_path)))
+    assert over_steps[:3] == [
+        ("amlp_causal", 0, 300, "25.00"),
+        ("amlp_causal", 0, 600, "50.00"),
+        ("amlp_causal", 1, 300, "25.00"),
+    ]
+
+
+def test_every_line_is_a_seed_of_a_cell():
+    cells = [cell for of_row in recall.cells().values() for cell in of_row]
+    assert sum(len(cell.accuracies) for cell in cells) == len(generate.read("recall"))
+    for cell in cells:
+        assert len(cell.accuracies) == len(cell.steps) == 3
+        assert cell.accuracies == sorted(cell.accuracies)
+        assert cell.median == cell.accuracies[1]
 
 
 def test_the_table_shows_every_seed_and_a_guess():
@@ -29,10 +59,19 @@ def test_the_table_shows_every_seed_and_a_guess():
         [cell.strip() for cell in line.strip("|\n").split("|")]
         for line in recall.section().splitlines()
     ]
-    head, _, *rows, guesses = lines
+    head, _, *of_rows, guesses = lines
     assert head[1] == "n = 64, d = 16"
     assert guesses[1:4] == ["25.0"] * 3
-    attention = rows[0]
+    attention = of_rows[0]
     assert attention[0].startswith("`bert_causal`")
-    assert attention[2] == "99, 99, 99"
-    assert all(len(row) == len(head) for row in rows)
+    assert attention[2] == "99, 99, 100"
+    assert all(len(row) == len(head) for row in of_rows)
+
+
+def test_the_table_of_mixers_has_those_at_one_width():
+    lines = recall.mixers_section().splitlines()
+    assert (
+        lines[2]
+        == "| `bert_causal`, attention, learned positions | 99, 99, 100 | 1,500, 2,400, 2,700 | 0.003 |"
+    )
+    assert len(lines) >= 2 + 3

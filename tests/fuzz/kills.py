@@ -45,7 +45,7 @@ LEFT = ("damaged", "lease.json", "deleted", "*tmp*")  # names that no finished r
 TALK = re.compile(  # what a run says
     r"step \d|note: |resuming |compiling |\w+, \w+: |to compare: |[\d,]+ parameters; |tokenising |training a tokenizer|"
     r"(train|heldout): |the data have no split to hold out|no checkpoint was finished before |.*orbax-checkpoint-tmp.* was never finished and is ignored|"
-    r"error: lost a process|$|E\d+ "
+    r"error: lost a process|$|E\d+ |[\w ]+: \d+ s so far$"
 )
 
 

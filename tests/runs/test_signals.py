@@ -9,10 +9,10 @@ from tests.runs.command import assert_done, await_line, final_state, metrics
 
 
 def stopped(commands, flags, workdir, name):
-    """Sends a signal after the first line about a step, twice as to a group of processes; returns
+    """Sends a signal after the first line of the loss, twice as to a group of processes; returns
     the code and standard error."""
     process = commands.start(*flags, f"--workdir={workdir}")
-    await_line(process)
+    await_line(process, "^step .* loss ")
     for _ in range(2):
         process.send_signal(name)
     stderr = process.communicate(timeout=120)[1]

@@ -14,7 +14,6 @@ ORDER = (
     ("errors",),
     ("registry",),
     ("options",),
-    ("sampling",),
     ("io",),
     ("processes",),
     ("models", "data", "checkpoints"),

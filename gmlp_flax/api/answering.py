@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gmlp_flax.errors import DataError, UserError
-from gmlp_flax.sampling import Sampling
 from gmlp_flax.tasks.generation import GeneratedText
 from gmlp_flax.tasks.prediction import PAUSE, Answer, Settings
+from gmlp_flax.tasks.sampling import Sampling
 from gmlp_flax.training.model import Model
 
 

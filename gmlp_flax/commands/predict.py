@@ -34,7 +34,7 @@ from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io.logs import to_stderr
 from gmlp_flax.options import options_of
-from gmlp_flax.sampling import Sampling
+from gmlp_flax.tasks.sampling import Sampling
 
 if TYPE_CHECKING:
     from gmlp_flax.tasks.prediction import Answer, Predictor

@@ -308,8 +308,8 @@ def main(argv: list[str]) -> None:
         raise RunError("; ".join(missing))
 
 
-def run() -> None:
-    """The command line."""
+def _define_flags_of_runs() -> None:
+    """Defines the flags that say what is trained, with which data, and where."""
     flags.DEFINE_enum("scale", "cpu", list(recipes.SCALES), "The size of models and runs.")
     flags.DEFINE_string(
         "data", None, "As in config.data.train; empty at paper scale: C4 or ImageNet."
@@ -332,6 +332,10 @@ def run() -> None:
         "rate: for small models on an accelerator.",
         lower_bound=1,
     )
+
+
+def _define_flags_of_rows() -> None:
+    """Defines the flags that choose what is compared, and what the report shows."""
     flags.DEFINE_list(
         "columns",
         ["mlm", "costs"],
@@ -369,4 +373,10 @@ def run() -> None:
         "scale.",
     )
     flags.DEFINE_list("widths", [], "recall: widths d; empty: all of the scale.")
+
+
+def run() -> None:
+    """The command line."""
+    _define_flags_of_runs()
+    _define_flags_of_rows()
     cli.run(main, "NAME", words=_own_words)

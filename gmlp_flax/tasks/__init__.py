@@ -3,8 +3,14 @@
 A task from elsewhere is named by its place instead: `my_package.my_task:MyTask`.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from gmlp_flax import registry
-from gmlp_flax.tasks.base import Task
+
+if TYPE_CHECKING:
+    from gmlp_flax.tasks.base import Task
 
 # Imported when one is chosen: image tasks load OpenCV, text tasks do not.
 TASKS = {
@@ -24,4 +30,6 @@ def find(name: str) -> type[Task]:
     Raises:
         ConfigError: there is no such task, or it cannot be imported.
     """
+    from gmlp_flax.tasks.base import Task  # here, because it imports JAX
+
     return registry.find(name, TASKS, Task, "task")

@@ -17,13 +17,13 @@ from gmlp_flax.data.text.tokenizer import MASK
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models import blocks
 from gmlp_flax.models.text import CausalLM
-from gmlp_flax.sampling import Sampling
 from gmlp_flax.tasks import recall_slices
 from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Sums, Totals, model_keys, weighted_sum
 from gmlp_flax.tasks.generation import GeneratedText, TextGenerator
 from gmlp_flax.tasks.language_data import LanguageData
 from gmlp_flax.tasks.language_modeling import LanguageModeling, cross_entropy
 from gmlp_flax.tasks.prediction import Answer, GeneratingPredictor, Prepared
+from gmlp_flax.tasks.sampling import Sampling
 from gmlp_flax.tasks.text import TextPredictor
 
 

@@ -13,6 +13,7 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.models import parameters
 from gmlp_flax.processes import distributed
+from gmlp_flax.tasks.base import Task
 from gmlp_flax.tasks.data import RunFiles, TaskData
 from gmlp_flax.training import record, warm_start
 from gmlp_flax.training.checkpoints import check_metric
@@ -106,7 +107,7 @@ def _print_data(data: TaskData) -> None:
         distributed.say(line)
 
 
-def _require_alike(task: tasks.Task, data: TaskData) -> None:
+def _require_alike(task: Task, data: TaskData) -> None:
     """Raises an error unless all processes have the same config, files and held-out data."""
     contents = {
         "the config": config_lib.to_json(task.config).encode(),
@@ -115,7 +116,7 @@ def _require_alike(task: tasks.Task, data: TaskData) -> None:
     distributed.require_alike({**contents, **task.files})
 
 
-def _describe_sizes(task: tasks.Task, data: TaskData) -> str:
+def _describe_sizes(task: Task, data: TaskData) -> str:
     """How many examples there are to train on, and held out."""
     length = task.units_per_example
     examples = task.unit if length == 1 else f"sequences of {length:,} {task.unit}"

@@ -18,9 +18,9 @@ from gmlp_flax.errors import DataError, RunError, did_you_mean
 from gmlp_flax.io import json_files
 from gmlp_flax.models import parameters
 from gmlp_flax.options import options_of
-from gmlp_flax.sampling import Sampling
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.tasks.prediction import Candidates, GeneratingPredictor, Settings
+from gmlp_flax.tasks.sampling import Sampling
 from gmlp_flax.tasks.text import NO_TEXT, StandInTokenizer
 from gmlp_flax.training.partition import Partition
 

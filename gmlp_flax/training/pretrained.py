@@ -25,6 +25,7 @@ from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.errors import RunError, did_you_mean
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import hub, weight_files
+from gmlp_flax.tasks.base import Task
 from gmlp_flax.training.model import Model
 from gmlp_flax.training.model_sources import Source, find
 from gmlp_flax.training.partition import Partition
@@ -96,7 +97,7 @@ class Pretrained:
             unaveraged_params = self._read_checked(self.read_unaveraged, task, partition)
         return Model(task, params, partition, self.step, unaveraged_params, self.folder)
 
-    def _read_checked(self, read: Read, task: tasks.Task, partition: Partition) -> Any:
+    def _read_checked(self, read: Read, task: Task, partition: Partition) -> Any:
         """Reads parameters, and raises RunError if they do not fit the task's model."""
         params = read(partition)
         saved = leaves_by_path(params)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.sampling import Sampling
+from gmlp_flax.tasks.sampling import Sampling
 from tests.failures import raised
 
 

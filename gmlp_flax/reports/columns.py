@@ -19,6 +19,7 @@ from gmlp_flax.io import files as io_files
 from gmlp_flax.paper import alternatives, custom_rows
 from gmlp_flax.paper.alternatives import COLUMNS, COSTS, Column
 from gmlp_flax.paper.tables import ALTERNATIVES, TABLES, TUNED, PaperTable
+from gmlp_flax.processes import stopping
 from gmlp_flax.reports import recall_slices
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.alternatives.scores import best_rate, folder_of, search_folder, searched
@@ -389,7 +390,8 @@ def _measure(plan: Plan) -> None:
             f"--json={path}",
             f"--scale={scale}",
         ]
-        code = subprocess.run(command).returncode
+        with stopping.terminable():  # a signal ends the process too
+            code = subprocess.run(command).returncode
         if code:
             raise RunError(
                 f"gmlp benchmark ended with exit code {code}: what it wrote stands above"

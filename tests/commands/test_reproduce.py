@@ -1,5 +1,9 @@
 """The command that makes the paper's tables again, on finished runs; training is in tests/runs."""
 
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from gmlp_flax.paper.tables import TABLES
@@ -99,6 +103,25 @@ def test_counts_need_no_runs(tmp_path):
 def test_mistakes_are_one_line(tmp_path, arguments, message):
     assert message in preloaded.refused("reproduce", f"--out={tmp_path}", *arguments)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow  # it measures for some seconds
+def test_a_stopped_measurement_leaves_no_process(tmp_path):
+    """A process that was left would keep standard output open."""
+    words = ["--columns=costs", "--rows=sgu", "--lengths=128", f"--runs={tmp_path}/runs"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gmlp_flax", "reproduce", "alternatives", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    while process.stdout.readline().strip() != "mixers":
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 130  # as after Ctrl-C
+    assert not list((tmp_path / "runs").rglob("*.json"))
 
 
 def test_a_row_is_submitted_and_shown(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gmlp_flax import errors
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import RunError
 from tests.data.text.vocabularies import (
@@ -104,7 +105,7 @@ def test_a_damaged_vocabulary(tmp_path, pieces, problem):
 
 def test_the_library_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    assert "gmlp_flax[wordpiece]" in raised(RunError, Tokenizer, vocabulary(PIECES))
+    assert errors.install("wordpiece") in raised(RunError, Tokenizer, vocabulary(PIECES))
 
 
 # Compared with the library

@@ -4,9 +4,9 @@
     gmlp train --config=own_images:SIZE --workdir=runs/mine \\
         --config.data.train=PATH [--config.data.heldout=PATH | --config.data.heldout_share=0.05]
 
-PATH is a folder with one folder of images per class, a tar of one, or `tfds:NAME`. Of a PATH, the
-size and the number of steps are chosen by how many images there are to train on, and a line says
-what was chosen and why. Keys that you set, such as `--config.steps`, have precedence. SIZE is
+PATH is a folder with one folder of images per class, a tar of one, or `tfds:NAME`. The number of
+images to train on decides the size and the number of steps, and a line says what was chosen and
+why. Keys that you set, such as `--config.steps`, have precedence. SIZE is
 
     tiny             4 layers of 64 channels, at 64 x 64: for fewer than 2,000 images
     small            (default) 8 layers of 128 channels, at 64 x 64, for a CPU
@@ -46,7 +46,7 @@ def count(config) -> int:
 
 
 def is_path(arg: str) -> bool:
-    """Whether the argument is not a size but a place of images."""
+    """Whether the argument is a path to images and not a size."""
     if arg in SIZES or not arg:
         return False
     return arg.startswith("tfds:") or files.exists(arg)

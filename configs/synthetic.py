@@ -4,13 +4,20 @@
     gmlp train --config=synthetic:amlp_causal,d=64 --workdir=runs/recall
     gmlp train --config=synthetic:sgu,task=selective_copying --workdir=runs/copying
 
-ARGUMENT: ROW, with ,task=TASK and ,n=LENGTH and ,d=WIDTH and ,scale=SCALE behind it. ROW is a row of
-`gmlp reproduce alternatives`; linear, additive or multiplicative of Table 3; sgu_dense; amlp_16 or
-amlp_128, whose attention has that size; modern, a Transformer of today; or a causal model, with
-_causal at its end: modern_causal (Llama's block), bert, bert_rel, linear, additive, multiplicative,
-sgu, sgu_dense, amlp, amlp_16, amlp_128, bigs, delta, hydra, depthwise or long_conv. Or it is a class of your own that
-extends Block, my_package.my_module:MyBlock, which is causal if its class can be; `,match=` is as in
-c4_ablation. All rows have as many parameters as two layers of the Transformer.
+ARGUMENT: ROW, followed by ,task=TASK and ,n=LENGTH and ,d=WIDTH and ,scale=SCALE. ROW is one of
+
+    a row of `gmlp reproduce alternatives`
+    linear, additive, multiplicative   the other gates of Table 3
+    sgu_dense                          SGU without the Toeplitz constraint
+    amlp_16, amlp_128                  aMLP with d_attn = 16 or 128
+    modern                             a Transformer of today
+    ROW_causal                         the causal model of modern (Llama's block), bert, bert_rel,
+                                       linear, additive, multiplicative, sgu, sgu_dense, amlp,
+                                       amlp_16, amlp_128, bigs, delta, hydra, depthwise, long_conv
+    my_package.my_module:MyBlock       your own class that extends Block, causal if it can be;
+                                       `,match=` is as in c4_ablation
+
+All rows have as many parameters as two layers of the Transformer.
 TASK: mqar (default), recall, fuzzy_recall, noisy_recall, selective_copying, compression or
 memorization.
 LENGTH of mqar: 64 (default) with 4 pairs, 128 with 8, or 256 with 16.

@@ -111,6 +111,6 @@ else
 fi
 patiently "${installer[@]}" ${constraints:+--constraint "$constraints"} --editable ".${extras:+[$extras]}" || fail "installation failed, see above; run again to try again"
 # The first command would compile our modules, and every one where PYTHONDONTWRITEBYTECODE is set.
-"$venv/bin/python" -m compileall -q gmlp_flax configs benchmarks || say "the modules are compiled later, as this folder cannot be written to"
+"$venv/bin/python" -m compileall -q gmlp_flax || say "the modules are compiled later, as this folder cannot be written to"
 printf '%s\n' "$extras" "$want" >"$stamp"
 say "$what is installed in $venv (Python $version, ${SECONDS} s)"

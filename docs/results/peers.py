@@ -68,7 +68,8 @@ def section() -> str:
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
     links = [f"[{path.stem}](data/{path.name})" for path in sorted(generate.DATA.glob(FILES))]
     files = " · ".join(links)
-    return f"{table}\n**Where the peer is faster:** {'; '.join(slower) or 'nowhere'}.\n\n{files}\n"
+    lines = "".join(f"- {line}\n" for line in slower) or "- nowhere\n"
+    return f"{table}\nThe peer is faster here:\n\n{lines}\n{files}\n"
 
 
 def _cell(line: results_file.Line | None) -> str:
@@ -88,7 +89,7 @@ def _slower(measured: Speeds) -> list[str]:
             line = lines.get(kind)
             if line is not None and float(line["median"]) < 1:
                 found.append(
-                    f"{measured.model} on {measured.processor}, {kind} beside {name}: "
-                    f"{line['median']} of its speed"
+                    f"{measured.model}, {measured.processor}: our {kind} has {line['median']} of "
+                    f"the speed of {name}"
                 )
     return found

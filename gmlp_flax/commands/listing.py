@@ -126,9 +126,10 @@ def _chips() -> dict[str, str]:
 
     lines = {}
     for kind, chip in CHIPS.items():
-        slices = [f"{kind}:{shape}" for shape in chip.slices]
-        in_nodes = f"{kind}xN for N of them, {chip.node} on a node"
-        lines[kind] = ", ".join(slices) if slices else in_nodes
+        if chip.slices:
+            lines[kind] = ", ".join(f"{kind}:{shape}" for shape in chip.slices)
+        else:
+            lines[kind] = f"{kind}xN for N of them, {chip.node} on a node"
     return lines
 
 

@@ -101,10 +101,13 @@ def _words(out: str, trials: Sequence[Trial]) -> list[str]:
     first, *others = trials
     if not others:
         return [f"--workdir={_folder(out, first)}", *first.flags]
-    members = [_member_flag(out, trial) for trial in trials]
-    flags_of_members = tuple(f"--config.{key}=" for key in schema.MEMBER_KEYS)
-    shared = [word for word in first.flags if not word.startswith(flags_of_members)]
-    return [*members, *shared]
+    words = [_member_flag(out, trial) for trial in trials]
+    for word in first.flags:
+        flag, _, _ = word.partition("=")
+        key = flag.removeprefix("--config.")
+        if key not in schema.MEMBER_KEYS:
+            words.append(word)
+    return words
 
 
 def _member_flag(out: str, trial: Trial) -> str:

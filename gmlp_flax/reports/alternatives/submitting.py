@@ -158,8 +158,9 @@ def _check_equal(first: Run, run: Run) -> None:
         other = others.get(name)
         if value != other:
             raise RunError(
-                f"{name} is {value!r} in {first.path} and {other!r} in {run.path}: give the runs of one row, which differ in the seed alone; train runs "
-                "that choose a rate with config.data.search=True"
+                f"{name} is {value!r} in {first.path} and {other!r} in {run.path}: give the runs of "
+                "one row, which differ in the seed alone; train runs that choose a rate with "
+                "config.data.search=True"
             )
     if setting_hash(first) != setting_hash(run):
         raise RunError(

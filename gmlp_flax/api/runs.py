@@ -13,7 +13,7 @@ from gmlp_flax import tasks
 from gmlp_flax.api import examples
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import files as io_files
-from gmlp_flax.planning import plan
+from gmlp_flax.planning import meshes
 from gmlp_flax.tasks.data import RunFiles
 from gmlp_flax.training import loop, pretrained, scoring
 from gmlp_flax.training.evaluation import Evaluator
@@ -73,7 +73,7 @@ def train(
         opened.update_from_flattened_dict(keys)
     train_options = loop.TrainOptions(
         explicit_keys=options.keys(),
-        choose_mesh=plan.choose_mesh_here,
+        choose_mesh=meshes.choose_here,
         resume_command="the same call of train",
         optimizer=optimizer,
         callbacks=[callbacks] if callable(callbacks) else callbacks,

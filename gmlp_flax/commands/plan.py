@@ -26,13 +26,13 @@ def main(_argv: list[str], config: ConfigDict) -> None:
     """Makes the plan and prints it."""
     from gmlp_flax import config as config_lib
     from gmlp_flax import tasks
-    from gmlp_flax.planning import description, plan
+    from gmlp_flax.planning import description, meshes, plan
     from gmlp_flax.training import warm_start
 
     values = flags.FLAGS
     cli.require("config")
     topology = cli.require("topology")
-    choose_mesh = functools.partial(plan.choose_mesh, topology=topology)
+    choose_mesh = functools.partial(meshes.choose, topology=topology)
     explicit = config_lib.named_overrides(sys.argv)
     resolved = config_lib.resolve(config, warm_start.read_start, choose_mesh, explicit)
     for note in resolved.notes:

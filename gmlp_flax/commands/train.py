@@ -46,7 +46,7 @@ def main(_argv: list[str], config: ConfigDict) -> None:
     with cli.among_processes():
         with heartbeat("loading", at_once=False):
             from gmlp_flax import config as config_lib
-            from gmlp_flax.planning import plan
+            from gmlp_flax.planning import meshes
             from gmlp_flax.processes import distributed, output, stopping
             from gmlp_flax.training import loop
 
@@ -55,7 +55,7 @@ def main(_argv: list[str], config: ConfigDict) -> None:
             restart=flags.FLAGS.restart,
             other_data=flags.FLAGS.other_data,
             explicit_keys=config_lib.named_overrides(sys.argv),
-            choose_mesh=plan.choose_mesh_here,
+            choose_mesh=meshes.choose_here,
         )
         try:
             with stopping.terminable():
@@ -81,7 +81,7 @@ def train_members(config: ConfigDict) -> None:
     with cli.among_processes():
         from gmlp_flax import config as config_lib
         from gmlp_flax.config.schema import MEMBER_KEYS
-        from gmlp_flax.planning import plan
+        from gmlp_flax.planning import meshes
         from gmlp_flax.processes import output, stopping
         from gmlp_flax.training import loop, together
 
@@ -95,7 +95,7 @@ def train_members(config: ConfigDict) -> None:
             restart=flags.FLAGS.restart,
             other_data=flags.FLAGS.other_data,
             explicit_keys={*config_lib.named_overrides(sys.argv), *MEMBER_KEYS},
-            choose_mesh=plan.choose_mesh_here,
+            choose_mesh=meshes.choose_here,
         )
         problems = []
         try:

@@ -1,5 +1,4 @@
-"""The memory, time and money that a run would need on chips that this machine does not have, and
-the mesh that suits it (`mesh.auto`).
+"""The memory, time and money that a run would need on chips that this machine does not have.
 
 The actual training step is compiled: for a TPU slice, which needs libtpu (extra `plan`) but no TPU,
 and for GPUs with JAX's CUDA plugin (extra `plan-gpu`). Without the plugin the figures of GPUs are
@@ -10,27 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import jax
 from ml_collections import ConfigDict
 
-from gmlp_flax import config as config_lib
-from gmlp_flax import tasks
-from gmlp_flax.config import Sizes
-from gmlp_flax.errors import RunError
 from gmlp_flax.io.logs import heartbeat
-from gmlp_flax.planning import chips, dry_run
-from gmlp_flax.planning.dry_run import Share, Workload
-from gmlp_flax.planning.hlo import WIRE, Collectives, Moved, Program
+from gmlp_flax.planning import chips, dry_run, needs
+from gmlp_flax.planning.dry_run import Workload
+from gmlp_flax.planning.hlo import Collectives
+from gmlp_flax.planning.needs import Memory, Needs, Step
 from gmlp_flax.tasks.base import Task
-from gmlp_flax.training.partition import Devices, Partition
-
-SUFFIXES = {"": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-GATHERED_BYTES = 2  # per element of a sharded parameter, which is gathered in bfloat16
+from gmlp_flax.training.partition import Devices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,66 +75,6 @@ class Plan:
     moved: tuple[dict[str, Any], ...] = ()
 
 
-class _Memory(NamedTuple):
-    """Bytes on one device. `peak` is the largest sum of arguments and temporaries at any time."""
-
-    arguments: float
-    temporaries: float
-    peak: float
-
-
-class _Needs(NamedTuple):
-    """What a step needs of one device. `traffic` and `collectives` are None if no compiled program
-    could be read."""
-
-    memory: _Memory
-    exceeds: bool = False  # as the compiler says
-    traffic: float | None = None
-    collectives: dict[str, Collectives] | None = None
-    notes: tuple[str, ...] = ()
-    moved: tuple[Moved, ...] = ()
-    is_compiled: bool = True
-
-
-@dataclasses.dataclass(frozen=True)
-class _Step:
-    """The training step of a config on devices, counted on shapes.
-
-    Attributes:
-        config: of the run.
-        task: of the run.
-        partition: the devices.
-        work: of the whole step.
-        share: what one device holds of the state.
-    """
-
-    config: ConfigDict
-    task: Task
-    partition: Partition
-    work: Workload
-    share: Share
-
-    @classmethod
-    def make(cls, config: ConfigDict, devices: Devices | int) -> _Step:
-        """Raises RunError if the devices cannot share the batch or the parameters."""
-        kind = tasks.find(config.task)
-        task = kind(config)
-        partition = Partition.make(config.mesh, devices)
-        microbatches = config.optimizer.grad_accum_steps
-        partition.check_batch(config.batch_size, microbatches, "config.batch_size")
-        of_model = partition.for_model(task.param_metadata())
-        of_model.check_parameters(task.shapes())
-        work = dry_run.workload(config)
-        share = dry_run.share_of_device(config, partition)
-        return cls(config, task, partition, work, share)
-
-    @property
-    def argument_bytes(self) -> float:
-        """The bytes of the state and of a batch on one device."""
-        batch_bytes = self.work.batch_bytes * self.config.batch_size
-        return self.share.state + batch_bytes / self.partition.batch_shares
-
-
 @dataclasses.dataclass(frozen=True)
 class _Times:
     """Seconds of a step.
@@ -195,27 +125,27 @@ def make(
     if devices is None:
         devices = dry_run.devices(topology)
     if devices is None:
-        step = _Step.make(config, hardware.count)
-        needs = _estimate(step)
+        step = Step.make(config, hardware.count)
+        needed = needs.estimate(step)
     else:
-        step = _Step.make(config, devices)
+        step = Step.make(config, devices)
         with heartbeat(f"compiling the training step for {topology}", at_once=False):
-            needs = _compile(step, hardware.chip)
-    lacks_moved = moved > 0 and not needs.moved
+            needed = needs.compile_step(step, hardware.chip)
+    lacks_moved = moved > 0 and not needed.moved
     notes = (
-        *needs.notes,
+        *needed.notes,
         *_notes(config, lacks_moved),
         *_notes_of_block(step.task, topology),
     )
-    needs = needs._replace(notes=notes, moved=needs.moved[:moved])
-    return _plan(topology, step, hardware, needs, price, mfu)
+    needed = needed._replace(notes=notes, moved=needed.moved[:moved])
+    return _plan(topology, step, hardware, needed, price, mfu)
 
 
 def _plan(
     topology: str,
-    step: _Step,
+    step: Step,
     hardware: chips.Topology,
-    needs: _Needs,
+    needed: Needs,
     price: float | None,
     mfu: float | None,
 ) -> Plan:
@@ -224,12 +154,12 @@ def _plan(
     work = step.work
     chip = hardware.chip
     count = hardware.count
-    collectives = needs.collectives
+    collectives = needed.collectives
     if collectives is None:
-        collectives = _exchange(step)
+        collectives = needs.exchange(step)
     # libtpu lists two devices of some chips
     per_chip = step.partition.mesh.size // count
-    times = _times(work, needs.traffic, collectives, hardware, per_chip, mfu)
+    times = _times(work, needed.traffic, collectives, hardware, per_chip, mfu)
     hours = config.steps * times.step / 3600
     cost = None
     per_price = None
@@ -242,12 +172,12 @@ def _plan(
     return Plan(
         topology=topology,
         chips=count,
-        method="compiled" if needs.is_compiled else "estimated",
+        method="compiled" if needed.is_compiled else "estimated",
         params=work.params,
         flops_per_step=work.flops,
-        per_chip_bytes=_bytes_per_chip(needs.memory, per_chip),
+        per_chip_bytes=_bytes_per_chip(needed.memory, per_chip),
         hbm_bytes=round(chip.usable_bytes()),
-        fits=not needs.exceeds and needs.memory.peak <= memory_of_device,
+        fits=not needed.exceeds and needed.memory.peak <= memory_of_device,
         collectives=_figures(collectives),
         seconds={"products": times.products, "memory": times.memory, "links": times.links},
         step_seconds=times.step,
@@ -257,12 +187,12 @@ def _plan(
         utilisation=work.flops / (count * chip.flops * times.step),
         per_price=per_price,
         products_bound=_products_bound(step, times, chip, per_chip),
-        notes=needs.notes,
-        moved=tuple(instruction._asdict() for instruction in needs.moved),
+        notes=needed.notes,
+        moved=tuple(instruction._asdict() for instruction in needed.moved),
     )
 
 
-def _bytes_per_chip(memory: _Memory, per_chip: int) -> dict[str, int]:
+def _bytes_per_chip(memory: Memory, per_chip: int) -> dict[str, int]:
     """The bytes on a chip, which has `per_chip` devices."""
     sizes = {}
     for name, size in memory._asdict().items():
@@ -279,7 +209,7 @@ def _figures(collectives: Mapping[str, Collectives]) -> dict[str, dict[str, int]
     return figures
 
 
-def _products_bound(step: _Step, times: _Times, chip: chips.Chip, per_chip: int) -> int | None:
+def _products_bound(step: Step, times: _Times, chip: chips.Chip, per_chip: int) -> int | None:
     """See `Plan.products_bound`."""
     batch_size = step.config.batch_size
     memory = times.memory or 0.0
@@ -330,137 +260,6 @@ def compute_bound(
     return max(1, math.ceil(batch * ratio))
 
 
-def _compile(step: _Step, chip: chips.Chip) -> _Needs:
-    """Compiles the actual step. If it exceeds the memory, the compiler's error says how much it
-    needs."""
-    options: dict[str, Any] | None = None
-    # Kernels for GPUs that are not here cannot be tried out.
-    if chip.processors and jax.default_backend() == "cpu":
-        options = {"xla_gpu_autotune_level": 0}
-    try:
-        compiled = dry_run.lower(step.config, step.partition).compile(options)
-    except jax.errors.JaxRuntimeError as error:
-        peak = needed_bytes(str(error))
-        if peak is None:
-            raise
-        return _exceeding(step, peak)
-    sizes: Any = compiled.memory_analysis()
-    memory = _Memory(
-        arguments=sizes.argument_size_in_bytes,
-        temporaries=sizes.temp_size_in_bytes,
-        peak=sizes.peak_memory_in_bytes,
-    )
-    try:
-        text = str(compiled.as_text())
-        program = Program(text, step.partition.mesh.size)
-        costs = program.costs()
-    except jax.errors.JaxRuntimeError:
-        note = (
-            "this jaxlib cannot print libtpu's program: collectives are estimated, time leaves out "
-            "memory traffic"
-        )
-        return _Needs(memory, notes=(note,))
-    notes: tuple[str, ...] = ()
-    if costs.unknown_loops:
-        note = (
-            f"{costs.unknown_loops} loops whose length depends on the data, as in random draws, "
-            "count as one iteration"
-        )
-        notes = (note,)
-    return _Needs(
-        memory,
-        traffic=costs.traffic,
-        collectives=costs.collectives,
-        notes=notes,
-        moved=costs.moved,
-    )
-
-
-def _exceeding(step: _Step, peak: float) -> _Needs:
-    """The needs of a step that does not fit into the memory."""
-    arguments = step.argument_bytes
-    temporaries = max(0.0, peak - arguments)
-    note = (
-        "the program exceeds the memory: collectives are estimated, the time leaves out memory "
-        "traffic"
-    )
-    return _Needs(_Memory(arguments, temporaries, peak), exceeds=True, notes=(note,))
-
-
-def needed_bytes(message: str) -> float | None:
-    """The bytes of a chip's HBM that a program needs, read from an error of libtpu; None if the
-    error is another one, such as one of a kernel's own memory.
-
-    libtpu writes "temporaries", but counts arguments and results among them.
-    """
-    if "RESOURCE_EXHAUSTED" not in message:
-        return None
-    match = re.search(
-        r"(?:HLO temporaries \(|memory space hbm. Used )([\d.]+)([BKMGT]?)\S* (?:exceeds|of)",
-        message,
-    )
-    if not match:
-        return None
-    number, suffix = match.groups()
-    return float(number) * 2 ** SUFFIXES[suffix]
-
-
-def _estimate(step: _Step) -> _Needs:
-    """Counts the state, the gradients (twice with accumulation: the sum and the newest), and the
-    arrays that the forward pass saves for the backward pass."""
-    config = step.config
-    partition = step.partition
-    microbatches = config.optimizer.grad_accum_steps
-    arguments = step.argument_bytes
-    saved = step.work.saved_bytes * config.batch_size / partition.batch_shares / microbatches
-    if partition.mesh.shape["fsdp"] > 1 and config.model.remat != "full":
-        saved += GATHERED_BYTES * step.work.params
-    gradients = step.share.params * min(2, microbatches)
-    memory = _Memory(arguments, saved + gradients, arguments + saved + gradients)
-    # The state, the gradients and every saved array are written once and read once.
-    traffic = 2 * (arguments + saved * microbatches + gradients * microbatches)
-    notes = (
-        "an estimate from the workload, nothing was compiled: a compiler may need half as much "
-        "memory again",
-        "JAX gives programs 0.75 of a GPU's memory, or the share that "
-        f"{chips.SHARE} in the environment says",
-    )
-    return _Needs(memory, traffic=traffic, notes=notes, is_compiled=False)
-
-
-def _exchange(step: _Step) -> dict[str, Collectives]:
-    """The collectives that data and fsdp parallelism always need: float32 gradients and gathered
-    parameters."""
-    config = step.config
-    partition = step.partition
-    fsdp = partition.mesh.shape["fsdp"]
-    copies = partition.batch_shares // fsdp
-    microbatches = config.optimizer.grad_accum_steps
-    # Each microbatch gathers the parameters, with remat=full forward and backward, and scatters its
-    # gradients.
-    gathers = microbatches
-    if config.model.remat == "full":
-        gathers = 2 * microbatches
-    gradients = step.share.params
-    collectives = {}
-    if copies > 1:
-        collectives["all-reduce"] = _collectives("all-reduce", 1, gradients, copies)
-    if fsdp > 1:
-        gathered = GATHERED_BYTES * step.work.params
-        collectives["all-gather"] = _collectives("all-gather", gathers, gathered, fsdp)
-        collectives["reduce-scatter"] = _collectives(
-            "reduce-scatter", microbatches, gradients, fsdp
-        )
-    return collectives
-
-
-def _collectives(kind: str, count: int, size: float, group: int) -> Collectives:
-    """`count` collectives among `group` devices, for which the program waits; each result has
-    `size` bytes."""
-    wire = count * size * WIRE[kind](group)
-    return Collectives(count, count * size, wire, wire)
-
-
 def _notes(config: ConfigDict, lacks_moved: bool) -> Iterator[str]:
     """What the figures leave out. `lacks_moved`: whether --moved was asked for in vain."""
     if lacks_moved:
@@ -509,133 +308,3 @@ def alternatives(config: ConfigDict, topology: str) -> Iterator[Alternative]:
         is_even = batch_size % parts == 0
         if is_even:
             yield Alternative(larger, {"mesh.data": -1}, larger)
-
-
-def candidate_meshes(devices: int, slices: int = 1) -> Iterator[Sizes]:
-    """The meshes that make sense, those that exchange less first: copies of the state; the state in
-    parts that eight devices, or all of them, hold; and products in halves."""
-    yield devices, 1, 1
-    per_slice = devices // slices
-    for parts in sorted({8, per_slice}):
-        if 1 < parts <= per_slice and per_slice % parts == 0:
-            copies = devices // parts
-            yield copies, parts, 1
-    if per_slice % 2 == 0:
-        halves = per_slice // 2
-        yield slices, halves, 2
-
-
-def choose_mesh(
-    config: ConfigDict, topology: str, devices: list | None = None
-) -> tuple[Sizes, str]:
-    """The mesh with the fastest step of those that fit, by the planner's bounds.
-
-    Args:
-        config: of the run. Its own mesh is ignored.
-        topology: as `make` takes it.
-        devices: of this machine, if they are what the topology says.
-
-    Returns:
-        The devices along data, fsdp and tensor, and the reason in a line.
-
-    Raises:
-        RunError: no mesh fits; or none suits the batch and the model.
-    """
-    plans = _plan_meshes(config, topology, devices)
-    fitting = [sizes for sizes, plan in plans.items() if plan.fits]
-    if not fitting:
-        smallest = min(plans, key=lambda sizes: plans[sizes].per_chip_bytes["peak"])
-        with_smallest = config_lib.with_mesh(config, smallest)
-        advice = _what_fits(with_smallest, topology, devices)
-        raise _no_mesh_fits(smallest, plans[smallest], advice)
-    fastest = min(fitting, key=lambda sizes: plans[sizes].step_seconds)
-    time = _time(plans.pop(fastest))
-    others = []
-    for sizes, plan in plans.items():
-        name = config_lib.mesh_name(sizes)
-        others.append(f"{name} {_time(plan)}")
-    reason = "it fits, and links do not hold it up"
-    if others:
-        reason = f"the fastest that fits ({'; '.join(others)})"
-    return fastest, f"{time}; {reason}"
-
-
-def _no_mesh_fits(smallest: Sizes, plan: Plan, advice: str) -> RunError:
-    """The error if even the mesh that needs the least memory does not fit."""
-    name = config_lib.mesh_name(smallest)
-    peak = plan.per_chip_bytes["peak"] / 1e9
-    available = plan.hbm_bytes / 1e9
-    return RunError(
-        f"config.mesh=auto: no mesh of {plan.topology} fits; {name} needs least, {peak:.1f} of "
-        f"{available:.1f} GB a chip{advice}"
-    )
-
-
-def _plan_meshes(config: ConfigDict, topology: str, devices: list | None) -> dict[Sizes, Plan]:
-    """The plans of candidate meshes, up to the first one that links do not hold up. Raises RunError
-    if none suits the run."""
-    count = chips.parse(topology).count
-    plans: dict[Sizes, Plan] = {}
-    first_error = ""
-    for sizes in candidate_meshes(count, config.mesh.slices):
-        print(f"planning mesh {config_lib.mesh_name(sizes)}", file=sys.stderr, flush=True)
-        try:
-            plan = make(config_lib.with_mesh(config, sizes), topology, devices=devices)
-        except RunError as error:
-            first_error = first_error or str(error)
-            continue
-        plans[sizes] = plan
-        if plan.fits and not _is_held_up_by_links(plan):
-            break  # the meshes that follow use links more
-    if not plans:
-        raise RunError(f"config.mesh=auto: no mesh of {topology} suits the run: {first_error}")
-    return plans
-
-
-def _is_held_up_by_links(plan: Plan) -> bool:
-    links = plan.seconds["links"] or 0.0
-    products = plan.seconds["products"] or 0.0
-    memory = plan.seconds["memory"] or 0.0
-    return links >= max(products, memory)
-
-
-def choose_mesh_here(config: ConfigDict) -> tuple[Sizes, str]:
-    """The mesh that suits a run on this machine's devices, and the reason, for `config.resolve`.
-
-    Raises:
-        RunError: as in `choose_mesh`.
-    """
-    devices = jax.devices()
-    along_data = (len(devices), 1, 1)
-    if len(devices) == 1:
-        return along_data, "one device"
-    name = devices[0].device_kind
-    kind = chips.of_device(name)
-    topology = chips.usual(kind, len(devices)) if kind else None
-    if topology is None:
-        return along_data, f"no figures of {len(devices)} devices {name!r} are known"
-    return choose_mesh(config, topology, devices)
-
-
-def _what_fits(config: ConfigDict, topology: str, devices: list | None) -> str:
-    """The first change that makes a plan fit, for a message."""
-    for other in alternatives(config, topology):
-        other_devices = devices if other.topology == topology else None
-        try:
-            changed = config_lib.overridden(config, other.changes)
-            plan = make(changed, other.topology, devices=other_devices)
-        except RunError:
-            continue
-        if plan.fits:
-            return f": {other.name} would fit"
-    return (
-        ": nor would gradient accumulation, model.remat=full or the next larger topologies; take a "
-        "smaller model"
-    )
-
-
-def _time(plan: Plan) -> str:
-    if not plan.fits:
-        return "does not fit"
-    milliseconds = 1e3 * plan.step_seconds
-    return f"{milliseconds:.4g} ms at least"

@@ -11,7 +11,7 @@ import pytest
 from gmlp_flax import config
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
-from gmlp_flax.planning import chips, dry_run, plan
+from gmlp_flax.planning import chips, dry_run, meshes, plan
 from tests.planning.test_plan import small
 
 FILE = pathlib.Path(__file__).parent / "mesh_golden.json"
@@ -29,7 +29,7 @@ TOPOLOGIES = ("gpu:h100x1", "gpu:h100x8", "v5e:4x4", "v5e:8x8")
     ],
 )
 def test_meshes_that_make_sense(devices, slices, expected):
-    assert [*plan.candidate_meshes(devices, slices)] == expected
+    assert [*meshes.candidates(devices, slices)] == expected
 
 
 def planned(monkeypatch, figures):
@@ -60,7 +60,7 @@ def planned(monkeypatch, figures):
 
 def test_copies_are_taken_if_links_do_not_hold_them_up(monkeypatch):
     tried = planned(monkeypatch, {(8, 1, 1): (True, 5, 9, 8, 10)})
-    sizes, reason = plan.choose_mesh(small(), "gpu:h100x8")
+    sizes, reason = meshes.choose(small(), "gpu:h100x8")
     assert sizes == (8, 1, 1)
     assert tried == [(8, 1, 1)]
     assert reason == "9 ms at least; it fits, and links do not hold it up"
@@ -73,7 +73,7 @@ def test_the_fastest_of_those_that_fit_is_taken(monkeypatch):
         (1, 4, 2): (True, 5, 8, 8.5, 40),
     }
     planned(monkeypatch, figures)
-    sizes, reason = plan.choose_mesh(small(), "gpu:h100x8")
+    sizes, reason = meshes.choose(small(), "gpu:h100x8")
     assert sizes == (1, 4, 2)
     others = "data 8 x fsdp 1 x tensor 1 does not fit; data 1 x fsdp 8 x tensor 1 9 ms at least"
     assert reason == f"8.5 ms at least; the fastest that fits ({others})"
@@ -87,12 +87,12 @@ def test_a_mesh_that_the_model_cannot_have_is_passed_over(monkeypatch):
         (1, 4, 2): (True, 5, 8, 8.5, 40),
     }
     planned(monkeypatch, figures)
-    assert plan.choose_mesh(small(), "gpu:h100x8")[0] == (1, 4, 2)
+    assert meshes.choose(small(), "gpu:h100x8")[0] == (1, 4, 2)
     planned(monkeypatch, dict.fromkeys(figures, refusal))
     with pytest.raises(
         RunError, match=r"no mesh of gpu:h100x8 suits the run: config.batch_size is 3$"
     ):
-        plan.choose_mesh(small(), "gpu:h100x8")
+        meshes.choose(small(), "gpu:h100x8")
 
 
 def test_what_would_fit_is_said(monkeypatch):
@@ -104,13 +104,13 @@ def test_what_would_fit_is_said(monkeypatch):
         RunError,
         match=r"no mesh of gpu:h100x1 fits; .* needs least, \d+\.\d of 60.0 GB a chip: remat=",
     ):
-        plan.choose_mesh(options, "gpu:h100x1")
+        meshes.choose(options, "gpu:h100x1")
 
 
 def test_of_this_machine(monkeypatch):
     """One device has one mesh, devices without figures have copies, others are planned."""
     given = small(**{"mesh.auto": True})
-    assert plan.choose_mesh_here(given) == ((1, 1, 1), "one device")
+    assert meshes.choose_here(given) == ((1, 1, 1), "one device")
     for kind, count, topology in (
         ("cpu", 8, None),
         ("TPU v5 lite", 4, "v5e:2x2"),
@@ -119,8 +119,8 @@ def test_of_this_machine(monkeypatch):
         devices = [types.SimpleNamespace(device_kind=kind)] * count
         monkeypatch.setattr(jax, "devices", lambda devices=devices: devices)
         choose = unittest.mock.Mock(return_value=((1, 4, 1), "so"))
-        monkeypatch.setattr(plan, "choose_mesh", choose)
-        sizes, _ = plan.choose_mesh_here(given)
+        monkeypatch.setattr(meshes, "choose", choose)
+        sizes, _ = meshes.choose_here(given)
         calls = [call.args for call in choose.call_args_list]
         assert calls == ([(given, topology, devices)] if topology else [])
         assert sizes == ((1, 4, 1) if topology else (count, 1, 1))
@@ -151,7 +151,7 @@ def chosen(name, topology):
     """What the golden file has of a model of the paper: the mesh, or what is said if none fits."""
     file = "imagenet" if name in MODELS[:3] else "c4_bert"
     try:
-        sizes, reason = plan.choose_mesh(config.from_file(f"configs/{file}.py", name), topology)
+        sizes, reason = meshes.choose(config.from_file(f"configs/{file}.py", name), topology)
         return {"mesh": config.mesh_name(sizes), "reason": reason}
     except RunError as error:
         return {"mesh": "none", "reason": str(error)}

@@ -187,29 +187,6 @@ def test_a_known_utilisation_takes_the_place_of_the_peak():
     assert half.seconds["products"] == 2 * peak.seconds["products"]
 
 
-@pytest.mark.parametrize(
-    ("message", "expected"),
-    [
-        (
-            "RESOURCE_EXHAUSTED: E1000: needed for HLO temporaries (19.50G) exceeds available HBM (15.75G).",
-            19.5 * 2**30,
-        ),
-        (
-            "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 512.00M of 256.00M hbm.",
-            2**29,
-        ),
-        ("INTERNAL: something else (3.00G) exceeds everything", None),
-        (
-            "RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 18.00M of 16.00M vmem.",
-            None,
-        ),
-        ("RESOURCE_EXHAUSTED: in other words", None),
-    ],
-)
-def test_the_compiler_says_what_it_would_have_needed(message, expected):
-    assert plan.needed_bytes(message) == expected
-
-
 def test_a_program_that_exceeds_the_memory_does_not_fit(monkeypatch):
     message = (
         "RESOURCE_EXHAUSTED: needed for HLO temporaries (20.00G) exceeds available HBM (15.75G)."

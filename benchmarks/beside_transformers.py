@@ -26,7 +26,7 @@ from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.benchmarks.timing import Row, row
 from gmlp_flax.benchmarks.torch_models import TorchModel
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
-from gmlp_flax.tasks.data import RunFiles
+from gmlp_flax.tasks.data.base import RunFiles
 from gmlp_flax.tasks.masked_lm import Masked, MaskedLanguageModeling
 from gmlp_flax.training import optimizer, step
 from gmlp_flax.training.evaluation import Evaluator

@@ -16,7 +16,7 @@ from gmlp_flax.benchmarks.timing import Row, measure, row
 from gmlp_flax.data.holdout import HELDOUT
 from gmlp_flax.errors import require
 from gmlp_flax.interop import formats
-from gmlp_flax.tasks.data import RunFiles
+from gmlp_flax.tasks.data.base import RunFiles
 from gmlp_flax.training.model import Model
 
 SHIPPED = ("digits", "books_gmlp")  # their answers are right or wrong

@@ -22,7 +22,8 @@ from gmlp_flax.data.readers import images
 from gmlp_flax.errors import DataError, counted
 from gmlp_flax.io import files
 from gmlp_flax.paper import recipes
-from gmlp_flax.tasks import data_config, image_data
+from gmlp_flax.tasks.data import config as data_config
+from gmlp_flax.tasks.data import images as image_data
 
 SIZES = ("small", "tiny", "gmlp_ti", "gmlp_s", "gmlp_b")
 TINY = dict(layers=4, d_model=64, d_ffn=384)

@@ -18,8 +18,8 @@ from gmlp_flax.data.holdout import TRAIN
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import files
 from gmlp_flax.tasks import mixing
+from gmlp_flax.tasks.data.images import ImageData, evaluation_example, training_example
 from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.tasks.image_data import ImageData, evaluation_example, training_example
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,8 +6,8 @@ from gmlp_flax.analysis import augmentations
 from gmlp_flax.data.fingerprints import spread
 from gmlp_flax.data.holdout import TRAIN
 from gmlp_flax.errors import ConfigError
-from gmlp_flax.tasks.data import TaskData
-from gmlp_flax.tasks.image_data import ImageData
+from gmlp_flax.tasks.data.base import TaskData
+from gmlp_flax.tasks.data.images import ImageData
 
 CLASSES = 5  # rows
 IMAGES = 5  # of each class

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gmlp_flax.errors import DataError, UserError
-from gmlp_flax.tasks.generation import GeneratedText
-from gmlp_flax.tasks.prediction import PAUSE, Answer, Settings
-from gmlp_flax.tasks.sampling import Sampling
+from gmlp_flax.tasks.inference.generation import GeneratedText
+from gmlp_flax.tasks.inference.prediction import PAUSE, Answer, Settings
+from gmlp_flax.tasks.inference.sampling import Sampling
 from gmlp_flax.training.model import Model
 
 
@@ -23,7 +23,7 @@ def answers(
 
     Args:
         model: created or loaded.
-        inputs: as in `tasks.prediction.Predictor.answers`.
+        inputs: as in `tasks.inference.prediction.Predictor.answers`.
         settings: how a ranking answers inputs.
         sampling: how a causal model continues texts instead; None: it ranks.
         report: called with a line about each text that was continued.

@@ -24,7 +24,7 @@ from gmlp_flax.io import files as io_files
 from gmlp_flax.io import json_files, records
 from gmlp_flax.io.records import BadRecord
 from gmlp_flax.processes import distributed
-from gmlp_flax.tasks.data import TaskData
+from gmlp_flax.tasks.data.base import TaskData
 from gmlp_flax.tasks.language_modeling import LanguageModeling
 
 # An example: its inputs, and its label or None.

@@ -11,7 +11,7 @@ from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.api import examples, runs
 from gmlp_flax.data.summary import Inspection
-from gmlp_flax.tasks.data import RunFiles, TaskData
+from gmlp_flax.tasks.data.base import RunFiles, TaskData
 from gmlp_flax.training import warm_start
 
 

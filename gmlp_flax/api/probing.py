@@ -20,7 +20,7 @@ from gmlp_flax.api.changes import as_classifier
 from gmlp_flax.data import pipeline
 from gmlp_flax.data.holdout import HELDOUT, TRAIN
 from gmlp_flax.errors import RunError
-from gmlp_flax.tasks.data import RunFiles, TaskData
+from gmlp_flax.tasks.data.base import RunFiles, TaskData
 from gmlp_flax.training.model import POOLS, Model, require_counts, require_tokenizer
 
 NEIGHBOURS = 20  # as DINO (arXiv 2104.14294)

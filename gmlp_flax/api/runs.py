@@ -14,7 +14,7 @@ from gmlp_flax.api import examples
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.planning import meshes
-from gmlp_flax.tasks.data import RunFiles
+from gmlp_flax.tasks.data.base import RunFiles
 from gmlp_flax.training import loop, pretrained, scoring
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.model import Model, require_counts, require_tokenizer

@@ -18,7 +18,7 @@ from absl import flags
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import RunError, UserError, require
 from gmlp_flax.processes import output
-from gmlp_flax.tasks.prediction import GeneratingPredictor, Settings
+from gmlp_flax.tasks.inference.prediction import GeneratingPredictor, Settings
 
 if TYPE_CHECKING:
     from gmlp_flax.training.model import Model

@@ -34,10 +34,10 @@ from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io.logs import to_stderr
 from gmlp_flax.options import options_of
-from gmlp_flax.tasks.sampling import Sampling
+from gmlp_flax.tasks.inference.sampling import Sampling
 
 if TYPE_CHECKING:
-    from gmlp_flax.tasks.prediction import Answer, Predictor
+    from gmlp_flax.tasks.inference.prediction import Answer, Predictor
     from gmlp_flax.training.model import Model
 
 SAMPLING = options_of(Sampling)
@@ -48,8 +48,8 @@ def main(argv: list[str]) -> None:
     values = flags.FLAGS
     source = values.model or cli.require("workdir")
     from gmlp_flax.api import answering, factory
-    from gmlp_flax.tasks import input_lines
-    from gmlp_flax.tasks.prediction import Settings
+    from gmlp_flax.tasks.data import lines as input_lines
+    from gmlp_flax.tasks.inference.prediction import Settings
 
     with cli.waiting(f"loading {source}; the first answer waits until its program is compiled"):
         model = factory.load(source, values.checkpoint)
@@ -77,7 +77,7 @@ def chosen_sampling(model: Model, source: str) -> Sampling | None:
     Raises:
         ConfigError: flags of continuations are given to a model that ranks.
     """
-    from gmlp_flax.tasks.prediction import GeneratingPredictor
+    from gmlp_flax.tasks.inference.prediction import GeneratingPredictor
 
     values = flags.FLAGS
     chosen: dict[str, Any] = {}

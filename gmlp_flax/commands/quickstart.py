@@ -25,7 +25,7 @@ from gmlp_flax.commands import cli
 from gmlp_flax.data.holdout import HELDOUT
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
 from gmlp_flax.reports import curves
-from gmlp_flax.tasks.prediction import shown
+from gmlp_flax.tasks.inference.prediction import shown
 from gmlp_flax.training import loop, pretrained
 from gmlp_flax.training.model import Model
 

@@ -28,7 +28,7 @@ from gmlp_flax.sweeps import definition, training
 from gmlp_flax.sweeps import points as points_lib
 from gmlp_flax.sweeps.definition import Sweep
 from gmlp_flax.sweeps.points import Point
-from gmlp_flax.tasks.data_config import EMBEDDED
+from gmlp_flax.tasks.data.config import EMBEDDED
 
 REPEATS = 5  # of each measured step
 

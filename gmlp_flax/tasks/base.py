@@ -1,8 +1,8 @@
 """What a task is: a model with its loss and its metrics.
 
 Three more things belong to a task, each a class of its own that the task names: the data that it is
-trained on and scored by (`tasks.data.TaskData`), the answers of a trained model to single inputs
-(`tasks.prediction.Predictor`), and what a run takes from the run that starts it (`Inheritance`).
+trained on and scored by (`tasks.data.base.TaskData`), the answers of a trained model to single inputs
+(`tasks.inference.prediction.Predictor`), and what a run takes from the run that starts it (`Inheritance`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models import blocks, parameters
 from gmlp_flax.models.encoder import find_encoder, pooled_states
 from gmlp_flax.options import Option, options_of
-from gmlp_flax.tasks.data import Files, TaskData
-from gmlp_flax.tasks.prediction import Predictor
+from gmlp_flax.tasks.data.base import Files, TaskData
+from gmlp_flax.tasks.inference.prediction import Predictor
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]

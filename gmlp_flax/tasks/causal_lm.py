@@ -19,11 +19,11 @@ from gmlp_flax.models import blocks
 from gmlp_flax.models.text import CausalLM
 from gmlp_flax.tasks import recall_slices
 from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Sums, Totals, model_keys, weighted_sum
-from gmlp_flax.tasks.generation import GeneratedText, TextGenerator
-from gmlp_flax.tasks.language_data import LanguageData
+from gmlp_flax.tasks.data.language import LanguageData
+from gmlp_flax.tasks.inference.generation import GeneratedText, TextGenerator
+from gmlp_flax.tasks.inference.prediction import Answer, GeneratingPredictor, Prepared
+from gmlp_flax.tasks.inference.sampling import Sampling
 from gmlp_flax.tasks.language_modeling import LanguageModeling, cross_entropy
-from gmlp_flax.tasks.prediction import Answer, GeneratingPredictor, Prepared
-from gmlp_flax.tasks.sampling import Sampling
 from gmlp_flax.tasks.text import TextPredictor
 
 

@@ -14,9 +14,9 @@ from gmlp_flax.data.holdout import HELDOUT, TRAIN
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.tasks.base import Batch, Inheritance, Shapes
-from gmlp_flax.tasks.prediction import batch_of
+from gmlp_flax.tasks.data.text import TextData, configured_tokenizer
+from gmlp_flax.tasks.inference.prediction import batch_of
 from gmlp_flax.tasks.text import TextPredictor, TextTask
-from gmlp_flax.tasks.text_data import TextData, configured_tokenizer
 
 # BERT's papers finetune at 5e-5 at most, and from 768 channels on.
 LARGE_MODELS_RATE = 1e-4

@@ -34,8 +34,9 @@ from gmlp_flax.tasks.base import (
     model_keys,
     weighted_sum,
 )
-from gmlp_flax.tasks.data import names_in
-from gmlp_flax.tasks.image_data import CLASSES_FILE, NAMES_FILE, ImageData, evaluation_example
+from gmlp_flax.tasks.data.base import names_in
+from gmlp_flax.tasks.data.images import CLASSES_FILE, NAMES_FILE, ImageData, evaluation_example
+from gmlp_flax.tasks.inference.prediction import Answer, Predictor, Prepared, shown
 from gmlp_flax.tasks.mixing import (
     blend_pixels,
     keep_weights,
@@ -43,7 +44,6 @@ from gmlp_flax.tasks.mixing import (
     pair_keys,
     partners,
 )
-from gmlp_flax.tasks.prediction import Answer, Predictor, Prepared, shown
 
 SIDE = Range("from 1 to 65,536", 1, 2**16)  # pixels
 IMAGENET_CLASSES = 1000

@@ -26,13 +26,13 @@ from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.io.records import BadRecords
 from gmlp_flax.models.text import PairClassifier, SequenceClassifier
 from gmlp_flax.options import FINETUNED_RUNS, Option
-from gmlp_flax.tasks import data_config
 from gmlp_flax.tasks.base import Batch, Inheritance, Outputs, Shapes, block_spec
+from gmlp_flax.tasks.data import config as data_config
+from gmlp_flax.tasks.data.lines import Line
+from gmlp_flax.tasks.data.text import report_unknown, require_texts
 from gmlp_flax.tasks.finetuning import Finetuning, FinetuningData, FinetuningPredictor
-from gmlp_flax.tasks.input_lines import Line
-from gmlp_flax.tasks.prediction import Prepared
+from gmlp_flax.tasks.inference.prediction import Prepared
 from gmlp_flax.tasks.text import LINES_ADVICE, TEXT_OPTIONS
-from gmlp_flax.tasks.text_data import report_unknown, require_texts
 
 OWN = "own"
 EXPECTED = "PATH, or tfds:glue/NAME"  # of config.data.train

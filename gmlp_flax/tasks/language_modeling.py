@@ -25,7 +25,7 @@ from gmlp_flax.tasks.base import (
     example_count,
     weighted_sum,
 )
-from gmlp_flax.tasks.language_data import LanguageData
+from gmlp_flax.tasks.data.language import LanguageData
 from gmlp_flax.tasks.text import TEXT_OPTIONS, TextTask
 
 

@@ -17,9 +17,9 @@ from gmlp_flax.models.text import MaskedLM
 from gmlp_flax.options import AT_LEAST_0, INNER_SHARE, SHARE, SIZE, Option
 from gmlp_flax.tasks import recall_slices
 from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Sums, Totals, model_keys
-from gmlp_flax.tasks.language_data import LanguageData
+from gmlp_flax.tasks.data.language import LanguageData
+from gmlp_flax.tasks.inference.prediction import Prepared
 from gmlp_flax.tasks.language_modeling import LanguageModeling, cross_entropy
-from gmlp_flax.tasks.prediction import Prepared
 from gmlp_flax.tasks.text import TextPredictor
 
 LEAST = 1e-300  # replaces a probability of 0, because its logarithm is finite

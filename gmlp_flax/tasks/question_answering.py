@@ -35,9 +35,9 @@ from gmlp_flax.tasks.base import (
     means,
     weighted_sum,
 )
+from gmlp_flax.tasks.data.questions import QuestionData, windows_of
 from gmlp_flax.tasks.finetuning import Finetuning, FinetuningPredictor
-from gmlp_flax.tasks.prediction import Candidates, Prepared
-from gmlp_flax.tasks.question_data import QuestionData, windows_of
+from gmlp_flax.tasks.inference.prediction import Candidates, Prepared
 from gmlp_flax.tasks.text import LINES_ADVICE, TEXT_OPTIONS
 
 SCORES = ("exact", "f1")

@@ -18,7 +18,7 @@ from gmlp_flax.models.auto_encoder import AutoEncoder
 from gmlp_flax.models.text import MaskedLM
 from gmlp_flax.options import AT_LEAST_0, AT_LEAST_1, SHARE_BELOW_1, SIZE, VOCABULARY, Option
 from gmlp_flax.tasks.base import Baseline, Batch, Shapes, Sums, Task, Totals
-from gmlp_flax.tasks.data import TaskData
+from gmlp_flax.tasks.data.base import TaskData
 from gmlp_flax.tasks.language_modeling import cross_entropy
 from gmlp_flax.tasks.text import TEXT_OPTIONS
 

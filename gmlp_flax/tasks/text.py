@@ -17,7 +17,7 @@ from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.options import FINETUNED_RUNS, SIZE, VOCABULARY, Option
 from gmlp_flax.tasks.base import Files, Task, joined_states
-from gmlp_flax.tasks.prediction import Predictor
+from gmlp_flax.tasks.inference.prediction import Predictor
 
 NO_TOKENIZER = "none"  # the config.data.tokenizer of an exported model that reads only token ids
 NO_TEXT = (

@@ -30,7 +30,7 @@ from gmlp_flax.tasks.base import (
     example_count,
     weighted_sum,
 )
-from gmlp_flax.tasks.data import names_in
+from gmlp_flax.tasks.data.base import names_in
 from gmlp_flax.tasks.labelled_text import (
     OPTIONS,
     OWN,

@@ -30,6 +30,7 @@ from gmlp_flax.tasks.base import (
     example_count,
     weighted_sum,
 )
+from gmlp_flax.tasks.inference.prediction import Answer, Arrays
 from gmlp_flax.tasks.labelled_text import (
     OPTIONS,
     OWN,
@@ -38,7 +39,6 @@ from gmlp_flax.tasks.labelled_text import (
     LabelledTextPredictor,
     text_task,
 )
-from gmlp_flax.tasks.prediction import Answer, Arrays
 
 SCALE_FILE = "scale.json"
 

@@ -14,7 +14,7 @@ from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.models import parameters
 from gmlp_flax.processes import distributed
 from gmlp_flax.tasks.base import Task
-from gmlp_flax.tasks.data import RunFiles, TaskData
+from gmlp_flax.tasks.data.base import RunFiles, TaskData
 from gmlp_flax.training import record, warm_start
 from gmlp_flax.training.checkpoints import check_metric
 from gmlp_flax.training.partition import Partition

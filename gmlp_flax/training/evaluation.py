@@ -9,7 +9,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Sums, Task, Totals
-from gmlp_flax.tasks.data import TaskData
+from gmlp_flax.tasks.data.base import TaskData
 from gmlp_flax.training.partition import Partition
 
 

@@ -27,9 +27,9 @@ from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import files
 from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.processes import distributed, stopping
-from gmlp_flax.tasks import data_config
 from gmlp_flax.tasks.base import Baseline, Sums
-from gmlp_flax.tasks.data import TaskData
+from gmlp_flax.tasks.data import config as data_config
+from gmlp_flax.tasks.data.base import TaskData
 from gmlp_flax.training import record, warm_start
 from gmlp_flax.training.build import build
 from gmlp_flax.training.checkpoints import best_metric, open_checkpoints

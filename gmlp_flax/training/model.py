@@ -19,8 +19,8 @@ from gmlp_flax.io import json_files
 from gmlp_flax.models import parameters
 from gmlp_flax.options import options_of
 from gmlp_flax.tasks.base import Task
-from gmlp_flax.tasks.prediction import Candidates, GeneratingPredictor, Settings
-from gmlp_flax.tasks.sampling import Sampling
+from gmlp_flax.tasks.inference.prediction import Candidates, GeneratingPredictor, Settings
+from gmlp_flax.tasks.inference.sampling import Sampling
 from gmlp_flax.tasks.text import NO_TEXT, StandInTokenizer
 from gmlp_flax.training.partition import Partition
 
@@ -78,7 +78,7 @@ class Model:
 
     @property
     def predictor(self) -> Any:
-        """How it answers single inputs, of the type `tasks.prediction.Predictor`."""
+        """How it answers single inputs, of the type `tasks.inference.prediction.Predictor`."""
         return self.task.predictor
 
     @property

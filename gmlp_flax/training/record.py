@@ -27,8 +27,8 @@ from gmlp_flax.errors import RunError, listed
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import json_files, tfds_folders
 from gmlp_flax.processes import distributed
-from gmlp_flax.tasks import data_config
-from gmlp_flax.tasks.data import TaskData
+from gmlp_flax.tasks.data import config as data_config
+from gmlp_flax.tasks.data.base import TaskData
 
 PACKAGES = (
     "gmlp_flax",

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from gmlp_flax.data.holdout import HELDOUT
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.processes import distributed
-from gmlp_flax.tasks.data import RunFiles
+from gmlp_flax.tasks.data.base import RunFiles
 from gmlp_flax.training import pretrained, record
 from gmlp_flax.training.evaluation import Evaluator
 

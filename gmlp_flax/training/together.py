@@ -26,7 +26,7 @@ from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import files
 from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.processes import distributed, stopping
-from gmlp_flax.tasks import data_config
+from gmlp_flax.tasks.data import config as data_config
 from gmlp_flax.training import loop as loop_lib
 from gmlp_flax.training.loop import Loop, TrainOptions
 from gmlp_flax.training.step import Member, TrainState

@@ -6,7 +6,7 @@ import importlib.resources
 import json
 
 from gmlp_flax.checkpoints.assets import Files
-from gmlp_flax.tasks.image_data import CLASSES_FILE, NAMES_FILE
+from gmlp_flax.tasks.data.images import CLASSES_FILE, NAMES_FILE
 
 CLASSES = 1000  # of ImageNet-1k
 # In tensorflow_datasets: the WordNet ids in the order of the labels.

@@ -7,8 +7,8 @@ import pytest
 import gmlp_flax as gf
 from gmlp_flax.api import answering
 from gmlp_flax.errors import DataError
-from gmlp_flax.tasks.prediction import PAUSE, Settings
-from gmlp_flax.tasks.sampling import Sampling
+from gmlp_flax.tasks.inference.prediction import PAUSE, Settings
+from gmlp_flax.tasks.inference.sampling import Sampling
 
 SAMPLING = Sampling(tokens=20, temperature=0.0)
 

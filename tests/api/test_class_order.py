@@ -10,10 +10,10 @@ import gmlp_flax as gf
 from gmlp_flax import config as config_lib
 from gmlp_flax.api import examples
 from gmlp_flax.errors import UserError
-from gmlp_flax.tasks import data_config
-from gmlp_flax.tasks.data import RunFiles
+from gmlp_flax.tasks.data import config as data_config
+from gmlp_flax.tasks.data.base import RunFiles
+from gmlp_flax.tasks.data.images import ImageData
 from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.tasks.image_data import ImageData
 from gmlp_flax.training import model as model_lib
 from tests.api.class_sources import (
     COUNT,

@@ -13,8 +13,8 @@ from gmlp_flax import config as config_lib
 from gmlp_flax.api import examples
 from gmlp_flax.checkpoints import RUN_FILE
 from gmlp_flax.errors import RunError
-from gmlp_flax.tasks.data import RunFiles
-from gmlp_flax.tasks.image_data import ImageData
+from gmlp_flax.tasks.data.base import RunFiles
+from gmlp_flax.tasks.data.images import ImageData
 from gmlp_flax.tasks.text_classification import TextClassificationData
 from tests.failures import failure, raised
 

@@ -13,7 +13,7 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax.commands import predict
 from gmlp_flax.data.embedded import embedded_digits
 from gmlp_flax.errors import DataError, RunError
-from gmlp_flax.tasks.prediction import Answer, shown
+from gmlp_flax.tasks.inference.prediction import Answer, shown
 from gmlp_flax.training import loop, pretrained
 from tests import preloaded
 

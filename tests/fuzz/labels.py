@@ -14,8 +14,8 @@ import numpy as np
 from gmlp_flax.api import examples
 from gmlp_flax.data.holdout import HELDOUT
 from gmlp_flax.errors import UserError
-from gmlp_flax.tasks.data import RunFiles
-from gmlp_flax.tasks.image_data import ImageData
+from gmlp_flax.tasks.data.base import RunFiles
+from gmlp_flax.tasks.data.images import ImageData
 from tests.api import class_sources as sources
 
 NUMBERS = [str(number) for number in (0, 1, 2, 3, 7, 9, 10, 11, 12, 100)]

@@ -7,8 +7,8 @@ from PIL import Image
 from gmlp_flax import config as config_lib
 from gmlp_flax.data import listops
 from gmlp_flax.errors import ConfigError, DataError
-from gmlp_flax.tasks.data import RunFiles
-from gmlp_flax.tasks.prediction import Settings
+from gmlp_flax.tasks.data.base import RunFiles
+from gmlp_flax.tasks.inference.prediction import Settings
 from gmlp_flax.training import loop, pretrained
 from tests.failures import raised
 

@@ -16,9 +16,9 @@ from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.models.layers import Linear
 from gmlp_flax.options import AT_LEAST_0, SIZE, Option
 from gmlp_flax.tasks.base import Baseline, Inheritance, Task, joined_states, weighted_sum
-from gmlp_flax.tasks.data import TaskData
+from gmlp_flax.tasks.data.base import TaskData
+from gmlp_flax.tasks.inference.prediction import Predictor, Prepared, Settings
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.tasks.prediction import Predictor, Prepared, Settings
 from gmlp_flax.training import loop
 from tests.failures import raised
 from tests.tasks import by_hand

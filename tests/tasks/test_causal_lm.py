@@ -11,8 +11,8 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.holdout import HELDOUT, TRAIN
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.tasks.causal_lm import CausalLanguageModeling
-from gmlp_flax.tasks.prediction import Answer, Settings
-from gmlp_flax.tasks.sampling import Sampling
+from gmlp_flax.tasks.inference.prediction import Answer, Settings
+from gmlp_flax.tasks.inference.sampling import Sampling
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
 from tests.failures import raised

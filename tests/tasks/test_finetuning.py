@@ -7,7 +7,7 @@ import pytest
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
-from gmlp_flax.tasks.data import RunFiles
+from gmlp_flax.tasks.data.base import RunFiles
 from gmlp_flax.tasks.finetuning import SMALL_WIDTH, Finetuning
 from gmlp_flax.tasks.question_answering import QuestionAnswering
 from gmlp_flax.tasks.text_classification import TextClassification

@@ -11,7 +11,7 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.holdout import HELDOUT
 from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.tasks.prediction import Answer, Settings
+from gmlp_flax.tasks.inference.prediction import Answer, Settings
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
 from tests.failures import failure, raised

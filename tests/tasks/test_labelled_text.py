@@ -13,9 +13,9 @@ from gmlp_flax.data.holdout import HELDOUT, TRAIN
 from gmlp_flax.data.readers import labelled_text as reader
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.tasks import data_config
+from gmlp_flax.tasks.data import config as data_config
+from gmlp_flax.tasks.inference.prediction import Settings
 from gmlp_flax.tasks.labelled_text import hides_padding
-from gmlp_flax.tasks.prediction import Settings
 from gmlp_flax.tasks.text_classification import TextClassification, TextClassificationData
 from gmlp_flax.tasks.text_regression import TextRegressionData
 from gmlp_flax.training.evaluation import Evaluator

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.holdout import HELDOUT, TRAIN
 from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.tasks.inference.prediction import Settings
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling, Masking, mask_tokens
-from gmlp_flax.tasks.prediction import Settings
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
 from tests.failures import failure, raised

@@ -11,7 +11,7 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.finetuning import squad_answers
 from gmlp_flax.data.holdout import HELDOUT, TRAIN
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.tasks.prediction import Settings
+from gmlp_flax.tasks.inference.prediction import Settings
 from gmlp_flax.tasks.question_answering import NO_ANSWER
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition

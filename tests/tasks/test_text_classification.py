@@ -16,7 +16,7 @@ from gmlp_flax.data.finetuning.text_tasks import GLUE_TASKS
 from gmlp_flax.data.holdout import HELDOUT, TRAIN
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE
 from gmlp_flax.tasks import text_classification
-from gmlp_flax.tasks.data import RunFiles
+from gmlp_flax.tasks.data.base import RunFiles
 from gmlp_flax.tasks.text_classification import TextClassification, TextClassificationData
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition

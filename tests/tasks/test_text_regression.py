@@ -11,7 +11,7 @@ import scipy.stats
 
 import gmlp_flax as gf
 from gmlp_flax.data.holdout import HELDOUT, ROLES, TRAIN
-from gmlp_flax.tasks.data import RunFiles
+from gmlp_flax.tasks.data.base import RunFiles
 from gmlp_flax.tasks.text_regression import (
     SCALE_FILE,
     Scale,

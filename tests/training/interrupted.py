@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.errors import DataError
 from gmlp_flax.options import AT_LEAST_0, Option
-from gmlp_flax.tasks.language_data import LanguageData
+from gmlp_flax.tasks.data.language import LanguageData
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from tests.training import tiny
 

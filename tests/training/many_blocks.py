@@ -17,7 +17,7 @@ from gmlp_flax.models import blocks
 from gmlp_flax.models.attention import dot_product
 from gmlp_flax.models.blocks import fnet
 from gmlp_flax.tasks.base import Task
-from gmlp_flax.tasks.data import TaskData
+from gmlp_flax.tasks.data.base import TaskData
 from gmlp_flax.training import evaluation
 from gmlp_flax.training.partition import Partition
 from tests.models.reference import quick_jit

@@ -7,7 +7,7 @@ import pytest
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.tasks.base import weighted_sum
-from gmlp_flax.tasks.data import RunFiles, TaskData
+from gmlp_flax.tasks.data.base import RunFiles, TaskData
 from gmlp_flax.training import evaluation, pretrained
 from tests.training import tiny
 

@@ -8,7 +8,7 @@ import pytest
 
 from gmlp_flax.checkpoints.pytree import leaves_by_path
 from gmlp_flax.models.text import MaskedLM
-from gmlp_flax.tasks.data import TaskData
+from gmlp_flax.tasks.data.base import TaskData
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import evaluation, optimizer, step
 from gmlp_flax.training.lora import lora_kernels

@@ -14,7 +14,7 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.models.parameters import ParamMetadata
 from gmlp_flax.tasks.base import Task, weighted_sum
-from gmlp_flax.tasks.data import Files, RunFiles, TaskData
+from gmlp_flax.tasks.data.base import Files, RunFiles, TaskData
 from gmlp_flax.training.partition import AXES, Partition
 
 WORDS = """

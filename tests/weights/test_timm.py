@@ -11,7 +11,7 @@ from gmlp_flax import config as config_lib
 from gmlp_flax.analysis import figure_files, filters
 from gmlp_flax.data.images import views
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.tasks.image_data import evaluation_example
+from gmlp_flax.tasks.data.images import evaluation_example
 from gmlp_flax.training import pretrained
 from gmlp_flax.weights import imagenet, timm
 from tests.failures import raised

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.tasks.sampling import Sampling
+from gmlp_flax.tasks.inference.sampling import Sampling
 from tests.failures import raised
 
 

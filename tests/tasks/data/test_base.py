@@ -11,7 +11,7 @@ from gmlp_flax.data.dataset import Dataset
 from gmlp_flax.data.holdout import HELDOUT, TRAIN
 from gmlp_flax.data.images.examples import ArrayImages
 from gmlp_flax.errors import ConfigError, DataError, RunError
-from gmlp_flax.tasks.data import RunFiles, TaskData, names_in
+from gmlp_flax.tasks.data.base import RunFiles, TaskData, names_in
 from tests.failures import failure, raised
 
 

@@ -22,9 +22,9 @@ from gmlp_flax.errors import DataError, UserError
 from gmlp_flax.io import cache, files
 from gmlp_flax.io.files import File
 from gmlp_flax.io.logs import to_stderr
-from gmlp_flax.tasks import data_config
-from gmlp_flax.tasks.data import single_input
-from gmlp_flax.tasks.text_data import TextData, configured_tokenizer, require_texts
+from gmlp_flax.tasks.data import config as data_config
+from gmlp_flax.tasks.data.base import single_input
+from gmlp_flax.tasks.data.text import TextData, configured_tokenizer, require_texts
 
 EXPECTED = "PATH, a file or a folder"  # of config.data.train
 FIRST_TOKENS = 1 << 20  # so many tokens of a text are searched for [UNK]

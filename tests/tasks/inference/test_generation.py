@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.tasks.causal_lm import CausalLanguageModeling
-from gmlp_flax.tasks.generation import (
+from gmlp_flax.tasks.inference.generation import (
     TextGenerator,
     draw,
     probabilities,
     program_length,
 )
-from gmlp_flax.tasks.sampling import Sampling
+from gmlp_flax.tasks.inference.sampling import Sampling
 from tests.models.reference import in_float64
 from tests.tasks.test_causal_lm import KINDS, causal_config
 from tests.training import tiny

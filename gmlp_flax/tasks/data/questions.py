@@ -14,9 +14,9 @@ from gmlp_flax.data.readers import squad
 from gmlp_flax.data.summary import Tokens, count_tokens
 from gmlp_flax.data.text.tokenizer import DOCUMENTS
 from gmlp_flax.io.records import BadRecords
-from gmlp_flax.tasks import data_config
+from gmlp_flax.tasks.data import config as data_config
+from gmlp_flax.tasks.data.text import report_unknown
 from gmlp_flax.tasks.finetuning import FinetuningData
-from gmlp_flax.tasks.text_data import report_unknown
 
 
 def windows_of(

@@ -16,8 +16,8 @@ from gmlp_flax.data.text import prepare
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.tasks.causal_lm import CausalData
-from gmlp_flax.tasks.data import RunFiles
-from gmlp_flax.tasks.language_data import LanguageData
+from gmlp_flax.tasks.data.base import RunFiles
+from gmlp_flax.tasks.data.language import LanguageData
 from tests.data import writers
 from tests.failures import failure, raised
 from tests.tasks import by_hand

@@ -10,7 +10,7 @@ from gmlp_flax.data.dataset import Dataset, Splits
 from gmlp_flax.data.holdout import HELDOUT, TRAIN
 from gmlp_flax.data.text_rows import TextRow, TextRows
 from gmlp_flax.errors import DataError, RunError
-from gmlp_flax.tasks import data_config
+from gmlp_flax.tasks.data import config as data_config
 from tests.failures import failure, raised
 
 

@@ -10,9 +10,9 @@ import pytest
 from gmlp_flax.data import text_rows
 from gmlp_flax.data.finetuning import text_tasks
 from gmlp_flax.errors import DataError
+from gmlp_flax.tasks.data.lines import CHUNK, Line, read_files, read_lines
 from gmlp_flax.tasks.image_classification import ImagePredictor
-from gmlp_flax.tasks.input_lines import CHUNK, Line, read_files, read_lines
-from gmlp_flax.tasks.prediction import PAUSE
+from gmlp_flax.tasks.inference.prediction import PAUSE
 from gmlp_flax.tasks.text import TextPredictor
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gmlp_flax.errors import ConfigError, DataError, RunError
-from gmlp_flax.tasks.prediction import (
+from gmlp_flax.tasks.inference.prediction import (
     PAUSE,
     Answer,
     Predictor,

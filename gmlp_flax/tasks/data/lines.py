@@ -10,7 +10,7 @@ from gmlp_flax.data import rows, text_rows
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import compression, files, json_files, records
 from gmlp_flax.io.records import BadRecord
-from gmlp_flax.tasks.prediction import PAUSE, Predictor
+from gmlp_flax.tasks.inference.prediction import PAUSE, Predictor
 
 INPUT = "input"  # the key of a text in JSON
 CHUNK = 1 << 16  # bytes of a stream that are read at once

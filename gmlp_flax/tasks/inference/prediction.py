@@ -18,8 +18,8 @@ import numpy as np
 
 from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.errors import ConfigError, DataError, UserError
-from gmlp_flax.tasks.generation import GeneratedText, program_length
-from gmlp_flax.tasks.sampling import Sampling
+from gmlp_flax.tasks.inference.generation import GeneratedText, program_length
+from gmlp_flax.tasks.inference.sampling import Sampling
 
 T = TypeVar("T")
 Candidates = list[tuple[str, float]]  # names with their probabilities, best first

@@ -15,7 +15,7 @@ from gmlp_flax.data.text.word_piece import KEYS
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io.logs import to_stderr
-from gmlp_flax.tasks.data import RunFiles, TaskData
+from gmlp_flax.tasks.data.base import RunFiles, TaskData
 from gmlp_flax.tasks.text import require_room
 
 

@@ -14,9 +14,9 @@ from PIL import Image
 from gmlp_flax.data.embedded import embedded_digits
 from gmlp_flax.data.holdout import HELDOUT, ROLES, TRAIN
 from gmlp_flax.errors import DataError
-from gmlp_flax.tasks.data import RunFiles
+from gmlp_flax.tasks.data.base import RunFiles
+from gmlp_flax.tasks.data.images import ImageData, evaluation_example, training_example
 from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.tasks.image_data import ImageData, evaluation_example, training_example
 from tests.data import writers
 from tests.data.images import image_files
 from tests.failures import failure

@@ -8,9 +8,9 @@ import pytest
 
 from gmlp_flax.data.text.fixed_vocabulary import SPECIAL_PIECES
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
-from gmlp_flax.tasks.data import RunFiles
+from gmlp_flax.tasks.data.base import RunFiles
+from gmlp_flax.tasks.data.text import configured_tokenizer, report_unknown, require_texts
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.tasks.text_data import configured_tokenizer, report_unknown, require_texts
 from tests.failures import failure
 from tests.training import tiny
 

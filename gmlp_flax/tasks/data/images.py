@@ -24,8 +24,8 @@ from gmlp_flax.data.readers.image_tables import FILE_COLUMN, LABEL_COLUMN
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
 from gmlp_flax.io.records import BadRecords, decode_utf8
-from gmlp_flax.tasks import data_config
-from gmlp_flax.tasks.data import TaskData, single_input
+from gmlp_flax.tasks.data import config as data_config
+from gmlp_flax.tasks.data.base import TaskData, single_input
 
 CLASSES_FILE = "classes.json"
 # Words for people, in the order of the classes; converted weights have it.

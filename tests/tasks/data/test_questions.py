@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gmlp_flax.data.holdout import HELDOUT, ROLES, TRAIN
-from gmlp_flax.tasks.question_data import QuestionData, windows_of
+from gmlp_flax.tasks.data.questions import QuestionData, windows_of
 from tests.data.finetuning.squad_files import article, colours, entry, write
 from tests.failures import failure
 from tests.tasks import by_hand, question_files

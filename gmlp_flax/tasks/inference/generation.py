@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from gmlp_flax.tasks.sampling import Sampling
+from gmlp_flax.tasks.inference.sampling import Sampling
 
 LEAST_TEMPERATURE = 1e-6  # below it a division would overflow: the likeliest token is taken
 

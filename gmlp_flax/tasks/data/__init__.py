@@ -1,0 +1,1 @@
+"""The data of tasks: what config.data says is read, cut or decoded, and given to the pipeline as batches."""

@@ -184,7 +184,7 @@ def test_a_slice_that_is_too_small_is_said_to_be():
     assert "DOES NOT FIT" in done.stdout
     assert "exceeds the memory" in done.stdout
     assert "--config.mesh=auto" in done.stdout.splitlines()[-1]
-    assert not done.stderr
+    assert not preloaded.without_heartbeats(done.stderr)
 
 
 @needs_libtpu
@@ -204,8 +204,7 @@ def test_collectives_of_a_compiled_program():
     # 2 or 4 bytes each; of the tied table, those of its two uses.
     assert found["fits"]
     assert 2 * found["params"] <= reduced <= 6.1 * found["params"]
-    for line in done.stderr.splitlines():
-        assert line.startswith("compiling the training step for v5e:2x2: ")
+    assert not preloaded.without_heartbeats(done.stderr)
     assert not found["notes"]
     sizes = [one["bytes"] for one in found["moved"]]
     assert len(sizes) == 3

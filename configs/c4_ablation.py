@@ -3,45 +3,49 @@ appendix B).
 
     gmlp train --config=c4_ablation:sgu --workdir=runs/sgu
 
-ARGUMENT: MODEL, with ,data=TIMES and ,scale=SCALE and ,match=MATCH behind it. MODEL is a row by its
-name in `gmlp sizes`:
+ARGUMENT: MODEL, followed by ,data=TIMES and ,scale=SCALE, and for your own block by ,match=MATCH.
+
+MODEL is a row by its name in `gmlp sizes`:
     Table 3     bert, bert_rel, bert_rel_only, mixer, linear, additive, multiplicative, sgu
-    Table 4     transformer_6, transformer_12, transformer_24, transformer_48, gmlp_18, gmlp_36,
-    gmlp_72, gmlp_144 appendix B  thin_12, thin_24, thin_48, thin_96
-    Figure 8    amlp_18, amlp_36, amlp_72: gMLP with tiny attention of size 64; and amlp_36_128, of
-    size 128.
+    Table 4     transformer_6, transformer_12, transformer_24, transformer_48,
+                gmlp_18, gmlp_36, gmlp_72, gmlp_144
+    appendix B  thin_12, thin_24, thin_48, thin_96
+    Figure 8    amlp_18, amlp_36, amlp_72: gMLP with tiny attention of size 64;
+                amlp_36_128: of size 128
     siblings    other papers' mixers in BERT's frame of 12 layers: bert_t5 (T5's buckets of
                 offsets), fnet, hybrid, random, fixed_random, factorized, dense, factorized_dense,
                 random_vanilla, external, lightweight, dynamic, growing, resmlp, feed_forward, bigs,
-                delta, hydra, long_conv, modern; and depthwise, in sgu's frame. `gmlp reproduce
-                alternatives` compares them with Table 3's rows.
-    your own    my_package.my_module:MyBlock, a class that extends Block (docs/extending.md), in the
-                place of bert's: with as many layers, channels and parameters.
-MATCH, for your own: params (default) chooses d_ffn so that the encoder has as many parameters as
-    bert's, or the number of layers if the block has no d_ffn; layers chooses the number of layers;
-    none leaves both.
-TIMES: 1 (default), 2, 4 or 8 times the data, Figure 7's other axis: as many times the steps, which
-is most likely what
-    the paper means; it does not say.
+                delta, hydra, long_conv, modern; and depthwise, in the frame of sgu.
+                `gmlp reproduce alternatives` compares them with the rows of Table 3.
+    your own    my_package.my_module:MyBlock, a class that extends Block (docs/extending.md). It
+                takes the place of bert's block, with as many layers, channels and parameters.
+MATCH says how your own block gets its size:
+    params      (default) d_ffn is chosen so that the encoder has as many parameters as bert's, or
+                the number of layers if the block has no d_ffn
+    layers      the number of layers is chosen
+    none        neither is
+TIMES: 1 (default), 2, 4 or 8 times the data, the other axis of Figure 7. The run has as many times
+the steps, which is most likely what the paper means, although it does not say so.
 SCALE:
-    paper  (default) the paper's sizes and schedule. Stated there: data, n 128, batch 2048, 125,000
-           steps. Recalled, not
-           read: AdamW's epsilon and betas, decay 0.01, peak rate 7e-4, 10,000 warmup steps, linear
-           decay, no clipping, no dropout. bfloat16. Never run here. `--config.data.train=DIR` takes
-           tokens that `gmlp prepare` prepared; otherwise C4 is looked for where tensorflow_datasets
-           keeps it.
-    small  Table 3's rows and amlp_36 shrunk to 0.4 M parameters beside a vocabulary of 2,000, for 2
-           CPU cores: a run of 900 steps takes minutes. Give `--config.data.train`. Table 4's rows
-           are bert_rel and sgu with half, once, twice and four times their layers; amlp_18 and
-           amlp_72 have two thirds of amlp_36's layers and twice as many. The rows of appendix B
-           have 0.40 to 0.47 M parameters; they, gmlp_144 and transformer_48 use the rates of their
-           families, which were not searched for them. The siblings have two layers and as many
-           parameters as Table 3's rows; their rates are the best of three up to 1 %
-           (configs/sweeps/alternatives_rates.py has a grid of five).
-    gpu    the same rows at twice the depth and width, batch 256, 10,000 steps in bfloat16, with
-           small's factors and norms and a rate of 4e-3, searched for three Transformers alone:
-           docs/results/table3.md. SGU reads 3.65 M tokens/s on an H200. Table 3's rows were run for
-           1,800 steps.
+    paper       (default) The paper's sizes and schedule, in bfloat16. The paper states the data, a
+                length of 128, a batch of 2048 and 125,000 steps. These are recalled, not read:
+                AdamW's epsilon and betas, a decay of 0.01, a peak rate of 7e-4, 10,000 warmup
+                steps, linear decay of the rate, no clipping, no dropout. Never run here.
+                `--config.data.train=DIR` takes tokens that `gmlp prepare` prepared. Without it, C4
+                is looked for where tensorflow_datasets keeps it.
+    small       For 2 CPU cores: a run of 900 steps takes minutes. Give `--config.data.train`. The
+                rows of Table 3, amlp_36 and the siblings have 0.40 M parameters in the encoder and
+                a vocabulary of 2,000. The rows of Table 4 are bert_rel and sgu with half, one, two
+                and four times their layers; amlp_18 and amlp_72 have two thirds and twice the
+                layers of amlp_36. The rows of appendix B have 0.40 to 0.47 M parameters. Their
+                rates, and those of gmlp_144 and transformer_48, are those of their families and
+                were not searched. The rates of the siblings are the best of three, or of the grid
+                of five in configs/sweeps/alternatives_rates.py.
+    gpu         The rows of `small` at twice the depth and width, with a batch of 256 and 10,000
+                steps in bfloat16. Factors and norms are those of `small`. The rate of 4e-3 was
+                searched for three Transformers alone (docs/results/table3.md). On an H200, sgu
+                trains on 3.65 M tokens/s. The rows of Table 3 were run for 1,800 steps.
+
 Evaluation masks the same tokens of the same sequences for every model.
 """
 

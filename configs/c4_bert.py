@@ -3,22 +3,25 @@
 
     gmlp train --config=c4_bert:amlp_base --workdir=runs/amlp_base
 
-ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is a row of Table 5: bert_base, bert_large, gmlp_base,
-gmlp_large, gmlp_xlarge, amlp_base, amlp_large; or bert_base_rel, bert_large_rel: with relative
-positions, which make Table 3's best Transformer, in place of absolute ones. The paper does not say
-which positions Table 5's Transformers have. SCALE:
-    paper  (default) The paper states data, length, batch and steps. Recalled, not read: AdamW's
-           epsilon and betas, decay 0.01, 10,000 warmup steps, linear decay, no clipping, no
-           dropout; the peak rate of 1e-4 comes from one re-implementation and is the least certain
-           value here. bfloat16. Never run here; compiled for 8 TPU v5p chips, gmlp_xlarge needs 40
-           GB of temporaries per chip (`gmlp benchmark memory`). `--config.data.train=DIR
-           --config.data.heldout=DIR` take what `gmlp prepare` prepared; otherwise C4 is looked for
-           where tensorflow_datasets keeps it.
-    small  for 2 CPU cores, as that of c4_ablation.py, at n = 256: base, large and xlarge keep
-           roughly the paper's ratios of depth, width and parameters (0.4, 1.2 and 3.4 M beside a
-           vocabulary of 2,000). Rates, factors on them and norms are those of bert, bert_rel, sgu
-           and amlp_36 there, unsearched here.
-    gpu    the same rows as c4_ablation.py's. Never run here.
+ARGUMENT: MODEL, followed by ,scale=SCALE.
+
+MODEL is a row of Table 5: bert_base, bert_large, gmlp_base, gmlp_large, gmlp_xlarge, amlp_base or
+amlp_large. The paper does not say which positions its Transformers have there. bert_base and
+bert_large have absolute ones; bert_base_rel and bert_large_rel have relative ones, as the best
+Transformer of Table 3 has.
+SCALE:
+    paper  (default) The paper states data, length, batch and steps. These are recalled, not read:
+           AdamW's epsilon and betas, a decay of 0.01, 10,000 warmup steps, linear decay of the
+           rate, no clipping, no dropout. The peak rate of 1e-4 comes from one re-implementation and
+           is the least certain value here. bfloat16. Never run here. Compiled for 8 TPU v5p chips,
+           gmlp_xlarge needs 40 GB of temporaries on each chip (`gmlp benchmark memory`).
+           `--config.data.train=DIR --config.data.heldout=DIR` take what `gmlp prepare` prepared.
+           Without them, C4 is looked for where tensorflow_datasets keeps it.
+    small  For 2 CPU cores, at n = 256. Base, large and xlarge keep roughly the paper's ratios of
+           depth, width and parameters: 0.4, 1.2 and 3.4 M, besides a vocabulary of 2,000. Rates,
+           factors on them and norms are those of bert, bert_rel, sgu and amlp_36 in c4_ablation,
+           and were not searched here.
+    gpu    The rows of `small` at twice the depth and width, as in c4_ablation. Never run here.
 """
 
 from gmlp_flax import config as gmlp_config

@@ -2,21 +2,24 @@
 text.
 
     gmlp train --config=causal_text:gmlp --workdir=runs/story --config.data.train=books/data
-    echo "It was a dark night" | gmlp predict --workdir=runs/story --tokens=200 --temperature=0.8
-    --top_p=0.9
+    echo "It was a dark night" | gmlp predict --workdir=runs/story --tokens=200 --temperature=0.8 \\
+        --top_p=0.9
 
-ARGUMENT: MODEL, with ,scale=SCALE and ,tokenizer=KIND behind it. MODEL is gmlp (default), amlp,
-transformer (with relative positions) or modern_causal (Llama's block).
+`--config.data.train` takes what own_text takes. Without it, the embedded manual is read.
+
+ARGUMENT: MODEL, followed by ,scale=SCALE and ,tokenizer=KIND.
+
+MODEL: gmlp (default), amlp, transformer (with relative positions) or modern_causal (Llama's block).
 SCALE:
-    small       (default) n = 128, 6 layers of 128 channels or as many parameters (0.9 M beside the
-                vocabulary), 8,000 pieces, 2,000 steps.
-    quickstart  n = 64, two thirds as deep, 2,000 pieces, 500 steps: minutes on 2 CPU cores, on the
-                embedded text.
-KIND: pieces (default), a SentencePiece model trained on the text; or bytes: 261 rows in place of a
-vocabulary, and
-    twice n.
-`--config.data.train` takes what own_text takes; without it, the embedded manual is read. The rates
-are those of masked models of this size, not searched for causal ones.
+    small       (default) n = 128, 6 layers of 128 channels or as many parameters (0.9 M besides the
+                vocabulary), 8,000 pieces, 2,000 steps
+    quickstart  n = 64, two thirds of the layers, 2,000 pieces, 500 steps: minutes on 2 CPU cores,
+                on the embedded text
+KIND:
+    pieces      (default) a SentencePiece model trained on the text
+    bytes       a vocabulary of 261 bytes and symbols, at twice the length
+
+The rates are those of masked models of this size. They were not searched for causal ones.
 """
 
 from gmlp_flax import config as gmlp_config
@@ -36,10 +39,11 @@ def get_config(arg: str = "gmlp"):
     name, scale, kind = gmlp_config.arguments(
         arg or "gmlp", tuple(MODELS), scale=("small", "quickstart"), tokenizer=("pieces", "bytes")
     )
-    block = "transformer" if "heads" in MODELS[name] else "gmlp"
+    sizes = MODELS[name]
+    block = "transformer" if "heads" in sizes else "gmlp"
     config = gmlp_config.default(task="causal_lm", block=block)
-    config.model.update(d_model=128, length=128, vocab_size=8000, **MODELS[name])
-    config.model.causal = True
+    config.model.update(causal=True, d_model=128, length=128, vocab_size=8000)
+    config.model.update(sizes)
     config.batch_size = 32
     config.steps = 2000
     config.optimizer.update(
@@ -47,9 +51,12 @@ def get_config(arg: str = "gmlp"):
     )
     config.checkpoint.every = config.eval.every = 500
     if scale == "quickstart":
-        config.model.update(layers=2 * config.model.layers // 3, length=64, vocab_size=2000)
-        config.steps, config.optimizer.warmup = 500, 30
+        layers = 2 * config.model.layers // 3
+        config.model.update(layers=layers, length=64, vocab_size=2000)
+        config.steps = 500
+        config.optimizer.warmup = 30
     if kind == "bytes":
         config.data.tokenizer = "bytes"
-        config.model.update(vocab_size=261, length=2 * config.model.length)
+        config.model.vocab_size = 261
+        config.model.length *= 2
     return config

@@ -8,33 +8,39 @@
         --grid=optimizer.learning_rate=1e-5,2e-5,3e-5 \\
         --grid=batch_size:steps:optimizer.warmup=16:21046:2104,32:10523:1052 --seeds=0,1,2,3,4
 
-ARGUMENT: TASK or TASK,scale=SCALE. TASK is sst2 (default), mnli, cola, mrpc, qqp, qnli, rte, wnli,
-snli, stsb, or own:
-    data of your own, whose columns `--config.own.text`, `own.second` (pairs) and `own.label` name;
-    own_number if the labels are numbers to predict.
-    `--config.data.train` takes a TFDS folder, a folder as GLUE or Hugging Face ships it (train.tsv,
-    dev.tsv; parquet), or a file: .tsv, .csv, .jsonl or .parquet; `--config.data.heldout` a path of
-    its own for the examples to score.
-SCALE:
-    paper  (default) the paper's protocol as its Table 9 has it. All of it is recalled, not read:
-           length 128, 5 epochs, batch 16 or 32, peak rate 1e-5, 2e-5 or 3e-5, linear decay, AdamW
-           with epsilon 1e-6, weight decay 0.01, dropout 0.1 on states and on attention's weights,
-           no clipping. Here 32 and 2e-5 stand for the two choices, and warmup takes 10 % of the
-           steps; one re-implementation has 500 steps. bfloat16. Never run here.
-    small  for the small models of configs/c4_ablation.py and 2 CPU cores: length 64, at most 300
-           steps, so that `gmlp reproduce` ends within the hour; dropout on states alone. The head
-           reads the mean of all tokens, the rate is 4e-3, both better than [CLS] and 1e-3 for short
-           pretraining (docs/results/finetuning.md).
-    gpu    for the models of `scale=gpu`: [CLS], rate 1e-3, at most 4,000 steps in bfloat16. Never
-           run here.
-The head reads [CLS], as the paper's; with `--config.model.pool=mean` the mean of all tokens but
-padding. The paper gives the median of five runs on the development set. Whether the best of its
-grid was chosen there too, for each model, it does not say; the second command above, the grid and
-five seeds of its best point, does so. A run's model, all but its length and dropout, is that of
-`init_from`.
+The run takes its model from `init_from`, except for its length and dropout. `--config.data.train`
+takes a TFDS folder, a folder as GLUE or Hugging Face ships it (train.tsv, dev.tsv; parquet), or a
+file: .tsv, .csv, .jsonl or .parquet. `--config.data.heldout` is the path of the examples to score,
+if they are elsewhere.
 
-Steps count epochs of the published training set; `own` has 1,000. With data of another size, or
-with batch 16, set `--config.steps` and `--config.optimizer.warmup`, a tenth of them.
+ARGUMENT: TASK, followed by ,scale=SCALE.
+
+TASK:
+    sst2        (default), mnli, cola, mrpc, qqp, qnli, rte, wnli, snli, stsb
+    own         your own data; `--config.own.text`, `own.second` (of pairs) and `own.label` name the
+                columns
+    own_number  the same, with numbers to predict as labels
+SCALE:
+    paper  (default) The paper's protocol as its Table 9 has it. All of it is recalled, not read: a
+           length of 128, 5 epochs, a batch of 16 or 32, a peak rate of 1e-5, 2e-5 or 3e-5, linear
+           decay of the rate, AdamW with an epsilon of 1e-6, a weight decay of 0.01, dropout of 0.1
+           on states and on the weights of attention, no clipping. Where there is a choice, the
+           config has a batch of 32 and a rate of 2e-5. Warmup takes 10 % of the steps; one
+           re-implementation has 500 steps. bfloat16. Never run here.
+    small  For the small models of c4_ablation on 2 CPU cores: a length of 64 and at most 300 steps,
+           so that `gmlp reproduce` ends within the hour, and dropout on states alone. The head
+           reads the mean of all tokens, and the rate is 4e-3. After a short pretraining both are
+           better than [CLS] and 1e-3 (docs/results/finetuning.md).
+    gpu    For the models of `scale=gpu`: [CLS], a rate of 1e-3, and at most 4,000 steps in
+           bfloat16. Never run here.
+
+As in the paper, the head reads [CLS]. With `--config.model.pool=mean` it reads the mean of all
+tokens but padding. The paper gives the median of five runs on the development set. It does not say
+whether the best point of its grid was chosen there too, for each model. The second command above
+trains the grid, each point with five seeds.
+
+Steps count epochs of the published training set; `own` has 1,000. For data of another size or with
+a batch of 16, set `--config.steps`, and `--config.optimizer.warmup` to a tenth of them.
 """
 
 from gmlp_flax import config as gmlp_config
@@ -63,9 +69,8 @@ def get_config(arg: str = "sst2"):
     task, scale = gmlp_config.arguments(
         arg or "sst2", tuple(EXAMPLES), scale=("paper", "small", "gpu")
     )
-    config = gmlp_config.default(
-        task="text_regression" if task in NUMBERS else "text_classification"
-    )
+    kind = "text_regression" if task in NUMBERS else "text_classification"
+    config = gmlp_config.default(task=kind)
     config.glue.task = task.removesuffix("_number")
     config.data.train = ""  # to be given
     config.batch_size = 32
@@ -81,15 +86,15 @@ def get_config(arg: str = "sst2"):
     config.optimizer.update(
         learning_rate=2e-5, schedule="linear", weight_decay=0.01, eps=1e-6, clip=0.0
     )
-    if scale != "paper":
-        config.steps = min(config.steps, 300 if scale == "small" else 4000)
-        config.model.update(
-            length=64, attention_dropout=0.0, dtype="float32" if scale == "small" else "bfloat16"
-        )
-        config.optimizer.learning_rate = 4e-3 if scale == "small" else 1e-3
     if scale == "small":
-        config.model.pool = "mean"
+        config.steps = min(config.steps, 300)
+        config.model.update(length=64, attention_dropout=0.0, dtype="float32", pool="mean")
+        config.optimizer.learning_rate = 4e-3
+    if scale == "gpu":
+        config.steps = min(config.steps, 4000)
+        config.model.update(length=64, attention_dropout=0.0)
+        config.optimizer.learning_rate = 1e-3
     config.optimizer.warmup = config.steps // 10
-    config.eval.batch_size, config.eval.every = 128, max(1, config.steps // 5)
-    config.checkpoint.every = config.eval.every
+    config.eval.batch_size = 128
+    config.eval.every = config.checkpoint.every = max(1, config.steps // 5)
     return config

@@ -3,16 +3,21 @@
     gmlp train --config=finetune_image:gmlp_s --workdir=runs/flowers \\
         --config.init_from=gmlp_s16_224.safetensors --config.data.train=tfds:oxford_flowers102
 
-ARGUMENT: MODEL or MODEL,size=SIZE: an image model by its name in `gmlp sizes`, and the side of the
-images, 224 (default), 288, 320, 384 or 448. `--config.model.image_size="(256, 192)"` sets any other
-height and width. Layers over tokens (spatial projections, the token MLPs of Mixers and feed-forward
-stacks) and learned positions are interpolated to the new grid of patches, and the head starts anew
-where the classes differ from those of the checkpoint. timm's gMLPs have an epsilon of their own in
-the gate, which `--config.model.gate_norm_eps=1e-5` keeps (it moves logits by 1e-5).
-The recipe is ours: 5,000 steps of 256 images, AdamW at 1e-4, a cosine, random crops and flips only.
-The gMLP paper's camera-ready version names an appendix (E) on ImageNet-21K and COCO, which was not
-seen here; what it finetunes there, and how, is not known. bfloat16. Run here on a CPU with small
-models only (tests).
+ARGUMENT: MODEL, followed by ,size=SIZE.
+
+MODEL: an image model by its name in `gmlp sizes`.
+SIZE: the side of the images in pixels: 224 (default), 288, 320, 384 or 448.
+`--config.model.image_size="(256, 192)"` sets any other height and width.
+
+Layers over tokens (spatial projections, the token MLPs of Mixers and feed-forward stacks) and
+learned positions are interpolated to the new grid of patches. The head starts anew if the classes
+differ from those of the checkpoint. timm's gMLPs have another epsilon in the gate, which
+`--config.model.gate_norm_eps=1e-5` keeps; it changes logits by 1e-5.
+
+The recipe is ours: 5,000 steps of 256 images in bfloat16, AdamW at 1e-4 with a cosine, and only
+random crops and flips. The camera-ready version of the gMLP paper names an appendix (E) on
+ImageNet-21K and COCO. We have not seen it and do not know what it finetunes, or how. On a CPU the
+recipe was run with small models only, in the tests.
 """
 
 from gmlp_flax import config as gmlp_config

@@ -5,20 +5,27 @@
     gmlp evaluate --workdir=runs/squad --predictions=runs/squad/answers
 
 RUN is the folder, or one checkpoint, of a masked language model, whose blocks and vocabulary this
-run takes. ARGUMENT: v1.1 (default) or v2.0, or VERSION,scale=SCALE. SCALE:
-    paper  (default) n 512, the data from tensorflow_datasets. Recalled, not read in the paper:
-           AdamW's betas and its peak rate 5e-5, batch 32, dropout of 0.1 on states and on
-           attention's weights, weight decay 0.01, no clipping. Recalled, and the same in a public
-           re-implementation: n 512, 8,000 steps, 1,000 warmup steps, linear decay, epsilon 1e-6.
-           bfloat16. Never run here.
-    small  for models that a CPU can train: n 256, 200 steps of batch 16 at 4e-3, so that `gmlp
-           reproduce` ends within the hour; dropout of 0.1 on states alone.
-           `--config.data.train=FILE` names SQuAD's JSON (also .xz, .gz); a sixth of its articles is
+run takes.
+
+ARGUMENT: VERSION, followed by ,scale=SCALE.
+
+VERSION: v1.1 (default) or v2.0.
+SCALE:
+    paper  (default) n = 512, with the data from tensorflow_datasets. All values are recalled, not
+           read in the paper: AdamW's betas, a peak rate of 5e-5, a batch of 32, dropout of 0.1 on
+           states and on the weights of attention, a weight decay of 0.01, no clipping. A public
+           re-implementation has the same values for n, 8,000 steps, 1,000 warmup steps, linear
+           decay of the rate and an epsilon of 1e-6. bfloat16. Never run here.
+    small  For models that a CPU can train: n = 256 and 200 steps with a batch of 16 at 4e-3, so
+           that `gmlp reproduce` ends within the hour, and dropout of 0.1 on states alone.
+           `--config.data.train=FILE` names SQuAD's JSON (also .xz, .gz). A sixth of its articles is
            held out unless `--config.data.heldout` is given.
-    gpu    the same, but 3,000 steps at 1e-3 in bfloat16. Never run here.
-Windows, stride 128, 64 tokens of a question, answers of 30 tokens at most, 20 best: BERT's. In v2.0
-"no answer" wins by a margin of 0 (config.squad.null_threshold); evaluation tells which margin would
-have been best on the same questions.
+    gpu    As `small`, with 3,000 steps at 1e-3 in bfloat16. Never run here.
+
+Windows overlap with a stride of 128, questions are cut to 64 tokens, answers have at most 30
+tokens, and the 20 best are compared: all as in BERT. In v2.0 "no answer" wins by a margin of 0
+(config.squad.null_threshold). The evaluation says which margin would have been best on the same
+questions.
 """
 
 from gmlp_flax import config as gmlp_config
@@ -46,9 +53,11 @@ def get_config(arg: str = "v1.1"):
     config.batch_size = 16
     config.steps = 200
     config.optimizer.update(learning_rate=4e-3, warmup=20)
-    config.eval.batch_size, config.checkpoint.every = 64, 100
+    config.eval.batch_size = 64
+    config.checkpoint.every = 100
     if scale == "gpu":
         config.model.dtype = "bfloat16"
-        config.steps, config.checkpoint.every = 3000, 1000
+        config.steps = 3000
+        config.checkpoint.every = 1000
         config.optimizer.update(learning_rate=1e-3, warmup=300)
     return config

@@ -81,7 +81,7 @@ def suited(path: str):
     passes = config.steps * config.batch_size / images
     print(
         f"own_images:{size}, {config.steps:,} steps for {counted(images, 'image')} to train on in "
-        f"{path}: {why}; each image is seen {passes:,.0f} times",
+        f"{path}, {passes:,.0f} passes over them: {why}. Keys that you set have precedence.",
         file=sys.stderr,
     )
     return config

@@ -4,8 +4,10 @@
     gmlp train --config=synthetic:amlp_causal,d=64 --workdir=runs/recall
     gmlp train --config=synthetic:sgu,task=selective_copying --workdir=runs/copying
 
-ARGUMENT: ROW, followed by ,task=TASK and ,n=LENGTH and ,d=WIDTH and ,scale=SCALE. ROW is one of
+ARGUMENT: ROW, followed by ,task=TASK and ,n=LENGTH and ,d=WIDTH and ,scale=SCALE. All rows have as
+many parameters as two layers of the Transformer.
 
+ROW:
     a row of `gmlp reproduce alternatives`
     linear, additive, multiplicative   the other gates of Table 3
     sgu_dense                          SGU without the Toeplitz constraint
@@ -16,17 +18,16 @@ ARGUMENT: ROW, followed by ,task=TASK and ,n=LENGTH and ,d=WIDTH and ,scale=SCAL
                                        amlp_16, amlp_128, bigs, delta, hydra, depthwise, long_conv
     my_package.my_module:MyBlock       your own class that extends Block, causal if it can be;
                                        `,match=` is as in c4_ablation
-
-All rows have as many parameters as two layers of the Transformer.
 TASK: mqar (default), recall, fuzzy_recall, noisy_recall, selective_copying, compression or
 memorization.
 LENGTH of mqar: 64 (default) with 4 pairs, 128 with 8, or 256 with 16.
-WIDTH of mqar: 64 (default), 16, 32, 128, 256 or 512. MAD's tasks have 128.
+WIDTH of mqar: 64 (default), 16, 32, 128, 256 or 512. The tasks of MAD have 128.
 SCALE:
     cpu    (default) a minute or two on 2 CPU cores: 6,000 steps of 32 examples for mqar, with a
-           vocabulary of 256, and 2,000 steps of 128 for MAD's tasks.
+           vocabulary of 256, and 2,000 steps of 128 for the tasks of MAD
     paper  as published: a vocabulary of 8,192 and 64 epochs of 100,000 examples for mqar, 200
-           epochs of 12,800 examples for MAD's tasks. Never run here.
+           epochs of 12,800 examples for the tasks of MAD. Never run here.
+
 A run ends early once its accuracy on held-out examples reaches 99 % (eval.stop_at).
 """
 

@@ -228,7 +228,7 @@ def test_own_images_suits_the_number_of_images(tmp_path, capsys, count, size, la
     assert options.data.train == str(folder)
     line = capsys.readouterr().err
     assert f"own_images:{size}, {steps:,} steps for {trained_on:,} images" in line
-    assert f"each image is seen {steps * 64 / trained_on:,.0f} times" in line
+    assert f"{steps * 64 / trained_on:,.0f} passes over them" in line
 
 
 def test_own_images_counts_the_split_to_train_on(tmp_path, capsys):

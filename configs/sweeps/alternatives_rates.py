@@ -2,20 +2,23 @@
 configs/c4_ablation.py).
 
     gmlp sweep --sweep=alternatives_rates --out=runs/rates --config.data.train=books/data
-    gmlp sweep --sweep=alternatives_rates:cifar10 --out=runs/image_rates
-    --config.data.train=cifar10/
+    gmlp sweep --sweep=alternatives_rates:cifar10 --out=runs/image_rates \\
+        --config.data.train=cifar10/
 
-ARGUMENT: the round. No round uses a seed of a table, nor scores what it holds out
+ARGUMENT: the round. No round uses a seed of a table, and none scores what a table holds out
 (config.data.search).
     rates    (default) every row: five rates from one grid, for all 900 steps
-    factors  rows whose logits are learned, apart from their inputs: factors on the rate of these,
-             at two rates
+    factors  rows with learned logits that do not depend on their inputs: factors on the rate of
+             these logits, at two rates
     norms    every row with and without BERT's norm on the embedding, at its own rate and factors
-    a column that is trained: cifar10, listops, bytes, pixels
-             its rows at the same rates, as long as it trains
-The grid is that of configs/sweeps/table3_rates.py, which has searched Table 3's rows. What was
-tried of the siblings is in docs/results/table3.md.
+    cifar10, listops, bytes, pixels
+             the rows of this column at the same rates, for as many steps as the column has
+
+The grid is that of configs/sweeps/table3_rates.py, which searched the rows of Table 3.
+docs/results/table3.md says what was tried for the siblings.
 """
+
+from typing import Any
 
 from gmlp_flax.config import arguments
 from gmlp_flax.paper import recipes
@@ -46,18 +49,28 @@ def _of_column(name: str) -> points.Points:
     """Logits that are learned apart from their inputs have the column's factor: without it they
     stay as drawn."""
     column = COLUMNS[name]
-    return points.chained(
-        *(
-            points.product(
-                {
-                    "config": [column.of(row, "cpu")],
-                    **{key: [value] for key, value in column.settings("cpu", row).items()},
-                    "optimizer.learning_rate": RATES,
-                }
-            )
-            for row in column.rows
-        )
-    )
+    tried = []
+    for row in column.rows:
+        keys: dict[str, Any] = {"config": [column.of(row, "cpu")]}
+        for key, value in column.settings("cpu", row).items():
+            keys[key] = [value]
+        keys["optimizer.learning_rate"] = RATES
+        tried.append(points.product(keys))
+    return points.chained(*tried)
+
+
+def _with_factors() -> points.Points:
+    """Every factor on the rate of the logits, for each row that has such logits."""
+    tried = []
+    for rows, pattern in LOGITS.items():
+        multipliers = [(f"{pattern}={factor}",) for factor in FACTORS]
+        keys = {
+            "config": _configs(rows),
+            "optimizer.learning_rate": (2e-3, 4e-3),
+            "optimizer.lr_multipliers": multipliers,
+        }
+        tried.append(points.product(keys))
+    return points.chained(*tried)
 
 
 def get_sweep(arg: str = "rates") -> points.Points:
@@ -66,20 +79,7 @@ def get_sweep(arg: str = "rates") -> points.Points:
     if name == "rates":
         tried = points.product({"config": _configs(ROWS), "optimizer.learning_rate": RATES})
     elif name == "factors":
-        tried = points.chained(
-            *(
-                points.product(
-                    {
-                        "config": _configs(rows),
-                        "optimizer.learning_rate": (2e-3, 4e-3),
-                        "optimizer.lr_multipliers": [
-                            (f"{pattern}={factor}",) for factor in FACTORS
-                        ],
-                    }
-                )
-                for rows, pattern in LOGITS.items()
-            )
-        )
+        tried = _with_factors()
     elif name in OF_COLUMNS:
         tried = _of_column(name)
     else:

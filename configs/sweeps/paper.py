@@ -4,15 +4,16 @@ and imagenet.py.
     gmlp sweep --sweep=paper:table3 --out=runs/table3 --config.data.train=books/data
     gmlp sweep --sweep=paper:figure3,scale=gpu --out=runs/figure3 --config.data.train=cifar10/
 
-ARGUMENT: NAME or NAME,scale=SCALE. NAME is table3, table4, figure8, ...: gmlp_flax/paper/tables.py
-has each table's rows, seeds and settings, and `gmlp reproduce NAME` trains this sweep and writes a
-report.
-SCALE: cpu (default; `small` in the config files), gpu or paper; the config files say what each
-scale is. At cpu and gpu --config.data.train must be given, and the deepest models of table4,
-figure5 and figure8 are left out.
+ARGUMENT: NAME, followed by ,scale=SCALE.
 
---on=ENGINE starts a job for each run; --print prints their commands. Tables with the same runs can
-share a folder: after table4, figure8 with --out=runs/table4 trains the aMLPs alone.
+NAME: table3, table4, figure8, ... The rows, seeds and settings of each are in
+gmlp_flax/paper/tables.py. `gmlp reproduce NAME` trains this sweep and writes a report.
+SCALE: cpu (default; `small` in the config files), gpu or paper. The config files say what each is.
+At cpu and gpu --config.data.train must be given, and the deepest models of table4, figure5 and
+figure8 are left out.
+
+--on=ENGINE starts a job for each run, and --print prints their commands. Tables with the same runs
+can share a folder: after table4, figure8 with --out=runs/table4 trains the aMLPs alone.
 """
 
 from gmlp_flax.config import arguments

@@ -2,18 +2,19 @@
 
     gmlp sweep --sweep=table3_rates --out=runs/rates --config.data.train=books/data
 
-ARGUMENT: the round. No round uses a seed of Table 3, nor scores what it holds out
-(config.data.search; the rounds that chose today's settings did, with the seed 100).
-    first     (default) Table 3's rows and amlp_36: five rates per row, for 400 steps
+ARGUMENT: the round. No round uses a seed of Table 3, and none scores what it holds out
+(config.data.search). The rounds that chose today's settings did score it, with the seed 100.
+    first     (default) the rows of Table 3 and amlp_36: five rates for each row, for 400 steps
     settings  the best rates for all 900 steps, with and without BERT's norm on the embedding, and
               with factors on the rate of a bias on logits, of Toeplitz taps and of the Mixer's MLP
               over tokens (docs/choices.md)
     long      learned positions over ten times as many steps, where they leave their plateau
     depths    other depths with the factors and norms of the middle depth: rates around its own, for
               all 900 steps
-    recipe    weight decay, warmup and clipping of the best and of the worst row of `settings`, one
-              at a time
-docs/results/table3.md has what came of each.
+    recipe    weight decay, warmup and clipping of the best and the worst row of `settings`, one at
+              a time
+
+docs/results/table3.md says what came of each.
 """
 
 from collections.abc import Sequence

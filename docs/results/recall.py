@@ -3,7 +3,8 @@
     python -m docs.results.recall runs/reproduce/recall-cpu
 
 reads the runs of `gmlp reproduce recall` and writes recall.csv, where each run of a finished cell
-ended, and recall-steps.csv, their accuracy over the steps at n = 64 and d = 32.
+ended, and recall-steps.csv, their accuracy over the steps at n = 64 and d = 32. Cells that these
+runs have not finished keep their lines, so the files can be made in several parts.
 """
 
 import csv
@@ -11,7 +12,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from pathlib import Path
 
 from docs import generate
 from gmlp_flax.checkpoints import METRICS_FILE, metrics_file
@@ -45,22 +46,24 @@ OTHERS = {
     "depthwise_causal": "gMLP with a convolution for each channel",
     "sgu_dense_causal": "gMLP, a dense W",
 }
+ROWS = (*WHAT, *OTHERS)
 
+Line = tuple[str, ...]
 
 # From runs to CSV files.
 
 
-def ends(folder: str) -> Iterator[Sequence[Any]]:
+def ends(folder: str) -> Iterator[Line]:
     """The lines of recall.csv: of each cell whose seeds have all ended."""
     for cell, rate, runs in _cells_of(folder):
         for seed, run in zip(recall.SEEDS, runs, strict=True):
             result = metrics_file.read_result(run)
             assert result is not None
             accuracy = 100 * result["eval"]["accuracy"]
-            yield *cell, f"{rate:g}", seed, f"{accuracy:.2f}", result["step"]
+            yield _line(*cell, f"{rate:g}", seed, f"{accuracy:.2f}", result["step"])
 
 
-def over_steps(folder: str) -> Iterator[Sequence[Any]]:
+def over_steps(folder: str) -> Iterator[Line]:
     """The lines of recall-steps.csv: the rows of WHAT."""
     for cell, _, runs in _cells_of(folder):
         if cell.row not in WHAT or (cell.length, cell.width) != SHOWN:
@@ -68,12 +71,16 @@ def over_steps(folder: str) -> Iterator[Sequence[Any]]:
         for seed, run in zip(recall.SEEDS, runs, strict=True):
             lines = MetricsFile.read(os.path.join(run, METRICS_FILE))
             for step, metrics in metrics_file.evaluations(lines).items():
-                yield cell.row, seed, step, f"{100 * metrics['accuracy']:.2f}"
+                yield _line(cell.row, seed, step, f"{100 * metrics['accuracy']:.2f}")
+
+
+def _line(*cells: object) -> Line:
+    return tuple(str(cell) for cell in cells)
 
 
 def _cells_of(folder: str) -> Iterator[tuple[Cell, float, list[str]]]:
     """Each cell whose seeds have all ended, with its rate and the folders of its runs."""
-    plan = Plan((*WHAT, *OTHERS), SCALE, folder)
+    plan = Plan(ROWS, SCALE, folder)
     for cell in plan.cells():
         rate = best_rate(plan, cell)
         if rate is None:
@@ -85,12 +92,44 @@ def _cells_of(folder: str) -> Iterator[tuple[Cell, float, list[str]]]:
             yield cell, rate, runs
 
 
-def write(name: str, titles: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
-    """Writes a file of docs/results/data."""
-    with (generate.DATA / f"{name}.csv").open("w", newline="") as file:
+def write(name: str, titles: Sequence[str], lines: Iterable[Line], of_cell: int) -> None:
+    """Writes a file of docs/results/data; the lines of other cells stay.
+
+    Args:
+        name: of the file.
+        titles: of its columns.
+        lines: the new ones.
+        of_cell: how many of the first columns say which cell a line belongs to.
+    """
+    path = generate.DATA / f"{name}.csv"
+    groups: dict[Line, list[Line]] = {}
+    for old in _read(path):
+        groups.setdefault(old[:of_cell], []).append(old)
+    made: dict[Line, list[Line]] = {}
+    for new in lines:
+        made.setdefault(new[:of_cell], []).append(new)
+    groups |= made
+    in_order = sorted(groups.items(), key=lambda group: _place(group[0]))
+    with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(titles)
-        writer.writerows(lines)
+        for _, of_group in in_order:
+            writer.writerows(of_group)
+
+
+def _read(path: Path) -> list[Line]:
+    """The lines of a file without its titles; none if there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        _, *lines = csv.reader(file)
+    return [tuple(line) for line in lines]
+
+
+def _place(cell: Line) -> tuple[int, ...]:
+    """Sorts cells: the rows as in the tables, then by length and width."""
+    row, *sizes = cell
+    return ROWS.index(row), *map(int, sizes)
 
 
 # From CSV files to the page.
@@ -180,5 +219,5 @@ def _table(lines: Iterable[Sequence[str]]) -> str:
 
 if __name__ == "__main__":
     [runs_folder] = sys.argv[1:]
-    write(ENDS, END_TITLES, ends(runs_folder))
-    write(STEPS, STEP_TITLES, over_steps(runs_folder))
+    write(ENDS, END_TITLES, ends(runs_folder), of_cell=3)
+    write(STEPS, STEP_TITLES, over_steps(runs_folder), of_cell=1)

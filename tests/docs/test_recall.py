@@ -33,16 +33,30 @@ def test_runs_become_lines_of_the_files(tmp_path):
         write_run(tmp_path / "search", point, [0.25])
     write_run(tmp_path, rows.points(unfinished, "cpu", 1e-3)[0], [0.25])
     assert list(recall.ends(str(tmp_path))) == [
-        ("amlp_causal", 64, 32, "0.003", 0, "50.00", 600),
-        ("amlp_causal", 64, 32, "0.003", 1, "62.50", 600),
-        ("amlp_causal", 64, 32, "0.003", 2, "75.00", 600),
+        ("amlp_causal", "64", "32", "0.003", "0", "50.00", "600"),
+        ("amlp_causal", "64", "32", "0.003", "1", "62.50", "600"),
+        ("amlp_causal", "64", "32", "0.003", "2", "75.00", "600"),
     ]
     over_steps = list(recall.over_steps(str(tmp_path)))
     assert over_steps[:3] == [
-        ("amlp_causal", 0, 300, "25.00"),
-        ("amlp_causal", 0, 600, "50.00"),
-        ("amlp_causal", 1, 300, "25.00"),
+        ("amlp_causal", "0", "300", "25.00"),
+        ("amlp_causal", "0", "600", "50.00"),
+        ("amlp_causal", "1", "300", "25.00"),
     ]
+
+
+def test_lines_of_other_cells_stay(tmp_path, monkeypatch):
+    """New lines replace those of their cell, and the cells are sorted as in the tables."""
+    monkeypatch.setattr(generate, "DATA", tmp_path)
+    titles = ("row", "n", "d", "accuracy (%)")
+    attention = ("bert_causal", "64", "32", "99")
+    wide = ("sgu_causal", "64", "64", "25")
+    narrow = ("sgu_causal", "64", "16", "25")
+    better = ("sgu_causal", "64", "64", "26")
+    recall.write("recall", titles, [wide, attention], of_cell=3)
+    recall.write("recall", titles, [better, narrow], of_cell=3)
+    lines = (tmp_path / "recall.csv").read_text().splitlines()
+    assert lines[1:] == [",".join(line) for line in (attention, narrow, better)]
 
 
 def test_every_line_is_a_seed_of_a_cell():

@@ -20,8 +20,8 @@ ROW:
                                        `,match=` is as in c4_ablation
 TASK: mqar (default), recall, fuzzy_recall, noisy_recall, selective_copying, compression or
 memorization.
-LENGTH of mqar: 64 (default) with 4 pairs, 128 with 8, or 256 with 16.
-WIDTH of mqar: 64 (default), 16, 32, 128, 256 or 512. The tasks of MAD have 128.
+LENGTH, of mqar only: 64 (default) with 4 pairs, 128 with 8, or 256 with 16.
+WIDTH, of mqar only: 64 (default), 16, 32, 128, 256 or 512. The tasks of MAD have 128.
 SCALE:
     cpu    (default) a minute or two on 2 CPU cores: 6,000 steps of 32 examples for mqar, with a
            vocabulary of 256, and 2,000 steps of 128 for the tasks of MAD
@@ -31,7 +31,20 @@ SCALE:
 A run ends early once its accuracy on held-out examples reaches 99 % (eval.stop_at).
 """
 
+from gmlp_flax.errors import ConfigError
 from gmlp_flax.paper import custom_rows, recall
+
+
+def check_sizes(arg: str, task: str) -> None:
+    """Raises ConfigError if the argument sets a length or a width, which only mqar takes."""
+    _, *words = arg.split(",")
+    for word in words:
+        option, _, _ = word.partition("=")
+        if task != "mqar" and option in ("n", "d"):
+            raise ConfigError(
+                f"the config's argument has {word!r}, which is for task=mqar: {task} has n = "
+                f"{recall.TASKS[task].length} and d = {recall.MAD_WIDTH}; leave {word!r} out"
+            )
 
 
 def get_config(arg: str = "sgu"):
@@ -46,4 +59,5 @@ def get_config(arg: str = "sgu"):
     )
     if task == "mqar":
         return recall.mqar(row, int(length), int(width), scale)
+    check_sizes(arg, task)
     return recall.mad(row, task, scale)

@@ -1,13 +1,20 @@
 """`gmlp reproduce recall`: trains every row on multi-query associative recall, and reports which of
 them solve it at which width."""
 
+import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ml_collections import ConfigDict
+
+from gmlp_flax import config as config_lib
 from gmlp_flax.analysis import looks as looks_lib
 from gmlp_flax.analysis.charts import Chart, Panel, Scale
+from gmlp_flax.checkpoints import CONFIG_FILE
 from gmlp_flax.checkpoints.metrics_file import read_result
+from gmlp_flax.io import files
+from gmlp_flax.options import ALL_RUNS
 from gmlp_flax.paper import recall
 from gmlp_flax.paper.recall import PAIRS, RATE, ROWS, Cell
 from gmlp_flax.reports.claims import HOLDS, OPEN, REVERSED, Claim
@@ -21,6 +28,7 @@ SOLVED = 100 * recall.SOLVED  # in percent
 SEARCH = "search"  # the folder of the runs that choose rates
 ATTENTION = "bert_causal"
 GMLP = ("sgu", "sgu_dense", "sgu_causal", "sgu_dense_causal")
+OF_EXAMPLES = ("model.length", "model.vocab_size")  # keys of the model that all rows share
 AMLP = ("amlp_36", "amlp_causal", "amlp_16_causal", "amlp_128_causal")
 
 Accuracies = Mapping[Cell, Spread]
@@ -127,7 +135,7 @@ def report(plan: Plan) -> Report:
         recall.TITLE,
         _table(found),
         claims(found),
-        setting=_setting(plan.scale),
+        setting=_setting(plan, found),
         notes=_notes(found, plan.scale),
         figures={"accuracy": chart(found)},
         more_tables={"cells": _cell_table(plan, found)},
@@ -154,14 +162,65 @@ def _cell_table(plan: Plan, found: Accuracies) -> Table:
     return Table(("model", "n", "d", "accuracy (%)", "rate"), rows)
 
 
-def _setting(scale: str) -> str:
+def _setting(plan: Plan, found: Accuracies) -> str:
+    """What was scaled down, and the keys that the runs have changed."""
+    scale = plan.scale
     if scale == "paper":
-        return "Scale paper: figure 2's setting, without its dropout."
-    return (
-        f"Scale {scale}. Scaled down: a vocabulary of {recall.CPU_VOCABULARY} (paper: 8192), "
-        f"{recall.CPU_STEPS:,} steps of {recall.CPU_BATCH} examples (paper: 64 epochs of 100,000), "
-        f"d {', '.join(map(str, recall.WIDTHS[scale]))} (paper: 64 to 512)."
-    )
+        setting = "Scale paper: figure 2's setting, without its dropout."
+    else:
+        widths = sorted({cell.width for cell in found})
+        setting = (
+            f"Scale {scale}. Scaled down: a vocabulary of {recall.CPU_VOCABULARY} (paper: 8192), "
+            f"{recall.CPU_STEPS:,} steps of {recall.CPU_BATCH} examples (paper: 64 epochs of "
+            f"100,000), d {', '.join(map(str, widths))} (paper: 64 to 512)."
+        )
+    return " ".join([setting, *_changes(plan, found)])
+
+
+def _changes(plan: Plan, found: Accuracies) -> list[str]:
+    """Sentences on the keys in which runs differ from the setting of the scale."""
+    cells_by_changes: dict[str, list[str]] = {}
+    for cell in found:
+        changes = _changes_of_cell(plan, cell)
+        if changes:
+            cells = cells_by_changes.setdefault(changes, [])
+            cells.append(f"{cell.row} at n = {cell.length}, d = {cell.width}")
+    sentences = []
+    for changes, cells in cells_by_changes.items():
+        is_everywhere = len(cells) == len(found)
+        where = "all runs" if is_everywhere else f"the runs of {'; '.join(cells)}"
+        sentences.append(f"Not so in {where}: {changes}.")
+    return sentences
+
+
+def _changes_of_cell(plan: Plan, cell: Cell) -> str:
+    """The keys in which the runs of a cell differ from the setting of the scale, with both values;
+    empty if there are none, or if the run folder has no config.
+
+    The model's other keys are not compared, since they are those of its row.
+    """
+    rate = best_rate(plan, cell)
+    first_point, *_ = recall.points(cell, plan.scale, rate)
+    path = os.path.join(plan.runs, points.name(first_point), CONFIG_FILE)
+    if not files.exists(path):
+        return ""
+    config = config_lib.load(path)
+    expected = _config_of_scale(cell.length, cell.width, plan.scale)
+    changes = []
+    for key, option in config_lib.keys(expected).items():
+        is_of_row = key.startswith("model.") and key not in OF_EXAMPLES
+        is_compared = option.compared == ALL_RUNS and not is_of_row
+        value = config.get(key)
+        usual = expected[key]
+        if is_compared and value != usual:
+            changes.append(f"config.{key} is {value} instead of {usual}")
+    return ", ".join(changes)
+
+
+@functools.cache
+def _config_of_scale(length: int, width: int, scale: str) -> ConfigDict:
+    """The config of a row whose keys outside the model are those of every row."""
+    return config_lib.open_config(Cell(ATTENTION, length, width).config(scale))
 
 
 def _notes(found: Accuracies, scale: str) -> list[str]:

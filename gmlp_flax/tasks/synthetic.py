@@ -16,12 +16,21 @@ from gmlp_flax.data.synthetic.kinds import KINDS, Kind
 from gmlp_flax.data.synthetic.recipe import IGNORED, Recipe
 from gmlp_flax.models.auto_encoder import AutoEncoder
 from gmlp_flax.models.text import MaskedLM
-from gmlp_flax.options import AT_LEAST_0, AT_LEAST_1, SHARE_BELOW_1, SIZE, VOCABULARY, Option
+from gmlp_flax.options import (
+    AT_LEAST_0,
+    AT_LEAST_1,
+    SHARE_BELOW_1,
+    SIZE,
+    VOCABULARY,
+    Option,
+    Range,
+)
 from gmlp_flax.tasks.base import Baseline, Batch, Shapes, Sums, Task, Totals
 from gmlp_flax.tasks.data.base import TaskData
 from gmlp_flax.tasks.language_modeling import cross_entropy
 from gmlp_flax.tasks.text import TEXT_OPTIONS
 
+POWER = Range("from 0 to 16", 0, 16)  # i^15 of the longest example is a finite float64
 AROUND_ENCODER = ("scale_embeddings", "embedding_norm")
 OF_RECIPE = ("pairs", "power", "fill", "noise", "noise_tokens", "copied", "motif")
 
@@ -80,7 +89,7 @@ class Synthetic(Task):
         ),
         "synthetic.pairs": Option(8, "mqar: pairs of a key and its value", SIZE),
         "synthetic.power": Option(
-            0.01, "mqar: a gap of i pairs is as likely as i^(power - 1)", AT_LEAST_0
+            0.01, "mqar: a gap of i pairs is as likely as i^(power - 1)", POWER
         ),
         "synthetic.fill": Option(False, "mqar: random symbols between the queries, not 0"),
         "synthetic.noise": Option(0.2, "noisy_recall: share of noise", SHARE_BELOW_1),

@@ -93,6 +93,8 @@ def test_names():
         ("c4_bert:tests.custom_blocks:Averaging", "the config's argument is"),
         (f"c4_ablation:{UNUSED},scale=small", "its parameters do not grow with d_ffn"),
         ("synthetic:tests.custom_blocks:Averaging,match=width", "match=params|layers|none"),
+        ("synthetic:sgu,task=recall,n=64", "'n=64', which is for task=mqar"),
+        ("synthetic:sgu,d=32,task=compression", "compression has n = 32 and d = 128"),
     ],
 )
 def test_mistakes(source, message):

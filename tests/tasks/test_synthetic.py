@@ -101,7 +101,7 @@ def test_a_causal_model_does_not_see_what_follows(block):
 def evaluated_shapes(block: str, kind: str):
     """The shapes of the sums of an evaluation batch."""
     config = tiny(kind, block)
-    config_lib.validate(config)
+    config_lib.resolve(config)
     task = Synthetic(config)
     batch = batch_of(config, count=2)
     sums, _ = jax.eval_shape(task.evaluate, task.shapes(), batch)
@@ -154,3 +154,11 @@ def test_a_map_is_memorised(tmp_path):
     assert result["eval"]["accuracy"] > 0.95
     assert result["eval"]["examples"] == 40
     assert result["baselines"] == [{"name": "a value at random", "eval": {"accuracy": 1 / 7}}]
+
+
+def test_a_power_whose_shares_are_no_numbers_is_refused():
+    """Gaps would come in one order instead of at random."""
+    config = tiny()
+    config.synthetic.power = 1e300
+    with pytest.raises(ConfigError, match=r"synthetic\.power is 1e\+300: expected from 0 to 16"):
+        config_lib.resolve(config)

@@ -179,7 +179,8 @@ def check_noisy_recall(recipe: Recipe) -> None:
     if recipe.noise_tokens < 1 or recipe.vocab_size < recipe.noise_tokens + 4:
         raise _misfit(
             recipe,
-            f"expected two keys and two values beside {recipe.noise_tokens} symbols of noise",
+            f"expected two keys and two values beside {recipe.noise_tokens} symbols of noise "
+            "(config.synthetic.noise_tokens)",
         )
 
 
@@ -187,17 +188,21 @@ def check_fuzzy_recall(recipe: Recipe) -> None:
     """The same for keys of several tokens."""
     shortest = 6 * recipe.motif
     fewest = 2 * recipe.motif + 1
+    reason = f"for config.synthetic.motif={recipe.motif}"
     if recipe.length < shortest:
-        raise _misfit(recipe, f"expected a length of at least {shortest}")
+        raise _misfit(recipe, f"expected a length of at least {shortest} {reason}")
     if recipe.vocab_size < fewest:
-        raise _misfit(recipe, f"expected at least {fewest} symbols")
+        raise _misfit(recipe, f"expected at least {fewest} symbols {reason}")
 
 
 def check_selective_copying(recipe: Recipe) -> None:
     """Raises ConfigError if there is no blank among the tokens to copy, or one symbol alone."""
     shortest = 2 * recipe.copied + 2
     if recipe.length < shortest:
-        raise _misfit(recipe, f"expected a length of at least {shortest}")
+        raise _misfit(
+            recipe,
+            f"expected a length of at least {shortest} for config.synthetic.copied={recipe.copied}",
+        )
     if recipe.vocab_size < 4:
         raise _misfit(recipe, "expected at least two symbols beside the blank and the sign")
 

@@ -14,6 +14,10 @@ from numpy.random import Generator
 from gmlp_flax.data.synthetic.recipe import IGNORED, Examples, Recipe, examples
 from gmlp_flax.errors import ConfigError
 
+# Rows that repeat an id are drawn again as long as few do: of size^2 / ids up to this, one in seven
+# has no repeats. Beyond it, permutations are drawn.
+MOST_COLLISIONS = 4
+
 
 def check(recipe: Recipe) -> None:
     """Raises ConfigError if the sizes do not fit together."""
@@ -67,6 +71,9 @@ def generate(recipe: Recipe, rng: Generator, count: int, training: bool) -> Exam
 def draw_distinct(rng: Generator, count: int, size: int, first: int, end: int) -> np.ndarray:
     """`size` different ids from `first` to before `end`, all orders equally likely: int [count,
     size]."""
+    ids = end - first
+    if size**2 > MOST_COLLISIONS * ids:
+        return _first_of_permutations(rng, count, size, ids) + first
     drawn = rng.integers(first, end, size=(count, size))
     repeated = has_repeats(drawn)
     while repeated.any():
@@ -74,6 +81,13 @@ def draw_distinct(rng: Generator, count: int, size: int, first: int, end: int) -
         drawn[repeated] = rng.integers(first, end, size=(rows, size))
         repeated = has_repeats(drawn)
     return drawn
+
+
+def _first_of_permutations(rng: Generator, count: int, size: int, ids: int) -> np.ndarray:
+    """The first `size` entries of random permutations of 0 to `ids` - 1, int [count, size]."""
+    in_order = np.arange(ids)
+    unshuffled = np.broadcast_to(in_order, (count, ids))
+    return rng.permuted(unshuffled, axis=1)[:, :size]
 
 
 def has_repeats(rows: np.ndarray) -> np.ndarray:

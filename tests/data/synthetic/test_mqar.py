@@ -112,3 +112,16 @@ def test_the_smallest_sizes_are_taken():
     tokens, targets = examples(recipe, count=100)
     assert tokens.shape == (100, 16)
     assert ((targets != IGNORED).sum(axis=1) == 4).all()
+
+
+@pytest.mark.parametrize(("size", "ids"), [(16, 16), (30, 32), (200, 1000)])
+def test_so_many_ids_that_most_draws_repeat_one_are_still_drawn(size, ids):
+    """A chance of 1e-6 and less that none repeats."""
+    rng = np.random.default_rng(0)
+    drawn = mqar.draw_distinct(rng, 300, size, 1, 1 + ids)
+    assert drawn.shape == (300, size)
+    assert not mqar.has_repeats(drawn).any()
+    assert drawn.min() == 1
+    assert drawn.max() == ids
+    firsts = np.bincount(drawn[:, 0] % 4, minlength=4)
+    assert stats.chisquare(firsts).pvalue > 1e-3

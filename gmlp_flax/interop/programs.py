@@ -55,6 +55,7 @@ def _image_constants(model: Model) -> dict[str, Any]:
         "MODE": "RGB" if config.model.channels == 3 else "L",
         "HEIGHT, WIDTH": tuple(config.model.image_size),
         "KEPT": config.data.eval_crop,
+        "WHITE": config.data.max_value,
     }
 
 

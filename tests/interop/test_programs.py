@@ -26,6 +26,14 @@ def onnx():
 
 def run_program(model, folder, *arguments, text=""):
     """What the program of an exported model prints. It must not import gmlp_flax or JAX."""
+    path = export_program(model, folder)
+    done = run_path(path, *arguments, text=text.encode())
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def export_program(model, folder):
+    """The path of the program of a model, which is exported to a folder."""
     exported.export(model, str(folder), format="onnx")
     path = folder / programs.PROGRAM
     card = (folder / "README.md").read_text()
@@ -36,11 +44,16 @@ def run_program(model, folder, *arguments, text=""):
         if isinstance(node, ast.Import):
             imported |= {name.name for name in node.names}
     assert imported & {"gmlp_flax", "jax", "flax"} == set()
-    done = subprocess.run(
-        [sys.executable, path, *arguments], input=text, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return path
+
+
+def run_path(path, *arguments, text=b""):
+    """The process of a program that has ended, its output as text."""
+    words = [sys.executable, path, *arguments]
+    done = subprocess.run(words, input=text, capture_output=True, check=False)
+    done.stdout = done.stdout.decode()
+    done.stderr = done.stderr.decode()
+    return done
 
 
 def check(printed, inputs, model):
@@ -71,19 +84,62 @@ def test_images(tmp_path, size):
     check(printed, paths, model)
 
 
+def test_images_of_16_bits_and_transparent_ones(tmp_path):
+    """Pillow's own conversion makes the first ones white, and shows the colours that the others
+    hide. A file that is no image does not stop the others."""
+    model = gmlp_flax.load("digits")
+    digit = np.zeros((8, 8), np.uint16)
+    digit[1:7, 4] = 60_000
+    wide = tmp_path / "wide.png"
+    Image.fromarray(digit).save(wide)
+    pixels = np.zeros((8, 8, 4), np.uint8)
+    pixels[2:6, 2:6, 3] = 255
+    transparent = tmp_path / "transparent.png"
+    Image.fromarray(pixels, "RGBA").save(transparent)
+    paths = [str(wide), str(transparent)]
+    text = tmp_path / "text.jpg"
+    text.write_text("no image")
+    path = export_program(model, tmp_path / "out")
+    done = run_path(path, paths[0], text, paths[1])
+    check(done.stdout, paths, model)
+    assert done.returncode == 1
+    assert f"{text}: cannot identify image file" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "IMAGE ..." in run_path(path).stderr
+
+
 def test_masked_text(tmp_path):
+    """A line that is too long, or has no mask, does not stop the others."""
     model = gmlp_flax.load("books_gmlp")
-    printed = run_program(model, tmp_path / "out", text="\n".join(LINES))
-    assert len(printed.splitlines()) == 3
-    check(printed, LINES, model)
+    path = export_program(model, tmp_path / "out")
+    done = run_path(path, text="\n".join(LINES).encode())
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 3
+    check(done.stdout, LINES, model)
+    wrong = ["[MASK] sea " * 100, "no mask", *LINES]
+    again = run_path(path, text="\n".join(wrong).encode())
+    assert again.stdout == done.stdout
+    assert again.returncode == 1
+    too_long, without_mask = again.stderr.splitlines()
+    assert f"of {model.config.model.length} at most" in too_long
+    assert without_mask == "no [MASK]: no mask"
+    latin = run_path(path, text="gr\xfcn [MASK]".encode("latin-1"))
+    assert latin.returncode == 1
+    assert "expected UTF-8" in latin.stderr
+    assert "Traceback" not in latin.stderr
 
 
 def test_a_causal_model_continues_as_without_chance(tmp_path):
+    """A line that leaves no room to continue is refused."""
     model = gmlp_flax.load("books_amlp_causal")
     line = "The old man looked at the sea and"
-    printed = run_program(model, tmp_path / "out", text=line)
+    too_long = "the sea " * 100
+    path = export_program(model, tmp_path / "out")
+    done = run_path(path, text=f"{too_long}\n{line}".encode())
     [written] = model.generate(line, tokens=20, temperature=0)
-    assert printed.strip() == (line + written).strip()
+    assert done.stdout.strip() == (line + written).strip()
+    assert done.returncode == 1
+    assert f"of {model.config.model.length - 1} at most" in done.stderr
 
 
 @pytest.mark.parametrize("pair", [False, True])

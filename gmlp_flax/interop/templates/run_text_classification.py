@@ -16,7 +16,12 @@ PAD, CLS, SEP = (0, 2, 3)
 
 tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(FOLDER / "tokenizer.model"))
 session = onnxruntime.InferenceSession(str(FOLDER / MODEL))
-for line in sys.stdin.read().splitlines():
+try:
+    lines = sys.stdin.buffer.read().decode("utf-8").splitlines()
+except UnicodeDecodeError as error:
+    raise SystemExit(f"standard input: expected UTF-8 ({error})") from None
+failures = 0
+for line in lines:
     tokens = [CLS]
     segments = [0]
     for number, text in enumerate(line.split("\t")):
@@ -25,7 +30,9 @@ for line in sys.stdin.read().splitlines():
         segments += [number] * len(ids)
     padding = LENGTH - len(tokens)
     if padding < 0:
-        raise SystemExit(f"{len(tokens)} tokens, of {LENGTH} at most: {line[:60]}")
+        failures += 1
+        print(f"{len(tokens)} tokens, of {LENGTH} at most: {line[:60]}", file=sys.stderr)
+        continue
     tokens += [PAD] * padding
     segments += [0] * padding
     inputs = {
@@ -38,3 +45,5 @@ for line in sys.stdin.read().splitlines():
     odds = np.exp(logits - logits[best])
     probability = 1 / odds.sum()
     print(f"{line}: {CLASSES[best]} {probability:.1%}")
+if failures:
+    sys.exit(1)

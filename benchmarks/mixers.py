@@ -13,7 +13,6 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config, tasks
 from gmlp_flax.benchmarks.timing import Row, example_batch, row
-from gmlp_flax.errors import ConfigError
 from gmlp_flax.models import parameters
 from gmlp_flax.paper import alternatives
 from gmlp_flax.planning import dry_run
@@ -51,9 +50,7 @@ def bench_mixers(
         ConfigError: there is no such row, a class cannot be imported, or a length is none.
     """
     chosen = alternatives.checked_rows(rows, alternatives.ROWS)
-    for length in lengths:
-        if not 32 <= length <= 2**20:
-            raise ConfigError(f"--lengths has {length}: expected numbers of tokens from 32")
+    alternatives.check_cost_lengths(lengths)
     entries = []
     for name, length in itertools.product(chosen, lengths):
         entries += _measured(name, length, scale, repeats)

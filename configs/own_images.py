@@ -65,8 +65,8 @@ def suited(path: str):
     config.data.train = path
     try:
         images = count(config)
-    except DataError as error:  # the run raises it, unless another key solves it
-        print(f"own_images:small, because no images were counted: {error}", file=sys.stderr)
+    except DataError:  # the run raises it, unless another key solves it
+        print(f"own_images:small, because the images in {path} were not counted", file=sys.stderr)
         return config
     size = "small"
     why = f"it suits {ENOUGH:,} images and more"
@@ -110,6 +110,7 @@ def get_config(arg: str = "small"):
     """See the module's docstring."""
     if is_path(arg):
         return suited(arg)
+    gmlp_config.note_path("own_images", arg)
     (size,) = gmlp_config.arguments(arg or "small", (*SIZES, "a folder or a file of images"))
     if size in ("tiny", "small"):
         return small_images(size)

@@ -23,6 +23,7 @@ at 41.1, and at 37.3 with `--config.optimizer.learning_rate=2e-3`. One seed each
 import sys
 
 from gmlp_flax import config as gmlp_config
+from gmlp_flax.data.summary import readable_size
 from gmlp_flax.io import compression, files
 from gmlp_flax.paper import recipes
 
@@ -57,7 +58,8 @@ def size_for(path: str) -> str:
     else:
         size = "small"
         why = "it suits 10 MB and more"
-    print(f"own_text:{size} for {total / 1e6:,.1f} MB of text in {path}: {why}", file=sys.stderr)
+    amount = readable_size(total) if total < 1e6 else f"{total / 1e6:,.1f} MB"
+    print(f"own_text:{size} for {amount} of text in {path}: {why}", file=sys.stderr)
     return size
 
 
@@ -108,5 +110,6 @@ def get_config(arg: str = "small"):
         config = of_size(size_for(arg))
         config.data.train = arg
         return config
+    gmlp_config.note_path("own_text", arg)
     (size,) = gmlp_config.arguments(arg or "small", (*SIZES, "a file or a folder of text"))
     return of_size(size)

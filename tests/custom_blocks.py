@@ -63,3 +63,26 @@ class Unused(Shifting):
     """The same, with a d_ffn that changes nothing."""
 
     Spec = AveragingSpec
+
+
+class Shortening(Averaging):
+    """A mistake: it drops a token."""
+
+    def __call__(self, x, rng=EVALUATION, padding_mask=None):
+        return super().__call__(x, rng)[:, 1:]
+
+
+class Raising(Averaging):
+    """A mistake that shows only when it is called."""
+
+    def __call__(self, x, rng=EVALUATION, padding_mask=None):
+        raise KeyError("raised by a block")
+
+
+class RaisingInTraining(Averaging):
+    """A mistake that shows only in training."""
+
+    def __call__(self, x, rng=EVALUATION, padding_mask=None):
+        if rng is not EVALUATION:
+            raise KeyError("raised in training")
+        return super().__call__(x, rng)

@@ -253,7 +253,24 @@ def test_own_images_that_cannot_be_counted_are_left_to_the_run(tmp_path, capsys)
     options = valid("own_images", str(tmp_path / "photos"))
     assert options.model.layers == 8
     line = capsys.readouterr().err
-    assert line.startswith("own_images:small, because no images were counted: config.data.train: ")
+    assert line == f"own_images:small, because the images in {tmp_path}/photos were not counted\n"
+
+
+@pytest.mark.parametrize("config", ["own_images", "own_text"])
+def test_a_folder_that_is_named_as_a_size_is_noted(config, tmp_path, monkeypatch, capsys):
+    valid(config, "tiny")
+    assert capsys.readouterr().err == ""
+    (tmp_path / "tiny").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert config_lib.open_config(f"{config}:tiny").data.train in ("", None)
+    assert f"--config={config}:./tiny" in capsys.readouterr().err
+
+
+def test_a_small_text_has_a_size(tmp_path, capsys):
+    path = tmp_path / "text.txt"
+    path.write_text("a line\n" * 300)
+    valid("own_text", str(path))
+    assert f"own_text:tiny for 2.1 kB of text in {path}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["gmlp", "amlp", "transformer"])

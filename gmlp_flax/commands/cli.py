@@ -4,7 +4,7 @@ import contextlib
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
@@ -92,15 +92,16 @@ def require(name: str) -> str:
     return value
 
 
-def numbers(name: str) -> list[int]:
-    """The whole numbers of a flag that lists them with commas. Raises ConfigError: they are
-    none."""
+def numbers(name: str, examples: Sequence[int] = (0, 97)) -> list[int]:
+    """The whole numbers of a flag that lists them with commas; `examples` are for the message.
+    Raises ConfigError: they are none."""
     given = flags.FLAGS[name].value or []
     try:
         return [int(number) for number in given]
     except ValueError:
+        example = ",".join(map(str, examples))
         raise ConfigError(
-            f"--{name}={','.join(given)}: expected numbers, as in --{name}=0,97"
+            f"--{name}={','.join(given)}: expected numbers, as in --{name}={example}"
         ) from None
 
 

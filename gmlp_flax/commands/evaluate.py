@@ -41,6 +41,9 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
             raise ConfigError(f"--reference={values.reference} compares slices: add --slices")
         if values.slices and config is not None:
             scoring.add_slices(config)
+        reference_config = None
+        if values.reference:  # before anything is scored
+            reference_config = _reference_config(values.reference)
         with cli.waiting(f"loading and scoring {workdir}"):
             scores = scoring.evaluate_checkpoint(
                 workdir,
@@ -51,7 +54,7 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
             )
         record = {"step": scores.step, "checkpoint": scores.checkpoint, "eval": scores.metrics}
         if values.reference:
-            record |= _compare(values.reference, scores.metrics)
+            record |= _compare(values.reference, reference_config, scores.metrics)
         if not distributed.is_first():
             return
         if values.predictions:
@@ -61,21 +64,39 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
         print(json.dumps(record))
 
 
-def _compare(reference: str, metrics: dict[str, float]) -> dict[str, Any]:
-    """The metrics of a second model, with the same changes of its config, and the share of the gap
-    that is due to AR hits.
+def _reference_config(reference: str) -> ConfigDict:
+    """The config of a second model with the command line's changes, which scores slices.
 
-    Args:
-        reference: the second model, as --workdir.
-        metrics: of the first model, with slices.
+    Raises:
+        UserError: there is no such model, or it is no language model.
     """
     from gmlp_flax import config as config_lib
-    from gmlp_flax.tasks import recall_slices
     from gmlp_flax.training import pretrained, scoring
 
     overrides = config_lib.named_overrides(sys.argv)
     config = config_lib.overridden(pretrained.config_of(reference), overrides)
-    scoring.add_slices(config)
+    try:
+        scoring.add_slices(config)
+    except ConfigError as error:
+        raise ConfigError(f"--reference={reference}: {error}") from None
+    return config
+
+
+def _compare(
+    reference: str, config: ConfigDict | None, metrics: dict[str, float]
+) -> dict[str, Any]:
+    """The metrics of a second model, and the share of the gap that is due to AR hits.
+
+    Args:
+        reference: the second model, as --workdir.
+        config: its config, with slices.
+        metrics: of the first model, with slices.
+    """
+    from gmlp_flax import config as config_lib
+    from gmlp_flax.tasks import recall_slices
+    from gmlp_flax.training import scoring
+
+    overrides = config_lib.named_overrides(sys.argv)
     with cli.waiting(f"loading and scoring {reference}"):
         scores = scoring.evaluate_checkpoint(
             reference, flags.FLAGS.checkpoint, config=config, explicit=overrides.keys()

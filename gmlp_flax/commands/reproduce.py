@@ -49,9 +49,10 @@ several widths and lengths, and needs no data. --rows, --lengths and --widths ch
 trained, and flags after -- change all runs.
 """
 
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from absl import flags
 
@@ -114,7 +115,7 @@ def plan_of(name: str) -> columns.Plan:
         config_lib.named_overrides(_words_of_runs()),
         finetune_changes,
         seeds,
-        cli.numbers("lengths"),
+        cli.numbers("lengths", alternatives.COST_LENGTHS),
         values.together,
     )
 
@@ -216,7 +217,7 @@ def _of_scale(flag: str, known: Sequence[int]) -> Sequence[int]:
     """
     if not flags.FLAGS[flag].present:
         return ()
-    numbers = cli.numbers(flag)
+    numbers = cli.numbers(flag, known)
     for number in numbers:
         if number not in known:
             expected = ", ".join(map(str, known))
@@ -230,20 +231,33 @@ def _reproduce_recall() -> tuple[Report, list[str]]:
     plan = recall_plan()
     missing = []
     if not flags.FLAGS["from"].value and not recall_report.make(plan):
-        missing.append("some runs failed, the report is made of the others")
-    with cli.waiting("reading the runs"):
+        missing.append("some runs failed")
+    with cli.waiting("reading the runs"), _naming(missing):
         report = recall_report.report(plan)
     return report, missing
 
 
-def report_on(plan: columns.Plan) -> Report:
-    """The report on the runs in the plan's folder. Raises RunError if it cannot be made."""
+@contextlib.contextmanager
+def _naming(missing: Sequence[str]) -> Iterator[None]:
+    """Where there is nothing to report on, says what went wrong before, if anything did."""
+    try:
+        yield
+    except run_finder.NoRuns:
+        if not missing:
+            raise
+        raise RunError(
+            f"no run has a result, so there is no report: {'; '.join(missing)}; fix what the lines "
+            "above name, and give the same command again"
+        ) from None
+
+
+def report_on(plan: columns.Plan, submitted: Sequence[submissions.Submission] = ()) -> Report:
+    """The report on the runs in the plan's folder, with the rows that others submitted. Raises
+    RunError if it cannot be made."""
     table = plan.paper_table
     if flags.FLAGS.slices:
         columns.measure_slices(plan)
     if plan.table == ALTERNATIVES:
-        path = flags.FLAGS["with"].value
-        submitted = submissions.read(path) if path else []
         classes = [row for row in plan.rows if custom_rows.is_custom(row)]
         return of_folder(plan.runs, plan.scale, plan.changes, submitted, classes)
     if not table.trained:
@@ -259,12 +273,14 @@ def report_on(plan: columns.Plan) -> Report:
 def _reproduce(name: str) -> tuple[Report, list[str]]:
     """Does the same for a table or figure of `TABLES`."""
     plan = plan_of(name)
+    path = flags.FLAGS["with"].value
+    submitted = submissions.read(path) if path else []  # before anything is trained
     missing: list[str] = []
     if plan.data and not flags.FLAGS["from"].value:
         columns.check(plan)
         missing = columns.make(plan)
-    with cli.waiting("reading the runs" if plan.data else "counting"):
-        report = report_on(plan)
+    with cli.waiting("reading the runs" if plan.data else "counting"), _naming(missing):
+        report = report_on(plan, submitted)
     return report, missing
 
 
@@ -305,7 +321,7 @@ def main(argv: list[str]) -> None:
     print("\n".join(report.sentences()))
     print(f"\nthe report: {path}")
     if missing:
-        raise RunError("; ".join(missing))
+        raise RunError(f"{'; '.join(missing)}; the report is made of the others")
 
 
 def _define_flags_of_runs() -> None:

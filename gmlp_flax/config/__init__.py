@@ -15,6 +15,7 @@ from gmlp_flax.config.config_files import (
     load,
     locate,
     named_overrides,
+    note_path,
     open_config,
     overridden,
     set_value,

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import runpy
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -249,6 +250,16 @@ def arguments(
         value = chosen.get(option, default_value)
         values_in_order.append(value)
     return (name, *values_in_order)
+
+
+def note_path(config: str, name: str) -> None:
+    """Says that a config's argument is taken as a name, if it is also a file or a folder."""
+    if name and files.exists(name):
+        print(
+            f"{config}:{name} is a name of the config; for the data in the folder or file {name}, "
+            f"give --config={config}:./{name}",
+            file=sys.stderr,
+        )
 
 
 def _forms(options: Mapping[str, Sequence[str]]) -> str:

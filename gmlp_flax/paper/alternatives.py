@@ -305,6 +305,8 @@ COLUMNS: dict[str, Column] = {
 LANGUAGE = ("mlm", "longer")  # columns that are trained on plain text, which --data names
 # The lengths of COSTS.
 COST_LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+LEAST_COST_LENGTH = 32
+MOST_COST_LENGTH = 2**20
 
 
 def checked(names: Sequence[str], known: Sequence[str], what: str) -> tuple[str, ...]:
@@ -318,6 +320,16 @@ def checked(names: Sequence[str], known: Sequence[str], what: str) -> tuple[str,
             advice = did_you_mean(name, known)
             raise ConfigError(f"{what}: there is no {name!r}; {advice}")
     return tuple(name for name in known if name in names)
+
+
+def check_cost_lengths(lengths: Sequence[int]) -> None:
+    """Raises ConfigError if costs cannot be measured at one of these numbers of tokens."""
+    for length in lengths:
+        if not LEAST_COST_LENGTH <= length <= MOST_COST_LENGTH:
+            raise ConfigError(
+                f"--lengths has {length}: expected numbers of tokens from {LEAST_COST_LENGTH} to "
+                f"{MOST_COST_LENGTH:,}"
+            )
 
 
 def checked_rows(
@@ -338,6 +350,11 @@ def checked_rows(
     rows: tuple[str, ...] = ()
     if published or not classes:
         rows = checked(published or known, known, "--rows")
+    if match != custom_rows.MATCHES[0] and not classes:
+        raise ConfigError(
+            f"--match={match} is for your own block: name its class in --rows, such as "
+            "my_package.my_module:MyBlock"
+        )
     for name in classes:
         block, own_match = custom_rows.parts(name)
         blocks.find(block)

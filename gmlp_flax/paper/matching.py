@@ -7,6 +7,7 @@ from gmlp_flax.errors import ConfigError
 from gmlp_flax.models import blocks, parameters
 from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.models.image import token_count
+from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.options import options_of
 
 STEP = 8  # the widths of MLPs are multiples of this
@@ -57,12 +58,17 @@ def encoder_size(config: ConfigDict, **changes: int) -> int:
         config: the config; it is not changed.
         changes: values of keys of config.model that replace the config's.
     """
+    spec = encoder_spec(config, **changes)
+    encoder = nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
+    return parameters.count(nnx.state(encoder, nnx.Param))
+
+
+def encoder_spec(config: ConfigDict, **changes: int) -> BlockSpec:
+    """The spec of the blocks of a config; the arguments are those of `encoder_size`."""
     block = blocks.find(config.model.block)
     options = {name: config.model[name] for name in options_of(block.Spec)}
     options |= changes
-    spec = block.spec(length=_tokens(config), **options)
-    encoder = nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
-    return parameters.count(nnx.state(encoder, nnx.Param))
+    return block.spec(length=_tokens(config), **options)
 
 
 def _tokens(config: ConfigDict) -> int:

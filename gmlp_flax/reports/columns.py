@@ -133,6 +133,7 @@ def check(plan: Plan) -> None:
     known: set[str] = set()
     for name in plan.data:
         if name == COSTS:
+            alternatives.check_cost_lengths(plan.lengths)
             continue
         _check_data(plan, name)
         if plan.is_finetuned(name):
@@ -196,7 +197,7 @@ def make(plan: Plan) -> list[str]:
             missing.append(f"{name}: {error}")
             continue
         if not complete:
-            missing.append(f"{name}: some runs failed, the report is made of the others")
+            missing.append(f"{name}: some runs failed")
     return missing
 
 

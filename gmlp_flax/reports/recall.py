@@ -200,6 +200,8 @@ def _changes_of_cell(plan: Plan, cell: Cell) -> str:
     The model's other keys are not compared, since they are those of its row.
     """
     rate = best_rate(plan, cell)
+    if rate is None:
+        return ""
     first_point, *_ = recall.points(cell, plan.scale, rate)
     path = os.path.join(plan.runs, points.name(first_point), CONFIG_FILE)
     if not files.exists(path):

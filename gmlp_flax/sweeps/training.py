@@ -31,6 +31,10 @@ from gmlp_flax.processes import stopping
 from gmlp_flax.sweeps.definition import SEARCH, Sweep, Trial
 from gmlp_flax.sweeps.points import Point
 
+# An error in a run's log: a line of ours, or a traceback, whose exception follows indented lines.
+_ERROR = re.compile(
+    r"^(?:error: (?P<message>.*)|Traceback .*\n(?:[ \t].*\n)*(?P<exception>\S.*)?)", re.MULTILINE
+)
 PAUSE = 2.0  # seconds from one look at the runs' steps to the next
 
 
@@ -238,11 +242,11 @@ def read_error(log: str) -> str:
     text = content.decode(errors="replace")
     # the flag may have the shell's quotes
     *_, last_output = re.split(r" -m gmlp_flax\.train '?--(?:workdir|member)=", text)
-    errors = re.findall(r"^(?:error: (.*)|(Traceback) .*)", last_output, re.MULTILINE)
+    errors = list(_ERROR.finditer(last_output))
     if not errors:
         return ""
-    message, traceback = errors[-1]
-    return message or traceback
+    last = errors[-1]
+    return last["message"] or last["exception"] or "Traceback"
 
 
 def train(sweep: Sweep, jobs: int = 1, continue_on_failure: bool = True, together: int = 1) -> bool:

@@ -121,3 +121,6 @@ def test_slices_that_cannot_be(text_run, image_run):
     assert "image_classification" in told
     told = preloaded.refused("evaluate", f"--workdir={text_run}", f"--reference={text_run}")
     assert "add --slices" in told
+    flags = [f"--workdir={text_run}", "--slices", f"--reference={image_run}"]
+    told = preloaded.refused("evaluate", *flags)  # before anything is scored
+    assert f"--reference={image_run}: the task is image_classification" in told

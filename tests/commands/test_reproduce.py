@@ -13,6 +13,7 @@ from tests.reports.alternatives.test_submitting import write_own
 from tests.reports.test_language_models import write_runs
 from tests.reports.test_runs import write_run
 
+MLM = ("alternatives", "--columns=mlm=setup.cfg", "--rows=sgu")
 TUNED = ("table4", "--data=setup.cfg", "--finetune=sst2=setup.cfg")
 
 
@@ -88,7 +89,6 @@ def test_counts_need_no_runs(tmp_path):
         (("recall", "--scale=gpu"), "--scale=gpu: recall takes cpu or paper"),
         (("recall", "--widths=48"), "--widths=48: recall at this scale has 16, 32, 64"),
         (("recall", "--lengths=256"), "--lengths=256: recall at this scale has 64, 128"),
-        (("recall", "--widths=x"), "--widths=x: expected numbers"),
         (("table3", "--widths=32"), "--widths is not for table3"),
         (("recall", "--data=setup.cfg"), "--data is not for recall"),
         (("recall", "--columns=mlm"), "--columns is not for recall"),
@@ -98,11 +98,36 @@ def test_counts_need_no_runs(tmp_path):
         (("table1", "--slices"), "--slices is not for table1"),
         (("alternatives", "--submit=x.csv"), "--submit=x.csv needs --from=RUNS"),
         (("alternatives", "--from=x", "--with=setup.cfg"), "setup.cfg has other columns"),
+        ((*MLM, "--with=setup.cfg"), "setup.cfg has other columns"),
+        (
+            ("alternatives", "--columns=mlm=setup.cfg,costs", "--lengths=128,8"),
+            "--lengths has 8: expected numbers of tokens from 32 to 1,048,576",
+        ),
+        (("recall", "--rows=sgu", "--match=layers"), "--match=layers is for your own block"),
+        (("recall", "--widths=a"), "--widths=a: expected numbers, as in --widths=16,32,64"),
+        (
+            ("recall", "--rows=tests.custom_blocks:Shortening"),
+            "Shortening returns (1, 63, 16) for tokens of shape (1, 64, 16)",
+        ),
+        (("recall", "--rows=tests.custom_blocks:Raising"), "KeyError: 'raised by a block'"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, arguments, message):
     assert message in preloaded.refused("reproduce", f"--out={tmp_path}", *arguments)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow  # it starts three processes
+def test_if_all_runs_fail_the_last_line_says_so(tmp_path):
+    """Their block raises in training, and each is reported with its exception."""
+    row = "tests.custom_blocks:RaisingInTraining"
+    words = (f"--rows={row}", "--widths=16", "--lengths=64", f"--runs={tmp_path}/runs")
+    done = preloaded.gmlp("reproduce", "recall", *words, f"--out={tmp_path}")
+    assert done.returncode == 2
+    *lines, last = done.stderr.splitlines()
+    assert "no run has a result, so there is no report: some runs failed" in last
+    reasons = [line for line in lines if "failed (KeyError: 'raised in training')" in line]
+    assert len(reasons) == 6  # each when it ends, and again at the end
 
 
 @pytest.mark.slow  # it measures for some seconds

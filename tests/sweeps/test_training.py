@@ -25,6 +25,15 @@ from tests.failures import raised
 from tests.sweeps.stand_in import Trainer
 from tests.sweeps.test_definition import FIRST, SECOND
 
+# As a user's block ends a run, with the note that JAX adds.
+TRACEBACK = """Traceback (most recent call last):
+  File "block.py", line 3, in __call__
+    raise KeyError('bad')
+KeyError: 'bad'
+--------------------
+For simplicity, JAX has removed its internal frames from the traceback.
+"""
+
 
 @pytest.fixture
 def sweep(trainer, monkeypatch):
@@ -90,14 +99,14 @@ def test_status(trainer):
     command = f"python -m gmlp_flax.train --workdir={out}/x\n"
     (out / f"{FIRST}1.log").write_text(f"{command}error: no text\n{command}step 100/500\n")
     (out / f"{SECOND}0.log").write_text(f"{command}error: no text\n")
-    (out / f"{SECOND}1.log").write_text(f"{command}Traceback (most recent call last):\nKeyError\n")
+    (out / f"{SECOND}1.log").write_text(f"{command}{TRACEBACK}")
     code, printed, told = trainer.sweep("--sweep=@points.py:2", "--status")
     assert code == 0, told
     assert printed == [
         f"{FIRST}0: done, perplexity 45.678",
         f"{FIRST}1: step 200 of 500",
         f"{SECOND}0: failed: no text",
-        f"{SECOND}1: failed: Traceback",
+        f"{SECOND}1: failed: KeyError: 'bad'",
         "1 of 4 runs are done",
     ]
     (out / (FIRST + "0") / "result.json").write_text('{"eval": {"perplexity": Infinity}}')

@@ -125,7 +125,7 @@ def _read_lines(path: str) -> list[list[str]]:
     """The cells of each line, at least one line; an empty file has one without cells."""
     content = files.read_small(path, MOST_BYTES)
     try:
-        text = content.decode("utf-8")
+        text = content.decode("utf-8-sig")  # spreadsheets write a byte order mark
         stream = io.StringIO(text, newline="")
         lines = list(csv.reader(stream, strict=True))
     except (ValueError, csv.Error) as error:

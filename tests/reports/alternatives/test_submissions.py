@@ -38,6 +38,15 @@ def test_rows_are_read_as_they_were_written(tmp_path):
     assert first.endswith(",400000,1843200,0.002,0.001 0.002 1e-05,0 1 2,60.25 61.5 60.0,60.25")
 
 
+def test_a_file_that_a_spreadsheet_has_saved(tmp_path):
+    """With a byte order mark and Windows' line ends."""
+    path = tmp_path / "rows.csv"
+    submissions.append(str(path), ROW)
+    lines = path.read_bytes().replace(b"\n", b"\r\n")
+    path.write_bytes(b"\xef\xbb\xbf" + lines)
+    assert submissions.read(str(path)) == [ROW]
+
+
 def test_a_row_is_not_written_twice(tmp_path):
     path = str(tmp_path / "rows.csv")
     submissions.append(path, ROW)

@@ -27,6 +27,8 @@ TOKENIZER_FILES = ("vocab.txt", "spiece.model", "tokenizer.json", "tokenizer_con
 
 # Sizes that show in a tensor: our key -> BERT-base's, for weights in which the tensor is missing.
 _USUAL_SIZES = {"vocab_size": 30522, "length": 512, "token_types": 2, "d_ffn": 3072}
+# What config.json calls the number of layers: DistilBERT has the second name.
+_LAYER_COUNTS = ("num_hidden_layers", "n_layers")
 # The values that our models allow in every config.json.
 _ALLOWED = {"tie_word_embeddings": (True, False)}
 # Tensors of a head for pairs of sentences, and those that our model computes.
@@ -107,6 +109,7 @@ def config_for(
             f"{where} holds no model that transformers calls {family} (it has {names}): give "
             "another file"
         )
+    _refuse_other_layers(sizes["layers"], described, where)
     config.model.update(sizes)
     if "pooler" in config.model:
         config.model.pooler = known.pooler in shapes
@@ -125,6 +128,18 @@ def _refuse_other_models(family: str, described: Mapping[str, Any], where: str) 
             f"{where}: its config.json has {other}, and our {family} has no such model: give "
             "another"
         )
+
+
+def _refuse_other_layers(layers: int, described: Mapping[str, Any], where: str) -> None:
+    """Raises RunError if config.json has another number of layers than the weights: some files of
+    the weights may be missing."""
+    for key in _LAYER_COUNTS:
+        number = described.get(key, layers)
+        if number != layers:
+            raise RunError(
+                f"{where} has {layers} layers, and its config.json says {key}={number}: download "
+                "all files of the weights again"
+            )
 
 
 def _sizes(

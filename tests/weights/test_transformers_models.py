@@ -152,6 +152,8 @@ def described(transformers, name, **changes):
         ("distilbert", {"activation": "relu"}, "'activation': 'relu'"),
         ("roberta", {"position_embedding_type": "relative_key"}, "relative_key"),
         ("roberta", {"is_decoder": True}, "'is_decoder': True"),
+        ("llama", {"num_hidden_layers": 32}, "has 3 layers, and its config.json says"),
+        ("distilbert", {"n_layers": 2}, "has 3 layers, and its config.json says n_layers=2"),
     ],
 )
 def test_what_our_models_have_not_is_refused(transformers, tmp_path, name, change, words):

@@ -1,7 +1,6 @@
 """The gated delta rule (Gated DeltaNet, arXiv 2412.06464), causal or in both directions."""
 
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,7 @@ from gmlp_flax.models.depthwise import PaddedTokens
 from gmlp_flax.models.layers import DecodeCache, LayerRng, Linear, rms_norm
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.recurrences import delta_rule
+from gmlp_flax.models.recurrences.steps import step_bias
 from gmlp_flax.models.sharding import FSDP
 from gmlp_flax.models.spec import AnyLengthSpec
 from gmlp_flax.options import ABOVE_0, SIZE, option
@@ -79,8 +79,8 @@ class DeltaSpec(HeadsSpec, AnyLengthSpec):
 
 
 class ShortConvolution(nnx.Module):
-    """silu(sum_j kernel[j] x[t - j]), for each channel its own kernel: `kernel` [width, channels],
-    by lag, without bias. Zeros precede the first token."""
+    """silu(sum_j kernel[j] x[t - j]), with a kernel for each channel and no bias: `kernel` [width,
+    channels], by lag. Zeros precede the first token."""
 
     def __init__(self, spec: DeltaSpec, channels: int, rngs: nnx.Rngs):
         width = spec.short_kernel
@@ -96,21 +96,10 @@ class ShortConvolution(nnx.Module):
         cache: DecodeCache | None = None,
     ) -> Array:
         """[batch, tokens, channels] to the same. `documents`, int [batch, tokens]: tokens of
-        another document count as zeros."""
-        width, channels = self.kernel.shape
-        batch, tokens, _ = x.shape
-        past = width - 1
-        earlier = jnp.zeros((batch, past, channels), x.dtype)
-        if cache is not None:
-            earlier = cache.state("convolution", earlier)
-        whole = jnp.concatenate([earlier, x], axis=1)
-        if cache is not None:
-            text = cache.count(tokens)
-            last = jax.lax.dynamic_slice_in_dim(whole, text, past, axis=1)
-            cache.store("convolution", last)
-        if documents is not None:
-            documents = jnp.pad(documents, ((0, 0), (past, 0)))
-        padded = PaddedTokens(whole, past, tokens, documents)
+        another document count as zeros. The cache keeps the last `width` - 1 tokens for the next
+        call."""
+        width, _ = self.kernel.shape
+        padded = self._with_earlier(x, documents, cache)
         kernel = self.kernel[...].astype(x.dtype)
         total = kernel[0] * x
         for lag in range(1, width):
@@ -118,31 +107,45 @@ class ShortConvolution(nnx.Module):
             total = total + kernel[lag] * shifted
         return jax.nn.silu(total)
 
+    def _with_earlier(
+        self, x: Array, documents: Array | None, cache: DecodeCache | None
+    ) -> PaddedTokens:
+        """The tokens after the `width` - 1 tokens before them: zeros, or those that the cache has
+        kept."""
+        width, channels = self.kernel.shape
+        batch, tokens, _ = x.shape
+        past = width - 1
+        earlier = jnp.zeros((batch, past, channels), x.dtype)
+        if cache is not None:
+            earlier = cache.state("convolution", earlier)
+        whole = jnp.concatenate([earlier, x], axis=1)  # [batch, past + tokens, channels]
+        if cache is not None:
+            count = cache.count(tokens)
+            last = jax.lax.dynamic_slice_in_dim(whole, count, past, axis=1)
+            cache.store("convolution", last)
+        if documents is not None:
+            widths = ((0, 0), (past, 0))
+            documents = jnp.pad(documents, widths)
+        return PaddedTokens(whole, past, tokens, documents)
+
 
 class Direction(nnx.Module):
     """The gated delta rule from the first token to the last: short convolutions, the decay and the
     strength of a write, and the rule.
 
-    b = sigmoid(W_b x), and a = exp(-exp(`a_log`) softplus(W_a x + `dt_bias`)), both for each head.
+    For each head, b = sigmoid(W_b x), and a = exp(-exp(`a_log`) softplus(W_a x + `dt_bias`)).
     """
 
     def __init__(self, spec: DeltaSpec, rngs: nnx.Rngs):
         self.convolution = ShortConvolution(spec, spec.projected, rngs)
         self.gates = Linear(spec, spec.d_model, 2 * spec.heads, rngs, bias=False)
         shape = (spec.heads,)
-        dtype = spec.param_dtype
         smallest = jnp.finfo(jnp.float32).tiny
-        rates = jax.random.uniform(rngs.params(), shape, dtype, smallest, LARGEST_RATE)
-        shortest, longest = STEPS
-        log_step = jax.random.uniform(
-            rngs.params(), shape, dtype, math.log(shortest), math.log(longest)
-        )
-        step = jnp.exp(log_step)
-        log_of_rest = jnp.log(-jnp.expm1(-step))  # log(1 - exp(-step))
-        inverse_softplus = step + log_of_rest
+        rates = jax.random.uniform(rngs.params(), shape, spec.param_dtype, smallest, LARGEST_RATE)
         log_rates = jnp.log(rates)
         self.a_log = parameter(log_rates, decayed=False)
-        self.dt_bias = parameter(inverse_softplus, decayed=False)
+        bias = step_bias(rngs.params(), shape, spec.param_dtype, STEPS)
+        self.dt_bias = parameter(bias, decayed=False)
         self.spec = spec
 
     def __call__(
@@ -164,25 +167,29 @@ class Direction(nnx.Module):
                 documents = padding_mask
         convolved = self.convolution(qkv, documents, cache)
         inputs = self._inputs(x, convolved)
-        state = None
         if cache is not None:
-            tokens = x.shape[1]
-            is_text_of_call = jnp.arange(tokens) < cache.count(tokens)
-            is_text = is_text_of_call[None, :, None]  # [1, tokens, 1]
-            fresh_state = delta_rule.first_state(inputs)
-            state = cache.state("state", fresh_state)
+            return self._extend(inputs, documents, cache)
         if is_text is not None:
-            zeros = jnp.zeros_like(inputs.beta)
-            beta = jnp.where(is_text, inputs.beta, zeros)
-            log_decay = jnp.where(is_text, inputs.log_decay, zeros)
-            inputs = inputs._replace(beta=beta, log_decay=log_decay)
+            inputs = _skip_padding(inputs, is_text)
+        mixed, _ = delta_rule.delta_rule(inputs, self.spec.chunk, documents=documents)
+        return mixed
+
+    def _extend(
+        self, inputs: delta_rule.Inputs, documents: Array | None, cache: DecodeCache
+    ) -> Array:
+        """The rule for further tokens of a text, whose state is kept in the cache."""
+        tokens = inputs.keys.shape[1]
+        is_text = jnp.arange(tokens) < cache.count(tokens)
+        fresh_state = delta_rule.first_state(inputs)
+        state = cache.state("state", fresh_state)
+        inputs = _skip_padding(inputs, is_text[None, :, None])
         mixed, state = delta_rule.delta_rule(inputs, self.spec.chunk, state, documents)
-        if cache is not None:
-            cache.store("state", state)
+        cache.store("state", state)
         return mixed
 
     def _inputs(self, x: Array, qkv: Array) -> delta_rule.Inputs:
-        """What the rule reads, in the precise type."""
+        """What the rule reads, in the precise type. Queries and keys have unit length, and queries
+        are divided by sqrt(channels of a head)."""
         spec = self.spec
         precise = spec.precise_dtype
         batch, tokens, _ = x.shape
@@ -205,8 +212,16 @@ class Direction(nnx.Module):
         )
 
 
+def _skip_padding(inputs: delta_rule.Inputs, is_text: Array) -> delta_rule.Inputs:
+    """Inputs whose padding leaves the state unchanged; `is_text` is bool [batch or 1, tokens, 1]."""
+    zeros = jnp.zeros_like(inputs.beta)
+    beta = jnp.where(is_text, inputs.beta, zeros)
+    log_decay = jnp.where(is_text, inputs.log_decay, zeros)
+    return inputs._replace(beta=beta, log_decay=log_decay)
+
+
 def _of_unit_length(x: Array) -> Array:
-    """x [..., channels] divided by its length."""
+    """x [..., channels] divided by its length, the root of the sum of its squares."""
     squares = jnp.square(x)
     square_of_length = squares.sum(-1, keepdims=True)
     inverse_length = jax.lax.rsqrt(square_of_length + NORM_EPS)
@@ -217,7 +232,7 @@ class DeltaMixer(nnx.Module):
     """W_o (rms_norm(o) * silu(W_g x)), with o the sum of the directions and a norm for each head.
 
     Both directions read the same queries, keys and values. Each has its own short convolutions and
-    gates, 0.5 % of the parameters: with those in common, a model could not tell left from right.
+    gates, 0.5 % of the parameters: if they shared these, a model could not tell left from right.
     """
 
     def __init__(self, spec: DeltaSpec, rngs: nnx.Rngs):
@@ -225,7 +240,10 @@ class DeltaMixer(nnx.Module):
         width = spec.heads * spec.value_size
         self.proj_in = Linear(spec, d_model, spec.projected, rngs, bias=False)
         self.forward = Direction(spec, rngs)
-        self.backward = None if spec.causal else Direction(spec, rngs)
+        if spec.causal:
+            self.backward = None
+        else:
+            self.backward = Direction(spec, rngs)
         self.gate = Linear(spec, d_model, width, rngs, activation="silu", bias=False)
         ones = jnp.ones((spec.value_size,), spec.param_dtype)
         self.norm_scale = parameter(ones, decayed=False)
@@ -243,11 +261,11 @@ class DeltaMixer(nnx.Module):
         qkv = self.proj_in(x)
         mixed = self.forward(x, qkv, padding_mask, cache)  # [batch, tokens, heads, d]
         if self.backward is not None:
-            mask = None if padding_mask is None else jnp.flip(padding_mask, axis=1)
+            reversed_mask = None if padding_mask is None else jnp.flip(padding_mask, axis=1)
             reversed_x = jnp.flip(x, axis=1)
             reversed_qkv = jnp.flip(qkv, axis=1)
-            backward = self.backward(reversed_x, reversed_qkv, mask)
-            mixed = mixed + jnp.flip(backward, axis=1)
+            reversed_mixed = self.backward(reversed_x, reversed_qkv, reversed_mask)
+            mixed = mixed + jnp.flip(reversed_mixed, axis=1)
         normed = rms_norm(mixed, self.norm_scale[...], self.eps, x.dtype)
         channels = normed.reshape(batch, tokens, -1)
         gated = channels * self.gate(x)

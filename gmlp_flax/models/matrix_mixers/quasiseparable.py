@@ -1,7 +1,5 @@
 """Quasiseparable matrices: state space models in both directions."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -19,6 +17,7 @@ from gmlp_flax.models.matrix_mixers.base import (
 from gmlp_flax.models.parameters import parameter, token_logits
 from gmlp_flax.models.recurrences import semiseparable
 from gmlp_flax.models.recurrences.semiseparable import Direction
+from gmlp_flax.models.recurrences.steps import step_bias
 
 STEPS = (1e-3, 0.1)  # the range of dt at the start
 
@@ -39,8 +38,8 @@ class Quasiseparable(MatrixMixer):
         else:
             self._add_states(spec, rngs)
         shape = (spec.heads,)
-        step_bias = _step_bias(rngs.params(), shape, spec.param_dtype)
-        self.step_bias = parameter(step_bias, decayed=False)
+        bias = step_bias(rngs.params(), shape, spec.param_dtype, STEPS)
+        self.step_bias = parameter(bias, decayed=False)
         log_rates = jnp.zeros(shape, spec.param_dtype)
         self.log_rates = parameter(log_rates, decayed=False)
         skip = jnp.ones(shape, spec.param_dtype)
@@ -49,7 +48,8 @@ class Quasiseparable(MatrixMixer):
 
     def _add_projections(self, spec: MatrixSpec, rngs: nnx.Rngs) -> None:
         """The layers that compute B, C, the steps and the diagonal."""
-        channels = 2 * spec.directions * spec.groups * spec.d_state
+        numbers_of_direction = 2 * spec.groups * spec.d_state  # of B and C, for each token
+        channels = spec.directions * numbers_of_direction
         steps = spec.directions * spec.heads
         self.features = Features(spec, channels, rngs)
         self.steps = Linear(spec, spec.d_model, steps, rngs, bias=False)
@@ -59,11 +59,14 @@ class Quasiseparable(MatrixMixer):
         """B and C as parameters."""
         init = nnx.initializers.glorot_normal(batch_axis=(0, 1))
         shape = (spec.directions, spec.groups, spec.length, spec.d_state)
-        resize = token_logits(-2)
-        b = init(rngs.params(), shape, spec.param_dtype)
-        self.b = parameter(b, decayed=False, resize=resize)
-        c = init(rngs.params(), shape, spec.param_dtype)
-        self.c = parameter(c, decayed=False, resize=resize)
+        over_tokens = token_logits(-2)
+
+        def make_states() -> nnx.Param:
+            states = init(rngs.params(), shape, spec.param_dtype)
+            return parameter(states, decayed=False, resize=over_tokens)
+
+        self.b = make_states()
+        self.c = make_states()
 
     @classmethod
     def fastest_form(cls, spec: MatrixSpec, tokens: int) -> str:
@@ -94,7 +97,7 @@ class Quasiseparable(MatrixMixer):
         return semiseparable.mix(forward, backward, v, view.documents)
 
     def diagonal(self, v: Array) -> Array:
-        """See `MatrixMixer`: free, instead of the identity."""
+        """See `MatrixMixer`: learned or computed from v, not the identity."""
         skip = self.skip[...]
         if not self.spec.input_dependent:
             return skip[None, :, None]
@@ -108,8 +111,8 @@ class Quasiseparable(MatrixMixer):
     def _directions(
         self, inputs: dict[str, Array], view: View
     ) -> tuple[Direction, Direction | None]:
-        """The models of all keys. Padding adds nothing to their states, nor do these decay at
-        it."""
+        """The forward and the backward model of all keys; a causal matrix has no backward one. At
+        padding the states neither change nor decay."""
         spec = self.spec
         if spec.input_dependent:
             directions = self._computed_directions(inputs, view)
@@ -121,17 +124,19 @@ class Quasiseparable(MatrixMixer):
         return forward, backward
 
     def _computed_directions(self, inputs: dict[str, Array], view: View) -> list[Direction]:
+        """One model for each direction, from what `project` gave."""
         spec = self.spec
         convolved = self.features.convolution(inputs["states"], view.documents)
         activated = activation("silu", convolved)
-        states = view.hide(activated)
-        logits = inputs["steps"].astype(spec.precise_dtype)
-        states_of_directions = jnp.split(states, spec.directions, axis=-1)
-        logits_of_directions = jnp.split(logits, spec.directions, axis=-1)
-        return [
-            self._computed_direction(states, logits, view)
-            for states, logits in zip(states_of_directions, logits_of_directions, strict=True)
-        ]
+        all_states = view.hide(activated)
+        all_logits = inputs["steps"].astype(spec.precise_dtype)
+        states_by_direction = jnp.split(all_states, spec.directions, axis=-1)
+        logits_by_direction = jnp.split(all_logits, spec.directions, axis=-1)
+        directions = []
+        for states, logits in zip(states_by_direction, logits_by_direction, strict=True):
+            direction = self._computed_direction(states, logits, view)
+            directions.append(direction)
+        return directions
 
     def _computed_direction(self, states: Array, logits: Array, view: View) -> Direction:
         """The model of one direction.
@@ -141,46 +146,41 @@ class Quasiseparable(MatrixMixer):
             logits: of the steps, [batch, keys, heads].
             view: hides padding.
         """
-        b_and_c = by_head(states, 2 * self.spec.groups)
+        b_and_c = by_head(states, 2 * self.spec.groups)  # [batch, 2 groups, keys, d_state]
         b, c = jnp.split(b_and_c, 2, axis=1)
-        steps = jax.nn.softplus(logits + self.step_bias[...])
-        steps = view.hide(steps)
-        steps = steps.swapaxes(1, 2)  # [batch, heads, keys]
-        return self._direction(steps, b, c)
+        biased_logits = logits + self.step_bias[...]
+        steps = jax.nn.softplus(biased_logits)
+        visible_steps = view.hide(steps)
+        steps_of_heads = visible_steps.swapaxes(1, 2)  # [batch, heads, keys]
+        return self._direction(steps_of_heads, b, c)
 
     def _learned_directions(self, view: View) -> list[Direction]:
+        """One model for each direction, the same for all inputs except at padding."""
         spec = self.spec
-        step = jax.nn.softplus(self.step_bias[...])
+        step = jax.nn.softplus(self.step_bias[...])  # [heads]
         shape = (1, spec.heads, view.keys)
         steps = jnp.broadcast_to(step[:, None], shape)
-        steps = view.hide(steps, axis=2)
+        visible_steps = view.hide(steps, axis=2)
         directions = []
         for number in range(spec.directions):
             b = self.b[number, None, :, : view.keys]  # [1, groups, keys, d_state]
             c = self.c[number, None, :, : view.keys]
             b = b.astype(spec.compute_dtype)
             c = c.astype(spec.compute_dtype)
-            direction = self._direction(steps, b, c)
+            direction = self._direction(visible_steps, b, c)
             directions.append(direction)
         return directions
 
     def _direction(self, steps: Array, b: Array, c: Array) -> Direction:
+        """The model with these steps [batch or 1, heads, keys], whose log decays are -exp(A)
+        times the steps."""
         rates = jnp.exp(self.log_rates[...])
         log_decays = -rates[:, None] * steps
         return Direction(steps, log_decays, b, c)
 
 
-def _step_bias(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
-    """The inverse softplus of steps whose logarithms are uniform between those of STEPS."""
-    least, most = STEPS
-    exponents = jax.random.uniform(key, shape, dtype, math.log(least), math.log(most))
-    steps = jnp.exp(exponents)
-    log_of_rest = jnp.log(-jnp.expm1(-steps))  # log(1 - exp(-step))
-    return steps + log_of_rest
-
-
 def _for_batch(direction: Direction, batch: int) -> Direction:
-    """A direction with an example for each of the batch."""
+    """A direction [batch or 1, ...], repeated to [batch, ...]."""
 
     def repeat(array: Array) -> Array:
         shape_of_example = array.shape[1:]

@@ -1,7 +1,7 @@
 """The gated delta rule as pure functions (arXiv 2412.06464, equation 10).
 
-A head has a state S, a linear map from keys to values. A token forgets a part of it, and replaces
-what S holds for the token's key by its value:
+A head has a state S, a linear map from keys to values. A token makes S decay, and replaces a share
+of what S holds for the token's key by the token's value:
 
     S_t = a_t S_(t-1) (I - b_t k_t k_t^T) + b_t v_t k_t^T,    o_t = S_t q_t
 
@@ -22,13 +22,15 @@ from gmlp_flax.models import sharding
 
 
 class Inputs(NamedTuple):
-    """What the rule reads. A token with `beta` and `log_decay` of 0 leaves the state as it is.
+    """What the rule reads. A token with `beta` and `log_decay` of 0 leaves the state unchanged.
 
     Attributes:
-        queries, keys: [batch, tokens, heads, c].
-        values: [batch, tokens, heads, d].
+        queries: q, [batch, tokens, heads, c].
+        keys: k, of the same shape. If k has unit length, b is the share of its old value that is
+            replaced.
+        values: v, [batch, tokens, heads, d].
         log_decay: log a, at most 0, [batch, tokens, heads].
-        beta: b, [batch, tokens, heads].
+        beta: b, the strength of a write, from 0 to 1, [batch, tokens, heads].
     """
 
     queries: Array
@@ -51,20 +53,21 @@ def delta_rule(
     state: Array | None = None,
     documents: Array | None = None,
 ) -> tuple[Array, Array]:
-    """o, and the state after the last token, in O(tokens) memory.
+    """The outputs o, and the state after the last token, in O(tokens) memory.
 
     Args:
-        inputs: in the type in which all is computed.
+        inputs: in the type in which everything is computed.
         chunk: tokens that are read at once, a power of two.
         state: S^T before these tokens, [batch, heads, c, d]; None for zeros.
-        documents: int [batch, tokens], the document of each token, all of whose tokens are
-            neighbours: each begins with a state of zeros. None if there is one.
+        documents: int [batch, tokens], the document of each token. The tokens of a document are
+            consecutive, and each document begins with a state of zeros. None if there is one.
 
     Returns:
-        [batch, tokens, heads, d], and S^T [batch, heads, c, d].
+        o [batch, tokens, heads, d], and S^T [batch, heads, c, d].
     """
     tokens = inputs.keys.shape[1]
-    power_of_two = 1 << (tokens - 1).bit_length()  # the least that is not below the tokens
+    bits = (tokens - 1).bit_length()
+    power_of_two = 1 << bits  # the least that is not below the tokens
     size = min(chunk, power_of_two)
     chunks = _in_chunks(inputs, size)
     masks = _masks(tokens, size, documents)
@@ -111,13 +114,13 @@ def _chunked(x: Array, size: int) -> Array:
 
 
 class _Masks(NamedTuple):
-    """Which tokens of a chunk see each other, bool; all axes before `size` may be 1.
+    """Which tokens of a chunk see each other, bool. Any axis before `size` may be 1.
 
     Attributes:
-        pairs: whether a token (a row) sees another one, itself included, [chunks, batch, 1, size,
-            size].
+        pairs: whether a token (a row) sees another one (a column): itself and earlier ones,
+            [chunks, batch, 1, size, size].
         state: whether a token sees the state before the chunk, [chunks, batch, 1, size].
-        last: whether the last token sees a token, [chunks, batch, 1, size].
+        last: whether the last token of the chunk sees a token, [chunks, batch, 1, size].
     """
 
     pairs: Array
@@ -135,9 +138,10 @@ def _masks(tokens: int, size: int, documents: Array | None) -> _Masks:
     by_chunk = _documents_of_chunks(documents, tokens, size)
     first = by_chunk[..., :1]
     last = by_chunk[..., -1:]
-    before_the_first_chunk = first[:1]
-    before_the_others = last[:-1]
-    before = jnp.concatenate([before_the_first_chunk, before_the_others])
+    # The document of the state before each chunk: the state of a call belongs to its first token.
+    before_first_chunk = first[:1]
+    before_other_chunks = last[:-1]
+    before = jnp.concatenate([before_first_chunk, before_other_chunks])
     rows = by_chunk[..., :, None]
     columns = by_chunk[..., None, :]
     is_same = rows == columns
@@ -148,11 +152,12 @@ def _masks(tokens: int, size: int, documents: Array | None) -> _Masks:
 
 
 def _documents_of_chunks(documents: Array, tokens: int, size: int) -> Array:
-    """[batch, tokens] to [chunks, batch, 1, size]; padding is of the last document."""
+    """[batch, tokens] to [chunks, batch, 1, size]; padding belongs to the last document."""
     batch = len(documents)
     chunks = -(-tokens // size)
     added = chunks * size - tokens
-    padded = jnp.pad(documents, ((0, 0), (0, added)), mode="edge")
+    widths = ((0, 0), (0, added))
+    padded = jnp.pad(documents, widths, mode="edge")
     by_example = padded.reshape(batch, chunks, 1, size)
     return by_example.swapaxes(0, 1)
 
@@ -160,13 +165,16 @@ def _documents_of_chunks(documents: Array, tokens: int, size: int) -> Array:
 class _Steps(NamedTuple):
     """What a chunk does with the state S_0^T before it: [chunks, batch, heads, ...].
 
-    U = values - keys S_0^T, O = queries S_0^T + scores U, S^T = decay S_0^T + writes^T U.
+    U = values - keys S_0^T, O = queries S_0^T + scores U, S^T = decay S_0^T + writes^T U. With the
+    names of the module's docstring, and t the last token of the chunk:
 
     Attributes:
-        queries, keys, writes: [..., size, c].
-        values: [..., size, d].
-        scores: [..., size, size].
-        decay: [..., 1, 1].
+        queries: A Q, [..., size, c].
+        keys: (I + L)^-1 b A K, [..., size, c].
+        values: (I + L)^-1 b V, [..., size, d].
+        scores: A_i / A_j q_i^T k_j for j <= i, else 0, [..., size, size].
+        writes: A_t / A_j k_j, [..., size, c].
+        decay: A_t, [..., 1, 1].
     """
 
     queries: Array
@@ -181,27 +189,26 @@ def _steps(chunks: _Chunks, masks: _Masks) -> _Steps:
     decays = _decays(chunks.log_decay, masks)
     lower = _overlaps(chunks, decays.ratios)  # L
     inverse = inverted(lower)  # (I + L)^-1
-    weighted_values = chunks.beta[..., None] * chunks.values
+    weighted_values = chunks.beta[..., None] * chunks.values  # b V
     decayed_beta = chunks.beta * decays.from_state
-    weighted_keys = decayed_beta[..., None] * chunks.keys
-    scores = _products_of_tokens(chunks.queries, chunks.keys)
-    return _Steps(
-        queries=decays.from_state[..., None] * chunks.queries,
-        keys=inverse @ weighted_keys,
-        values=inverse @ weighted_values,
-        scores=decays.ratios * scores,
-        writes=decays.to_end[..., None] * chunks.keys,
-        decay=decays.from_state[..., -1:, None],
-    )
+    weighted_keys = decayed_beta[..., None] * chunks.keys  # b A K
+    products = _products_of_tokens(chunks.queries, chunks.keys)  # q_i^T k_j
+    queries = decays.from_state[..., None] * chunks.queries
+    keys = inverse @ weighted_keys
+    values = inverse @ weighted_values
+    scores = decays.ratios * products
+    writes = decays.to_end[..., None] * chunks.keys
+    decay = decays.from_state[..., -1:, None]
+    return _Steps(queries, keys, values, scores, writes, decay)
 
 
 class _Decays(NamedTuple):
-    """What is left of what was written, 0 where it is not seen: [chunks, batch, heads, ...].
+    """How much is left of what was written, 0 where it is not seen: [chunks, batch, heads, ...].
 
     Attributes:
-        ratios: at a token (a row), of what another one wrote, A_i / A_j, [..., size, size].
-        from_state: at a token, of the state before the chunk, A_i, [..., size].
-        to_end: at the last token, of what a token wrote, [..., size].
+        ratios: A_i / A_j, at token i (a row) of what token j wrote, [..., size, size].
+        from_state: A_i, at token i of the state before the chunk, [..., size].
+        to_end: A_t / A_j, at the last token t of what token j wrote, [..., size].
     """
 
     ratios: Array
@@ -210,14 +217,14 @@ class _Decays(NamedTuple):
 
 
 def _decays(log_decay: Array, masks: _Masks) -> _Decays:
-    log_decays = jnp.cumsum(log_decay, axis=-1)  # log A
-    log_of_rows = log_decays[..., :, None]
-    log_of_columns = log_decays[..., None, :]
+    log_a = jnp.cumsum(log_decay, axis=-1)  # log A
+    log_of_rows = log_a[..., :, None]
+    log_of_columns = log_a[..., None, :]
     log_ratios = log_of_rows - log_of_columns
     ratios = _masked_exp(log_ratios, masks.pairs)
-    from_state = _masked_exp(log_decays, masks.state)
-    log_of_last = log_decays[..., -1:]
-    log_to_end = log_of_last - log_decays
+    from_state = _masked_exp(log_a, masks.state)
+    log_of_last = log_a[..., -1:]
+    log_to_end = log_of_last - log_a
     to_end = _masked_exp(log_to_end, masks.last)
     return _Decays(ratios, from_state, to_end)
 
@@ -225,10 +232,11 @@ def _decays(log_decay: Array, masks: _Masks) -> _Decays:
 def _overlaps(chunks: _Chunks, ratios: Array) -> Array:
     """L: b_i A_i / A_j k_i^T k_j for j < i, else 0, [chunks, batch, heads, size, size]."""
     size = ratios.shape[-1]
-    similarities = _products_of_tokens(chunks.keys, chunks.keys)
+    products = _products_of_tokens(chunks.keys, chunks.keys)  # k_i^T k_j
     all_pairs = jnp.ones((size, size), bool)
     is_before = jnp.tril(all_pairs, -1)
-    overlaps = chunks.beta[..., None] * ratios * similarities
+    weights = chunks.beta[..., None] * ratios
+    overlaps = weights * products
     zeros = jnp.zeros_like(overlaps)
     return jnp.where(is_before, overlaps, zeros)
 
@@ -250,9 +258,9 @@ def inverted(lower: Array) -> Array:
     """(I + L)^-1 of L [..., size, size], which is 0 on and above its diagonal; size is a power of
     two.
 
-    The two halves of the diagonal are inverted together, and [[P, 0], [R, Q]]^-1 is
-    [[P^-1, 0], [-Q^-1 R P^-1, Q^-1]]. Powers of L, whose sum the inverse is too, would be huge where
-    keys repeat.
+    A lower triangular matrix of blocks [[P, 0], [R, Q]] has the inverse [[P^-1, 0],
+    [-Q^-1 R P^-1, Q^-1]]. P and Q are inverted together, by this function. The inverse is also a sum
+    of powers of -L, but these are huge where keys repeat.
     """
     size = lower.shape[-1]
     if size == 1:
@@ -267,7 +275,7 @@ def inverted(lower: Array) -> Array:
     second = inverses[1]  # Q^-1
     lower_left = lower[..., half:, :half]  # R
     product = _matmul(lower_left, first)
-    corner = -_matmul(second, product)
+    corner = -_matmul(second, product)  # -Q^-1 R P^-1
     upper_rows = jnp.concatenate([first, upper_right], axis=-1)
     lower_rows = jnp.concatenate([corner, second], axis=-1)
     return jnp.concatenate([upper_rows, lower_rows], axis=-2)
@@ -303,13 +311,15 @@ def _step_of(steps: _Steps, number: int) -> _Steps:
 
 
 def _read_chunk(state: Array, step: _Steps) -> tuple[Array, Array]:
-    """The state after a chunk, and its outputs."""
-    known_values = step.keys @ state
-    written = step.values - known_values  # U
+    """S^T after a chunk, [batch, heads, c, d], and the outputs of its tokens, [batch, heads, size,
+    d], from S^T before it."""
+    recalled = step.keys @ state
+    written = step.values - recalled  # U
     from_state = step.queries @ state
     from_chunk = step.scores @ written
     output = from_state + from_chunk
     kept = step.decay * state
     writes = step.writes.swapaxes(-1, -2)
-    new_state = kept + writes @ written
+    added = writes @ written
+    new_state = kept + added
     return new_state, output

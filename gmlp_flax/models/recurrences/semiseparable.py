@@ -66,24 +66,45 @@ def rows(
     """
     n = forward.steps.shape[-1]
     count = n if count is None else count
-    positions = first + jnp.arange(count)[:, None]
-    is_before = jnp.arange(n) < positions  # [count, n]
-    exponents, products = _below_diagonal(forward, first, count)
-    steps = forward.steps[:, :, None]  # [batch, heads, 1, n]
-    visible = is_before
+    row_positions = first + jnp.arange(count)[:, None]
+    is_below = jnp.arange(n) < row_positions  # [count, n]
+    entries = _below_diagonal(forward, first, count)
+    visible = is_below
     if backward is not None:
-        is_after = jnp.arange(n) > positions
-        exponents_after, products_after = _above_diagonal(backward, first, count)
-        exponents = jnp.where(is_before, exponents, exponents_after)
-        products = jnp.where(is_before, products, products_after)
-        steps = jnp.where(is_before, steps, backward.steps[:, :, None])
-        visible = is_before | is_after
+        is_above = jnp.arange(n) > row_positions
+        above = _above_diagonal(backward, first, count)
+        entries = _where(is_below, entries, above)
+        visible = is_below | is_above
     if documents is not None:
-        of_rows = _rows_of(documents, first, count, axis=1)
-        is_same_document = of_rows[..., None] == documents[:, None]  # [batch, count, n]
+        documents_of_rows = _rows_of(documents, first, count, axis=1)
+        is_same_document = documents_of_rows[..., None] == documents[:, None]  # [batch, count, n]
         visible = visible & is_same_document[:, None]
-    decays = _masked_exp(exponents, visible)
-    return products * decays * steps
+    decays = _masked_exp(entries.exponents, visible)
+    return entries.products * decays * entries.steps
+
+
+class _Entries(NamedTuple):
+    """The factors of a matrix's entries [i, j], in some rows and all n columns. An entry is
+    products * exp(exponents) * steps.
+
+    Attributes:
+        exponents: sums of log decays, [batch, heads, count, n].
+        products: C . B, [batch, heads, count, n].
+        steps: s_j, [batch, heads, 1 or count, n].
+    """
+
+    exponents: Array
+    products: Array
+    steps: Array
+
+
+def _where(condition: Array, entries: _Entries, others: _Entries) -> _Entries:
+    """`entries` where the condition, bool [count, n], is True, and the others elsewhere."""
+
+    def select(factors: Array, others: Array) -> Array:
+        return jnp.where(condition, factors, others)
+
+    return jax.tree.map(select, entries, others)
 
 
 def _masked_exp(exponents: Array, visible: Array) -> Array:
@@ -92,61 +113,65 @@ def _masked_exp(exponents: Array, visible: Array) -> Array:
     return jnp.exp(hidden)
 
 
-def _below_diagonal(direction: Direction, first: Array | int, count: int) -> tuple[Array, Array]:
-    """The exponents a_{j+1} + ... + a_{i-1} and the products C_{i-1} . B_j of some rows, both
-    [batch, heads, count, n]; they are meant for j < i."""
-    through = jnp.cumsum(direction.log_decays, axis=-1)
-    before = through - direction.log_decays  # the sum up to the token before
-    of_rows = _rows_of(before, first, count)
-    to_rows = of_rows[..., None]  # [batch, heads, count, 1]
-    to_columns = through[:, :, None]  # [batch, heads, 1, n]
+def _below_diagonal(direction: Direction, first: Array | int, count: int) -> _Entries:
+    """The entries of some rows for j < i: SS shifted down by a token, so that row i has C_{i-1} .
+    B_j and the exponent a_{j+1} + ... + a_{i-1}."""
+    # With S_i = a_1 + ... + a_i, the exponent is S_{i-1} - S_j.
+    sums = jnp.cumsum(direction.log_decays, axis=-1)  # S_i
+    sums_before = sums - direction.log_decays  # S_{i-1}
+    sums_of_rows = _rows_of(sums_before, first, count)
+    to_rows = sums_of_rows[..., None]  # [batch, heads, count, 1]
+    to_columns = sums[:, :, None]  # [batch, heads, 1, n]
     exponents = to_rows - to_columns
-    earlier = _shift(direction.c, axis=2)
-    products = _products(earlier, direction, first, count)
-    return exponents, products
+    c_before = _shift(direction.c, axis=2)  # C_{i-1}
+    products = _products(c_before, direction, first, count)
+    steps = direction.steps[:, :, None]  # [batch, heads, 1, n]
+    return _Entries(exponents, products, steps)
 
 
-def _above_diagonal(direction: Direction, first: Array | int, count: int) -> tuple[Array, Array]:
-    """The exponents a_{i+1} + ... + a_{j-1} and the products C_{i+1} . B_j of some rows, as
-    `_below_diagonal`; they are meant for j > i."""
-    through = jnp.cumsum(direction.log_decays, axis=-1)
-    before = through - direction.log_decays
-    of_rows = _rows_of(through, first, count)
-    to_columns = before[:, :, None]  # [batch, heads, 1, n]
-    to_rows = of_rows[..., None]  # [batch, heads, count, 1]
+def _above_diagonal(direction: Direction, first: Array | int, count: int) -> _Entries:
+    """The entries of some rows for j > i: a reversed SS shifted up by a token, so that row i has
+    C_{i+1} . B_j and the exponent a_{i+1} + ... + a_{j-1}."""
+    # With S_i = a_1 + ... + a_i, the exponent is S_{j-1} - S_i.
+    sums = jnp.cumsum(direction.log_decays, axis=-1)  # S_i
+    sums_before = sums - direction.log_decays  # S_{j-1}
+    sums_of_rows = _rows_of(sums, first, count)
+    to_columns = sums_before[:, :, None]  # [batch, heads, 1, n]
+    to_rows = sums_of_rows[..., None]  # [batch, heads, count, 1]
     exponents = to_columns - to_rows
-    later = _shift_back(direction.c, axis=2)
-    products = _products(later, direction, first, count)
-    return exponents, products
+    c_after = _shift_back(direction.c, axis=2)  # C_{i+1}
+    products = _products(c_after, direction, first, count)
+    steps = direction.steps[:, :, None]  # [batch, heads, 1, n]
+    return _Entries(exponents, products, steps)
 
 
 def _products(c: Array, direction: Direction, first: Array | int, count: int) -> Array:
     """C_i . B_j of some rows, [batch, heads, count, n] in the type of the steps."""
+    c_of_rows = _rows_of(c, first, count)
+    precise_dtype = direction.steps.dtype
     products = jnp.einsum(
-        "bgis,bgjs->bgij",
-        _rows_of(c, first, count),
-        direction.b,
-        preferred_element_type=direction.steps.dtype,
-    )
+        "bgis,bgjs->bgij", c_of_rows, direction.b, preferred_element_type=precise_dtype
+    )  # [batch, groups, count, n]
     return _for_heads(products, direction)
 
 
-def _for_heads(of_groups: Array, direction: Direction) -> Array:
-    """[batch, groups, ...] to [batch, heads, ...]."""
+def _for_heads(by_group: Array, direction: Direction) -> Array:
+    """[batch, groups, ...] to [batch, heads, ...]: repeated for the heads of a group."""
     heads = direction.steps.shape[1]
-    groups = of_groups.shape[1]
-    return jnp.repeat(of_groups, heads // groups, axis=1)
+    groups = by_group.shape[1]
+    heads_of_group = heads // groups
+    return jnp.repeat(by_group, heads_of_group, axis=1)
 
 
 def _rows_of(x: Array, first: Array | int, count: int, axis: int = 2) -> Array:
-    """The entries [first, first + count) of an axis."""
+    """The entries [first, first + count) along an axis."""
     if x.shape[axis] == count:
         return x
     return jax.lax.dynamic_slice_in_dim(x, first, count, axis)
 
 
 def _shift(x: Array, axis: int) -> Array:
-    """The entries of the token before, 0 for the first token."""
+    """For each token along an axis, the entry of the token before it; 0 for the first token."""
     tokens = x.shape[axis]
     widths = [(0, 0)] * x.ndim
     widths[axis] = (1, 0)
@@ -155,7 +180,7 @@ def _shift(x: Array, axis: int) -> Array:
 
 
 def _shift_back(x: Array, axis: int) -> Array:
-    """The entries of the token after, 0 for the last token."""
+    """For each token along an axis, the entry of the token after it; 0 for the last token."""
     tokens = x.shape[axis]
     widths = [(0, 0)] * x.ndim
     widths[axis] = (0, 1)
@@ -180,16 +205,21 @@ def mix(
     Returns:
         [batch, heads, n, channels] in the type of the steps.
     """
-    scanned = scan(forward, v, documents)
-    mixed = _shift_within(scanned, documents)
+    from_past = _mix_past(forward, v, documents)
     if backward is None:
-        return mixed
+        return from_past
     flipped_direction = backward.flipped()
     flipped_documents = flip_documents(documents)
     flipped_v = jnp.flip(v, 2)
-    scanned = scan(flipped_direction, flipped_v, flipped_documents)
-    shifted = _shift_within(scanned, flipped_documents)
-    return mixed + jnp.flip(shifted, 2)
+    flipped_mix = _mix_past(flipped_direction, flipped_v, flipped_documents)
+    from_future = jnp.flip(flipped_mix, 2)
+    return from_past + from_future
+
+
+def _mix_past(direction: Direction, v: Array, documents: Array | None) -> Array:
+    """SS shifted down by a token, times v: what each token gets from those before it."""
+    scanned = scan(direction, v, documents)
+    return _shift_within(scanned, documents)
 
 
 def flip_documents(documents: Array | None) -> Array | None:
@@ -200,7 +230,8 @@ def flip_documents(documents: Array | None) -> Array | None:
 
 
 def _shift_within(y: Array, documents: Array | None) -> Array:
-    """y [batch, heads, n, channels] of the token before, 0 for the first token of a document."""
+    """For each token, y [batch, heads, n, channels] of the token before it; 0 for the first token
+    of a document."""
     shifted = _shift(y, axis=2)
     if documents is None:
         return shifted
@@ -210,12 +241,12 @@ def _shift_within(y: Array, documents: Array | None) -> Array:
 
 
 class _Documents(NamedTuple):
-    """The documents of the tokens in chunks.
+    """The documents of the tokens, chunk by chunk.
 
     Attributes:
-        tokens: int [batch, 1, chunks, CHUNK].
-        last: of the last token of each chunk, [batch, 1, chunks, 1].
-        before: of the last token of the chunk before, of the same shape.
+        tokens: the document of each token, int [batch, 1, chunks, CHUNK].
+        last: the document of the last token of each chunk, [batch, 1, chunks, 1].
+        before: the document of the last token of the previous chunk, of the same shape as `last`.
     """
 
     tokens: Array
@@ -239,16 +270,16 @@ def scan(direction: Direction, v: Array, documents: Array | None = None) -> Arra
     n = v.shape[2]
     steps = _in_chunks(direction.steps)  # [batch, heads, chunks, CHUNK]
     log_decays = _in_chunks(direction.log_decays)
-    through = jnp.cumsum(log_decays, axis=-1)
+    sums = jnp.cumsum(log_decays, axis=-1)
     b = _in_chunks(direction.b)  # [batch, groups, chunks, CHUNK, state]
     c = _in_chunks(direction.c)
-    chunks = Direction(steps, through, b, c)
-    values = _in_chunks(v)
-    of_chunks = None
+    chunks = Direction(steps, sums, b, c)
+    values = _in_chunks(v)  # [batch, heads, chunks, CHUNK, channels]
+    chunk_documents = None
     if documents is not None:
-        of_chunks = _documents_of_chunks(documents)
-    within = _within_chunks(chunks, values, of_chunks)
-    across = _across_chunks(chunks, values, of_chunks)
+        chunk_documents = _documents_of_chunks(documents)
+    within = _within_chunks(chunks, values, chunk_documents)
+    across = _across_chunks(chunks, values, chunk_documents)
     y = within + across  # [batch, heads, chunks, CHUNK, channels]
     batch, heads, _, _, channels = y.shape
     whole = y.reshape(batch, heads, -1, channels)  # with padding after the n tokens
@@ -275,12 +306,21 @@ def _documents_of_chunks(documents: Array) -> _Documents:
 
 
 def _within_chunks(chunks: Direction, values: Array, documents: _Documents | None) -> Array:
-    """What tokens get from those of their own chunk; `chunks.log_decays` are sums from the start of
-    a chunk."""
-    through = chunks.log_decays
-    to_rows = through[..., :, None]
-    to_columns = through[..., None, :]
-    exponents = to_rows - to_columns
+    """What tokens get from those of their own chunk: SS of each chunk times its values.
+
+    Args:
+        chunks: the model in chunks, [batch, heads or groups, chunks, CHUNK, ...], with sums of the
+            log decays from the start of each chunk in place of the log decays.
+        values: [batch, heads, chunks, CHUNK, channels].
+        documents: those of the chunks; None if there is one document.
+
+    Returns:
+        [batch, heads, chunks, CHUNK, channels] in the type of the steps.
+    """
+    sums = chunks.log_decays
+    to_rows = sums[..., :, None]
+    to_columns = sums[..., None, :]
+    exponents = to_rows - to_columns  # [batch, heads, chunks, CHUNK, CHUNK]
     all_pairs = jnp.ones((CHUNK, CHUNK), bool)
     visible = jnp.tril(all_pairs)
     if documents is not None:
@@ -290,53 +330,72 @@ def _within_chunks(chunks: Direction, values: Array, documents: _Documents | Non
         visible = visible & is_same_document
     decays = _masked_exp(exponents, visible)
     products = jnp.einsum(
-        "bgkis,bgkjs->bgkij", chunks.c, chunks.b, preferred_element_type=through.dtype
+        "bgkis,bgkjs->bgkij", chunks.c, chunks.b, preferred_element_type=sums.dtype
     )
     products_of_heads = _for_heads(products, chunks)
     steps_of_columns = chunks.steps[..., None, :]
     weights = products_of_heads * decays * steps_of_columns
     weights = weights.astype(values.dtype)
-    return jnp.matmul(weights, values, preferred_element_type=through.dtype)
+    return jnp.matmul(weights, values, preferred_element_type=sums.dtype)
+
+
+class _ChunkDecays(NamedTuple):
+    """How much is left of what crosses a chunk's borders; 0 where a document ends in between.
+
+    Attributes:
+        to_end: of what a token writes, at the end of its chunk, times the token's step, [batch,
+            heads, chunks, CHUNK].
+        from_start: of the state before the chunk, at a token, [batch, heads, chunks, CHUNK].
+        whole: of the state before the chunk, at its end, [batch, heads, chunks, 1].
+    """
+
+    to_end: Array
+    from_start: Array
+    whole: Array
+
+
+def _decays_of_chunks(chunks: Direction, documents: _Documents | None) -> _ChunkDecays:
+    """Arguments as in `_within_chunks`."""
+    sums = chunks.log_decays
+    total = sums[..., -1:]  # [batch, heads, chunks, 1]
+    decay_to_end = jnp.exp(total - sums)
+    to_end = decay_to_end * chunks.steps
+    from_start = jnp.exp(sums)
+    whole = jnp.exp(total)
+    if documents is None:
+        return _ChunkDecays(to_end, from_start, whole)
+    reaches_end = documents.tokens == documents.last
+    began_before = documents.tokens == documents.before
+    spans_chunk = documents.last == documents.before
+    return _ChunkDecays(
+        to_end=jnp.where(reaches_end, to_end, 0),
+        from_start=jnp.where(began_before, from_start, 0),
+        whole=jnp.where(spans_chunk, whole, 0),
+    )
 
 
 def _across_chunks(chunks: Direction, values: Array, documents: _Documents | None) -> Array:
-    """What tokens get from the state at the end of the chunk before; arguments as in
+    """What tokens get from the state at the end of the previous chunk; arguments and result as in
     `_within_chunks`."""
-    through = chunks.log_decays
-    total = through[..., -1:]  # [batch, heads, chunks, 1]
-    decay_to_end = jnp.exp(total - through)
-    to_end = decay_to_end * chunks.steps
-    from_start = jnp.exp(through)
-    decay = jnp.exp(total)
-    if documents is not None:
-        reaches_end = documents.tokens == documents.last
-        to_end = jnp.where(reaches_end, to_end, 0)
-        continues = documents.tokens == documents.before
-        from_start = jnp.where(continues, from_start, 0)
-        spans_chunk = documents.last == documents.before
-        decay = jnp.where(spans_chunk, decay, 0)
-    weighted = to_end[..., None] * values
+    precise_dtype = chunks.steps.dtype
+    decays = _decays_of_chunks(chunks, documents)
+    weighted = decays.to_end[..., None] * values
     weighted = weighted.astype(values.dtype)
+    b = _for_heads(chunks.b, chunks)  # [batch, heads, chunks, CHUNK, state]
     added = jnp.einsum(
-        "bhkjs,bhkjp->bhksp",
-        _for_heads(chunks.b, chunks),
-        weighted,
-        preferred_element_type=through.dtype,
-    )
-    states = _accumulate(decay[..., None], added)  # at the end of each chunk
+        "bhkjs,bhkjp->bhksp", b, weighted, preferred_element_type=precise_dtype
+    )  # [batch, heads, chunks, state, channels]
+    states = _accumulate(decays.whole[..., None], added)  # at the end of each chunk
     states_before = _shift(states, axis=2).astype(values.dtype)
-    read = jnp.einsum(
-        "bhkis,bhksp->bhkip",
-        _for_heads(chunks.c, chunks),
-        states_before,
-        preferred_element_type=through.dtype,
-    )
-    return from_start[..., None] * read
+    c = _for_heads(chunks.c, chunks)
+    read = jnp.einsum("bhkis,bhksp->bhkip", c, states_before, preferred_element_type=precise_dtype)
+    return decays.from_start[..., None] * read
 
 
 def _accumulate(decay: Array, added: Array) -> Array:
-    """H_k = decay_k H_{k-1} + added_k from H = 0, for [batch, heads, chunks, 1, 1] and [batch,
-    heads, chunks, state, channels]."""
+    """The states H_k = decay_k H_{k-1} + added_k at the end of each chunk k, from H = 0: decays
+    [batch, heads, chunks, 1, 1] and [batch, heads, chunks, state, channels] to the shape of the
+    latter."""
 
     def join(earlier: tuple, later: tuple) -> tuple:
         earlier_decay, earlier_state = earlier

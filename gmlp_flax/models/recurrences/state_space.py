@@ -4,7 +4,8 @@ A state space has N complex modes z_m with weights w_m. It reads a channel u and
 y[i] = Re sum_m w_m x_m[i], with states x_m[i] = exp(z_m) x_m[i - 1] + u[i]. That is the causal
 convolution of u with the kernel k[l] = Re sum_m w_m exp(l z_m).
 
-A complex number is a pair of real ones: exporters and TPUs have no or slow complex numbers.
+Complex numbers are pairs of real ones (`Complex`), because exporters have no complex numbers and
+TPUs have slow ones.
 """
 
 import functools
@@ -60,14 +61,33 @@ def over(a: Complex, b: Complex) -> Complex:
     return Complex(real, imag)
 
 
+def scale(z: Complex, factor: Array) -> Complex:
+    """factor z, for a real factor."""
+    real = factor * z.real
+    imag = factor * z.imag
+    return Complex(real, imag)
+
+
+def exp(z: Complex) -> Complex:
+    """exp(z), from its absolute value and its angle."""
+    size = jnp.exp(z.real)
+    real = size * jnp.cos(z.imag)
+    imag = size * jnp.sin(z.imag)
+    return Complex(real, imag)
+
+
 def powers(exponents: Complex, counts: Array) -> Complex:
     """exp(count z): z [spaces, N] and counts [k] to [spaces, k, N]."""
-    counts = counts[:, None].astype(exponents.real.dtype)
-    decays = exponents.real[:, None] * counts
-    angles = exponents.imag[:, None] * counts
-    sizes = jnp.exp(decays)
-    real = sizes * jnp.cos(angles)
-    imag = sizes * jnp.sin(angles)
+    factors = counts[:, None].astype(exponents.real.dtype)  # [k, 1]
+    exponents_of_counts = _for_counts(exponents)
+    multiples = scale(exponents_of_counts, factors)
+    return exp(multiples)
+
+
+def _for_counts(z: Complex) -> Complex:
+    """[spaces, N] to [spaces, 1, N], to be broadcast over counts or lags."""
+    real = z.real[:, None]
+    imag = z.imag[:, None]
     return Complex(real, imag)
 
 
@@ -79,22 +99,28 @@ def discretize(a: Complex, c: Complex, step: Array) -> Modes:
     Args:
         a: [spaces, N].
         c: [spaces, N].
-        step: [spaces].
+        step: the time between two tokens, [spaces].
     """
-    real = step[:, None] * a.real
-    imag = step[:, None] * a.imag
-    exponents = Complex(real, imag)
-    held = over(_expm1(exponents), a)
+    steps = step[:, None]  # [spaces, 1]
+    exponents = scale(a, steps)
+    growth = _expm1(exponents)
+    held = over(growth, a)
     weights = times(c, held)
     return Modes(exponents, weights)
 
 
 def _expm1(z: Complex) -> Complex:
-    """exp(z) - 1, without the rounding of a difference of equal numbers."""
-    half_sine = jnp.sin(z.imag / 2)
-    minus_cosine = 2 * jnp.square(half_sine)  # 1 - cos
+    """exp(z) - 1, precise near z = 0, where the difference of two nearly equal numbers is not.
+
+    With z = a + i b, the real part exp(a) cos(b) - 1 is expm1(a) cos(b) - (1 - cos(b)), and
+    1 - cos(b) is 2 sin(b / 2)^2.
+    """
+    half_angle = z.imag / 2
+    half_sine = jnp.sin(half_angle)
+    minus_cosine = 2 * jnp.square(half_sine)  # 1 - cos(b)
     growth = jnp.expm1(z.real)
-    real = growth * jnp.cos(z.imag) - minus_cosine
+    grown_cosine = growth * jnp.cos(z.imag)
+    real = grown_cosine - minus_cosine
     size = jnp.exp(z.real)
     imag = size * jnp.sin(z.imag)
     return Complex(real, imag)
@@ -115,31 +141,36 @@ def legs_modes(count: int) -> np.ndarray:
 
 
 def kernel(modes: Modes, tokens: int) -> Array:
-    """k [spaces, tokens] from lag 0 on, in O(tokens) memory: a lag is a multiple of a stride plus
-    a rest, and so is its power a product."""
-    stride = 1 << (tokens.bit_length() // 2)
+    """k[l] = Re sum_m w_m exp(l z_m) of the lags from 0 on, [spaces, tokens], in O(tokens) memory.
+
+    A lag is a multiple of a stride plus a remainder below the stride: l = s c + r. exp(l z) is
+    therefore exp(s c z) exp(r z), and the sum over the modes is a matrix product of the powers of
+    all multiples with those of all remainders. With a stride near sqrt(tokens) both have few rows.
+    """
+    half_of_bits = tokens.bit_length() // 2
+    stride = 1 << half_of_bits
     multiples = -(-tokens // stride)
     coarse_lags = stride * jnp.arange(multiples)
     coarse = _weighted_powers(modes, coarse_lags)  # [spaces, multiples, N]
-    fine_lags = jnp.arange(stride)
-    fine = powers(modes.exponents, fine_lags)  # [spaces, stride, N]
-    by_stride = _real_product("sln,srn->slr", coarse, fine)
-    spaces = len(by_stride)
-    by_lag = by_stride.reshape(spaces, -1)
+    remainders = jnp.arange(stride)
+    fine = powers(modes.exponents, remainders)  # [spaces, stride, N]
+    by_multiple = _real_product("sln,srn->slr", coarse, fine)  # [spaces, multiples, stride]
+    spaces = len(by_multiple)
+    by_lag = by_multiple.reshape(spaces, -1)
     return by_lag[:, :tokens]
 
 
 def _weighted_powers(modes: Modes, lags: Array) -> Complex:
     """w exp(lag z), [spaces, lags, N]."""
     decays = powers(modes.exponents, lags)
-    real = modes.weights.real[:, None]
-    imag = modes.weights.imag[:, None]
-    return times(Complex(real, imag), decays)
+    weights_of_lags = _for_counts(modes.weights)
+    return times(weights_of_lags, decays)
 
 
 def _real_product(axes: str, a: Complex, b: Complex) -> Array:
-    """The real part of an einsum of complex arrays."""
-    product = functools.partial(jnp.einsum, axes, precision=jax.lax.Precision.HIGHEST)
+    """The real part of the einsum `axes` of two complex arrays."""
+    highest = jax.lax.Precision.HIGHEST
+    product = functools.partial(jnp.einsum, axes, precision=highest)
     of_reals = product(a.real, b.real)
     of_imags = product(a.imag, b.imag)
     return of_reals - of_imags
@@ -153,6 +184,9 @@ def convolve(kernels: Array, u: Array, reverse: bool = False) -> Array:
         kernels: [spaces, tokens], from lag 0 on.
         u: [batch, tokens, channels]; equal numbers of neighbouring channels share a space.
         reverse: whether an output sums over itself and later tokens, not earlier ones.
+
+    Returns:
+        [batch, tokens, channels] in the type of u.
     """
     spaces, tokens = kernels.shape
     form = toeplitz.fastest_form(tokens)
@@ -194,18 +228,19 @@ def first_state(modes: Modes, u: Array) -> Complex:
 def extend(
     modes: Modes, kernels: Array, u: Array, state: Complex, count: Array | int
 ) -> tuple[Array, Complex]:
-    """Reads further tokens: the outputs, and the state after the first `count` of them.
+    """Reads further tokens of a text whose earlier tokens are in the state.
 
     Args:
         modes: of the state spaces.
-        kernels: [spaces, tokens], from lag 0 on; they need not be those of the modes at lag 0.
+        kernels: [spaces, tokens], from lag 0 on. At lag 0 they may differ from the kernels of the
+            modes, by a skip connection.
         u: [batch, tokens, channels].
         state: after the tokens before, [batch, channels, N].
-        count: at least 1; later tokens are padding.
+        count: number of tokens that are not padding, at least 1. Padding follows them.
 
     Returns:
-        [batch, tokens, channels] in the type of u, and the state. No output depends on a later
-        token.
+        The outputs [batch, tokens, channels] in the type of u, none of which depends on a later
+        token; and the state after the first `count` tokens.
     """
     spaces, tokens = kernels.shape
     within = _apply("direct", kernels, u)
@@ -228,52 +263,65 @@ def _split_state(state: Complex, spaces: int) -> Complex:
     """[batch, channels, N] to [batch, spaces, channels of a space, N]."""
     batch, _, modes_of_space = state.real.shape
     shape = (batch, spaces, -1, modes_of_space)
-    real = state.real.reshape(shape)
-    imag = state.imag.reshape(shape)
-    return Complex(real, imag)
+
+    def split(part: Array) -> Array:
+        return part.reshape(shape)
+
+    return jax.tree.map(split, state)
 
 
 def _advance(modes: Modes, u: Array, state: Complex, count: Array | int) -> Complex:
-    """The state after the first `count` tokens, [batch, channels, N]."""
+    """The state after the first `count` tokens: exp(count z) times the state before them, plus
+    exp(lag z) times each token, [batch, channels, N]."""
     spaces = len(modes.exponents.real)
     _, tokens, _ = u.shape
-    weights = _weights_of_read(modes, tokens, count)
+    weights = _token_weights(modes, tokens, count)
     precise = u.astype(weights.real.dtype)
     by_space = _by_space(precise, spaces)
-    all_tokens = jnp.asarray(count)[None]
-    decay = powers(modes.exponents, all_tokens)  # [spaces, 1, N]
+    one_count = jnp.asarray(count)[None]
+    decay = powers(modes.exponents, one_count)  # [spaces, 1, N]
     states_of_spaces = _split_state(state, spaces)
-    carried = times(states_of_spaces, decay)
-    read_real = jnp.einsum("stn,btsc->bscn", weights.real, by_space)
-    real = carried.real + read_real
-    read_imag = jnp.einsum("stn,btsc->bscn", weights.imag, by_space)
-    imag = carried.imag + read_imag
-    shape = state.real.shape
-    return Complex(real.reshape(shape), imag.reshape(shape))
+    carried = times(states_of_spaces, decay)  # [batch, spaces, channels of a space, N]
+
+    def advance(carried_part: Array, weights_part: Array) -> Array:
+        """The real or the imaginary part of the new state."""
+        added = jnp.einsum("stn,btsc->bscn", weights_part, by_space)
+        return carried_part + added
+
+    def join_spaces(part: Array) -> Array:
+        return part.reshape(state.real.shape)
+
+    advanced = jax.tree.map(advance, carried, weights)
+    return jax.tree.map(join_spaces, advanced)
 
 
-def _weights_of_read(modes: Modes, tokens: int, count: Array | int) -> Complex:
-    """What is left of each token after the first `count` of them: exp(lag z), and 0 for the later
-    ones, [spaces, tokens, N]."""
+def _token_weights(modes: Modes, tokens: int, count: Array | int) -> Complex:
+    """The weight of each token in the state after the first `count` of them: exp(lag z), and 0 for
+    later tokens, [spaces, tokens, N]."""
     last = count - 1
     lags = last - jnp.arange(tokens)
     is_read = (lags >= 0)[:, None]
     past_lags = jnp.maximum(lags, 0)
     decays = powers(modes.exponents, past_lags)
     zeros = jnp.zeros_like(decays.real)
-    real = jnp.where(is_read, decays.real, zeros)
-    imag = jnp.where(is_read, decays.imag, zeros)
-    return Complex(real, imag)
+
+    def hide_later(part: Array) -> Array:
+        return jnp.where(is_read, part, zeros)
+
+    return jax.tree.map(hide_later, decays)
 
 
 def scan(modes: Modes, kernels: Array, u: Array) -> Array:
-    """The convolution of `convolve` in O(tokens) time and memory, CHUNK tokens after another. No
-    output depends on a later token, not by its rounding either.
+    """The convolution of `convolve`, one chunk of CHUNK tokens after another, in O(tokens) time and
+    memory. No output depends on a later token, not even by its rounding.
 
     Args:
         modes: of the state spaces.
         kernels: [spaces, tokens], from lag 0 on.
         u: [batch, tokens, channels].
+
+    Returns:
+        [batch, tokens, channels] in the type of u.
     """
     batch, tokens, channels = u.shape
     if tokens <= CHUNK:
@@ -297,6 +345,7 @@ def _in_chunks(u: Array) -> Array:
     batch, tokens, channels = u.shape
     chunks = -(-tokens // CHUNK)
     added = chunks * CHUNK - tokens
-    padded = jnp.pad(u, ((0, 0), (0, added), (0, 0)))
+    widths = ((0, 0), (0, added), (0, 0))
+    padded = jnp.pad(u, widths)
     chunks_of_examples = padded.reshape(batch, chunks, CHUNK, channels)
     return chunks_of_examples.swapaxes(0, 1)

@@ -1,8 +1,8 @@
-"""Depthwise convolutions over tokens, as pure functions: each channel has a kernel of its own. And
-the tokens at a distance from each, for convolutions within documents.
+"""Depthwise convolutions over tokens as pure functions: each channel has its own kernel. Also
+`PaddedTokens`, the tokens at a given distance, for convolutions within documents.
 
-Each is a sum of shifted and scaled inputs, which XLA fuses into one pass over memory. For 2,048
-tokens (4 x 512) of 256 channels and 31 entries in float32, two busy CPU cores take, in ms of
+A convolution is a sum of shifted and scaled inputs, which XLA fuses into one pass over memory. For
+2,048 tokens (4 x 512) of 256 channels and 31 entries in float32, two busy CPU cores take, in ms of
 processor time:
 
 | | forward | forward and both gradients |
@@ -12,9 +12,10 @@ processor time:
 | by FFT | 7 | 13 |
 | `lax.conv_general_dilated` with a group for each channel | 41 | 170 |
 
-By FFT the outputs of a causal convolution would depend on later tokens by rounding, and with 3
-entries the FFT takes three times as long as the sums. All entries of a kernel's gradient at once
-take a CPU 60 ms instead of 23, but a TPU then reads the inputs once, not for each entry.
+With the FFT, rounding would make the outputs of a causal convolution depend on later tokens, and
+with 3 entries the FFT takes three times as long as the sums. If all entries of a kernel's gradient
+are computed at once, a CPU takes 60 ms instead of 23, but a TPU reads the inputs once instead of
+once per entry.
 """
 
 import functools
@@ -34,8 +35,8 @@ def convolve(x: Array, kernel: Array, before: int) -> Array:
     Args:
         x: [..., tokens, channels].
         kernel: [width, channels].
-        before: tokens before its own that an output reads, below the width: (width - 1) // 2
-            centers the kernel, width - 1 makes it causal.
+        before: how many tokens before its own an output reads, less than the width: (width - 1) //
+            2 centers the kernel, width - 1 makes it causal.
 
     Returns:
         [..., tokens, channels] in the type of x.
@@ -47,8 +48,8 @@ def convolve(x: Array, kernel: Array, before: int) -> Array:
 
 
 def convolve_rows(x: Array, kernel: Array, first: Array, count: int) -> Array:
-    """Rows [first, first + count) of the causal convolution of x [..., tokens, channels]: [...,
-    count, channels], at a cost of `count` tokens."""
+    """Rows [first, first + count) of the causal convolution of x [..., tokens, channels] with a
+    kernel [width, channels]: [..., count, channels], in the work of `count` tokens."""
     past = len(kernel) - 1
     padded = _pad_tokens(x, past, 0)
     tokens_read = count + past
@@ -57,8 +58,9 @@ def convolve_rows(x: Array, kernel: Array, first: Array, count: int) -> Array:
 
 
 def convolve_valid(x: Array, kernel: Array) -> Array:
-    """y[i, c] = sum_j kernel[j, c] x[i + j, c]: [..., tokens + width - 1, channels] to [...,
-    tokens, channels] in the type of x. Sums are computed in float32 at least."""
+    """y[i, c] = sum_j kernel[j, c] x[i + j, c], where the kernel [width, channels] fits into x:
+    [..., tokens + width - 1, channels] to [..., tokens, channels] in the type of x. Sums are
+    computed in float32 at least."""
     y = _convolve_valid(x, kernel)
     return checkpoint_name(y, NAME)
 
@@ -70,7 +72,8 @@ def _convolve_valid(x: Array, kernel: Array) -> Array:
     precise = jnp.promote_types(x.dtype, jnp.float32)
     terms = []
     for entry in range(width):
-        shifted = jax.lax.slice_in_dim(x, entry, entry + tokens, axis=-2)
+        stop = entry + tokens
+        shifted = jax.lax.slice_in_dim(x, entry, stop, axis=-2)
         weight = kernel[entry]  # [channels]
         term = weight * shifted.astype(precise)
         terms.append(term)
@@ -84,13 +87,16 @@ def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
 
 
 def _backward(saved: tuple[Array, Array], d_y: Array) -> tuple[Array, Array]:
-    """The gradient of x is the convolution with the reversed kernel; that of an entry of the kernel
-    is a sum over tokens."""
+    """The gradients of x [..., tokens + width - 1, channels] and of the kernel [width, channels]
+    from that of y [..., tokens, channels]."""
     x, kernel = saved
+    # d_x[i] = sum_j kernel[j] d_y[i - j]: a convolution with the reversed kernel, for every i with
+    # some j
     past = len(kernel) - 1
-    padded = _pad_tokens(d_y, past, past)
+    padded_d_y = _pad_tokens(d_y, past, past)
     reversed_kernel = jnp.flip(kernel, axis=0)
-    d_x = _convolve_valid(padded, reversed_kernel)
+    d_x = _convolve_valid(padded_d_y, reversed_kernel)
+    # d_kernel[j] = sum_i x[i + j] d_y[i]
     d_kernel = jax.lax.platform_dependent(x, d_y, cpu=correlate_in_a_loop, default=correlate)
     return d_x, d_kernel.astype(kernel.dtype)
 
@@ -99,7 +105,8 @@ _convolve_valid.defvjp(_forward, _backward)
 
 
 def correlate_in_a_loop(x: Array, y: Array) -> Array:
-    """sum_i x[i + j, c] y[i, c] over all examples, [width, channels]."""
+    """sum_i x[i + j, c] y[i, c] over all examples, for each entry j: x [..., tokens + width - 1,
+    channels] and y [..., tokens, channels] to [width, channels]. One entry after another."""
     tokens = y.shape[-2]
     width = x.shape[-2] - tokens + 1
 
@@ -117,26 +124,31 @@ def correlate(x: Array, y: Array) -> Array:
     width = x.shape[-2] - tokens + 1
     sums = []
     for entry in range(width):
-        shifted = jax.lax.slice_in_dim(x, entry, entry + tokens, axis=-2)
+        stop = entry + tokens
+        shifted = jax.lax.slice_in_dim(x, entry, stop, axis=-2)
         total = _sum_of_products(shifted, y)
         sums.append(total)
     return jnp.stack(sums)
 
 
 def _sum_of_products(x: Array, y: Array) -> Array:
-    """Over everything but the channels, in float32 at least: [..., channels] to [channels]."""
+    """The sum of x y over every axis except the channels, in float32 at least: [..., channels] to
+    [channels]."""
     precise = jnp.promote_types(x.dtype, jnp.float32)
-    products = x.astype(precise) * y.astype(precise)
-    axes = tuple(range(x.ndim - 1))
-    return products.sum(axes)
+    precise_x = x.astype(precise)
+    precise_y = y.astype(precise)
+    products = precise_x * precise_y
+    channel_axis = x.ndim - 1
+    summed_axes = tuple(range(channel_axis))
+    return products.sum(summed_axes)
 
 
 class PaddedTokens(NamedTuple):
-    """Tokens with zeros, or earlier tokens, around them.
+    """Tokens between zeros, or after earlier tokens.
 
     Attributes:
         x: [batch, before + tokens + after, ...].
-        before: how many precede the first token.
+        before: number of entries before the first token.
         tokens: the number of tokens.
         documents: the document of each token of x, int [batch, before + tokens + after], from 1, and
             0 for padding; None if there is one document.
@@ -180,7 +192,7 @@ def pad_tokens(x: Array, before: int, after: int, documents: Array | None = None
 
 
 def _pad_tokens(x: Array, before: int, after: int) -> Array:
-    """Adds zeros before the first token and after the last one: the axis before the channels."""
+    """x [..., tokens, channels] with zeros before the first token and after the last one."""
     widths = [(0, 0)] * x.ndim
     widths[-2] = (before, after)
     return jnp.pad(x, widths)

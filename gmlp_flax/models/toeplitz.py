@@ -71,26 +71,38 @@ def _expand_jvp(primals, tangents):
 
 
 def in_bands(taps: jax.Array, height: int) -> jax.Array:
-    """`expand` in bands of `height` rows.
+    """`expand` in bands of `height` rows: [2n - 1] to [n, n].
 
-    The taps followed by a zero, repeated and read in rows of 2n - 1, shift by one column per row: a
-    band of rows. The next band is read from the same rows, `height` columns further to the left.
+    Row i of the matrix is taps[n - 1 - i : 2n - 1 - i]. `_shifted_rows` moves the taps one column to
+    the right in each row. In a band, all rows therefore begin at the same column: at n - 1 in the
+    first band, and `height` columns further to the left in each band after it.
     """
     n = length_of(taps)
-    width = 2 * n - 1
-    with_zero = jnp.append(taps, 0)  # [2n]
-    copies = jnp.broadcast_to(with_zero, (height, 2 * n))
-    repeated = copies.reshape(-1)
-    entries = height * width
-    rows_of_band = repeated[:entries].reshape(height, width)
+    shifted = _shifted_rows(taps, height)  # [height, 2n - 1]
     bands = []
     for first in range(0, n, height):
         rows_left = n - first
         begin = n - 1 - first
         end = begin + n
-        band = rows_of_band[:rows_left, begin:end]
+        band = shifted[:rows_left, begin:end]
         bands.append(band)
     return jnp.concatenate(bands)
+
+
+def _shifted_rows(taps: jax.Array, height: int) -> jax.Array:
+    """Taps [2n - 1] in each of `height` rows, moved one column to the right from row to row:
+    [height, 2n - 1]. `in_bands` reads none of the columns that the taps have left.
+
+    The taps and a zero, repeated, are read in rows that are one entry shorter than they are. With
+    the taps a, b, c and two rows, a b c 0 a b c 0 is read as a b c, 0 a b.
+    """
+    count = len(taps)
+    with_zero = jnp.append(taps, 0)  # [2n]
+    copies = jnp.broadcast_to(with_zero, (height, count + 1))
+    repeated = copies.reshape(-1)
+    entries = height * count
+    read = repeated[:entries]
+    return read.reshape(height, count)
 
 
 def fastest_form(n: int) -> str:
@@ -113,10 +125,11 @@ def apply_direct(taps: jax.Array, x: jax.Array) -> jax.Array:
 def apply_blocked(taps: jax.Array, x: jax.Array) -> jax.Array:
     """`apply_direct` by matrix products alone, O(n (BAND + n / BAND)) work and O(n) memory.
 
-    W is cut into blocks of BAND tokens, which depend only on the difference of their indices. A
-    discrete Fourier transform over the index of a block, of twice as many points as there are
-    blocks, therefore leaves one product with a Toeplitz matrix [BAND, BAND] for each frequency. A
-    complex number is a pair of real ones: products with [2 BAND, 2 BAND].
+    W is cut into blocks [BAND, BAND], each of which depends only on its row of blocks less its
+    column of blocks: W x is a convolution over blocks of tokens. A discrete Fourier transform over
+    the index of a block, of twice as many points as there are blocks, turns it into one product with
+    a matrix [BAND, BAND] for each frequency. Complex numbers are pairs of real ones, so that the
+    products are with real matrices [2 BAND, 2 BAND].
     """
     n = length_of(taps)
     blocks = -(-n // BAND)
@@ -142,14 +155,16 @@ def _pad_tokens(x: jax.Array, tokens: int) -> jax.Array:
 
 
 class _BlockTransforms(NamedTuple):
-    """Discrete Fourier transforms over blocks, of twice as many points as there are blocks, with
-    real and imaginary parts as rows of their own; there are blocks + 1 frequencies.
+    """Discrete Fourier transforms over blocks, of twice as many points as there are blocks. The
+    real and the imaginary part of a frequency are two rows; there are blocks + 1 frequencies, from
+    0 to half the points.
 
     Attributes:
-        forwards: of blocks of tokens, [2 frequencies, blocks], one frequency after another.
-        backwards: [blocks, 2 frequencies].
-        taps: of W's blocks from the difference -blocks on, [2 frequencies, 2 blocks], all real
-            parts first.
+        forwards: transforms blocks of tokens, [2 frequencies, blocks]: each frequency's real part,
+            then its imaginary part.
+        backwards: the inverse of `forwards`, [blocks, 2 frequencies].
+        taps: transforms W's blocks, by their column less their row from -blocks on, [2 frequencies,
+            2 blocks]: the real parts of all frequencies, then the imaginary parts.
     """
 
     forwards: np.ndarray
@@ -158,27 +173,42 @@ class _BlockTransforms(NamedTuple):
 
 
 def _block_transforms(blocks: int) -> _BlockTransforms:
-    points = 2 * blocks
-    frequencies = np.arange(blocks + 1)[:, None]
-    differences = np.arange(-blocks, blocks)
-    turns = frequencies * differences % points
-    angle_of_turn = 2 * np.pi / points
-    angles = angle_of_turn * turns
-    cosines = np.cos(angles)  # [frequencies, 2 blocks]
+    angles = _angles(blocks)  # [frequencies, 2 blocks]
+    cosines = np.cos(angles)
     sines = np.sin(angles)
     taps = np.concatenate([cosines, sines])
-    # A block of tokens has an index from 0 on, and is turned the other way.
+    # Blocks of tokens have indices from 0 on. They turn by exp(-i angle) and W's blocks by
+    # exp(i angle), because W's differences are column less row, and not row less column.
     real = cosines[:, blocks:]
     imaginary = -sines[:, blocks:]
     waves = np.stack([real, imaginary], axis=1)  # [frequencies, 2, blocks]
     forwards = waves.reshape(-1, blocks)
-    # All but the first and the last frequency stand for their negative ones as well.
+    scales = _inverse_scales(blocks)
+    scales_of_rows = scales.repeat(2)  # [2 frequencies]
+    scaled = scales_of_rows[:, None] * forwards
+    return _BlockTransforms(forwards, scaled.T, taps)
+
+
+def _angles(blocks: int) -> np.ndarray:
+    """The angle of each frequency at each index of a block, in radians: [frequencies, 2 blocks],
+    for the indices from -blocks on."""
+    points = 2 * blocks
+    frequencies = np.arange(blocks + 1)[:, None]
+    indices = np.arange(-blocks, blocks)
+    turns = frequencies * indices % points  # in parts of a circle of so many points
+    angle_of_turn = 2 * np.pi / points
+    return angle_of_turn * turns
+
+
+def _inverse_scales(blocks: int) -> np.ndarray:
+    """The weight of each frequency in the inverse transform, [frequencies]."""
+    points = 2 * blocks
+    frequencies = np.arange(blocks + 1)
+    # A frequency counts twice, for itself and for its negative, whose value is the conjugate. 0 and
+    # half the points are their own negatives.
     is_its_own_negative = frequencies % blocks == 0
     counts = np.where(is_its_own_negative, 1, 2)
-    scales = counts / points  # [frequencies, 1]
-    scales_of_rows = scales.repeat(2, axis=0)
-    scaled = scales_of_rows * forwards
-    return _BlockTransforms(forwards, scaled.T, taps)
+    return counts / points
 
 
 def _to_frequencies(x: jax.Array, transforms: _BlockTransforms) -> jax.Array:
@@ -210,11 +240,11 @@ def _from_frequencies(z: jax.Array, transforms: _BlockTransforms) -> jax.Array:
 def _block_weights(
     taps: jax.Array, blocks: int, transforms: _BlockTransforms, dtype: Any
 ) -> jax.Array:
-    """W's matrix for each frequency, [frequencies, 2 BAND, 2 BAND], on the real and the imaginary
-    parts of a block."""
+    """W's matrix for each frequency in the given type, [frequencies, 2 BAND, 2 BAND], which
+    multiplies the real parts of a block of tokens, followed by the imaginary parts."""
     precise = jnp.promote_types(dtype, jnp.float32)
     precise_taps = taps.astype(precise)
-    taps_of_blocks = _taps_of_blocks(precise_taps, blocks)
+    taps_of_blocks = _taps_of_blocks(precise_taps, blocks)  # [2 blocks, 2 BAND - 1]
     transform = jnp.asarray(transforms.taps, precise)
     highest = jax.lax.Precision.HIGHEST
     spectrum = jnp.matmul(transform, taps_of_blocks, precision=highest)
@@ -222,35 +252,39 @@ def _block_weights(
     expand_block = functools.partial(in_bands, height=BAND)
     expand_each = jax.vmap(expand_block)
     matrices = expand_each(rounded)  # [2 frequencies, BAND, BAND]
-    real, imaginary = jnp.split(matrices, 2)
+    real, imaginary = jnp.split(matrices, 2)  # each [frequencies, BAND, BAND]
+    # (real + i imaginary) (x + i y), as a product of real matrices
     to_real = [real, -imaginary]
     to_imaginary = [imaginary, real]
     return jnp.block([to_real, to_imaginary])
 
 
 def _taps_of_blocks(taps: jax.Array, blocks: int) -> jax.Array:
-    """Taps [2n - 1] to those of W's blocks [BAND, BAND], each a Toeplitz matrix, by the difference
-    of the indices of its blocks from -blocks on: [2 blocks, 2 BAND - 1]."""
+    """Taps [2n - 1] to the taps of W's blocks, each a Toeplitz matrix [BAND, BAND]: [2 blocks, 2
+    BAND - 1], by their column less their row from -blocks on."""
     tokens = blocks * BAND
-    outside = tokens - length_of(taps)
-    padded = jnp.pad(taps, (outside + 1, outside))
+    added = tokens - length_of(taps)
+    # The diagonal, tap n - 1, becomes entry blocks BAND: the first of the row of difference 0.
+    padded = jnp.pad(taps, (added + 1, added))
     rows_of_taps = padded.reshape(-1, BAND)  # [2 blocks, BAND]
-    # A block is two rows of these: its own offsets, and those of the block before.
+    # The offsets of a block's pairs of tokens are two rows: those below its diagonal are in the row
+    # of the difference before, the others in its own.
     with_zeros = jnp.pad(rows_of_taps, ((1, 0), (0, 0)))
     rows_before = with_zeros[:-1]
-    both = jnp.concatenate([rows_before, rows_of_taps], axis=1)
-    return both[:, 1:]
+    both_rows = jnp.concatenate([rows_before, rows_of_taps], axis=1)  # [2 blocks, 2 BAND]
+    return both_rows[:, 1:]
 
 
 def apply_fft(taps: jax.Array, x: jax.Array) -> jax.Array:
     """`apply_direct` by a circular convolution of at least 2n - 1 points: O(n log n) work, O(n)
-    memory. The transform runs in float32 (float64 for float64)."""
+    memory. The transform runs in float32 (float64 for float64), and every output is rounded by
+    terms of all tokens, later ones included."""
     n = length_of(taps)
-    last = 2 * n - 2  # of the points that are needed
+    last = 2 * n - 2  # index of the last point that is needed
     points = 1 << last.bit_length()
     precise = jnp.promote_types(x.dtype, jnp.float32)
-    # Output i sums taps[n - 1 + j - i] x[j]: a convolution with the reversed taps, read from n - 1
-    # on.
+    # Output i is the sum of taps[n - 1 + j - i] x[j] over j. With the reversed taps it is entry
+    # n - 1 + i of their convolution with x.
     reversed_taps = jnp.flip(taps)
     precise_taps = reversed_taps.astype(precise)
     filter_hat = jnp.fft.rfft(precise_taps, points)  # [points / 2 + 1]
@@ -274,8 +308,7 @@ def pad_future(taps: jax.Array) -> jax.Array:
 
 
 def rows(taps: jax.Array, first: jax.Array | int, count: int) -> jax.Array:
-    """Rows [first, first + count) of the matrix of taps [2n - 1]: [count, n], at a cost of count
-    n."""
+    """Rows [first, first + count) of the matrix of taps [2n - 1]: [count, n], in O(count n) work."""
     n = length_of(taps)
     if count == n:
         return expand(taps)

@@ -21,9 +21,14 @@ Logits = Callable[[Array | int, int], Array]
 
 
 def dot_products(q: Array, k: Array, spec: BlockSpec, first: Array | int = 0) -> Logits:
-    """q k^T / sqrt(d) in the precise type, -inf for keys out of reach (`hide_out_of_reach`). q is
-    [..., queries, d], k [..., keys, d], and `first` the position of the first query among the
-    keys."""
+    """q k^T / sqrt(d) in the precise type, -inf for keys out of reach (`hide_out_of_reach`).
+
+    Args:
+        q: [..., queries, d].
+        k: [..., keys, d].
+        spec: has the precise type and the reach.
+        first: the position of the first query among the keys.
+    """
 
     def logits(start: Array | int, count: int) -> Array:
         """The logits of `count` queries from `start` on, [..., count, keys]."""
@@ -54,8 +59,8 @@ def hide_out_of_reach(scores: Array, spec: BlockSpec, first: Array | int) -> Arr
 
 
 def within_reach(queries: Array, keys: Array, spec: BlockSpec) -> Array:
-    """Whether tokens at the positions `queries` may see tokens at the positions `keys`, bool in the
-    shape of both together."""
+    """Whether tokens at the positions `queries` may see tokens at the positions `keys`: bool, in the
+    shape to which the two are broadcast."""
     distances = queries - keys
     in_reach = jnp.ones(distances.shape, bool)
     if spec.causal:
@@ -95,13 +100,13 @@ def hide_padding(
 def visible_keys(padding_mask: Array, first: Array | int, queries: int) -> Array:
     """Which keys each query sees, bool [batch, queries or 1, keys]; arguments as in
     `hide_padding`."""
-    of_keys = padding_mask[:, None]  # [batch, 1, keys]
+    documents_of_keys = padding_mask[:, None]  # [batch, 1, keys]
     if padding_mask.dtype == jnp.bool_:
-        return of_keys
-    of_queries = jax.lax.dynamic_slice_in_dim(padding_mask, first, queries, axis=1)
-    is_same_document = of_keys == of_queries[..., None]  # [batch, queries, keys]
-    is_text = of_keys > 0
-    return is_same_document & is_text
+        return documents_of_keys
+    documents_of_queries = jax.lax.dynamic_slice_in_dim(padding_mask, first, queries, axis=1)
+    is_same_document = documents_of_keys == documents_of_queries[..., None]
+    is_text = documents_of_keys > 0
+    return is_same_document & is_text  # [batch, queries, keys]
 
 
 def mix(scores: Array, v: Array, rate: float = 0.0, dropout_keys: Array | None = None) -> Array:
@@ -136,9 +141,9 @@ def attend(
     """`mix` for all queries, [..., queries, d] in the type of v; v is [batch, keys, d] or [batch,
     heads, keys, d], and the other arguments are those of `hide_padding` and `mix`.
 
-    More than WHOLE queries run in blocks, one after another, forwards and backwards: no array of
-    [queries, keys] exists then (Rabe and Staats, arXiv 2112.05682), and no product is computed more
-    often than the remat policy says. Which weights are dropped depends on the blocks.
+    More than WHOLE queries run in blocks, one after another, forwards and backwards, so that no array
+    [queries, keys] exists (Rabe and Staats, arXiv 2112.05682). No product is computed more often than
+    the remat policy says. Which weights are dropped depends on the blocks.
     """
     has_heads = v.ndim == 4
 
@@ -176,11 +181,11 @@ def _in_blocks(
 
 
 def _joined(by_block: Array, overlap: int) -> Array:
-    """[blocks, ..., count, d] to [..., queries, d], without the first queries of the last block,
-    which are those that `overlap` the block before."""
+    """[blocks, ..., count, d] to [..., queries, d]. The first `overlap` queries of the last block
+    are also in the block before, and are left out."""
     by_block = jnp.moveaxis(by_block, 0, -3)  # [..., blocks, count, d]
     *leading, _, _, d = by_block.shape
-    before = by_block[..., :-1, :, :]
-    before = before.reshape(*leading, -1, d)
-    last = by_block[..., -1, overlap:, :]
-    return jnp.concatenate([before, last], axis=-2)
+    blocks_before = by_block[..., :-1, :, :]
+    queries_before = blocks_before.reshape(*leading, -1, d)
+    last_queries = by_block[..., -1, overlap:, :]
+    return jnp.concatenate([queries_before, last_queries], axis=-2)

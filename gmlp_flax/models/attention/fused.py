@@ -1,14 +1,14 @@
 """Softmax attention as one kernel on TPUs: a head's logits and weights stay on the chip, forwards
 and backwards.
 
-`kernels.attend_fused` calls it if it `serves`. Elsewhere XLA's own programs run, or
+`kernels.attend_fused` calls it for the shapes that it `serves`. Otherwise XLA's programs run, or
 cuDNN's kernel on GPUs.
 
 The kernel reads queries, keys and values where the projection has written them, [batch, tokens, 3
 heads d], and a bias that all examples share, [heads, tokens, tokens]. The backward pass computes
-the weights again from these, as the forward pass does: nothing of [batch, heads, tokens, tokens] is
+the weights again from these, as the forward pass does, so no array [batch, heads, tokens, tokens] is
 ever in memory. Queries of long examples run in up to MOST_BLOCKS blocks, whose gradients of keys
-and values are added up afterwards. It has no forward mode: `jax.jvp` and `jax.hessian` need
+and values are added up afterwards. There is no forward mode: `jax.jvp` and `jax.hessian` need
 model.attention=xla.
 """
 
@@ -23,12 +23,14 @@ from jax.experimental.pallas import tpu as pltpu
 
 from gmlp_flax.models import sharding
 
-# of a TPU's registers, and the columns that a program reads at once: of one head or of several
+# The width of a TPU's registers. A program reads so many columns at once, those of one head or of
+# several heads, or all columns of a wider head.
 LANES = 128
-# of a block of queries, float32: they fit into the memory of every TPU's core several times
+# The most logits of a block of queries: in float32 they fit several times into the memory of every
+# TPU's core.
 MOST_LOGITS = 512 * 512
 MOST_BLOCKS = 5
-TILE = 16  # rows of a block are a multiple of it, as registers hold them in bfloat16
+TILE = 16  # rows of a block are a multiple of this, the rows of a register in bfloat16
 
 Array = jax.Array
 Ref = Any  # what a kernel reads and writes: a part of an array, in the chip's memory
@@ -235,7 +237,8 @@ class _Tiling:
 
 
 def _tiling(qkv: Array, heads: int) -> _Tiling:
-    """That of queries, keys and values [batch, tokens, 3 heads d], which the kernel `serves`."""
+    """The tiling of queries, keys and values [batch, tokens, 3 heads d]. Raises ValueError for a
+    number of tokens that the kernel does not serve."""
     batch, tokens, width_of_three = qkv.shape
     width = width_of_three // 3
     d = width // heads
@@ -404,8 +407,8 @@ def _first_query(tiling: _Tiling) -> Array:
 
 
 def _zero_beyond(x: Array, first: Array, tokens: int) -> Array:
-    """A block of queries [rows, ...] that begins at `first`, 0 in rows beyond the tokens: memory
-    there may hold NaN."""
+    """A block of queries [rows, ...] that begins at `first`, with 0 in rows beyond the tokens, where
+    the memory may hold NaN."""
     rows = x.shape[0]
     if tokens % rows == 0:
         return x
@@ -464,7 +467,11 @@ def _write_gradients(
     tiling: _Tiling,
 ) -> None:
     """Writes the gradients of a head, numbered within its group, from that of its mixed values,
-    [rows, d]; adds to the one of the bias."""
+    [rows, d]. The gradient of the bias is added to that of the examples before.
+
+    With weights P = softmax(S), S = q k^T / sqrt(d) + bias and O = P v: d_v = P^T d_O, d_P = d_O v^T,
+    and d_S = P (d_P - sum(P d_P)), summed over the keys of each query.
+    """
     q, k, v, weights = head
     lanes = tiling.lanes(number)
     tokens = tiling.tokens
@@ -473,8 +480,8 @@ def _write_gradients(
     gradients.v[:tokens, lanes] = d_v.astype(gradients.v.dtype)
     d_weights = _dot(d_mixed, v, 1, 1)  # [rows, tokens]
     products = weights * d_weights
-    d_sum = products.sum(axis=-1, keepdims=True)  # of the softmax, [rows, 1]
-    d_logits = weights * (d_weights - d_sum)
+    mean_d_weight = products.sum(axis=-1, keepdims=True)  # over the keys, by their weights
+    d_logits = weights * (d_weights - mean_d_weight)
     if mask_ref is not None:
         # Where all keys are padding the weights are equal, but no logit has been read.
         is_text = mask_ref[...] > 0
@@ -492,7 +499,7 @@ def _write_gradients(
 
 
 def _dot(x: Array, y: Array, x_axis: int, y_axis: int) -> Array:
-    """The product of two matrices in float32, summed over these axes of theirs."""
+    """The product of two matrices in float32, summed over axis `x_axis` of x and `y_axis` of y."""
     contracted = ((x_axis,), (y_axis,))
     batched = ((), ())
     return jax.lax.dot_general(x, y, (contracted, batched), preferred_element_type=jnp.float32)

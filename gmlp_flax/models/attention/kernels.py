@@ -26,11 +26,14 @@ def attend_fused(
 
     Args:
         qkv: [batch, tokens, 3 heads d].
-        relative: gives the bias; the other arguments are those of `hide_padding` and `mix`.
+        heads: number of heads.
+        padding_mask: as in `hide_padding`.
+        dropout_keys: as in `mix`.
+        relative: gives the bias; None for none.
 
     Returns:
-        [batch, tokens, heads d]; None if there is no kernel for these shapes, for dropout on the
-        weights, or at all.
+        [batch, tokens, heads d]; None if the platform has no kernel for these shapes, for dropout on
+        the weights, or at all.
     """
     dropped = dropout_keys is not None and spec.attention_dropout > 0
     if spec.attention == "xla" or dropped or qkv.ndim != 3 or TENSOR in sharding.compiler_axes():
@@ -80,7 +83,7 @@ def _attend_on_gpu(
     batch, tokens, width_of_three = qkv.shape
     width = width_of_three // 3
     d = width // heads
-    # would be one array [batch, heads, tokens, tokens]
+    # cuDNN would need both as one array [batch, heads, tokens, tokens]
     has_both = relative is not None and padding_mask is not None
     if has_both or not _cudnn_serves(qkv.dtype, tokens, d):
         return None
@@ -105,14 +108,15 @@ def _attend_on_gpu(
 
 
 def _cudnn_serves(dtype: jnp.dtype, tokens: int, d: int) -> bool:
-    """Whether cuDNN's kernel has heads of this size and type."""
+    """Whether cuDNN's kernel supports heads of d channels of this type, and this number of
+    tokens."""
     is_half = dtype in (jnp.bfloat16, jnp.float16)
     return is_half and d % 8 == 0 and d <= 128 and tokens % 64 == 0
 
 
 def served_by(spec: AttentionSpec, platform: str) -> str:
-    """What computes attention of n tokens on a platform, "tpu", "gpu" or "cpu", in words: without a
-    mask of documents, dropout on weights, or heads that several devices share."""
+    """What computes attention of n tokens on a platform, "tpu", "gpu" or "cpu", in words. It holds
+    without a mask of documents, without dropout on weights, and if heads are not sharded."""
     is_auto = spec.attention == "auto" and spec.positions != "relative_only"
     width = spec.heads * spec.d_head
     if is_auto and platform == "tpu":

@@ -1,6 +1,6 @@
 """The many heads of a Transformer's attention."""
 
-from typing import Any
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
@@ -14,6 +14,20 @@ from gmlp_flax.models.attention.windowed import attend_in_windows, reads_windows
 from gmlp_flax.models.layers import DecodeCache, Linear, rms_norm
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.sharding import FSDP
+
+
+class _Heads(NamedTuple):
+    """The queries, keys and values of all heads.
+
+    Attributes:
+        q: [batch, heads, tokens, d]; None without content terms.
+        k: [batch, heads or kv_heads, keys, d]; None without content terms.
+        v: [batch, heads or kv_heads, keys, d].
+    """
+
+    q: Array | None
+    k: Array | None
+    v: Array
 
 
 class MultiHeadAttention(nnx.Module):
@@ -62,10 +76,11 @@ class MultiHeadAttention(nnx.Module):
                 return self.out(mixed)
         batch, tokens, _ = x.shape
         q, k, v = self._by_head(projected, cache)
-        if cache is None and reads_windows(spec, tokens):
+        in_windows = cache is None and reads_windows(spec, tokens)
+        if in_windows and q is not None and k is not None:
             by_head = attend_in_windows(q, k, v, spec, padding_mask, dropout_keys)
         else:
-            logits = self._logits(q, k, v, first)
+            logits = self._logits(_Heads(q, k, v), first)
             by_head = attend(logits, v, tokens, padding_mask, spec.attention_dropout, dropout_keys)
         by_token = by_head.swapaxes(1, 2)  # [batch, tokens, heads, d]
         mixed = by_token.reshape(batch, tokens, -1)
@@ -75,8 +90,8 @@ class MultiHeadAttention(nnx.Module):
         """[batch, tokens, d_model] to the logits before the softmax, [batch, heads, tokens,
         tokens]; without content terms the batch is 1."""
         projected = self._project(x, 0)
-        q, k, v = self._by_head(projected, None)
-        logits = self._logits(q, k, v, 0)
+        heads = self._by_head(projected, None)
+        logits = self._logits(heads, 0)
         tokens = x.shape[1]
         scores = logits(0, tokens)
         shape_of_example = scores.shape[-3:]
@@ -84,8 +99,8 @@ class MultiHeadAttention(nnx.Module):
 
     def _project(self, x: Array, first: Array | int) -> Array:
         """Queries, keys and values side by side, [batch, tokens, (heads + 2 kv_heads) d],
-        normalised and turned as the spec says; without content terms the values alone. `first` is
-        the first position."""
+        normalised and rotated as the spec says; without content terms the values alone. `first` is
+        the position of the first token."""
         spec = self.spec
         projected = self.proj_in(x)
         if not spec.qk_norm and spec.positions != "rotary":
@@ -101,18 +116,18 @@ class MultiHeadAttention(nnx.Module):
         return qkv.reshape(projected.shape)
 
     def _split(self, projected: Array) -> tuple[Array, Array, Array]:
-        """What `_project` gives as queries [batch, tokens, heads, d], and keys and values [batch,
+        """What `_project` gives, as queries [batch, tokens, heads, d], and keys and values [batch,
         tokens, kv_heads, d]."""
         spec = self.spec
         batch, tokens, _ = projected.shape
         by_head = projected.reshape(batch, tokens, -1, spec.d_head)
-        end_of_queries = spec.heads
-        end_of_keys = spec.heads + spec.key_heads
-        q, k, v = jnp.split(by_head, [end_of_queries, end_of_keys], axis=2)
+        keys_begin = spec.heads
+        values_begin = spec.heads + spec.key_heads
+        q, k, v = jnp.split(by_head, [keys_begin, values_begin], axis=2)
         return q, k, v
 
     def _with_shared_heads(self, projected: Array) -> Array:
-        """What `_project` gives with keys and values repeated for each head of queries: [batch,
+        """What `_project` gives, with keys and values repeated for each head of queries: [batch,
         tokens, 3 heads d]."""
         spec = self.spec
         if spec.key_heads == spec.heads:
@@ -124,12 +139,13 @@ class MultiHeadAttention(nnx.Module):
         by_head = jnp.concatenate([q, k, v], axis=2)
         return by_head.reshape(batch, tokens, -1)
 
-    def _by_head(self, projected: Array, cache: DecodeCache | None) -> tuple[Any, Any, Array]:
-        """Queries, keys and values, each [batch, heads, tokens, d]; without content terms None, None
-        and the values. The keys and values are those of the tokens of `projected`; of n tokens with a
-        cache, which stores each of them once for all heads of queries that share it."""
-        *q_and_k, v = self._parts(projected)
-        q, k = q_and_k or (None, None)
+    def _by_head(self, projected: Array, cache: DecodeCache | None) -> _Heads:
+        """What `_project` gives, head by head: all parts have `heads` heads. With a cache, the keys
+        and values are those of all n positions. The cache stores each of them once for all heads of
+        queries that share it."""
+        heads = self._heads_of(projected)
+        k = heads.k
+        v = heads.v
         if cache is not None:
             if k is not None:
                 k = cache.update("keys", k, axis=2)
@@ -137,34 +153,39 @@ class MultiHeadAttention(nnx.Module):
         if k is not None:
             k = self._for_query_heads(k, axis=1)
         v = self._for_query_heads(v, axis=1)
-        return q, k, v
+        return _Heads(heads.q, k, v)
 
-    def _parts(self, projected: Array) -> list[Array]:
-        """Queries [batch, heads, tokens, d], and keys and values [batch, kv_heads, tokens, d];
-        without content terms the values alone."""
+    def _heads_of(self, projected: Array) -> _Heads:
+        """What `_project` gives, head by head: keys and values have `kv_heads` heads."""
         spec = self.spec
         if spec.key_heads != spec.heads:
-            return [part.swapaxes(1, 2) for part in self._split(projected)]
+            q, k, v = self._split(projected)
+            return _Heads(q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2))
         batch, tokens, _ = projected.shape
-        by_part = projected.reshape(batch, tokens, -1, spec.heads, spec.d_head)
-        return list(by_part.transpose(2, 0, 3, 1, 4))
+        side_by_side = projected.reshape(batch, tokens, -1, spec.heads, spec.d_head)
+        parts = side_by_side.transpose(2, 0, 3, 1, 4)  # [parts, batch, heads, tokens, d]
+        if spec.positions == "relative_only":
+            [v] = parts
+            return _Heads(None, None, v)
+        q, k, v = parts
+        return _Heads(q, k, v)
 
     def _for_query_heads(self, part: Array, axis: int) -> Array:
-        """Keys or values with each of their heads, which lie along an axis, repeated for the heads
-        of queries that share it."""
+        """Keys or values whose heads lie along an axis, with each head repeated for the heads of
+        queries that share it."""
         spec = self.spec
         if spec.key_heads == spec.heads:
             return part
         sharing = spec.heads // spec.key_heads
         return jnp.repeat(part, sharing, axis=axis)
 
-    def _logits(self, q: Any, k: Any, v: Array, position: Array | int) -> Logits:
+    def _logits(self, heads: _Heads, position: Array | int) -> Logits:
         """The logits of what `_by_head` gives; `position` is that of the first query."""
         spec = self.spec
-        keys = v.shape[2]
+        keys = heads.v.shape[2]
         products = None
-        if q is not None:
-            products = dot_products(q, k, spec, position)
+        if heads.q is not None and heads.k is not None:
+            products = dot_products(heads.q, heads.k, spec, position)
 
         def logits(first: Array | int, count: int) -> Array:
             bias = jnp.zeros((), spec.precise_dtype)

@@ -1,5 +1,5 @@
-"""What attention knows of positions: a bias for each offset, in T5's buckets or without, and rotary
-positions."""
+"""What attention knows about positions: a bias for each offset or for each of T5's buckets of
+offsets, and rotary positions."""
 
 import jax
 import jax.numpy as jnp
@@ -24,25 +24,28 @@ def buckets(offsets: np.ndarray, count: int, causal: bool = False) -> np.ndarray
     bucket, and the rest grow logarithmically up to MAX_DISTANCE.
     """
     if causal:
-        per_direction = count
         distance = np.maximum(-offsets, 0)
-        first = np.zeros_like(distance)
-    else:
-        per_direction = count // 2
-        distance = np.abs(offsets)
-        first = np.where(offsets > 0, per_direction, 0)
-    exact = per_direction // 2
-    logarithmic = per_direction - exact
-    # 256 causal buckets: MAX_DISTANCE begins the last ones
+        return _buckets_of_direction(distance, count)
+    per_direction = count // 2
+    distance = np.abs(offsets)
+    first = np.where(offsets > 0, per_direction, 0)
+    return first + _buckets_of_direction(distance, per_direction)
+
+
+def _buckets_of_direction(distance: np.ndarray, count: int) -> np.ndarray:
+    """The bucket of each distance, at least 0, among the `count` buckets of one direction."""
+    exact = count // 2  # buckets of one distance each
+    logarithmic = count - exact
+    # With 256 causal buckets, MAX_DISTANCE is `exact`: the logarithm must not be 0.
     ratio = max(MAX_DISTANCE / exact, 1 + 1e-9)
-    span = np.log2(ratio)
+    doublings_of_all = np.log2(ratio)
     far_distance = np.maximum(distance, exact)
     doublings = np.log2(far_distance / exact)
-    growth = np.minimum(doublings * logarithmic / span, per_direction)
-    last = per_direction - 1
-    far = np.minimum(exact + growth.astype(int), last)
-    bucket = np.where(distance < exact, distance, far)
-    return first + bucket
+    growth = doublings * logarithmic / doublings_of_all  # buckets beyond the exact ones
+    small_growth = np.minimum(growth, count)  # so that it fits into an integer
+    last = count - 1
+    far = np.minimum(exact + small_growth.astype(int), last)
+    return np.where(distance < exact, distance, far)
 
 
 class RelativeBias(nnx.Module):
@@ -50,9 +53,9 @@ class RelativeBias(nnx.Module):
     query (as in T5).
 
     Parameter: `bias` [heads, 2n - 1], one per offset in the order of Toeplitz taps ([heads, n] if
-    causal, for offsets up to 0), or [heads, relative_buckets]. The default is one per offset: it
-    fits the 96M parameters that Table 3 gives for the Transformer without content terms, for which
-    32 buckets give 95M.
+    causal, for offsets up to 0), or [heads, relative_buckets]. The default is one per offset, which
+    gives the Transformer without content terms the 96M parameters of Table 3. 32 buckets give it
+    95M.
     """
 
     def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
@@ -74,31 +77,35 @@ class RelativeBias(nnx.Module):
         """The bias of the queries [first, first + count) for the first keys: [heads, count, keys],
         -inf for keys out of reach. Raises ValueError for more keys than n, if each offset has a
         bias of its own."""
-        spec = self.spec
-        bias = self.bias[...]
-        if spec.relative_buckets:
-            offsets = np.arange(1 - keys, keys)
-            taps = bias[:, buckets(offsets, spec.relative_buckets, spec.causal)]
-        elif keys > spec.length:
-            raise ValueError(
-                f"the relative bias was made for at most {spec.length} tokens and was given {keys}"
-            )
-        else:
-            if spec.causal:
-                bias = toeplitz.pad_future(bias)
-            taps = toeplitz.crop(bias, keys)
 
         def rows_of_head(taps: Array) -> Array:
             return toeplitz.rows(taps, first, count)
 
         rows_of_heads = jax.vmap(rows_of_head)
-        rows = rows_of_heads(taps)  # [heads, 2 keys - 1] to [heads, count, keys]
-        return hide_out_of_reach(rows, spec, first)
+        taps = self._taps(keys)
+        rows = rows_of_heads(taps)  # [heads, count, keys]
+        return hide_out_of_reach(rows, self.spec, first)
+
+    def _taps(self, keys: int) -> Array:
+        """The bias of each offset between so many tokens, [heads, 2 keys - 1]."""
+        spec = self.spec
+        bias = self.bias[...]
+        if spec.relative_buckets:
+            offsets = np.arange(1 - keys, keys)
+            bucket_of_offset = buckets(offsets, spec.relative_buckets, spec.causal)
+            return bias[:, bucket_of_offset]
+        if keys > spec.length:
+            raise ValueError(
+                f"the relative bias was made for at most {spec.length} tokens and was given {keys}"
+            )
+        if spec.causal:
+            bias = toeplitz.pad_future(bias)
+        return toeplitz.crop(bias, keys)
 
 
 def rotate(x: Array, first: Array | int, theta: float) -> Array:
-    """Rotary positions (Su et al., arXiv 2104.09864): turns the channels i and i + d / 2 of a token
-    at position p, as a point of the plane, by the angle p theta^(-2 i / d).
+    """Rotary positions (Su et al., arXiv 2104.09864): rotates the channels i and i + d / 2 of a
+    token at position p, as a point in the plane, by the angle p theta^(-2 i / d).
 
     Args:
         x: [batch, tokens, heads, d], the queries or keys of the positions [first, first + tokens).
@@ -115,17 +122,20 @@ def rotate(x: Array, first: Array | int, theta: float) -> Array:
     sines = jnp.sin(angles_of_heads)
     precise_dtype = jnp.promote_types(x.dtype, jnp.float32)
     precise = x.astype(precise_dtype)
-    left, right = jnp.split(precise, 2, axis=-1)
-    turned_left = left * cosines - right * sines
-    turned_right = right * cosines + left * sines
-    turned = jnp.concatenate([turned_left, turned_right], axis=-1)
-    return turned.astype(x.dtype)
+    # a point (horizontal, vertical) for each i, each part [batch, tokens, heads, d / 2]
+    horizontal, vertical = jnp.split(precise, 2, axis=-1)
+    rotated_horizontal = horizontal * cosines - vertical * sines
+    rotated_vertical = vertical * cosines + horizontal * sines
+    rotated = jnp.concatenate([rotated_horizontal, rotated_vertical], axis=-1)
+    return rotated.astype(x.dtype)
 
 
 def _angles(first: Array | int, tokens: int, d: int, theta: float) -> Array:
-    """p theta^(-2 i / d) of the positions [first, first + tokens) and of i below d / 2, float32
-    [tokens, d / 2]."""
-    exponents = np.arange(0, d, 2) / d
-    frequencies = jnp.asarray(theta**-exponents, jnp.float32)
+    """p theta^(-2 i / d) in radians for the positions p in [first, first + tokens) and for i below
+    d / 2: float32 [tokens, d / 2]."""
+    even_channels = np.arange(0, d, 2)  # 2 i
+    exponents = even_channels / d
+    frequencies = theta**-exponents
+    rounded = jnp.asarray(frequencies, jnp.float32)
     positions = first + jnp.arange(tokens)
-    return jnp.outer(positions, frequencies)
+    return jnp.outer(positions, rounded)

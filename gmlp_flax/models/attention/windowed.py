@@ -1,4 +1,4 @@
-"""Attention of tokens that see only those near them, in blocks of queries and two windows of keys."""
+"""Attention within a window, in blocks: each block of queries reads two windows of keys."""
 
 import jax.numpy as jnp
 from jax import Array
@@ -8,8 +8,8 @@ from gmlp_flax.models.attention.spec import AttentionSpec, ContentAttentionSpec
 
 
 def reads_windows(spec: AttentionSpec, tokens: int) -> bool:
-    """Whether `attend_in_windows` reads fewer keys of so many tokens than all of them, and the spec
-    has no bias, which it does not add."""
+    """Whether `attend_in_windows` computes this attention, which must have no bias, and reads fewer
+    keys than all of these tokens."""
     has_bias = spec.positions.startswith("relative")
     return spec.window > 0 and not has_bias and tokens > 2 * spec.window
 
@@ -29,8 +29,12 @@ def attend_in_windows(
     on each side. Which weights are dropped depends on the blocks.
 
     Args:
-        q, k, v: [batch, heads, tokens, d].
-        padding_mask, dropout_keys: those of `hide_padding` and `mix`.
+        q: queries, [batch, heads, tokens, d].
+        k: keys, of the same shape.
+        v: values, of the same shape.
+        spec: has a window; may be causal.
+        padding_mask: as in `hide_padding`.
+        dropout_keys: as in `mix`.
 
     Returns:
         [batch, heads, tokens, d] in the type of v.
@@ -59,11 +63,12 @@ def attend_in_windows(
 
 
 def _within_reach_of_blocks(spec: ContentAttentionSpec, tokens: int, blocks: int) -> Array:
-    """Which of the keys that a block reads its queries may see, bool [blocks, window, 2 window]."""
+    """Which of the keys that a block reads each of its queries may see, bool [blocks, window, 2
+    window]."""
     window = spec.window
     half = window // 2
     numbers = jnp.arange(blocks)[:, None, None]
-    starts = window * numbers
+    starts = window * numbers  # the position of each block's first query
     queries_of_block = jnp.arange(window)[:, None]
     query_positions = starts + queries_of_block  # [blocks, window, 1]
     keys_of_block = jnp.arange(2 * window)
@@ -80,20 +85,20 @@ def _visible_in_windows(padding_mask: Array, blocks: int, window: int) -> Array:
     window]."""
     by_token = padding_mask[..., None]  # [batch, tokens, 1]
     by_key = _overlapping(by_token, blocks, window)  # [batch, blocks, 2 window, 1]
-    of_keys = by_key.swapaxes(-1, -2)
+    documents_of_keys = by_key.swapaxes(-1, -2)  # [batch, blocks, 1, 2 window]
     if padding_mask.dtype == jnp.bool_:
-        return of_keys
+        return documents_of_keys
     batch = len(padding_mask)
     padded = _padded(by_token, 0, blocks * window)
-    of_queries = padded.reshape(batch, blocks, window, 1)
-    is_same_document = of_keys == of_queries
-    is_text = of_keys > 0
+    documents_of_queries = padded.reshape(batch, blocks, window, 1)
+    is_same_document = documents_of_keys == documents_of_queries
+    is_text = documents_of_keys > 0
     return is_same_document & is_text
 
 
 def _padded(x: Array, before: int, total: int) -> Array:
-    """x [..., tokens, d] with so many zeros before the tokens, and others after them: [..., total,
-    d]."""
+    """x [..., tokens, d] with `before` zeros before the tokens, and zeros after them up to a total:
+    [..., total, d]."""
     tokens = x.shape[-2]
     after = total - before - tokens
     widths = [(0, 0)] * x.ndim
@@ -102,13 +107,18 @@ def _padded(x: Array, before: int, total: int) -> Array:
 
 
 def _overlapping(x: Array, blocks: int, window: int) -> Array:
-    """The tokens [..., tokens, d] that each block of `window` tokens reads, its own and half a
-    window on each side: [..., blocks, 2 window, d], zeros beyond the tokens."""
+    """The tokens of x [..., tokens, d] that each block of `window` tokens reads, its own and half a
+    window on each side: [..., blocks, 2 window, d], zeros beyond the tokens.
+
+    Moved by half a window, the tokens are cut into parts of a window. The end of one part and the
+    start of the next lie in a block, so a block reads these two parts.
+    """
     *leading, _, d = x.shape
     half = window // 2
-    count = blocks + 1  # parts of a window, which begin half a window before the blocks
-    padded = _padded(x, half, count * window)
+    count = blocks + 1
+    total = count * window
+    padded = _padded(x, half, total)
     parts = padded.reshape(*leading, count, window, d)
-    first_parts = parts[..., :-1, :, :]
+    first_parts = parts[..., :-1, :, :]  # [..., blocks, window, d]
     second_parts = parts[..., 1:, :, :]
     return jnp.concatenate([first_parts, second_parts], axis=-2)

@@ -1,7 +1,7 @@
 """An encoder of any block, whose layers' parameters are stacked."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -23,20 +23,36 @@ from gmlp_flax.models.stack import (
 STACK = "stack_"  # followed by the number of the stack, if an encoder has several
 
 
+class _Stack(NamedTuple):
+    """One stack of an encoder.
+
+    Attributes:
+        blocks: the stacked blocks.
+        spec: their spec; `spec.layers` is their number.
+        first: the number of the first layer in the encoder, from 0.
+        stop: the number after that of the last layer.
+    """
+
+    blocks: Any
+    spec: BlockSpec
+    first: int
+    stop: int
+
+
 class Encoder(nnx.Module):
     """`spec.layers` blocks, their parameters stacked along a leading axis, and the block's final
     norm.
 
-    Layers that differ in shapes lie in several stacks (`Block.stack_specs`), which run in turn. Those
-    of a stack may have several programs in turn (`Block.layer_specs`). The paper does not mention
-    the final norm; a stack of pre-norm blocks needs one before its head.
+    Layers whose shapes differ are in several stacks (`Block.stack_specs`), which run in turn. The
+    layers of a stack may alternate between several programs (`Block.layer_specs`). The paper does
+    not mention the final norm, but a stack of pre-norm blocks needs one before its head.
     """
 
     def __init__(self, spec: BlockSpec, rngs: nnx.Rngs):
         self.stack_specs = spec.block.stack_specs(spec)
         self.layer_specs = spec.block.layer_specs(spec)
         stacks = []
-        first = 0
+        first = 0  # number of the stack's first layer
         for stack_spec in self.stack_specs:
             layers = Layers(first, spec.layers)
             stack = _make_stack(stack_spec, rngs, layers)
@@ -59,17 +75,26 @@ class Encoder(nnx.Module):
         """The stacked blocks in parts of consecutive layers with one program, first layers
         first."""
         runs = []
-        first = 0  # number of the stack's first layer
-        for stack_spec, stack in zip(self.stack_specs, self.stacks, strict=True):
-            stack_layers = self.layer_specs[first : first + stack_spec.layers]
-            for start, stop in _runs_of_equal(stack_layers):
-                part = select_layers(stack, start, stop, stack_spec.layers)
+        for stack in self._numbered_stacks():
+            layer_specs = self.layer_specs[stack.first : stack.stop]
+            for start, stop in _runs_of_equal(layer_specs):
+                part = select_layers(stack.blocks, start, stop, stack.spec.layers)
                 definition, params = nnx.split(part)
-                [program] = definitions_of(definition, stack_spec, stack_layers[start : start + 1])
+                first_spec = layer_specs[start]
+                [program] = definitions_of(definition, stack.spec, [first_spec])
                 run = nnx.merge(program, params)
                 runs.append(run)
-            first += stack_spec.layers
         return runs
+
+    def _numbered_stacks(self) -> list[_Stack]:
+        """The stacks with the numbers of their layers, first layers first."""
+        numbered = []
+        first = 0
+        for spec, blocks in zip(self.stack_specs, self.stacks, strict=True):
+            stop = first + spec.layers
+            numbered.append(_Stack(blocks, spec, first, stop))
+            first = stop
+        return numbered
 
     def __call__(
         self, x: jax.Array, key: jax.Array | None = None, padding_mask: jax.Array | None = None
@@ -97,13 +122,13 @@ class Encoder(nnx.Module):
     def states(
         self, x: jax.Array, layers: Sequence[int], padding_mask: jax.Array | None = None
     ) -> list[jax.Array]:
-        """What some layers give in evaluation, each [batch, tokens, d_model] in the compute type,
-        through the final norm.
+        """The states after some layers in evaluation, each [batch, tokens, d_model] in the compute
+        type, through the final norm.
 
         Args:
             x: as in `__call__`.
-            layers: from 0, or from the end: -1 gives what `__call__` returns. No layer after the
-                last one is run.
+            layers: numbers of layers, from 0, or negative from the end: -1 gives what `__call__`
+                returns. Layers after the last of these are not run.
             padding_mask: as in `__call__`.
 
         Raises:
@@ -132,35 +157,41 @@ class Encoder(nnx.Module):
 
         Args:
             x: as in `__call__`.
-            kept: the numbers of the layers, from 0 in order. No layer after the last one is run.
+            kept: numbers of layers, from 0 and in ascending order. Layers after the last of these
+                are not run.
             padding_mask: as in `__call__`.
             keys: of each layer and example, [layers, batch], or [layers + 1, batch]; None for
                 evaluation.
         """
-        spec = self.spec
         if padding_mask is not None:
             chex.assert_equal_shape_prefix([x, padding_mask], 2)
-        stream = x.astype(spec.stream_dtype)
+        stream = x.astype(self.spec.stream_dtype)
         stream = sharding.constrain(stream, sharding.BATCH)
-        survival = spec.survival_by_layer()
+        survival = self.spec.survival_by_layer()
         streams = {}
-        first = 0  # number of the stack's first layer
-        for stack_spec, stack in zip(self.stack_specs, self.stacks, strict=True):
-            last = first + stack_spec.layers - 1
-            start = first  # of the part of the stack that runs next
-            for end in _ends(first, last, kept):
-                stop = end + 1
-                part = select_layers(stack, start - first, stop - first, stack_spec.layers)
-                definition, params = nnx.split(part)
-                layer_specs = self.layer_specs[start:stop]
-                program = StackProgram.make(definition, stack_spec, layer_specs, padding_mask)
-                keys_of_part = None if keys is None else keys[start:stop]
-                inputs = LayerInputs(params, survival[start:stop], keys_of_part)
+        for stack in self._numbered_stacks():
+            start = stack.first
+            for stop in _stops(stack, kept):
+                program, params = self._part(stack, start, stop, padding_mask)
+                part_keys = None if keys is None else keys[start:stop]
+                inputs = LayerInputs(params, survival[start:stop], part_keys)
                 stream, _ = program.run(stream, inputs)
-                streams[end] = stream
+                streams[stop - 1] = stream
                 start = stop
-            first = last + 1
         return streams
+
+    def _part(
+        self, stack: _Stack, start: int, stop: int, padding_mask: jax.Array | None
+    ) -> tuple[StackProgram, Any]:
+        """The program and the stacked parameters of the encoder's layers [start, stop), which are in
+        this stack."""
+        start_in_stack = start - stack.first
+        stop_in_stack = stop - stack.first
+        part = select_layers(stack.blocks, start_in_stack, stop_in_stack, stack.spec.layers)
+        definition, params = nnx.split(part)
+        layer_specs = self.layer_specs[start:stop]
+        program = StackProgram.make(definition, stack.spec, layer_specs, padding_mask)
+        return program, params
 
     def _output(self, x: jax.Array) -> jax.Array:
         """The final norm, [batch, tokens, d_model] to the same in the compute type."""
@@ -194,23 +225,22 @@ class Encoder(nnx.Module):
         caches = caches or [{} for _ in self.stack_specs]
         extension = Extension(first, text)
         x = x.astype(self.spec.stream_dtype)
-        layer = 0
-        for spec, stack, cache in zip(self.stack_specs, self.stacks, caches, strict=True):
-            definition, params = nnx.split(stack)
-            layer_specs = self.layer_specs[layer : layer + spec.layers]
-            program = StackProgram.make(definition, spec, layer_specs, extension=extension)
-            survival = spec.survival_by_layer()
+        for stack, cache in zip(self._numbered_stacks(), caches, strict=True):
+            definition, params = nnx.split(stack.blocks)
+            layer_specs = self.layer_specs[stack.first : stack.stop]
+            program = StackProgram.make(definition, stack.spec, layer_specs, extension=extension)
+            survival = stack.spec.survival_by_layer()
             inputs = LayerInputs(params, survival, cache=cache)
             x, updated = program.run(x, inputs)
             updated_caches.append(updated)
-            layer += spec.layers
         return self._output(x), updated_caches
 
 
 def pooled_states(states: jax.Array, pool: str, padding_mask: jax.Array | None) -> jax.Array:
     """[batch, tokens, d_model] to [batch, d_model]: the state of the first token of each example
     (`pool="cls"`), or the mean over all tokens that are not padding (`pool="mean"`), which is 0 for
-    an example of padding alone. `padding_mask` is bool [batch, tokens], False for padding."""
+    an example of nothing but padding. `padding_mask` is bool [batch, tokens], False for padding; None
+    if there is none."""
     if pool == "cls":
         return states[:, 0]
     if padding_mask is None:
@@ -265,11 +295,12 @@ def _runs_of_equal(layer_specs: Sequence[BlockSpec]) -> list[tuple[int, int]]:
     return runs
 
 
-def _ends(first: int, last: int, kept: Sequence[int]) -> list[int]:
-    """The last layers of the parts in which a stack, from layer `first` to `last`, is run: those
-    that are kept, and its last one if a later layer is kept."""
-    ends = [number for number in kept if first <= number <= last]
-    later_runs = max(kept) > last
-    if later_runs and last not in ends:
-        ends.append(last)
-    return ends
+def _stops(stack: _Stack, kept: Sequence[int]) -> list[int]:
+    """The parts in which a stack runs, by the number after that of their last layer: each ends with
+    a layer that is kept, and if a later stack has one, the last part ends with the stack."""
+    layers = range(stack.first, stack.stop)
+    stops = [number + 1 for number in kept if number in layers]
+    later_stack_runs = max(kept) >= stack.stop
+    if later_stack_runs and stack.stop not in stops:
+        stops.append(stack.stop)
+    return stops

@@ -1,5 +1,5 @@
-"""How the layers of one stack run, whose parameters have a leading axis for the layers: a
-`jax.lax.scan` over them, or each in turn."""
+"""How the layers of one stack run: by a `jax.lax.scan`, or each in turn. Their parameters have a
+leading axis for the layers."""
 
 import dataclasses
 import functools
@@ -25,8 +25,8 @@ REMAT_POLICIES = {
 
 
 class LayerInputs(NamedTuple):
-    """What a layer gets besides the residual stream; for a stack, each array has a leading axis,
-    the layer.
+    """What a layer gets besides the residual stream. For a stack, each array has a leading axis for
+    the layers.
 
     Attributes:
         params: the parameters of its block.
@@ -62,8 +62,8 @@ class StackProgram:
     """The layers of a stack, or of a part of it, without their parameters.
 
     Attributes:
-        spec: of the layers; `spec.layers` is their number.
-        definitions: of the layers of a period, which repeat.
+        spec: that of the layers; `spec.layers` is their number.
+        definitions: graph definitions of the layers of one period, which repeats.
         padding_mask: as in `Encoder.__call__`.
         extension: None unless a text is extended.
     """
@@ -209,7 +209,7 @@ def _definition(spec: BlockSpec) -> Any:
 
 
 def select_layers(stack: Any, start: int, stop: int, count: int) -> Any:
-    """The layers of a stack of `count` from `start` to before `stop`, as a stack."""
+    """The layers [start, stop) of a stack of `count` layers, as a stack."""
     is_whole = start == 0 and stop == count
     if is_whole:
         return stack
@@ -225,8 +225,8 @@ def select_layers(stack: Any, start: int, stop: int, count: int) -> Any:
 def _run_in_turn(
     layers: Sequence[Layer], x: jax.Array, by_layer: Sequence[LayerInputs]
 ) -> tuple[jax.Array, Any]:
-    """Runs layers whose programs repeat the given ones, each compiled alone; the caches are
-    stacked."""
+    """Runs layers whose programs repeat `layers`, each compiled alone: the residual stream, and the
+    stacked caches."""
     period = len(layers)
     caches = []
     for number, inputs in enumerate(by_layer):
@@ -239,7 +239,8 @@ def _run_in_turn(
 def _scan_periods(
     layers: Sequence[Layer], x: jax.Array, inputs: LayerInputs, count: int
 ) -> tuple[jax.Array, Any]:
-    """A scan over `count` layers, a multiple of the period of programs that are given."""
+    """A scan over `count` layers, a multiple of `len(layers)`, whose programs repeat `layers`: the
+    residual stream, and the stacked caches."""
     period = len(layers)
     if period == 1:
         return jax.lax.scan(layers[0], x, inputs)
@@ -259,6 +260,18 @@ def _scan_periods(
     return x, caches
 
 
+class _GatheredGroup(NamedTuple):
+    """What one turn of `_scan_ahead` hands to the next.
+
+    Attributes:
+        x: the residual stream before the group.
+        params: the gathered parameters of each layer of the group.
+    """
+
+    x: jax.Array
+    params: list[Any]
+
+
 def _scan_ahead(
     layers: Sequence[Layer],
     x: jax.Array,
@@ -266,8 +279,12 @@ def _scan_ahead(
     spec: BlockSpec,
 ) -> jax.Array:
     """A scan over groups of layers that gathers the kernels of a group while the group before it
-    runs, and scatters their gradients while those of the group before are computed. The last turn
-    gathers the first group, for nothing.
+    runs, and scatters their gradients while those of the group before are computed.
+
+        before the scan   gathers group 0
+        turn 0            gathers group 1, runs group 0
+        turn 1            gathers group 2, runs group 1
+        last turn         gathers group 0, which nothing uses, and runs the last group
 
     The gathered kernels are kept for the backward pass.
     """
@@ -275,52 +292,67 @@ def _scan_ahead(
     count = _layers_of_group(inputs.params, spec, period)
 
     def gather(params: Any) -> list[Any]:
-        """The parameters of a group, whole, for each of its layers."""
+        """A group's parameters, [count, ...], whole: a tree for each of its layers."""
         by_layer = _unstack(params, count)
         return parameters.gather(by_layer, spec.compute_dtype)
 
-    def run_group(carry: Any, inputs: LayerInputs) -> tuple[Any, None]:
-        """Runs a group whose parameters are in the carry; `inputs` has those of the next group."""
-        x, gathered = carry
-        gathered_next = gather(inputs.params)
-        without_params = inputs._replace(params=None)
-        by_layer = _unstack(without_params, count)
-        for number, (params, others) in enumerate(zip(gathered, by_layer, strict=True)):
+    def run_group(carry: _GatheredGroup, inputs: LayerInputs) -> tuple[_GatheredGroup, None]:
+        """Runs the group in the carry; `inputs` are its own, except for the parameters, which are
+        those of the next group."""
+        next_params = gather(inputs.params)
+        by_layer = _with_params(inputs, carry.params)
+        x = carry.x
+        for number, layer_inputs in enumerate(by_layer):
             layer = layers[number % period]
-            layer_inputs = others._replace(params=params)
             x, _ = layer(x, layer_inputs)
-        return (x, gathered_next), None
+        return _GatheredGroup(x, next_params), None
 
     groups = _grouped(inputs, count)
     params_of_next = jax.tree.map(_roll_back, groups.params)
-    params_of_first = jax.tree.map(_first, groups.params)
-    first_carry = (x, gather(params_of_first))
-    next_groups = groups._replace(params=params_of_next)
-    last_carry, _ = jax.lax.scan(run_group, first_carry, next_groups)
-    x, _ = last_carry
-    return x
+    first_params = jax.tree.map(_first, groups.params)
+    first_group = _GatheredGroup(x, gather(first_params))
+    turns = groups._replace(params=params_of_next)
+    last, _ = jax.lax.scan(run_group, first_group, turns)
+    return last.x
+
+
+def _with_params(inputs: LayerInputs, params: list[Any]) -> list[LayerInputs]:
+    """The inputs of each layer of a group, with these parameters in place of those in `inputs`."""
+    without_params = inputs._replace(params=None)
+    by_layer = _unstack(without_params, len(params))
+    inputs_of_layers = []
+    for layer_inputs, layer_params in zip(by_layer, params, strict=True):
+        inputs_of_layers.append(layer_inputs._replace(params=layer_params))
+    return inputs_of_layers
 
 
 def _layers_of_group(params: Any, spec: BlockSpec, period: int) -> int:
-    """How many layers are gathered at once: the fewest that are GATHERED bytes, at most
-    MOST_LAYERS_OF_GROUP, as each layer of a group is compiled; and in any case whole periods."""
+    """How many layers are gathered at once, in whole periods that divide the layers: the fewest of
+    which a device has GATHERED bytes. Each layer of a group is compiled, so if no such group has at
+    most MOST_LAYERS_OF_GROUP layers, it is the largest that has; or else one period."""
+    bytes_of_layer = _kernel_bytes_of_layer(params, spec)
+    largest = period
+    for count in range(period, MOST_LAYERS_OF_GROUP + 1, period):
+        divides = spec.layers % count == 0
+        if divides:
+            largest = count
+        if divides and count * bytes_of_layer >= GATHERED:
+            break
+    return largest
+
+
+def _kernel_bytes_of_layer(params: Any, spec: BlockSpec) -> int:
+    """Bytes of a layer's kernels in the compute type, from stacked parameters [layers, ...]."""
     size_of_layer = 0
     for leaf in jax.tree.leaves(params):
         is_kernel = leaf.ndim > 2
         if is_kernel:
             size_of_layer += leaf.size // spec.layers
-    bytes_of_layer = size_of_layer * spec.compute_dtype.itemsize
-    largest = period
-    for count in range(period, MOST_LAYERS_OF_GROUP + 1, period):
-        if spec.layers % count == 0:
-            largest = count
-            if count * bytes_of_layer >= GATHERED:
-                break
-    return largest
+    return size_of_layer * spec.compute_dtype.itemsize
 
 
 def _roll_back(leaf: jax.Array) -> jax.Array:
-    """Each entry's place has the next one, the last place the first one."""
+    """Moves each entry of the leading axis one place to the front, and the first one to the end."""
     return jnp.roll(leaf, -1, axis=0)
 
 
@@ -371,9 +403,9 @@ def _unstack(tree: Any, count: int) -> list[Any]:
 
 
 def _split(tree: Any, sizes: Sequence[int]) -> list[Any]:
-    """The arrays of a tree cut along their leading axis: a tree for each of the sizes."""
+    """A tree for each of the sizes, with that many entries of the leading axis of every array."""
     leaves, structure = jax.tree.flatten(tree)
-    # The gradient of a split is a concatenation; that of slices would be a sum of whole arrays.
+    # The gradient of a split is a concatenation. That of slices would be a sum of whole arrays.
     parts_of_leaves = [jax.lax.split(leaf, sizes) for leaf in leaves]
     trees = []
     for parts in zip(*parts_of_leaves, strict=True):

@@ -1,5 +1,5 @@
-"""Metadata of parameters, stated where a parameter is made: sharding, weight decay, resizing for
-other lengths; and, stated where layers are stacked, which axis is the layer.
+"""Metadata of parameters: how they are sharded, decayed, and resized for other lengths, stated where
+a parameter is made; and which axis is the layer, stated where layers are stacked.
 
 Training reads it with `metadata`. No file outside the models lists parameters by name.
 
@@ -12,7 +12,7 @@ rule does not apply, the parameter unchanged. Rules are compared by value.
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -91,34 +91,37 @@ class CropOrPad:
                 interpolate = OverPatches(outputs=axis)
                 x = interpolate(x, shape, grids)
                 continue
-            added = shape[axis] - x.shape[axis]  # negative: entries are removed
+            old = x.shape[axis]
+            new = shape[axis]
             # an even number of biases belongs to buckets of offsets, which do not depend on n
-            is_in_buckets = self.keep == "center" and added % 2 == 1
-            is_too_short = added > 0 and not self.fill
-            if is_in_buckets or is_too_short:
+            has_buckets = self.keep == "center" and (new - old) % 2 == 1
+            is_too_short = new > old and not self.fill
+            if has_buckets or is_too_short:
                 return x
-            x = self._crop_or_pad(x, axis, added)
+            x = self._crop(x, axis, new) if new <= old else self._pad(x, axis, new)
         return x
 
-    def _crop_or_pad(self, x: jax.Array, axis: int, added: int) -> jax.Array:
-        """Adds so many entries along an axis, or removes them if the number is negative."""
-        added_before = {"first": 0, "center": added // 2, "last": added}
-        before = added_before[self.keep]
+    def _crop(self, x: jax.Array, axis: int, new: int) -> jax.Array:
+        """The `new` entries along an axis that stay."""
+        removed = x.shape[axis] - new
+        first = self._count_before(removed)
+        stop = first + new
+        axis_from_start = axis % x.ndim
+        return jax.lax.slice_in_dim(x, first, stop, axis=axis_from_start)
+
+    def _pad(self, x: jax.Array, axis: int, new: int) -> jax.Array:
+        """x with `new` entries along an axis."""
+        added = new - x.shape[axis]
+        before = self._count_before(added)
         after = added - before
-        # what is negative is removed
-        cropped = _crop(x, axis, max(-before, 0), max(-after, 0))
-        if added <= 0:
-            return cropped
         widths = [(0, 0)] * x.ndim
-        widths[axis] = (max(before, 0), max(after, 0))
-        return jnp.pad(cropped, widths, mode=self.fill)
+        widths[axis] = (before, after)
+        return jnp.pad(x, widths, mode=self.fill)
 
-
-def _crop(x: jax.Array, axis: int, before: int, after: int) -> jax.Array:
-    """Removes so many entries at the start and at the end of an axis."""
-    stop = x.shape[axis] - after
-    axis_from_start = axis % x.ndim
-    return jax.lax.slice_in_dim(x, before, stop, axis=axis_from_start)
+    def _count_before(self, count: int) -> int:
+        """How many of `count` removed or added entries lie before those that stay."""
+        counts = {"first": 0, "center": count // 2, "last": count}
+        return counts[self.keep]
 
 
 TAPS = CropOrPad("center", "constant")  # Toeplitz taps [..., 2n - 1]
@@ -147,28 +150,34 @@ def resize_tokens(x: jax.Array, axis: int, grids: Grids, summed: bool = False) -
     Args:
         x: any shape; along `axis` first `grids.prefix` tokens, which do not change, then h * w
             patches, row-major.
-        axis: not negative.
+        axis: the axis of the tokens, counted from the start.
         grids: (h, w), (H, W) and the prefix.
-        summed: whether x are weights of a sum over these tokens. They are then scaled by the ratio
-            of the numbers of patches, so that the response to a smooth image stays the same.
+        summed: whether x holds the weights of a sum over these tokens. The patches are then scaled
+            by h w / (H W), so that the response to a smooth image stays the same.
 
     Returns:
         x with prefix + H * W entries along `axis`.
     """
-    before = x.shape[:axis]
-    after = x.shape[axis + 1 :]
-    old_shape = (*before, *grids.old, *after)  # [..., h, w, ...]
-    new_shape = (*before, *grids.new, *after)  # [..., H, W, ...]
-    flat_shape = (*before, -1, *after)  # [..., H * W, ...]
     prefix, old_patches = jnp.split(x, [grids.prefix], axis)
-    old_grid = old_patches.reshape(old_shape)
-    new_grid = jax.image.resize(old_grid, new_shape, "bicubic")
+    new_patches = _resize_patches(old_patches, axis, grids)
     if summed:
         old_count = math.prod(grids.old)
         new_count = math.prod(grids.new)
-        new_grid = new_grid * (old_count / new_count)
-    new_patches = new_grid.reshape(flat_shape)
+        ratio = old_count / new_count
+        new_patches = new_patches * ratio
     return jnp.concatenate([prefix, new_patches], axis)
+
+
+def _resize_patches(patches: jax.Array, axis: int, grids: Grids) -> jax.Array:
+    """Patches [..., h * w, ...] along an axis, interpolated to [..., H * W, ...]."""
+    before = patches.shape[:axis]
+    after = patches.shape[axis + 1 :]
+    old_shape = (*before, *grids.old, *after)  # [..., h, w, ...]
+    new_shape = (*before, *grids.new, *after)  # [..., H, W, ...]
+    flat_shape = (*before, -1, *after)  # [..., H * W, ...]
+    old_grid = patches.reshape(old_shape)
+    new_grid = jax.image.resize(old_grid, new_shape, "bicubic")
+    return new_grid.reshape(flat_shape)
 
 
 class Layers(NamedTuple):
@@ -228,24 +237,27 @@ def set_layers(module: nnx.Module, layers: Layers) -> None:
 
 
 def gather(params: Any, dtype: jnp.dtype) -> Any:
-    """Layers' parameters, a tree of `nnx.Variable`, with what is sharded along `fsdp` whole and in
-    `dtype`: gathered in one collective, and the gradients scattered in one.
+    """The parameters of layers, with those that are sharded along `fsdp` gathered, in `dtype`.
 
-    That is for programs that are written for one device along `fsdp` (`jax.shard_map`); elsewhere
-    the compiler gathers.
+    One collective gathers all of them, and in the backward pass one collective scatters their
+    gradients. It serves programs that are written for one device along `fsdp` (`jax.shard_map`).
+    Elsewhere the compiler gathers, and `params` is returned unchanged.
+
+    Args:
+        params: a tree of `nnx.Variable`.
+        dtype: the type of the gathered parameters.
     """
     leaves, structure = jax.tree.flatten(params, is_leaf=_is_variable)
     axes = _fsdp_axes(leaves)
     mesh = jax.sharding.get_abstract_mesh()
     if not axes or FSDP not in mesh.manual_axes:
         return params
-    parts = []
+    shards = []
     for number, axis in axes.items():
-        value = leaves[number][...]
-        part = jnp.moveaxis(value.astype(dtype), axis, 0)
-        parts.append(part)
-    wholes = _gather_arrays(parts)
-    for (number, axis), whole in zip(axes.items(), wholes, strict=True):
+        shard = leaves[number][...].astype(dtype)
+        shards.append(jnp.moveaxis(shard, axis, 0))
+    gathered = _gather_arrays(shards)
+    for (number, axis), whole in zip(axes.items(), gathered, strict=True):
         leaf = leaves[number]
         value = jnp.moveaxis(whole, 0, axis)
         leaves[number] = leaf.replace(value)
@@ -257,32 +269,40 @@ def _is_variable(node: Any) -> bool:
 
 
 def _fsdp_axes(leaves: list[nnx.Variable]) -> dict[int, int]:
-    """Number of a leaf that is sharded along `fsdp` -> its axis there, counted from the end."""
+    """Index of each leaf that is sharded along `fsdp` -> the sharded axis, counted from the end."""
     axes = {}
     for number, leaf in enumerate(leaves):
         names = metadata_of(leaf).sharding
         if FSDP in names:
-            axis_among_last = names.index(FSDP)
-            axes[number] = axis_among_last - len(names)
+            axis_among_named = names.index(FSDP)
+            axes[number] = axis_among_named - len(names)
     return axes
 
 
-def _gather_arrays(parts: list[jax.Array]) -> Iterator[jax.Array]:
-    """Arrays of which each device along `fsdp` has a part of the leading axis, whole, by one
-    collective."""
-    # rows that fill a TPU's tiles are copied least
-    sizes = [part.size for part in parts]
-    width = math.gcd(1024, *sizes)
-    rows = [part.reshape(-1, width) for part in parts]
-    all_rows = jnp.concatenate(rows)
+def _gather_arrays(shards: list[jax.Array]) -> list[jax.Array]:
+    """The whole arrays of which each device along `fsdp` has a shard of the leading axis, by one
+    collective: each [rows of a device, ...] to [rows of all devices, ...]."""
+    all_rows, row_counts = _in_rows(shards)
     gathered = jax.lax.all_gather(all_rows, FSDP)  # [devices, rows, width]
-    row_counts = [len(part) for part in rows]
     ends = list(itertools.accumulate(row_counts))
     bounds = ends[:-1]
-    wholes = jnp.split(gathered, bounds, axis=1)
-    for part, whole in zip(parts, wholes, strict=True):
-        inner_shape = part.shape[1:]
-        yield whole.reshape(-1, *inner_shape)
+    parts = jnp.split(gathered, bounds, axis=1)  # each [devices, rows of an array, width]
+    arrays = []
+    for shard, part in zip(shards, parts, strict=True):
+        inner_shape = shard.shape[1:]
+        array = part.reshape(-1, *inner_shape)
+        arrays.append(array)
+    return arrays
+
+
+def _in_rows(arrays: list[jax.Array]) -> tuple[jax.Array, list[int]]:
+    """The entries of all arrays in rows of one width, [rows, width], and each array's number of
+    rows. Rows that fill a TPU's tiles are copied the least, so the width is up to 1,024."""
+    sizes = [array.size for array in arrays]
+    width = math.gcd(1024, *sizes)
+    rows = [array.reshape(-1, width) for array in arrays]
+    row_counts = [len(rows_of_array) for rows_of_array in rows]
+    return jnp.concatenate(rows), row_counts
 
 
 def count(shapes: Any) -> int:

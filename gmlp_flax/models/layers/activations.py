@@ -1,4 +1,4 @@
-"""Activations, computed in float32, with derivatives that keep the input alone."""
+"""Activations, computed in float32, whose derivatives keep only the input."""
 
 import functools
 
@@ -14,7 +14,7 @@ def activation(name: str, x: jax.Array) -> jax.Array:
     computed in float32, in the type of x.
 
     Phi is written with erf, as torch does: half the cost of erfc on a CPU, and an absolute error
-    below 1e-6. The derivative keeps x alone of the forward pass.
+    below 1e-6. The derivative keeps only x of the forward pass.
     """
     precise = jnp.promote_types(x.dtype, jnp.float32)
     y = _gelu(name, x.astype(precise))
@@ -40,7 +40,7 @@ def _activation_jvp(name: str, primals, tangents):
 
     @saving_only_inputs
     def derivative(x, d_x):
-        """The derivative of the activation at x times d_x, in the type of x."""
+        """The derivative of the activation at x, times d_x, in the type of x."""
         # In the backward pass the barrier holds the gradient in the type of x. Without it the
         # gradient is in memory in float32.
         d_x = jax.lax.optimization_barrier(d_x)

@@ -1,25 +1,26 @@
-"""What a causal model keeps of the tokens that it has read."""
+"""What a causal model keeps from the tokens that it has read."""
 
 from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 
-# those of all layers of a stack: the leading axis of each array is the layer
+# of all layers of a stack: the leading axis of each array is the layer
 CacheArrays = dict[str, jax.Array]
 
 
 class DecodeCache:
-    """What one layer stores of up to n tokens, so that a causal model continues a text without
+    """What one layer stores of up to n tokens, so that a causal model can continue a text without
     reading its earlier tokens again: keys and values of attention, inputs of a spatial projection,
     states of a recurrence.
 
     Attributes:
-        arrays: by name, with the tokens along an axis of n, or states without such an axis; empty
+        arrays: by name: values of tokens, with an axis of n positions, or states, without one. Empty
             before the first token.
-        first: position of the first token of this call, from 0. All positions of the call lie below
+        first: position of the first token of this call, from 0. All positions of the call are below
             n.
-        text: number of the tokens of this call that are not padding; None if all are.
+        length: n.
+        text: number of tokens of this call that are not padding; None if none is padding.
     """
 
     def __init__(
@@ -53,8 +54,8 @@ class DecodeCache:
         return updated
 
     def state(self, name: str, initial: jax.Array) -> jax.Array:
-        """The state of a recurrence after the tokens before this call; `initial` before the first
-        token."""
+        """The stored state of a recurrence, after the last token of the previous call; `initial` if
+        there was none."""
         return self.arrays.get(name, initial)
 
     def store(self, name: str, state: jax.Array) -> None:
@@ -62,5 +63,5 @@ class DecodeCache:
         self.arrays[name] = state
 
     def count(self, tokens: int) -> jax.Array | int:
-        """How many of the tokens of this call are not padding; padding follows them."""
+        """How many of the `tokens` of this call are not padding. Padding follows them."""
         return tokens if self.text is None else self.text

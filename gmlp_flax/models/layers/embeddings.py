@@ -9,10 +9,10 @@ from gmlp_flax.models.spec import BlockSpec
 
 
 class LearnedPositions(nnx.Module):
-    """One vector per position, `table` [length, d_model], as in BERT and ViT, for any number of
-    tokens up to n.
+    """One vector per position, as in BERT and ViT, for any number of tokens up to n.
 
-    `resize` says how the table is resized for another number of positions.
+    Parameter: `table` [length, d_model], normal with a standard deviation of 0.02 at the start.
+    `resize` says how it is resized for another number of positions.
     """
 
     def __init__(self, spec: BlockSpec, rngs: nnx.Rngs, resize: Resize):
@@ -36,10 +36,11 @@ class LearnedPositions(nnx.Module):
 
 
 class LearnedSegments(nnx.Module):
-    """One vector per segment, `table` [rows, d_model], as in BERT for the two texts of a pair.
+    """One vector per segment, as in BERT for the two texts of a pair.
 
-    They start at 0, so that they do not change a model that was pretrained without them. If `rngs`
-    is given, for models that are pretrained with segments, they start like positions.
+    Parameter: `table` [rows, d_model]. It starts at 0, so that it does not change a model that was
+    pretrained without segments. A model that is pretrained with them passes `rngs`, and its table
+    starts like that of positions.
     """
 
     def __init__(self, spec: BlockSpec, rows: int = 2, rngs: nnx.Rngs | None = None):
@@ -52,7 +53,7 @@ class LearnedSegments(nnx.Module):
         self.table = parameter(table.astype(spec.param_dtype), decayed=False)
 
     def __call__(self, x: jax.Array, segments: jax.Array) -> jax.Array:
-        """[batch, tokens, d_model] and int [batch, tokens], below the number of rows, to the shape
-        and type of x."""
+        """x [batch, tokens, d_model] plus the vector of each token's segment, in the type of x.
+        `segments` are int [batch, tokens], below the number of rows."""
         vectors = jnp.take(self.table[...], segments, axis=0, mode="clip")
         return x + vectors.astype(x.dtype)  # cast last: gradients are summed in the table's type

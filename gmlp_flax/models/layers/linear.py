@@ -20,10 +20,10 @@ class Linear(nnx.Module):
         sharding: mesh axes of the kernel's two axes. If the second is TENSOR, bias and output are
             sharded along it too.
         activation: name of the activation of the output; empty for none.
-        parts: number of equal parts that the caller splits the output into. Each is computed by a
-            product of its own, so that the split copies nothing: strided slices of one wide array
-            cost a sixth of gMLP's step on a CPU.
-        bias: whether there is one.
+        parts: number of equal parts that the caller splits the output into. Each part has its own
+            matrix product, so that the split copies nothing: strided slices of one wide array take
+            a sixth of gMLP's step on a CPU.
+        bias: whether the layer has one.
     """
 
     def __init__(

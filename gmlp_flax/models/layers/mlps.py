@@ -56,11 +56,11 @@ class ChannelMLP(nnx.Module):
 
 
 class GatedMLP(nnx.Module):
-    """Two linear layers from d_model to d_ffn, the product of one, behind the activation, and the
-    other, and a linear layer back (Shazeer, arXiv 2002.05202).
+    """proj_out(act(gate(x)) * proj_in(x)), with linear layers from d_model to d_ffn and back (Shazeer,
+    arXiv 2002.05202).
 
     Args:
-        activation: of the gate: that of the spec in GeGLU, `silu` in SwiGLU.
+        activation: that of the gate: the spec's in GeGLU, `silu` in SwiGLU.
     """
 
     def __init__(self, spec: ChannelMLPSpec, rngs: nnx.Rngs, activation: str):
@@ -96,8 +96,8 @@ class TokenLinear(nnx.Module):
     """W Z + b over the token axis, the same for all channels: `weight` [out, in], Glorot-uniform,
     and `bias` [out].
 
-    `resize` says which of the weight's two axes are the n tokens. They are not sharded, as n is
-    seldom divisible.
+    `resize` says which of the weight's two axes are the n tokens. These are not sharded, because n
+    is seldom divisible by the number of devices.
     """
 
     def __init__(

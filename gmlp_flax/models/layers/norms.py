@@ -13,12 +13,19 @@ from gmlp_flax.models.spec import BlockSpec
 
 
 class LayerNorm(nnx.Module):
-    """Layer norm over the last axis with scale and bias, computed in float32, returned in the
-    compute type, or in the residual stream's if the norm stands in the stream itself (`post`).
+    """Layer norm over the last axis (Ba et al., arXiv 1607.06450), computed in float32.
 
-    `eps` is the spec's unless given; `metadata` are of its two parameters (`ParamMetadata`). If the
-    spec has no `biases`, there is the scale alone; with `norm_type="rms"` the norm divides by the
-    root of the mean square and subtracts no mean (Zhang and Sennrich, arXiv 1910.07467).
+    Parameters: `scale` [channels], 1 at the start, and `bias` [channels], 0 at the start. If the
+    spec has no `biases`, there is the scale alone. With `norm_type="rms"` the norm has no bias,
+    divides by the root of the mean square, and subtracts no mean (Zhang and Sennrich, arXiv
+    1910.07467).
+
+    Args:
+        channels: size of the last axis.
+        eps: added to the variance; 0 for the spec's `norm_eps`.
+        post: whether the norm stands in the residual stream itself, as in post-norm blocks. It then
+            returns the stream's type, and otherwise the compute type.
+        metadata: of the parameters (`ParamMetadata`).
     """
 
     def __init__(
@@ -54,7 +61,7 @@ class LayerNorm(nnx.Module):
 
 
 def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Mean and variance of x over its last axis, [..., 1]."""
+    """Mean and variance of x [..., n] over its last axis, each [..., 1]."""
     mean = x.mean(-1, keepdims=True)
     centred = x - mean
     squares = jnp.square(centred)
@@ -63,21 +70,28 @@ def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def moments_in_one_pass(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`moments`, reading x once: from sums of x less its first entry. A large mean therefore costs
-    the squares no precision. The first entry, at most sqrt(n) deviations from the mean of n, costs
-    n roundings at most."""
+    """`moments` from one pass over x: with x_0 the first entry, var(x) is mean((x - x_0)^2) -
+    mean(x - x_0)^2.
+
+    Without x_0 the difference would lose the variance of numbers whose mean is far larger than their
+    deviation. As x_0 is at most sqrt(n) deviations from the mean of n numbers, the mean square is at
+    most n + 1 times the variance: the difference loses at most that factor in precision.
+    """
     first = x[..., :1]
-    shifted_mean = (x - first).mean(-1, keepdims=True)  # of x - first
-    squares = jnp.square(x - first)
+    shifted = x - first
+    shifted_mean = shifted.mean(-1, keepdims=True)
+    squares = jnp.square(shifted)
     mean_square = squares.mean(-1, keepdims=True)
-    variance = mean_square - jnp.square(shifted_mean)
+    square_of_mean = jnp.square(shifted_mean)
+    variance = mean_square - square_of_mean
     mean = first + shifted_mean
-    return mean, jnp.maximum(variance, 0)
+    not_negative = jnp.maximum(variance, 0)  # rounding may make it negative
+    return mean, not_negative
 
 
 def _statistics(x: jax.Array, eps: float) -> tuple[jax.Array, jax.Array]:
-    """Mean and 1 / deviation over the last axis of x, [..., 1]. XLA reads x twice for `moments` on
-    a GPU; on a TPU one pass moves more bytes (docs/developers/measurements.md)."""
+    """Mean and 1 / sqrt(variance + eps) over the last axis of x, each [..., 1]. On a GPU, XLA reads
+    x twice for `moments`; on a TPU, one pass moves more bytes (docs/developers/measurements.md)."""
     mean, variance = jax.lax.platform_dependent(x, cuda=moments_in_one_pass, default=moments)
     inverse = jax.lax.rsqrt(variance + eps)
     return mean, inverse
@@ -87,11 +101,11 @@ def _statistics(x: jax.Array, eps: float) -> tuple[jax.Array, jax.Array]:
 def layer_norm(
     x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float, dtype: jnp.dtype
 ) -> jax.Array:
-    """(x - mean) / deviation * scale + bias over the last axis of x [..., channels], computed in
-    the type of `scale` [channels], returned in `dtype`.
+    """(x - mean) / sqrt(variance + eps) * scale + bias over the last axis of x [..., channels], with
+    `scale` and `bias` [channels]: computed in the type of `scale`, returned in `dtype`.
 
-    The derivative is written out: it keeps x alone of the forward pass, and needs fewer passes over
-    memory.
+    The derivative is written out. It keeps nothing but x of the forward pass, and needs fewer passes
+    over memory than JAX's.
     """
     x = x.astype(scale.dtype)
     mean, inverse = _statistics(x, eps)
@@ -107,7 +121,11 @@ def _layer_norm_jvp(eps: float, dtype: jnp.dtype, primals, tangents):
 
     @saving_only_inputs
     def derivative(x, scale, d_x, d_scale, d_bias):
-        """The tangent of the output, linear in the tangents d_x, d_scale and d_bias."""
+        """The tangent of the output, linear in the tangents d_x, d_scale and d_bias.
+
+        d_y = d_normed scale + normed d_scale + d_bias, where normed is (x - mean) inverse and
+        d_normed is inverse (d_x - mean(d_x) - normed mean(normed d_x)).
+        """
         x = x.astype(scale.dtype)
         # With the barrier they are computed first. Without it a GPU writes what follows in float32
         # before it sums that.
@@ -119,8 +137,9 @@ def _layer_norm_jvp(eps: float, dtype: jnp.dtype, primals, tangents):
         d_mean = d_x.mean(-1, keepdims=True)
         d_centred = d_x - d_mean
         products = normed * d_x
-        along_normed = products.mean(-1, keepdims=True)
-        across_normed = d_centred - normed * along_normed
+        projection = products.mean(-1, keepdims=True)
+        along_normed = normed * projection  # changes the variance alone
+        across_normed = d_centred - along_normed
         d_normed = inverse * across_normed
         from_normed = d_normed * scale
         from_scale = normed * d_scale
@@ -139,5 +158,6 @@ def rms_norm(x: jax.Array, scale: jax.Array, eps: float, dtype: jnp.dtype) -> ja
     squares = jnp.square(x)
     mean_square = squares.mean(-1, keepdims=True)
     inverse = jax.lax.rsqrt(mean_square + eps)
-    y = x * inverse * scale
+    normed = x * inverse
+    y = normed * scale
     return y.astype(dtype)

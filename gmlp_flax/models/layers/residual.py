@@ -13,8 +13,9 @@ Branch = Callable[[jax.Array], jax.Array]
 
 
 def split_keys(keys: jax.Array, count: int) -> jax.Array:
-    """[batch] keys, one per example, to `count` new keys per example, [count, batch]. What is drawn
-    for an example depends on its own key alone, however a batch is spread over devices."""
+    """[batch] keys, one per example, to `count` new keys per example, [count, batch]. The random
+    numbers of an example depend on nothing but its own key, however a batch is spread over
+    devices."""
 
     def split(key: jax.Array) -> jax.Array:
         return jax.random.split(key, count)
@@ -93,11 +94,20 @@ EVALUATION = LayerRng()
 def add_branch(
     x: jax.Array, branch: jax.Array, rng: LayerRng, number: int = 0, dropped: bool = True
 ) -> jax.Array:
-    """The residual stream x + branch, both [batch, tokens, d_model], in the wider of their types;
-    in training with stochastic depth and, if it is `dropped`, dropout on the branch. `rng` is the
-    block's own. `number` is that of the branch within its block, from 0: each branch draws with its
-    own keys."""
+    """The residual stream x + branch, in training with dropout and stochastic depth on the branch.
+
+    Args:
+        x: [batch, tokens, d_model].
+        branch: of the same shape.
+        rng: the block's own.
+        number: number of the branch within its block, from 0; each branch has its own random keys.
+        dropped: whether dropout applies.
+
+    Returns:
+        [batch, tokens, d_model], in the wider of the two types.
+    """
     if rng.keys is not None:
+        # 0 is for dropout inside the block (`LayerRng.mixing_keys`)
         dropout_keys = fold_in(rng.keys, 1 + 2 * number)
         depth_keys = fold_in(rng.keys, 2 + 2 * number)
         if dropped:

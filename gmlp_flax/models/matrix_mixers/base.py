@@ -1,5 +1,5 @@
-"""What the matrices of all structures have in common: options, the rows that are wanted, and how a
-matrix is computed and applied."""
+"""What the matrices of all structures have in common: options, the rows that are computed, and how a
+matrix is made and applied."""
 
 import abc
 import dataclasses
@@ -85,8 +85,8 @@ class MatrixSpec(HeadsSpec):
             )
 
     def supports_length(self, tokens: int) -> bool:
-        """At most n tokens; any number if the matrix is computed from the input and there are no
-        learned positions."""
+        """See `BlockSpec`: at most n tokens; any number if the matrix is computed from the input and
+        there are no learned positions."""
         return tokens <= self.length or (self.input_dependent and self.positions == "none")
 
     @property
@@ -101,7 +101,7 @@ class MatrixSpec(HeadsSpec):
 
 
 class View(NamedTuple):
-    """Which rows of a matrix are wanted, and what each of them may see.
+    """Which rows of a matrix are computed, and which keys each of them may see.
 
     Attributes:
         first: the first row.
@@ -124,7 +124,8 @@ class View(NamedTuple):
         return mask
 
     def hide(self, x: Array, axis: int = 1) -> Array:
-        """x with zeros for padding; `axis` is that of the keys, after the batch."""
+        """x [batch or 1, ...] with zeros for padding, [batch, ...] if there is a mask; `axis` is that
+        of the keys."""
         if self.padding_mask is None:
             return x
         shape = [1] * x.ndim
@@ -145,8 +146,9 @@ class View(NamedTuple):
     def hide_future(self, weights: Array) -> Array:
         """Weights [..., count, keys] with zeros for later keys."""
         rows = jnp.arange(self.count)[:, None]
-        positions = self.first + rows
-        is_past = jnp.arange(self.keys) <= positions
+        row_positions = self.first + rows
+        key_positions = jnp.arange(self.keys)
+        is_past = key_positions <= row_positions
         return jnp.where(is_past, weights, 0)
 
 
@@ -202,8 +204,9 @@ class ShortConvolution(nnx.Module):
 
 
 class Features(nnx.Module):
-    """What a matrix is computed from: a linear layer of each token, and a short convolution. The
-    released code has neither a bias in the first nor an activation between them."""
+    """What a matrix is computed from: a linear layer of each token, followed by a short convolution.
+    As in the released code, the linear layer has no bias, and there is no activation between
+    them."""
 
     def __init__(self, spec: MatrixSpec, channels: int, rngs: nnx.Rngs):
         self.proj = Linear(spec, spec.d_model, channels, rngs, bias=False)
@@ -244,6 +247,6 @@ class MatrixMixer(nnx.Module):
 
     def diagonal(self, v: Array) -> Array:
         """What is added to the diagonal, [batch or 1, heads, keys or 1], from v [batch, heads,
-        keys, channels]: the identity, as the structures have a residual connection in the released
-        code."""
+        keys, channels]: ones, because in the released code the structures have a residual
+        connection."""
         return jnp.ones((1, v.shape[1], 1), v.dtype)

@@ -8,8 +8,8 @@ from gmlp_flax.models.parameters import OverPatches, parameter
 
 
 class Dense(MatrixMixer):
-    """`weight` [heads, n, n] / sqrt(n): n tokens have n^2 parameters in each head. Fewer tokens
-    have the upper left corner."""
+    """`weight` [heads, n, n] / sqrt(n), Glorot-normal at the start: n^2 parameters in each head.
+    Fewer tokens have its upper left corner."""
 
     def __init__(self, spec: MatrixSpec, rngs: nnx.Rngs):
         n = spec.length
@@ -22,10 +22,10 @@ class Dense(MatrixMixer):
 
     def rows(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
         """See `MatrixMixer`."""
-        weight = self.weight[:, :, : view.keys]
+        weight = self.weight[:, :, : view.keys]  # [heads, n, keys]
         scale = self.spec.length**-0.5
-        weight = weight * scale
-        rows = jax.lax.dynamic_slice_in_dim(weight, view.first, view.count, axis=1)
+        scaled = weight * scale
+        rows = jax.lax.dynamic_slice_in_dim(scaled, view.first, view.count, axis=1)
         if self.spec.causal:
             rows = view.hide_future(rows)
         return view.hide_documents(rows[None])

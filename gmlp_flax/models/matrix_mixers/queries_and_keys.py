@@ -26,9 +26,9 @@ from gmlp_flax.models.recurrences.semiseparable import Direction
 
 
 class QueriesAndKeys(MatrixMixer):
-    """The part that low rank and attention share: a query and a key of each token and head, of
-    `d_state` numbers, computed from the input, or the parameters `queries` and `keys` [heads, n,
-    d_state]."""
+    """What low rank and attention share: a query and a key for each token and head, of `d_state`
+    numbers each. They are computed from the input, or are the parameters `queries` and `keys`
+    [heads, n, d_state]."""
 
     is_fast = True
     activation: ClassVar[str] = ""  # of queries and keys that are computed
@@ -39,11 +39,14 @@ class QueriesAndKeys(MatrixMixer):
         else:
             init = nnx.initializers.glorot_normal(batch_axis=0)
             shape = (spec.heads, spec.length, spec.d_state)
-            resize = token_logits(-2)
-            queries = init(rngs.params(), shape, spec.param_dtype)
-            self.queries = parameter(queries, decayed=False, resize=resize)
-            keys = init(rngs.params(), shape, spec.param_dtype)
-            self.keys = parameter(keys, decayed=False, resize=resize)
+            over_tokens = token_logits(-2)
+
+            def make_vectors() -> nnx.Param:
+                vectors = init(rngs.params(), shape, spec.param_dtype)
+                return parameter(vectors, decayed=False, resize=over_tokens)
+
+            self.queries = make_vectors()
+            self.keys = make_vectors()
         self.spec = spec
 
     def project(self, x: Array) -> dict[str, Array]:
@@ -53,21 +56,26 @@ class QueriesAndKeys(MatrixMixer):
         return {"queries_keys": self.features.proj(x)}
 
     def _queries_and_keys(self, inputs: dict[str, Array], view: View) -> tuple[Array, Array]:
-        """Of all keys, each [batch or 1, heads, keys, d_state] in the compute type."""
-        spec = self.spec
-        if not spec.input_dependent:
-            queries = self.queries[:, : view.keys]
-            queries = queries.astype(spec.compute_dtype)
-            keys = self.keys[:, : view.keys]
-            keys = keys.astype(spec.compute_dtype)
-            return queries[None], keys[None]
+        """The queries and the keys of all tokens, each [batch or 1, heads, keys, d_state] in the
+        compute type."""
+        if not self.spec.input_dependent:
+            return self._learned_queries_and_keys(view.keys)
         convolved = self.features.convolution(inputs["queries_keys"], view.documents)
         if self.activation:
             convolved = activation(self.activation, convolved)
         visible = view.hide(convolved)
-        both = by_head(visible, 2 * spec.heads)
+        both = by_head(visible, 2 * self.spec.heads)  # [batch, 2 heads, keys, d_state]
         queries, keys = jnp.split(both, 2, axis=1)
         return queries, keys
+
+    def _learned_queries_and_keys(self, tokens: int) -> tuple[Array, Array]:
+        """Those of the first tokens, each [1, heads, tokens, d_state] in the compute type."""
+        dtype = self.spec.compute_dtype
+        queries = self.queries[:, :tokens]
+        queries = queries.astype(dtype)
+        keys = self.keys[:, :tokens]
+        keys = keys.astype(dtype)
+        return queries[None], keys[None]
 
     def _rows_of(self, queries: Array, view: View) -> Array:
         """The queries of the rows, [batch or 1, heads, count, d_state]."""
@@ -77,7 +85,8 @@ class QueriesAndKeys(MatrixMixer):
 
 
 class LowRank(QueriesAndKeys):
-    """q k^T / sqrt(n d_state), which is linear attention if it is computed from the input."""
+    """q k^T / sqrt(n d_state), with n the length of the spec: linear attention, if queries and keys
+    are computed from the input."""
 
     activation = "silu"
 
@@ -123,7 +132,7 @@ class LowRank(QueriesAndKeys):
         return summed**-0.5
 
     def _scan(self, queries: Array, keys: Array, v: Array, documents: Array | None) -> Array:
-        """q k^T v, as a state space model without decay."""
+        """q k^T v by a state space model without decay, with k as its B and q as its C."""
         precise_dtype = self.spec.precise_dtype
         batch, heads, tokens, _ = queries.shape
         steps = jnp.ones((batch, heads, tokens), precise_dtype)
@@ -157,7 +166,7 @@ class Attention(QueriesAndKeys):
         queries = self._rows_of(queries, view)
         logits = dot_product.dot_products(queries, keys, self.spec, view.first)
         scores = logits(0, view.count)
-        return dot_product.hide_padding(scores, view.padding_mask, True, view.first)
+        return dot_product.hide_padding(scores, view.padding_mask, heads=True, first=view.first)
 
     def apply_fast(self, inputs: dict[str, Array], v: Array, view: View) -> Array:
         """See `MatrixMixer`: many tokens in blocks of queries."""

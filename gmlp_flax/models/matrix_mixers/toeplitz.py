@@ -12,24 +12,25 @@ from gmlp_flax.models.parameters import PAST_TAPS, TAPS, parameter
 
 
 class Toeplitz(MatrixMixer):
-    """The same weight at all pairs of tokens of a distance, over 2 sqrt(n): `taps` [heads, 2n - 1]
-    as in `models.toeplitz` (causal: [heads, n]), or computed from the tokens.
+    """One weight for each offset between two tokens, divided by 2 sqrt(n): `taps` [heads, 2n - 1] as
+    in `models.toeplitz` (causal: [heads, n]), or computed from the tokens.
 
-    Token k then gives the weights of distance k: in rows from the k-th on, and in rows before, which
-    a causal matrix lacks. The released code reads the weight of distance k + 1 below the diagonal,
-    and that of k - 1 above it. In a window of documents, tokens are counted from the start of their
-    document.
+    If they are computed, token k gives the weights of distance k: one for earlier keys and, unless
+    the matrix is causal, one for later keys. The released code instead reads the weight of distance
+    k + 1 below the diagonal, and that of k - 1 above it. In a window of documents, tokens are counted
+    from the start of their document.
     """
 
     def __init__(self, spec: MatrixSpec, rngs: nnx.Rngs):
         if spec.input_dependent:
             self.features = Features(spec, spec.directions * spec.heads, rngs)
         else:
-            count = 2 * spec.length - 1
-            resize = TAPS
             if spec.causal:
                 count = spec.length
                 resize = PAST_TAPS
+            else:
+                count = 2 * spec.length - 1
+                resize = TAPS
             init = nnx.initializers.glorot_uniform()
             taps = init(rngs.params(), (spec.heads, count), spec.param_dtype)
             self.taps = parameter(taps, resize=resize)
@@ -79,10 +80,9 @@ class Toeplitz(MatrixMixer):
         return apply_to_batch(taps, v)
 
     def _all_taps(self, inputs: dict[str, Array], view: View) -> Array:
-        """[batch or 1, heads, 2 keys - 1]."""
-        scale = 0.5 * self.spec.length**-0.5
+        """The scaled taps, as in `models.toeplitz`: [batch or 1, heads, 2 keys - 1]."""
         if not self.spec.input_dependent:
-            taps = self.taps[...] * scale
+            taps = self.taps[...] * self._scale
             if self.spec.causal:
                 taps = toeplitz.pad_future(taps)
             cropped = toeplitz.crop(taps, view.keys)
@@ -94,16 +94,20 @@ class Toeplitz(MatrixMixer):
         future = above[..., 1:]  # from distance 1 on
         return jnp.concatenate([past, future], axis=-1)
 
+    @property
+    def _scale(self) -> float:
+        """1 / (2 sqrt(n))."""
+        return 0.5 * self.spec.length**-0.5
+
     def _by_distance(self, inputs: dict[str, Array], view: View) -> tuple[Array, Array | None]:
-        """The weights that each token gives, [batch, heads, keys]: of earlier tokens, and of later
-        ones (None in a causal model)."""
+        """The scaled weights that each token gives, [batch, heads, keys]: those for earlier keys,
+        and those for later keys (None in a causal model)."""
         spec = self.spec
         convolved = self.features.convolution(inputs["weights"], view.documents)
         activated = activation("silu", convolved)
         visible = view.hide(activated)
         precise = visible.astype(spec.precise_dtype)
-        scale = 0.5 * spec.length**-0.5
-        weights = precise * scale
+        weights = precise * self._scale
         weights = weights.swapaxes(1, 2)  # [batch, directions heads, keys]
         if spec.causal:
             return weights, None
@@ -111,26 +115,42 @@ class Toeplitz(MatrixMixer):
         return below, above
 
     def _rows_of_documents(self, inputs: dict[str, Array], view: View) -> Array:
-        """`rows` in a window of documents: an entry of a distance k comes from the k-th token of
-        the document."""
+        """All rows in a window of documents, [batch, heads, keys, keys]: an entry of distance k has
+        the weight that the k-th token of the row's document gives, counted from 0."""
         documents = view.documents
         assert documents is not None
         positions = jnp.arange(view.keys)
-        starts = _starts(documents, positions)
-        distances = jnp.abs(positions[:, None] - positions)
-        chosen = starts[:, :, None] + distances  # [batch, keys, keys]
-        last = view.keys - 1  # beyond it there are other documents alone
-        chosen = jnp.minimum(chosen, last)
-        chosen = chosen[:, None]  # for all heads
+        giving_tokens = _giving_tokens(documents, positions)
         below, above = self._by_distance(inputs, view)
-        entries = jnp.take_along_axis(below[:, :, None], chosen, axis=-1)
+        entries = _given_weights(below, giving_tokens)
         if above is None:
             entries = view.hide_future(entries)
         else:
             is_past = positions <= positions[:, None]
-            entries_above = jnp.take_along_axis(above[:, :, None], chosen, axis=-1)
+            entries_above = _given_weights(above, giving_tokens)
             entries = jnp.where(is_past, entries, entries_above)
         return view.hide_documents(entries)
+
+
+def _giving_tokens(documents: Array, positions: Array) -> Array:
+    """For each row and column of a matrix, the position of the token that gives the weight of their
+    distance: int [batch, 1, keys, keys], for all heads, from documents [batch, keys] and the positions
+    of all keys."""
+    starts = _starts(documents, positions)
+    starts_of_rows = starts[:, :, None]  # [batch, keys, 1]
+    distances = jnp.abs(positions[:, None] - positions)  # [keys, keys]
+    giving_tokens = starts_of_rows + distances
+    # Only pairs of tokens of different documents, which are hidden, are farther apart.
+    last = len(positions) - 1
+    within_window = jnp.minimum(giving_tokens, last)  # [batch, keys, keys]
+    return within_window[:, None]
+
+
+def _given_weights(weights: Array, giving_tokens: Array) -> Array:
+    """The weights [batch, heads, keys] that the tokens in `giving_tokens` give: [batch, heads, keys,
+    keys]."""
+    weights_of_rows = weights[:, :, None]  # [batch, heads, 1, keys]
+    return jnp.take_along_axis(weights_of_rows, giving_tokens, axis=-1)
 
 
 def _starts(documents: Array, positions: Array) -> Array:
@@ -138,5 +158,6 @@ def _starts(documents: Array, positions: Array) -> Array:
     padded = jnp.pad(documents, ((0, 0), (1, 0)))
     documents_before = padded[:, :-1]
     is_start = documents != documents_before
-    positions_of_starts = jnp.where(is_start, positions, 0)
-    return jax.lax.cummax(positions_of_starts, axis=1)
+    # The last start up to a token is the largest of these, and other tokens count as 0.
+    start_or_0 = jnp.where(is_start, positions, 0)
+    return jax.lax.cummax(start_or_0, axis=1)

@@ -15,8 +15,8 @@ from gmlp_flax.models.spec import BlockSpec
 POOLS = ("mean", "cls")
 STEMS = ("patches", "table")
 GREYS = 256  # values of a pixel
-# ImageNet's training images have these: many published models subtract the mean from pixels in 0 to
-# 1, and divide them by the deviation. gMLP and Mixer have 0.5 for both.
+# Mean and standard deviation of ImageNet's training images, with pixels from 0 to 1. Many published
+# models normalise with them. gMLP and Mixer use 0.5 for both.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -46,10 +46,11 @@ def token_count(image_size: tuple[int, int], patch_size: tuple[int, int], pool: 
 
 def cut_patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
     """[batch, height, width, channels] to [batch, patches, patch height * patch width * channels],
-    row-major."""
+    row-major. Raises like `patch_grid`."""
     batch, height, width, channels = images.shape
     patch_height, patch_width = patch_size
-    rows, columns = patch_grid((height, width), patch_size)
+    image_size = (height, width)
+    rows, columns = patch_grid(image_size, patch_size)
     cut_shape = (batch, rows, patch_height, columns, patch_width, channels)
     cut = images.reshape(cut_shape)
     patches = cut.swapaxes(2, 3)  # [batch, rows, columns, patch height, patch width, channels]
@@ -94,7 +95,7 @@ class ImageClassifier(nnx.Module):
         classes: number of classes.
         channels: number of channels of the images.
         pool: `mean` averages the tokens, as timm does, whose gMLP-S reaches the paper's accuracy.
-            `cls` adds a token and reads its state alone, as ViTs do.
+            `cls` adds a token and reads only its state, as ViTs do.
         pre_logits: a linear layer and tanh before the head, as in the first ViTs. With it and a cls
             token, a gMLP has the paper's parameter counts.
         mean: of the pixels of each channel, in 0 to 1; the stem subtracts it.
@@ -176,7 +177,7 @@ class ImageClassifier(nnx.Module):
         return states.mean(axis=1, dtype=self.spec.precise_dtype)
 
     def states(self, images: jax.Array, layers: Sequence[int]) -> list[jax.Array]:
-        """What some layers give, each [batch, tokens, d_model]: see `Encoder.states`."""
+        """The states after some layers, each [batch, tokens, d_model]: see `Encoder.states`."""
         embedded = self.embed(images)
         return self.encoder.states(embedded, layers)
 

@@ -1,5 +1,5 @@
-"""The two matrix products of every mixer, over channels and over tokens, the sum with a bias, and
-the operations of all products of a program.
+"""The two matrix products of every mixer, over channels and over tokens; the sum with a bias; and the
+number of operations in all products of a program.
 
 The products carry a name, so that a remat policy can save exactly them, and have derivatives of
 their own, because the order of axes that suits TPUs costs a CPU half of its speed: the compiler
@@ -8,8 +8,8 @@ or W is repeated for each example (over tokens, on NVIDIA's GPUs too), which nee
 The platform is chosen when the program is lowered. The other branches are not in the program.
 
 Each derivative is a linear function of a tangent (`jax.custom_jvp`), which JAX transposes for
-gradients: forward and reverse mode nest in any order. With `saving_only_inputs` only its factors are
-kept for the backward pass. JAX would otherwise keep what the branch of every platform needs.
+gradients: forward and reverse mode nest in any order. With `saving_only_inputs`, only its factors
+are kept for the backward pass. Otherwise JAX would keep what the branch of each platform needs.
 """
 
 import functools
@@ -119,7 +119,7 @@ def _einsum(weight: jax.Array, x: jax.Array) -> jax.Array:
 
 @saving_only_inputs
 def _linear_in_x(weight: jax.Array, x: jax.Array) -> jax.Array:
-    """weight x, whose derivative by x alone is needed."""
+    """weight x, where only the derivative by x is needed."""
     return jax.lax.platform_dependent(weight, x, cpu=_repeated, cuda=_repeated, default=_einsum)
 
 
@@ -169,11 +169,11 @@ def over_tokens(weight: jax.Array, x: jax.Array) -> jax.Array:
 
 def matmul_flops(function: Callable, *args) -> int:
     """Operations of all matrix products in one call of a traceable function with these arguments,
-    arrays or shapes: two for each multiply-add.
+    which may be shapes: two for each multiply-add.
 
-    They are counted on the traced program. Scanned bodies count once per iteration, and
-    recomputation in a backward pass counts. Elementwise work is left out, as the paper's figures do
-    (FLOPs of Table 1 are twice the multiply-adds of Table 2).
+    They are counted in the traced program. The body of a scan counts once per iteration, and
+    recomputation in a backward pass counts. Elementwise work does not, as in the paper's figures
+    (the FLOPs of Table 1 are twice the multiply-adds of Table 2).
     """
     traced = jax.make_jaxpr(function)(*args)
     return _flops(traced.jaxpr)

@@ -57,14 +57,15 @@ def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
 
 
 def map_shards(function: Callable[..., jax.Array], batched: Any, *whole: Any) -> jax.Array:
-    """function(batched, *whole) for a function that treats each example alone; each device runs it
-    on its examples.
+    """function(batched, *whole) for a function that treats each example independently: each device
+    runs it on its own examples.
 
-    It serves functions that the compiler cannot shard: for a Fourier transform it would gather the
-    whole batch, and it refuses kernels on any mesh with an axis of its own, even of one device.
+    This is for functions that the compiler cannot shard: for a Fourier transform it would gather the
+    whole batch, and it refuses kernels on a mesh with an axis that is left to it, even an axis of one
+    device.
 
     Args:
-        function: gives an array [batch, ...].
+        function: returns an array [batch, ...].
         batched: an array or a tree of arrays [batch, ...].
         whole: trees of arrays that every device has.
     """
@@ -86,8 +87,8 @@ def map_shards(function: Callable[..., jax.Array], batched: Any, *whole: Any) ->
 
 @contextlib.contextmanager
 def portable() -> Iterator[None]:
-    """In this context programs are traced for any platform, without the kernels of one. It is for
-    programs that are exported."""
+    """A context in which programs are traced for any platform, without kernels of a particular one.
+    It is for programs that are exported."""
     token = _PORTABLE.set(True)
     try:
         yield
@@ -96,8 +97,8 @@ def portable() -> Iterator[None]:
 
 
 def platform() -> str:
-    """What the current program is compiled for: "cpu", "gpu", "tpu", or "any" if it is `portable`.
-    It is the platform of the mesh's devices, which may not be this machine's."""
+    """What the current program is compiled for: "cpu", "gpu", "tpu", or "any" if it is `portable`. It
+    is the platform of the mesh's devices, which need not be that of this machine."""
     if _PORTABLE.get():
         return "any"
     mesh = jax.sharding.get_abstract_mesh()

@@ -32,7 +32,7 @@ class BlockSpec:
         ValueError: an option has a value that makes no sense.
     """
 
-    # What blocks with other norms, without biases or with windows say by options of these names.
+    # Blocks with other norms, without biases or with windows have options of these names.
     norm_type: ClassVar[str] = "layer"
     biases: ClassVar[bool] = True
     window: ClassVar[int] = 0
@@ -119,13 +119,13 @@ class BlockSpec:
         it."""
 
     def supports_length(self, tokens: int) -> bool:
-        """Whether a stack of these blocks accepts this number of tokens: n alone, unless a subclass
-        says more."""
+        """Whether a stack of these blocks accepts this number of tokens: only n, unless a subclass
+        overrides this."""
         return tokens == self.length
 
     def hiding_padding(self) -> Self | None:
-        """The spec of the same blocks in which a `padding_mask` hides padding altogether, so that
-        the outputs of a text are those without padding; None if there is none."""
+        """The spec of the same blocks in which a `padding_mask` hides padding completely, so that the
+        outputs of a text are the same as without padding; None if the blocks cannot do that."""
         return self if self.block.hides_padding else None
 
     @property
@@ -164,7 +164,7 @@ class BlockSpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnyLengthSpec(BlockSpec):
-    """Options of blocks without parameters for single tokens, unless it has learned absolute
+    """Options of blocks that have no parameters for single tokens, except for learned absolute
     positions."""
 
     def supports_length(self, tokens: int) -> bool:

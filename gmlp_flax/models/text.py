@@ -95,7 +95,7 @@ class TextModel(nnx.Module):
         segments: jax.Array | None = None,
         padding_mask: jax.Array | None = None,
     ) -> jax.Array:
-        """The last layer's normalised states.
+        """The states of the last layer, after the final norm.
 
         Args:
             tokens: int [batch, tokens].
@@ -121,16 +121,16 @@ class TextModel(nnx.Module):
         segments: jax.Array | None = None,
         padding_mask: jax.Array | None = None,
     ) -> list[jax.Array]:
-        """What some layers give, each [batch, tokens, d_model]: see `Encoder.states`. The other
-        arguments are those of `hidden`."""
+        """The states after some layers, each [batch, tokens, d_model]: see `Encoder.states`. The
+        other arguments are those of `hidden`."""
         x = self.embed(tokens, segments)
         return self.encoder.states(x, layers, padding_mask)
 
     def embed(
         self, tokens: jax.Array, segments: jax.Array | None = None, first: jax.Array | int = 0
     ) -> jax.Array:
-        """The input of the encoder, [batch, tokens, d_model]: arguments as in `hidden`, `first` the
-        first position."""
+        """The input of the encoder, [batch, tokens, d_model]. Arguments as in `hidden`; `first` is the
+        position of the first token."""
         # Not sharded here: otherwise the compiler moves activations instead of the table.
         table = sharding.constrain(self.embedding[...], None, None)
         vectors = jnp.take(table, tokens, axis=0, mode="clip")  # [batch, tokens, d_model]

@@ -37,10 +37,10 @@ class Block(nnx.Module):
             (`scale_embeddings`).
         can_be_causal: whether the block obeys the option `causal`, so that no output depends on a
             later token.
-        hides_padding: whether no output depends on what `padding_mask` marks as padding, nor on how
-            much it is.
-        masks_documents: whether the block takes a `padding_mask` of documents, so that no output
-            depends on another document of the window.
+        hides_padding: whether no output depends on the tokens that `padding_mask` marks as padding,
+            nor on their number.
+        masks_documents: whether the block accepts a `padding_mask` of documents, with which no
+            output depends on another document of the window.
         torch_reader: the file of interop/templates that reads the block's weights in PyTorch; "" if
             there is none.
     """
@@ -72,8 +72,8 @@ class Block(nnx.Module):
                 [batch, tokens]: the document of each token, from 1, and 0 for padding.
 
         A block that can be causal has a fourth argument, `cache: DecodeCache | None = None`. If it
-        is given, the tokens follow earlier ones, whose keys, values or gate inputs the block gets
-        from `cache.update(name, values)`.
+        is not None, the tokens follow earlier ones, and the block gets their keys, values or gate
+        inputs from `cache.update(name, values)`.
         """
 
     @classmethod
@@ -90,9 +90,9 @@ class Block(nnx.Module):
         """The specs of the stacks of an encoder, first layers first; their `layers` add up to those
         of `spec`.
 
-        The layers of a stack have the same shapes and the same program (but see `layer_specs`), with
-        different weights: one scan runs them. Most blocks have one stack. A block whose layers differ gives
-        `dataclasses.replace(spec, layers=..., ...)` for each run of equal layers.
+        The layers of a stack have parameters of the same shapes and the same program (but see
+        `layer_specs`), so that one scan runs them. Most blocks have one stack. A block whose layers
+        differ returns `dataclasses.replace(spec, layers=..., ...)` for each run of equal layers.
         """
         return (spec,)
 
@@ -100,10 +100,10 @@ class Block(nnx.Module):
     def layer_specs(cls, spec: Any) -> tuple[Any, ...]:
         """The spec of each layer of an encoder, first layer first.
 
-        The layers of a stack share its spec, unless a block extends this: layers of one stack may
-        differ in their programs, such as in what their attention sees, but not in their parameters.
-        The encoder scans over the shortest period of such layers. It makes
-        `type(self)(layer_spec, rngs)` for the program of a layer.
+        The layers of a stack share its spec, unless a block overrides this. They may then differ in
+        their programs, such as in the tokens that their attention sees, but not in the shapes of
+        their parameters. The encoder scans over the shortest period of such layers. It makes
+        `spec.block(layer_spec, rngs)` to get the program of a layer.
         """
         layers = []
         for stack_spec in cls.stack_specs(spec):
@@ -112,24 +112,24 @@ class Block(nnx.Module):
 
     @classmethod
     def has_spatial_matrix(cls, options: Any) -> bool:
-        """Whether `spatial_matrix` gives one: with any options, if a block has the method. `options`
-        are a spec or a `config.model`."""
+        """Whether `spatial_matrix` returns a matrix. A block that overrides it returns one with any
+        options, unless it overrides this too. `options` is a spec or a `config.model`."""
         return cls.spatial_matrix is not Block.spatial_matrix
 
     @classmethod
     def notes(cls, spec: Any, platform: str) -> list[str]:
-        """What a plan says of an encoder besides its figures, a line each; `platform` is "tpu",
-        "gpu" or "cpu"."""
+        """Lines that a plan prints about an encoder besides its figures. `platform` is "tpu", "gpu"
+        or "cpu"."""
         return []
 
     def spatial_matrix(self) -> Array | None:
-        """The matrix [n, n] that mixes tokens, the same for all inputs (rows are outputs); None if
-        there is none."""
+        """The matrix [n, n] that mixes tokens, if it is the same for all inputs, with outputs as
+        rows; otherwise None."""
         return None
 
     def attention_scores(self, x: Array) -> Array | None:
         """Logits of attention before the softmax, [batch or 1, heads, tokens, tokens], from the
-        residual stream; None if the block has no attention."""
+        residual stream [batch, tokens, d_model]; None if the block has no attention."""
         return None
 
 

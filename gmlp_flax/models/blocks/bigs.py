@@ -57,8 +57,8 @@ class DiagonalStateSpace(nnx.Module):
 
     Parameters: `a_real` and `a_imag` [spaces, N], those of HiPPO-LegS at the start (S4D-LegS);
     `c` [spaces, N, 2], real and imaginary parts; `d` [spaces], 1 at the start; `log_step` [spaces],
-    log-uniform in STEPS. No weight decay applies. Its authors train A and the steps at a tenth of
-    the rate.
+    log-uniform in STEPS. No weight decay applies. The authors train A and the steps at a tenth of
+    the learning rate.
     """
 
     def __init__(self, spec: BiGSSpec, rngs: nnx.Rngs):
@@ -94,7 +94,7 @@ class DiagonalStateSpace(nnx.Module):
         return state_space.discretize(a, c, step)
 
     def kernel(self, modes: state_space.Modes, tokens: int) -> jax.Array:
-        """The kernel of a convolution that D is a part of, [spaces, tokens] from lag 0 on."""
+        """The kernel of the convolution, [spaces, tokens] from lag 0 on; D is added at lag 0."""
         kernel = state_space.kernel(modes, tokens)
         d = self.d[...][:, None]
         is_first = jnp.arange(tokens) == 0
@@ -157,7 +157,7 @@ class BiGSBlock(Block):
     """x + W_o (act(W_u u) * act(W_v norm(x))): u is the product of a forward and a backward state
     space of norm(x), each between linear layers. There is no other MLP.
 
-    The paper has no causal form. Here a causal block is the forward state space alone.
+    The paper has no causal form. Here a causal block has only the forward state space.
     """
 
     Spec = BiGSSpec

@@ -35,18 +35,23 @@ MATMUL_UP_TO_ON_TPU = 4096  # tokens
 def dft(points: int, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
     """C and S, each [points, points], of the DFT matrix F = C - i S:
     C[j, k] = cos(2 pi j k / points), S[j, k] = sin(2 pi j k / points).
+
+    j k modulo `points` gives the same angle, so both matrices are read from tables of `points`
+    angles, which are computed in float64.
     """
     numbers = jnp.arange(points)
     # The barrier keeps the compiler from computing the whole matrix itself, as a constant.
     index = jax.lax.optimization_barrier(numbers)
-    circle = 2 * np.pi * np.arange(points)
-    angles = circle / points  # [points]
-    cosines = jnp.asarray(np.cos(angles), dtype)
-    sines = jnp.asarray(np.sin(angles), dtype)
+    circles = 2 * np.pi * np.arange(points)
+    angles = circles / points  # [points]
+    precise_cosines = np.cos(angles)
+    precise_sines = np.sin(angles)
+    cosines = jnp.asarray(precise_cosines, dtype)
+    sines = jnp.asarray(precise_sines, dtype)
     rows = index[:, None]
     products = rows * index  # j k, [points, points]
-    turns = products % points
-    return cosines[turns], sines[turns]
+    entries = products % points
+    return cosines[entries], sines[entries]
 
 
 def by_matmul(x: jax.Array) -> jax.Array:
@@ -92,7 +97,7 @@ ALGORITHMS = {"auto": by_platform, "matmul": by_matmul, "fft": by_fft}
 def fourier(x: jax.Array, algorithm: str) -> jax.Array:
     """The real part of the 2-D DFT over tokens and channels: [batch, tokens, channels] to the same.
 
-    `algorithm` is a key of ALGORITHMS, which differ by rounding alone. The gradient is one more
+    `algorithm` is a key of ALGORITHMS, which differ only by rounding. The gradient is one more
     transform, and nothing is saved for it.
     """
     return ALGORITHMS[algorithm](x)
@@ -133,9 +138,9 @@ class FNetBlock(Block):
     """norm(x + F(x)), then norm(x + mlp(x)), as published, or x + F(norm(x)), then x + mlp(norm(x))
     (`norm="pre"`).
 
-    F(x) is the real part of the 2-D DFT. In the pre-norm block it is divided by sqrt(tokens *
-    channels), which keeps the sum of squares of a complex input, so that it does not drown its
-    shortcut. As in the authors' code, dropout applies to the MLP alone.
+    F(x) is the real part of the 2-D DFT. In the pre-norm block it is divided by
+    sqrt(tokens * channels), with which the DFT keeps the sum of squares of its input: otherwise the
+    branch would drown the shortcut. As in the authors' code, dropout applies only to the MLP.
     """
 
     Spec = FNetSpec

@@ -103,7 +103,7 @@ class GMLPSpec(ContentAttentionSpec):
             )
 
     def form(self, tokens: int) -> str:
-        """How W is applied to so many tokens: a key of `toeplitz.FORMS`."""
+        """How W is applied to this number of tokens: a key of `toeplitz.FORMS`."""
         if self.spatial != "toeplitz":
             return "direct"
         if self.toeplitz != "auto":
@@ -119,8 +119,9 @@ class GMLPSpec(ContentAttentionSpec):
         return self.d_ffn
 
     def hiding_padding(self) -> Self | None:
-        """With a Toeplitz W, whose rows do not depend on n, in predictions alone; with a depthwise
-        convolution always. A dense W was trained on n tokens."""
+        """See `BlockSpec`. A Toeplitz W, whose rows do not depend on n, hides padding only in
+        predictions. A depthwise convolution always does. A dense W cannot: it was trained on n
+        tokens."""
         if self.spatial == "dense":
             return None
         if self.spatial == "depthwise":
@@ -128,8 +129,8 @@ class GMLPSpec(ContentAttentionSpec):
         return dataclasses.replace(self, hide_padding=True)
 
     def supports_length(self, tokens: int) -> bool:
-        """At most n tokens; exactly n with a dense W that is not causal; any number with a depthwise
-        convolution, unless there are learned positions."""
+        """See `BlockSpec`: at most n tokens; exactly n with a dense W that is not causal; any number
+        with a depthwise convolution, unless there are learned positions."""
         if self.spatial == "depthwise" and self.positions == "none":
             return True
         if self.spatial == "dense" and not self.causal:
@@ -138,8 +139,8 @@ class GMLPSpec(ContentAttentionSpec):
 
 
 class GMLPBlock(Block):
-    """x + V s(gelu(U norm(x))), s the spatial gate; tiny attention reads norm(x), and the gate adds
-    its output."""
+    """x + V s(gelu(U norm(x))), where s is the spatial gate (paper, Equation 1). Tiny attention
+    reads norm(x), and the gate adds its output to f(Z)."""
 
     Spec = GMLPSpec
     mixes_at_start = False
@@ -220,9 +221,19 @@ class SpatialGatingUnit(nnx.Module):
         cache: DecodeCache | None = None,
         padding_mask: jax.Array | None = None,
     ) -> jax.Array:
-        """[..., tokens, d_ffn] to [..., tokens, gate_width]. The output of tiny attention, of the
-        latter shape, is added to f(Z) (Figure 6). `cache` as in `Block`. `padding_mask` is used if
-        the spec has `hide_padding`."""
+        """The gate s(Z).
+
+        Args:
+            z: [..., tokens, d_ffn].
+            attention: output of tiny attention, which is added to f(Z) (Figure 6), [..., tokens,
+                gate_width]; None for none.
+            cache: as in `Block`.
+            padding_mask: bool [..., tokens], False for padding, which counts as zeros if the spec
+                has `hide_padding`, and with a depthwise convolution.
+
+        Returns:
+            [..., tokens, gate_width] in the type of z.
+        """
         z1 = z
         z2 = z
         if self.gate == "split":
@@ -245,8 +256,8 @@ class SpatialProjection(nnx.Module):
     """f(Z) = W Z + b over the token axis (Equation 2): one W for all channels, one bias per token.
 
     Parameters: `weight` [n, n] (spec.spatial == "dense") or `taps` [2n - 1] ("toeplitz"), and
-    `bias` [n]. For fewer than n tokens, W is cut to its upper-left corner (central taps), and b to
-    its first entries.
+    `bias` [n]. For fewer than n tokens, W is cropped to its upper-left corner (its central taps),
+    and b to its first entries.
 
     A causal W is 0 above its diagonal: it has `taps` [n], for the offsets 1 - n to 0, or ignores
     that part of `weight`.
@@ -360,7 +371,7 @@ class DepthwiseProjection(nnx.Module):
         return add_bias(mixed, self.bias[...])
 
     def matrix(self) -> jax.Array:
-        """The mean over the channels of the matrix [n, n] that each has; rows are outputs."""
+        """The mean over the channels of their matrices [n, n]; rows are outputs."""
         n = self.length
         mean = self.taps[...].mean(axis=1)  # [gate_kernel]
         after = mean.size - 1 - self.before

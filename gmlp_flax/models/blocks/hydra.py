@@ -35,9 +35,9 @@ class HydraSpec(MatrixSpec):
 
 
 class HydraMixer(nnx.Module):
-    """out(norm(M v) * silu(z)) with v = silu(convolution(values(x))), and M a matrix over the
-    tokens for each head; z is a linear layer of x, and the norm divides by the root of the mean
-    square. No linear layer has a bias."""
+    """out(norm(M v) * silu(gate(x))) with v = silu(convolution(values(x))), and M a matrix over the
+    tokens for each head. The norm divides by the root of the mean square. No linear layer has a
+    bias."""
 
     def __init__(self, spec: HydraSpec, rngs: nnx.Rngs):
         d_model = spec.d_model
@@ -92,8 +92,9 @@ class HydraMixer(nnx.Module):
         return weights + entries * identity
 
     def scores(self, x: Array) -> Array:
-        """[batch, tokens, d_model] to [batch or 1, heads, tokens, tokens], whose softmax is the
-        share that each token has in another: the logits of attention, or log |M|."""
+        """[batch, tokens, d_model] to [batch or 1, heads, tokens, tokens]: the logits of attention, or
+        log |M| for other matrices. Their softmax gives the share of each token (a column) in another
+        (a row)."""
         if isinstance(self.matrix, Attention):
             _, inputs, view = self._inputs(x, None, None)
             return self.matrix.scores(inputs, view)
@@ -103,7 +104,8 @@ class HydraMixer(nnx.Module):
     def _inputs(
         self, x: Array, padding_mask: Array | None, cache: DecodeCache | None
     ) -> tuple[Array, dict[str, Array], View]:
-        """v [batch, heads, keys, channels], what the matrix is made from, and its rows."""
+        """v [batch, heads, keys, channels], what the matrix is computed from, and which of its rows
+        are computed."""
         tokens = x.shape[1]
         view = View(0, tokens, tokens, padding_mask)
         x = view.hide(x)

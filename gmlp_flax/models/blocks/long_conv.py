@@ -34,8 +34,9 @@ LOWEST_FREQUENCY = 1e-4  # of the features, in turns per n tokens
 
 
 def fft_points(tokens: int) -> int:
-    """The points of the transforms, a power of two with which no offset wraps around to another."""
-    last = 2 * tokens - 2  # of the points that are needed
+    """The points of the transforms: a power of two, so large that no two offsets between tokens
+    share a point."""
+    last = 2 * tokens - 2  # index of the last point that is needed
     return 1 << last.bit_length()
 
 
@@ -50,9 +51,8 @@ def convolve(x: Array, past: Array, future: Array | None = None) -> Array:
 
     Returns:
         [batch, tokens, channels] in the type of x. The transforms run in the filters' type, float32
-        or float64: what is rounded in one token may depend on any other.
+        or float64. The rounding of a token may depend on every other token.
     """
-
     tokens, _ = past.shape
     points = fft_points(tokens)
     taps = _at_front(past, points)
@@ -113,11 +113,14 @@ def convolve_row(x: Array, past: Array, row: Array) -> Array:
     """Row `row` of the causal convolution of x [batch, n, channels] with the filter `past` [n,
     channels], at a cost of n: [batch, 1, channels]."""
     n, _ = past.shape
+    # the weight of token j is past[row - j]: entry n - 1 - row + j of the reversed filter, and 0
+    # beyond it, for later tokens
     reversed_past = jnp.flip(past, axis=0)
-    with_zeros = _at_front(reversed_past, 2 * n - 1)  # no weight for later tokens
+    with_zeros = _at_front(reversed_past, 2 * n - 1)
     start = n - 1 - row
-    weights = jax.lax.dynamic_slice_in_dim(with_zeros, start, n)
-    products = weights * x.astype(past.dtype)
+    weights = jax.lax.dynamic_slice_in_dim(with_zeros, start, n)  # [n, channels]
+    precise_x = x.astype(past.dtype)
+    products = weights * precise_x  # [batch, n, channels]
     y = products.sum(axis=1, keepdims=True)
     return y.astype(x.dtype)
 
@@ -218,38 +221,42 @@ class ImplicitFilter(nnx.Module):
 
     def __call__(self, tokens: int) -> Array:
         """The filter of the distances from 0, [tokens, d_model]."""
-        features = self._features(tokens)
-        hidden = self._activation(self.first(features))
-        hidden = self._activation(self.second(hidden))
-        hidden = self._activation(self.third(hidden))
-        values = self.last(hidden)
+        hidden = self._features(tokens)
+        for layer in (self.first, self.second, self.third):
+            projected = layer(hidden)  # [tokens, filter_width]
+            hidden = self._activation(projected)
+        values = self.last(hidden)  # [tokens, d_model]
         return values * self._window(tokens)
 
     def _activation(self, x: Array) -> Array:
         return jnp.sin(self.frequencies[...] * x)
 
     def _shares(self, tokens: int) -> Array:
-        """The distances as shares of the longest one, [tokens]."""
+        """The distances as shares of the longest one, n - 1: [tokens]."""
         longest = max(1, self.spec.length - 1)
         distances = jnp.arange(tokens, dtype=self.spec.param_dtype)
         return distances / longest
 
     def _features(self, tokens: int) -> Array:
-        """[tokens, filter_features]."""
+        """What the MLP reads of each distance, [tokens, filter_features]: its share of the longest
+        one, and the cosine and the negative sine of each frequency."""
         dtype = self.spec.param_dtype
-        bands = (self.spec.filter_features - 1) // 2
-        turns = jnp.linspace(LOWEST_FREQUENCY, bands - 1, bands, dtype=dtype)
-        angle_of_token = 2 * math.pi / self.spec.length
+        waves = self.spec.filter_features - 1
+        frequencies = waves // 2
+        last = frequencies - 1
+        turns = jnp.linspace(LOWEST_FREQUENCY, last, frequencies, dtype=dtype)
+        angle_of_token = 2 * math.pi / self.spec.length  # at one turn per n tokens
         distances = jnp.arange(tokens, dtype=dtype)
-        angles = angle_of_token * distances
-        waves = angles[:, None] * turns  # [tokens, bands]
-        cosines = jnp.cos(waves)
-        sines = -jnp.sin(waves)
+        angles_of_turn = angle_of_token * distances
+        angles = angles_of_turn[:, None] * turns  # [tokens, frequencies]
+        cosines = jnp.cos(angles)
+        sines = -jnp.sin(angles)
         shares = self._shares(tokens)[:, None]
         return jnp.concatenate([shares, cosines, sines], axis=1)
 
     def _window(self, tokens: int) -> Array:
-        """[tokens, d_model]."""
+        """exp(-rate t / (n - 1)) for each distance t and channel, [tokens, d_model]. The rates of the
+        channels grow evenly from the slowest to the fastest."""
         decay = -math.log(DECAYED)
         slowest = decay / SLOWEST_DECAY
         fastest = decay / FASTEST_DECAY
@@ -283,10 +290,10 @@ class ShortConvolution(nnx.Module):
 
 class LongConvolution(nnx.Module):
     """out(x2 * (h * (x1 v) + skip x1 v)): x2, x1 and v are projections behind a short convolution,
-    h is an implicit filter (Hyena of order 2).
+    and h is an implicit filter (Hyena of order 2).
 
-    Not causal, it has a second filter, for later tokens (M2). As published, the short convolution
-    is causal nevertheless. `skip` [d_model] starts as normal numbers.
+    Unless the block is causal, it has a second filter for later tokens (M2). The short convolution
+    is causal in either case, as published. `skip` [d_model] is standard normal at the start.
     """
 
     def __init__(self, spec: LongConvSpec, rngs: nnx.Rngs):
@@ -295,7 +302,10 @@ class LongConvolution(nnx.Module):
         self.proj_in = Linear(spec, d_model, projections, rngs, parts=3)
         self.short = ShortConvolution(spec, projections, rngs)
         self.past = ImplicitFilter(spec, rngs)
-        self.future = None if spec.causal else ImplicitFilter(spec, rngs)
+        if spec.causal:
+            self.future = None
+        else:
+            self.future = ImplicitFilter(spec, rngs)
         normal = nnx.initializers.normal(1.0)
         skip = normal(rngs.params(), (d_model,), spec.param_dtype)
         self.skip = parameter(skip, decayed=False)

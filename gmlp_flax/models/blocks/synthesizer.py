@@ -85,8 +85,8 @@ def _largest_factor_up_to_root(n: int) -> int:
 
 
 class RandomLogits(nnx.Module):
-    """R, the same for every input: `logits` [heads, n, n]. Unless it is `trained`, its gradient is
-    0."""
+    """R, the same for every input: `logits` [heads, n, n]. Unless they are `trained`, their gradient
+    is 0."""
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs, trained: bool = True):
         n = spec.length
@@ -107,7 +107,7 @@ class RandomLogits(nnx.Module):
 
 
 class FactorizedRandomLogits(nnx.Module):
-    """R1 R2^T, the same for every input: `rows` and `columns`, each [heads, n, rank]."""
+    """R1 R2^T, the same for every input: `rows` (R1) and `columns` (R2), each [heads, n, rank]."""
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
         # a product of two such factors, summed over the rank, has a deviation of random_std

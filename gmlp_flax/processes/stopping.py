@@ -100,13 +100,13 @@ class StopRequest:
     """The request to stop that a signal makes, for the time of `handle(STOPPING,
     request.on_signal)`.
 
-    If one process stopped alone, the others would wait for it in the next step's collectives. So at
-    each step, and at each batch of an evaluation, every process votes with the number of its
-    signal, or 0, and at the next one reads the
-    greatest vote: the same number at the same step on all processes. The vote is a small program
-    after the step. It is read a step later, so it makes no process wait longer. It takes a result
-    of the step as an input: if that step fails because a process is gone, no vote begins, whose
-    message a neighbour that still waits in the step would take for the step's own.
+    If one process stopped alone, the others would wait for it in the collectives of the next step.
+    So at each step, and at each batch of an evaluation, every process votes with the number of its
+    signal, or 0. At the next one it reads the greatest vote, which is the same number at the same
+    step on all processes. The vote is a small program after the step. It is read a step later, so
+    it makes no process wait longer. It takes a result of the step as an input. If that step fails
+    because a process is gone, no vote begins. Otherwise a neighbour that still waits in the step
+    would take the message of the vote for one of the step.
 
     Attributes:
         agreed: the name of the signal for which all processes stop, or None.

@@ -2,10 +2,9 @@
 never another state.
 
 An input copies the two checkpoints of a run, 3 and 5, and damages the newer one: bytes as in
-damage.py, files deleted
-or exchanged, a folder deleted. Checked: `restore_newest` gives the state of step 5, or that of step
-3 with 5 moved away, or ends in one RunError with both where they were; and after another save the
-best one is still there.
+damage.py, files deleted or exchanged, a folder deleted. Checked: `restore_newest` gives the state
+of step 5, or that of step 3 with 5 moved away, or ends in one RunError with both where they were;
+and after another save the best one is still there.
 """
 
 import logging as std_logging

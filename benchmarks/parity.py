@@ -1,18 +1,20 @@
 """The benchmark's part `parity`: our models next to timm's and transformers', with the same random
-weights: logits and gradients of the pixels (extra `parity`)."""
+weights: logits, and gradients of the pixels or of the embeddings (extra `parity`)."""
 
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from gmlp_flax import tasks
 from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.benchmarks.timing import Row, row
 from gmlp_flax.errors import RunError
 from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.weights import imagenet, transformers
 from gmlp_flax.weights import timm as timm_models
 
@@ -27,9 +29,54 @@ COMPARED = (
     "deit_small_patch16_224",
     "vit_base_patch16_224",
 )
-TEXT_FAMILIES = ("bert", "fnet")  # of `transformers.FAMILIES`
 BATCH = 2
 CLASSES = 1000
+MOST_TOKENS = 512  # of a text
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class TextModel(NamedTuple):
+    """A model of transformers.
+
+    Attributes:
+        name: with which its classes begin.
+        head: with which the class of the model ends.
+        sizes: keys of its config that differ from the defaults of transformers.
+    """
+
+    name: str
+    head: str = "ForMaskedLM"
+    sizes: Mapping[str, Any] = NOTHING
+
+
+# Family of `transformers.FAMILIES` -> its base model, if the defaults are not those; Llama is a
+# small one with grouped queries.
+TEXT_MODELS = {
+    "bert": TextModel("Bert", sizes={"pad_token_id": None}),
+    "fnet": TextModel("FNet", sizes={"pad_token_id": None}),
+    "roberta": TextModel(
+        "Roberta",
+        sizes={
+            "vocab_size": 50_265,
+            "max_position_embeddings": 514,
+            "type_vocab_size": 1,
+            "layer_norm_eps": 1e-5,
+        },
+    ),
+    "distilbert": TextModel("DistilBert"),
+    "modernbert": TextModel("ModernBert"),
+    "llama": TextModel(
+        "Llama",
+        "ForCausalLM",
+        {
+            "hidden_size": 768,
+            "intermediate_size": 2048,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 4,
+        },
+    ),
+}
 
 
 class Errors(NamedTuple):
@@ -41,16 +88,17 @@ class Errors(NamedTuple):
 
 
 class TextErrors(NamedTuple):
-    """The largest differences from transformers, relative to its largest value, in the hidden states
-    and the logits."""
+    """The largest differences from transformers, relative to its largest value, in the hidden
+    states, in the logits and in the gradient of the embeddings."""
 
     hidden: float
     logits: float
+    gradient: float
 
 
 def bench_parity() -> list[Row]:
-    """The largest relative errors of logits and pixel gradients, in float32; the tests hold them to
-    the same limits.
+    """The largest relative errors of hidden states, logits and gradients, in float32; the tests hold
+    them to the same limits.
 
     Raises:
         RunError: torch or timm is not installed.
@@ -61,11 +109,13 @@ def bench_parity() -> list[Row]:
         rows.append(row(f"{name}: logits", [errors.logits], "", "<= 1e-4"))
         rows.append(row(f"{name}: gradient of the pixels", [errors.gradient], "", "<= 1e-3"))
     try:
-        for name in TEXT_FAMILIES:
+        for name in TEXT_MODELS:
             errors = compare_text(name)
             title = f"{name}, of transformers"
             rows.append(row(f"{title}: hidden states", [errors.hidden], "", "<= 1e-5"))
             rows.append(row(f"{title}: logits", [errors.logits], "", "<= 1e-4"))
+            limit = "<= 1e-3"
+            rows.append(row(f"{title}: gradient of the embeddings", [errors.gradient], "", limit))
     except RunError as error:
         print(f"transformers is left out: {error}", file=sys.stderr)
     return rows
@@ -160,56 +210,82 @@ def relative(ours: Any, theirs: np.ndarray) -> float:
     return float(difference.max() / np.abs(theirs).max())
 
 
-def compare_text(name: str, dtype: str = "float32", seed: int = 0, **sizes: int) -> TextErrors:
-    """Runs BertForMaskedLM or FNetForMaskedLM of the package transformers and ours on the same
-    weights and tokens.
+def compare_text(name: str, dtype: str = "float32", seed: int = 0, **sizes: Any) -> TextErrors:
+    """Runs a model of the package transformers and ours on the same weights and tokens.
 
     Args:
-        name: in TEXT_FAMILIES.
+        name: in TEXT_MODELS.
         dtype: "float32", or "float64" if jax_enable_x64 is on.
-        seed: for the weights, the tokens and their types.
-        sizes: the sizes of the model's config in transformers; by default those of BERT-base or
-            FNet-base.
-
-    Returns:
-        The largest relative differences between the last hidden states and between logits, at any
-        position.
+        seed: for the weights, the tokens, and the direction in which the logits are differentiated.
+        sizes: keys of the model's config in transformers; by default those in TEXT_MODELS.
 
     Raises:
         RunError: torch or transformers is not installed.
     """
-    theirs = import_beside_torch("transformers")
+    library = import_beside_torch("transformers")
     import torch
 
-    family = {"bert": "Bert", "fnet": "FNet"}[name]
-    options = getattr(theirs, f"{family}Config")(**sizes, pad_token_id=None)
-    model = getattr(theirs, f"{family}ForMaskedLM")(options)
-    model = model.eval().requires_grad_(False).to(getattr(torch, dtype))
+    known = TEXT_MODELS[name]
+    make_config = getattr(library, f"{known.name}Config")
+    make_model = getattr(library, known.name + known.head)
+    settings = {**known.sizes, **sizes}
+    options = make_config(**settings, attn_implementation="eager")
+    model = make_model(options).eval().requires_grad_(False).to(getattr(torch, dtype))
     randomise(model, seed)
     model.tie_weights()
     state = {key: tensor.numpy() for key, tensor in model.state_dict().items()}
     shapes = {key: array.shape for key, array in state.items()}
     config = transformers.config_for(name, shapes, options.to_dict(), "the random model")
     config.model.dtype = dtype
-    task = MaskedLanguageModeling(config)
+    task = tasks.find(config.task)(config)
     params = transformers.from_transformers(name, state, config, "the random model")
+
     numbers = np.random.default_rng(seed)
-    shape = (BATCH, config.model.length)
-    tokens = numbers.integers(0, config.model.vocab_size, shape)
-    types = numbers.integers(0, 2, shape)
+    vocabulary = config.model.vocab_size
+    shape = (BATCH, min(config.model.length, MOST_TOKENS))
+    tokens = numbers.integers(0, vocabulary, shape)
+    if options.pad_token_id is not None:  # torch leaves out the gradient of its embedding
+        is_padding = tokens == options.pad_token_id
+        tokens = np.where(is_padding, (tokens + 1) % vocabulary, tokens)
+    direction = numbers.standard_normal((*shape, vocabulary)).astype(dtype)
+    theirs = _their_text(model, tokens, direction)
 
-    @jax.jit
-    def ours(params: Any, tokens: Any, types: Any) -> tuple[jax.Array, jax.Array]:
-        module: Any = task.bind(params)
-        hidden = module.hidden(tokens, segments=types)
-        return hidden, module.logits(hidden)
+    def project(
+        embedding: jax.Array, others: Any, tokens: Any, direction: Any
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        module: Any = task.bind(others | {"embedding": embedding})
+        hidden = module.hidden(tokens)
+        logits = module.logits(hidden)
+        return (logits * direction).sum(), (hidden, logits)
 
-    with torch.inference_mode():
-        inputs = {"input_ids": torch.tensor(tokens), "token_type_ids": torch.tensor(types)}
-        outputs: Any = model(**inputs, output_hidden_states=True)
-    hidden, logits = ours(params, tokens, types)
-    *_, their_hidden = outputs.hidden_states
+    forward_and_back = jax.jit(jax.grad(project, has_aux=True))
+    gradient, (hidden, logits) = forward_and_back(params["embedding"], params, tokens, direction)
     return TextErrors(
-        relative(hidden, their_hidden.numpy()),
-        relative(logits, outputs.logits.numpy()),
+        relative(hidden, theirs.hidden),
+        relative(logits, theirs.logits),
+        relative(gradient, theirs.gradient),
+    )
+
+
+class _TextOutputs(NamedTuple):
+    """The last hidden states, the logits, and the gradient of the embeddings."""
+
+    hidden: np.ndarray
+    logits: np.ndarray
+    gradient: np.ndarray
+
+
+def _their_text(model: Any, tokens: np.ndarray, direction: np.ndarray) -> _TextOutputs:
+    """The outputs of a model of transformers, and the gradient of logits times direction."""
+    import torch
+
+    embedding = model.get_input_embeddings().weight.requires_grad_(True)
+    outputs = model(torch.tensor(tokens), output_hidden_states=True)
+    projection = (outputs.logits * torch.tensor(direction)).sum()
+    (gradient,) = torch.autograd.grad(projection, embedding)
+    *_, hidden = outputs.hidden_states
+    return _TextOutputs(
+        hidden.detach().numpy(),
+        outputs.logits.detach().numpy(),
+        gradient.numpy(),
     )

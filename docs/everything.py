@@ -96,7 +96,7 @@ BENCHMARK_PAGES = {
     "export": "weights.md#in-other-frameworks",
     "memory": "results/speed.md#compiled-for-tpus",
     "training": "results/speed.md#training-beside-transformers",
-    "parity": "results/speed.md#parity-with-timm",
+    "parity": "results/speed.md#parity-with-timm-and-transformers",
 }
 FIGURE_PAGES = {
     "curves": "runs.md#the-files-of-a-run",

@@ -65,7 +65,7 @@ def load(place: str, what: str) -> Any:
     try:
         imported = importlib.import_module(module)
         return getattr(imported, attribute) if attribute else imported
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script without a main guard may exit
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         advice = "install its package, or start in the folder that holds it"
         raise ConfigError(f"{what} cannot be imported ({reason}): {advice}") from None

@@ -101,3 +101,11 @@ def test_the_config_of_a_run_imports_nothing(tmp_path, monkeypatch):
             assert str(caught.value).startswith(
                 f"{path}: {key} is 'stranger:X', which is code from outside"
             )
+
+
+def test_a_module_that_ends_the_program_is_no_silent_end(tmp_path, monkeypatch):
+    """As a script without a main guard does."""
+    (tmp_path / "ending_script.py").write_text("import sys\nsys.exit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    message = raised(ConfigError, load, "ending_script:Block", "--rows")
+    assert "--rows cannot be imported (SystemExit: 3)" in message

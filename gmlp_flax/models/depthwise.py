@@ -27,6 +27,7 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models.matmul import NAME
+from gmlp_flax.models.padding import pad_axis
 
 
 def convolve(x: Array, kernel: Array, before: int) -> Array:
@@ -43,7 +44,7 @@ def convolve(x: Array, kernel: Array, before: int) -> Array:
     """
     width = len(kernel)
     after = width - 1 - before
-    padded = _pad_tokens(x, before, after)
+    padded = pad_axis(x, -2, before, after)
     return convolve_valid(padded, kernel)
 
 
@@ -51,7 +52,7 @@ def convolve_rows(x: Array, kernel: Array, first: Array, count: int) -> Array:
     """Rows [first, first + count) of the causal convolution of x [..., tokens, channels] with a
     kernel [width, channels]: [..., count, channels], in the work of `count` tokens."""
     past = len(kernel) - 1
-    padded = _pad_tokens(x, past, 0)
+    padded = pad_axis(x, -2, past, 0)
     tokens_read = count + past
     window = jax.lax.dynamic_slice_in_dim(padded, first, tokens_read, axis=-2)
     return convolve_valid(window, kernel)
@@ -93,7 +94,7 @@ def _backward(saved: tuple[Array, Array], d_y: Array) -> tuple[Array, Array]:
     # d_x[i] = sum_j kernel[j] d_y[i - j]: a convolution with the reversed kernel, for every i with
     # some j
     past = len(kernel) - 1
-    padded_d_y = _pad_tokens(d_y, past, past)
+    padded_d_y = pad_axis(d_y, -2, past, past)
     reversed_kernel = jnp.flip(kernel, axis=0)
     d_x = _convolve_valid(padded_d_y, reversed_kernel)
     # d_kernel[j] = sum_i x[i + j] d_y[i]
@@ -183,16 +184,7 @@ def pad_tokens(x: Array, before: int, after: int, documents: Array | None = None
     """x [batch, tokens, ...] with zeros before the first and after the last token. `documents`, int
     [batch, tokens], are those of `PaddedTokens`."""
     tokens = x.shape[1]
-    widths = [(0, 0)] * x.ndim
-    widths[1] = (before, after)
-    padded = jnp.pad(x, widths)
+    padded = pad_axis(x, 1, before, after)
     if documents is not None:
-        documents = jnp.pad(documents, widths[:2])
+        documents = pad_axis(documents, 1, before, after)
     return PaddedTokens(padded, before, tokens, documents)
-
-
-def _pad_tokens(x: Array, before: int, after: int) -> Array:
-    """x [..., tokens, channels] with zeros before the first token and after the last one."""
-    widths = [(0, 0)] * x.ndim
-    widths[-2] = (before, after)
-    return jnp.pad(x, widths)

@@ -15,6 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import sharding
 from gmlp_flax.models.matmul import NAME, over_tokens, over_tokens_unnamed
+from gmlp_flax.models.padding import pad_axis
 
 BAND = 128  # rows of a band, and of a block: the width of a TPU's tile
 
@@ -149,9 +150,7 @@ def _pad_tokens(x: jax.Array, tokens: int) -> jax.Array:
     """[..., n, channels] to [..., tokens, channels], with zeros after the n tokens."""
     n = x.shape[-2]
     added = tokens - n
-    widths = [(0, 0)] * x.ndim
-    widths[-2] = (0, added)
-    return jnp.pad(x, widths)
+    return pad_axis(x, -2, 0, added)
 
 
 class _BlockTransforms(NamedTuple):
@@ -302,9 +301,8 @@ def pad_future(taps: jax.Array) -> jax.Array:
     """Taps of the offsets 1 - n to 0, [..., n], to all taps [..., 2n - 1] of a matrix that is 0
     above its diagonal."""
     n = taps.shape[-1]
-    widths = [(0, 0)] * taps.ndim
-    widths[-1] = (0, n - 1)
-    return jnp.pad(taps, widths)
+    future = n - 1  # offsets above 0
+    return pad_axis(taps, -1, 0, future)
 
 
 def rows(taps: jax.Array, first: jax.Array | int, count: int) -> jax.Array:

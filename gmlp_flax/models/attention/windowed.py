@@ -5,6 +5,7 @@ from jax import Array
 
 from gmlp_flax.models.attention.dot_product import mix, within_reach
 from gmlp_flax.models.attention.spec import AttentionSpec, ContentAttentionSpec
+from gmlp_flax.models.padding import pad_axis
 
 
 def reads_windows(spec: AttentionSpec, tokens: int) -> bool:
@@ -101,9 +102,7 @@ def _padded(x: Array, before: int, total: int) -> Array:
     [..., total, d]."""
     tokens = x.shape[-2]
     after = total - before - tokens
-    widths = [(0, 0)] * x.ndim
-    widths[-2] = (before, after)
-    return jnp.pad(x, widths)
+    return pad_axis(x, -2, before, after)
 
 
 def _overlapping(x: Array, blocks: int, window: int) -> Array:

@@ -11,6 +11,7 @@ from gmlp_flax.models.attention.spec import HeadsSpec
 from gmlp_flax.models.blocks.base import PreNormBlock
 from gmlp_flax.models.depthwise import PaddedTokens
 from gmlp_flax.models.layers import DecodeCache, LayerRng, Linear, rms_norm
+from gmlp_flax.models.padding import pad_axis
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.recurrences import delta_rule
 from gmlp_flax.models.recurrences.steps import step_bias
@@ -124,8 +125,7 @@ class ShortConvolution(nnx.Module):
             last = jax.lax.dynamic_slice_in_dim(whole, count, past, axis=1)
             cache.store("convolution", last)
         if documents is not None:
-            widths = ((0, 0), (past, 0))
-            documents = jnp.pad(documents, widths)
+            documents = pad_axis(documents, 1, past, 0)
         return PaddedTokens(whole, past, tokens, documents)
 
 

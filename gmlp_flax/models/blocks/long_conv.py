@@ -19,6 +19,7 @@ from gmlp_flax.models.blocks.base import PreNormBlock
 from gmlp_flax.models.blocks.fnet import dft
 from gmlp_flax.models.layers import ChannelMLPSpec, DecodeCache, LayerRng, Linear
 from gmlp_flax.models.matmul import NAME, add_bias
+from gmlp_flax.models.padding import pad_axis
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.sharding import FSDP
 from gmlp_flax.models.spec import AnyLengthSpec, BlockSpec
@@ -128,13 +129,13 @@ def convolve_row(x: Array, past: Array, row: Array) -> Array:
 def _at_front(rows: Array, count: int) -> Array:
     """[rows, channels] to [count, channels], zeros last."""
     added = count - len(rows)
-    return jnp.pad(rows, ((0, added), (0, 0)))
+    return pad_axis(rows, 0, 0, added)
 
 
 def _at_end(rows: Array, count: int) -> Array:
     """[rows, channels] to [count, channels], zeros first."""
     added = count - len(rows)
-    return jnp.pad(rows, ((added, 0), (0, 0)))
+    return pad_axis(rows, 0, added, 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from jax import Array
 from gmlp_flax.models import toeplitz
 from gmlp_flax.models.layers import activation
 from gmlp_flax.models.matrix_mixers.base import Features, MatrixMixer, MatrixSpec, View, apply
+from gmlp_flax.models.padding import pad_axis
 from gmlp_flax.models.parameters import PAST_TAPS, TAPS, parameter
 
 
@@ -155,7 +156,7 @@ def _given_weights(weights: Array, giving_tokens: Array) -> Array:
 
 def _starts(documents: Array, positions: Array) -> Array:
     """The position of the first token of each token's document, [batch, keys]."""
-    padded = jnp.pad(documents, ((0, 0), (1, 0)))
+    padded = pad_axis(documents, 1, 1, 0)
     documents_before = padded[:, :-1]
     is_start = documents != documents_before
     # The last start up to a token is the largest of these, and other tokens count as 0.

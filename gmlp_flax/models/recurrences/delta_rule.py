@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from gmlp_flax.models import sharding
+from gmlp_flax.models.padding import pad_axis
 
 
 class Inputs(NamedTuple):
@@ -106,9 +107,7 @@ def _chunked(x: Array, size: int) -> Array:
     batch, tokens, *rest = x.shape
     chunks = -(-tokens // size)
     added = chunks * size - tokens
-    widths = [(0, 0)] * x.ndim
-    widths[1] = (0, added)
-    padded = jnp.pad(x, widths)
+    padded = pad_axis(x, 1, 0, added)
     by_chunk = padded.reshape(batch, chunks, size, *rest)
     return jnp.moveaxis(by_chunk, (1, 3), (0, 2))
 

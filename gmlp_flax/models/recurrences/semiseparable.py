@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from gmlp_flax.models.padding import pad_axis
+
 # Tokens that a scan multiplies as a matrix. On a CPU 64 take three quarters of the time of 128.
 CHUNK = 64
 
@@ -173,18 +175,14 @@ def _rows_of(x: Array, first: Array | int, count: int, axis: int = 2) -> Array:
 def _shift(x: Array, axis: int) -> Array:
     """For each token along an axis, the entry of the token before it; 0 for the first token."""
     tokens = x.shape[axis]
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = (1, 0)
-    padded = jnp.pad(x, widths)
+    padded = pad_axis(x, axis, 1, 0)
     return jax.lax.slice_in_dim(padded, 0, tokens, axis=axis)
 
 
 def _shift_back(x: Array, axis: int) -> Array:
     """For each token along an axis, the entry of the token after it; 0 for the last token."""
     tokens = x.shape[axis]
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = (0, 1)
-    padded = jnp.pad(x, widths)
+    padded = pad_axis(x, axis, 0, 1)
     return jax.lax.slice_in_dim(padded, 1, tokens + 1, axis=axis)
 
 
@@ -292,9 +290,7 @@ def _in_chunks(x: Array) -> Array:
     batch, heads, n, *inner = x.shape
     count = -(-n // CHUNK)
     added = count * CHUNK - n
-    widths = [(0, 0)] * x.ndim
-    widths[2] = (0, added)
-    padded = jnp.pad(x, widths)
+    padded = pad_axis(x, 2, 0, added)
     return padded.reshape(batch, heads, count, CHUNK, *inner)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 
 from gmlp_flax.models import sharding, toeplitz
+from gmlp_flax.models.padding import pad_axis
 
 CHUNK = 128  # tokens that one step of `scan` reads
 
@@ -345,7 +346,6 @@ def _in_chunks(u: Array) -> Array:
     batch, tokens, channels = u.shape
     chunks = -(-tokens // CHUNK)
     added = chunks * CHUNK - tokens
-    widths = ((0, 0), (0, added), (0, 0))
-    padded = jnp.pad(u, widths)
+    padded = pad_axis(u, 1, 0, added)
     chunks_of_examples = padded.reshape(batch, chunks, CHUNK, channels)
     return chunks_of_examples.swapaxes(0, 1)

@@ -2,8 +2,9 @@
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.checkpoints import run_folder
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.training.build import build
+from tests.custom_blocks import PEEKING, SHIFTING
 from tests.failures import raised
 from tests.training import tiny
 
@@ -28,3 +29,18 @@ def test_new_parameters_have_no_adapters(tmp_path):
     resolved = gmlp_config.resolve(config)
     with run_folder.hold(str(tmp_path / "run")) as folder:
         assert "config.optimizer.lora_rank" in raised(RunError, build, resolved, folder)
+
+
+def test_a_block_that_looks_ahead_trains_no_causal_model(tmp_path):
+    """Its scores would be too good."""
+    for block in (SHIFTING, PEEKING):
+        config = gmlp_config.default(task="causal_lm", block=block)
+        config.model.update(layers=1, length=16, d_model=8, vocab_size=261, causal=True)
+        config.data.tokenizer = "bytes"
+        config.data.cache = str(tmp_path / "cache")
+        resolved = gmlp_config.resolve(config)
+        with run_folder.hold(str(tmp_path / block)) as folder:
+            if block == PEEKING:
+                assert "depends on later tokens" in raised(ConfigError, build, resolved, folder)
+            else:
+                build(resolved, folder)

@@ -16,12 +16,7 @@ PAD, CLS, SEP = (0, 2, 3)
 
 tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(FOLDER / "tokenizer.model"))
 session = onnxruntime.InferenceSession(str(FOLDER / MODEL))
-try:
-    lines = sys.stdin.buffer.read().decode("utf-8").splitlines()
-except UnicodeDecodeError as error:
-    raise SystemExit(f"standard input: expected UTF-8 ({error})") from None
-failures = 0
-for line in lines:
+for line in sys.stdin.read().splitlines():
     tokens = [CLS]
     segments = [0]
     for number, text in enumerate(line.split("\t")):
@@ -30,9 +25,7 @@ for line in lines:
         segments += [number] * len(ids)
     padding = LENGTH - len(tokens)
     if padding < 0:
-        failures += 1
-        print(f"{len(tokens)} tokens, of {LENGTH} at most: {line[:60]}", file=sys.stderr)
-        continue
+        raise SystemExit(f"{len(tokens)} tokens, of {LENGTH} at most: {line[:60]}")
     tokens += [PAD] * padding
     segments += [0] * padding
     inputs = {
@@ -45,5 +38,3 @@ for line in lines:
     odds = np.exp(logits - logits[best])
     probability = 1 / odds.sum()
     print(f"{line}: {CLASSES[best]} {probability:.1%}")
-if failures:
-    sys.exit(1)

@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from docs import generate
 from gmlp_flax.checkpoints import METRICS_FILE, metrics_file
@@ -135,6 +136,18 @@ def _place(cell: Line) -> tuple[int, ...]:
 # From CSV files to the page.
 
 
+class Seed(NamedTuple):
+    """Where a run ended.
+
+    Attributes:
+        accuracy: in percent.
+        steps: that it took.
+    """
+
+    accuracy: float
+    steps: int
+
+
 @dataclasses.dataclass
 class Ends:
     """Where the seeds of a row ended at a length and a width.
@@ -142,25 +155,27 @@ class Ends:
     Attributes:
         length, width: n and d.
         rate: their peak learning rate.
-        accuracies: in percent, from the lowest to the highest.
-        steps: that they took, from the fewest to the most.
+        seeds: from the lowest to the highest accuracy.
     """
 
     length: int
     width: int
     rate: float
-    accuracies: list[float] = dataclasses.field(default_factory=list)
-    steps: list[int] = dataclasses.field(default_factory=list)
+    seeds: list[Seed] = dataclasses.field(default_factory=list)
 
-    def add(self, accuracy: float, steps: int) -> None:
+    def add(self, seed: Seed) -> None:
         """Adds a seed."""
-        self.accuracies = sorted([*self.accuracies, accuracy])
-        self.steps = sorted([*self.steps, steps])
+        self.seeds = sorted([*self.seeds, seed])
+
+    @property
+    def accuracies(self) -> list[float]:
+        """In percent, from the lowest to the highest."""
+        return [seed.accuracy for seed in self.seeds]
 
     @property
     def median(self) -> float:
         """The middle one of three accuracies."""
-        return self.accuracies[len(self.accuracies) // 2]
+        return self.accuracies[len(self.seeds) // 2]
 
 
 def cells() -> dict[str, list[Ends]]:
@@ -170,7 +185,8 @@ def cells() -> dict[str, list[Ends]]:
         cell = Cell(line["row"], int(line["n"]), int(line["d"]))
         if cell not in found:
             found[cell] = Ends(cell.length, cell.width, float(line["rate"]))
-        found[cell].add(float(line["accuracy (%)"]), int(line["steps"]))
+        seed = Seed(float(line["accuracy (%)"]), int(line["steps"]))
+        found[cell].add(seed)
     by_row: dict[str, list[Ends]] = {}
     for cell, ended in found.items():
         by_row.setdefault(cell.row, []).append(ended)
@@ -198,13 +214,13 @@ def section() -> str:
 
 def mixers_section() -> str:
     """The table of all rows at SHOWN: accuracies, and the steps of the seeds that solve it."""
-    titles = ["model", "accuracy (%)", "steps", "rate"]
+    titles = ["model", "accuracy (%)", "steps, in the same order", "rate"]
     lines = [titles, ["---"] * len(titles)]
     by_row = cells()
     for row, what in (WHAT | OTHERS).items():
         for cell in by_row.get(row, ()):
             if (cell.length, cell.width) == SHOWN:
-                steps = ", ".join(f"{count:,}" for count in cell.steps)
+                steps = ", ".join(f"{seed.steps:,}" for seed in cell.seeds)
                 lines.append([f"`{row}`, {what}", _percents(cell), steps, f"{cell.rate:g}"])
     return _table(lines)
 

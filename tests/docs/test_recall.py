@@ -63,7 +63,7 @@ def test_every_line_is_a_seed_of_a_cell():
     cells = [cell for of_row in recall.cells().values() for cell in of_row]
     assert sum(len(cell.accuracies) for cell in cells) == len(generate.read("recall"))
     for cell in cells:
-        assert len(cell.accuracies) == len(cell.steps) == 3
+        assert len(cell.seeds) == 3
         assert cell.accuracies == sorted(cell.accuracies)
         assert cell.median == cell.accuracies[1]
 

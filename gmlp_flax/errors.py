@@ -100,13 +100,15 @@ def counted(number: int, noun: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """For messages about an unknown name: the most similar known one, by the whole name or by its
-    last part after a dot.
+    """For messages about an unknown name: the most similar known one, by the whole name, upper or
+    lower case, or by its last part after a dot.
 
     If none of the `known` names is similar, it says `otherwise`, or lists them.
     """
     known = list(known)
-    similar = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    by_lower_case = {known_name.lower(): known_name for known_name in known}
+    found = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.7)
+    similar = [by_lower_case[lower] for lower in found]
     if not similar:
         similar = _similar_by_last_part(name, known)
     if similar:

@@ -14,6 +14,7 @@ from gmlp_flax.errors import (
     StorageError,
     UserError,
     decode_errors,
+    did_you_mean,
     install,
 )
 
@@ -73,3 +74,16 @@ def test_an_extra_is_installed_by_what_made_the_environment(
 
 def test_the_stamp_of_an_environment_is_that_of_setup():
     assert f"stamp=$venv/{SETUP_STAMP} " in Path("scripts/setup.sh").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("SGU", "did you mean 'sgu'?"),
+        ("bertrel", "did you mean 'bert_rel'?"),
+        ("lenght", "did you mean 'model.length'?"),
+        ("xyz", "expected one of sgu, bert_rel, model.length"),
+    ],
+)
+def test_the_most_similar_name(name, advice):
+    assert did_you_mean(name, ["sgu", "bert_rel", "model.length"]) == advice

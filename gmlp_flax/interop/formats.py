@@ -187,7 +187,10 @@ FORMATS = {
 
 def input_shapes(task: Task) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes and types of what `Task.forward` reads, by name, for a symbolic batch: `image`, or
-    `tokens`, and `segments` if the model has them."""
+    `tokens`, and `segments` if the model has them. Raises ValueError if the task answers no single
+    inputs."""
+    if task.Predictor is None:
+        raise ValueError("its task answers no single inputs")
     (batch,) = jax.export.symbolic_shape("batch")
     arrays = {}
     for name, (shape, dtype) in task.example_shapes().items():

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
-from gmlp_flax.errors import RunError, decode_errors, listed
+from gmlp_flax.errors import ConfigError, RunError, decode_errors, listed
 from gmlp_flax.io import files, weight_files
 from gmlp_flax.io.logs import to_stderr
 from gmlp_flax.io.weight_files import Shape, State
@@ -113,7 +113,10 @@ def config_for(
     config.model.update(sizes)
     if "pooler" in config.model:
         config.model.pooler = known.pooler in shapes
-    config_lib.validate(config)
+    try:
+        config_lib.validate(config)
+    except ConfigError as error:
+        raise ConfigError(f"{where} has sizes that do not fit together: {error}") from None
     return config
 
 

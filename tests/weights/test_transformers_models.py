@@ -164,6 +164,7 @@ def test_what_our_models_have_not_is_refused(transformers, tmp_path, name, chang
         (RunError, ConfigError), ours.config_for, content["model_type"], shapes, content, "FILE"
     )
     assert words in message
+    assert message.startswith("FILE")
     assert "\n" not in message
 
 

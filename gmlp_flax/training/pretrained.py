@@ -215,8 +215,8 @@ def _unrecognized(source: Source) -> RunError:
         name = timm.named_after(source.file)
         advice = did_you_mean(name, timm.MODELS, "gmlp_flax.list_models() has all names")
         return RunError(
-            f"{source.name} is named after no model that is here ({advice}); a file is named after "
-            "its model, as gmlp_s16_224.ra3_in1k.safetensors"
+            f"{source.name} is not named after a model that gmlp_flax has ({advice}); a file is "
+            "named after its model, as gmlp_s16_224.ra3_in1k.safetensors"
         )
     if "task" in source.described:
         return RunError(
@@ -224,7 +224,8 @@ def _unrecognized(source: Source) -> RunError:
         )
     if source.described:
         return RunError(
-            f"the config.json of {source.name} describes no model that is here: {KINDS_IN_WORDS}"
+            f"the config.json of {source.name} describes no model that gmlp_flax has: "
+            f"{KINDS_IN_WORDS}"
         )
     name = os.path.basename(source.folder)
     advice = did_you_mean(name, exports.shipped(), KINDS_IN_WORDS)

@@ -86,7 +86,8 @@ def open_described(path: str, described: Mapping[str, Any]) -> SavedModel:
         other |= _other_transform(preprocessing)
         if other:
             raise RunError(
-                f"{what} that is here, as it has {other}: give its file, named {name}.safetensors"
+                f"{what} that gmlp_flax has, because of {other}: give its file, named "
+                f"{name}.safetensors"
             )
         for ours, theirs in _PREPROCESSING.items():
             if theirs in preprocessing:

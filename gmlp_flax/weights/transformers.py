@@ -98,7 +98,7 @@ def config_for(
     config = config_lib.default(task=known.task, block=known.block)
     config.model.update(known.model)
     config.model.tie_embeddings = bool(described.get("tie_word_embeddings", known.tied))
-    what = f"{where}: its config.json is of no {family} that is here"
+    what = f"{where}: its config.json describes no {family} that gmlp_flax has"
     with decode_errors(what, "give another model", RunError):
         shapes = _split_fused(known, shapes, _halves_of_shape)
         sizes = _sizes(known, shapes, described)

@@ -12,6 +12,8 @@ from gmlp_flax import tasks
 from gmlp_flax.config.optimizers import check as check_optimizer
 from gmlp_flax.config.schema import BLOCK, TASK, all_keys, former_names, keys
 from gmlp_flax.errors import ConfigError, did_you_mean
+from gmlp_flax.models import blocks
+from gmlp_flax.models.blocks.causality import looks_ahead
 from gmlp_flax.models.sharding import DATA, FSDP, TENSOR
 from gmlp_flax.options import Option
 
@@ -260,3 +262,21 @@ def profile_steps(text: str, steps: int) -> range:
             f"config.profile.steps is {text!r}: expected FIRST:LAST, from 1 to config.steps={steps}"
         )
     return range(first, last + 1)
+
+
+def require_causal(name: str, spec: Any) -> None:
+    """Refuses a user's block of a causal model if it looks ahead, which a numerical test finds.
+
+    Args:
+        name: of the block, for the message.
+        spec: of the blocks of the model.
+
+    Raises:
+        ConfigError: an output of the block depends on a later token.
+    """
+    is_ours = spec.block in blocks.BLOCKS.values()
+    if not is_ours and looks_ahead(spec):
+        raise ConfigError(
+            f"config.model.block is {name!r}, whose output at a token depends on later tokens: "
+            "correct it, or set its can_be_causal to False"
+        )

@@ -8,6 +8,7 @@ one and a half times as many, as in the paper's Table 3.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -15,13 +16,14 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as gmlp_config
+from gmlp_flax.config import validation
 from gmlp_flax.models import blocks
 from gmlp_flax.paper import alternatives, custom_rows, matching
 from gmlp_flax.paper.published import LLAMA, PUBLISHED
 from gmlp_flax.sweeps.points import Points
 
 NAME = "recall"  # as `gmlp reproduce` takes it
-TITLE = "Recall: multi-query associative recall (arXiv 2312.04927), accuracy over the width"
+TITLE = "Recall: multi-query associative recall (arXiv 2312.04927), accuracy (%) over the width"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 SOLVED = 0.99  # accuracy at which a run ends (zoology/config.py)
 TRANSFORMER_LAYERS = 2
@@ -172,7 +174,17 @@ def _custom_config(name: str, sizes: Sizes) -> ConfigDict:
     transformer = model_config("bert", sizes)
     config = custom_rows.in_place_of(transformer, name)
     config.model.causal = blocks.find(config.model.block).can_be_causal
+    if config.model.causal:
+        _require_causal(name, sizes)
     return config
+
+
+@functools.cache
+def _require_causal(name: str, sizes: Sizes) -> None:
+    """Refuses a class that looks ahead, before any run of the comparison starts."""
+    config = custom_rows.in_place_of(model_config("bert", sizes), name)
+    config.model.causal = True
+    validation.require_causal(config.model.block, matching.encoder_spec(config))
 
 
 def mqar(name: str, length: int, d_model: int, scale: str) -> ConfigDict:

@@ -188,8 +188,8 @@ def _changes(plan: Plan, found: Accuracies) -> list[str]:
     sentences = []
     for changes, cells in cells_by_changes.items():
         is_everywhere = len(cells) == len(found)
-        where = "all runs" if is_everywhere else f"the runs of {'; '.join(cells)}"
-        sentences.append(f"Not so in {where}: {changes}.")
+        where = "All runs" if is_everywhere else f"The runs of {'; '.join(cells)}"
+        sentences.append(f"{where} differ: {changes}.")
     return sentences
 
 

@@ -9,11 +9,9 @@ from gmlp_flax import tasks
 from gmlp_flax.checkpoints.run_folder import RunFolder
 from gmlp_flax.config import validation
 from gmlp_flax.data.holdout import ROLES
-from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.errors import RunError
 from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.models import parameters
-from gmlp_flax.models.blocks import BLOCKS
-from gmlp_flax.models.blocks.causality import looks_ahead
 from gmlp_flax.processes import distributed
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.tasks.data.base import RunFiles, TaskData
@@ -59,7 +57,8 @@ def build(
         assets = data.assets()
     with heartbeat("building the model", distributed.say, at_once=False):
         task = kind(config, assets)
-        _require_causal(task)
+        if config.model.get("causal", False):
+            validation.require_causal(config.model.block, task.spec())
         training = Training(task, mesh, transformation)
         _require_alike(task, data)
         count = parameters.count(task.shapes())
@@ -87,20 +86,6 @@ def _check_lora(config: ConfigDict, init: Pretrained | None) -> None:
         raise RunError(
             f"config.optimizer.lora_rank is {rank}, and there is nothing to adapt: give "
             "--config.init_from"
-        )
-
-
-def _require_causal(task: Task) -> None:
-    """Raises ConfigError if a class of the user's says that it is causal and looks ahead."""
-    config = task.config
-    if not config.model.get("causal", False):
-        return
-    spec = task.spec()
-    is_ours = spec.block in BLOCKS.values()
-    if not is_ours and looks_ahead(spec):
-        raise ConfigError(
-            f"config.model.block is {config.model.block!r}, whose output at a token depends on later "
-            "tokens: correct it, or set its can_be_causal to False"
         )
 
 

@@ -5,7 +5,8 @@ import pytest
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.paper import custom_rows, matching, recall
-from tests.custom_blocks import AVERAGING, SHIFTING, UNUSED
+from tests.custom_blocks import AVERAGING, PEEKING, SHIFTING, UNUSED
+from tests.failures import raised
 
 # Config with a place for the row, and the Transformer beside which it stands.
 PLACES = {
@@ -71,6 +72,10 @@ def test_matches(match, layers, d_ffn):
 def test_recall_is_causal_where_the_block_can_be():
     assert recall.mqar(SHIFTING, 64, 32, "cpu").model.causal
     assert not recall.mqar(AVERAGING, 64, 32, "cpu").model.causal
+
+
+def test_recall_refuses_a_class_that_looks_ahead():
+    assert "depends on later tokens" in raised(ConfigError, recall.mqar, PEEKING, 64, 32, "cpu")
 
 
 def test_names():

@@ -90,7 +90,7 @@ def test_a_plan_may_have_a_part_of_the_lengths_and_widths(plan):
 
 def test_keys_that_the_runs_have_changed_are_named(plan):
     cell = Cell("sgu_causal", 64, 32)
-    assert "Not so" not in report_lib.report(plan).setting
+    assert "differ:" not in report_lib.report(plan).setting
     config = config_lib.open_config(cell.config("cpu"))
     config.steps = 2
     config.synthetic.heldout_examples = 8
@@ -101,14 +101,14 @@ def test_keys_that_the_runs_have_changed_are_named(plan):
     changes = (
         "config.steps is 2 instead of 6000, config.synthetic.heldout_examples is 8 instead of 1000"
     )
-    assert f"Not so in all runs: {changes}." in report_lib.report(plan).setting
+    assert f"All runs differ: {changes}." in report_lib.report(plan).setting
     other = Cell("sgu_causal", 64, 16)
     for point in recall.search_points(other, "cpu"):
         write_result(Path(plan.runs) / "search", point, 0.5)
     for point in recall.points(other, "cpu", 1e-3):
         write_result(Path(plan.runs), point, 0.5)
     setting = report_lib.report(plan).setting
-    assert f"Not so in the runs of sgu_causal at n = 64, d = 32: {changes}." in setting
+    assert f"The runs of sgu_causal at n = 64, d = 32 differ: {changes}." in setting
 
 
 def test_no_run_is_refused(tmp_path):

@@ -28,8 +28,12 @@ def looks_ahead(spec: Any) -> bool:
     Args:
         spec: of the blocks of the model, with `causal`.
     """
-    layer_specs = dict.fromkeys(spec.block.layer_specs(_short(spec)))
-    return any(_layer_looks_ahead(layer_spec) for layer_spec in layer_specs)
+    previous = None
+    for layer_spec in spec.block.layer_specs(_short(spec)):
+        if layer_spec != previous and _layer_looks_ahead(layer_spec):
+            return True
+        previous = layer_spec
+    return False
 
 
 def _short(spec: Any) -> Any:

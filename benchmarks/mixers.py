@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config, tasks
 from gmlp_flax.benchmarks.timing import Row, example_batch, row
+from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.models import parameters
 from gmlp_flax.paper import alternatives
 from gmlp_flax.planning import dry_run
@@ -53,7 +54,8 @@ def bench_mixers(
     alternatives.check_cost_lengths(lengths)
     entries = []
     for name, length in itertools.product(chosen, lengths):
-        entries += _measured(name, length, scale, repeats)
+        with heartbeat(f"measuring {name} with {length:,} tokens", at_once=False):
+            entries += _measured(name, length, scale, repeats)
     return entries
 
 

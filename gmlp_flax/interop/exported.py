@@ -62,7 +62,8 @@ Without gmlp_flax:
 layer is `x @ kernel + bias`. `config.json` has every setting.
 {inputs}{classes}{program}"""
 INPUTS = """
-StableHLO and ONNX read, for any batch, and give `logits`, float32 {outputs}:
+StableHLO and ONNX both read the inputs below, in any batch size, and return `logits`, float32
+{outputs}:
 
 | input | shape | type | what |
 |---|---|---|---|

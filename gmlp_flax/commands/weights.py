@@ -43,7 +43,8 @@ def export_weights(_argv: list[str]) -> None:
     model = factory.load(source, flags.FLAGS.checkpoint)
     options = _options()
     exported.export(model, out, **options)
-    print(f"wrote {out}/{WEIGHTS}, and what belongs to it: see {out}/{exported.CARD}")
+    files = [WEIGHTS, *(FORMATS[name].file for name in flags.FLAGS.format)]
+    print(f"wrote {', '.join(files)} and others to {out}: see {out}/{exported.CARD}")
 
 
 def push(argv: list[str]) -> None:

@@ -43,8 +43,11 @@ def export_weights(_argv: list[str]) -> None:
     model = factory.load(source, flags.FLAGS.checkpoint)
     options = _options()
     exported.export(model, out, **options)
-    files = [WEIGHTS, *(FORMATS[name].file for name in flags.FLAGS.format)]
-    print(f"wrote {', '.join(files)} and others to {out}: see {out}/{exported.CARD}")
+    written = [WEIGHTS]
+    for name in flags.FLAGS.format:
+        written.append(FORMATS[name].file)
+    names = ", ".join(written)
+    print(f"wrote {names} and others to {out}: see {out}/{exported.CARD}")
 
 
 def push(argv: list[str]) -> None:

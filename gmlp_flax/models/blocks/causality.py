@@ -80,12 +80,13 @@ def _positions(length: int) -> Iterator[int]:
 def _randomised(spec: Any) -> nnx.Module:
     """A layer with noise on its initial parameters."""
     block = spec.block(spec, nnx.Rngs(0))
-    state = nnx.state(block, nnx.Param)
-    leaves, tree = jax.tree.flatten(state)
-    keys = jax.random.split(jax.random.key(2), len(leaves))
-    noisy: list[Array] = []
-    for leaf, key in zip(leaves, keys, strict=True):
-        noise = NOISE * jax.random.normal(key, leaf.shape, leaf.dtype)
-        noisy.append(leaf + noise)
-    nnx.update(block, jax.tree.unflatten(tree, noisy))
+    random = nnx.Rngs(2)
+
+    def with_noise(leaf: Array) -> Array:
+        noise = jax.random.normal(random(), leaf.shape, leaf.dtype)
+        return leaf + NOISE * noise
+
+    params = nnx.state(block, nnx.Param)
+    noisy = jax.tree.map(with_noise, params)
+    nnx.update(block, noisy)
     return block

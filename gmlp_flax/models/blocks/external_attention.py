@@ -37,13 +37,12 @@ class ExternalAttentionSpec(HeadsSpec, AnyLengthSpec):
 
 
 class ExternalAttention(nnx.Module):
-    """weights(x keys^T) values in each head, between two projections. The
-    memory, `keys` and `values` [memory, d_model / heads], has no biases, and the weights are computed
-    in its type.
+    """weights(x keys^T) values in each head, between two projections. The memory, `keys` and
+    `values` [memory, d_model / heads], has no biases, and the weights are computed in its type.
 
     As published, the softmax runs over the tokens, and each token's weights are then divided by
-    their sum (double normalisation), so that a token's output depends on all tokens. With the softmax
-    over the memory, it depends only on the token.
+    their sum (double normalisation), so that a token's output depends on all tokens. With the
+    softmax over the memory, it depends only on the token.
     """
 
     def __init__(self, spec: ExternalAttentionSpec, rngs: nnx.Rngs):

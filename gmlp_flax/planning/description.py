@@ -5,6 +5,7 @@ from typing import Any
 
 from gmlp_flax.planning.plan import Plan
 
+HOURS_BELOW = 3  # days: shorter runs are given in hours
 WHAT_ELSE = (
     "--config.mesh=auto says whether mesh.fsdp, remat=full, accumulation or more chips would make "
     "it fit"
@@ -46,10 +47,26 @@ def _rows(plan: Plan, unit: str) -> dict[str, str]:
     rows["utilisation"] = (
         f"{plan.utilisation:.0%} of the peak, in products of the model, at most; {_bound(plan)}"
     )
-    rows["run"] = f"{plan.run_days:.3g} days, {plan.chip_hours:,.0f} chip-hours"
+    rows["run"] = f"{_duration(plan.run_days)}, {_chip_hours(plan.chip_hours)}"
     if plan.cost is not None:
         rows["run"] += f", {plan.cost:,.0f} at the price given, {plan.per_price:,.0f} {unit} for 1"
     return rows
+
+
+def _duration(days: float) -> str:
+    """A time in days, in hours below three days, or in minutes below one hour."""
+    hours = 24 * days
+    if hours < 1:
+        return f"{60 * hours:.3g} minutes"
+    if days < HOURS_BELOW:
+        return f"{hours:.1f} hours"
+    return f"{days:,.1f} days"
+
+
+def _chip_hours(hours: float) -> str:
+    if hours < 10:
+        return f"{hours:.2g} chip-hours"
+    return f"{hours:,.0f} chip-hours"
 
 
 def _memory(plan: Plan) -> str:

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import pytest
+
 from gmlp_flax.planning.description import WHAT_ELSE, describe
 from gmlp_flax.planning.plan import Plan
 
@@ -45,7 +47,7 @@ def test_numbers_and_units():
     assert found["utilisation"].startswith("42% of the peak")
     assert found["utilisation"].endswith("products take longest from a batch of 512")
     assert found["run"] == (
-        "0.5 days, 192 chip-hours, 230 at the price given, 1,500,000 images for 1"
+        "12.0 hours, 192 chip-hours, 230 at the price given, 1,500,000 images for 1"
     )
     assert "note: evaluations are left out" in describe(PLAN, "images")
 
@@ -53,12 +55,27 @@ def test_numbers_and_units():
 def test_without_a_price_and_too_large():
     plan = dataclasses.replace(PLAN, cost=None, per_price=None, fits=False, products_bound=None)
     found = rows(plan)
-    assert found["run"] == "0.5 days, 192 chip-hours"
+    assert found["run"] == "12.0 hours, 192 chip-hours"
     assert "DOES NOT FIT" in found["memory per chip"]
     assert "optimizer.grad_accum_steps" in found["utilisation"]
     assert describe(plan, "images").splitlines()[-1] == f"  {WHAT_ELSE}"
     gpu = dataclasses.replace(plan, topology="gpu:h100x8")
     assert "grad_accum_steps" not in describe(gpu, "images")
+
+
+@pytest.mark.parametrize(
+    ("days", "chip_hours", "expected"),
+    [
+        (0.01, 0.24, "14.4 minutes, 0.24 chip-hours"),
+        (1 / 24, 16.0, "1.0 hours, 16 chip-hours"),
+        (2.9, 1113.6, "69.6 hours, 1,114 chip-hours"),
+        (3.0, 1152.0, "3.0 days, 1,152 chip-hours"),
+        (1234.0, 473_856.0, "1,234.0 days, 473,856 chip-hours"),
+    ],
+)
+def test_a_run_below_three_days_is_in_hours(days, chip_hours, expected):
+    plan = dataclasses.replace(PLAN, cost=None, run_days=days, chip_hours=chip_hours)
+    assert rows(plan)["run"] == expected
 
 
 def test_what_moves_most_bytes():

@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import itertools
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -265,13 +266,36 @@ class Corpus(Dataset):
 
 
 def no_text(corpus: Corpus) -> DataError:
-    """The error of a corpus that has no text for its role."""
+    """The error of a corpus that has no text at all, or none for its role."""
+    if not _has_text(corpus):
+        return DataError(
+            f"{corpus.name!r} has no text: {_files(corpus)} empty, or only white space; give a file "
+            "with text"
+        )
     selection = corpus.examples.selection
     share = holdout.share_in_words(selection.share)
     return DataError(
         f"{corpus.name!r} holds no text for {selection.role!r} with {share}: give more documents, "
         "or another share"
     )
+
+
+def _has_text(corpus: Corpus) -> bool:
+    """Whether a corpus has a document, whatever its role. Records that do not parse are skipped."""
+    skipped = BadRecords(limit=sys.maxsize)
+    documents = chain_documents(corpus.examples.parts, skipped)
+    first = next(documents, None)
+    return first is not None
+
+
+def _files(corpus: Corpus) -> str:
+    """The subject of a sentence about all files of a corpus, and its verb."""
+    count = len(corpus.files)
+    if not count:
+        return "all documents are"
+    if count == 1:
+        return "the file is"
+    return f"all {count} files are"
 
 
 def describe(corpus: Corpus, use: str) -> str:

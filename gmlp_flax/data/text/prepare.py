@@ -131,18 +131,26 @@ def cached_tokenizer(
 
 
 def sample_documents(corpus: Corpus, sample: int, bad: BadRecords) -> Iterator[str]:
-    """The beginnings of the corpus's parts, of about `sample` characters together."""
+    """The beginnings of the corpus's parts, of about `sample` characters together.
+
+    Raises:
+        DataError: the corpus cannot be read, or has no text.
+    """
     parts = corpus.examples.parts
     selection = corpus.examples.selection
     is_whole = len(parts) == 1
     total = max(1, sum(part.size for part in parts))
+    is_empty = True
     for part in parts:
         room = -(-sample * part.size // total)  # rounded up
         for document in selection.pick(part.documents(bad), is_whole):
+            is_empty = False
             yield document[:room]
             room -= len(document)
             if room <= 0:
                 break
+    if is_empty:
+        raise no_text(corpus)
 
 
 class Limits(NamedTuple):

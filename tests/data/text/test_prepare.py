@@ -335,12 +335,14 @@ def test_a_file_in_place_of_a_folder(tmp_path):
 def test_nothing_to_prepare(tmp_path, make, role):
     (tmp_path / "empty.txt").write_text("\n\n")
     nothing = read(tmp_path / "empty.txt")
+    reason = "has no text: the file is empty"
     if role:
         nothing = corpus(2).hold_out(role, 1e-9)
+        reason = "no text for 'heldout' with heldout_share=1e-09"
     for _ in range(2):
         message = failure(make, nothing, tokenizer(), tmp_path / "deep" / "er", EACH_PART)
         assert repr(nothing.name) in message
-        assert repr(role or "train") in message
+        assert reason in message
     assert not list(tmp_path.rglob("unfinished"))
 
 
@@ -409,6 +411,18 @@ def test_a_tokenizer_is_not_trained_on_bad_records(tmp_path):
     text = read(broken_lines(tmp_path / "text"))
     assert "line 21" in failure(cached_tokenizer, text, 320, tmp_path / "cache")
     assert cached_tokenizer(text, 310, tmp_path / "cache", 3).vocab_size == 310
+
+
+def test_no_tokenizer_is_trained_on_empty_files(tmp_path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(" \n")
+    for text in (read(tmp_path), read(tmp_path).hold_out("train", 0.05)):
+        message = failure(cached_tokenizer, text, 300, tmp_path / "cache")
+        assert f"{str(tmp_path)!r} has no text: all 2 files are empty" in message
+    nothing = in_memory("a list", [" "])
+    assert "'a list' has no text: all documents are" in failure(
+        cached_tokenizer, nothing, 300, tmp_path / "cache"
+    )
 
 
 # Text to train a tokenizer on

@@ -106,6 +106,13 @@ def report(made: Prepared, seconds: float, role: str) -> None:
     print(f"to use it        --config.data.{role}={folder} {size}")
 
 
+def _role(split: str, values: flags.FlagValues) -> str:
+    """The role in which training reads the result: "train" or "heldout"."""
+    if values.heldout_share or not splits.is_held_out(split):
+        return values.side
+    return HELDOUT
+
+
 def check_flags(values: flags.FlagValues) -> None:
     """Raises ConfigError if a flag about what is held out makes no sense."""
     if values.side not in ROLES:
@@ -171,7 +178,8 @@ def main(argv: list[str]) -> None:
     began = time.perf_counter()
     limits = prepare.Limits(values.workers, values.max_bad_records, values.shard_bytes)
     made = prepare.prepare(corpus, tokenizer, values.out, limits)
-    report(made, time.perf_counter() - began, values.side)
+    seconds = time.perf_counter() - began
+    report(made, seconds, _role(corpus.split, values))
 
 
 def run() -> None:

@@ -64,6 +64,13 @@ def split_of_folder(name: str) -> str:
     return WORDS.get(name.lower(), "")
 
 
+def is_held_out(split: str) -> bool:
+    """Whether a split is one to hold out: validation or test, also in parts such as
+    validation_matched."""
+    word, _, _ = split.partition("_")
+    return split_of_folder(word) in (VALIDATION_SPLIT, TEST_SPLIT)
+
+
 def names_split(name: str) -> bool:
     """Whether the first or the last word of a name means a split."""
     ends = _ends(_words(name))

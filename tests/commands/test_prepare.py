@@ -117,6 +117,8 @@ def test_splits(folder, tmp_path):
         done = run(text, model, f"--out={out}", f"--split={split}")
         documents[split] = Prepared(out).documents
         assert "not read (.md 1)" in done.stderr
+        role = "heldout" if split in ("dev", "test") else "train"
+        assert f"--config.data.{role}={out} " in done.stdout
     assert documents == {"": 1, "train": 1, "dev": 2, "test": 3, "all": 6}
     message = error(text, model, f"--out={tmp_path}/no", "--split=extra")
     assert "'extra'" in message

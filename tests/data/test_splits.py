@@ -28,6 +28,16 @@ def test_the_split_of_a_folder(split):
         assert splits.split_of_folder(name) == split, name
 
 
+@pytest.mark.parametrize("split", ["validation", "test", "dev", "validation_matched", "dev_mm"])
+def test_a_split_to_hold_out(split):
+    assert splits.is_held_out(split)
+
+
+@pytest.mark.parametrize("split", ["", "train", "training", "all", "unsupervised"])
+def test_a_split_to_train_on(split):
+    assert not splits.is_held_out(split)
+
+
 FILES = {
     "train": (
         "train.csv TRAIN.TXT train_2.txt en-train.part1 train-clean-100.json my-data-train.csv "

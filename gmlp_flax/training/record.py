@@ -22,13 +22,16 @@ from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.reading import on_all_processes
 from gmlp_flax.checkpoints.run_folder import RunFolder, checkpoint_steps
 from gmlp_flax.config import schema
-from gmlp_flax.data.holdout import ROLES
+from gmlp_flax.data.holdout import HELDOUT, ROLES, TRAIN
 from gmlp_flax.errors import RunError, listed
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import json_files, tfds_folders
 from gmlp_flax.processes import distributed
 from gmlp_flax.tasks.data import config as data_config
 from gmlp_flax.tasks.data.base import TaskData
+
+_ROLE_WORDS = {TRAIN: "training", HELDOUT: "held-out"}
+_FINGERPRINT_WORDS = {"names": "file names"}  # where a key alone would be unclear
 
 PACKAGES = (
     "gmlp_flax",
@@ -95,7 +98,12 @@ def refuse_changes(workdir: str, config: ConfigDict) -> None:
 
 
 def check_data(
-    workdir: str, data: TaskData, advice: str, chosen: bool = False, roles: Sequence[str] = ROLES
+    workdir: str,
+    data: TaskData,
+    advice: str,
+    chosen: bool = False,
+    roles: Sequence[str] = ROLES,
+    consequence: str = "",
 ) -> Any:
     """Compares the data of a task with the data that the run in a folder was trained on, by their
     fingerprints.
@@ -107,6 +115,7 @@ def check_data(
         chosen: whether the user wants these data even if they differ. Then a difference is only
             printed.
         roles: whose data to compare.
+        consequence: what follows from a difference, for the end of the line that is printed.
 
     Returns:
         By role, the absolute path of the data, and their fingerprint; {} on other processes than
@@ -134,13 +143,14 @@ def check_data(
             if not difference:
                 continue
             key = data_config.key_of(data.config, role)
-            line = (
-                f"the {role} data, config.data.{key}={path}, are not the run's ({difference}): "
-                f"{workdir} was trained with {old['path']}"
-            )
+            given = f"the {_ROLE_WORDS[role]} data, config.data.{key}={path}"
+            if now[role]["path"] == old["path"]:
+                line = f"{given}, have changed since the run {workdir} ({difference})"
+            else:
+                line = f"{given}, are not those of the run {workdir}, {old['path']} ({difference})"
             if not chosen:
-                raise RunError(f"{line}; give those data, or another --workdir; or {advice}")
-            distributed.say(f"note: {line}")
+                raise RunError(f"{line}: give the run's data, or another --workdir, or {advice}")
+            distributed.say(f"note: {line}{consequence}")
         return now
 
     return on_all_processes(workdir, compare)
@@ -183,7 +193,8 @@ def check_heldout(
     chosen = not selecting.isdisjoint({*explicit, *changed})
     key = data_config.key_of(data.config, "heldout")
     advice = f"score these with --config.data.{key}={data.config.data[key]}"
-    check_data(workdir, data, advice, chosen, ("heldout",))
+    consequence = ": do not compare these scores with the run's own"
+    check_data(workdir, data, advice, chosen, ("heldout",), consequence)
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -195,10 +206,10 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         if old == value:
             continue
         if isinstance(value, int):
-            counts.append(f"{value:,} {name} (were {old:,})")
+            counts.append(f"{value:,} {name}, the run had {old:,}")
         else:
-            others.append(f"other {name}")
-    return ", ".join(counts + others)
+            others.append(f"different {_FINGERPRINT_WORDS.get(name, name)}")
+    return "; ".join(counts + others)
 
 
 def take_step(folder: RunFolder, config: ConfigDict, files: Files, metrics: MetricsFile) -> None:

@@ -59,12 +59,12 @@ def test_other_data_are_refused_unless_they_are_named(text_run, tmp_path):
     code, out, error = evaluate(run)
     assert code == 2
     assert not out
-    assert "config.data.train=embedded" in error
-    assert "5 documents (were 6)" in error
+    assert "config.data.train=embedded, have changed since the run" in error
+    assert "(5 documents, the run had 6): " in error
     code, out, error = evaluate(run, "--config.data.train=embedded")
     assert code == 0
-    assert "note: " in error
-    assert "5 documents (were 6)" in error
+    assert "note: the held-out data, " in error
+    assert "(5 documents, the run had 6): do not compare these scores with the run's" in error
     expected = json.loads((run / "result.json").read_text())["eval"]
     assert json.loads(out)["eval"] == expected
 

@@ -200,7 +200,7 @@ def test_data_of_another_content_are_refused_by_name(tmp_path, make):
     file.write_bytes(change(file.read_bytes()))
     with pytest.raises(
         RunError,
-        match=r"config.data.\w+=.*there.*, are not .*other .*trained with .*here.*the advice",
+        match=r"config.data.\w+=.*there.*, are not those of .*here.*\(.*different .*the advice",
     ):
         record.check_data(str(run), reopened(moved), "the advice")
     found = record.check_data(str(run), reopened(moved), "", chosen=True)
@@ -217,7 +217,9 @@ def test_embedded_data_and_runs_without_fingerprints(tmp_path):
     assert kept["data"]["train"]["path"] == "embedded"
     kept["data"]["train"]["content"] = "another"
     file.write_text(json.dumps(kept))
-    assert "other content" in raised(RunError, record.check_data, run, data, "")
+    message = raised(RunError, record.check_data, run, data, "")
+    assert "the training data, config.data.train=embedded, have changed since the run" in message
+    assert "(different content)" in message
     record.check_data(run, data, "", roles=["heldout"])
     del kept["data"]  # as older versions left it
     file.write_text(json.dumps(kept))

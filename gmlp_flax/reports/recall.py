@@ -17,7 +17,7 @@ from gmlp_flax.io import files
 from gmlp_flax.options import ALL_RUNS
 from gmlp_flax.paper import recall
 from gmlp_flax.paper.recall import PAIRS, RATE, ROWS, Cell
-from gmlp_flax.reports.claims import HOLDS, OPEN, REVERSED, Claim
+from gmlp_flax.reports.claims import EARLY, HOLDS, OPEN, REVERSED, Claim
 from gmlp_flax.reports.report import Report, family, over_seeds
 from gmlp_flax.reports.runs import NoRuns
 from gmlp_flax.reports.table import Cells, Spread, Table, printed, shown
@@ -333,7 +333,7 @@ def _width_claims(found: Accuracies) -> Iterable[Claim]:
         where = "none of these" if width is None else f"d = {width}"
         words.append(f"n = {length}: {where}")
     if first is None:
-        verdict = OPEN
+        verdict = EARLY
     elif last is None or last > first:
         verdict = HOLDS
     else:
@@ -362,24 +362,36 @@ def _solving_widths(found: Accuracies, row: str) -> dict[int, int | None]:
 
 
 def _rival_claims(found: Accuracies) -> Iterable[Claim]:
-    """Not Zoology's: whether tiny attention is what a gate is without."""
+    """Not Zoology's: whether tiny attention is what a gate is without. If no row solves a length,
+    its runs show no difference between rows."""
     widest = max((cell.width for cell in found), default=0)
+    solved_lengths = _solved_lengths(found)
     for cell, accuracy in found.items():
         if cell.width != widest:
             continue
+        verdict = _solved(accuracy)
         where = f"n = {cell.length}, d = {cell.width}"
         if cell.row in AMLP:
-            yield Claim(
-                f"tiny attention solves it (ours): {cell.row} at {where}",
-                _solved(accuracy),
-                _detail(cell, accuracy),
-            )
-        if cell.row in GMLP:
-            yield Claim(
-                f"a gate alone does not solve it (ours): {cell.row} at {where}",
-                _NEGATED[_solved(accuracy)],
-                _detail(cell, accuracy),
-            )
+            text = f"tiny attention solves it (ours): {cell.row} at {where}"
+        elif cell.row in GMLP:
+            text = f"a gate alone does not solve it (ours): {cell.row} at {where}"
+            verdict = _NEGATED[verdict]
+        else:
+            continue
+        detail = _detail(cell, accuracy)
+        if cell.length not in solved_lengths:
+            verdict = EARLY
+            detail += f"; no row solves n = {cell.length}: nothing can be concluded"
+        yield Claim(text, verdict, detail)
+
+
+def _solved_lengths(found: Accuracies) -> set[int]:
+    """The lengths that a seed of some row solves at some width."""
+    lengths = set()
+    for cell, accuracy in found.items():
+        if _solved(accuracy) != REVERSED:
+            lengths.add(cell.length)
+    return lengths
 
 
 _NEGATED = {HOLDS: REVERSED, REVERSED: HOLDS, OPEN: OPEN}

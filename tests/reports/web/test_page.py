@@ -55,7 +55,7 @@ def report():
     rows.append(("linear & <co>", Spread(9.5, (9.5,)), None, None))
     rows.append(("bert", Spread(100.0, (99.0, 101.0)), 2.0, None))
     table = Table(("model", "perplexity", "rate", "note"), rows)
-    costs = Table(("model", "ms"), [("sgu", Spread(3.0, (2.5, 3.0, 3.5)))], over="repeats")
+    costs = Table(("model", "ms"), [("sgu", Spread.median((2.5, 3.0, 3.5)))], over="repeats")
     return Report(
         "A <title>",
         table,
@@ -97,8 +97,8 @@ def test_cells_and_what_a_spread_is_over(text):
     assert '<td data-key=""></td>' in text
     assert '<td class="words" data-key="an aside">an aside</td>' in text
     first, second = text.split("<h2>What it costs</h2>")
-    assert "deviation between seeds" in first
-    assert "deviation between repeats" in second
+    assert "is the mean over the seeds" in first
+    assert "is the median over the repeats" in second
 
 
 def test_a_page_without_figures():
@@ -172,6 +172,39 @@ def test_the_page_is_as_wide_as_the_window(opened, width):
     opened.resize(width)
     measure = "const root = document.documentElement; return root.scrollWidth <= root.clientWidth"
     wait_for(lambda: opened.run(measure))
+
+
+LONG_NAME = "my_research_package.mixers_of_tokens:GatedAveragingMixerWithAName"
+LONG_PATH = f"/home/somebody/experiments/runs/reproduce/finetuned/{LONG_NAME}"
+
+
+@pytest.fixture
+def wide_page(tmp_path):
+    """The page of a report with many columns, a row with a long name, and paths in sentences."""
+    columns = [f"score of the task {number} (%)" for number in range(16)]
+    cells = [Spread.mean([80.0, 81.0])] * 16
+    table = Table(("model", *columns), [(LONG_NAME, *cells), ("sgu", *cells)])
+    claims = [Claim(f"{LONG_NAME} < sgu", HOLDS, LONG_PATH)]
+    return page.write(Report(LONG_NAME, table, claims, LONG_PATH, [LONG_PATH]), str(tmp_path))
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("width", [320, 400])
+def test_a_wide_table_scrolls_in_its_own_box(tmp_path, wide_page, width):
+    """The page does not, and the names of the rows leave room for the numbers."""
+    with browser(str(tmp_path / "profile")) as window:
+        window.resize(width)
+        window.open(f"file://{wide_page}")
+        needed, given = window.run(
+            "const root = document.documentElement; return [root.scrollWidth, root.clientWidth]"
+        )
+        assert needed <= given
+        box, table, name = window.run(
+            "const box = document.querySelector('.wide');"
+            "return [box.clientWidth, box.scrollWidth, box.querySelector('td').offsetWidth]"
+        )
+        assert box < width < table
+        assert name < box / 2
 
 
 @WITH_BROWSER

@@ -13,10 +13,8 @@ from gmlp_flax.analysis.charts import csv_text
 DIGITS = 3  # of a number for reading
 MINUS = "\u2212"
 STATISTICS = ("deviation", "lowest", "highest")  # of a Spread, besides its centre
-CENTRES = (
-    "the number before it is their mean, or the median of finetuned scores, of costs and of runs whose "
-    "rate was searched"
-)
+MEAN = "mean"
+MEDIAN = "median"
 
 
 class Printed(float):
@@ -28,10 +26,17 @@ class Difference(float):
 
 
 class Spread(NamedTuple):
-    """A number over seeds or repeats: its mean or median, and the value of each."""
+    """A number over seeds or repeats.
+
+    Attributes:
+        centre: the mean or the median.
+        values: one of each seed or repeat.
+        statistic: what the centre is, MEAN or MEDIAN.
+    """
 
     centre: float
     values: tuple[float, ...]
+    statistic: str = MEAN
 
     @classmethod
     def mean(cls, values: Iterable[float]) -> Spread:
@@ -43,7 +48,7 @@ class Spread(NamedTuple):
     def median(cls, values: Iterable[float]) -> Spread:
         """The spread of one or more numbers around their median."""
         values = tuple(values)
-        return cls(statistics.median(values), values)
+        return cls(statistics.median(values), values, MEDIAN)
 
     @property
     def deviation(self) -> float | None:
@@ -116,12 +121,30 @@ class Table:
         return "".join(lines)
 
     def legend(self) -> str:
-        """An explanation of its ±; empty if it has none."""
-        for row in self.rows:
-            for cell in row:
-                if isinstance(cell, Spread) and cell.deviation is not None:
-                    return f"± is the standard deviation between {self.over}; {CENTRES}."
-        return ""
+        """An explanation of its ±, which names the columns of medians if others have means; empty if
+        it has no ±."""
+        means = self._columns_of(MEAN)
+        medians = self._columns_of(MEDIAN)
+        if not means and not medians:
+            return ""
+        statistic = f"{MEAN} over the {self.over}"
+        if not means:
+            statistic = f"{MEDIAN} over the {self.over}"
+        elif medians:
+            statistic += f" (in {', '.join(medians)}: the {MEDIAN})"
+        return (
+            f"The number before ± is the {statistic}, and the number after it is their standard "
+            "deviation."
+        )
+
+    def _columns_of(self, statistic: str) -> list[str]:
+        """The names of the columns in which a cell has a ± after this statistic."""
+        names = []
+        for index, name in enumerate(self.columns):
+            cells = self.column(index)
+            if any(_has_deviation(cell, statistic) for cell in cells):
+                names.append(name)
+        return names
 
     def csv(self) -> str:
         """The table with all digits. A column with a number over seeds becomes five."""
@@ -140,6 +163,13 @@ class Table:
                 else:
                     line.append(cell)
         return csv_text([head, *lines])
+
+
+def _has_deviation(cell: Cell, statistic: str) -> bool:
+    """Whether a cell has a number over several seeds or repeats, with this statistic as centre."""
+    if not isinstance(cell, Spread) or cell.deviation is None:
+        return False
+    return cell.statistic == statistic
 
 
 def _markdown_line(cells: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ from gmlp_flax import config as config_lib
 from gmlp_flax.paper.tables import TABLES
 from gmlp_flax.reports import language_models, runs
 from gmlp_flax.reports.report import looks
+from gmlp_flax.reports.table import Spread
 from tests.reports.test_runs import write_run
 
 PERPLEXITIES = {  # of two seeds, in the middle and at the end
@@ -45,7 +46,7 @@ def test_table_3(tmp_path):
     made = gather("table3", tmp_path)
     rows = cells(made)
     sgu = rows["sgu"]
-    assert sgu["perplexity"] == (31.0, (30.0, 32.0))
+    assert sgu["perplexity"] == Spread.mean([30.0, 32.0])
     assert sgu["seeds"] == 2
     assert sgu["paper"] == 4.35
     assert sgu["difference"] == pytest.approx(31 - 4.35)
@@ -113,8 +114,8 @@ def test_runs_that_are_behind_are_not_compared(tmp_path):
         (tmp_path / run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     made = gather("table3", tmp_path)
     rows = cells(made)
-    assert rows["sgu"]["perplexity"] == (30, (30,))
-    assert rows["mixer"]["perplexity"] == (9, (9,))
+    assert rows["sgu"]["perplexity"] == Spread.mean([30])
+    assert rows["mixer"]["perplexity"] == Spread.mean([9])
     assert {name: row["note"] for name, row in rows.items()} == {
         "sgu": "seed 1 at 921,600 tokens: behind the other runs, not counted",
         "linear": None,

@@ -54,6 +54,31 @@ def test_markdown_rounds():
     ]
 
 
+MEAN = Spread.mean([1.0, 3.0, 8.0])
+MEDIAN = Spread.median([1.0, 3.0, 8.0])
+ONE_RUN = Spread.median([5.0])
+
+
+def test_a_table_says_whether_its_numbers_are_means_or_medians():
+    assert MEAN.centre == 4.0
+    assert MEDIAN.centre == 3.0
+    end = "and the number after it is their standard deviation."
+    assert legend(MEAN, MEAN) == f"The number before ± is the mean over the seeds, {end}"
+    assert legend(MEDIAN, "x") == f"The number before ± is the median over the seeds, {end}"
+    mixed = f"The number before ± is the mean over the seeds (in SST-2 (%): the median), {end}"
+    assert legend(MEAN, MEDIAN) == mixed
+    assert legend(MEAN, ONE_RUN) == legend(MEAN, None)
+    assert legend(ONE_RUN, 2.0) == ""
+    repeats = Table(("model", "ms"), [("sgu", MEDIAN)], over="repeats").legend()
+    assert repeats == f"The number before ± is the median over the repeats, {end}"
+
+
+def legend(perplexity, score) -> str:
+    """That of a table of two columns, the second of which has cells of one run, too."""
+    rows = [("bert", perplexity, score), ("sgu", perplexity, ONE_RUN)]
+    return Table(("model", "perplexity", "SST-2 (%)"), rows).legend()
+
+
 def test_csv_keeps_all_digits():
     head, first, second = csv.reader(io.StringIO(TABLE.csv()))
     statistics = [f"perplexity {name}" for name in ("deviation", "lowest", "highest", "seeds")]

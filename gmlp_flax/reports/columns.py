@@ -4,6 +4,7 @@ column after the other.
 Each column resumes where it stopped: runs are sweeps, and each measurement has its own file.
 """
 
+import contextlib
 import itertools
 import os
 import subprocess
@@ -28,6 +29,7 @@ from gmlp_flax.sweeps import definition, training
 from gmlp_flax.sweeps import points as points_lib
 from gmlp_flax.sweeps.definition import Sweep
 from gmlp_flax.sweeps.points import Point
+from gmlp_flax.sweeps.progress import Progress, Work
 from gmlp_flax.tasks.data.config import EMBEDDED
 
 REPEATS = 5  # of each measured step
@@ -188,36 +190,92 @@ def make(plan: Plan) -> list[str]:
         regardless.
     """
     missing = []
+    progress = Progress(_planned(plan))
     count = len(plan.data)
     for number, name in enumerate(plan.data, start=1):
-        print(f"{name} ({number} of {count})", file=sys.stderr, flush=True)
+        place = f" (part {number} of {count})" if count > 1 else ""
+        print(f"{name}{place}", file=sys.stderr, flush=True)
         try:
-            complete = _make(plan, name)
+            complete = _make(plan, name, progress)
         except UserError as error:
             missing.append(f"{name}: {error}")
             continue
+        finally:
+            progress.end_part(name)
         if not complete:
             missing.append(f"{name}: some runs failed")
     return missing
 
 
-def _make(plan: Plan, name: str) -> bool:
+def _planned(plan: Plan) -> dict[str, list[Work]]:
+    """Name in the plan -> the work of each of its sweeps; none if they cannot be defined, which is
+    an error when they are to be trained."""
+    planned = {}
+    for name in plan.data:
+        try:
+            planned[name] = _work(plan, name)
+        except UserError:
+            planned[name] = []
+    return planned
+
+
+def _work(plan: Plan, name: str) -> list[Work]:
+    """The work of each sweep of a column, before anything is trained."""
+    if name == COSTS:
+        return []
+    if plan.is_finetuned(name):
+        return _finetuning_work(plan, name)
+    sweeps = [_training(plan, name)]
+    searched_rows = plan.searches(name)
+    if searched_rows:
+        sweeps.insert(0, _search(plan, name, searched_rows))
+    return [training.work_of(sweep) for sweep in sweeps]
+
+
+def _finetuning_work(plan: Plan, name: str) -> list[Work]:
+    """The work of each sweep of a finetuned column, if all runs that it starts from will finish."""
+    column = plan.columns[name]
+    changes = {**column.settings(plan.scale), **plan.finetune_changes}
+    config = config_lib.overridden(config_lib.open_config(column.of("", plan.scale)), changes)
+    seeds = plan.finetune_seeds or column.seeds_at(plan.scale)
+    sweeps = len(_rows_to_finetune(plan)) * len(column.starts)
+    return [Work.of(len(seeds), config.steps)] * sweeps
+
+
+def _rows_to_finetune(plan: Plan) -> set[str]:
+    """The rows that have a finished run, or are trained before."""
+    rows: set[str] = set()
+    if plan.table == ALTERNATIVES and "mlm" in plan.data:
+        rows.update(_pretraining_configs(plan))
+    if plan.table in plan.data:
+        rows.update(plan.paper_table.trained[plan.scale])
+    with contextlib.suppress(RunError):  # no run has finished
+        rows.update(_pretrained_runs(plan))
+    return rows
+
+
+def _make(plan: Plan, name: str, progress: Progress) -> bool:
     """Makes one column; returns whether all of its runs have a result."""
     if name == COSTS:
         _measure(plan)
         return True
     complete = True
     if plan.is_finetuned(name):
-        for sweep in _finetuning(plan, name):
-            complete &= _train(plan, sweep)
+        sweeps = list(_finetuning(plan, name))
+        works = [training.work_of(sweep) for sweep in sweeps]
+        progress.begin_part(name, works)
+        for sweep in sweeps:
+            complete &= _train(plan, sweep, progress)
         return complete
+    progress.begin_part(name, _work(plan, name))
     rates: Mapping[str, float] = {}
     searched_rows = plan.searches(name)
     if searched_rows:
-        complete = _search_rates(plan, name, searched_rows)
+        search = _search(plan, name, searched_rows)
+        complete = _train(plan, search, progress)
         rates = _searched_rates(plan, name, searched_rows)
     sweep = _training(plan, name, rates)
-    complete &= _train(plan, sweep)
+    complete &= _train(plan, sweep, progress)
     return complete
 
 
@@ -227,21 +285,20 @@ def _search_folder(plan: Plan, name: str) -> str:
     return search_folder(plan.runs, column)
 
 
-def _search_rates(plan: Plan, name: str, rows: Sequence[str]) -> bool:
-    """Tries the rates of some rows, where that is not done; returns whether no run failed."""
+def _search(plan: Plan, name: str, rows: Sequence[str]) -> Sweep:
+    """The sweep that tries the rates of some rows."""
     column = plan.column_of(name)
     points: list[Point] = []
     for row in rows:
         points += column.search_points(plan.scale, row)
     changes = _column_changes(plan, name)
     folder = _search_folder(plan, name)
-    sweep = definition.define(name, tuple(points), changes, folder)
-    return _train(plan, sweep)
+    return definition.define(name, tuple(points), changes, folder)
 
 
-def _train(plan: Plan, sweep: Sweep) -> bool:
+def _train(plan: Plan, sweep: Sweep, progress: Progress) -> bool:
     """Trains a sweep; returns whether no run failed."""
-    return training.train(sweep, plan.jobs, together=plan.together)
+    return training.train(sweep, plan.jobs, together=plan.together, progress=progress)
 
 
 def _searched_rates(plan: Plan, name: str, rows: Sequence[str]) -> dict[str, float]:

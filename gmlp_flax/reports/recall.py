@@ -22,7 +22,8 @@ from gmlp_flax.reports.report import Report, family, over_seeds
 from gmlp_flax.reports.runs import NoRuns
 from gmlp_flax.reports.table import Cells, Spread, Table, printed, shown
 from gmlp_flax.sweeps import definition, points, training
-from gmlp_flax.sweeps.points import Point
+from gmlp_flax.sweeps.points import Point, Points
+from gmlp_flax.sweeps.progress import Progress, Work
 
 SOLVED = 100 * recall.SOLVED  # in percent
 SEARCH = "search"  # the folder of the runs that choose rates
@@ -67,29 +68,72 @@ def make(plan: Plan) -> bool:
     Returns:
         Whether all runs have a result.
     """
-    search_folder = os.path.join(plan.runs, SEARCH)
+    progress = Progress({"": _planned(plan)})
     complete = True
+    searches: list[Points] = []
     # cell by cell, so that a report can be made of what is there; trained runs are skipped
     for cell in plan.cells():
-        trials = recall.search_points(cell, plan.scale)
-        complete &= _train(plan, trials, search_folder)
+        search = recall.search_points(cell, plan.scale)
+        if search not in searches:
+            searches.append(search)
+            complete &= _train(plan, search, _search_folder(plan), progress)
         rate = best_rate(plan, cell)
-        if rate is not None:
-            trials = recall.points(cell, plan.scale, rate)
-            complete &= _train(plan, trials, plan.runs)
+        if rate is None:
+            progress.skip_sweep()
+            continue
+        trials = recall.points(cell, plan.scale, rate)
+        complete &= _train(plan, trials, plan.runs, progress)
     return complete
 
 
-def _train(plan: Plan, trials: Sequence[Point], folder: str) -> bool:
-    sweep = definition.define("synthetic", tuple(trials), dict(plan.changes), folder)
-    return training.train(sweep, plan.jobs, together=plan.together)
+def _search_folder(plan: Plan) -> str:
+    return os.path.join(plan.runs, SEARCH)
+
+
+def _train(plan: Plan, trials: Points, folder: str, progress: Progress) -> bool:
+    sweep = definition.define("synthetic", trials, dict(plan.changes), folder)
+    return training.train(sweep, plan.jobs, together=plan.together, progress=progress)
+
+
+def _planned(plan: Plan) -> list[Work]:
+    """The work of each sweep: of a cell's search, unless another cell has it too, and of its
+    seeds."""
+    works = []
+    searches: list[Points] = []
+    for cell in plan.cells():
+        search = recall.search_points(cell, plan.scale)
+        steps = _steps(cell.length, cell.width, plan)
+        if search not in searches:
+            searches.append(search)
+            works.append(_work(search, _search_folder(plan), steps))
+        rate = best_rate(plan, cell)
+        if rate is None:
+            works.append(Work.of(len(recall.SEEDS), steps))
+        else:
+            seeds = recall.points(cell, plan.scale, rate)
+            works.append(_work(seeds, plan.runs, steps))
+    return works
+
+
+def _work(trials: Points, folder: str, steps: int) -> Work:
+    """The work of runs of so many steps, some of which may be finished."""
+    unfinished = [point for point in trials if _result(folder, point) is None]
+    return Work(len(trials), len(trials) * steps, len(unfinished) * steps)
+
+
+def _steps(length: int, width: int, plan: Plan) -> int:
+    """The steps of a run."""
+    config = _config_of_scale(length, width, plan.scale)
+    changes = config_lib.applying(config, plan.changes)  # a class may have keys of its own
+    changed = config_lib.overridden(config, changes)
+    return changed.steps
 
 
 def best_rate(plan: Plan, cell: Cell) -> float | None:
     """The rate with the highest accuracy of a cell's search. Of those that solve it, the one that
     needed the fewest steps, which leaves the most to other seeds. None if no run of the search has
     a result."""
-    folder = os.path.join(plan.runs, SEARCH)
+    folder = _search_folder(plan)
     best = (-1.0, 0)
     rate = None
     for point in recall.search_points(cell, plan.scale):

@@ -12,8 +12,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, BinaryIO
@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import tqdm
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.checkpoints import METRICS_FILE
+from gmlp_flax.checkpoints import CONFIG_FILE, METRICS_FILE, RESULT_FILE
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
 from gmlp_flax.config import schema
 from gmlp_flax.data.pipeline import usable_cores
@@ -30,11 +30,15 @@ from gmlp_flax.io import files, json_files, storage
 from gmlp_flax.processes import stopping
 from gmlp_flax.sweeps.definition import SEARCH, Sweep, Trial
 from gmlp_flax.sweeps.points import Point
+from gmlp_flax.sweeps.progress import Progress, Work
 
 # An error in a run's log: a line of ours, or a traceback, whose exception follows indented lines.
 _ERROR = re.compile(
     r"^(?:error: (?P<message>.*)|Traceback .*\n(?:[ \t].*\n)*(?P<exception>\S.*)?)", re.MULTILINE
 )
+# The start of a command in a run's log; the flag may have the shell's quotes.
+_COMMAND = re.compile(r" -m gmlp_flax\.train '?--(?:workdir|member)=")
+LINE_WIDTH = 60  # of a line of a log, beside a bar
 PAUSE = 2.0  # seconds from one look at the runs' steps to the next
 
 
@@ -240,8 +244,7 @@ def read_error(log: str) -> str:
     """The error that the last command in a log printed; empty if it printed none, or was killed."""
     content = files.read(log) or b""
     text = content.decode(errors="replace")
-    # the flag may have the shell's quotes
-    *_, last_output = re.split(r" -m gmlp_flax\.train '?--(?:workdir|member)=", text)
+    *_, last_output = _COMMAND.split(text)
     errors = list(_ERROR.finditer(last_output))
     if not errors:
         return ""
@@ -249,7 +252,13 @@ def read_error(log: str) -> str:
     return last["message"] or last["exception"] or "Traceback"
 
 
-def train(sweep: Sweep, jobs: int = 1, continue_on_failure: bool = True, together: int = 1) -> bool:
+def train(
+    sweep: Sweep,
+    jobs: int = 1,
+    continue_on_failure: bool = True,
+    together: int = 1,
+    progress: Progress | None = None,
+) -> bool:
     """Trains a sweep; prints how each trial ended, and when all will have ended.
 
     Args:
@@ -258,6 +267,7 @@ def train(sweep: Sweep, jobs: int = 1, continue_on_failure: bool = True, togethe
         continue_on_failure: whether the others continue if a trial fails; a sweep that chooses needs all trials
             of its search.
         together: how many trials one program trains at most.
+        progress: of the command, if it trains other sweeps too.
 
     Returns:
         Whether no trial failed.
@@ -265,10 +275,12 @@ def train(sweep: Sweep, jobs: int = 1, continue_on_failure: bool = True, togethe
     Raises:
         RunError: a trial failed and the others do not continue.
     """
-    trainer = _Trainer(sweep, continue_on_failure, together)
     search = []
     if sweep.choosing:
         search = [trial for trial in sweep.trials if SEARCH in trial.point]
+    if progress is None:
+        progress = Progress({"": _planned(sweep, search)})
+    trainer = _Trainer(sweep, continue_on_failure, together, progress)
     reported = list(sweep.trials)
     with training_pool(sweep.out, jobs) as submit:
         if search:
@@ -297,6 +309,26 @@ def train(sweep: Sweep, jobs: int = 1, continue_on_failure: bool = True, togethe
     return not failed
 
 
+def _planned(sweep: Sweep, search: Sequence[Trial]) -> list[Work]:
+    """The work of the search, if there is one, and that of the trials that are reported."""
+    if not search:
+        return [work_of(sweep)]
+    others = sweep.trials[len(search) :]
+    of_first_point = _of_point(others, search[0].seedless)
+    works = []
+    for trials in (search, of_first_point):
+        part = sweep._replace(trials=tuple(trials))
+        works.append(work_of(part))
+    return works
+
+
+def work_of(sweep: Sweep) -> Work:
+    """The runs and the steps of a sweep, and the steps that are left."""
+    steps = sum(trial.config.steps for trial in sweep.trials)
+    left = steps_left(sweep.out, sweep.trials)
+    return Work(len(sweep.trials), steps, left)
+
+
 def _of_point(trials: Iterable[Trial], point: Point) -> list[Trial]:
     """The trials of a point, whatever their seeds, and whether or not the point names a search."""
     wanted = point | {SEARCH: False}
@@ -316,8 +348,9 @@ class _Trainer:
         failed: name of a failed trial -> why.
     """
 
-    def __init__(self, sweep: Sweep, continue_on_failure: bool, together: int):
+    def __init__(self, sweep: Sweep, continue_on_failure: bool, together: int, progress: Progress):
         self.sweep = sweep
+        self.progress = progress
         self.continue_on_failure = continue_on_failure
         self.together = together
         self.metrics: dict[str, Metrics] = {}
@@ -332,27 +365,24 @@ class _Trainer:
             run = submit(group)
             group_of[run] = group
         part = self.sweep._replace(trials=tuple(trials))
-        number = 0
-        for run, eta in ended(group_of, part):
+        self.progress.begin_sweep(work_of(part))
+        for run in ended(group_of, self.sweep.out, self.progress):
             outcomes = _outcomes(run, group_of[run])
             for name, outcome in outcomes.items():
-                number += 1
-                progress = f"{number} of {len(trials)}"
-                if eta:
-                    progress = f"{progress}, {eta}"
-                self._note_or_continue(name, outcome, progress)
+                self.progress.end_run()
+                self._note_or_continue(name, outcome)
 
-    def _note_or_continue(self, name: str, outcome: Metrics | RunError, progress: str) -> None:
+    def _note_or_continue(self, name: str, outcome: Metrics | RunError) -> None:
         """`_note`; a failed run is kept and printed if the others continue."""
         try:
-            self._note(name, outcome, progress)
+            self._note(name, outcome)
         except RunError as error:
             if not self.continue_on_failure:
                 raise
             self.failed[name] = error
             print(f"{error}; the others continue", file=sys.stderr, flush=True)
 
-    def _note(self, name: str, outcome: Metrics | RunError, progress: str) -> None:
+    def _note(self, name: str, outcome: Metrics | RunError) -> None:
         """Prints and keeps the metrics of a run; raises RunError if it failed, or if they cannot be
         compared."""
         if isinstance(outcome, RunError):
@@ -362,7 +392,7 @@ class _Trainer:
         if not math.isfinite(value):
             raise RunError(f"the run {name} ended with {metric} {value}: it cannot be compared")
         self.metrics[name] = outcome
-        line = f"{name}: {metric} {value:.5g} ({progress})"
+        line = f"{name}: {metric} {value:.5g} ({self.progress})"
         tqdm.tqdm.write(line, file=sys.stderr)
 
     def best_of(self, trials: Sequence[Trial]) -> Point:
@@ -387,35 +417,66 @@ def _outcomes(run: Future[Outcomes], group: Sequence[Trial]) -> Outcomes:
         return {trial.name: error for trial in group}
 
 
-def ended(runs: Iterable[Future], sweep: Sweep) -> Iterator[tuple[Future, str]]:
-    """The runs of a sweep as they end, each with the time that the others will take; a terminal
-    shows a bar of steps."""
-    pending = set(runs)
-    start = time.monotonic()
-    steps = sum(trial.config.steps for trial in sweep.trials)
-    before = steps_taken(sweep)
+def ended(
+    group_of: Mapping[Future, Sequence[Trial]], out: str, progress: Progress
+) -> Iterator[Future]:
+    """The runs of a sweep as they end; a terminal shows a bar of the steps of the command's part.
+
+    Args:
+        group_of: run -> the trials that it trains.
+        out: the folder of the trials.
+        progress: is told of the steps that are left.
+    """
+    pending = set(group_of)
+    part = progress.part()
     with tqdm.tqdm(
-        total=steps,
-        initial=before,
-        bar_format="{percentage:3.0f}%|{bar:20}| {n_fmt} of {total_fmt} steps  {desc}",
+        total=part.steps,
+        initial=part.steps - part.left,
+        desc=str(progress),
+        bar_format="{percentage:3.0f}%|{bar:20}| {desc}",
         disable=not sys.stderr.isatty(),
+        leave=False,
     ) as bar:
         while pending:
             done, pending = concurrent.futures.wait(
                 pending, PAUSE, concurrent.futures.FIRST_COMPLETED
             )
-            taken = steps_taken(sweep)
-            eta = ""
-            if pending and taken > before:
-                elapsed = time.monotonic() - start
-                seconds_per_step = elapsed / (taken - before)
-                steps_left = steps - taken
-                interval = tqdm.tqdm.format_interval(steps_left * seconds_per_step)
-                eta = f"ETA {interval}"
-            bar.set_description_str(eta)
+            unfinished: list[Trial] = []
+            for run in pending:
+                unfinished += group_of[run]
+            progress.advance(steps_left(out, unfinished))
+            part = progress.part()
+            taken = part.steps - part.left
+            doing = _preparing(out, unfinished) or f"{taken:,} of {part.steps:,} steps"
+            bar.set_description_str(f"{doing}, {progress}", refresh=False)
             bar.update(taken - bar.n)
-            for run in done:
-                yield run, eta
+            bar.refresh()
+            yield from done
+
+
+def _preparing(out: str, unfinished: Sequence[Trial]) -> str:
+    """What the runs are doing that have begun, if none has taken a step; otherwise empty."""
+    doing = ""
+    for trial in unfinished:
+        folder = _folder(out, trial)
+        if files.exists(os.path.join(folder, CONFIG_FILE)):  # written with the first step
+            return ""
+        line = _last_line(f"{folder}.log")
+        if line:
+            doing = f"preparing: {line}"
+    return doing
+
+
+def _last_line(log: str) -> str:
+    """The start of the last line that a run has printed; "starting" if it has printed none, and
+    empty if it has not begun."""
+    content = files.read(log)
+    if not content:
+        return ""
+    *_, line = content.decode(errors="replace").splitlines()
+    if _COMMAND.search(line):
+        return "starting"
+    return textwrap.shorten(line, LINE_WIDTH, placeholder=" ...")
 
 
 STATISTICS = {"median": statistics.median, "mean": statistics.mean, "lowest": min, "highest": max}
@@ -584,10 +645,17 @@ def _statistics(values: Sequence[float]) -> dict[str, float]:
     return statistics_of_values
 
 
-def steps_taken(sweep: Sweep) -> int:
-    """The steps of all trials together, by the last lines of their metrics."""
-    steps = 0
-    for trial in sweep.trials:
-        folder = os.path.join(sweep.out, trial.name)
-        steps += _last_step(folder)
-    return steps
+def steps_left(out: str, trials: Iterable[Trial]) -> int:
+    """The steps that some trials have not taken, by the last lines of their metrics; none of a
+    trial that is finished, perhaps early.
+
+    Args:
+        out: the folder of the trials.
+        trials: the trials.
+    """
+    left = 0
+    for trial in trials:
+        folder = os.path.join(out, trial.name)
+        if not files.exists(os.path.join(folder, RESULT_FILE)):
+            left += max(0, trial.config.steps - _last_step(folder))
+    return left

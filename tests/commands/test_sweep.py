@@ -47,7 +47,8 @@ def test_one_seed_chooses_and_the_others_follow(trainer):
     assert got == expected
     ended = [f"{name}: perplexity {value:.5g}" for name, value in (first | reported).items()]
     assert [line.rpartition(" (")[0] for line in told] == ended
-    assert told[-1].endswith(" (3 of 3)")
+    counts = [line.rpartition(" (")[2].partition(",")[0].rstrip(")") for line in told]
+    assert counts == [f"{number} of 7 runs" for number in range(1, 8)]
     lines = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in printed

@@ -31,7 +31,7 @@ def trained(monkeypatch):
     """The sweeps that would have been trained, and the numbers of jobs; none of them fails."""
     sweeps = []
 
-    def train(sweep, jobs, together):
+    def train(sweep, jobs, together, progress):
         sweeps.append((sweep, jobs))
         return True
 
@@ -73,11 +73,38 @@ def test_a_trained_column_is_one_sweep(tmp_path, trained):
     assert [trial.config.batch_size for trial in mlm.trials] == [16] * 6
 
 
+def test_runs_are_counted_over_all_columns(tmp_path, monkeypatch):
+    """Two rows of masked LM with three seeds, then each finetuned from its own and from random
+    parameters; but a row that has no run in the end is not finetuned."""
+    counts = []
+
+    def train(sweep, jobs, together, progress):
+        progress.begin_sweep(training.work_of(sweep))
+        counts.append(progress.runs)
+        for _ in sweep.trials:
+            progress.end_run()
+        if sweep.out == str(tmp_path):
+            values = {"sgu": ((9.0, 8.0), (9.0, 7.0))}
+            made_up_columns.write_runs(tmp_path, "alternatives", values)
+        return True
+
+    monkeypatch.setattr(training, "train", train)
+    assert columns.make(plan(tmp_path, "mlm", "imdb")) == []
+    assert counts == [6 + 4, 6 + 2, 6 + 2]
+    counts.clear()
+    searched = columns.Plan(
+        "table3", {"table3": "embedded"}, ("sgu", AVERAGING), "cpu", str(tmp_path / "other")
+    )
+    [problem] = columns.make(searched)
+    assert "the best rate of" in problem
+    assert counts == [5 + 6]
+
+
 def test_a_column_with_a_search_trains_at_the_best_rate(tmp_path, monkeypatch):
     """The lowest perplexity; a rate that diverged has none, and is named as a failure."""
     trained = []
 
-    def train(sweep, jobs, together):
+    def train(sweep, jobs, together, progress):
         trained.append((sweep.out, jobs, together, len(sweep.trials)))
         for trial in sweep.trials:
             rate = trial.config.optimizer.learning_rate
@@ -116,7 +143,7 @@ def test_the_rate_of_a_class_is_searched_at_scale_cpu(tmp_path, monkeypatch, tab
     """Rows of ours have their rates already, and a rate of the command line is everybody's."""
     trained = []
 
-    def train(sweep, jobs, together):
+    def train(sweep, jobs, together, progress):
         folder = Path(sweep.out).relative_to(tmp_path)
         for trial in sweep.trials:
             rate = trial.config.optimizer.learning_rate

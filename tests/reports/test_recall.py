@@ -12,7 +12,8 @@ from gmlp_flax.reports import recall as report_lib
 from gmlp_flax.reports.claims import EARLY, HOLDS, OPEN, REVERSED
 from gmlp_flax.reports.runs import NoRuns
 from gmlp_flax.reports.table import Spread
-from gmlp_flax.sweeps import points
+from gmlp_flax.sweeps import points, training
+from gmlp_flax.sweeps.progress import Work
 from tests.custom_blocks import AVERAGING
 
 
@@ -86,6 +87,38 @@ def test_a_plan_may_have_a_part_of_the_lengths_and_widths(plan):
     one_cell = plan._replace(lengths=(64,), widths=(32,))
     assert one_cell.cells() == [Cell("sgu_causal", 64, 32)]
     assert len(report_lib.report(one_cell).table.rows) == 1
+
+
+def test_runs_are_counted_over_all_cells(plan, tmp_path, monkeypatch):
+    """Of one row at two lengths: a search, which both share, and two times three seeds. Some of the
+    first length have ended."""
+    counts = []
+
+    def train(sweep, jobs, together, progress):
+        work = training.work_of(sweep)
+        progress.begin_sweep(work)
+        counts.append((work, progress.runs, progress.part()))
+        for trial in sweep.trials:
+            if not Path(sweep.out, trial.name).exists():
+                write_result(Path(sweep.out), trial.point, 0.5)
+            progress.end_run()
+        progress.advance(0)
+        return True
+
+    monkeypatch.setattr(training, "train", train)
+    changes = {"steps": "10", "model.d_model": "16"}
+    both = plan._replace(lengths=(64, 128), widths=(32,), changes=changes)
+    assert report_lib.make(both)
+    done = Work(3, 30, 0)
+    assert counts == [
+        (done, 9, Work(9, 90, 30)),
+        (done, 9, Work(6, 90, 30)),
+        (Work.of(3, 10), 9, Work.of(3, 30)._replace(left=30)),
+    ]
+    counts.clear()
+    other = both._replace(runs=str(tmp_path / "other"))
+    assert report_lib.make(other)
+    assert [(runs, part.left) for _, runs, part in counts] == [(9, 90), (9, 60), (9, 30)]
 
 
 def test_keys_that_the_runs_have_changed_are_named(plan):

@@ -2,13 +2,12 @@
 tests/commands."""
 
 import concurrent.futures
-import itertools
+import io
 import json
 import signal
 import subprocess
 import sys
 import time
-import types
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from gmlp_flax import config as config_lib
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.sweeps import definition, training
 from gmlp_flax.sweeps.definition import Sweep, Trial
+from gmlp_flax.sweeps.progress import Progress, Work
 from tests import preloaded
 from tests.commands.test_sweep import TEXT
 from tests.failures import raised
@@ -56,19 +56,79 @@ def test_the_others_go_on_if_one_fails(sweep, trainer, capfd):
     assert trainer.names() == ["seed=0", "seed=1", "seed=0"]
 
 
-def test_says_how_long_the_others_take(sweep, monkeypatch):
-    """After ten seconds half of the 14 steps are taken."""
-    clock = itertools.chain([0.0], itertools.repeat(10.0))
-    steps = itertools.chain([0], itertools.repeat(7))
-    monkeypatch.setattr(training, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr(training, "steps_taken", lambda _: next(steps))
-    first = Future()
-    second = Future()
-    first.set_result({})
-    ended = training.ended([first, second], sweep)
-    assert next(ended) == (first, "ETA 00:10")
-    second.set_result({})
-    assert [*ended] == [(second, "")]
+def write_steps(folder: Path, step: int, name: str) -> None:
+    """A run folder with metrics up to a step, and an empty file of this name."""
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text(json.dumps({"step": step, "loss": 4.0}) + "\n")
+    (folder / name).write_text("{}")
+
+
+def test_counts_the_steps_that_are_left(trainer):
+    """Of seven each: none of a run that has ended early, four of one that has taken three."""
+    out = trainer.folder / "out"
+    points = ({"seed": 0}, {"seed": 1}, {"seed": 2})
+    sweep = definition.define(TEXT, points, {"steps": "7"}, str(out))
+    write_steps(out / "seed=0", 5, "result.json")
+    write_steps(out / "seed=1", 3, "config.json")
+    assert training.work_of(sweep) == Work(3, 21, 0 + 4 + 7)
+
+
+def test_the_progress_is_that_of_the_command(trainer, monkeypatch, capfd):
+    """Two sweeps, of one and of two runs, count three."""
+    monkeypatch.setattr(sys, "executable", str(trainer.executable))
+    progress = Progress({"": [Work.of(1, 7), Work.of(2, 7)]})
+    for number, seeds in enumerate(((0,), (1, 2))):
+        points = tuple({"seed": seed} for seed in seeds)
+        out = trainer.folder / f"out{number}"
+        sweep = definition.define(TEXT, points, {"steps": "7"}, str(out))
+        assert training.train(sweep, progress=progress)
+    told = capfd.readouterr().err
+    for number in (1, 2, 3):
+        assert f"({number} of 3 runs" in told
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_bar_says_what_a_run_does_before_its_first_step(sweep, monkeypatch):
+    """The last line of its log; then how many steps are taken."""
+    out = Path(sweep.out)
+    out.mkdir()
+    log = out / "seed=0.log"
+    command = f"python -m gmlp_flax.train --workdir={out}/seed=0\n"
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(training, "PAUSE", 0.02)
+    first, second = (Future(), Future())
+    shown = []
+
+    def show(text: str) -> None:
+        """Waits until the bar shows a text."""
+        terminal.truncate(0)
+        wait_until(lambda: text in terminal.getvalue())
+        shown.append(text)
+
+    def run() -> None:
+        """What happens to the first run."""
+        log.write_text(command)
+        show("preparing: starting, 0 of 2 runs")
+        log.write_text(f"{command}training a tokenizer of 100 pieces\n")
+        show("preparing: training a tokenizer of 100 pieces, 0 of 2 runs")
+        write_steps(out / "seed=0", 3, "config.json")
+        show("3 of 14 steps, 0 of 2 runs, ETA ")
+        first.set_result({})
+        second.set_result({})
+
+    progress = Progress({"": [training.work_of(sweep)]})
+    progress.begin_sweep(training.work_of(sweep))
+    group_of = {first: sweep.trials[:1], second: sweep.trials[1:]}
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        happening = threads.submit(run)
+        assert set(training.ended(group_of, sweep.out, progress)) == {first, second}
+        happening.result()
+    assert len(shown) == 3
 
 
 def test_or_do_not(sweep, trainer):

@@ -143,11 +143,13 @@ def check_data(
             if not difference:
                 continue
             key = data_config.key_of(data.config, role)
-            given = f"the {_ROLE_WORDS[role]} data, config.data.{key}={path}"
+            subject = f"the {_ROLE_WORDS[role]} data, config.data.{key}={path}"
             if now[role]["path"] == old["path"]:
-                line = f"{given}, have changed since the run {workdir} ({difference})"
+                line = f"{subject}, have changed since the run {workdir} ({difference})"
             else:
-                line = f"{given}, are not those of the run {workdir}, {old['path']} ({difference})"
+                line = (
+                    f"{subject}, are not those of the run {workdir}, {old['path']} ({difference})"
+                )
             if not chosen:
                 raise RunError(f"{line}: give the run's data, or another --workdir, or {advice}")
             distributed.say(f"note: {line}{consequence}")

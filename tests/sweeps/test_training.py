@@ -101,7 +101,8 @@ def test_a_bar_says_what_a_run_does_before_its_first_step(sweep, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(training, "PAUSE", 0.02)
-    first, second = (Future(), Future())
+    first = Future()
+    second = Future()
     shown = []
 
     def show(text: str) -> None:

@@ -54,16 +54,22 @@ def _rows(plan: Plan, unit: str) -> dict[str, str]:
 
 
 def _duration(days: float) -> str:
-    """A time in days, in hours below three days, or in minutes below one hour."""
+    """A time in days; in hours below three days, in minutes below one hour, and in seconds below one
+    minute."""
     hours = 24 * days
+    minutes = 60 * hours
+    if minutes < 1:
+        return f"{60 * minutes:.2g} seconds"
     if hours < 1:
-        return f"{60 * hours:.3g} minutes"
+        return f"{minutes:.1f} minutes"
     if days < HOURS_BELOW:
         return f"{hours:.1f} hours"
     return f"{days:,.1f} days"
 
 
 def _chip_hours(hours: float) -> str:
+    if hours < 0.01:
+        return "less than 0.01 chip-hours"
     if hours < 10:
         return f"{hours:.2g} chip-hours"
     return f"{hours:,.0f} chip-hours"

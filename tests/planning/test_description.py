@@ -66,6 +66,7 @@ def test_without_a_price_and_too_large():
 @pytest.mark.parametrize(
     ("days", "chip_hours", "expected"),
     [
+        (1e-4, 2.4e-3, "8.6 seconds, less than 0.01 chip-hours"),
         (0.01, 0.24, "14.4 minutes, 0.24 chip-hours"),
         (1 / 24, 16.0, "1.0 hours, 16 chip-hours"),
         (2.9, 1113.6, "69.6 hours, 1,114 chip-hours"),

@@ -1,6 +1,9 @@
 """Depthwise convolutions over tokens as pure functions: each channel has its own kernel. Also
 `PaddedTokens`, the tokens at a given distance, for convolutions within documents.
 
+Each mixer with such a convolution has a module that owns the kernel. These modules differ in what
+their papers' code has: the order and the initial values of the entries, the bias, and the activation.
+
 A convolution is a sum of shifted and scaled inputs, which XLA fuses into one pass over memory. For
 2,048 tokens (4 x 512) of 256 channels and 31 entries in float32, two busy CPU cores take, in ms of
 processor time:
@@ -15,7 +18,8 @@ processor time:
 With the FFT, rounding would make the outputs of a causal convolution depend on later tokens, and
 with 3 entries the FFT takes three times as long as the sums. If all entries of a kernel's gradient
 are computed at once, a CPU takes 60 ms instead of 23, but a TPU reads the inputs once instead of
-once per entry.
+once per entry. With 3 to 7 entries these gradients are as fast as JAX's in float32, and take a half
+to a sixth of the time in bfloat16.
 """
 
 import functools
@@ -24,50 +28,45 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.ad_checkpoint import checkpoint_name
 
-from gmlp_flax.models.matmul import NAME
 from gmlp_flax.models.padding import pad_axis
 
 
-def convolve(x: Array, kernel: Array, before: int) -> Array:
+def convolve(x: Array, kernel: Array, before: int, documents: Array | None = None) -> Array:
     """y[i, c] = sum_j kernel[j, c] x[i + j - before, c], with zeros beyond the first and last token.
 
     Args:
-        x: [..., tokens, channels].
+        x: [..., tokens, channels]; [batch, tokens, channels] if there are documents.
         kernel: [width, channels].
         before: how many tokens before its own an output reads, less than the width: (width - 1) //
             2 centers the kernel, width - 1 makes it causal.
+        documents: int [batch, tokens], from 1, the document of each token, and 0 for padding. Tokens
+            of another document count as zeros. None if there is one document.
 
     Returns:
-        [..., tokens, channels] in the type of x.
+        [..., tokens, channels] in the type of x. Sums are computed in float32 at least.
     """
     width = len(kernel)
     after = width - 1 - before
-    padded = pad_axis(x, -2, before, after)
-    return convolve_valid(padded, kernel)
+    if documents is None:
+        padded = pad_axis(x, -2, before, after)
+        return convolve_valid(padded, kernel)
+    padded_tokens = pad_tokens(x, before, after, documents)
+    precise = jnp.promote_types(x.dtype, jnp.float32)
+    terms = []
+    for entry in range(width):
+        shifted = padded_tokens.at(entry - before)
+        term = kernel[entry] * shifted.astype(precise)
+        terms.append(term)
+    total = functools.reduce(jnp.add, terms)
+    return total.astype(x.dtype)
 
 
-def convolve_rows(x: Array, kernel: Array, first: Array, count: int) -> Array:
-    """Rows [first, first + count) of the causal convolution of x [..., tokens, channels] with a
-    kernel [width, channels]: [..., count, channels], in the work of `count` tokens."""
-    past = len(kernel) - 1
-    padded = pad_axis(x, -2, past, 0)
-    tokens_read = count + past
-    window = jax.lax.dynamic_slice_in_dim(padded, first, tokens_read, axis=-2)
-    return convolve_valid(window, kernel)
-
-
+@jax.custom_vjp
 def convolve_valid(x: Array, kernel: Array) -> Array:
     """y[i, c] = sum_j kernel[j, c] x[i + j, c], where the kernel [width, channels] fits into x:
     [..., tokens + width - 1, channels] to [..., tokens, channels] in the type of x. Sums are
     computed in float32 at least."""
-    y = _convolve_valid(x, kernel)
-    return checkpoint_name(y, NAME)
-
-
-@jax.custom_vjp
-def _convolve_valid(x: Array, kernel: Array) -> Array:
     width = len(kernel)
     tokens = x.shape[-2] - width + 1
     precise = jnp.promote_types(x.dtype, jnp.float32)
@@ -84,7 +83,7 @@ def _convolve_valid(x: Array, kernel: Array) -> Array:
 
 def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
     saved = (x, kernel)
-    return _convolve_valid(x, kernel), saved
+    return convolve_valid(x, kernel), saved
 
 
 def _backward(saved: tuple[Array, Array], d_y: Array) -> tuple[Array, Array]:
@@ -96,13 +95,13 @@ def _backward(saved: tuple[Array, Array], d_y: Array) -> tuple[Array, Array]:
     past = len(kernel) - 1
     padded_d_y = pad_axis(d_y, -2, past, past)
     reversed_kernel = jnp.flip(kernel, axis=0)
-    d_x = _convolve_valid(padded_d_y, reversed_kernel)
+    d_x = convolve_valid(padded_d_y, reversed_kernel)
     # d_kernel[j] = sum_i x[i + j] d_y[i]
     d_kernel = jax.lax.platform_dependent(x, d_y, cpu=correlate_in_a_loop, default=correlate)
     return d_x, d_kernel.astype(kernel.dtype)
 
 
-_convolve_valid.defvjp(_forward, _backward)
+convolve_valid.defvjp(_forward, _backward)
 
 
 def correlate_in_a_loop(x: Array, y: Array) -> Array:

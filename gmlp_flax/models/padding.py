@@ -1,4 +1,4 @@
-"""Zeros around the entries of one axis."""
+"""Zeros around the entries of one axis, and in place of the tokens that are padding."""
 
 import jax
 import jax.numpy as jnp
@@ -10,3 +10,20 @@ def pad_axis(x: jax.Array, axis: int, before: int, after: int) -> jax.Array:
     widths = [(0, 0)] * x.ndim
     widths[axis] = (before, after)
     return jnp.pad(x, widths)
+
+
+def zero_padding(x: jax.Array, padding_mask: jax.Array | None) -> jax.Array:
+    """x [..., tokens, channels] with zeros at padding. `padding_mask` is that of `Block`, bool or int
+    [..., tokens]; None leaves x unchanged."""
+    if padding_mask is None:
+        return x
+    is_text = padding_mask[..., None] > 0  # [..., tokens, 1]
+    return jnp.where(is_text, x, jnp.zeros_like(x))
+
+
+def documents_of(padding_mask: jax.Array | None) -> jax.Array | None:
+    """The documents in a `padding_mask` of `Block`: int [batch, tokens], from 1, and 0 for padding;
+    None if there is one document."""
+    if padding_mask is None or padding_mask.dtype == jnp.bool_:
+        return None
+    return padding_mask

@@ -45,14 +45,36 @@ def test_a_loop_and_all_at_once_give_the_same_gradient():
     np.testing.assert_allclose(depthwise.correlate(x, y), looped, atol=1e-12)
 
 
-@pytest.mark.parametrize(("first", "count"), [(0, 9), (0, 1), (3, 2), (8, 1)])
+@WIDTHS
 @in_float64
-def test_rows_of_a_causal_convolution(first, count):
-    x = normal(0, 2, 9, 3)
-    kernel = normal(1, 4, 3)
-    whole = depthwise.convolve(x, kernel, 3)
-    rows = depthwise.convolve_rows(x, kernel, jnp.int32(first), count)
-    np.testing.assert_allclose(rows, whole[:, first : first + count], atol=1e-12)
+def test_documents_are_convolved_one_by_one(width):
+    """Outputs and gradients. Padding is a document too."""
+    documents = jnp.asarray([[1, 1, 1, 2, 2, 2, 2], [1, 2, 3, 3, 3, 0, 0]])
+    x = jnp.asarray(normal(0, 2, 7, 3))
+    kernel = jnp.asarray(normal(1, width, 3))
+    before = (width - 1) // 2
+
+    def together(x, kernel):
+        return depthwise.convolve(x, kernel, before, documents)
+
+    def one_by_one(x, kernel):
+        total = jnp.zeros_like(x)
+        for document in range(4):
+            is_visible = (documents == document)[..., None]
+            visible = jnp.where(is_visible, x, 0)
+            convolved = depthwise.convolve(visible, kernel, before)
+            total = total + jnp.where(is_visible, convolved, 0)
+        return total
+
+    def outputs_and_gradients(function):
+        y, pullback = jax.vjp(function, x, kernel)
+        return y, *pullback(jnp.cos(y))
+
+    found, expected = quick_jit(
+        lambda: (outputs_and_gradients(together), outputs_and_gradients(one_by_one))
+    )()
+    for array, expected_array in zip(found, expected, strict=True):
+        np.testing.assert_allclose(array, expected_array, atol=1e-12)
 
 
 def test_sums_of_bfloat16_are_rounded_once():
@@ -64,6 +86,8 @@ def test_sums_of_bfloat16_are_rounded_once():
     assert y.dtype == jnp.bfloat16
     expected = jnp.bfloat16(31 * (1 + 1 / 128) * (1 / 16 + 2.0**-13))
     assert y[0, 15, 0] == expected
+    one_document = jnp.ones((1, 31), jnp.int32)
+    np.testing.assert_array_equal(depthwise.convolve(x, kernel, 15, one_document), y)
     gradient = jax.grad(lambda kernel: depthwise.convolve(x, kernel, 15).sum())(kernel)
     assert gradient.dtype == jnp.float32
 

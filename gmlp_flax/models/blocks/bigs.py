@@ -10,6 +10,7 @@ from flax import nnx
 
 from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.layers import EVALUATION, DecodeCache, LayerNorm, LayerRng, Linear, add_branch
+from gmlp_flax.models.padding import zero_padding
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.recurrences import state_space
 from gmlp_flax.models.recurrences.state_space import Complex
@@ -124,9 +125,7 @@ class GatedDirection(nnx.Module):
         """[batch, tokens, d_model] to the same. Padding counts as zeros; arguments as in
         `Block`."""
         u = self.proj_in(x)
-        if padding_mask is not None:
-            is_text = padding_mask[..., None] > 0
-            u = jnp.where(is_text, u, jnp.zeros_like(u))
+        u = zero_padding(u, padding_mask)
         modes = self.ssm.modes()
         kernel = self.ssm.kernel(modes, u.shape[1])
         if cache is not None:

@@ -13,6 +13,7 @@ from gmlp_flax.models import depthwise
 from gmlp_flax.models.attention.spec import HeadsSpec, WeightDropoutSpec
 from gmlp_flax.models.blocks.base import PreNormBlock
 from gmlp_flax.models.layers import DecodeCache, LayerRng, Linear, dropout
+from gmlp_flax.models.padding import documents_of, zero_padding
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.sharding import FSDP
 from gmlp_flax.models.spec import AnyLengthSpec
@@ -165,12 +166,8 @@ class Convolution(nnx.Module):
         batch, tokens, _ = x.shape
         projected = self.proj_in(x)
         gated = jax.nn.glu(projected)  # [batch, tokens, d_model]
-        documents = None
-        if padding_mask is not None:
-            is_text = padding_mask > 0
-            gated = jnp.where(is_text[..., None], gated, jnp.zeros_like(gated))
-            if padding_mask.dtype != jnp.bool_:
-                documents = padding_mask
+        gated = zero_padding(gated, padding_mask)
+        documents = documents_of(padding_mask)
         kernel = self.kernel(gated)
         if dropout_keys is not None and self.rate:
             if kernel.ndim == 2:  # one for all examples

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from gmlp_flax.models import depthwise
 from gmlp_flax.models.attention.spec import HeadsSpec
 from gmlp_flax.models.blocks.base import PreNormBlock
-from gmlp_flax.models.depthwise import PaddedTokens
 from gmlp_flax.models.layers import DecodeCache, LayerRng, Linear, rms_norm
-from gmlp_flax.models.padding import pad_axis
+from gmlp_flax.models.padding import documents_of, zero_padding
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.recurrences import delta_rule
 from gmlp_flax.models.recurrences.steps import step_bias
@@ -79,9 +79,9 @@ class DeltaSpec(HeadsSpec, AnyLengthSpec):
         return 1 if self.causal else 2
 
 
-class ShortConvolution(nnx.Module):
-    """silu(sum_j kernel[j] x[t - j]), with a kernel for each channel and no bias: `kernel` [width,
-    channels], by lag. Zeros precede the first token."""
+class SiluConvolution(nnx.Module):
+    """silu(sum_j kernel[j] x[t - j]), a causal depthwise convolution without a bias: `kernel` [width,
+    channels], whose first entry is that of the token itself. Zeros precede the first token."""
 
     def __init__(self, spec: DeltaSpec, channels: int, rngs: nnx.Rngs):
         width = spec.short_kernel
@@ -96,37 +96,17 @@ class ShortConvolution(nnx.Module):
         documents: Array | None = None,
         cache: DecodeCache | None = None,
     ) -> Array:
-        """[batch, tokens, channels] to the same. `documents`, int [batch, tokens]: tokens of
-        another document count as zeros. The cache keeps the last `width` - 1 tokens for the next
-        call."""
-        width, _ = self.kernel.shape
-        padded = self._with_earlier(x, documents, cache)
-        kernel = self.kernel[...].astype(x.dtype)
-        total = kernel[0] * x
-        for lag in range(1, width):
-            shifted = padded.at(-lag)
-            total = total + kernel[lag] * shifted
-        return jax.nn.silu(total)
-
-    def _with_earlier(
-        self, x: Array, documents: Array | None, cache: DecodeCache | None
-    ) -> PaddedTokens:
-        """The tokens after the `width` - 1 tokens before them: zeros, or those that the cache has
-        kept."""
-        width, channels = self.kernel.shape
-        batch, tokens, _ = x.shape
-        past = width - 1
-        earlier = jnp.zeros((batch, past, channels), x.dtype)
-        if cache is not None:
-            earlier = cache.state("convolution", earlier)
-        whole = jnp.concatenate([earlier, x], axis=1)  # [batch, past + tokens, channels]
-        if cache is not None:
-            count = cache.count(tokens)
-            last = jax.lax.dynamic_slice_in_dim(whole, count, past, axis=1)
-            cache.store("convolution", last)
-        if documents is not None:
-            documents = pad_axis(documents, 1, past, 0)
-        return PaddedTokens(whole, past, tokens, documents)
+        """[batch, tokens, channels] to the same. `documents` as in `depthwise.convolve`; with a cache
+        there is one document."""
+        by_lag = self.kernel[...]
+        kernel = jnp.flip(by_lag, axis=0)  # the largest lag first
+        past = len(kernel) - 1
+        if cache is None:
+            mixed = depthwise.convolve(x, kernel, past, documents)
+        else:
+            whole = cache.with_earlier("convolution", x, past)
+            mixed = depthwise.convolve_valid(whole, kernel)
+        return jax.nn.silu(mixed)
 
 
 class Direction(nnx.Module):
@@ -137,7 +117,7 @@ class Direction(nnx.Module):
     """
 
     def __init__(self, spec: DeltaSpec, rngs: nnx.Rngs):
-        self.convolution = ShortConvolution(spec, spec.projected, rngs)
+        self.convolution = SiluConvolution(spec, spec.projected, rngs)
         self.gates = Linear(spec, spec.d_model, 2 * spec.heads, rngs, bias=False)
         shape = (spec.heads,)
         smallest = jnp.finfo(jnp.float32).tiny
@@ -158,32 +138,24 @@ class Direction(nnx.Module):
         """x [batch, tokens, d_model] and the projections of queries, keys and values [batch,
         tokens, channels] to [batch, tokens, heads, d] in the precise type. Padding leaves the state
         as it is; arguments as in `Block`."""
-        documents = None
-        is_text = None
-        if padding_mask is not None:
-            is_text = padding_mask[..., None] > 0  # [batch, tokens, 1]
-            qkv = jnp.where(is_text, qkv, jnp.zeros_like(qkv))
-            if padding_mask.dtype != jnp.bool_:
-                documents = padding_mask
-        convolved = self.convolution(qkv, documents, cache)
+        documents = documents_of(padding_mask)
+        visible = zero_padding(qkv, padding_mask)
+        convolved = self.convolution(visible, documents, cache)
         inputs = self._inputs(x, convolved)
         if cache is not None:
-            return self._extend(inputs, documents, cache)
-        if is_text is not None:
-            inputs = _skip_padding(inputs, is_text)
+            return self._extend(inputs, cache)
+        inputs = _skip_padding(inputs, padding_mask)
         mixed, _ = delta_rule.delta_rule(inputs, self.spec.chunk, documents=documents)
         return mixed
 
-    def _extend(
-        self, inputs: delta_rule.Inputs, documents: Array | None, cache: DecodeCache
-    ) -> Array:
+    def _extend(self, inputs: delta_rule.Inputs, cache: DecodeCache) -> Array:
         """The rule for further tokens of a text, whose state is kept in the cache."""
         tokens = inputs.keys.shape[1]
         is_text = jnp.arange(tokens) < cache.count(tokens)
         fresh_state = delta_rule.first_state(inputs)
         state = cache.state("state", fresh_state)
-        inputs = _skip_padding(inputs, is_text[None, :, None])
-        mixed, state = delta_rule.delta_rule(inputs, self.spec.chunk, state, documents)
+        inputs = _skip_padding(inputs, is_text[None])
+        mixed, state = delta_rule.delta_rule(inputs, self.spec.chunk, state)
         cache.store("state", state)
         return mixed
 
@@ -212,11 +184,11 @@ class Direction(nnx.Module):
         )
 
 
-def _skip_padding(inputs: delta_rule.Inputs, is_text: Array) -> delta_rule.Inputs:
-    """Inputs whose padding leaves the state unchanged; `is_text` is bool [batch or 1, tokens, 1]."""
-    zeros = jnp.zeros_like(inputs.beta)
-    beta = jnp.where(is_text, inputs.beta, zeros)
-    log_decay = jnp.where(is_text, inputs.log_decay, zeros)
+def _skip_padding(inputs: delta_rule.Inputs, padding_mask: Array | None) -> delta_rule.Inputs:
+    """Inputs whose padding leaves the state unchanged; `padding_mask` as in `Block`, [batch or 1,
+    tokens]."""
+    beta = zero_padding(inputs.beta, padding_mask)
+    log_decay = zero_padding(inputs.log_decay, padding_mask)
     return inputs._replace(beta=beta, log_decay=log_decay)
 
 

@@ -11,6 +11,7 @@ from typing import Self
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import depthwise, toeplitz
 from gmlp_flax.models.attention.dot_product import attend, dot_products
@@ -18,7 +19,8 @@ from gmlp_flax.models.attention.kernels import attend_fused
 from gmlp_flax.models.attention.spec import ContentAttentionSpec
 from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.layers import EVALUATION, DecodeCache, LayerNorm, LayerRng, Linear, add_branch
-from gmlp_flax.models.matmul import add_bias, over_tokens
+from gmlp_flax.models.matmul import NAME, add_bias, over_tokens
+from gmlp_flax.models.padding import zero_padding
 from gmlp_flax.models.parameters import PAST_TAPS, TAPS, TOKEN_BIAS, OverPatches, parameter
 from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.options import AT_LEAST_0, SIZE, Range, option
@@ -239,9 +241,8 @@ class SpatialGatingUnit(nnx.Module):
         if self.gate == "split":
             z1, z2 = jnp.split(z, 2, axis=-1)
         normed = self.norm(z2)
-        if padding_mask is not None and self.hide_padding:
-            is_text = padding_mask[..., None]  # [..., tokens, 1]
-            normed = jnp.where(is_text, normed, jnp.zeros_like(normed))
+        if self.hide_padding:
+            normed = zero_padding(normed, padding_mask)
         f = self.spatial(normed, cache)  # f(Z2), [..., tokens, gate_width]
         if attention is not None:
             f = f + attention
@@ -365,9 +366,9 @@ class DepthwiseProjection(nnx.Module):
         if cache is None:
             mixed = depthwise.convolve(z, taps, self.before)
         else:
-            tokens = z.shape[-2]
-            stored = cache.update("gate", z)
-            mixed = depthwise.convolve_rows(stored, taps, cache.first, tokens)
+            whole = cache.with_earlier("gate", z, self.before)
+            mixed = depthwise.convolve_valid(whole, taps)
+        mixed = checkpoint_name(mixed, NAME)
         return add_bias(mixed, self.bias[...])
 
     def matrix(self) -> jax.Array:

@@ -19,7 +19,7 @@ from gmlp_flax.models.blocks.base import PreNormBlock
 from gmlp_flax.models.blocks.fnet import dft
 from gmlp_flax.models.layers import ChannelMLPSpec, DecodeCache, LayerRng, Linear
 from gmlp_flax.models.matmul import NAME, add_bias
-from gmlp_flax.models.padding import pad_axis
+from gmlp_flax.models.padding import pad_axis, zero_padding
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.sharding import FSDP
 from gmlp_flax.models.spec import AnyLengthSpec, BlockSpec
@@ -267,8 +267,9 @@ class ImplicitFilter(nnx.Module):
         return jnp.exp(-rates * shares)
 
 
-class ShortConvolution(nnx.Module):
-    """A causal depthwise convolution: `taps` [SHORT_WIDTH, channels] and `bias` [channels]."""
+class ShortFilter(nnx.Module):
+    """A causal depthwise convolution: `taps` [SHORT_WIDTH, channels], whose last entry is that of the
+    token itself, and `bias` [channels] (Hyena, section 3.3; the authors' `short_filter`)."""
 
     def __init__(self, spec: BlockSpec, channels: int, rngs: nnx.Rngs):
         init = _uniform(SHORT_WIDTH)
@@ -280,12 +281,13 @@ class ShortConvolution(nnx.Module):
     def __call__(self, x: Array, cache: DecodeCache | None = None) -> Array:
         """[batch, tokens, channels] to the same, in the type of x."""
         taps = self.taps[...]
+        past = SHORT_WIDTH - 1
         if cache is None:
-            mixed = depthwise.convolve(x, taps, SHORT_WIDTH - 1)
+            mixed = depthwise.convolve(x, taps, past)
         else:
-            tokens = x.shape[1]
-            stored = cache.update("projections", x)
-            mixed = depthwise.convolve_rows(stored, taps, cache.first, tokens)
+            whole = cache.with_earlier("projections", x, past)
+            mixed = depthwise.convolve_valid(whole, taps)
+        mixed = checkpoint_name(mixed, NAME)
         return add_bias(mixed, self.bias[...])
 
 
@@ -301,7 +303,7 @@ class LongConvolution(nnx.Module):
         d_model = spec.d_model
         projections = 3 * d_model
         self.proj_in = Linear(spec, d_model, projections, rngs, parts=3)
-        self.short = ShortConvolution(spec, projections, rngs)
+        self.short = ShortFilter(spec, projections, rngs)
         self.past = ImplicitFilter(spec, rngs)
         if spec.causal:
             self.future = None
@@ -320,11 +322,11 @@ class LongConvolution(nnx.Module):
     ) -> Array:
         """[batch, tokens, d_model] to the same. Padding counts as zeros. `cache` as in `Block`."""
         projected = self.proj_in(x)
-        projected = _zero_padding(projected, padding_mask)
+        projected = zero_padding(projected, padding_mask)
         short = self.short(projected, cache)
         last_gate, first_gate, values = jnp.split(short, 3, axis=-1)
         gated = first_gate * values
-        gated = _zero_padding(gated, padding_mask)
+        gated = zero_padding(gated, padding_mask)
         mixed = self._mix(gated, cache)
         return self.out(last_gate * mixed)
 
@@ -348,14 +350,6 @@ class LongConvolution(nnx.Module):
         skip_of_first = self.skip[...][None]  # [1, d_model]
         skip = _at_front(skip_of_first, tokens)
         return self.past(tokens) + skip
-
-
-def _zero_padding(x: Array, padding_mask: Array | None) -> Array:
-    """x [batch, tokens, channels] with zeros at padding."""
-    if padding_mask is None:
-        return x
-    is_text = padding_mask[..., None]
-    return jnp.where(is_text, x, jnp.zeros_like(x))
 
 
 class LongConvBlock(PreNormBlock):

@@ -62,6 +62,20 @@ class DecodeCache:
         """Stores the state after the last token of this call that is not padding (`count`)."""
         self.arrays[name] = state
 
+    def with_earlier(self, name: str, values: jax.Array, count: int) -> jax.Array:
+        """Values of the last `count` tokens before this call, followed by those of this call: [batch,
+        tokens, ...] to [batch, count + tokens, ...]. Zeros precede the first token of a text.
+
+        Only the last `count` tokens are stored, as a state, for causal outputs that read no others.
+        """
+        batch, tokens, *rest = values.shape
+        zeros = jnp.zeros((batch, count, *rest), values.dtype)
+        earlier = self.state(name, zeros)
+        whole = jnp.concatenate([earlier, values], axis=1)
+        last = jax.lax.dynamic_slice_in_dim(whole, self.count(tokens), count, axis=1)
+        self.store(name, last)
+        return whole
+
     def count(self, tokens: int) -> jax.Array | int:
         """How many of the `tokens` of this call are not padding. Padding follows them."""
         return tokens if self.text is None else self.text

@@ -15,7 +15,8 @@ from gmlp_flax.models import depthwise
 from gmlp_flax.models.attention import dot_product
 from gmlp_flax.models.attention.spec import HeadsSpec
 from gmlp_flax.models.layers import Linear
-from gmlp_flax.models.matmul import NAME, over_tokens
+from gmlp_flax.models.matmul import NAME, add_bias, over_tokens
+from gmlp_flax.models.padding import documents_of
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.sharding import FSDP
 from gmlp_flax.options import SIZE, option
@@ -118,10 +119,7 @@ class View(NamedTuple):
     @property
     def documents(self) -> Array | None:
         """int [batch, keys], from 1, and 0 for padding; None if there is one document."""
-        mask = self.padding_mask
-        if mask is None or mask.dtype == jnp.bool_:
-            return None
-        return mask
+        return documents_of(self.padding_mask)
 
     def hide(self, x: Array, axis: int = 1) -> Array:
         """x [batch or 1, ...] with zeros for padding, [batch, ...] if there is a mask; `axis` is that
@@ -174,8 +172,9 @@ def apply(weights: Array, v: Array) -> Array:
 
 
 class ShortConvolution(nnx.Module):
-    """A filter for each channel over the tokens around one, or up to one in a causal model:
-    `kernel` [width, channels] and `bias` [channels]. Sums are computed in their type."""
+    """A depthwise convolution over the tokens around each token, or up to it in a causal model:
+    `kernel` [width, channels], whose first entry is that of the earliest token, and `bias`
+    [channels], which starts at 0."""
 
     def __init__(self, spec: MatrixSpec, channels: int, rngs: nnx.Rngs):
         width = spec.kernel_width
@@ -189,18 +188,10 @@ class ShortConvolution(nnx.Module):
         self.tokens_before = others if spec.causal else others // 2
 
     def __call__(self, x: Array, documents: Array | None = None) -> Array:
-        """[batch, tokens, channels] to the same, in the type of x. Beyond the ends it reads zeros;
-        so does a token beyond its document, if there are `documents`, int [batch, tokens]."""
-        kernel = self.kernel[...]
-        width = len(kernel)
-        before = self.tokens_before
-        after = width - 1 - before
-        padded = depthwise.pad_tokens(x, before, after, documents)
-        total = self.bias[...]
-        for entry in range(width):
-            shifted = padded.at(entry - before)
-            total = total + kernel[entry] * shifted
-        return total.astype(x.dtype)
+        """[batch, tokens, channels] to the same, in the type of x; `documents` as in
+        `depthwise.convolve`."""
+        mixed = depthwise.convolve(x, self.kernel[...], self.tokens_before, documents)
+        return add_bias(mixed, self.bias[...])
 
 
 class Features(nnx.Module):

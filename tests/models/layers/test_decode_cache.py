@@ -232,6 +232,45 @@ def test_states_are_kept_after_the_text():
     assert later.state("s", jnp.zeros(3)).sum() == 3
 
 
+def test_the_last_tokens_before_a_call_are_kept():
+    """Zeros before the first token; of the first call, whose last two tokens are padding, the first
+    three; of calls that are shorter than the window, tokens of several."""
+    x = jnp.arange(1.0, 8.0).reshape(1, 7, 1)
+    padding = jnp.full((1, 2, 1), 77.0)
+    padded = jnp.concatenate([x[:, :3], padding], axis=1)
+    cache = DecodeCache({}, jnp.int32(0), 9, text=jnp.int32(3))
+    first = cache.with_earlier("a", padded, 2)
+    np.testing.assert_array_equal(first[0, :, 0], [0, 0, 1, 2, 3, 77, 77])
+    cache = DecodeCache(cache.arrays, jnp.int32(3), 9)
+    np.testing.assert_array_equal(cache.with_earlier("a", x[:, 3:4], 2)[0, :, 0], [2, 3, 4])
+    assert cache.arrays["a"].shape == (1, 2, 1)
+    cache = DecodeCache(cache.arrays, jnp.int32(4), 9)
+    whole = cache.with_earlier("a", x[:, 4:], 2)
+    np.testing.assert_array_equal(whole[0, :, 0], [3, 4, 5, 6, 7])
+
+
+def test_no_token_before_a_call_is_kept():
+    cache = DecodeCache({}, jnp.int32(0), 9)
+    x = jnp.ones((2, 3, 4))
+    np.testing.assert_array_equal(cache.with_earlier("a", x, 0), x)
+    assert cache.arrays["a"].shape == (2, 0, 4)
+
+
+@pytest.mark.parametrize("name", ["depthwise", "long_conv", "delta"])
+def test_a_short_convolution_keeps_as_many_tokens_as_it_reads(name):
+    """Not all n: a kernel of 4 tokens keeps the 3 before the next, one of N tokens N - 1."""
+    model = nnx.eval_shape(lambda: CausalLM(spec(name, dtype="float32"), 11, nnx.Rngs(0)))
+    state, extend = function_of(model, "extend")
+    whole = jax.ShapeDtypeStruct((1, N), jnp.int32)
+    _, (kept,) = jax.eval_shape(extend, state, whole, None, 0, 0)
+    array, past = {
+        "depthwise": ("gate", N - 1),
+        "long_conv": ("projections", 2),
+        "delta": ("convolution", 3),
+    }[name]
+    assert kept[array].shape[2] == past  # [layers, batch, past, channels]
+
+
 def test_other_blocks_refuse_to_be_causal():
     able = {name for name, block in BLOCKS.items() if block.can_be_causal}
     assert able == {"gmlp", "transformer", "bigs", "delta", "hydra", "long_conv"}

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from gmlp_flax.models import sharding
-from gmlp_flax.models.padding import pad_axis
+from gmlp_flax.models.recurrences import chunks as chunks_lib
+from gmlp_flax.models.recurrences.chunks import Visibility
 
 
 class Inputs(NamedTuple):
@@ -71,15 +72,13 @@ def delta_rule(
     power_of_two = 1 << bits  # the least that is not below the tokens
     size = min(chunk, power_of_two)
     chunks = _in_chunks(inputs, size)
-    masks = _masks(tokens, size, documents)
-    steps = _steps(chunks, masks)
+    visible = _chunks_first(chunks_lib.visibility(size, documents))
+    steps = _steps(chunks, visible)
     if state is None:
         state = first_state(inputs)
     outputs, state = _run(steps, state)  # [chunks, batch, heads, size, d]
     by_token = jnp.moveaxis(outputs, (0, 3), (1, 2))  # [batch, chunks, size, heads, d]
-    batch, _, _, heads, d = by_token.shape
-    whole = by_token.reshape(batch, -1, heads, d)  # with padding after the tokens
-    return whole[:, :tokens], state
+    return chunks_lib.join(by_token, tokens, axis=1), state
 
 
 class _Chunks(NamedTuple):
@@ -104,61 +103,17 @@ def _in_chunks(inputs: Inputs, size: int) -> _Chunks:
 
 def _chunked(x: Array, size: int) -> Array:
     """[batch, tokens, heads, ...] to [chunks, batch, heads, size, ...]; zeros follow the tokens."""
-    batch, tokens, *rest = x.shape
-    chunks = -(-tokens // size)
-    added = chunks * size - tokens
-    padded = pad_axis(x, 1, 0, added)
-    by_chunk = padded.reshape(batch, chunks, size, *rest)
+    by_chunk = chunks_lib.split(x, size, axis=1)  # [batch, chunks, size, heads, ...]
     return jnp.moveaxis(by_chunk, (1, 3), (0, 2))
 
 
-class _Masks(NamedTuple):
-    """Which tokens of a chunk see each other, bool. Any axis before `size` may be 1.
+def _chunks_first(visible: Visibility) -> Visibility:
+    """Masks [batch, 1, chunks, ...] to [chunks, batch, 1, ...], as in `_Chunks`."""
 
-    Attributes:
-        pairs: whether a token (a row) sees another one (a column): itself and earlier ones,
-            [chunks, batch, 1, size, size].
-        state: whether a token sees the state before the chunk, [chunks, batch, 1, size].
-        last: whether the last token of the chunk sees a token, [chunks, batch, 1, size].
-    """
+    def move(mask: Array) -> Array:
+        return jnp.moveaxis(mask, 2, 0)
 
-    pairs: Array
-    state: Array
-    last: Array
-
-
-def _masks(tokens: int, size: int, documents: Array | None) -> _Masks:
-    all_pairs = jnp.ones((size, size), bool)
-    is_earlier = jnp.tril(all_pairs)
-    if documents is None:
-        everything = jnp.ones((1, 1, 1, size), bool)
-        pairs = is_earlier[None, None, None]
-        return _Masks(pairs, everything, everything)
-    by_chunk = _documents_of_chunks(documents, tokens, size)
-    first = by_chunk[..., :1]
-    last = by_chunk[..., -1:]
-    # The document of the state before each chunk: the state of a call belongs to its first token.
-    before_first_chunk = first[:1]
-    before_other_chunks = last[:-1]
-    before = jnp.concatenate([before_first_chunk, before_other_chunks])
-    rows = by_chunk[..., :, None]
-    columns = by_chunk[..., None, :]
-    is_same = rows == columns
-    pairs = is_same & is_earlier
-    sees_state = by_chunk == before
-    seen_by_last = by_chunk == last
-    return _Masks(pairs, sees_state, seen_by_last)
-
-
-def _documents_of_chunks(documents: Array, tokens: int, size: int) -> Array:
-    """[batch, tokens] to [chunks, batch, 1, size]; padding belongs to the last document."""
-    batch = len(documents)
-    chunks = -(-tokens // size)
-    added = chunks * size - tokens
-    widths = ((0, 0), (0, added))
-    padded = jnp.pad(documents, widths, mode="edge")
-    by_example = padded.reshape(batch, chunks, 1, size)
-    return by_example.swapaxes(0, 1)
+    return jax.tree.map(move, visible)
 
 
 class _Steps(NamedTuple):
@@ -184,8 +139,8 @@ class _Steps(NamedTuple):
     decay: Array
 
 
-def _steps(chunks: _Chunks, masks: _Masks) -> _Steps:
-    decays = _decays(chunks.log_decay, masks)
+def _steps(chunks: _Chunks, visible: Visibility) -> _Steps:
+    decays = chunks_lib.decays(chunks.log_decay, visible)
     lower = _overlaps(chunks, decays.ratios)  # L
     inverse = inverted(lower)  # (I + L)^-1
     weighted_values = chunks.beta[..., None] * chunks.values  # b V
@@ -199,33 +154,6 @@ def _steps(chunks: _Chunks, masks: _Masks) -> _Steps:
     writes = decays.to_end[..., None] * chunks.keys
     decay = decays.from_state[..., -1:, None]
     return _Steps(queries, keys, values, scores, writes, decay)
-
-
-class _Decays(NamedTuple):
-    """How much is left of what was written, 0 where it is not seen: [chunks, batch, heads, ...].
-
-    Attributes:
-        ratios: A_i / A_j, at token i (a row) of what token j wrote, [..., size, size].
-        from_state: A_i, at token i of the state before the chunk, [..., size].
-        to_end: A_t / A_j, at the last token t of what token j wrote, [..., size].
-    """
-
-    ratios: Array
-    from_state: Array
-    to_end: Array
-
-
-def _decays(log_decay: Array, masks: _Masks) -> _Decays:
-    log_a = jnp.cumsum(log_decay, axis=-1)  # log A
-    log_of_rows = log_a[..., :, None]
-    log_of_columns = log_a[..., None, :]
-    log_ratios = log_of_rows - log_of_columns
-    ratios = _masked_exp(log_ratios, masks.pairs)
-    from_state = _masked_exp(log_a, masks.state)
-    log_of_last = log_a[..., -1:]
-    log_to_end = log_of_last - log_a
-    to_end = _masked_exp(log_to_end, masks.last)
-    return _Decays(ratios, from_state, to_end)
 
 
 def _overlaps(chunks: _Chunks, ratios: Array) -> Array:
@@ -243,14 +171,6 @@ def _overlaps(chunks: _Chunks, ratios: Array) -> Array:
 def _products_of_tokens(left: Array, right: Array) -> Array:
     """[..., size, c] each, to [..., size, size]."""
     return jnp.einsum("...ic,...jc->...ij", left, right)
-
-
-def _masked_exp(x: Array, mask: Array) -> Array:
-    """exp(x) where the mask is True, else 0; what is masked out may overflow."""
-    zeros = jnp.zeros_like(x)  # of the type of x: an exporter widens a plain 0
-    exponents = jnp.where(mask, x, zeros)
-    powers = jnp.exp(exponents)
-    return jnp.where(mask, powers, zeros)
 
 
 def inverted(lower: Array) -> Array:

@@ -17,6 +17,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from gmlp_flax.models.padding import pad_axis
+from gmlp_flax.models.recurrences import chunks as chunks_lib
+from gmlp_flax.models.recurrences.chunks import Decays
 
 # Tokens that a scan multiplies as a matrix. On a CPU 64 take three quarters of the time of 128.
 CHUNK = 64
@@ -81,7 +83,7 @@ def rows(
         documents_of_rows = _rows_of(documents, first, count, axis=1)
         is_same_document = documents_of_rows[..., None] == documents[:, None]  # [batch, count, n]
         visible = visible & is_same_document[:, None]
-    decays = _masked_exp(entries.exponents, visible)
+    decays = chunks_lib.masked_exp(entries.exponents, visible)
     return entries.products * decays * entries.steps
 
 
@@ -107,12 +109,6 @@ def _where(condition: Array, entries: _Entries, others: _Entries) -> _Entries:
         return jnp.where(condition, factors, others)
 
     return jax.tree.map(select, entries, others)
-
-
-def _masked_exp(exponents: Array, visible: Array) -> Array:
-    """exp(exponents) where they are visible, else 0."""
-    hidden = jnp.where(visible, exponents, -jnp.inf)
-    return jnp.exp(hidden)
 
 
 def _below_diagonal(direction: Direction, first: Array | int, count: int) -> _Entries:
@@ -154,12 +150,13 @@ def _products(c: Array, direction: Direction, first: Array | int, count: int) ->
     products = jnp.einsum(
         "bgis,bgjs->bgij", c_of_rows, direction.b, preferred_element_type=precise_dtype
     )  # [batch, groups, count, n]
-    return _for_heads(products, direction)
+    return _for_heads(products, direction.steps)
 
 
-def _for_heads(by_group: Array, direction: Direction) -> Array:
-    """[batch, groups, ...] to [batch, heads, ...]: repeated for the heads of a group."""
-    heads = direction.steps.shape[1]
+def _for_heads(by_group: Array, steps: Array) -> Array:
+    """[batch, groups, ...] to [batch, heads, ...], the heads of the steps: repeated for the heads of a
+    group."""
+    heads = steps.shape[1]
     groups = by_group.shape[1]
     heads_of_group = heads // groups
     return jnp.repeat(by_group, heads_of_group, axis=1)
@@ -238,20 +235,6 @@ def _shift_within(y: Array, documents: Array | None) -> Array:
     return jnp.where(continues[:, None, :, None], shifted, 0)
 
 
-class _Documents(NamedTuple):
-    """The documents of the tokens, chunk by chunk.
-
-    Attributes:
-        tokens: the document of each token, int [batch, 1, chunks, CHUNK].
-        last: the document of the last token of each chunk, [batch, 1, chunks, 1].
-        before: the document of the last token of the previous chunk, of the same shape as `last`.
-    """
-
-    tokens: Array
-    last: Array
-    before: Array
-
-
 def scan(direction: Direction, v: Array, documents: Array | None = None) -> Array:
     """The semiseparable matrix SS times v: a product within chunks of CHUNK tokens, and states that
     are carried from chunk to chunk (arXiv 2405.21060, section 6).
@@ -266,126 +249,79 @@ def scan(direction: Direction, v: Array, documents: Array | None = None) -> Arra
         [batch, heads, n, channels] in the type of the steps.
     """
     n = v.shape[2]
-    steps = _in_chunks(direction.steps)  # [batch, heads, chunks, CHUNK]
-    log_decays = _in_chunks(direction.log_decays)
-    sums = jnp.cumsum(log_decays, axis=-1)
-    b = _in_chunks(direction.b)  # [batch, groups, chunks, CHUNK, state]
-    c = _in_chunks(direction.c)
-    chunks = Direction(steps, sums, b, c)
-    values = _in_chunks(v)  # [batch, heads, chunks, CHUNK, channels]
-    chunk_documents = None
-    if documents is not None:
-        chunk_documents = _documents_of_chunks(documents)
-    within = _within_chunks(chunks, values, chunk_documents)
-    across = _across_chunks(chunks, values, chunk_documents)
-    y = within + across  # [batch, heads, chunks, CHUNK, channels]
-    batch, heads, _, _, channels = y.shape
-    whole = y.reshape(batch, heads, -1, channels)  # with padding after the n tokens
-    return whole[:, :, :n]
+    chunks = _in_chunks(direction, v, documents)
+    y = _within_chunks(chunks) + _across_chunks(chunks)  # [batch, heads, chunks, CHUNK, channels]
+    return chunks_lib.join(y, n, axis=2)
 
 
-def _in_chunks(x: Array) -> Array:
-    """[batch, heads, n, ...] to [batch, heads, chunks, CHUNK, ...], with zeros after the n
-    tokens."""
-    batch, heads, n, *inner = x.shape
-    count = -(-n // CHUNK)
-    added = count * CHUNK - n
-    padded = pad_axis(x, 2, 0, added)
-    return padded.reshape(batch, heads, count, CHUNK, *inner)
-
-
-def _documents_of_chunks(documents: Array) -> _Documents:
-    tokens = _in_chunks(documents[:, None])
-    last = tokens[..., -1:]
-    before = _shift(last, axis=2)
-    return _Documents(tokens, last, before)
-
-
-def _within_chunks(chunks: Direction, values: Array, documents: _Documents | None) -> Array:
-    """What tokens get from those of their own chunk: SS of each chunk times its values.
-
-    Args:
-        chunks: the model in chunks, [batch, heads or groups, chunks, CHUNK, ...], with sums of the
-            log decays from the start of each chunk in place of the log decays.
-        values: [batch, heads, chunks, CHUNK, channels].
-        documents: those of the chunks; None if there is one document.
-
-    Returns:
-        [batch, heads, chunks, CHUNK, channels] in the type of the steps.
-    """
-    sums = chunks.log_decays
-    to_rows = sums[..., :, None]
-    to_columns = sums[..., None, :]
-    exponents = to_rows - to_columns  # [batch, heads, chunks, CHUNK, CHUNK]
-    all_pairs = jnp.ones((CHUNK, CHUNK), bool)
-    visible = jnp.tril(all_pairs)
-    if documents is not None:
-        rows = documents.tokens[..., :, None]
-        columns = documents.tokens[..., None, :]
-        is_same_document = rows == columns
-        visible = visible & is_same_document
-    decays = _masked_exp(exponents, visible)
-    products = jnp.einsum(
-        "bgkis,bgkjs->bgkij", chunks.c, chunks.b, preferred_element_type=sums.dtype
-    )
-    products_of_heads = _for_heads(products, chunks)
-    steps_of_columns = chunks.steps[..., None, :]
-    weights = products_of_heads * decays * steps_of_columns
-    weights = weights.astype(values.dtype)
-    return jnp.matmul(weights, values, preferred_element_type=sums.dtype)
-
-
-class _ChunkDecays(NamedTuple):
-    """How much is left of what crosses a chunk's borders; 0 where a document ends in between.
+class _Chunks(NamedTuple):
+    """A state space model and the values that it reads, chunk by chunk.
 
     Attributes:
-        to_end: of what a token writes, at the end of its chunk, times the token's step, [batch,
-            heads, chunks, CHUNK].
-        from_start: of the state before the chunk, at a token, [batch, heads, chunks, CHUNK].
-        whole: of the state before the chunk, at its end, [batch, heads, chunks, 1].
+        steps: [batch, heads, chunks, CHUNK].
+        b: [batch, groups, chunks, CHUNK, state].
+        c: of the shape of b.
+        values: [batch, heads, chunks, CHUNK, channels].
+        decays: within each chunk, [batch, heads, chunks, CHUNK, ...].
     """
 
-    to_end: Array
-    from_start: Array
-    whole: Array
+    steps: Array
+    b: Array
+    c: Array
+    values: Array
+    decays: Decays
 
 
-def _decays_of_chunks(chunks: Direction, documents: _Documents | None) -> _ChunkDecays:
-    """Arguments as in `_within_chunks`."""
-    sums = chunks.log_decays
-    total = sums[..., -1:]  # [batch, heads, chunks, 1]
-    decay_to_end = jnp.exp(total - sums)
-    to_end = decay_to_end * chunks.steps
-    from_start = jnp.exp(sums)
-    whole = jnp.exp(total)
-    if documents is None:
-        return _ChunkDecays(to_end, from_start, whole)
-    reaches_end = documents.tokens == documents.last
-    began_before = documents.tokens == documents.before
-    spans_chunk = documents.last == documents.before
-    return _ChunkDecays(
-        to_end=jnp.where(reaches_end, to_end, 0),
-        from_start=jnp.where(began_before, from_start, 0),
-        whole=jnp.where(spans_chunk, whole, 0),
+def _in_chunks(direction: Direction, v: Array, documents: Array | None) -> _Chunks:
+    """Arguments as in `scan`."""
+    log_decays = _split(direction.log_decays)
+    visible = chunks_lib.visibility(CHUNK, documents)
+    return _Chunks(
+        steps=_split(direction.steps),
+        b=_split(direction.b),
+        c=_split(direction.c),
+        values=_split(v),
+        decays=chunks_lib.decays(log_decays, visible),
     )
 
 
-def _across_chunks(chunks: Direction, values: Array, documents: _Documents | None) -> Array:
-    """What tokens get from the state at the end of the previous chunk; arguments and result as in
+def _split(x: Array) -> Array:
+    """[batch, heads, n, ...] to [batch, heads, chunks, CHUNK, ...]."""
+    return chunks_lib.split(x, CHUNK, axis=2)
+
+
+def _within_chunks(chunks: _Chunks) -> Array:
+    """What tokens get from those of their own chunk, SS of each chunk times its values: [batch, heads,
+    chunks, CHUNK, channels] in the type of the steps."""
+    precise_dtype = chunks.steps.dtype
+    products = jnp.einsum(
+        "bgkis,bgkjs->bgkij", chunks.c, chunks.b, preferred_element_type=precise_dtype
+    )
+    products_of_heads = _for_heads(products, chunks.steps)
+    steps_of_columns = chunks.steps[..., None, :]
+    weights = products_of_heads * chunks.decays.ratios * steps_of_columns
+    weights = weights.astype(chunks.values.dtype)
+    return jnp.matmul(weights, chunks.values, preferred_element_type=precise_dtype)
+
+
+def _across_chunks(chunks: _Chunks) -> Array:
+    """What tokens get from the state at the end of the previous chunk; result as in
     `_within_chunks`."""
     precise_dtype = chunks.steps.dtype
-    decays = _decays_of_chunks(chunks, documents)
-    weighted = decays.to_end[..., None] * values
-    weighted = weighted.astype(values.dtype)
-    b = _for_heads(chunks.b, chunks)  # [batch, heads, chunks, CHUNK, state]
+    dtype = chunks.values.dtype
+    from_state = chunks.decays.from_state[..., None]  # [batch, heads, chunks, CHUNK, 1]
+    to_end = chunks.decays.to_end * chunks.steps
+    weighted = to_end[..., None] * chunks.values
+    b = _for_heads(chunks.b, chunks.steps)  # [batch, heads, chunks, CHUNK, state]
     added = jnp.einsum(
-        "bhkjs,bhkjp->bhksp", b, weighted, preferred_element_type=precise_dtype
+        "bhkjs,bhkjp->bhksp", b, weighted.astype(dtype), preferred_element_type=precise_dtype
     )  # [batch, heads, chunks, state, channels]
-    states = _accumulate(decays.whole[..., None], added)  # at the end of each chunk
-    states_before = _shift(states, axis=2).astype(values.dtype)
-    c = _for_heads(chunks.c, chunks)
+    decay_of_chunk = from_state[..., -1:, :]  # [batch, heads, chunks, 1, 1]
+    states = _accumulate(decay_of_chunk, added)  # at the end of each chunk
+    states_before = _shift(states, axis=2).astype(dtype)
+    c = _for_heads(chunks.c, chunks.steps)
     read = jnp.einsum("bhkis,bhksp->bhkip", c, states_before, preferred_element_type=precise_dtype)
-    return decays.from_start[..., None] * read
+    return from_state * read
 
 
 def _accumulate(decay: Array, added: Array) -> Array:

@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 
 from gmlp_flax.models import sharding, toeplitz
-from gmlp_flax.models.padding import pad_axis
+from gmlp_flax.models.recurrences import chunks as chunks_lib
 
 CHUNK = 128  # tokens that one step of `scan` reads
 
@@ -324,10 +324,11 @@ def scan(modes: Modes, kernels: Array, u: Array) -> Array:
     Returns:
         [batch, tokens, channels] in the type of u.
     """
-    batch, tokens, channels = u.shape
+    tokens = u.shape[1]
     if tokens <= CHUNK:
         return _apply("direct", kernels, u)
-    by_chunk = _in_chunks(u)
+    chunks_of_examples = chunks_lib.split(u, CHUNK, axis=1)  # [batch, chunks, CHUNK, channels]
+    by_chunk = chunks_of_examples.swapaxes(0, 1)
     first_kernels = kernels[:, :CHUNK]
 
     def read(state: Complex, chunk: Array) -> tuple[Complex, Array]:
@@ -336,16 +337,5 @@ def scan(modes: Modes, kernels: Array, u: Array) -> Array:
 
     fresh_state = first_state(modes, u)
     _, outputs = jax.lax.scan(read, fresh_state, by_chunk)
-    chunks_of_examples = outputs.swapaxes(0, 1)  # [batch, chunks, CHUNK, channels]
-    whole = chunks_of_examples.reshape(batch, -1, channels)
-    return whole[:, :tokens]
-
-
-def _in_chunks(u: Array) -> Array:
-    """[batch, tokens, channels] to [chunks, batch, CHUNK, channels]; zeros follow the tokens."""
-    batch, tokens, channels = u.shape
-    chunks = -(-tokens // CHUNK)
-    added = chunks * CHUNK - tokens
-    padded = pad_axis(u, 1, 0, added)
-    chunks_of_examples = padded.reshape(batch, chunks, CHUNK, channels)
-    return chunks_of_examples.swapaxes(0, 1)
+    outputs_of_examples = outputs.swapaxes(0, 1)  # [batch, chunks, CHUNK, channels]
+    return chunks_lib.join(outputs_of_examples, tokens, axis=1)

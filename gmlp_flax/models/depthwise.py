@@ -62,6 +62,14 @@ def convolve(x: Array, kernel: Array, before: int, documents: Array | None = Non
     return total.astype(x.dtype)
 
 
+def uniform_kernel(key: Array, width: int, channels: int, dtype: jnp.dtype) -> Array:
+    """Initial values [width, channels], uniform within 1 / sqrt(width): PyTorch's default for a
+    depthwise convolution, which published mixers keep."""
+    bound = width**-0.5
+    shape = (width, channels)
+    return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+
 @jax.custom_vjp
 def convolve_valid(x: Array, kernel: Array) -> Array:
     """y[i, c] = sum_j kernel[j, c] x[i + j, c], where the kernel [width, channels] fits into x:

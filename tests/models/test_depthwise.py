@@ -121,3 +121,12 @@ def test_padded_tokens_at_a_distance():
     later = depthwise.pad_tokens(x, 0, 2).at(2)
     np.testing.assert_array_equal(later[0, :3], np.float32(x[0, 2:]))
     assert not later[0, 3:].any()
+
+
+def test_fresh_kernels_are_uniform():
+    """Within 1 / sqrt(width), as PyTorch's: a standard deviation of 1 / sqrt(3 width)."""
+    kernel = depthwise.uniform_kernel(jax.random.key(0), 4, 5000, jnp.float32)
+    assert kernel.shape == (4, 5000)
+    assert 0.499 < np.abs(kernel).max() <= 0.5
+    np.testing.assert_allclose(kernel.std(), 12**-0.5, rtol=0.02)
+    np.testing.assert_allclose(kernel.mean(), 0, atol=0.01)

@@ -85,9 +85,7 @@ class SiluConvolution(nnx.Module):
 
     def __init__(self, spec: DeltaSpec, channels: int, rngs: nnx.Rngs):
         width = spec.short_kernel
-        bound = width**-0.5  # torch's, which the authors use
-        shape = (width, channels)
-        kernel = jax.random.uniform(rngs.params(), shape, spec.param_dtype, -bound, bound)
+        kernel = depthwise.uniform_kernel(rngs.params(), width, channels, spec.param_dtype)
         self.kernel = parameter(kernel, sharding=(None, FSDP))
 
     def __call__(
@@ -119,12 +117,13 @@ class Direction(nnx.Module):
     def __init__(self, spec: DeltaSpec, rngs: nnx.Rngs):
         self.convolution = SiluConvolution(spec, spec.projected, rngs)
         self.gates = Linear(spec, spec.d_model, 2 * spec.heads, rngs, bias=False)
+        dtype = spec.param_dtype
         shape = (spec.heads,)
-        smallest = jnp.finfo(jnp.float32).tiny
-        rates = jax.random.uniform(rngs.params(), shape, spec.param_dtype, smallest, LARGEST_RATE)
+        smallest = jnp.finfo(jnp.float32).tiny  # above 0, which has no logarithm
+        rates = jax.random.uniform(rngs.params(), shape, dtype, smallest, LARGEST_RATE)
         log_rates = jnp.log(rates)
         self.a_log = parameter(log_rates, decayed=False)
-        bias = step_bias(rngs.params(), shape, spec.param_dtype, STEPS)
+        bias = step_bias(rngs.params(), shape, dtype, STEPS)
         self.dt_bias = parameter(bias, decayed=False)
         self.spec = spec
 

@@ -216,7 +216,8 @@ class ImplicitFilter(nnx.Module):
         self.second = FilterLayer(spec, width, width, rngs)
         self.third = FilterLayer(spec, width, width, rngs)
         self.last = FilterLayer(spec, width, spec.d_model, rngs, last=True)
-        frequencies = jnp.full((width,), spec.filter_frequency, spec.param_dtype)
+        shape = (width,)
+        frequencies = jnp.full(shape, spec.filter_frequency, spec.param_dtype)
         self.frequencies = parameter(frequencies, decayed=False)
         self.spec = spec
 
@@ -272,10 +273,11 @@ class ShortFilter(nnx.Module):
     token itself, and `bias` [channels] (Hyena, section 3.3; the authors' `short_filter`)."""
 
     def __init__(self, spec: BlockSpec, channels: int, rngs: nnx.Rngs):
+        dtype = spec.param_dtype
         init = _uniform(SHORT_WIDTH)
-        taps = init(rngs.params(), (SHORT_WIDTH, channels), spec.param_dtype)
+        taps = init(rngs.params(), (SHORT_WIDTH, channels), dtype)
         self.taps = parameter(taps, sharding=(None, FSDP))
-        bias = init(rngs.params(), (channels,), spec.param_dtype)
+        bias = init(rngs.params(), (channels,), dtype)
         self.bias = parameter(bias, decayed=False)
 
     def __call__(self, x: Array, cache: DecodeCache | None = None) -> Array:

@@ -14,7 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 from gmlp_flax.models import depthwise
 from gmlp_flax.models.attention import dot_product
 from gmlp_flax.models.attention.spec import HeadsSpec
-from gmlp_flax.models.layers import Linear
+from gmlp_flax.models.layers import Linear, activation
 from gmlp_flax.models.matmul import NAME, add_bias, over_tokens
 from gmlp_flax.models.padding import documents_of
 from gmlp_flax.models.parameters import parameter
@@ -178,11 +178,10 @@ class ShortConvolution(nnx.Module):
 
     def __init__(self, spec: MatrixSpec, channels: int, rngs: nnx.Rngs):
         width = spec.kernel_width
-        bound = width**-0.5  # torch's
-        shape = (width, channels)
-        kernel = jax.random.uniform(rngs.params(), shape, spec.param_dtype, -bound, bound)
+        dtype = spec.param_dtype
+        kernel = depthwise.uniform_kernel(rngs.params(), width, channels, dtype)
         self.kernel = parameter(kernel, sharding=(None, FSDP))
-        zeros = jnp.zeros((channels,), spec.param_dtype)
+        zeros = jnp.zeros((channels,), dtype)
         self.bias = parameter(zeros, decayed=False)
         others = width - 1  # tokens that a token reads besides itself
         self.tokens_before = others if spec.causal else others // 2
@@ -197,11 +196,23 @@ class ShortConvolution(nnx.Module):
 class Features(nnx.Module):
     """What a matrix is computed from: a linear layer of each token, followed by a short convolution.
     As in the released code, the linear layer has no bias, and there is no activation between
-    them."""
+    them.
+
+    They are applied one by one, because a cache stores what lies between them: `proj` in
+    `MatrixMixer.project`, and `convolve`, which reads neighbouring tokens, in its other methods.
+    """
 
     def __init__(self, spec: MatrixSpec, channels: int, rngs: nnx.Rngs):
         self.proj = Linear(spec, spec.d_model, channels, rngs, bias=False)
         self.convolution = ShortConvolution(spec, channels, rngs)
+
+    def convolve(self, projected: Array, view: View, activation_name: str | None = "silu") -> Array:
+        """The features of all keys, 0 at padding, from what `proj` gave: [batch, keys, channels] to
+        the same."""
+        features = self.convolution(projected, view.documents)
+        if activation_name is not None:
+            features = activation(activation_name, features)
+        return view.hide(features)
 
 
 class MatrixMixer(nnx.Module):

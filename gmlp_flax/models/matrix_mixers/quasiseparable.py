@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from gmlp_flax.models.layers import Linear, activation
+from gmlp_flax.models.layers import Linear
 from gmlp_flax.models.matrix_mixers.base import (
     BUILT_UP_TO,
     Features,
@@ -16,7 +16,7 @@ from gmlp_flax.models.matrix_mixers.base import (
 )
 from gmlp_flax.models.parameters import parameter, token_logits
 from gmlp_flax.models.recurrences import semiseparable
-from gmlp_flax.models.recurrences.semiseparable import Direction
+from gmlp_flax.models.recurrences.semiseparable import StateSpaceModel
 from gmlp_flax.models.recurrences.steps import step_bias
 
 STEPS = (1e-3, 0.1)  # the range of dt at the start
@@ -83,13 +83,13 @@ class Quasiseparable(MatrixMixer):
 
     def rows(self, inputs: dict[str, Array], view: View) -> Array:
         """See `MatrixMixer`."""
-        forward, backward = self._directions(inputs, view)
+        forward, backward = self._models(inputs, view)
         rows = semiseparable.rows(forward, backward, view.first, view.count)
         return view.hide_documents(rows)
 
     def apply_fast(self, inputs: dict[str, Array], v: Array, view: View) -> Array:
         """See `MatrixMixer`: a scan in each direction."""
-        forward, backward = self._directions(inputs, view)
+        forward, backward = self._models(inputs, view)
         batch = v.shape[0]
         forward = _for_batch(forward, batch)
         if backward is not None:
@@ -108,37 +108,35 @@ class Quasiseparable(MatrixMixer):
         diagonal = projected.astype(skip.dtype) + skip
         return diagonal.swapaxes(1, 2)
 
-    def _directions(
+    def _models(
         self, inputs: dict[str, Array], view: View
-    ) -> tuple[Direction, Direction | None]:
+    ) -> tuple[StateSpaceModel, StateSpaceModel | None]:
         """The forward and the backward model of all keys; a causal matrix has no backward one. At
         padding the states neither change nor decay."""
         spec = self.spec
         if spec.input_dependent:
-            directions = self._computed_directions(inputs, view)
+            models = self._computed_models(inputs, view)
         else:
-            directions = self._learned_directions(view)
+            models = self._learned_models(view)
         if spec.causal:
-            return directions[0], None
-        forward, backward = directions
+            return models[0], None
+        forward, backward = models
         return forward, backward
 
-    def _computed_directions(self, inputs: dict[str, Array], view: View) -> list[Direction]:
+    def _computed_models(self, inputs: dict[str, Array], view: View) -> list[StateSpaceModel]:
         """One model for each direction, from what `project` gave."""
         spec = self.spec
-        convolved = self.features.convolution(inputs["states"], view.documents)
-        activated = activation("silu", convolved)
-        all_states = view.hide(activated)
+        all_states = self.features.convolve(inputs["states"], view)
         all_logits = inputs["steps"].astype(spec.precise_dtype)
         states_by_direction = jnp.split(all_states, spec.directions, axis=-1)
         logits_by_direction = jnp.split(all_logits, spec.directions, axis=-1)
-        directions = []
+        models = []
         for states, logits in zip(states_by_direction, logits_by_direction, strict=True):
-            direction = self._computed_direction(states, logits, view)
-            directions.append(direction)
-        return directions
+            model = self._computed_model(states, logits, view)
+            models.append(model)
+        return models
 
-    def _computed_direction(self, states: Array, logits: Array, view: View) -> Direction:
+    def _computed_model(self, states: Array, logits: Array, view: View) -> StateSpaceModel:
         """The model of one direction.
 
         Args:
@@ -152,38 +150,38 @@ class Quasiseparable(MatrixMixer):
         steps = jax.nn.softplus(biased_logits)
         visible_steps = view.hide(steps)
         steps_of_heads = visible_steps.swapaxes(1, 2)  # [batch, heads, keys]
-        return self._direction(steps_of_heads, b, c)
+        return self._model(steps_of_heads, b, c)
 
-    def _learned_directions(self, view: View) -> list[Direction]:
+    def _learned_models(self, view: View) -> list[StateSpaceModel]:
         """One model for each direction, the same for all inputs except at padding."""
         spec = self.spec
         step = jax.nn.softplus(self.step_bias[...])  # [heads]
         shape = (1, spec.heads, view.keys)
         steps = jnp.broadcast_to(step[:, None], shape)
         visible_steps = view.hide(steps, axis=2)
-        directions = []
+        models = []
         for number in range(spec.directions):
             b = self.b[number, None, :, : view.keys]  # [1, groups, keys, d_state]
             c = self.c[number, None, :, : view.keys]
             b = b.astype(spec.compute_dtype)
             c = c.astype(spec.compute_dtype)
-            direction = self._direction(visible_steps, b, c)
-            directions.append(direction)
-        return directions
+            model = self._model(visible_steps, b, c)
+            models.append(model)
+        return models
 
-    def _direction(self, steps: Array, b: Array, c: Array) -> Direction:
+    def _model(self, steps: Array, b: Array, c: Array) -> StateSpaceModel:
         """The model with these steps [batch or 1, heads, keys], whose log decays are -exp(A)
         times the steps."""
         rates = jnp.exp(self.log_rates[...])
         log_decays = -rates[:, None] * steps
-        return Direction(steps, log_decays, b, c)
+        return StateSpaceModel(steps, log_decays, b, c)
 
 
-def _for_batch(direction: Direction, batch: int) -> Direction:
-    """A direction [batch or 1, ...], repeated to [batch, ...]."""
+def _for_batch(model: StateSpaceModel, batch: int) -> StateSpaceModel:
+    """A model [batch or 1, ...], repeated to [batch, ...]."""
 
     def repeat(array: Array) -> Array:
         shape_of_example = array.shape[1:]
         return jnp.broadcast_to(array, (batch, *shape_of_example))
 
-    return jax.tree.map(repeat, direction)
+    return jax.tree.map(repeat, model)

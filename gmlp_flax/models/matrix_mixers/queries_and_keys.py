@@ -10,7 +10,6 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models.attention import dot_product
-from gmlp_flax.models.layers import activation
 from gmlp_flax.models.matmul import NAME
 from gmlp_flax.models.matrix_mixers.base import (
     BUILT_UP_TO,
@@ -22,7 +21,7 @@ from gmlp_flax.models.matrix_mixers.base import (
 )
 from gmlp_flax.models.parameters import parameter, token_logits
 from gmlp_flax.models.recurrences import semiseparable
-from gmlp_flax.models.recurrences.semiseparable import Direction
+from gmlp_flax.models.recurrences.semiseparable import StateSpaceModel
 
 
 class QueriesAndKeys(MatrixMixer):
@@ -31,7 +30,7 @@ class QueriesAndKeys(MatrixMixer):
     [heads, n, d_state]."""
 
     is_fast = True
-    activation: ClassVar[str] = ""  # of queries and keys that are computed
+    activation: ClassVar[str | None] = None  # of queries and keys that are computed
 
     def __init__(self, spec: MatrixSpec, rngs: nnx.Rngs):
         if spec.input_dependent:
@@ -60,11 +59,8 @@ class QueriesAndKeys(MatrixMixer):
         compute type."""
         if not self.spec.input_dependent:
             return self._learned_queries_and_keys(view.keys)
-        convolved = self.features.convolution(inputs["queries_keys"], view.documents)
-        if self.activation:
-            convolved = activation(self.activation, convolved)
-        visible = view.hide(convolved)
-        both = by_head(visible, 2 * self.spec.heads)  # [batch, 2 heads, keys, d_state]
+        features = self.features.convolve(inputs["queries_keys"], view, self.activation)
+        both = by_head(features, 2 * self.spec.heads)  # [batch, 2 heads, keys, d_state]
         queries, keys = jnp.split(both, 2, axis=1)
         return queries, keys
 
@@ -137,14 +133,14 @@ class LowRank(QueriesAndKeys):
         batch, heads, tokens, _ = queries.shape
         steps = jnp.ones((batch, heads, tokens), precise_dtype)
         no_decay = jnp.zeros_like(steps)
-        direction = Direction(steps, no_decay, keys, queries)
-        from_past = semiseparable.scan(direction, v, documents)
+        model = StateSpaceModel(steps, no_decay, keys, queries)
+        from_past = semiseparable.scan(model, v, documents)
         if self.spec.causal:
             return from_past
-        flipped_direction = direction.flipped()
+        flipped_model = model.flipped()
         flipped_documents = semiseparable.flip_documents(documents)
         flipped_v = jnp.flip(v, 2)
-        scanned = semiseparable.scan(flipped_direction, flipped_v, flipped_documents)
+        scanned = semiseparable.scan(flipped_model, flipped_v, flipped_documents)
         from_future = jnp.flip(scanned, 2)
         mixed = from_past + from_future
         products = jnp.einsum("bhns,bhns->bhn", queries, keys, preferred_element_type=precise_dtype)
@@ -162,11 +158,12 @@ class Attention(QueriesAndKeys):
 
     def scores(self, inputs: dict[str, Array], view: View) -> Array:
         """The logits before the softmax, [batch or 1, heads, count, keys]."""
+        first = view.first
         queries, keys = self._queries_and_keys(inputs, view)
-        queries = self._rows_of(queries, view)
-        logits = dot_product.dot_products(queries, keys, self.spec, view.first)
+        queries_of_rows = self._rows_of(queries, view)
+        logits = dot_product.dot_products(queries_of_rows, keys, self.spec, first)
         scores = logits(0, view.count)
-        return dot_product.hide_padding(scores, view.padding_mask, heads=True, first=view.first)
+        return dot_product.hide_padding(scores, view.padding_mask, heads=True, first=first)
 
     def apply_fast(self, inputs: dict[str, Array], v: Array, view: View) -> Array:
         """See `MatrixMixer`: many tokens in blocks of queries."""

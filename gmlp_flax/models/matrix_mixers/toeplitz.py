@@ -6,7 +6,6 @@ from flax import nnx
 from jax import Array
 
 from gmlp_flax.models import toeplitz
-from gmlp_flax.models.layers import activation
 from gmlp_flax.models.matrix_mixers.base import Features, MatrixMixer, MatrixSpec, View, apply
 from gmlp_flax.models.padding import pad_axis
 from gmlp_flax.models.parameters import PAST_TAPS, TAPS, parameter
@@ -104,10 +103,8 @@ class Toeplitz(MatrixMixer):
         """The scaled weights that each token gives, [batch, heads, keys]: those for earlier keys,
         and those for later keys (None in a causal model)."""
         spec = self.spec
-        convolved = self.features.convolution(inputs["weights"], view.documents)
-        activated = activation("silu", convolved)
-        visible = view.hide(activated)
-        precise = visible.astype(spec.precise_dtype)
+        features = self.features.convolve(inputs["weights"], view)
+        precise = features.astype(spec.precise_dtype)
         weights = precise * self._scale
         weights = weights.swapaxes(1, 2)  # [batch, directions heads, keys]
         if spec.causal:

@@ -59,7 +59,7 @@ def delta_rule(
 
     Args:
         inputs: in the type in which everything is computed.
-        chunk: tokens that are read at once, a power of two.
+        chunk: the most tokens that are read at once, a power of two.
         state: S^T before these tokens, [batch, heads, c, d]; None for zeros.
         documents: int [batch, tokens], the document of each token. The tokens of a document are
             consecutive, and each document begins with a state of zeros. None if there is one.
@@ -68,9 +68,7 @@ def delta_rule(
         o [batch, tokens, heads, d], and S^T [batch, heads, c, d].
     """
     tokens = inputs.keys.shape[1]
-    bits = (tokens - 1).bit_length()
-    power_of_two = 1 << bits  # the least that is not below the tokens
-    size = min(chunk, power_of_two)
+    size = _chunk_size(tokens, chunk)
     chunks = _in_chunks(inputs, size)
     visible = _chunks_first(chunks_lib.visibility(size, documents))
     steps = _steps(chunks, visible)
@@ -79,6 +77,13 @@ def delta_rule(
     outputs, state = _run(steps, state)  # [chunks, batch, heads, size, d]
     by_token = jnp.moveaxis(outputs, (0, 3), (1, 2))  # [batch, chunks, size, heads, d]
     return chunks_lib.join(by_token, tokens, axis=1), state
+
+
+def _chunk_size(tokens: int, most: int) -> int:
+    """Tokens of a chunk, a power of two: at most `most`, and no more than hold all tokens."""
+    bits = (tokens - 1).bit_length()
+    least = 1 << bits  # the least power of two that is not below the tokens
+    return min(most, least)
 
 
 class _Chunks(NamedTuple):
@@ -141,19 +146,23 @@ class _Steps(NamedTuple):
 
 def _steps(chunks: _Chunks, visible: Visibility) -> _Steps:
     decays = chunks_lib.decays(chunks.log_decay, visible)
+    from_state = decays.from_state[..., None]  # A, [..., size, 1]
+    to_end = decays.to_end[..., None]
+    beta = chunks.beta[..., None]
     lower = _overlaps(chunks, decays.ratios)  # L
     inverse = inverted(lower)  # (I + L)^-1
-    weighted_values = chunks.beta[..., None] * chunks.values  # b V
-    decayed_beta = chunks.beta * decays.from_state
-    weighted_keys = decayed_beta[..., None] * chunks.keys  # b A K
+    weighted_values = beta * chunks.values  # b V
+    decayed_beta = beta * from_state
+    weighted_keys = decayed_beta * chunks.keys  # b A K
     products = _products_of_tokens(chunks.queries, chunks.keys)  # q_i^T k_j
-    queries = decays.from_state[..., None] * chunks.queries
-    keys = inverse @ weighted_keys
-    values = inverse @ weighted_values
-    scores = decays.ratios * products
-    writes = decays.to_end[..., None] * chunks.keys
-    decay = decays.from_state[..., -1:, None]
-    return _Steps(queries, keys, values, scores, writes, decay)
+    return _Steps(
+        queries=from_state * chunks.queries,
+        keys=inverse @ weighted_keys,
+        values=inverse @ weighted_values,
+        scores=decays.ratios * products,
+        writes=to_end * chunks.keys,
+        decay=from_state[..., -1:, :],
+    )
 
 
 def _overlaps(chunks: _Chunks, ratios: Array) -> Array:

@@ -24,7 +24,7 @@ from gmlp_flax.models.recurrences.chunks import Decays
 CHUNK = 64
 
 
-class Direction(NamedTuple):
+class StateSpaceModel(NamedTuple):
     """One state space model, of which each head has its own decays.
 
     Attributes:
@@ -39,9 +39,9 @@ class Direction(NamedTuple):
     b: Array
     c: Array
 
-    def flipped(self) -> "Direction":
+    def flipped(self) -> "StateSpaceModel":
         """With the last token first."""
-        return Direction(
+        return StateSpaceModel(
             steps=jnp.flip(self.steps, 2),
             log_decays=jnp.flip(self.log_decays, 2),
             b=jnp.flip(self.b, 2),
@@ -50,8 +50,8 @@ class Direction(NamedTuple):
 
 
 def rows(
-    forward: Direction,
-    backward: Direction | None,
+    forward: StateSpaceModel,
+    backward: StateSpaceModel | None,
     first: Array | int = 0,
     count: int | None = None,
     documents: Array | None = None,
@@ -111,46 +111,46 @@ def _where(condition: Array, entries: _Entries, others: _Entries) -> _Entries:
     return jax.tree.map(select, entries, others)
 
 
-def _below_diagonal(direction: Direction, first: Array | int, count: int) -> _Entries:
+def _below_diagonal(model: StateSpaceModel, first: Array | int, count: int) -> _Entries:
     """The entries of some rows for j < i: SS shifted down by a token, so that row i has C_{i-1} .
     B_j and the exponent a_{j+1} + ... + a_{i-1}."""
     # With S_i = a_1 + ... + a_i, the exponent is S_{i-1} - S_j.
-    sums = jnp.cumsum(direction.log_decays, axis=-1)  # S_i
-    sums_before = sums - direction.log_decays  # S_{i-1}
+    sums = jnp.cumsum(model.log_decays, axis=-1)  # S_i
+    sums_before = sums - model.log_decays  # S_{i-1}
     sums_of_rows = _rows_of(sums_before, first, count)
     to_rows = sums_of_rows[..., None]  # [batch, heads, count, 1]
     to_columns = sums[:, :, None]  # [batch, heads, 1, n]
     exponents = to_rows - to_columns
-    c_before = _shift(direction.c, axis=2)  # C_{i-1}
-    products = _products(c_before, direction, first, count)
-    steps = direction.steps[:, :, None]  # [batch, heads, 1, n]
+    c_before = _shift(model.c, axis=2)  # C_{i-1}
+    products = _products(c_before, model, first, count)
+    steps = model.steps[:, :, None]  # [batch, heads, 1, n]
     return _Entries(exponents, products, steps)
 
 
-def _above_diagonal(direction: Direction, first: Array | int, count: int) -> _Entries:
+def _above_diagonal(model: StateSpaceModel, first: Array | int, count: int) -> _Entries:
     """The entries of some rows for j > i: a reversed SS shifted up by a token, so that row i has
     C_{i+1} . B_j and the exponent a_{i+1} + ... + a_{j-1}."""
     # With S_i = a_1 + ... + a_i, the exponent is S_{j-1} - S_i.
-    sums = jnp.cumsum(direction.log_decays, axis=-1)  # S_i
-    sums_before = sums - direction.log_decays  # S_{j-1}
+    sums = jnp.cumsum(model.log_decays, axis=-1)  # S_i
+    sums_before = sums - model.log_decays  # S_{j-1}
     sums_of_rows = _rows_of(sums, first, count)
     to_columns = sums_before[:, :, None]  # [batch, heads, 1, n]
     to_rows = sums_of_rows[..., None]  # [batch, heads, count, 1]
     exponents = to_columns - to_rows
-    c_after = _shift_back(direction.c, axis=2)  # C_{i+1}
-    products = _products(c_after, direction, first, count)
-    steps = direction.steps[:, :, None]  # [batch, heads, 1, n]
+    c_after = _shift_back(model.c, axis=2)  # C_{i+1}
+    products = _products(c_after, model, first, count)
+    steps = model.steps[:, :, None]  # [batch, heads, 1, n]
     return _Entries(exponents, products, steps)
 
 
-def _products(c: Array, direction: Direction, first: Array | int, count: int) -> Array:
+def _products(c: Array, model: StateSpaceModel, first: Array | int, count: int) -> Array:
     """C_i . B_j of some rows, [batch, heads, count, n] in the type of the steps."""
     c_of_rows = _rows_of(c, first, count)
-    precise_dtype = direction.steps.dtype
+    precise_dtype = model.steps.dtype
     products = jnp.einsum(
-        "bgis,bgjs->bgij", c_of_rows, direction.b, preferred_element_type=precise_dtype
+        "bgis,bgjs->bgij", c_of_rows, model.b, preferred_element_type=precise_dtype
     )  # [batch, groups, count, n]
-    return _for_heads(products, direction.steps)
+    return _for_heads(products, model.steps)
 
 
 def _for_heads(by_group: Array, steps: Array) -> Array:
@@ -184,8 +184,8 @@ def _shift_back(x: Array, axis: int) -> Array:
 
 
 def mix(
-    forward: Direction,
-    backward: Direction | None,
+    forward: StateSpaceModel,
+    backward: StateSpaceModel | None,
     v: Array,
     documents: Array | None = None,
 ) -> Array:
@@ -211,9 +211,9 @@ def mix(
     return from_past + from_future
 
 
-def _mix_past(direction: Direction, v: Array, documents: Array | None) -> Array:
+def _mix_past(model: StateSpaceModel, v: Array, documents: Array | None) -> Array:
     """SS shifted down by a token, times v: what each token gets from those before it."""
-    scanned = scan(direction, v, documents)
+    scanned = scan(model, v, documents)
     return _shift_within(scanned, documents)
 
 
@@ -235,12 +235,12 @@ def _shift_within(y: Array, documents: Array | None) -> Array:
     return jnp.where(continues[:, None, :, None], shifted, 0)
 
 
-def scan(direction: Direction, v: Array, documents: Array | None = None) -> Array:
+def scan(model: StateSpaceModel, v: Array, documents: Array | None = None) -> Array:
     """The semiseparable matrix SS times v: a product within chunks of CHUNK tokens, and states that
     are carried from chunk to chunk (arXiv 2405.21060, section 6).
 
     Args:
-        direction: a state space model.
+        model: a state space model.
         v: [batch, heads, n, channels].
         documents: int [batch, n], of which each takes consecutive tokens; the state is 0 at the
             start of each. None if there is one.
@@ -249,7 +249,7 @@ def scan(direction: Direction, v: Array, documents: Array | None = None) -> Arra
         [batch, heads, n, channels] in the type of the steps.
     """
     n = v.shape[2]
-    chunks = _in_chunks(direction, v, documents)
+    chunks = _in_chunks(model, v, documents)
     y = _within_chunks(chunks) + _across_chunks(chunks)  # [batch, heads, chunks, CHUNK, channels]
     return chunks_lib.join(y, n, axis=2)
 
@@ -272,14 +272,14 @@ class _Chunks(NamedTuple):
     decays: Decays
 
 
-def _in_chunks(direction: Direction, v: Array, documents: Array | None) -> _Chunks:
+def _in_chunks(model: StateSpaceModel, v: Array, documents: Array | None) -> _Chunks:
     """Arguments as in `scan`."""
-    log_decays = _split(direction.log_decays)
+    log_decays = _split(model.log_decays)
     visible = chunks_lib.visibility(CHUNK, documents)
     return _Chunks(
-        steps=_split(direction.steps),
-        b=_split(direction.b),
-        c=_split(direction.c),
+        steps=_split(model.steps),
+        b=_split(model.b),
+        c=_split(model.c),
         values=_split(v),
         decays=chunks_lib.decays(log_decays, visible),
     )

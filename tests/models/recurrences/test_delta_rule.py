@@ -50,7 +50,7 @@ def by_recurrence(inputs):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @in_float64
 def test_chunks_give_what_the_recurrence_gives(chunk, repeated, dtype):
-    """In float32 too where all keys are equal, whose system of equations is the hardest."""
+    """In float32 too, also if all keys are equal: the hardest system of equations."""
     inputs = inputs_of(150, dtype, repeated)
     found, _ = in_chunks(inputs, chunk)
     atol = 1e-5 if dtype == "float32" else 1e-11
@@ -107,7 +107,7 @@ def test_gradients_are_finite_where_decays_are_strong():
 
 
 def test_memory_grows_with_the_tokens():
-    """Of the gradient too."""
+    """The gradient's memory too."""
 
     def loss(inputs):
         outputs, _ = delta_rule.delta_rule(inputs, 16)

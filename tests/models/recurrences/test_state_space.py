@@ -80,7 +80,8 @@ def test_small_exponents_keep_their_digits_in_float32():
 
 
 def test_modes_are_those_of_hippo():
-    """Of LegS with 2 states, -1/2 +- i sqrt(3) / 2 (S4D, section 4): eigenvalues of its normal part."""
+    """The eigenvalues of the normal part of LegS: with 2 states, -1/2 +- i sqrt(3) / 2 (S4D, section
+    4)."""
     found = state_space.legs_modes(2)
     np.testing.assert_allclose(found.real, -0.5)
     np.testing.assert_allclose(np.sort(found.imag), [-math.sqrt(3) / 2, math.sqrt(3) / 2])

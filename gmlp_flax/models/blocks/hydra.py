@@ -16,7 +16,6 @@ from gmlp_flax.models.blocks.base import PreNormBlock
 from gmlp_flax.models.layers import DecodeCache, LayerRng, Linear, activation, rms_norm
 from gmlp_flax.models.matrix_mixers import MATRICES
 from gmlp_flax.models.matrix_mixers.base import MatrixSpec, ShortConvolution, View, apply, by_head
-from gmlp_flax.models.matrix_mixers.queries_and_keys import Attention
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.sharding import FSDP
 
@@ -26,6 +25,11 @@ NORM_EPS = 1e-5  # of the norm before the gate
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HydraSpec(MatrixSpec):
     """Options of Hydra: those of its matrix."""
+
+    def check(self) -> None:
+        """Raises ValueError for options that the matrix does not have."""
+        super().check()
+        MATRICES[self.matrix].check(self)
 
     def applied_form(self, tokens: int) -> str:
         """How the matrix of so many tokens is applied, "direct" or "fast"."""
@@ -95,9 +99,10 @@ class HydraMixer(nnx.Module):
         """[batch, tokens, d_model] to [batch or 1, heads, tokens, tokens]: the logits of attention, or
         log |M| for other matrices. Their softmax gives the share of each token (a column) in another
         (a row)."""
-        if isinstance(self.matrix, Attention):
-            _, inputs, view = self._inputs(x, None, None)
-            return self.matrix.scores(inputs, view)
+        _, inputs, view = self._inputs(x, None, None)
+        scores = self.matrix.scores(inputs, view)
+        if scores is not None:
+            return scores
         matrices = self.matrices(x)
         return jnp.log(jnp.abs(matrices))
 

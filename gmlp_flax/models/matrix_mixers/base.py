@@ -66,23 +66,11 @@ class MatrixSpec(HeadsSpec):
     )
 
     def check(self) -> None:
-        """Raises ValueError for a dense matrix that would depend on the input, for groups that do
-        not divide the heads, and for a form that the matrix does not have."""
+        """Raises ValueError for groups that do not divide the heads."""
         super().check()
-        if self.matrix == "dense" and self.input_dependent:
-            raise ValueError(
-                "model.input_dependent is True: a dense matrix is learned; set it to False"
-            )
         if self.heads % self.groups:
             raise ValueError(
                 f"model.heads is {self.heads}: model.groups, {self.groups}, must divide it"
-            )
-        if self.form == "fast" and self.matrix == "dense":
-            raise ValueError("model.form is 'fast': a dense matrix has no faster form; use 'auto'")
-        if self.form == "fast" and self.matrix == "toeplitz" and self.causal:
-            raise ValueError(
-                "model.form is 'fast', whose rounding depends on later tokens for a Toeplitz "
-                "matrix: use 'auto'"
             )
 
     def supports_length(self, tokens: int) -> bool:
@@ -227,6 +215,10 @@ class MatrixMixer(nnx.Module):
         """Makes the parameters."""
 
     @classmethod
+    def check(cls, spec: MatrixSpec) -> None:
+        """Raises ValueError for options that the structure does not have."""
+
+    @classmethod
     def fastest_form(cls, spec: MatrixSpec, tokens: int) -> str:
         """The form that "auto" stands for, "direct" or "fast"."""
         return "fast" if cls.is_fast else "direct"
@@ -246,6 +238,11 @@ class MatrixMixer(nnx.Module):
         precise one."""
         rows = self.rows(inputs, view)
         return apply(rows, v)
+
+    def scores(self, inputs: dict[str, Array], view: View) -> Array | None:
+        """The logits of attention before the softmax, [batch or 1, heads, count, keys]; None for a
+        matrix that is no softmax."""
+        return None
 
     def diagonal(self, v: Array) -> Array:
         """What is added to the diagonal, [batch or 1, heads, keys or 1], from v [batch, heads,

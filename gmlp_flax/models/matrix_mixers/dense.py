@@ -20,6 +20,16 @@ class Dense(MatrixMixer):
         self.weight = parameter(weight, resize=resize)
         self.spec = spec
 
+    @classmethod
+    def check(cls, spec: MatrixSpec) -> None:
+        """See `MatrixMixer`: it is not computed from the input, and has no faster form."""
+        if spec.input_dependent:
+            raise ValueError(
+                "model.input_dependent is True: a dense matrix is learned; set it to False"
+            )
+        if spec.form == "fast":
+            raise ValueError("model.form is 'fast': a dense matrix has no faster form; use 'auto'")
+
     def rows(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
         """See `MatrixMixer`."""
         weight = self.weight[:, :, : view.keys]  # [heads, n, keys]

@@ -157,7 +157,7 @@ class Attention(QueriesAndKeys):
         return jax.nn.softmax(scores, axis=-1)
 
     def scores(self, inputs: dict[str, Array], view: View) -> Array:
-        """The logits before the softmax, [batch or 1, heads, count, keys]."""
+        """See `MatrixMixer`."""
         first = view.first
         queries, keys = self._queries_and_keys(inputs, view)
         queries_of_rows = self._rows_of(queries, view)

@@ -37,6 +37,15 @@ class Toeplitz(MatrixMixer):
         self.spec = spec
 
     @classmethod
+    def check(cls, spec: MatrixSpec) -> None:
+        """See `MatrixMixer`: a causal matrix has no faster form."""
+        if spec.form == "fast" and spec.causal:
+            raise ValueError(
+                "model.form is 'fast', whose rounding depends on later tokens for a Toeplitz "
+                "matrix: use 'auto'"
+            )
+
+    @classmethod
     def fastest_form(cls, spec: MatrixSpec, tokens: int) -> str:
         """See `MatrixMixer`. The rounding of the faster form depends on later tokens."""
         if spec.causal or toeplitz.fastest_form(tokens) == "direct":

@@ -85,13 +85,16 @@ def test_numpys_files_of_arrays(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_small_files_of_huge_arrays(tmp_path, monkeypatch):
+@pytest.mark.parametrize("suffix", [".npz", ".pth"])
+def test_small_files_of_huge_arrays(tmp_path, monkeypatch, suffix):
     """Zeros of a gigabyte are a megabyte of .npz, or of a state dict."""
+    if suffix == ".pth":
+        pytest.importorskip("torch")
     monkeypatch.setattr(weight_files.files, "MOST", 1000)
-    np.savez_compressed(tmp_path / "w.npz", a=np.zeros(1 << 16, np.float32))
-    refused(tmp_path / "w.npz", "would unpack to 262,272 bytes")
-    (tmp_path / "w.pth").write_bytes((tmp_path / "w.npz").read_bytes())
-    refused(tmp_path / "w.pth", "would unpack to 262,272 bytes")
+    path = tmp_path / f"w{suffix}"
+    with path.open("wb") as file:
+        np.savez_compressed(file, a=np.zeros(1 << 16, np.float32))
+    refused(path, "would unpack to 262,272 bytes")
 
 
 def test_other_files(tmp_path):

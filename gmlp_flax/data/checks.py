@@ -13,7 +13,7 @@ import numpy as np
 from gmlp_flax.data import classes
 from gmlp_flax.data.dataset import Dataset, Examples
 from gmlp_flax.data.fingerprints import spread
-from gmlp_flax.errors import DataError, listed
+from gmlp_flax.errors import DataError, counted, listed
 from gmlp_flax.io import files
 
 HELDOUT_SAMPLE = 400  # held-out examples that are searched for in the training data
@@ -113,9 +113,11 @@ def check_heldout_size(heldout: Dataset) -> list[str]:
     if not 0 < count < FEW_HELDOUT:
         return []
     points = 100 / count
+    verb = "is" if count == 1 else "are"
     return [
-        f"note: {count} held-out examples are too few for an accuracy, as each is {points:.0f} "
-        "points of it: hold out more (config.data.heldout_share, or config.data.heldout)"
+        f"note: {counted(count, 'held-out example')} {verb} too few to measure an accuracy: each "
+        f"is worth {points:.0f} points; hold out more (config.data.heldout_share, or "
+        "config.data.heldout)"
     ]
 
 

@@ -69,7 +69,7 @@ def test_few_held_out_examples(count, points):
         assert notes == []
     else:
         [note] = notes
-        assert f"{count} held-out examples" in note
+        assert note.startswith(f"note: {count} held-out example{'s are' if count > 1 else ' is'} ")
         assert f"{points} points" in note
     assert checks.check_heldout_size(labelled("ab", [UNLABELLED] * 2)) == []
 

@@ -171,7 +171,7 @@ def test_what_the_device_part_begins(monkeypatch, capsys):
         list(device.bench_device(1, ["gmlp_s", "gmlp"], 1))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_device_part_on_a_cpu():
     """A model, and every form of mixing, each in a process of its own."""
     model = device.Model("tiny", "quickstart_text.py", "", device.MODELS[0].settings[1:])

@@ -17,6 +17,7 @@ from gmlp_flax.weights import timm as timm_models
 from gmlp_flax.weights.state_dicts import torch_views
 from gmlp_flax.weights.transformers_models import FAMILIES
 from tests.models.reference import in_float64
+from tests.selection import marked_unless
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +39,7 @@ QUICK = (
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow][: name not in QUICK])
-        for name in timm_models.MODELS
-    ],
+    marked_unless(QUICK, timm_models.MODELS, pytest.mark.nightly),
 )
 def test_names_and_shapes(name, timm):
     """Each tensor of each model, what shapes do not say, and how pixels are seen, are timm's;
@@ -82,17 +80,22 @@ def test_names_and_shapes(name, timm):
         assert got == expected
 
 
+FAMILY_MEMBERS = (
+    "gmlp_ti16_224",
+    "mixer_s16_224",
+    "resmlp_12_224",
+    "deit_tiny_patch16_224",
+    "deit3_small_patch16_224",
+    "vit_medium_patch16_gap_240",
+    "vit_base_patch32_siglip_gap_256",
+)
+
+
 @pytest.mark.parametrize(
     "name",
-    [
-        "gmlp_ti16_224",
-        "mixer_s16_224",
-        "resmlp_12_224",
-        "deit_tiny_patch16_224",
-        "deit3_small_patch16_224",
-        "vit_medium_patch16_gap_240",
-        "vit_base_patch32_siglip_gap_256",
-    ],
+    marked_unless(
+        ("gmlp_ti16_224", "deit3_small_patch16_224"), FAMILY_MEMBERS, pytest.mark.nightly
+    ),
 )
 @in_float64
 @pytest.mark.slow

@@ -1,9 +1,12 @@
+import pytest
+
 from gmlp_flax.benchmarks import precision
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.blocks import BLOCKS
 from tests.failures import raised
 
 
+@pytest.mark.slow
 def test_errors_of_gradients_by_parameter():
     """Products of factors lose most: a single layer stays below 5 %."""
     plain, wide = precision.model_rows("synthesizer, dense+factorized_dense", layers=1)

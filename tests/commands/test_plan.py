@@ -1,13 +1,11 @@
 """The planner's command: its output, its errors, and plans that are known.
 
-`PLANS=all pytest tests/commands/test_plan.py` makes them all. `python tests/commands/test_plan.py`
-writes plan_golden.json anew (ten programs, about four minutes on two cores); with JAX's CUDA
-plugin, plan_gpu_golden.json.
+`python tests/commands/test_plan.py` writes plan_golden.json anew (ten programs, about four minutes
+on two cores); with JAX's CUDA plugin, plan_gpu_golden.json.
 """
 
 import importlib.util
 import json
-import os
 import pathlib
 import subprocess
 
@@ -111,13 +109,10 @@ def golden() -> dict[str, dict]:
     return json.loads(GOLDEN.read_text())
 
 
-# A program takes up to a minute; tests/planning/test_dry_run.py compiles gmlp_b as well.
-SOME = ("gmlp_xlarge",)
-
-
+# A program takes up to a minute. For each change, tests/planning/test_dry_run.py compiles two.
 @needs_libtpu
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PLANS if os.environ.get("PLANS") == "all" else SOME)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", PLANS)
 def test_plans_agree_with_the_golden_file(name):
     """Memory within 3 %; collectives in kind and number."""
     found = planned(name)
@@ -134,10 +129,8 @@ def test_plans_agree_with_the_golden_file(name):
 
 
 @needs_plugin
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", GPU_PLANS if os.environ.get("PLANS") == "all" else ["bert_base on gpu:h100x8"]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", GPU_PLANS)
 def test_plans_of_gpus_agree_with_the_golden_file(name):
     """Memory and traffic within 5 %, as versions of XLA differ; bytes of collectives within 1 %."""
     found = gpu_plan(name)

@@ -14,6 +14,7 @@ import gmlp_flax
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError, install
 from gmlp_flax.interop import exported, formats
+from tests.selection import marked_unless
 
 IMAGES = {"image_size": (8, 12), "patch_size": (4, 4)}
 TEXT = {"length": 12, "vocab_size": 40}
@@ -171,40 +172,41 @@ def test_stablehlo(name, tmp_path):
         np.testing.assert_allclose(got, logits[:batch], atol=1e-5)
 
 
+IN_ONNX = (
+    "gmlp",
+    "amlp",
+    "causal",
+    "causal_dense",
+    "types",
+    "images",
+    "mixer",
+    "resmlp",
+    "vit",
+    "bert",
+    "fnet",
+    "convolution",
+    "depthwise",
+    "depthwise, causal",
+    "long_conv",
+    "long_conv_causal",
+    "bigs",
+    "bigs_causal",
+    "delta",
+    "delta_causal",
+    "hydra",
+    "hydra_fast",
+    "hydra_causal",
+    "hydra_low_rank",
+    "hydra_attention",
+    "hydra_toeplitz",
+    "hydra_dense",
+)
+QUICK_IN_ONNX = ("amlp", "images", "vit", "hydra_causal", "long_conv")
+
+
 # jax2onnx loads parts of itself that warn, and drops them if that raises
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "name",
-    [
-        "gmlp",
-        "amlp",
-        "causal",
-        "causal_dense",
-        "types",
-        "images",
-        "mixer",
-        "resmlp",
-        "vit",
-        "bert",
-        "fnet",
-        "convolution",
-        "depthwise",
-        "depthwise, causal",
-        "long_conv",
-        "long_conv_causal",
-        "bigs",
-        "bigs_causal",
-        "delta",
-        "delta_causal",
-        "hydra",
-        "hydra_fast",
-        "hydra_causal",
-        "hydra_low_rank",
-        "hydra_attention",
-        "hydra_toeplitz",
-        "hydra_dense",
-    ],
-)
+@pytest.mark.parametrize("name", marked_unless(QUICK_IN_ONNX, IN_ONNX, pytest.mark.slow))
 def test_onnx(name, tmp_path):
     pytest.importorskip("jax2onnx", reason="jax2onnx is not installed (extra: onnx)")
     onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")

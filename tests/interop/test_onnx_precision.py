@@ -12,6 +12,7 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.interop import formats
 from tests.failures import raised
 from tests.interop.test_formats import MODELS, make
+from tests.selection import marked_unless
 
 # jax2onnx loads parts of itself that warn, and drops them if that raises
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -23,6 +24,7 @@ DISTANCES = {"onnx-float16": 5e-3, "onnx-int8": 0.1}
 SENSITIVE = ("bigs", "delta", "hydra", "long_conv")
 SENSITIVE_DISTANCES = {"onnx-float16": 0.05, "onnx-int8": 0.5}
 ALL = [name for name in MODELS if name not in ("linear", "cls", "grey")]
+KEPT = ("amlp", "images", "vit", "hydra", "long_conv")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def run(content, name, inputs):
     return logits
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", marked_unless(KEPT, ALL, pytest.mark.nightly))
 @pytest.mark.parametrize("precision", DISTANCES)
 def test_logits(onnx, name, precision, tmp_path):
     """Of each block, for any batch; of the model whose layers are written out."""

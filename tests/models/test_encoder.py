@@ -23,6 +23,7 @@ from tests.models.reference import (
     randomized,
     small_spec,
 )
+from tests.selection import marked_unless
 
 KINDS = {
     "gmlp": {},
@@ -203,13 +204,12 @@ def test_parameters_are_stacked_and_differ_by_layer():
         assert np.abs(first - second).max() > 0.1
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=[pytest.mark.slow][: kind not in ("gmlp", "transformer")])
-        for kind in KINDS
-    ],
-)
+# Layers of one program, of several in turn, and a transform that draws nothing.
+REMATERIALISED = ("gmlp", "amlp", "transformer", "fnet_hybrid", "long_conv", "growing")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", marked_unless(REMATERIALISED, KINDS, pytest.mark.nightly))
 @in_float64
 def test_remat_changes_no_number(kind):
     """Outputs and gradients of the three policies, and of layers one by one, under one key's

@@ -40,8 +40,8 @@ def in_turn(encoder, x):
         (2, {}),
         (7, {}),
         (1, {"first_norm": False}),
-        (8, {"first_norm": False}),
-        (7, {"scan_layers": False}),
+        pytest.param(8, {"first_norm": False}, marks=pytest.mark.slow),
+        pytest.param(7, {"scan_layers": False}, marks=pytest.mark.slow),
     ],
 )
 def test_every_layer_has_its_program(layers, options):

@@ -4,7 +4,6 @@ here."""
 import importlib.util
 import json
 import math
-import os
 import re
 from unittest import mock
 
@@ -194,8 +193,7 @@ def test_memory_of_a_toeplitz_gmlp_grows_as_n():
 
 
 @needs_libtpu
-@pytest.mark.slow
-@pytest.mark.skipif(os.environ.get("PLANS") != "all", reason="two minutes of compiling: PLANS=all")
+@pytest.mark.nightly  # two minutes of compiling
 def test_a_long_toeplitz_product_on_a_tpu_grows_as_n():
     """In blocks, the bytes that move and that are held grow as n from 8,192 to 16,384 tokens; the
     matrix is never made."""

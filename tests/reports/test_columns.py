@@ -255,6 +255,7 @@ def test_what_could_not_run_is_refused(tmp_path, options, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_report_of_columns_that_are_there(tmp_path):
     made_up_columns.write_everything(tmp_path / "runs")
     done = preloaded.gmlp(

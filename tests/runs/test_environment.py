@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.selection import marked_unless
+
 TRAIN = ("train", "--config=quickstart_image", "--config.steps=1", "--config.batch_size=8")
 SMALL = ("--config.model.layers=1", "--config.eval.every=0")
 
@@ -36,8 +38,19 @@ SETTINGS = {
 }
 
 
+# One of each kind: JAX's names, XLA's flags, folders, encodings.
+KEPT = (
+    "JAX_PLATFORMS=cuda",
+    "XLA_FLAGS=--xla_nonsense=1",
+    "TMPDIR=/nonexistent",
+    "HOME=",
+    "JAX_COMPILATION_CACHE_DIR=/proc/nothing",
+    "PYTHONIOENCODING=ascii",
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("settings", marked_unless(KEPT, SETTINGS, pytest.mark.nightly))
 def test_a_setting_of_the_environment(settings, tmp_path):
     named = SETTINGS[settings]
     changes = dict(setting.split("=", 1) for setting in shlex.split(settings))

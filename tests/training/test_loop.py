@@ -192,6 +192,7 @@ loop.train(options, sys.argv[2])
 """
 
 
+@pytest.mark.slow
 def test_the_step_after_a_missing_evaluation_may_be_long_to_compile(tmp_path):
     """It is not compiled yet, and may take longer than a step that hangs."""
     run = interruptible(tmp_path)

@@ -70,6 +70,7 @@ def assert_close(first: list[dict], second: list[dict]) -> None:
             np.testing.assert_allclose(one, other, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MEMBERS)
 def test_the_metrics_are_those_of_a_run_alone(folders, name):
     first, second = folders
@@ -96,6 +97,7 @@ def test_so_are_the_files_and_the_parameters(folders, name):
     assert all(jax.tree.leaves(compared))
 
 
+@pytest.mark.slow
 def test_runs_at_different_steps_all_come_to_their_ends(folders, tmp_path):
     """One resumes after three steps that it took alone, two begin, one has ended."""
     alone = config(tmp_path)
@@ -112,6 +114,7 @@ def test_runs_at_different_steps_all_come_to_their_ends(folders, tmp_path):
     assert_close(metrics(tmp_path / "fast"), metrics(whole / "fast"))
 
 
+@pytest.mark.slow
 def test_a_signal_saves_all_and_either_way_resumes_them(tmp_path):
     """It comes in the evaluation of the first member after step 3."""
     options = interrupted.config(tmp_path)
@@ -158,6 +161,7 @@ def test_a_run_that_diverges_fails_alone(tmp_path, capfd):
     assert "stopped being finite" in again  # it starts over, and is not taken for a lost run
 
 
+@pytest.mark.slow
 def test_a_run_that_is_good_enough_ends_before_the_others(tmp_path):
     options = config(tmp_path)
     first = together.train_together(runs(options, tmp_path / "whole"))

@@ -18,6 +18,7 @@ from gmlp_flax.weights import transformers as ours
 from tests.data.text import byte_pair_files
 from tests.failures import raised
 from tests.models.reference import quick_jit
+from tests.selection import marked_unless
 from tests.training import tiny
 from tests.weights import states
 
@@ -224,7 +225,11 @@ def folder(request, transformers, tmp_path):
     return tmp_path / "hub"
 
 
-@pytest.mark.parametrize("folder", ["roberta", "distilbert", "modernbert"], indirect=True)
+@pytest.mark.parametrize(
+    "folder",
+    marked_unless(["modernbert"], ["roberta", "distilbert", "modernbert"], pytest.mark.slow),
+    indirect=True,
+)
 def test_a_folder_fills_masks_and_starts_finetuning(folder, tmp_path):
     """Two steps on SST-2, with the folder's tokenizer: all parameters but the head's begin at the
     folder's values."""

@@ -48,6 +48,7 @@ def test_every_score_stands_in_one_table(made):
     assert bert["rate"] == 2e-3
 
 
+@pytest.mark.slow
 def test_a_class_has_a_row_a_rate_and_marks(tmp_path):
     """It is searched and measured in files whose names have no colon."""
     made_up_columns.write_everything(tmp_path)
@@ -126,6 +127,7 @@ def test_unfinished_runs_are_named_and_runs_of_other_data_refused(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_flags_that_changed_the_runs(tmp_path):
     made_up_columns.write_runs(
         tmp_path, "alternatives", {"sgu": ((9.0, 8.0),), "bert": ((9.0, 7.0),)}

@@ -104,6 +104,7 @@ def test_runs_that_are_no_single_row(own, tmp_path):
     assert "bert" in message
 
 
+@pytest.mark.slow
 def test_a_submitted_row_stands_beside_ours(own, tmp_path):
     folder = tmp_path / "ours"
     write_runs(folder, "alternatives", {"sgu": ((60.0, 50.0),), "bert": ((60.0, 40.0),)})

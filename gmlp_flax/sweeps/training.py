@@ -14,6 +14,7 @@ import sys
 import tempfile
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, BinaryIO
@@ -26,7 +27,7 @@ from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
 from gmlp_flax.config import schema
 from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.errors import RunError
-from gmlp_flax.io import files, json_files, storage
+from gmlp_flax.io import files, json_files, logs, storage
 from gmlp_flax.processes import stopping
 from gmlp_flax.sweeps.definition import SEARCH, Sweep, Trial
 from gmlp_flax.sweeps.points import Point
@@ -40,6 +41,7 @@ _ERROR = re.compile(
 _COMMAND = re.compile(r" -m gmlp_flax\.train '?--(?:workdir|member)=")
 LINE_WIDTH = 60  # of a line of a log, beside a bar
 PAUSE = 2.0  # seconds from one look at the runs' steps to the next
+SILENCE = 30.0  # seconds without a line after which one is printed, if there is no bar
 
 
 Metrics = dict[str, Any]
@@ -420,7 +422,8 @@ def _outcomes(run: Future[Outcomes], group: Sequence[Trial]) -> Outcomes:
 def ended(
     group_of: Mapping[Future, Sequence[Trial]], out: str, progress: Progress
 ) -> Iterator[Future]:
-    """The runs of a sweep as they end; a terminal shows a bar of the steps of the command's part.
+    """The runs of a sweep as they end. A terminal shows a bar of the steps of the command's part;
+    elsewhere a line says how far they are if none was printed for SILENCE seconds.
 
     Args:
         group_of: run -> the trials that it trains.
@@ -429,6 +432,7 @@ def ended(
     """
     pending = set(group_of)
     part = progress.part()
+    last_line = time.monotonic()
     with tqdm.tqdm(
         total=part.steps,
         initial=part.steps - part.left,
@@ -448,9 +452,17 @@ def ended(
             part = progress.part()
             taken = part.steps - part.left
             doing = _preparing(out, unfinished) or f"{taken:,} of {part.steps:,} steps"
-            bar.set_description_str(f"{doing}, {progress}", refresh=False)
-            bar.update(taken - bar.n)
-            bar.refresh()
+            status = f"{doing}, {progress}"
+            now = time.monotonic()
+            if not bar.disable:
+                bar.set_description_str(status, refresh=False)
+                bar.update(taken - bar.n)
+                bar.refresh()
+            elif done:  # the caller prints a line for each
+                last_line = now
+            elif now - last_line >= SILENCE:
+                logs.to_stderr(status)
+                last_line = now
             yield from done
 
 

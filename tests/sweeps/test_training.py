@@ -92,23 +92,29 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_bar_says_what_a_run_does_before_its_first_step(sweep, monkeypatch):
-    """The last line of its log; then how many steps are taken."""
+class Pipe(io.StringIO):
+    def isatty(self):
+        return False
+
+
+@pytest.mark.parametrize("stream", [Terminal(), Pipe()])
+def test_a_sweep_says_what_a_run_does_before_its_first_step(sweep, monkeypatch, stream):
+    """The last line of its log; then how many steps are taken: in a bar, or in plain lines."""
     out = Path(sweep.out)
     out.mkdir()
     log = out / "seed=0.log"
     command = f"python -m gmlp_flax.train --workdir={out}/seed=0\n"
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(training, "PAUSE", 0.02)
+    monkeypatch.setattr(training, "SILENCE", 0.1)
     first = Future()
     second = Future()
     shown = []
 
     def show(text: str) -> None:
-        """Waits until the bar shows a text."""
-        terminal.truncate(0)
-        wait_until(lambda: text in terminal.getvalue())
+        """Waits until a text is shown."""
+        stream.truncate(0)
+        wait_until(lambda: text in stream.getvalue())
         shown.append(text)
 
     def run() -> None:
@@ -130,6 +136,8 @@ def test_a_bar_says_what_a_run_does_before_its_first_step(sweep, monkeypatch):
         assert set(training.ended(group_of, sweep.out, progress)) == {first, second}
         happening.result()
     assert len(shown) == 3
+    has_bar = "%|" in stream.getvalue()
+    assert has_bar == stream.isatty()
 
 
 def test_or_do_not(sweep, trainer):

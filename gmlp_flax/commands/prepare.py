@@ -174,12 +174,18 @@ def main(argv: list[str]) -> None:
         train = whole.hold_out(TRAIN, values.heldout_share)
     for line in (describe(corpus, "read"), *corpus.notes):
         to_stderr(line)
+    role = _role(corpus.split, values)
+    if role == HELDOUT and not values.heldout_share and not values.tokenizer:
+        to_stderr(
+            "note: a tokenizer is trained on this split alone; if these tokens are to be held out "
+            "from a training on other tokens, pass the tokenizer of those with --tokenizer"
+        )
     tokenizer = open_tokenizer(corpus, train, values)
     began = time.perf_counter()
     limits = prepare.Limits(values.workers, values.max_bad_records, values.shard_bytes)
     made = prepare.prepare(corpus, tokenizer, values.out, limits)
     seconds = time.perf_counter() - began
-    report(made, seconds, _role(corpus.split, values))
+    report(made, seconds, role)
 
 
 def run() -> None:

@@ -125,6 +125,22 @@ def test_splits(folder, tmp_path):
     assert "'validation'" in message
 
 
+def test_a_tokenizer_of_a_held_out_split_alone_is_noted(tmp_path):
+    """With it, the tokens could not be held out from those of another tokenizer."""
+    text = tmp_path / "text"
+    text.mkdir()
+    words = ["one two three", "four five six", "seven eight nine"]
+    for name in ("train", "validation"):
+        write_lines(text / f"{name}.jsonl", *words * 40)
+    notes = {}
+    for split in ("train", "validation"):
+        done = run(text, f"--out={tmp_path}/{split}", f"--split={split}", "--vocab_size=300")
+        notes[split] = [line for line in done.stderr.splitlines() if "--tokenizer" in line]
+    assert notes["train"] == []
+    [note] = notes["validation"]
+    assert note.startswith("note: a tokenizer is trained on this split alone")
+
+
 def test_bad_records(folder, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "ban der"}\n{broken\n' * 2)

@@ -88,4 +88,4 @@ def test_the_table_of_mixers_has_those_at_one_width():
         lines[2]
         == "| `bert_causal`, attention, learned positions | 99, 99, 100 | 2,700, 2,400, 1,500 | 0.003 |"
     )
-    assert len(lines) == 2 + 7
+    assert len(lines) == 2 + 12

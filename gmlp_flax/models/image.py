@@ -55,7 +55,7 @@ def cut_patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
     cut = images.reshape(cut_shape)
     patches = cut.swapaxes(2, 3)  # [batch, rows, columns, patch height, patch width, channels]
     tokens = rows * columns
-    return patches.reshape(batch, tokens, -1)
+    return patches.reshape(batch, tokens, patch_height * patch_width * channels)
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -78,8 +78,7 @@ class GreyTable(nnx.Module):
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """[batch, height, width, 1], 0 to 255, to [batch, height * width, d_model], row by row."""
-        batch = images.shape[0]
-        pixels = images.reshape(batch, -1)
+        pixels = jax.lax.collapse(images, 1)
         greys = pixels.astype(jnp.int32)  # [batch, height * width]
         vectors = jnp.take(self.table[...], greys, axis=0, mode="clip")
         return vectors.astype(self.dtype)

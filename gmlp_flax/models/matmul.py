@@ -48,10 +48,11 @@ def _in_rows(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """x kernel, for a gradient of the kernel that transposes no activations."""
 
     def flattened(x: jax.Array, kernel: jax.Array) -> jax.Array:
-        *leading, channels = x.shape
-        rows = x.reshape(-1, channels)  # [batch tokens, in]
+        *leading, d_in = x.shape
+        d_out = kernel.shape[1]
+        rows = x.reshape(-1, d_in)  # [batch tokens, in]
         products = rows @ kernel  # [batch tokens, out]
-        return products.reshape(*leading, -1)
+        return products.reshape(*leading, d_out)
 
     return jax.lax.platform_dependent(x, kernel, cpu=flattened, default=jnp.matmul)
 

@@ -27,22 +27,27 @@ def test_against_sums(width):
 @WIDTHS
 @in_float64
 def test_gradients(width):
-    """Once and twice, against differences."""
+    """Once and twice, in forward and reverse mode, against differences."""
 
     def function(x, kernel):
         return jnp.sin(depthwise.convolve(x, kernel, (width - 1) // 2)).sum()
 
-    check_grads(function, (normal(0, 2, 7, 3), normal(1, width, 3)), order=2, modes=["rev"])
+    check_grads(function, (normal(0, 2, 7, 3), normal(1, width, 3)), order=2, modes=["fwd", "rev"])
 
 
 @in_float64
-def test_a_loop_and_all_at_once_give_the_same_gradient():
-    """One is for CPUs."""
+def test_all_forms_are_the_same_sum():
+    """And so are their gradients. One form is for CPUs, another is transposed."""
     x = normal(0, 2, 4, 11, 3)
-    y = normal(1, 2, 4, 7, 3)
-    looped = depthwise.correlate_in_a_loop(x, y)
-    assert looped.shape == (5, 3)
-    np.testing.assert_allclose(depthwise.correlate(x, y), looped, atol=1e-12)
+    kernel = normal(1, 5, 3)
+    y, pullback = jax.vjp(depthwise.sum_of_slices, x, kernel)
+    expected = (y, *pullback(jnp.cos(y)))
+    assert y.shape == (2, 4, 7, 3)
+    for form in (depthwise.sum_of_pads, depthwise.sum_in_a_loop, depthwise.convolve_valid):
+        y, pullback = jax.vjp(form, x, kernel)
+        found = (y, *pullback(jnp.cos(y)))
+        for array, expected_array in zip(found, expected, strict=True):
+            np.testing.assert_allclose(array, expected_array, atol=1e-12)
 
 
 @WIDTHS

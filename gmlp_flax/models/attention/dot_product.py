@@ -184,8 +184,7 @@ def _joined(by_block: Array, overlap: int) -> Array:
     """[blocks, ..., count, d] to [..., queries, d]. The first `overlap` queries of the last block
     are also in the block before, and are left out."""
     by_block = jnp.moveaxis(by_block, 0, -3)  # [..., blocks, count, d]
-    *leading, _, _, d = by_block.shape
     blocks_before = by_block[..., :-1, :, :]
-    queries_before = blocks_before.reshape(*leading, -1, d)
+    queries_before = jax.lax.collapse(blocks_before, -3, -1)
     last_queries = by_block[..., -1, overlap:, :]
     return jnp.concatenate([queries_before, last_queries], axis=-2)

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -74,7 +75,7 @@ class MultiHeadAttention(nnx.Module):
             mixed = attend_fused(spec, qkv, spec.heads, padding_mask, dropout_keys, self.relative)
             if mixed is not None:
                 return self.out(mixed)
-        batch, tokens, _ = x.shape
+        tokens = x.shape[1]
         q, k, v = self._by_head(projected, cache)
         in_windows = cache is None and reads_windows(spec, tokens)
         if in_windows and q is not None and k is not None:
@@ -83,7 +84,7 @@ class MultiHeadAttention(nnx.Module):
             logits = self._logits(_Heads(q, k, v), first)
             by_head = attend(logits, v, tokens, padding_mask, spec.attention_dropout, dropout_keys)
         by_token = by_head.swapaxes(1, 2)  # [batch, tokens, heads, d]
-        mixed = by_token.reshape(batch, tokens, -1)
+        mixed = jax.lax.collapse(by_token, 2)
         return self.out(mixed)
 
     def scores(self, x: Array) -> Array:
@@ -119,8 +120,9 @@ class MultiHeadAttention(nnx.Module):
         """What `_project` gives, as queries [batch, tokens, heads, d], and keys and values [batch,
         tokens, kv_heads, d]."""
         spec = self.spec
-        batch, tokens, _ = projected.shape
-        by_head = projected.reshape(batch, tokens, -1, spec.d_head)
+        batch, tokens, channels = projected.shape
+        heads = channels // spec.d_head  # of queries, keys and values
+        by_head = projected.reshape(batch, tokens, heads, spec.d_head)
         keys_begin = spec.heads
         values_begin = spec.heads + spec.key_heads
         q, k, v = jnp.split(by_head, [keys_begin, values_begin], axis=2)
@@ -132,12 +134,11 @@ class MultiHeadAttention(nnx.Module):
         spec = self.spec
         if spec.key_heads == spec.heads:
             return projected
-        batch, tokens, _ = projected.shape
         q, k, v = self._split(projected)
         k = self._for_query_heads(k, axis=2)
         v = self._for_query_heads(v, axis=2)
         by_head = jnp.concatenate([q, k, v], axis=2)
-        return by_head.reshape(batch, tokens, -1)
+        return jax.lax.collapse(by_head, 2)
 
     def _by_head(self, projected: Array, cache: DecodeCache | None) -> _Heads:
         """What `_project` gives, head by head: all parts have `heads` heads. With a cache, the keys
@@ -161,8 +162,9 @@ class MultiHeadAttention(nnx.Module):
         if spec.key_heads != spec.heads:
             q, k, v = self._split(projected)
             return _Heads(q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2))
-        batch, tokens, _ = projected.shape
-        side_by_side = projected.reshape(batch, tokens, -1, spec.heads, spec.d_head)
+        batch, tokens, channels = projected.shape
+        parts = channels // (spec.heads * spec.d_head)
+        side_by_side = projected.reshape(batch, tokens, parts, spec.heads, spec.d_head)
         parts = side_by_side.transpose(2, 0, 3, 1, 4)  # [parts, batch, heads, tokens, d]
         if spec.positions == "relative_only":
             [v] = parts

@@ -133,7 +133,8 @@ class DynamicKernel(nnx.Module):
         """[batch, tokens, d_model] to [batch, tokens, heads, width]."""
         batch, tokens, _ = x.shape
         logits = self.proj(x)  # [batch, tokens, heads width]
-        logits = logits.reshape(batch, tokens, self.heads, -1)
+        width = logits.shape[-1] // self.heads
+        logits = logits.reshape(batch, tokens, self.heads, width)
         logits = logits.astype(self.precise_dtype)
         return jax.nn.softmax(logits)
 
@@ -173,7 +174,8 @@ class Convolution(nnx.Module):
             if kernel.ndim == 2:  # one for all examples
                 kernel = jnp.broadcast_to(kernel, (batch, 1, *kernel.shape))
             kernel = dropout(kernel, self.rate, dropout_keys)
-        by_head = gated.reshape(batch, tokens, self.heads, -1)
+        channels = gated.shape[-1] // self.heads
+        by_head = gated.reshape(batch, tokens, self.heads, channels)
         convolved = convolve(by_head, kernel, self.dilation, documents)
         convolved = convolved.astype(x.dtype)  # [batch, tokens, heads, channels of a head]
         mixed = convolved.reshape(x.shape)

@@ -228,7 +228,6 @@ class DeltaMixer(nnx.Module):
         cache: DecodeCache | None = None,
     ) -> Array:
         """[batch, tokens, d_model] to the same; arguments as in `Block`."""
-        batch, tokens, _ = x.shape
         qkv = self.proj_in(x)
         mixed = self.forward(x, qkv, padding_mask, cache)  # [batch, tokens, heads, d]
         if self.backward is not None:
@@ -238,7 +237,7 @@ class DeltaMixer(nnx.Module):
             reversed_mixed = self.backward(reversed_x, reversed_qkv, reversed_mask)
             mixed = mixed + jnp.flip(reversed_mixed, axis=1)
         normed = rms_norm(mixed, self.norm_scale[...], self.eps, x.dtype)
-        channels = normed.reshape(batch, tokens, -1)
+        channels = jax.lax.collapse(normed, 2)
         gated = channels * self.gate(x)
         return self.out(gated)
 

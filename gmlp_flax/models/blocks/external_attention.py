@@ -64,9 +64,9 @@ class ExternalAttention(nnx.Module):
         keys = self.keys[...]
         values = self.values[...]
         precise_dtype = keys.dtype
-        batch, tokens, _ = x.shape
         projected = self.proj_in(x)
-        by_head = projected.reshape(batch, tokens, self.heads, -1)
+        batch, tokens, channels = projected.shape
+        by_head = projected.reshape(batch, tokens, self.heads, channels // self.heads)
         queries = by_head.swapaxes(1, 2)  # [batch, heads, tokens, d]
         keys = keys.astype(x.dtype)
         # [batch, heads, tokens, memory]

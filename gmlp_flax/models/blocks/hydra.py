@@ -78,8 +78,7 @@ class HydraMixer(nnx.Module):
             kept = jax.lax.dynamic_slice_in_dim(kept, view.first, tokens, axis=2)
         mixed = mixed + kept
         by_token = mixed.swapaxes(1, 2)  # [batch, tokens, heads, channels]
-        batch = x.shape[0]  # symbolic in an export, which len refuses
-        channels = by_token.reshape(batch, tokens, -1)
+        channels = jax.lax.collapse(by_token, 2)
         normed = rms_norm(channels, self.norm_scale[...], NORM_EPS, x.dtype)
         gated = normed * self.gate(x)
         return self.out(gated)

@@ -157,7 +157,7 @@ class Heads(nnx.Module):
         # middle.
         by_token = hidden.reshape(batch, tokens, heads, d)
         by_head = by_token.transpose(2, 0, 1, 3)  # [heads, batch, tokens, d]
-        rows = by_head.reshape(heads, -1, d)  # [heads, batch tokens, d]
+        rows = jax.lax.collapse(by_head, 1, 3)  # [heads, batch tokens, d]
         weight = weight.astype(hidden.dtype)
         products = jnp.matmul(rows, weight, preferred_element_type=bias.dtype)
         products = products.reshape(heads, batch, tokens, outputs)
@@ -204,8 +204,8 @@ class FactorizedDenseLogits(nnx.Module):
         second = self.second(hidden)  # [batch, heads, tokens, b]
         columns = second[..., None, :]
         products = rows * columns
-        batch, heads, tokens, _, _ = products.shape
-        logits = products.reshape(batch, heads, tokens, -1)  # [batch, heads, tokens, n]
+        tokens = products.shape[2]
+        logits = jax.lax.collapse(products, 3)  # [batch, heads, tokens, n]
         return logits[..., :tokens]
 
 
@@ -218,9 +218,10 @@ class ContentLogits(nnx.Module):
 
     def __call__(self, x: Array) -> Array:
         """[batch, tokens, d_model] to [batch, heads, tokens, tokens]."""
-        batch, tokens, _ = x.shape
+        batch, tokens, d_model = x.shape
+        heads = self.spec.heads
         projected = self.proj_in(x)
-        by_head = projected.reshape(batch, tokens, 2, self.spec.heads, -1)
+        by_head = projected.reshape(batch, tokens, 2, heads, d_model // heads)
         q, k = by_head.transpose(2, 0, 3, 1, 4)  # each [batch, heads, tokens, d]
         logits = dot_products(q, k, self.spec)
         return logits(0, tokens)
@@ -286,9 +287,10 @@ class SyntheticAttention(nnx.Module):
         padding_mask: Array | None = None,
     ) -> Array:
         """[batch, tokens, d_model] to the same; other arguments as in `MultiHeadAttention`."""
-        batch, tokens, _ = x.shape
+        batch, tokens, d_model = x.shape
+        heads = self.spec.heads
         values = self.values(x)
-        values = values.reshape(batch, tokens, self.spec.heads, -1)
+        values = values.reshape(batch, tokens, heads, d_model // heads)
         values = values.swapaxes(1, 2)  # [batch, heads, tokens, d]
         scores = self.scores(x)
         scores = hide_padding(scores, padding_mask, heads=True)

@@ -140,8 +140,8 @@ class View(NamedTuple):
 
 def by_head(x: Array, heads: int) -> Array:
     """[batch, tokens, heads d] to [batch, heads, tokens, d]."""
-    batch, tokens, _ = x.shape
-    by_token = x.reshape(batch, tokens, heads, -1)
+    batch, tokens, channels = x.shape
+    by_token = x.reshape(batch, tokens, heads, channels // heads)
     return by_token.swapaxes(1, 2)
 
 

@@ -101,9 +101,8 @@ class Quasiseparable(MatrixMixer):
         skip = self.skip[...]
         if not self.spec.input_dependent:
             return skip[None, :, None]
-        batch, _, tokens, _ = v.shape
         by_token = v.swapaxes(1, 2)  # [batch, tokens, heads, channels]
-        channels = by_token.reshape(batch, tokens, -1)
+        channels = jax.lax.collapse(by_token, 2)
         projected = self.skip_proj(channels)  # [batch, tokens, heads]
         diagonal = projected.astype(skip.dtype) + skip
         return diagonal.swapaxes(1, 2)

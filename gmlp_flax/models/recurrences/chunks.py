@@ -88,7 +88,8 @@ def _split_documents(documents: Array, size: int) -> Array:
     added = -tokens % size
     widths = ((0, 0), (0, added))
     padded = jnp.pad(documents, widths, mode="edge")
-    return padded.reshape(batch, 1, -1, size)
+    chunks = padded.shape[1] // size
+    return padded.reshape(batch, 1, chunks, size)
 
 
 class Decays(NamedTuple):

@@ -213,8 +213,8 @@ def _apply(form: str, kernels: Array, u: Array, reverse: bool = False) -> Array:
 
 def _by_space(u: Array, spaces: int) -> Array:
     """[batch, tokens, channels] to [batch, tokens, spaces, channels of a space]."""
-    batch, tokens, _ = u.shape
-    return u.reshape(batch, tokens, spaces, -1)
+    batch, tokens, channels = u.shape
+    return u.reshape(batch, tokens, spaces, channels // spaces)
 
 
 def first_state(modes: Modes, u: Array) -> Complex:

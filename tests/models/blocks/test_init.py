@@ -159,6 +159,23 @@ def test_gradients_are_finite_and_reach_every_parameter(name):
     assert_gradient_reaches_every_parameter(gradient, 1e-4, WITHOUT_EFFECT.get(name, ()))
 
 
+@pytest.mark.parametrize("name", [*EVERY_BLOCK.args[1], "depthwise", "hydra"])
+def test_forward_mode_over_reverse_mode(name):
+    """Traced only, also for a batch of no examples."""
+    state, call = function_of(nnx.eval_shape(lambda: block_of(name, dtype="float32")))
+
+    def loss(scale, state, x):
+        scaled = scale * x
+        return jnp.sin(call(state, scaled)).sum()
+
+    for batch in (0, 2):
+        x = jax.ShapeDtypeStruct((batch, 5, 6), jnp.float32)
+        second = jax.eval_shape(jax.hessian(loss), 1.0, state, x)
+        assert second.shape == ()
+        gradient = jax.eval_shape(jax.grad(loss, argnums=1), 1.0, state, x)
+        assert jax.tree.structure(gradient) == jax.tree.structure(state)
+
+
 # The others differ in nothing that is rounded elsewhere.
 @pytest.mark.parametrize("name", sorted({
     *EVERY_BLOCK.args[1], "hydra", "hydra, low_rank", "split gate", "depthwise", "long_conv", "transformer", "relative", "dynamic", "random+attention", "factorized_dense",

@@ -150,10 +150,10 @@ def sum_in_a_loop(x: Array, kernel: Array) -> Array:
         entry, weight = entry_and_weight
         return total + term(x, entry, weight), None
 
-    *leading, _, channels = x.shape
-    zeros = jnp.zeros((*leading, tokens, channels), precise)
     entries = jnp.arange(width)
-    total, _ = jax.lax.scan(add_term, zeros, (entries, kernel))
+    # Not zeros, which would not be sharded as x is.
+    first = term(x, entries[0], kernel[0])
+    total, _ = jax.lax.scan(add_term, first, (entries[1:], kernel[1:]))
     return total.astype(x.dtype)
 
 

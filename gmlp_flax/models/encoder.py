@@ -164,7 +164,8 @@ class Encoder(nnx.Module):
                 evaluation.
         """
         if padding_mask is not None:
-            chex.assert_equal_shape_prefix([x, padding_mask], 2)
+            padding_mask = jnp.asarray(padding_mask)
+            _check_mask(padding_mask, x)
         stream = x.astype(self.spec.stream_dtype)
         stream = sharding.constrain(stream, sharding.BATCH)
         survival = self.spec.survival_by_layer()
@@ -234,6 +235,16 @@ class Encoder(nnx.Module):
             x, updated = program.run(x, inputs)
             updated_caches.append(updated)
         return self._output(x), updated_caches
+
+
+def _check_mask(padding_mask: jax.Array, x: jax.Array) -> None:
+    """Raises ValueError unless a mask has an entry for each token of x [batch, tokens, d_model]."""
+    batch, tokens, _ = x.shape
+    if padding_mask.shape != (batch, tokens):
+        raise ValueError(
+            f"padding_mask has the shape {padding_mask.shape}: expected [batch, tokens], "
+            f"({batch}, {tokens})"
+        )
 
 
 def pooled_states(states: jax.Array, pool: str, padding_mask: jax.Array | None) -> jax.Array:

@@ -415,5 +415,6 @@ def test_inputs_of_wrong_shape_are_refused():
     encoder = nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
     with pytest.raises(AssertionError):
         encoder(normal(0, 2, 5, 7))
-    with pytest.raises(AssertionError):
-        encoder(normal(0, 2, 5, 6), padding_mask=jnp.ones((2, 4), bool))
+    for shape in ((2, 4), (1, 5), (5,), (2, 5, 1)):
+        with pytest.raises(ValueError, match="padding_mask has the shape"):
+            encoder(normal(0, 2, 5, 6), padding_mask=jnp.ones(shape, bool))

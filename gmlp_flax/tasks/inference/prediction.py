@@ -29,6 +29,9 @@ Arrays = dict[str, Any]  # name -> array
 PAUSE: Any = object()
 # So many batches of consecutive inputs are sorted by length, so that a batch has similar lengths.
 _SORTED_BATCHES = 8
+# A batch with fewer examples is filled up to so many, or to a power of two above. Each size is a
+# program to compile, so that batches of up to 32 have one.
+_LEAST_FILLED = 32
 
 
 class Prepared(NamedTuple):
@@ -316,8 +319,8 @@ class _Batch(NamedTuple):
 class _Stream:
     """Answers inputs one after the other, and holds few of them at a time, however many there are.
 
-    A batch has `batch_size` examples, or a single one. If there are fewer, the last example is
-    repeated. The predictor prepares inputs in threads. If it raises UserError, that is the answer.
+    A batch has `batch_size` examples, or a single one, or if there are fewer, a power of two from
+    `_LEAST_FILLED`: the last example is repeated. The predictor prepares inputs in threads. If it raises UserError, that is the answer.
     """
 
     def __init__(self, predictor: Predictor, params: Any, settings: Settings):
@@ -391,7 +394,8 @@ class _Stream:
         examples = [row.example for row in rows]
         if len(rows) > 1:
             last = examples[-1]
-            missing = self.settings.batch_size - len(rows)
+            filled = program_length(max(len(rows), _LEAST_FILLED), self.settings.batch_size)
+            missing = filled - len(rows)
             examples += [last] * missing
         batch = batch_of(examples, predictor.task.length, predictor.pad_id)
         rank = predictor.compiled_rank(self.settings.top)

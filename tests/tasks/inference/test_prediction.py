@@ -146,6 +146,14 @@ def test_inputs_of_a_window_are_batched_by_their_shapes(lengths):
     assert len(lengths.shapes) <= examples // 4 + windows
 
 
+def test_few_inputs_do_not_fill_a_large_batch(lengths):
+    """3 make a batch of 32, 40 one of 64, and 70 one of 70 if that is the most."""
+    for count, batch_size in ((3, 10**9), (40, 10**9), (70, 70), (3, 8)):
+        answered(lengths, [(2, count)], batch_size)
+    counts = [count for count, _ in lengths.shapes]
+    assert counts == [32, 64, 70, 8]
+
+
 def test_a_list_of_predictions_raises_the_first_error(lengths):
     predictions = lengths.predict(None, [(2, 1), (3, 2)])
     assert predictions == [sums((2, 1)), sums((3, 2))]

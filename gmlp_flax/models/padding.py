@@ -17,7 +17,7 @@ def zero_padding(x: jax.Array, padding_mask: jax.Array | None) -> jax.Array:
     [..., tokens]; None leaves x unchanged."""
     if padding_mask is None:
         return x
-    is_text = padding_mask[..., None] > 0  # [..., tokens, 1]
+    is_text = padding_mask[..., None].astype(bool)  # [..., tokens, 1]
     return jnp.where(is_text, x, jnp.zeros_like(x))
 
 

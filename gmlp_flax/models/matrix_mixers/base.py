@@ -117,7 +117,7 @@ class View(NamedTuple):
         shape = [1] * x.ndim
         shape[0] = self.padding_mask.shape[0]
         shape[axis] = self.keys
-        is_text = self.padding_mask > 0
+        is_text = self.padding_mask.astype(bool)
         is_text = is_text.reshape(shape)
         return jnp.where(is_text, x, jnp.zeros_like(x))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gmlp_flax.models.layers import LayerRng
+from gmlp_flax.models.layers import EVALUATION, LayerRng
 from tests.models.blocks.cases import CASES, block_of, reference_of
 from tests.models.reference import (
     assert_gradient_reaches_every_parameter,
@@ -174,6 +174,23 @@ def test_forward_mode_over_reverse_mode(name):
         assert second.shape == ()
         gradient = jax.eval_shape(jax.grad(loss, argnums=1), 1.0, state, x)
         assert jax.tree.structure(gradient) == jax.tree.structure(state)
+
+
+@pytest.mark.parametrize("name", [*EVERY_BLOCK.args[1], "depthwise", "hydra"])
+def test_float32_needs_no_promotion_of_types(name):
+    """Traced only: forward and backward, with a mask of padding."""
+    spec = small_spec(**CASES[name] | {"dtype": "float32"})
+    spec = spec.hiding_padding() or spec
+    state, call = function_of(nnx.eval_shape(lambda: spec.block(spec, nnx.Rngs(0))))
+
+    def loss(state, x, mask):
+        return call(state, x, EVALUATION, mask).sum()
+
+    x = jax.ShapeDtypeStruct((2, 5, 6), jnp.float32)
+    mask = jax.ShapeDtypeStruct((2, 5), jnp.bool_)
+    with jax.numpy_dtype_promotion("strict"):
+        gradient = jax.eval_shape(jax.grad(loss), state, x, mask)
+    assert jax.tree.structure(gradient) == jax.tree.structure(state)
 
 
 # The others differ in nothing that is rounded elsewhere.

@@ -319,8 +319,9 @@ class _Batch(NamedTuple):
 class _Stream:
     """Answers inputs one after the other, and holds few of them at a time, however many there are.
 
-    A batch has `batch_size` examples, or a single one, or if there are fewer, a power of two from
-    `_LEAST_FILLED`: the last example is repeated. The predictor prepares inputs in threads. If it raises UserError, that is the answer.
+    A batch has `batch_size` examples or a single one. If there are fewer, the last example is
+    repeated up to a power of two from `_LEAST_FILLED`. The predictor prepares inputs in threads. If
+    it raises UserError, that is the answer.
     """
 
     def __init__(self, predictor: Predictor, params: Any, settings: Settings):

@@ -194,17 +194,18 @@ def cells() -> dict[str, list[Ends]]:
 
 
 def section() -> str:
-    """The table: a line for each row, a column for each length and width, with all three seeds."""
+    """The table of the rows of WHAT, with all three seeds: a column for each length and width at
+    which all of them were trained."""
     by_row = cells()
-    places = sorted({(cell.length, cell.width) for row in WHAT for cell in by_row.get(row, ())})
+    places_of_rows = [{(cell.length, cell.width) for cell in by_row.get(row, ())} for row in WHAT]
+    places = sorted(set.intersection(*places_of_rows))
     titles = ["model", *(f"n = {length}, d = {width}" for length, width in places)]
     lines = [titles, ["---"] * len(titles)]
     for row, what in WHAT.items():
         by_place = {(cell.length, cell.width): cell for cell in by_row.get(row, ())}
         line = [f"`{row}`, {what}"]
         for place in places:
-            cell = by_place.get(place)
-            line.append("" if cell is None else _percents(cell))
+            line.append(_percents(by_place[place]))
         lines.append(line)
     guesses = ["a guess among the values shown"]
     guesses += [f"{100 / PAIRS[length]:.1f}" for length, _ in places]

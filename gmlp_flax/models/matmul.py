@@ -111,7 +111,8 @@ def _repeated(weight: jax.Array, x: jax.Array) -> jax.Array:
 def _repeat(weight: jax.Array, x: jax.Array) -> jax.Array:
     """A weight [out, in] for each example of x [..., in, channels]: [..., out, in]."""
     examples = x.shape[:-2]
-    return jnp.broadcast_to(weight, (*examples, *weight.shape))
+    weights = jnp.broadcast_to(weight, (*examples, *weight.shape))
+    return sharding.shard_as(weights, x, len(examples))
 
 
 def _einsum(weight: jax.Array, x: jax.Array) -> jax.Array:
@@ -129,7 +130,8 @@ def _linear_in_weight(x: jax.Array, weight: jax.Array) -> jax.Array:
     """weight x, for a gradient of the weight that is added up over examples in float32: a sum over
     a batch in bfloat16 stops growing."""
     # A loop over examples cannot be sharded: every device would gather the batch.
-    on_cpu = _einsum if sharding.compiler_axes() else _in_turn
+    is_sharded = sharding.compiler_axes() or sharding.is_sharded_explicitly(x)
+    on_cpu = _einsum if is_sharded else _in_turn
     return jax.lax.platform_dependent(
         weight, x, cpu=on_cpu, cuda=_repeated_in_float32, default=_einsum
     )

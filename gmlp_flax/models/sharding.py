@@ -41,6 +41,29 @@ def _auto_axes() -> set[str]:
     return axes
 
 
+def is_sharded_explicitly(x: jax.Array) -> bool:
+    """Whether x is sharded over axes of type `AxisType.Explicit`, as those of `jax.make_mesh` are."""
+    spec = jax.typeof(x).sharding.spec
+    return any(names is not None for names in spec)
+
+
+def shard_as(x: jax.Array, like: jax.Array, axes: int) -> jax.Array:
+    """x, with its first axes sharded over explicit axes as the same axes of `like`.
+
+    JAX refuses to combine an array that is sharded explicitly with a new one, such as zeros, which is
+    not sharded.
+
+    Args:
+        x: an array whose other axes are not sharded.
+        like: an array with the same first axes.
+        axes: how many axes these are.
+    """
+    if not is_sharded_explicitly(like):
+        return x
+    spec = jax.typeof(like).sharding.spec
+    return jax.sharding.reshard(x, PartitionSpec(*spec[:axes]))
+
+
 def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
     """x with its axes sharded over the given axes of the current mesh. Axes that are not the
     compiler's are ignored."""

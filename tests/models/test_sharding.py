@@ -4,7 +4,7 @@ axis."""
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from gmlp_flax.models import sharding
 
@@ -57,6 +57,25 @@ def test_axes_that_a_program_handles_itself_are_left_alone():
 def test_axes_that_a_mesh_does_not_have_are_left_alone():
     [(batch, *_)] = cuts(AbstractMesh((2,), ("data",), AUTO), sharding.BATCH, None, sharding.TENSOR)
     assert np.ravel(batch).tolist() == ["data"]
+
+
+def test_new_arrays_are_sharded_as_others_over_explicit_axes():
+    """The first axes alone; without such a sharding they stay as they are."""
+    mesh = AbstractMesh((2,), ("data",), (AxisType.Explicit,))
+    shape = jax.ShapeDtypeStruct(
+        (4, 6, 8), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec("data", None, None))
+    )
+    zeros = jnp.zeros((4, 3))
+
+    def made(like):
+        assert sharding.is_sharded_explicitly(like)
+        return sharding.shard_as(jnp.zeros((4, 3)), like, 1)
+
+    with jax.sharding.use_abstract_mesh(mesh):
+        found = jax.eval_shape(made, shape)
+    assert tuple(found.sharding.spec) == ("data", None)
+    assert not sharding.is_sharded_explicitly(zeros)
+    assert sharding.shard_as(zeros, zeros, 1) is zeros
 
 
 def test_what_is_exported_is_traced_for_no_platform(monkeypatch):

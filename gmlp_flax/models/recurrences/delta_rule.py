@@ -46,7 +46,8 @@ def first_state(inputs: Inputs) -> Array:
     """S^T before the first token: zeros [batch, heads, c, d]."""
     batch, _, heads, keys = inputs.keys.shape
     values = inputs.values.shape[-1]
-    return jnp.zeros((batch, heads, keys, values), inputs.values.dtype)
+    zeros = jnp.zeros((batch, heads, keys, values), inputs.values.dtype)
+    return sharding.shard_as(zeros, inputs.keys, 1)
 
 
 def delta_rule(

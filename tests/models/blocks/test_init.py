@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from gmlp_flax.models.layers import EVALUATION, LayerRng
 from tests.models.blocks.cases import CASES, block_of, reference_of
@@ -116,6 +117,23 @@ def test_documents_of_a_window_do_not_see_each_other(name):
     # The first document alone: later tokens are padding to it.
     alone = quick_jit(lambda x: module(x, padding_mask=jnp.arange(5)[None] < 2))(x)
     np.testing.assert_allclose(found[:, :2], alone[:, :2], atol=1e-12)
+
+
+@EVERY_BLOCK
+def test_a_batch_may_be_sharded_over_explicit_axes(name):
+    """As in a program of one's own on a mesh of `jax.make_mesh`. It is only traced."""
+    mesh = AbstractMesh((2,), ("data",), (AxisType.Explicit,))
+    over_batch = NamedSharding(mesh, PartitionSpec("data"))
+    state, call = function_of(nnx.eval_shape(lambda: block_of(name, dtype="float32")))
+
+    def loss(state, x):
+        return (call(state, x) ** 2).sum()
+
+    with jax.sharding.use_abstract_mesh(mesh):
+        x = jax.ShapeDtypeStruct((4, 5, 6), jnp.float32, sharding=over_batch)
+        of_state, of_x = jax.eval_shape(jax.grad(loss, argnums=(0, 1)), state, x)
+    assert of_x.sharding.spec[0] == "data"
+    assert jax.tree.map(jnp.shape, of_state) == jax.tree.map(jnp.shape, state)
 
 
 @EVERY_BLOCK

@@ -69,10 +69,12 @@ class DecodeCache:
         Only the last `count` tokens are stored, as a state, for causal outputs that read no others.
         """
         batch, tokens, *rest = values.shape
-        zeros = jnp.zeros((batch, count, *rest), values.dtype)
+        shape = (batch, count, *rest)
+        zeros = jnp.zeros(shape, values.dtype)
         earlier = self.state(name, zeros)
         whole = jnp.concatenate([earlier, values], axis=1)
-        last = jax.lax.dynamic_slice_in_dim(whole, self.count(tokens), count, axis=1)
+        first_kept = self.count(tokens)  # the kept tokens end with the last that is not padding
+        last = jax.lax.dynamic_slice_in_dim(whole, first_kept, count, axis=1)
         self.store(name, last)
         return whole
 

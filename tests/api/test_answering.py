@@ -13,7 +13,7 @@ from gmlp_flax.tasks.inference.sampling import Sampling
 SAMPLING = Sampling(tokens=20, temperature=0.0)
 
 
-def test_a_ranking(text_run):
+def test_ranking(text_run):
     model = gf.load(text_run)
     given = ["A [MASK] b.", "nothing", DataError("line 3 is no text"), "The [MASK]."]
     answers = list(answering.answers(model, given, Settings(top=2)))
@@ -48,7 +48,7 @@ def test_texts_are_continued_one_by_one(causal_model):
         assert re.match(r"20 tokens in [\d.]+ s \([\d,]+ a second\); windows of 16 ", line)
 
 
-def test_nothing_is_read_before_it_is_asked_for(causal_model):
+def test_inputs_are_read_lazily(causal_model):
     """Into a pipe that nobody closes: an answer comes before the next line is there."""
     asked = []
 

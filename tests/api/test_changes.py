@@ -26,24 +26,24 @@ from tests.training import tiny
         ((str(number) for number in range(2)), ["0", "1"]),
     ],
 )
-def test_names_of_classes(classes, expected):
+def test_class_names_are_changed(classes, expected):
     assert changes.class_names(classes, "create") == expected
 
 
 @pytest.mark.parametrize("classes", [0, -1, 2.5, "cat", [], ["a", "a"], [1, "1"], None])
-def test_names_that_are_none(classes):
+def test_invalid_names_are_refused(classes):
     message = raised(ConfigError, changes.class_names, classes, "load('x')")
     assert message.startswith("load('x'): classes is ")
 
 
-def test_nothing_changes():
+def test_change_without_arguments_copies_the_model():
     config = tiny.image_config()
     task = changes.changed_task(config, {"names.json": b"[]"}, Changes(), "load")
     assert task.files == {"names.json": b"[]"}
     assert config_lib.differences(config, task.config).keys() <= {"model.toeplitz", "mesh.data"}
 
 
-def test_other_classes_images_and_types():
+def test_other_classes_image_sizes_and_dtypes():
     config = tiny.image_config()
     other = Changes(["cat", "dog"], 16, jnp.bfloat16, {"layers": 3})
     task = changes.changed_task(config, {}, other, "load")
@@ -56,7 +56,7 @@ def test_other_classes_images_and_types():
     assert config.model.layers == 2
 
 
-def test_a_language_model_becomes_a_classifier(tmp_path):
+def test_language_model_becomes_a_classifier(tmp_path):
     config = tiny.text_config(tmp_path)
     task = changes.changed_task(config, {}, Changes(("no", "yes")), "load")
     assert task.config.task == "text_classification"
@@ -78,13 +78,13 @@ def test_a_language_model_becomes_a_classifier(tmp_path):
         (Changes(options={"layers": -1}), "layers"),
     ],
 )
-def test_values_that_make_no_sense(change, words):
+def test_invalid_values_are_refused(change, words):
     config = tiny.image_config()
     message = raised(ConfigError, changes.changed_task, config, {}, change, "load('x')")
     assert words in message
 
 
-def test_a_task_without_classes():
+def test_task_without_classes_is_refused():
     config = config_lib.default(task="tests.training.tiny:Line")
     message = raised(ConfigError, changes.changed_task, config, {}, Changes(2), "load('x')")
     assert "tests.training.tiny:Line" in message

@@ -95,7 +95,7 @@ def outcomes(tmp_path_factory):
 
 @pytest.mark.parametrize("names", NAMES)
 @pytest.mark.parametrize("trained", SOURCES)
-def test_every_source_scored_by_every_other(tmp_path, outcomes, names, trained):
+def test_each_source_is_scored_by_each_other(tmp_path, outcomes, names, trained):
     train = SOURCES[trained](images_of(NAMES[names], 0), tmp_path / "train")
     model = perfect_model(train, tmp_path)
     assert model.classes == tuple(classes_of(names, trained))
@@ -112,7 +112,7 @@ def test_every_source_scored_by_every_other(tmp_path, outcomes, names, trained):
         assert [model.classes[position] for position in predicted] == heldout.named()
 
 
-def test_labels_that_are_one_off_are_refused(tmp_path):
+def test_labels_shifted_by_one_are_refused(tmp_path):
     """Classes 1 to 12 and labels 0 to 11: most would be scored as their neighbour."""
     names = [str(number) for number in range(1, COUNT + 1)]
     images = images_of(names, 0)

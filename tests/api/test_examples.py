@@ -70,7 +70,7 @@ def test_examples(data, expected):
     assert list(examples.examples(data)) == expected
 
 
-def test_numbers_are_names_unless_the_data_declare_names():
+def test_numeric_labels_are_names_without_declared_names():
     data = [("a", 1), ("b", "x"), ("c", -1)]
     labels = [label for _, label in examples.examples(data)]
     assert labels == [1, "x", -1]
@@ -86,7 +86,7 @@ class Named(list):
     features = {"text": object(), "label": Feature()}
 
 
-def test_positions_in_declared_names():
+def test_labels_are_positions_in_declared_names():
     rows = [{"text": "good", "label": label} for label in (1, 0, -1, 7, "yes")]
     labels = [label for _, label in examples.examples(Named(rows))]
     assert labels == ["yes", "no", None, 7, "yes"]
@@ -110,7 +110,7 @@ def test_positions_in_declared_names():
         ([((), 1)], "((), 1)"),
     ],
 )
-def test_data_that_are_none(data, words):
+def test_invalid_examples_are_refused(data, words):
     assert words in failure(list, examples.examples(data))
 
 
@@ -122,7 +122,7 @@ def texts_in(keys):
     return [json.loads(line)["text"] for line in lines]
 
 
-def test_paths_are_what_they_are(text_config, tmp_path):
+def test_paths_are_kept(text_config, tmp_path):
     folder = str(tmp_path / "data")
     keys = examples.store("train.tsv", text_config, folder)
     assert keys == {"data.train": "train.tsv"}
@@ -141,7 +141,7 @@ def test_paths_are_what_they_are(text_config, tmp_path):
         (("heldout",), ""),
     ],
 )
-def test_what_is_not_read_is_said(names, unread, text_config, tmp_path, capsys):
+def test_ignored_columns_are_reported(names, unread, text_config, tmp_path, capsys):
     """Paths of three splits, of which two would be held out."""
     data = {name: f"{name}.tsv" for name in names}
     examples.store(data, text_config, str(tmp_path / "data"))
@@ -154,13 +154,13 @@ def test_what_is_not_read_is_said(names, unread, text_config, tmp_path, capsys):
     assert line.endswith(f"are read, and not {unread}")
 
 
-def test_a_path_beside_examples(text_config, tmp_path):
+def test_path_and_examples_together(text_config, tmp_path):
     keys = examples.store({"train": TEXTS, "heldout": "b.tsv"}, text_config, str(tmp_path / "data"))
     assert keys["data.heldout"] == "b.tsv"
     assert texts_in(keys) == ["good", "bad"]
 
 
-def test_a_start_that_took_no_step_is_written_anew(text_config, tmp_path):
+def test_run_without_a_step_is_written_again(text_config, tmp_path):
     """Neither is what a start before was given read in silence, nor are the data of a run that has
     taken a step lost."""
     folder = str(tmp_path / "run" / "data")
@@ -183,7 +183,7 @@ def test_a_start_that_took_no_step_is_written_anew(text_config, tmp_path):
     assert sorted(names) == ["data", RUN_FILE]
 
 
-def test_other_pixels_are_other_data(image_config, tmp_path):
+def test_changed_pixels_are_other_data(image_config, tmp_path):
     """The held-out side, too; not the same pixels in another object."""
     folder = tmp_path / "run" / "data"
     pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), dtype=np.uint8)
@@ -213,7 +213,7 @@ def endless(say=lambda: None):
         say()
 
 
-def test_a_stream_is_written_as_far_as_the_steps_read(text_config, tmp_path, capsys):
+def test_stream_is_written_as_far_as_the_steps_read(text_config, tmp_path, capsys):
     text_config.steps = 3
     text_config.batch_size = 8
     text_config.data.heldout_share = 0.2
@@ -227,7 +227,7 @@ def test_a_stream_is_written_as_far_as_the_steps_read(text_config, tmp_path, cap
     assert len(texts_in(keys)) == 50
 
 
-def test_an_endless_held_out_stream_is_refused(text_config, tmp_path, monkeypatch):
+def test_endless_held_out_stream_is_refused(text_config, tmp_path, monkeypatch):
     monkeypatch.setattr(examples, "MOST_HELDOUT", 100)
     data = {"train": TEXTS, "test": endless()}
     message = failure(examples.store, data, text_config, str(tmp_path / "data"))
@@ -235,7 +235,7 @@ def test_an_endless_held_out_stream_is_refused(text_config, tmp_path, monkeypatc
     assert "100 examples" in message
 
 
-def test_a_stream_of_text_for_a_language_model(tmp_path):
+def test_text_stream_for_a_language_model(tmp_path):
     config = config_lib.open_config("quickstart_text")
     config.steps = 2
     config.batch_size = 4
@@ -248,7 +248,7 @@ def test_a_stream_of_text_for_a_language_model(tmp_path):
     assert len(texts_in(keys)) == pytest.approx(characters / 100, abs=1)
 
 
-def test_a_folder_of_the_users_own_is_never_deleted(text_config, tmp_path):
+def test_user_folder_is_never_deleted(text_config, tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     (folder / "thesis.txt").write_text("mine")
@@ -257,12 +257,12 @@ def test_a_folder_of_the_users_own_is_never_deleted(text_config, tmp_path):
     assert (folder / "thesis.txt").read_text() == "mine"
 
 
-def test_a_remote_folder(text_config):
+def test_remote_folder(text_config):
     message = raised(RunError, examples.store, TEXTS, text_config, "memory://runs/data")
     assert "memory://runs/data" in message
 
 
-def test_images_that_are_files_stay_and_remote_ones_are_copied(image_config, tmp_path):
+def test_local_image_files_stay_and_remote_ones_are_copied(image_config, tmp_path):
     local = str(tmp_path / "a.png")
     remote = "memory://own_images/b.png"
     for path, level in ((local, 10), (remote, 200)):
@@ -281,7 +281,7 @@ def test_images_that_are_files_stay_and_remote_ones_are_copied(image_config, tmp
             assert read[index]["image"].mean() == level
 
 
-def test_images_are_read_as_they_were(image_config, tmp_path):
+def test_images_are_read_back_unchanged(image_config, tmp_path):
     """Pixels in memory, by the reader that a run has."""
     pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), dtype=np.uint8)
     data = {"train": (pixels, [1, 0, 1, 0]), "test": (pixels[:2], [0, 1])}
@@ -345,7 +345,7 @@ def read_images(config, data, folder, classes=()):
     return ImageData(config, RunFiles()).dataset("train")
 
 
-def test_one_class(image_config, tmp_path):
+def test_single_class_is_refused(image_config, tmp_path):
     pixels = np.zeros((4, 8, 8, 1), np.uint8)
     data = (pixels, ["cat"] * 4)
     message = failure(read_images, image_config, data, tmp_path / "data")
@@ -361,14 +361,14 @@ def test_one_class(image_config, tmp_path):
         ("Cat", ("cat", "dog"), "'Cat'"),
     ],
 )
-def test_a_label_that_no_class_has(image_config, tmp_path, label, classes, words):
+def test_label_without_a_class_is_refused(image_config, tmp_path, label, classes, words):
     pixels = np.zeros((8, 8, 1), np.uint8)
     data = [(pixels, label), (pixels, label)]
     message = failure(read_images, image_config, data, tmp_path / "data", classes)
     assert words in message
 
 
-def test_a_text_where_an_image_is_expected(image_config, text_config, tmp_path):
+def test_text_instead_of_an_image_is_refused(image_config, text_config, tmp_path):
     pixels = [(GREY, "yes")]
     message = failure(examples.store, pixels, text_config, str(tmp_path / "a"))
     assert "ndarray" in message

@@ -35,7 +35,7 @@ ASKED = {
 }
 
 
-def test_models_that_ship():
+def test_shipped_models_are_listed():
     """At most 8 MB, each with a card: data, licence, scores beside baselines, the command; and no
     path of ours."""
     names = gf.list_pretrained()
@@ -58,7 +58,7 @@ def test_models_that_ship():
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_answers_of_models_that_ship(name):
+def test_answers_of_shipped_models(name):
     asked, answer = ASKED[name]
     model = gf.load(name)
     [[candidates]] = model.predict([asked], top=5)
@@ -69,7 +69,7 @@ def test_answers_of_models_that_ship(name):
 @pytest.mark.parametrize(
     "name", ["gmlp_s", "vit", "mixer", "amlp_base", "deit_tiny_patch16_224", "fnet_hybrid"]
 )
-def test_every_kind_is_created(name):
+def test_each_kind_is_created(name):
     options = dict(TINY)
     if name in ("vit", "deit_tiny_patch16_224", "fnet_hybrid"):
         options["heads"] = 2
@@ -114,11 +114,11 @@ def test_text_models_with_a_tokenizer():
         ("gmlp_s", {"mesh": "fsdp"}, "mesh is 'fsdp'"),
     ],
 )
-def test_what_create_refuses(name, options, message):
+def test_create_refuses_invalid_arguments(name, options, message):
     assert message in raised(UserError, gf.create, name, **TINY, **options)
 
 
-def test_numpys_numbers_and_names():
+def test_numpy_numbers_and_names_are_accepted():
     """As a data set gives them."""
     named = gf.create("gmlp_s", classes=np.array(["a", "b"]), image_size=np.int64(32), **TINY)
     assert named.classes == ("a", "b")
@@ -133,7 +133,7 @@ def spatial_of(model):
     return gate["spatial"]["weight"]
 
 
-def test_a_run_for_other_classes_and_another_size(image_run, capsys):
+def test_run_is_loaded_for_other_classes_and_another_size(image_run, capsys):
     model = gf.load(image_run)
     larger = gf.load(image_run, classes=["a", "b", "c"], image_size=16, dtype="bfloat16")
     assert "head/" in capsys.readouterr().err
@@ -150,7 +150,7 @@ def test_a_run_for_other_classes_and_another_size(image_run, capsys):
     assert larger.features(pixels[:1]).dtype == jnp.bfloat16
 
 
-def test_a_language_model_becomes_a_classifier(text_run, capsys):
+def test_language_model_becomes_a_classifier(text_run, capsys):
     model = gf.load(text_run)
     classifier = gf.load(text_run, classes=("no", "yes"))
     assert "newly initialized" in capsys.readouterr().err
@@ -175,17 +175,17 @@ def test_a_language_model_becomes_a_classifier(text_run, capsys):
         ("digits", {"mesh": {"fsdp": 3}}, "config.mesh"),
     ],
 )
-def test_what_load_refuses(source, options, words):
+def test_load_refuses_invalid_arguments(source, options, words):
     assert words in raised(UserError, gf.load, source, **options)
 
 
-def test_a_folder_that_has_the_name_of_an_architecture_comes_first(tmp_path, monkeypatch):
+def test_folder_named_like_an_architecture_comes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gmlp_s").mkdir()
     assert "gmlp_s is no run folder" in raised(RunError, gf.load, "gmlp_s")
 
 
-def test_a_mesh(text_run):
+def test_model_on_a_mesh(text_run):
     sizes = {"data": 1, "fsdp": 1}
     devices = jax.make_mesh((1, 1), ("data", "fsdp"))
     for mesh in (sizes, devices):
@@ -193,7 +193,7 @@ def test_a_mesh(text_run):
         assert dict(model.partition.mesh.shape) == {"data": 1, "fsdp": 1, "tensor": 1}
 
 
-def test_how_a_vocabulary_is_read_is_told(tmp_path, capsys):
+def test_vocabulary_reading_is_reported(tmp_path, capsys):
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Haus", "Garten", "schön", "##e"]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces))
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')

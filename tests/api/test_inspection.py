@@ -23,7 +23,7 @@ def table(tmp_path):
     return str(path)
 
 
-def test_a_table_of_texts(table):
+def test_table_of_texts(table):
     options = {"data.heldout_share": 0.25, "data.tokenizer": "bytes"}
     found = gf.inspect(table, "finetune_glue:own", options=options)
     train = found.train
@@ -34,7 +34,7 @@ def test_a_table_of_texts(table):
     assert "own.csv" in str(found)
 
 
-def test_data_of_a_program():
+def test_examples_from_python():
     levels = np.arange(8, dtype=np.uint8).reshape(8, 1, 1, 1)
     pixels = np.broadcast_to(levels, (8, 8, 8, 1))
     train = (pixels[:6], [0, 1] * 3)
@@ -44,7 +44,7 @@ def test_data_of_a_program():
     assert found.heldout.examples == 2
 
 
-def test_what_a_run_starts_from_gives_its_files(table, text_run):
+def test_pretrained_run_gives_its_files(table, text_run):
     """The tokenizer of the model in config.init_from."""
     config = config_lib.from_file("finetune_glue", "own")
     config.init_from = str(text_run)
@@ -62,5 +62,5 @@ def test_what_a_run_starts_from_gives_its_files(table, text_run):
         ([("a", "b")], {"stepz": 3}, "stepz"),
     ],
 )
-def test_what_is_refused(data, options, words):
+def test_invalid_arguments_are_refused(data, options, words):
     assert words in raised(UserError, gf.inspect, data, "finetune_glue:own", options=options)

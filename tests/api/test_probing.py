@@ -28,7 +28,7 @@ def clouds():
     return draw(90), draw(30)
 
 
-def test_neighbours_vote_by_their_similarity(clouds):
+def test_neighbors_vote_by_similarity(clouds):
     train, heldout = clouds
     hits = 0
     for row, label in zip(heldout.states, heldout.labels, strict=True):
@@ -44,14 +44,14 @@ def test_neighbours_vote_by_their_similarity(clouds):
     assert probing.nearest_neighbours(*clouds) == {"accuracy": pytest.approx(expected)}
 
 
-def test_fewer_examples_than_neighbours(clouds):
+def test_fewer_examples_than_neighbors(clouds):
     train, heldout = clouds
     few = Features(train.states[:6], train.labels[:6])
     assert probing.nearest_neighbours(few, heldout)["accuracy"] > 0.8
 
 
 @pytest.mark.parametrize("kind", probing.KINDS)
-def test_all_learn_what_can_be_learned_and_nothing_else(clouds, kind):
+def test_probes_learn_separable_classes_and_nothing_from_noise(clouds, kind):
     classifier = probing.KINDS[kind]
     train, heldout = clouds
     scores = classifier(train, heldout)
@@ -63,7 +63,7 @@ def test_all_learn_what_can_be_learned_and_nothing_else(clouds, kind):
     assert max(scores.values()) < 0.7
 
 
-def test_the_linear_classifier_does_not_depend_on_the_scale_of_features(clouds):
+def test_linear_classifier_does_not_depend_on_feature_scale(clouds):
     train, heldout = clouds
     scaled_train = Features(100 * train.states + 7, train.labels)
     scaled_heldout = Features(100 * heldout.states + 7, heldout.labels)
@@ -72,14 +72,14 @@ def test_the_linear_classifier_does_not_depend_on_the_scale_of_features(clouds):
 
 
 @pytest.mark.parametrize(("examples", "shots"), [(90, (1, 5, 10, 25)), (18, (1, 5)), (3, (1,))])
-def test_few_shots_are_those_that_each_class_has(clouds, examples, shots):
+def test_few_shots_are_limited_by_the_smallest_class(clouds, examples, shots):
     train, heldout = clouds
     few = Features(train.states[:examples], train.labels[:examples])
     scores = probing.few_shots(few, heldout)
     assert list(scores) == [f"accuracy_{count}" for count in shots]
 
 
-def test_a_model_of_other_classes_is_probed(image_run):
+def test_model_with_other_classes_is_probed(image_run):
     digits = embedded.embedded_digits("heldout")
     images = digits.examples.images
     names = np.array(["even", "odd"])[digits.labels % 2]
@@ -95,7 +95,7 @@ def test_a_model_of_other_classes_is_probed(image_run):
             assert 0 <= value <= 1
 
 
-def test_a_language_model_is_probed_on_labelled_texts(text_run):
+def test_language_model_is_probed_on_labelled_texts(text_run):
     """Fewer texts than channels, of which a linear classifier separates any two classes; those held
     out are the same words in the same places."""
     train = []
@@ -126,12 +126,12 @@ LABELLED = (IMAGES, [0, 1] * 4)
         (3, {}, "the data are 3"),
     ],
 )
-def test_mistakes_are_one_line(image_run, data, options, words):
+def test_user_errors_are_one_line(image_run, data, options, words):
     model = gf.load(image_run)
     assert words in raised(UserError, gf.probe, model, data, **options)
 
 
-def test_what_cannot_be_probed():
+def test_models_without_features_are_refused():
     assert "'digits'" in raised(UserError, gf.probe, "digits", LABELLED)
     sizes = {"layers": 1, "d_model": 8, "d_ffn": 16, "length": 16, "vocab_size": 50}
     bare = gf.create("gmlp_base", **sizes)

@@ -47,7 +47,7 @@ def images_config():
 # Training.
 
 
-def test_arrays_an_optimizer_and_callbacks(digits, tmp_path):
+def test_train_with_arrays_an_optimizer_and_callbacks(digits, tmp_path):
     images, labels = digits
     columns = {"image": images[:30], "label": labels[:30]}
     data = {"train": columns, "test": (images[30:], labels[30:])}
@@ -86,7 +86,7 @@ def test_arrays_an_optimizer_and_callbacks(digits, tmp_path):
         assert "learning_rate" not in json.loads(line)  # ours alone have one
 
 
-def test_one_callback(data, tmp_path):
+def test_single_callback_is_accepted(data, tmp_path):
     seen = []
     config = images_config()
     gf.train(
@@ -95,7 +95,7 @@ def test_one_callback(data, tmp_path):
     assert [step for step, _ in seen] == [2, 4, 4]
 
 
-def test_what_a_callback_raises_ends_the_run(data, tmp_path):
+def test_error_in_a_callback_ends_the_run(data, tmp_path):
     def fail(step, values):
         raise ZeroDivisionError
 
@@ -104,7 +104,7 @@ def test_what_a_callback_raises_ends_the_run(data, tmp_path):
     assert not (tmp_path / "result.json").exists()
 
 
-def test_the_optimizer_is_the_one_that_was_given(data, tmp_path):
+def test_passed_optimizer_is_used(data, tmp_path):
     sizes = {"image_size": 8, "patch_size": (2, 2), "channels": 1}
     start = gf.create("gmlp", classes=TEN, **sizes, **TINY)
     options = {**SHORT, "steps": 1, "checkpoint.every": 1}
@@ -122,7 +122,7 @@ def test_the_optimizer_is_the_one_that_was_given(data, tmp_path):
     assert not jax.tree.all(moved)
 
 
-def test_texts_of_a_program_finetune_a_language_model(text_run, tmp_path, capsys):
+def test_texts_from_python_finetune_a_language_model(text_run, tmp_path, capsys):
     model = gf.load(text_run)
     train = []
     heldout = []
@@ -153,7 +153,7 @@ class Named(list):
     features = {"img": object(), "label": Feature()}
 
 
-def test_a_dataset_of_hugging_face(digits, tmp_path):
+def test_hugging_face_dataset(digits, tmp_path):
     images, labels = digits
     rows = []
     for image, label in zip(images, labels, strict=True):
@@ -163,7 +163,7 @@ def test_a_dataset_of_hugging_face(digits, tmp_path):
     assert gf.load(tmp_path).classes == Feature.names
 
 
-def test_a_dataset_of_grain(digits, tmp_path):
+def test_grain_dataset(digits, tmp_path):
     grain = pytest.importorskip("grain")
     images, labels = digits
     rows = []
@@ -186,7 +186,7 @@ def test_a_dataset_of_grain(digits, tmp_path):
         (None, {"steps": "many"}, "config.steps is 'many'"),
     ],
 )
-def test_what_train_refuses(data, options, words, tmp_path):
+def test_train_refuses_invalid_arguments(data, options, words, tmp_path):
     given = {"data": data, "options": {**SHORT, **options}}
     message = raised(UserError, gf.train, images_config(), tmp_path / "run", **given)
     assert words in message
@@ -195,7 +195,7 @@ def test_what_train_refuses(data, options, words, tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"), [({"init": "digits"}, "'digits'"), ({"optimizer": "sgd"}, "'sgd'")]
 )
-def test_what_is_no_model_and_no_optimizer(given, words, tmp_path):
+def test_objects_that_are_not_models_or_optimizers_are_refused(given, words, tmp_path):
     assert words in raised(UserError, gf.train, "cifar10:gmlp", tmp_path / "run", **given)
     assert not (tmp_path / "run").exists()
 
@@ -212,14 +212,14 @@ def test_options_change_a_copy_of_the_config():
 @pytest.mark.parametrize(
     ("config", "words"), [(None, "config is None"), (Path("a.py"), "PosixPath('a.py')")]
 )
-def test_what_is_no_config(config, words):
+def test_objects_that_are_not_configs_are_refused(config, words):
     assert words in raised(ConfigError, runs.open_config, config, None, {})
 
 
 # Evaluation.
 
 
-def test_evaluation_of_the_runs_data_and_others(image_run):
+def test_evaluation_on_the_data_of_the_run_and_on_others(image_run):
     model = gf.load(image_run, "latest")
     source = embedded.embedded_digits("heldout")
     images = source.examples.images
@@ -253,12 +253,12 @@ PIXELS = np.zeros((8, 8, 8, 1), np.uint8)
         ((PIXELS, [0, 1] * 4), {"batch_size": 0}, "batch_size is 0"),
     ],
 )
-def test_what_evaluate_refuses(image_run, data, options, words):
+def test_evaluate_refuses_invalid_arguments(image_run, data, options, words):
     model = gf.load(image_run)
     assert words in raised(UserError, gf.evaluate, model, data, **options)
 
 
-def test_what_cannot_be_evaluated(text_run):
+def test_models_that_cannot_be_evaluated_are_refused(text_run):
     images = (PIXELS, [0] * 8)
     message = raised(UserError, gf.evaluate, "digits", images)
     assert "'digits'" in message

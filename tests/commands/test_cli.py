@@ -26,7 +26,7 @@ def assert_refused(arguments, *words: str) -> None:
 
 
 @pytest.mark.smoke
-def test_help_config_prints_all():
+def test_help_config_prints_all_keys():
     result = train("--help_config")
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
@@ -63,7 +63,7 @@ XPK = ("--topology=v5e:4x4", "--cluster=c", "--zone=z", "--project=p", "--image=
         ([TEXT, "--workdir=RUN", "--trust", ""], ["--trust="]),
     ],
 )
-def test_bad_arguments(tmp_path, arguments, words):
+def test_bad_arguments_are_one_line(tmp_path, arguments, words):
     assert_refused([word.replace("RUN", f"{tmp_path}/run") for word in arguments], *words)
 
 
@@ -78,7 +78,7 @@ def test_flags_may_have_hyphens():
     assert train("--help-config").stdout == gmlp_config.help_text() + "\n"
 
 
-def test_what_goes_on_is_told_at_a_terminal_at_once_and_in_a_log_if_it_lasts(capsys, monkeypatch):
+def test_progress_is_shown_at_once_on_a_terminal_and_later_in_a_log(capsys, monkeypatch):
     with cli.waiting("loading"):
         assert capsys.readouterr().err == ""
     monkeypatch.setattr(logs, "BEAT", 0.05)
@@ -91,7 +91,7 @@ def test_what_goes_on_is_told_at_a_terminal_at_once_and_in_a_log_if_it_lasts(cap
         assert capsys.readouterr().err == "loading\n"
 
 
-def test_words_of_a_flagfile(tmp_path):
+def test_flagfile_arguments(tmp_path):
     """Of --config and its keys, nested, for a command that reads its own command line as well."""
     (tmp_path / "more").write_text("# a comment\n--config.steps=7\n")
     (tmp_path / "flags").write_text(f"{TEXT}\n--flagfile={tmp_path}/more\n")
@@ -104,7 +104,7 @@ def test_words_of_a_flagfile(tmp_path):
     assert_refused([f"--flagfile={tmp_path}/none", "--workdir=RUN"], f"{tmp_path}/none")
 
 
-def test_a_warmup_longer_than_the_run(tmp_path):
+def test_warmup_longer_than_the_run(tmp_path):
     """Refused where it is set, but a config that config.steps alone shortens is only told of it
     when it runs."""
     words = f"--workdir={tmp_path}/run", "--config.optimizer.warmup=60"
@@ -143,13 +143,13 @@ HEAD = "from gmlp_flax import config as gmlp_config\ndef get_config(arg=''):\n  
     ],
     ids=["syntax", "exception", "update", "type", "function"],
 )
-def test_bad_config_file(tmp_path, text, words):
+def test_bad_config_file_is_one_line(tmp_path, text, words):
     path = tmp_path / "bad.py"
     path.write_text(text)
     assert_refused([f"--config={path}", f"--workdir={tmp_path}/run"], str(path), *words)
 
 
-def test_config_file_that_returns_nothing(tmp_path):
+def test_config_file_that_returns_nothing_is_one_line(tmp_path):
     """ml_collections warns first."""
     path = tmp_path / "bad.py"
     path.write_text(HEAD)
@@ -161,7 +161,7 @@ def test_config_file_that_returns_nothing(tmp_path):
     )
 
 
-def test_a_saved_config_with_overrides(tmp_path):
+def test_saved_config_with_overrides(tmp_path):
     """Wherever its flag stands among the others, and in both ways to write a flag."""
     path = tmp_path / "config.json"
     path.write_text('{"steps": 0, "log": {"every": 0}}')  # --config.steps mends the steps
@@ -171,7 +171,7 @@ def test_a_saved_config_with_overrides(tmp_path):
         )
 
 
-def test_a_long_failure_keeps_its_beginning_and_its_end(capsys):
+def test_long_error_keeps_its_start_and_end(capsys):
     """A line of standard input may have any length, and what helps stands at the end."""
     with pytest.raises(SystemExit) as caught:
         cli.fail("no\n  mask in " + 10_000_000 * "x" + "; put one there")
@@ -189,12 +189,12 @@ def test_interrupt_has_its_own_exit_code(capsys):
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_another_broken_pipe_is_not_hidden(capfd):
+def test_unrelated_broken_pipe_is_not_hidden(capfd):
     with pytest.raises(BrokenPipeError), cli.show_errors():
         raise BrokenPipeError
 
 
-def test_a_full_machine_is_one_line(capsys):
+def test_out_of_threads_is_one_line(capsys):
     with pytest.raises(SystemExit), cli.show_errors():
         raise MemoryError
     assert capsys.readouterr().err.startswith("error: this machine's memory is full: ")
@@ -203,7 +203,7 @@ def test_a_full_machine_is_one_line(capsys):
 @pytest.mark.parametrize(
     "words", ["RESOURCE_EXHAUSTED: 9 bytes", "INTERNAL: Error: Out of memory allocating 9 bytes."]
 )
-def test_too_little_memory_is_one_line(capsys, words):
+def test_out_of_memory_is_one_line(capsys, words):
     """As XLA tells it: the second one from a computation that has begun."""
     with pytest.raises(SystemExit), cli.show_errors():
         raise jax.errors.JaxRuntimeError(words)

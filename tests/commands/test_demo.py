@@ -33,7 +33,7 @@ def stand_in():
     return gradio
 
 
-def test_each_mask_has_bars_and_the_filters_stand_beside(text_run):
+def test_each_mask_has_bars_and_filters_are_shown(text_run):
     model = gmlp_flax.load(str(text_run))
     gradio = stand_in()
     demo.build(model, "it", gradio)
@@ -49,7 +49,7 @@ def test_each_mask_has_bars_and_the_filters_stand_beside(text_run):
     assert "there is no [MASK]" in gradio.Textbox.call_args.args[0]
 
 
-def test_an_image_has_classes(image_run, tmp_path):
+def test_image_has_classes(image_run, tmp_path):
     model = gmlp_flax.load(str(image_run))
     gradio = stand_in()
     Image.new("L", (8, 8), 90).save(tmp_path / "a.png")
@@ -61,7 +61,7 @@ def test_an_image_has_classes(image_run, tmp_path):
     assert options == {"label": "class"}
 
 
-def test_what_is_missing_is_one_line(text_run, monkeypatch):
+def test_missing_requirements_are_one_line(text_run, monkeypatch):
     monkeypatch.setitem(sys.modules, "gradio", None)
     assert gmlp_flax.errors.install("demo") in raised(
         gmlp_flax.errors.RunError, demo.main, ["demo", str(text_run)]

@@ -16,7 +16,7 @@ from tests import preloaded
         (("augmentations", "run"), "'run' is one word too many"),
     ],
 )
-def test_mistakes_are_one_line(words, message):
+def test_user_errors_are_one_line(words, message):
     assert message in preloaded.refused("draw", *words)
 
 

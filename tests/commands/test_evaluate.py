@@ -17,7 +17,7 @@ def evaluate(workdir, *flags):
 
 
 @pytest.mark.smoke
-def test_latest_is_the_runs_own_final_metrics(text_run):
+def test_latest_checkpoint_has_the_final_metrics_of_the_run(text_run):
     code, out, error = evaluate(text_run)
     assert code == 0, error
     result = json.loads((text_run / "result.json").read_text())
@@ -27,7 +27,7 @@ def test_latest_is_the_runs_own_final_metrics(text_run):
     assert found["checkpoint"].endswith("checkpoints/12")
 
 
-def test_ema_is_scored_beside_the_raw_weights(image_run):
+def test_ema_and_raw_weights_are_scored(image_run):
     code, out, error = evaluate(image_run)
     assert code == 0, error
     found = json.loads(out)["eval"]
@@ -36,7 +36,7 @@ def test_ema_is_scored_beside_the_raw_weights(image_run):
     assert found["examples"] == found["ema_examples"] == 382
 
 
-def test_a_step_and_the_best(text_run):
+def test_step_and_best_checkpoint(text_run):
     lines = [json.loads(line) for line in (text_run / "metrics.jsonl").read_text().splitlines()]
     by_step = {line["step"]: line["eval"] for line in lines if "eval" in line}
     assert json.loads(evaluate(text_run, "--checkpoint=6")[1])["eval"] == by_step[6]
@@ -44,12 +44,12 @@ def test_a_step_and_the_best(text_run):
     assert json.loads(evaluate(text_run, "--checkpoint=best")[1])["step"] == best
 
 
-def test_a_checkpoint_that_is_not_there(text_run):
+def test_missing_checkpoint_is_refused(text_run):
     told = preloaded.refused("evaluate", f"--workdir={text_run}", "--checkpoint=7")
     assert "has no checkpoint '7': give latest, best, or one of 6, 12" in told
 
 
-def test_other_data_are_refused_unless_they_are_named(text_run, tmp_path):
+def test_other_data_are_refused_unless_named(text_run, tmp_path):
     """The same key may lead to other data, here as another Python has another manual: its
     fingerprint says so."""
     run = shutil.copytree(text_run, tmp_path / "run")
@@ -69,7 +69,7 @@ def test_other_data_are_refused_unless_they_are_named(text_run, tmp_path):
     assert json.loads(out)["eval"] == expected
 
 
-def test_images_prepared_otherwise_than_in_training_are_named(image_run):
+def test_changed_image_preparation_is_reported(image_run):
     code, out, error = evaluate(image_run, "--config.data.mean=(0.1,0.1,0.1)")
     assert code == 0
     assert json.loads(out)["eval"]["examples"] == 382
@@ -104,7 +104,7 @@ def test_other_data_of_the_same_classes(image_run, tmp_path):
     assert found["real"] == pytest.approx(hits / 29)
 
 
-def test_slices_and_the_share_of_a_gap(text_run):
+def test_slices_and_share_of_the_gap(text_run):
     """The first checkpoint is behind the last one; against itself it has no gap."""
     flags = ["--slices", "--config.eval.frequent_bigrams=0", "--checkpoint=6"]
     code, out, error = evaluate(text_run, *flags, f"--reference={text_run}")
@@ -116,7 +116,7 @@ def test_slices_and_the_share_of_a_gap(text_run):
     assert found["reference"]["eval"] == metrics
 
 
-def test_slices_that_cannot_be(text_run, image_run):
+def test_impossible_slices_are_refused(text_run, image_run):
     told = preloaded.refused("evaluate", f"--workdir={image_run}", "--slices")
     assert "image_classification" in told
     told = preloaded.refused("evaluate", f"--workdir={text_run}", f"--reference={text_run}")

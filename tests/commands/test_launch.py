@@ -28,7 +28,7 @@ def launched(*arguments: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", golden.CALLS)
-def test_engines_are_given_what_they_were_when_it_was_last_read(name):
+def test_engine_files_match_the_golden_files(name):
     """If a difference is meant: python -m tests.launching.golden."""
     done = preloaded.gmlp(*golden.call(name))
     assert done.returncode == 0, done.stderr
@@ -36,7 +36,7 @@ def test_engines_are_given_what_they_were_when_it_was_last_read(name):
     assert golden.settled(done.stdout) == golden.expected(name)
 
 
-def test_words_reach_training_in_any_form():
+def test_arguments_reach_training_unchanged():
     """Also with their value as a word of its own; the launcher's flags do not."""
     train = ["--workdir", "/tmp/x", "--config.steps", "5", "--config.data.cache=a = b"]
     train += ["--config.log.tensorboard", "--noconfig.log.tensorboard"]
@@ -85,7 +85,7 @@ def test_words_reach_training_in_any_form():
         ),
     ],
 )
-def test_mistakes_are_one_line(arguments, words):
+def test_user_errors_are_one_line(arguments, words):
     assert words in preloaded.refused("launch", *arguments)
 
 
@@ -101,20 +101,20 @@ def shown_launches() -> list[str]:
 
 
 @pytest.mark.parametrize("command", shown_launches())
-def test_launches_in_the_documentation_name_data_that_their_machines_have(command):
+def test_documented_launches_use_reachable_data(command):
     words = shlex.split(command)[1:]
     done = preloaded.gmlp(*dict.fromkeys([*words, "--dry_run"]))
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert "--config.data.train=" in done.stdout
 
 
-def test_the_documentation_shows_every_engine():
+def test_documentation_shows_every_engine():
     shown = " ".join(shown_launches())
     for engine in ENGINES:
         assert f"--on={engine} " in shown
 
 
-def test_a_run_is_named_after_its_folder_and_those_of_a_sweep_are_numbered():
+def test_jobs_are_named_after_the_folder_and_numbered_in_a_sweep():
     for workdir, name in (
         ("/shared/My Run_2/", "my-run-2"),
         ("/shared/7", "run-7"),
@@ -126,7 +126,7 @@ def test_a_run_is_named_after_its_folder_and_those_of_a_sweep_are_numbered():
     assert all(f"\n#SBATCH --job-name=rates-{number}\n" in done.stdout for number in range(2))
 
 
-def test_a_sweep_is_a_job_for_each_run_that_is_not_finished(tmp_path):
+def test_sweep_has_a_job_for_each_unfinished_run(tmp_path):
     """With the words that --print shows; the last finished, nothing is started."""
     rates = (
         "--sweep.lr=1e-3,2e-3",

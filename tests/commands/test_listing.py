@@ -14,7 +14,7 @@ from gmlp_flax.paper.tables import TABLES
 from tests import preloaded
 
 
-def test_every_kind_has_names_with_a_line_each():
+def test_each_kind_lists_names_with_descriptions():
     found = {kind: listing.names_of(kind) for kind in listing.KINDS}
     assert found["blocks"].keys() == BLOCKS.keys()
     assert found["tables"].keys() == {*TABLES, "recall"}
@@ -39,13 +39,13 @@ def test_every_kind_has_names_with_a_line_each():
         (("chips", "gpu:h100"), "gpu:h100xN for N of them, 8 on a node"),
     ],
 )
-def test_what_it_prints(words, printed):
+def test_printed_lists(words, printed):
     done = preloaded.gmlp("list", *words)
     assert done.returncode == 0, done.stderr
     assert printed in done.stdout, done.stderr
 
 
-def test_mistakes_are_one_line():
+def test_user_errors_are_one_line():
     assert "did you mean 'blocks'?" in preloaded.refused("list", "block")
     assert "no name of models matches 'zz*'" in preloaded.refused("list", "models", "zz*")
     assert "'fish': expected bash or zsh" in preloaded.refused("completion", "fish")
@@ -67,14 +67,14 @@ def script():
         ("gmlp reproduce table3", 2, ["table3"]),
     ],
 )
-def test_completion(script, words, number, expected):
+def test_bash_completion(script, words, number, expected):
     command = f"{script}\nCOMP_WORDS=({words}); COMP_CWORD={number}; _gmlp; echo ${{COMPREPLY[@]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd="/")
     assert sorted(done.stdout.split()) == expected
     assert done.stderr == ""
 
 
-def test_other_shells(script):
+def test_completion_of_other_shells(script):
     assert preloaded.gmlp("completion", "zsh").stdout.startswith("autoload -U +X bashcompinit")
     for name in COMMANDS:
         assert name in script
@@ -103,7 +103,7 @@ def test_sizes_prints_a_table(printed_sizes):
         assert not line.endswith(" ")
 
 
-def test_json_for_programs():
+def test_json_output():
     everything = json.loads(preloaded.gmlp("list", "--json").stdout)
     assert everything == {kind: listing.names_of(kind) for kind in listing.KINDS}
     some = json.loads(preloaded.gmlp("list", "models", "gmlp_*", "--json").stdout)

@@ -74,7 +74,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess:
     return preloaded.gmlp("plan", *arguments, XLA_FLAGS="")  # libtpu refuses the CPU's flags
 
 
-def test_the_model_that_a_run_inherits_is_planned(text_run):
+def test_inherited_model_is_planned(text_run):
     """Estimated, of finetuning: the config's own model is larger."""
     files = "--config=configs/finetune_glue.py:sst2", "--topology=gpu:l4x1", "--json"
     done = command(*files, f"--config.init_from={text_run}", "--config.model.length=16")
@@ -147,13 +147,13 @@ def test_plans_of_gpus_agree_with_the_golden_file(name):
 
 @needs_libtpu
 @pytest.mark.nightly
-def test_attention_moves_no_logits_through_memory():
+def test_fused_attention_keeps_logits_out_of_memory():
     """The kernel: 19.6 ms; XLA's own program takes 58."""
     done = command("--config=c4_bert:bert_base_rel", "--topology=v5e:4x4", "--json")
     assert json.loads(done.stdout)["seconds"]["memory"] < 0.02, done.stderr
 
 
-def test_every_model_of_the_paper_is_known_and_fits():
+def test_each_model_of_the_paper_is_known_and_fits():
     known = golden()
     assert known.keys() == PLANS.keys()
     for row in known.values():
@@ -166,7 +166,7 @@ TINY = [f"--config.model.{size}" for size in ("layers=2", "d_model=64", "d_ffn=1
 
 
 @needs_libtpu
-def test_a_slice_that_is_too_small_is_said_to_be():
+def test_too_small_slice_is_reported():
     done = command(
         "--config=configs/c4_bert.py:gmlp_base",
         "--topology=v5e:2x2",

@@ -45,7 +45,7 @@ def test_images_from_files(image_run, tmp_path):
     assert out == f"{tmp_path / 'digit.png'}: {shown(expected)}\n"
 
 
-def test_an_answer_comes_before_the_next_line_is_written(text_run, causal_run):
+def test_answer_is_printed_before_the_next_line_arrives(text_run, causal_run):
     """Into a pipe that nobody closes; as many answers as lines, each after its own."""
     for folder, options, answer in (
         (text_run, ["--top=1"], "  [MASK] 1: "),
@@ -65,7 +65,7 @@ def test_an_answer_comes_before_the_next_line_is_written(text_run, causal_run):
         watch.cancel()
 
 
-def test_one_bad_image_never_ends_the_others(image_run, tmp_path):
+def test_one_bad_image_does_not_stop_the_others(image_run, tmp_path):
     for number in range(3):
         digit = embedded_digits("heldout").examples.images[number]
         path = tmp_path / "photos" / f"{number}.png"
@@ -94,7 +94,7 @@ def test_one_bad_image_never_ends_the_others(image_run, tmp_path):
     assert again == out.splitlines(keepends=True)[2]
 
 
-def test_objects_in_and_out(text_run, image_run):
+def test_json_objects_in_and_out(text_run, image_run):
     given = ['{"input": "A [MASK] b.", "id": 7}', "The [MASK].", "none", "", '{"input": 3}', "{"]
     code, out, error = run(f"--workdir={text_run}", "--json", "--top=2", text="\n".join(given))
     first, second, *bad = map(json.loads, out.splitlines())
@@ -150,7 +150,7 @@ def test_texts_from_files(text_run, tmp_path):
     )
 
 
-def test_a_bar_shows_progress_on_a_terminal(image_run, tmp_path, monkeypatch, capsys):
+def test_progress_bar_is_shown_on_a_terminal(image_run, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     predictor = pretrained.load(image_run).predictor
     answers = [Answer("a.png", [[("3", 0.5)]]), Answer("b.png", [], DataError("b.png is missing"))]
@@ -163,7 +163,7 @@ def test_a_bar_shows_progress_on_a_terminal(image_run, tmp_path, monkeypatch, ca
     assert capsys.readouterr().err == "error: b.png is missing\n"
 
 
-def test_names_that_a_terminal_would_follow_are_written_out():
+def test_terminal_escape_codes_in_names_are_printed_as_text():
     """A stranger's classes may have any names."""
     found = shown([("\x1b[2Jcat", 0.5), (" dog", 0.25), ("\n", 0.25), (" ", 0)])
     assert found == r"\x1b[2Jcat 50.0%  dog 25.0%  '\n' 25.0%  ' ' 0.0%"
@@ -186,7 +186,7 @@ def test_names_that_a_terminal_would_follow_are_written_out():
         ("image_run", [], "", 2, ["give image files"]),
     ],
 )
-def test_mistakes_are_one_line(request, tmp_path, kind, words, text, code, messages):
+def test_user_errors_are_one_line(request, tmp_path, kind, words, text, code, messages):
     (tmp_path / "broken.png").write_bytes(b"no image")
     paths = [word.replace("BROKEN", f"{tmp_path}/broken.png") for word in words]
     workdir = request.getfixturevalue(kind)
@@ -197,7 +197,7 @@ def test_mistakes_are_one_line(request, tmp_path, kind, words, text, code, messa
         assert message in line
 
 
-def test_without_a_run():
+def test_predict_without_a_run_is_refused():
     assert "--workdir is missing" in preloaded.refused("predict")
 
 
@@ -234,7 +234,7 @@ def test_texts_are_continued(causal_run):
     assert "windows of 32 tokens read: 3" in lines[0]
 
 
-def test_a_long_text_and_the_ranking_of_the_next_token(causal_run):
+def test_long_text_and_ranking_of_the_next_token(causal_run):
     code, out, error = run(f"--workdir={causal_run}", "--tokens=1", text="x" * 50)
     assert code == 0
     assert "line 1: the line has 50 tokens; the model reads the last 31 of them\n" in error
@@ -244,7 +244,7 @@ def test_a_long_text_and_the_ranking_of_the_next_token(causal_run):
     assert re.match(r"  next: .* \d+\.\d%  .* \d+\.\d%$", second)
 
 
-def test_mistakes_about_continuations_are_one_line(causal_run, text_run):
+def test_continuation_errors_are_one_line(causal_run, text_run):
     cases = [
         (causal_run, ("--top_p=1.5",), "a", "top_p is 1.5"),
         (
@@ -284,7 +284,7 @@ def test_mistakes_about_continuations_are_one_line(causal_run, text_run):
         ("causal_run", b"good\nbad \xff\n", "line 2: not UTF-8 (byte 0xff); convert it"),
     ],
 )
-def test_text_that_is_not_utf8(request, run, given, words):
+def test_non_utf8_text_is_one_line(request, run, given, words):
     process = preloaded.start(
         "-m", "gmlp_flax", "predict", f"--workdir={request.getfixturevalue(run)}"
     )

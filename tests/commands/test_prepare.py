@@ -73,7 +73,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_a_folder_to_train_on(folder, tmp_path):
+def test_prepared_folder_is_trained_on(folder, tmp_path):
     out = f"--out={tmp_path}/p"
     trained = (f"--cache={folder}/c", "--vocab_size=300")
     done = run(folder / "text", out, *trained, "--workers=1")
@@ -125,7 +125,7 @@ def test_splits(folder, tmp_path):
     assert "'validation'" in message
 
 
-def test_a_tokenizer_of_a_held_out_split_alone_is_noted(tmp_path):
+def test_tokenizer_trained_only_on_held_out_text_gets_a_note(tmp_path):
     """With it, the tokens could not be held out from those of another tokenizer."""
     text = tmp_path / "text"
     text.mkdir()
@@ -154,7 +154,7 @@ def test_bad_records(folder, tmp_path):
     assert Prepared(tmp_path / "b").documents == 2
 
 
-def test_a_vocabulary_of_words(tmp_path):
+def test_vocabulary_of_words(tmp_path):
     """What was decided of lower case, and the share of unknown tokens."""
     pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -176,7 +176,7 @@ def test_a_vocabulary_of_words(tmp_path):
     assert "do_lower_case is True" in message
 
 
-def test_mistakes_are_one_line(folder, tmp_path):
+def test_user_errors_are_one_line(folder, tmp_path):
     model = f"--tokenizer={folder}/t.model"
     out = f"--out={tmp_path}/out"
     text = folder / "text"
@@ -225,7 +225,7 @@ def kill_at_start(process, seconds, rng) -> None:
 @pytest.mark.parametrize(
     ("kills", "files"), [(4, 30), pytest.param(12, 80, marks=pytest.mark.nightly)]
 )
-def test_killed_and_run_again_gives_the_same_bytes(folder, tmp_path, kills, files):
+def test_killed_and_repeated_command_gives_the_same_bytes(folder, tmp_path, kills, files):
     text = write_corpus(tmp_path / "text", files, 300, 400)
     command = (text, f"--tokenizer={folder}/t.model", "--shard_bytes=100000")
     begin = time.perf_counter()
@@ -276,7 +276,7 @@ def test_workers_end_with_a_killed_parent(folder, tmp_path):
     assert not any(map(is_alive, children))
 
 
-def test_listops(tmp_path):
+def test_prepared_listops(tmp_path):
     """Made once."""
     flags = (f"--out={tmp_path}/a", "--lengths=10,60", "--depth=5", "--seed=2")
     done = run("listops:40,8,8", *flags)

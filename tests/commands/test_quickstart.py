@@ -36,7 +36,7 @@ def test_quickstart_shows_everything(kind, tmp_path):
         assert os.path.exists(tmp_path / "run" / "before-1" / "result.json")
 
 
-def test_another_run_is_left_alone(text_run, tmp_path):
+def test_existing_run_is_left_alone(text_run, tmp_path):
     run = shutil.copytree(text_run, tmp_path / "run")
     before = sorted(path.relative_to(run) for path in run.rglob("*"))
     done = preloaded.gmlp("quickstart", "text", f"--workdir={run}", "--steps=2")
@@ -50,6 +50,6 @@ def test_another_run_is_left_alone(text_run, tmp_path):
     assert got == before
 
 
-def test_steps_that_are_none():
+def test_invalid_steps_are_refused():
     for words in (["text", "--steps=0"], ["texts"]):
         assert words[-1] in preloaded.refused("quickstart", *words)

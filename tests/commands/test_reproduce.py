@@ -17,7 +17,7 @@ MLM = ("alternatives", "--columns=mlm=setup.cfg", "--rows=sgu")
 TUNED = ("table4", "--data=setup.cfg", "--finetune=sst2=setup.cfg")
 
 
-def test_a_report_of_runs_that_are_there(tmp_path):
+def test_report_of_existing_runs(tmp_path):
     write_runs(tmp_path / "runs")
     done = preloaded.gmlp(
         "reproduce", "table3", f"--from={tmp_path}/runs/*", f"--out={tmp_path}/reports"
@@ -29,7 +29,7 @@ def test_a_report_of_runs_that_are_there(tmp_path):
     assert (tmp_path / "reports" / "table3" / "index.html").exists()
 
 
-def test_counts_need_no_runs(tmp_path):
+def test_parameter_counts_need_no_runs(tmp_path):
     done = preloaded.gmlp("reproduce", "table1", f"--out={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert "| gmlp_b_cls | 73.4 | 73.4 | \u22120.05 |" in done.stdout
@@ -112,13 +112,13 @@ def test_counts_need_no_runs(tmp_path):
         (("recall", "--rows=tests.custom_blocks:Raising"), "KeyError: 'raised by a block'"),
     ],
 )
-def test_mistakes_are_one_line(tmp_path, arguments, message):
+def test_user_errors_are_one_line(tmp_path, arguments, message):
     assert message in preloaded.refused("reproduce", f"--out={tmp_path}", *arguments)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow  # it starts three processes
-def test_if_all_runs_fail_the_last_line_says_so(tmp_path):
+def test_last_line_reports_that_all_runs_failed(tmp_path):
     """Their block raises in training, and each is reported with its exception."""
     row = "tests.custom_blocks:RaisingInTraining"
     words = (f"--rows={row}", "--widths=16", "--lengths=64", f"--runs={tmp_path}/runs")
@@ -131,7 +131,7 @@ def test_if_all_runs_fail_the_last_line_says_so(tmp_path):
 
 
 @pytest.mark.slow  # it measures for some seconds
-def test_a_stopped_measurement_leaves_no_process(tmp_path):
+def test_stopped_measurement_leaves_no_process(tmp_path):
     """A process that was left would keep standard output open."""
     words = ["--columns=costs", "--rows=sgu", "--lengths=128", f"--runs={tmp_path}/runs"]
     process = subprocess.Popen(
@@ -149,7 +149,7 @@ def test_a_stopped_measurement_leaves_no_process(tmp_path):
     assert not list((tmp_path / "runs").rglob("*.json"))
 
 
-def test_a_row_is_submitted_and_shown(tmp_path):
+def test_row_is_submitted_and_shown(tmp_path):
     write_own(tmp_path / "own")
     write_runs(tmp_path / "ours", "alternatives", {"sgu": ((60.0, 50.0),)})
     path = tmp_path / "rows.csv"
@@ -171,7 +171,7 @@ def test_a_row_is_submitted_and_shown(tmp_path):
     assert (tmp_path / "reports" / "alternatives" / "submitted.csv").exists()
 
 
-def test_a_table_of_some_rows_and_a_class(tmp_path):
+def test_table_of_some_rows_and_a_class(tmp_path):
     """The class is named on the command line, which is the user's own, so its runs are read."""
     table = TABLES["table3"].of_rows(("sgu", AVERAGING))
     rows = table.configs("cpu")

@@ -28,7 +28,7 @@ def run(rate: str, batch: int, seed: int) -> str:
     return f"optimizer.learning_rate={rate},batch_size={batch},seed={seed}"
 
 
-def test_one_seed_chooses_and_the_others_follow(trainer):
+def test_first_seed_selects_the_settings_of_the_others(trainer):
     """Perplexity is better the lower; ties go to the first."""
     first = {
         run("1e-3", 32, 3): 30.0,
@@ -73,7 +73,7 @@ def test_one_seed_chooses_and_the_others_follow(trainer):
     assert trainer.report()["chosen"] == 4
 
 
-def test_accuracy_is_better_the_higher(trainer):
+def test_higher_accuracy_is_better(trainer):
     scores = {
         f"batch_size={size},seed=0,data.search=True": top1 for size, top1 in ((32, 0.5), (64, 0.75))
     }
@@ -126,7 +126,7 @@ def test_report_holds_all_metrics_of_all_runs(trainer):
 
 
 @pytest.mark.parametrize("metrics", [{"perplexity": float("nan")}, {"loss": 1.0}])
-def test_run_that_cannot_be_compared(trainer, metrics):
+def test_incomparable_run_is_refused(trainer, metrics):
     trainer.plan({"seed=0": metrics})
     code, _, told = sweep(trainer, "--seeds=0")
     assert code == 2
@@ -144,14 +144,14 @@ def written(trainer: Trainer, **changes: object) -> None:
     (folder / "config.json").write_text(config_lib.to_json(config))
 
 
-def test_run_of_another_config_is_not_counted(trainer):
+def test_run_with_another_config_is_not_counted(trainer):
     written(trainer, steps=7)
     told = trainer.refused(f"--config={TEXT}", "--seeds=1,0", "--config.init_from=pretrained")
     wrong = "is a run of another config (config.steps was 7 and is now 500): choose another folder"
     assert told.startswith(f"{trainer.folder}/out/seed=0 {wrong}")
 
 
-def test_the_mesh_that_a_run_chose_is_no_other_config(trainer):
+def test_mesh_chosen_by_a_run_is_not_another_config(trainer):
     written(trainer, **{"mesh.data": 4, "mesh.fsdp": 2, "mesh.tensor": 1})
     (trainer.folder / "out" / "seed=0" / "result.json").write_text('{"eval": {"perplexity": 9}}')
     flags = ("--seeds=0", "--config.init_from=pretrained")
@@ -159,7 +159,7 @@ def test_the_mesh_that_a_run_chose_is_no_other_config(trainer):
     assert "config.mesh.data was 4" in sweep(trainer, *flags)[2][-1]
 
 
-def test_what_a_run_inherited_is_no_other_config(trainer):
+def test_inherited_keys_are_not_another_config(trainer):
     """The model of a finetuned run is that of the pretrained one, whatever the config says."""
     finetuning = ["--config.task=text_classification", "--config.init_from=pretrained"]
     written(trainer, **{"task": "text_classification", "model.layers": 7})
@@ -174,7 +174,7 @@ def test_what_a_run_inherited_is_no_other_config(trainer):
     )
 
 
-def test_points_that_differ_in_seed_and_rate_share_a_process(trainer):
+def test_points_differing_only_in_seed_and_rate_share_a_process(trainer):
     """The search of both sizes has a group each; then the seeds of the best point."""
     scores = {"learning_rate=1e-3": 20.0, "learning_rate=2e-3": 30.0}
     plan = {}
@@ -203,6 +203,6 @@ def test_points_that_differ_in_seed_and_rate_share_a_process(trainer):
     assert any(line.startswith("chosen: batch_size=32,") for line in printed)
 
 
-def test_together_is_for_runs_that_are_trained_here(trainer):
+def test_together_is_refused_for_remote_runs(trainer):
     told = trainer.refused(f"--config={TEXT}", "--choose=none", "--print", "--together=2")
     assert told == "--together trains here; --print and --on have a command for each run"

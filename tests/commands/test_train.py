@@ -11,7 +11,7 @@ from tests import preloaded
 
 
 @pytest.mark.smoke
-def test_a_finished_run_goes_on_when_it_is_given_more_steps(text_run, tmp_path):
+def test_finished_run_resumes_with_more_steps(text_run, tmp_path):
     run = shutil.copytree(text_run, tmp_path / "run")
     command = ("train", f"--config={run}/config.json", f"--workdir={run}", "--config.steps=14")
     done = preloaded.gmlp(*command, PYTHONWARNINGS="error")
@@ -36,7 +36,7 @@ def test_a_finished_run_goes_on_when_it_is_given_more_steps(text_run, tmp_path):
     ]
 
 
-def test_a_figure_that_cannot_be_written_loses_no_result(text_run, tmp_path):
+def test_unwritable_figure_loses_no_result(text_run, tmp_path):
     """Where the folder of figures should be is a file."""
     run = shutil.copytree(text_run, tmp_path / "run")
     shutil.rmtree(run / "figures", ignore_errors=True)
@@ -85,7 +85,7 @@ def test_members_are_trained_in_one_command(tmp_path):
         (["--member=-1:1e-3:a"], "config.seed"),
     ],
 )
-def test_members_of_another_form_are_refused(flags, message):
+def test_members_in_another_form_are_refused(flags, message):
     done = preloaded.gmlp("train", "--config=quickstart_text", *flags)
     assert done.returncode == 2
     [line] = done.stderr.splitlines()

@@ -5,7 +5,7 @@ import pytest
 from tests import preloaded
 
 
-def test_a_folder_may_have_a_dot(text_run, tmp_path):
+def test_folder_name_may_contain_a_dot(text_run, tmp_path):
     done = preloaded.gmlp("export", f"--model={text_run}", f"--out={tmp_path}/model-v1.0")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "model-v1.0" / "model.safetensors").exists(), done.stderr
@@ -20,7 +20,7 @@ def test_a_folder_may_have_a_dot(text_run, tmp_path):
         (("--model=RUN", "--out=x", "--checkpoint=7"), ["'7'", "12"]),
     ],
 )
-def test_what_export_refuses_is_one_line(image_run, tmp_path, flags, words):
+def test_export_errors_are_one_line(image_run, tmp_path, flags, words):
     line = preloaded.refused(
         "export", *(flag.replace("RUN", str(image_run)) for flag in flags), cwd=tmp_path
     )

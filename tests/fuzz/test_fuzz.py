@@ -57,7 +57,7 @@ def make(folder):
 @pytest.mark.parametrize(
     "share", [pytest.param(10, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.nightly)]
 )
-def test_damage_is_read_or_refused_with_one_line(target, share):
+def test_damaged_files_are_read_or_refused_in_one_line(target, share):
     """With one of `share` of the target's inputs."""
     count = COUNTS[target] // share
     command = [
@@ -75,14 +75,14 @@ def test_damage_is_read_or_refused_with_one_line(target, share):
     assert f"{target}: {count:,} inputs, " in done.stdout
 
 
-def test_folders_of_text_are_read_as_an_oracle_says(tmp_path):
+def test_text_folders_are_read_as_the_oracle_says(tmp_path):
     check = text_folders.make(tmp_path)
     for seed in range(60):
         with contextlib.suppress(DataError):
             check(random.Random(seed))
 
 
-def test_a_traceback_a_hang_and_a_death_are_found(tmp_path):
+def test_tracebacks_hangs_and_crashes_are_found(tmp_path):
     """What the fuzzers rest on: each kind of failure is counted, and the next input follows."""
     (tmp_path / "tests" / "fuzz").mkdir(parents=True)
     program = (
@@ -109,7 +109,7 @@ def test_a_traceback_a_hang_and_a_death_are_found(tmp_path):
     )
 
 
-def test_random_tables_are_read_as_they_were_written(tmp_path):
+def test_random_tables_survive_a_round_trip(tmp_path):
     """Or refused, if they are in no documented form; never read as something else."""
     check = tables.make(tmp_path)
     refused = 0
@@ -134,5 +134,5 @@ def test_damaged_checkpoints_never_give_another_state(tmp_path, monkeypatch):
 
 @pytest.mark.nightly  # tests/runs/test_exact_resume.py kills a run in each change
 @pytest.mark.parametrize("mode", kills.MODES)
-def test_killed_runs_end_as_if_never_killed(mode):
+def test_killed_runs_end_as_uninterrupted_ones(mode):
     assert kills.campaign(mode, seed=0, minutes=5, kills=1).counts["kills"] >= 1

@@ -22,7 +22,7 @@ from gmlp_flax.reports import claims
         ([2.0], [1.0], claims.ONE_REVERSED),
     ],
 )
-def test_verdict_needs_every_pair_of_seeds(better, worse, expected):
+def test_verdict_needs_all_pairs_of_seeds(better, worse, expected):
     assert claims.verdict(better, worse) == expected
 
 
@@ -34,7 +34,7 @@ def test_spearman():
     assert math.isnan(claims.spearman([1.0, 1.0], [1.0, 2.0]))
 
 
-def test_neighbours_in_the_papers_order_come_first():
+def test_neighbors_in_the_order_of_the_paper_come_first():
     papers = {"c": 3.0, "a": 1.0, "b": 2.0, "same": 2.0}
     last = {"a": [1.0, 2.0], "b": [3.0], "c": [1.5], "same": [0.0]}
     found = claims.orderings(papers, last)
@@ -51,7 +51,7 @@ def curve(*values):
     return list(zip((10, 20, 30), values, strict=False))
 
 
-def test_the_chance_of_a_rank_correlation():
+def test_p_value_of_a_rank_correlation():
     """Of the 24 orders of 4 rows one is the paper's, and three swap two neighbours: a correlation
     of 0.8. If two of ours are equal, two of the 24 orders agree as well as the best."""
     papers = [1.0, 2.0, 3.0, 4.0]
@@ -71,7 +71,7 @@ def share_of_orders(ours, papers):
     return sum(agree) / len(orders)
 
 
-def test_the_chance_of_many_rows_is_drawn():
+def test_p_value_of_many_rows_is_sampled():
     """A normal distribution with variance 1 / 8 is near; no p is 0."""
     papers = list(range(9))
     ours = [4, 0, 1, 6, 2, 3, 8, 5, 7]
@@ -99,7 +99,7 @@ def test_rank_correlation_over_tokens():
     assert [point.places for point in found] == [[3, 2, 1], [1, 3, 2], [1, 2, 3]]
 
 
-def test_the_tally_counts_verdicts():
+def test_tally_counts_verdicts():
     found = [claims.Claim("", verdict) for verdict in (claims.HOLDS, claims.HOLDS, claims.OPEN)]
     assert claims.tally(found).startswith(
         "3 claims over all pairs of seeds: 2 hold, 0 are reversed, "

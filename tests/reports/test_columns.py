@@ -57,7 +57,7 @@ def test_columns_and_their_data():
         columns.parse(["sst"])
 
 
-def test_a_trained_column_is_one_sweep(tmp_path, trained):
+def test_trained_column_is_one_sweep(tmp_path, trained):
     changes = {"model.layers": "1", "model.vocab_size": "500"}
     assert columns.make(plan(tmp_path, "mlm", "cifar10", jobs=2, changes=changes)) == []
     (mlm, jobs), (cifar10, _) = trained
@@ -100,7 +100,7 @@ def test_runs_are_counted_over_all_columns(tmp_path, monkeypatch):
     assert counts == [5 + 6]
 
 
-def test_a_column_with_a_search_trains_at_the_best_rate(tmp_path, monkeypatch):
+def test_column_with_a_search_trains_at_the_best_rate(tmp_path, monkeypatch):
     """The lowest perplexity; a rate that diverged has none, and is named as a failure."""
     trained = []
 
@@ -139,7 +139,7 @@ def test_a_column_with_a_search_trains_at_the_best_rate(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("table", ["alternatives", "table3"])
-def test_the_rate_of_a_class_is_searched_at_scale_cpu(tmp_path, monkeypatch, table):
+def test_learning_rate_of_a_class_is_searched_at_cpu_scale(tmp_path, monkeypatch, table):
     """Rows of ours have their rates already, and a rate of the command line is everybody's."""
     trained = []
 
@@ -168,7 +168,7 @@ def test_the_rate_of_a_class_is_searched_at_scale_cpu(tmp_path, monkeypatch, tab
     assert {(folder, rate) for folder, _, _, rate in trained} == {("fixed", 0.1)}
 
 
-def test_a_finetuned_class_is_trusted_by_its_run(tmp_path, trained):
+def test_module_of_a_finetuned_class_is_trusted(tmp_path, trained):
     config = COLUMNS["mlm"].configs("cpu", [AVERAGING])[AVERAGING]
     config.data.train = "books.jsonl"
     write_run(tmp_path / "averaging", config, ((900, 9.0),))
@@ -180,7 +180,7 @@ def test_a_finetuned_class_is_trusted_by_its_run(tmp_path, trained):
     assert trial.config.init_from == f"{tmp_path}/averaging"
 
 
-def test_costs_go_on_where_they_stopped(tmp_path, measured):
+def test_interrupted_cost_measurements_resume(tmp_path, measured):
     made_up_columns.write_cost(tmp_path, "sgu", 128, (1.0,))
     assert columns.make(plan(tmp_path, "costs", lengths=(128, 512))) == []
     asked = (("sgu", 512), ("fnet", 128), ("fnet", 512))
@@ -211,14 +211,14 @@ def test_finetuning_starts_from_the_first_finished_run_and_from_random_parameter
         assert config.steps == 50  # not the column's own 150
 
 
-def test_a_column_that_cannot_be_made_does_not_stop_the_others(tmp_path, measured):
+def test_failed_column_does_not_stop_the_others(tmp_path, measured):
     missing = columns.make(plan(tmp_path, "sst2", "costs", lengths=(128,)))
     got = [line.partition(" holds")[0] for line in missing]
     assert got == [f"sst2: {tmp_path}"]
     assert len(measured) == 2
 
 
-def test_failures_are_said(tmp_path, monkeypatch):
+def test_failures_are_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "train", lambda *_, **options: False)
     monkeypatch.setattr(subprocess, "run", lambda words: subprocess.CompletedProcess(words, 2))
     runs, costs = columns.make(plan(tmp_path, "mlm", "costs"))
@@ -248,7 +248,7 @@ def test_failures_are_said(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_what_could_not_run_is_refused(tmp_path, options, message):
+def test_column_without_its_requirements_is_refused(tmp_path, options, message):
     asked = plan(tmp_path, "mlm")._replace(**options)
     with pytest.raises((ConfigError, RunError)) as caught:
         columns.check(asked)
@@ -256,7 +256,7 @@ def test_what_could_not_run_is_refused(tmp_path, options, message):
 
 
 @pytest.mark.slow
-def test_a_report_of_columns_that_are_there(tmp_path):
+def test_report_of_existing_columns(tmp_path):
     made_up_columns.write_everything(tmp_path / "runs")
     done = preloaded.gmlp(
         "reproduce", "alternatives", f"--from={tmp_path}/runs", f"--out={tmp_path}/reports"

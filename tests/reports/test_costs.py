@@ -24,7 +24,7 @@ def test_costs_over_tokens_with_their_powers(measured):
     assert series["bert"].fit == pytest.approx(series["bert"].y, rel=1e-6)
 
 
-def test_costs_at_one_length_are_drawn_too(measured):
+def test_costs_at_one_length_are_drawn(measured):
     at_128 = {row: {128: by_length[128]} for row, by_length in measured.items()}
     [panel] = cost_chart(at_128, ROWS).panels
     assert panel.title == "Memory over time, n = 128"
@@ -37,7 +37,7 @@ def test_costs_at_one_length_are_drawn_too(measured):
     assert cost_chart({}, ROWS) is None
 
 
-def test_growth_is_that_of_a_sequence_from_1024_tokens_on(tmp_path):
+def test_growth_is_per_sequence_from_1024_tokens(tmp_path):
     made_up_columns.write_costs(tmp_path)
     made_up_columns.write_cost(tmp_path, "sgu", 256, (100.0,))  # too short to count
     found = read_costs(str(tmp_path), ("bert", "sgu"))
@@ -48,7 +48,7 @@ def test_growth_is_that_of_a_sequence_from_1024_tokens_on(tmp_path):
     assert growth({}) is None
 
 
-def test_the_nearest_length(tmp_path):
+def test_nearest_length(tmp_path):
     made_up_columns.write_costs(tmp_path, {"sgu": (1.0, 1.0)}, (128, 1024))
     made_up_columns.write_cost(tmp_path, "sgu", 2048, ())
     found = read_costs(str(tmp_path), ("sgu",))
@@ -58,7 +58,7 @@ def test_the_nearest_length(tmp_path):
     assert nearest({}, ("sgu",), 128) == {}
 
 
-def test_a_damaged_file_is_one_line(tmp_path):
+def test_damaged_file_is_refused_in_one_line(tmp_path):
     (tmp_path / "costs").mkdir()
     (tmp_path / "costs" / "notes.txt").write_text("not ours")
     for text in ("{", "{}", "[1]", '[{"figure": "seconds"}]'):

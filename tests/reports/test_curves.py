@@ -50,7 +50,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_row_and_a_curve_for_each_point(folder):
+def test_each_point_has_a_row_and_a_curve(folder):
     made = curves.of_sweep(str(folder))
     assert made.table.rows == [
         ("batch_size=8", 2, 35.0, 35.0, 30.0, 40.0, "40.0 30.0"),
@@ -70,13 +70,13 @@ def test_a_row_and_a_curve_for_each_point(folder):
     assert made.notes[0].startswith("chosen: batch_size=16, for its perplexity with seed 0")
 
 
-def test_without_metrics_there_is_no_figure(folder):
+def test_runs_without_metrics_have_no_figure(folder):
     for path in folder.glob("*/metrics.jsonl"):
         path.unlink()
     assert curves.of_sweep(str(folder)).figures == {}
 
 
-def test_there_is_no_chart_of_what_is_no_run(tmp_path):
+def test_folder_without_a_run_is_refused(tmp_path):
     """Nor of a run that was stopped before its first line."""
     path = tmp_path / "metrics.jsonl"
     assert str(path) in raised(RunError, curves.of_run, str(tmp_path))

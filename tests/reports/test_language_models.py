@@ -75,7 +75,7 @@ def test_table_3(tmp_path):
         assert "Not finished" not in note
 
 
-def test_curves_have_their_seeds_ranges(tmp_path):
+def test_curves_show_the_range_of_seeds(tmp_path):
     write_runs(tmp_path)
     made = gather("table3", tmp_path)
     [panel] = made.figures["curves"].panels
@@ -100,7 +100,7 @@ def test_curves_have_their_seeds_ranges(tmp_path):
     assert panel.title.startswith("Places of 4 models: rho = -0.20")
 
 
-def test_runs_that_are_behind_are_not_compared(tmp_path):
+def test_unfinished_runs_are_not_compared(tmp_path):
     """A column has one token budget."""
     perplexities = {
         "sgu": ((50.0, 30.0), (52.0, 32.0)),
@@ -124,7 +124,7 @@ def test_runs_that_are_behind_are_not_compared(tmp_path):
     assert [claim.text for claim in made.claims] == ["sgu < linear"]
 
 
-def test_one_run_has_no_figures_of_a_single_dot(tmp_path):
+def test_single_run_has_no_figures(tmp_path):
     write_runs(tmp_path, "table4", {"gmlp_18": ((50.0, 30.0),)})
     path = tmp_path / "gmlp_18-0" / "metrics.jsonl"
     path.write_text("\n".join(path.read_text().splitlines()[:2]) + "\n")
@@ -133,7 +133,7 @@ def test_one_run_has_no_figures_of_a_single_dot(tmp_path):
     assert len(made.table.rows) == 1
 
 
-def test_rows_that_only_the_paper_has(tmp_path):
+def test_rows_only_in_the_paper(tmp_path):
     write_runs(tmp_path, "table6", {"gmlp_base": ((50.0, 30.0),)})
     made = gather("table6", tmp_path)
     rows = cells(made)
@@ -192,7 +192,7 @@ def test_figure_7_has_two_axes(tmp_path):
     )
 
 
-def test_finetuned_runs_stand_beside_the_papers(tmp_path):
+def test_finetuned_runs_are_shown_with_the_paper(tmp_path):
     write_runs(tmp_path, "table4", {"gmlp_18": ((60.0, 50.0),), "gmlp_36": ((60.0, 40.0),)})
     for row, accuracies in {"gmlp_18": (0.6, 0.7, 0.65), "gmlp_36": (0.8,)}.items():
         write_finetuned(tmp_path, row, accuracies)

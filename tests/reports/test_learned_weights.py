@@ -15,7 +15,7 @@ from gmlp_flax.training import loop
 from tests.training import tiny
 
 
-def test_spread_agrees_with_its_definition():
+def test_spread_equals_its_definition():
     """Of five tokens, the third is the middle; the rows of the others do not count."""
     weights = np.full((2, 5, 5), 9.0)
     weights[0, 2] = 3, 0, 0, 0, -4
@@ -24,7 +24,7 @@ def test_spread_agrees_with_its_definition():
     np.testing.assert_allclose(spread(weights), expected, rtol=1e-12)
 
 
-def test_locality_agrees_with_its_definition():
+def test_locality_equals_its_definition():
     """On a grid of 2 x 3 patches."""
     weights = np.random.default_rng(0).normal(size=(2, 6, 6))
     places = [(i, j) for i in range(2) for j in range(3)]
@@ -57,7 +57,7 @@ def made(name, run, row="sgu"):
     return learned_weights.report(name, TABLES[name], [loaded], "cpu", {})
 
 
-def test_filters(text_run):
+def test_filters_of_text(text_run):
     report = made("figure4", text_run)
     assert report.table.columns == ("layer", "before", "itself", "after", "distance (tokens)")
     assert [row[0] for row in report.table.rows] == [1, 2]
@@ -110,7 +110,7 @@ def test_matrices_without_the_constraint(dense_run, tmp_path):
     assert panel.series[0].y == expected
 
 
-def test_shares_agree_with_their_definition():
+def test_shares_equal_their_definition():
     maps = np.random.default_rng(0).random((3, 5, 5))
     segments = np.array([0, 0, 0, 1, 1])
     expected = []
@@ -128,7 +128,7 @@ def test_shares_agree_with_their_definition():
     assert got == pytest.approx((3 * 0.4 + 2 * 0.6) / 5)
 
 
-def test_a_run_that_was_not_finetuned(tmp_path):
+def test_run_without_finetuning_is_refused(tmp_path):
     run = Run("amlp_36", str(tmp_path), TABLES["figure10"].config("amlp_36", "cpu"), ())
     with pytest.raises(
         RunError, match="amlp_36 was not finetuned on mnli, .*give --finetune=mnli=DATA"

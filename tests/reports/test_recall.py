@@ -37,7 +37,7 @@ def plan(tmp_path):
     return made
 
 
-def test_the_best_rate_of_the_search_is_reported(plan):
+def test_best_rate_of_the_search_is_reported(plan):
     cell = Cell("sgu_causal", 64, 32)
     assert report_lib.best_rate(plan, cell) == 3e-3
     assert report_lib.best_rate(plan, Cell("sgu_causal", 128, 32)) == 3e-3  # of n = 64
@@ -46,7 +46,7 @@ def test_the_best_rate_of_the_search_is_reported(plan):
     assert found == {cell: Spread.mean([50.0, 75.0, 25.0])}
 
 
-def test_of_rates_that_solve_it_the_fastest_is_taken(tmp_path):
+def test_fastest_of_several_solving_rates_is_taken(tmp_path):
     cell = Cell("bert_causal", 64, 64)
     plan = report_lib.Plan(("bert_causal",), "cpu", str(tmp_path))
     ends = ((0.48, 2000), (0.9945, 700), (0.995, 900))
@@ -55,7 +55,7 @@ def test_of_rates_that_solve_it_the_fastest_is_taken(tmp_path):
     assert report_lib.best_rate(plan, cell) == 3e-3
 
 
-def test_a_class_is_a_family_of_its_own(tmp_path):
+def test_user_defined_class_is_a_separate_family(tmp_path):
     plan = report_lib.Plan((AVERAGING,), "cpu", str(tmp_path))
     cell = Cell(AVERAGING, 64, 32)
     for point, accuracy in zip(recall.search_points(cell, "cpu"), (0.3, 0.5, 0.4), strict=True):
@@ -68,7 +68,7 @@ def test_a_class_is_a_family_of_its_own(tmp_path):
     assert [series.name for series in panel.series] == ["Averaging"]
 
 
-def test_a_report_has_table_rates_and_figure(plan):
+def test_report_has_table_rates_and_figure(plan):
     report = report_lib.report(plan)
     assert report.table.columns == ("model", "n 64, d 32")
     assert "50.0 ± 25.0" in report.markdown()
@@ -80,7 +80,7 @@ def test_a_report_has_table_rates_and_figure(plan):
     assert "a guess among the values shown has 25.0 % at n = 64" in " ".join(report.sentences())
 
 
-def test_a_plan_may_have_a_part_of_the_lengths_and_widths(plan):
+def test_plan_may_select_lengths_and_widths(plan):
     elsewhere = plan._replace(lengths=(128,))
     with pytest.raises(NoRuns):
         report_lib.report(elsewhere)
@@ -121,7 +121,7 @@ def test_runs_are_counted_over_all_cells(plan, tmp_path, monkeypatch):
     assert [(runs, part.left) for _, runs, part in counts] == [(9, 90), (9, 60), (9, 30)]
 
 
-def test_keys_that_the_runs_have_changed_are_named(plan):
+def test_changed_keys_of_runs_are_named(plan):
     cell = Cell("sgu_causal", 64, 32)
     assert "differ:" not in report_lib.report(plan).setting
     config = config_lib.open_config(cell.config("cpu"))
@@ -144,7 +144,7 @@ def test_keys_that_the_runs_have_changed_are_named(plan):
     assert f"The runs of sgu_causal at n = 64, d = 32 differ: {changes}." in setting
 
 
-def test_no_run_is_refused(tmp_path):
+def test_missing_runs_are_refused(tmp_path):
     with pytest.raises(NoRuns, match="holds no finished run of recall"):
         report_lib.report(report_lib.Plan(("sgu",), "cpu", str(tmp_path)))
 
@@ -154,7 +154,7 @@ def verdicts(found):
     return {claim.text: claim.verdict for claim in report_lib.claims(found)}
 
 
-def test_attention_solves_it_if_every_seed_does():
+def test_attention_solves_it_if_all_seeds_do():
     text = "attention solves it at d = 64, Zoology, figure 2: n = 64"
     cell = Cell("bert_causal", 64, 64)
     for values, expected in (
@@ -165,7 +165,7 @@ def test_attention_solves_it_if_every_seed_does():
         assert verdicts({cell: Spread.mean(values)})[text] == expected
 
 
-def test_gated_convolutions_need_a_width_that_grows():
+def test_gated_convolutions_need_a_growing_width():
     def found(solved_64, solved_128):
         accuracies = {}
         for length, solved in ((64, solved_64), (128, solved_128)):
@@ -188,7 +188,7 @@ def test_gated_convolutions_need_a_width_that_grows():
     assert verdict(None, None)[0] == EARLY
 
 
-def test_what_a_gate_does_with_and_without_tiny_attention():
+def test_gate_with_and_without_tiny_attention():
     found = {
         Cell("sgu_causal", 64, 128): Spread.mean([40.0, 41.0]),
         Cell("amlp_causal", 64, 128): Spread.mean([99.9, 100.0]),
@@ -202,7 +202,7 @@ def test_what_a_gate_does_with_and_without_tiny_attention():
         assert "d = 64" not in text
 
 
-def test_nothing_is_concluded_where_no_row_solves_it():
+def test_unsolved_cells_are_undecided():
     """Not of n = 64, where attention is at a guess as well; but of n = 128, where one seed of it
     is not, though at another width."""
     found = {
@@ -225,7 +225,7 @@ def test_nothing_is_concluded_where_no_row_solves_it():
     assert "nothing" not in claims[f"{tiny} n = 128, d = 32"].detail
 
 
-def test_a_family_is_drawn_by_its_best_row_at_each_width():
+def test_family_is_drawn_by_its_best_row_at_each_width():
     found = {
         Cell("bert", 64, 32): Spread.mean([30.0]),
         Cell("bert_rel", 64, 32): Spread.mean([60.0]),

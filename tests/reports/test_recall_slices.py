@@ -53,7 +53,7 @@ def table3(tmp_path):
     return tmp_path
 
 
-def test_the_gap_to_attention_is_divided(table3):
+def test_gap_to_attention_is_divided(table3):
     report = gather("table3", table3)
     rows = cells(report, "table-recall-slices")
     assert list(rows) == ["bert_rel", "sgu"]
@@ -71,7 +71,7 @@ def test_the_gap_to_attention_is_divided(table3):
     assert "at most 1,250 times" in note
 
 
-def test_without_slices_there_is_no_table(tmp_path):
+def test_runs_without_slices_have_no_table(tmp_path):
     write_runs(tmp_path)
     report = gather("table3", tmp_path)
     assert list(report.tables) == ["table"]
@@ -79,13 +79,13 @@ def test_without_slices_there_is_no_table(tmp_path):
         assert not note.startswith("AR hits")
 
 
-def test_slices_of_an_earlier_step_do_not_count(table3):
+def test_slices_of_an_earlier_step_are_ignored(table3):
     write_slices(table3 / "sgu-0", 30.0, 40.0, step=450)
     rows = cells(gather("table3", table3), "table-recall-slices")
     assert rows["sgu"]["perplexity, AR hits"].values == (10,)
 
 
-def test_runs_that_were_scored_otherwise_are_refused(table3):
+def test_runs_scored_differently_are_refused(table3):
     write_slices(table3 / "sgu-0", 30.0, 40.0, frequent_bigrams=0)
     message = raised(RunError, gather, "table3", table3)
     assert "sgu-0" in message
@@ -103,7 +103,7 @@ WITHOUT_ACCURACY = {
     "content",
     ["", "[]", "{}", '{"step": 900}', '{"step": 9, "eval": 3}', json.dumps(WITHOUT_ACCURACY)],
 )
-def test_a_damaged_file_is_refused_in_one_line(table3, content):
+def test_damaged_file_is_refused_in_one_line(table3, content):
     path = table3 / "sgu-0" / recall_slices.FILE
     path.write_text(content)
     message = raised(UserError, gather, "table3", table3)
@@ -117,7 +117,7 @@ def finished_run(folder) -> Run:
     return Run("sgu", str(folder), config, lines)
 
 
-def test_a_run_is_scored_once(text_run, tmp_path):
+def test_run_is_scored_once(text_run, tmp_path):
     run = finished_run(shutil.copytree(text_run, tmp_path / "run"))
     assert recall_slices.read(run) is None
     recall_slices.measure(run, 5)

@@ -16,6 +16,6 @@ def test_families():
     assert {row: report.family(row) for row in rows} == rows
 
 
-def test_every_published_model_has_a_colour():
+def test_each_published_model_has_a_color():
     assert {report.family(row) for row in PUBLISHED} == set(FAMILIES)
     assert set(report.FAMILY_NAMES) == set(blocks.BLOCKS) | {"amlp"}

@@ -39,7 +39,7 @@ def write_run(folder, made, evaluations=((4, 9.0), (8, 7.0)), finished=True, met
 ROWS = {gate: config(gate) for gate in GATES}
 
 
-def test_runs_are_known_by_their_models_whatever_their_folders_are_called(tmp_path):
+def test_runs_are_identified_by_model_and_not_by_folder(tmp_path):
     write_run(tmp_path / "x", config("additive", seed=1))
     write_run(tmp_path / "y", config("split"), finished=False)
     write_run(tmp_path / "z", config("linear"))  # no row
@@ -66,7 +66,7 @@ def test_runs_are_known_by_their_models_whatever_their_folders_are_called(tmp_pa
         ({}, "a and .*b are both the row split with seed 0"),
     ],
 )
-def test_what_cannot_stand_in_one_table(tmp_path, changes, message):
+def test_runs_that_cannot_share_a_table_are_refused(tmp_path, changes, message):
     write_run(tmp_path / "a", config())
     write_run(tmp_path / "b", config(**changes))
     with pytest.raises(RunError, match=message):
@@ -83,7 +83,7 @@ def test_tokenizers_must_be_the_same(tmp_path):
         find(str(tmp_path), ROWS)
 
 
-def test_what_may_differ(tmp_path):
+def test_keys_that_may_differ(tmp_path):
     """How a run was run; and between rows, the rate and its factors, which were chosen for each."""
     write_run(tmp_path / "a", config())
     write_run(
@@ -130,14 +130,14 @@ def test_finetuned_runs_may_differ_in_row_rate_seed_and_batch(tmp_path):
         ({"seed": 1, "model.pool": "cls"}, "model.pool is 'mean' in .*a and 'cls'"),
     ],
 )
-def test_finetuned_runs_that_cannot_stand_in_one_table(tmp_path, changes, message):
+def test_finetuned_runs_that_cannot_share_a_table_are_refused(tmp_path, changes, message):
     write_run(tmp_path / "finetuned" / "sst2" / "a", tuned())
     write_run(tmp_path / "finetuned" / "sst2" / "b", tuned(**changes))
     with pytest.raises(RunError, match=message):
         find_finetuned(str(tmp_path), ROWS)
 
 
-def test_rows_of_one_model_are_told_apart_by_their_steps(tmp_path):
+def test_rows_of_one_model_are_distinguished_by_steps(tmp_path):
     """And what was finetuned from them by the run that it started from; of one that is gone, no row
     is guessed."""
     rows = ROWS | {"split longer": config(steps=16)}

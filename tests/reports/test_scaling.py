@@ -17,7 +17,7 @@ SERIES = {
 }
 
 
-def test_a_panel_of_perplexities_and_one_of_each_score():
+def test_figure_has_a_panel_of_perplexity_and_of_each_score():
     chart, notes = scaling.scaling(SERIES)
     perplexities, accuracies = chart.panels
     gmlp, amlp = perplexities.series
@@ -41,14 +41,14 @@ def test_a_panel_of_perplexities_and_one_of_each_score():
     assert notes == [f"gMLP: {law}."]
 
 
-def test_scores_over_perplexity_which_falls_to_the_right():
+def test_perplexity_axis_falls_to_the_right():
     [panel] = scaling.transfer(SERIES).panels
     assert panel.x.backwards
     assert panel.series[0].x == [3, 6]
     assert panel.series[0].y == [92, 90]
 
 
-def test_a_single_point_is_no_figure():
+def test_single_point_has_no_figure():
     assert scaling.scaling({"aMLP": SERIES["aMLP"], "gMLP": []}) == (None, [])
     assert scaling.transfer({"gMLP": SERIES["gMLP"][:1]}) is None
     got = len(scaling.scaling({"aMLP": [*SERIES["aMLP"], SERIES["gMLP"][1]]})[0].panels)

@@ -31,7 +31,7 @@ def tuned_runs(folder, values, task="sst2", metric="accuracy", finished=True, **
         yield Run("gmlp_36", str(path), made, lines)
 
 
-def test_the_median_of_the_best_rate_counts(tmp_path):
+def test_median_of_the_best_rate_is_reported(tmp_path):
     slow = list(tuned_runs(tmp_path / "slow", (0.80, 0.84, 0.81)))
     fast = list(
         tuned_runs(tmp_path / "fast", (0.90, 0.70, 0.75), **{"optimizer.learning_rate": 0.5})
@@ -44,7 +44,7 @@ def test_the_median_of_the_best_rate_counts(tmp_path):
     assert score(slow, MNLI) is None
 
 
-def test_a_lucky_run_of_one_seed_is_not_the_best(tmp_path):
+def test_single_lucky_seed_is_not_the_best(tmp_path):
     """As `gmlp sweep` leaves them, which gives all seeds to the best point alone."""
     lucky = tuned_runs(tmp_path / "a", [0.95], **{"optimizer.learning_rate": 0.5})
     many = tuned_runs(tmp_path / "b", [0.92, 0.91, 0.93], **{"optimizer.learning_rate": 0.25})
@@ -102,7 +102,7 @@ def test_orderings_are_claims(tmp_path):
     assert scores.medians("gmlp_36")["SST-2"].values == pytest.approx((60, 70, 80))
 
 
-def test_the_papers_claims_on_finetuning_are_its_numbers():
+def test_finetuning_claims_of_the_paper_match_its_numbers():
     """What the tables claim agrees with the scores that they print; of aMLP at other depths there
     are none."""
     claimed = [

@@ -48,7 +48,7 @@ def test_classifiers():
     assert resnet["M parameters"] is None
 
 
-def test_every_classifier_is_drawn_and_named():
+def test_each_classifier_is_drawn_and_named():
     """Also those above 100 M parameters, where the paper's axis ends."""
     made = counts("figure2")
     [panel] = made.figures["accuracies"].panels
@@ -71,7 +71,7 @@ def test_every_classifier_is_drawn_and_named():
     assert got == len(panel.series)
 
 
-def test_every_table_without_training_is_counted():
+def test_each_table_without_training_is_counted():
     counted = {name: table for name, table in TABLES.items() if not table.trained}
     assert set(counted) == {"table1", "table2", "table5", "figure2"}
     assert not set(learned_weights.FIGURES) & set(counted)

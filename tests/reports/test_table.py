@@ -59,7 +59,7 @@ MEDIAN = Spread.median([1.0, 3.0, 8.0])
 ONE_RUN = Spread.median([5.0])
 
 
-def test_a_table_says_whether_its_numbers_are_means_or_medians():
+def test_table_names_means_or_medians():
     assert MEAN.centre == 4.0
     assert MEDIAN.centre == 3.0
     end = "and the number after it is their standard deviation."
@@ -88,7 +88,7 @@ def test_csv_keeps_all_digits():
     assert second == ["<c>", "", "10.0", *[""] * 5]
 
 
-def test_a_line_for_each_model():
+def test_each_model_has_a_line():
     """In the columns' order, though the first model has nothing in one; empty columns are left
     out."""
     table = Table.of_models(

@@ -39,11 +39,11 @@ LINES = writers.json_lines(*({"text": text} for text in TEXTS))
         value[0].partition("=")[0].rpartition(".")[2] if value[0].startswith("--") else ""
     ),
 )
-def test_text(commands, text, tmp_path, flags, words):
+def test_bad_text_is_one_line(commands, text, tmp_path, flags, words):
     assert_one_line_error(commands(text, *flags, f"--workdir={tmp_path / 'run'}"), *words)
 
 
-def test_damaged_corpus(commands, text, tmp_path):
+def test_damaged_corpus_is_one_line(commands, text, tmp_path):
     (tmp_path / "latin.jsonl").write_bytes(LINES + b'{"text": "caf\xe9"}\n')
     flags = [f"--config.data.train={tmp_path}/latin.jsonl", f"--config.data.cache={tmp_path}/cache"]
     words = "config.data.train: ", ", line 61: not UTF-8 (byte 0xe9)", "max_bad_records=0"
@@ -52,7 +52,7 @@ def test_damaged_corpus(commands, text, tmp_path):
 
 
 @pytest.mark.slow
-def test_as_many_bad_records_as_the_limit(commands, text, tmp_path):
+def test_bad_records_up_to_the_limit_are_skipped(commands, text, tmp_path):
     """They are counted and reported with the first one's place, and the run goes on."""
     (tmp_path / "spoiled.jsonl").write_bytes(LINES + b"[]\n{\n")
     flags = [
@@ -69,7 +69,7 @@ def test_as_many_bad_records_as_the_limit(commands, text, tmp_path):
     assert got == expected
 
 
-def test_batch_that_devices_cannot_share(commands, text, tmp_path):
+def test_batch_that_devices_cannot_split(commands, text, tmp_path):
     variables = {"XLA_FLAGS": preloaded.devices(2)}
     result = commands(text, "--config.batch_size=7", f"--workdir={tmp_path / 'run'}", **variables)
     assert_one_line_error(result, "config.batch_size is 7", "2 devices", "set it to 6 or 8")
@@ -79,7 +79,7 @@ def test_batch_that_devices_cannot_share(commands, text, tmp_path):
     assert_one_line_error(result, "config.eval.batch_size is 3", "set it to 2 or 4")
 
 
-def test_workdir_that_cannot_be_written_to(commands, text, tmp_path):
+def test_unwritable_workdir_is_one_line(commands, text, tmp_path):
     (tmp_path / "file").touch()
     result = commands(text, f"--workdir={tmp_path / 'file' / 'run'}")
     assert_one_line_error(result, f"{tmp_path / 'file' / 'run'} failed", "Not a directory")

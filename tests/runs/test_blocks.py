@@ -57,7 +57,7 @@ def paths(params):
 
 
 @pytest.mark.parametrize("name", [marked(name) for name in TRAINED])
-def test_text_is_pretrained_and_finetuned(name, tmp_path):
+def test_block_is_pretrained_and_finetuned(name, tmp_path):
     run = tmp_path / "run"
     loop.train(quickstart(name, tmp_path), str(run))
     config = config_lib.load(str(run / "config.json"))
@@ -89,7 +89,7 @@ def test_text_is_pretrained_and_finetuned(name, tmp_path):
     assert got == config.model.block
 
 
-def test_from_the_command_line(tmp_path):
+def test_block_is_named_on_the_command_line(tmp_path):
     """A list and a word, as flags give them; and what comes next is what the model has."""
     start = config_lib.from_file("quickstart_text")
     wanted = quickstart(QUICK, tmp_path)

@@ -37,7 +37,7 @@ def test_two_processes(commands, store, text, tmp_path):
     assert_same(fetched(store, "two/", tmp_path), tmp_path / "local")
 
 
-def test_attention(commands, store, text):
+def test_attention_of_a_run_in_a_bucket(commands, store, text):
     run = "--workdir=gs://runs/attention"
     assert_done(
         commands(text, run, "--config.model.d_attn=4", "--config.steps=2", **store.environment)
@@ -53,7 +53,7 @@ def test_attention(commands, store, text):
         assert store.read("runs", name.removeprefix("gs://runs/")).startswith(b"\x89PNG")
 
 
-def test_a_table_of_runs_in_a_bucket(commands, store, tmp_path):
+def test_table_of_runs_in_a_bucket(commands, store, tmp_path):
     from gmlp_flax import config as config_lib
     from tests.reports.test_runs import write_run
 
@@ -88,7 +88,7 @@ def test_a_table_of_runs_in_a_bucket(commands, store, tmp_path):
     assert store.read("runs", "reports/table3/table.csv") == table
 
 
-def test_import(commands, store, tmp_path):
+def test_import_into_a_bucket(commands, store, tmp_path):
     """Weights and tokenizer from a bucket, the run to a bucket; a second run is not written over
     it."""
     from gmlp_flax.data.text.tokenizer import Tokenizer
@@ -119,7 +119,7 @@ def test_import(commands, store, tmp_path):
     assert not store.names("runs", "none")
 
 
-def test_export(commands, store, tmp_path):
+def test_export_to_a_bucket(commands, store, tmp_path):
     """The smallest model that timm has, from a bucket to a bucket: the same weights."""
     weights = tmp_path / "gmlp_ti16_224.safetensors"
     state, params = states.of_timm("gmlp_ti16_224", 2)

@@ -84,7 +84,7 @@ def test_commands_on_a_run_in_a_bucket(commands, store, text, finished, tmp_path
 
 
 @pytest.mark.slow
-def test_run_that_is_copied_from_a_disk(commands, store, text, finished):
+def test_run_copied_from_a_disk(commands, store, text, finished):
     """Its checkpoints are not taken for unfinished ones, which are deleted."""
     for path in (path for path in finished.rglob("*") if path.is_file()):
         store.write("runs", f"copied/{path.relative_to(finished)}", path.read_bytes())
@@ -96,7 +96,7 @@ def test_run_that_is_copied_from_a_disk(commands, store, text, finished):
 
 
 @pytest.mark.slow
-def test_run_that_is_killed_once(commands, store, text, finished, tmp_path):
+def test_run_killed_once_resumes(commands, store, text, finished, tmp_path):
     command = [text, "--workdir=gs://runs/once"]
     process = commands.start(*command, **store.environment)
     await_line(process, "^step 9")
@@ -108,7 +108,7 @@ def test_run_that_is_killed_once(commands, store, text, finished, tmp_path):
 
 
 @long
-def test_run_that_is_killed_often(commands, store, text, tmp_path):
+def test_run_killed_often_resumes(commands, store, text, tmp_path):
     flags = [
         text,
         f"--config.steps={12 * max(4, KILLS)}",
@@ -177,7 +177,7 @@ def test_second_run_in_a_folder_is_refused(commands, store, text):
     ids=lambda rules: " ".join(str(value) for value in rules[0].values()),
 )
 @pytest.mark.slow
-def test_what_a_store_refuses_for_a_moment_is_tried_again(
+def test_transient_errors_of_a_store_are_retried(
     commands, store, text, finished, tmp_path, rules
 ):
     name = f"fault{abs(hash(str(rules)))}"
@@ -197,7 +197,7 @@ def test_what_a_store_refuses_for_a_moment_is_tried_again(
     ],
 )
 @pytest.mark.parametrize("when", ["at the start", "in training"])
-def test_what_a_store_refuses_for_good_is_one_line(commands, store, text, kind, code, words, when):
+def test_permanent_errors_of_a_store_are_one_line(commands, store, text, kind, code, words, when):
     name = f"down-{kind}-{when.split()[-1]}"
     process = commands.start(
         text, f"--workdir=gs://runs/{name}", "--config.steps=100000", **store.environment

@@ -34,7 +34,7 @@ def killed(commands, count: int, step: int, *arguments: str) -> None:
             assert_lost(outcome(process))
 
 
-def test_two_processes_then_four_then_one(commands, text, tmp_path):
+def test_run_moves_from_two_processes_to_four_to_one(commands, text, tmp_path):
     """Every batch is the one that a single process trains on, so each step's loss is the same, but
     for the order in which the shares' sums are added up; no step is lost or trained twice in the
     record, which does not name the processes.

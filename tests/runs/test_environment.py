@@ -51,7 +51,7 @@ KEPT = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", marked_unless(KEPT, SETTINGS, pytest.mark.nightly))
-def test_a_setting_of_the_environment(settings, tmp_path):
+def test_environment_variable_sets_a_flag(settings, tmp_path):
     named = SETTINGS[settings]
     changes = dict(setting.split("=", 1) for setting in shlex.split(settings))
     command = [sys.executable, "-m", "gmlp_flax", *TRAIN, *SMALL, f"--workdir={tmp_path}/run"]

@@ -29,7 +29,7 @@ OFTEN = int(os.environ.get("KILLS", "3"))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [2, pytest.param(OFTEN, marks=pytest.mark.nightly)])
-def test_kills(commands, text, tmp_path, kills):
+def test_killed_runs_resume_exactly(commands, text, tmp_path, kills):
     """Checkpoints, lines and evaluations fall on different steps; a running mean and dropout are
     resumed as well."""
     steps = 50 * math.ceil(1 + kills / 2)  # enough to be killed in

@@ -20,7 +20,7 @@ from tests.runs.command import (
 )
 
 
-def test_loss_that_is_not_finite(workdir):
+def test_infinite_loss_ends_the_run(workdir):
     options = config.load(str(workdir / "config.json"))
     options.steps = 40
     options.checkpoint.every = 100
@@ -38,7 +38,7 @@ def test_loss_that_is_not_finite(workdir):
 
 
 @pytest.mark.slow
-def test_full_disk(commands, text, tmp_path):
+def test_full_disk_is_one_line(commands, text, tmp_path):
     """No file may grow beyond 260 KB, which the checkpoint's do: Orbax fails as where space runs
     out."""
     workdir = tmp_path / "run"
@@ -64,7 +64,7 @@ def test_full_disk(commands, text, tmp_path):
     assert int(final_state(workdir)["step"]) == 8
 
 
-def test_damaged_checkpoint_is_named_and_the_one_before_taken(
+def test_damaged_checkpoint_is_named_and_the_previous_one_used(
     commands, workdir, finished, capsys, monkeypatch
 ):
     newest = workdir / "checkpoints" / "12"
@@ -85,7 +85,7 @@ def test_damaged_checkpoint_is_named_and_the_one_before_taken(
 
 
 @pytest.mark.smoke
-def test_finished_run_again_does_nothing(commands, text, workdir, finished):
+def test_finished_run_does_nothing_again(commands, text, workdir, finished):
     """And the config that it wrote is one to start from."""
     result = commands(f"--config={workdir}/config.json", f"--workdir={workdir}")
     assert_done(result)

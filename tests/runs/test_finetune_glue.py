@@ -20,7 +20,7 @@ GOOD = tiny.WORDS[:20]
 BAD = tiny.WORDS[20:]
 
 
-def test_the_config_knows_every_task():
+def test_config_has_every_glue_task():
     examples = runpy.run_path("configs/finetune_glue.py")["EXAMPLES"]
     assert set(examples) == {*GLUE_TASKS, *NUMBER_TASKS, "own", "own_number"}
     for name in examples:
@@ -49,7 +49,7 @@ def test_the_config_knows_every_task():
     assert mnli.optimizer.weight_decay == 0.01
 
 
-def test_the_grid_of_the_configs_docstring_keeps_five_epochs():
+def test_grid_in_the_config_docstring_keeps_five_epochs():
     words = runpy.run_path("configs/finetune_glue.py")["__doc__"].split()
     points = sweep.parse(
         word.removeprefix("--grid=") for word in words if word.startswith("--grid=")
@@ -107,7 +107,7 @@ def finetuned(commands, finished, data, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_it_learns_and_keeps_the_pretrained_model(finished, finetuned):
+def test_finetuning_learns_and_keeps_the_pretrained_model(finished, finetuned):
     result = json.loads((finetuned / "result.json").read_text())
     assert result["eval"]["accuracy"] > 0.8
     assert result["eval"]["examples"] == 30

@@ -15,7 +15,7 @@ SQUAD = "--config=configs/finetune_squad.py"
 
 
 @pytest.mark.slow
-def test_it_takes_the_pretrained_model_and_has_the_official_scores(commands, finished, tmp_path):
+def test_finetuning_inherits_the_model_and_has_the_official_scores(commands, finished, tmp_path):
     write(tmp_path / "train.json", *(colours(i, impossible=i % 2 == 0) for i in range(6)))
     write(tmp_path / "dev.json", *(colours(i, impossible=True) for i in range(6, 8)))
     values = {
@@ -56,7 +56,7 @@ def test_it_takes_the_pretrained_model_and_has_the_official_scores(commands, fin
 
 
 @pytest.mark.parametrize("version", ["v1.1", "v2.0"])
-def test_the_papers_protocol(version):
+def test_protocol_of_the_paper(version):
     """The paper's appendix A.2, Table 9, SQuAD's column."""
     config = gmlp_config.from_file("configs/finetune_squad.py", version)
     gmlp_config.validate(config)
@@ -85,6 +85,6 @@ def test_the_papers_protocol(version):
         assert small.steps % small.checkpoint.every == 0
 
 
-def test_an_unknown_version_of_the_config(commands, tmp_path):
+def test_unknown_version_is_refused(commands, tmp_path):
     result = commands(f"{SQUAD}:v1", f"--workdir={tmp_path}")
     assert_only_one_line(result, "the config's argument is 'v1'; did you mean 'v1.1'?")

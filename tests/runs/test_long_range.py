@@ -26,7 +26,7 @@ def tiny(name: str, data, **options):
     return config
 
 
-def test_listops_from_trees_to_values(tmp_path):
+def test_listops_are_parsed_and_learned(tmp_path):
     listops.make(str(tmp_path / "made"), (40, 12, 8), listops.Grammar(3, 40))
     config = tiny("listops", tmp_path / "made", length=48)
     run = str(tmp_path / "run")
@@ -117,7 +117,7 @@ def test_paths_in_pixels(tmp_path):
         ("image", {"augment.cutmix": 1.0}, "set config.augment.mixup=0 and cutmix=0"),
     ],
 )
-def test_options_that_contradict_each_other(task, change, message):
+def test_contradicting_options_are_refused(task, change, message):
     config = config_lib.from_file(f"configs/lra_{task}.py", "gmlp,scale=small")
     config.update_from_flattened_dict(change)
     assert message in raised(ConfigError, config_lib.validate, config)

@@ -69,7 +69,7 @@ def test_two_processes_train_as_one(by_two, by_one):
     assert got == expected
 
 
-def test_checkpoints_go_from_two_processes_to_one_and_back(
+def test_checkpoints_move_from_two_processes_to_one_and_back(
     commands, text, by_two, by_one, tmp_path
 ):
     """Back to a state that the processes cut between them."""
@@ -89,14 +89,14 @@ def test_checkpoints_go_from_two_processes_to_one_and_back(
     assert_close(*([line for line in metrics(run) if "changed" not in line] for run in (one, two)))
 
 
-def test_two_processes_begin_with_another_runs_parameters(commands, text, by_one, tmp_path):
+def test_two_processes_start_from_the_parameters_of_another_run(commands, text, by_one, tmp_path):
     """At learning rate 0 they end as they begin."""
     flags = ["--config.steps=1", "--config.optimizer.learning_rate=0.0", "--config.mesh.fsdp=4"]
     run_two(commands, text, *flags, f"--config.init_from={by_one}", f"--workdir={tmp_path / 'run'}")
     assert_close(metrics(tmp_path / "run")[-1:], [metrics(by_one)[-1] | {"step": 1}])
 
 
-def test_run_that_is_stopped_and_killed_is_the_same_run(commands, text, by_two, tmp_path):
+def test_stopped_and_killed_run_equals_an_uninterrupted_one(commands, text, by_two, tmp_path):
     command = [text, *FLAGS, f"--workdir={tmp_path / 'run'}"]
     with two_processes(commands, *command) as (first, second):
         await_line(first, "^step 5/")
@@ -135,7 +135,7 @@ def test_signal_to_one_process_ends_the_evaluation_of_both(commands, text, tmp_p
     assert ["eval" in line for line in metrics(tmp_path)] == [False, True]
 
 
-def test_step_that_hangs_ends_with_all_stacks(commands, text, tmp_path):
+def test_hanging_step_ends_with_all_stacks(commands, text, tmp_path):
     flags = [
         "--config.steps=100000",
         "--config.log.hang_seconds=5",

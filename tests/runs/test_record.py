@@ -37,7 +37,7 @@ def goes_on(workdir, capsys):
     return train
 
 
-def test_run_without_its_checkpoints_does_not_begin_again_in_silence(
+def test_run_without_its_checkpoints_is_not_silently_restarted(
     commands, text, workdir, finished
 ):
     (workdir / "checkpoints").rename(workdir / "elsewhere")
@@ -54,7 +54,7 @@ def test_run_without_its_checkpoints_does_not_begin_again_in_silence(
 
 
 @pytest.mark.parametrize("kept", ["metrics.jsonl", "damaged/8/file", "config.json"])
-def test_each_sign_of_a_run_keeps_it_from_beginning_again(commands, text, finished, tmp_path, kept):
+def test_each_file_of_a_run_prevents_a_silent_restart(commands, text, finished, tmp_path, kept):
     """So files of those names that are somebody else's are not written over either."""
     workdir = tmp_path / "run"
     (workdir / kept).parent.mkdir(parents=True)
@@ -70,7 +70,7 @@ def test_each_sign_of_a_run_keeps_it_from_beginning_again(commands, text, finish
     assert content(workdir) == before
 
 
-def test_restart_puts_the_run_aside(workdir, finished, goes_on):
+def test_restart_moves_the_run_away(workdir, finished, goes_on):
     shutil.rmtree(workdir / "figures")
     said = goes_on({"seed": 5, "steps": 6}, restart=True)
     assert f"the previous run is moved to {workdir}/before-1" in said
@@ -82,7 +82,7 @@ def test_restart_puts_the_run_aside(workdir, finished, goes_on):
     assert pretrained.load(str(workdir / "before-1"), "8").step == 8
 
 
-def test_a_run_that_lost_its_id_keeps_its_checkpoints(commands, text, workdir):
+def test_run_without_an_id_keeps_its_checkpoints(commands, text, workdir):
     """It is not given another id, under which its checkpoints would be a stranger's."""
     (workdir / "run.json").unlink()
     before = content(workdir)
@@ -98,7 +98,7 @@ def test_refused_command_leaves_no_folder(commands, text, finished, tmp_path):
         assert list(tmp_path.iterdir()) == []
 
 
-def test_settings_that_no_step_uses_are_not_recorded(workdir, finished, goes_on):
+def test_settings_before_any_step_are_not_recorded(workdir, finished, goes_on):
     said = goes_on({"optimizer.learning_rate": 0.9, "log.every": 1})
     assert (
         "note: config.optimizer.learning_rate was 0.001 and is now 0.9, which no step uses" in said
@@ -109,7 +109,7 @@ def test_settings_that_no_step_uses_are_not_recorded(workdir, finished, goes_on)
 @pytest.mark.parametrize(
     ("key", "value"), [("seed", 7), ("model.d_model", 12), ("optimizer.name", "lamb")]
 )
-def test_keys_that_may_not_change(finished, key, value):
+def test_fixed_keys_must_not_change(finished, key, value):
     """The key is named with its old value, not what it changes in the state."""
     config = gmlp_config.load(str(finished / "config.json"))
     was = gmlp_config.flat(config)[key]
@@ -120,7 +120,7 @@ def test_keys_that_may_not_change(finished, key, value):
         record.refuse_changes(str(finished), config)
 
 
-def test_change_is_a_line_at_its_step(workdir, finished, goes_on):
+def test_change_is_recorded_at_its_step(workdir, finished, goes_on):
     """Also of the mesh, and each is told. The same config again adds none, and one that goes back
     tells so."""
     changed = {"steps": 14, "optimizer.learning_rate": 0.002, "mesh.data": 1}
@@ -171,7 +171,7 @@ def test_run_that_loses_its_folder_ends(commands, text, tmp_path):
     assert json.loads((workdir / "lease.json").read_text()) == lease
 
 
-def test_a_run_does_not_go_on_over_other_data_in_silence(
+def test_run_is_not_silently_resumed_on_other_data(
     commands, workdir, tmp_path, goes_on, monkeypatch
 ):
     """The same relative path leads to another file where the command is given now."""

@@ -23,7 +23,7 @@ FLAGS = {
 
 
 @pytest.mark.slow
-def test_a_model_is_pretrained_finetuned_and_drawn(commands, tmp_path):
+def test_model_is_pretrained_finetuned_and_drawn(commands, tmp_path):
     sentences = (
         {"premise": f"a man {i}", "hypothesis": "nobody", "label": i % 3} for i in range(60)
     )

@@ -30,7 +30,7 @@ def stopped(commands, flags, workdir, name):
         pytest.param("SIGXCPU", marks=pytest.mark.nightly),
     ],
 )
-def test_signal_saves_and_the_printed_command_goes_on(commands, text, tmp_path, name):
+def test_signal_saves_and_the_printed_command_resumes(commands, text, tmp_path, name):
     """With a code of its own, so that an engine starts it again; a finished run ends with 0."""
     flags = [
         text,

@@ -21,7 +21,7 @@ def perplexity(out: Path, name: str) -> float:
 
 
 @pytest.mark.slow
-def test_the_rate_that_learns_is_chosen(commands, text, tmp_path):
+def test_learning_rate_that_learns_is_chosen(commands, text, tmp_path):
     """At a rate of 0 nothing is learned; so the other has both seeds. The same command again trains
     nothing."""
     out = tmp_path / "out"

@@ -84,7 +84,7 @@ def test_failed_points_do_not_stop_the_others(trainer):
     assert told[-1].startswith(f"the run {FIRST}0 ended with perplexity nan")
 
 
-def test_why_a_run_failed_is_told_at_once_and_at_the_end(trainer):
+def test_failure_reason_is_printed_at_once_and_at_the_end(trainer):
     """A table of nothing is not printed."""
     trainer.executable.write_text("#!/bin/sh\necho error: no such text\nexit 2\n")
     code, printed, told = trainer.sweep("--sweep=@points.py:2")

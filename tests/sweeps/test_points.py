@@ -37,7 +37,7 @@ def test_parts_nest():
 
 
 @given(AXES)
-def test_product_is_what_nested_loops_give(axes):
+def test_product_equals_nested_loops(axes):
     expected = [
         dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
     ]
@@ -47,7 +47,7 @@ def test_product_is_what_nested_loops_give(axes):
 
 
 @given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True), st.integers(1, 4))
-def test_zipped_goes_through_all_at_once(names, count):
+def test_zipped_advances_all_keys_together(names, count):
     found = sweep.zipped({name: range(place, place + count) for place, name in enumerate(names)})
     expected = tuple(
         {name: place + number for place, name in enumerate(names)} for number in range(count)
@@ -82,12 +82,12 @@ def test_chained_changes_one_key_after_another(axes):
         max_size=2,
     )
 )
-def test_words_of_a_command_line(parts):
+def test_command_line_arguments(parts):
     got = sweep.parse(f"{name}={','.join(values)}" for name, values in parts)
     assert got == sweep.product(dict(parts))
 
 
-def test_words_of_keys_that_change_together():
+def test_arguments_for_keys_that_change_together():
     assert sweep.parse(["seed=0,1", "batch_size:steps=16:100,32:50"]) == (
         {"seed": "0", "batch_size": "16", "steps": "100"},
         {"seed": "0", "batch_size": "32", "steps": "50"},
@@ -96,7 +96,7 @@ def test_words_of_keys_that_change_together():
     )
 
 
-def test_words_with_tuples_and_colons():
+def test_arguments_with_tuples_and_colons():
     assert sweep.parse(["model.image_size=(32, 32),(64, 64)", "data.train=tfds:glue/rte"]) == (
         {"model.image_size": "(32, 32)", "data.train": "tfds:glue/rte"},
         {"model.image_size": "(64, 64)", "data.train": "tfds:glue/rte"},
@@ -118,7 +118,7 @@ def test_flags_and_name_of_a_point():
     assert sweep.name({}) == ""
 
 
-def test_a_point_may_name_its_config():
+def test_point_may_name_its_config():
     files = [
         "configs/c4_ablation.py:sgu,scale=small",
         "configs/c4_ablation.py:sgu",
@@ -134,7 +134,7 @@ def test_a_point_may_name_its_config():
     assert sweep.name({"config": "tiny.py:/tmp/a b", "seed": 1}) == "tiny-_tmp_a_b,seed=1"
 
 
-def test_sweeps_that_chose_settings():
+def test_sweeps_with_selection():
     """How each row trains is one of the points that were tried, and no round uses a seed of the
     tables."""
     file = runpy.run_path("configs/sweeps/table3_rates.py")
@@ -169,7 +169,7 @@ def test_sweeps_that_chose_settings():
 
 
 @pytest.mark.parametrize("name", ["cifar10", "listops"])
-def test_a_sweep_that_chooses_the_rates_of_a_column(name):
+def test_sweep_selects_the_learning_rates_of_a_column(name):
     """Five rates of every row, as long as the column is. The column's own are among them."""
     tried = runpy.run_path("configs/sweeps/alternatives_rates.py")["get_sweep"](name)
     column = COLUMNS[name]
@@ -187,7 +187,7 @@ def test_a_sweep_that_chooses_the_rates_of_a_column(name):
         assert point.items() >= column.cpu.items()
 
 
-def test_the_runs_of_a_column():
+def test_runs_of_a_column():
     make = runpy.run_path("configs/sweeps/alternatives.py")["get_sweep"]
     assert len(make()) == 3 * len(ROWS)
     assert make("mlm") == TABLES["alternatives"].points("cpu")
@@ -247,5 +247,5 @@ def test_the_runs_of_a_column():
         ),
     ],
 )
-def test_mistakes_are_one_line(make, arguments, message):
+def test_user_errors_are_one_line(make, arguments, message):
     assert raised(ConfigError, make, *arguments).startswith(message)

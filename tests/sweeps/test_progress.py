@@ -13,7 +13,7 @@ class Clock:
         return self.seconds
 
 
-def test_runs_are_those_of_all_sweeps():
+def test_progress_counts_the_runs_of_all_sweeps():
     clock = Clock()
     progress = Progress({"": [Work.of(3, 10), Work.of(2, 20)]}, clock)
     assert str(progress) == "0 of 5 runs"
@@ -39,7 +39,7 @@ def test_runs_are_those_of_all_sweeps():
     assert str(progress) == "5 of 5 runs"
 
 
-def test_finished_runs_count_but_not_for_the_eta():
+def test_finished_runs_count_except_for_the_eta():
     """The command is given again: of ten steps a run, 15 were taken before."""
     clock = Clock()
     half_done = Work(2, 20, 5)
@@ -52,7 +52,7 @@ def test_finished_runs_count_but_not_for_the_eta():
     assert str(progress) == "1 of 2 runs, ETA 00:40"
 
 
-def test_the_eta_is_of_a_part_if_others_follow():
+def test_eta_covers_a_part_if_others_follow():
     clock = Clock()
     progress = Progress({"mlm": [Work.of(1, 10)], "sst2": [Work.of(2, 1000)], "costs": []}, clock)
     clock.seconds = 50.0
@@ -71,7 +71,7 @@ def test_the_eta_is_of_a_part_if_others_follow():
     assert progress.eta() == "ETA 08:19"
 
 
-def test_what_is_left_after_an_error_does_not_count():
+def test_runs_abandoned_after_an_error_do_not_count():
     progress = Progress({"mlm": [Work.of(3, 10)], "sst2": [Work.of(2, 10)]})
     progress.begin_part("mlm", [Work.of(2, 10), Work.of(3, 10)])
     progress.begin_sweep(Work.of(2, 10))
@@ -84,7 +84,7 @@ def test_what_is_left_after_an_error_does_not_count():
     assert str(progress) == "1 of 1 run"
 
 
-def test_a_sweep_that_is_left_out_is_not_counted():
+def test_skipped_sweep_is_not_counted():
     progress = Progress({"": [Work.of(3, 10), Work.of(2, 10), Work.of(3, 10)]})
     progress.begin_sweep(Work.of(3, 10))
     progress.skip_sweep()

@@ -43,7 +43,7 @@ def sweep(trainer, monkeypatch):
     return definition.define(TEXT, points, {"steps": "7"}, str(trainer.folder / "out"))
 
 
-def test_the_others_go_on_if_one_fails(sweep, trainer, capfd):
+def test_other_runs_continue_if_one_fails(sweep, trainer, capfd):
     assert training.train(sweep) is False
     report = json.loads((trainer.folder / "out" / "sweep.json").read_text())
     assert report["failed"] == ["seed=0"]
@@ -63,7 +63,7 @@ def write_steps(folder: Path, step: int, name: str) -> None:
     (folder / name).write_text("{}")
 
 
-def test_counts_the_steps_that_are_left(trainer):
+def test_remaining_steps_are_counted(trainer):
     """Of seven each: none of a run that has ended early, four of one that has taken three."""
     out = trainer.folder / "out"
     points = ({"seed": 0}, {"seed": 1}, {"seed": 2})
@@ -73,7 +73,7 @@ def test_counts_the_steps_that_are_left(trainer):
     assert training.work_of(sweep) == Work(3, 21, 0 + 4 + 7)
 
 
-def test_the_progress_is_that_of_the_command(trainer, monkeypatch, capfd):
+def test_progress_covers_the_whole_command(trainer, monkeypatch, capfd):
     """Two sweeps, of one and of two runs, count three."""
     monkeypatch.setattr(sys, "executable", str(trainer.executable))
     progress = Progress({"": [Work.of(1, 7), Work.of(2, 7)]})
@@ -98,7 +98,7 @@ class Pipe(io.StringIO):
 
 
 @pytest.mark.parametrize("stream", [Terminal(), Pipe()])
-def test_a_sweep_says_what_a_run_does_before_its_first_step(sweep, monkeypatch, stream):
+def test_run_status_is_shown_before_its_first_step(sweep, monkeypatch, stream):
     """The last line of its log; then how many steps are taken: in a bar, or in plain lines."""
     out = Path(sweep.out)
     out.mkdir()
@@ -140,12 +140,12 @@ def test_a_sweep_says_what_a_run_does_before_its_first_step(sweep, monkeypatch, 
     assert has_bar == stream.isatty()
 
 
-def test_or_do_not(sweep, trainer):
+def test_other_runs_stop_if_configured(sweep, trainer):
     assert "seed=0 failed" in raised(RunError, training.train, sweep, continue_on_failure=False)
     assert not (trainer.folder / "out" / "sweep.json").exists()
 
 
-def test_a_key_of_the_points_is_not_changed_besides(trainer):
+def test_key_of_the_points_cannot_also_be_overridden(trainer):
     with pytest.raises(ConfigError, match="--config.seed and the sweep"):
         definition.define(TEXT, ({"seed": 0},), {"seed": "1"}, str(trainer.folder))
 
@@ -200,7 +200,7 @@ def test_status(trainer):
     assert not trainer.calls()
 
 
-def test_status_of_a_sweep_that_chooses(trainer):
+def test_status_of_a_sweep_with_selection(trainer):
     """Only runs that have begun are shown."""
     (trainer.folder / "out" / "batch_size=8,seed=1").mkdir(parents=True)
     code, printed, _ = trainer.sweep(
@@ -229,7 +229,7 @@ def made():
     return sweep, training.rows(sweep, ended)
 
 
-def test_statistics_are_over_the_seeds_that_ended():
+def test_statistics_cover_the_finished_seeds():
     _, (first, second) = made()
     values = np.array([10.0, 13.0, 11.0])
     assert first["summary"] == {
@@ -295,7 +295,7 @@ def results(patch, trainer, names, jobs=1):
     return outcomes
 
 
-def test_trials_that_differ_in_seed_and_rate_alone_are_trained_together():
+def test_trials_differing_only_in_seed_and_rate_are_trained_together():
     trials = []
     for name, steps in (("a", 7), ("b", 7), ("c", 8), ("d", 7)):
         options = config_lib.default()
@@ -310,7 +310,7 @@ def test_trials_that_differ_in_seed_and_rate_alone_are_trained_together():
     assert a.config.seed == 0
 
 
-def test_a_group_is_one_process(monkeypatch, trainer):
+def test_group_is_one_process(monkeypatch, trainer):
     """The keys of the members are not set besides, and one that has ended is no member."""
     out = trainer.folder / "out"
     (out / "b").mkdir(parents=True)
@@ -337,7 +337,7 @@ def test_a_group_is_one_process(monkeypatch, trainer):
     ]
 
 
-def test_a_member_that_fails_does_not_fail_the_others(monkeypatch, trainer):
+def test_failed_member_does_not_fail_the_others(monkeypatch, trainer):
     trainer.plan({"b": "fails"})
     monkeypatch.setattr(sys, "executable", str(trainer.executable))
     out = trainer.folder / "out"
@@ -388,7 +388,7 @@ def test_each_run_gives_its_metrics(monkeypatch, trainer):
     assert trainer.names() == ["a", "b", "c"]
 
 
-def test_failing_run_ends_those_beside_it(monkeypatch, tmp_path):
+def test_failed_run_ends_the_others_of_its_group(monkeypatch, tmp_path):
     """Though it is the second, and the first would go on for long."""
     trainer = Trainer(tmp_path, waits=True)
     trainer.plan({"a": "hangs", "b": "fails"})
@@ -401,7 +401,7 @@ def test_failing_run_ends_those_beside_it(monkeypatch, tmp_path):
     wait_until(lambda: not alive(int((tmp_path / "hanging").read_text())))
 
 
-def test_a_failed_run_has_the_reason_of_its_last_start(monkeypatch, trainer):
+def test_failed_run_has_the_reason_of_its_last_start(monkeypatch, trainer):
     """Also if the log holds an older one, and none if it tells none."""
     trainer.log("a").parent.mkdir()
     trainer.log("a").write_bytes(b"error: an older one\n\xff\n")
@@ -413,7 +413,7 @@ def test_a_failed_run_has_the_reason_of_its_last_start(monkeypatch, trainer):
     assert "/out/a failed: its output" in raised(RunError, results, monkeypatch, trainer, "a")
 
 
-def test_log_that_cannot_be_written_is_one_line(monkeypatch, trainer):
+def test_unwritable_log_is_one_line(monkeypatch, trainer):
     out = trainer.folder / "out"
     out.write_text("")
     with pytest.raises(RunError, match=r"^making .*/out failed \(File exists\): "):
@@ -428,7 +428,7 @@ def test_log_that_cannot_be_written_is_one_line(monkeypatch, trainer):
     assert not trainer.calls()
 
 
-def test_run_that_something_else_stopped(monkeypatch, trainer):
+def test_run_stopped_by_something_else(monkeypatch, trainer):
     """A trainer that is told to stop saves and ends well, without a result."""
     trainer.plan({"a": "stops"})
     with pytest.raises(

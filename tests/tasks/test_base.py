@@ -149,7 +149,7 @@ def waves():
 
 
 @pytest.mark.smoke
-def test_a_task_of_ones_own_is_trained_and_predicts(tmp_path):
+def test_user_defined_task_trains_and_predicts(tmp_path):
     config = wave_config()
     config.steps = 120
     config.optimizer.update(learning_rate=0.01, warmup=10)
@@ -173,7 +173,7 @@ def by_the_batch(task, params, batch) -> tuple[np.ndarray, np.ndarray]:
     return by_hand.cross_entropies(logits, labels), by_hand.are_hits(logits, labels)
 
 
-def test_in_training_each_example_counts_once(waves):
+def test_training_counts_each_example_once(waves):
     task, data, params = waves
     batch = by_hand.first_batch(data)
     losses, hits = by_the_batch(task, params, batch)
@@ -186,7 +186,7 @@ def test_in_training_each_example_counts_once(waves):
     assert set(sums) == set(task.metrics)
 
 
-def test_in_evaluation_each_example_counts_by_its_weight(waves):
+def test_evaluation_counts_each_example_by_its_weight(waves):
     task, data, params = waves
     batch = by_hand.first_batch(data)
     losses, hits = by_the_batch(task, params, batch)
@@ -200,7 +200,7 @@ def test_in_evaluation_each_example_counts_by_its_weight(waves):
     assert by_hand.total(sums, "examples") == by_hand.weight(sums, "examples") == 16
 
 
-def test_training_hands_a_key_to_the_sums_and_evaluation_does_not():
+def test_only_training_passes_a_key_to_the_sums():
     """So that dropout is on in training alone."""
     task = WaveTask(wave_config(dropout=0.5))
     params = tiny.random_params(task.shapes())
@@ -225,7 +225,7 @@ def test_metrics_are_means_and_counts(waves):
     assert task.eval_metrics == ("loss", "accuracy")
 
 
-def test_a_task_has_no_baselines_and_no_files_of_predictions_unless_it_says_so(waves):
+def test_task_has_no_baselines_and_prediction_files_by_default(waves):
     task, data, _ = waves
     sums = {"loss": (6.0, 4.0), "accuracy": (3.0, 4.0), "examples": (4.0, 4.0)}
     assert task.baselines(sums, data) == []
@@ -251,7 +251,7 @@ def test_answers_rank_the_class_names(waves):
         np.testing.assert_allclose(by_hand.shares_of(candidates), row[best], rtol=1e-4)
 
 
-def test_features_are_the_states_of_layers_side_by_side(waves):
+def test_features_are_concatenated_states_of_layers(waves):
     task, data, params = waves
     series = first_series(data, TRAIN, 3)
     first, last = task.bind(params).states(series, (0, -1))
@@ -270,7 +270,7 @@ def test_features_are_pooled(waves):
     np.testing.assert_array_equal(of_first_token, first[:, 0])
 
 
-def test_stacks_are_the_layers_of_the_encoder(waves):
+def test_stacks_are_the_encoder_layers(waves):
     """By which filters and attention are drawn."""
     task, _, params = waves
     [stack] = task.stacks(params)
@@ -297,7 +297,7 @@ class WithoutLoss(WaveTask):
     Predictor = None
 
 
-def test_a_task_that_defines_too_little_says_what_is_missing():
+def test_incomplete_task_names_what_is_missing():
     task = WithoutLoss(wave_config())
     batch = {"weight": jnp.ones(2)}
     assert "`sums`" in raised(ConfigError, task.evaluate, {}, batch)
@@ -313,7 +313,7 @@ def test_inheritance_lists_the_files_of_a_model():
     assert not Inheritance().model
 
 
-def test_a_parameter_tree_has_metadata_for_each_leaf(waves):
+def test_each_parameter_has_metadata(waves):
     task, _, params = waves
     paths = set()
     for keys, _ in jax.tree_util.tree_leaves_with_path(params):
@@ -324,7 +324,7 @@ def test_a_parameter_tree_has_metadata_for_each_leaf(waves):
     assert metadata["embedding/bias"].decayed is False
 
 
-def test_sums_are_float32_whatever_the_values():
+def test_sums_are_float32():
     values = jnp.full(3000, 1.0, jnp.bfloat16)
     total, weight = weighted_sum(values, jnp.ones(3000, jnp.bool_))
     assert total.dtype == weight.dtype == jnp.float32
@@ -339,14 +339,14 @@ def test_spec_takes_all_fields_from_the_config(tmp_path):
     assert spec.spatial_init_std == 0.02
 
 
-def test_float64_needs_jaxs_own_switch(tmp_path):
+def test_float64_needs_jax_enable_x64(tmp_path):
     task = MaskedLanguageModeling(tiny.text_config(tmp_path, dtype="float64"))
     assert "JAX_ENABLE_X64" in raised(ValueError, task.spec)
     with jax.enable_x64(True):
         assert task.spec().dtype == "float64"
 
 
-def test_metrics_are_shown_in_percent_and_counts_in_full(waves):
+def test_accuracies_are_shown_in_percent_and_counts_in_full(waves):
     task, _, _ = waves
     metrics = {
         "perplexity": 61.68,

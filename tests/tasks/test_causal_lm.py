@@ -54,7 +54,7 @@ def heldout_windows(data) -> np.ndarray:
     return batch["tokens"]
 
 
-def test_every_token_of_the_text_is_a_target_once(causal):
+def test_each_token_of_the_text_is_a_target_once(causal):
     task, data, _ = causal
     windows = heldout_windows(data)
     tokenizer = task.tokenizer
@@ -139,7 +139,7 @@ def bits_per_byte(losses: np.ndarray, size: int) -> float:
     return losses.sum() / math.log(2) / size
 
 
-def test_the_baseline_has_seen_the_ends_of_documents(causal):
+def test_baseline_counts_the_ends_of_documents(causal):
     task, data, params = causal
     evaluator = Evaluator(task, data, Partition.make())
     evaluator(params)
@@ -158,7 +158,7 @@ def test_the_baseline_has_seen_the_ends_of_documents(causal):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_gradient_of_the_loss_from_the_future_is_exactly_0(kind, tmp_path):
+def test_loss_has_no_gradient_from_future_tokens(kind, tmp_path):
     """Seen through a table of positions, of which each row enters at its place alone: losses up to
     a place move no row behind it, and all rows before."""
     model = KINDS[kind] | {"positions": "absolute"}
@@ -183,7 +183,7 @@ def test_the_gradient_of_the_loss_from_the_future_is_exactly_0(kind, tmp_path):
         assert (before > 0).all()
 
 
-def test_bytes_need_no_training(tmp_path):
+def test_bits_per_byte_of_an_untrained_byte_model(tmp_path):
     """A whole evaluation: a byte costs 8 bits and a little for a model that knows nothing."""
     config = causal_config(tmp_path, vocab_size=261)
     config.data.tokenizer = "bytes"
@@ -206,7 +206,7 @@ def likeliest_pieces(task, params, ids: list[int], count: int) -> list[str]:
     return [task.tokenizer.piece(token) for token in best.tolist()]
 
 
-def test_the_likeliest_next_tokens(causal):
+def test_most_likely_next_tokens(causal):
     task, _, params = causal
     tokenizer = task.tokenizer
     ids = [tokenizer.cls_id, *tokenizer.encode("the one")]
@@ -217,7 +217,7 @@ def test_the_likeliest_next_tokens(causal):
     assert encoded[: len(ids)].tolist() == ids
 
 
-def test_of_a_long_line_the_end_is_read(causal):
+def test_end_of_a_long_line_is_read(causal):
     task, _, params = causal
     words = "the of and to in is that it for on with as was at by this from which"
     [answer] = task.predictor.answers(params, [words], Settings(top=4))
@@ -231,7 +231,7 @@ def test_of_a_long_line_the_end_is_read(causal):
     assert task.predictor.note_of_prompt(15) == ""
 
 
-def test_a_mask_is_refused(causal):
+def test_mask_is_refused(causal):
     task, _, params = causal
     predictor = task.predictor
     message = raised(RunError, predictor.predict, params, ["the [MASK]"])
@@ -240,7 +240,7 @@ def test_a_mask_is_refused(causal):
     assert "[MASK]" in message
 
 
-def test_a_continued_text_is_shown_behind_its_prompt(causal):
+def test_continued_text_follows_its_prompt(causal):
     predictor = causal[0].predictor
     assert predictor.format(Answer("the", [], text=" one")) == "the one"
     ranked = Answer("the", [[("one", 0.5)]])
@@ -260,14 +260,14 @@ def test_a_continued_text_is_shown_behind_its_prompt(causal):
         ),
     ],
 )
-def test_what_a_config_may_not_be(tmp_path, task, model, expected):
+def test_contradicting_keys_are_refused(tmp_path, task, model, expected):
     block = model.get("block", "gmlp")
     config = gmlp_config.changed(tiny.text_config(tmp_path, block=block), task)
     config.model.update(model)
     assert expected in raised(ConfigError, gmlp_config.validate, config)
 
 
-def test_a_causal_classifier_may_pool_the_mean(tmp_path):
+def test_causal_classifier_may_pool_the_mean(tmp_path):
     config = gmlp_config.changed(tiny.text_config(tmp_path), "text_classification")
     config.model.update(causal=True, pool="mean")
     gmlp_config.validate(config)

@@ -26,7 +26,7 @@ def config(name: str, **model):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_tokenizer_is_inherited_or_given(name, vocabulary):
+def test_tokenizer_is_inherited_or_configured(name, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     kind = tasks.find(name)
     inherited = RunFiles(inherited={TOKENIZER_FILE: tokenizer.model})
@@ -37,14 +37,14 @@ def test_the_tokenizer_is_inherited_or_given(name, vocabulary):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_without_a_tokenizer_there_is_one_line(name):
+def test_missing_tokenizer_is_refused_in_one_line(name):
     data = tasks.find(name).Data(config(name))
     message = failure(lambda: data.tokenizer)
     assert "--config.init_from=RUN" in message
     assert "--config.data.tokenizer=FILE" in message
 
 
-def test_what_runs_take_from_the_pretrained_one():
+def test_run_inherits_from_the_pretrained_run():
     """The encoder and its tokenizer, but not the head: of classes only if they are the same."""
     assert Finetuning.inheritance.model
     assert Finetuning.inheritance.files == (TOKENIZER_FILE,)
@@ -60,7 +60,7 @@ def test_what_runs_take_from_the_pretrained_one():
     assert questions.new_params == ("segments/", "spans/")
 
 
-def test_a_rate_for_large_models_on_a_small_one_is_told():
+def test_large_model_learning_rate_on_a_small_model_gets_a_warning():
     options = config("text_classification")
     options.optimizer.learning_rate = 2e-5
     [note] = TextClassification(options).notes()
@@ -74,7 +74,7 @@ def test_a_rate_for_large_models_on_a_small_one_is_told():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_tokens_alone_are_all_in_the_first_segment(name):
+def test_tokens_without_segments_are_in_the_first_segment(name):
     task = tasks.find(name)(config(name))
     params = tiny.random_params(task.shapes())
     tokens = np.arange(5, 29).reshape(2, 12)

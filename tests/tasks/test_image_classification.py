@@ -81,7 +81,7 @@ def test_evaluation_against_numpy(digits, params):
     assert 0 < expected["top1"] < expected["top5"] < 1
 
 
-def test_the_baseline_is_the_most_frequent_class(digits, params):
+def test_baseline_is_the_most_frequent_class(digits, params):
     task, data = digits
     data.config.eval.batch_size = 100
     evaluator = Evaluator(task, data, Partition.make())
@@ -96,7 +96,7 @@ def classes_of_head(task) -> int:
     return task.shapes()["head"]["kernel"].shape[1]
 
 
-def test_without_files_the_classes_are_imagenets_numbers():
+def test_classes_without_files_are_imagenet_numbers():
     task = ImageClassification(tiny.image_config())
     assert task.class_names == tuple(str(number) for number in range(1000))
     assert classes_of_head(task) == 1000
@@ -111,7 +111,7 @@ def test_classes_and_words_of_the_files():
     assert classes_of_head(task) == 2
 
 
-def test_a_run_on_other_classes_starts_with_a_new_head():
+def test_run_on_other_classes_starts_with_a_new_head():
     """The architecture is the config's own."""
     inheritance = ImageClassification.inheritance
     assert not inheritance.model
@@ -129,7 +129,7 @@ def test_a_run_on_other_classes_starts_with_a_new_head():
         ("names.json", b"["),
     ],
 )
-def test_damaged_names_are_refused_by_file(name, content):
+def test_damaged_class_names_are_refused_with_their_file(name, content):
     def names():
         return ImageClassification(tiny.image_config(), {name: content}).names
 
@@ -143,7 +143,7 @@ def test_words_for_other_classes_are_refused():
     assert "names.json has 1 names for 2 classes" in message
 
 
-def test_no_real_label_at_all_is_refused():
+def test_real_labels_without_any_label_are_refused():
     config = tiny.image_config()
     config.eval.real_labels = "real.json"
     task = ImageClassification(config)
@@ -167,21 +167,21 @@ def lenient():
     return ImageClassification(config)
 
 
-def test_images_that_cannot_be_read_are_counted(lenient):
+def test_unreadable_images_are_counted(lenient):
     metrics = lenient.summarize(sums_with_unread(1), {}, None)
     assert metrics == {"loss": 0.75, "top1": 0.75, "top5": 0.75, "examples": 26, "unread": 1}
     metrics = lenient.summarize(sums_with_unread(0), {}, None)
     assert {*lenient.eval_metrics, "examples"} == set(metrics)
 
 
-def test_too_many_images_that_cannot_be_read_are_refused(lenient):
+def test_too_many_unreadable_images_are_refused(lenient):
     """The limit is of all hosts together."""
     message = failure(lenient.summarize, sums_with_unread(2), {}, None)
     assert "2 of 26" in message
     assert "config.data.max_bad_records=1" in message
 
 
-def test_unread_images_and_images_without_a_real_label_are_not_scored():
+def test_unreadable_images_and_images_without_a_real_label_are_not_scored():
     task = ImageClassification(tiny.image_config(), {"classes.json": b'["a", "b", "c"]'})
     params = tiny.random_params(task.shapes())
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)
@@ -206,7 +206,7 @@ def test_unread_images_and_images_without_a_real_label_are_not_scored():
     assert class_counts.tolist() == np.bincount(scored, minlength=3).tolist()
 
 
-def test_arrays_of_bytes_and_of_floats_are_inputs():
+def test_arrays_of_uint8_and_of_floats_are_inputs():
     task = ImageClassification(tiny.image_config())
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 1))
     assert task.as_inputs(images) is images
@@ -228,12 +228,12 @@ def test_arrays_of_bytes_and_of_floats_are_inputs():
         np.full((2, 8, 8, 1), "a"),
     ],
 )
-def test_other_arrays_are_no_inputs(array):
+def test_other_arrays_are_refused(array):
     task = ImageClassification(tiny.image_config())
     assert "'batch', 8, 8, 1" in failure(task.as_inputs, array)
 
 
-def test_images_are_read_as_evaluation_sees_them(digits):
+def test_images_are_prepared_as_in_evaluation(digits):
     """Arrays and Pillow images alike."""
     task, data = digits
     pixels = data.dataset(HELDOUT).examples[0]["image"]
@@ -258,12 +258,12 @@ def test_answers_rank_the_classes(digits, params):
 
 
 @pytest.mark.parametrize(("shape", "count"), [((8, 8), 1), ((8, 8, 1), 1), ((4, 8, 8, 1), 4)])
-def test_an_array_of_two_or_three_axes_is_one_image(digits, shape, count):
+def test_array_of_two_or_three_axes_is_one_image(digits, shape, count):
     predictor = digits[0].predictor
     assert len(predictor.listed(np.zeros(shape, np.uint8))) == count
 
 
-def test_a_path_is_one_image(digits):
+def test_path_is_one_image(digits):
     assert digits[0].predictor.listed("a.png") == ["a.png"]
 
 
@@ -287,22 +287,22 @@ def test_paths_of_images(digits, image_folder):
     assert predictor.paths_in(np.zeros((8, 8))) is None
 
 
-def test_a_line_of_a_file_is_a_path(digits):
+def test_line_of_a_file_is_a_path(digits):
     inputs = digits[0].predictor.inputs_of_file("a.jpg", lambda path, stream: iter(()))
     assert list(inputs) == ["a.jpg"]
 
 
-def test_a_missing_image_is_named(digits, tmp_path):
+def test_missing_image_is_named(digits, tmp_path):
     with pytest.raises(DataError, match="none"):
         digits[0].predictor.transform(str(tmp_path / "none.png"))
 
 
-def test_an_answer_is_one_line(digits):
+def test_answer_is_one_line(digits):
     answer = Answer("a.png", [[("7", 0.75), ("1", 0.25)]])
     assert digits[0].predictor.format(answer) == "a.png: 7 75.0%  1 25.0%"
 
 
-def test_a_class_token_of_a_causal_model_is_refused():
+def test_causal_model_with_a_class_token_is_refused():
     """It stands first, and would see no patch."""
     config = gmlp_config.default("image_classification", "transformer")
     config.model.update(causal=True, pool="cls")
@@ -311,7 +311,7 @@ def test_a_class_token_of_a_causal_model_is_refused():
 
 
 @pytest.mark.parametrize("change", [{"channels": 3}, {"patch_size": (2, 2)}])
-def test_a_table_of_grey_values_needs_single_grey_pixels(change):
+def test_grey_value_embedding_needs_single_grey_pixels(change):
     config = tiny.image_config()
     config.model.update({"stem": "table", "channels": 1, "patch_size": (1, 1)})
     gmlp_config.validate(config)

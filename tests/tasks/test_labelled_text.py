@@ -52,7 +52,7 @@ def broken(vocabulary, tmp_path):
     return config
 
 
-def test_what_is_cut_is_told(broken, capsys):
+def test_truncated_texts_are_reported(broken, capsys):
     data = TextClassificationData(broken)
     source = data.examples(TRAIN)
     assert len(source) == 3
@@ -66,7 +66,7 @@ def test_what_is_cut_is_told(broken, capsys):
     assert f"train examples: {cut} of 3 are longer than config.model.length=16" in told
 
 
-def test_what_is_skipped_or_dropped_is_told(broken):
+def test_skipped_and_unlabelled_rows_are_reported(broken):
     data = TextClassificationData(broken)
     [_, *notes] = data.lines(TRAIN)
     assert any("1 row" in note and "without a label" in note for note in notes)
@@ -74,7 +74,7 @@ def test_what_is_skipped_or_dropped_is_told(broken):
     assert f"1 bad record skipped, the first: {place}" in "\n".join(notes)
 
 
-def test_a_broken_row_is_refused(broken):
+def test_malformed_row_is_refused(broken):
     broken.data.max_bad_records = 0
     message = failure(TextClassificationData(broken).dataset, TRAIN)
     assert message.startswith(f"config.data.train: {broken.data.train}, line 5: ")
@@ -94,7 +94,7 @@ def test_lines_and_summary_of_pairs(vocabulary, tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["joined", "apart"])
-def test_tokens_are_those_of_what_is_read_together(vocabulary, tmp_path, layout):
+def test_tokens_are_counted_over_the_pair(vocabulary, tmp_path, layout):
     config = rte_config(vocabulary, tmp_path, pairs=layout)
     data = TextClassificationData(config)
     tokens = data.tokens(HELDOUT)
@@ -113,7 +113,7 @@ def test_tokens_are_those_of_what_is_read_together(vocabulary, tmp_path, layout)
     assert tokens.cut == pytest.approx(is_cut.mean())
 
 
-def test_texts_on_both_sides_are_noted(vocabulary, tmp_path):
+def test_texts_in_both_splits_get_a_note(vocabulary, tmp_path):
     config = labelled_files.own_config(KIND, vocabulary, tmp_path, "abab", "new,b\n")
     data = TextClassificationData(config)
     assert data.notes() == []
@@ -144,7 +144,7 @@ def test_data_are_read_once_for_each_role(vocabulary, tmp_path, monkeypatch):
     assert calls == [config.data.train, config.data.heldout]
 
 
-def test_data_without_labels_cannot_be_trained_on(vocabulary, tmp_path):
+def test_training_data_without_labels_are_refused(vocabulary, tmp_path):
     (tmp_path / "train.tsv").write_text("index\tsentence1\tsentence2\n0\tthe\ta\n1\tof\tto\n")
     config = labelled_files.config(KIND, vocabulary, tmp_path / "train.tsv", "rte")
     message = failure(TextClassificationData(config).dataset, TRAIN)
@@ -164,12 +164,12 @@ def with_splits(vocabulary, tmp_path):
     return labelled_files.config(KIND, vocabulary, path, "rte")
 
 
-def test_a_split_of_a_published_file(with_splits):
+def test_split_of_a_published_file(with_splits):
     data = TextClassificationData(with_splits)
     assert by_hand.split_sizes(data) == (20, 10)
 
 
-def test_all_of_a_published_file(with_splits):
+def test_all_splits_of_a_published_file(with_splits):
     with_splits.data.update(split="all", heldout_share=0.25)
     data = TextClassificationData(with_splits)
     train, heldout = by_hand.split_sizes(data)
@@ -182,7 +182,7 @@ def shapes_of(example: dict[str, np.ndarray]) -> dict[str, tuple]:
     return {name: (array.shape, array.dtype) for name, array in example.items()}
 
 
-def test_pairs_that_are_encoded_alone(vocabulary, tmp_path):
+def test_separately_encoded_pairs(vocabulary, tmp_path):
     config = rte_config(vocabulary, tmp_path, pairs="apart", length=12)
     task, data = tiny.open_task(config, tmp_path / "run")
     example = data.examples(TRAIN)[0]
@@ -192,7 +192,7 @@ def test_pairs_that_are_encoded_alone(vocabulary, tmp_path):
     assert not example["segments"].any()
 
 
-def test_an_evaluation_of_pairs_that_are_encoded_alone(vocabulary, tmp_path):
+def test_evaluation_of_separately_encoded_pairs(vocabulary, tmp_path):
     config = rte_config(vocabulary, tmp_path, pairs="apart", length=12)
     task, data = tiny.open_task(config, tmp_path / "run")
     params = task.init(jax.random.key(0))
@@ -201,7 +201,7 @@ def test_an_evaluation_of_pairs_that_are_encoded_alone(vocabulary, tmp_path):
     assert metrics["loss"] == pytest.approx(np.log(2), rel=0.3)
 
 
-def test_examples_have_the_shapes_that_the_task_tells(vocabulary, tmp_path):
+def test_examples_have_the_shapes_of_the_task(vocabulary, tmp_path):
     task, data = tiny.open_task(rte_config(vocabulary, tmp_path), tmp_path / "run")
     example = data.examples(HELDOUT)[3]
     assert shapes_of(example) == task.example_shapes()
@@ -227,7 +227,7 @@ def long_config(vocabulary, folder, block: str = "gmlp", **model):
 
 
 @pytest.mark.parametrize("options", [{"hide_padding": True}, TRANSFORMER], ids=["gmlp", "bert"])
-def test_batches_of_short_texts_are_cut_and_score_the_same(vocabulary, tmp_path, options):
+def test_shortened_batches_give_the_same_scores(vocabulary, tmp_path, options):
     """To one of a few lengths; several hosts, which see a part of a batch each, read whole
     sequences."""
     config = long_config(vocabulary, tmp_path, **options)
@@ -255,7 +255,7 @@ def test_batches_of_short_texts_are_cut_and_score_the_same(vocabulary, tmp_path,
     assert float(cut_loss) == pytest.approx(float(whole_loss), rel=1e-5)
 
 
-def test_batches_stay_whole_if_padding_is_read(vocabulary, tmp_path):
+def test_batches_are_not_shortened_if_the_model_reads_padding(vocabulary, tmp_path):
     config = rte_config(vocabulary, tmp_path)
     data = TextClassificationData(config)
     assert not hides_padding(config)
@@ -267,7 +267,7 @@ def test_batches_stay_whole_if_padding_is_read(vocabulary, tmp_path):
     assert hiding.finish(2) is pipeline.unchanged
 
 
-def test_padding_that_cannot_be_hidden(vocabulary, tmp_path):
+def test_blocks_that_cannot_hide_padding(vocabulary, tmp_path):
     config = rte_config(vocabulary, tmp_path, hide_padding=True, spatial="dense")
     assert "model.hide_padding is True" in raised(ValueError, TextClassification(config).spec)
     config.model.mask_padding = False
@@ -283,14 +283,14 @@ def test_padding_that_cannot_be_hidden(vocabulary, tmp_path):
         ("rte", {"causal": True, "pool": "cls"}, "config.model.pool"),
     ],
 )
-def test_what_a_config_may_not_be(task, model, key):
+def test_contradicting_keys_are_refused(task, model, key):
     config = gmlp_config.default(task=KIND)
     config.glue.task = task
     config.model.update(model)
     assert key in raised(ConfigError, TextClassification.check, config)
 
 
-def test_a_single_text_of_own_data_is_no_pair():
+def test_own_data_with_one_text_column_are_not_pairs():
     config = gmlp_config.default(task=KIND)
     config.glue.task = "own"
     config.model.pairs = "apart"
@@ -300,7 +300,7 @@ def test_a_single_text_of_own_data_is_no_pair():
 
 
 @pytest.mark.parametrize("options", [{"hide_padding": True}, TRANSFORMER], ids=["gmlp", "bert"])
-def test_an_evaluation_of_short_texts_scores_as_whole_sequences_do(vocabulary, tmp_path, options):
+def test_evaluation_of_short_texts_equals_one_of_full_sequences(vocabulary, tmp_path, options):
     config = long_config(vocabulary, tmp_path, **options)
     task, data = tiny.open_task(config, tmp_path / "run")
     params = tiny.random_params(task.shapes(), 0.5)
@@ -312,7 +312,7 @@ def test_an_evaluation_of_short_texts_scores_as_whole_sequences_do(vocabulary, t
 
 
 @pytest.mark.parametrize("layout", ["joined", "apart"])
-def test_lines_are_answered_as_evaluation_scores_them(vocabulary, tmp_path, layout):
+def test_answers_to_lines_agree_with_evaluation(vocabulary, tmp_path, layout):
     task, data = tiny.open_task(rte_config(vocabulary, tmp_path, pairs=layout), tmp_path / "run")
     params = tiny.random_params(task.shapes(), 0.5)
     lines = ["\t".join(row.texts) for row in data.dataset(HELDOUT).examples.rows]
@@ -342,17 +342,17 @@ def rte_task(vocabulary, tmp_path):
         (f"one\t{labelled_files.TEXT}", "--truncate"),
     ],
 )
-def test_lines_that_do_not_suit_the_task(rte_task, line, expected):
+def test_lines_of_another_form_are_refused(rte_task, line, expected):
     assert expected in raised(RunError, rte_task.predictor.prepare, line)
 
 
-def test_a_long_line_may_be_truncated(rte_task):
+def test_long_line_may_be_truncated(rte_task):
     prepared = rte_task.predictor.prepare(f"one\t{labelled_files.TEXT}", truncate=True)
     assert prepared.note
     assert prepared.examples[0]["tokens"].shape == (16,)
 
 
-def test_a_line_is_as_long_as_it_needs_if_padding_is_hidden(vocabulary, tmp_path):
+def test_line_is_unpadded_if_padding_is_hidden(vocabulary, tmp_path):
     config = long_config(vocabulary, tmp_path, hide_padding=True)
     task, _ = tiny.open_task(config, tmp_path / "run")
     [example] = task.predictor.prepare("the\tof").examples
@@ -360,7 +360,7 @@ def test_a_line_is_as_long_as_it_needs_if_padding_is_hidden(vocabulary, tmp_path
     assert example["tokens"].shape == (len(first) + len(second) + 3,)
 
 
-def test_rows_of_a_program(tmp_path):
+def test_examples_from_python(tmp_path):
     config = gmlp_config.default(task=KIND)
     config.glue.task = "own"
     row = TextClassificationData.row
@@ -378,14 +378,14 @@ def test_rows_of_a_program(tmp_path):
     }
 
 
-def test_missing_data_are_named(vocabulary, tmp_path):
+def test_error_for_missing_data_names_the_path(vocabulary, tmp_path):
     config = labelled_files.config(KIND, vocabulary, "", "rte")
     message = failure(TextClassificationData(config).dataset, TRAIN)
     assert "--config.data.train=PATH" in message
     assert data_config.key_of(config, HELDOUT) == "train"
 
 
-def test_predictions_that_are_no_plain_cells_are_quoted(vocabulary, tmp_path):
+def test_predictions_with_special_characters_are_quoted(vocabulary, tmp_path):
     """Ids and labels of one's own with tabs and line feeds in them."""
     records = []
     for number, label in enumerate(["a\tb", "c\nd"] * 5):

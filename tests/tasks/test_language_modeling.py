@@ -38,14 +38,14 @@ def test_cross_entropy_against_numpy():
     assert by_hand.weight(sums, "accuracy") == weights.sum()
 
 
-def test_a_logit_of_minus_infinity_beside_the_target_costs_nothing():
+def test_logit_of_minus_infinity_for_another_class_costs_nothing():
     logits = np.float32([[0.0, -np.inf, 0.0]])
     target = np.array([2])
     sums = cross_entropy(logits, target, np.ones(1, np.float32))
     assert by_hand.total(sums, "loss") == pytest.approx(math.log(2))
 
 
-def test_tokens_are_counted_by_their_weights(masked):
+def test_tokens_count_by_their_weights(masked):
     task, _ = masked
     rng = np.random.default_rng(0)
     tokens = rng.integers(5, 320, (4, 16))
@@ -56,7 +56,7 @@ def test_tokens_are_counted_by_their_weights(masked):
     assert float(total) == pytest.approx(weights.sum())
 
 
-def test_frequencies_add_one_to_each_token_that_may_be_a_target(masked):
+def test_frequencies_are_smoothed_by_one_for_possible_targets(masked):
     task, data = masked
     counts = data.token_counts
     shares = task.frequencies(data)
@@ -70,7 +70,7 @@ def test_frequencies_add_one_to_each_token_that_may_be_a_target(masked):
     assert counts.max() > 100  # the text was counted
 
 
-def test_a_token_that_is_no_target_costs_the_baseline_nothing(masked):
+def test_non_target_token_costs_the_baseline_nothing(masked):
     task, data = masked
     shares = task.frequencies(data)
     targets = np.zeros(320)
@@ -91,7 +91,7 @@ def test_sizes_of_examples(tmp_path, kind, tokens):
     assert task.unit == "tokens"
 
 
-def test_a_pretrained_model_shares_its_tokenizer_alone():
+def test_only_the_tokenizer_of_a_pretrained_model_is_inherited():
     assert LanguageModeling.inheritance.files == (TOKENIZER_FILE,)
     assert not LanguageModeling.inheritance.model
 
@@ -103,7 +103,7 @@ def test_a_pretrained_model_shares_its_tokenizer_alone():
         (CausalLanguageModeling, ["[PAD]", "[CLS]", "[MASK]"]),
     ],
 )
-def test_what_is_never_a_target(tmp_path, kind, names):
+def test_tokens_that_are_never_targets(tmp_path, kind, names):
     """A causal model predicts [SEP], which ends a document."""
     task = kind(tiny.text_config(tmp_path), {TOKENIZER_FILE: b"bytes\n"})
     assert [task.tokenizer.piece(token) for token in task.unpredicted] == names
@@ -163,7 +163,7 @@ def test_losses_do_not_depend_on_other_documents(block, kind, tmp_path):
     assert change.max() > 1e-3
 
 
-def test_the_documents_of_a_window(tmp_path):
+def test_document_numbers_of_a_window(tmp_path):
     config = masking_config(tmp_path, "transformer", MaskedLanguageModeling)
     task, _ = tiny.open_task(config, tmp_path)
     ids = task.tokenizer
@@ -179,7 +179,7 @@ def test_the_documents_of_a_window(tmp_path):
         ("transformer", CausalLanguageModeling),
     ],
 )
-def test_unmasked_documents_see_each_other(block, kind, tmp_path):
+def test_documents_without_a_mask_depend_on_each_other(block, kind, tmp_path):
     config = masking_config(tmp_path, block, kind)
     config.data.mask_documents = False
     task, _ = tiny.open_task(config, tmp_path)
@@ -190,7 +190,7 @@ def test_unmasked_documents_see_each_other(block, kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [MaskedLanguageModeling, CausalLanguageModeling])
-def test_training_sees_the_mask(kind, tmp_path):
+def test_training_uses_the_document_mask(kind, tmp_path):
     """The loss of a batch differs from that without it."""
     losses = []
     for mask_documents in (True, False):

@@ -64,7 +64,7 @@ sequences = st.lists(st.integers(0, 49), min_size=LENGTH, max_size=LENGTH)
     st.integers(0, 2**31 - 1),
     st.sampled_from([(0.15, 20), (0.15, 2), (0.9, 20), (0.01, 3)]),
 )
-def test_only_chosen_tokens_change(tokens, seed, options):
+def test_only_selected_tokens_change(tokens, seed, options):
     rate, most = options
     tokens = np.array(tokens)
     found = masked_sequence(seed, tokens, rate=rate, max_predictions=most)
@@ -81,7 +81,7 @@ def test_only_chosen_tokens_change(tokens, seed, options):
     assert not np.isin(drawn, SPECIAL).any()
 
 
-def test_special_tokens_alone_are_not_masked():
+def test_special_tokens_are_not_masked():
     tokens = np.resize(SPECIAL, LENGTH)
     found = masked_sequence(0, tokens)
     assert found.weights.sum() == 0
@@ -104,7 +104,7 @@ def within(count: int, trials: int, probability: float) -> bool:
     return abs(count - expected) < 5 * deviation
 
 
-def test_eighty_ten_ten(many):
+def test_selected_tokens_are_replaced_80_10_10(many):
     is_chosen = many.weights == 1
     trials = is_chosen.sum()
     assert (is_chosen.sum(1) == 4).all()
@@ -125,7 +125,7 @@ def test_eighty_ten_ten(many):
         assert within(count, trials, 0.1 / 45)
 
 
-def test_every_position_is_as_likely(many):
+def test_positions_are_masked_uniformly(many):
     chosen = many.positions[many.weights == 1]
     for count in np.bincount(chosen, minlength=LENGTH):
         assert within(count, 20_000, 4 / LENGTH)
@@ -134,7 +134,7 @@ def test_every_position_is_as_likely(many):
 @pytest.mark.parametrize(
     ("length", "most", "share"), [(135, 20, ""), (512, 77, ""), (512, 20, "3.9% of 510 tokens")]
 )
-def test_a_cap_that_masks_less_than_the_rate_is_told(tmp_path, length, most, share):
+def test_cap_below_the_mask_rate_gets_a_warning(tmp_path, length, most, share):
     config = tiny.text_config(tmp_path, length=length)
     config.masking.max_predictions = most
     notes = MaskedLanguageModeling(config).notes()
@@ -144,7 +144,7 @@ def test_a_cap_that_masks_less_than_the_rate_is_told(tmp_path, length, most, sha
         assert "--config.masking.max_predictions=76" in note
 
 
-def test_shares_of_more_than_all_are_refused(tmp_path):
+def test_mask_shares_above_1_are_refused(tmp_path):
     config = tiny.text_config(tmp_path)
     config.masking.update(mask_share=0.8, random_share=0.3)
     told = raised(ConfigError, gmlp_config.validate, config)
@@ -259,7 +259,7 @@ def shares_if_shown(task, shares: np.ndarray) -> np.ndarray:
     return joint / joint.sum(0)
 
 
-def test_the_baselines_equal_a_count_by_hand(masked, params):
+def test_baselines_equal_a_count_by_hand(masked, params):
     """Token frequencies of the training text, on the tokens that evaluation masks; and, by a table
     of all pairs, what is known of a token if only the shown one is."""
     task, data = masked
@@ -288,7 +288,7 @@ def test_the_baselines_equal_a_count_by_hand(masked, params):
     assert shown_alone.metrics == {"perplexity": pytest.approx(perplexity, rel=1e-5)}
 
 
-def test_a_hopeless_model_has_an_infinite_perplexity(masked):
+def test_overflowing_perplexity_is_infinite(masked):
     task, data = masked
     sums = {"loss": (8000.0, 10.0), "accuracy": (0.0, 10.0), "examples": (3.0, 3.0)}
     assert task.summarize(sums, {}, data) == {
@@ -318,7 +318,7 @@ def evaluated(config) -> dict[int, tuple]:
     return read
 
 
-def test_all_models_are_held_to_the_same_masks(tmp_path):
+def test_evaluation_masks_are_the_same_for_all_models(tmp_path):
     """Whatever the model, its seed, its batches, its schedule and how it was masked in training."""
     expected = evaluated(tiny.text_config(tmp_path))
     assert len(expected) > 5
@@ -344,7 +344,7 @@ class Reading(MaskedLanguageModeling):
         return scores
 
 
-def test_fewer_examples_have_the_same_masks(tmp_path):
+def test_evaluation_masks_do_not_depend_on_the_number_of_examples(tmp_path):
     config = tiny.text_config(tmp_path)
     everything = evaluated(config)
     count = len(everything)
@@ -357,7 +357,7 @@ def test_fewer_examples_have_the_same_masks(tmp_path):
     assert evaluated(config) == everything
 
 
-def test_another_seed_of_evaluation_has_other_masks(tmp_path):
+def test_evaluation_seed_changes_the_masks(tmp_path):
     config = tiny.text_config(tmp_path)
     config.eval.examples = 1000
     before = evaluated(config)
@@ -365,7 +365,7 @@ def test_another_seed_of_evaluation_has_other_masks(tmp_path):
     assert evaluated(config) != before
 
 
-def test_evaluation_reads_the_fixed_masks_and_counts_by_weight(masked):
+def test_evaluation_uses_the_fixed_masks_and_the_weights(masked):
     task, data = masked
     batch = heldout_batch(data)
     count = len(batch["index"])
@@ -418,7 +418,7 @@ def equal_share(first: dict, second: dict) -> float:
     return sum(are_equal) / len(common)
 
 
-def test_static_masks_stay_from_epoch_to_epoch(tmp_path):
+def test_static_masks_repeat_each_epoch(tmp_path):
     config = tiny.text_config(tmp_path)
     anew = masks_by_index(config)
     config.masking.static = True
@@ -432,7 +432,7 @@ def test_static_masks_stay_from_epoch_to_epoch(tmp_path):
     assert equal_share(first_masks(anew), second_masks) < 0.2
 
 
-def test_static_masks_follow_the_seed_and_not_the_batches(tmp_path):
+def test_static_masks_depend_on_the_seed_and_not_on_the_batches(tmp_path):
     config = tiny.text_config(tmp_path)
     config.masking.static = True
     static = first_masks(masks_by_index(config))
@@ -453,7 +453,7 @@ def ids_of_two_masks(tokenizer) -> list[int]:
     return [tokenizer.cls_id, *tokenizer.encode_masked(TWO_MASKS), tokenizer.sep_id]
 
 
-def test_the_likeliest_tokens_fill_each_mask(masked, params):
+def test_each_mask_is_filled_with_the_most_likely_tokens(masked, params):
     task, _ = masked
     tokenizer = task.tokenizer
     [predictions] = task.predictor.predict(params, [TWO_MASKS], Settings(top=3))
@@ -472,7 +472,7 @@ def test_the_likeliest_tokens_fill_each_mask(masked, params):
     np.testing.assert_allclose(everywhere[0, positions], logits, rtol=1e-5, atol=1e-6)
 
 
-def test_a_line_with_masks_is_encoded(masked):
+def test_line_with_masks_is_encoded(masked):
     task, _ = masked
     ids = ids_of_two_masks(task.tokenizer)
     [encoded] = task.predictor.encode([TWO_MASKS])
@@ -483,12 +483,12 @@ def test_a_line_with_masks_is_encoded(masked):
 LONG_TEXT = "the of " * 20
 
 
-def test_a_line_needs_a_mask(masked, params):
+def test_line_needs_a_mask(masked, params):
     predictor = masked[0].predictor
     assert "[MASK]" in raised(RunError, predictor.predict, params, ["no mask"])
 
 
-def test_a_long_line_is_refused_or_truncated(masked, params):
+def test_long_line_is_refused_or_truncated(masked, params):
     predictor = masked[0].predictor
     lines = [f"[MASK] {LONG_TEXT}"]
     assert "--truncate" in raised(RunError, predictor.predict, params, lines)
@@ -497,14 +497,14 @@ def test_a_long_line_is_refused_or_truncated(masked, params):
     assert len(answer.predictions) == 1
 
 
-def test_a_mask_that_is_cut_off_is_refused(masked, params):
+def test_truncated_mask_is_refused(masked, params):
     predictor = masked[0].predictor
     settings = Settings(top=1, truncate=True)
     message = raised(RunError, predictor.predict, params, [f"{LONG_TEXT} [MASK]"], settings)
     assert "first 16 tokens" in message
 
 
-def test_a_causal_model_fills_no_mask(tmp_path):
+def test_causal_model_is_refused(tmp_path):
     config = tiny.text_config(tmp_path)
     config.model.causal = True
     told = raised(ConfigError, gmlp_config.validate, config)

@@ -70,7 +70,7 @@ def test_blended_pixels_are_rounded(own):
     assert errors.max() <= 0.5 + 1e-4
 
 
-def test_pixels_of_a_box_are_the_partners():
+def test_pixels_in_the_box_come_from_the_partner():
     outside = np.arange(30).reshape(1, 6, 5) % 2
     expected = np.where(outside[..., None], PIXELS, PARTNERS)
     found = mixing.blend_pixels(PIXELS, outside.astype(np.float32))
@@ -125,7 +125,7 @@ def test_cutmix_draws():
     assert drawn_shares.std() == pytest.approx(np.std(shares), abs=0.02)
 
 
-def test_switch():
+def test_mixup_and_cutmix_switch():
     weights = drawn_weights(switch=0.3)
     is_cut = ((weights == 0) | (weights == 1)).all((1, 2))
     assert is_cut.mean() == pytest.approx(0.3, abs=0.03)
@@ -169,7 +169,7 @@ def expected_loss(task, params, batch, own: np.ndarray) -> tuple[float, int]:
     return losses.sum(), hits.sum()
 
 
-def test_backward_keeps_mixed_images_as_bytes(mixed):
+def test_backward_pass_keeps_mixed_images_as_uint8(mixed):
     task, batch = mixed
 
     def loss(params):
@@ -213,13 +213,13 @@ def test_loss(mixed, mode, switch, draws):
     assert by_hand.weight(sums, "loss") == 8
 
 
-def test_batches_without_mixing_stay_as_they_are(mixed):
+def test_batches_without_mixing_are_unchanged(mixed):
     task, batch = mixed
     task.config.augment.update(mixup=0.0, cutmix=0.0)
     assert task.mix(batch, jax.random.key(0)) is batch
 
 
-def test_pairs_are_the_same_however_the_batch_is_cut(mixed):
+def test_pairs_do_not_depend_on_the_microbatches(mixed):
     """In four microbatches of a pair each; in float64, so that sums in another order agree."""
     task, batch = mixed
     task.config.augment.mixing = "pair"
@@ -240,7 +240,7 @@ def test_pairs_are_the_same_however_the_batch_is_cut(mixed):
     jax.tree.map(close, cut, expected)
 
 
-def test_an_odd_microbatch_is_refused():
+def test_odd_microbatch_is_refused():
     config = gmlp_config.default(task="image_classification")
     config.batch_size = 6
     config.optimizer.grad_accum_steps = 2
@@ -280,7 +280,7 @@ print(*losses)
 
 
 @pytest.mark.slow
-def test_number_of_devices_makes_no_difference():
+def test_number_of_devices_does_not_change_the_pairs():
     """Images move between devices as bytes, each share once; none is gathered."""
     losses = {}
     for devices in (1, 4):

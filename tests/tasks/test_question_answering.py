@@ -115,7 +115,7 @@ def check_five_best(logits, positions, scores) -> None:
     np.testing.assert_allclose(at_positions, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_files_give_the_metrics(opened, params):
+def test_prediction_files_reproduce_the_metrics(opened, params):
     task, data = opened
     files, metrics = files_and_metrics(task, data, params)
     questions = data.examples(HELDOUT).questions
@@ -170,7 +170,7 @@ def oracle(data) -> dict[str, np.ndarray]:
 SUMS = dict.fromkeys(("loss", "accuracy", "examples"), (3.0, 6.0))
 
 
-def test_an_oracle_of_v1(folder):
+def test_oracle_scores_100_on_v1(folder):
     task, data = open_version(folder)
     questions = data.examples(HELDOUT).questions
     assert task.summarize(SUMS, oracle(data), data) == {
@@ -189,7 +189,7 @@ def test_an_oracle_of_v1(folder):
     assert baseline == ("the whole passage as the answer", {"exact": 0, "f1": f1})
 
 
-def test_an_oracle_of_v2(folder):
+def test_oracle_scores_100_on_v2(folder):
     task, data = open_version(folder, "v2.0")
     metrics = task.summarize(SUMS, oracle(data), data)
     assert len(task.eval_metrics) == 10
@@ -198,12 +198,12 @@ def test_an_oracle_of_v2(folder):
         assert metrics[name] == 100
 
 
-def test_scores_are_percentages_already(opened):
+def test_scores_are_percentages(opened):
     shown = opened[0].format_metrics({"exact": 50.0, "accuracy": 0.5, "loss": 0.5})
     assert shown == "exact 50.0%  accuracy 50.0%  loss 0.5"
 
 
-def test_having_no_answer_needs_a_model_that_looks_ahead():
+def test_causal_model_of_v2_is_refused():
     config = gmlp_config.default("question_answering")
     config.model.causal = True
     config.squad.version = "v2.0"
@@ -212,7 +212,7 @@ def test_having_no_answer_needs_a_model_that_looks_ahead():
     gmlp_config.validate(config)
 
 
-def test_the_baseline_of_v2_answers_nothing(folder):
+def test_v2_baseline_answers_nothing(folder):
     task, data = open_version(folder, "v2.0")
     are_impossible = [question.impossible for question in data.examples(HELDOUT).questions]
     share = 100 * are_impossible.count(True) / len(are_impossible)
@@ -222,7 +222,7 @@ def test_the_baseline_of_v2_answers_nothing(folder):
 
 
 @pytest.mark.parametrize(("threshold", "is_unanswered"), [(-1e9, True), (1e9, False)])
-def test_predictions_follow_the_threshold(folder, params, threshold, is_unanswered):
+def test_predictions_depend_on_the_threshold(folder, params, threshold, is_unanswered):
     task, _ = open_version(folder, "v2.0")
     task.config.squad.null_threshold = threshold
     predict = task.predictor.predict
@@ -240,7 +240,7 @@ def test_predictions_follow_the_threshold(folder, params, threshold, is_unanswer
 
 
 @pytest.mark.parametrize("line", ["no tab", "no passage\t", "\tno question"])
-def test_a_line_is_a_question_and_a_passage(folder, line):
+def test_line_is_a_question_and_a_passage(folder, line):
     task, _ = open_version(folder)
     message = raised(RunError, task.predictor.prepare, line)
     assert "a tab between" in message
@@ -251,7 +251,7 @@ def as_line(question) -> str:
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_a_passage_alone_is_answered_as_in_an_evaluation(folder, params, batch_size):
+def test_single_passage_is_answered_as_in_evaluation(folder, params, batch_size):
     """Among others, or alone; a passage has several windows."""
     task, data = open_version(folder)
     questions = data.examples(HELDOUT).questions[:4]
@@ -267,7 +267,7 @@ def test_a_passage_alone_is_answered_as_in_an_evaluation(folder, params, batch_s
         assert share == pytest.approx(expected["probability"], rel=1e-3)
 
 
-def test_encoded_lines_have_their_first_window(folder):
+def test_encode_returns_the_first_window(folder):
     task, data = open_version(folder)
     examples = data.examples(HELDOUT)
     batch = task.predictor.encode([as_line(examples.questions[0])])

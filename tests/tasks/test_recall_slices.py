@@ -41,7 +41,7 @@ def earlier_hits(tokens, documents):
     return hits
 
 
-def test_a_token_repeats_an_earlier_bigram(rng):
+def test_token_repeats_an_earlier_bigram(rng):
     tokens = random_tokens(rng)
     for documents in (np.zeros_like(tokens), np.sort(rng.integers(1, 4, tokens.shape), axis=1)):
         found = jax.vmap(recall_slices.repeat_earlier_bigrams)(tokens, documents)
@@ -50,7 +50,7 @@ def test_a_token_repeats_an_earlier_bigram(rng):
         assert 10 < np.sum(expected) < tokens.size / 2
 
 
-def test_the_example_of_the_definition():
+def test_example_of_the_definition():
     """Hakuna Matata means no worries. Hakuna Matata it means no -> worries."""
     hakuna, matata, means, no, worries, it = range(10, 16)
     text = [hakuna, matata, means, no, worries, hakuna, matata, it, means, no, worries]
@@ -97,7 +97,7 @@ def masked_tokens(rng, documents, rows=12):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_masked_token_completes_a_visible_bigram(rng, count):
+def test_masked_token_completes_a_visible_bigram(rng, count):
     documents = np.sort(rng.integers(0, count, (12, LENGTH)), axis=1)
     masked = masked_tokens(rng, documents)
     found = np.asarray(jax.vmap(recall_slices.repeat_visible_bigrams)(masked))
@@ -115,7 +115,7 @@ def test_a_masked_token_completes_a_visible_bigram(rng, count):
 # Metrics, and the gap between two models.
 
 
-def test_the_other_slice_is_what_is_left():
+def test_other_slice_is_the_rest():
     sums = {
         "loss": (20.0, 10.0),
         "accuracy": (6.0, 10.0),
@@ -143,7 +143,7 @@ def losses(perplexity, recall_perplexity, predictions=1000, recall_predictions=6
     )
 
 
-def test_the_share_of_the_gap():
+def test_share_of_the_gap():
     """Table 1 of Zoology, H3 of 168M and attention of 125M parameters, with 6.4 % AR hits."""
     attention = losses(11.01, 2.16)
     h3 = losses(12.06, 6.75)
@@ -154,21 +154,21 @@ def test_the_share_of_the_gap():
     assert recall_slices.share_of_gap(h3, h3) is None
 
 
-def test_models_that_were_scored_on_other_tokens_have_no_gap():
+def test_models_scored_on_other_tokens_have_no_gap():
     message = raised(
         RunError, recall_slices.share_of_gap, losses(9, 2), losses(8, 2, recall_predictions=65)
     )
     assert "64 and 65 of them" in message
 
 
-def test_the_losses_of_an_evaluation():
+def test_losses_of_an_evaluation():
     metrics = {"predictions": 10, "loss": 2.0, "recall_predictions": 3, "recall_perplexity": 4.0}
     assert SliceLosses.of_metrics(metrics) == (10, 2.0, 3, pytest.approx(math.log(4)))
     del metrics["recall_perplexity"]
     assert "eval.frequent_bigrams" in raised(RunError, SliceLosses.of_metrics, metrics)
 
 
-def test_the_running_mean_counts_if_there_is_one():
+def test_running_mean_is_scored_if_it_exists():
     metrics = {"loss": 2.0, "predictions": 10}
     assert recall_slices.of_running_mean(metrics) == metrics
     both = {**metrics, "ema_loss": 1.0, "ema_predictions": 10}

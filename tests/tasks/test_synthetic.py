@@ -57,7 +57,7 @@ def slow_sums(task, params, batch):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("causal", [False, True])
-def test_answers_alone_are_scored(kind, causal):
+def test_only_answers_are_scored(kind, causal):
     config = tiny(kind, causal=causal)
     task = Synthetic(config)
     params = task.init(jax.random.key(0))
@@ -71,7 +71,7 @@ def test_answers_alone_are_scored(kind, causal):
     assert outputs == {}
 
 
-def test_copies_that_fill_a_batch_do_not_count():
+def test_padding_copies_of_a_batch_do_not_count():
     config = tiny()
     task = Synthetic(config)
     params = task.init(jax.random.key(0))
@@ -85,7 +85,7 @@ def test_copies_that_fill_a_batch_do_not_count():
 
 
 @pytest.mark.parametrize("block", ["gmlp", "transformer"])
-def test_a_causal_model_does_not_see_what_follows(block):
+def test_causal_model_does_not_read_later_tokens(block):
     extra = {} if block == "gmlp" else {"heads": 1, "positions": "relative"}
     config = tiny("mqar", block, causal=True, **extra)
     task = Synthetic(config)
@@ -111,18 +111,18 @@ def evaluated_shapes(block: str, kind: str):
 # One kind whose answers stand in the sequence, and the one that the model compresses.
 @pytest.mark.parametrize("kind", ["mqar", "compression"])
 @pytest.mark.parametrize("block", blocks.BLOCKS)
-def test_every_block_reads_both_forms_of_a_task(block, kind):
+def test_each_block_reads_both_forms_of_a_task(block, kind):
     assert evaluated_shapes(block, kind)["loss"] == ((), ())
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("block", blocks.BLOCKS)
-def test_every_block_reads_every_task(block, kind):
+def test_each_block_reads_each_task(block, kind):
     assert evaluated_shapes(block, kind)["loss"] == ((), ())
 
 
-def test_a_guess_is_the_baseline():
+def test_baseline_is_a_guess():
     for kind, expected in (
         ("mqar", 1 / 4),
         ("recall", 1 / 24),
@@ -143,7 +143,7 @@ def test_sizes_that_do_not_fit_are_refused():
         config_lib.validate(tiny("copying"))
 
 
-def test_a_map_is_memorised(tmp_path):
+def test_memorised_map_is_learned(tmp_path):
     config = tiny("memorization", length=8, vocab_size=16)
     config.batch_size = 32
     config.steps = 150
@@ -156,7 +156,7 @@ def test_a_map_is_memorised(tmp_path):
     assert result["baselines"] == [{"name": "a value at random", "eval": {"accuracy": 1 / 7}}]
 
 
-def test_a_power_whose_shares_are_no_numbers_is_refused():
+def test_power_with_infinite_shares_is_refused():
     """Gaps would come in one order instead of at random."""
     config = tiny()
     config.synthetic.power = 1e300

@@ -28,7 +28,7 @@ def task(tmp_path, model_bytes):
     return MaskedLanguageModeling(tiny.text_config(tmp_path), {TOKENIZER_FILE: model_bytes})
 
 
-def test_a_model_without_files_has_a_stand_in(tmp_path):
+def test_model_without_files_has_a_placeholder_tokenizer(tmp_path):
     """It is enough for shapes and the loss; text is refused."""
     task = MaskedLanguageModeling(tiny.text_config(tmp_path))
     assert isinstance(task.tokenizer, StandInTokenizer)
@@ -38,26 +38,26 @@ def test_a_model_without_files_has_a_stand_in(tmp_path):
     assert "tokenizer" in raised(RunError, task.predictor.encode, ["a text"])
 
 
-def test_a_stand_in_is_copied_and_pickled():
+def test_placeholder_is_copied_and_pickled():
     tokenizer = StandInTokenizer(320)
     assert copy.deepcopy(tokenizer) == tokenizer
     assert pickle.loads(pickle.dumps(tokenizer)) == tokenizer
 
 
-def test_the_tokenizer_of_the_files(task, model_bytes, vocabulary):
+def test_tokenizer_is_read_from_the_files(task, model_bytes, vocabulary):
     assert task.tokenizer == Tokenizer.load(vocabulary)
     assert task.files == {TOKENIZER_FILE: model_bytes}
     assert task.predictor.tokenizer is task.tokenizer
     assert task.predictor.pad_id == task.tokenizer.pad_id
 
 
-def test_a_damaged_tokenizer_is_refused_by_name(tmp_path):
+def test_damaged_tokenizer_is_refused_by_name(tmp_path):
     config = tiny.text_config(tmp_path)
     message = failure(MaskedLanguageModeling, config, {TOKENIZER_FILE: b"no model"})
     assert TOKENIZER_FILE in message
 
 
-def test_a_table_that_is_too_small_is_refused(tmp_path, model_bytes, vocabulary):
+def test_embedding_smaller_than_the_vocabulary_is_refused(tmp_path, model_bytes, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     config = tiny.text_config(tmp_path, vocab_size=tokenizer.vocab_size)
     require_room(config, tokenizer)
@@ -68,7 +68,7 @@ def test_a_table_that_is_too_small_is_refused(tmp_path, model_bytes, vocabulary)
     assert f"config.model.vocab_size is {tokenizer.vocab_size - 1}" in message
 
 
-def test_padding_is_hidden_if_asked_for(task):
+def test_padding_is_hidden_if_configured(task):
     tokenizer = task.tokenizer
     tokens = np.array([[tokenizer.cls_id, 9, tokenizer.sep_id, tokenizer.pad_id]])
     assert task.padding_mask(tokens) is None
@@ -76,7 +76,7 @@ def test_padding_is_hidden_if_asked_for(task):
     assert task.padding_mask(tokens).tolist() == [[True, True, True, False]]
 
 
-def test_the_mean_of_features_leaves_out_padding(task):
+def test_mean_of_features_leaves_out_padding(task):
     params = tiny.random_params(task.shapes())
     tokens = np.full((2, 16), task.tokenizer.pad_id, np.int32)
     tokens[0, :3] = [task.tokenizer.cls_id, 9, task.tokenizer.sep_id]
@@ -104,17 +104,17 @@ def test_arrays_of_ids_are_inputs(task):
         np.array([["a"] * 16]),
     ],
 )
-def test_other_arrays_are_no_inputs(task, array):
+def test_other_arrays_are_refused(task, array):
     assert "319" in failure(task.as_inputs, array)
 
 
-def test_a_shorter_array_is_refused_by_a_model_of_one_length(tmp_path):
+def test_shorter_array_is_refused_by_a_fixed_length_model(tmp_path):
     task = MaskedLanguageModeling(tiny.text_config(tmp_path, spatial="dense"))
     short = np.zeros((1, 5), int)
     assert "[1, 5]" in failure(task.as_inputs, short)
 
 
-def test_a_shorter_array_is_read_by_a_model_of_any_length(tmp_path):
+def test_shorter_array_is_read_by_a_model_of_any_length(tmp_path):
     options = {"block": "transformer", "heads": 2, "positions": "relative"}
     task = MaskedLanguageModeling(tiny.text_config(tmp_path, **options))
     short = np.zeros((1, 5), int)
@@ -131,7 +131,7 @@ def test_texts_are_padded_to_the_longest(task):
     np.testing.assert_array_equal(padded, expected)
 
 
-def test_a_cut_is_told_or_refused(task):
+def test_truncation_is_noted_or_refused(task):
     note = task.predictor.note_of_cut
     assert note(16, "a text", truncate=False) == ""
     assert "first 16" in note(17, "a text", truncate=True)
@@ -140,18 +140,18 @@ def test_a_cut_is_told_or_refused(task):
     assert "truncate" in told
 
 
-def test_a_text_that_is_too_long_is_not_padded(task):
+def test_text_of_full_length_is_not_padded(task):
     message = raised(RunError, task.predictor.padded, [[5] * 17])
     assert "17 tokens" in message
 
 
-def test_inputs_of_a_program_are_texts(task):
+def test_inputs_from_python_are_texts(task):
     assert task.predictor.listed("one") == ["one"]
     assert task.predictor.listed(["one", "two"]) == ["one", "two"]
 
 
 @pytest.mark.parametrize("wrong", [b"bytes", [1], ["one", None]])
-def test_inputs_of_a_program_that_are_no_texts(task, wrong):
+def test_inputs_from_python_that_are_not_texts_are_refused(task, wrong):
     assert "expected text" in failure(task.predictor.listed, wrong)
 
 
@@ -168,7 +168,7 @@ def test_inputs_of_a_file_are_its_lines(task, tmp_path):
     assert "none.txt" in failure(list, missing)
 
 
-def test_embeddings_have_the_options_of_the_config(task):
+def test_embeddings_follow_the_config(task):
     options = task.embedding()
     assert options["tie_embeddings"] is True
     assert options["token_types"] == 0

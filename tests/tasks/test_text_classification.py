@@ -88,7 +88,7 @@ def test_loss(rte):
 
 
 @pytest.mark.parametrize("batch_size", [8, 64])
-def test_every_example_counts_once(rte, batch_size):
+def test_each_example_counts_once(rte, batch_size):
     task, data, params = rte
     data.config.eval.batch_size = batch_size
     metrics, outputs = scored(task, data, params)
@@ -182,7 +182,7 @@ def word_pair(index: int) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("name", "content", "score"), [("cola", cola_rows(), "matthews"), ("mrpc", mrpc_rows(), "f1")]
 )
-def test_scores_beside_accuracy(vocabulary, tmp_path, name, content, score):
+def test_accuracy_and_task_scores(vocabulary, tmp_path, name, content, score):
     labelled_files.write(tmp_path, train=content, dev=content)
     task, data = tiny.open_task(class_config(vocabulary, tmp_path, name), tmp_path / "run")
     metrics, outputs = scored(task, data, undecided(task, data))
@@ -216,7 +216,7 @@ def test_matthews_and_f1(examples):
     assert text_classification.f1(*counts) == pytest.approx(f1)
 
 
-def test_a_test_set_has_predictions_and_no_metrics(vocabulary, tmp_path):
+def test_test_set_has_predictions_and_no_metrics(vocabulary, tmp_path):
     folder = labelled_files.rte(tmp_path)
     test = "index\tsentence1\tsentence2\n0\tthe\ta\n1\tof\tto\n"
     labelled_files.write(folder, test=test)
@@ -239,7 +239,7 @@ def test_assets(rte):
     assert set(task.inheritance.files) == set(files)
 
 
-def test_classes_of_the_files_or_a_stand_in():
+def test_classes_are_read_from_the_files_or_placeholders():
     config = labelled_files.config(KIND, "", "", "own")
     task = TextClassification(config)
     assert task.class_names == ("0", "1")
@@ -279,7 +279,7 @@ def verdict_of(row) -> str:
     return "maybe" if number % 2 else "yes"
 
 
-def test_classes_of_own_data_are_in_the_order_of_letters(verdicts):
+def test_classes_of_own_data_are_sorted(verdicts):
     data = TextClassificationData(verdicts)
     assert data.classes == ("maybe", "yes")
     assert len(data.examples(TRAIN)) + len(data.examples(HELDOUT)) == 20
@@ -287,7 +287,7 @@ def test_classes_of_own_data_are_in_the_order_of_letters(verdicts):
     assert task.class_names == ("maybe", "yes")
 
 
-def test_predictions_of_own_data_are_names_of_classes(verdicts):
+def test_predictions_on_own_data_are_class_names(verdicts):
     data = TextClassificationData(verdicts)
     task = TextClassification(verdicts, data.assets())
     heldout = data.dataset(HELDOUT)
@@ -298,7 +298,7 @@ def test_predictions_of_own_data_are_names_of_classes(verdicts):
         assert name == heldout.classes[label] == verdict_of(row)
 
 
-def test_a_run_keeps_its_classes_whatever_the_data_then_are(verdicts, tmp_path):
+def test_run_keeps_its_classes_for_other_data(verdicts, tmp_path):
     known = ("yes", "no", "maybe")
     files = RunFiles(local={"labels.json": json.dumps({"labels": known}).encode()})
     data = TextClassificationData(verdicts, files)
@@ -312,7 +312,7 @@ def test_a_run_keeps_its_classes_whatever_the_data_then_are(verdicts, tmp_path):
     assert "'other'" in message
 
 
-def test_held_out_classes_are_those_of_the_training_data_by_name(vocabulary, tmp_path):
+def test_held_out_classes_are_matched_by_name(vocabulary, tmp_path):
     """Whichever the held-out data have, and in whatever order."""
     heldout = "x,c\ny,b\nz,c\n"
     config = labelled_files.own_config(KIND, vocabulary, tmp_path, "abcabc", heldout)
@@ -323,7 +323,7 @@ def test_held_out_classes_are_those_of_the_training_data_by_name(vocabulary, tmp
     assert "'a'" in data.lines(HELDOUT)[-1]
 
 
-def test_classes_that_are_numbers_are_in_their_order(vocabulary, tmp_path):
+def test_numeric_classes_are_sorted_by_value(vocabulary, tmp_path):
     labels = ["10", "9", "10", "9", "10", ""]
     config = labelled_files.own_config(KIND, vocabulary, tmp_path, labels, "new,9\n")
     data = TextClassificationData(config)
@@ -332,13 +332,13 @@ def test_classes_that_are_numbers_are_in_their_order(vocabulary, tmp_path):
     assert "1 row without a label" in "\n".join(data.lines(TRAIN))
 
 
-def test_classes_that_are_only_held_out_are_refused(vocabulary, tmp_path):
+def test_classes_only_in_held_out_data_are_refused(vocabulary, tmp_path):
     config = labelled_files.own_config(KIND, vocabulary, tmp_path, "aabb", "new,c\n")
     data = TextClassificationData(config)
     assert "'c' only in" in failure(data.notes)
 
 
-def test_own_data_without_labels_have_predictions_alone(vocabulary, tmp_path):
+def test_own_data_without_labels_have_only_predictions(vocabulary, tmp_path):
     """No class is missing from them: they are a test set."""
     config = labelled_files.own_config(KIND, vocabulary, tmp_path, "abab", "new,\nother,\n")
     task, data = tiny.open_task(config, tmp_path / "run")
@@ -351,13 +351,13 @@ def test_own_data_without_labels_have_predictions_alone(vocabulary, tmp_path):
     assert files["predictions.tsv"].count(b"\n") == 3
 
 
-def test_a_single_class_is_refused(vocabulary, tmp_path):
+def test_single_class_is_refused(vocabulary, tmp_path):
     config = labelled_files.own_config(KIND, vocabulary, tmp_path, "aaaa", "new,a\n")
     message = failure(TextClassificationData(config).dataset, TRAIN)
     assert "4 examples with the class 'a' alone" in message
 
 
-def test_a_class_whose_texts_are_all_held_out_is_told(vocabulary, tmp_path):
+def test_class_without_training_texts_gets_a_note(vocabulary, tmp_path):
     lines = ["text,label\n"]
     for number in range(40):
         is_heldout = holdout.is_member(HELDOUT, f"text {number}", 0.5)
@@ -373,7 +373,7 @@ def test_a_class_whose_texts_are_all_held_out_is_told(vocabulary, tmp_path):
     assert "to train on: 1 ('b')" in note
 
 
-def test_equal_texts_with_different_labels_are_told(vocabulary, tmp_path):
+def test_equal_texts_with_different_labels_get_a_note(vocabulary, tmp_path):
     """As pandas counts them; a cell with NULL is text."""
     rows = ["same,a", "same,b", "NULL,a", "NULL,a", "NULL,b", "other,b", *"cdefgh"]
     lines = [row if "," in row else f"{row},a" for row in rows]

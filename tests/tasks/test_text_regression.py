@@ -49,7 +49,7 @@ def stsb(vocabulary, tmp_path):
     return task, data, task.init(jax.random.key(1))
 
 
-def test_glues_files(stsb):
+def test_glue_prediction_files(stsb):
     task, data, _ = stsb
     train = data.dataset(TRAIN).labels
     expected = [number % 11 / 2 for number in range(12)]
@@ -83,7 +83,7 @@ def relative_loss(data, predicted) -> float:
     return np.square(errors).mean() / variance
 
 
-def test_the_baseline_is_the_mean_of_the_training_labels(stsb):
+def test_baseline_is_the_mean_training_label(stsb):
     task, data, params = stsb
     evaluator = evaluator_of(task, data)
     evaluator(params)
@@ -104,7 +104,7 @@ def test_predictions_are_written_and_answered(stsb):
     assert answer == [[("score", pytest.approx(float(first), rel=1e-4))]]
 
 
-def test_the_training_loss_is_over_the_variance(stsb):
+def test_training_loss_is_divided_by_the_variance(stsb):
     task, data, params = stsb
     batch = by_hand.first_batch(data)
     batch["key"] = jax.random.split(jax.random.key(0), 4)
@@ -129,7 +129,7 @@ def test_lines_and_notes(stsb):
     assert "held out 0 to 3" in ranges
 
 
-def test_a_test_set_has_no_scores(vocabulary, tmp_path):
+def test_test_set_has_no_scores(vocabulary, tmp_path):
     folder = labelled_files.stsb(tmp_path, has_test=True)
     config = number_config(vocabulary, folder, heldout_split="test")
     task, data = tiny.open_task(config, tmp_path / "run")
@@ -144,7 +144,7 @@ def test_a_test_set_has_no_scores(vocabulary, tmp_path):
 @pytest.mark.parametrize(
     ("score", "is_allowed"), [(0, True), (5, True), (5.01, False), (-2, False), (30, False)]
 )
-def test_scores_of_another_range(vocabulary, tmp_path, score, is_allowed):
+def test_scores_outside_the_range_are_refused(vocabulary, tmp_path, score, is_allowed):
     """STS-B has 0 to 5; -1 is a row of a test set."""
     lines = ["sentence1\tsentence2\tscore\n"]
     for number, value in enumerate((0, 2.5, -1, score)):
@@ -180,7 +180,7 @@ def prices(vocabulary, tmp_path):
     return config
 
 
-def test_own_numbers(prices):
+def test_labels_of_own_data(prices):
     data = TextRegressionData(prices)
     labels = []
     for role in ROLES:
@@ -193,20 +193,20 @@ def test_own_numbers(prices):
 
 
 @pytest.mark.parametrize("wrong", ["dear", math.inf, True, 1e300, "1_000", "1.2.3", "50%"])
-def test_labels_that_are_no_numbers_are_refused(prices, tmp_path, wrong):
+def test_non_numeric_labels_are_refused(prices, tmp_path, wrong):
     write_prices(tmp_path, wrong)
     message = failure(TextRegressionData(prices).dataset, TRAIN)
     assert message.startswith("config.data.train: ")
     assert "'price'" in message
 
 
-def test_equal_labels_teach_nothing(prices, tmp_path):
+def test_constant_labels_are_refused(prices, tmp_path):
     write_prices(tmp_path, 3)
     data = TextRegressionData(prices)
     assert "labels are 3.0" in failure(data.assets)
 
 
-def test_the_scale_of_a_run_stays(prices):
+def test_scale_of_a_run_is_kept(prices):
     """Whatever the data are then."""
     files = RunFiles(local={SCALE_FILE: b'{"mean": 7, "deviation": 0.5}'})
     data = TextRegressionData(prices, files)
@@ -216,7 +216,7 @@ def test_the_scale_of_a_run_stays(prices):
     assert TextRegression(prices).scale == Scale(0.0, 1.0)
 
 
-def test_a_head_has_one_number(prices):
+def test_head_has_one_output(prices):
     shapes = TextRegression(prices).shapes()
     assert shapes["head"]["kernel"].shape == (8, 1)
 
@@ -232,20 +232,20 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("content", DAMAGED)
-def test_a_damaged_scale_of_a_model_is_refused(prices, content):
+def test_damaged_scale_of_a_model_is_refused(prices, content):
     message = failure(TextRegression, prices, {SCALE_FILE: content})
     assert SCALE_FILE in message
 
 
 @pytest.mark.parametrize("content", DAMAGED)
-def test_a_damaged_scale_of_a_run_is_refused(prices, tmp_path, content):
+def test_damaged_scale_of_a_run_is_refused(prices, tmp_path, content):
     path = tmp_path / SCALE_FILE
     path.write_bytes(content)
     data = TextRegressionData(prices, RunFiles(str(tmp_path)))
     assert str(path) in failure(data.assets)
 
 
-def test_what_does_not_vary_correlates_with_nothing():
+def test_constant_predictions_have_zero_correlation():
     rising = np.arange(4.0)
     constant = np.ones(4)
     assert correlation(rising, constant) == correlation(constant, rising) == 0
@@ -264,7 +264,7 @@ def write_lengths(folder):
     return labelled_files.json_rows(folder / "own.jsonl", records.values())
 
 
-def test_a_run_learns_keeps_its_scale_and_predicts(vocabulary, tmp_path):
+def test_run_learns_keeps_its_scale_and_predicts(vocabulary, tmp_path):
     """How many words a text has; the scale is the run's own, whatever the data are then."""
     path = write_lengths(tmp_path)
     config = number_config(vocabulary, path, "own", heldout_share=0.2)

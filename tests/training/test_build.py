@@ -9,7 +9,7 @@ from tests.failures import raised
 from tests.training import tiny
 
 
-def test_what_is_printed(tmp_path, capsys):
+def test_printed_lines(tmp_path, capsys):
     config = tiny.text_config(tmp_path)
     config.optimizer.learning_rate = 0.0
     with run_folder.hold(str(tmp_path / "run")) as folder:
@@ -31,7 +31,7 @@ def test_new_parameters_have_no_adapters(tmp_path):
         assert "config.optimizer.lora_rank" in raised(RunError, build, resolved, folder)
 
 
-def test_a_block_that_looks_ahead_trains_no_causal_model(tmp_path):
+def test_causal_model_of_a_block_that_mixes_all_tokens_is_refused(tmp_path):
     """Its scores would be too good."""
     for block in (SHIFTING, PEEKING):
         config = gmlp_config.default(task="causal_lm", block=block)

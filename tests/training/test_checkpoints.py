@@ -25,12 +25,12 @@ def changed(text_task):
     ("metric", "ema"),
     [("", 0.0), ("loss", 0.0), ("accuracy", 0.9), ("ema_perplexity", 0.9)],
 )
-def test_metrics_that_evaluations_find(changed, text_task, metric, ema):
+def test_accepted_metrics(changed, text_task, metric, ema):
     checkpoints.check_metric(changed(metric, ema), text_task)
 
 
 @pytest.mark.parametrize("metric", ["ema_perplexity", "perplexty", "top1"])
-def test_metrics_that_evaluations_do_not_find(changed, text_task, metric):
+def test_unknown_metrics_are_refused(changed, text_task, metric):
     message = raised(RunError, checkpoints.check_metric, changed(metric, 0.0), text_task)
     assert f"config.checkpoint.metric is '{metric}'" in message
     assert message.endswith(" perplexity, accuracy, loss")
@@ -47,14 +47,14 @@ def test_metrics_that_evaluations_do_not_find(changed, text_task, metric):
         ("masked_lm", "accuracy", 0.9, ("accuracy", "max")),
     ],
 )
-def test_the_metric_that_says_which_is_best(task, metric, ema, best):
+def test_default_metric_of_the_best_checkpoint(task, metric, ema, best):
     config = gmlp_config.default(task=task)
     config.checkpoint.metric = metric
     config.optimizer.ema = ema
     assert checkpoints.best_metric(config) == best
 
 
-def test_checkpoints_lie_in_the_run_folder(text_run):
+def test_checkpoints_are_in_the_run_folder(text_run):
     config = gmlp_config.load(str(text_run / "config.json"))
     opened = checkpoints.open_checkpoints(config, str(text_run), read_only=True)
     assert opened.folder == f"{text_run}/checkpoints"

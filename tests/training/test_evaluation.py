@@ -18,7 +18,7 @@ def data_of(trained):
     return trained.task.Data(gmlp_config.mutable_copy(trained.config), run_files)
 
 
-def test_batch_size_changes_nothing(text_run):
+def test_batch_size_does_not_change_the_metrics(text_run):
     """It is at most what is held out, rounded up to even shares of devices: a million rows of
     padding would take the memory, and minutes."""
     trained = pretrained.load(str(text_run))
@@ -41,7 +41,7 @@ def test_batch_size_changes_nothing(text_run):
     assert sizes == [examples, -(-examples // 8) * 8]
 
 
-def test_a_lost_example_is_noticed(text_run, monkeypatch):
+def test_lost_example_is_detected(text_run, monkeypatch):
     trained = pretrained.load(str(text_run))
     data = data_of(trained)
     evaluator = evaluation.Evaluator(trained.task, data, trained.partition)
@@ -88,7 +88,7 @@ def evaluator_of(kind, config, partition):
     return evaluation.Evaluator(kind(config), kind.Data(config), partition)
 
 
-def test_outputs_come_in_the_examples_order_without_padding(config, partition):
+def test_outputs_follow_the_order_of_examples_without_padding(config, partition):
     evaluator = evaluator_of(Echo, config, partition)
     metrics, outputs = evaluator({})
     assert evaluator.step._cache_size() == 1
@@ -99,7 +99,7 @@ def test_outputs_come_in_the_examples_order_without_padding(config, partition):
     np.testing.assert_array_equal(outputs["pair"], expected)
 
 
-def test_more_examples_than_a_float32_counts(config, partition):
+def test_counts_beyond_float32_precision(config, partition):
     """2^24 + 1, as if in a step of 2^24 and one of a single example."""
 
     class ManyNumbers(SevenNumbers):
@@ -120,7 +120,7 @@ def test_more_examples_than_a_float32_counts(config, partition):
     assert metrics == {"examples": 2**24 + 1}
 
 
-def test_a_batch_is_read_while_the_next_one_runs(config, partition, monkeypatch):
+def test_outputs_are_fetched_while_the_next_batch_runs(config, partition, monkeypatch):
     """So the device has work, and batches do not pile up on it."""
     evaluator = evaluator_of(Echo, config, partition)
     order = []

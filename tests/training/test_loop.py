@@ -38,7 +38,7 @@ def test_result_and_metrics_agree(text_run):
     assert result["eval"] == lines[-1]["eval"]
 
 
-def test_a_run_has_no_fewer_steps_than_it_took(text_run, tmp_path):
+def test_fewer_steps_than_taken_are_refused(text_run, tmp_path):
     run = shutil.copytree(text_run, tmp_path / "run")
     options = config.load(str(run / "config.json"))
     options.steps = 8
@@ -46,7 +46,7 @@ def test_a_run_has_no_fewer_steps_than_it_took(text_run, tmp_path):
         loop.train(options, str(run))
 
 
-def test_restart_moves_nothing_but_a_run(text_run, tmp_path):
+def test_restart_only_moves_the_files_of_a_run(text_run, tmp_path):
     """Above all not the folder of all runs, given by mistake."""
     runs = tmp_path / "runs"
     shutil.copytree(text_run, runs / "one")
@@ -56,7 +56,7 @@ def test_restart_moves_nothing_but_a_run(text_run, tmp_path):
     assert [path.name for path in runs.iterdir()] == ["one"]
 
 
-def test_an_evaluation_whose_data_cannot_be_read_leaves_a_checkpoint(tmp_path):
+def test_evaluation_with_unreadable_data_leaves_a_checkpoint(tmp_path):
     run = tmp_path / "run"
     options = interrupted.config(tmp_path)
     options.steps = 3
@@ -144,31 +144,31 @@ def finished(stopped) -> Path:
     return run.folder
 
 
-def test_a_signal_ends_an_evaluation(stopped):
+def test_signal_ends_an_evaluation(stopped):
     _, [first, _, _] = stopped
     assert first.newest == 3
     assert first.evaluated == []
 
 
-def test_a_resumed_run_begins_with_the_evaluation_that_was_ended(stopped):
+def test_resumed_run_repeats_the_interrupted_evaluation(stopped):
     _, [_, second, third] = stopped
     assert second.newest == third.newest == 6
     assert second.evaluated == third.evaluated == [3]
 
 
-def test_a_run_compiles_its_step_once_and_only_if_it_takes_one(stopped):
+def test_step_is_compiled_once_and_only_if_needed(stopped):
     """For a state that comes from initialization or from a checkpoint."""
     _, stops = stopped
     assert [stop.times_compiled for stop in stops] == [1, 1, 0]
 
 
-def test_the_lines_of_a_stopped_run_are_those_of_a_whole_one(finished, whole):
+def test_resumed_run_logs_the_lines_of_an_uninterrupted_one(finished, whole):
     """Besides those about the config, which says where the run stops."""
     lines = [line for line in metrics(finished) if "changed" not in line]
     assert lines == metrics(whole)
 
 
-def test_the_best_checkpoint_of_a_stopped_run_is_that_of_a_whole_one(finished, whole):
+def test_resumed_run_keeps_the_best_checkpoint_of_an_uninterrupted_one(finished, whole):
     losses = {}
     for line in metrics(whole):
         if "eval" in line:
@@ -193,7 +193,7 @@ loop.train(options, sys.argv[2])
 
 
 @pytest.mark.slow
-def test_the_step_after_a_missing_evaluation_may_be_long_to_compile(tmp_path):
+def test_watchdog_allows_for_compilation_after_a_missing_evaluation(tmp_path):
     """It is not compiled yet, and may take longer than a step that hangs."""
     run = interruptible(tmp_path)
     run.stop(2)
@@ -228,7 +228,7 @@ def short(tmp_path):
     return options
 
 
-def test_a_run_that_is_killed_before_its_result_is_written_is_not_finished(
+def test_run_killed_before_its_result_is_not_finished(
     short, tmp_path, monkeypatch
 ):
     run = tmp_path / "run"
@@ -241,7 +241,7 @@ def test_a_run_that_is_killed_before_its_result_is_written_is_not_finished(
     assert (run / "result.json").exists()
 
 
-def test_a_finished_run_leaves_nothing_of_a_killed_one(short, tmp_path, monkeypatch):
+def test_finished_run_removes_leftovers_of_a_killed_one(short, tmp_path, monkeypatch):
     """One that was killed while its figure was drawn."""
     run = tmp_path / "run"
     with killed_while_writing(monkeypatch, "result.json"):
@@ -253,7 +253,7 @@ def test_a_finished_run_leaves_nothing_of_a_killed_one(short, tmp_path, monkeypa
     assert not (run / "lease.json").exists()
 
 
-def test_a_finished_run_that_takes_more_steps_is_not_finished(short, tmp_path, monkeypatch):
+def test_finished_run_with_more_steps_is_not_finished(short, tmp_path, monkeypatch):
     """Killed after config.json has more steps, a sweep would take the old result for the new
     one."""
     run = tmp_path / "run"
@@ -278,7 +278,7 @@ def test_a_finished_run_that_takes_more_steps_is_not_finished(short, tmp_path, m
         (["/venv/bin/python", ".venv/bin/gmlp", "train"], ".venv/bin/gmlp train"),
     ],
 )
-def test_the_command_line_as_typed(monkeypatch, started, typed):
+def test_command_line_is_recorded_as_typed(monkeypatch, started, typed):
     """`gmlp` is a script, which the system starts as PYTHON PATH."""
     monkeypatch.setattr("sys.orig_argv", started)
     monkeypatch.setattr("shutil.which", {"gmlp": "/venv/bin/gmlp"}.get)
@@ -294,7 +294,7 @@ def stops_early(tmp_path):
     return options
 
 
-def test_a_run_ends_once_its_metric_is_good_enough(stops_early, tmp_path, capfd):
+def test_run_stops_when_its_metric_reaches_the_target(stops_early, tmp_path, capfd):
     run = tmp_path / "run"
     result = loop.train(stops_early, str(run))
     assert result["step"] == 2
@@ -306,7 +306,7 @@ def test_a_run_ends_once_its_metric_is_good_enough(stops_early, tmp_path, capfd)
     assert steps_of(metrics(run), "eval") == [2]
 
 
-def test_a_run_that_ended_early_resumes_for_a_better_metric(stops_early, tmp_path):
+def test_run_stopped_early_resumes_for_a_better_target(stops_early, tmp_path):
     run = tmp_path / "run"
     loop.train(stops_early, str(run))
     stops_early.eval.stop_at = 1.0
@@ -315,7 +315,7 @@ def test_a_run_that_ended_early_resumes_for_a_better_metric(stops_early, tmp_pat
     assert steps_of(metrics(run), "eval") == [2, 4, 6]
 
 
-def test_a_metric_of_which_more_is_better_ends_a_run_from_above(tmp_path):
+def test_accuracy_above_the_target_stops_the_run(tmp_path):
     options = tiny.image_config()
     options.eval.every = 2
     for goal, last in ((1e-9, 2), (1.1, 6)):
@@ -324,7 +324,7 @@ def test_a_metric_of_which_more_is_better_ends_a_run_from_above(tmp_path):
         assert result["step"] == last
 
 
-def test_a_log_window_of_skipped_steps_is_written(tmp_path, capfd):
+def test_log_window_of_skipped_steps_is_written(tmp_path, capfd):
     """It has no mean of anything else, which is no loss that is not finite."""
     options = tiny.text_config(tmp_path)
     options.steps = 30

@@ -65,7 +65,7 @@ def make_problem() -> Problem:
     return Problem(*arrays)
 
 
-def test_against_a_model_with_adapters_of_its_own():
+def test_merged_kernels_equal_a_model_with_explicit_adapters():
     """Five steps of AdamW on A, B and a head, by autodiff."""
     problem = make_problem()
     adamw = optax.adamw(0.05, weight_decay=0.1)
@@ -91,7 +91,7 @@ def test_against_a_model_with_adapters_of_its_own():
     assert ranks_of(change, 1e-4) == [3, 3]
 
 
-def test_which_kernels_have_it():
+def test_kernels_with_adapters():
     """Those over channels, of each layer; not those over tokens."""
     leaf = jax.ShapeDtypeStruct((2, 4, 4), jnp.float32)
     shapes = {
@@ -121,7 +121,7 @@ def adapted(tmp_path):
     return tiny.open_task(config, tmp_path)
 
 
-def test_the_state_has_adapters_alone(adapted, partition):
+def test_state_has_only_adapters(adapted, partition):
     task, _ = adapted
     training = step.Training(task, partition)
     state = training.init(jax.random.key(0))
@@ -131,7 +131,7 @@ def test_the_state_has_adapters_alone(adapted, partition):
     assert numbers == 3 * kernels + 2  # two moments, two counters
 
 
-def test_a_step_changes_kernels_alone(adapted, partition):
+def test_step_changes_only_kernels(adapted, partition):
     task, data = adapted
     training = step.Training(task, partition)
     state = training.init(jax.random.key(0))
@@ -156,7 +156,7 @@ def from_run(text_run):
     return config
 
 
-def test_a_run(from_run, text_run, tmp_path):
+def test_complete_run(from_run, text_run, tmp_path):
     """What is exported is a plain model."""
     run = tmp_path / "run"
     result = loop.train(from_run, str(run))
@@ -169,20 +169,20 @@ def test_a_run(from_run, text_run, tmp_path):
     assert written["optimizer"]["lora_rank"] == 2
 
 
-def test_a_run_that_has_nothing_to_adapt_is_refused(from_run, tmp_path):
+def test_run_without_a_pretrained_model_is_refused(from_run, tmp_path):
     from_run.init_from = ""
     with pytest.raises(RunError, match="lora_rank is 2, and there is nothing to adapt"):
         loop.train(from_run, str(tmp_path / "other"))
 
 
-def test_an_optimizer_that_averages_adapts_nothing(from_run, tmp_path):
+def test_averaging_optimizer_is_refused(from_run, tmp_path):
     from_run.init_from = ""
     from_run.optimizer.update(name="schedule_free", schedule="constant")
     message = raised(ConfigError, loop.train, from_run, str(tmp_path / "other"))
     assert "optimizer.lora_rank is 2" in message
 
 
-def test_what_has_no_channel_projections(config):
+def test_blocks_without_channel_projections_are_refused(config):
     config.optimizer.lora_rank = 4
     params = {"line": {"kernel": jnp.ones(3), "bias": jnp.ones(())}}
     message = raised(RunError, optimizer.make, config, params, tiny.LINE_METADATA)

@@ -35,10 +35,10 @@ def check(folder, every: bool) -> None:
 
 
 @pytest.mark.slow
-def test_a_mesh_changes_nothing_but_rounding(tmp_path):
+def test_mesh_changes_only_rounding(tmp_path):
     check(tmp_path, every=False)
 
 
 @pytest.mark.nightly
-def test_no_mesh_changes_more_than_rounding(tmp_path):
+def test_all_meshes_change_only_rounding(tmp_path):
     check(tmp_path, every=True)

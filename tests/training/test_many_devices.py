@@ -35,7 +35,7 @@ def results(folder):
 
 
 @pytest.mark.parametrize("sizes", MESHES[1:])
-def test_a_mesh_changes_nothing_but_rounding(results, sizes):
+def test_mesh_changes_only_rounding(results, sizes):
     found = results["x".join(map(str, sizes))]
     expected = results["1x1x1"]
     assert found.keys() == expected.keys()
@@ -48,7 +48,7 @@ def test_a_mesh_changes_nothing_but_rounding(results, sizes):
         np.testing.assert_allclose(found[name], expected[name], rtol, atol, err_msg=name)
 
 
-def test_bfloat16_under_a_mesh(results):
+def test_bfloat16_on_a_mesh(results):
     found = results["bf2x4x1"]
     expected = results["bf1x1x1"]
     assert abs(found["loss"] - expected["loss"]) < 0.01 * expected["loss"]

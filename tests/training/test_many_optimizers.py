@@ -9,7 +9,7 @@ from tests.training import fake_devices
 pytestmark = pytest.mark.slow
 
 
-def test_fsdp_changes_nothing_but_rounding_and_splits_the_state(tmp_path):
+def test_fsdp_changes_only_rounding_and_splits_the_state(tmp_path):
     fake_devices.run("many_optimizers", str(tmp_path), str(tmp_path / "out.npz"))
     results = fake_devices.read(tmp_path / "out.npz")
     for name in (*OPTIMIZERS, "lora"):

@@ -45,13 +45,13 @@ def test_predictions_of_text(text):
     assert text.predict([]) == []
 
 
-def test_a_model_of_text_has_a_tokenizer_and_no_classes(text):
+def test_text_model_has_a_tokenizer_and_no_classes(text):
     assert text.tokenizer.vocab_size == 600
     assert text.transform is None
     assert text.classes == ()
 
 
-def test_logits_of_text_are_those_of_predictions(text):
+def test_text_logits_agree_with_predictions(text):
     tokens = text.predictor.encode(["The [MASK]."])
     logits = text.logits("The [MASK].")
     assert logits.shape == (1, tokens.shape[1], 600)
@@ -63,7 +63,7 @@ def test_logits_of_text_are_those_of_predictions(text):
     assert piece == text.tokenizer.piece(best)
 
 
-def test_padding_is_left_out_of_the_mean(text):
+def test_mean_leaves_out_padding(text):
     texts = ["The value of the call is a name.", "A name."]
     tokens = text.predictor.encode(texts)
     is_token = tokens[1] != text.tokenizer.pad_id
@@ -74,7 +74,7 @@ def test_padding_is_left_out_of_the_mean(text):
     np.testing.assert_allclose(pooled[1], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_the_mean_of_padding_alone_is_0(text):
+def test_mean_of_only_padding_is_0(text):
     tokens = text.predictor.encode(["A name.", "The value."])
     tokens[1] = text.tokenizer.pad_id
     pooled = text.features(tokens, pool="mean")
@@ -83,7 +83,7 @@ def test_the_mean_of_padding_alone_is_0(text):
     np.testing.assert_allclose(pooled[0], alone[0], atol=1e-5)
 
 
-def test_images_as_lists_or_of_a_tensor_that_numpy_cannot_read_are_refused(images):
+def test_images_as_lists_or_unreadable_tensors_are_refused(images):
     class Tensor:
         def __array__(self, *_, **__):
             raise TypeError("Got unsupported ScalarType BFloat16")
@@ -94,7 +94,7 @@ def test_images_as_lists_or_of_a_tensor_that_numpy_cannot_read_are_refused(image
             images.predict(given)
 
 
-def test_a_longer_text_beside_it_does_not_change_the_logits_of_a_text(text):
+def test_longer_text_in_the_batch_does_not_change_logits(text):
     """Its padding is hidden, as in predictions: rows of one batch are those of each text alone."""
     texts = ["The value of the call is a name.", "A [MASK]."]
     [alone] = text.logits(texts[1])
@@ -102,7 +102,7 @@ def test_a_longer_text_beside_it_does_not_change_the_logits_of_a_text(text):
     np.testing.assert_allclose(second[: len(alone)], alone, atol=1e-5)
 
 
-def test_a_longer_text_beside_it_does_not_change_the_features_of_a_text(text):
+def test_longer_text_in_the_batch_does_not_change_features(text):
     texts = ["The value of the call is a name.", "A [MASK]."]
     [alone] = text.features(texts[1], pool="mean")
     _, second = text.features(texts, pool="mean")
@@ -113,7 +113,7 @@ def random_pixels(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
 
 
-def test_states_of_layers_are_those_of_a_shorter_stack(images):
+def test_states_of_layers_equal_those_of_a_shorter_stack(images):
     """The state after layer i, normalised, is what a model of the first i + 1 layers gives."""
     pixels = random_pixels(2, 32, 32, 3)
     first = images.features(pixels, layers=0)
@@ -125,7 +125,7 @@ def test_states_of_layers_are_those_of_a_shorter_stack(images):
     np.testing.assert_allclose(expected, first, rtol=1e-4, atol=1e-5)
 
 
-def test_states_of_layers_are_side_by_side(images):
+def test_states_of_layers_are_concatenated(images):
     pixels = random_pixels(2, 32, 32, 3)
     states = images.features(pixels, layers=(0, 2, -1))
     assert states.shape == (2, 16, 3 * 16)
@@ -144,7 +144,7 @@ def test_states_of_layers_are_pooled(images):
     np.testing.assert_allclose(pooled, mean, rtol=1e-5, atol=1e-6)
 
 
-def test_images_of_any_usual_type_give_the_same(images, tmp_path):
+def test_common_image_types_give_the_same_logits(images, tmp_path):
     pixels = random_pixels(40, 40, 3)
     image = Image.fromarray(pixels)
     path = tmp_path / "a.png"
@@ -160,7 +160,7 @@ def test_images_of_any_usual_type_give_the_same(images, tmp_path):
     assert set(by_hand.names_of(first[0])) == {"cat", "dog"} == {*images.classes}
 
 
-def test_a_batch_of_floats_gives_what_its_images_give(images):
+def test_float_batch_agrees_with_its_images(images):
     expected = images.logits(PIXELS)
     floats = PIXELS / 255
     for batch in (floats, jnp.asarray(floats, jnp.float32), PIXELS.astype(int), list(floats)):
@@ -186,7 +186,7 @@ def test_images_are_transformed_as_for_predictions(images):
     ],
     ids=["channels first", "beyond 1", "no file", "text", "one pixel"],
 )
-def test_what_is_no_image_is_refused(images, wrong):
+def test_inputs_that_are_not_images_are_refused(images, wrong):
     with pytest.raises(DataError):
         images.predict([wrong])
 
@@ -217,11 +217,11 @@ def test_patterns_are_answered_by_path(images, folder_of_images):
     assert list(answers) == [f"{folder_of_images}/0.png", f"{folder_of_images}/1.png"]
 
 
-def test_an_empty_folder_is_refused(images, tmp_path):
+def test_empty_folder_is_refused(images, tmp_path):
     assert "no file of these" in raised(DataError, images.predict, tmp_path)
 
 
-def test_grey_models_take_colours(image_run):
+def test_grey_models_accept_color_images(image_run):
     model = gf.load(image_run, 12)
     assert model.step == 12
     grey = random_pixels(20, 20)
@@ -246,7 +246,7 @@ def test_function_has_gradients(images):
     assert float(jnp.abs(bias).sum()) > 0
 
 
-def test_function_takes_several_parameters_at_once(images):
+def test_function_can_be_mapped_over_parameters(images):
     several = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), images.params)
     forward = jax.vmap(images.function(), (0, None))
     logits = jax.eval_shape(forward, several, jnp.ones((2, 32, 32, 3)))
@@ -275,7 +275,7 @@ def test_function_reads_pixels_as_logits_does(images, moved_params, pixels):
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_slope_of_function_by_a_pixel(images, moved_params):
+def test_gradient_of_function_for_a_pixel(images, moved_params):
     """Of a pixel from 0 to 1, against a small change of it."""
     forward = images.function()
 
@@ -289,7 +289,7 @@ def test_the_slope_of_function_by_a_pixel(images, moved_params):
     assert slope == pytest.approx(float(rise) / 0.02, rel=0.05, abs=1e-4)
 
 
-def test_module_has_parameters_of_its_own(images):
+def test_module_copies_the_parameters(images):
     module = images.module
     state = nnx.to_pure_dict(nnx.state(module, nnx.Param))
     assert parameters.count(state) == parameters.count(images.params)
@@ -358,16 +358,16 @@ WORDS_OF_TEXT = [
 
 
 @pytest.mark.parametrize(("call", "words"), WORDS_OF_IMAGES)
-def test_what_a_model_of_images_refuses(call, words, images):
+def test_image_model_refuses_invalid_calls(call, words, images):
     assert words in raised(UserError, call, images)
 
 
 @pytest.mark.parametrize(("call", "words"), WORDS_OF_TEXT)
-def test_what_a_model_of_text_refuses(call, words, text):
+def test_text_model_refuses_invalid_calls(call, words, text):
     assert words in raised(UserError, call, text)
 
 
-def test_a_causal_model_continues_texts(causal_model):
+def test_causal_model_continues_texts(causal_model):
     one = causal_model.generate("It", tokens=5, temperature=0.0)
     assert one == causal_model.generate(["It"], tokens=np.int64(5), temperature=0.0)
     assert len(causal_model.generate(["It", "was"], tokens=3, seed=1)) == 2
@@ -383,28 +383,28 @@ def test_a_causal_model_continues_texts(causal_model):
         ("a [MASK]", {}, "[MASK]"),
     ],
 )
-def test_what_a_causal_model_refuses(causal_model, given, options, words):
+def test_causal_model_refuses_invalid_calls(causal_model, given, options, words):
     assert words in raised(UserError, causal_model.generate, given, **options)
 
 
-def test_a_model_without_a_tokenizer_reads_ids_alone():
+def test_model_without_a_tokenizer_reads_only_ids():
     bare = gf.create("gmlp_base", length=16, vocab_size=50, **TINY)
     assert bare.logits(IDS).shape == (2, 16, 50)
     assert "created without a tokenizer" in raised(RunError, bare.predict, "A [MASK]")
 
 
 @pytest.mark.parametrize("other", ["digits", None, 3])
-def test_what_is_no_model(other):
+def test_invalid_paths_are_refused(other):
     assert repr(other) in raised(RunError, model_lib.require_model, other)
     assert repr(other) in raised(RunError, model_lib.require_tokenizer, other)
 
 
-def test_counts():
+def test_parameter_counts():
     model_lib.require_counts(top=1, batch_size=np.int32(3))
     assert "top is 0" in raised(RunError, model_lib.require_counts, batch_size=1, top=0)
 
 
-def test_a_placed_model_has_the_parameters(images):
+def test_model_on_a_mesh_has_the_same_parameters(images):
     params = jax.device_get(images.params)
     model = model_lib.place(images.task, params, step=7)
     assert model.step == 7

@@ -18,7 +18,7 @@ def clock(monkeypatch):
     return now
 
 
-def test_rate_leaves_the_first_step_out(clock):
+def test_rate_leaves_out_the_first_step(clock):
     line = observers.Progress(first=10, steps=100, per_step=32, unit="tokens")
     assert line.rate(10) == 0
     clock["seconds"] = 200.0  # the first step compiles
@@ -45,7 +45,7 @@ def test_plain_lines_without_a_terminal(clock, capsys):
     ]
 
 
-def test_a_line_whenever_nothing_was_printed_for_seconds(clock, capsys):
+def test_line_is_printed_after_some_seconds_of_silence(clock, capsys):
     line = observers.Progress(first=0, steps=5000, per_step=10, unit="images")
     line.advance(1)
     line.show_loss(1, 2.0)
@@ -61,7 +61,7 @@ def test_a_line_whenever_nothing_was_printed_for_seconds(clock, capsys):
     ]
 
 
-def test_the_first_step_has_no_speed(clock, capsys):
+def test_first_step_has_no_rate(clock, capsys):
     line = observers.Progress(first=10, steps=50, per_step=10, unit="images")
     clock["seconds"] = 200.0
     line.advance(11)
@@ -70,7 +70,7 @@ def test_the_first_step_has_no_speed(clock, capsys):
     assert capsys.readouterr().err == "step 11/50  the first of this process\n"
 
 
-def test_of_runs_that_are_trained_together_only_the_losses_are_shown(clock, capsys):
+def test_only_losses_are_shown_for_runs_trained_together(clock, capsys):
     line = observers.Progress(first=0, steps=5000, per_step=10, unit="images", name="lr=1")
     clock["seconds"] = 200.0
     line.advance(1)
@@ -79,7 +79,7 @@ def test_of_runs_that_are_trained_together_only_the_losses_are_shown(clock, caps
     assert capsys.readouterr().err == ""
 
 
-def test_a_step_is_slow_until_it_is_known_to_be_quick(clock):
+def test_step_counts_as_slow_until_measured(clock):
     line = observers.Progress(first=0, steps=5000, per_step=10, unit="images")
     assert line.is_slow(0)
     line.advance(1)
@@ -90,7 +90,7 @@ def test_a_step_is_slow_until_it_is_known_to_be_quick(clock):
     assert line.is_slow(2)
 
 
-def test_the_line_of_a_terminal(clock, capsys, monkeypatch):
+def test_terminal_line(clock, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     line = observers.Progress(first=0, steps=5000, per_step=10, unit="images")
     line.advance(1)
@@ -104,7 +104,7 @@ def test_the_line_of_a_terminal(clock, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_writes_a_trace(tmp_path):
+def test_run_writes_a_trace(tmp_path):
     options = small_text_config(tmp_path / "cache")
     options.steps = 6
     options.profile.steps = "2:3"
@@ -137,7 +137,7 @@ def calls(monkeypatch):
         ("3:5", range(1, 5), [1, 2, "start", 3, 4, "stop"]),
     ],
 )
-def test_just_these_steps_are_traced(options, calls, tmp_path, traced, steps, expected):
+def test_only_the_configured_steps_are_traced(options, calls, tmp_path, traced, steps, expected):
     options.profile.steps = traced
     tracer = observers.Profile(options, str(tmp_path))
     for number in steps:
@@ -151,7 +151,7 @@ def test_just_these_steps_are_traced(options, calls, tmp_path, traced, steps, ex
     ("extra", "package", "value"),
     [("tensorboard", "tensorboardX", True), ("wandb", "wandb", "project")],
 )
-def test_missing_extra_is_one_line(config, monkeypatch, extra, package, value):
+def test_missing_extra_is_reported_in_one_line(config, monkeypatch, extra, package, value):
     find = observers.importlib.util.find_spec
     monkeypatch.setattr(
         observers.importlib.util, "find_spec", lambda name: None if name == package else find(name)
@@ -168,7 +168,7 @@ def begin(config, folder, step):
     return tracker
 
 
-def test_no_trackers_unless_asked_for(config, tmp_path):
+def test_trackers_are_off_by_default(config, tmp_path):
     tracker = begin(config, tmp_path, 0)
     tracker.log(1, "train", {"loss": 1.0})
     tracker.close()
@@ -202,7 +202,7 @@ def wandb(monkeypatch):
     return found
 
 
-def test_wandb_has_the_id_of_the_run(config, tmp_path, wandb):
+def test_wandb_gets_the_id_of_the_run(config, tmp_path, wandb):
     config.log.wandb = "project"
     tracker = begin(config, tmp_path / "seed=0", 7)
     asked = {"id": "abc123", "name": "seed=0", "resume": "allow"}
@@ -213,7 +213,7 @@ def test_wandb_has_the_id_of_the_run(config, tmp_path, wandb):
 
 
 @pytest.mark.parametrize("problem", ["init", "log"])
-def test_what_wandb_refuses_is_told_once(config, tmp_path, wandb, capsys, problem):
+def test_wandb_errors_are_reported_once(config, tmp_path, wandb, capsys, problem):
     config.log.wandb = "project"
     wandb.problem = problem
     tracker = begin(config, tmp_path, 0)

@@ -164,7 +164,7 @@ def expected_factor(name: str, axes: int):
 
 
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
-def test_rates_multiply_the_updates_of_the_parameters_that_they_name(tmp_path, optimizer_name):
+def test_multipliers_scale_the_updates_of_matching_parameters(tmp_path, optimizer_name):
     """The first line that matches counts; over stacked layers a factor grows by the same share from
     layer to layer."""
     kind = OPTIMIZERS[optimizer_name]
@@ -196,14 +196,14 @@ def test_rates_multiply_the_updates_of_the_parameters_that_they_name(tmp_path, o
         ("lr_multipliers", ("^bias=0.1..1",), "'^bias' matches bias, which has no layers"),
     ],
 )
-def test_patterns_that_do_not_fit_the_model(config, text_task, key, lines, named):
+def test_patterns_that_match_no_parameter_are_refused(config, text_task, key, lines, named):
     config.optimizer[key] = lines
     with pytest.raises(RunError, match=re.escape(f"config.optimizer.{key}: {named}")):
         optimizer.make(config, text_task.shapes(), text_task.param_metadata())
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_descends_and_decays_matrices_alone(config, name):
+def test_each_optimizer_descends_and_decays_only_matrices(config, name):
     config.optimizer.update(
         name=name, learning_rate=0.01, schedule="constant", warmup=0, clip=0.0, weight_decay=0.0
     )
@@ -250,7 +250,7 @@ def test_decay_does_not_gather_momentum(config, name):
         np.testing.assert_allclose(updates["line"]["kernel"], expected, rtol=1e-5)
 
 
-def test_lamb_trusts_each_layer_by_itself(config, text_task):
+def test_lamb_trust_ratio_is_per_layer(config, text_task):
     """Stacked layers move as they would if each were a parameter of its own, and what is not
     decayed as by Adam."""
     options = config.optimizer
@@ -321,7 +321,7 @@ def four_steps(request, tmp_path_factory, partition):
     return training, data, trained(training, data, partition, 4)
 
 
-def test_a_run_that_resumes_takes_the_same_steps_bit_for_bit(four_steps, tmp_path, partition):
+def test_resumed_run_takes_bit_identical_steps(four_steps, tmp_path, partition):
     training, data, results = four_steps
     shardings = jax.tree.map(lambda leaf: leaf.sharding, training.template)
     second, _ = results[1]
@@ -338,7 +338,7 @@ def test_a_run_that_resumes_takes_the_same_steps_bit_for_bit(four_steps, tmp_pat
             jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-def test_all_but_the_frozen_parameters_are_trained(four_steps):
+def test_all_parameters_except_frozen_ones_are_trained(four_steps):
     _, _, results = four_steps
     first, _ = results[0]
     last, _ = results[-1]
@@ -411,12 +411,12 @@ def test_schedules(config, schedule, warmup, shares):
         assert float(rate(10)) == pytest.approx(0, abs=1e-7)
 
 
-def test_schedule_free_is_optaxs_own_wrapper(schedule_free):
+def test_schedule_free_equals_the_optax_wrapper(schedule_free):
     _, states = schedule_free
     assert isinstance(wrapped_state(states[-1]), optax.contrib.ScheduleFreeState)
 
 
-def test_schedule_free_begins_with_its_average(tmp_path, partition):
+def test_schedule_free_starts_at_its_average(tmp_path, partition):
     task, _ = chosen(tmp_path, "schedule_free")
     state = step.Training(task, partition).init(jax.random.key(0))
     jax.tree.map(np.testing.assert_array_equal, state.ema, state.params)
@@ -460,7 +460,7 @@ def three_axes_of_muon(task) -> tuple[set[str], set[str]]:
     return matrices, others
 
 
-def test_muon_makes_matrices_orthogonal_and_nothing_else(muon):
+def test_muon_orthogonalizes_only_matrices(muon):
     matrices, others = three_axes_of_muon(muon)
     assert others
     for path in others:
@@ -468,7 +468,7 @@ def test_muon_makes_matrices_orthogonal_and_nothing_else(muon):
     assert endings(matrices) == {"kernel"}
 
 
-def test_muon_has_nadams_updates_of_what_is_no_matrix(muon):
+def test_muon_updates_other_parameters_with_nadam(muon):
     """Also if all parameters are decayed."""
     config = muon.config
     config.optimizer.weight_decay = 0.0

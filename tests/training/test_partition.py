@@ -36,7 +36,7 @@ def sized(data, fsdp, tensor, rules=()):
         (3, 1, 8, "batch is 3, which 8 devices .*: set it to 8$"),
     ],
 )
-def test_uneven_batch_is_refused_with_sizes_that_would_do(
+def test_uneven_batch_is_refused_with_sizes_that_fit(
     batch_size, microbatches, devices, advice
 ):
     with pytest.raises(RunError, match=advice):
@@ -65,7 +65,7 @@ def test_axis_sizes(sizes, devices, expected):
         ({"slices": 3}, "config.mesh.slices=3 .* 8"),
     ],
 )
-def test_sizes_that_make_no_mesh(sizes, message):
+def test_invalid_mesh_sizes_are_refused(sizes, message):
     with pytest.raises(RunError, match=message):
         axis_sizes(sizes, 8)
 
@@ -116,7 +116,7 @@ def specs_of(tree):
     return jax.tree.map(lambda leaf: leaf.sharding.spec, tree)
 
 
-def test_parameters_lie_as_their_metadata_say(config, partition):
+def test_parameters_are_sharded_by_their_metadata(config, partition):
     task = tasks.find(config.task)(config)
     specs = specs_of(step.Training(task, partition).template.params)
     blocks = specs["encoder"]["blocks"]
@@ -127,7 +127,7 @@ def test_parameters_lie_as_their_metadata_say(config, partition):
     assert specs["bias"] == PartitionSpec("tensor")
 
 
-def test_what_the_optimizer_keeps_lies_as_its_parameter(config, partition):
+def test_optimizer_state_is_sharded_as_its_parameter(config, partition):
     config.optimizer.ema = 0.9
     task = tasks.find(config.task)(config)
     state = step.Training(task, partition).template
@@ -171,7 +171,7 @@ def expected_axes(path: str, leaf, metadata, mesh) -> list:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_state_of_every_optimizer_is_split_as_its_parameters(config, name):
+def test_state_of_each_optimizer_is_sharded_as_its_parameters(config, name):
     """Against a search by path: optax's trees of moments have the paths of the parameters at the
     end of their own. Adafactor keeps factors of them, of fewer axes."""
     config.model.update(layers=2, length=16, d_model=128, d_ffn=256, vocab_size=320)
@@ -191,7 +191,7 @@ def test_the_state_of_every_optimizer_is_split_as_its_parameters(config, name):
     assert is_any_split or name == "lora"
 
 
-def test_a_parameter_named_as_a_part_of_the_state_shards_nothing_but_itself(config):
+def test_parameter_named_like_a_part_of_the_state_shards_only_itself(config):
     """`step` and `count`: no search by the end of a path tells them from the state's own."""
     names = ("step", "count", "bias")
     shapes = dict.fromkeys(names, jax.ShapeDtypeStruct((8,), jnp.float32))
@@ -211,7 +211,7 @@ def test_a_parameter_named_as_a_part_of_the_state_shards_nothing_but_itself(conf
         assert path.startswith(("params/", "opt_state/0/mu/", "opt_state/0/nu/"))
 
 
-def test_rules_match_the_paths_of_parameters_in_all_of_the_state(config):
+def test_rules_match_parameter_paths_in_the_whole_state(config):
     """A rule that begins with ^ holds for a parameter, its moments and its running mean."""
     config.model.update(layers=2, length=16, d_model=8, d_ffn=16, vocab_size=320)
     config.optimizer.ema = 0.9
@@ -245,7 +245,7 @@ METADATA = {"encoder/blocks/proj_in/kernel": ParamMetadata(("fsdp", "tensor"))}
         ),
     ],
 )
-def test_parameters_that_cannot_be_cut_are_named(shapes, rules, message):
+def test_indivisible_parameters_are_named(shapes, rules, message):
     with pytest.raises(RunError, match=message):
         sized(1, 4, 2, rules).for_model(METADATA).check_parameters(shapes)
 
@@ -263,13 +263,13 @@ def test_rules_of_a_config():
     assert first_spec(Partition.make({"rules": lines})) == PartitionSpec(None, None, "fsdp")
 
 
-def test_axes_that_do_not_divide_stay_whole():
+def test_indivisible_axes_are_replicated():
     """A run's own parameters are checked before, but those of another run, for a warm start, may
     have such axes."""
     assert first_spec(sized(1, 4, 2)) == PartitionSpec(None, None, "tensor")
 
 
-def test_batches_are_split(partition):
+def test_batches_are_sharded(partition):
     x = np.arange(6.0, dtype=np.float32).reshape(3, 2)
     batch = partition.put_batch({"x": x})
     assert batch["x"].sharding == partition.over_batch
@@ -304,7 +304,7 @@ def host_share(shape, of_host):
         ((1, 2, 2), [1, 0, 1, 0], (0, 1)),  # tensor spans the hosts, so each reads the whole batch
     ],
 )
-def test_hosts_share_the_batch_and_may_not_overlap(shape, of_host, share):
+def test_hosts_split_the_batch_without_overlap(shape, of_host, share):
     assert host_share(shape, of_host) == share
     assert "overlapping parts of the batch" in raised(
         RunError, host_share, (3, 1, 2), [0, 0, 0, 1, 1, 1]

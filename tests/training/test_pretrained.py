@@ -88,7 +88,7 @@ def test_each_form_is_exported(folder, form, tmp_path):
 
 
 @ALL
-def test_a_run_starts_from_each_form(folder, form):
+def test_run_starts_from_each_form(folder, form):
     """With the parameters of the source; config and files are those that `gmlp train` and `gmlp
     plan` inherit."""
     source = sources.path(folder, form)
@@ -106,7 +106,7 @@ def test_a_run_starts_from_each_form(folder, form):
 
 
 @ALL
-def test_a_path_may_end_in_a_slash_or_be_relative(folder, form, monkeypatch):
+def test_path_may_end_in_a_slash_or_be_relative(folder, form, monkeypatch):
     path = sources.path(folder, form)
     expected = pretrained.config_of(path)
     monkeypatch.chdir(folder)
@@ -119,7 +119,7 @@ def test_a_path_may_end_in_a_slash_or_be_relative(folder, form, monkeypatch):
 
 
 @pytest.mark.parametrize("form", ["export", "exported weights", "folder of bert", "file of timm"])
-def test_what_is_not_on_this_disk(folder, form):
+def test_paths_that_are_not_local(folder, form):
     """As in a bucket."""
     remote = "memory://sources"
     files = fsspec.filesystem("memory")
@@ -133,7 +133,7 @@ def test_what_is_not_on_this_disk(folder, form):
 # A run.
 
 
-def test_a_checkpoint_of_a_run(text_run):
+def test_checkpoint_of_a_run(text_run):
     opened = pretrained.open_model(text_run, "6")
     assert opened.step == 6
     assert opened.where == f"{text_run}/checkpoints/6"
@@ -147,7 +147,7 @@ def test_a_checkpoint_of_a_run(text_run):
     assert not np.array_equal(first["embedding"], second["embedding"])
 
 
-def test_the_best_is_that_of_its_metric(text_run):
+def test_best_checkpoint_follows_its_metric(text_run):
     lines = (text_run / "metrics.jsonl").read_text().splitlines()
     perplexities = {}
     for line in map(json.loads, lines):
@@ -156,7 +156,7 @@ def test_the_best_is_that_of_its_metric(text_run):
     assert pretrained.open_model(text_run).step == min(perplexities, key=perplexities.get)
 
 
-def test_the_running_mean_and_the_parameters_themselves(image_run):
+def test_ema_and_raw_parameters(image_run):
     opened = pretrained.open_model(image_run)
     assert opened.load().unaveraged is None
     model = opened.load(unaveraged=True)
@@ -165,11 +165,11 @@ def test_the_running_mean_and_the_parameters_themselves(image_run):
     assert not jax.tree.all(is_same)
 
 
-def test_a_run_that_keeps_no_mean(text_run):
+def test_run_without_ema(text_run):
     assert pretrained.open_model(text_run).load(unaveraged=True).unaveraged is None
 
 
-def test_a_damaged_checkpoint_names_the_others(text_run, tmp_path):
+def test_error_for_a_damaged_checkpoint_names_the_others(text_run, tmp_path):
     run = shutil.copytree(text_run, tmp_path / "run")
     opened = pretrained.open_model(run, "12")
     shutil.rmtree(run / "checkpoints" / "12" / "state")
@@ -181,7 +181,7 @@ def test_a_damaged_checkpoint_names_the_others(text_run, tmp_path):
     assert raised(RunError, opened.load).endswith("it is the only one")
 
 
-def test_another_config_of_the_same_model(image_run):
+def test_config_may_be_overridden(image_run):
     """Keys that change no shape; those that do are refused."""
     opened = pretrained.open_model(image_run)
     config = gmlp_config.mutable_copy(opened.config)
@@ -196,7 +196,7 @@ def test_another_config_of_the_same_model(image_run):
 # A model of a program.
 
 
-def test_a_given_model(image_run):
+def test_model_object_is_accepted(image_run):
     model = pretrained.open_model(image_run).load(unaveraged=True)
     opened = pretrained.open_model(model)
     again = opened.load(unaveraged=True)
@@ -212,7 +212,7 @@ def test_a_given_model(image_run):
 # Names.
 
 
-def test_models_that_come_with_the_package(folder, tmp_path, monkeypatch):
+def test_models_shipped_with_the_package(folder, tmp_path, monkeypatch):
     """A folder of the package is a name; a path that exists comes first."""
     monkeypatch.setattr(exports, "SHIPPED", folder)
     monkeypatch.chdir(tmp_path)
@@ -227,7 +227,7 @@ def test_models_that_come_with_the_package(folder, tmp_path, monkeypatch):
 
 
 @ALL
-def test_exported_folders_are_told_from_others(folder, form):
+def test_exported_folders_are_recognised(folder, form):
     found = pretrained.exported_folder(sources.path(folder, form))
     is_export = form in ("export", "exported weights")
     assert found == (str(folder / "exported") if is_export else "")
@@ -236,7 +236,7 @@ def test_exported_folders_are_told_from_others(folder, form):
 # What is refused, each in a line.
 
 
-def test_two_kinds_in_one_folder(folder, tmp_path):
+def test_folder_with_two_kinds_is_refused(folder, tmp_path):
     """A run and the weights that were exported into its folder: either is read by a longer name."""
     run = shutil.copytree(folder / "digits", tmp_path / "run")
     shutil.copy(folder / "exported" / "model.safetensors", run)
@@ -247,7 +247,7 @@ def test_two_kinds_in_one_folder(folder, tmp_path):
     assert pretrained.open_model(run / "model.safetensors").step == 0
 
 
-def test_a_config_of_two_libraries(folder, tmp_path):
+def test_config_of_two_libraries(folder, tmp_path):
     both = {**sources.DESCRIBED, **states.DESCRIBED["bert"]}
     shutil.copy(folder / "timm" / "model.safetensors", tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(both))
@@ -290,7 +290,7 @@ FAMILY = json.dumps(states.DESCRIBED["fnet"])
         ({"config.json": '{"architecture": 3}', "model.safetensors": "x"}, "", "'3'"),
     ],
 )
-def test_what_is_no_model(tmp_path, files, name, words):
+def test_invalid_paths_are_refused(tmp_path, files, name, words):
     for file, content in files.items():
         path = tmp_path / "it" / file
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -316,12 +316,12 @@ def test_what_is_no_model(tmp_path, files, name, words):
         ("checkpoint", "6"),
     ],
 )
-def test_a_checkpoint_that_is_not_there(folder, form, checkpoint):
+def test_missing_checkpoint_is_refused(folder, form, checkpoint):
     message = raised(RunError, pretrained.open_model, sources.path(folder, form), checkpoint)
     assert checkpoint in message
 
 
-def test_a_step_that_a_run_does_not_have(text_run):
+def test_missing_step_is_refused(text_run):
     message = raised(RunError, pretrained.open_model, f"{text_run}/checkpoints/7")
     assert "'7'" in message
     assert "6, 12" in message
@@ -356,7 +356,7 @@ def predict(image, model, cache, endpoint, **variables):
     return preloaded.gmlp("predict", f"--workdir={model}", image, **settings, **variables)
 
 
-def test_the_hub_and_then_its_cache_alone(folder, image, hub, tmp_path):
+def test_hub_model_is_cached_for_offline_use(folder, image, hub, tmp_path):
     """The second time, nobody answers: the client's cache has all files, of one commit."""
     files = {file.name: file.read_bytes() for file in (folder / "exported").iterdir()}
     hub["me/digits"] = files
@@ -374,7 +374,7 @@ def test_the_hub_and_then_its_cache_alone(folder, image, hub, tmp_path):
     assert names == {"config.json", "model.safetensors", "classes.json"}
 
 
-def test_repositories_that_hold_no_model(image, hub, tmp_path):
+def test_repositories_without_a_model_are_refused(image, hub, tmp_path):
     hub["me/other"] = {"README.md": b"#"}
     hub["me/config"] = {"config.json": b'{"id": 3}'}
     hub["me/weights"] = {"config.json": TIMM.encode()}
@@ -389,7 +389,7 @@ def test_repositories_that_hold_no_model(image, hub, tmp_path):
         assert_one_line_error(done, *words)
 
 
-def test_a_hub_that_does_not_answer(image, tmp_path):
+def test_unreachable_hub_is_one_line(image, tmp_path):
     """Refused connections, and one that is silent: it gives up after a few seconds."""
     pytest.importorskip(
         "huggingface_hub", reason="huggingface_hub is not installed (extra: weights)"

@@ -25,7 +25,7 @@ from tests.failures import raised
 from tests.training import tiny
 
 
-def test_changes_whose_steps_are_lost_count_from_the_value_before_them(tmp_path):
+def test_changes_at_lost_steps_start_from_the_previous_value(tmp_path):
     before = gmlp_config.default()
     before.optimizer.grad_accum_steps = 4
     (tmp_path / "config.json").write_text(gmlp_config.to_json(before))
@@ -56,7 +56,7 @@ def test_versions_and_devices():
 
 
 @pytest.mark.skipif(not shutil.which("git"), reason="needs git")
-def test_the_commit_is_that_of_our_own_code(tmp_path, monkeypatch):
+def test_commit_is_the_one_of_the_package(tmp_path, monkeypatch):
     """A wheel that lies in somebody's repository has none."""
     package = tmp_path / "gmlp_flax"
     package.mkdir()
@@ -182,7 +182,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("make", KINDS)
-def test_data_of_another_content_are_refused_by_name(tmp_path, make):
+def test_data_with_other_contents_are_refused_by_name(tmp_path, make):
     """Of each kind: moved, or copied with other times, they are the same; changed in one place,
     they are not."""
     run = tmp_path / "run"

@@ -10,7 +10,7 @@ from gmlp_flax.training.saved_run import SavedRun
 from tests.failures import raised
 
 
-def test_the_parameters_of_a_step(text_run, partition):
+def test_parameters_of_a_step(text_run, partition):
     run = SavedRun.open(str(text_run))
     saved = run.find("latest")
     assert saved.step == 12
@@ -20,12 +20,12 @@ def test_the_parameters_of_a_step(text_run, partition):
     jax.tree.map(np.testing.assert_array_equal, params, expected)
 
 
-def test_a_part_that_was_not_saved(text_run, partition):
+def test_part_that_was_not_saved_is_refused(text_run, partition):
     run = SavedRun.open(str(text_run))
     assert "ema" in raised(Damaged, run.read, "ema", 12, partition)
 
 
-def test_an_error_names_the_other_steps(text_run, partition):
+def test_error_names_the_other_steps(text_run, partition):
     run = SavedRun.open(str(text_run))
     message = raised(Damaged, run.read, "nothing", 12, partition)
     assert message.endswith("checkpoint 6")

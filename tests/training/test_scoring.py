@@ -11,7 +11,7 @@ from gmlp_flax.training import scoring
 from tests.failures import raised
 
 
-def test_scores_of_a_checkpoint_are_those_of_its_run(image_run):
+def test_scores_of_a_checkpoint_equal_those_of_its_run(image_run):
     scores = scoring.evaluate_checkpoint(image_run)
     result = json.loads((image_run / "result.json").read_text())
     assert scores.metrics == result["eval"]
@@ -21,12 +21,12 @@ def test_scores_of_a_checkpoint_are_those_of_its_run(image_run):
     assert scores.metrics["ema_loss"] != scores.metrics["loss"]
 
 
-def test_a_task_without_predictions(image_run):
+def test_task_without_token_predictions_is_refused(image_run):
     message = raised(RunError, scoring.evaluate_checkpoint, image_run, predictions=True)
     assert "image_classification" in message
 
 
-def test_a_batch_that_is_split_over_no_devices(image_run):
+def test_indivisible_batch_is_refused(image_run):
     config = config_lib.load(str(image_run / "config.json"))
     config.eval.batch_size = -3
     message = raised(UserError, scoring.evaluate_checkpoint, image_run, config=config)
@@ -45,7 +45,7 @@ def test_slices_need_a_language_model(image_run, text_run):
     assert text_config.eval.recall_slices
 
 
-def test_the_slices_of_a_run_add_up_to_all_predictions(text_run):
+def test_slices_add_up_to_all_predictions(text_run):
     config = config_lib.mutable_copy(config_lib.load(str(text_run / "config.json")))
     scoring.add_slices(config)
     metrics = scoring.evaluate_checkpoint(text_run, config=config).metrics

@@ -126,7 +126,7 @@ def test_running_mean(line, partition, decay):
         assert_close(state.ema, expected, rtol=1e-5, atol=1e-7)
 
 
-def test_the_decay_reaches_what_the_config_says(config):
+def test_ema_decay_warms_up_to_the_configured_value(config):
     config.optimizer.ema = 0.9999
     steps = np.array([1, 10, 1000, 89_989, 89_991, 10**6])
     decays = [float(step.ema_decay(config, jnp.array(t))) for t in steps]
@@ -134,7 +134,7 @@ def test_the_decay_reaches_what_the_config_says(config):
     np.testing.assert_allclose(decays, expected, rtol=1e-6)
 
 
-def test_window_sums_until_a_line_is_due(line, partition):
+def test_window_accumulates_until_a_line_is_logged(line, partition):
     """With log.every = 3, steps 1 to 3, 4 to 6, ... share a window, which is a part of the
     state."""
     states, windows = zip(*run(line, line_batches(7), partition), strict=True)
@@ -257,7 +257,7 @@ def trained_leaves(kind, encoder: str, folder, partition, name: str) -> dict[str
 
 
 @pytest.mark.parametrize("name", ["lamb", "muon"])
-def test_an_encoder_of_another_name_is_trained_alike(tmp_path, partition, name):
+def test_encoder_with_another_name_is_trained(tmp_path, partition, name):
     """Rates by depth, norms by layer, and what an optimizer does to each layer."""
     standard = trained_leaves(MaskedLanguageModeling, "encoder", tmp_path, partition, name)
     renamed = trained_leaves(RenamedTask, "body", tmp_path, partition, name)
@@ -305,7 +305,7 @@ def test_spikes_are_skipped(skipping, partition):
         assert np.isfinite(leaf).all()
 
 
-def test_a_skipped_step_leaves_the_state(skipping, partition):
+def test_skipped_step_leaves_the_state(skipping, partition):
     results = run(skipping, map(spiked, range(32)), partition)
     for number in SKIPPED:
         before, _ = results[number - 1]
@@ -327,14 +327,14 @@ def test_skipped_steps_are_counted(skipping, partition):
         assert by_hand.weight(windows[number], "skipped") == steps[number]
 
 
-def test_spikes_are_skipped_as_if_their_batches_had_not_been_there(skipping, partition):
+def test_skipped_spikes_leave_no_trace(skipping, partition):
     state, _ = run(skipping, map(spiked, range(32)), partition)[-1]
     others = [spiked(number) for number in range(32) if number not in SKIPPED]
     expected, _ = run(skipping, others, partition)[-1]
     assert_equal(expected.params, state.params)
 
 
-def test_spikes_are_skipped_where_a_run_resumes(skipping, partition):
+def test_spikes_are_skipped_in_a_resumed_run(skipping, partition):
     results = run(skipping, map(spiked, range(32)), partition)
     training = step.Training(skipping, partition)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, training.template)
@@ -368,7 +368,7 @@ def warming(line):
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw", "schedule_free"])
-def test_rates_follow_the_step_where_steps_are_skipped(warming, partition, name):
+def test_learning_rate_follows_the_step_despite_skips(warming, partition, name):
     """The rate that is logged is that of the step's own number."""
     warming.config.optimizer.name = name
     if name == "schedule_free":
@@ -384,7 +384,7 @@ def test_rates_follow_the_step_where_steps_are_skipped(warming, partition, name)
     assert got == [12]
 
 
-def test_the_rate_that_is_logged_is_used_where_steps_are_skipped(warming, partition):
+def test_logged_learning_rate_is_applied_despite_skips(warming, partition):
     warming.config.optimizer.update(name="sgd", b1=0.0)
     batches = broken_batches()
     results = run(warming, batches, partition)
@@ -397,7 +397,7 @@ def test_the_rate_that_is_logged_is_used_where_steps_are_skipped(warming, partit
         np.testing.assert_allclose(update, expected, rtol=1e-3, atol=1e-6)
 
 
-def test_wrong_shapes_of_a_batch_are_refused_where_the_step_begins(line, partition):
+def test_wrong_batch_shapes_are_refused_at_the_start_of_the_step(line, partition):
     training, state = start(line, partition)
     batch = tiny.line_batch(0)
     batch["weight"] = batch["weight"][:4]
@@ -405,14 +405,14 @@ def test_wrong_shapes_of_a_batch_are_refused_where_the_step_begins(line, partiti
         training.step(state, batch)
 
 
-def test_wrong_types_of_parameters_are_refused_where_the_step_begins(line, partition):
+def test_wrong_parameter_types_are_refused_at_the_start_of_the_step(line, partition):
     training, state = start(line, partition)
     params = jax.tree.map(lambda leaf: leaf.astype(np.float16), state.params)
     with pytest.raises(AssertionError, match="float16"):
         training.step(state._replace(params=params), tiny.line_batch(0))
 
 
-def test_wrong_shapes_are_refused_where_an_evaluation_begins(line, partition):
+def test_wrong_shapes_are_refused_at_the_start_of_an_evaluation(line, partition):
     _, state = start(line, partition)
     evaluator = evaluation.Evaluator(line, TaskData(line.config), partition)
     batch = tiny.line_batch(0)

@@ -72,7 +72,7 @@ def assert_close(first: list[dict], second: list[dict]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MEMBERS)
-def test_the_metrics_are_those_of_a_run_alone(folders, name):
+def test_metrics_equal_those_of_a_single_run(folders, name):
     first, second = folders
     assert_close(metrics(first / name), metrics(second / name))
 
@@ -86,7 +86,7 @@ def test_the_members_differ(folders):
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-def test_so_are_the_files_and_the_parameters(folders, name):
+def test_files_and_parameters_equal_those_of_a_single_run(folders, name):
     first, second = (folder / name for folder in folders)
     names = sorted(path.name for path in first.iterdir())
     assert names == sorted(path.name for path in second.iterdir())
@@ -98,7 +98,7 @@ def test_so_are_the_files_and_the_parameters(folders, name):
 
 
 @pytest.mark.slow
-def test_runs_at_different_steps_all_come_to_their_ends(folders, tmp_path):
+def test_runs_at_different_steps_all_finish(folders, tmp_path):
     """One resumes after three steps that it took alone, two begin, one has ended."""
     alone = config(tmp_path)
     alone.steps = 3
@@ -115,7 +115,7 @@ def test_runs_at_different_steps_all_come_to_their_ends(folders, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_signal_saves_all_and_either_way_resumes_them(tmp_path):
+def test_signal_saves_all_members_which_resume_together_or_alone(tmp_path):
     """It comes in the evaluation of the first member after step 3."""
     options = interrupted.config(tmp_path)
     options.data.stop_at = 1
@@ -134,7 +134,7 @@ def test_a_signal_saves_all_and_either_way_resumes_them(tmp_path):
     assert steps == [3, 6]
 
 
-def test_data_that_cannot_be_read_leave_a_checkpoint_of_each(tmp_path):
+def test_unreadable_data_leave_a_checkpoint_of_each_member(tmp_path):
     options = interrupted.config(tmp_path)
     options.data.unreadable = 1
     with pytest.raises(DataError, match="a held-out text cannot be read"):
@@ -144,7 +144,7 @@ def test_data_that_cannot_be_read_leave_a_checkpoint_of_each(tmp_path):
         assert got == ["3"]
 
 
-def test_a_run_that_diverges_fails_alone(tmp_path, capfd):
+def test_diverging_run_fails_alone(tmp_path, capfd):
     options = config(tmp_path)
     options.optimizer.clip = 0.0
     members = [
@@ -162,7 +162,7 @@ def test_a_run_that_diverges_fails_alone(tmp_path, capfd):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_good_enough_ends_before_the_others(tmp_path):
+def test_run_that_reaches_its_target_stops_before_the_others(tmp_path):
     options = config(tmp_path)
     first = together.train_together(runs(options, tmp_path / "whole"))
     perplexities = []
@@ -184,7 +184,7 @@ def test_a_run_that_is_good_enough_ends_before_the_others(tmp_path):
     )
 
 
-def test_configs_that_differ_otherwise_are_refused(tmp_path):
+def test_members_that_differ_in_other_keys_are_refused(tmp_path):
     members = runs(config(tmp_path), tmp_path)
     members[1].config.batch_size = 16
     assert raised(RunError, together.train_together, members) == (
@@ -193,20 +193,20 @@ def test_configs_that_differ_otherwise_are_refused(tmp_path):
     )
 
 
-def test_so_are_two_runs_of_one_folder(tmp_path):
+def test_two_members_in_one_folder_are_refused(tmp_path):
     first, second, _ = runs(config(tmp_path), tmp_path)
     twins = [first, second._replace(workdir=os.path.join(tmp_path, ".", "slow"))]
     assert "is the folder of two runs" in raised(RunError, together.train_together, twins)
 
 
-def test_and_several_devices(tmp_path, monkeypatch):
+def test_several_devices_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "device_count", lambda: 4)
     members = runs(config(tmp_path), tmp_path)
     assert "on one device, and there are 4" in raised(RunError, together.train_together, members)
     assert not list(tmp_path.glob("slow"))
 
 
-def test_an_optimizer_of_a_program_is_refused(tmp_path):
+def test_user_defined_optimizer_is_refused(tmp_path):
     import optax
 
     options = dataclasses.replace(loop.TrainOptions(), optimizer=optax.sgd(0.1))
@@ -215,14 +215,14 @@ def test_an_optimizer_of_a_program_is_refused(tmp_path):
     assert "have the optimizer of their config" in message
 
 
-def test_so_are_logs_that_have_one_run_in_a_process(tmp_path):
+def test_trackers_with_one_run_per_process_are_refused(tmp_path):
     options = config(tmp_path)
     options.log.wandb = "mixers"
     message = raised(RunError, together.train_together, runs(options, tmp_path))
     assert "Weights & Biases has one run in a process" in message
 
 
-def test_a_trace_is_of_all_members(tmp_path):
+def test_trace_covers_all_members(tmp_path):
     options = config(tmp_path)
     options.profile.steps = "2:3"
     together.train_together(runs(options, tmp_path))

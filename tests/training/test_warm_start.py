@@ -49,14 +49,14 @@ def adapt(old, new, saved, fresh=None):
     return warm_start.adapt(saved, new, old.config, "there/3", fresh or {})
 
 
-def test_same_shapes_are_taken_as_they_are_and_more_does_no_harm(text_task):
+def test_equal_shapes_are_copied_and_extra_leaves_ignored(text_task):
     saved = random(text_task.shapes())
     with_head = saved | {"head": {"kernel": jnp.ones(3)}}
     adapted = adapt(text_task, text_task, with_head)
     jax.tree.map(np.testing.assert_array_equal, adapted, saved)
 
 
-def test_crop_takes_the_corner_of_each_layers_matrix(tmp_path):
+def test_crop_takes_the_corner_of_each_matrix(tmp_path):
     old = text(tmp_path, 16)
     new = text(tmp_path, 12)
     saved = random(old.shapes())
@@ -71,7 +71,7 @@ def test_crop_takes_the_corner_of_each_layers_matrix(tmp_path):
     np.testing.assert_array_equal(adapted["embedding"], saved["embedding"])
 
 
-def test_as_many_patches_in_another_grid_are_resized(tmp_path):
+def test_same_number_of_patches_in_another_grid_is_resized(tmp_path):
     """From 2 x 2 to 1 x 4 patches: no shape says that."""
     old = images(tmp_path, 4)
     new = images(tmp_path, 4)
@@ -95,7 +95,7 @@ def enlarged(values):
     return grid.reshape(16, *channels)
 
 
-def test_a_cls_token_keeps_its_rows_and_columns(tmp_path):
+def test_cls_token_keeps_its_rows_and_columns(tmp_path):
     old = images(tmp_path, 4, pool="cls")
     new = images(tmp_path, 2, pool="cls")
     saved = with_stem_of(new, random(old.shapes()))
@@ -176,7 +176,7 @@ def test_learned_positions_are_cropped_over_text(tmp_path):
     np.testing.assert_array_equal(positions_of(adapted), positions_of(saved)[:12])
 
 
-def test_a_finetuning_run_takes_over_model_and_vocabulary(text_run, tmp_path):
+def test_finetuning_run_inherits_model_and_vocabulary(text_run, tmp_path):
     old = gmlp_config.load(str(text_run / "config.json"))
     resolved = resolve(finetuning(text_run, length=12, dropout=0.1), tmp_path)
     model = resolved.config.model
@@ -189,11 +189,11 @@ def test_a_finetuning_run_takes_over_model_and_vocabulary(text_run, tmp_path):
     assert resolved.files == {"tokenizer.model": tokenizer}
 
 
-def test_a_model_that_fits_has_no_note(text_run):
+def test_matching_model_has_no_note(text_run):
     assert resolve(finetuning(text_run, length=12)).notes == ()
 
 
-def test_what_is_given_of_the_model_in_vain_is_said(text_run):
+def test_overridden_model_keys_are_reported(text_run):
     old = gmlp_config.load(str(text_run / "config.json")).model
     resolved = resolve(finetuning(text_run, d_model=48, gate="linear", layers=old.layers))
     model = resolved.config.model
@@ -204,7 +204,7 @@ def test_what_is_given_of_the_model_in_vain_is_said(text_run):
     assert f"d_model {old.d_model} (not 48), gate 'split' (not 'linear')" in note
 
 
-def test_a_run_that_resumes_does_not_need_the_other_one(text_run, tmp_path):
+def test_resumed_run_does_not_need_the_pretrained_one(text_run, tmp_path):
     resolved = resolve(finetuning(text_run), tmp_path)
     (tmp_path / "config.json").write_text(gmlp_config.to_json(resolved.config))
     again = resolve(finetuning("/no/such/run"), tmp_path)
@@ -214,7 +214,7 @@ def test_a_run_that_resumes_does_not_need_the_other_one(text_run, tmp_path):
         resolve(finetuning("/no/such/run"))
 
 
-def test_a_model_that_is_handed_in_gives_its_files_and_changes_no_key(text_run):
+def test_model_object_gives_its_files_and_changes_no_key(text_run):
     opened = pretrained.open_model(text_run)
     config = finetuning("/no/such/run", d_model=48)
     resolved = gmlp_config.resolve(config, functools.partial(warm_start.read_start, init=opened))
@@ -223,7 +223,7 @@ def test_a_model_that_is_handed_in_gives_its_files_and_changes_no_key(text_run):
     assert resolved.files.keys() == {"tokenizer.model"}
 
 
-def test_classes_of_images_are_not_taken_over(image_run, tmp_path):
+def test_image_classes_are_not_inherited(image_run, tmp_path):
     config = gmlp_config.load(str(image_run / "config.json"))
     config.init_from = str(image_run)
     resolved = resolve(config, tmp_path)
@@ -231,7 +231,7 @@ def test_classes_of_images_are_not_taken_over(image_run, tmp_path):
     assert resolved.files == {}
 
 
-def test_what_a_finetuned_model_adds_starts_anew(text_run, tmp_path, partition, capsys):
+def test_added_parameters_are_reinitialized(text_run, tmp_path, partition, capsys):
     resolved = resolve(finetuning(text_run, pooler=True, length=16), tmp_path)
     [other] = resolved.notes
     assert "model.pooler False (here True)" in other
@@ -259,7 +259,7 @@ def test_what_a_finetuned_model_adds_starts_anew(text_run, tmp_path, partition, 
         ((), ("tensor", "fsdp"), ("fsdp", None)),
     ],
 )
-def test_parameters_lie_as_the_rules_of_the_config_say(text_run, tmp_path, rules, embedding, head):
+def test_parameters_are_sharded_by_the_rules_of_the_config(text_run, tmp_path, rules, embedding, head):
     """Parameters from the other run as well as new ones."""
     config = finetuning(text_run, length=16)
     config.mesh.rules = rules
@@ -270,7 +270,7 @@ def test_parameters_lie_as_the_rules_of_the_config_say(text_run, tmp_path, rules
     assert params["head"]["kernel"].sharding.spec == PartitionSpec(*head)
 
 
-def test_another_function_with_the_same_shapes_is_told(text_run, tmp_path, partition, capsys):
+def test_different_function_with_the_same_shapes_gets_a_warning(text_run, tmp_path, partition, capsys):
     config = gmlp_config.load(str(text_run / "config.json"))
     config.init_from = str(text_run)
     config.model.update(scale_embeddings=True, activation="gelu_tanh")
@@ -284,7 +284,7 @@ def test_another_function_with_the_same_shapes_is_told(text_run, tmp_path, parti
 @pytest.mark.parametrize(
     ("before", "sees"), [(False, "all tokens, .* only"), (True, "only the tokens .* all")]
 )
-def test_a_causal_model_and_one_that_is_not_share_no_weights(before, sees):
+def test_causal_and_bidirectional_models_do_not_share_weights(before, sees):
     """Taps 0 to n - 1 of the one are offsets 0 to n - 1, of the other 1 - n to 0, and both may
     fit."""
     old = gmlp_config.default()
@@ -295,7 +295,7 @@ def test_a_causal_model_and_one_that_is_not_share_no_weights(before, sees):
         warm_start.compare_models(old, new, "runs/old")
 
 
-def test_the_running_mean_is_what_others_start_from(image_run, tmp_path, partition):
+def test_run_starts_from_the_ema(image_run, tmp_path, partition):
     config = gmlp_config.load(str(image_run / "config.json"))
     trained = pretrained.open_model(image_run).load(unaveraged=True)
     config.init_from = str(image_run)
@@ -306,7 +306,7 @@ def test_the_running_mean_is_what_others_start_from(image_run, tmp_path, partiti
     assert not jax.tree.all(is_same)
 
 
-def test_fresh_parameters_replace_the_saved_ones(tmp_path):
+def test_reinitialized_parameters_replace_the_saved_ones(tmp_path):
     task = images(tmp_path, 4)
     saved = random(task.shapes())
     kernel = jnp.full_like(saved["head"]["kernel"], 7)
@@ -367,7 +367,7 @@ def test_all_mismatches_are_listed(tmp_path):
         ),
     ],
 )
-def test_what_fits_no_other_length(tmp_path, make, old, new, words):
+def test_parameters_that_cannot_be_resized(tmp_path, make, old, new, words):
     (old_size, old_model) = old
     (new_size, new_model) = new
     saved = make(tmp_path, old_size, **old_model)
@@ -379,7 +379,7 @@ def test_what_fits_no_other_length(tmp_path, make, old, new, words):
         adapt(saved, wanted, random(saved.shapes()) | stem)
 
 
-def test_a_run_that_starts_from_another_scores_as_that_one(tmp_path):
+def test_run_scores_as_the_run_it_starts_from(tmp_path):
     """With a rate of 0 the held-out loss is the same to the last digit, and it is after a
     resume."""
     old = tiny.image_config()
@@ -407,7 +407,7 @@ def one_step_config(mean: float):
     return config
 
 
-def test_a_restart_inherits_from_the_other_run_and_not_from_what_it_puts_aside(tmp_path):
+def test_restart_inherits_from_the_pretrained_run(tmp_path):
     """The run in the folder has the pixels of one run, and begins anew from another one."""
     loop.train(one_step_config(0.1), str(tmp_path / "first"))
     loop.train(one_step_config(0.2), str(tmp_path / "second"))
@@ -467,7 +467,7 @@ def write_images(folder):
 
 
 @pytest.mark.parametrize("is_described", [False, True])
-def test_images_from_a_file_of_timm(tmp_path, monkeypatch, capsys, is_described):
+def test_image_model_from_a_timm_file(tmp_path, monkeypatch, capsys, is_described):
     """Named after its model, or beside a config.json; the pixels are seen as the model saw them,
     and its head of other classes starts anew."""
     name = states.shrink(monkeypatch, "gmlp_s16_224")
@@ -491,7 +491,7 @@ def test_images_from_a_file_of_timm(tmp_path, monkeypatch, capsys, is_described)
     assert "head/bias, head/kernel" in capsys.readouterr().err
 
 
-def test_images_of_another_size_from_a_file_of_timm(tmp_path, monkeypatch):
+def test_image_model_of_another_size_from_a_timm_file(tmp_path, monkeypatch):
     """Its layers over patches are interpolated."""
     name = states.shrink(monkeypatch, "gmlp_s16_224")
     state, params = states.of_timm(name, 3)
@@ -519,7 +519,7 @@ def bert(tmp_path):
     return folder, params
 
 
-def test_pretraining_goes_on_from_a_bert(bert, tmp_path):
+def test_pretraining_continues_from_bert(bert, tmp_path):
     folder, params = bert
     config = gmlp_config.mutable_copy(pretrained.config_of(folder))
     config.data.update(
@@ -534,7 +534,7 @@ def test_pretraining_goes_on_from_a_bert(bert, tmp_path):
     assert len(ranked) == 3
 
 
-def test_finetuning_from_a_bert(bert, tmp_path):
+def test_finetuning_from_bert(bert, tmp_path):
     """The config names no size of it but the length."""
     folder, params = bert
     config = finetuning(folder, length=states.SIZES["length"])
@@ -555,7 +555,7 @@ def test_finetuning_from_a_bert(bert, tmp_path):
 
 
 @pytest.mark.parametrize("resumes", [False, True])
-def test_weights_that_do_not_fit_the_config(tmp_path, monkeypatch, resumes):
+def test_weights_that_do_not_fit_the_config_are_refused(tmp_path, monkeypatch, resumes):
     """All that differ are named; a run that has taken steps does not look at them again."""
     name = states.shrink(monkeypatch, "gmlp_s16_224")
     state, _ = states.of_timm(name, 3)

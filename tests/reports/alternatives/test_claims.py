@@ -17,7 +17,7 @@ def verdicts(made):
     return {claim.text.partition(". ")[2]: claim.verdict for claim in made}
 
 
-def test_statements_are_about_rows_and_columns_that_there_are():
+def test_claims_name_existing_rows_and_columns():
     for source, better, worse, columns, share in STATEMENTS:
         assert {better, worse} <= set(ROWS)
         assert set(columns) <= set(COLUMNS)
@@ -65,7 +65,7 @@ def test_lower_perplexities_and_higher_accuracies_are_better(column, values, cla
         (10_000, "holds with one seed", "0.7"),
     ],
 )
-def test_accuracies_within_two_standard_errors_decide_nothing(examples, verdict, error):
+def test_accuracies_within_two_standard_errors_are_undecided(examples, verdict, error):
     made = {
         "cifar10": scores(sgu=(50.0,), mixer=(45.0,)),
         "mlm": scores(sgu=(50.0,), mixer=(50.1,)),
@@ -80,7 +80,7 @@ def test_accuracies_within_two_standard_errors_decide_nothing(examples, verdict,
     assert found["sgu > mixer"].detail == f"50.0 and 45.0{said}"
 
 
-def test_what_has_hardly_begun_is_not_judged():
+def test_barely_trained_rows_are_not_judged():
     """Of ln(450 / 50) = 2.20 a third is 0.73, a perplexity of 216; of the accuracies' 58 - 52 a
     third is 2. If no row is better than the most frequent label, none has begun."""
     made = {

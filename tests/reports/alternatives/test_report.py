@@ -26,7 +26,7 @@ def made(tmp_path_factory):
     return report.of_folder(str(folder), "cpu")
 
 
-def test_every_score_stands_in_one_table(made):
+def test_all_scores_are_in_one_table(made):
     rows = cells(made)
     # in the order of the comparison
     assert list(rows) == ["bert", "sgu", "fnet", "random", "dynamic"]
@@ -49,7 +49,7 @@ def test_every_score_stands_in_one_table(made):
 
 
 @pytest.mark.slow
-def test_a_class_has_a_row_a_rate_and_marks(tmp_path):
+def test_user_defined_class_has_a_row_a_rate_and_marks(tmp_path):
     """It is searched and measured in files whose names have no colon."""
     made_up_columns.write_everything(tmp_path)
     column = COLUMNS["mlm"]
@@ -99,7 +99,7 @@ def test_costs_are_per_thousand_tokens(made):
     )
 
 
-def test_what_is_absent_is_said(made):
+def test_missing_runs_are_named(made):
     assert "Columns without anything: longer, mnli, listops, bytes, pixels." in made.notes
     [frame] = [note for note in made.notes if note.startswith("One frame: ")]
     assert "M parameters in the encoder (the same up to" in frame
@@ -112,7 +112,7 @@ def test_figures_and_claims(made):
     assert f"\n| {said} |\n" in made.markdown()
 
 
-def test_unfinished_runs_are_named_and_runs_of_other_data_refused(tmp_path):
+def test_unfinished_runs_are_named_and_runs_on_other_data_refused(tmp_path):
     for row, train in {"sgu": "a", "bert": "a", "fnet": "b"}.items():
         [config] = COLUMNS["cifar10"].configs("cpu", (row,)).values()
         config.data.train = train
@@ -128,7 +128,7 @@ def test_unfinished_runs_are_named_and_runs_of_other_data_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_flags_that_changed_the_runs(tmp_path):
+def test_changed_flags_are_shown(tmp_path):
     made_up_columns.write_runs(
         tmp_path, "alternatives", {"sgu": ((9.0, 8.0),), "bert": ((9.0, 7.0),)}
     )
@@ -154,7 +154,7 @@ def costs(tmp_path):
     return read_costs(str(tmp_path), ROWS)
 
 
-def test_a_score_over_speed(costs):
+def test_figure_of_score_over_speed(costs):
     scores = {
         "bert": Spread(60.0, (58.0, 62.0)),
         "fnet": Spread(70.0, (70.0,)),
@@ -180,7 +180,7 @@ def test_a_score_over_speed(costs):
     assert not synthesizer.joined
 
 
-def test_speeds_of_one_length_alone_compare(costs, tmp_path):
+def test_only_speeds_at_one_length_are_compared(costs, tmp_path):
     made_up_columns.write_cost(tmp_path, "mixer", 256, (1.0,))
     both = read_costs(str(tmp_path), ROWS)
     scores = {row: Spread(50.0, (50.0,)) for row in ("bert", "sgu", "mixer")}

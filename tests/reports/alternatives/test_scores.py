@@ -21,13 +21,13 @@ def test_runs_are_found_by_column(runs):
     assert counts == {"mlm": 10, "sst2": 4, "imdb": 6, "cifar10": 3}
 
 
-def test_perplexities_are_those_of_the_last_evaluation(runs):
+def test_perplexity_is_the_one_of_the_last_evaluation(runs):
     scores = scores_lib.scores_of(runs)
     assert scores["mlm"]["bert"] == Spread(61.0, (60.0, 62.0))
     assert scores["mlm"]["dynamic"].values == (40.0, 41.0)
 
 
-def test_accuracies_are_in_percent_and_random_starts_apart(runs):
+def test_accuracies_are_in_percent_with_random_starts_separate(runs):
     scores = scores_lib.scores_of(runs)
     assert scores["cifar10"]["sgu"].values == (50.0,)
     assert scores["imdb"]["bert"].centre == pytest.approx(81)
@@ -36,11 +36,11 @@ def test_accuracies_are_in_percent_and_random_starts_apart(runs):
     assert "listops" not in scores
 
 
-def test_the_best_trivial_model_of_a_column():
+def test_best_baseline_of_a_column():
     baselines = {"mlm": {"a": 300.0, "b": 260.0}, "cifar10": {"a": 10.0, "b": 11.0}, "bytes": {}}
     assert scores_lib.best_baselines(baselines) == {"mlm": 260.0, "cifar10": 11.0}
 
 
-def test_runs_of_masked_lm_lie_in_the_folder_itself():
+def test_masked_lm_runs_are_in_the_top_folder():
     assert scores_lib.folder_of("runs", "mlm") == "runs"
     assert scores_lib.folder_of("runs", "cifar10") == "runs/cifar10"

@@ -26,7 +26,7 @@ ROW = Submission(
 )
 
 
-def test_rows_are_read_as_they_were_written(tmp_path):
+def test_rows_survive_a_round_trip(tmp_path):
     path = str(tmp_path / "rows.csv")
     other = dataclasses.replace(ROW, row="other", commit="unknown", version="unknown")
     submissions.append(path, ROW)
@@ -38,7 +38,7 @@ def test_rows_are_read_as_they_were_written(tmp_path):
     assert first.endswith(",400000,1843200,0.002,0.001 0.002 1e-05,0 1 2,60.25 61.5 60.0,60.25")
 
 
-def test_a_file_that_a_spreadsheet_has_saved(tmp_path):
+def test_spreadsheet_file_is_read(tmp_path):
     """With a byte order mark and Windows' line ends."""
     path = tmp_path / "rows.csv"
     submissions.append(str(path), ROW)
@@ -47,7 +47,7 @@ def test_a_file_that_a_spreadsheet_has_saved(tmp_path):
     assert submissions.read(str(path)) == [ROW]
 
 
-def test_a_row_is_not_written_twice(tmp_path):
+def test_duplicate_row_is_refused(tmp_path):
     path = str(tmp_path / "rows.csv")
     submissions.append(path, ROW)
     before = (tmp_path / "rows.csv").read_bytes()
@@ -97,7 +97,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_file_is_refused_in_one_line(name, tmp_path):
+def test_hostile_file_is_refused_in_one_line(name, tmp_path):
     content, expected = HOSTILE[name]
     if isinstance(content, str):
         is_line = content and not content.startswith("row,")
@@ -113,7 +113,7 @@ def test_a_hostile_file_is_refused_in_one_line(name, tmp_path):
     assert message.isprintable()
 
 
-def test_a_file_that_is_too_large(tmp_path):
+def test_too_large_file_is_refused(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text(HEADER + "\n" + (line() + "\n") * 1001)
     assert "1,001 rows" in raised(DataError, submissions.read, str(path))
@@ -122,6 +122,6 @@ def test_a_file_that_is_too_large(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "bert", "1st", "a b", "a" * 41, "ä"])
-def test_names_that_no_row_may_have(name):
+def test_invalid_names_are_refused(name):
     raised(DataError, submissions.check_name, name)
     submissions.check_name("my_mixer-2.0+x")

@@ -11,14 +11,14 @@ OTHER_SCALE = dataclasses.replace(ROW, row="larger", scale="gpu")
 OTHER_SETTING = dataclasses.replace(ROW, row="elsewhere", setting="0" * 12)
 
 
-def test_rows_of_the_same_scale_and_setting_compare():
+def test_rows_with_the_same_scale_and_setting_are_compared():
     everything = [ROW, OTHER_SCALE, OTHER_SETTING]
     assert submitted_rows.comparable(everything, "cpu", SETTING) == [ROW]
     assert submitted_rows.comparable(everything, "gpu", SETTING) == [OTHER_SCALE]
     assert submitted_rows.comparable(everything, "paper", SETTING) == []
 
 
-def test_cells_say_where_a_row_comes_from():
+def test_cells_show_the_source_of_a_row():
     changed = dataclasses.replace(ROW, row="dirty", commit="4" * 40 + "-changed")
     cells = submitted_rows.cells_of([ROW, changed])
     assert list(cells) == ["my_mixer (submitted)", "dirty (submitted)"]
@@ -31,7 +31,7 @@ def test_cells_say_where_a_row_comes_from():
     assert "commit 44444444 with changes," in cells["dirty (submitted)"]["submitted"]
 
 
-def test_notes_name_the_rows_that_do_not_compare():
+def test_notes_name_the_incomparable_rows():
     assert list(submitted_rows.notes([], [])) == []
     [shown_as_submitted] = submitted_rows.notes([ROW], [ROW])
     assert "not checked here" in shown_as_submitted
@@ -39,7 +39,7 @@ def test_notes_name_the_rows_that_do_not_compare():
     assert left_out.endswith("those of the rows here: larger, elsewhere.")
 
 
-def test_the_figure_orders_all_rows_by_their_perplexity():
+def test_figure_orders_all_rows_by_perplexity():
     scores = {"bert": Spread.mean([70.0]), "sgu": Spread.mean([50.0])}
     assert submitted_rows.chart(scores, []) is None
     [panel] = submitted_rows.chart(scores, [ROW]).panels

@@ -40,7 +40,7 @@ def submit(folder, **changes):
     return submitting.submission("my_mixer", str(folder), "cpu", changes)
 
 
-def test_a_row_of_three_seeds(own):
+def test_row_of_three_seeds(own):
     write_own(own, (7,), (44.0,), **{"optimizer.learning_rate": 0.5, "data.search": True})
     made = submit(own)
     assert made.row == "my_mixer"
@@ -69,7 +69,7 @@ def test_paths_and_seeds_do_not_change_the_hashes(own, tmp_path):
     assert wider.setting == made.setting
 
 
-def test_another_text_is_another_setting(own, tmp_path):
+def test_other_text_is_another_setting(own, tmp_path):
     made = submit(own)
     for run in own.iterdir():
         (run / "run.json").write_text(
@@ -86,17 +86,17 @@ def test_another_text_is_another_setting(own, tmp_path):
         ({"model.length": 64}, "model.length"),
     ],
 )
-def test_runs_of_another_setting_are_refused(changes, message, tmp_path):
+def test_runs_with_another_setting_are_refused(changes, message, tmp_path):
     write_own(tmp_path / "own", **changes)
     assert message in raised(RunError, submit, tmp_path / "own")
 
 
-def test_a_setting_that_the_command_line_changed_for_all_rows(tmp_path):
+def test_setting_changed_for_all_rows(tmp_path):
     write_own(tmp_path / "own", **{"masking.rate": 0.3})
     assert submit(tmp_path / "own", **{"masking.rate": "0.3"}).median == 45
 
 
-def test_runs_that_are_no_single_row(own, tmp_path):
+def test_runs_of_several_rows_are_refused(own, tmp_path):
     assert "no finished run" in raised(RunError, submit, tmp_path / "nothing")
     write_own(own, (9,), (44.0,), **{"optimizer.learning_rate": 0.5})
     assert "data.search" in raised(RunError, submit, own)
@@ -105,7 +105,7 @@ def test_runs_that_are_no_single_row(own, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_submitted_row_stands_beside_ours(own, tmp_path):
+def test_submitted_row_is_shown_with_ours(own, tmp_path):
     folder = tmp_path / "ours"
     write_runs(folder, "alternatives", {"sgu": ((60.0, 50.0),), "bert": ((60.0, 40.0),)})
     path = str(tmp_path / "rows.csv")
@@ -128,6 +128,6 @@ def test_a_submitted_row_stands_beside_ours(own, tmp_path):
     assert "submitted" not in report.of_folder(str(folder), "cpu").figures
 
 
-def test_every_run_of_a_folder(own):
+def test_all_runs_of_a_folder_are_submitted(own):
     found = list(runs.every_run(str(own)))
     assert {run.config.seed for run in found} == {0, 1, 2}

@@ -32,7 +32,7 @@ def words(root):
     return {"".join(element.itertext()) for element in root.iter("text")}
 
 
-def test_words_are_text_without_a_font_of_their_own():
+def test_text_uses_the_font_of_the_page():
     root = ElementTree.fromstring(inline_svg.panel_svg(PANEL, "curves-1"))
     assert {"tokens", "perplexity", "gMLP", "none", "18 <co>"} <= words(root)
     for word in words(root):
@@ -45,7 +45,7 @@ def test_words_are_text_without_a_font_of_their_own():
     assert width == pytest.approx(72 * inline_svg.WIDTH)
 
 
-def test_the_pointer_shows_each_points_numbers():
+def test_tooltips_show_the_numbers_of_each_point():
     root = ElementTree.fromstring(inline_svg.panel_svg(PANEL, "curves-1"))
     tips = [title.text for title in root.iter("title")]
     assert tips == [
@@ -58,7 +58,7 @@ def test_the_pointer_shows_each_points_numbers():
         assert group.find("use") is not None
 
 
-def test_colours_are_variables_and_the_background_is_the_pages():
+def test_colors_are_variables_and_the_background_is_transparent():
     svg = inline_svg.panel_svg(PANEL, "curves-1")
     declared = dict(re.findall(r"--c-(\w{6}): (#\w{6});", inline_svg.dark_colours(svg)))
     assert declared[GMLP.colour[1:]] == on_dark(GMLP.colour)
@@ -81,7 +81,7 @@ def test_identifiers_of_two_figures_differ():
                     assert value.partition("#")[2].rstrip(")") in known
 
 
-def test_what_is_drawn_over_an_image_keeps_its_colour():
+def test_marks_over_an_image_keep_their_color():
     weights = np.random.default_rng(0).standard_normal((1, 4, 4)).astype(np.float32)
     svg = inline_svg.figure_svg(filters.draw_patch_filters(weights, (2, 2)), "filters")
     root = ElementTree.fromstring(svg)
@@ -94,7 +94,7 @@ def test_what_is_drawn_over_an_image_keeps_its_colour():
     assert "layer 1" in words(root)
 
 
-def test_a_figure_that_cannot_be_drawn_is_one_line(monkeypatch):
+def test_failed_figure_is_one_line(monkeypatch):
     figure, _ = drawing.subplots(1, 1, 3, 1)
 
     def fail(renderer):

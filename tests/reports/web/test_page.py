@@ -72,7 +72,7 @@ def text():
     return page.html(report())
 
 
-def test_nothing_is_loaded_from_elsewhere_and_everything_is_escaped(text):
+def test_page_loads_nothing_external_and_escapes_text(text):
     links = re.findall(r'(?:src|href)="((?!data:|#)[^"]*)"', text)
     figures = ["curves.png", "curves.svg", "curves.pdf", "curves.csv"]
     assert links == ["table.csv", "table-what-it-costs.csv", *figures]
@@ -85,14 +85,14 @@ def test_nothing_is_loaded_from_elsewhere_and_everything_is_escaped(text):
     assert "xmlns" not in text
 
 
-def test_claims_and_settings_stand_above_the_table(text):
+def test_claims_and_settings_are_above_the_table(text):
     rows = '<li class="holds">a &lt; b', '<li class="reversed">', '<li class="open">'
     order = [text.index(part) for part in (*rows, '<table class="sortable"')]
     assert order == sorted(order)
     assert "<p>Scale cpu. Scaled down for sgu: steps 9 (paper: 100).</p>" in text
 
 
-def test_cells_and_what_a_spread_is_over(text):
+def test_cells_and_the_note_on_their_spread(text):
     assert '<td data-key="57.08" title="seeds: 55.0, 59.2">57.1 ± 2.9</td>' in text
     assert '<td data-key=""></td>' in text
     assert '<td class="words" data-key="an aside">an aside</td>' in text
@@ -101,13 +101,13 @@ def test_cells_and_what_a_spread_is_over(text):
     assert "is the median over the repeats" in second
 
 
-def test_a_page_without_figures():
+def test_page_without_figures():
     plain = page.html(Report("A", Table(("a",), [("b",)])))
     assert "<figure" not in plain
     assert "<svg" not in plain
 
 
-def test_a_chart_shows_its_panels_with_captions(text):
+def test_chart_shows_its_panels_with_captions(text):
     titles = re.findall(r"<h3>(.*?)</h3>", text)
     assert titles == ["linear ends lowest", "falls"]
     [caption] = re.findall(r"<figcaption>(.*?)<span", html.unescape(text))
@@ -115,7 +115,7 @@ def test_a_chart_shows_its_panels_with_captions(text):
     assert "1 of bert's 3 points" in caption
 
 
-def test_a_figure_that_cannot_be_drawn_loses_nothing_else(tmp_path, capsys, monkeypatch):
+def test_failed_figure_loses_nothing_else(tmp_path, capsys, monkeypatch):
     broken, _ = drawing.subplots(1, 1, 3, 1)
 
     def fail(renderer):
@@ -156,7 +156,7 @@ def row_names(window):
 
 
 @WITH_BROWSER
-def test_a_click_sorts_by_all_digits(opened):
+def test_click_sorts_by_all_digits(opened):
     click = "document.querySelectorAll('.sortable th button')[{}].click()"
     orders = []
     for column in (1, 1, 2, 2):
@@ -168,7 +168,7 @@ def test_a_click_sorts_by_all_digits(opened):
 
 @WITH_BROWSER
 @pytest.mark.parametrize("width", [400, 1400])
-def test_the_page_is_as_wide_as_the_window(opened, width):
+def test_page_is_as_wide_as_the_window(opened, width):
     opened.resize(width)
     measure = "const root = document.documentElement; return root.scrollWidth <= root.clientWidth"
     wait_for(lambda: opened.run(measure))
@@ -190,7 +190,7 @@ def wide_page(tmp_path):
 
 @WITH_BROWSER
 @pytest.mark.parametrize("width", [320, 400])
-def test_a_wide_table_scrolls_in_its_own_box(tmp_path, wide_page, width):
+def test_wide_table_scrolls_in_its_box(tmp_path, wide_page, width):
     """The page does not, and the names of the rows leave room for the numbers."""
     with browser(str(tmp_path / "profile")) as window:
         window.resize(width)
@@ -209,7 +209,7 @@ def test_a_wide_table_scrolls_in_its_own_box(tmp_path, wide_page, width):
 
 @WITH_BROWSER
 @pytest.mark.parametrize(("width", "columns"), [(400, 1), (1400, 2)])
-def test_panels_stand_beside_or_below_each_other(opened, width, columns):
+def test_panels_are_arranged_in_rows_or_a_column(opened, width, columns):
     """And fill their columns."""
     opened.resize(width)
     measure = (
@@ -223,7 +223,7 @@ def test_panels_stand_beside_or_below_each_other(opened, width, columns):
 
 
 @WITH_BROWSER
-def test_no_word_of_a_chart_leaves_it(opened):
+def test_text_stays_inside_the_chart(opened):
     """Its letters are the page's, not those that it was drawn for."""
     opened.resize(1400)
     outside = (
@@ -238,7 +238,7 @@ def test_no_word_of_a_chart_leaves_it(opened):
 
 @WITH_BROWSER
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_charts_are_light_or_dark_as_the_page_is(opened, scheme):
+def test_charts_follow_the_color_scheme_of_the_page(opened, scheme):
     """The page is mostly of its background, and the words of a chart are in the page's ink."""
     opened.resize(1400)
     opened.prefer(scheme)
@@ -256,7 +256,7 @@ def test_charts_are_light_or_dark_as_the_page_is(opened, scheme):
 
 @WITH_BROWSER
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_lines_have_their_familys_colour(opened, scheme):
+def test_lines_have_the_color_of_their_family(opened, scheme):
     opened.prefer(scheme)
     stroke = (
         "return [...document.querySelectorAll('.panel:first-child svg path')]"

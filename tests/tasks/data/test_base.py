@@ -67,7 +67,7 @@ def numbers_of(batches, steps: int) -> list[list[int]]:
         ("e", None, None),
     ],
 )
-def test_the_run_folders_file_comes_first_then_an_own_one_then_an_inherited_one(
+def test_files_of_the_run_folder_precede_configured_and_inherited_ones(
     tmp_path, name, content, own_content
 ):
     own = {"b": b"own", "c": b"own"}
@@ -79,7 +79,7 @@ def test_the_run_folders_file_comes_first_then_an_own_one_then_an_inherited_one(
     assert files.path(name) == str(tmp_path / name)
 
 
-def test_without_a_folder_nothing_on_the_disk_is_read(tmp_path, monkeypatch):
+def test_nothing_is_read_from_disk_without_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "classes.json").write_text('["a", "b"]')
     assert RunFiles().read("classes.json") is None
@@ -87,7 +87,7 @@ def test_without_a_folder_nothing_on_the_disk_is_read(tmp_path, monkeypatch):
     assert RunFiles(local={"classes.json": b'["c"]'}).names("classes.json") == ("c",)
 
 
-def test_names_are_a_list_or_the_labels_of_an_object(tmp_path):
+def test_names_are_read_from_a_list_or_an_id2label_object(tmp_path):
     (tmp_path / "list.json").write_text('["b", "a"]')
     (tmp_path / "labels.json").write_text('{"task": "own", "labels": ["x", "y"]}')
     files = RunFiles(str(tmp_path))
@@ -112,7 +112,7 @@ def test_names_are_a_list_or_the_labels_of_an_object(tmp_path):
         '["a"]'.encode("utf-16"),
     ],
 )
-def test_a_damaged_list_of_names_is_one_line_with_its_path(content, tmp_path):
+def test_damaged_list_of_names_is_refused_with_its_path(content, tmp_path):
     path = tmp_path / "classes.json"
     path.write_bytes(content)
     assert str(path) in failure(RunFiles(str(tmp_path)).names, "classes.json")
@@ -128,7 +128,7 @@ def test_training_batches_are_consecutive():
     assert data.training_examples() == 10
 
 
-def test_training_batches_are_shared_by_hosts():
+def test_hosts_split_each_training_batch():
     data = Numbers(data_config())
     whole = numbers_of(data.train_batches(0, 0, 1), 5)
     of_first_host = numbers_of(data.train_batches(0, 0, 2), 5)
@@ -137,7 +137,7 @@ def test_training_batches_are_shared_by_hosts():
         assert first + second == batch
 
 
-def test_training_batches_follow_the_seed():
+def test_training_batches_depend_on_the_seed():
     first = Numbers(data_config())
     second = Numbers(data_config(seed=1))
     batches = numbers_of(first.train_batches(0, 0, 1), 5)
@@ -147,7 +147,7 @@ def test_training_batches_follow_the_seed():
 @pytest.mark.parametrize(
     ("eval_size", "shares", "size"), [(0, 1, 4), (3, 1, 3), (100, 1, 7), (100, 4, 8), (100, 2, 8)]
 )
-def test_evaluation_batches_hold_each_example_once(eval_size, shares, size):
+def test_evaluation_batches_contain_each_example_once(eval_size, shares, size):
     data = Numbers(data_config(eval={"batch_size": eval_size}))
     assert data.evaluation_batch_size(shares) == size
     numbers = []
@@ -176,7 +176,7 @@ def test_hosts_score_different_examples():
     assert sorted(numbers) == list(range(7))
 
 
-def test_a_batch_that_hosts_cannot_share_is_refused():
+def test_batch_that_hosts_cannot_split_is_refused():
     data = Numbers(data_config(batch_size=5))
     message = raised(DataError, data.train_batches, 0, 0, 2)
     assert "batch_size=5" in message
@@ -193,7 +193,7 @@ def double(batch):
     return {**batch, "x": 2 * batch["x"]}
 
 
-def test_data_without_a_data_set_have_little_to_say():
+def test_defaults_of_data_without_a_data_set():
     data = Numbers(data_config())
     assert data.dataset(TRAIN) is None
     assert data.lines(TRAIN) == data.notes() == []
@@ -224,37 +224,37 @@ def test_lines_and_summary_of_a_data_set():
     assert data.fingerprint(TRAIN) == data.dataset(TRAIN).fingerprint != {}
 
 
-def test_training_batches_are_finished_where_they_are_read():
+def test_training_batches_are_finished_when_they_are_read():
     plain = numbers_of(Numbers(data_config()).train_batches(0, 0, 1), 2)
     doubled = numbers_of(Doubled(data_config()).train_batches(0, 0, 1), 2)
     assert doubled == (2 * np.array(plain)).tolist()
 
 
 @pytest.mark.parametrize(("hosts", "expected"), [(1, [0, 2, 4, 6]), (2, [0, 2])])
-def test_evaluation_batches_are_finished_where_they_are_read(hosts, expected):
+def test_evaluation_batches_are_finished_when_they_are_read(hosts, expected):
     data = Doubled(data_config())
     with data.evaluation_batches(0, hosts) as batches:
         assert next(batches)["x"].tolist() == expected
 
 
-def test_an_inspection_has_both_roles():
+def test_inspection_has_both_roles():
     inspection = Drawn(data_config()).inspect()
     assert inspection.train.role == TRAIN
     assert inspection.heldout.role == HELDOUT
     assert inspection.notes == ()
 
 
-def test_data_without_examples_say_so():
+def test_data_without_examples_are_refused_by_name():
     data = TaskData(data_config())
     assert "`examples(role)`" in raised(ConfigError, data.examples, TRAIN)
 
 
-def test_data_without_rows_say_so():
+def test_data_without_rows_are_refused_by_name():
     message = raised(RunError, TaskData.row, data_config(), ["a"], 1, "data/0")
     assert "a path" in message
 
 
-def test_files_of_a_run_that_were_written_as_names_are_read_again(tmp_path):
+def test_names_written_to_a_run_are_read_back(tmp_path):
     names = ("ü", "a b", "0")
     content = json.dumps(names, indent=1)
     (tmp_path / "names.json").write_bytes(content.encode())

@@ -56,7 +56,7 @@ class Reader:
         ("o", HELDOUT, "heldout", 0.0),
     ],
 )
-def test_a_role_has_data_of_its_own_or_a_share(heldout, role, key, share):
+def test_role_reads_its_own_path_or_a_share(heldout, role, key, share):
     options = config(heldout=heldout)
     assert data_config.key_of(options, role) == key
     assert data_config.path_of(options, role) == options.data[key]
@@ -66,7 +66,7 @@ def test_a_role_has_data_of_its_own_or_a_share(heldout, role, key, share):
 
 @pytest.mark.parametrize(("share", "expected"), [(0.25, -0.25), (0.9, -0.4)])
 @pytest.mark.parametrize("heldout", ["", "o"])
-def test_a_search_shares_the_training_data(heldout, share, expected):
+def test_search_splits_the_training_data(heldout, share, expected):
     options = config(heldout=heldout, search=True, heldout_share=share)
     for role in (TRAIN, HELDOUT):
         assert data_config.path_of(options, role) == "t"
@@ -79,7 +79,7 @@ def rows_of(options, role: str) -> list[TextRow]:
     return dataset.examples.rows
 
 
-def test_one_split_without_a_name_is_shared():
+def test_single_unnamed_split_is_shared():
     train = rows_of(config(), TRAIN)
     heldout = rows_of(config(), HELDOUT)
     got = len({row.texts for row in (*train, *heldout)})
@@ -88,14 +88,14 @@ def test_one_split_without_a_name_is_shared():
     assert 3 < len(heldout) < 20
 
 
-def test_a_path_is_read_for_each_role():
+def test_each_role_reads_its_path():
     read = Reader("")
     data_config.open_split(config(), TRAIN, read)
     data_config.open_split(config(), HELDOUT, read)
     assert read.calls == [("t", False), ("t", False)]
 
 
-def test_a_search_holds_out_others_than_a_report():
+def test_search_holds_out_different_examples_than_a_report():
     reported = set(rows_of(config(), HELDOUT))
     searched = set(rows_of(config(search=True), HELDOUT))
     trained = set(rows_of(config(search=True), TRAIN))
@@ -124,7 +124,7 @@ def test_named_splits_are_read_whole(data, names, expected):
     assert tuple(found) == expected
 
 
-def test_a_searchs_held_out_examples_are_of_the_training_split():
+def test_held_out_examples_of_a_search_come_from_the_training_split():
     """Whatever config.data.heldout_split names for a report."""
     options = config(search=True, heldout_split="test")
     heldout = data_config.open_split(options, HELDOUT, Reader("train", "test"))
@@ -132,7 +132,7 @@ def test_a_searchs_held_out_examples_are_of_the_training_split():
     assert 0 < len(heldout) < 40
 
 
-def test_other_splits_may_be_usual():
+def test_data_set_may_have_other_default_splits():
     read = Reader("train", "test")
     usual = ("validation", "test")
     assert data_config.open_split(config(), HELDOUT, read, "PATH", usual).split == "test"
@@ -165,7 +165,7 @@ def test_errors_name_the_key():
     assert "--config.data.train=tfds:NAME" in missing
 
 
-def test_a_block_may_name_another_key_behind_its_error():
+def test_error_may_name_another_key():
     def read() -> None:
         with data_config.errors_name("data.train", "model.length"):
             raise DataError("too short")
@@ -173,7 +173,7 @@ def test_a_block_may_name_another_key_behind_its_error():
     assert failure(read) == "config.data.train: too short (config.model.length)"
 
 
-def test_a_key_is_named_once():
+def test_key_is_named_once():
     """The innermost block knows it best."""
 
     def read() -> None:
@@ -183,18 +183,18 @@ def test_a_key_is_named_once():
     assert failure(read) == "config.data.train: too short"
 
 
-def test_a_warning_is_a_line_on_standard_error(capsys):
+def test_warning_is_a_line_on_stderr(capsys):
     data_config.warn(TRAIN, "examples", "3 are cut")
     assert capsys.readouterr().err == "train examples: 3 are cut\n"
 
 
-def test_the_share_that_is_searched_leaves_most_to_train_on():
+def test_large_heldout_share_is_refused():
     options = config(search=True, heldout_share=0.9)
     assert len(rows_of(options, TRAIN)) >= 1
     assert len(rows_of(options, HELDOUT)) < 25
 
 
-def test_the_folder_of_a_run_is_no_data(tmp_path):
+def test_run_folder_is_not_read_as_data(tmp_path):
     (tmp_path / "run.json").write_text("{}")
     message = failure(data_config.open_split, config(train=str(tmp_path)), TRAIN, Reader("train"))
     assert "config.data.train" in message
@@ -202,7 +202,7 @@ def test_the_folder_of_a_run_is_no_data(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["train", "heldout"])
-def test_a_run_folder_may_not_lie_in_its_data(tmp_path, monkeypatch, key):
+def test_run_folder_inside_its_data_is_refused(tmp_path, monkeypatch, key):
     """Neither by a relative path nor through a link."""
     photos = tmp_path / "photos"
     photos.mkdir()

@@ -92,14 +92,14 @@ def unchanged_views():
     return ImageData(config)
 
 
-def test_evaluation_views_are_what_the_config_says(unchanged_views):
+def test_evaluation_views_follow_the_config(unchanged_views):
     heldout = embedded_digits(HELDOUT).examples
     with unchanged_views.evaluation_batches(0, 1) as batches:
         images = next(batches)["image"]
     np.testing.assert_array_equal(images, all_of(heldout, "image")[:8])
 
 
-def test_training_views_are_what_the_config_says(unchanged_views):
+def test_training_views_follow_the_config(unchanged_views):
     train = embedded_digits(TRAIN).examples
     known = {image.tobytes() for image in all_of(train, "image")}
     batch = by_hand.first_batch(unchanged_views)
@@ -108,7 +108,7 @@ def test_training_views_are_what_the_config_says(unchanged_views):
     assert views <= known
 
 
-def test_labels_go_with_their_images():
+def test_labels_stay_with_their_images():
     data = ImageData(tiny.image_config())
     labels = all_of(data.labelled(HELDOUT), "label")
     assert np.array(labels).tolist() == embedded_digits(HELDOUT).labels.tolist()
@@ -123,13 +123,13 @@ def pickled(function):
 RECORD = {"image": image_files.noise(9, 8, 1), "label": np.int32(3), "name": "a"}
 
 
-def test_evaluation_examples_are_made_by_a_picklable_function():
+def test_evaluation_transform_is_picklable():
     example = pickled(evaluation_example(tiny.image_config()))(RECORD)
     assert example["image"].shape == (8, 8, 1)
     assert example["label"] == 3
 
 
-def test_training_examples_are_made_by_a_picklable_function():
+def test_training_transform_is_picklable():
     make = pickled(training_example(tiny.image_config()))
     images = []
     for seed in (0, 0, 1):
@@ -139,7 +139,7 @@ def test_training_examples_are_made_by_a_picklable_function():
     assert (images[0] != images[2]).any()
 
 
-def test_a_search_shares_the_digits_to_train_on():
+def test_search_splits_the_training_digits():
     data = image_data(train="embedded", search=True, heldout_share=0.2)
     train = len(data.dataset(TRAIN))
     heldout = len(data.dataset(HELDOUT))
@@ -185,7 +185,7 @@ def test_notes_of_equal_images_and_of_classes_without_examples(tmp_path):
     assert "'eel'" in absent
 
 
-def test_held_out_images_that_cannot_be_read_are_met_at_the_start(imagenet):
+def test_unreadable_held_out_images_are_found_at_the_start(imagenet):
     options = {"train": "tfds:imagenet2012", "min_scale": 1.0}
     strict = image_data(max_bad_records=1, **options)
     assert "max_bad_records=1" in failure(strict.notes)
@@ -303,7 +303,7 @@ def test_evaluation_over_hosts(with_real, hosts):
     assert sums["examples"] == (24, 26)
 
 
-def test_more_bad_images_than_allowed_end_an_evaluation(imagenet):
+def test_evaluation_fails_at_more_bad_images_than_allowed(imagenet):
     data = image_data(train="tfds:imagenet2012", max_bad_records=1)
     with data.evaluation_batches(0, 1) as batches:
         message = failure(lambda: list(batches))
@@ -320,7 +320,7 @@ def pets(imagenet):
     return folder
 
 
-def test_held_out_data_of_other_classes_are_refused(imagenet):
+def test_held_out_data_with_other_classes_are_refused(imagenet):
     digits = class_folders(imagenet / "digits", {"cat": 1, "cow": 1, "dog": 1})
     data = image_data(train="tfds:imagenet2012", heldout=digits)
     message = failure(data.evaluation_examples)
@@ -328,7 +328,7 @@ def test_held_out_data_of_other_classes_are_refused(imagenet):
     assert "'cow' only in" in message
 
 
-def test_a_run_is_evaluated_without_its_training_data(pets):
+def test_run_is_evaluated_without_its_training_data(pets):
     data = image_data(pets, train="nowhere", heldout="tfds:imagenet2012")
     assert data.classes == ("dog", "eel", "cat")
     assert data.evaluation_examples() == 26
@@ -352,7 +352,7 @@ def test_classes_of_held_out_data_may_be_in_another_order(pets):
 
 
 @pytest.mark.parametrize("hosts", [1, 3])
-def test_the_baseline_over_hosts(with_real, hosts):
+def test_baseline_over_hosts(with_real, hosts):
     task = FirstPixel(with_real.config, with_real.assets())
     sums = summed_over_hosts(task, with_real, hosts)
     [baseline, *_] = task.baselines(sums, with_real)
@@ -361,7 +361,7 @@ def test_the_baseline_over_hosts(with_real, hosts):
     assert baseline.metrics == {"top1": pytest.approx(most / 24)}
 
 
-def test_training_data_take_the_order_of_the_run(pets):
+def test_training_data_keep_the_class_order_of_the_run(pets):
     path = class_folders(pets.parent / "train", dict.fromkeys(PETS, 4))
     data = image_data(pets, train=path, heldout_share=0.3)
     for role in ROLES:
@@ -377,14 +377,14 @@ def test_training_data_without_a_class_of_the_run_are_refused(pets):
     assert "'eel' only there" in failure(data.training_examples)
 
 
-def test_held_out_data_without_a_class_are_noted(pets):
+def test_held_out_data_without_a_class_get_a_note(pets):
     path = class_folders(pets.parent / "some", {"cat": 2, "dog": 3})
     data = image_data(pets, train="nowhere", heldout=path)
     assert data.evaluation_examples() == 5
     assert "'eel'" in data.lines(HELDOUT)[-1]
 
 
-def test_the_order_of_classes_leaves_the_fingerprint(pets):
+def test_order_of_classes_does_not_change_the_fingerprint(pets):
     path = class_folders(pets.parent / "train", dict.fromkeys(PETS, 4))
     data = image_data(pets, train=path, heldout_share=0.3)
     fresh = image_data(train=path, heldout_share=0.3)
@@ -392,7 +392,7 @@ def test_the_order_of_classes_leaves_the_fingerprint(pets):
     assert fresh.fingerprint(TRAIN) == data.fingerprint(TRAIN)
 
 
-def test_words_of_the_run_are_kept(tmp_path):
+def test_class_words_of_the_run_are_kept(tmp_path):
     (tmp_path / "names.json").write_text('["one", "two"]')
     files = image_data(tmp_path, train="embedded").assets()
     assert files.keys() == {"classes.json", "names.json"}
@@ -408,7 +408,7 @@ def test_real_labels_are_checked_before_training(imagenet):
     assert "ILSVRC2012_val_" in failure(data.evaluation_examples)
 
 
-def test_one_class_is_refused(tmp_path):
+def test_single_class_is_refused(tmp_path):
     path = class_folders(tmp_path / "images", {"cat": 4})
     message = failure(lambda: image_data(train=path).classes)
     assert repr(path) in message
@@ -439,7 +439,7 @@ def synsets(numbered):
 
 
 @pytest.mark.parametrize("is_of_run", [True, False])
-def test_images_of_numbers_are_scored_by_a_class_map(numbered, synsets, is_of_run):
+def test_class_map_scores_numbered_images(numbered, synsets, is_of_run):
     known, path = synsets
     class_map = "run" if is_of_run else str(path)
     heldout = str(numbered / "v2")
@@ -451,13 +451,13 @@ def test_images_of_numbers_are_scored_by_a_class_map(numbered, synsets, is_of_ru
         assert label == SYNSETS[int(number)]
 
 
-def test_images_of_numbers_need_a_class_map(numbered, synsets):
+def test_numbered_images_need_a_class_map(numbered, synsets):
     known, _ = synsets
     data = image_data(known, train="nowhere", heldout=str(numbered / "v2"))
     assert "config.data.class_map=FILE" in failure(data.evaluation_examples)
 
 
-def test_class_maps_that_cannot_be_used(numbered):
+def test_unusable_class_maps_are_refused(numbered):
     options = {"train": "nowhere", "heldout": str(numbered / "v2")}
     known = numbered / "known"
     data = image_data(known, class_map="run", **options)
@@ -472,7 +472,7 @@ def test_class_maps_that_cannot_be_used(numbered):
     assert "a class 10" in failure(data.evaluation_examples)
 
 
-def test_files_that_are_no_images_and_equal_images_are_told(tmp_path):
+def test_notes_of_other_files_and_of_equal_images(tmp_path):
     files = {"cat/notes.txt": b""}
     for name, numbers in (("cat/x", range(9)), ("dog/y", range(8, 13))):
         for number in numbers:
@@ -485,7 +485,7 @@ def test_files_that_are_no_images_and_equal_images_are_told(tmp_path):
     assert "8.png" in data.notes()[-1]  # it lies in two classes
 
 
-def test_rows_of_a_program(tmp_path):
+def test_examples_from_python(tmp_path):
     """An image in memory becomes a PNG file; the path of one stays."""
     config = image_config()
     pixels = image_files.noise(5, 4, 3)

@@ -77,7 +77,7 @@ def test_splits_in_file_names(config, shards):
     assert stream(data, HELDOUT) == ids(data, LINES[60:])
 
 
-def test_splits_of_tfds(config, tmp_path, monkeypatch):
+def test_tfds_splits(config, tmp_path, monkeypatch):
     """C4 by its name, as configs/ give it: train and validation."""
     records = [writers.example(text=text.encode()) for text in LINES]
     splits = {"train": [records[:30], records[30:60]], "validation": [records[60:]]}
@@ -89,14 +89,14 @@ def test_splits_of_tfds(config, tmp_path, monkeypatch):
     assert stream(data, HELDOUT) == ids(data, LINES[60:])
 
 
-def test_a_corpus_beside_held_out_embedded_text(config, tmp_path):
+def test_corpus_with_embedded_text_held_out(config, tmp_path):
     own = write_lines(tmp_path / "own.jsonl", LINES)
     config.data.update(train=str(own), heldout="embedded")
     data = LanguageData(config)
     assert data.windows(HELDOUT).prepared.documents == len(embedded_text(HELDOUT))
 
 
-def test_embedded_text_beside_a_held_out_corpus(config, tmp_path):
+def test_embedded_text_with_a_corpus_held_out(config, tmp_path):
     own = write_lines(tmp_path / "own.jsonl", LINES)
     config.data.update(train=str(own), heldout="embedded")
     tokenizer = LanguageData(config).tokenizer
@@ -107,7 +107,7 @@ def test_embedded_text_beside_a_held_out_corpus(config, tmp_path):
     assert stream(data, HELDOUT) == ids(data, LINES)
 
 
-def test_a_search_shares_the_embedded_text_to_train_on(config):
+def test_search_splits_the_embedded_training_text(config):
     config.data.update(train="embedded", search=True, tokenizer="bytes", heldout_share=0.2)
     data = LanguageData(config)
     train = set(data.corpus(TRAIN).examples.read())
@@ -138,27 +138,27 @@ def mixed(config, plain, other):
     return LanguageData(config)
 
 
-def test_a_mixture_has_the_vocabulary_and_the_held_out_text_of_the_corpus(plain, mixed):
+def test_mixture_keeps_the_vocabulary_and_held_out_text_of_the_corpus(plain, mixed):
     assert mixed.tokenizer == plain.tokenizer
     assert stream(mixed, HELDOUT) == stream(plain, HELDOUT)
     assert mixed.fingerprint(HELDOUT) == plain.fingerprint(HELDOUT)
     np.testing.assert_array_equal(mixed.token_counts, plain.token_counts)
 
 
-def test_a_mixture_has_its_share_of_the_examples(mixed):
+def test_mixture_has_its_share_of_the_examples(mixed):
     with mixed.train_batches(0, 0, 1) as batches:
         index = np.concatenate([next(batches)["index"] for _ in range(8)])
     is_of_other = index >= len(mixed.windows(TRAIN))
     assert is_of_other.sum() == len(index) / 4
 
 
-def test_a_mixture_is_noted(mixed, other):
+def test_mixture_gets_a_note(mixed, other):
     [note] = [line for line in mixed.notes() if line.startswith("mixture")]
     assert f"25 % of the examples from {other}" in note
     assert mixed.fingerprint(TRAIN)["files"] == 2
 
 
-def test_a_mixture_with_text_in_memory_is_recognised(config, other):
+def test_mixture_with_text_in_memory_is_recognised(config, other):
     config.data.update(train="embedded", tokenizer="bytes")
     plain = LanguageData(config).fingerprint(TRAIN)
     config.data.mixture = (f"{other}=0.25",)
@@ -166,14 +166,14 @@ def test_a_mixture_with_text_in_memory_is_recognised(config, other):
     assert mixed.keys() - plain.keys() == {"mixture"}
 
 
-def test_a_mixture_with_a_missing_file_is_refused(config, tmp_path):
+def test_mixture_with_a_missing_file_is_refused(config, tmp_path):
     config.data.train = str(write_lines(tmp_path / "a.jsonl", LINES))
     config.data.mixture = (f"{tmp_path / 'nothing'}=0.25",)
     data = LanguageData(config)
     assert failure(lambda: data.mixture).startswith("config.data.mixture: ")
 
 
-def test_a_mixture_without_room_for_the_corpus_is_refused(config, tmp_path):
+def test_mixture_without_room_for_the_corpus_is_refused(config, tmp_path):
     config.data.train = str(write_lines(tmp_path / "a.jsonl", LINES))
     config.data.mixture = ("b.jsonl=1",)
     assert "b.jsonl=1" in raised(ConfigError, gmlp_config.validate, config)
@@ -192,7 +192,7 @@ def prepared(tmp_path):
     return tmp_path
 
 
-def test_prepared_folders_are_the_raw_corpus(config, prepared):
+def test_prepared_folders_equal_the_raw_corpus(config, prepared):
     config.data.update(train=str(prepared / TRAIN), heldout=str(prepared / HELDOUT))
     data = LanguageData(config)
     config.data.update(train=str(prepared / "raw.jsonl"), heldout="")
@@ -221,13 +221,13 @@ def test_lines_of_prepared_folders(config, prepared):
     assert data.notes()[0] == FOLDED
 
 
-def test_prepared_tokens_without_what_is_held_out(config, prepared):
+def test_prepared_tokens_without_held_out_documents(config, prepared):
     config.data.train = str(prepared / TRAIN)
     message = failure(LanguageData(config).evaluation_examples)
     assert f"config.data.train={prepared}/train holds prepared tokens" in message
 
 
-def test_tokenizers_of_both_prepared_roles_must_be_one(config, prepared):
+def test_prepared_roles_must_share_a_tokenizer(config, prepared):
     corpus = text_reader.read(str(prepared / "raw.jsonl"))[""]
     other = Tokenizer.train(LINES[:20], 310)
     prepare.prepare(corpus, other, prepared / "more", prepare.Limits(workers=1))
@@ -238,7 +238,7 @@ def test_tokenizers_of_both_prepared_roles_must_be_one(config, prepared):
     assert "config.data.heldout, " in message
 
 
-def test_the_runs_tokenizer_comes_before_one_that_is_trained(config, tmp_path):
+def test_tokenizer_of_the_run_precedes_a_trained_one(config, tmp_path):
     config.data.train = str(write_lines(tmp_path / "own.jsonl", LINES))
     trained = LanguageData(config).tokenizer
     other = Tokenizer.train(LINES[:20], 310)
@@ -250,7 +250,7 @@ def test_the_runs_tokenizer_comes_before_one_that_is_trained(config, tmp_path):
         assert LanguageData(config, files).tokenizer == other
 
 
-def test_raw_text_has_the_tokenizer_of_the_prepared_role(config, prepared):
+def test_raw_text_uses_the_tokenizer_of_the_prepared_role(config, prepared):
     own = write_lines(prepared / "own.jsonl", LINES[:9])
     config.data.update(train=str(prepared / TRAIN), heldout=str(own))
     data = LanguageData(config)
@@ -277,14 +277,14 @@ def report_on(path) -> str:
     return f"{path}: 1 bad record skipped, the first: {path}, line 5: "
 
 
-def test_a_good_corpus_has_no_report(config, whole, capsys):
+def test_valid_corpus_has_no_report(config, whole, capsys):
     config.data.train = str(whole)
     stream(LanguageData(config), TRAIN)
     told = capsys.readouterr().err.splitlines()
     assert [line.split()[0] for line in told] == ["training", "tokenising"]
 
 
-def test_bad_records_are_passed_over_and_reported(config, whole, spoiled, capsys):
+def test_bad_records_are_skipped_and_reported(config, whole, spoiled, capsys):
     """The text is that of the other records; the report comes again where the tokens were
     cached."""
     config.data.train = str(whole)
@@ -327,7 +327,7 @@ def test_lines_and_summary_of_a_corpus(config, shards):
     assert data.notes()[0] == FOLDED
 
 
-def test_a_file_of_both_roles_is_refused(config, tmp_path):
+def test_file_of_both_roles_is_refused(config, tmp_path):
     path = write_lines(tmp_path / "own.jsonl", LINES)
     link = tmp_path / "link.jsonl"
     link.symlink_to(path)
@@ -346,7 +346,7 @@ def test_documents_of_both_roles_are_counted(config, tmp_path):
     assert "5 of 20" in note
 
 
-def test_tokens_of_a_summary_are_those_of_the_first_documents(config, shards):
+def test_summary_shows_tokens_of_the_first_documents(config, shards):
     config.data.train = str(shards)
     data = LanguageData(config)
     tokens = data.summary(HELDOUT).tokens
@@ -358,7 +358,7 @@ def test_tokens_of_a_summary_are_those_of_the_first_documents(config, shards):
     assert tokens.unknown == tokens.cut == 0
 
 
-def test_held_out_passages_of_documents_to_train_on(config, tmp_path):
+def test_held_out_passages_found_in_training_documents(config, tmp_path):
     """Neither side has a document of the other."""
     train = write_lines(tmp_path / "train.jsonl", [" ".join(LINES), *OTHER])
     heldout = write_lines(tmp_path / "heldout.jsonl", [" ".join(LINES[20:40])])
@@ -367,7 +367,7 @@ def test_held_out_passages_of_documents_to_train_on(config, tmp_path):
     assert "(100.0%)" in note
 
 
-def test_as_many_heldout_sequences_as_are_asked_for(config, shards):
+def test_number_of_held_out_sequences_follows_the_config(config, shards):
     config.data.train = str(shards)
     whole = LanguageData(config)
     count = whole.evaluation_examples()
@@ -379,7 +379,7 @@ def test_as_many_heldout_sequences_as_are_asked_for(config, shards):
     assert index == [0, count // 3, 2 * count // 3]
 
 
-def test_the_same_words_in_another_order_are_no_passage(config, tmp_path):
+def test_same_words_in_another_order_are_not_a_shared_passage(config, tmp_path):
     text = " ".join(LINES)
     reverse = " ".join(reversed(text.split()))
     train = write_lines(tmp_path / "train.jsonl", [text, *OTHER])
@@ -388,7 +388,7 @@ def test_the_same_words_in_another_order_are_no_passage(config, tmp_path):
     assert LanguageData(config).notes() == [FOLDED]
 
 
-def test_windows_of_a_causal_model_have_a_token_more_and_no_sep(config, tmp_path):
+def test_causal_windows_have_one_more_token_and_no_sep(config, tmp_path):
     """A window holds parts of several documents; the last ends with the text."""
     path = write_lines(tmp_path / "text.jsonl", ["abc", "d", "efghijk"])
     config.model.length = 6
@@ -405,7 +405,7 @@ def test_windows_of_a_causal_model_have_a_token_more_and_no_sep(config, tmp_path
     assert data.evaluation_examples() == 3
 
 
-def test_a_text_that_is_too_short_names_the_length(config, tmp_path):
+def test_error_for_a_short_text_names_the_length(config, tmp_path):
     path = write_lines(tmp_path / "short.jsonl", ["a"])
     config.data.update(train=str(path), heldout=str(path), tokenizer="bytes")
     config.model.length = 2
@@ -414,11 +414,11 @@ def test_a_text_that_is_too_short_names_the_length(config, tmp_path):
     assert "config.model.length" in message
 
 
-def test_missing_data_are_named(config):
+def test_error_for_missing_data_names_the_path(config):
     assert "--config.data.train=PATH" in failure(LanguageData(config).dataset, TRAIN)
 
 
-def test_an_example_of_a_program_is_a_document(config):
+def test_example_from_python_is_a_document(config):
     assert json.dumps(LanguageData.row(config, ["a text"], None, "")) == '{"text": "a text"}'
 
 
@@ -426,7 +426,7 @@ def test_an_example_of_a_program_is_a_document(config):
     ("inputs", "facts"),
     [([b"a text"], ["bytes"]), (["id 7", "a text"], ["2 inputs", "'id 7'", "expected one text"])],
 )
-def test_an_example_of_a_program_that_is_no_document(config, inputs, facts):
+def test_example_from_python_must_be_a_document(config, inputs, facts):
     message = failure(LanguageData.row, config, inputs, None, "")
     for fact in facts:
         assert fact in message

@@ -49,11 +49,11 @@ def lines_of(content: bytes, as_json: bool = False) -> list:
         (b'{"input": "one"}\n', ['{"input": "one"}']),
     ],
 )
-def test_lines_end_at_line_feeds_alone(content, expected):
+def test_lines_end_only_at_line_feeds(content, expected):
     assert lines_of(content) == expected
 
 
-def test_lines_know_their_places():
+def test_lines_have_their_line_numbers():
     """Blank lines are counted."""
     lines = lines_of(b"one\n\ntwo\nthree")
     assert [line.where for line in lines] == ["here, line 1", "here, line 3", "here, line 4"]
@@ -62,14 +62,14 @@ def test_lines_know_their_places():
     assert Line("a.png").where == ""
 
 
-def test_a_line_may_be_longer_than_what_is_read_at_once():
+def test_line_may_be_longer_than_a_chunk():
     long = "word " * CHUNK
     first, second = lines_of(f"{long}\nnext\n".encode())
     assert first == long.strip()
     assert second.where == "here, line 2"
 
 
-def test_a_character_may_be_cut_where_a_chunk_ends():
+def test_character_may_span_two_chunks():
     text = "a" * (CHUNK - 1) + "ü"
     assert lines_of(f"{text}\n".encode()) == [text]
 
@@ -77,7 +77,7 @@ def test_a_character_may_be_cut_where_a_chunk_ends():
 @pytest.mark.parametrize(
     "content", [b"\xff\n", b"a\x00b\n", "one\n".encode("utf-16"), "ü\n".encode("latin-1")]
 )
-def test_lines_that_are_no_utf_8_are_errors_in_their_places(content):
+def test_lines_that_are_not_utf8_are_errors_in_order(content):
     found = lines_of(b"one\n" + content + b"two\n")
     assert found[0] == "one"
     errors = [line for line in found if isinstance(line, DataError)]
@@ -103,7 +103,7 @@ def test_json_objects_without_an_input_are_errors(line):
     assert after == "after"
 
 
-def test_a_pause_comes_when_no_line_is_ready():
+def test_pause_is_yielded_when_no_line_is_ready():
     """As in a conversation: of each part that is written, all answers are due."""
     read_end, write_end = os.pipe()
     with open(read_end, "rb") as stream, open(write_end, "wb", buffering=0) as writer:
@@ -127,7 +127,7 @@ def test_files_folders_and_patterns_of_lines(tmp_path):
     assert found[3].where == f"{tmp_path / 'b.txt'}, line 1"
 
 
-def test_a_file_that_cannot_be_read_is_an_error_among_others(tmp_path):
+def test_unreadable_file_is_an_error_among_others(tmp_path):
     (tmp_path / "a.txt").write_text("one\n")
     words = [str(tmp_path / "none.txt"), str(tmp_path / "a.txt")]
     error, line = read_files(words, Lines(), as_json=False)
@@ -147,7 +147,7 @@ class Pairs(Lines):
 CSV = b'label,text\nyes,"one, two"\nno,"a\nb"\n,\nno,last\n'
 
 
-def test_the_rows_of_a_table_are_texts_not_its_lines(tmp_path):
+def test_rows_of_a_table_are_texts(tmp_path):
     """Neither the header nor the labels are read; a row without a text is an error in its place."""
     path = tmp_path / "test.csv"
     path.write_bytes(CSV)
@@ -158,7 +158,7 @@ def test_the_rows_of_a_table_are_texts_not_its_lines(tmp_path):
     assert f"{path}, line 5: the column 'text' is empty" in str(error)
 
 
-def test_tables_of_all_kinds(tmp_path):
+def test_all_table_formats(tmp_path):
     (tmp_path / "a.tsv").write_text("text\tlabel\none\tyes\n")
     (tmp_path / "b.jsonl").write_text('{"text": "two", "id": 7}\n')
     (tmp_path / "c.jsonl").write_text('{"input": "three", "text": "no"}\n')
@@ -169,13 +169,13 @@ def test_tables_of_all_kinds(tmp_path):
     assert [line.record for line in found] == [{"label": "yes"}, {"id": 7}, {"text": "no"}, {}]
 
 
-def test_the_texts_of_a_pair_have_a_tab_between_them(tmp_path):
+def test_texts_of_a_pair_are_separated_by_a_tab(tmp_path):
     path = tmp_path / "pairs.csv"
     path.write_text('hypothesis,premise\n"b\tb",a\n')
     assert list(read_files([str(path)], Pairs(), as_json=False)) == ["a\tb b"]
 
 
-def test_a_table_without_the_column_is_an_error_among_others(tmp_path):
+def test_table_without_the_column_is_an_error_among_others(tmp_path):
     (tmp_path / "a.csv").write_text("review,label\ngood,yes\n")
     (tmp_path / "b.txt").write_text("one\n")
     error, line = read_files([str(tmp_path)], Lines(), as_json=False)
@@ -184,7 +184,7 @@ def test_a_table_without_the_column_is_an_error_among_others(tmp_path):
     assert line == "one"
 
 
-def test_images_are_the_files_themselves(tmp_path):
+def test_images_are_their_paths(tmp_path):
     for name in ("b.png", "a.jpg", "notes.txt"):
         (tmp_path / name).write_bytes(b"")
     predictor = ImagePredictor(task=None)

@@ -20,7 +20,7 @@ def question_data(folder, version: str = "v1.1", **data) -> QuestionData:
     return QuestionData(question_files.config(folder, version, **data))
 
 
-def test_an_article_is_on_one_side(folder):
+def test_article_is_in_one_split(folder):
     data = question_data(folder)
     passages = []
     for role in ROLES:
@@ -30,7 +30,7 @@ def test_an_article_is_on_one_side(folder):
     assert data.notes() == []
 
 
-def test_windows_are_those_of_the_config(folder):
+def test_windows_follow_the_config(folder):
     data = question_data(folder)
     windows = by_hand.every(data.examples(HELDOUT))
     questions = data.dataset(HELDOUT).examples.questions
@@ -42,7 +42,7 @@ def test_windows_are_those_of_the_config(folder):
             np.testing.assert_array_equal(windows[index][name], value)
 
 
-def test_passages_on_both_sides_are_counted(folder, tmp_path):
+def test_passages_in_both_splits_are_counted(folder, tmp_path):
     old = colours(0)
     new = colours(20)
     new["paragraphs"][0]["context"] += " The end."
@@ -88,7 +88,7 @@ def odd(folder, tmp_path):
     return question_data(folder, train=str(path), heldout=heldout, max_bad_records=1)
 
 
-def test_questions_that_are_left_out_are_told(odd, capsys):
+def test_skipped_questions_are_reported(odd, capsys):
     got = [question.id for question in odd.examples(TRAIN).questions]
     assert got == ["a", "b"]
     [line] = capsys.readouterr().err.splitlines()
@@ -100,7 +100,7 @@ def test_questions_that_are_left_out_are_told(odd, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_bad_questions_of_a_file_that_is_held_out_are_left_out_up_to_the_limit(odd):
+def test_bad_held_out_questions_are_skipped_up_to_the_limit(odd):
     data = odd.config.data
     data.update(train=data.heldout, heldout=data.train)
     got = [question.id for question in odd.dataset(HELDOUT).examples.questions]
@@ -117,7 +117,7 @@ def titles_of(data, role: str) -> set[str]:
     return {question.title for question in data.dataset(role).examples.questions}
 
 
-def test_all_questions_whatever_splits_their_files_name(folder, tmp_path):
+def test_split_all_reads_every_file(folder, tmp_path):
     articles = [colours(number) for number in range(8)]
     write(tmp_path / "train-v1.1.json", *articles[:6])
     write(tmp_path / "dev-v1.1.json", *articles[6:])
@@ -140,7 +140,7 @@ def spoiled(folder, tmp_path):
     return tmp_path
 
 
-def test_bad_questions_of_a_file_that_both_roles_share_are_left_out(folder, spoiled):
+def test_bad_questions_of_a_shared_file_are_skipped(folder, spoiled):
     path = str(spoiled / "train-v1.1.json")
     data = question_data(folder, train=path, max_bad_records=1)
     assert sum(by_hand.split_sizes(data)) == 9 * 8 - 1
@@ -148,18 +148,18 @@ def test_bad_questions_of_a_file_that_both_roles_share_are_left_out(folder, spoi
         assert "8-house" in data.lines(role)[-1]
 
 
-def test_bad_questions_are_refused_unless_they_are_allowed(folder, spoiled):
+def test_bad_questions_are_refused_unless_allowed(folder, spoiled):
     data = question_data(folder, train=str(spoiled / "train-v1.1.json"))
     assert "max_bad_records=0" in failure(data.dataset, TRAIN)
 
 
-def test_bad_questions_are_left_out_beside_a_split_that_is_not_read(folder, spoiled):
+def test_bad_questions_are_skipped_if_another_split_is_unread(folder, spoiled):
     write(spoiled / "test-v1.1.json", colours(20))
     data = question_data(folder, train=str(spoiled), max_bad_records=1)
     assert sum(by_hand.split_sizes(data)) == 9 * 8 - 1
 
 
-def test_a_search_leaves_bad_questions_out_of_the_split_that_it_shares(folder, spoiled):
+def test_search_skips_bad_questions_of_the_split_it_divides(folder, spoiled):
     """And does not read the other one."""
     (spoiled / "dev-v1.1.json").write_text("not JSON")
     options = {"max_bad_records": 1, "search": True, "heldout_share": 0.3}
@@ -172,7 +172,7 @@ def test_a_search_leaves_bad_questions_out_of_the_split_that_it_shares(folder, s
     assert "dev-v1.1.json" in failure(report.dataset, HELDOUT)
 
 
-def test_too_short_a_length(folder):
+def test_length_without_room_for_a_passage_is_refused(folder):
     data = question_data(folder)
     data.config.model.length = 15
     message = failure(data.evaluation_examples)
@@ -180,6 +180,6 @@ def test_too_short_a_length(folder):
     assert "max_query=12" in message
 
 
-def test_missing_data_are_named(folder):
+def test_error_for_missing_data_names_the_path(folder):
     data = question_data(folder, train="")
     assert "tfds:squad/v1.1" in failure(data.dataset, TRAIN)

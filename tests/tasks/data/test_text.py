@@ -36,7 +36,7 @@ def run(tmp_path):
     return folder
 
 
-def test_the_run_folders_tokenizer_comes_before_an_inherited_one(config, run, tokenizers):
+def test_tokenizer_of_the_run_folder_precedes_an_inherited_one(config, run, tokenizers):
     first, second = tokenizers
     assert configured_tokenizer(config, RunFiles(str(run))) is None
     inherited = RunFiles(str(run), inherited={TOKENIZER_FILE: second.model})
@@ -45,13 +45,13 @@ def test_the_run_folders_tokenizer_comes_before_an_inherited_one(config, run, to
     assert configured_tokenizer(config, inherited) == first
 
 
-def test_a_checkpoints_tokenizer_is_the_runs_own(config, tokenizers):
+def test_tokenizer_of_a_checkpoint_is_the_one_of_its_run(config, tokenizers):
     first, second = tokenizers
     files = RunFiles(local={TOKENIZER_FILE: first.model}, inherited={TOKENIZER_FILE: second.model})
     assert configured_tokenizer(config, files) == first
 
 
-def test_a_run_folder_that_came_without_the_file_it_was_given(config, run, tokenizers, tmp_path):
+def test_run_folder_without_its_tokenizer_file(config, run, tokenizers, tmp_path):
     """As on another machine: the folder has its own copy."""
     tokenizers[0].save(run / TOKENIZER_FILE)
     files = RunFiles(str(run))
@@ -68,7 +68,7 @@ def test_a_run_folder_that_came_without_the_file_it_was_given(config, run, token
     assert "none.model" in message
 
 
-def test_further_files_must_hold_the_same_tokenizer(config, tokenizers, tmp_path):
+def test_second_tokenizer_file_must_be_equal(config, tokenizers, tmp_path):
     paths = {}
     for name, tokenizer in zip(("one", "other"), tokenizers, strict=True):
         paths[name] = str(tmp_path / f"{name}.model")
@@ -80,7 +80,7 @@ def test_further_files_must_hold_the_same_tokenizer(config, tokenizers, tmp_path
     assert "other, " in message
 
 
-def test_a_damaged_file_is_named(config, run):
+def test_damaged_file_is_named(config, run):
     path = run / TOKENIZER_FILE
     path.write_bytes(b"no model")
     files = RunFiles(str(run))
@@ -93,13 +93,13 @@ def test_mostly_unknown_tokens_are_refused():
     assert "passages" in failure(report_unknown, tokenizer, source, "passages")
 
 
-def test_a_whole_vocabulary_is_not_asked_for_unknown_tokens(capsys):
+def test_byte_vocabulary_is_not_checked_for_unknown_tokens(capsys):
     tokenizer = SimpleNamespace(may_be_unknown=False)
     report_unknown(tokenizer, [{"tokens": np.array([1, 1, 9])}], "passages")
     assert capsys.readouterr().err == ""
 
 
-def test_the_reading_of_a_run_stays(config, run, tmp_path, capsys):
+def test_vocabulary_reading_of_a_run_is_kept(config, run, tmp_path, capsys):
     """A run keeps lower case and accents as it began, though the file is read in another way
     today."""
     pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
@@ -130,14 +130,14 @@ def test_the_reading_of_a_run_stays(config, run, tmp_path, capsys):
     assert "strip_accents is False" in message
 
 
-def test_data_with_too_many_pieces_for_the_model_are_refused(config, tokenizers):
+def test_data_with_more_pieces_than_the_model_are_refused(config, tokenizers):
     files = RunFiles(local={TOKENIZER_FILE: tokenizers[0].model})
     config.model.vocab_size = tokenizers[0].vocab_size - 1
     data = MaskedLanguageModeling.Data(config, files)
     assert "config.model.vocab_size" in failure(data.assets)
 
 
-def test_the_tokenizer_is_a_file_of_the_model(config, tokenizers):
+def test_tokenizer_is_a_file_of_the_model(config, tokenizers):
     files = RunFiles(local={TOKENIZER_FILE: tokenizers[0].model})
     data = MaskedLanguageModeling.Data(config, files)
     assert data.assets() == {TOKENIZER_FILE: tokenizers[0].model}
@@ -154,6 +154,6 @@ def test_unknown_tokens_are_reported(unknown, is_warning, capsys):
     assert told.startswith("warning") == is_warning
 
 
-def test_inputs_of_a_program_are_texts():
+def test_inputs_from_python_are_texts():
     require_texts(["one", "two"])
     assert "int" in failure(require_texts, ["one", 2])

@@ -55,7 +55,7 @@ def window_after(prompt: list[int], new: list[int]) -> list[int]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prompt", ["", "a prompt that is longer than the window of the model"])
 @in_float64
-def test_kept_or_not_gives_the_same_logits_and_tokens(kind, prompt, tmp_path):
+def test_cached_and_uncached_generation_agree(kind, prompt, tmp_path):
     """Over three windows: each is read as a whole for every token, by the program of training."""
     task, params = random_model(tmp_path, kind, "float64")
     sampling = Sampling(tokens=2 * N, temperature=0.7, seed=3)
@@ -112,7 +112,7 @@ def letter_after(token):
     return jnp.where(token < 5 + 97, 5 + 97, token + 1)
 
 
-def test_windows_end_by_their_length():
+def test_windows_end_at_their_length():
     model = Counting(letter_after)
     generator = TextGenerator(model, 6, BYTES)
     generated = generator.generate({}, "", Sampling(tokens=12, temperature=0))
@@ -124,7 +124,7 @@ def test_windows_end_by_their_length():
     assert after_prompt == ("{|", 3, 2, 1, False)
 
 
-def test_texts_end_by_sep():
+def test_texts_end_at_sep():
     model = Counting(lambda token: jnp.where(token == 5 + 99, BYTES.sep_id, token + 1))
     generated = TextGenerator(model, 6, BYTES).generate({}, "a", Sampling(tokens=12))
     assert generated == ("bc", 1, 2, 1, True)
@@ -133,13 +133,13 @@ def test_texts_end_by_sep():
 @pytest.mark.parametrize(
     "token", [BYTES.pad_id, BYTES.unk_id, BYTES.cls_id, BYTES.mask_id, BYTES.vocab_size + 4]
 )
-def test_special_pieces_are_never_drawn_and_rows_without_a_piece_neither(token):
+def test_special_tokens_and_rows_without_a_piece_are_never_drawn(token):
     """Of equal logits the first, [SEP]'s, is the likeliest."""
     generator = TextGenerator(Counting(lambda _: token), 6, BYTES)
     assert generator.generate({}, "", Sampling(tokens=3, top_k=1)).text == ""
 
 
-def test_a_seed_gives_a_text(tmp_path):
+def test_seed_determines_the_text(tmp_path):
     task, params = random_model(tmp_path, "gmlp")
     texts = []
     for seed in (1, 1, 2):
@@ -148,7 +148,7 @@ def test_a_seed_gives_a_text(tmp_path):
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_a_new_text_begins_with_the_space_that_belongs_before_it(vocabulary):
+def test_new_text_starts_with_its_leading_space(vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     ids = tokenizer.encode("the of")
     table = np.full(ROWS, tokenizer.sep_id)
@@ -184,7 +184,7 @@ LOGITS = st.lists(NUMBERS, min_size=1, max_size=12).filter(lambda values: max(va
 
 
 @given(LOGITS, st.floats(0.05, 5), st.integers(0, 14), st.floats(0.01, 1))
-def test_shares_against_loops(logits, temperature, top_k, top_p):
+def test_probabilities_against_loops(logits, temperature, top_k, top_p):
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     shares = probabilities(np.array(logits), sampling)
     expected = by_loops(logits, temperature, top_k, top_p)
@@ -193,14 +193,14 @@ def test_shares_against_loops(logits, temperature, top_k, top_p):
     assert (shares[np.isinf(logits)] == 0).all()
 
 
-def test_temperature_0_takes_the_first_of_the_likeliest():
+def test_temperature_0_takes_the_first_most_likely_token():
     sampling = Sampling(temperature=0.0)
     logits = np.log([0.1, 0.4, 0.2, 0.3])
     np.testing.assert_array_equal(probabilities(logits, sampling), [0, 1, 0, 0])
     np.testing.assert_array_equal(probabilities(np.zeros(3), sampling), [1, 0, 0])
 
 
-def test_draws_follow_the_shares():
+def test_draws_follow_the_probabilities():
     shares = np.array([0.1, 0.0, 0.6, 0.3])
     random = np.random.default_rng(0)
     drawn = [draw(shares, random) for _ in range(4000)]
@@ -211,5 +211,5 @@ def test_draws_follow_the_shares():
 
 
 @pytest.mark.parametrize(("tokens", "length"), [(1, 1), (2, 2), (3, 4), (8, 8), (9, 12), (12, 12)])
-def test_arrays_are_filled_up_to_few_lengths(tokens, length):
+def test_arrays_are_padded_to_few_lengths(tokens, length):
     assert program_length(tokens, 12) == length

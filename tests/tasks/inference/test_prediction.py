@@ -109,7 +109,7 @@ def lengths():
 MANY = list(itertools.product((2, 5, 3, 8), (1, 2, 0, 3))) * 9
 
 
-def test_answers_keep_the_order_of_inputs_whatever_their_shapes(lengths):
+def test_answers_keep_the_order_of_inputs_of_different_shapes(lengths):
     answers = answered(lengths, iter(MANY))
     for answer, given in zip(answers, MANY, strict=True):
         assert answer.input == given
@@ -118,7 +118,7 @@ def test_answers_keep_the_order_of_inputs_whatever_their_shapes(lengths):
     assert got == {"long"}
 
 
-def test_a_bad_input_is_its_own_answer(lengths):
+def test_bad_input_gets_an_error_as_its_answer(lengths):
     given = ["bad", (2, 1), "lost", DataError("not UTF-8"), (3, 1)]
     answers = answered(lengths, given, batch_size=8)
     errors = [answer.error for answer in answers]
@@ -135,7 +135,7 @@ def test_a_bad_input_is_its_own_answer(lengths):
     assert answered(lengths, []) == []
 
 
-def test_inputs_of_a_window_are_batched_by_their_shapes(lengths):
+def test_inputs_of_a_window_are_batched_by_shape(lengths):
     answered(lengths, iter(MANY))
     counts, sizes = zip(*lengths.shapes, strict=True)
     assert set(counts) <= {1, 4}
@@ -154,19 +154,19 @@ def test_few_inputs_do_not_fill_a_large_batch(lengths):
     assert counts == [32, 64, 70, 8]
 
 
-def test_a_list_of_predictions_raises_the_first_error(lengths):
+def test_predict_raises_the_first_error(lengths):
     predictions = lengths.predict(None, [(2, 1), (3, 2)])
     assert predictions == [sums((2, 1)), sums((3, 2))]
     message = raised(DataError, lengths.predict, None, [(2, 1), "bad", "lost"])
     assert message == "a bad one"
 
 
-def test_what_is_no_users_error_reaches_the_caller(lengths):
+def test_internal_errors_reach_the_caller(lengths):
     with pytest.raises(TypeError):
         answered(lengths, [3])
 
 
-def test_a_pause_has_all_answers_given_before_the_next_input(lengths):
+def test_all_answers_are_yielded_at_a_pause(lengths):
     answered_inputs = []
 
     def inputs():
@@ -182,7 +182,7 @@ def test_a_pause_has_all_answers_given_before_the_next_input(lengths):
     assert lengths.shapes == [(1, 1), (1, 2), (1, 4), (1, 4), (1, 8), (8, 2)]
 
 
-def test_few_inputs_are_held_at_a_time(lengths):
+def test_few_inputs_are_in_memory_at_a_time(lengths):
     taken = itertools.count()
     done = 0
 
@@ -204,7 +204,7 @@ def test_settings_reach_the_predictor(lengths):
     assert Settings() == (5, 32, False)
 
 
-def test_scores_and_names_alone_rank_classes():
+def test_scores_and_names_suffice_to_rank_classes():
     """A row for each prediction of an input."""
     logits = np.array([[1.0, 3.0, 2.0], [0.0, 0.0, 5.0]])
     predictor = Ranks(Model())
@@ -216,7 +216,7 @@ def test_scores_and_names_alone_rank_classes():
     assert by_hand.names_of(second) == ["eel", "cat"]
 
 
-def test_every_example_of_an_input_has_its_prediction():
+def test_each_example_of_an_input_has_a_prediction():
     logits = [[1.0, 3.0, 2.0], [0.0, 0.0, 5.0], [9.0, 0.0, 1.0]]
     predictor = RanksInParts(Model())
     found, other = predictor.predict(1.0, [logits, logits[:1]], Settings(top=1))
@@ -234,7 +234,7 @@ def test_more_scores_than_names_are_not_ranked():
     assert float(ranked["values"].sum()) == pytest.approx(1)
 
 
-def test_a_program_is_compiled_once_for_a_number_of_candidates():
+def test_program_is_compiled_once_for_each_number_of_candidates():
     predictor = Ranks(Model())
     assert predictor.compiled_rank(2) is predictor.compiled_rank(2)
     assert predictor.compiled_rank(2) is not predictor.compiled_rank(3)
@@ -247,11 +247,11 @@ class Unscored(Ranks):
 @pytest.mark.parametrize(
     "given", ["a text", b"bytes", Path("a.png"), {"x": 1}, 3, None, np.array(3), np.array("text")]
 )
-def test_one_input_stands_for_itself(given):
+def test_single_input_becomes_a_list(given):
     assert Ranks(Model()).listed(given) == [given]
 
 
-def test_several_inputs_are_listed_as_they_are():
+def test_several_inputs_are_listed_unchanged():
     predictor = Ranks(Model())
     for given in ([1, 2], (1,), [], np.arange(3)):
         assert predictor.listed(given) is given
@@ -259,7 +259,7 @@ def test_several_inputs_are_listed_as_they_are():
     assert got == [4, 5]
 
 
-def test_inputs_of_a_predictor_of_ones_own_are_no_files():
+def test_inputs_of_a_user_defined_predictor_are_not_files():
     predictor = Ranks(Model())
     assert predictor.paths_in("folder") is None
     assert predictor.transform is None
@@ -273,20 +273,20 @@ class Labelled(Ranks):
         return f"[MASK] {number}"
 
 
-def test_there_are_as_many_candidates_as_names_at_most():
+def test_number_of_candidates_is_at_most_the_number_of_names():
     predictor = Ranks(Model())
     [(candidates,)] = predictor.predict(1.0, [[[1.0, 3.0, 2.0]]], Settings(top=100))
     assert by_hand.names_of(candidates) == ["dog", "eel", "cat"]
     assert sum(by_hand.shares_of(candidates)) == pytest.approx(1)
 
 
-def test_a_predictor_without_scores_says_so():
+def test_predictor_without_scores_is_refused():
     predictor = Unscored(Model())
     message = raised(ConfigError, predictor.predict, 1.0, [[[1.0, 2.0, 3.0]]])
     assert "`scores`" in message
 
 
-def test_a_predictor_must_prepare_its_inputs():
+def test_predictor_must_prepare_its_inputs():
     with pytest.raises(TypeError, match="abstract"):
         Predictor(Model())
 
@@ -299,7 +299,7 @@ def test_answers_are_formatted_with_a_line_for_each_prediction():
     assert Labelled(Model()).format(answer) == expected
 
 
-def test_what_a_terminal_would_follow_is_shown_as_text():
+def test_terminal_escape_codes_are_shown_as_text():
     assert shown([("\x1b[31m", 0.5), ("\x9b1m", 0.25)]) == r"\x1b[31m 50.0%  \x9b1m 25.0%"
     assert shown([(" a\n", 0.5), ("  ", 0.5)]) == "a 50.0%  '  ' 50.0%"
 
@@ -316,12 +316,12 @@ def test_batches_are_padded_to_a_power_of_two():
     assert batch["segments"].tolist() == [[1, 1, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 0, 0, 0]]
 
 
-def test_batches_are_no_longer_than_the_model_reads():
+def test_padded_batches_are_no_longer_than_the_model_reads():
     batch = batch_of([SHORT, LONG], length=6, pad_id=3)
     assert batch["tokens"].shape == (2, 6)
 
 
-def test_images_and_numbers_are_batched_as_they_are():
+def test_images_and_numbers_are_batched_unpadded():
     image = np.zeros((3, 5, 1), np.uint8)
     images = batch_of([{"image": image}, {"image": image + 1}], 4, 0)
     assert images["image"].shape == (2, 3, 5, 1)
@@ -329,7 +329,7 @@ def test_images_and_numbers_are_batched_as_they_are():
     assert weights["weight"].tolist() == [1, 1, 1]
 
 
-def test_the_last_axis_is_padded():
+def test_last_axis_is_padded():
     short = {"tokens": np.zeros((2, 1), int)}
     long = {"tokens": np.zeros((2, 3), int)}
     batch = batch_of([short, long], 8, 9)
@@ -343,7 +343,7 @@ def names_alone(predictions: list) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 32])
-def test_answers_do_not_depend_on_what_is_beside_them(batch_size):
+def test_answers_do_not_depend_on_the_rest_of_the_batch(batch_size):
     rng = np.random.default_rng(0)
     predictor = Ranks(Model())
     inputs = []

@@ -23,11 +23,11 @@ from tests.failures import raised
         ({"seed": -1}, "seed is -1"),
     ],
 )
-def test_values_that_make_no_sense(options, expected):
+def test_invalid_values_are_refused(options, expected):
     assert expected in raised(RunError, Sampling, **options)
 
 
-def test_the_help_of_predict_does_not_import_jax():
+def test_predict_help_does_not_import_jax():
     code = "import sys, gmlp_flax.commands.predict; print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

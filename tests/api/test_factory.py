@@ -199,5 +199,5 @@ def test_vocabulary_reading_is_reported(tmp_path, capsys):
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     model = gf.create("gmlp_base", length=16, tokenizer=str(tmp_path / "vocab.txt"), **TINY)
     assert model.tokenizer.encode("schöne") == [7, 8]
-    told = capsys.readouterr().err
-    assert "vocab.txt: text is not lower-cased, accents are kept" in told
+    stderr = capsys.readouterr().err
+    assert "vocab.txt: text is not lower-cased, accents are kept" in stderr

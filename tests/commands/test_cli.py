@@ -20,9 +20,9 @@ def train(*arguments: str) -> subprocess.CompletedProcess:
 
 
 def assert_refused(arguments, *words: str) -> None:
-    told = preloaded.refused("train", *arguments)
+    message = preloaded.refused("train", *arguments)
     for word in words:
-        assert word in told, told
+        assert word in message, message
 
 
 @pytest.mark.smoke
@@ -175,11 +175,11 @@ def test_long_error_keeps_its_start_and_end(capsys):
     """A line of standard input may have any length, and what helps stands at the end."""
     with pytest.raises(SystemExit) as caught:
         cli.fail("no\n  mask in " + 10_000_000 * "x" + "; put one there")
-    told = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     assert caught.value.code == 2
-    assert told.startswith("error: no mask in xxx")
-    assert told.endswith("xxx; put one there\n")
-    assert len(told) < 2100
+    assert stderr.startswith("error: no mask in xxx")
+    assert stderr.endswith("xxx; put one there\n")
+    assert len(stderr) < 2100
 
 
 def test_interrupt_has_its_own_exit_code(capsys):

@@ -45,8 +45,8 @@ def test_step_and_best_checkpoint(text_run):
 
 
 def test_missing_checkpoint_is_refused(text_run):
-    told = preloaded.refused("evaluate", f"--workdir={text_run}", "--checkpoint=7")
-    assert "has no checkpoint '7': give latest, best, or one of 6, 12" in told
+    message = preloaded.refused("evaluate", f"--workdir={text_run}", "--checkpoint=7")
+    assert "has no checkpoint '7': give latest, best, or one of 6, 12" in message
 
 
 def test_other_data_are_refused_unless_named(text_run, tmp_path):
@@ -117,10 +117,10 @@ def test_slices_and_share_of_the_gap(text_run):
 
 
 def test_impossible_slices_are_refused(text_run, image_run):
-    told = preloaded.refused("evaluate", f"--workdir={image_run}", "--slices")
-    assert "image_classification" in told
-    told = preloaded.refused("evaluate", f"--workdir={text_run}", f"--reference={text_run}")
-    assert "add --slices" in told
+    message = preloaded.refused("evaluate", f"--workdir={image_run}", "--slices")
+    assert "image_classification" in message
+    message = preloaded.refused("evaluate", f"--workdir={text_run}", f"--reference={text_run}")
+    assert "add --slices" in message
     flags = [f"--workdir={text_run}", "--slices", f"--reference={image_run}"]
-    told = preloaded.refused("evaluate", *flags)  # before anything is scored
-    assert f"--reference={image_run}: the task is image_classification" in told
+    message = preloaded.refused("evaluate", *flags)  # before anything is scored
+    assert f"--reference={image_run}: the task is image_classification" in message

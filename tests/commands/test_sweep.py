@@ -39,15 +39,15 @@ def test_first_seed_selects_the_settings_of_the_others(trainer):
     first = {f"{name},data.search=True": value for name, value in first.items()}
     reported = {run("1e-3", 64, seed): value for seed, value in {3: 20.0, 1: 25.0, 2: 21.0}.items()}
     trainer.plan(first | reported)
-    code, printed, told = sweep(trainer, *GRID, "--seeds=3,1,2")
-    assert code == 0, told
+    code, printed, messages = sweep(trainer, *GRID, "--seeds=3,1,2")
+    assert code == 0, messages
     assert trainer.names() == [*first, *reported]
     got = ["--config.data.search=True" in call for call in trainer.calls()]
     expected = [True] * 4 + [False] * 3
     assert got == expected
     ended = [f"{name}: perplexity {value:.5g}" for name, value in (first | reported).items()]
-    assert [line.rpartition(" (")[0] for line in told] == ended
-    counts = [line.rpartition(" (")[2].partition(",")[0].rstrip(")") for line in told]
+    assert [line.rpartition(" (")[0] for line in messages] == ended
+    counts = [line.rpartition(" (")[2].partition(",")[0].rstrip(")") for line in messages]
     assert counts == [f"{number} of 7 runs" for number in range(1, 8)]
     lines = [
         [cell.strip() for cell in line.strip("|").split("|")]
@@ -79,12 +79,12 @@ def test_higher_accuracy_is_better(trainer):
     }
     scores["batch_size=64,seed=0"] = 0.7
     trainer.plan({name: {"top1": top1, "loss": 1.0} for name, top1 in scores.items()})
-    code, printed, told = sweep(
+    code, printed, messages = sweep(
         trainer, "--grid=batch_size=32,64", "--seeds=0", config="configs/quickstart_image.py"
     )
-    assert code == 0, told
+    assert code == 0, messages
     assert any(line.startswith("chosen: batch_size=64, for its top1 with") for line in printed), (
-        told
+        messages
     )
 
 
@@ -128,9 +128,9 @@ def test_report_holds_all_metrics_of_all_runs(trainer):
 @pytest.mark.parametrize("metrics", [{"perplexity": float("nan")}, {"loss": 1.0}])
 def test_incomparable_run_is_refused(trainer, metrics):
     trainer.plan({"seed=0": metrics})
-    code, _, told = sweep(trainer, "--seeds=0")
+    code, _, messages = sweep(trainer, "--seeds=0")
     assert code == 2
-    assert told[-1].startswith(
+    assert messages[-1].startswith(
         "error: the run seed=0 ended with perplexity nan: it cannot be compared"
     )
 
@@ -146,9 +146,9 @@ def written(trainer: Trainer, **changes: object) -> None:
 
 def test_run_with_another_config_is_not_counted(trainer):
     written(trainer, steps=7)
-    told = trainer.refused(f"--config={TEXT}", "--seeds=1,0", "--config.init_from=pretrained")
+    message = trainer.refused(f"--config={TEXT}", "--seeds=1,0", "--config.init_from=pretrained")
     wrong = "is a run of another config (config.steps was 7 and is now 500): choose another folder"
-    assert told.startswith(f"{trainer.folder}/out/seed=0 {wrong}")
+    assert message.startswith(f"{trainer.folder}/out/seed=0 {wrong}")
 
 
 def test_mesh_chosen_by_a_run_is_not_another_config(trainer):
@@ -163,9 +163,9 @@ def test_inherited_keys_are_not_another_config(trainer):
     """The model of a finetuned run is that of the pretrained one, whatever the config says."""
     finetuning = ["--config.task=text_classification", "--config.init_from=pretrained"]
     written(trainer, **{"task": "text_classification", "model.layers": 7})
-    code, _, told = sweep(trainer, "--seeds=0", *finetuning)
+    code, _, messages = sweep(trainer, "--seeds=0", *finetuning)
     assert code == 2
-    assert told[-1].startswith("error: the run seed=0 ended with accuracy nan")
+    assert messages[-1].startswith("error: the run seed=0 ended with accuracy nan")
     (trainer.folder / "out" / "seed=0" / "result.json").write_text('{"eval": {"accuracy": 0.5}}')
     assert sweep(trainer, "--seeds=0", *finetuning)[0] == 0
     assert (
@@ -183,14 +183,14 @@ def test_points_differing_only_in_seed_and_rate_share_a_process(trainer):
             name = f"batch_size={size},optimizer.{rate},seed=3,data.search=True"
             plan[name] = perplexity + more
     trainer.plan(plan)
-    code, printed, told = sweep(
+    code, printed, messages = sweep(
         trainer,
         "--grid=batch_size=32,64",
         "--grid=optimizer.learning_rate=1e-3,2e-3",
         "--seeds=3,0",
         "--together=4",
     )
-    assert code == 0, told
+    assert code == 0, messages
     members = [
         [Path(word).name for word in call if word.startswith("--member=")]
         for call in trainer.calls()
@@ -204,5 +204,5 @@ def test_points_differing_only_in_seed_and_rate_share_a_process(trainer):
 
 
 def test_together_is_refused_for_remote_runs(trainer):
-    told = trainer.refused(f"--config={TEXT}", "--choose=none", "--print", "--together=2")
-    assert told == "--together trains here; --print and --on have a command for each run"
+    message = trainer.refused(f"--config={TEXT}", "--choose=none", "--print", "--together=2")
+    assert message == "--together trains here; --print and --on have a command for each run"

@@ -75,13 +75,13 @@ class Trainer:
 
     def refused(self, *options: str) -> str:
         """The one line of a command that trains nothing, less `error: `."""
-        code, printed, told = self.sweep(*options)
-        assert code == 2, told
-        assert printed == [], told
-        assert len(told) == 1, told
-        assert told[0][:7] == "error: ", told
+        code, printed, messages = self.sweep(*options)
+        assert code == 2, messages
+        assert printed == [], messages
+        assert len(messages) == 1, messages
+        assert messages[0][:7] == "error: ", messages
         assert not self.calls()
-        return told[0][7:]
+        return messages[0][7:]
 
     def report(self) -> dict:
         return json.loads((self.folder / "out" / "sweep.json").read_text())

@@ -19,10 +19,10 @@ SECOND = "quickstart_text,batch_size=8,seed="
 
 def test_all_points_of_a_file_are_trained(trainer):
     trainer.plan({FIRST + "0": 10.0, FIRST + "1": 12.0, SECOND + "0": 30.0})
-    code, printed, told = trainer.sweep(
+    code, printed, messages = trainer.sweep(
         "--sweep=@points.py:2", "--config.data.train=books.jsonl", "--config.steps=7"
     )
-    assert code == 0, told
+    assert code == 0, messages
     expected = [FIRST + "0", FIRST + "1", SECOND + "0", SECOND + "1"]
     assert trainer.names() == expected
     flags = [
@@ -51,8 +51,8 @@ def test_all_points_of_a_file_are_trained(trainer):
 
 def test_trusted_modules_reach_the_runs(trainer):
     """Which may begin from a run whose config names a class of them."""
-    code, _, told = trainer.sweep(f"--config={TEXT}", "--seeds=0", "--trust=json", "--trust", "csv")
-    assert code == 0, told
+    code, _, messages = trainer.sweep(f"--config={TEXT}", "--seeds=0", "--trust=json", "--trust", "csv")
+    assert code == 0, messages
     assert trainer.calls()[0][3:] == [
         f"--config={TEXT}",
         "--config.seed=0",
@@ -65,11 +65,11 @@ def test_failed_points_do_not_stop_the_others(trainer):
     """A run that fails, and one whose metric is no number; the same command tries them again, and
     those alone."""
     trainer.plan({FIRST + "0": "fails", SECOND + "0": "stops"})
-    code, _, told = trainer.sweep("--sweep=@points.py:2")
+    code, _, messages = trainer.sweep("--sweep=@points.py:2")
     out = trainer.folder / "out"
     assert code == 1
     assert len(trainer.names()) == 4
-    assert told[-3:] == [
+    assert messages[-3:] == [
         "2 of 4 runs failed; the same command tries them again:",
         f"the run {out}/{FIRST}0 failed (the reason of {FIRST}0): its output is in {out}/{FIRST}0.log",
         f"the run {out}/{SECOND}0 was stopped before its end: give the same command again to resume it",
@@ -78,16 +78,16 @@ def test_failed_points_do_not_stop_the_others(trainer):
     got = [len(row["runs"]) for row in trainer.report()["points"]]
     assert got == [1, 1]
     trainer.plan({FIRST + "0": {"perplexity": float("nan")}})
-    code, _, told = trainer.sweep("--sweep=@points.py:2")
+    code, _, messages = trainer.sweep("--sweep=@points.py:2")
     assert code == 1
     assert trainer.names()[4:] == [FIRST + "0", SECOND + "0"]
-    assert told[-1].startswith(f"the run {FIRST}0 ended with perplexity nan")
+    assert messages[-1].startswith(f"the run {FIRST}0 ended with perplexity nan")
 
 
 def test_failure_reason_is_printed_at_once_and_at_the_end(trainer):
     """A table of nothing is not printed."""
     trainer.executable.write_text("#!/bin/sh\necho error: no such text\nexit 2\n")
-    code, printed, told = trainer.sweep("--sweep=@points.py:2")
+    code, printed, messages = trainer.sweep("--sweep=@points.py:2")
     reasons = [
         f"the run {trainer.folder}/out/{name} failed (no such text)"
         for name in trainer.report()["failed"]
@@ -95,24 +95,24 @@ def test_failure_reason_is_printed_at_once_and_at_the_end(trainer):
     assert code == 1
     assert printed == []
     assert len(reasons) == 4
-    assert told[4].startswith("4 of 4 runs failed")
-    for lines in (told[:4], told[5:]):
+    assert messages[4].startswith("4 of 4 runs failed")
+    for lines in (messages[:4], messages[5:]):
         for line, reason in zip(lines, reasons, strict=True):
-            assert line.startswith(reason), told
+            assert line.startswith(reason), messages
 
 
 def test_keys_as_flags(trainer):
     """The product, with the seed among it, all of it trained; a failing run does not end it."""
     trainer.plan({"optimizer.learning_rate=1e-3,seed=3": "fails"})
     rates = ("--sweep.lr=1e-3,2e-3", "--sweep.seed=3,4")
-    code, _, told = trainer.sweep(f"--config={TEXT}", *rates)
+    code, _, messages = trainer.sweep(f"--config={TEXT}", *rates)
     names = [
         f"optimizer.learning_rate={rate},seed={seed}"
         for rate in ("1e-3", "2e-3")
         for seed in (3, 4)
     ]
-    assert code == 1, told
-    assert trainer.names() == names, told
+    assert code == 1, messages
+    assert trainer.names() == names, messages
     assert trainer.calls()[1][3:] == [
         f"--config={TEXT}",
         "--config.optimizer.learning_rate=1e-3",

@@ -82,9 +82,9 @@ def test_progress_covers_the_whole_command(trainer, monkeypatch, capfd):
         out = trainer.folder / f"out{number}"
         sweep = definition.define(TEXT, points, {"steps": "7"}, str(out))
         assert training.train(sweep, progress=progress)
-    told = capfd.readouterr().err
+    stderr = capfd.readouterr().err
     for number in (1, 2, 3):
-        assert f"({number} of 3 runs" in told
+        assert f"({number} of 3 runs" in stderr
 
 
 class Terminal(io.StringIO):
@@ -169,8 +169,8 @@ def test_status(trainer):
     (out / f"{FIRST}1.log").write_text(f"{command}error: no text\n{command}step 100/500\n")
     (out / f"{SECOND}0.log").write_text(f"{command}error: no text\n")
     (out / f"{SECOND}1.log").write_text(f"{command}{TRACEBACK}")
-    code, printed, told = trainer.sweep("--sweep=@points.py:2", "--status")
-    assert code == 0, told
+    code, printed, messages = trainer.sweep("--sweep=@points.py:2", "--status")
+    assert code == 0, messages
     assert printed == [
         f"{FIRST}0: done, perplexity 45.678",
         f"{FIRST}1: step 200 of 500",
@@ -180,11 +180,11 @@ def test_status(trainer):
     ]
     (out / (FIRST + "0") / "result.json").write_text('{"eval": {"perplexity": Infinity}}')
     _, printed, _ = trainer.sweep("--sweep=@points.py:2", "--status", "--json")
-    told = json.loads("\n".join(printed))
-    assert told["done"] == 1
-    assert told["total"] == 4
-    assert told["metric"] == "perplexity"
-    assert told["runs"][0] == {
+    messages = json.loads("\n".join(printed))
+    assert messages["done"] == 1
+    assert messages["total"] == 4
+    assert messages["metric"] == "perplexity"
+    assert messages["runs"][0] == {
         "name": f"{FIRST}0",
         "state": "done",
         "step": 200,
@@ -192,11 +192,11 @@ def test_status(trainer):
         "eval": {"perplexity": None},
         "error": "",
     }
-    assert [run["state"] for run in told["runs"]] == ["done", "unfinished", "failed", "failed"]
-    assert told["runs"][2]["error"] == "no text"
-    code, _, told = trainer.sweep("--sweep=@points.py:2", "--json")
+    assert [run["state"] for run in messages["runs"]] == ["done", "unfinished", "failed", "failed"]
+    assert messages["runs"][2]["error"] == "no text"
+    code, _, messages = trainer.sweep("--sweep=@points.py:2", "--json")
     assert code == 2
-    assert "--status" in told[-1]
+    assert "--status" in messages[-1]
     assert not trainer.calls()
 
 

@@ -306,8 +306,8 @@ def test_causal_model_with_a_class_token_is_refused():
     """It stands first, and would see no patch."""
     config = gmlp_config.default("image_classification", "transformer")
     config.model.update(causal=True, pool="cls")
-    told = raised(ConfigError, gmlp_config.validate, config)
-    assert "config.model.pool is 'cls', and the model is causal" in told
+    message = raised(ConfigError, gmlp_config.validate, config)
+    assert "config.model.pool is 'cls', and the model is causal" in message
 
 
 @pytest.mark.parametrize("change", [{"channels": 3}, {"patch_size": (2, 2)}])

@@ -62,8 +62,8 @@ def test_truncated_texts_are_reported(broken, capsys):
         if len(first) + len(second) + 3 > 16:
             cut += 1
     assert source.cut == cut > 0
-    told = capsys.readouterr().err
-    assert f"train examples: {cut} of 3 are longer than config.model.length=16" in told
+    stderr = capsys.readouterr().err
+    assert f"train examples: {cut} of 3 are longer than config.model.length=16" in stderr
 
 
 def test_skipped_and_unlabelled_rows_are_reported(broken):
@@ -271,8 +271,8 @@ def test_blocks_that_cannot_hide_padding(vocabulary, tmp_path):
     config = rte_config(vocabulary, tmp_path, hide_padding=True, spatial="dense")
     assert "model.hide_padding is True" in raised(ValueError, TextClassification(config).spec)
     config.model.mask_padding = False
-    told = raised(ConfigError, TextClassification.check, config)
-    assert "hide_padding is True, and model.mask_padding is not" in told
+    message = raised(ConfigError, TextClassification.check, config)
+    assert "hide_padding is True, and model.mask_padding is not" in message
 
 
 @pytest.mark.parametrize(

@@ -147,8 +147,8 @@ def test_cap_below_the_mask_rate_gets_a_warning(tmp_path, length, most, share):
 def test_mask_shares_above_1_are_refused(tmp_path):
     config = tiny.text_config(tmp_path)
     config.masking.update(mask_share=0.8, random_share=0.3)
-    told = raised(ConfigError, gmlp_config.validate, config)
-    assert "config.masking.mask_share is 0.8" in told
+    message = raised(ConfigError, gmlp_config.validate, config)
+    assert "config.masking.mask_share is 0.8" in message
 
 
 @pytest.fixture(scope="module")
@@ -507,5 +507,5 @@ def test_truncated_mask_is_refused(masked, params):
 def test_causal_model_is_refused(tmp_path):
     config = tiny.text_config(tmp_path)
     config.model.causal = True
-    told = raised(ConfigError, gmlp_config.validate, config)
-    assert "config.model.causal is True" in told
+    message = raised(ConfigError, gmlp_config.validate, config)
+    assert "config.model.causal is True" in message

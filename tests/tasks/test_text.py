@@ -135,9 +135,9 @@ def test_truncation_is_noted_or_refused(task):
     note = task.predictor.note_of_cut
     assert note(16, "a text", truncate=False) == ""
     assert "first 16" in note(17, "a text", truncate=True)
-    told = raised(RunError, note, 17, "a text", truncate=False)
-    assert "17 tokens" in told
-    assert "truncate" in told
+    message = raised(RunError, note, 17, "a text", truncate=False)
+    assert "17 tokens" in message
+    assert "truncate" in message
 
 
 def test_text_of_full_length_is_not_padded(task):

@@ -280,8 +280,8 @@ def report_on(path) -> str:
 def test_valid_corpus_has_no_report(config, whole, capsys):
     config.data.train = str(whole)
     stream(LanguageData(config), TRAIN)
-    told = capsys.readouterr().err.splitlines()
-    assert [line.split()[0] for line in told] == ["training", "tokenising"]
+    messages = capsys.readouterr().err.splitlines()
+    assert [line.split()[0] for line in messages] == ["training", "tokenising"]
 
 
 def test_bad_records_are_skipped_and_reported(config, whole, spoiled, capsys):

@@ -149,9 +149,9 @@ def test_unknown_tokens_are_reported(unknown, is_warning, capsys):
     tokens = np.full(4, 9)
     tokens[:unknown] = 1
     report_unknown(tokenizer, [{"tokens": tokens}], "train examples")
-    told = capsys.readouterr().err
-    assert f"train examples: {25 * unknown}.0%" in told
-    assert told.startswith("warning") == is_warning
+    stderr = capsys.readouterr().err
+    assert f"train examples: {25 * unknown}.0%" in stderr
+    assert stderr.startswith("warning") == is_warning
 
 
 def test_inputs_from_python_are_texts():

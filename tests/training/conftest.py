@@ -26,5 +26,6 @@ def text_task(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def image_task(tmp_path_factory):
-    task, _ = tiny.open_task(tiny.image_config(pool="cls"), tmp_path_factory.mktemp("images"))
+    config = tiny.image_config(pool="cls")
+    task, _ = tiny.open_task(config, tmp_path_factory.mktemp("images"))
     return task

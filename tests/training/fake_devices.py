@@ -11,7 +11,7 @@ from tests import preloaded
 
 
 def read(path: str | os.PathLike) -> dict[str, dict[str, np.ndarray]]:
-    """The arrays that such a program has saved as GROUP:NAME, by group."""
+    """The arrays that such a program saved as GROUP:NAME, by group."""
     found: dict[str, dict[str, np.ndarray]] = collections.defaultdict(dict)
     with np.load(path) as arrays:
         for key, value in arrays.items():
@@ -21,11 +21,21 @@ def read(path: str | os.PathLike) -> dict[str, dict[str, np.ndarray]]:
 
 
 def run(module: str, *arguments: str) -> None:
-    """Runs a module of this folder on 8 devices, in a process of its own."""
-    own = {"XLA_FLAGS": preloaded.devices(8), "PJRT_NPROC": "16", "JAX_PLATFORMS": "cpu"}
-    environment = os.environ | own | {"PYTHONPATH": str(preloaded.ROOT)}
+    """Runs a module of this folder in a process with 8 devices."""
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": preloaded.devices(8),
+        "PJRT_NPROC": "16",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(preloaded.ROOT),
+    }
     command = [sys.executable, "-m", f"tests.training.{module}", *arguments]
     done = subprocess.run(
-        command, cwd=preloaded.ROOT, env=environment, capture_output=True, text=True, timeout=3600
+        command,
+        cwd=preloaded.ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=3600,
     )
     assert done.returncode == 0, done.stderr[-3000:]

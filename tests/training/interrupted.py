@@ -1,4 +1,4 @@
-"""A task whose evaluations end in the middle: by a signal, or by data that cannot be read."""
+"""A task whose evaluations are interrupted, by a signal or by unreadable data."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ class InterruptedData(LanguageData):
     """Counts the held-out batches that all evaluations of a run read.
 
     Attributes:
-        batches_read: how many they were, for each run that was begun.
+        batches_read: the number of batches for each run that was started.
     """
 
     batches_read: ClassVar[list[int]] = []
@@ -51,7 +51,7 @@ def optional(default: float, comment: str) -> Option:
 
 
 class Interrupted(MaskedLanguageModeling):
-    """Masked language modelling that stops where the config says.
+    """Masked language modeling that stops where the config says.
 
     Attributes:
         times_traced: how often a training step was compiled in this process.
@@ -72,7 +72,7 @@ class Interrupted(MaskedLanguageModeling):
 
 
 def config(folder):
-    """Of six steps, with evaluations after the third and the last."""
+    """A config of six steps, with evaluations after the third and the last."""
     options = gmlp_config.changed(tiny.text_config(folder), f"{__name__}:Interrupted")
     options.steps = 6
     options.checkpoint.every = 6

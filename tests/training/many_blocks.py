@@ -1,8 +1,8 @@
-"""Loss and gradients of models of every block, under meshes of 8 fake devices: python
-many_blocks.py OUT.npz [all]
+"""Loss and gradients of models of every block, on meshes of 8 fake devices: python many_blocks.py
+OUT.npz [all]
 
-Without `all`, blocks that read both directions are not repeated as causal ones, and each model has
-one of the split meshes, in turn. That takes half of the time."""
+Without `all`, blocks that read both directions are not repeated as causal ones, and each model runs
+on only one of the split meshes, in turn. That takes half of the time."""
 
 import re
 import sys
@@ -34,15 +34,9 @@ SMALL = {
     "kernel_widths": (3, 5),
     "spatial_init_std": 0.02,
 }
-# many_devices and many_hosts train the first
+# many_devices and many_hosts train these
 OLDER = {"gmlp", "transformer", "mixer", "resmlp", "feed_forward"}
-BLOCKS = {  # every other block, and every causal one
-    **{name: {"block": name} for name in blocks.BLOCKS if name not in OLDER},
-    **{
-        f"causal {name}": {"block": name, "causal": True}
-        for name in blocks.BLOCKS
-        if blocks.find(name).can_be_causal
-    },
+VARIANTS = {
     "fnet by fft": {"block": "fnet", "dft": "fft", "norm": "pre"},
     "synthesizer, one half": {
         "block": "synthesizer",
@@ -63,7 +57,21 @@ BLOCKS = {  # every other block, and every causal one
 }
 
 
-# The causal form of these runs one of the two directions that their own form runs.
+def options_by_name() -> dict[str, dict]:
+    """Every block that is not in OLDER, every causal block, and VARIANTS."""
+    options = {}
+    for name in blocks.BLOCKS:
+        if name not in OLDER:
+            options[name] = {"block": name}
+        if blocks.find(name).can_be_causal:
+            options[f"causal {name}"] = {"block": name, "causal": True}
+    return options | VARIANTS
+
+
+BLOCKS = options_by_name()
+
+
+# The causal form of these runs one of the two directions that the bidirectional form runs.
 BOTH_DIRECTIONS = {"bigs", "delta", "hydra", "long_conv"}
 
 
@@ -76,26 +84,25 @@ def names(every: bool) -> list[str]:
 
 
 def split_meshes(number: int, every: bool) -> tuple[tuple[int, int, int], ...]:
-    """The meshes with several parts of the model at a number in `names`: all, or one of them."""
+    """The meshes that split the model of a number in `names`: all of them, or one."""
     split = MESHES[1:]
-    return split if every else (split[number % len(split)],)
+    if every:
+        return split
+    return (split[number % len(split)],)
 
 
 def make(options, sizes) -> Task:
     """The task of a small model with a block, dropout and padding, for a mesh."""
     name = "causal_lm" if options.get("causal") else "masked_lm"
     config = gmlp_config.default(task=name, block=options["block"])
-    small = {name: value for name, value in SMALL.items() if name in config.model}
-    sizes_of_model = {
-        "layers": 2,
-        "d_model": 16,
-        "d_ffn": 32,
-        "length": TOKENS,
-        "vocab_size": 64,
-        "dropout": 0.1,
-    }
-    config.model.update(small | options | sizes_of_model | {"mask_padding": True})
-    return tasks.find(name)(tiny.with_mesh(config, sizes))
+    for name, value in SMALL.items():
+        if name in config.model:
+            config.model[name] = value
+    config.model.update(options)
+    config.model.update(layers=2, d_model=16, d_ffn=32, length=TOKENS, vocab_size=64)
+    config.model.update(dropout=0.1, mask_padding=True)
+    kind = tasks.find(config.task)
+    return kind(tiny.with_mesh(config, sizes))
 
 
 def results(task, fresh) -> dict[str, np.ndarray]:
@@ -110,26 +117,33 @@ def results(task, fresh) -> dict[str, np.ndarray]:
     batch = jax.device_put({"tokens": padded, "key": keys}, partition.over_batch)
 
     def share(params, batch):
-        (_, sums), gradient = jax.value_and_grad(task.loss, has_aux=True)(params, batch)
-        return gradient, sums["loss"][0]
+        value_and_gradient = jax.value_and_grad(task.loss, has_aux=True)
+        (_, sums), gradient = value_and_gradient(params, batch)
+        loss, _ = sums["loss"]
+        return gradient, loss
 
     on_each_shard = quick_jit(partition.on_each_shard(share))
     gradient, loss = on_each_shard(params, batch)
-    return leaves_by_path(jax.device_get({"gradient": gradient, "loss": loss}))
+    arrays = jax.device_get({"gradient": gradient, "loss": loss})
+    return leaves_by_path(arrays)
 
 
 def fft_gathers() -> bool:
     """Whether devices that share a batch by fsdp gather it for a Fourier transform."""
     partition = Partition.make({"data": 1, "fsdp": 8, "tensor": 1})
     x = jax.ShapeDtypeStruct((BATCH, TOKENS, 16), np.float32, sharding=partition.over_batch)
-    transform = partition.on_each_shard(lambda _, x: ({}, fnet.fourier(x, "fft").sum()))
-    program = jax.jit(transform).lower({}, x).compile().as_text()
+
+    def transform(_, x):
+        return {}, fnet.fourier(x, "fft").sum()
+
+    compiled = jax.jit(partition.on_each_shard(transform)).lower({}, x).compile()
+    program = compiled.as_text()
     assert " fft(" in program
     return "all-gather" in program
 
 
 def transformed_in_evaluation(sizes: tuple[int, int, int]) -> set[int]:
-    """How many examples each Fourier transform of an evaluation step works on."""
+    """The number of examples in each Fourier transform of an evaluation step."""
     task = make(BLOCKS["fnet by fft"], sizes)
     partition = Partition.make(task.config.mesh).for_model(task.param_metadata())
     batch = {
@@ -137,30 +151,37 @@ def transformed_in_evaluation(sizes: tuple[int, int, int]) -> set[int]:
         "index": np.arange(BATCH),
         "weight": np.ones(BATCH, np.float32),
     }
-    batch = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=partition.over_batch), batch
-    )
+
+    def described(array):
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=partition.over_batch)
+
+    batch = jax.tree.map(described, batch)
     evaluator = evaluation.Evaluator(task, TaskData(task.config), partition)
     lowered = evaluator.step.lower(partition.describe(task.shapes()), batch)
     program = lowered.compile().as_text()
-    return {int(number) for number in re.findall(r"= c64\[(\d+),\S* fft\(", program)}
+    numbers = re.findall(r"= c64\[(\d+),\S* fft\(", program)
+    return {int(number) for number in numbers}
 
 
 def main(out: str, every: str = "") -> None:
     assert not fft_gathers()
     for sizes in ((8, 1, 1), (1, 8, 1), (2, 2, 2)):
-        assert transformed_in_evaluation(sizes) == {BATCH // (sizes[0] * sizes[1])}, sizes
+        data, fsdp, _ = sizes
+        share = BATCH // (data * fsdp)
+        assert transformed_in_evaluation(sizes) == {share}, sizes
     dot_product.WHOLE = 16
     dot_product.BLOCK = 10  # queries in three blocks
+    runs_all = every == "all"
     arrays = {}
-    for number, name in enumerate(names(every == "all")):
+    for number, name in enumerate(names(runs_all)):
         options = BLOCKS[name]
-        fresh = quick_jit(make(options, MESHES[0]).init)(jax.random.key(0))
-        for sizes in (MESHES[0], *split_meshes(number, every == "all")):
+        init = quick_jit(make(options, MESHES[0]).init)
+        fresh = init(jax.random.key(0))
+        for sizes in (MESHES[0], *split_meshes(number, runs_all)):
             mesh = "x".join(map(str, sizes))
             for path, leaf in results(make(options, sizes), fresh).items():
+                assert np.isfinite(leaf).all(), (name, mesh, path)
                 arrays[f"{name}:{mesh}:{path}"] = leaf
-    assert all(np.isfinite(leaf).all() for leaf in arrays.values())
     np.savez(out, **arrays)
 
 

@@ -1,4 +1,4 @@
-"""Trains a tiny model on 8 fake devices under every mesh and saves the results.
+"""Trains a tiny model on 8 fake devices with every mesh and saves the results.
 
 python many_devices.py FOLDER OUT.npz
 """
@@ -22,11 +22,10 @@ STEPS = 2
 
 
 def make_config(folder: Path, sizes: tuple[int, int, int], dtype: str = "float32"):
-    """aMLP of 6 layers with all that a mesh could change: microbatches, dropout, stochastic depth,
-    a running mean."""
-    config = tiny.text_config(
-        folder, d_attn=4, dropout=0.1, attention_dropout=0.1, survival=0.8, dtype=dtype
-    )
+    """A config of aMLP with 6 layers and everything that a mesh could change: microbatches, dropout,
+    stochastic depth, EMA."""
+    config = tiny.text_config(folder, d_attn=4, dropout=0.1, dtype=dtype)
+    config.model.update(attention_dropout=0.1, survival=0.8)
     config.batch_size = 16
     config.model.update(layers=6, d_model=16, d_ffn=64, length=TOKENS)
     config.optimizer.update(grad_accum_steps=2, ema=0.9)
@@ -34,7 +33,7 @@ def make_config(folder: Path, sizes: tuple[int, int, int], dtype: str = "float32
 
 
 class Training:
-    """Training under one mesh, on as many devices as the mesh needs."""
+    """Training with one mesh, on as many devices as the mesh needs."""
 
     def __init__(self, folder: Path, sizes: tuple[int, int, int], dtype: str = "float32"):
         self.config = make_config(folder, sizes, dtype)
@@ -46,25 +45,25 @@ class Training:
         """The state after a few steps, the sums of the window, and the text of the compiled
         step."""
         state = self.programs.init(jax.random.key(0))
-        train_step = self.programs.step.lower(
-            state,
-            dry_run.batch_shapes(self.task, self.task.config.batch_size, self.partition.over_batch),
-        ).compile()
-        with self.data.train_batches(0, *self.partition.host_share()) as batches:
+        shapes = dry_run.batch_shapes(self.task, self.config.batch_size, self.partition.over_batch)
+        train_step = self.programs.step.lower(state, shapes).compile()
+        host, hosts = self.partition.host_share()
+        with self.data.train_batches(0, host, hosts) as batches:
             for _ in range(STEPS):
-                state, window = train_step(state, self.partition.put_batch(next(batches)))
-        if self.partition.mesh.size > 1:
-            spread = [len(leaf.sharding.device_set) for leaf in jax.tree.leaves(state)]
-            assert set(spread) == {self.partition.mesh.size}, (
-                "a leaf of the state sits on fewer devices"
-            )
+                batch = self.partition.put_batch(next(batches))
+                state, window = train_step(state, batch)
+        devices = self.partition.mesh.size
+        if devices > 1:
+            for leaf in jax.tree.leaves(state):
+                assert len(leaf.sharding.device_set) == devices
         return state, window, train_step.as_text()
 
     def results(self, state, window) -> dict[str, np.ndarray]:
-        """Parameters, mean and moments, the window, and the held-out metrics, by path."""
+        """Parameters, EMA and moments, the window, and the held-out metrics, by path."""
         evaluator = evaluation.Evaluator(self.task, self.data, self.partition)
         metrics, _ = evaluator(state.params, state.ema)
-        return leaves_by_path(jax.device_get((state, window))) | metrics
+        arrays = jax.device_get((state, window))
+        return leaves_by_path(arrays) | metrics
 
 
 # Sizes of data, fsdp and tensor: one device, and every choice of axes.
@@ -72,20 +71,29 @@ MESHES = ((1, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 4, 1), (2, 2, 2))
 
 
 def moved_to_other_meshes(folder: Path, state, where: str) -> bool:
-    """Whether a state saved under one mesh is restored bit for bit under three others."""
+    """Whether a state saved with one mesh is restored bit for bit with three others."""
     checkpoints = checkpoint.Checkpoints(where)
     checkpoints.save(STEPS, state, None)
     checkpoints.wait()
-    expected = jax.device_get(state)
+    expected = jax.tree.leaves(jax.device_get(state))
     same = True
     for sizes in ((1, 1, 1), (1, 8, 1), (4, 1, 2)):
-        restored = checkpoints.restore(STEPS, Training(folder, sizes).programs.template)
-        for x, y in zip(
-            jax.tree.leaves(jax.device_get(restored)), jax.tree.leaves(expected), strict=True
-        ):
+        template = Training(folder, sizes).programs.template
+        restored = jax.device_get(checkpoints.restore(STEPS, template))
+        for x, y in zip(jax.tree.leaves(restored), expected, strict=True):
             same &= np.array_equal(x, y)
     checkpoints.close()
     return same
+
+
+def named(group: str, results: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Results with names that `fake_devices.read` splits into groups."""
+    return {f"{group}:{name}": array for name, array in results.items()}
+
+
+def text_of(sizes: tuple[int, int, int]) -> str:
+    """The sizes of a mesh as text, such as 2x4x1."""
+    return "x".join(map(str, sizes))
 
 
 def main(folder: str, out: str) -> None:
@@ -94,25 +102,22 @@ def main(folder: str, out: str) -> None:
     programs = {}
     for sizes in MESHES:
         training = Training(root, sizes)
-        state, window, programs[str(sizes)] = training.train()
-        arrays |= {
-            f"{'x'.join(map(str, sizes))}:{name}": x
-            for name, x in training.results(state, window).items()
-        }
+        state, window, program = training.train()
+        programs[str(sizes)] = program
+        arrays |= named(text_of(sizes), training.results(state, window))
         if sizes == (2, 2, 2):
             assert moved_to_other_meshes(root, state, str(root / "checkpoints"))
     for sizes in ((1, 1, 1), (2, 4, 1)):
         training = Training(root, sizes, "bfloat16")
-        arrays |= {
-            f"bf{'x'.join(map(str, sizes))}:{name}": x
-            for name, x in training.results(*training.train()[:2]).items()
-        }
+        state, window, _ = training.train()
+        arrays |= named(f"bf{text_of(sizes)}", training.results(state, window))
     partition = Partition.make()
     x = jax.random.normal(jax.random.key(0), (16, 3))
-    sums = [
-        jax.jit(pytree.checksum)(jax.device_put(x, s))
-        for s in (partition.over_batch, jax.devices()[0])
-    ]
+    checksum = jax.jit(pytree.checksum)
+    sums = []
+    for sharding in (partition.over_batch, jax.devices()[0]):
+        placed = jax.device_put(x, sharding)
+        sums.append(checksum(placed))
     np.savez(out, checksums=np.array(sums), **arrays)
     (root / "programs.json").write_text(json.dumps(programs))
 

@@ -19,20 +19,29 @@ from gmlp_flax.training import step
 from tests.training import tiny
 
 STEPS = 3
-KINDS = {name: {**row.requires, "name": name} for name, row in OPTIMIZERS.items()} | {
-    "lora": {"lora_rank": 2}
-}
+
+
+def kinds() -> dict[str, dict]:
+    """The options of each optimizer and of LoRA, by name."""
+    options = {"lora": {"lora_rank": 2}}
+    for name, row in OPTIMIZERS.items():
+        options[name] = {**row.requires, "name": name}
+    return options
+
+
+KINDS = kinds()
 
 
 def train(folder: Path, name: str, sizes: tuple[int, int, int]) -> dict[str, np.ndarray]:
-    """Parameters and the optimizer's state after a few updates, by path; and the shares "split" and
-    "size": of the state's numbers those over `fsdp`, and the state's numbers over the
+    """Parameters and optimizer state after a few updates, by path. "split" is the fraction of the
+    state's numbers that are sharded over `fsdp`, and "size" the ratio of the state's numbers to the
     parameters'."""
     config = tiny.text_config(folder)
     # sizes whose second moments Adafactor keeps by rows and columns
     config.model.update(d_model=128, d_ffn=256)
     config.optimizer.update(KINDS[name])
-    task = tasks.find(config.task)(tiny.with_mesh(config, sizes))
+    kind = tasks.find(config.task)
+    task = kind(tiny.with_mesh(config, sizes))
     training = step.Training(task, tiny.partition(config))
     state = training.init(jax.random.key(0))
     params = state.params
@@ -43,10 +52,10 @@ def train(folder: Path, name: str, sizes: tuple[int, int, int]) -> dict[str, np.
         updates, opt_state = training.optimizer.update(gradients, opt_state, params)
         return optax.apply_updates(params, updates), opt_state
 
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
     for number in range(STEPS):
-        rng = np.random.default_rng(number)
-        drawn = jax.tree.map(lambda p, rng=rng: rng.normal(size=p.shape).astype("f4"), params)
-        gradients = jax.device_put(drawn, jax.tree.map(lambda p: p.sharding, params))
+        drawn = tiny.random_params(params, std=1.0, seed=number)
+        gradients = jax.device_put(drawn, shardings)
         params, opt_state = update(gradients, opt_state, params)
     leaves = jax.tree.leaves(state.opt_state)
     size = 0
@@ -55,7 +64,8 @@ def train(folder: Path, name: str, sizes: tuple[int, int, int]) -> dict[str, np.
         size += leaf.size
         if "fsdp" in leaf.sharding.spec:
             split += leaf.size
-    found = leaves_by_path(jax.device_get({"params": params, "state": opt_state}))
+    arrays = jax.device_get({"params": params, "state": opt_state})
+    found = leaves_by_path(arrays)
     found["split"] = np.array(split / size)
     found["size"] = np.array(size / parameters.count(params))
     return found
@@ -65,9 +75,9 @@ def main(folder: str, out: str) -> None:
     arrays = {}
     for name in KINDS:
         for sizes in ((1, 1, 1), (1, 8, 1)):
-            arrays |= {
-                f"{name}:{sizes[1]}:{key}": x for key, x in train(Path(folder), name, sizes).items()
-            }
+            _, devices, _ = sizes
+            for key, array in train(Path(folder), name, sizes).items():
+                arrays[f"{name}:{devices}:{key}"] = array
     np.savez(out, **arrays)
 
 

@@ -13,7 +13,7 @@ from gmlp_flax.training import pretrained
 from tests.training import tiny
 from tests.weights import states, test_vision_transformer
 
-# A form -> where it is within the folder of `write`, "" for what is elsewhere.
+# A form -> its path within the folder of `write`.
 OF_IMAGES = {
     "run": "digits",
     "checkpoint": "digits/checkpoints/12",
@@ -36,14 +36,14 @@ DESCRIBED = {"architecture": "gmlp_s16_224", "num_classes": 3}
 
 
 def shrink(monkeypatch: Any) -> None:
-    """Makes the models of timm that `write` writes tiny."""
+    """Makes the timm models of `write` tiny."""
     states.shrink(monkeypatch, "gmlp_s16_224")
     sizes = {"d_ffn": 12, "d_spatial": 6, "image_size": (12, 12)}
     states.shrink(monkeypatch, "mixer_b16_224", **sizes)
 
 
 def write(folder: Path, image_run: Path, text_run: Path) -> None:
-    """Writes all forms, of models that `shrink` has made tiny."""
+    """Writes all forms. `shrink` must have made the timm models tiny."""
     shutil.copytree(image_run, folder / "digits")
     shutil.copytree(text_run, folder / "text")
     exported.export(pretrained.load(image_run), str(folder / "exported"))
@@ -59,5 +59,5 @@ def write(folder: Path, image_run: Path, text_run: Path) -> None:
 
 
 def path(folder: str | os.PathLike[str], form: str) -> str:
-    """Where a form is."""
+    """The path of a form."""
     return os.path.join(folder, FORMS[form])

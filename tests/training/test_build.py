@@ -32,7 +32,7 @@ def test_new_parameters_have_no_adapters(tmp_path):
 
 
 def test_causal_model_of_a_block_that_mixes_all_tokens_is_refused(tmp_path):
-    """Its scores would be too good."""
+    """Such a model would have scores that are too good."""
     for block in (SHIFTING, PEEKING):
         config = gmlp_config.default(task="causal_lm", block=block)
         config.model.update(layers=1, length=16, d_model=8, vocab_size=261, causal=True)

@@ -1,4 +1,4 @@
-"""Which checkpoint of a run is the best, and which metrics may say so."""
+"""Which checkpoint of a run is the best, and which metrics decide it."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.failures import raised
 
 @pytest.fixture
 def changed(text_task):
-    """The config of a task with another metric and running mean; other tests share the task."""
+    """Copies of a task's config with another metric and EMA, because tests share the task."""
 
     def change(metric, ema):
         config = gmlp_config.mutable_copy(text_task.config)

@@ -1,5 +1,7 @@
 """An evaluation counts every example once, or fails."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,14 +15,14 @@ from tests.training import tiny
 
 
 def data_of(trained):
-    """The data of a trained model's run, whose config may be changed."""
-    run_files = RunFiles(trained.folder)
-    return trained.task.Data(gmlp_config.mutable_copy(trained.config), run_files)
+    """The data of a trained model's run, with a config that may be changed."""
+    config = gmlp_config.mutable_copy(trained.config)
+    return trained.task.Data(config, RunFiles(trained.folder))
 
 
 def test_batch_size_does_not_change_the_metrics(text_run):
-    """It is at most what is held out, rounded up to even shares of devices: a million rows of
-    padding would take the memory, and minutes."""
+    """It is at most the number of held-out examples, rounded up so that devices have even shares: a
+    million rows of padding would need memory and minutes."""
     trained = pretrained.load(str(text_run))
     data = data_of(trained)
     examples = data.evaluation_examples()
@@ -31,14 +33,13 @@ def test_batch_size_does_not_change_the_metrics(text_run):
         found, outputs = evaluator(trained.params)
         assert outputs == {}
         assert found == pytest.approx(expected, rel=1e-5)
-    sizes = []
     for shares in (1, 8):
-        sizes.append(data.evaluation_batch_size(shares))
+        size = shares * math.ceil(examples / shares)
+        assert data.evaluation_batch_size(shares) == size
         with data.evaluation_batches(0, 1, shares) as batches:
-            (batch,) = batches
-        assert len(batch["weight"]) == sizes[-1]
+            [batch] = batches
+        assert len(batch["weight"]) == size
         assert batch["weight"].sum() == examples
-    assert sizes == [examples, -(-examples // 8) * 8]
 
 
 def test_lost_example_is_detected(text_run, monkeypatch):
@@ -59,12 +60,14 @@ def test_ema_names(image_run):
 
 
 class SevenNumbers(TaskData):
-    """Seven examples, in an order that their index tells."""
+    """Seven examples whose index gives their order."""
 
     def examples(self, role):
-        return [
-            {"x": np.float32(3 * index % 7), "index": np.int32(6 - index)} for index in range(7)
-        ]
+        examples = []
+        for position in range(7):
+            x = np.float32(3 * position % 7)
+            examples.append({"x": x, "index": np.int32(6 - position)})
+        return examples
 
     def evaluation_batch_size(self, shares):
         return 4
@@ -76,16 +79,19 @@ class Echo(tiny.Line):
     Data = SevenNumbers
 
     def evaluate(self, params, batch):
-        sums = {"examples": weighted_sum(jnp.ones_like(batch["weight"]), batch["weight"])}
-        return sums, {"pair": jnp.stack([batch["x"], 2 * batch["x"]], 1)}
+        ones = jnp.ones_like(batch["weight"])
+        sums = {"examples": weighted_sum(ones, batch["weight"])}
+        pairs = jnp.stack([batch["x"], 2 * batch["x"]], 1)
+        return sums, {"pair": pairs}
 
     def summarize(self, sums, outputs, data):
         return {"rows": len(outputs["pair"])}
 
 
 def evaluator_of(kind, config, partition):
-    """Of a task that scores its own numbers."""
-    return evaluation.Evaluator(kind(config), kind.Data(config), partition)
+    """The evaluation of a task on its own numbers."""
+    task = kind(config)
+    return evaluation.Evaluator(task, kind.Data(config), partition)
 
 
 def test_outputs_follow_the_order_of_examples_without_padding(config, partition):
@@ -94,13 +100,14 @@ def test_outputs_follow_the_order_of_examples_without_padding(config, partition)
     assert evaluator.step._cache_size() == 1
     assert metrics == {"rows": 7}
     np.testing.assert_array_equal(outputs["index"], np.arange(7))
-    x = np.array([3 * (6 - index) % 7 for index in range(7)], np.float32)
+    positions = 6 - np.arange(7)
+    x = (3 * positions % 7).astype(np.float32)
     expected = np.stack([x, 2 * x], 1)
     np.testing.assert_array_equal(outputs["pair"], expected)
 
 
 def test_counts_beyond_float32_precision(config, partition):
-    """2^24 + 1, as if in a step of 2^24 and one of a single example."""
+    """2^24 + 1, as if a step had counted 2^24 and another one a single example."""
 
     class ManyNumbers(SevenNumbers):
         def evaluation_examples(self):
@@ -110,23 +117,34 @@ def test_counts_beyond_float32_precision(config, partition):
         Data = ManyNumbers
 
         def evaluate(self, params, batch):
-            share = jnp.where(batch["weight"].sum() == 4, 2.0**24, 1.0)
-            return {"examples": (share, share)}, {}
+            is_full = batch["weight"].sum() == 4
+            count = jnp.where(is_full, 2.0**24, 1.0)
+            return {"examples": (count, count)}, {}
 
         def summarize(self, sums, outputs, data):
-            return {"examples": sums["examples"][1]}
+            _, count = sums["examples"]
+            return {"examples": count}
 
     metrics, _ = evaluator_of(Many, config, partition)({})
     assert metrics == {"examples": 2**24 + 1}
 
 
 def test_outputs_are_fetched_while_the_next_batch_runs(config, partition, monkeypatch):
-    """So the device has work, and batches do not pile up on it."""
+    """The device always has work, and batches do not pile up on it."""
     evaluator = evaluator_of(Echo, config, partition)
     order = []
-    run = evaluator.step
-    read = jax.device_get
-    monkeypatch.setattr(evaluator, "step", lambda *given: order.append("run") or run(*given))
-    monkeypatch.setattr(jax, "device_get", lambda tree: order.append("read") or read(tree))
+    step = evaluator.step
+    device_get = jax.device_get
+
+    def recorded_step(*arguments):
+        order.append("run")
+        return step(*arguments)
+
+    def recorded_get(tree):
+        order.append("read")
+        return device_get(tree)
+
+    monkeypatch.setattr(evaluator, "step", recorded_step)
+    monkeypatch.setattr(jax, "device_get", recorded_get)
     evaluator({}, after_batch=lambda _: order.append("after"))
     assert order[:6] == ["run", "after", "run", "read", "after", "read"]

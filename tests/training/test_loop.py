@@ -20,12 +20,13 @@ from tests.training import interrupted, tiny
 
 
 def steps_of(lines: list[dict], kind: str) -> list[int]:
-    """The steps of the lines of metrics that have a loss of training, or an evaluation."""
+    """The steps of the metrics lines that have a training loss or an evaluation."""
     return [line["step"] for line in lines if kind in line]
 
 
 def checkpoint_steps(run) -> list[int]:
-    return sorted(int(path.name) for path in (run / "checkpoints").iterdir())
+    steps = [int(path.name) for path in (run / "checkpoints").iterdir()]
+    return sorted(steps)
 
 
 def test_result_and_metrics_agree(text_run):
@@ -47,7 +48,7 @@ def test_fewer_steps_than_taken_are_refused(text_run, tmp_path):
 
 
 def test_restart_only_moves_the_files_of_a_run(text_run, tmp_path):
-    """Above all not the folder of all runs, given by mistake."""
+    """In particular not the folder of all runs, passed by mistake."""
     runs = tmp_path / "runs"
     shutil.copytree(text_run, runs / "one")
     options = config.load(str(text_run / "config.json"))
@@ -70,7 +71,7 @@ def test_evaluation_with_unreadable_data_leaves_a_checkpoint(tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The folder of a run that was not stopped."""
+    """The folder of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("whole")
     run = folder / "run"
     loop.train(interrupted.config(folder), str(run))
@@ -79,7 +80,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def batches(whole) -> int:
-    """How many batches an evaluation has."""
+    """The number of batches of an evaluation."""
     examples = metrics(whole)[-1]["eval"]["examples"]
     count = math.ceil(examples / 8)
     assert count > 2
@@ -87,16 +88,16 @@ def batches(whole) -> int:
 
 
 class Stop(NamedTuple):
-    """What a run has when it is stopped."""
+    """The state of a run when it stops."""
 
-    newest: int  # checkpoint
+    newest: int  # the step of the newest checkpoint
     evaluated: list[int]
     times_compiled: int
 
 
 @dataclasses.dataclass
 class Interruptible:
-    """A run folder, and the config of the run in it."""
+    """A run folder and the config of its run."""
 
     folder: Path
     config: ConfigDict
@@ -108,8 +109,8 @@ class Interruptible:
         return result, interrupted.Interrupted.times_traced - before
 
     def stop(self, batch: int) -> Stop:
-        """Trains until a signal comes in a held-out batch, of all that this process reads. The
-        evaluation must end there."""
+        """Trains until a signal arrives at a held-out batch, counted over all that this process
+        reads. The evaluation must end there."""
         self.config.data.stop_at = batch
         result, times_compiled = self.train()
         assert result is None
@@ -120,22 +121,24 @@ class Interruptible:
 
 
 def interruptible(folder: Path) -> Interruptible:
-    """A run that has not begun."""
+    """A run that has not started."""
     return Interruptible(folder / "run", interrupted.config(folder))
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory, batches):
-    """A run that was stopped in the first evaluation, in the second, and in the second again; and
-    what it had each time."""
+    """A run that was stopped in the first evaluation, and twice in the second; and its state each
+    time."""
     run = interruptible(tmp_path_factory.mktemp("stopped"))
-    stops = [run.stop(2), run.stop(batches + 2), run.stop(1)]
-    return run, stops
+    in_first = run.stop(2)
+    in_second = run.stop(batches + 2)
+    again_in_second = run.stop(1)
+    return run, [in_first, in_second, again_in_second]
 
 
 @pytest.fixture(scope="module")
 def finished(stopped) -> Path:
-    """The folder of that run, which then took its last step. It compiles nothing for this."""
+    """The folder of that run after its last evaluation, for which it compiles no training step."""
     run, _ = stopped
     run.config.data.stop_at = 0
     result, times_compiled = run.train()
@@ -152,18 +155,20 @@ def test_signal_ends_an_evaluation(stopped):
 
 def test_resumed_run_repeats_the_interrupted_evaluation(stopped):
     _, [_, second, third] = stopped
-    assert second.newest == third.newest == 6
-    assert second.evaluated == third.evaluated == [3]
+    for stop in (second, third):
+        assert stop.newest == 6
+        assert stop.evaluated == [3]
 
 
 def test_step_is_compiled_once_and_only_if_needed(stopped):
     """For a state that comes from initialization or from a checkpoint."""
     _, stops = stopped
-    assert [stop.times_compiled for stop in stops] == [1, 1, 0]
+    times_compiled = [stop.times_compiled for stop in stops]
+    assert times_compiled == [1, 1, 0]
 
 
 def test_resumed_run_logs_the_lines_of_an_uninterrupted_one(finished, whole):
-    """Besides those about the config, which says where the run stops."""
+    """Except for those about the config, which says where the run stops."""
     lines = [line for line in metrics(finished) if "changed" not in line]
     assert lines == metrics(whole)
 
@@ -194,7 +199,7 @@ loop.train(options, sys.argv[2])
 
 @pytest.mark.slow
 def test_watchdog_allows_for_compilation_after_a_missing_evaluation(tmp_path):
-    """It is not compiled yet, and may take longer than a step that hangs."""
+    """The evaluation is not compiled yet, which may take longer than the watchdog's limit."""
     run = interruptible(tmp_path)
     run.stop(2)
     path = run.folder / "config.json"
@@ -205,7 +210,7 @@ def test_watchdog_allows_for_compilation_after_a_missing_evaluation(tmp_path):
 
 @contextlib.contextmanager
 def killed_while_writing(monkeypatch, name: str):
-    """In this block, a process that writes a file of this name ends before it does."""
+    """In this block, a process that writes a file of this name is killed before it does."""
     write = loop.files.write
 
     def write_unless_killed(path, content):
@@ -221,16 +226,14 @@ def killed_while_writing(monkeypatch, name: str):
 
 @pytest.fixture
 def short(tmp_path):
-    """The config of three steps, with a checkpoint after the last."""
+    """A config of three steps, with a checkpoint after the last."""
     options = tiny.text_config(tmp_path)
     options.steps = 3
     options.checkpoint.every = 3
     return options
 
 
-def test_run_killed_before_its_result_is_not_finished(
-    short, tmp_path, monkeypatch
-):
+def test_run_killed_before_its_result_is_not_finished(short, tmp_path, monkeypatch):
     run = tmp_path / "run"
     with killed_while_writing(monkeypatch, "result.json"):
         loop.train(short, str(run))
@@ -242,7 +245,7 @@ def test_run_killed_before_its_result_is_not_finished(
 
 
 def test_finished_run_removes_leftovers_of_a_killed_one(short, tmp_path, monkeypatch):
-    """One that was killed while its figure was drawn."""
+    """Of one that was killed while it drew its figure."""
     run = tmp_path / "run"
     with killed_while_writing(monkeypatch, "result.json"):
         loop.train(short, str(run))
@@ -254,8 +257,8 @@ def test_finished_run_removes_leftovers_of_a_killed_one(short, tmp_path, monkeyp
 
 
 def test_finished_run_with_more_steps_is_not_finished(short, tmp_path, monkeypatch):
-    """Killed after config.json has more steps, a sweep would take the old result for the new
-    one."""
+    """If it is killed after config.json has more steps, a sweep must not take the old result for the
+    new one."""
     run = tmp_path / "run"
     first = loop.train(short, str(run))
     short.steps = 6
@@ -263,7 +266,8 @@ def test_finished_run_with_more_steps_is_not_finished(short, tmp_path, monkeypat
         loop.train(short, str(run))
     assert not (run / "result.json").exists()
     short.steps = 3
-    assert loop.train(short, str(run))["eval"] == first["eval"]
+    result = loop.train(short, str(run))
+    assert result["eval"] == first["eval"]
 
 
 @pytest.mark.parametrize(
@@ -287,7 +291,7 @@ def test_command_line_is_recorded_as_typed(monkeypatch, started, typed):
 
 @pytest.fixture
 def stops_early(tmp_path):
-    """A config of six steps whose perplexity is good enough at the evaluation of step 2."""
+    """A config of six steps whose perplexity reaches the target at the evaluation of step 2."""
     options = tiny.text_config(tmp_path)
     options.eval.every = 2
     options.eval.stop_at = 1e6
@@ -325,14 +329,17 @@ def test_accuracy_above_the_target_stops_the_run(tmp_path):
 
 
 def test_log_window_of_skipped_steps_is_written(tmp_path, capfd):
-    """It has no mean of anything else, which is no loss that is not finite."""
+    """Its lines have no mean loss, which must not be reported as a loss that is not finite."""
     options = tiny.text_config(tmp_path)
     options.steps = 30
     options.log.every = 1
     options.optimizer.update(skip_spikes=1.000001, learning_rate=1e-9)
     run = tmp_path / "run"
     loop.train(options, str(run))
-    skipped = [line["step"] for line in metrics(run) if line.get("skipped") == 1]
+    skipped = []
+    for line in metrics(run):
+        if line.get("skipped") == 1:
+            skipped.append(line["step"])
     assert skipped
     for line in metrics(run):
         if line["step"] in skipped and "eval" not in line:

@@ -20,11 +20,7 @@ from tests.failures import raised
 from tests.training import tiny
 
 KERNEL = "encoder/blocks/proj/kernel"
-
-
 ALPHA = 6.0
-
-
 RANK = 3
 
 
@@ -38,12 +34,14 @@ class Problem:
     y: jax.Array
 
     def params(self, kernel, head) -> dict:
-        encoder = {"blocks": {"proj": {"kernel": kernel}}, "norm": jnp.ones(5)}
+        blocks = {"proj": {"kernel": kernel}}
+        encoder = {"blocks": blocks, "norm": jnp.ones(5)}
         return {"encoder": encoder, "head": {"kernel": head}}
 
     def loss(self, params):
         encoder = params["encoder"]
-        hidden = jnp.tanh(self.x @ encoder["blocks"]["proj"]["kernel"])
+        kernel = encoder["blocks"]["proj"]["kernel"]
+        hidden = jnp.tanh(self.x @ kernel)
         predicted = (hidden * encoder["norm"]) @ params["head"]["kernel"]
         return jnp.square(predicted - self.y).mean()
 
@@ -54,15 +52,18 @@ class Problem:
 
 
 def change_of(adapted: dict):
-    """What adapters add to the kernel."""
+    """The change of the kernel by adapters."""
     return ALPHA / RANK * adapted["a"] @ adapted["b"]
 
 
 def make_problem() -> Problem:
     keys = jax.random.split(jax.random.key(0), 4)
-    shapes = ((2, 6, 5), (5,), (16, 6), (2, 16))
-    arrays = [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
-    return Problem(*arrays)
+    return Problem(
+        kernel=jax.random.normal(keys[0], (2, 6, 5)),
+        head=jax.random.normal(keys[1], (5,)),
+        x=jax.random.normal(keys[2], (16, 6)),
+        y=jax.random.normal(keys[3], (2, 16)),
+    )
 
 
 def test_merged_kernels_equal_a_model_with_explicit_adapters():
@@ -74,7 +75,11 @@ def test_merged_kernels_equal_a_model_with_explicit_adapters():
     params = problem.params(problem.kernel, problem.head)
     state = transformation.init(params)
     adapters = state.adapters
-    adapted = {"a": adapters[f"{KERNEL}/a"], "b": adapters[f"{KERNEL}/b"], "head": problem.head}
+    adapted = {
+        "a": adapters[f"{KERNEL}/a"],
+        "b": adapters[f"{KERNEL}/b"],
+        "head": problem.head,
+    }
     adapted_state = adamw.init(adapted)
     for _ in range(5):
         gradient = jax.grad(problem.loss)(params)
@@ -92,10 +97,11 @@ def test_merged_kernels_equal_a_model_with_explicit_adapters():
 
 
 def test_kernels_with_adapters():
-    """Those over channels, of each layer; not those over tokens."""
+    """Only kernels over channels, in every layer, have adapters; kernels over tokens do not."""
     leaf = jax.ShapeDtypeStruct((2, 4, 4), jnp.float32)
+    blocks = {"proj": {"kernel": leaf}, "tokens": {"kernel": leaf}}
     shapes = {
-        "encoder": {"blocks": {"proj": {"kernel": leaf}, "tokens": {"kernel": leaf}}},
+        "encoder": {"blocks": blocks},
         "stem": {"kernel": leaf},
     }
     layers = Layers(first=0, total=2)
@@ -106,6 +112,15 @@ def test_kernels_with_adapters():
         "stem/kernel": ParamMetadata(),
     }
     assert lora_kernels(shapes, metadata) == [KERNEL]
+
+
+def changed_names(before: dict, after: dict) -> list[str]:
+    """The names whose arrays differ."""
+    names = []
+    for name, array in before.items():
+        if not np.array_equal(array, after[name]):
+            names.append(name)
+    return names
 
 
 def ranks_of(change: np.ndarray, tolerance: float) -> list[int]:
@@ -127,8 +142,8 @@ def test_state_has_only_adapters(adapted, partition):
     state = training.init(jax.random.key(0))
     # A and B of rank 2: proj_in 8 x 16, proj_out 8 x 8, in 2 layers
     kernels = 2 * 2 * (8 + 16) + 2 * 2 * (8 + 8)
-    numbers = sum(leaf.size for leaf in jax.tree.leaves(state.opt_state))
-    assert numbers == 3 * kernels + 2  # two moments, two counters
+    sizes = [leaf.size for leaf in jax.tree.leaves(state.opt_state)]
+    assert sum(sizes) == 3 * kernels + 2  # two moments, two counters
 
 
 def test_step_changes_only_kernels(adapted, partition):
@@ -138,9 +153,10 @@ def test_step_changes_only_kernels(adapted, partition):
     before = flat(jax.device_get(state.params))
     with data.train_batches(0, 0, 1) as batches:
         for _ in range(2):
-            state, _ = training.step(state, partition.put_batch(next(batches)))
+            batch = partition.put_batch(next(batches))
+            state, _ = training.step(state, batch)
     after = flat(jax.device_get(state.params))
-    changed = [name for name in before if np.any(before[name] != after[name])]
+    changed = changed_names(before, after)
     assert changed == ["encoder/blocks/proj_in/kernel", "encoder/blocks/proj_out/kernel"]
     for name in changed:
         assert ranks_of(after[name] - before[name], 1e-5) == [2, 2]
@@ -148,7 +164,7 @@ def test_step_changes_only_kernels(adapted, partition):
 
 @pytest.fixture
 def from_run(text_run):
-    """The config of two steps with adapters, from a run."""
+    """A config of two steps with adapters that starts from a run."""
     config = gmlp_config.load(str(text_run / "config.json"))
     config.init_from = str(text_run)
     config.steps = 2
@@ -157,14 +173,14 @@ def from_run(text_run):
 
 
 def test_complete_run(from_run, text_run, tmp_path):
-    """What is exported is a plain model."""
+    """The exported model is a plain one."""
     run = tmp_path / "run"
     result = loop.train(from_run, str(run))
     assert result["step"] == 2
     old = flat(gf.load(str(text_run)).params)
     new = flat(gf.load(str(run)).params)
-    changed = [name for name in old if np.any(old[name] != new[name])]
-    assert {name.rpartition("/")[2] for name in changed} == {"kernel"}
+    last_parts = {name.rpartition("/")[2] for name in changed_names(old, new)}
+    assert last_parts == {"kernel"}
     written = json.loads((run / "config.json").read_text())
     assert written["optimizer"]["lora_rank"] == 2
 
@@ -182,7 +198,7 @@ def test_averaging_optimizer_is_refused(from_run, tmp_path):
     assert "optimizer.lora_rank is 2" in message
 
 
-def test_blocks_without_channel_projections_are_refused(config):
+def test_models_without_channel_projections_are_refused(config):
     config.optimizer.lora_rank = 4
     params = {"line": {"kernel": jnp.ones(3), "bias": jnp.ones(())}}
     message = raised(RunError, optimizer.make, config, params, tiny.LINE_METADATA)

@@ -1,5 +1,5 @@
-"""Blocks of other papers, and causal ones, on fake devices: a mesh changes nothing but rounding.
-See many_blocks.py."""
+"""Blocks of other papers, and causal ones, on fake devices: a mesh changes only rounding. See
+many_blocks.py."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from tests.training.many_blocks import BLOCKS, names, split_meshes
 
 
 def assert_same(found: dict, expected: dict, mesh: str) -> None:
-    """The same loss and gradients but for rounding."""
+    """Checks that loss and gradients are equal up to rounding."""
     assert found.keys() == expected.keys()
     assert len(found) > 10
     for path, leaf in expected.items():
@@ -19,7 +19,7 @@ def assert_same(found: dict, expected: dict, mesh: str) -> None:
 
 
 def check(folder, every: bool) -> None:
-    """The loss and each gradient of a whole model are those of a single device."""
+    """Checks that the loss and each gradient of a model equal those on a single device."""
     out = folder / "results.npz"
     arguments = ["all"] if every else []
     fake_devices.run("many_blocks", str(out), *arguments)
@@ -28,10 +28,12 @@ def check(folder, every: bool) -> None:
     for number, name in enumerate(names(every)):
         expected = results[f"{name}:1x1x1"]
         for sizes in split_meshes(number, every):
-            mesh = f"{name}:{'x'.join(map(str, sizes))}"
+            mesh_text = "x".join(map(str, sizes))
+            mesh = f"{name}:{mesh_text}"
             assert_same(results[mesh], expected, mesh)
             compared += 1
-    assert compared == (2 * len(BLOCKS) if every else len(BLOCKS) - 4)
+    expected_count = 2 * len(BLOCKS) if every else len(BLOCKS) - 4
+    assert compared == expected_count
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Every optimizer with its state split over fake devices, which need a process of their own."""
+"""Every optimizer with its state sharded over fake devices, which need a separate process."""
 
 import numpy as np
 import pytest
@@ -13,12 +13,15 @@ def test_fsdp_changes_only_rounding_and_splits_the_state(tmp_path):
     fake_devices.run("many_optimizers", str(tmp_path), str(tmp_path / "out.npz"))
     results = fake_devices.read(tmp_path / "out.npz")
     for name in (*OPTIMIZERS, "lora"):
-        alone, split = (results[f"{name}:{devices}"] for devices in (1, 8))
-        assert alone.keys() == split.keys()
-        shares = [(tree.pop("split"), tree.pop("size")) for tree in (alone, split)]
-        for share, size in shares:
-            assert share > 0.7 or size < 0.1, (name, shares)
-        for key, expected in alone.items():
+        single = results[f"{name}:1"]
+        sharded = results[f"{name}:8"]
+        assert single.keys() == sharded.keys()
+        for arrays in (single, sharded):
+            split = arrays.pop("split")
+            size = arrays.pop("size")
+            assert split > 0.7 or size < 0.1, (name, split, size)
+        for key, expected in single.items():
+            message = f"{name} {key}"
             np.testing.assert_allclose(
-                split[key], expected, rtol=1e-3, atol=2e-5, err_msg=f"{name} {key}"
+                sharded[key], expected, rtol=1e-3, atol=2e-5, err_msg=message
             )

@@ -18,13 +18,24 @@ from gmlp_flax.training import model as model_lib
 from tests.failures import raised
 from tests.tasks import by_hand
 
-TINY = dict(layers=3, d_model=16, d_ffn=32)
+TINY = {"layers": 3, "d_model": 16, "d_ffn": 32}
 MASKED = ["A [MASK] is a [MASK].", "The [MASK]."]
+
+
+def create_images(**model):
+    """A classifier of cats and dogs."""
+    return gf.create(
+        "gmlp_s",
+        classes=("cat", "dog"),
+        image_size=32,
+        patch_size=(8, 8),
+        **(TINY | model),
+    )
 
 
 @pytest.fixture(scope="module")
 def images():
-    return gf.create("gmlp_s", classes=("cat", "dog"), image_size=32, patch_size=(8, 8), **TINY)
+    return create_images()
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +43,20 @@ def text(text_run):
     return gf.load(text_run)
 
 
-def equal(one, other):
-    return jax.tree.all(jax.tree.map(np.array_equal, one, other))
+def are_equal(first, second) -> bool:
+    """Whether the arrays of two trees are equal."""
+    return jax.tree.all(jax.tree.map(np.array_equal, first, second))
 
 
 def test_predictions_of_text(text):
-    (first, second), (single,) = text.predict(MASKED, top=3)
-    assert len(first) == len(second) == len(single) == 3
+    of_two_masks, of_one_mask = text.predict(MASKED, top=3)
+    first, second = of_two_masks
+    [single] = of_one_mask
+    for candidates in (first, second, single):
+        assert len(candidates) == 3
     best, middle, worst = by_hand.shares_of(first)
     assert best >= middle >= worst > 0
-    assert text.predict("A [MASK]") == text.predict(["A [MASK]"])  # one is a list of one
+    assert text.predict("A [MASK]") == text.predict(["A [MASK]"])  # a string is a list of one
     assert text.predict([]) == []
 
 
@@ -59,7 +74,8 @@ def test_text_logits_agree_with_predictions(text):
     np.testing.assert_array_equal(text.logits(tokens), logits)
     [position] = np.flatnonzero(tokens[0] == text.tokenizer.mask_id)
     best = int(logits[0, position].argmax())
-    [[[(piece, _)]]] = text.predict("The [MASK].", top=1)
+    [predictions] = text.predict("The [MASK].", top=1)
+    [[(piece, _)]] = predictions
     assert piece == text.tokenizer.piece(best)
 
 
@@ -88,14 +104,14 @@ def test_images_as_lists_or_unreadable_tensors_are_refused(images):
         def __array__(self, *_, **__):
             raise TypeError("Got unsupported ScalarType BFloat16")
 
-    # rows of one image are no grey images
-    for given in (np.zeros((8, 8, 3), np.uint8).tolist(), Tensor()):
+    rows = np.zeros((8, 8, 3), np.uint8).tolist()  # not three grey images
+    for wrong in (rows, Tensor()):
         with pytest.raises(DataError, match=r"^an image is a path, .*, not (list|Tensor) "):
-            images.predict(given)
+            images.predict(wrong)
 
 
 def test_longer_text_in_the_batch_does_not_change_logits(text):
-    """Its padding is hidden, as in predictions: rows of one batch are those of each text alone."""
+    """Its padding is hidden, as in predictions: a row of a batch equals that of the text alone."""
     texts = ["The value of the call is a name.", "A [MASK]."]
     [alone] = text.logits(texts[1])
     _, second = text.logits(texts)
@@ -110,14 +126,15 @@ def test_longer_text_in_the_batch_does_not_change_features(text):
 
 
 def random_pixels(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, shape, np.uint8)
 
 
 def test_states_of_layers_equal_those_of_a_shorter_stack(images):
-    """The state after layer i, normalised, is what a model of the first i + 1 layers gives."""
+    """The state after layer i, normalized, is the output of a model of the first i + 1 layers."""
     pixels = random_pixels(2, 32, 32, 3)
     first = images.features(pixels, layers=0)
-    short = gf.create("gmlp_s", classes=2, image_size=32, patch_size=(8, 8), **TINY | {"layers": 1})
+    short = create_images(layers=1)
     encoder = dict(images.params["encoder"])
     encoder["blocks"] = jax.tree.map(lambda leaf: leaf[:1], encoder["blocks"])
     params = images.params | {"encoder": encoder}
@@ -137,8 +154,8 @@ def test_states_of_layers_are_concatenated(images):
 def test_states_of_layers_are_pooled(images):
     pixels = random_pixels(2, 32, 32, 3)
     first = images.features(pixels, layers=0)
-    got = images.features(pixels, (0,), pool="cls")
-    np.testing.assert_array_equal(got, first[:, 0])
+    pooled = images.features(pixels, (0,), pool="cls")
+    np.testing.assert_array_equal(pooled, first[:, 0])
     mean = images.features(pixels).mean(1)
     pooled = images.features(pixels, pool="mean")
     np.testing.assert_allclose(pooled, mean, rtol=1e-5, atol=1e-6)
@@ -156,16 +173,21 @@ def test_common_image_types_give_the_same_logits(images, tmp_path):
     first, *others = images.predict(inputs)
     for other in others:
         assert other == first
-    assert images.predict(pixels) == images.predict(image) == [first]
-    assert set(by_hand.names_of(first[0])) == {"cat", "dog"} == {*images.classes}
+    assert images.predict(pixels) == [first]
+    assert images.predict(image) == [first]
+    [candidates] = first
+    assert set(by_hand.names_of(candidates)) == {"cat", "dog"}
+    assert set(images.classes) == {"cat", "dog"}
 
 
 def test_float_batch_agrees_with_its_images(images):
     expected = images.logits(PIXELS)
+    expected_features = images.features(PIXELS)
     floats = PIXELS / 255
-    for batch in (floats, jnp.asarray(floats, jnp.float32), PIXELS.astype(int), list(floats)):
+    batches = (floats, jnp.asarray(floats, jnp.float32), PIXELS.astype(int), list(floats))
+    for batch in batches:
         np.testing.assert_allclose(images.logits(batch), expected, atol=1e-6)
-        np.testing.assert_allclose(images.features(batch), images.features(PIXELS), atol=1e-5)
+        np.testing.assert_allclose(images.features(batch), expected_features, atol=1e-5)
 
 
 def test_images_are_transformed_as_for_predictions(images):
@@ -193,7 +215,7 @@ def test_inputs_that_are_not_images_are_refused(images, wrong):
 
 @pytest.fixture
 def folder_of_images(tmp_path):
-    """A folder of 0.png, 1.png and 2.png, and a file of text."""
+    """A folder with 0.png, 1.png and 2.png, and a text file."""
     folder = tmp_path / "folder"
     folder.mkdir()
     for number in range(3):
@@ -209,7 +231,8 @@ def test_folders_are_answered_by_path(images, folder_of_images, capsys):
     assert list(answers) == paths
     assert list(answers.values()) == images.predict(paths)
     assert "3/3" in capsys.readouterr().err
-    assert images.predict(paths[0]) == [answers[paths[0]]]
+    first = paths[0]
+    assert images.predict(first) == [answers[first]]
 
 
 def test_patterns_are_answered_by_path(images, folder_of_images):
@@ -225,8 +248,8 @@ def test_grey_models_accept_color_images(image_run):
     model = gf.load(image_run, 12)
     assert model.step == 12
     grey = random_pixels(20, 20)
-    colours = np.repeat(grey[..., None], 3, -1)
-    [first], [second] = model.predict([grey, colours], top=2)
+    color = np.repeat(grey[..., None], 3, -1)
+    [first], [second] = model.predict([grey, color], top=2)
     assert first == second
     assert len(first) == 2
 
@@ -254,8 +277,6 @@ def test_function_can_be_mapped_over_parameters(images):
 
 
 PIXELS_TO_255 = np.random.default_rng(0).integers(1, 255, (2, 32, 32, 3), np.uint8)
-
-
 FLOATS_TO_1 = jnp.asarray(PIXELS_TO_255 / 255, jnp.float32)
 
 
@@ -276,24 +297,28 @@ def test_function_reads_pixels_as_logits_does(images, moved_params, pixels):
 
 
 def test_gradient_of_function_for_a_pixel(images, moved_params):
-    """Of a pixel from 0 to 1, against a small change of it."""
+    """A pixel from 0 to 1, against a small change of it."""
     forward = images.function()
 
     def first_logit(pixels):
         return forward(moved_params, pixels)[0, 0]
 
     slopes = jax.grad(first_logit)(FLOATS_TO_1)
-    step = jnp.zeros_like(FLOATS_TO_1).at[0, 4, 5, 1].set(0.01)
-    rise = first_logit(FLOATS_TO_1 + step) - first_logit(FLOATS_TO_1 - step)
-    slope = float(slopes[0, 4, 5, 1])
-    assert slope == pytest.approx(float(rise) / 0.02, rel=0.05, abs=1e-4)
+    pixel = (0, 4, 5, 1)
+    step = jnp.zeros_like(FLOATS_TO_1).at[pixel].set(0.01)
+    above = first_logit(FLOATS_TO_1 + step)
+    below = first_logit(FLOATS_TO_1 - step)
+    expected = float(above - below) / 0.02
+    slope = float(slopes[pixel])
+    assert slope == pytest.approx(expected, rel=0.05, abs=1e-4)
 
 
 def test_module_copies_the_parameters(images):
     module = images.module
     state = nnx.to_pure_dict(nnx.state(module, nnx.Param))
     assert parameters.count(state) == parameters.count(images.params)
-    module.head.bias[...] = module.head.bias[...] + 1
+    bias = module.head.bias
+    bias[...] = bias[...] + 1
     assert not np.any(images.params["head"]["bias"])
 
 
@@ -303,12 +328,16 @@ def pickled(model):
 
 @pytest.mark.parametrize("copied", [pickled, copy.deepcopy])
 @pytest.mark.parametrize(
-    ("name", "inputs"), [("images", np.zeros((1, 32, 32, 3), np.uint8)), ("text", MASKED)]
+    ("name", "inputs"),
+    [
+        pytest.param("images", np.zeros((1, 32, 32, 3), np.uint8), id="images"),
+        pytest.param("text", MASKED, id="text"),
+    ],
 )
 def test_pickles_and_copies(request, name, inputs, copied):
     model = request.getfixturevalue(name)
     other = copied(model)
-    assert equal(other.params, model.params)
+    assert are_equal(other.params, model.params)
     assert repr(other) == repr(model)
     assert other.predict(inputs) == model.predict(inputs)
     assert other.classes == model.classes
@@ -317,64 +346,76 @@ def test_pickles_and_copies(request, name, inputs, copied):
 PIXELS = np.zeros((8, 32, 32, 3), np.uint8)
 IDS = np.zeros((2, 16), np.int32)
 WHOLE = "expected a whole number"
-WORDS_OF_IMAGES = [
-    (lambda model: model.predict(PIXELS, top=0), f"top is 0: {WHOLE}"),
-    (lambda model: model.predict(PIXELS, top=2.5), f"top is 2.5: {WHOLE}"),
-    (lambda model: model.predict(PIXELS, batch_size="8"), f"batch_size is '8': {WHOLE}"),
-    (lambda model: model.predict(None), "an image is a path"),
-    (lambda model: model.predict(PIXELS[0].astype(complex)), "complex128"),
-    (lambda model: model.predict(np.array(3)), "int64 [] (other axes)"),
-    (lambda model: model.generate("It", tokens=5), "image_classification does not continue texts"),
-    (lambda model: model.features(PIXELS, layers=(3,)), "layers is (3,): expected some of -3 to 2"),
-    (lambda model: model.features(PIXELS, layers=()), "layers is (): expected"),
-    (lambda model: model.features(PIXELS, pool="max"), "pool is 'max'"),
-    (lambda model: model.features([]), "no inputs"),
-    (lambda model: model.logits(PIXELS[:, :16]), "uint8 [8, 16, 32, 3]"),
-    (lambda model: model.logits(PIXELS / 128.0 - 1), "floats 0 to 1"),
-    (lambda model: model.logits(PIXELS + np.float32(2)), "float32"),
-    (lambda model: model.logits(PIXELS[:0]), "no inputs in an array of [0, 32, 32, 3]"),
-    (lambda model: model.logits(PIXELS.astype(complex)), "complex128"),
-    (lambda model: model.logits({"image": PIXELS}), "a dict of image: expected an array"),
+
+
+def case(message: str, method: str, *arguments, **options):
+    """A call of a method of a model, and words of its error."""
+    return pytest.param(method, arguments, options, message, id=f"{method}: {message}")
+
+
+IMAGE_ERRORS = [
+    case(f"top is 0: {WHOLE}", "predict", PIXELS, top=0),
+    case(f"top is 2.5: {WHOLE}", "predict", PIXELS, top=2.5),
+    case(f"batch_size is '8': {WHOLE}", "predict", PIXELS, batch_size="8"),
+    case("an image is a path", "predict", None),
+    case("complex128", "predict", PIXELS[0].astype(complex)),
+    case("int64 [] (other axes)", "predict", np.array(3)),
+    case("image_classification does not continue texts", "generate", "It", tokens=5),
+    case("layers is (3,): expected some of -3 to 2", "features", PIXELS, layers=(3,)),
+    case("layers is (): expected", "features", PIXELS, layers=()),
+    case("pool is 'max'", "features", PIXELS, pool="max"),
+    case("no inputs", "features", []),
+    case("uint8 [8, 16, 32, 3]", "logits", PIXELS[:, :16]),
+    case("floats 0 to 1", "logits", PIXELS / 128.0 - 1),
+    case("float32", "logits", PIXELS + np.float32(2)),
+    case("no inputs in an array of [0, 32, 32, 3]", "logits", PIXELS[:0]),
+    case("complex128", "logits", PIXELS.astype(complex)),
+    case("a dict of image: expected an array", "logits", {"image": PIXELS}),
 ]
-WORDS_OF_TEXT = [
-    (lambda model: model.predict("A text.", top=3), "no [MASK] in 'A text.'"),
-    (lambda model: model.predict([3]), "an input is int"),
-    (lambda model: model.predict(None), "an input is NoneType"),
-    (lambda model: model.predict(b"A [MASK]."), "an input is bytes"),
-    (lambda model: model.predict({"text": "A [MASK]."}), "an input is dict"),
-    (lambda model: model.generate("It", tokens=5), "masked_lm does not continue texts"),
-    (lambda model: model.features("A text.", layers="last"), "layers is 'last'"),
-    (lambda model: model.logits(PIXELS), "an input is ndarray"),
-    (lambda model: model.logits(np.zeros((2, 0), int)), "no inputs in an array of [2, 0]"),
-    (lambda model: model.logits(IDS + 600), "int32 [2, 16]: expected whole numbers from 0 to 599"),
-    (lambda model: model.logits(IDS - 1), "expected whole numbers from 0"),
-    (lambda model: model.logits(IDS * 1.0), "float64 [2, 16]"),
-    (lambda model: model.logits(np.zeros((1, 999), int)), "int64 [1, 999]"),
-    (
-        lambda model: model.logits({"input_ids": IDS, "attention_mask": IDS}),
+TEXT_ERRORS = [
+    case("no [MASK] in 'A text.'", "predict", "A text.", top=3),
+    case("an input is int", "predict", [3]),
+    case("an input is NoneType", "predict", None),
+    case("an input is bytes", "predict", b"A [MASK]."),
+    case("an input is dict", "predict", {"text": "A [MASK]."}),
+    case("masked_lm does not continue texts", "generate", "It", tokens=5),
+    case("layers is 'last'", "features", "A text.", layers="last"),
+    case("an input is ndarray", "logits", PIXELS),
+    case("no inputs in an array of [2, 0]", "logits", np.zeros((2, 0), int)),
+    case("int32 [2, 16]: expected whole numbers from 0 to 599", "logits", IDS + 600),
+    case("expected whole numbers from 0", "logits", IDS - 1),
+    case("float64 [2, 16]", "logits", IDS * 1.0),
+    case("int64 [1, 999]", "logits", np.zeros((1, 999), int)),
+    case(
         "a dict of input_ids, attention_mask",
+        "logits",
+        {"input_ids": IDS, "attention_mask": IDS},
     ),
 ]
 
 
-@pytest.mark.parametrize(("call", "words"), WORDS_OF_IMAGES)
-def test_image_model_refuses_invalid_calls(call, words, images):
-    assert words in raised(UserError, call, images)
+@pytest.mark.parametrize(("method", "arguments", "options", "message"), IMAGE_ERRORS)
+def test_image_model_refuses_invalid_calls(images, method, arguments, options, message):
+    call = getattr(images, method)
+    assert message in raised(UserError, call, *arguments, **options)
 
 
-@pytest.mark.parametrize(("call", "words"), WORDS_OF_TEXT)
-def test_text_model_refuses_invalid_calls(call, words, text):
-    assert words in raised(UserError, call, text)
+@pytest.mark.parametrize(("method", "arguments", "options", "message"), TEXT_ERRORS)
+def test_text_model_refuses_invalid_calls(text, method, arguments, options, message):
+    call = getattr(text, method)
+    assert message in raised(UserError, call, *arguments, **options)
 
 
 def test_causal_model_continues_texts(causal_model):
-    one = causal_model.generate("It", tokens=5, temperature=0.0)
-    assert one == causal_model.generate(["It"], tokens=np.int64(5), temperature=0.0)
-    assert len(causal_model.generate(["It", "was"], tokens=3, seed=1)) == 2
+    continued = causal_model.generate("It", tokens=5, temperature=0.0)
+    again = causal_model.generate(["It"], tokens=np.int64(5), temperature=0.0)
+    assert continued == again
+    several = causal_model.generate(["It", "was"], tokens=3, seed=1)
+    assert len(several) == 2
 
 
 @pytest.mark.parametrize(
-    ("given", "options", "words"),
+    ("prompt", "options", "message"),
     [
         ("It", {"token": 5}, "no option 'token'; did you mean 'tokens'"),
         ("It", {"tokens": 0}, "tokens is 0"),
@@ -383,8 +424,8 @@ def test_causal_model_continues_texts(causal_model):
         ("a [MASK]", {}, "[MASK]"),
     ],
 )
-def test_causal_model_refuses_invalid_calls(causal_model, given, options, words):
-    assert words in raised(UserError, causal_model.generate, given, **options)
+def test_causal_model_refuses_invalid_calls(causal_model, prompt, options, message):
+    assert message in raised(UserError, causal_model.generate, prompt, **options)
 
 
 def test_model_without_a_tokenizer_reads_only_ids():
@@ -394,20 +435,21 @@ def test_model_without_a_tokenizer_reads_only_ids():
 
 
 @pytest.mark.parametrize("other", ["digits", None, 3])
-def test_invalid_paths_are_refused(other):
-    assert repr(other) in raised(RunError, model_lib.require_model, other)
-    assert repr(other) in raised(RunError, model_lib.require_tokenizer, other)
+def test_objects_that_are_not_models_are_refused(other):
+    for require in (model_lib.require_model, model_lib.require_tokenizer):
+        assert repr(other) in raised(RunError, require, other)
 
 
-def test_parameter_counts():
+def test_counts_must_be_positive():
     model_lib.require_counts(top=1, batch_size=np.int32(3))
-    assert "top is 0" in raised(RunError, model_lib.require_counts, batch_size=1, top=0)
+    message = raised(RunError, model_lib.require_counts, batch_size=1, top=0)
+    assert "top is 0" in message
 
 
 def test_model_on_a_mesh_has_the_same_parameters(images):
     params = jax.device_get(images.params)
     model = model_lib.place(images.task, params, step=7)
     assert model.step == 7
-    assert equal(model.params, images.params)
+    assert are_equal(model.params, images.params)
     for leaf in jax.tree.leaves(model.params):
         assert len(leaf.sharding.device_set) == jax.device_count()

@@ -1,4 +1,4 @@
-"""Where the names of trained models lead to."""
+"""Which files the name of a trained model stands for."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.failures import raised
 
 
 @pytest.mark.parametrize("name", ["run", "run/"])
-def test_folder_is_read(tmp_path, monkeypatch, name):
+def test_folder_is_found(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text('{"task": "masked_lm"}')
@@ -22,19 +22,19 @@ def test_folder_is_read(tmp_path, monkeypatch, name):
     assert source.repository == ""
 
 
-def test_checkpoint_is_read(tmp_path):
+def test_checkpoint_is_found(tmp_path):
     source = find(str(tmp_path / "run" / "checkpoints" / "12"))
     assert source.folder == str(tmp_path / "run")
     assert source.step == "12"
 
 
-def test_numbered_folder_without_a_checkpoint_is_refused(tmp_path):
+def test_numbered_folder_outside_checkpoints_is_a_folder(tmp_path):
     source = find(str(tmp_path / "runs" / "12"))
     assert source.folder == str(tmp_path / "runs" / "12")
     assert source.step == ""
 
 
-def test_file_of_weights_is_refused(tmp_path):
+def test_file_of_weights_is_found(tmp_path):
     file = tmp_path / "gmlp_s16_224.safetensors"
     file.touch()
     source = find(str(file))

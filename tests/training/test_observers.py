@@ -1,3 +1,5 @@
+"""Progress, traces and trackers of a run."""
+
 import importlib.machinery
 import re
 import sys
@@ -12,7 +14,7 @@ from tests.conftest import small_text_config
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The time that `Progress` reads. Tests set it."""
+    """The time that `Progress` reads, which tests set."""
     now = {"seconds": 100.0}
     monkeypatch.setattr(observers.time, "perf_counter", lambda: now["seconds"])
     return now
@@ -98,7 +100,8 @@ def test_terminal_line(clock, capsys, monkeypatch):
     line.advance(11)
     line.show_loss(11, 1.23456)
     line.close()
-    last = capsys.readouterr().err.rpartition("\r")[2].rstrip()
+    _, _, last = capsys.readouterr().err.rpartition("\r")
+    last = last.rstrip()
     assert last.startswith("step 11/5000   0%|"), last
     assert last.endswith("| loss 1.2346  10 images/s  ETA 1:23:09"), last
 
@@ -121,10 +124,11 @@ def options(config):
 
 @pytest.fixture
 def calls(monkeypatch):
-    made = []
-    monkeypatch.setattr(observers.jax.profiler, "start_trace", lambda folder: made.append("start"))
-    monkeypatch.setattr(observers.jax.profiler, "stop_trace", lambda: made.append("stop"))
-    return made
+    recorded = []
+    profiler = observers.jax.profiler
+    monkeypatch.setattr(profiler, "start_trace", lambda folder: recorded.append("start"))
+    monkeypatch.setattr(profiler, "stop_trace", lambda: recorded.append("stop"))
+    return recorded
 
 
 @pytest.mark.parametrize(
@@ -132,7 +136,7 @@ def calls(monkeypatch):
     [
         ("3:5", range(1, 8), [1, 2, "start", 3, 4, 5, "stop", 6, 7]),
         ("", range(1, 3), [1, 2]),
-        # A run that goes on amid them, and one that ends there.
+        # A run that resumes within the traced steps, and one that ends there.
         ("3:5", range(5, 7), ["start", 5, "stop", 6]),
         ("3:5", range(1, 5), [1, 2, "start", 3, 4, "stop"]),
     ],
@@ -140,22 +144,31 @@ def calls(monkeypatch):
 def test_only_the_configured_steps_are_traced(options, calls, tmp_path, traced, steps, expected):
     options.profile.steps = traced
     tracer = observers.Profile(options, str(tmp_path))
+
+    def step(number: int) -> int:
+        calls.append(number)
+        return number
+
     for number in steps:
-        got = tracer.step(number, lambda number: calls.append(number) or number, number)
-        assert got == number
+        assert tracer.step(number, step, number) == number
     tracer.close()
     assert calls == expected
 
 
 @pytest.mark.parametrize(
     ("extra", "package", "value"),
-    [("tensorboard", "tensorboardX", True), ("wandb", "wandb", "project")],
+    [
+        ("tensorboard", "tensorboardX", True),
+        ("wandb", "wandb", "project"),
+    ],
 )
 def test_missing_extra_is_reported_in_one_line(config, monkeypatch, extra, package, value):
     find = observers.importlib.util.find_spec
-    monkeypatch.setattr(
-        observers.importlib.util, "find_spec", lambda name: None if name == package else find(name)
-    )
+
+    def find_others(name):
+        return None if name == package else find(name)
+
+    monkeypatch.setattr(observers.importlib.util, "find_spec", find_others)
     config.log[extra] = value
     advice = re.escape(install(extra))
     with pytest.raises(RunError, match=rf"^config.log.{extra} .*{advice}$"):
@@ -177,7 +190,7 @@ def test_trackers_are_off_by_default(config, tmp_path):
 
 @pytest.fixture
 def wandb(monkeypatch):
-    """A stand-in with what we use of wandb 0.31; `calls` are those of init."""
+    """A stand-in with the parts of wandb 0.31 that we use; `calls` are those of init."""
     found = types.SimpleNamespace(calls=[], logged_in=False, problem=None, logged=[])
 
     class Run:
@@ -205,8 +218,8 @@ def wandb(monkeypatch):
 def test_wandb_gets_the_id_of_the_run(config, tmp_path, wandb):
     config.log.wandb = "project"
     tracker = begin(config, tmp_path / "seed=0", 7)
-    asked = {"id": "abc123", "name": "seed=0", "resume": "allow"}
-    assert wandb.calls[-1].items() >= asked.items()
+    expected = {"id": "abc123", "name": "seed=0", "resume": "allow"}
+    assert wandb.calls[-1].items() >= expected.items()
     tracker.log(8, "train", {"loss": 1.0})
     tracker.close()
     assert wandb.logged == [(8, {"train/loss": 1.0}), "finished"]
@@ -220,7 +233,7 @@ def test_wandb_errors_are_reported_once(config, tmp_path, wandb, capsys, problem
     for step in range(3):
         tracker.log(step, "train", {"loss": 1.0})
     tracker.close()
-    (line,) = capsys.readouterr().err.splitlines()
+    [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("wandb: ")
     assert line.endswith("; the run continues without it")
     assert wandb.logged == []
@@ -232,14 +245,25 @@ def test_tensorboard_has_one_file_with_the_config(config, tmp_path):
     tracker = begin(config, tmp_path, 4)
     tracker.log(5, "train", {"loss": 1.5})
     tracker.close()
-    (path,) = (tmp_path / "tensorboard").iterdir()
-    data = path.read_bytes()
-    found = []
-    place = 0
-    while place < len(data):
-        size = int.from_bytes(data[place : place + 8], "little")
-        found.append(events.Event.FromString(data[place + 12 : place + 12 + size]))
-        place += size + 16
-    tags = {value.tag: value for event in found for value in event.summary.value}
-    assert tags["train/loss"].simple_value == 1.5
-    assert b'"learning_rate": ' in tags["config/text_summary"].tensor.string_val[0]
+    [path] = (tmp_path / "tensorboard").iterdir()
+    values = {}
+    for record in tensorboard_records(path.read_bytes()):
+        event = events.Event.FromString(record)
+        for value in event.summary.value:
+            values[value.tag] = value
+    assert values["train/loss"].simple_value == 1.5
+    [text] = values["config/text_summary"].tensor.string_val
+    assert b'"learning_rate": ' in text
+
+
+def tensorboard_records(content: bytes) -> list[bytes]:
+    """The records of a TensorBoard file: a size of 8 bytes and a checksum, the record, a
+    checksum."""
+    records = []
+    start = 0
+    while start < len(content):
+        size = int.from_bytes(content[start : start + 8], "little")
+        first = start + 12
+        records.append(content[first : first + size])
+        start += size + 16
+    return records

@@ -1,3 +1,5 @@
+"""Optimizers: weight decay, frozen parameters, multipliers and schedules, against NumPy and optax."""
+
 import re
 
 import jax
@@ -17,7 +19,11 @@ from tests.training import tiny
 
 def endings(paths) -> set[str]:
     """The last parts of paths."""
-    return {path.rpartition("/")[2] for path in paths}
+    last_parts = set()
+    for path in paths:
+        _, _, last = path.rpartition("/")
+        last_parts.add(last)
+    return last_parts
 
 
 @pytest.mark.parametrize(
@@ -39,19 +45,18 @@ def test_decay_leaves_out_norms_and_biases(name, decayed, left_out, request):
 
 
 def test_decay_of_all_parameters(config):
-    """As optimizers without a mask: without a gradient, a bias shrinks as a kernel does."""
-    config.optimizer.update(
-        learning_rate=0.1, schedule="constant", warmup=0, weight_decay=0.3, decay_all=True
-    )
+    """As in optimizers without a mask: without a gradient, a bias shrinks as a kernel does."""
+    config.optimizer.update(learning_rate=0.1, schedule="constant", warmup=0)
+    config.optimizer.update(weight_decay=0.3, decay_all=True)
     params, _, exact, _ = line()
     transformation = optimizer.make(config, params, tiny.LINE_METADATA)
-    still = jax.tree.map(jnp.zeros_like, params)
-    updates = first_update(transformation, params, still)
+    no_gradients = jax.tree.map(jnp.zeros_like, params)
+    updates = first_update(transformation, params, no_gradients)
     for name, value in exact["line"].items():
         np.testing.assert_allclose(updates["line"][name], -0.1 * 0.3 * value, rtol=1e-6)
 
 
-def of_line(kernel: list[float], bias: float) -> dict:
+def line_tree(kernel: list[float], bias: float) -> dict:
     """A tree of the parameters of `Line`."""
     return {"line": {"kernel": np.array(kernel), "bias": np.array(bias)}}
 
@@ -60,10 +65,12 @@ def as_float32(tree):
     return jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32), tree)
 
 
-def line(**options):
+def line():
     """Parameters, and gradients of norm 13 and 2: in float32, and exact."""
-    params = of_line([1.0, -2.0, 0.5], 3.0)
-    gradients = [of_line([3.0, 4.0, 0.0], 12.0), of_line([0.0, -2.0, 0.0], 0.0)]
+    params = line_tree([1.0, -2.0, 0.5], 3.0)
+    first = line_tree([3.0, 4.0, 0.0], 12.0)
+    second = line_tree([0.0, -2.0, 0.0], 0.0)
+    gradients = [first, second]
     return as_float32(params), as_float32(gradients), params, gradients
 
 
@@ -89,7 +96,7 @@ def adamw(params, gradients, options, rate=0.1):
 
 
 def clip_by_norm(gradients: dict, most: float) -> dict:
-    """Gradients whose norm together is at most this; 0 for no limit."""
+    """Gradients scaled so that their global norm is at most `most`; 0 for no limit."""
     if not most:
         return gradients
     squares = [np.square(g).sum() for g in gradients.values()]
@@ -98,7 +105,15 @@ def clip_by_norm(gradients: dict, most: float) -> dict:
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize(("clip", "freeze"), [(0.0, ()), (1.0, ()), (5.0, ()), (5.0, ("bias",))])
+@pytest.mark.parametrize(
+    ("clip", "freeze"),
+    [
+        (0.0, ()),
+        (1.0, ()),
+        (5.0, ()),
+        (5.0, ("bias",)),
+    ],
+)
 def test_two_steps_against_numpy(config, clip, freeze):
     """Clipping uses the norm of the gradients of the trained parameters only."""
     config.optimizer.update(learning_rate=0.1, schedule="constant", warmup=0)
@@ -118,19 +133,19 @@ def test_two_steps_against_numpy(config, clip, freeze):
 
 
 def without(arrays: dict, names) -> dict:
-    """All arrays but those of some names."""
+    """All arrays except those of some names."""
     return {name: array for name, array in arrays.items() if name not in names}
 
 
 def first_update(transformation, params, gradients):
-    """The update of a fresh optimizer."""
+    """The update of a new optimizer."""
     state = transformation.init(params)
     updates, _ = transformation.update(gradients, state, params)
     return updates
 
 
 def updates_of(config, task):
-    """From random parameters, all of whose gradients are 1."""
+    """The updates from random parameters whose gradients are all 1."""
     transformation = optimizer.make(config, task.shapes(), task.param_metadata())
 
     @jax.jit
@@ -145,7 +160,10 @@ def updates_of(config, task):
 def test_frozen_parameters_stay_bit_identical(config, text_task):
     config.optimizer.freeze = ("/spatial/", "^embedding$")
     updates = updates_of(config, text_task)
-    same = {name for name, update in updates.items() if not update.any()}
+    same = set()
+    for name, update in updates.items():
+        if not update.any():
+            same.add(name)
     assert len(same) == 3
     for name in updates:
         is_frozen = name == "embedding" or "/spatial/" in name
@@ -153,24 +171,26 @@ def test_frozen_parameters_stay_bit_identical(config, text_task):
 
 
 def expected_factor(name: str, axes: int):
-    """By the lines of the next test, of an update with a number of axes."""
+    """The factor of the next test's lines for an update with a number of axes."""
     if name == "encoder/blocks/gate/spatial/bias":
         return 8
     if name == "bias":
         return 2
     if name.startswith("encoder/blocks/"):
-        return np.array([0.25, 0.5, 1]).reshape(-1, *[1] * (axes - 1))
+        factors = np.array([0.25, 0.5, 1])
+        other_axes = [1] * (axes - 1)
+        return factors.reshape(3, *other_axes)
     return 1
 
 
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
 def test_multipliers_scale_the_updates_of_matching_parameters(tmp_path, optimizer_name):
-    """The first line that matches counts; over stacked layers a factor grows by the same share from
-    layer to layer."""
+    """The first matching line counts. Over stacked layers, a factor grows by the same ratio from layer
+    to layer."""
     kind = OPTIMIZERS[optimizer_name]
     config = tiny.text_config(tmp_path, layers=3)
     config.optimizer.update(kind.requires | {"name": optimizer_name})
-    config.optimizer.freeze = ("encoder/norm",)  # frozen parameters beside them
+    config.optimizer.freeze = ("encoder/norm",)  # some parameters are frozen as well
     task, _ = tiny.open_task(config, tmp_path)
     plain = updates_of(config, task)
     config.optimizer.lr_multipliers = ("spatial/bias=8", "^encoder/blocks/=0.25..1", "bias=2")
@@ -204,14 +224,14 @@ def test_patterns_that_match_no_parameter_are_refused(config, text_task, key, li
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_each_optimizer_descends_and_decays_only_matrices(config, name):
-    config.optimizer.update(
-        name=name, learning_rate=0.01, schedule="constant", warmup=0, clip=0.0, weight_decay=0.0
-    )
+    config.optimizer.update(name=name, learning_rate=0.01, schedule="constant", warmup=0)
+    config.optimizer.update(clip=0.0, weight_decay=0.0)
     params, gradients, _, _ = line()
-    still = jax.tree.map(jnp.zeros_like, gradients[0])
+    gradient = gradients[0]
+    no_gradient = jax.tree.map(jnp.zeros_like, gradient)
 
-    def move():
-        """An optimizer's first update, as a function of the gradient."""
+    def make_update():
+        """The first update of an optimizer, as a function of the gradient."""
         transformation = optimizer.make(config, params, tiny.LINE_METADATA)
 
         @jax.jit
@@ -220,39 +240,38 @@ def test_each_optimizer_descends_and_decays_only_matrices(config, name):
 
         return update
 
-    update = move()
-    step = update(gradients[0])
-    rest = update(still)
-    assert np.vdot(step["kernel"], gradients[0]["line"]["kernel"]) < 0
+    update = make_update()
+    step = update(gradient)
+    rest = update(no_gradient)
+    assert np.vdot(step["kernel"], gradient["line"]["kernel"]) < 0
     assert step["bias"] < 0
     assert not np.any(rest["kernel"])
     if "weight_decay" not in OPTIMIZERS[name].hyperparameters:
         return
     config.optimizer.weight_decay = 0.5
-    update = move()
-    decay = update(still)
+    update = make_update()
+    decay = update(no_gradient)
     assert np.vdot(decay["kernel"], params["line"]["kernel"]) < 0
     assert abs(decay["bias"]) < 1e-6
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "lion"])
 def test_decay_does_not_gather_momentum(config, name):
-    config.optimizer.update(
-        name=name, learning_rate=0.1, schedule="constant", warmup=0, clip=0.0, weight_decay=0.1
-    )
+    config.optimizer.update(name=name, learning_rate=0.1, schedule="constant", warmup=0)
+    config.optimizer.update(clip=0.0, weight_decay=0.1)
     params, gradients, _, _ = line()
     transformation = optimizer.make(config, params, tiny.LINE_METADATA)
     state = transformation.init(params)
-    still = jax.tree.map(jnp.zeros_like, gradients[0])
+    no_gradient = jax.tree.map(jnp.zeros_like, gradients[0])
     expected = -0.01 * params["line"]["kernel"]
     for _ in range(3):
-        updates, state = transformation.update(still, state, params)
+        updates, state = transformation.update(no_gradient, state, params)
         np.testing.assert_allclose(updates["line"]["kernel"], expected, rtol=1e-5)
 
 
 def test_lamb_trust_ratio_is_per_layer(config, text_task):
-    """Stacked layers move as they would if each were a parameter of its own, and what is not
-    decayed as by Adam."""
+    """Stacked layers move as they would if each were a separate parameter. Parameters that are not
+    decayed move as with Adam."""
     options = config.optimizer
     options.update(name="lamb", learning_rate=0.1, schedule="constant", warmup=0)
     options.update(clip=0.0, weight_decay=0.01)
@@ -270,17 +289,19 @@ def test_lamb_trust_ratio_is_per_layer(config, text_task):
         transformation = lamb if is_decayed[name] else adam
         if not name.startswith("encoder/blocks/"):
             return first_update(transformation, param, gradient)
-        layers = [first_update(transformation, param[i], gradient[i]) for i in range(2)]
+        layers = []
+        for layer in range(2):
+            layers.append(first_update(transformation, param[layer], gradient[layer]))
         return jnp.stack(layers)
 
     @jax.jit
     def both(params, gradients):
         transformation = optimizer.make(config, shapes, metadata)
         together = first_update(transformation, params, gradients)
-        of_param = flat(gradients)
+        gradient_of = flat(gradients)
         alone = {}
         for name, param in flat(params).items():
-            alone[name] = update_alone(name, param, of_param[name])
+            alone[name] = update_alone(name, param, gradient_of[name])
         return flat(together), alone
 
     together, alone = both(params, gradients)
@@ -288,8 +309,8 @@ def test_lamb_trust_ratio_is_per_layer(config, text_task):
         np.testing.assert_allclose(update, alone[name], rtol=1e-5, atol=1e-9, err_msg=name)
 
 
-def chosen(folder, name, **model):
-    """A task, and its data, with an optimizer, of which all that may be set with it is set."""
+def open_with(folder, name, **model):
+    """A task and its data with an optimizer and all options that can be combined with it."""
     config = tiny.text_config(folder, **model)
     kind = OPTIMIZERS[name]
     config.optimizer.update(kind.requires, name=name, learning_rate=0.01)
@@ -300,8 +321,8 @@ def chosen(folder, name, **model):
     return tiny.open_task(config, folder)
 
 
-def trained(training, data, partition, steps: int) -> list:
-    """The state and the window after each of some steps."""
+def results_of(training, data, partition, steps: int) -> list:
+    """The state and the window after each step."""
     state = training.init(jax.random.key(0))
     results = []
     with data.train_batches(0, 0, 1) as batches:
@@ -316,9 +337,9 @@ def trained(training, data, partition, steps: int) -> list:
 def four_steps(request, tmp_path_factory, partition):
     """The training with an optimizer, its data, and the state and the window after each of four
     steps."""
-    task, data = chosen(tmp_path_factory.mktemp("run"), request.param)
+    task, data = open_with(tmp_path_factory.mktemp("run"), request.param)
     training = step.Training(task, partition)
-    return training, data, trained(training, data, partition, 4)
+    return training, data, results_of(training, data, partition, 4)
 
 
 def test_resumed_run_takes_bit_identical_steps(four_steps, tmp_path, partition):
@@ -349,10 +370,10 @@ def test_all_parameters_except_frozen_ones_are_trained(four_steps):
 
 @pytest.fixture
 def schedule_free(tmp_path, partition):
-    """The config of a run without a schedule, and its states after four steps."""
-    task, data = chosen(tmp_path, "schedule_free")
+    """The config of a run without a schedule, and its states after each of four steps."""
+    task, data = open_with(tmp_path, "schedule_free")
     training = step.Training(task, partition)
-    states = [state for state, _ in trained(training, data, partition, 4)]
+    states = [state for state, _ in results_of(training, data, partition, 4)]
     return task.config, states
 
 
@@ -362,14 +383,15 @@ def wrapped_state(state):
 
 
 def test_schedule_free_evaluates_its_average(schedule_free):
-    """Against its own definition: x is the mean of z, weighted by the squared rates."""
+    """Against its definition: x is the mean of z, weighted by the squared learning rates."""
     config, states = schedule_free
     last = states[-1]
     zs = np.stack([wrapped_state(state).z["embedding"] for state in states])
     rate = optimizer.learning_rate(config)
     rates = rate(np.arange(4))
     largest_so_far = np.maximum.accumulate(rates)
-    mean = np.average(zs, axis=0, weights=largest_so_far**2)
+    weights = largest_so_far**2
+    mean = np.average(zs, axis=0, weights=weights)
     np.testing.assert_allclose(last.ema["embedding"], mean, rtol=1e-4, atol=1e-6)
     b1 = config.optimizer.b1
     y = b1 * mean + (1 - b1) * zs[-1]
@@ -379,34 +401,37 @@ def test_schedule_free_evaluates_its_average(schedule_free):
 
 
 REST = np.arange(6) / 6  # of 10 steps, after 4 of warmup
+RISING = [0.25, 0.5, 0.75]  # the first 3 of 4 steps of warmup
+FALLING = [1, 2 / 3, 1 / 3]
 
 
 @pytest.mark.smoke
 @pytest.mark.parametrize(
     ("schedule", "warmup", "shares"),
     [
-        ("cosine", 4, [0.25, 0.5, 0.75, 1, *0.5 * (1 + np.cos(np.pi * REST))]),
-        ("linear", 4, [0.25, 0.5, 0.75, 1, *1 - REST]),
-        ("constant", 4, [0.25, 0.5, 0.75] + 7 * [1]),
-        ("wsd", 4, [0.25, 0.5, 0.75] + 4 * [1] + [1, 2 / 3, 1 / 3]),  # decay_share = 0.3
-        ("wsd", 0, 7 * [1] + [1, 2 / 3, 1 / 3]),
+        ("cosine", 4, [*RISING, 1, *0.5 * (1 + np.cos(np.pi * REST))]),
+        ("linear", 4, [*RISING, 1, *1 - REST]),
+        ("constant", 4, [*RISING, 1, 1, 1, 1, 1, 1, 1]),
+        ("wsd", 4, [*RISING, 1, 1, 1, 1, *FALLING]),  # decay_share = 0.3
+        ("wsd", 0, [1, 1, 1, 1, 1, 1, 1, *FALLING]),
         ("wsd", 8, [*np.arange(1, 9) / 8, 1, 0.5]),
         ("linear", 0, 1 - np.arange(10) / 10),
-        ("constant", 0, 10 * [1]),
+        ("constant", 0, [1] * 10),
         ("cosine", 50, np.arange(1, 11) / 10),
-        # Not by how near the end is; a warmup longer than the run does not reach its peak, as in
-        # Long Range Arena's.
+        # It does not depend on the last step; a warmup longer than the run does not reach its peak,
+        # as in Long Range Arena.
         ("rsqrt", 0, 1 / np.sqrt(np.arange(1, 11))),
         ("rsqrt", 2000, np.arange(1, 11) / 2000),
     ],
 )
 def test_schedules(config, schedule, warmup, shares):
-    """Warmup begins above zero and reaches the peak; after the last step the rate is zero."""
+    """Warmup starts above zero and reaches the peak; after the last step the rate is zero."""
     config.steps = 10
     config.optimizer.update(learning_rate=0.4, schedule=schedule, warmup=warmup, decay_share=0.3)
     rate = optimizer.learning_rate(config)
-    got = [float(rate(step)) for step in range(10)]
-    np.testing.assert_allclose(got, 0.4 * np.array(shares), rtol=1e-5, atol=1e-7)
+    rates = [float(rate(step)) for step in range(10)]
+    expected = 0.4 * np.array(shares)
+    np.testing.assert_allclose(rates, expected, rtol=1e-5, atol=1e-7)
     if schedule in ("cosine", "linear", "wsd") and warmup < config.steps:
         assert float(rate(10)) == pytest.approx(0, abs=1e-7)
 
@@ -417,20 +442,23 @@ def test_schedule_free_equals_the_optax_wrapper(schedule_free):
 
 
 def test_schedule_free_starts_at_its_average(tmp_path, partition):
-    task, _ = chosen(tmp_path, "schedule_free")
-    state = step.Training(task, partition).init(jax.random.key(0))
+    task, _ = open_with(tmp_path, "schedule_free")
+    training = step.Training(task, partition)
+    state = training.init(jax.random.key(0))
     jax.tree.map(np.testing.assert_array_equal, state.ema, state.params)
 
 
 def test_rsqrt_schedule(config):
     """Long Range Arena's: base * min(1, step / warmup) / sqrt(max(step, warmup)), whose peak is
-    base / sqrt(warmup). Its first step has number 0; ours is one ahead in the warmup alone."""
+    base / sqrt(warmup). Its first step has number 0; ours is one ahead only in the warmup."""
     base = 0.05
     warmup = 4
     steps = np.arange(4, 10)
-    published = base * np.minimum(1, steps / warmup) / np.sqrt(np.maximum(steps, warmup))
+    warmup_factor = np.minimum(1, steps / warmup)
+    published = base * warmup_factor / np.sqrt(np.maximum(steps, warmup))
     config.steps = 10
-    config.optimizer.update(learning_rate=base / warmup**0.5, schedule="rsqrt", warmup=warmup)
+    peak = base / warmup**0.5
+    config.optimizer.update(learning_rate=peak, schedule="rsqrt", warmup=warmup)
     rate = optimizer.learning_rate(config)
     rising = 0.025 * np.arange(1, 5) / 4
     np.testing.assert_allclose(rate(np.arange(4)), rising, rtol=1e-6)
@@ -439,7 +467,7 @@ def test_rsqrt_schedule(config):
 
 @pytest.fixture
 def muon(tmp_path):
-    """A transformer whose positions are logits of three axes, with the layer's."""
+    """A transformer whose position logits have three axes, including the layer's."""
     options = {"block": "transformer", "heads": 2, "positions": "relative_only"}
     config = tiny.text_config(tmp_path, layers=2, **options)
     config.optimizer.update(name="muon", decay_all=True, warmup=0, schedule="constant")
@@ -448,15 +476,18 @@ def muon(tmp_path):
 
 
 def three_axes_of_muon(task) -> tuple[set[str], set[str]]:
-    """The paths of stacked parameters of three axes: matrices, and others."""
+    """The paths of stacked parameters with three axes: matrices, and others."""
     shapes = task.shapes()
-    is_matrix = flat(optimizer.masks(task.param_metadata(), decay_all=True).matrices(shapes))
+    masks = optimizer.masks(task.param_metadata(), decay_all=True)
+    is_matrix = flat(masks.matrices(shapes))
     matrices = set()
     others = set()
     for path, leaf in flat(shapes).items():
         if path.startswith("encoder/blocks/") and leaf.ndim == 3:
-            kind = matrices if is_matrix[path] else others
-            kind.add(path)
+            if is_matrix[path]:
+                matrices.add(path)
+            else:
+                others.add(path)
     return matrices, others
 
 
@@ -469,7 +500,7 @@ def test_muon_orthogonalizes_only_matrices(muon):
 
 
 def test_muon_updates_other_parameters_with_nadam(muon):
-    """Also if all parameters are decayed."""
+    """Even if all parameters are decayed."""
     config = muon.config
     config.optimizer.weight_decay = 0.0
     updates = updates_of(config, muon)

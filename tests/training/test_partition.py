@@ -1,3 +1,5 @@
+"""Meshes and shardings: axis sizes, rules, and what is split over which axis."""
+
 import types
 
 import jax
@@ -36,9 +38,7 @@ def sized(data, fsdp, tensor, rules=()):
         (3, 1, 8, "batch is 3, which 8 devices .*: set it to 8$"),
     ],
 )
-def test_uneven_batch_is_refused_with_sizes_that_fit(
-    batch_size, microbatches, devices, advice
-):
+def test_uneven_batch_is_refused_with_sizes_that_fit(batch_size, microbatches, devices, advice):
     with pytest.raises(RunError, match=advice):
         sized(1, devices, 3).check_batch(batch_size, microbatches, "batch")
     sized(1, devices, 3).check_batch(2 * microbatches * devices, microbatches, "batch")
@@ -76,16 +76,22 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("file", "name"), [(file, name) for file, names in MODELS.items() for name in names]
-)
+def file_and_name_of_models() -> list[tuple[str, str]]:
+    pairs = []
+    for file, names in MODELS.items():
+        for name in names:
+            pairs.append((file, name))
+    return pairs
+
+
+@pytest.mark.parametrize(("file", "name"), file_and_name_of_models())
 def test_fsdp_splits_nearly_all_of_every_model(file, name):
     options = gmlp_config.from_file(f"configs/{file}.py", name)
     assert_nearly_all_is_split(tasks.find(options.task)(options), tensor=1)
 
 
 def assert_nearly_all_is_split(task, tensor):
-    """At least 90 % of the elements, and every axis that is split divides evenly."""
+    """At least 90 % of the elements are split, and every split axis divides evenly."""
     shapes = task.shapes()
     metadata = task.param_metadata()
     sized(1, 4, tensor).for_model(metadata).check_parameters(shapes)
@@ -100,11 +106,14 @@ def assert_nearly_all_is_split(task, tensor):
     assert split >= 0.9 * (split + whole)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, model in PUBLISHED.items() if model.source in ("2105.03824", "sibling")]
-)
+OTHER_PAPERS = [
+    name for name, model in PUBLISHED.items() if model.source in ("2105.03824", "sibling")
+]
+
+
+@pytest.mark.parametrize("name", OTHER_PAPERS)
 def test_fsdp_splits_nearly_all_of_the_mixers_of_other_papers(name):
-    """Not the logits, kernels and memories, whose axes seldom divide: 10 % at most."""
+    """Except for logits, kernels and memories, whose axes seldom divide: 10 % at most."""
     options = recipes.language_model(name)
     options.model.vocab_size = VOCAB_SIZE
     task = tasks.find(options.task)(options)
@@ -147,8 +156,8 @@ KINDS = {
 
 
 def by_suffix(path, metadata):
-    """The sharding of a parameter whose path ends the path of a leaf of the state, by search: the
-    longest one, else ()."""
+    """The sharding of the parameter whose path is the longest end of the path of a leaf of the state,
+    by search; () if there is none."""
     parts = path.split("/")
     for start in range(len(parts)):
         end = "/".join(parts[start:])
@@ -158,12 +167,12 @@ def by_suffix(path, metadata):
 
 
 def expected_axes(path: str, leaf, metadata, mesh) -> list:
-    """The axes of a leaf of the state, by the end of its path; those that do not divide stay
-    whole."""
+    """The axes of a leaf of the state, by the end of its path; indivisible axes are not split."""
     axes = by_suffix(path, metadata)
     if path.startswith("window/") or len(axes) > leaf.ndim:
         axes = ()
-    expected = [None] * (leaf.ndim - len(axes)) + [*axes]
+    leading = [None] * (leaf.ndim - len(axes))
+    expected = [*leading, *axes]
     for number, (size, axis) in enumerate(zip(leaf.shape, expected, strict=True)):
         if axis and size % mesh.shape[axis]:
             expected[number] = None
@@ -172,8 +181,8 @@ def expected_axes(path: str, leaf, metadata, mesh) -> list:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_state_of_each_optimizer_is_sharded_as_its_parameters(config, name):
-    """Against a search by path: optax's trees of moments have the paths of the parameters at the
-    end of their own. Adafactor keeps factors of them, of fewer axes."""
+    """Against a search by path: the paths of optax's moments end in the paths of the parameters.
+    Adafactor keeps factors of moments, which have fewer axes."""
     config.model.update(layers=2, length=16, d_model=128, d_ffn=256, vocab_size=320)
     config.optimizer.update(KINDS[name])
     task = tasks.find(config.task)(config)
@@ -192,7 +201,7 @@ def test_state_of_each_optimizer_is_sharded_as_its_parameters(config, name):
 
 
 def test_parameter_named_like_a_part_of_the_state_shards_only_itself(config):
-    """`step` and `count`: no search by the end of a path tells them from the state's own."""
+    """For `step` and `count`, no search by the end of a path can distinguish it from the state's."""
     names = ("step", "count", "bias")
     shapes = dict.fromkeys(names, jax.ShapeDtypeStruct((8,), jnp.float32))
     metadata = dict.fromkeys(names, ParamMetadata(("fsdp",)))
@@ -200,8 +209,12 @@ def test_parameter_named_like_a_part_of_the_state_shards_only_itself(config):
     adam = optax.adam(1e-3)
     state = jax.eval_shape(lambda params: step.init_state(task, adam, params), shapes)
     partition = sized(1, 8, 1).for_model(metadata)
-    described = leaves_by_path(partition.describe_state(state, step.state_paths(state, shapes)))
-    split = {path for path, leaf in described.items() if "fsdp" in leaf.sharding.spec}
+    paths = step.state_paths(state, shapes)
+    described = leaves_by_path(partition.describe_state(state, paths))
+    split = set()
+    for path, leaf in described.items():
+        if "fsdp" in leaf.sharding.spec:
+            split.add(path)
     assert "step" in described.keys() - split
     assert "opt_state/0/count" in described.keys() - split
     for tree in ("params", "opt_state/0/mu", "opt_state/0/nu"):
@@ -212,7 +225,7 @@ def test_parameter_named_like_a_part_of_the_state_shards_only_itself(config):
 
 
 def test_rules_match_parameter_paths_in_the_whole_state(config):
-    """A rule that begins with ^ holds for a parameter, its moments and its running mean."""
+    """A rule that starts with ^ holds for a parameter, its moments and its EMA."""
     config.model.update(layers=2, length=16, d_model=8, d_ffn=16, vocab_size=320)
     config.optimizer.ema = 0.9
     task = tasks.find(config.task)(config)
@@ -223,9 +236,8 @@ def test_rules_match_parameter_paths_in_the_whole_state(config):
         assert tree["embedding"].sharding.spec == PartitionSpec("fsdp", None)
 
 
-SHAPES = {
-    "encoder": {"blocks": {"proj_in": {"kernel": jax.ShapeDtypeStruct((2, 6, 8), jnp.float32)}}}
-}
+KERNEL = jax.ShapeDtypeStruct((2, 6, 8), jnp.float32)
+SHAPES = {"encoder": {"blocks": {"proj_in": {"kernel": KERNEL}}}}
 METADATA = {"encoder/blocks/proj_in/kernel": ParamMetadata(("fsdp", "tensor"))}
 
 
@@ -251,9 +263,10 @@ def test_indivisible_parameters_are_named(shapes, rules, message):
 
 
 def first_spec(partition: Partition):
-    """How the first of SHAPES is split."""
+    """The partition of the only leaf of SHAPES."""
     shardings = partition.for_model(METADATA).shardings(SHAPES)
-    return jax.tree.leaves(shardings)[0].spec
+    [sharding] = jax.tree.leaves(shardings)
+    return sharding.spec
 
 
 def test_rules_of_a_config():
@@ -264,8 +277,7 @@ def test_rules_of_a_config():
 
 
 def test_indivisible_axes_are_replicated():
-    """A run's own parameters are checked before, but those of another run, for a warm start, may
-    have such axes."""
+    """The parameters of a run are checked before, but those of a pretrained run may have such axes."""
     assert first_spec(sized(1, 4, 2)) == PartitionSpec(None, None, "tensor")
 
 
@@ -284,14 +296,13 @@ def test_states_are_described(partition):
 
 
 def host_share(shape, of_host):
-    """The share of host 0 in a mesh; `of_host` gives the host of each device, in the order of the
+    """The share of host 0 in a mesh. `of_host` gives the host of each device, in the order of the
     mesh."""
-    devices = np.array(
-        [types.SimpleNamespace(process_index=host) for host in of_host], object
-    ).reshape(shape)
-    return Partition(
-        types.SimpleNamespace(devices=devices, shape=dict(zip(AXES, shape, strict=True)))
-    ).host_share()
+    devices = [types.SimpleNamespace(process_index=host) for host in of_host]
+    sizes = dict(zip(AXES, shape, strict=True))
+    array = np.array(devices, object).reshape(shape)
+    mesh = types.SimpleNamespace(devices=array, shape=sizes)
+    return Partition(mesh).host_share()
 
 
 @pytest.mark.parametrize(
@@ -306,6 +317,5 @@ def host_share(shape, of_host):
 )
 def test_hosts_split_the_batch_without_overlap(shape, of_host, share):
     assert host_share(shape, of_host) == share
-    assert "overlapping parts of the batch" in raised(
-        RunError, host_share, (3, 1, 2), [0, 0, 0, 1, 1, 1]
-    )
+    message = raised(RunError, host_share, (3, 1, 2), [0, 0, 0, 1, 1, 1])
+    assert "overlapping parts of the batch" in message

@@ -1,4 +1,4 @@
-"""Every kind of trained model: what a name leads to, what is read of it, and what is refused."""
+"""Every kind of trained model: how it is named, what is read of it, and what is refused."""
 
 import json
 import os
@@ -39,8 +39,8 @@ def folder(image_run, text_run, tmp_path_factory):
 ALL = pytest.mark.parametrize("form", sources.FORMS)
 
 
-def ask(model):
-    """An input that suits a model."""
+def input_for(model):
+    """An input that a model accepts."""
     if model.transform is None:
         return "the [MASK] of"
     return np.full((8, 8), 99, np.uint8)
@@ -51,21 +51,23 @@ def ask(model):
 
 @ALL
 def test_each_form_is_loaded(folder, form):
-    """Parameters that fit its config, and answers."""
+    """Its parameters fit its config, and it answers."""
     opened = pretrained.open_model(sources.path(folder, form))
     model = opened.load()
-    [[ranked, *_]] = model.predict([ask(model)], top=2)
-    assert len(ranked) == 2
+    [predictions] = model.predict([input_for(model)], top=2)
+    assert len(predictions[0]) == 2
     assert gmlp_config.differences(model.config, opened.config) == {}
     assert opened.where.startswith(str(folder))
     is_run = form in ("run", "checkpoint", "run of text")
-    assert opened.step == model.step == (12 if is_run else 0)
+    step = 12 if is_run else 0
+    assert opened.step == step
+    assert model.step == step
     has_folder = is_run or form in ("export", "exported weights")
     assert bool(opened.folder) == has_folder
 
 
 @ALL
-def test_the_config_alone(folder, form, monkeypatch):
+def test_config_is_read_without_weights(folder, form, monkeypatch):
     """No weight is read, and no device is touched."""
     source = sources.path(folder, form)
     expected = pretrained.open_model(source).config
@@ -76,21 +78,20 @@ def test_the_config_alone(folder, form, monkeypatch):
 
 @ALL
 def test_each_form_is_exported(folder, form, tmp_path):
-    """What is read again predicts the same."""
+    """The model that is read back predicts the same."""
     source = sources.path(folder, form)
     model = pretrained.load(source)
     exported.export(model, str(tmp_path / "out"))
     again = pretrained.load(tmp_path / "out")
     jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
-    got = again.predict([ask(model)])
-    expected = model.predict([ask(model)])
-    assert got == expected
+    inputs = [input_for(model)]
+    assert again.predict(inputs) == model.predict(inputs)
 
 
 @ALL
 def test_run_starts_from_each_form(folder, form):
-    """With the parameters of the source; config and files are those that `gmlp train` and `gmlp
-    plan` inherit."""
+    """It has the parameters of the source, and the config and files that `gmlp train` and `gmlp plan`
+    inherit."""
     source = sources.path(folder, form)
     model = pretrained.load(source)
     config = pretrained.config_of(source)
@@ -110,8 +111,9 @@ def test_path_may_end_in_a_slash_or_be_relative(folder, form, monkeypatch):
     path = sources.path(folder, form)
     expected = pretrained.config_of(path)
     monkeypatch.chdir(folder)
-    for name in (sources.FORMS[form], f"./{sources.FORMS[form]}"):
-        found = pretrained.config_of(name)
+    name = sources.FORMS[form]
+    for relative in (name, f"./{name}"):
+        found = pretrained.config_of(relative)
         assert gmlp_config.differences(found, expected) == {}
     if os.path.isdir(path):
         found = pretrained.config_of(f"{path}/")
@@ -150,10 +152,12 @@ def test_checkpoint_of_a_run(text_run):
 def test_best_checkpoint_follows_its_metric(text_run):
     lines = (text_run / "metrics.jsonl").read_text().splitlines()
     perplexities = {}
-    for line in map(json.loads, lines):
-        if "eval" in line:
-            perplexities[line["step"]] = line["eval"]["perplexity"]
-    assert pretrained.open_model(text_run).step == min(perplexities, key=perplexities.get)
+    for line in lines:
+        record = json.loads(line)
+        if "eval" in record:
+            perplexities[record["step"]] = record["eval"]["perplexity"]
+    best = min(perplexities, key=perplexities.get)
+    assert pretrained.open_model(text_run).step == best
 
 
 def test_ema_and_raw_parameters(image_run):
@@ -166,7 +170,8 @@ def test_ema_and_raw_parameters(image_run):
 
 
 def test_run_without_ema(text_run):
-    assert pretrained.open_model(text_run).load(unaveraged=True).unaveraged is None
+    model = pretrained.open_model(text_run).load(unaveraged=True)
+    assert model.unaveraged is None
 
 
 def test_error_for_a_damaged_checkpoint_names_the_others(text_run, tmp_path):
@@ -182,7 +187,7 @@ def test_error_for_a_damaged_checkpoint_names_the_others(text_run, tmp_path):
 
 
 def test_config_may_be_overridden(image_run):
-    """Keys that change no shape; those that do are refused."""
+    """By keys that change no shape; those that do are refused."""
     opened = pretrained.open_model(image_run)
     config = gmlp_config.mutable_copy(opened.config)
     config.eval.batch_size = 7
@@ -193,7 +198,7 @@ def test_config_may_be_overridden(image_run):
     assert "[16" in message
 
 
-# A model of a program.
+# A model object.
 
 
 def test_model_object_is_accepted(image_run):
@@ -213,7 +218,7 @@ def test_model_object_is_accepted(image_run):
 
 
 def test_models_shipped_with_the_package(folder, tmp_path, monkeypatch):
-    """A folder of the package is a name; a path that exists comes first."""
+    """The name of a folder of the package is accepted; an existing path comes first."""
     monkeypatch.setattr(exports, "SHIPPED", folder)
     monkeypatch.chdir(tmp_path)
     assert exports.shipped().keys() == {"bert", "exported", "fnet", "timm"}
@@ -233,11 +238,11 @@ def test_exported_folders_are_recognised(folder, form):
     assert found == (str(folder / "exported") if is_export else "")
 
 
-# What is refused, each in a line.
+# What is refused, each in one line.
 
 
 def test_folder_with_two_kinds_is_refused(folder, tmp_path):
-    """A run and the weights that were exported into its folder: either is read by a longer name."""
+    """A run with exported weights in its folder: either can be read by a longer name."""
     run = shutil.copytree(folder / "digits", tmp_path / "run")
     shutil.copy(folder / "exported" / "model.safetensors", run)
     message = raised(RunError, pretrained.open_model, run)
@@ -327,7 +332,7 @@ def test_missing_step_is_refused(text_run):
     assert "6, 12" in message
 
 
-# The hub: one on this machine, and real commands.
+# A hub on this machine, and real commands.
 
 
 @pytest.fixture
@@ -357,15 +362,15 @@ def predict(image, model, cache, endpoint, **variables):
 
 
 def test_hub_model_is_cached_for_offline_use(folder, image, hub, tmp_path):
-    """The second time, nobody answers: the client's cache has all files, of one commit."""
+    """The second time, no server answers: the client's cache has all files of one commit."""
     files = {file.name: file.read_bytes() for file in (folder / "exported").iterdir()}
     hub["me/digits"] = files
     commit = hub.commit("me/digits")
     online = predict(image, "hf-hub:me/digits", tmp_path, hub.url)
     assert online.returncode == 0, online.stderr
     assert online.stdout.startswith(f"{image}: ")
-    for nobody in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:1"}):
-        settings = {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path), **nobody}
+    for offline in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:1"}):
+        settings = {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path), **offline}
         again = preloaded.gmlp("predict", "--workdir=hf-hub:me/digits", image, **settings)
         assert again.stdout == online.stdout, again.stderr
     snapshot = tmp_path / "models--me--digits" / "snapshots" / commit
@@ -390,7 +395,7 @@ def test_repositories_without_a_model_are_refused(image, hub, tmp_path):
 
 
 def test_unreachable_hub_is_one_line(image, tmp_path):
-    """Refused connections, and one that is silent: it gives up after a few seconds."""
+    """A refused connection, and a server that never answers, on which it gives up after seconds."""
     pytest.importorskip(
         "huggingface_hub", reason="huggingface_hub is not installed (extra: weights)"
     )

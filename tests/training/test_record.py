@@ -1,5 +1,5 @@
-"""The settings of a run beside those of the steps to come, and its environment; whole runs are in
-tests/runs."""
+"""The recorded settings of a run against those of its next steps, and its environment. Whole runs
+are in tests/runs."""
 
 import importlib.resources
 import json
@@ -37,11 +37,16 @@ def test_changes_at_lost_steps_start_from_the_previous_value(tmp_path):
     assert changes == {"optimizer.grad_accum_steps": (2, 4)}
 
 
-def git(root, *command):
-    who = ("-c", "user.name=n", "-c", "user.email=e")
-    return subprocess.run(
-        ["git", "-C", root, *who, *command], check=True, capture_output=True, text=True
-    ).stdout.strip()
+def git(root, *command) -> str:
+    """Runs git as a made-up user and returns what it prints."""
+    user = ("-c", "user.name=n", "-c", "user.email=e")
+    done = subprocess.run(
+        ["git", "-C", root, *user, *command],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip()
 
 
 def test_versions_and_devices():
@@ -57,22 +62,28 @@ def test_versions_and_devices():
 
 @pytest.mark.skipif(not shutil.which("git"), reason="needs git")
 def test_commit_is_the_one_of_the_package(tmp_path, monkeypatch):
-    """A wheel that lies in somebody's repository has none."""
+    """A wheel inside somebody else's repository has no commit."""
     package = tmp_path / "gmlp_flax"
     package.mkdir()
     (package / "__init__.py").write_text("")
     monkeypatch.setattr(importlib.resources, "files", lambda _: package)
     git(tmp_path, "init")
     git(tmp_path, "commit", "--allow-empty", "-m", "theirs")
-    assert (record.environment()["git_commit"], record.environment()["git_dirty"]) == (None, False)
+    found = record.environment()
+    assert found["git_commit"] is None
+    assert found["git_dirty"] is False
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "ours")
-    assert (record.environment()["git_commit"], record.environment()["git_dirty"]) == (
-        git(tmp_path, "rev-parse", "HEAD"),
-        False,
-    )
+    found = record.environment()
+    assert found["git_commit"] == git(tmp_path, "rev-parse", "HEAD")
+    assert found["git_dirty"] is False
     (package / "__init__.py").write_text("x = 1\n")
     assert record.environment()["git_dirty"]
+
+
+def train_tokenizer() -> Tokenizer:
+    text = " ".join(tiny.WORDS)
+    return Tokenizer.train([text] * 9, 300)
 
 
 def text_file(folder):
@@ -83,10 +94,11 @@ def text_file(folder):
 
 def prepared_ids(folder):
     config = text_file(folder)
-    texts = in_memory("texts", (" ".join(tiny.WORDS[i:]) for i in range(30)))
-    tokenizer = Tokenizer.train([" ".join(tiny.WORDS)] * 9, 300)
+    documents = [" ".join(tiny.WORDS[first:]) for first in range(30)]
+    corpus = in_memory("texts", iter(documents))
+    tokenizer = train_tokenizer()
     for role in ROLES:
-        prepare(texts, tokenizer, folder / role, Limits(workers=1))
+        prepare(corpus, tokenizer, folder / role, Limits(workers=1))
         config.data[role] = str(folder / role)
     return config
 
@@ -98,35 +110,39 @@ def images(path):
     return config
 
 
-def image_files_of(classes):
-    return {
-        f"{name}/{i}.png": image_files.png(10 * j + i)
-        for j, name in enumerate(classes)
-        for i in range(4)
-    }
+def two_classes() -> dict[str, bytes]:
+    """Four images of each class, by path."""
+    files = {}
+    for number, name in enumerate(("cat", "dog")):
+        for index in range(4):
+            files[f"{name}/{index}.png"] = image_files.png(10 * number + index)
+    return files
 
 
 def image_folder(folder):
-    return images(image_files.make_folder(folder / "photos", image_files_of(("cat", "dog"))))
+    return images(image_files.make_folder(folder / "photos", two_classes()))
 
 
 def image_tar(folder):
-    return images(image_files.make_tar(folder, image_files_of(("cat", "dog"))))
+    return images(image_files.make_tar(folder, two_classes()))
 
 
 def image_tfds(folder):
-    return images(
-        image_files.tfds_folder(folder / "1.0.0", {"train": [3, 2], "test": [2]}, "tfrecord")
-    )
+    shards = {"train": [3, 2], "test": [2]}
+    path = image_files.tfds_folder(folder / "1.0.0", shards, "tfrecord")
+    return images(path)
 
 
 def sentence_table(folder):
     config = gmlp_config.default(task="text_classification")
     config.glue.task = "own"
-    (folder / "rows.csv").write_text(
-        "text,label\n" + "".join(f"row {i},{'ab'[i % 2]}\n" for i in range(40))
-    )
-    config.data.update(train=str(folder / "rows.csv"), heldout_share=0.3)
+    lines = ["text,label\n"]
+    for number in range(40):
+        label = "b" if number % 2 else "a"
+        lines.append(f"row {number},{label}\n")
+    path = folder / "rows.csv"
+    path.write_text("".join(lines))
+    config.data.update(train=str(path), heldout_share=0.3)
     return config
 
 
@@ -134,13 +150,14 @@ def squad(folder):
     config = gmlp_config.default(task="question_answering")
     config.model.length = 96
     config.squad.update(stride=8, max_query=12)
-    path = squad_files.write(folder / "squad.json", *map(squad_files.colours, range(6)))
+    articles = [squad_files.colours(number) for number in range(6)]
+    path = squad_files.write(folder / "squad.json", *articles)
     config.data.update(train=str(path), heldout_share=0.4)
     return config
 
 
 def open_data(folder, make):
-    """The data of a config, made in a folder, with a vocabulary there."""
+    """The data of a config, which `make` writes in a folder, with a tokenizer there."""
     (folder / "data").mkdir(parents=True)
     config = make(folder / "data")
     if config.task != "image_classification":
@@ -148,7 +165,7 @@ def open_data(folder, make):
         config.model.vocab_size = 320
         if make is not prepared_ids:
             config.data.tokenizer = str(folder / "tokenizer.model")
-            Tokenizer.train([" ".join(tiny.WORDS)] * 9, 300).save(config.data.tokenizer)
+            train_tokenizer().save(config.data.tokenizer)
     _, data = tiny.open_task(config, folder / "run")
     return data
 
@@ -159,32 +176,63 @@ def reopened(data):
 
 
 def begin(run, data):
-    """Notes the data of a task in a run folder, as its first step does."""
+    """Records the data of a task in a run folder, as its first step does."""
     folder = run_folder.RunFolder(str(run))
     folder.data = record.check_data(str(run), data, "")
     folder.begin_steps({})
 
 
-def flipped(content, position):
-    return content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
+def flipped(content: bytes, position: int) -> bytes:
+    """The content with one bit of the byte at a position changed."""
+    changed = bytearray(content)
+    changed[position] ^= 1
+    return bytes(changed)
 
 
-# Of each kind, a file of the data, and its content after a change that keeps its size.
+def changed_text(content: bytes) -> bytes:
+    return content.replace(b" the ", b" THE ", 1)
+
+
+def changed_ids(content: bytes) -> bytes:
+    return flipped(content, 40)
+
+
+def other_image(_: bytes) -> bytes:
+    return image_files.png(99)
+
+
+def changed_pixels(content: bytes) -> bytes:
+    return flipped(content, content.index(b"IDAT") + 30)
+
+
+def changed_end(content: bytes) -> bytes:
+    return flipped(content, -2)
+
+
+def changed_row(content: bytes) -> bytes:
+    return content.replace(b"row 3,", b"row z,")
+
+
+def changed_answer(content: bytes) -> bytes:
+    return content.replace(b"white", b"WHITE")
+
+
+# For each kind, a file of the data and a change of its content that keeps its size.
 KINDS = {
-    text_file: ("corpus.jsonl", lambda content: content.replace(b" the ", b" THE ", 1)),
-    prepared_ids: ("heldout/ids*", lambda content: flipped(content, 40)),
-    image_folder: ("photos/cat/0.png", lambda _: image_files.png(99)),
-    image_tar: ("images.tar", lambda content: flipped(content, content.index(b"IDAT") + 30)),
-    image_tfds: ("1.0.0/*train*00001*", lambda content: flipped(content, -2)),
-    sentence_table: ("rows.csv", lambda content: content.replace(b"row 3,", b"row z,")),
-    squad: ("squad.json", lambda content: content.replace(b"white", b"WHITE")),
+    text_file: ("corpus.jsonl", changed_text),
+    prepared_ids: ("heldout/ids*", changed_ids),
+    image_folder: ("photos/cat/0.png", other_image),
+    image_tar: ("images.tar", changed_pixels),
+    image_tfds: ("1.0.0/*train*00001*", changed_end),
+    sentence_table: ("rows.csv", changed_row),
+    squad: ("squad.json", changed_answer),
 }
 
 
 @pytest.mark.parametrize("make", KINDS)
 def test_data_with_other_contents_are_refused_by_name(tmp_path, make):
-    """Of each kind: moved, or copied with other times, they are the same; changed in one place,
-    they are not."""
+    """Data that are moved, or copied with other times, count as the same. Data changed in one place do
+    not."""
     run = tmp_path / "run"
     data = tmp_path / "there" / "data"
     begin(run, open_data(tmp_path / "here", make))
@@ -196,12 +244,10 @@ def test_data_with_other_contents_are_refused_by_name(tmp_path, make):
         os.utime(path, (1, 1))
     record.check_data(str(run), reopened(moved), "")
     name, change = KINDS[make]
-    (file,) = data.glob(name)
+    [file] = data.glob(name)
     file.write_bytes(change(file.read_bytes()))
-    with pytest.raises(
-        RunError,
-        match=r"config.data.\w+=.*there.*, are not those of .*here.*\(.*different .*the advice",
-    ):
+    message = r"config.data.\w+=.*there.*, are not those of .*here.*\(.*different .*the advice"
+    with pytest.raises(RunError, match=message):
         record.check_data(str(run), reopened(moved), "the advice")
     found = record.check_data(str(run), reopened(moved), "", chosen=True)
     assert found["train"]["path"].startswith(str(data))

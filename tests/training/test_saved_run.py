@@ -1,4 +1,4 @@
-"""Runs that are read."""
+"""Reading the checkpoints of a run."""
 
 import jax
 import numpy as np
@@ -16,7 +16,8 @@ def test_parameters_of_a_step(text_run, partition):
     assert saved.step == 12
     assert saved.where == str(text_run / "checkpoints" / "12")
     params = leaves_by_path(run.read("params", saved.step, partition))
-    expected = leaves_by_path(pretrained.load(str(text_run), "latest").params)
+    model = pretrained.load(str(text_run), "latest")
+    expected = leaves_by_path(model.params)
     jax.tree.map(np.testing.assert_array_equal, params, expected)
 
 

@@ -33,31 +33,42 @@ def test_indivisible_batch_is_refused(image_run):
     assert "eval.batch_size" in message
 
 
+def config_of(run):
+    """The config of a run, which may be changed."""
+    config = config_lib.load(str(run / "config.json"))
+    return config_lib.mutable_copy(config)
+
+
 # The slices of a language model.
 
 
 def test_slices_need_a_language_model(image_run, text_run):
-    image_config = config_lib.mutable_copy(config_lib.load(str(image_run / "config.json")))
+    image_config = config_of(image_run)
     message = raised(ConfigError, scoring.add_slices, image_config)
     assert "image_classification" in message
-    text_config = config_lib.mutable_copy(config_lib.load(str(text_run / "config.json")))
+    text_config = config_of(text_run)
     scoring.add_slices(text_config)
     assert text_config.eval.recall_slices
 
 
 def test_slices_add_up_to_all_predictions(text_run):
-    config = config_lib.mutable_copy(config_lib.load(str(text_run / "config.json")))
+    config = config_of(text_run)
     scoring.add_slices(config)
     metrics = scoring.evaluate_checkpoint(text_run, config=config).metrics
-    result = json.loads((text_run / "result.json").read_text())["eval"]
-    got = {name: metrics[name] for name in result}
-    assert got == pytest.approx(result, rel=1e-6)
+    result = json.loads((text_run / "result.json").read_text())
+    expected = result["eval"]
+    unsliced = {name: metrics[name] for name in expected}
+    assert unsliced == pytest.approx(expected, rel=1e-6)
     recalled = metrics["recall_predictions"]
     others = metrics["other_predictions"]
+    predictions = metrics["predictions"]
     assert recalled > 20
-    assert recalled + others == metrics["predictions"]
+    assert recalled + others == predictions
     recall_loss = recalled * math.log(metrics["recall_perplexity"])
     other_loss = others * math.log(metrics["other_perplexity"])
-    assert recall_loss + other_loss == pytest.approx(metrics["predictions"] * metrics["loss"])
-    hits = recalled * metrics["recall_accuracy"] + others * metrics["other_accuracy"]
-    assert hits == pytest.approx(metrics["predictions"] * metrics["accuracy"])
+    loss = (recall_loss + other_loss) / predictions
+    assert loss == pytest.approx(metrics["loss"])
+    recall_hits = recalled * metrics["recall_accuracy"]
+    other_hits = others * metrics["other_accuracy"]
+    accuracy = (recall_hits + other_hits) / predictions
+    assert accuracy == pytest.approx(metrics["accuracy"])

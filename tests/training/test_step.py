@@ -1,3 +1,7 @@
+"""The training step against NumPy: gradients, EMA, windows of logged sums, norms and skipped
+spikes."""
+
+import functools
 from typing import NamedTuple
 
 import jax
@@ -26,7 +30,7 @@ def line(config):
 
 
 def start(task, partition):
-    """The programs and a fresh state."""
+    """The programs and an initial state."""
     training = step.Training(task, partition)
     return training, training.init(jax.random.key(0))
 
@@ -44,12 +48,13 @@ def run(task, batches, partition, first=0):
 
 
 def assert_close(tree, other, **tolerance):
-    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, **tolerance), tree, other)
+    close = functools.partial(np.testing.assert_allclose, **tolerance)
+    jax.tree.map(close, tree, other)
 
 
 def keyed(batch, seed: int = 1):
     """A batch of eight with a key for each example."""
-    return batch | {"key": jax.random.split(jax.random.key(seed), 8)}
+    return batch | {"key": by_hand.keys(8, seed)}
 
 
 def line_batches(count: int) -> list[dict]:
@@ -73,11 +78,11 @@ def test_loss_is_a_mean_over_weights_not_a_mean_of_means(line, partition, microb
     errors = x @ kernel - batch["y"]
     weighted = weight * errors
     loss = np.vdot(weighted, errors)
-    of_kernel = 2 * weighted @ x / 36
-    of_bias = 2 * weighted.sum() / 36
+    kernel_gradient = 2 * weighted @ x / 36
+    bias_gradient = 2 * weighted.sum() / 36
     assert_close(sums["loss"], (loss, 36), rtol=1e-5)
-    assert_close(grads["line"]["kernel"], of_kernel, rtol=1e-5)
-    assert_close(grads["line"]["bias"], of_bias, rtol=1e-5)
+    assert_close(grads["line"]["kernel"], kernel_gradient, rtol=1e-5)
+    assert_close(grads["line"]["bias"], bias_gradient, rtol=1e-5)
 
 
 def test_state_is_donated(line, partition):
@@ -89,7 +94,7 @@ def test_state_is_donated(line, partition):
 
 
 def noise(line, partition, seed=0, first=0, batches=1):
-    """What each step draws."""
+    """The random numbers of each step."""
     line.config.seed = seed
     line.config.log.every = 1
     results = run(line, line_batches(batches), partition, first)
@@ -100,10 +105,13 @@ def noise(line, partition, seed=0, first=0, batches=1):
 def test_randomness_is_a_function_of_seed_and_step(line, partition):
     from_start = noise(line, partition, batches=4)
     assert len(set(from_start)) == 4
-    assert noise(line, partition, first=2, batches=2) == from_start[2:]
-    assert noise(line, partition, seed=1)[0] not in from_start
+    resumed = noise(line, partition, first=2, batches=2)
+    assert resumed == from_start[2:]
+    [with_other_seed] = noise(line, partition, seed=1)
+    assert with_other_seed not in from_start
     line.config.optimizer.grad_accum_steps = 2
-    np.testing.assert_allclose(noise(line, partition, batches=4), from_start, rtol=1e-5)
+    accumulated = noise(line, partition, batches=4)
+    np.testing.assert_allclose(accumulated, from_start, rtol=1e-5)
 
 
 def scaled(tree, factor: float):
@@ -113,8 +121,8 @@ def scaled(tree, factor: float):
 
 @pytest.mark.parametrize("decay", [0.15, 0.9999])
 def test_running_mean(line, partition, decay):
-    """At step t the decay is min(decay, (1 + t) / (10 + t)), as in TensorFlow: a short run forgets
-    where it began."""
+    """At step t the decay is min(decay, (1 + t) / (10 + t)), as in TensorFlow: a short run forgets its
+    initial parameters."""
     line.config.optimizer.ema = decay
     expected = jax.device_get(line.init(jax.random.key(0)))
     results = run(line, line_batches(5), partition)
@@ -129,22 +137,25 @@ def test_running_mean(line, partition, decay):
 def test_ema_decay_warms_up_to_the_configured_value(config):
     config.optimizer.ema = 0.9999
     steps = np.array([1, 10, 1000, 89_989, 89_991, 10**6])
-    decays = [float(step.ema_decay(config, jnp.array(t))) for t in steps]
+    decays = []
+    for number in steps:
+        decay = step.ema_decay(config, jnp.array(number))
+        decays.append(float(decay))
     expected = np.minimum(0.9999, (1 + steps) / (10 + steps))
     np.testing.assert_allclose(decays, expected, rtol=1e-6)
 
 
 def test_window_accumulates_until_a_line_is_logged(line, partition):
-    """With log.every = 3, steps 1 to 3, 4 to 6, ... share a window, which is a part of the
-    state."""
-    states, windows = zip(*run(line, line_batches(7), partition), strict=True)
+    """With log.every = 3, steps 1 to 3, 4 to 6, ... share a window, which is a part of the state."""
+    results = run(line, line_batches(7), partition)
+    windows = [window for _, window in results]
     loss_weights = [by_hand.weight(window, "loss") for window in windows]
     assert loss_weights == [36, 72, 108, 36, 72, 108, 36]
     norm_weights = [by_hand.weight(window, "grad_norm") for window in windows]
     assert norm_weights == [1, 2, 3, 1, 2, 3, 1]
-    rates = [0.05, 0.1, 0.1]
-    assert by_hand.total(windows[2], "learning_rate") == pytest.approx(sum(rates))
-    for state, window in zip(states, windows, strict=True):
+    rate = by_hand.total(windows[2], "learning_rate")
+    assert rate == pytest.approx(0.05 + 0.1 + 0.1)
+    for state, window in results:
         assert_close(state.window, window, rtol=0)
 
 
@@ -176,7 +187,7 @@ class RenamedTask(MaskedLanguageModeling):
 
 
 class Norms(NamedTuple):
-    """Parameters before and after one step that logs its norms, and the windows of two steps."""
+    """Parameters before and after one step that logs norms, and the windows of one and two steps."""
 
     before: dict
     after: dict
@@ -204,7 +215,7 @@ def norms(tmp_path, partition):
 
 
 def check_norms(window, kind: str, tree) -> None:
-    """Compares the norms of a kind with those of each layer's arrays."""
+    """Compares logged norms with those of the arrays of each layer."""
     embedding = np.linalg.norm(tree["embedding"])
     assert by_hand.total(window, f"{kind}/embedding") == pytest.approx(embedding, rel=1e-4)
     blocks = jax.tree.leaves(tree["encoder"]["blocks"])
@@ -222,11 +233,14 @@ def test_norms_of_parameters_and_updates_by_layer(norms):
 
 
 def test_norms_of_the_gradient_by_layer(norms):
-    """Together they make the norm of the whole gradient."""
-    parts = [name for name in norms.first if name.startswith("grad_norm/")]
+    """Together they give the norm of the whole gradient."""
+    parts = []
+    for name in norms.first:
+        if name.startswith("grad_norm/"):
+            parts.append(by_hand.total(norms.first, name))
     assert len(parts) == 5  # the embedding, the bias, two layers and the last norm
-    norm = np.linalg.norm([by_hand.total(norms.first, name) for name in parts])
-    assert norm == pytest.approx(by_hand.total(norms.first, "grad_norm"), rel=1e-5)
+    whole = by_hand.total(norms.first, "grad_norm")
+    assert np.linalg.norm(parts) == pytest.approx(whole, rel=1e-5)
 
 
 def test_norms_of_several_steps_are_averaged(norms):
@@ -235,8 +249,8 @@ def test_norms_of_several_steps_are_averaged(norms):
 
 
 def trained_leaves(kind, encoder: str, folder, partition, name: str) -> dict[str, np.ndarray]:
-    """What two steps of a task whose encoder has this name make of parameters and window, by a path
-    with E for the encoder."""
+    """Parameters and window after two steps of a task whose encoder has this name, by path with E for
+    the encoder."""
     config = tiny.text_config(folder)
     config.log.norms = True
     config.optimizer.update(name=name, warmup=0, learning_rate=0.1)
@@ -252,13 +266,16 @@ def trained_leaves(kind, encoder: str, folder, partition, name: str) -> dict[str
     assert len(task.stacks(state.params)) == 1
     kernels = lora_kernels(task.shapes(), task.param_metadata())
     assert kernels == [f"{encoder}/blocks/proj_in/kernel", f"{encoder}/blocks/proj_out/kernel"]
-    leaves = leaves_by_path(jax.device_get({"params": state.params, "window": window}))
-    return {path.replace(f"{encoder}/", "E/"): leaf for path, leaf in leaves.items()}
+    arrays = jax.device_get({"params": state.params, "window": window})
+    leaves = {}
+    for path, leaf in leaves_by_path(arrays).items():
+        leaves[path.replace(f"{encoder}/", "E/")] = leaf
+    return leaves
 
 
 @pytest.mark.parametrize("name", ["lamb", "muon"])
 def test_encoder_with_another_name_is_trained(tmp_path, partition, name):
-    """Rates by depth, norms by layer, and what an optimizer does to each layer."""
+    """Learning rates by depth, norms by layer, and the optimizer's updates of each layer."""
     standard = trained_leaves(MaskedLanguageModeling, "encoder", tmp_path, partition, name)
     renamed = trained_leaves(RenamedTask, "body", tmp_path, partition, name)
     assert standard.keys() == renamed.keys()
@@ -267,23 +284,28 @@ def test_encoder_with_another_name_is_trained(tmp_path, partition, name):
         np.testing.assert_allclose(renamed[path], leaf, rtol=1e-4, atol=1e-6, err_msg=path)
 
 
+# The factor of the targets of a batch, by its number.
 SPIKES = {3: np.nan, 5: 4, 25: 100, 27: np.inf, 29: 100}
-
-
 SKIPPED = [3, 25, 27, 29]
 
 
-def spiked(number):
-    """A batch of `Line`: the errors of some are large, or not finite."""
+def spiked(number: int) -> dict:
+    """A batch of `Line`. The errors of some batches are large or not finite."""
     batch = tiny.line_batch(number)
-    return batch | {"y": batch["y"] * SPIKES.get(number, 1)}
+    batch["y"] = batch["y"] * SPIKES.get(number, 1)
+    return batch
+
+
+def spiked_batches() -> list[dict]:
+    return [spiked(number) for number in range(32)]
 
 
 @pytest.fixture
 def skipping(line):
     """A `Line` that skips spikes."""
-    options = {"schedule": "constant", "warmup": 0, "learning_rate": 1e-3, "ema": 0.5}
-    line.config.optimizer.update(skip_spikes=10.0, **options)
+    options = line.config.optimizer
+    options.update(schedule="constant", warmup=0, learning_rate=1e-3)
+    options.update(skip_spikes=10.0, ema=0.5)
     line.config.log.every = 10
     return line
 
@@ -293,8 +315,8 @@ def assert_equal(tree, other) -> None:
 
 
 def test_spikes_are_skipped(skipping, partition):
-    """In the first 20 steps only those that are not finite are skipped."""
-    results = run(skipping, map(spiked, range(32)), partition)
+    """In the first 20 steps, only steps that are not finite are skipped."""
+    results = run(skipping, spiked_batches(), partition)
     states = [state for state, _ in results]
     for number in range(1, 32):
         before = kernel_of(states[number - 1])
@@ -306,7 +328,7 @@ def test_spikes_are_skipped(skipping, partition):
 
 
 def test_skipped_step_leaves_the_state(skipping, partition):
-    results = run(skipping, map(spiked, range(32)), partition)
+    results = run(skipping, spiked_batches(), partition)
     for number in SKIPPED:
         before, _ = results[number - 1]
         after, _ = results[number]
@@ -318,7 +340,7 @@ def test_skipped_step_leaves_the_state(skipping, partition):
 
 
 def test_skipped_steps_are_counted(skipping, partition):
-    results = run(skipping, map(spiked, range(32)), partition)
+    results = run(skipping, spiked_batches(), partition)
     windows = [window for _, window in results]
     skipped = {9: 1, 19: 0, 29: 3, 31: 0}
     steps = {9: 10, 19: 10, 29: 10, 31: 2}
@@ -328,14 +350,14 @@ def test_skipped_steps_are_counted(skipping, partition):
 
 
 def test_skipped_spikes_leave_no_trace(skipping, partition):
-    state, _ = run(skipping, map(spiked, range(32)), partition)[-1]
+    state, _ = run(skipping, spiked_batches(), partition)[-1]
     others = [spiked(number) for number in range(32) if number not in SKIPPED]
     expected, _ = run(skipping, others, partition)[-1]
     assert_equal(expected.params, state.params)
 
 
 def test_spikes_are_skipped_in_a_resumed_run(skipping, partition):
-    results = run(skipping, map(spiked, range(32)), partition)
+    results = run(skipping, spiked_batches(), partition)
     training = step.Training(skipping, partition)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, training.template)
     saved, _ = results[25]
@@ -359,9 +381,10 @@ def broken_batches() -> list[dict]:
 
 @pytest.fixture
 def warming(line):
-    """A `Line` that skips spikes while its rate changes."""
-    options = {"schedule": "linear", "warmup": 6, "learning_rate": 1e-3}
-    line.config.optimizer.update(skip_spikes=10.0, weight_decay=0.0, clip=0.0, **options)
+    """A `Line` that skips spikes while its learning rate changes."""
+    options = line.config.optimizer
+    options.update(schedule="linear", warmup=6, learning_rate=1e-3)
+    options.update(skip_spikes=10.0, weight_decay=0.0, clip=0.0)
     line.config.log.every = 1
     line.config.steps = 12
     return line
@@ -369,7 +392,7 @@ def warming(line):
 
 @pytest.mark.parametrize("name", ["sgd", "adamw", "schedule_free"])
 def test_learning_rate_follows_the_step_despite_skips(warming, partition, name):
-    """The rate that is logged is that of the step's own number."""
+    """The logged learning rate is that of the step's number."""
     warming.config.optimizer.name = name
     if name == "schedule_free":
         warming.config.optimizer.schedule = "constant"
@@ -377,23 +400,28 @@ def test_learning_rate_follows_the_step_despite_skips(warming, partition, name):
     schedule_rate = optimizer.learning_rate(warming.config)
     for number, (_, window) in enumerate(results):
         expected = 0.0 if number in NOT_FINITE else float(schedule_rate(number))
-        assert by_hand.total(window, "learning_rate") == pytest.approx(expected)
+        rate = by_hand.total(window, "learning_rate")
+        assert rate == pytest.approx(expected)
     last, _ = results[-1]
-    states = jax.tree.leaves(last.opt_state, is_leaf=has_schedule)
-    got = [int(state.count) for state in states if has_schedule(state)]
-    assert got == [12]
+    counts = []
+    for node in jax.tree.leaves(last.opt_state, is_leaf=has_schedule):
+        if has_schedule(node):
+            counts.append(int(node.count))
+    assert counts == [12]
 
 
 def test_logged_learning_rate_is_applied_despite_skips(warming, partition):
     warming.config.optimizer.update(name="sgd", b1=0.0)
     batches = broken_batches()
     results = run(warming, batches, partition)
-    for number in (4, 7, 11):  # steps that were taken
+    for number in (4, 7, 11):  # steps that were not skipped
         before, _ = results[number - 1]
         after, window = results[number]
-        grads, _ = step.gradients(warming, before.params, keyed(batches[number], 0), 1, partition)
+        batch = keyed(batches[number], 0)
+        grads, _ = step.gradients(warming, before.params, batch, 1, partition)
         update = kernel_of(after) - kernel_of(before)
-        expected = -by_hand.total(window, "learning_rate") * grads["line"]["kernel"]
+        rate = by_hand.total(window, "learning_rate")
+        expected = -rate * grads["line"]["kernel"]
         np.testing.assert_allclose(update, expected, rtol=1e-3, atol=1e-6)
 
 
@@ -421,5 +449,5 @@ def test_wrong_shapes_are_refused_at_the_start_of_an_evaluation(line, partition)
         evaluator.step(state.params, batch)
 
 
-def has_schedule(node):
+def has_schedule(node) -> bool:
     return isinstance(node, optax.ScaleByScheduleState)

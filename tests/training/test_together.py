@@ -1,12 +1,14 @@
-"""Runs that one program trains: their numbers and files are those of runs that are trained alone."""
+"""Runs trained together by one program: their numbers and files equal those of single runs."""
 
 import dataclasses
+import functools
 import json
 import os
 from pathlib import Path
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 import gmlp_flax
@@ -31,17 +33,21 @@ def config(folder: Path):
 
 def run(options, folder: Path, name: str, seed: int, rate: float) -> Run:
     own = options.copy_and_resolve_references()
-    own.update_from_flattened_dict(dict(zip(MEMBER_KEYS, (seed, rate), strict=True)))
+    values = dict(zip(MEMBER_KEYS, (seed, rate), strict=True))
+    own.update_from_flattened_dict(values)
     return Run(own, str(folder / name))
 
 
 def runs(options, folder: Path) -> list[Run]:
-    return [run(options, folder, name, *member) for name, member in MEMBERS.items()]
+    members = []
+    for name, (seed, rate) in MEMBERS.items():
+        members.append(run(options, folder, name, seed, rate))
+    return members
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> tuple[Path, Path]:
-    """The runs that were trained together, and the same ones trained alone."""
+    """The folders of runs that were trained together, and of the same runs trained alone."""
     folder = tmp_path_factory.mktemp("together")
     outcomes = together.train_together(runs(config(folder), folder / "together"))
     for outcome, name in zip(outcomes, MEMBERS, strict=True):
@@ -56,18 +62,25 @@ def numbers(lines: list[dict]) -> list[dict]:
     """The lines of metrics without the speed, which differs from run to run."""
     kept = []
     for line in lines:
-        kept.append({key: value for key, value in line.items() if not key.endswith("per_second")})
+        without_speed = {}
+        for key, value in line.items():
+            if not key.endswith("per_second"):
+                without_speed[key] = value
+        kept.append(without_speed)
     return kept
 
 
-def assert_close(first: list[dict], second: list[dict]) -> None:
-    first, second = numbers(first), numbers(second)
-    assert jax.tree.structure(first) == jax.tree.structure(second)
-    for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
-        if isinstance(one, str):
-            assert one == other
+def assert_close(first_lines: list[dict], second_lines: list[dict]) -> None:
+    """Checks that two lists of metrics lines are equal up to rounding, except for speeds."""
+    first_tree = numbers(first_lines)
+    second_tree = numbers(second_lines)
+    assert jax.tree.structure(first_tree) == jax.tree.structure(second_tree)
+    leaves = zip(jax.tree.leaves(first_tree), jax.tree.leaves(second_tree), strict=True)
+    for first, second in leaves:
+        if isinstance(first, str):
+            assert first == second
         else:
-            np.testing.assert_allclose(one, other, rtol=1e-4)
+            np.testing.assert_allclose(first, second, rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -77,29 +90,36 @@ def test_metrics_equal_those_of_a_single_run(folders, name):
     assert_close(metrics(first / name), metrics(second / name))
 
 
-def test_the_members_differ(folders):
-    first, _ = folders
-    losses = {metrics(first / name)[0]["loss"] for name in MEMBERS}
-    rates = [metrics(first / name)[0]["learning_rate"] for name in MEMBERS]
+def test_members_differ(folders):
+    together_folder, _ = folders
+    losses = set()
+    rates = []
+    for name in MEMBERS:
+        first_line = metrics(together_folder / name)[0]
+        losses.add(first_line["loss"])
+        rates.append(first_line["learning_rate"])
     assert len(losses) == 3
     np.testing.assert_allclose(rates, [7.5e-4, 3e-3, 7.5e-4])  # of steps 1 and 2: 1/2 and 1
 
 
 @pytest.mark.parametrize("name", MEMBERS)
 def test_files_and_parameters_equal_those_of_a_single_run(folders, name):
-    first, second = (folder / name for folder in folders)
-    names = sorted(path.name for path in first.iterdir())
-    assert names == sorted(path.name for path in second.iterdir())
+    together_folder, alone_folder = folders
+    first = together_folder / name
+    second = alone_folder / name
+    first_names = {path.name for path in first.iterdir()}
+    second_names = {path.name for path in second.iterdir()}
+    assert first_names == second_names
     assert (first / "config.json").read_text() == (second / "config.json").read_text()
-    ours = gmlp_flax.load(str(first)).params
-    theirs = gmlp_flax.load(str(second)).params
-    compared = jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-5), ours, theirs)
-    assert all(jax.tree.leaves(compared))
+    first_params = gmlp_flax.load(str(first)).params
+    second_params = gmlp_flax.load(str(second)).params
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+    jax.tree.map(close, first_params, second_params)
 
 
 @pytest.mark.slow
 def test_runs_at_different_steps_all_finish(folders, tmp_path):
-    """One resumes after three steps that it took alone, two begin, one has ended."""
+    """One member resumes after three steps that it took alone, one starts, and one has finished."""
     alone = config(tmp_path)
     alone.steps = 3
     first = run(alone, tmp_path, "slow", *MEMBERS["slow"])
@@ -114,23 +134,30 @@ def test_runs_at_different_steps_all_finish(folders, tmp_path):
     assert_close(metrics(tmp_path / "fast"), metrics(whole / "fast"))
 
 
+def checkpoint_names(workdir) -> list[str]:
+    """The names of the checkpoints of a run."""
+    return [path.name for path in Path(workdir, "checkpoints").iterdir()]
+
+
 @pytest.mark.slow
 def test_signal_saves_all_members_which_resume_together_or_alone(tmp_path):
-    """It comes in the evaluation of the first member after step 3."""
+    """The signal arrives in the evaluation of the first member after step 3."""
     options = interrupted.config(tmp_path)
     options.data.stop_at = 1
     members = runs(options, tmp_path)
     outcomes = together.train_together(members)
     assert outcomes == [Outcome(None)] * 3
     for member in members:
-        got = [path.name for path in Path(member.workdir, "checkpoints").iterdir()]
-        assert got == ["3"]
+        assert checkpoint_names(member.workdir) == ["3"]
     options.data.stop_at = 0
     slow, *others = runs(options, tmp_path)
     assert loop.train(slow.config, slow.workdir)["step"] == 6
     outcomes = together.train_together(others)
     assert [outcome.result["step"] for outcome in outcomes] == [6, 6]
-    steps = [line["step"] for line in metrics(Path(others[0].workdir)) if "eval" in line]
+    steps = []
+    for line in metrics(Path(others[0].workdir)):
+        if "eval" in line:
+            steps.append(line["step"])
     assert steps == [3, 6]
 
 
@@ -140,8 +167,7 @@ def test_unreadable_data_leave_a_checkpoint_of_each_member(tmp_path):
     with pytest.raises(DataError, match="a held-out text cannot be read"):
         together.train_together(runs(options, tmp_path))
     for name in MEMBERS:
-        got = [path.name for path in (tmp_path / name / "checkpoints").iterdir()]
-        assert got == ["3"]
+        assert checkpoint_names(tmp_path / name) == ["3"]
 
 
 def test_diverging_run_fails_alone(tmp_path, capfd):
@@ -158,36 +184,37 @@ def test_diverging_run_fails_alone(tmp_path, capfd):
     assert "bad: failed: the loss" in capfd.readouterr().err
     assert not (tmp_path / "bad" / "result.json").exists()
     again = raised(RunError, loop.train, members[1].config, members[1].workdir)
-    assert "stopped being finite" in again  # it starts over, and is not taken for a lost run
+    assert "stopped being finite" in again  # it starts over and is not taken for a lost run
+
+
+def perplexity_at(run: Path, step: int) -> float:
+    """The perplexity of the evaluation after a step."""
+    [line] = [line for line in metrics(run) if line["step"] == step and "eval" in line]
+    return line["eval"]["perplexity"]
 
 
 @pytest.mark.slow
 def test_run_that_reaches_its_target_stops_before_the_others(tmp_path):
     options = config(tmp_path)
     first = together.train_together(runs(options, tmp_path / "whole"))
-    perplexities = []
-    for name in MEMBERS:
-        [line] = [
-            line
-            for line in metrics(tmp_path / "whole" / name)
-            if line["step"] == 3 and "eval" in line
-        ]
-        perplexities.append(line["eval"]["perplexity"])
+    perplexities = [perplexity_at(tmp_path / "whole" / name, 3) for name in MEMBERS]
     low, high, _ = sorted(perplexities)
     options.eval.stop_at = (low + high) / 2
     outcomes = together.train_together(runs(options, tmp_path / "short"))
     steps = [outcome.result["step"] for outcome in outcomes]
-    assert steps == [3 if perplexity == low else 6 for perplexity in perplexities]
+    expected_steps = [3 if perplexity == low else 6 for perplexity in perplexities]
+    assert steps == expected_steps
     last = perplexities.index(max(perplexities))
-    np.testing.assert_allclose(
-        outcomes[last].result["eval"]["loss"], first[last].result["eval"]["loss"], rtol=1e-6
-    )
+    loss = outcomes[last].result["eval"]["loss"]
+    expected_loss = first[last].result["eval"]["loss"]
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
 
 
 def test_members_that_differ_in_other_keys_are_refused(tmp_path):
     members = runs(config(tmp_path), tmp_path)
     members[1].config.batch_size = 16
-    assert raised(RunError, together.train_together, members) == (
+    message = raised(RunError, together.train_together, members)
+    assert message == (
         f"config.batch_size is 8 in {tmp_path}/slow and 16 in {tmp_path}/fast: runs that are "
         "trained together may differ in seed and optimizer.learning_rate alone"
     )
@@ -195,21 +222,22 @@ def test_members_that_differ_in_other_keys_are_refused(tmp_path):
 
 def test_two_members_in_one_folder_are_refused(tmp_path):
     first, second, _ = runs(config(tmp_path), tmp_path)
-    twins = [first, second._replace(workdir=os.path.join(tmp_path, ".", "slow"))]
-    assert "is the folder of two runs" in raised(RunError, together.train_together, twins)
+    same_folder = os.path.join(tmp_path, ".", "slow")
+    members = [first, second._replace(workdir=same_folder)]
+    assert "is the folder of two runs" in raised(RunError, together.train_together, members)
 
 
 def test_several_devices_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "device_count", lambda: 4)
     members = runs(config(tmp_path), tmp_path)
-    assert "on one device, and there are 4" in raised(RunError, together.train_together, members)
+    message = raised(RunError, together.train_together, members)
+    assert "on one device, and there are 4" in message
     assert not list(tmp_path.glob("slow"))
 
 
 def test_user_defined_optimizer_is_refused(tmp_path):
-    import optax
-
-    options = dataclasses.replace(loop.TrainOptions(), optimizer=optax.sgd(0.1))
+    sgd = optax.sgd(0.1)
+    options = dataclasses.replace(loop.TrainOptions(), optimizer=sgd)
     members = runs(config(tmp_path), tmp_path)
     message = raised(RunError, together.train_together, members, options)
     assert "have the optimizer of their config" in message

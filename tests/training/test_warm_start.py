@@ -1,3 +1,6 @@
+"""Runs that start from other models: parameters resized to other shapes, keys and files that are
+inherited, and what is refused."""
+
 import functools
 import json
 import shutil
@@ -23,7 +26,7 @@ VIT = {"block": "transformer", "positions": "absolute", "heads": 2}
 BERT = {"block": "transformer", "positions": "relative", "heads": 2}
 
 
-def random(shapes):
+def random_arrays(shapes):
     return jax.tree.map(jnp.asarray, tiny.random_params(shapes, 1.0))
 
 
@@ -50,7 +53,7 @@ def adapt(old, new, saved, fresh=None):
 
 
 def test_equal_shapes_are_copied_and_extra_leaves_ignored(text_task):
-    saved = random(text_task.shapes())
+    saved = random_arrays(text_task.shapes())
     with_head = saved | {"head": {"kernel": jnp.ones(3)}}
     adapted = adapt(text_task, text_task, with_head)
     jax.tree.map(np.testing.assert_array_equal, adapted, saved)
@@ -59,7 +62,7 @@ def test_equal_shapes_are_copied_and_extra_leaves_ignored(text_task):
 def test_crop_takes_the_corner_of_each_matrix(tmp_path):
     old = text(tmp_path, 16)
     new = text(tmp_path, 12)
-    saved = random(old.shapes())
+    saved = random_arrays(old.shapes())
     adapted = adapt(old, new, saved)
     before = spatial(saved)
     after = spatial(adapted)
@@ -76,7 +79,7 @@ def test_same_number_of_patches_in_another_grid_is_resized(tmp_path):
     old = images(tmp_path, 4)
     new = images(tmp_path, 4)
     new.config.model.image_size = (4, 16)
-    saved = random(old.shapes())
+    saved = random_arrays(old.shapes())
     bias = jnp.asarray(spatial(saved)["bias"]).reshape(2, 2, 2)
     expected = jax.image.resize(bias, (2, 1, 4), "bicubic").reshape(2, 4)
     adapted = adapt(old, new, saved)
@@ -84,21 +87,23 @@ def test_same_number_of_patches_in_another_grid_is_resized(tmp_path):
 
 
 def with_stem_of(task, saved: dict) -> dict:
-    """Saved parameters, but for a stem that reads the patches of this task."""
-    return saved | {"stem": random(task.shapes()["stem"])}
+    """Saved parameters, except for a stem that reads the patches of this task."""
+    shapes = task.shapes()["stem"]
+    return saved | {"stem": random_arrays(shapes)}
 
 
 def enlarged(values):
-    """[4, ...] over 2 x 2 patches to [16, ...] over 4 x 4."""
+    """Values [4, ...] over 2 x 2 patches resized to [16, ...] over 4 x 4."""
     channels = values.shape[1:]
-    grid = jax.image.resize(values.reshape(2, 2, *channels), (4, 4, *channels), "bicubic")
-    return grid.reshape(16, *channels)
+    grid = values.reshape(2, 2, *channels)
+    resized = jax.image.resize(grid, (4, 4, *channels), "bicubic")
+    return resized.reshape(16, *channels)
 
 
 def test_cls_token_keeps_its_rows_and_columns(tmp_path):
     old = images(tmp_path, 4, pool="cls")
     new = images(tmp_path, 2, pool="cls")
-    saved = with_stem_of(new, random(old.shapes()))
+    saved = with_stem_of(new, random_arrays(old.shapes()))
     before = spatial(saved)["weight"]
     after = spatial(adapt(old, new, saved))["weight"]
     assert after.shape == (2, 17, 17)
@@ -116,7 +121,7 @@ def test_token_mlps_are_resized_to_other_patches(tmp_path, block, pool):
     model = {"block": block, "d_spatial": 5, "pool": pool}
     old = images(tmp_path, 4, **model)
     new = images(tmp_path, 2, **model)
-    saved = with_stem_of(new, random(old.shapes()))
+    saved = with_stem_of(new, random_arrays(old.shapes()))
     before = saved["encoder"]["blocks"]
     after = adapt(old, new, saved)["encoder"]["blocks"]
     cls = 1 if pool == "cls" else 0
@@ -161,7 +166,7 @@ def positions_of(params):
 def test_learned_positions_are_interpolated_over_patches(tmp_path):
     old = images(tmp_path, 4, pool="cls", **VIT)
     new = images(tmp_path, 2, pool="cls", **VIT)
-    saved = with_stem_of(new, random(old.shapes()))
+    saved = with_stem_of(new, random_arrays(old.shapes()))
     table = positions_of(saved)
     expected = np.concatenate([table[:1], enlarged(table[1:])])
     adapted = adapt(old, new, saved)
@@ -171,7 +176,7 @@ def test_learned_positions_are_interpolated_over_patches(tmp_path):
 def test_learned_positions_are_cropped_over_text(tmp_path):
     old = text(tmp_path, 16, **VIT)
     new = text(tmp_path, 12, **VIT)
-    saved = random(old.shapes())
+    saved = random_arrays(old.shapes())
     adapted = adapt(old, new, saved)
     np.testing.assert_array_equal(positions_of(adapted), positions_of(saved)[:12])
 
@@ -217,7 +222,8 @@ def test_resumed_run_does_not_need_the_pretrained_one(text_run, tmp_path):
 def test_model_object_gives_its_files_and_changes_no_key(text_run):
     opened = pretrained.open_model(text_run)
     config = finetuning("/no/such/run", d_model=48)
-    resolved = gmlp_config.resolve(config, functools.partial(warm_start.read_start, init=opened))
+    read_start = functools.partial(warm_start.read_start, init=opened)
+    resolved = gmlp_config.resolve(config, read_start)
     assert gmlp_config.differences(config, resolved.config) == {}
     assert resolved.notes == ()
     assert resolved.files.keys() == {"tokenizer.model"}
@@ -240,13 +246,10 @@ def test_added_parameters_are_reinitialized(text_run, tmp_path, partition, capsy
     saved = pretrained.load(text_run).params
     np.testing.assert_array_equal(found["embedding"], saved["embedding"])
     np.testing.assert_array_equal(found["segments"]["table"], 0)
-    own = task.init(jax.random.key(resolved.config.seed))
+    initial = task.init(jax.random.key(resolved.config.seed))
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-6)
     for part in ("head", "pooler"):
-        jax.tree.map(
-            lambda new, fresh: np.testing.assert_allclose(new, fresh, rtol=1e-6),
-            found[part],
-            own[part],
-        )
+        jax.tree.map(close, found[part], initial[part])
     [note] = capsys.readouterr().err.splitlines()
     assert note.startswith("note: ")
     assert "head/bias, head/kernel, pooler/bias, pooler/kernel, segments/table" in note
@@ -259,8 +262,10 @@ def test_added_parameters_are_reinitialized(text_run, tmp_path, partition, capsy
         ((), ("tensor", "fsdp"), ("fsdp", None)),
     ],
 )
-def test_parameters_are_sharded_by_the_rules_of_the_config(text_run, tmp_path, rules, embedding, head):
-    """Parameters from the other run as well as new ones."""
+def test_parameters_are_sharded_by_the_rules_of_the_config(
+    text_run, tmp_path, rules, embedding, head
+):
+    """Parameters of the pretrained run as well as new ones."""
     config = finetuning(text_run, length=16)
     config.mesh.rules = rules
     resolved = resolve(config, tmp_path)
@@ -270,13 +275,15 @@ def test_parameters_are_sharded_by_the_rules_of_the_config(text_run, tmp_path, r
     assert params["head"]["kernel"].sharding.spec == PartitionSpec(*head)
 
 
-def test_different_function_with_the_same_shapes_gets_a_warning(text_run, tmp_path, partition, capsys):
+def test_different_function_with_the_same_shapes_gets_a_warning(
+    text_run, tmp_path, partition, capsys
+):
     config = gmlp_config.load(str(text_run / "config.json"))
     config.init_from = str(text_run)
     config.model.update(scale_embeddings=True, activation="gelu_tanh")
     task, _ = tiny.open_task(config, text_run)
     warm_start.load(task, partition)
-    (note,) = capsys.readouterr().err.splitlines()
+    [note] = capsys.readouterr().err.splitlines()
     assert f"note: {text_run} " in note
     assert "activation 'gelu' (here 'gelu_tanh'), scale_embeddings False (here True)" in note
 
@@ -285,7 +292,7 @@ def test_different_function_with_the_same_shapes_gets_a_warning(text_run, tmp_pa
     ("before", "sees"), [(False, "all tokens, .* only"), (True, "only the tokens .* all")]
 )
 def test_causal_and_bidirectional_models_do_not_share_weights(before, sees):
-    """Taps 0 to n - 1 of the one are offsets 0 to n - 1, of the other 1 - n to 0, and both may
+    """Taps 0 to n - 1 are offsets 0 to n - 1 in one model, and 1 - n to 0 in the other, and both may
     fit."""
     old = gmlp_config.default()
     new = gmlp_config.default(task="causal_lm")
@@ -308,7 +315,7 @@ def test_run_starts_from_the_ema(image_run, tmp_path, partition):
 
 def test_reinitialized_parameters_replace_the_saved_ones(tmp_path):
     task = images(tmp_path, 4)
-    saved = random(task.shapes())
+    saved = random_arrays(task.shapes())
     kernel = jnp.full_like(saved["head"]["kernel"], 7)
     saved["head"]["kernel"] = jnp.ones((3, 99))
     head = adapt(task, task, saved, {"head/kernel": kernel})["head"]
@@ -317,17 +324,18 @@ def test_reinitialized_parameters_replace_the_saved_ones(tmp_path):
 
 
 def test_all_mismatches_are_listed(tmp_path):
-    """A stem for other patches never fits. A dense projection has no grid if only one side has a
-    cls token."""
+    """A stem for other patches never fits. A dense projection has no grid if only one model has a cls
+    token."""
     old = images(tmp_path, 4, pool="cls")
     new = images(tmp_path, 2)
-    saved = random(old.shapes())
+    saved = random_arrays(old.shapes())
     del saved["encoder"]["norm"]["scale"]
     with pytest.raises(RunError) as caught:
         adapt(old, new, saved)
+    message = str(caught.value)
     for words in ("there/3", "encoder/norm/scale is missing; ", "made for 5 tokens", "has 16"):
-        assert words in str(caught.value)
-    assert "spatial/weight is float32[2, 5, 5], not float32[2, 16, 16]" in str(caught.value)
+        assert words in message
+    assert "spatial/weight is float32[2, 5, 5], not float32[2, 16, 16]" in message
 
 
 @pytest.mark.parametrize(
@@ -339,7 +347,7 @@ def test_all_mismatches_are_listed(tmp_path):
             (2, {"spatial": "toeplitz"}),
             "spatial/taps, .* rows of 2, and rows of 4",
         ),
-        # A row of positions for the cls token would be taken for the first patch.
+        # The position of the cls token would be taken for that of the first patch.
         (
             images,
             (4, VIT | {"pool": "cls"}),
@@ -368,25 +376,25 @@ def test_all_mismatches_are_listed(tmp_path):
     ],
 )
 def test_parameters_that_cannot_be_resized(tmp_path, make, old, new, words):
-    (old_size, old_model) = old
-    (new_size, new_model) = new
-    saved = make(tmp_path, old_size, **old_model)
-    wanted = make(tmp_path, new_size, **new_model)
-    stem = (
-        {"stem": random(wanted.shapes()["stem"])} if make is images and old_size != new_size else {}
-    )
+    old_size, old_model = old
+    new_size, new_model = new
+    old_task = make(tmp_path, old_size, **old_model)
+    new_task = make(tmp_path, new_size, **new_model)
+    saved = random_arrays(old_task.shapes())
+    if make is images and old_size != new_size:
+        saved = with_stem_of(new_task, saved)
     with pytest.raises(RunError, match=words):
-        adapt(saved, wanted, random(saved.shapes()) | stem)
+        adapt(old_task, new_task, saved)
 
 
 def test_run_scores_as_the_run_it_starts_from(tmp_path):
-    """With a rate of 0 the held-out loss is the same to the last digit, and it is after a
+    """With a learning rate of 0, the held-out loss is the same to the last digit, also after a
     resume."""
     old = tiny.image_config()
     new = tiny.image_config()
     for config in (old, new):
         config.steps = 1
-        config.optimizer.update(learning_rate=0.0, weight_decay=0.0, schedule="constant", warmup=0)
+        keep_parameters(config)
     old.data.update(mean=(0.1, 0.1, 0.1), std=(0.2, 0.2, 0.2))
     old.seed = 1
     new.init_from = str(tmp_path / "old")
@@ -395,12 +403,12 @@ def test_run_scores_as_the_run_it_starts_from(tmp_path):
     assert first["eval"]["loss"] == second["eval"]["loss"]
     shutil.rmtree(tmp_path / "old")
     new.steps = 2
-    got = loop.train(new, str(tmp_path / "new"))["eval"]["loss"]
-    assert got == first["eval"]["loss"]
+    resumed = loop.train(new, str(tmp_path / "new"))
+    assert resumed["eval"]["loss"] == first["eval"]["loss"]
 
 
 def one_step_config(mean: float):
-    """Of images with this mean, in all colours."""
+    """A config of one step on images with this mean in all channels."""
     config = tiny.image_config()
     config.steps = 1
     config.data.mean = (mean, mean, mean)
@@ -408,7 +416,7 @@ def one_step_config(mean: float):
 
 
 def test_restart_inherits_from_the_pretrained_run(tmp_path):
-    """The run in the folder has the pixels of one run, and begins anew from another one."""
+    """The run in the folder uses the pixel mean of one run. It is then restarted from another run."""
     loop.train(one_step_config(0.1), str(tmp_path / "first"))
     loop.train(one_step_config(0.2), str(tmp_path / "second"))
     run = tmp_path / "run"
@@ -421,20 +429,25 @@ def test_restart_inherits_from_the_pretrained_run(tmp_path):
         assert written["data"]["mean"] == [mean] * 3
 
 
-# From weights of others; a run that resumes does not need them any more.
+# Third-party weights, which a resumed run does not need.
 
 
-def without_a_rate(config):
-    """The config of a run of one step that changes nothing."""
-    config.update(steps=1, batch_size=4)
+def keep_parameters(config) -> None:
+    """Sets the keys of a run that leaves its parameters unchanged."""
     config.optimizer.update(learning_rate=0.0, weight_decay=0.0, schedule="constant", warmup=0)
+
+
+def unchanging(config):
+    """The config of a run of one step that leaves its parameters unchanged."""
+    config.update(steps=1, batch_size=4)
+    keep_parameters(config)
     config.log.every = 1
     config.eval.every = 0
     return config
 
 
-def assert_begins_and_resumes(config, source, folder, params, anew=()):
-    """A run has the parameters of the source but for those that begin anew, also in its second
+def assert_starts_and_resumes(config, source, folder, params, new=()):
+    """Checks that a run has the parameters of the source, except for new ones, also after its second
     step, which it takes after the source is deleted."""
     config.init_from = str(source)
     for steps in (1, 2):
@@ -446,7 +459,7 @@ def assert_begins_and_resumes(config, source, folder, params, anew=()):
         found = traverse_util.flatten_dict(trained.params, sep="/")
         wanted = traverse_util.flatten_dict(params, sep="/")
         for name, leaf in wanted.items():
-            if not name.startswith(anew):
+            if not name.startswith(new):
                 np.testing.assert_array_equal(found[name], leaf, err_msg=name)
         if source.is_dir():
             shutil.rmtree(source)
@@ -468,8 +481,8 @@ def write_images(folder):
 
 @pytest.mark.parametrize("is_described", [False, True])
 def test_image_model_from_a_timm_file(tmp_path, monkeypatch, capsys, is_described):
-    """Named after its model, or beside a config.json; the pixels are seen as the model saw them,
-    and its head of other classes starts anew."""
+    """Named after its model, or next to a config.json. Pixels are normalized as in the model, and the
+    head for other classes is reinitialized."""
     name = states.shrink(monkeypatch, "gmlp_s16_224")
     state, params = states.of_timm(name, 3)
     source = tmp_path / f"{name}.ra3_in1k.safetensors"
@@ -482,12 +495,12 @@ def test_image_model_from_a_timm_file(tmp_path, monkeypatch, capsys, is_describe
     config = gmlp_config.default(task="image_classification")
     config.model.update(pretrained.config_of(source).model)
     config.data.update(train=write_images(tmp_path / "images"), heldout_share=0.25)
-    trained = assert_begins_and_resumes(
-        without_a_rate(config), source, tmp_path, params, anew=("head/",)
-    )
+    unchanging(config)
+    trained = assert_starts_and_resumes(config, source, tmp_path, params, new=("head/",))
     assert trained.classes == ("cat", "dog")
     assert trained.config.data.transform == "timm"
-    assert trained.config.data.mean == ((0.1, 0.2, 0.3) if is_described else (0.5, 0.5, 0.5))
+    mean = (0.1, 0.2, 0.3) if is_described else (0.5, 0.5, 0.5)
+    assert trained.config.data.mean == mean
     assert "head/bias, head/kernel" in capsys.readouterr().err
 
 
@@ -502,7 +515,7 @@ def test_image_model_of_another_size_from_a_timm_file(tmp_path, monkeypatch):
     config.model.image_size = (32, 32)
     config.data.update(train=write_images(tmp_path / "images"), heldout_share=0.25)
     config.init_from = str(path)
-    loop.train(without_a_rate(config), str(tmp_path / "run"))
+    loop.train(unchanging(config), str(tmp_path / "run"))
     trained = pretrained.load(tmp_path / "run").params
     assert spatial(trained)["weight"].shape == (2, 64, 64)
     np.testing.assert_array_equal(trained["stem"]["kernel"], params["stem"]["kernel"])
@@ -510,7 +523,7 @@ def test_image_model_of_another_size_from_a_timm_file(tmp_path, monkeypatch):
 
 @pytest.fixture
 def bert(tmp_path):
-    """A tiny BERT as transformers saves it, and our parameters."""
+    """A tiny BERT as transformers saves it, and its parameters in our form."""
     pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
     state, params = states.of_transformers("bert")
     folder = tmp_path / "bert"
@@ -528,14 +541,15 @@ def test_pretraining_continues_from_bert(bert, tmp_path):
         cache=str(tmp_path / "cache"),
     )
     vocabulary = pretrained.open_model(folder).files["tokenizer.model"]
-    trained = assert_begins_and_resumes(without_a_rate(config), folder, tmp_path, params)
+    trained = assert_starts_and_resumes(unchanging(config), folder, tmp_path, params)
     assert trained.task.files["tokenizer.model"] == vocabulary
-    [[ranked]] = trained.predict(["the [MASK] of"], top=3)
-    assert len(ranked) == 3
+    [predictions] = trained.predict(["the [MASK] of"], top=3)
+    [candidates] = predictions
+    assert len(candidates) == 3
 
 
 def test_finetuning_from_bert(bert, tmp_path):
-    """The config names no size of it but the length."""
+    """The config names no size except the length."""
     folder, params = bert
     config = finetuning(folder, length=states.SIZES["length"])
     lines = ["text,label"]
@@ -545,10 +559,8 @@ def test_finetuning_from_bert(bert, tmp_path):
     (tmp_path / "own.csv").write_text("\n".join(lines) + "\n")
     config.glue.task = "own"
     config.data.update(train=str(tmp_path / "own.csv"), heldout_share=0.25)
-    left_out = ("bias", "head/", "transform", "output_embedding")
-    trained = assert_begins_and_resumes(
-        without_a_rate(config), folder, tmp_path, params, anew=left_out
-    )
+    new = ("bias", "head/", "transform", "output_embedding")
+    trained = assert_starts_and_resumes(unchanging(config), folder, tmp_path, params, new=new)
     assert trained.classes == ("no", "yes")
     assert trained.config.model.pooler
     assert trained.config.model.d_model == states.SIZES["d_model"]
@@ -556,7 +568,7 @@ def test_finetuning_from_bert(bert, tmp_path):
 
 @pytest.mark.parametrize("resumes", [False, True])
 def test_weights_that_do_not_fit_the_config_are_refused(tmp_path, monkeypatch, resumes):
-    """All that differ are named; a run that has taken steps does not look at them again."""
+    """All mismatches are named; a resumed run does not read the weights again."""
     name = states.shrink(monkeypatch, "gmlp_s16_224")
     state, _ = states.of_timm(name, 3)
     source = tmp_path / f"{name}.safetensors"
@@ -565,7 +577,7 @@ def test_weights_that_do_not_fit_the_config_are_refused(tmp_path, monkeypatch, r
     config.model.update(pretrained.config_of(source).model)
     config.data.update(train=write_images(tmp_path / "images"), heldout_share=0.25)
     config.init_from = str(source)
-    without_a_rate(config)
+    unchanging(config)
     if resumes:
         loop.train(config, str(tmp_path / "run"))
         config.steps = 2

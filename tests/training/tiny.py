@@ -25,40 +25,44 @@ more will would about other into time some could them then only its new over aft
 
 def write_corpus(path: Path, documents: int = 60) -> str:
     """Writes documents of random words as JSON lines, unless the file exists. Returns the path."""
+    if path.exists():
+        return str(path)
     rng = random.Random(0)
-    lines = (
-        json.dumps({"text": " ".join(rng.choices(WORDS, k=rng.randint(10, 60)))}) + "\n"
-        for _ in range(documents)
-    )
-    if not path.exists():
-        path.write_text("".join(lines))
+    lines = []
+    for _ in range(documents):
+        count = rng.randint(10, 60)
+        text = " ".join(rng.choices(WORDS, k=count))
+        lines.append(json.dumps({"text": text}) + "\n")
+    path.write_text("".join(lines))
     return str(path)
 
 
 def text_config(folder: Path, **model):
-    """A masked language model of 2 layers on a corpus in `folder`, 6 steps."""
+    """A config of a masked language model of 2 layers on a corpus in `folder`, 6 steps."""
     config = gmlp_config.default(block=model.get("block", "gmlp"))
     config.steps = 6
     config.batch_size = 8
-    own = {"spatial_init_std": 0.02} if "spatial_init_std" in config.model else {}
-    config.model.update(
-        own | dict(layers=2, d_model=8, d_ffn=16, length=16, vocab_size=320) | model
-    )
-    config.data.update(
-        train=write_corpus(folder / "corpus.jsonl"), heldout_share=0.2, cache=str(folder / "cache")
-    )
+    config.model.update(layers=2, d_model=8, d_ffn=16, length=16, vocab_size=320)
+    if "spatial_init_std" in config.model:
+        config.model.spatial_init_std = 0.02
+    config.model.update(model)
+    config.data.train = write_corpus(folder / "corpus.jsonl")
+    config.data.heldout_share = 0.2
+    config.data.cache = str(folder / "cache")
     config.optimizer.warmup = 2
     return config
 
 
 def image_config(**model):
-    """A classifier of the embedded digits, 6 steps."""
+    """A config of a classifier of the embedded digits, 6 steps."""
     config = gmlp_config.default(task="image_classification", block=model.get("block", "gmlp"))
     config.steps = 6
     config.batch_size = 8
-    own = {"spatial": "dense"} if "spatial" in config.model else {}
-    sizes = dict(layers=2, d_model=8, d_ffn=16, image_size=(8, 8), patch_size=(4, 4), channels=1)
-    config.model.update(own | sizes | model)
+    config.model.update(layers=2, d_model=8, d_ffn=16)
+    config.model.update(image_size=(8, 8), patch_size=(4, 4), channels=1)
+    if "spatial" in config.model:
+        config.model.spatial = "dense"
+    config.model.update(model)
     config.optimizer.warmup = 2
     return config
 
@@ -66,12 +70,12 @@ def image_config(**model):
 def open_task(
     config, folder: Path, inherited: Files = MappingProxyType({})
 ) -> tuple[Task, TaskData]:
-    """The task of a config, and its data, as a run in a folder has them.
+    """The task of a config and its data, as in a run in a folder.
 
     Args:
         config: of the run.
         folder: of the run, which need not exist.
-        inherited: files of the run that starts it.
+        inherited: files of the pretrained run.
     """
     kind = tasks.find(config.task)
     data = kind.Data(config, RunFiles(str(folder), inherited=inherited))
@@ -79,30 +83,35 @@ def open_task(
 
 
 def with_mesh(config, sizes: tuple[int, int, int]):
-    """The config, for a mesh of these sizes of data, fsdp and tensor."""
+    """The config with a mesh of these sizes of data, fsdp and tensor."""
     config.mesh.update(dict(zip(AXES, sizes, strict=True)))
     return config
 
 
 def partition(config) -> Partition:
-    """On as many devices as the mesh of a config needs."""
-    return Partition.make(
-        config.mesh, jax.devices()[: math.prod(config.mesh[axis] for axis in AXES)]
-    )
+    """A partition over as many devices as the mesh of a config needs."""
+    sizes = [config.mesh[axis] for axis in AXES]
+    devices = jax.devices()[: math.prod(sizes)]
+    return Partition.make(config.mesh, devices)
 
 
 def random_params(shapes, std: float = 0.3, seed: int = 0):
-    """Normal numbers for parameters: fresh ones score nothing, and hide mistakes."""
+    """Random normal parameters, because initial ones have equal outputs, which hides errors."""
     rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda leaf: rng.normal(0, std, leaf.shape).astype(leaf.dtype), shapes)
+
+    def draw(leaf):
+        numbers = rng.normal(0, std, leaf.shape)
+        return numbers.astype(leaf.dtype)
+
+    return jax.tree.map(draw, shapes)
 
 
 LINE_METADATA = {"line/bias": ParamMetadata(decayed=False)}
 
 
 class Line(Task):
-    """Fits y = x kernel + bias by the squared error. Examples carry weights, as sequences carry
-    masked tokens."""
+    """Fits y = x kernel + bias by the squared error. Examples have weights, as masked tokens have in
+    sequences."""
 
     metrics = ("loss", "noise")
     best = ("loss", "min")
@@ -112,25 +121,27 @@ class Line(Task):
     module = example_shapes = None  # not called
 
     def init(self, key):
-        return {"line": {"kernel": jax.random.normal(key, (3,)), "bias": jnp.zeros(())}}
+        kernel = jax.random.normal(key, (3,))
+        return {"line": {"kernel": kernel, "bias": jnp.zeros(())}}
 
     def loss(self, params, batch):
         line = params["line"]
-        errors = jnp.square(batch["x"] @ line["kernel"] + line["bias"] - batch["y"])
+        predicted = batch["x"] @ line["kernel"] + line["bias"]
+        errors = jnp.square(predicted - batch["y"])
+        noise = jax.vmap(jax.random.normal)(batch["key"])
         sums = {
             "loss": weighted_sum(errors, batch["weight"]),
-            "noise": weighted_sum(jax.vmap(jax.random.normal)(batch["key"]), jnp.ones_like(errors)),
+            "noise": weighted_sum(noise, jnp.ones_like(errors)),
         }
-        return sums["loss"][0], sums
+        total, _ = sums["loss"]
+        return total, sums
 
     def evaluate(self, params, batch):
-        _, sums = self.loss(
-            params, batch | {"key": jax.random.split(jax.random.key(0), len(batch["x"]))}
-        )
-        return {
-            "loss": sums["loss"],
-            "examples": weighted_sum(jnp.ones_like(batch["weight"]), batch["weight"]),
-        }, {}
+        keys = jax.random.split(jax.random.key(0), len(batch["x"]))
+        _, sums = self.loss(params, batch | {"key": keys})
+        weights = batch["weight"]
+        examples = weighted_sum(jnp.ones_like(weights), weights)
+        return {"loss": sums["loss"], "examples": examples}, {}
 
     def summarize(self, sums, outputs, data):
         total, weight = sums["loss"]
@@ -141,10 +152,12 @@ class Line(Task):
 
 
 def line_batch(seed: int, size: int = 8) -> dict[str, np.ndarray]:
-    """A batch of `Line`; the weights differ between examples."""
+    """A batch of `Line`, whose weights differ between examples."""
     rng = np.random.default_rng(seed)
+    x = rng.normal(size=(size, 3))
+    y = rng.normal(size=size)
     return {
-        "x": rng.normal(size=(size, 3)).astype(np.float32),
-        "y": rng.normal(size=size).astype(np.float32),
+        "x": x.astype(np.float32),
+        "y": y.astype(np.float32),
         "weight": np.arange(1, size + 1, dtype=np.float32),
     }

@@ -1,11 +1,14 @@
-"""Slow and obvious counterparts, in float64, of what tasks compute; and what their tests share."""
+"""Slow float64 references for what tasks compute, and helpers that the tests of tasks share."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Any
 
 import jax
 import numpy as np
 
 from gmlp_flax.data.holdout import HELDOUT, TRAIN
+from gmlp_flax.training.evaluation import Evaluator
+from gmlp_flax.training.partition import Partition
 
 
 def log_softmax(logits) -> np.ndarray:
@@ -22,19 +25,22 @@ def softmax(logits) -> np.ndarray:
 
 
 def cross_entropies(logits, targets) -> np.ndarray:
-    """Of [..., classes] and int [...]: the loss of each target in nats, [...]."""
-    picked = np.take_along_axis(log_softmax(logits), np.asarray(targets)[..., None], -1)
+    """The loss of each target in nats, [...], from logits [..., classes] and int targets [...]."""
+    indices = np.asarray(targets)[..., None]
+    picked = np.take_along_axis(log_softmax(logits), indices, -1)
     return -picked[..., 0]
 
 
 def are_hits(logits, targets) -> np.ndarray:
-    """Whether each target is the likeliest class: bool [...]."""
-    return np.asarray(logits).argmax(-1) == np.asarray(targets)
+    """Whether each target is the most likely class: bool [...]."""
+    predicted = np.asarray(logits).argmax(-1)
+    return predicted == np.asarray(targets)
 
 
 def largest(values, count: int) -> np.ndarray:
-    """The indices of the largest values, from the largest on."""
-    return np.argsort(-np.asarray(values))[:count]
+    """The indices of the largest values, in descending order."""
+    order = np.argsort(-np.asarray(values))
+    return order[:count]
 
 
 def total(sums: dict, name: str) -> float:
@@ -49,19 +55,28 @@ def weight(sums: dict, name: str) -> float:
     return float(value)
 
 
-def every(examples: Sequence) -> list:
-    """The examples of a source that only has a length and is read by position."""
-    return [examples[index] for index in range(len(examples))]
+def all_examples(examples: Any) -> list:
+    """The examples of a source that has a length and is indexed by position."""
+    found = []
+    for index in range(len(examples)):
+        found.append(examples[index])
+    return found
 
 
 def split_sizes(data) -> tuple[int, int]:
-    """How many examples there are to train on, and how many are held out."""
-    return len(data.dataset(TRAIN)), len(data.dataset(HELDOUT))
+    """The number of training examples and the number of held-out ones."""
+    train = data.dataset(TRAIN)
+    heldout = data.dataset(HELDOUT)
+    return len(train), len(heldout)
 
 
 def stacked(examples: Iterable[dict]) -> dict[str, np.ndarray]:
-    """Examples as one batch."""
-    return jax.tree.map(lambda *values: np.stack(values), *examples)
+    """Examples stacked into one batch."""
+
+    def stack(*values):
+        return np.stack(values)
+
+    return jax.tree.map(stack, *examples)
 
 
 def first_batch(data) -> dict[str, np.ndarray]:
@@ -70,10 +85,23 @@ def first_batch(data) -> dict[str, np.ndarray]:
         return next(batches)
 
 
+def keys(count: int, seed: int = 0) -> jax.Array:
+    """Random keys, [count]."""
+    key = jax.random.key(seed)
+    return jax.random.split(key, count)
+
+
 def scaled_params(task, factor: float):
-    """Fresh parameters, made large enough for the model to tell its inputs apart."""
-    params = jax.jit(task.init)(jax.random.key(0))
+    """Initial parameters, scaled so that the outputs for different inputs differ clearly."""
+    init = jax.jit(task.init)
+    params = init(jax.random.key(0))
     return jax.tree.map(lambda leaf: factor * leaf, params)
+
+
+def evaluate(task, data, params) -> tuple[dict, dict]:
+    """The metrics and the outputs of an evaluation on all devices."""
+    evaluator = Evaluator(task, data, Partition.make())
+    return evaluator(params)
 
 
 def names_of(candidates) -> list[str]:

@@ -25,6 +25,8 @@ def digits(tmp_path_factory):
 def vocabulary(tmp_path_factory):
     """The path of a tokenizer of tiny.WORDS, with 300 pieces."""
     path = tmp_path_factory.mktemp("vocabulary") / "tokenizer.model"
-    texts = [" ".join(tiny.WORDS[first:]) for first in range(40)]
+    texts = []
+    for first in range(40):
+        texts.append(" ".join(tiny.WORDS[first:]))
     Tokenizer.train(texts, 300).save(path)
     return str(path)

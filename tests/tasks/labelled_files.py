@@ -24,14 +24,16 @@ SIZES = {
 
 
 def pair(number: int) -> tuple[str, str]:
-    """Two runs of words; the first is longer for each number."""
+    """Two spans of the text of all words. The first is longer for each number."""
     start = number % 40
+    end = start + 9 + number
     second_start = 7 * number % 90
-    return TEXT[start : start + 9 + number], TEXT[second_start:][:12]
+    second_end = second_start + 12
+    return TEXT[start:end], TEXT[second_start:second_end]
 
 
 def rows(labels: Iterable[str], first: int = 0) -> str:
-    """A row for each label, with tabs: an id from `first` on, a pair, the label."""
+    """A tab-separated row for each label: an id that counts up from `first`, a pair, the label."""
     lines = []
     for number, label in enumerate(labels):
         text, second = pair(number)
@@ -47,25 +49,38 @@ def write(folder: Path, **contents: str) -> Path:
 
 
 def rte(folder: Path) -> Path:
-    """30 pairs to train on, 21 of both labels held out."""
+    """30 training pairs, and 21 held-out pairs with both labels."""
     entailment, other = GLUE_TASKS["rte"].labels
     train = [entailment, other] * 15
     dev = [other, entailment, entailment] * 7
-    return write(folder, train=PAIRS + rows(train), dev=PAIRS + rows(dev, first=100))
+    train_table = PAIRS + rows(train)
+    dev_table = PAIRS + rows(dev, first=100)
+    return write(folder, train=train_table, dev=dev_table)
 
 
 def stsb(folder: Path, has_test: bool = False) -> Path:
-    """12 pairs with scores of 0 to 5, 7 others held out; and 5 without a score."""
-    for name, count, first in (("train", 12, 0), ("dev", 7, 12)):
-        scores = [f"\t{number % 11 / 2:.3f}" for number in range(count)]
-        write(folder, **{name: _stsb_table(f"{STSB}\tscore", scores, first)})
+    """12 training pairs with scores from 0 to 5, 7 held-out ones, and optionally 5 without a
+    score."""
+    header = f"{STSB}\tscore"
+    train = _stsb_table(header, _score_cells(12), first=0)
+    dev = _stsb_table(header, _score_cells(7), first=12)
+    write(folder, train=train, dev=dev)
     if has_test:
         write(folder, test=_stsb_table(STSB, [""] * 5, first=19))
     return folder
 
 
+def _score_cells(count: int) -> list[str]:
+    """A tab and a score for each row."""
+    cells = []
+    for number in range(count):
+        score = number % 11 / 2
+        cells.append(f"\t{score:.3f}")
+    return cells
+
+
 def _stsb_table(header: str, ends: Sequence[str], first: int) -> str:
-    """A row for each end, with pairs from `first` on."""
+    """A row for each end of a row, with pairs from number `first` on."""
     lines = [header]
     for number, end in enumerate(ends):
         text, second = pair(first + number)
@@ -74,13 +89,14 @@ def _stsb_table(header: str, ends: Sequence[str], first: int) -> str:
 
 
 def json_rows(path: Path, records: Iterable[dict]) -> Path:
-    """Writes a JSON object a line."""
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    """Writes a JSON object per line."""
+    lines = [json.dumps(record) + "\n" for record in records]
+    path.write_text("".join(lines))
     return path
 
 
 def config(kind: str, vocabulary: str, train: Path, task: str, **data):
-    """Of a task of a class of tasks, `text_classification` or `text_regression`."""
+    """A config of a task of the class `text_classification` or `text_regression`."""
     options = gmlp_config.default(task=kind)
     options.glue.task = task
     options.batch_size = 8
@@ -90,7 +106,7 @@ def config(kind: str, vocabulary: str, train: Path, task: str, **data):
 
 
 def own_config(kind: str, vocabulary: str, folder: Path, labels: Sequence, heldout: str = ""):
-    """Of a CSV table with a text for each label, and of the rows held out, "TEXT,LABEL\\n" each."""
+    """A config of a CSV table with a text for each label, and of held-out rows "TEXT,LABEL\\n"."""
     lines = ["text,label\n"]
     for number, label in enumerate(labels):
         lines.append(f"{number} {tiny.WORDS[number]},{label}\n")

@@ -1,5 +1,4 @@
-"""What every task has, and a whole task of one's own: its data, its model, its loss and its
-answers."""
+"""What all tasks share, and a complete user-defined task: its data, model, loss and answers."""
 
 import flax.nnx as nnx
 import jax
@@ -31,12 +30,16 @@ def wave(shape: str, phase: float, length: int) -> np.ndarray:
     """Two periods of a wave: float32 [length]."""
     turns = 2 * np.arange(length) / length + phase
     sine = np.sin(2 * np.pi * turns)
-    values = {"sine": sine, "square": np.sign(sine), "sawtooth": 2 * (turns % 1) - 1}
+    values = {
+        "sine": sine,
+        "square": np.sign(sine),
+        "sawtooth": 2 * (turns % 1) - 1,
+    }
     return values[shape].astype(np.float32)
 
 
 class Waves:
-    """Noisy waves by position: each is made from its number."""
+    """Noisy waves by position: each is made from its index."""
 
     def __init__(self, seed: int, count: int, length: int, noise: float):
         self.seed = seed
@@ -51,12 +54,13 @@ class Waves:
         rng = np.random.default_rng([self.seed, index])
         label = index % len(SHAPES)
         series = wave(SHAPES[label], rng.random(), self.length)
-        series += self.noise * rng.normal(size=self.length).astype(np.float32)
+        noise = rng.normal(size=self.length).astype(np.float32)
+        series += self.noise * noise
         return {"series": series, "label": np.int32(label)}
 
 
 class WaveData(TaskData):
-    """Waves to train on, and others held out."""
+    """Training waves, and other waves held out."""
 
     def examples(self, role: str) -> Waves:
         length = self.config.model.length
@@ -75,13 +79,15 @@ class WaveModel(nnx.Module):
         self.head = Linear(spec, spec.d_model, len(SHAPES), rngs)
 
     def __call__(self, series: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """Float [batch, length] to logits [batch, shapes]; `key`, [batch], is given in training."""
+        """Float [batch, length] to logits [batch, shapes]. Training passes `key`, [batch]."""
         tokens = self.embedding(series[..., None])
-        return self.head(self.encoder(tokens, key).mean(axis=1))
+        hidden = self.encoder(tokens, key)
+        return self.head(hidden.mean(axis=1))
 
     def states(self, series: jax.Array, layers: tuple[int, ...]) -> list[jax.Array]:
-        """What some layers give, each [batch, length, d_model]."""
-        return self.encoder.states(self.embedding(series[..., None]), layers)
+        """The outputs of some layers, each [batch, length, d_model]."""
+        tokens = self.embedding(series[..., None])
+        return self.encoder.states(tokens, layers)
 
 
 class WavePredictor(Predictor):
@@ -106,7 +112,7 @@ class WavePredictor(Predictor):
 
 
 class WaveTask(Task):
-    """Tells the shape of a wave; batches have "series" float32 [batch, length] and "label" int32
+    """Classifies waves. Batches have "series" float32 [batch, length] and "label" int32
     [batch]."""
 
     options = {
@@ -119,7 +125,10 @@ class WaveTask(Task):
     best = ("accuracy", "max")
 
     def example_shapes(self):
-        return {"series": ((self.length,), jnp.float32), "label": ((), jnp.int32)}
+        return {
+            "series": ((self.length,), jnp.float32),
+            "label": ((), jnp.int32),
+        }
 
     def module(self, rngs: nnx.Rngs) -> WaveModel:
         return WaveModel(self.spec(), rngs)
@@ -128,13 +137,17 @@ class WaveTask(Task):
         logits = self.apply(params, batch["series"], key)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
         hits = logits.argmax(-1) == batch["label"]
-        return {"loss": weighted_sum(losses, weights), "accuracy": weighted_sum(hits, weights)}
+        return {
+            "loss": weighted_sum(losses, weights),
+            "accuracy": weighted_sum(hits, weights),
+        }
 
 
 def wave_config(**model):
     """A gMLP of two layers on waves of 16 numbers."""
     config = gmlp_config.default(task=f"{__name__}:WaveTask")
-    config.model.update({"layers": 2, "d_model": 16, "d_ffn": 32, "spatial": "dense"} | model)
+    config.model.update(layers=2, d_model=16, d_ffn=32, spatial="dense")
+    config.model.update(model)
     config.batch_size = 32
     config.eval.batch_size = 40
     return config
@@ -142,10 +155,11 @@ def wave_config(**model):
 
 @pytest.fixture(scope="module")
 def waves():
-    """The task, its data, and parameters that tell waves apart."""
+    """The task, its data, and parameters whose outputs differ between waves."""
     config = wave_config()
     task = WaveTask(config)
-    return task, WaveData(config), tiny.random_params(task.shapes())
+    params = tiny.random_params(task.shapes())
+    return task, WaveData(config), params
 
 
 @pytest.mark.smoke
@@ -159,61 +173,69 @@ def test_user_defined_task_trains_and_predicts(tmp_path):
     assert metrics["examples"] == 90
     assert metrics["accuracy"] > 0.8
     model = gf.load(tmp_path / "run")
-    answers = model.predict([wave(shape, 0.2, 16) for shape in SHAPES], top=2)
+    series = [wave(shape, 0.2, 16) for shape in SHAPES]
+    answers = model.predict(series, top=2)
     for shape, [candidates] in zip(SHAPES, answers, strict=True):
         assert len(candidates) == 2
         assert by_hand.names_of(candidates)[0] == shape
-    assert "7 numbers" in raised(DataError, model.predict, [[0.0] * 7])
+    too_short = [0.0] * 7
+    assert "7 numbers" in raised(DataError, model.predict, [too_short])
 
 
-def by_the_batch(task, params, batch) -> tuple[np.ndarray, np.ndarray]:
-    """The cross-entropy of each example of a batch, and whether its class is the likeliest."""
+def losses_and_hits(task, params, batch) -> tuple[np.ndarray, np.ndarray]:
+    """The cross-entropy of each example of a batch, and whether its class is the most likely."""
     logits = task.apply(params, batch["series"])
     labels = batch["label"]
-    return by_hand.cross_entropies(logits, labels), by_hand.are_hits(logits, labels)
+    losses = by_hand.cross_entropies(logits, labels)
+    return losses, by_hand.are_hits(logits, labels)
 
 
 def test_training_counts_each_example_once(waves):
     task, data, params = waves
     batch = by_hand.first_batch(data)
-    losses, hits = by_the_batch(task, params, batch)
-    batch["key"] = jax.random.split(jax.random.key(0), 32)
+    losses, hits = losses_and_hits(task, params, batch)
+    batch["key"] = by_hand.keys(32)
     loss, sums = jax.jit(task.loss)(params, batch)
-    summed = pytest.approx(losses.sum(), rel=1e-5)
-    assert float(loss) == by_hand.total(sums, "loss") == summed
+    expected = pytest.approx(losses.sum(), rel=1e-5)
+    assert float(loss) == expected
+    assert by_hand.total(sums, "loss") == expected
     assert by_hand.total(sums, "accuracy") == hits.sum()
-    assert by_hand.weight(sums, "loss") == by_hand.weight(sums, "accuracy") == 32
+    assert by_hand.weight(sums, "loss") == 32
+    assert by_hand.weight(sums, "accuracy") == 32
     assert set(sums) == set(task.metrics)
 
 
 def test_evaluation_counts_each_example_by_its_weight(waves):
     task, data, params = waves
     batch = by_hand.first_batch(data)
-    losses, hits = by_the_batch(task, params, batch)
-    batch["key"] = jax.random.split(jax.random.key(0), 32)
+    losses, hits = losses_and_hits(task, params, batch)
+    batch["key"] = by_hand.keys(32)
     batch["weight"] = np.float32([1, 0] * 16)
     sums, outputs = task.evaluate(params, batch)
     assert outputs == {}
-    summed = losses[::2].sum()
-    assert by_hand.total(sums, "loss") == pytest.approx(summed, rel=1e-5)
-    assert by_hand.total(sums, "accuracy") == hits[::2].sum()
-    assert by_hand.total(sums, "examples") == by_hand.weight(sums, "examples") == 16
+    expected_loss = losses[::2].sum()
+    expected_hits = hits[::2].sum()
+    assert by_hand.total(sums, "loss") == pytest.approx(expected_loss, rel=1e-5)
+    assert by_hand.total(sums, "accuracy") == expected_hits
+    assert by_hand.total(sums, "examples") == 16
+    assert by_hand.weight(sums, "examples") == 16
 
 
 def test_only_training_passes_a_key_to_the_sums():
-    """So that dropout is on in training alone."""
+    """Dropout is active only in training."""
     task = WaveTask(wave_config(dropout=0.5))
     params = tiny.random_params(task.shapes())
     source = Waves(0, 8, 16, 0.0)
-    batch = by_hand.stacked(source[index] for index in range(8))
+    batch = by_hand.stacked(by_hand.all_examples(source))
     batch["weight"] = np.ones(8, np.float32)
     losses = []
     for seed in (0, 0, 1):
-        keys = jax.random.split(jax.random.key(seed), 8)
+        keys = by_hand.keys(8, seed)
         loss, _ = task.loss(params, {**batch, "key": keys})
         losses.append(float(loss))
-    assert losses[0] == losses[1] != losses[2]
-    expected, _ = by_the_batch(task, params, batch)
+    assert losses[0] == losses[1]
+    assert losses[0] != losses[2]
+    expected, _ = losses_and_hits(task, params, batch)
     sums, _ = task.evaluate(params, batch)
     assert by_hand.total(sums, "loss") == pytest.approx(expected.sum(), rel=1e-5)
 
@@ -221,7 +243,8 @@ def test_only_training_passes_a_key_to_the_sums():
 def test_metrics_are_means_and_counts(waves):
     task, data, _ = waves
     sums = {"loss": (6.0, 4.0), "accuracy": (3.0, 4.0), "examples": (4.0, 4.0)}
-    assert task.summarize(sums, {}, data) == {"loss": 1.5, "accuracy": 0.75, "examples": 4}
+    metrics = task.summarize(sums, {}, data)
+    assert metrics == {"loss": 1.5, "accuracy": 0.75, "examples": 4}
     assert task.eval_metrics == ("loss", "accuracy")
 
 
@@ -234,9 +257,12 @@ def test_task_has_no_baselines_and_prediction_files_by_default(waves):
 
 
 def first_series(data, role: str, count: int) -> np.ndarray:
-    """[count, length]."""
+    """Float [count, length]."""
     examples = data.examples(role)
-    return np.stack([examples[index]["series"] for index in range(count)])
+    series = []
+    for index in range(count):
+        series.append(examples[index]["series"])
+    return np.stack(series)
 
 
 def test_answers_rank_the_class_names(waves):
@@ -247,7 +273,8 @@ def test_answers_rank_the_class_names(waves):
     predictions = task.predictor.predict(params, list(series), settings)
     for row, [candidates] in zip(shares, predictions, strict=True):
         best = by_hand.largest(row, 2)
-        assert by_hand.names_of(candidates) == [SHAPES[index] for index in best]
+        expected = [SHAPES[index] for index in best]
+        assert by_hand.names_of(candidates) == expected
         np.testing.assert_allclose(by_hand.shares_of(candidates), row[best], rtol=1e-4)
 
 
@@ -256,7 +283,8 @@ def test_features_are_concatenated_states_of_layers(waves):
     series = first_series(data, TRAIN, 3)
     first, last = task.bind(params).states(series, (0, -1))
     features = task.features(params, series, (0, -1))
-    np.testing.assert_array_equal(features, np.concatenate([first, last], axis=-1))
+    expected = np.concatenate([first, last], axis=-1)
+    np.testing.assert_array_equal(features, expected)
 
 
 def test_features_are_pooled(waves):
@@ -271,7 +299,7 @@ def test_features_are_pooled(waves):
 
 
 def test_stacks_are_the_encoder_layers(waves):
-    """By which filters and attention are drawn."""
+    """From which filters and attention are drawn."""
     task, _, params = waves
     [stack] = task.stacks(params)
     state = nnx.to_pure_dict(nnx.state(stack))
@@ -283,10 +311,14 @@ def test_stacks_are_the_encoder_layers(waves):
 
 
 def test_pooled_states_leave_out_padding():
-    states = [jnp.arange(8.0).reshape(1, 4, 2), jnp.ones((1, 4, 2))]
+    rising = jnp.arange(8.0).reshape(1, 4, 2)
+    constant = jnp.ones((1, 4, 2))
+    states = [rising, constant]
     mask = jnp.array([[True, True, False, False]])
-    assert joined_states(states, "mean", mask).tolist() == [[1, 2, 1, 1]]
-    assert joined_states(states, "mean").tolist() == [[3, 4, 1, 1]]
+    pooled = joined_states(states, "mean", mask)
+    assert pooled.tolist() == [[1, 2, 1, 1]]
+    pooled_with_padding = joined_states(states, "mean")
+    assert pooled_with_padding.tolist() == [[3, 4, 1, 1]]
     assert joined_states(states, None).shape == (1, 4, 4)
 
 
@@ -327,8 +359,10 @@ def test_each_parameter_has_metadata(waves):
 def test_sums_are_float32():
     values = jnp.full(3000, 1.0, jnp.bfloat16)
     total, weight = weighted_sum(values, jnp.ones(3000, jnp.bool_))
-    assert total.dtype == weight.dtype == jnp.float32
-    assert float(total) == float(weight) == 3000
+    assert total.dtype == jnp.float32
+    assert weight.dtype == jnp.float32
+    assert float(total) == 3000
+    assert float(weight) == 3000
 
 
 def test_spec_takes_all_fields_from_the_config(tmp_path):

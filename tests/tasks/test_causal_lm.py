@@ -1,4 +1,4 @@
-"""Next-token prediction: its loss, its metrics, what it sees, and its mistakes."""
+"""Next-token prediction: its loss, its metrics, what it reads, and its errors."""
 
 import math
 
@@ -27,14 +27,14 @@ KINDS = {
 
 
 def causal_config(folder, **model):
-    """Of a causal model of 16 tokens."""
+    """A config of a causal model of 16 tokens."""
     config = gmlp_config.changed(tiny.text_config(folder, **model), "causal_lm")
     config.model.causal = True
     return config
 
 
 def large_params(task):
-    """Fresh ones, made large enough for the model to tell sequences apart."""
+    """Initial parameters, scaled so that the outputs for different sequences differ clearly."""
     return by_hand.scaled_params(task, 3)
 
 
@@ -49,9 +49,8 @@ def causal(request, tmp_path_factory):
 
 def heldout_windows(data) -> np.ndarray:
     """The tokens of all held-out windows."""
-    windows = data.windows(HELDOUT)
-    batch = by_hand.stacked(by_hand.every(windows))
-    return batch["tokens"]
+    windows = by_hand.all_examples(data.windows(HELDOUT))
+    return by_hand.stacked(windows)["tokens"]
 
 
 def test_each_token_of_the_text_is_a_target_once(causal):
@@ -63,21 +62,24 @@ def test_each_token_of_the_text_is_a_target_once(causal):
     text = data.windows(HELDOUT).prepared
     targets = windows[:, 1:]
     is_text = targets != tokenizer.pad_id
-    assert targets[is_text].tolist() == text.read(0, text.tokens).tolist()
-    # A [SEP] stands where a document ends, and nowhere else.
-    assert (windows == tokenizer.sep_id).sum() == text.documents
+    expected = text.read(0, text.tokens)
+    np.testing.assert_array_equal(targets[is_text], expected)
+    # [SEP] is only at the ends of documents.
+    ends = windows == tokenizer.sep_id
+    assert ends.sum() == text.documents
 
 
 def test_evaluation_against_numpy(causal):
     """The last window and the last batch are padded."""
     task, data, params = causal
-    metrics, _ = Evaluator(task, data, Partition.make())(params)
+    metrics, _ = by_hand.evaluate(task, data, params)
     windows = heldout_windows(data)
     targets = windows[:, 1:]
     is_text = targets != task.tokenizer.pad_id
     assert not is_text.all()
     assert len(windows) % 8
-    logits = jax.jit(task.apply)(params, windows[:, :-1])
+    apply = jax.jit(task.apply)
+    logits = apply(params, windows[:, :-1])
     losses = by_hand.cross_entropies(logits, targets)[is_text]
     hits = by_hand.are_hits(logits, targets)[is_text]
     assert metrics["predictions"] == len(losses)
@@ -87,46 +89,56 @@ def test_evaluation_against_numpy(causal):
     assert metrics["perplexity"] == pytest.approx(math.exp(loss), rel=1e-4)
     assert metrics["accuracy"] == pytest.approx(hits.mean(), abs=1e-6)
     text = task.tokenizer.decode(targets[is_text].tolist())
-    bits = bits_per_byte(losses, len(text.encode()))
+    size = len(text.encode())
+    bits = bits_per_byte(losses, size)
     assert metrics["bits_per_byte"] == pytest.approx(bits, rel=1e-5)
     assert {*task.eval_metrics, "predictions", "examples"} == set(metrics)
 
 
+def ar_hits(windows: np.ndarray, tokenizer, frequent: set[int]) -> np.ndarray:
+    """Whether each token repeats an earlier bigram of its window, by a loop: bool like windows."""
+    special = set(tokenizer.special_ids)
+    hits = np.zeros(windows.shape, bool)
+    for row, window in enumerate(windows.tolist()):
+        earlier = set()
+        for position in range(1, len(window)):
+            first = window[position - 1]
+            second = window[position]
+            bigram = (first, second)
+            is_frequent = first * tokenizer.vocab_size + second in frequent
+            is_ordinary = special.isdisjoint(bigram)
+            hits[row, position] = bigram in earlier and is_ordinary and not is_frequent
+            earlier.add(bigram)
+    return hits
+
+
 def test_ar_hits_of_an_evaluation_against_a_loop(causal):
-    """Whatever the batches are: every held-out token is counted once."""
+    """Each held-out token counts once, for any batch size."""
     task, data, params = causal
     windows = heldout_windows(data)
-    special = set(task.tokenizer.special_ids)
-    vocab_size = task.tokenizer.vocab_size
     config = gmlp_config.mutable_copy(task.config)
     config.eval.recall_slices = True
     config.eval.frequent_bigrams = 20
     frequent = set(sliced_data(config, data).frequent_bigrams.tolist())
     assert frequent
-    hits = np.zeros(windows.shape, bool)
-    for row, window in enumerate(windows.tolist()):
-        earlier = set()
-        for position in range(1, len(window)):
-            bigram = (window[position - 1], window[position])
-            key = bigram[0] * vocab_size + bigram[1]
-            is_hit = bigram in earlier and key not in frequent and special.isdisjoint(bigram)
-            hits[row, position] = is_hit
-            earlier.add(bigram)
+    hits = ar_hits(windows, task.tokenizer, frequent)[:, 1:]
+    targets = windows[:, 1:]
     logits = task.forward(params, windows[:, :-1])
-    losses = by_hand.cross_entropies(logits, windows[:, 1:])
-    are_right = by_hand.are_hits(logits, windows[:, 1:])
+    losses = by_hand.cross_entropies(logits, targets)
+    are_right = by_hand.are_hits(logits, targets)
     count = hits.sum()
+    assert count > 3
+    mean_loss = losses[hits].mean()
+    accuracy = are_right[hits].mean()
     for batch_size in (3, 64):
         config.eval.batch_size = batch_size
         sliced = CausalLanguageModeling(config, task.files)
-        evaluator = Evaluator(sliced, sliced_data(config, data), Partition.make())
-        metrics, _ = evaluator(params)
-        assert metrics["recall_predictions"] == count > 3
+        metrics, _ = by_hand.evaluate(sliced, sliced_data(config, data), params)
+        assert metrics["recall_predictions"] == count
         assert metrics["other_predictions"] == metrics["predictions"] - count
-        mean_loss = (losses * hits[:, 1:]).sum() / count
-        assert math.log(metrics["recall_perplexity"]) == pytest.approx(mean_loss, rel=1e-4)
-        right = (are_right & hits[:, 1:]).sum()
-        assert metrics["recall_accuracy"] == pytest.approx(right / count)
+        recall_loss = math.log(metrics["recall_perplexity"])
+        assert recall_loss == pytest.approx(mean_loss, rel=1e-4)
+        assert metrics["recall_accuracy"] == pytest.approx(accuracy)
 
 
 def sliced_data(config, data):
@@ -135,7 +147,7 @@ def sliced_data(config, data):
 
 
 def bits_per_byte(losses: np.ndarray, size: int) -> float:
-    """Of losses in nats and the number of bytes of the text."""
+    """From losses in nats and the number of bytes of the text."""
     return losses.sum() / math.log(2) / size
 
 
@@ -145,11 +157,13 @@ def test_baseline_counts_the_ends_of_documents(causal):
     evaluator(params)
     [baseline] = evaluator.baselines()
     text = data.windows(TRAIN).prepared
-    counts = np.bincount(text.read(0, text.tokens), minlength=320) + 1.0
+    tokens = text.read(0, text.tokens)
+    counts = np.bincount(tokens, minlength=320) + 1.0
     counts[[0, 2, 4]] = 0
     shares = counts / counts.sum()
     targets = heldout_windows(data)[:, 1:]
-    losses = -np.log(shares[targets[targets != 0]])
+    is_text = targets != 0
+    losses = -np.log(shares[targets[is_text]])
     perplexity = math.exp(losses.mean())
     assert baseline.metrics["perplexity"] == pytest.approx(perplexity, rel=1e-5)
     sizes = task.tokenizer.byte_counts()[targets]
@@ -159,13 +173,14 @@ def test_baseline_counts_the_ends_of_documents(causal):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_loss_has_no_gradient_from_future_tokens(kind, tmp_path):
-    """Seen through a table of positions, of which each row enters at its place alone: losses up to
-    a place move no row behind it, and all rows before."""
+    """Measured by the gradient for a table of positions, of which each row enters only at its
+    position: the losses up to a position depend on all rows before it and on none after it."""
     model = KINDS[kind] | {"positions": "absolute"}
     task = CausalLanguageModeling(causal_config(tmp_path, **model))
     params = large_params(task)
-    text = np.random.default_rng(0).integers(5, 320, (3, task.length + 1))
-    keys = jax.random.split(jax.random.key(0), 3)
+    rng = np.random.default_rng(0)
+    text = rng.integers(5, 320, (3, task.length + 1))
+    keys = by_hand.keys(3)
 
     @jax.jit
     @jax.grad
@@ -174,22 +189,23 @@ def test_loss_has_no_gradient_from_future_tokens(kind, tmp_path):
         return loss
 
     positions = np.arange(task.length + 1)
-    for places in (1, 7, task.length):
-        # [PAD] is read, but not predicted.
-        tokens = np.where(positions <= places, text, 0)
-        table = np.asarray(gradient(params, tokens)["positions"]["table"])
-        assert (table[places:] == 0).all()
-        before = np.abs(table[:places]).max(axis=1)
+    for count in (1, 7, task.length):
+        # [PAD] is read but not predicted.
+        tokens = np.where(positions <= count, text, 0)
+        gradients = gradient(params, tokens)
+        table = np.asarray(gradients["positions"]["table"])
+        assert (table[count:] == 0).all()
+        before = np.abs(table[:count]).max(axis=1)
         assert (before > 0).all()
 
 
 def test_bits_per_byte_of_an_untrained_byte_model(tmp_path):
-    """A whole evaluation: a byte costs 8 bits and a little for a model that knows nothing."""
+    """Over a whole evaluation: a byte costs a little more than 8 bits for a model of zeros."""
     config = causal_config(tmp_path, vocab_size=261)
     config.data.tokenizer = "bytes"
     task, data = tiny.open_task(config, tmp_path / "run")
     params = jax.tree.map(jnp.zeros_like, task.shapes())
-    metrics, _ = Evaluator(task, data, Partition.make())(params)
+    metrics, _ = by_hand.evaluate(task, data, params)
     text = data.windows(HELDOUT).prepared
     size = text.tokens - text.documents
     expected = math.log2(261) * text.tokens / size
@@ -199,9 +215,10 @@ def test_bits_per_byte_of_an_untrained_byte_model(tmp_path):
     assert data.assets() == {"tokenizer.model": b"bytes\n"}
 
 
-def likeliest_pieces(task, params, ids: list[int], count: int) -> list[str]:
-    """The likeliest pieces behind some tokens."""
-    [logits] = np.asarray(task.apply(params, np.array([ids])))
+def most_likely_pieces(task, params, ids: list[int], count: int) -> list[str]:
+    """The most likely pieces after some tokens."""
+    tokens = np.array([ids])
+    [logits] = np.asarray(task.apply(params, tokens))
     best = by_hand.largest(logits[-1], count)
     return [task.tokenizer.piece(token) for token in best.tolist()]
 
@@ -210,8 +227,9 @@ def test_most_likely_next_tokens(causal):
     task, _, params = causal
     tokenizer = task.tokenizer
     ids = [tokenizer.cls_id, *tokenizer.encode("the one")]
-    [[candidates]] = task.predictor.predict(params, ["the one"], Settings(top=3))
-    assert by_hand.names_of(candidates) == likeliest_pieces(task, params, ids, 3)
+    [predictions] = task.predictor.predict(params, ["the one"], Settings(top=3))
+    [candidates] = predictions
+    assert by_hand.names_of(candidates) == most_likely_pieces(task, params, ids, 3)
     assert task.predictor.label(1) == "next"
     [encoded] = task.predictor.encode(["the one"])
     assert encoded[: len(ids)].tolist() == ids
@@ -227,7 +245,7 @@ def test_end_of_a_long_line_is_read(causal):
     assert "last 15" in answer.note
     ids = [task.tokenizer.cls_id, *tokens[-15:]]
     [candidates] = answer.predictions
-    assert by_hand.names_of(candidates) == likeliest_pieces(task, params, ids, 4)
+    assert by_hand.names_of(candidates) == most_likely_pieces(task, params, ids, 4)
     assert task.predictor.note_of_prompt(15) == ""
 
 
@@ -241,8 +259,10 @@ def test_mask_is_refused(causal):
 
 
 def test_continued_text_follows_its_prompt(causal):
-    predictor = causal[0].predictor
-    assert predictor.format(Answer("the", [], text=" one")) == "the one"
+    task, _, _ = causal
+    predictor = task.predictor
+    continued = Answer("the", [], text=" one")
+    assert predictor.format(continued) == "the one"
     ranked = Answer("the", [[("one", 0.5)]])
     assert predictor.format(ranked) == "the\n  next: one 50.0%"
 
@@ -250,9 +270,21 @@ def test_continued_text_follows_its_prompt(causal):
 @pytest.mark.parametrize(
     ("task", "model", "expected"),
     [
-        ("causal_lm", {"causal": False}, "config.model.causal is False: set it to True"),
-        ("causal_lm", {"block": "mixer", "causal": True}, "'mixer', which mixes all tokens"),
-        ("masked_lm", {"causal": True}, "'masked_lm' and config.model.causal is True"),
+        (
+            "causal_lm",
+            {"causal": False},
+            "config.model.causal is False: set it to True",
+        ),
+        (
+            "causal_lm",
+            {"block": "mixer", "causal": True},
+            "'mixer', which mixes all tokens",
+        ),
+        (
+            "masked_lm",
+            {"causal": True},
+            "'masked_lm' and config.model.causal is True",
+        ),
         (
             "text_classification",
             {"causal": True, "pool": "cls"},

@@ -1,5 +1,5 @@
-"""What all finetuning shares: the tokenizer that a pretrained encoder needs, its rate, and arrays as
-inputs."""
+"""What all finetuning tasks share: the tokenizer that a pretrained encoder needs, its learning
+rate, and arrays as inputs."""
 
 import numpy as np
 import pytest
@@ -19,9 +19,10 @@ NAMES = ("text_classification", "text_regression", "question_answering")
 
 
 def config(name: str, **model):
-    """Of a task of one layer."""
+    """A config of a task with one layer."""
     options = gmlp_config.default(task=name)
-    options.model.update(layers=1, d_model=4, d_ffn=8, length=12, vocab_size=320, **model)
+    options.model.update(layers=1, d_model=4, d_ffn=8, length=12, vocab_size=320)
+    options.model.update(model)
     return options
 
 
@@ -30,10 +31,11 @@ def test_tokenizer_is_inherited_or_configured(name, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     kind = tasks.find(name)
     inherited = RunFiles(inherited={TOKENIZER_FILE: tokenizer.model})
-    assert kind.Data(config(name), inherited).tokenizer == tokenizer
-    given = config(name)
-    given.data.tokenizer = vocabulary
-    assert kind.Data(given).tokenizer == tokenizer
+    data = kind.Data(config(name), inherited)
+    assert data.tokenizer == tokenizer
+    options = config(name)
+    options.data.tokenizer = vocabulary
+    assert kind.Data(options).tokenizer == tokenizer
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -45,7 +47,7 @@ def test_missing_tokenizer_is_refused_in_one_line(name):
 
 
 def test_run_inherits_from_the_pretrained_run():
-    """The encoder and its tokenizer, but not the head: of classes only if they are the same."""
+    """It takes the encoder and its tokenizer, but the head only if the classes are the same."""
     assert Finetuning.inheritance.model
     assert Finetuning.inheritance.files == (TOKENIZER_FILE,)
     classification = TextClassification.inheritance
@@ -95,8 +97,11 @@ def test_encoded_lines_have_the_tokens_and_segments_of_a_pair(vocabulary, line):
     task = TextClassification(options, {TOKENIZER_FILE: tokenizer.model})
     batch = task.predictor.encode([line, "the\tand"])
     assert batch.keys() == {"tokens", "segments"}
-    first, second = (tokenizer.encode(text) for text in line.split("\t"))
-    expected = [tokenizer.cls_id, *first, tokenizer.sep_id, *second, tokenizer.sep_id]
+    text, second_text = line.split("\t")
+    first = tokenizer.encode(text)
+    second = tokenizer.encode(second_text)
+    sep = tokenizer.sep_id
+    expected = [tokenizer.cls_id, *first, sep, *second, sep]
     tokens = batch["tokens"][0]
     count = len(expected)
     assert tokens[:count].tolist() == expected

@@ -1,4 +1,4 @@
-"""The loss and the metrics of a classifier of images against NumPy, its classes, and the arrays that
+"""The loss and the metrics of an image classifier against NumPy, its classes, and the arrays that
 it reads."""
 
 import jax
@@ -21,11 +21,12 @@ from tests.training import tiny
 
 @pytest.fixture(scope="module")
 def params(digits):
-    """Fresh ones, but for a head that is not zero."""
+    """Initial parameters, except for a head that is not zero."""
     task, _ = digits
     params = jax.jit(task.init)(jax.random.key(0))
-    kernel = params["head"]["kernel"]
-    params["head"]["kernel"] = jax.random.normal(jax.random.key(1), kernel.shape)
+    head = params["head"]
+    shape = head["kernel"].shape
+    head["kernel"] = jax.random.normal(jax.random.key(1), shape)
     return params
 
 
@@ -36,15 +37,18 @@ def test_loss_with_label_smoothing(digits, params):
     batch = by_hand.first_batch(data)
     logits = task.apply(params, jnp.asarray(batch["image"]))
     assert logits.shape == (8, 10)
-    targets = 0.9 * np.eye(10)[batch["label"]] + 0.01
-    batch["key"] = jax.random.split(jax.random.key(0), 8)
+    one_hot = np.eye(10)[batch["label"]]
+    targets = 0.9 * one_hot + 0.01
+    batch["key"] = by_hand.keys(8)
     total, sums = task.loss(params, batch)
     losses = -targets * by_hand.log_softmax(logits)
     hits = by_hand.are_hits(logits, batch["label"])
-    summed = pytest.approx(losses.sum(), rel=1e-5)
-    assert float(total) == by_hand.total(sums, "loss") == summed
+    expected = pytest.approx(losses.sum(), rel=1e-5)
+    assert float(total) == expected
+    assert by_hand.total(sums, "loss") == expected
     assert by_hand.total(sums, "accuracy") == hits.sum()
-    assert by_hand.weight(sums, "loss") == by_hand.weight(sums, "accuracy") == 8
+    assert by_hand.weight(sums, "loss") == 8
+    assert by_hand.weight(sums, "accuracy") == 8
 
 
 def heldout_arrays(data) -> tuple[np.ndarray, np.ndarray]:
@@ -60,14 +64,15 @@ def heldout_arrays(data) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_evaluation_against_numpy(digits, params):
-    """382 images in batches of 100: the last one holds 82. The loss has no label smoothing."""
+    """382 images in batches of 100, of which the last holds 82. The loss has no label smoothing."""
     task, data = digits
     data.config.eval.batch_size = 100
     evaluator = Evaluator(task, data, Partition.make())
     metrics, _ = evaluator(params, params)
     images, labels = heldout_arrays(data)
     assert len(images) == 382
-    logits = np.array(jax.jit(task.apply)(params, images))
+    apply = jax.jit(task.apply)
+    logits = np.array(apply(params, images))
     label_logits = np.take_along_axis(logits, labels[:, None], 1)
     ranks = (logits > label_logits).sum(1)
     expected = {
@@ -77,7 +82,8 @@ def test_evaluation_against_numpy(digits, params):
         "examples": 382,
     }
     for name, value in expected.items():
-        assert metrics[name] == metrics[f"ema_{name}"] == pytest.approx(value, rel=1e-5)
+        assert metrics[name] == pytest.approx(value, rel=1e-5)
+        assert metrics[f"ema_{name}"] == metrics[name]
     assert 0 < expected["top1"] < expected["top5"] < 1
 
 
@@ -88,12 +94,14 @@ def test_baseline_is_the_most_frequent_class(digits, params):
     evaluator(params, params)
     [baseline] = evaluator.baselines()
     _, labels = heldout_arrays(data)
-    most = np.bincount(labels).max() / 382
-    assert baseline.metrics == {"top1": pytest.approx(most)}
+    counts = np.bincount(labels)
+    share = counts.max() / 382
+    assert baseline.metrics == {"top1": pytest.approx(share)}
 
 
 def classes_of_head(task) -> int:
-    return task.shapes()["head"]["kernel"].shape[1]
+    _, classes = task.shapes()["head"]["kernel"].shape
+    return classes
 
 
 def test_classes_without_files_are_imagenet_numbers():
@@ -112,7 +120,7 @@ def test_classes_and_words_of_the_files():
 
 
 def test_run_on_other_classes_starts_with_a_new_head():
-    """The architecture is the config's own."""
+    """The architecture comes from the config."""
     inheritance = ImageClassification.inheritance
     assert not inheritance.model
     assert inheritance.heads == {"classes.json": "head/"}
@@ -156,7 +164,12 @@ def test_real_labels_without_any_label_are_refused():
 def sums_with_unread(unread: int) -> dict[str, tuple[float, float]]:
     """The sums of an evaluation of 26 images."""
     score = (3.0, 4.0)
-    return {"loss": score, "top1": score, "top5": score, "examples": (26 - unread, 26)}
+    return {
+        "loss": score,
+        "top1": score,
+        "top5": score,
+        "examples": (26 - unread, 26),
+    }
 
 
 @pytest.fixture
@@ -169,13 +182,19 @@ def lenient():
 
 def test_unreadable_images_are_counted(lenient):
     metrics = lenient.summarize(sums_with_unread(1), {}, None)
-    assert metrics == {"loss": 0.75, "top1": 0.75, "top5": 0.75, "examples": 26, "unread": 1}
+    assert metrics == {
+        "loss": 0.75,
+        "top1": 0.75,
+        "top5": 0.75,
+        "examples": 26,
+        "unread": 1,
+    }
     metrics = lenient.summarize(sums_with_unread(0), {}, None)
-    assert {*lenient.eval_metrics, "examples"} == set(metrics)
+    assert set(metrics) == {*lenient.eval_metrics, "examples"}
 
 
 def test_too_many_unreadable_images_are_refused(lenient):
-    """The limit is of all hosts together."""
+    """The limit holds for all hosts together."""
     message = failure(lenient.summarize, sums_with_unread(2), {}, None)
     assert "2 of 26" in message
     assert "config.data.max_bad_records=1" in message
@@ -184,8 +203,10 @@ def test_too_many_unreadable_images_are_refused(lenient):
 def test_unreadable_images_and_images_without_a_real_label_are_not_scored():
     task = ImageClassification(tiny.image_config(), {"classes.json": b'["a", "b", "c"]'})
     params = tiny.random_params(task.shapes())
-    images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)
-    best = np.asarray(task.apply(params, images)).argmax(-1)
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (5, 8, 8, 1), np.uint8)
+    logits = np.asarray(task.apply(params, images))
+    best = logits.argmax(-1)
     wrong = (best + 1) % 3
     real = np.full((5, 2), -1)
     real[:3, 1] = [best[0], wrong[1], best[2]]
@@ -197,18 +218,21 @@ def test_unreadable_images_and_images_without_a_real_label_are_not_scored():
     }
     sums, outputs = task.evaluate(params, batch)
     assert outputs == {}
-    for name, expected in {"top1": (2, 3), "real": (1, 2), "examples": (3, 4)}.items():
-        assert by_hand.total(sums, name) == expected[0]
-        assert by_hand.weight(sums, name) == expected[1]
+    expected_sums = {"top1": (2, 3), "real": (1, 2), "examples": (3, 4)}
+    for name, (total, weight) in expected_sums.items():
+        assert by_hand.total(sums, name) == total
+        assert by_hand.weight(sums, name) == weight
     class_counts, count = sums["classes"]
     assert float(count) == 3
     scored = [best[0], best[1], wrong[3]]
-    assert class_counts.tolist() == np.bincount(scored, minlength=3).tolist()
+    expected_counts = np.bincount(scored, minlength=3)
+    np.testing.assert_array_equal(class_counts, expected_counts)
 
 
 def test_arrays_of_uint8_and_of_floats_are_inputs():
     task = ImageClassification(tiny.image_config())
-    images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 1))
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (2, 8, 8, 1))
     assert task.as_inputs(images) is images
     scaled = task.as_inputs(images / 255)
     assert scaled.dtype == np.float32
@@ -234,7 +258,7 @@ def test_other_arrays_are_refused(array):
 
 
 def test_images_are_prepared_as_in_evaluation(digits):
-    """Arrays and Pillow images alike."""
+    """Arrays and Pillow images."""
     task, data = digits
     pixels = data.dataset(HELDOUT).examples[0]["image"]
     expected = data.labelled(HELDOUT)[0]["image"]
@@ -248,19 +272,29 @@ def test_images_are_prepared_as_in_evaluation(digits):
 def test_answers_rank_the_classes(digits, params):
     task, data = digits
     pixels = data.dataset(HELDOUT).examples[0]["image"]
-    [[candidates]] = task.predictor.predict(params, [pixels], Settings(top=3))
+    [predictions] = task.predictor.predict(params, [pixels], Settings(top=3))
+    [candidates] = predictions
     view = data.labelled(HELDOUT)[0]["image"]
-    [shares] = by_hand.softmax(task.apply(params, view[None]))
+    logits = task.apply(params, view[None])
+    [shares] = by_hand.softmax(logits)
     best = by_hand.largest(shares, 3)
     expected = [task.classes[index] for index in best]
     assert by_hand.names_of(candidates) == expected
     assert by_hand.shares_of(candidates) == pytest.approx(shares[best], rel=1e-4)
 
 
-@pytest.mark.parametrize(("shape", "count"), [((8, 8), 1), ((8, 8, 1), 1), ((4, 8, 8, 1), 4)])
+@pytest.mark.parametrize(
+    ("shape", "count"),
+    [
+        ((8, 8), 1),
+        ((8, 8, 1), 1),
+        ((4, 8, 8, 1), 4),
+    ],
+)
 def test_array_of_two_or_three_axes_is_one_image(digits, shape, count):
-    predictor = digits[0].predictor
-    assert len(predictor.listed(np.zeros(shape, np.uint8))) == count
+    task, _ = digits
+    images = np.zeros(shape, np.uint8)
+    assert len(task.predictor.listed(images)) == count
 
 
 def test_path_is_one_image(digits):
@@ -269,7 +303,7 @@ def test_path_is_one_image(digits):
 
 @pytest.fixture
 def image_folder(tmp_path):
-    """Two images and a file of text."""
+    """Two images and a text file."""
     image = Image.fromarray(np.zeros((8, 8), np.uint8))
     image.save(tmp_path / "b.png")
     image.save(tmp_path / "a.jpg")
@@ -303,7 +337,7 @@ def test_answer_is_one_line(digits):
 
 
 def test_causal_model_with_a_class_token_is_refused():
-    """It stands first, and would see no patch."""
+    """The class token comes first and would read no patch."""
     config = gmlp_config.default("image_classification", "transformer")
     config.model.update(causal=True, pool="cls")
     message = raised(ConfigError, gmlp_config.validate, config)

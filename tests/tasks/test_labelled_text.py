@@ -1,5 +1,5 @@
-"""Labelled sentences and pairs: how they are read, laid out, cut and batched, what is said of them,
-and the lines that a model answers."""
+"""Labelled sentences and pairs: how they are read, laid out, truncated and batched, the notes on
+them, and answers to single lines."""
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,6 @@ from gmlp_flax.tasks.inference.prediction import Settings
 from gmlp_flax.tasks.labelled_text import hides_padding
 from gmlp_flax.tasks.text_classification import TextClassification, TextClassificationData
 from gmlp_flax.tasks.text_regression import TextRegressionData
-from gmlp_flax.training.evaluation import Evaluator
-from gmlp_flax.training.partition import Partition
 from tests.failures import failure, raised
 from tests.tasks import by_hand, labelled_files
 from tests.training import tiny
@@ -28,20 +26,21 @@ KIND = "text_classification"
 
 
 def rte_config(vocabulary, folder, **model):
-    """Of 30 pairs to train on and 21 held out."""
+    """A config of 30 training pairs and 21 held-out pairs."""
     config = labelled_files.config(KIND, vocabulary, labelled_files.rte(folder), "rte")
     config.model.update(model)
     return config
 
 
-def all_examples(data, role: str) -> dict[str, np.ndarray]:
+def batch_of_role(data, role: str) -> dict[str, np.ndarray]:
     """All encoded examples of a role, as one batch."""
-    return by_hand.stacked(by_hand.every(data.examples(role)))
+    examples = by_hand.all_examples(data.examples(role))
+    return by_hand.stacked(examples)
 
 
 @pytest.fixture
 def broken(vocabulary, tmp_path):
-    """A config of SNLI's form, of a file with three good rows, one that is broken and one without a
+    """A config of a file in SNLI's form with three good rows, one malformed row and one without a
     label."""
     path = tmp_path / "train.tsv"
     good = labelled_files.rows(["neutral"] * 3)
@@ -59,9 +58,11 @@ def test_truncated_texts_are_reported(broken, capsys):
     cut = 0
     for row in data.dataset(TRAIN).examples.rows:
         first, second = data.tokenizer.encode_batch(list(row.texts))
-        if len(first) + len(second) + 3 > 16:
+        length = len(first) + len(second) + 3
+        if length > 16:
             cut += 1
-    assert source.cut == cut > 0
+    assert cut > 0
+    assert source.cut == cut
     stderr = capsys.readouterr().err
     assert f"train examples: {cut} of 3 are longer than config.model.length=16" in stderr
 
@@ -106,10 +107,11 @@ def test_tokens_are_counted_over_the_pair(vocabulary, tmp_path, layout):
         else:
             lengths.extend(sizes)
     room = 16 - 3 if layout == "joined" else 16 - 2
-    is_cut = np.array(lengths) > room
+    lengths = np.array(lengths)
+    is_cut = lengths > room
     assert tokens.examples == len(lengths)
-    assert tokens.shortest == min(lengths)
-    assert tokens.longest == max(lengths)
+    assert tokens.shortest == lengths.min()
+    assert tokens.longest == lengths.max()
     assert tokens.cut == pytest.approx(is_cut.mean())
 
 
@@ -125,7 +127,7 @@ def test_texts_in_both_splits_get_a_note(vocabulary, tmp_path):
 
 
 def test_data_are_read_once_for_each_role(vocabulary, tmp_path, monkeypatch):
-    """Classes come from the rows that training reads."""
+    """The classes come from the rows that training reads."""
     calls = []
     read = reader.read
 
@@ -158,7 +160,9 @@ def with_splits(vocabulary, tmp_path):
     header = labelled_files.PAIRS.replace("label\n", "label\tsplit\n")
     splits = ["train", "dev", "train", "test"] * 10
     rows = labelled_files.rows(["entailment", "not_entailment"] * 20).splitlines()
-    lines = [f"{row}\t{split}\n" for row, split in zip(rows, splits, strict=True)]
+    lines = []
+    for row, split in zip(rows, splits, strict=True):
+        lines.append(f"{row}\t{split}\n")
     path = tmp_path / "all.tsv"
     path.write_text(header + "".join(lines))
     return labelled_files.config(KIND, vocabulary, path, "rte")
@@ -179,7 +183,10 @@ def test_all_splits_of_a_published_file(with_splits):
 
 def shapes_of(example: dict[str, np.ndarray]) -> dict[str, tuple]:
     """The shape and the dtype of each array."""
-    return {name: (array.shape, array.dtype) for name, array in example.items()}
+    shapes = {}
+    for name, array in example.items():
+        shapes[name] = (array.shape, array.dtype)
+    return shapes
 
 
 def test_separately_encoded_pairs(vocabulary, tmp_path):
@@ -196,7 +203,7 @@ def test_evaluation_of_separately_encoded_pairs(vocabulary, tmp_path):
     config = rte_config(vocabulary, tmp_path, pairs="apart", length=12)
     task, data = tiny.open_task(config, tmp_path / "run")
     params = task.init(jax.random.key(0))
-    metrics, _ = Evaluator(task, data, Partition.make())(params)
+    metrics, _ = by_hand.evaluate(task, data, params)
     assert metrics["examples"] == 21
     assert metrics["loss"] == pytest.approx(np.log(2), rel=0.3)
 
@@ -207,7 +214,10 @@ def test_examples_have_the_shapes_of_the_task(vocabulary, tmp_path):
     assert shapes_of(example) == task.example_shapes()
     tokenizer = data.tokenizer
     row = data.dataset(HELDOUT).examples.rows[3]
-    ids = [np.array(tokenizer.encode(text), np.int32) for text in row.texts]
+    ids = []
+    for text in row.texts:
+        encoded = tokenizer.encode(text)
+        ids.append(np.array(encoded, np.int32))
     tokens, segments = pairs.assemble(ids, 16, tokenizer)
     np.testing.assert_array_equal(example["tokens"], tokens)
     np.testing.assert_array_equal(example["segments"], segments)
@@ -217,39 +227,40 @@ TRANSFORMER = {"block": "transformer", "heads": 2, "positions": "relative"}
 
 
 def long_config(vocabulary, folder, block: str = "gmlp", **model):
-    """Of a model of 200 tokens, which are more than any text has."""
+    """A config of a model of 200 tokens, more than any text has."""
     config = rte_config(vocabulary, folder)
     config.model = gmlp_config.default(task=KIND, block=block).model
-    sizes = {name: labelled_files.SIZES[name] for name in ("layers", "d_model", "d_ffn")}
-    config.model.update(sizes)
-    config.model.update({"length": 200, "vocab_size": 320, "mask_padding": True} | model)
+    config.model.update(layers=2, d_model=8, d_ffn=16)
+    config.model.update(length=200, vocab_size=320, mask_padding=True)
+    config.model.update(model)
     return config
 
 
 @pytest.mark.parametrize("options", [{"hide_padding": True}, TRANSFORMER], ids=["gmlp", "bert"])
 def test_shortened_batches_give_the_same_scores(vocabulary, tmp_path, options):
-    """To one of a few lengths; several hosts, which see a part of a batch each, read whole
-    sequences."""
+    """One process shortens a batch to one of a few lengths. Of several processes, each sees a part of
+    the batch and reads whole sequences."""
     config = long_config(vocabulary, tmp_path, **options)
     task, data = tiny.open_task(config, tmp_path / "run")
     assert hides_padding(config)
-    with data.train_batches(3, 0, 1) as cut, data.train_batches(3, 0, 2) as half:
-        batch = next(cut)
-        part = next(half)
+    with data.train_batches(3, 0, 1) as batches:
+        batch = next(batches)
+    with data.train_batches(3, 0, 2) as half_batches:
+        half = next(half_batches)
     rows = batch["index"]
-    whole = jax.tree.map(lambda array: array[rows], all_examples(data, TRAIN))
+    whole = jax.tree.map(lambda array: array[rows], batch_of_role(data, TRAIN))
     length = batch["tokens"].shape[1]
     is_token = whole["tokens"] != task.tokenizer.pad_id
     used = is_token.any(axis=0).sum()
     assert used <= length < 200
     assert length in pairs.LENGTHS
-    assert part["tokens"].shape == (4, 200)
+    assert half["tokens"].shape == (4, 200)
     for name in ("tokens", "segments"):
         np.testing.assert_array_equal(batch[name], whole[name][:, :length])
 
     params = tiny.random_params(task.shapes(), 0.5)
     loss = jax.jit(task.loss)
-    keys = jax.random.split(jax.random.key(0), 8)
+    keys = by_hand.keys(8)
     cut_loss, _ = loss(params, {**batch, "key": keys})
     whole_loss, _ = loss(params, {**whole, "key": keys})
     assert float(cut_loss) == pytest.approx(float(whole_loss), rel=1e-5)
@@ -304,28 +315,32 @@ def test_evaluation_of_short_texts_equals_one_of_full_sequences(vocabulary, tmp_
     config = long_config(vocabulary, tmp_path, **options)
     task, data = tiny.open_task(config, tmp_path / "run")
     params = tiny.random_params(task.shapes(), 0.5)
-    metrics, _ = Evaluator(task, data, Partition.make())(params)
-    heldout = all_examples(data, HELDOUT)
-    hits = by_hand.are_hits(task.scores(params, heldout, None), heldout["label"])
+    metrics, _ = by_hand.evaluate(task, data, params)
+    heldout = batch_of_role(data, HELDOUT)
+    logits = task.scores(params, heldout, None)
+    hits = by_hand.are_hits(logits, heldout["label"])
     assert metrics["examples"] == 21
     assert metrics["accuracy"] == pytest.approx(hits.mean())
 
 
 @pytest.mark.parametrize("layout", ["joined", "apart"])
 def test_answers_to_lines_agree_with_evaluation(vocabulary, tmp_path, layout):
-    task, data = tiny.open_task(rte_config(vocabulary, tmp_path, pairs=layout), tmp_path / "run")
+    config = rte_config(vocabulary, tmp_path, pairs=layout)
+    task, data = tiny.open_task(config, tmp_path / "run")
     params = tiny.random_params(task.shapes(), 0.5)
-    lines = ["\t".join(row.texts) for row in data.dataset(HELDOUT).examples.rows]
+    rows = data.dataset(HELDOUT).examples.rows
+    lines = ["\t".join(row.texts) for row in rows]
     settings = Settings(top=2, batch_size=4, truncate=True)
     answers = list(task.predictor.answers(params, lines, settings))
-    logits = task.scores(params, all_examples(data, HELDOUT), None)
+    logits = task.scores(params, batch_of_role(data, HELDOUT), None)
     for answer, shares in zip(answers, by_hand.softmax(logits), strict=True):
         [candidates] = answer.predictions
         best = np.argsort(-shares)
         expected = [task.class_names[index] for index in best]
         assert by_hand.names_of(candidates) == expected
         assert by_hand.shares_of(candidates) == pytest.approx(shares[best], rel=1e-4)
-    assert any(answer.note for answer in answers)  # some are cut
+    notes = [answer.note for answer in answers]
+    assert any(notes)  # some are truncated
 
 
 @pytest.fixture
@@ -364,18 +379,17 @@ def test_examples_from_python(tmp_path):
     config = gmlp_config.default(task=KIND)
     config.glue.task = "own"
     row = TextClassificationData.row
-    assert row(config, ["a text"], "x", "") == {"text": "a text", "label": "x"}
+    record = row(config, ["a text"], "x", "")
+    assert record == {"text": "a text", "label": "x"}
     assert "own.second" in failure(row, config, ["a", "b"], "x", "")
     assert "(text, label)" in failure(row, config, ["a"], None, "")
     assert "int" in failure(row, config, [3], "x", "")
     config.own.update(text="q", second="a", label="verdict")
-    assert row(config, ["a", "b"], 1, "") == {"q": "a", "a": "b", "verdict": 1}
+    record = row(config, ["a", "b"], 1, "")
+    assert record == {"q": "a", "a": "b", "verdict": 1}
     numbers = gmlp_config.default(task="text_regression")
-    assert TextRegressionData.row(numbers, ["a", "b"], 2.5, "") == {
-        "sentence1": "a",
-        "sentence2": "b",
-        "label": 2.5,
-    }
+    record = TextRegressionData.row(numbers, ["a", "b"], 2.5, "")
+    assert record == {"sentence1": "a", "sentence2": "b", "label": 2.5}
 
 
 def test_error_for_missing_data_names_the_path(vocabulary, tmp_path):
@@ -386,7 +400,7 @@ def test_error_for_missing_data_names_the_path(vocabulary, tmp_path):
 
 
 def test_predictions_with_special_characters_are_quoted(vocabulary, tmp_path):
-    """Ids and labels of one's own with tabs and line feeds in them."""
+    """Labels of the user's data with tabs and line feeds in them."""
     records = []
     for number, label in enumerate(["a\tb", "c\nd"] * 5):
         records.append({"text": f"text {number}", "label": label})

@@ -1,5 +1,5 @@
-"""What masked and causal language models share: the loss, counts of tokens, trivial models,
-and documents of a window that do not see each other."""
+"""What masked and causal language models share: the loss, counts of tokens, baselines, and
+documents of a window that do not depend on each other."""
 
 import math
 
@@ -41,7 +41,8 @@ def test_cross_entropy_against_numpy():
 def test_logit_of_minus_infinity_for_another_class_costs_nothing():
     logits = np.float32([[0.0, -np.inf, 0.0]])
     target = np.array([2])
-    sums = cross_entropy(logits, target, np.ones(1, np.float32))
+    weight = np.ones(1, np.float32)
+    sums = cross_entropy(logits, target, weight)
     assert by_hand.total(sums, "loss") == pytest.approx(math.log(2))
 
 
@@ -64,13 +65,13 @@ def test_frequencies_are_smoothed_by_one_for_possible_targets(masked):
     assert not shares[special].any()
     assert shares.sum() == pytest.approx(1)
     ordinary = np.delete(np.arange(320), special)
-    raised_counts = counts[ordinary] + 1
-    expected = raised_counts / raised_counts.sum()
+    smoothed = counts[ordinary] + 1
+    expected = smoothed / smoothed.sum()
     np.testing.assert_allclose(shares[ordinary], expected)
     assert counts.max() > 100  # the text was counted
 
 
-def test_non_target_token_costs_the_baseline_nothing(masked):
+def test_tokens_without_targets_cost_the_baseline_nothing(masked):
     task, data = masked
     shares = task.frequencies(data)
     targets = np.zeros(320)
@@ -81,10 +82,14 @@ def test_non_target_token_costs_the_baseline_nothing(masked):
 
 
 @pytest.mark.parametrize(
-    ("kind", "tokens"), [(MaskedLanguageModeling, 16), (CausalLanguageModeling, 17)]
+    ("kind", "tokens"),
+    [
+        (MaskedLanguageModeling, 16),
+        (CausalLanguageModeling, 17),
+    ],
 )
 def test_sizes_of_examples(tmp_path, kind, tokens):
-    """A causal model's window has a token more than the model reads."""
+    """A window of a causal model has one token more than the model reads."""
     task = kind(tiny.text_config(tmp_path))
     assert task.units_per_example == 16
     assert task.example_shapes()["tokens"][0] == (tokens,)
@@ -106,7 +111,8 @@ def test_only_the_tokenizer_of_a_pretrained_model_is_inherited():
 def test_tokens_that_are_never_targets(tmp_path, kind, names):
     """A causal model predicts [SEP], which ends a document."""
     task = kind(tiny.text_config(tmp_path), {TOKENIZER_FILE: b"bytes\n"})
-    assert [task.tokenizer.piece(token) for token in task.unpredicted] == names
+    pieces = [task.tokenizer.piece(token) for token in task.unpredicted]
+    assert pieces == names
 
 
 def masking_config(folder, block, kind):
@@ -120,13 +126,15 @@ def masking_config(folder, block, kind):
 
 
 def large_params(task):
+    """Initial parameters, scaled so that the outputs for different sequences differ clearly."""
     return by_hand.scaled_params(task, 3)
 
 
 def windows_with_another_start(tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Two windows of two documents that end at the eighth token, and the same with other tokens in
-    the first document."""
-    windows = np.random.default_rng(0).integers(5, 300, (2, 16)).astype(np.int32)
+    """Two windows of two documents each, which end at the eighth and the last token, and the same
+    windows with other tokens in the first document."""
+    rng = np.random.default_rng(0)
+    windows = rng.integers(5, 300, (2, 16)).astype(np.int32)
     windows[:, 0] = tokenizer.cls_id
     windows[:, [7, 15]] = tokenizer.sep_id
     changed = windows.copy()
@@ -143,8 +151,8 @@ def windows_with_another_start(tokenizer) -> tuple[np.ndarray, np.ndarray]:
     ],
 )
 def test_losses_do_not_depend_on_other_documents(block, kind, tmp_path):
-    """With other tokens in one document of a window, the logits of the other are the same to the
-    last bit."""
+    """If the tokens of one document of a window change, the logits of the other one are bit
+    identical."""
     config = masking_config(tmp_path, block, kind)
     task, _ = tiny.open_task(config, tmp_path)
     model = task.bind(large_params(task))
@@ -167,8 +175,11 @@ def test_document_numbers_of_a_window(tmp_path):
     config = masking_config(tmp_path, "transformer", MaskedLanguageModeling)
     task, _ = tiny.open_task(config, tmp_path)
     ids = task.tokenizer
-    tokens = jnp.array([[ids.cls_id, 9, 9, ids.sep_id, 9, ids.sep_id, ids.sep_id, 9, 0, 0]])
-    assert task.padding_mask(tokens).tolist() == [[1, 1, 1, 1, 2, 2, 3, 4, 0, 0]]
+    cls = ids.cls_id
+    sep = ids.sep_id
+    tokens = jnp.array([[cls, 9, 9, sep, 9, sep, sep, 9, 0, 0]])
+    mask = task.padding_mask(tokens)
+    assert mask.tolist() == [[1, 1, 1, 1, 2, 2, 3, 4, 0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -184,24 +195,26 @@ def test_documents_without_a_mask_depend_on_each_other(block, kind, tmp_path):
     config.data.mask_documents = False
     task, _ = tiny.open_task(config, tmp_path)
     windows, changed = windows_with_another_start(task.tokenizer)
-    hidden = jax.jit(task.bind(large_params(task)).hidden)
+    model = task.bind(large_params(task))
+    hidden = jax.jit(model.hidden)
     change = np.abs(hidden(windows) - hidden(changed))
     assert change[:, 8:].max() > 1e-4
 
 
 @pytest.mark.parametrize("kind", [MaskedLanguageModeling, CausalLanguageModeling])
 def test_training_uses_the_document_mask(kind, tmp_path):
-    """The loss of a batch differs from that without it."""
+    """The loss of a batch changes if the mask is off."""
     losses = []
     for mask_documents in (True, False):
         config = masking_config(tmp_path, "transformer", kind)
         config.data.mask_documents = mask_documents
         task, data = tiny.open_task(config, tmp_path)
         batch = by_hand.first_batch(data)
-        keys = jax.random.split(jax.random.key(0), len(batch["tokens"]))
+        keys = by_hand.keys(len(batch["tokens"]))
         loss, _ = task.loss(large_params(task), {**batch, "key": keys})
         losses.append(float(loss))
-    assert abs(losses[0] / losses[1] - 1) > 1e-4
+    masked, unmasked = losses
+    assert abs(masked / unmasked - 1) > 1e-4
 
 
 def test_blocks_that_mix_all_tokens_are_refused(tmp_path):

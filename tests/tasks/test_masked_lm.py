@@ -1,5 +1,5 @@
-"""Masked language modelling: which tokens are masked and by what, metrics against NumPy, trivial
-models against counts by hand, and the tokens that fill a mask."""
+"""Masked language modeling: which tokens are masked and by what, metrics against NumPy, baselines
+against counts by hand, and the tokens that fill a mask."""
 
 import collections
 import functools
@@ -32,14 +32,14 @@ LENGTH = 24
 
 @functools.cache
 def masking(rate=0.15, max_predictions=20, mask_share=0.8, random_share=0.1):
-    """Compiled for one length: keys [n] and tokens [n, 24]."""
+    """`mask_tokens`, compiled for keys [n] and tokens [n, 24]."""
     options = Masking(rate, max_predictions, mask_share, random_share)
     mask = functools.partial(mask_tokens, tokenizer=TOKENIZER, masking=options)
     return jax.jit(jax.vmap(mask))
 
 
 def masked_sequence(seed: int, tokens: np.ndarray, **options):
-    """One sequence, masked."""
+    """The masks of one sequence."""
     keys = jax.random.key(seed)[None]
     batch = np.asarray(tokens, np.int32)[None]
     found = masking(**options)(keys, batch)
@@ -47,11 +47,12 @@ def masked_sequence(seed: int, tokens: np.ndarray, **options):
 
 
 def expected_count(ordinary: int, rate: float, most: int) -> int:
-    """How many tokens are predicted."""
+    """The number of predicted tokens."""
     if not ordinary:
         return 0
     # NumPy and JAX both round halves to even.
-    rounded = round(float(np.float32(rate) * np.float32(ordinary)))
+    product = np.float32(rate) * np.float32(ordinary)
+    rounded = round(float(product))
     return min(most, max(1, rounded), ordinary)
 
 
@@ -60,9 +61,9 @@ sequences = st.lists(st.integers(0, 49), min_size=LENGTH, max_size=LENGTH)
 
 @pytest.mark.smoke
 @given(
-    sequences,
-    st.integers(0, 2**31 - 1),
-    st.sampled_from([(0.15, 20), (0.15, 2), (0.9, 20), (0.01, 3)]),
+    tokens=sequences,
+    seed=st.integers(0, 2**31 - 1),
+    options=st.sampled_from([(0.15, 20), (0.15, 2), (0.9, 20), (0.01, 3)]),
 )
 def test_only_selected_tokens_change(tokens, seed, options):
     rate, most = options
@@ -70,10 +71,13 @@ def test_only_selected_tokens_change(tokens, seed, options):
     found = masked_sequence(seed, tokens, rate=rate, max_predictions=most)
     is_prediction = found.weights == 1
     chosen = found.positions[is_prediction]
-    ordinary = np.flatnonzero(~np.isin(tokens, SPECIAL))
+    is_special = np.isin(tokens, SPECIAL)
+    ordinary = np.flatnonzero(~is_special)
+    count = len(chosen)
     assert set(chosen) <= set(ordinary)
-    assert len(set(chosen)) == len(chosen) == found.weights.sum()
-    assert len(chosen) == expected_count(len(ordinary), rate, most)
+    assert len(set(chosen)) == count
+    assert found.weights.sum() == count
+    assert count == expected_count(len(ordinary), rate, most)
     np.testing.assert_array_equal(found.targets[is_prediction], tokens[chosen])
     untouched = np.setdiff1d(np.arange(LENGTH), chosen)
     np.testing.assert_array_equal(found.inputs[untouched], tokens[untouched])
@@ -93,8 +97,8 @@ def many():
     """20,000 masked copies of one sequence without special tokens, 4 predictions each."""
     tokens = np.resize(np.arange(5, 25), LENGTH).astype(np.int32)
     copies = np.tile(tokens, (20_000, 1))
-    keys = jax.random.split(jax.random.key(7), 20_000)
-    return jax.device_get(masking()(keys, copies))
+    mask = masking()
+    return jax.device_get(mask(by_hand.keys(20_000, seed=7), copies))
 
 
 def within(count: int, trials: int, probability: float) -> bool:
@@ -132,7 +136,12 @@ def test_positions_are_masked_uniformly(many):
 
 
 @pytest.mark.parametrize(
-    ("length", "most", "share"), [(135, 20, ""), (512, 77, ""), (512, 20, "3.9% of 510 tokens")]
+    ("length", "most", "share"),
+    [
+        (135, 20, ""),
+        (512, 77, ""),
+        (512, 20, "3.9% of 510 tokens"),
+    ],
 )
 def test_cap_below_the_mask_rate_gets_a_warning(tmp_path, length, most, share):
     config = tiny.text_config(tmp_path, length=length)
@@ -153,27 +162,28 @@ def test_mask_shares_above_1_are_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def params(masked):
-    """Fresh ones, made large enough for the model to tell sequences apart."""
+    """Initial parameters, scaled so that the outputs for different sequences differ clearly."""
     task, _ = masked
     return by_hand.scaled_params(task, 3)
 
 
 def heldout_batch(data) -> dict[str, np.ndarray]:
     """All held-out sequences."""
-    windows = data.windows(HELDOUT)
-    return by_hand.stacked(by_hand.every(windows))
+    windows = by_hand.all_examples(data.windows(HELDOUT))
+    return by_hand.stacked(windows)
 
 
 def test_evaluation_against_numpy(masked, params):
-    """Perplexity is exp of the mean over all masked tokens; the last batch is padded, its padding
+    """Perplexity is exp of the mean over all masked tokens. The last batch is padded, and its padding
     counts nothing."""
     task, data = masked
-    metrics, outputs = Evaluator(task, data, Partition.make())(params)
+    metrics, outputs = by_hand.evaluate(task, data, params)
     batch = heldout_batch(data)
     examples = len(batch["index"])
     assert examples % 8
     masks = task.fixed_mask(batch, task.config.eval.seed)
-    logits = jax.jit(task.apply)(params, masks.inputs, masks.positions)
+    apply = jax.jit(task.apply)
+    logits = apply(params, masks.inputs, masks.positions)
     is_real = np.asarray(masks.weights) == 1
     all_losses = by_hand.cross_entropies(logits, masks.targets)
     all_hits = by_hand.are_hits(logits, masks.targets)
@@ -191,7 +201,10 @@ def test_evaluation_against_numpy(masked, params):
 
 def visible_tokens(tokens, positions, weights, special) -> list[int | None]:
     """The tokens of a sequence that are neither predicted nor special; None for the others."""
-    predicted = {position for position, weight in zip(positions, weights, strict=True) if weight}
+    predicted = set()
+    for position, weight in zip(positions, weights, strict=True):
+        if weight:
+            predicted.add(position)
     visible = []
     for position, token in enumerate(tokens):
         is_hidden = position in predicted or token in special
@@ -200,7 +213,7 @@ def visible_tokens(tokens, positions, weights, special) -> list[int | None]:
 
 
 def completes_a_bigram(visible, position, target) -> bool:
-    """Whether a predicted token and a visible neighbour are also elsewhere."""
+    """Whether a predicted token and a visible neighbor also occur elsewhere."""
     pairs = set(itertools.pairwise(visible))
     left = visible[position - 1]
     right = visible[position + 1]
@@ -216,13 +229,20 @@ def test_ar_hits_of_an_evaluation_against_a_loop(masked, params):
     config.eval.frequent_bigrams = 0
     sliced = MaskedLanguageModeling(config, task.files)
     sliced_data = type(data)(config, data.run_files)
-    metrics, _ = Evaluator(sliced, sliced_data, Partition.make())(params)
+    metrics, _ = by_hand.evaluate(sliced, sliced_data, params)
     batch = heldout_batch(data)
     masks = task.fixed_mask(batch, task.config.eval.seed)
-    logits = jax.jit(task.apply)(params, masks.inputs, masks.positions)
+    apply = jax.jit(task.apply)
+    logits = apply(params, masks.inputs, masks.positions)
     losses = by_hand.cross_entropies(logits, masks.targets)
-    _, *predicted = [np.asarray(array).tolist() for array in masks]
-    rows = zip(batch["tokens"].tolist(), *predicted, losses, strict=True)
+    rows = zip(
+        batch["tokens"].tolist(),
+        np.asarray(masks.positions).tolist(),
+        np.asarray(masks.targets).tolist(),
+        np.asarray(masks.weights).tolist(),
+        losses,
+        strict=True,
+    )
     hit_losses = []
     for tokens, positions, targets, weights, row_losses in rows:
         visible = visible_tokens(tokens, positions, weights, task.tokenizer.special_ids)
@@ -230,14 +250,16 @@ def test_ar_hits_of_an_evaluation_against_a_loop(masked, params):
         for position, target, weight, loss in predictions:
             if weight and completes_a_bigram(visible, position, target):
                 hit_losses.append(loss)
-    assert metrics["recall_predictions"] == len(hit_losses) > 2
-    assert metrics["other_predictions"] == metrics["predictions"] - len(hit_losses)
-    mean_loss = np.mean(hit_losses)
-    assert math.log(metrics["recall_perplexity"]) == pytest.approx(mean_loss, rel=1e-4)
+    hits = len(hit_losses)
+    assert hits > 2
+    assert metrics["recall_predictions"] == hits
+    assert metrics["other_predictions"] == metrics["predictions"] - hits
+    recall_loss = math.log(metrics["recall_perplexity"])
+    assert recall_loss == pytest.approx(np.mean(hit_losses), rel=1e-4)
 
 
 def shares_of_tokens(task, data) -> np.ndarray:
-    """The share of each token in the text to train on, with one added to its count."""
+    """The share of each token in the training text, with one added to each count."""
     stream = data.windows(TRAIN).prepared
     vocab_size = task.config.model.vocab_size
     tokens = stream.read(0, stream.tokens)
@@ -247,9 +269,9 @@ def shares_of_tokens(task, data) -> np.ndarray:
 
 
 def shares_if_shown(task, shares: np.ndarray) -> np.ndarray:
-    """The share of each target if a token is shown in its place: [target, shown].
+    """The probability of each target, given the token shown in its place: [target, shown].
 
-    A tenth of the targets is shown as it is, and a tenth as any ordinary token.
+    A tenth of the targets are shown unchanged, and a tenth as any ordinary token.
     """
     vocabulary = len(shares)
     ordinary = task.tokenizer.vocab_size - len(task.tokenizer.special_ids)
@@ -260,38 +282,42 @@ def shares_if_shown(task, shares: np.ndarray) -> np.ndarray:
 
 
 def test_baselines_equal_a_count_by_hand(masked, params):
-    """Token frequencies of the training text, on the tokens that evaluation masks; and, by a table
-    of all pairs, what is known of a token if only the shown one is."""
+    """The frequencies of tokens in the training text, on the tokens that evaluation masks; and the
+    probability of a token given only the shown one, from a table of all pairs."""
     task, data = masked
     evaluator = Evaluator(task, data, Partition.make())
     metrics, _ = evaluator(params)
     shares = shares_of_tokens(task, data)
-    given_shown = shares_if_shown(task, shares)
+    shares_given_shown = shares_if_shown(task, shares)
     masks = task.fixed_mask(heldout_batch(data), task.config.eval.seed)
     shown_tokens = np.take_along_axis(masks.inputs, masks.positions, 1)
+    is_real = np.asarray(masks.weights) == 1
     by_frequency = []
     by_shown_token = []
-    for row, column in np.argwhere(np.asarray(masks.weights) == 1):
+    for row, column in np.argwhere(is_real):
         target = masks.targets[row, column]
         shown = shown_tokens[row, column]
-        is_hidden = shown == task.tokenizer.mask_id
-        share_if_shown = shares[target] if is_hidden else given_shown[target, shown]
+        if shown == task.tokenizer.mask_id:
+            share_if_shown = shares[target]
+        else:
+            share_if_shown = shares_given_shown[target, shown]
         by_frequency.append(-math.log(shares[target]))
         by_shown_token.append(-math.log(share_if_shown))
     assert metrics["predictions"] == len(by_frequency)
-    frequencies, shown_alone = evaluator.baselines()
+    frequencies, shown_token = evaluator.baselines()
     assert frequencies.name == "token frequencies alone"
     perplexity = math.exp(np.mean(by_frequency))
     assert frequencies.metrics == {"perplexity": pytest.approx(perplexity, rel=1e-5)}
-    assert shown_alone.name == "the shown token alone, without context"
+    assert shown_token.name == "the shown token alone, without context"
     perplexity = math.exp(np.mean(by_shown_token))
-    assert shown_alone.metrics == {"perplexity": pytest.approx(perplexity, rel=1e-5)}
+    assert shown_token.metrics == {"perplexity": pytest.approx(perplexity, rel=1e-5)}
 
 
 def test_overflowing_perplexity_is_infinite(masked):
     task, data = masked
     sums = {"loss": (8000.0, 10.0), "accuracy": (0.0, 10.0), "examples": (3.0, 3.0)}
-    assert task.summarize(sums, {}, data) == {
+    metrics = task.summarize(sums, {}, data)
+    assert metrics == {
         "perplexity": math.inf,
         "accuracy": 0.0,
         "loss": 800.0,
@@ -303,14 +329,15 @@ def test_overflowing_perplexity_is_infinite(masked):
 
 
 def evaluated(config) -> dict[int, tuple]:
-    """What evaluation has the model read and predict, by the sequence."""
+    """What the model reads and predicts in evaluation, by the index of the sequence."""
     task, data = tiny.open_task(config, "")
-    fixed = jax.jit(functools.partial(task.fixed_mask, seed=config.eval.seed))
+    fixed_mask = functools.partial(task.fixed_mask, seed=config.eval.seed)
+    fixed_mask = jax.jit(fixed_mask)
     read = {}
     with data.evaluation_batches(0, 1) as batches:
         for batch in batches:
             indices = batch["index"].tolist()
-            masks = fixed({"tokens": batch["tokens"], "index": batch["index"]})
+            masks = fixed_mask({"tokens": batch["tokens"], "index": batch["index"]})
             fields = [np.asarray(field).tolist() for field in masks]
             for row in np.flatnonzero(batch["weight"]):
                 index = indices[row]
@@ -319,13 +346,18 @@ def evaluated(config) -> dict[int, tuple]:
 
 
 def test_evaluation_masks_are_the_same_for_all_models(tmp_path):
-    """Whatever the model, its seed, its batches, its schedule and how it was masked in training."""
+    """For any model, seed, batch size, schedule, and masks in training."""
     expected = evaluated(tiny.text_config(tmp_path))
     assert len(expected) > 5
     for *_, weights in expected.values():
         assert sum(weights) >= 1
-    options = {"block": "transformer", "positions": "absolute", "heads": 2, "dropout": 0.1}
-    other = tiny.text_config(tmp_path, **options)
+    other = tiny.text_config(
+        tmp_path,
+        block="transformer",
+        positions="absolute",
+        heads=2,
+        dropout=0.1,
+    )
     other.seed = 1
     other.batch_size = 9
     other.masking.static = True
@@ -334,7 +366,7 @@ def test_evaluation_masks_are_the_same_for_all_models(tmp_path):
 
 
 class Reading(MaskedLanguageModeling):
-    """A task whose loss tells what the model reads and predicts, and with which weights."""
+    """A task whose loss returns what the model reads and predicts, and the weights."""
 
     def masked_loss(self, params, masked, weights, key, repeats=None):
         nothing = (jnp.float32(0), jnp.float32(0))
@@ -351,7 +383,9 @@ def test_evaluation_masks_do_not_depend_on_the_number_of_examples(tmp_path):
     config.eval.examples = 3
     third = count // 3
     two_thirds = 2 * count // 3
-    expected = {index: everything[index] for index in (0, third, two_thirds)}
+    expected = {}
+    for index in (0, third, two_thirds):
+        expected[index] = everything[index]
     assert evaluated(config) == expected
     config.eval.examples = 1000
     assert evaluated(config) == everything
@@ -370,7 +404,8 @@ def test_evaluation_uses_the_fixed_masks_and_the_weights(masked):
     batch = heldout_batch(data)
     count = len(batch["index"])
     batch["weight"] = np.arange(count, dtype=np.float32) % 2
-    sums, _ = Reading(task.config, task.files).evaluate({}, batch)
+    task_reading = Reading(task.config, task.files)
+    sums, _ = task_reading.evaluate({}, batch)
     masks = task.fixed_mask(batch, task.config.eval.seed)
     expected_weights = masks.weights * batch["weight"][:, None]
     inputs, positions, targets, weights = sums["read"]
@@ -381,10 +416,9 @@ def test_evaluation_uses_the_fixed_masks_and_the_weights(masked):
 
 
 def masks_by_index(config) -> dict[int, list[list[int]]]:
-    """For each sequence, what the model was to read each time that it was seen in three epochs of
-    training."""
-    files, data = tiny.open_task(config, "")
-    task = Reading(config, files.files)
+    """For each sequence, what the model reads each time it occurs in three epochs of training."""
+    opened, data = tiny.open_task(config, "")
+    task = Reading(config, opened.files)
 
     @jax.jit
     def read(batch):
@@ -399,7 +433,7 @@ def masks_by_index(config) -> dict[int, list[list[int]]]:
         for step in range(steps):
             batch = next(batches)
             indices = batch["index"].tolist()
-            keys = jax.random.split(jax.random.key(step), len(indices))
+            keys = by_hand.keys(len(indices), seed=step)
             rows = read({**batch, "key": keys}).tolist()
             for index, inputs in zip(indices, rows, strict=True):
                 masks[index].append(inputs)
@@ -407,12 +441,12 @@ def masks_by_index(config) -> dict[int, list[list[int]]]:
 
 
 def first_masks(masks: dict[int, list]) -> dict[int, list]:
-    """What was read of each sequence at first."""
+    """What the model reads the first time that each sequence occurs."""
     return {index: times[0] for index, times in masks.items()}
 
 
 def equal_share(first: dict, second: dict) -> float:
-    """The share of the keys of both whose values are equal."""
+    """The fraction of the common keys whose values are equal."""
     common = first.keys() & second.keys()
     are_equal = [first[key] == second[key] for key in common]
     return sum(are_equal) / len(common)
@@ -420,16 +454,20 @@ def equal_share(first: dict, second: dict) -> float:
 
 def test_static_masks_repeat_each_epoch(tmp_path):
     config = tiny.text_config(tmp_path)
-    anew = masks_by_index(config)
+    dynamic = masks_by_index(config)
     config.masking.static = True
     static = masks_by_index(config)
-    assert anew.keys() == static.keys()
-    assert max(len(times) for times in static.values()) >= 3
+    assert dynamic.keys() == static.keys()
+    counts = [len(times) for times in static.values()]
+    assert max(counts) >= 3
     for first, *later in static.values():
         for inputs in later:
             assert inputs == first
-    second_masks = {index: times[1] for index, times in anew.items() if len(times) > 1}
-    assert equal_share(first_masks(anew), second_masks) < 0.2
+    second_masks = {}
+    for index, times in dynamic.items():
+        if len(times) > 1:
+            second_masks[index] = times[1]
+    assert equal_share(first_masks(dynamic), second_masks) < 0.2
 
 
 def test_static_masks_depend_on_the_seed_and_not_on_the_batches(tmp_path):
@@ -441,15 +479,15 @@ def test_static_masks_depend_on_the_seed_and_not_on_the_batches(tmp_path):
     assert equal_share(in_other_batches, static) == 1
     config.batch_size = 8
     config.seed = 1
-    of_other_seed = first_masks(masks_by_index(config))
-    assert equal_share(of_other_seed, static) < 0.2
+    with_other_seed = first_masks(masks_by_index(config))
+    assert equal_share(with_other_seed, static) < 0.2
 
 
 TWO_MASKS = "the [MASK] of [MASK]"
 
 
 def ids_of_two_masks(tokenizer) -> list[int]:
-    """What a model reads of TWO_MASKS, without padding."""
+    """The tokens of TWO_MASKS, without padding."""
     return [tokenizer.cls_id, *tokenizer.encode_masked(TWO_MASKS), tokenizer.sep_id]
 
 
@@ -464,12 +502,12 @@ def test_each_mask_is_filled_with_the_most_likely_tokens(masked, params):
     positions = np.flatnonzero(padded[0] == tokenizer.mask_id)
     [logits] = np.asarray(task.logits(params, padded, positions[None]))
     for candidates, row in zip(predictions, logits, strict=True):
-        of_tokens = row[: tokenizer.vocab_size]
-        best = by_hand.largest(of_tokens, 3)
+        piece_logits = row[: tokenizer.vocab_size]
+        best = by_hand.largest(piece_logits, 3)
         expected = [tokenizer.piece(token) for token in best.tolist()]
         assert by_hand.names_of(candidates) == expected
-    everywhere = task.forward(params, padded)
-    np.testing.assert_allclose(everywhere[0, positions], logits, rtol=1e-5, atol=1e-6)
+    all_logits = task.forward(params, padded)[0]
+    np.testing.assert_allclose(all_logits[positions], logits, rtol=1e-5, atol=1e-6)
 
 
 def test_line_with_masks_is_encoded(masked):
@@ -484,23 +522,28 @@ LONG_TEXT = "the of " * 20
 
 
 def test_line_needs_a_mask(masked, params):
-    predictor = masked[0].predictor
+    task, _ = masked
+    predictor = task.predictor
     assert "[MASK]" in raised(RunError, predictor.predict, params, ["no mask"])
 
 
 def test_long_line_is_refused_or_truncated(masked, params):
-    predictor = masked[0].predictor
+    task, _ = masked
+    predictor = task.predictor
     lines = [f"[MASK] {LONG_TEXT}"]
     assert "--truncate" in raised(RunError, predictor.predict, params, lines)
-    [answer] = predictor.answers(params, lines, Settings(top=1, truncate=True))
+    settings = Settings(top=1, truncate=True)
+    [answer] = predictor.answers(params, lines, settings)
     assert "first 16" in answer.note
     assert len(answer.predictions) == 1
 
 
 def test_truncated_mask_is_refused(masked, params):
-    predictor = masked[0].predictor
+    task, _ = masked
+    predictor = task.predictor
     settings = Settings(top=1, truncate=True)
-    message = raised(RunError, predictor.predict, params, [f"{LONG_TEXT} [MASK]"], settings)
+    line = f"{LONG_TEXT} [MASK]"
+    message = raised(RunError, predictor.predict, params, [line], settings)
     assert "first 16 tokens" in message
 
 

@@ -1,5 +1,5 @@
 """Mixup and CutMix: boxes, shares and blended pixels against slow references, the loss of mixed
-batches by hand, and the same pairs however a batch is spread."""
+batches by hand, and pairs that do not depend on how a batch is divided."""
 
 import functools
 
@@ -19,51 +19,58 @@ from tests.tasks import by_hand
 from tests.training import tiny
 
 
-def slow_outside(size: tuple[int, int], share: float, centre: tuple[int, int]) -> np.ndarray:
-    """CutMix's box, pixel by pixel, in Python's integers."""
+def slow_outside(size: tuple[int, int], share: float, center: tuple[int, int]) -> np.ndarray:
+    """CutMix's box, pixel by pixel, in Python integers."""
+    height, width = size
+    row_center, column_center = center
     side_share = np.sqrt(np.float32(1) - np.float32(share))
+    rows = inside(row_center, int(height * side_share), height)
+    columns = inside(column_center, int(width * side_share), width)
     outside = np.ones(size)
-    for row in inside(centre[0], int(size[0] * side_share), size[0]):
-        for column in inside(centre[1], int(size[1] * side_share), size[1]):
+    for row in rows:
+        for column in columns:
             outside[row, column] = 0
     return outside
 
 
-def inside(centre: int, side: int, size: int) -> range:
-    """The numbers of a side around a centre, as far as they are below `size` and not negative."""
-    first = centre - side // 2
-    end = centre + (side + 1) // 2
+def inside(center: int, side: int, size: int) -> range:
+    """The pixels of a side around a center that are at least 0 and less than `size`."""
+    first = center - side // 2
+    end = center + (side + 1) // 2
     return range(max(0, first), min(size, end))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 12), (8, 8)])
 def test_boxes(size):
-    """Around every centre, of every hundredth of the area."""
-    every_centre = list(np.ndindex(size))
-    centres = np.array(every_centre * 101)
+    """Around every center, for every hundredth of the area."""
+    every_center = list(np.ndindex(size))
+    centers = np.array(every_center * 101)
     # Between the shares at which a side is a whole number.
     steps = np.append(np.arange(100) / 100 + 1e-4, 1)
-    shares = np.repeat(steps, len(every_centre)).astype(np.float32)
+    shares = np.repeat(steps, len(every_center)).astype(np.float32)
     outside_box = functools.partial(mixing.outside_box, size)
-    boxes = np.asarray(jax.jit(jax.vmap(outside_box))(shares, centres))
-    for outside, share, centre in zip(boxes, shares, centres, strict=True):
-        np.testing.assert_array_equal(outside, slow_outside(size, share, centre))
+    outside_boxes = jax.jit(jax.vmap(outside_box))
+    boxes = np.asarray(outside_boxes(shares, centers))
+    for outside, share, center in zip(boxes, shares, centers, strict=True):
+        np.testing.assert_array_equal(outside, slow_outside(size, share, center))
 
 
-PIXELS = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3), dtype=np.uint8)
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, (4, 6, 5, 3), dtype=np.uint8)
 PARTNERS = np.roll(PIXELS, 2, axis=0)
 
 
 @pytest.mark.parametrize(
-    "own",
+    "shares",
     [
         np.full((1, 6, 5), 0.3, np.float32),
         np.random.default_rng(1).random((4, 6, 5), np.float32),
     ],
+    ids=["constant", "random"],
 )
-def test_blended_pixels_are_rounded(own):
-    blended = np.array(mixing.blend_pixels(PIXELS, own))
-    weights = own[..., None].astype(float)
+def test_blended_pixels_are_rounded(shares):
+    blended = np.array(mixing.blend_pixels(PIXELS, shares))
+    weights = shares[..., None].astype(float)
     exact = weights * PIXELS + (1 - weights) * PARTNERS
     assert blended.dtype == np.uint8
     errors = np.abs(blended - exact)
@@ -78,11 +85,12 @@ def test_pixels_in_the_box_come_from_the_partner():
 
 
 def test_partners():
-    assert mixing.partners(jnp.arange(6)).tolist() == [3, 4, 5, 0, 1, 2]
+    partners = mixing.partners(jnp.arange(6))
+    assert partners.tolist() == [3, 4, 5, 0, 1, 2]
 
 
 def test_partners_have_the_same_key():
-    keys = jax.random.split(jax.random.key(0), 6)
+    keys = by_hand.keys(6)
     paired = jax.random.key_data(mixing.pair_keys(keys))
     first = jax.random.key_data(keys)[:3]
     np.testing.assert_array_equal(paired, np.concatenate([first, first]))
@@ -92,7 +100,7 @@ def drawn_weights(size=(6, 8), **options) -> np.ndarray:
     """The weights of 4,000 draws, whose means are checked."""
     options = {"mixup": 0.8, "cutmix": 1.0, "switch": 0.5} | options
     draw = jax.jit(functools.partial(mixing.keep_weights, size=size, **options))
-    keys = jax.random.split(jax.random.key(0), 4000)
+    keys = by_hand.keys(4000)
     weights, shares = jax.device_get(draw(keys))
     means = weights.mean((1, 2), dtype=np.float64)
     np.testing.assert_allclose(shares, means, rtol=1e-6)
@@ -100,7 +108,7 @@ def drawn_weights(size=(6, 8), **options) -> np.ndarray:
 
 
 def test_mixup_draws():
-    """Beta(a, a): mean 1/2, variance 1 / (4 (2 a + 1)); the same share of every pixel."""
+    """Beta(a, a) has mean 1/2 and variance 1 / (4 (2 a + 1)). All pixels have the same share."""
     weights = drawn_weights(cutmix=0.0)
     assert weights.shape == (4000, 6, 8)
     assert (weights == weights[:, :1, :1]).all()
@@ -109,63 +117,66 @@ def test_mixup_draws():
 
 
 def test_cutmix_draws():
-    """Boxes that the borders cut take less than the half that is drawn on average: timm's rand_bbox
-    gives 0.6."""
+    """Boxes that are cut at the borders take less than the half that is drawn on average: timm's
+    rand_bbox gives 0.6."""
     weights = drawn_weights(mixup=0.0, size=(24, 32))
     assert set(np.unique(weights)) == {0, 1}
     rng = np.random.default_rng(0)
     shares = []
     for _ in range(4000):
         share = rng.beta(1, 1)
-        centre = (rng.integers(24), rng.integers(32))
-        outside = slow_outside((24, 32), share, centre)
+        center = (rng.integers(24), rng.integers(32))
+        outside = slow_outside((24, 32), share, center)
         shares.append(outside.mean())
     drawn_shares = weights.mean((1, 2))
-    assert drawn_shares.mean() == pytest.approx(np.mean(shares), abs=0.02)
-    assert drawn_shares.std() == pytest.approx(np.std(shares), abs=0.02)
+    mean = drawn_shares.mean()
+    deviation = drawn_shares.std()
+    assert mean == pytest.approx(np.mean(shares), abs=0.02)
+    assert deviation == pytest.approx(np.std(shares), abs=0.02)
 
 
 def test_mixup_and_cutmix_switch():
     weights = drawn_weights(switch=0.3)
-    is_cut = ((weights == 0) | (weights == 1)).all((1, 2))
+    is_box = (weights == 0) | (weights == 1)
+    is_cut = is_box.all((1, 2))
     assert is_cut.mean() == pytest.approx(0.3, abs=0.03)
 
 
 @pytest.fixture
 def mixed(tmp_path):
-    """A classifier that is trained on mixed images, and a batch with keys."""
+    """A classifier trained on mixed images, and a batch with keys."""
     config = tiny.image_config(dtype="float64", remat="none", spatial_init_std=0.1)
     config.augment.update(mixup=0.8, cutmix=1.0)
     config.optimizer.label_smoothing = 0.1
     task, data = tiny.open_task(config, tmp_path)
     batch = by_hand.first_batch(data)
-    keys = jax.random.split(jax.random.key(7), 8)
-    return task, {**batch, "key": keys}
+    return task, {**batch, "key": by_hand.keys(8, seed=7)}
 
 
-def expected_loss(task, params, batch, own: np.ndarray) -> tuple[float, int]:
-    """By hand, from the weights of pixels [8, height, width]: the summed loss, and the hits of the
-    label that prevails."""
+def expected_loss(task, params, batch, weights: np.ndarray) -> tuple[float, int]:
+    """The summed loss and the hits of the dominant label, computed from the weights of pixels [8,
+    height, width]."""
     pixels = batch["image"]
     labels = batch["label"]
     images = []
     targets = []
-    prevailing = []
+    dominant = []
     for index in range(8):
         partner = (index + 4) % 8
-        weight = own[index][..., None]
+        weight = weights[index][..., None]
         image = weight * pixels[index] + (1 - weight) * pixels[partner]
         images.append(np.rint(image).astype(np.uint8))
-        share = own[index].mean()
+        share = weights[index].mean()
         target = np.full(10, 0.01)
         target[labels[index]] += 0.9 * share
         target[labels[partner]] += 0.9 * (1 - share)
         targets.append(target)
         stronger = index if share >= 0.5 else partner
-        prevailing.append(labels[stronger])
-    logits = jax.jit(task.apply)(params, np.stack(images))
+        dominant.append(labels[stronger])
+    apply = jax.jit(task.apply)
+    logits = apply(params, np.stack(images))
     losses = -np.stack(targets) * by_hand.log_softmax(logits)
-    hits = by_hand.are_hits(logits, prevailing)
+    hits = by_hand.are_hits(logits, dominant)
     return losses.sum(), hits.sum()
 
 
@@ -184,7 +195,10 @@ def test_backward_pass_keeps_mixed_images_as_uint8(mixed):
     with jax.enable_x64(True):
         shapes = jax.eval_shape(task.init, jax.random.key(0))
         kept = jax.tree.leaves(jax.eval_shape(backward, shapes))
-    dtypes = {leaf.dtype.name for leaf in kept if leaf.shape == batch["image"].shape}
+    dtypes = set()
+    for leaf in kept:
+        if leaf.shape == batch["image"].shape:
+            dtypes.add(leaf.dtype.name)
     assert dtypes == {"uint8"}
 
 
@@ -193,11 +207,14 @@ def test_loss(mixed, mode, switch, draws):
     task, batch = mixed
     task.config.augment.update(mixing=mode, switch=switch)
     key = jax.random.key(3)
-    keys_of_pairs = list(batch["key"][:4])
-    keys = [key] * 8 if mode == "batch" else keys_of_pairs * 2
+    if mode == "batch":
+        keys = [key] * 8
+    else:
+        keys_of_pairs = list(batch["key"][:4])
+        keys = keys_of_pairs * 2
     draw = functools.partial(mixing.keep_weights, size=(8, 8), mixup=0.8, cutmix=1.0, switch=switch)
 
-    @jax.jit  # the draws, which are most of it, are compiled once
+    @jax.jit  # compiles the draws, which take most of the time, once
     def loss_and_weights(params, batch):
         weights, _ = draw(jnp.stack(keys))
         mixed_batch = task.mix(batch, key)
@@ -205,10 +222,13 @@ def test_loss(mixed, mode, switch, draws):
 
     with jax.enable_x64(True):
         params = tiny.random_params(task.shapes())
-        (total, sums), own = jax.device_get(loss_and_weights(params, batch))
-        loss, hits = expected_loss(task, params, batch, own)
-    assert len(np.unique(own, axis=0)) == draws
-    assert float(total) == by_hand.total(sums, "loss") == pytest.approx(loss, rel=1e-6)
+        results = jax.device_get(loss_and_weights(params, batch))
+        (total, sums), weights = results
+        loss, hits = expected_loss(task, params, batch, weights)
+    assert len(np.unique(weights, axis=0)) == draws
+    expected = pytest.approx(loss, rel=1e-6)
+    assert float(total) == expected
+    assert by_hand.total(sums, "loss") == expected
     assert by_hand.total(sums, "accuracy") == hits
     assert by_hand.weight(sums, "loss") == 8
 
@@ -220,7 +240,7 @@ def test_batches_without_mixing_are_unchanged(mixed):
 
 
 def test_pairs_do_not_depend_on_the_microbatches(mixed):
-    """In four microbatches of a pair each; in float64, so that sums in another order agree."""
+    """With four microbatches of a pair each, in float64, so that the order of sums does not matter."""
     task, batch = mixed
     task.config.augment.mixing = "pair"
 
@@ -281,10 +301,13 @@ print(*losses)
 
 @pytest.mark.slow
 def test_number_of_devices_does_not_change_the_pairs():
-    """Images move between devices as bytes, each share once; none is gathered."""
+    """Images move between devices as bytes, each once, and none is gathered."""
     losses = {}
     for devices in (1, 4):
-        variables = {"XLA_FLAGS": preloaded.devices(devices), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+        variables = {
+            "XLA_FLAGS": preloaded.devices(devices),
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        }
         done = preloaded.run("-c", DEVICES, **variables)
         assert done.returncode == 0, done.stderr
         losses[devices] = np.array(done.stdout.split(), float)

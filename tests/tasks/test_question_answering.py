@@ -13,8 +13,6 @@ from gmlp_flax.data.holdout import HELDOUT, TRAIN
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.tasks.inference.prediction import Settings
 from gmlp_flax.tasks.question_answering import NO_ANSWER
-from gmlp_flax.training.evaluation import Evaluator
-from gmlp_flax.training.partition import Partition
 from tests.data.finetuning.squad_files import colours
 from tests.failures import raised
 from tests.tasks import by_hand, question_files
@@ -39,22 +37,24 @@ def opened(request, folder):
 
 @pytest.fixture(scope="module")
 def params(folder):
-    """Fresh ones, made large enough for the model to tell places apart."""
+    """Initial parameters, scaled so that the outputs for different positions differ clearly."""
     task, _ = open_version(folder)
     return by_hand.scaled_params(task, 5)
 
 
 def all_windows(data, role: str) -> dict[str, np.ndarray]:
     """All windows of a role, as one batch."""
-    windows = data.examples(role)
-    return by_hand.stacked(by_hand.every(windows))
+    windows = by_hand.all_examples(data.examples(role))
+    return by_hand.stacked(windows)
 
 
 def reference(task, params, batch):
-    """float64 logits [2, windows, tokens], without padding, and the loss of each window."""
+    """float64 logits [2, windows, tokens], with -inf for padding, and the loss of each window."""
     is_token = batch["tokens"] != task.tokenizer.pad_id
-    scores = jax.jit(task.apply)(params, batch["tokens"], batch["segments"], is_token)
-    starts_and_ends = np.moveaxis(np.asarray(scores, np.float64), -1, 0)
+    apply = jax.jit(task.apply)
+    scores = apply(params, batch["tokens"], batch["segments"], is_token)
+    exact = np.asarray(scores, np.float64)
+    starts_and_ends = np.moveaxis(exact, -1, 0)
     logits = np.where(is_token, starts_and_ends, -np.inf)
     start_losses = by_hand.cross_entropies(logits[0], batch["start"])
     end_losses = by_hand.cross_entropies(logits[1], batch["end"])
@@ -64,30 +64,31 @@ def reference(task, params, batch):
 def test_training_loss_against_numpy(folder, params):
     task, data = open_version(folder)
     batch = all_windows(data, TRAIN)
-    batch["key"] = jax.random.split(jax.random.key(1), len(batch["start"]))
+    batch["key"] = by_hand.keys(len(batch["start"]), seed=1)
     logits, losses = reference(task, params, batch)
     total, sums = jax.jit(task.loss)(params, batch)
     start_hits = by_hand.are_hits(logits[0], batch["start"])
     end_hits = by_hand.are_hits(logits[1], batch["end"])
     hits = start_hits & end_hits
     assert set(sums) == set(task.metrics)
-    summed = pytest.approx(losses.sum(), rel=1e-5)
-    assert float(total) == by_hand.total(sums, "loss") == summed
+    expected = pytest.approx(losses.sum(), rel=1e-5)
+    assert float(total) == expected
+    assert by_hand.total(sums, "loss") == expected
     assert by_hand.total(sums, "accuracy") == hits.sum()
     assert by_hand.weight(sums, "accuracy") == len(losses)
 
 
 def test_evaluation(opened, params):
-    """Scores of every window once, in order, whatever the batches; and the answers that they
+    """The scores of every window, once and in order, for any batch size; and the answers that they
     give."""
     task, data = opened
     batch = all_windows(data, HELDOUT)
     logits, losses = reference(task, params, batch)
     data.config.eval.batch_size = 50
-    expected, _ = Evaluator(task, data, Partition.make())(params)
+    expected, _ = by_hand.evaluate(task, data, params)
     data.config.eval.batch_size = 27
     assert len(losses) % 27
-    metrics, outputs = Evaluator(task, data, Partition.make())(params)
+    metrics, outputs = by_hand.evaluate(task, data, params)
     assert expected == pytest.approx(metrics, rel=1e-4)
     assert metrics["loss"] == pytest.approx(losses.mean(), rel=1e-5)
     assert metrics["windows"] == len(losses)
@@ -98,8 +99,8 @@ def test_evaluation(opened, params):
 
 
 def files_and_metrics(task, data, params):
-    """What a whole evaluation writes, and its metrics."""
-    metrics, outputs = Evaluator(task, data, Partition.make())(params)
+    """The files that a whole evaluation writes, as JSON, and its metrics."""
+    metrics, outputs = by_hand.evaluate(task, data, params)
     files = {}
     for name, content in task.prediction_files(outputs, data).items():
         files[name] = json.loads(content)
@@ -107,8 +108,10 @@ def files_and_metrics(task, data, params):
 
 
 def check_five_best(logits, positions, scores) -> None:
-    """Of each window of [windows, tokens]: which positions an evaluation keeps, [windows, 5]."""
-    best = np.argsort(-logits, axis=-1, kind="stable")[:, :5]
+    """Checks the five positions that an evaluation keeps of each window, [windows, 5], against the
+    logits [windows, tokens]."""
+    order = np.argsort(-logits, axis=-1, kind="stable")
+    best = order[:, :5]
     expected = np.take_along_axis(logits, best, 1)
     at_positions = np.take_along_axis(logits, positions, 1)
     np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
@@ -173,7 +176,8 @@ SUMS = dict.fromkeys(("loss", "accuracy", "examples"), (3.0, 6.0))
 def test_oracle_scores_100_on_v1(folder):
     task, data = open_version(folder)
     questions = data.examples(HELDOUT).questions
-    assert task.summarize(SUMS, oracle(data), data) == {
+    metrics = task.summarize(SUMS, oracle(data), data)
+    assert metrics == {
         "exact": 100,
         "f1": 100,
         "total": len(questions),
@@ -199,7 +203,8 @@ def test_oracle_scores_100_on_v2(folder):
 
 
 def test_scores_are_percentages(opened):
-    shown = opened[0].format_metrics({"exact": 50.0, "accuracy": 0.5, "loss": 0.5})
+    task, _ = opened
+    shown = task.format_metrics({"exact": 50.0, "accuracy": 0.5, "loss": 0.5})
     assert shown == "exact 50.0%  accuracy 50.0%  loss 0.5"
 
 
@@ -214,8 +219,9 @@ def test_causal_model_of_v2_is_refused():
 
 def test_v2_baseline_answers_nothing(folder):
     task, data = open_version(folder, "v2.0")
-    are_impossible = [question.impossible for question in data.examples(HELDOUT).questions]
-    share = 100 * are_impossible.count(True) / len(are_impossible)
+    questions = data.examples(HELDOUT).questions
+    impossible = [question for question in questions if question.impossible]
+    share = 100 * len(impossible) / len(questions)
     assert 0 < share < 100
     [baseline] = task.baselines(SUMS, data)
     assert baseline == ("no answer to any question", {"exact": share, "f1": share})
@@ -228,11 +234,13 @@ def test_predictions_depend_on_the_threshold(folder, params, threshold, is_unans
     predict = task.predictor.predict
     context = colours(0)["paragraphs"][0]["context"]
     line = f"What is the road?\t{context}"
-    [[first]] = predict(params, [line], Settings(top=3))
-    assert len(first) == 3
-    text, _ = first[0]
+    [predictions] = predict(params, [line], Settings(top=3))
+    [three] = predictions
+    assert len(three) == 3
+    text, _ = three[0]
     assert (text == NO_ANSWER) == is_unanswered
-    [[candidates]] = predict(params, [line], Settings(top=500))
+    [predictions] = predict(params, [line], Settings(top=500))
+    [candidates] = predictions
     assert len(candidates) > 3
     for text, _ in candidates:
         assert text in context or text == NO_ANSWER
@@ -252,16 +260,18 @@ def as_line(question) -> str:
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_single_passage_is_answered_as_in_evaluation(folder, params, batch_size):
-    """Among others, or alone; a passage has several windows."""
+    """In a batch of its windows or in single ones; a passage has several windows."""
     task, data = open_version(folder)
     questions = data.examples(HELDOUT).questions[:4]
     lines = [as_line(question) for question in questions]
-    assert len(task.predictor.prepare(lines[0]).examples) > 1
+    prepared = task.predictor.prepare(lines[0])
+    assert len(prepared.examples) > 1
     files, _ = files_and_metrics(task, data, params)
     lists = files["nbest_predictions.json"]
     settings = Settings(top=1, batch_size=batch_size)
     answers = task.predictor.predict(params, lines, settings)
-    for question, [[(text, share)]] in zip(questions, answers, strict=True):
+    for question, [candidates] in zip(questions, answers, strict=True):
+        [(text, share)] = candidates
         expected = lists[question.id][0]
         assert text == expected["text"]
         assert share == pytest.approx(expected["probability"], rel=1e-3)
@@ -270,7 +280,8 @@ def test_single_passage_is_answered_as_in_evaluation(folder, params, batch_size)
 def test_encode_returns_the_first_window(folder):
     task, data = open_version(folder)
     examples = data.examples(HELDOUT)
-    batch = task.predictor.encode([as_line(examples.questions[0])])
+    line = as_line(examples.questions[0])
+    batch = task.predictor.encode([line])
     window = examples[0]
-    np.testing.assert_array_equal(batch["tokens"][0], window["tokens"])
-    np.testing.assert_array_equal(batch["segments"][0], window["segments"])
+    for name in ("tokens", "segments"):
+        np.testing.assert_array_equal(batch[name][0], window[name])

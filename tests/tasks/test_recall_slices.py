@@ -1,5 +1,5 @@
-"""AR hits are found as a loop over all pairs finds them, and the gap between two models is divided
-as Zoology does it."""
+"""AR hits against a loop over all pairs, and the share of the gap between two models as in
+Zoology."""
 
 import math
 
@@ -22,9 +22,10 @@ def rng():
 
 
 def random_tokens(rng, rows=6):
-    """Sequences of few different tokens, so that bigrams repeat; some are hidden."""
+    """Sequences of a few different tokens, so that bigrams repeat; some tokens are hidden."""
     tokens = rng.integers(5, 10, (rows, LENGTH)).astype(np.int32)
-    tokens[rng.random(tokens.shape) < 0.1] = HIDDEN
+    is_hidden = rng.random(tokens.shape) < 0.1
+    tokens[is_hidden] = HIDDEN
     return tokens
 
 
@@ -36,24 +37,30 @@ def earlier_hits(tokens, documents):
         earlier = []
         for s in range(1, t):
             if documents[s] == documents[t]:
-                earlier.append((tokens[s - 1], tokens[s]))
+                bigram_before = (tokens[s - 1], tokens[s])
+                earlier.append(bigram_before)
         hits.append(HIDDEN not in bigram and bigram in earlier)
     return hits
 
 
-def test_token_repeats_an_earlier_bigram(rng):
+@pytest.mark.parametrize("count", [1, 3])
+def test_token_repeats_an_earlier_bigram(rng, count):
+    """In sequences of one document and of up to three."""
     tokens = random_tokens(rng)
-    for documents in (np.zeros_like(tokens), np.sort(rng.integers(1, 4, tokens.shape), axis=1)):
-        found = jax.vmap(recall_slices.repeat_earlier_bigrams)(tokens, documents)
-        expected = [earlier_hits(*row) for row in zip(tokens, documents, strict=True)]
-        np.testing.assert_array_equal(found, expected)
-        assert 10 < np.sum(expected) < tokens.size / 2
+    documents = np.sort(rng.integers(0, count, tokens.shape), axis=1)
+    found = jax.vmap(recall_slices.repeat_earlier_bigrams)(tokens, documents)
+    expected = []
+    for row, row_documents in zip(tokens, documents, strict=True):
+        expected.append(earlier_hits(row, row_documents))
+    np.testing.assert_array_equal(found, expected)
+    assert 10 < np.sum(expected) < tokens.size / 2
 
 
 def test_example_of_the_definition():
     """Hakuna Matata means no worries. Hakuna Matata it means no -> worries."""
     hakuna, matata, means, no, worries, it = range(10, 16)
-    text = [hakuna, matata, means, no, worries, hakuna, matata, it, means, no, worries]
+    sentence = [hakuna, matata, means, no, worries]
+    text = [*sentence, hakuna, matata, it, means, no, worries]
     tokens = jnp.asarray(text)
     found = recall_slices.repeat_earlier_bigrams(tokens, jnp.zeros_like(tokens))
     assert np.flatnonzero(found).tolist() == [6, 9, 10]
@@ -63,26 +70,29 @@ def visible_hit(sequence, position, target):
     """Whether one prediction completes a visible bigram, by a loop. `sequence` is (visible,
     documents, is_frequent) of one example."""
     visible, documents, is_frequent = sequence
-    shown = []
+    bigrams = []
     for s in range(1, LENGTH):
         if documents[s] == documents[position]:
-            shown.append((visible[s - 1], visible[s]))
+            bigrams.append((visible[s - 1], visible[s]))
     with_left = False
-    if position > 0 and visible[position - 1] != HIDDEN:
-        with_left = (visible[position - 1], target) in shown and not is_frequent[position]
+    if position > 0:
+        left = visible[position - 1]
+        is_known = left != HIDDEN and (left, target) in bigrams
+        with_left = is_known and not is_frequent[position]
     with_right = False
-    if position + 1 < LENGTH and visible[position + 1] != HIDDEN:
-        bigram = (target, visible[position + 1])
-        with_right = bigram in shown and not is_frequent[position + 1]
+    if position + 1 < LENGTH:
+        right = visible[position + 1]
+        is_known = right != HIDDEN and (target, right) in bigrams
+        with_right = is_known and not is_frequent[position + 1]
     return with_left or with_right
 
 
 def masked_tokens(rng, documents, rows=12):
-    """Random sequences of which five tokens each are to be predicted, the first and the last among
-    them."""
+    """Random sequences with five tokens each to predict, including the first and the last."""
     tokens = random_tokens(rng, rows)
     tokens = np.where(tokens == HIDDEN, 5, tokens)
-    positions = np.tile(np.int32([0, 3, 4, 11, LENGTH - 1]), (rows, 1))
+    predicted = np.int32([0, 3, 4, 11, LENGTH - 1])
+    positions = np.tile(predicted, (rows, 1))
     targets = np.take_along_axis(tokens, positions, axis=1)
     visible = tokens.copy()
     np.put_along_axis(visible, positions, HIDDEN, axis=1)
@@ -106,7 +116,8 @@ def test_masked_token_completes_a_visible_bigram(rng, count):
     expected = np.zeros_like(found)
     for row in range(len(visible)):
         sequence = (visible[row], documents[row], is_frequent[row])
-        for index, (position, target) in enumerate(zip(positions[row], targets[row], strict=True)):
+        predictions = zip(positions[row], targets[row], strict=True)
+        for index, (position, target) in enumerate(predictions):
             expected[row, index] = visible_hit(sequence, position, target)
     np.testing.assert_array_equal(found, expected)
     assert 3 < expected.sum() < expected.size - 3
@@ -137,17 +148,19 @@ def test_other_slice_is_the_rest():
 
 
 def losses(perplexity, recall_perplexity, predictions=1000, recall_predictions=64):
-    """Of a model with these perplexities."""
-    return SliceLosses(
-        predictions, math.log(perplexity), recall_predictions, math.log(recall_perplexity)
-    )
+    """The losses of a model with these perplexities."""
+    loss = math.log(perplexity)
+    recall_loss = math.log(recall_perplexity)
+    return SliceLosses(predictions, loss, recall_predictions, recall_loss)
 
 
 def test_share_of_the_gap():
     """Table 1 of Zoology, H3 of 168M and attention of 125M parameters, with 6.4 % AR hits."""
     attention = losses(11.01, 2.16)
     h3 = losses(12.06, 6.75)
-    by_hand = 64 * math.log(6.75 / 2.16) / (1000 * math.log(12.06 / 11.01))
+    recall_gap = 64 * math.log(6.75 / 2.16)
+    whole_gap = 1000 * math.log(12.06 / 11.01)
+    by_hand = recall_gap / whole_gap
     assert recall_slices.share_of_gap(h3, attention) == pytest.approx(by_hand)
     assert by_hand == pytest.approx(0.80, abs=0.01)
     assert recall_slices.share_of_gap(attention, h3) is None
@@ -155,15 +168,21 @@ def test_share_of_the_gap():
 
 
 def test_models_scored_on_other_tokens_have_no_gap():
-    message = raised(
-        RunError, recall_slices.share_of_gap, losses(9, 2), losses(8, 2, recall_predictions=65)
-    )
+    first = losses(9, 2)
+    second = losses(8, 2, recall_predictions=65)
+    message = raised(RunError, recall_slices.share_of_gap, first, second)
     assert "64 and 65 of them" in message
 
 
 def test_losses_of_an_evaluation():
-    metrics = {"predictions": 10, "loss": 2.0, "recall_predictions": 3, "recall_perplexity": 4.0}
-    assert SliceLosses.of_metrics(metrics) == (10, 2.0, 3, pytest.approx(math.log(4)))
+    metrics = {
+        "predictions": 10,
+        "loss": 2.0,
+        "recall_predictions": 3,
+        "recall_perplexity": 4.0,
+    }
+    slice_losses = SliceLosses.of_metrics(metrics)
+    assert slice_losses == (10, 2.0, 3, pytest.approx(math.log(4)))
     del metrics["recall_perplexity"]
     assert "eval.frequent_bigrams" in raised(RunError, SliceLosses.of_metrics, metrics)
 

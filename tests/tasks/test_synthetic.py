@@ -1,4 +1,4 @@
-"""The synthetic tasks: answers alone are scored, and a model that can look back learns them."""
+"""The synthetic tasks: only answers are scored, and a model that can look back learns them."""
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ def batch_of(config, role="heldout", count=8):
 
 
 def slow_sums(task, params, batch):
-    """Loss and hits by all logits, a position at a time."""
+    """The loss and the hits from all logits, one position at a time."""
     shape = batch["tokens"].shape
     if task.kind.compresses:
         logits = task.apply(params, batch["tokens"])
@@ -50,7 +50,8 @@ def slow_sums(task, params, batch):
             target = int(batch["targets"][example, position])
             if target != IGNORED:
                 loss -= float(losses[example, position, target])
-                hits += int(logits[example, position].argmax()) == target
+                predicted = int(logits[example, position].argmax())
+                hits += predicted == target
                 count += 1
     return loss, hits, count
 
@@ -64,10 +65,13 @@ def test_only_answers_are_scored(kind, causal):
     batch = batch_of(config)
     sums, outputs = task.evaluate(params, batch)
     loss, hits, count = slow_sums(task, params, batch)
-    np.testing.assert_allclose(float(sums["loss"][0]), loss, rtol=1e-4)
-    assert float(sums["accuracy"][0]) == hits
-    assert float(sums["loss"][1]) == count
-    assert float(sums["examples"][0]) == 8
+    total, weight = sums["loss"]
+    total_hits, _ = sums["accuracy"]
+    examples, _ = sums["examples"]
+    np.testing.assert_allclose(float(total), loss, rtol=1e-4)
+    assert float(weight) == count
+    assert float(total_hits) == hits
+    assert float(examples) == 8
     assert outputs == {}
 
 
@@ -76,7 +80,7 @@ def test_padding_copies_of_a_batch_do_not_count():
     task = Synthetic(config)
     params = task.init(jax.random.key(0))
     batch = batch_of(config)
-    batch["weight"] = jnp.array([1.0] * 5 + [0.0] * 3)
+    batch["weight"] = jnp.array([1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
     sums, _ = task.evaluate(params, batch)
     first = {name: array[:5] for name, array in batch.items()}
     expected, _ = task.evaluate(params, first)
@@ -93,7 +97,8 @@ def test_causal_model_does_not_read_later_tokens(block):
     tokens = batch_of(config)["tokens"]
     positions = jnp.broadcast_to(jnp.arange(64), tokens.shape)
     logits = task.apply(params, tokens, positions)
-    changed = task.apply(params, tokens.at[:, 40:].set(3), positions)
+    changed_tokens = tokens.at[:, 40:].set(3)
+    changed = task.apply(params, changed_tokens, positions)
     np.testing.assert_array_equal(logits[:, :40], changed[:, :40])
     assert not np.allclose(logits[:, 40:], changed[:, 40:])
 
@@ -108,7 +113,7 @@ def evaluated_shapes(block: str, kind: str):
     return jax.tree.map(lambda leaf: leaf.shape, sums)
 
 
-# One kind whose answers stand in the sequence, and the one that the model compresses.
+# One kind whose answers are in the sequence, and the one that the model compresses.
 @pytest.mark.parametrize("kind", ["mqar", "compression"])
 @pytest.mark.parametrize("block", blocks.BLOCKS)
 def test_each_block_reads_both_forms_of_a_task(block, kind):
@@ -122,8 +127,9 @@ def test_each_block_reads_each_task(block, kind):
     assert evaluated_shapes(block, kind)["loss"] == ((), ())
 
 
-def test_baseline_is_a_guess():
-    for kind, expected in (
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
         ("mqar", 1 / 4),
         ("recall", 1 / 24),
         ("fuzzy_recall", 1 / 24),
@@ -131,9 +137,11 @@ def test_baseline_is_a_guess():
         ("selective_copying", 1 / 46),
         ("compression", 1 / 47),
         ("memorization", 1 / 23),
-    ):
-        [baseline] = Synthetic(tiny(kind)).baselines({}, None)
-        assert baseline.metrics == {"accuracy": expected}
+    ],
+)
+def test_baseline_is_a_guess(kind, expected):
+    [baseline] = Synthetic(tiny(kind)).baselines({}, None)
+    assert baseline.metrics == {"accuracy": expected}
 
 
 def test_sizes_that_do_not_fit_are_refused():
@@ -157,7 +165,7 @@ def test_memorised_map_is_learned(tmp_path):
 
 
 def test_power_with_infinite_shares_is_refused():
-    """Gaps would come in one order instead of at random."""
+    """Otherwise, all gaps would come in one order instead of a random one."""
     config = tiny()
     config.synthetic.power = 1e300
     with pytest.raises(ConfigError, match=r"synthetic\.power is 1e\+300: expected from 0 to 16"):

@@ -1,4 +1,4 @@
-"""The tokenizer of a model that reads text, its stand-in, padding, and what an input may be."""
+"""The tokenizer of a text model, its placeholder, padding, and what an input may be."""
 
 import copy
 import io
@@ -29,7 +29,7 @@ def task(tmp_path, model_bytes):
 
 
 def test_model_without_files_has_a_placeholder_tokenizer(tmp_path):
-    """It is enough for shapes and the loss; text is refused."""
+    """It suffices for shapes and the loss; text is refused."""
     task = MaskedLanguageModeling(tiny.text_config(tmp_path))
     assert isinstance(task.tokenizer, StandInTokenizer)
     assert task.tokenizer.vocab_size == 320
@@ -70,23 +70,28 @@ def test_embedding_smaller_than_the_vocabulary_is_refused(tmp_path, model_bytes,
 
 def test_padding_is_hidden_if_configured(task):
     tokenizer = task.tokenizer
-    tokens = np.array([[tokenizer.cls_id, 9, tokenizer.sep_id, tokenizer.pad_id]])
+    ids = [tokenizer.cls_id, 9, tokenizer.sep_id, tokenizer.pad_id]
+    tokens = np.array([ids])
     assert task.padding_mask(tokens) is None
     task.config.model.mask_padding = True
-    assert task.padding_mask(tokens).tolist() == [[True, True, True, False]]
+    mask = task.padding_mask(tokens)
+    assert mask.tolist() == [[True, True, True, False]]
 
 
 def test_mean_of_features_leaves_out_padding(task):
     params = tiny.random_params(task.shapes())
-    tokens = np.full((2, 16), task.tokenizer.pad_id, np.int32)
-    tokens[0, :3] = [task.tokenizer.cls_id, 9, task.tokenizer.sep_id]
+    tokenizer = task.tokenizer
+    tokens = np.full((2, 16), tokenizer.pad_id, np.int32)
+    tokens[0, :3] = [tokenizer.cls_id, 9, tokenizer.sep_id]
     tokens[1, :9] = np.arange(9, 18)
     first, second = np.asarray(task.features(params, tokens))
     means = task.features(params, tokens, pool="mean")
-    expected = [first[:3].mean(axis=0), second[:9].mean(axis=0)]
-    np.testing.assert_allclose(means, expected, rtol=1e-5, atol=1e-6)
-    both = {"tokens": tokens, "segments": np.zeros_like(tokens)}
-    np.testing.assert_array_equal(task.features(params, both, pool="mean"), means)
+    first_mean = first[:3].mean(axis=0)
+    second_mean = second[:9].mean(axis=0)
+    np.testing.assert_allclose(means, [first_mean, second_mean], rtol=1e-5, atol=1e-6)
+    with_segments = {"tokens": tokens, "segments": np.zeros_like(tokens)}
+    same_means = task.features(params, with_segments, pool="mean")
+    np.testing.assert_array_equal(same_means, means)
 
 
 def test_arrays_of_ids_are_inputs(task):
@@ -140,8 +145,9 @@ def test_truncation_is_noted_or_refused(task):
     assert "truncate" in message
 
 
-def test_text_of_full_length_is_not_padded(task):
-    message = raised(RunError, task.predictor.padded, [[5] * 17])
+def test_padding_refuses_a_text_that_is_too_long(task):
+    ids = [5] * 17
+    message = raised(RunError, task.predictor.padded, [ids])
     assert "17 tokens" in message
 
 
@@ -163,7 +169,8 @@ def test_inputs_of_a_file_are_its_lines(task, tmp_path):
         assert name == str(path)
         yield from stream.read().split()
 
-    assert list(task.predictor.inputs_of_file(str(path), read_lines)) == [b"one", b"two"]
+    lines = task.predictor.inputs_of_file(str(path), read_lines)
+    assert list(lines) == [b"one", b"two"]
     missing = task.predictor.inputs_of_file(str(tmp_path / "none.txt"), read_lines)
     assert "none.txt" in failure(list, missing)
 

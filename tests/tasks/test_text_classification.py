@@ -1,5 +1,5 @@
 """Classification of sentences and pairs: sums over every example once, GLUE's scores and files, and
-the classes of own data."""
+the classes of the user's data."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ KIND = "text_classification"
 
 
 def class_config(vocabulary, train, task: str, **data):
-    """Of a classifier that reads [CLS]."""
+    """A config of a classifier that pools [CLS]."""
     config = labelled_files.config(KIND, vocabulary, train, task, **data)
     config.model.pool = "cls"
     return config
@@ -37,7 +37,7 @@ def class_config(vocabulary, train, task: str, **data):
 
 @pytest.fixture(scope="module")
 def rte(vocabulary, tmp_path_factory):
-    """A task on 30 pairs, its data with 21 held out, and parameters."""
+    """A task on 30 pairs, its data with 21 pairs held out, and parameters."""
     folder = tmp_path_factory.mktemp("rte")
     config = class_config(vocabulary, labelled_files.rte(folder), "rte")
     task, data = tiny.open_task(config, folder / "run")
@@ -51,35 +51,26 @@ def undecided(task, data):
     head["kernel"] *= 50
     logits = logits_of(task, data, params)
     leads = np.sort(logits[:, 0] - logits[:, 1])
-    middle = len(leads) // 2
-    between = (leads[middle - 1] + leads[middle]) / 2
-    head["bias"] = head["bias"].at[1].set(between)
+    median = np.median(leads)
+    head["bias"] = head["bias"].at[1].set(median)
     return params
 
 
 def logits_of(task, data, params, role: str = HELDOUT) -> np.ndarray:
-    """Of all examples of a role at once, without the pipeline."""
-    batch = by_hand.stacked(by_hand.every(data.examples(role)))
+    """The logits of all examples of a role at once, without the pipeline."""
+    examples = by_hand.all_examples(data.examples(role))
+    batch = by_hand.stacked(examples)
     scores = jax.jit(lambda params, batch: task.scores(params, batch, None))
     return np.asarray(scores(params, batch))
-
-
-def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Of each example."""
-    return np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(labels)), labels]
-
-
-def scored(task, data, params):
-    """Metrics and outputs of an evaluation."""
-    return Evaluator(task, data, Partition.make())(params)
 
 
 def test_loss(rte):
     task, data, params = rte
     batch = by_hand.first_batch(data)
-    batch["key"] = jax.random.split(jax.random.key(0), 8)
+    batch["key"] = by_hand.keys(8)
     loss, sums = jax.jit(task.loss)(params, batch)
-    logits = logits_of(task, data, params, TRAIN)[batch["index"]]
+    all_logits = logits_of(task, data, params, TRAIN)
+    logits = all_logits[batch["index"]]
     losses = by_hand.cross_entropies(logits, batch["label"])
     hits = by_hand.are_hits(logits, batch["label"])
     assert float(loss) == pytest.approx(losses.sum(), rel=1e-5)
@@ -91,12 +82,14 @@ def test_loss(rte):
 def test_each_example_counts_once(rte, batch_size):
     task, data, params = rte
     data.config.eval.batch_size = batch_size
-    metrics, outputs = scored(task, data, params)
+    metrics, outputs = by_hand.evaluate(task, data, params)
     logits = logits_of(task, data, params)
     labels = data.dataset(HELDOUT).labels
+    losses = by_hand.cross_entropies(logits, labels)
+    hits = by_hand.are_hits(logits, labels)
     assert metrics == {
-        "accuracy": pytest.approx(np.mean(logits.argmax(-1) == labels)),
-        "loss": pytest.approx(cross_entropy(logits, labels).mean(), rel=1e-5),
+        "accuracy": pytest.approx(hits.mean()),
+        "loss": pytest.approx(losses.mean(), rel=1e-5),
         "examples": 21,
     }
     np.testing.assert_array_equal(outputs["label"], logits.argmax(-1))
@@ -106,19 +99,21 @@ def test_each_example_counts_once(rte, batch_size):
 def mnli_table(size: int) -> str:
     """A table whose rows have the three labels in turn."""
     labels = itertools.cycle(GLUE_TASKS["mnli"].labels)
-    return MNLI + labelled_files.rows(itertools.islice(labels, size))
+    first_labels = itertools.islice(labels, size)
+    return MNLI + labelled_files.rows(first_labels)
 
 
 @pytest.fixture
 def mnli(vocabulary, tmp_path):
-    """A task with 3 examples to train on, and 10 matched and 7 mismatched ones held out."""
+    """A task with 3 training examples, and 10 matched and 7 mismatched held-out ones."""
     labelled_files.write(
         tmp_path,
         train=mnli_table(3),
         dev_matched=mnli_table(10),
         dev_mismatched=mnli_table(7),
     )
-    return tiny.open_task(class_config(vocabulary, tmp_path, "mnli"), tmp_path / "run")
+    config = class_config(vocabulary, tmp_path, "mnli")
+    return tiny.open_task(config, tmp_path / "run")
 
 
 MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
@@ -131,8 +126,9 @@ def test_mnli_has_two_accuracies(mnli):
     labels = np.array([*range(10), *range(7)]) % 3
     hits = outputs["label"] == labels
     matched = hits[:10]
+    mismatched = hits[10:]
     assert metrics["accuracy"] == pytest.approx(matched.mean())
-    assert metrics["accuracy_mm"] == pytest.approx(hits[10:].mean())
+    assert metrics["accuracy_mm"] == pytest.approx(mismatched.mean())
     assert metrics["examples"] == 17
     assert {*task.eval_metrics, "examples"} == set(metrics)
     shown = task.format_metrics(metrics)
@@ -157,20 +153,22 @@ def test_mnli_has_two_files(mnli):
 
 
 def cola_rows() -> str:
-    """20 sentences without a header, each other one acceptable."""
+    """20 sentences without a header, every second one acceptable."""
     lines = []
     for index in range(20):
         first, second = word_pair(index)
-        lines.append(f"s\t{index % 2}\t*\t{first} {second}\n")
+        label = index % 2
+        lines.append(f"s\t{label}\t*\t{first} {second}\n")
     return "".join(lines)
 
 
 def mrpc_rows() -> str:
-    """20 pairs, each other one equivalent."""
+    """20 pairs, every second one equivalent."""
     lines = [MRPC]
     for index in range(20):
         first, second = word_pair(index)
-        lines.append(f"{index % 2}\t1\t2\t{first}\t{second}\n")
+        label = index % 2
+        lines.append(f"{label}\t1\t2\t{first}\t{second}\n")
     return "".join(lines)
 
 
@@ -180,19 +178,25 @@ def word_pair(index: int) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "score"), [("cola", cola_rows(), "matthews"), ("mrpc", mrpc_rows(), "f1")]
+    ("name", "content", "score"),
+    [
+        pytest.param("cola", cola_rows(), "matthews", id="cola"),
+        pytest.param("mrpc", mrpc_rows(), "f1", id="mrpc"),
+    ],
 )
 def test_accuracy_and_task_scores(vocabulary, tmp_path, name, content, score):
     labelled_files.write(tmp_path, train=content, dev=content)
-    task, data = tiny.open_task(class_config(vocabulary, tmp_path, name), tmp_path / "run")
-    metrics, outputs = scored(task, data, undecided(task, data))
+    config = class_config(vocabulary, tmp_path, name)
+    task, data = tiny.open_task(config, tmp_path / "run")
+    metrics, outputs = by_hand.evaluate(task, data, undecided(task, data))
     predicted = outputs["label"]
     positive = int(predicted.sum())
     hits = int(predicted[1::2].sum())
     assert 0 < positive < 20
     assert {*task.eval_metrics, "examples"} == set(metrics)
-    function = getattr(text_classification, score)
-    assert metrics[score] == pytest.approx(function(20, 10, positive, hits))
+    score_function = getattr(text_classification, score)
+    expected = score_function(20, 10, positive, hits)
+    assert metrics[score] == pytest.approx(expected)
     [file_name] = GLUE_TASKS[name].submission
     written = task.prediction_files(outputs, data)[file_name]
     first, second, *_ = predicted
@@ -206,13 +210,17 @@ def test_matthews_and_f1(examples):
     misses = examples.count((True, False))
     false_alarms = examples.count((False, True))
     rest = examples.count((False, False))
-    counts = (len(examples), hits + misses, hits + false_alarms, hits)
-    product = (hits + false_alarms) * (hits + misses) * (rest + false_alarms) * (rest + misses)
+    positives = hits + misses
+    predicted = hits + false_alarms
+    negatives = rest + false_alarms
+    predicted_negatives = rest + misses
+    counts = (len(examples), positives, predicted, hits)
+    product = predicted * positives * negatives * predicted_negatives
     numerator = hits * rest - false_alarms * misses
     matthews = numerator / math.sqrt(product) if product else 0
     assert text_classification.matthews(*counts) == pytest.approx(matthews)
-    positive = 2 * hits + false_alarms + misses
-    f1 = 2 * hits / positive if positive else 0
+    denominator = 2 * hits + false_alarms + misses
+    f1 = 2 * hits / denominator if denominator else 0
     assert text_classification.f1(*counts) == pytest.approx(f1)
 
 
@@ -254,7 +262,7 @@ def test_classes_are_read_from_the_files_or_placeholders():
 
 
 def write_verdicts(folder, labels: list[str]):
-    """20 questions with answers, in turn with these labels."""
+    """20 questions with answers, with these labels in turn."""
     records = []
     for index in range(20):
         label = labels[index % len(labels)]
@@ -266,7 +274,7 @@ def write_verdicts(folder, labels: list[str]):
 
 @pytest.fixture
 def verdicts(vocabulary, tmp_path):
-    """A config of own data with two columns of texts, labelled "yes" and "maybe"."""
+    """A config of the user's data with two text columns, labelled "yes" and "maybe"."""
     path = write_verdicts(tmp_path, ["yes", "maybe"])
     config = class_config(vocabulary, path, "own", heldout_share=0.3)
     config.own.update(text="q", second="a", label="verdict")
@@ -274,7 +282,7 @@ def verdicts(vocabulary, tmp_path):
 
 
 def verdict_of(row) -> str:
-    """The label that a row of `verdicts` was written with."""
+    """The label with which a row of `verdicts` was written."""
     number = tiny.WORDS.index(row.texts[0])
     return "maybe" if number % 2 else "yes"
 
@@ -282,7 +290,8 @@ def verdict_of(row) -> str:
 def test_classes_of_own_data_are_sorted(verdicts):
     data = TextClassificationData(verdicts)
     assert data.classes == ("maybe", "yes")
-    assert len(data.examples(TRAIN)) + len(data.examples(HELDOUT)) == 20
+    examples = len(data.examples(TRAIN)) + len(data.examples(HELDOUT))
+    assert examples == 20
     task = TextClassification(verdicts, data.assets())
     assert task.class_names == ("maybe", "yes")
 
@@ -292,15 +301,18 @@ def test_predictions_on_own_data_are_class_names(verdicts):
     task = TextClassification(verdicts, data.assets())
     heldout = data.dataset(HELDOUT)
     files = task.prediction_files({"label": heldout.labels}, data)
-    lines = files["predictions.tsv"].decode().splitlines()
-    for line, label, row in zip(lines[1:], heldout.labels, heldout.examples.rows, strict=True):
+    header, *lines = files["predictions.tsv"].decode().splitlines()
+    assert header == "index\tprediction"
+    rows = zip(lines, heldout.labels, heldout.examples.rows, strict=True)
+    for line, label, row in rows:
         _, name = line.split("\t")
         assert name == heldout.classes[label] == verdict_of(row)
 
 
 def test_run_keeps_its_classes_for_other_data(verdicts, tmp_path):
     known = ("yes", "no", "maybe")
-    files = RunFiles(local={"labels.json": json.dumps({"labels": known}).encode()})
+    content = json.dumps({"labels": known})
+    files = RunFiles(local={"labels.json": content.encode()})
     data = TextClassificationData(verdicts, files)
     assert data.classes == known
     dataset = data.dataset(TRAIN)
@@ -313,7 +325,7 @@ def test_run_keeps_its_classes_for_other_data(verdicts, tmp_path):
 
 
 def test_held_out_classes_are_matched_by_name(vocabulary, tmp_path):
-    """Whichever the held-out data have, and in whatever order."""
+    """Whichever classes the held-out data have, in any order."""
     heldout = "x,c\ny,b\nz,c\n"
     config = labelled_files.own_config(KIND, vocabulary, tmp_path, "abcabc", heldout)
     data = TextClassificationData(config)
@@ -339,13 +351,14 @@ def test_classes_only_in_held_out_data_are_refused(vocabulary, tmp_path):
 
 
 def test_own_data_without_labels_have_only_predictions(vocabulary, tmp_path):
-    """No class is missing from them: they are a test set."""
+    """No class is missing from them, as they are a test set."""
     config = labelled_files.own_config(KIND, vocabulary, tmp_path, "abab", "new,\nother,\n")
     task, data = tiny.open_task(config, tmp_path / "run")
     assert data.dataset(HELDOUT).labels.tolist() == [-1, -1]
     assert len(data.lines(HELDOUT)) == 1
     assert data.notes() == []
-    metrics, outputs = scored(task, data, task.init(jax.random.key(0)))
+    params = task.init(jax.random.key(0))
+    metrics, outputs = by_hand.evaluate(task, data, params)
     assert metrics == {"examples": 2, "unlabelled": 2}
     files = task.prediction_files(outputs, data)
     assert files["predictions.tsv"].count(b"\n") == 3
@@ -363,7 +376,8 @@ def test_class_without_training_texts_gets_a_note(vocabulary, tmp_path):
         is_heldout = holdout.is_member(HELDOUT, f"text {number}", 0.5)
         label = "b" if is_heldout and number > 20 else "a"
         lines.append(f"text {number},{label}\n")
-    assert sum(line.endswith("b\n") for line in lines) > 2
+    heldout_lines = [line for line in lines if line.endswith("b\n")]
+    assert len(heldout_lines) > 2
     (tmp_path / "own.csv").write_text("".join(lines))
     config = class_config(vocabulary, tmp_path / "own.csv", "own", heldout_share=0.5)
     data = TextClassificationData(config)
@@ -374,14 +388,15 @@ def test_class_without_training_texts_gets_a_note(vocabulary, tmp_path):
 
 
 def test_equal_texts_with_different_labels_get_a_note(vocabulary, tmp_path):
-    """As pandas counts them; a cell with NULL is text."""
-    rows = ["same,a", "same,b", "NULL,a", "NULL,a", "NULL,b", "other,b", *"cdefgh"]
-    lines = [row if "," in row else f"{row},a" for row in rows]
-    (tmp_path / "own.csv").write_text("text,label\n" + "\n".join(lines) + "\n")
-    (tmp_path / "heldout.csv").write_text("text,label\nnew,a\nold,b\n")
-    config = class_config(
-        vocabulary, tmp_path / "own.csv", "own", heldout=str(tmp_path / "heldout.csv")
-    )
+    """Equal texts are counted as in pandas; a cell with NULL is text."""
+    repeated = ["same,a", "same,b", "NULL,a", "NULL,a", "NULL,b"]
+    others = ["other,b", "c,a", "d,a", "e,a", "f,a", "g,a", "h,a"]
+    table = "\n".join(["text,label", *repeated, *others])
+    train = tmp_path / "own.csv"
+    train.write_text(f"{table}\n")
+    heldout = tmp_path / "heldout.csv"
+    heldout.write_text("text,label\nnew,a\nold,b\n")
+    config = class_config(vocabulary, train, "own", heldout=str(heldout))
     [note] = TextClassificationData(config).notes()
     assert "5 equal examples" in note
     assert "'same' (a)" in note

@@ -1,5 +1,5 @@
-"""Numbers of sentences and pairs: GLUE's STS-B and own columns, scores against scipy, the scale of
-the labels."""
+"""Regression on sentences and pairs: GLUE's STS-B and the user's columns, scores against scipy, and
+the scale of the labels."""
 
 import json
 import math
@@ -30,7 +30,7 @@ KIND = "text_regression"
 
 
 def number_config(vocabulary, train, task: str = "stsb", **data):
-    """Of a model of 32 tokens."""
+    """A config of a model of 32 tokens."""
     config = labelled_files.config(KIND, vocabulary, train, task, **data)
     config.batch_size = 4
     config.model.length = 32
@@ -38,12 +38,14 @@ def number_config(vocabulary, train, task: str = "stsb", **data):
 
 
 def evaluator_of(task, data) -> Evaluator:
-    return Evaluator(task, data, Partition.make(devices=jax.devices()[:1]))
+    """An evaluation on one device."""
+    partition = Partition.make(devices=jax.devices()[:1])
+    return Evaluator(task, data, partition)
 
 
 @pytest.fixture
 def stsb(vocabulary, tmp_path):
-    """A task on 12 pairs, its data with 7 held out, and parameters."""
+    """A task on 12 pairs, its data with 7 pairs held out, and parameters."""
     config = number_config(vocabulary, labelled_files.stsb(tmp_path))
     task, data = tiny.open_task(config, tmp_path / "run")
     return task, data, task.init(jax.random.key(1))
@@ -55,11 +57,13 @@ def test_glue_prediction_files(stsb):
     expected = [number % 11 / 2 for number in range(12)]
     assert train.tolist() == expected
     assert len(data.dataset(HELDOUT)) == 7
-    assert task.scale == data.scale == pytest.approx((train.mean(), train.std()))
+    scale = pytest.approx((train.mean(), train.std()))
+    assert task.scale == scale
+    assert data.scale == scale
 
 
 def test_scores(stsb):
-    """Correlations are scipy's; the loss is over the variance of the training labels."""
+    """Correlations equal scipy's; the loss is divided by the variance of the training labels."""
     task, data, params = stsb
     heldout = data.dataset(HELDOUT).labels
     metrics, outputs = evaluator_of(task, data)(params)
@@ -77,7 +81,7 @@ def test_scores(stsb):
 
 
 def relative_loss(data, predicted) -> float:
-    """The mean squared error of the held-out labels over the variance of the training labels."""
+    """The mean squared error of the held-out labels divided by the variance of training labels."""
     errors = data.dataset(HELDOUT).labels - predicted
     variance = data.dataset(TRAIN).labels.var()
     return np.square(errors).mean() / variance
@@ -101,15 +105,17 @@ def test_predictions_are_written_and_answered(stsb):
     assert lines[:2] == ["index\tprediction", f"0\t{first:.6g}"]
     line = "\t".join(labelled_files.pair(12))
     [answer] = task.predictor.predict(params, [line])
-    assert answer == [[("score", pytest.approx(float(first), rel=1e-4))]]
+    score = pytest.approx(float(first), rel=1e-4)
+    assert answer == [[("score", score)]]
 
 
 def test_training_loss_is_divided_by_the_variance(stsb):
     task, data, params = stsb
     batch = by_hand.first_batch(data)
-    batch["key"] = jax.random.split(jax.random.key(0), 4)
+    batch["key"] = by_hand.keys(4)
     total, sums = task.loss(params, batch)
-    predicted = np.asarray(task.predicted(params, batch), np.float64)
+    predicted = task.predicted(params, batch)
+    predicted = np.asarray(predicted, np.float64)
     squares = np.square(predicted - batch["label"])
     labels = data.dataset(TRAIN).labels.astype(np.float64)
     expected = squares.sum() / labels.var()
@@ -142,16 +148,24 @@ def test_test_set_has_no_scores(vocabulary, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("score", "is_allowed"), [(0, True), (5, True), (5.01, False), (-2, False), (30, False)]
+    ("score", "is_allowed"),
+    [
+        (0, True),
+        (5, True),
+        (5.01, False),
+        (-2, False),
+        (30, False),
+    ],
 )
 def test_scores_outside_the_range_are_refused(vocabulary, tmp_path, score, is_allowed):
-    """STS-B has 0 to 5; -1 is a row of a test set."""
+    """STS-B has scores from 0 to 5; -1 marks a row of a test set."""
     lines = ["sentence1\tsentence2\tscore\n"]
     for number, value in enumerate((0, 2.5, -1, score)):
         lines.append(f"a {number}\tb {number}\t{value}\n")
     path = tmp_path / "a.tsv"
     path.write_text("".join(lines))
-    data = TextRegressionData(number_config(vocabulary, path, heldout=str(path)))
+    config = number_config(vocabulary, path, heldout=str(path))
+    data = TextRegressionData(config)
     if is_allowed:
         assert data.dataset(TRAIN).labels.tolist() == [0, 2.5, score]
     else:
@@ -162,8 +176,8 @@ NUMBERS = [1e6, -1, 250.5, "", -3e5] * 8
 
 
 def write_prices(folder, price=None):
-    """Texts with large and negative numbers, -1 among them, and empty cells; or one value for
-    all."""
+    """Writes texts with large and negative numbers, -1 among them, and empty cells; or with one value
+    for all."""
     records = []
     for number, label in enumerate(NUMBERS):
         words, _ = labelled_files.pair(number)
@@ -174,7 +188,7 @@ def write_prices(folder, price=None):
 
 @pytest.fixture
 def prices(vocabulary, tmp_path):
-    """A config of own numbers, and the folder of the file."""
+    """A config of the user's numbers."""
     config = number_config(vocabulary, write_prices(tmp_path), "own", heldout_share=0.2)
     config.own.update(text="words", label="price")
     return config
@@ -207,7 +221,7 @@ def test_constant_labels_are_refused(prices, tmp_path):
 
 
 def test_scale_of_a_run_is_kept(prices):
-    """Whatever the data are then."""
+    """For any data."""
     files = RunFiles(local={SCALE_FILE: b'{"mean": 7, "deviation": 0.5}'})
     data = TextRegressionData(prices, files)
     assert data.scale == (7, 0.5)
@@ -247,25 +261,29 @@ def test_damaged_scale_of_a_run_is_refused(prices, tmp_path, content):
 
 def test_constant_predictions_have_zero_correlation():
     rising = np.arange(4.0)
+    falling = 3 - 2 * rising
     constant = np.ones(4)
-    assert correlation(rising, constant) == correlation(constant, rising) == 0
-    assert correlation(rising, 3 - 2 * rising) == pytest.approx(-1)
+    assert correlation(rising, constant) == 0
+    assert correlation(constant, rising) == 0
+    assert correlation(rising, falling) == pytest.approx(-1)
 
 
 def write_lengths(folder):
-    """300 texts, each with a number that says how many words it has."""
+    """Writes 300 texts, each with a number computed from its word count."""
     words = tiny.WORDS * 2
     records = {}
     for number in range(300):
         first = number % 9
-        chosen = words[first : first + 2 + number % 20]
+        count = 2 + number % 20
+        chosen = words[first : first + count]
         text = " ".join(chosen)
-        records[text] = {"text": text, "label": 1000 + 100 * len(chosen)}
+        label = 1000 + 100 * len(chosen)
+        records[text] = {"text": text, "label": label}
     return labelled_files.json_rows(folder / "own.jsonl", records.values())
 
 
 def test_run_learns_keeps_its_scale_and_predicts(vocabulary, tmp_path):
-    """How many words a text has; the scale is the run's own, whatever the data are then."""
+    """The label is a function of the word count. The scale belongs to the run and not to later data."""
     path = write_lengths(tmp_path)
     config = number_config(vocabulary, path, "own", heldout_share=0.2)
     config.batch_size = 32
@@ -273,11 +291,13 @@ def test_run_learns_keeps_its_scale_and_predicts(vocabulary, tmp_path):
     config.model.length = 64
     config.optimizer.update(learning_rate=0.01, warmup=10)
     run = tmp_path / "run"
-    metrics = gf.train(config, str(run))["eval"]
+    result = gf.train(config, str(run))
+    metrics = result["eval"]
     assert metrics["spearman"] > 0.8
     assert metrics["loss"] < 0.4
     model = gf.load(run)
-    assert gf.evaluate(model, str(path))["spearman"] > 0.8
+    new_metrics = gf.evaluate(model, str(path))
+    assert new_metrics["spearman"] > 0.8
     scale = json.loads((run / SCALE_FILE).read_text())
     assert scale["mean"] > 1000
     [answer] = model.predict(["the a of"])

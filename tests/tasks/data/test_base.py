@@ -1,4 +1,4 @@
-"""The files of a run, and what all data do: batches of hosts, lines, summaries."""
+"""The files of a run, and what all task data share: batches of hosts, lines, summaries."""
 
 import json
 
@@ -35,7 +35,7 @@ class Numbers(TaskData):
 
 
 class Drawn(TaskData):
-    """Twelve images, of which a data set is known."""
+    """Twelve images with a data set."""
 
     def dataset(self, role):
         images = np.zeros((12, 2, 2, 1), np.uint8)
@@ -52,9 +52,13 @@ class Drawn(TaskData):
 
 
 def numbers_of(batches, steps: int) -> list[list[int]]:
-    """The numbers of some batches, which are closed."""
+    """The numbers of some batches, which are then closed."""
+    numbers = []
     with batches:
-        return [next(batches)["x"].tolist() for _ in range(steps)]
+        for _ in range(steps):
+            batch = next(batches)
+            numbers.append(batch["x"].tolist())
+    return numbers
 
 
 @pytest.mark.parametrize(
@@ -84,10 +88,11 @@ def test_nothing_is_read_from_disk_without_a_folder(tmp_path, monkeypatch):
     (tmp_path / "classes.json").write_text('["a", "b"]')
     assert RunFiles().read("classes.json") is None
     assert RunFiles().names("classes.json") == ()
-    assert RunFiles(local={"classes.json": b'["c"]'}).names("classes.json") == ("c",)
+    local = RunFiles(local={"classes.json": b'["c"]'})
+    assert local.names("classes.json") == ("c",)
 
 
-def test_names_are_read_from_a_list_or_an_id2label_object(tmp_path):
+def test_names_are_read_from_a_list_or_the_labels_of_an_object(tmp_path):
     (tmp_path / "list.json").write_text('["b", "a"]')
     (tmp_path / "labels.json").write_text('{"task": "own", "labels": ["x", "y"]}')
     files = RunFiles(str(tmp_path))
@@ -115,8 +120,10 @@ def test_names_are_read_from_a_list_or_an_id2label_object(tmp_path):
 def test_damaged_list_of_names_is_refused_with_its_path(content, tmp_path):
     path = tmp_path / "classes.json"
     path.write_bytes(content)
-    assert str(path) in failure(RunFiles(str(tmp_path)).names, "classes.json")
-    assert failure(names_in, content, "of a checkpoint").startswith("of a checkpoint")
+    files = RunFiles(str(tmp_path))
+    assert str(path) in failure(files.names, "classes.json")
+    message = failure(names_in, content, "of a checkpoint")
+    assert message.startswith("of a checkpoint")
 
 
 def test_training_batches_are_consecutive():
@@ -124,7 +131,8 @@ def test_training_batches_are_consecutive():
     whole = numbers_of(data.train_batches(0, 0, 1), 5)
     counts = np.bincount(np.concatenate(whole))
     assert counts.tolist() == [2] * 10  # two epochs
-    assert numbers_of(data.train_batches(3, 0, 1), 2) == whole[3:]
+    resumed = numbers_of(data.train_batches(3, 0, 1), 2)
+    assert resumed == whole[3:]
     assert data.training_examples() == 10
 
 
@@ -145,7 +153,14 @@ def test_training_batches_depend_on_the_seed():
 
 
 @pytest.mark.parametrize(
-    ("eval_size", "shares", "size"), [(0, 1, 4), (3, 1, 3), (100, 1, 7), (100, 4, 8), (100, 2, 8)]
+    ("eval_size", "shares", "size"),
+    [
+        (0, 1, 4),
+        (3, 1, 3),
+        (100, 1, 7),
+        (100, 4, 8),
+        (100, 2, 8),
+    ],
 )
 def test_evaluation_batches_contain_each_example_once(eval_size, shares, size):
     data = Numbers(data_config(eval={"batch_size": eval_size}))
@@ -183,14 +198,15 @@ def test_batch_that_hosts_cannot_split_is_refused():
 
 
 class Doubled(Numbers):
-    """Numbers of which each batch is doubled where it is read."""
+    """Numbers of which each batch is doubled when it is read."""
 
     def finish(self, hosts):
         return pipeline.unchanged if hosts > 1 else double
 
 
 def double(batch):
-    return {**batch, "x": 2 * batch["x"]}
+    doubled = 2 * batch["x"]
+    return {**batch, "x": doubled}
 
 
 def test_defaults_of_data_without_a_data_set():
@@ -221,7 +237,9 @@ def test_lines_and_summary_of_a_data_set():
     assert summary.classes == {"cat": 8, "dog": 4}
     assert summary.notes == ("a note", "another")
     assert len(summary.shown) == 3
-    assert data.fingerprint(TRAIN) == data.dataset(TRAIN).fingerprint != {}
+    fingerprint = data.fingerprint(TRAIN)
+    assert fingerprint
+    assert fingerprint == data.dataset(TRAIN).fingerprint
 
 
 def test_training_batches_are_finished_when_they_are_read():

@@ -1,4 +1,4 @@
-"""Which key of config.data names the data of a role, what its reader is asked for, and that errors
+"""Which key of config.data names the data of a role, how its reader is called, and that errors
 name the key."""
 
 import functools
@@ -29,12 +29,15 @@ def config(**data):
 
 def rows(path: str, split: str, count: int) -> Dataset:
     """A data set of texts, each of which names its path, split and number."""
-    texts = [TextRow((f"{path} {split} {index}",), str(index)) for index in range(count)]
+    texts = []
+    for index in range(count):
+        text = f"{path} {split} {index}"
+        texts.append(TextRow((text,), str(index)))
     return Dataset(path=path, form="rows", examples=TextRows(texts), split=split)
 
 
 class Reader:
-    """Reads paths with some splits of 40 rows, and keeps what it is asked for."""
+    """Reads paths with some splits of 40 rows, and records its calls."""
 
     def __init__(self, *names: str):
         self.names = names
@@ -43,7 +46,9 @@ class Reader:
     def __call__(self, path: str, ignore_splits: bool) -> Splits:
         self.calls.append((path, ignore_splits))
         names = [""] if ignore_splits else self.names
-        readers = {name: functools.partial(rows, path, name, 40) for name in names}
+        readers = {}
+        for name in names:
+            readers[name] = functools.partial(rows, path, name, 40)
         return Splits(path, "rows", readers)
 
 
@@ -74,7 +79,7 @@ def test_search_splits_the_training_data(heldout, share, expected):
 
 
 def rows_of(options, role: str) -> list[TextRow]:
-    """The rows of a role, if the path has one split without a name."""
+    """The rows of a role, if the path has one unnamed split."""
     dataset = data_config.open_split(options, role, Reader(""))
     return dataset.examples.rows
 
@@ -82,8 +87,9 @@ def rows_of(options, role: str) -> list[TextRow]:
 def test_single_unnamed_split_is_shared():
     train = rows_of(config(), TRAIN)
     heldout = rows_of(config(), HELDOUT)
-    got = len({row.texts for row in (*train, *heldout)})
-    assert got == 40
+    all_rows = [*train, *heldout]
+    different = {row.texts for row in all_rows}
+    assert len(different) == 40
     assert len(train) + len(heldout) == 40
     assert 3 < len(heldout) < 20
 
@@ -118,14 +124,15 @@ def test_search_holds_out_different_examples_than_a_report():
 def test_named_splits_are_read_whole(data, names, expected):
     found = []
     for role in (TRAIN, HELDOUT):
-        dataset = data_config.open_split(config(**data), role, Reader(*names))
+        options = config(**data)
+        dataset = data_config.open_split(options, role, Reader(*names))
         assert len(dataset) == 40
         found.append(dataset.split)
     assert tuple(found) == expected
 
 
 def test_held_out_examples_of_a_search_come_from_the_training_split():
-    """Whatever config.data.heldout_split names for a report."""
+    """Even if config.data.heldout_split names another split for a report."""
     options = config(search=True, heldout_split="test")
     heldout = data_config.open_split(options, HELDOUT, Reader("train", "test"))
     assert heldout.split == "train"
@@ -135,7 +142,8 @@ def test_held_out_examples_of_a_search_come_from_the_training_split():
 def test_data_set_may_have_other_default_splits():
     read = Reader("train", "test")
     usual = ("validation", "test")
-    assert data_config.open_split(config(), HELDOUT, read, "PATH", usual).split == "test"
+    dataset = data_config.open_split(config(), HELDOUT, read, "PATH", usual)
+    assert dataset.split == "test"
 
 
 def test_split_all_reads_the_training_path_as_one():
@@ -155,14 +163,12 @@ def fail(path: str, ignore_splits: bool) -> Splits:
 
 
 def test_errors_name_the_key():
-    assert failure(data_config.open_split, config(), HELDOUT, fail) == (
-        "config.data.train: no data at t"
-    )
-    assert failure(data_config.open_split, config(heldout="o"), HELDOUT, fail) == (
-        "config.data.heldout: no data at o"
-    )
-    missing = failure(data_config.open_split, config(train=""), TRAIN, fail, "tfds:NAME")
-    assert "--config.data.train=tfds:NAME" in missing
+    message = failure(data_config.open_split, config(), HELDOUT, fail)
+    assert message == "config.data.train: no data at t"
+    message = failure(data_config.open_split, config(heldout="o"), HELDOUT, fail)
+    assert message == "config.data.heldout: no data at o"
+    message = failure(data_config.open_split, config(train=""), TRAIN, fail, "tfds:NAME")
+    assert "--config.data.train=tfds:NAME" in message
 
 
 def test_error_may_name_another_key():
@@ -174,7 +180,7 @@ def test_error_may_name_another_key():
 
 
 def test_key_is_named_once():
-    """The innermost block knows it best."""
+    """The innermost `errors_name` block decides."""
 
     def read() -> None:
         with data_config.errors_name("data.heldout"), data_config.errors_name("data.train"):
@@ -188,7 +194,7 @@ def test_warning_is_a_line_on_stderr(capsys):
     assert capsys.readouterr().err == "train examples: 3 are cut\n"
 
 
-def test_large_heldout_share_is_refused():
+def test_search_with_a_large_held_out_share_keeps_training_data():
     options = config(search=True, heldout_share=0.9)
     assert len(rows_of(options, TRAIN)) >= 1
     assert len(rows_of(options, HELDOUT)) < 25
@@ -196,14 +202,15 @@ def test_large_heldout_share_is_refused():
 
 def test_run_folder_is_not_read_as_data(tmp_path):
     (tmp_path / "run.json").write_text("{}")
-    message = failure(data_config.open_split, config(train=str(tmp_path)), TRAIN, Reader("train"))
+    options = config(train=str(tmp_path))
+    message = failure(data_config.open_split, options, TRAIN, Reader("train"))
     assert "config.data.train" in message
     assert "run.json" in message
 
 
 @pytest.mark.parametrize("key", ["train", "heldout"])
 def test_run_folder_inside_its_data_is_refused(tmp_path, monkeypatch, key):
-    """Neither by a relative path nor through a link."""
+    """By an absolute or relative path, or through a link."""
     photos = tmp_path / "photos"
     photos.mkdir()
     (tmp_path / "link").symlink_to(photos)
@@ -218,6 +225,5 @@ def test_run_folder_inside_its_data_is_refused(tmp_path, monkeypatch, key):
     data_config.require_outside_data("embedded/run", config(train=data_config.EMBEDDED))
     remote = config(train="gs://bucket/data")
     data_config.require_outside_data("gs://bucket/data-runs/1", remote)
-    assert "gs://" in raised(
-        RunError, data_config.require_outside_data, "gs://bucket/data/run", remote
-    )
+    message = raised(RunError, data_config.require_outside_data, "gs://bucket/data/run", remote)
+    assert "gs://" in message

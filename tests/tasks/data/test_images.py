@@ -1,4 +1,4 @@
-"""Where the images of a classifier come from, what is said of them, and how an evaluation counts
+"""Where the images of a classifier come from, notes on them, and how an evaluation counts
 them."""
 
 import json
@@ -36,28 +36,33 @@ def image_config(real: Path | str = "", **data):
 
 
 def image_data(run: Path | None = None, real: Path | str = "", **data) -> ImageData:
-    """The data of a run in a folder."""
-    return ImageData(image_config(real, **data), RunFiles(str(run or "")))
+    """The data of the run in a folder."""
+    config = image_config(real, **data)
+    files = RunFiles(str(run or ""))
+    return ImageData(config, files)
 
 
 @pytest.fixture(autouse=True)
 def cache_folder(tmp_path, monkeypatch):
-    """Indexes of the tests are not kept in the cache of the user who runs them."""
+    """Keeps indexes out of the cache of the user who runs the tests."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture
 def imagenet(tmp_path, monkeypatch):
-    """TFDS's imagenet2012 in small: 11 to train on; of 26 to validate on, the 4th is no image, the
-    6th no record."""
+    """A small copy of TFDS's imagenet2012: 11 training and 26 validation records. The 4th validation
+    record holds no image, and the 6th is no record."""
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     validation = []
     for index in range(26):
         content = b"no image" if index == 3 else None
         validation.append(image_files.record(index, image=content))
     validation[5] = b"\xff"
+    train = []
+    for index in range(11):
+        train.append(image_files.record(index))
     shards = {
-        "train": [[image_files.record(index) for index in range(11)]],
+        "train": [train],
         "validation": [validation[:9], validation[9:]],
     }
     folder = tmp_path / "imagenet2012" / "5.1.0"
@@ -70,23 +75,27 @@ def class_folders(path: Path, names: dict[str, int]) -> str:
     files = {}
     for name, count in names.items():
         for number in range(count):
-            files[f"{name}/{number}.png"] = image_files.png(len(files))
+            path_of_image = f"{name}/{number}.png"
+            files[path_of_image] = image_files.png(len(files))
     return str(image_files.make_folder(path, files))
 
 
 def label_names(data: ImageData, role: str) -> dict[str, str]:
-    """The name of each image, and that of its label."""
+    """The class name of each image, by the name of the image."""
     return image_files.classes_by_name(data.dataset(role))
 
 
 def all_of(examples, name: str) -> list:
     """One field of all examples."""
-    return [examples[index][name] for index in range(len(examples))]
+    values = []
+    for example in by_hand.all_examples(examples):
+        values.append(example[name])
+    return values
 
 
 @pytest.fixture
 def unchanged_views():
-    """The embedded digits, of which views are the images themselves."""
+    """The embedded digits with views that are the images themselves."""
     config = tiny.image_config()
     config.data.update(flip=False, min_scale=1.0, eval_crop=1.0)
     return ImageData(config)
@@ -111,7 +120,8 @@ def test_training_views_follow_the_config(unchanged_views):
 def test_labels_stay_with_their_images():
     data = ImageData(tiny.image_config())
     labels = all_of(data.labelled(HELDOUT), "label")
-    assert np.array(labels).tolist() == embedded_digits(HELDOUT).labels.tolist()
+    expected = embedded_digits(HELDOUT).labels
+    np.testing.assert_array_equal(labels, expected)
     assert data.classes == tuple("0123456789")
 
 
@@ -120,7 +130,11 @@ def pickled(function):
     return pickle.loads(pickle.dumps(function))
 
 
-RECORD = {"image": image_files.noise(9, 8, 1), "label": np.int32(3), "name": "a"}
+RECORD = {
+    "image": image_files.noise(9, 8, 1),
+    "label": np.int32(3),
+    "name": "a",
+}
 
 
 def test_evaluation_transform_is_picklable():
@@ -153,7 +167,8 @@ def test_lines_and_summary_of_class_folders(tmp_path):
     [line] = data.lines(TRAIN)
     dataset = data.dataset(TRAIN)
     cats, dogs = dataset.class_counts().tolist()
-    assert cats + dogs + len(data.dataset(HELDOUT)) == 14
+    heldout = data.dataset(HELDOUT)
+    assert cats + dogs + len(heldout) == 14
     assert f"cat ({cats})" in line
     assert f"dog ({dogs})" in line
     summary = data.summary(TRAIN)
@@ -169,10 +184,12 @@ def test_notes_of_equal_images_and_of_classes_without_examples(tmp_path):
     train = class_folders(tmp_path / "train", {"cat": 3, "dog": 3, "eel": 1})
     same = (tmp_path / "train" / "cat" / "0.png").read_bytes()
     (tmp_path / "train" / "dog" / "9.png").write_bytes(same)
-    heldout = image_files.make_folder(
-        tmp_path / "heldout",
-        {"cat/a.png": same, "cat/b.png": image_files.png(50), "dog/c.png": image_files.png(51)},
-    )
+    heldout_files = {
+        "cat/a.png": same,
+        "cat/b.png": image_files.png(50),
+        "dog/c.png": image_files.png(51),
+    }
+    heldout = image_files.make_folder(tmp_path / "heldout", heldout_files)
     data = image_data(train=train, heldout=str(heldout))
     notes = data.notes()
     facts = ("to train on", "33%", "0.png")
@@ -195,42 +212,46 @@ def test_unreadable_held_out_images_are_found_at_the_start(imagenet):
 
 @pytest.mark.parametrize("has_real", [False, True])
 def test_dark_images_of_a_bright_set_are_read(tmp_path, has_real):
-    """In whatever view of the data: a share, with ReaL labels."""
+    """Of a share of one folder, with and without ReaL labels."""
     files = {}
     real = []
     for number in range(1, 41):
         value = 65535 if number < 9 else 2570
         pixels = np.full((8, 8), value, np.uint16)
         label = "ab"[number % 2]
-        files[f"{label}/ILSVRC2012_val_{number:08}.png"] = image_files.encoded(
-            Image.fromarray(pixels)
-        )
+        image = Image.fromarray(pixels)
+        name = f"{label}/ILSVRC2012_val_{number:08}.png"
+        files[name] = image_files.encoded(image)
         real.append([number % 2])
     folder = image_files.make_folder(tmp_path / "images", files)
     real_path = tmp_path / "real.json"
     real_path.write_text(json.dumps(real))
-    data = image_data(real=real_path if has_real else "", train=str(folder), heldout_share=0.4)
+    real_labels = real_path if has_real else ""
+    data = image_data(real=real_labels, train=str(folder), heldout_share=0.4)
     heldout = data.labelled(HELDOUT)
-    brightest = [int(image.max()) for image in all_of(heldout, "image")]
+    brightest = []
+    for image in all_of(heldout, "image"):
+        brightest.append(int(image.max()))
     assert brightest.count(10) > 8
     assert {*brightest} <= {10, 255}
     assert ("real" in heldout[0]) == has_real
 
 
 def predicted(image) -> np.ndarray:
-    """What stands for a model: the class of the first pixel."""
-    return image[:, 0, 0, 0].astype(np.int32) % 3
+    """A stand-in for a model: the class is that of the first pixel."""
+    first_pixels = image[:, 0, 0, 0].astype(np.int32)
+    return first_pixels % 3
 
 
 class FirstPixel(ImageClassification):
-    """A task whose model reads the first pixel alone."""
+    """A task whose model reads only the first pixel."""
 
     def apply(self, params, *inputs):
         return jnp.eye(3)[predicted(inputs[0])]
 
 
 def summed_over_hosts(task, data: ImageData, hosts: int) -> dict:
-    """The sums of an evaluation, as all hosts add them up."""
+    """The sums of an evaluation over all hosts."""
     totals = {}
     for host in range(hosts):
         with data.evaluation_batches(host, hosts) as batches:
@@ -238,12 +259,13 @@ def summed_over_hosts(task, data: ImageData, hosts: int) -> dict:
                 sums, _ = task.evaluate(None, batch)
                 for name, (total, weight) in sums.items():
                     total_before, weight_before = totals.get(name, (0, 0))
-                    totals[name] = (total_before + np.float64(total), weight_before + float(weight))
+                    new_total = total_before + np.float64(total)
+                    totals[name] = (new_total, weight_before + float(weight))
     return totals
 
 
 def real_labels() -> list[list[int]]:
-    """Of 26 images: two labels of the odd ones, one of the even ones, none of three."""
+    """For 26 images: two labels for the odd ones, one for the even ones, none for three."""
     labels = []
     for index in range(26):
         next_class = (index + 1) % 3
@@ -313,7 +335,7 @@ def test_evaluation_fails_at_more_bad_images_than_allowed(imagenet):
 
 @pytest.fixture
 def pets(imagenet):
-    """The folder of a run that knows three classes, in an order of its own."""
+    """The folder of a run with three classes in another order than the data's."""
     folder = imagenet / "run"
     folder.mkdir()
     (folder / "classes.json").write_text(json.dumps(["dog", "eel", "cat"]))
@@ -329,23 +351,26 @@ def test_held_out_data_with_other_classes_are_refused(imagenet):
 
 
 def test_run_is_evaluated_without_its_training_data(pets):
-    data = image_data(pets, train="nowhere", heldout="tfds:imagenet2012")
+    data = image_data(pets, train="missing", heldout="tfds:imagenet2012")
     assert data.classes == ("dog", "eel", "cat")
     assert data.evaluation_examples() == 26
     message = failure(data.train_batches, 0, 0, 1)
     assert "config.data.train" in message
-    assert "nowhere" in message
+    assert "missing" in message
 
 
 def test_classes_of_held_out_data_may_be_in_another_order(pets):
-    """As TFDS's cat, dog, eel are of a run that has them as dog, eel, cat: by name."""
-    data = image_data(pets, train="nowhere", heldout="tfds:imagenet2012", max_bad_records=2)
+    """They are matched by name: the data have cat, dog, eel, and the run dog, eel, cat."""
+    data = image_data(pets, train="missing", heldout="tfds:imagenet2012", max_bad_records=2)
     labels = []
-    examples = data.labelled(HELDOUT)
+    for label in all_of(data.labelled(HELDOUT), "label"):
+        labels.append(int(label))
+    expected = []
     for index in range(26):
-        labels.append(int(examples[index]["label"]))
-    expected = [("dog", "eel", "cat").index(PETS[index % 3]) for index in range(26)]
-    expected[3] = expected[5] = -1  # cannot be read
+        name = PETS[index % 3]
+        expected.append(data.classes.index(name))
+    expected[3] = -1  # unreadable
+    expected[5] = -1
     assert labels == expected
     [line, *_] = data.lines(HELDOUT)
     assert "dog" in line
@@ -362,13 +387,14 @@ def test_baseline_over_hosts(with_real, hosts):
 
 
 def test_training_data_keep_the_class_order_of_the_run(pets):
-    path = class_folders(pets.parent / "train", dict.fromkeys(PETS, 4))
+    path = class_folders(pets.parent / "train", {"cat": 4, "dog": 4, "eel": 4})
     data = image_data(pets, train=path, heldout_share=0.3)
     for role in ROLES:
         assert data.dataset(role).classes == ("dog", "eel", "cat")
         for name, label in label_names(data, role).items():
             assert name.startswith(f"{label}/")
-    assert json.loads(data.assets()["classes.json"]) == ["dog", "eel", "cat"]
+    classes = json.loads(data.assets()["classes.json"])
+    assert classes == ["dog", "eel", "cat"]
 
 
 def test_training_data_without_a_class_of_the_run_are_refused(pets):
@@ -379,13 +405,13 @@ def test_training_data_without_a_class_of_the_run_are_refused(pets):
 
 def test_held_out_data_without_a_class_get_a_note(pets):
     path = class_folders(pets.parent / "some", {"cat": 2, "dog": 3})
-    data = image_data(pets, train="nowhere", heldout=path)
+    data = image_data(pets, train="missing", heldout=path)
     assert data.evaluation_examples() == 5
     assert "'eel'" in data.lines(HELDOUT)[-1]
 
 
 def test_order_of_classes_does_not_change_the_fingerprint(pets):
-    path = class_folders(pets.parent / "train", dict.fromkeys(PETS, 4))
+    path = class_folders(pets.parent / "train", {"cat": 4, "dog": 4, "eel": 4})
     data = image_data(pets, train=path, heldout_share=0.3)
     fresh = image_data(train=path, heldout_share=0.3)
     assert fresh.classes == PETS
@@ -417,9 +443,12 @@ def test_single_class_is_refused(tmp_path):
 
 @pytest.fixture
 def numbered(tmp_path):
-    """ImageNetV2's folders, 0 to 10, of which string order would take 10 for 2; the classes that
-    the numbers mean; and the folder of a run."""
-    class_folders(tmp_path / "v2", {str(number): 2 for number in range(11)})
+    """The folders 0 to 10 of ImageNetV2, of which string order would take 10 for 2, and the empty
+    folder of a run."""
+    counts = {}
+    for number in range(11):
+        counts[str(number)] = 2
+    class_folders(tmp_path / "v2", counts)
     (tmp_path / "known").mkdir()
     return tmp_path
 
@@ -443,7 +472,7 @@ def test_class_map_scores_numbered_images(numbered, synsets, is_of_run):
     known, path = synsets
     class_map = "run" if is_of_run else str(path)
     heldout = str(numbered / "v2")
-    data = image_data(known, class_map=class_map, train="nowhere", heldout=heldout)
+    data = image_data(known, class_map=class_map, train="missing", heldout=heldout)
     labels = label_names(data, HELDOUT)
     assert len(labels) == 22
     for name, label in labels.items():
@@ -453,12 +482,12 @@ def test_class_map_scores_numbered_images(numbered, synsets, is_of_run):
 
 def test_numbered_images_need_a_class_map(numbered, synsets):
     known, _ = synsets
-    data = image_data(known, train="nowhere", heldout=str(numbered / "v2"))
+    data = image_data(known, train="missing", heldout=str(numbered / "v2"))
     assert "config.data.class_map=FILE" in failure(data.evaluation_examples)
 
 
 def test_unusable_class_maps_are_refused(numbered):
-    options = {"train": "nowhere", "heldout": str(numbered / "v2")}
+    options = {"train": "missing", "heldout": str(numbered / "v2")}
     known = numbered / "known"
     data = image_data(known, class_map="run", **options)
     assert "no list of classes yet" in failure(data.evaluation_examples)
@@ -474,19 +503,21 @@ def test_unusable_class_maps_are_refused(numbered):
 
 def test_notes_of_other_files_and_of_equal_images(tmp_path):
     files = {"cat/notes.txt": b""}
-    for name, numbers in (("cat/x", range(9)), ("dog/y", range(8, 13))):
-        for number in numbers:
-            files[f"{name}/{number}.png"] = image_files.png(number)
+    for number in range(9):
+        files[f"cat/x/{number}.png"] = image_files.png(number)
+    for number in range(8, 13):
+        files[f"dog/y/{number}.png"] = image_files.png(number)
     path = str(image_files.make_folder(tmp_path / "images", files))
     data = image_data(train=path, heldout_share=0.2)
-    assert data.training_examples() + data.evaluation_examples() == 14
+    examples = data.training_examples() + data.evaluation_examples()
+    assert examples == 14
     [_, *notes] = data.lines(TRAIN)
     assert any(".txt" in note for note in notes)
-    assert "8.png" in data.notes()[-1]  # it lies in two classes
+    assert "8.png" in data.notes()[-1]  # it is in two classes
 
 
 def test_examples_from_python(tmp_path):
-    """An image in memory becomes a PNG file; the path of one stays."""
+    """An image in memory becomes a PNG file, and the path of one stays."""
     config = image_config()
     pixels = image_files.noise(5, 4, 3)
     row = ImageData.row(config, [pixels], "2", str(tmp_path / "0"))
@@ -494,11 +525,10 @@ def test_examples_from_python(tmp_path):
     with Image.open(tmp_path / "0.png") as image:
         np.testing.assert_array_equal(image, pixels)
     path = tmp_path / "own.jpg"
-    assert ImageData.row(config, [path], "cat", "unused") == {
-        "file_name": str(path),
-        "label": "cat",
-    }
+    row = ImageData.row(config, [path], "cat", "unused")
+    assert row == {"file_name": str(path), "label": "cat"}
+    no_image = np.zeros(3)
     with pytest.raises(DataError, match="image"):
-        ImageData.row(config, [np.zeros(3)], 0, str(tmp_path / "1"))
+        ImageData.row(config, [no_image], 0, str(tmp_path / "1"))
     with pytest.raises(DataError, match="2 inputs"):
         ImageData.row(config, ["id 7", path], 0, "unused")

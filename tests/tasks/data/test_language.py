@@ -1,7 +1,6 @@
-"""Where a language model's text comes from: files, splits, prepared folders, tokenizers, mixtures;
-and what is said of it."""
+"""Where a language model's text comes from: files, splits, prepared folders, tokenizers and
+mixtures, and the notes on it."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -23,34 +22,56 @@ from tests.failures import failure, raised
 from tests.tasks import by_hand
 from tests.training import tiny
 
-LINES = [f"{' '.join(tiny.WORDS[i % 7 : i % 40 + 5])} and {i} more." for i in range(80)]
-OTHER = [f"{' '.join(tiny.WORDS[: i % 30 + 9])} or {i} less." for i in range(50)]
 
+def numbered_lines(count: int) -> list[str]:
+    """Different texts, none of which numbered_texts has."""
+    lines = []
+    for number in range(count):
+        words = " ".join(tiny.WORDS[number % 7 : number % 40 + 5])
+        lines.append(f"{words} and {number} more.")
+    return lines
+
+
+def numbered_texts(count: int) -> list[str]:
+    """Different texts, none of which numbered_lines has."""
+    texts = []
+    for number in range(count):
+        words = " ".join(tiny.WORDS[: number % 30 + 9])
+        texts.append(f"{words} or {number} less.")
+    return texts
+
+
+LINES = numbered_lines(80)
+OTHER = numbered_texts(50)
 FOLDED = "note: the tokenizer reads any line breaks, tabs and blanks between words as one blank"
 
 
 @pytest.fixture
 def config(tmp_path):
-    """Of tiny.text_config, its data to be given."""
+    """tiny.text_config without training data, which each test sets."""
     options = tiny.text_config(tmp_path)
     options.data.train = ""
     return options
 
 
 def write_lines(path: Path, texts: list[str]) -> Path:
+    """Writes a JSON object with the key "text" for each text."""
+    records = []
+    for text in texts:
+        records.append({"text": text})
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(writers.json_lines(*({"text": text} for text in texts)))
+    path.write_bytes(writers.json_lines(*records))
     return path
 
 
 def stream(data: LanguageData, role: str) -> list[int]:
-    """All ids of a role, [SEP] after each document."""
+    """All ids of a role, with [SEP] after each document."""
     tokens = data.windows(role).prepared
     return tokens.read(0, tokens.tokens).tolist()
 
 
 def ids(data: LanguageData, texts: list[str]) -> list[int]:
-    """The slow way to the same."""
+    """The same ids, encoded text by text."""
     found = []
     for text in texts:
         found += data.tokenizer.encode(text)
@@ -78,9 +99,14 @@ def test_splits_in_file_names(config, shards):
 
 
 def test_tfds_splits(config, tmp_path, monkeypatch):
-    """C4 by its name, as configs/ give it: train and validation."""
-    records = [writers.example(text=text.encode()) for text in LINES]
-    splits = {"train": [records[:30], records[30:60]], "validation": [records[60:]]}
+    """C4 by its name, as in configs/: train and validation."""
+    records = []
+    for text in LINES:
+        records.append(writers.example(text=text.encode()))
+    splits = {
+        "train": [records[:30], records[30:60]],
+        "validation": [records[60:]],
+    }
     writers.tfds_folder(tmp_path / "c4" / "en" / "3.0.1", splits, "array_record")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     config.data.train = "tfds:c4/en"
@@ -93,15 +119,17 @@ def test_corpus_with_embedded_text_held_out(config, tmp_path):
     own = write_lines(tmp_path / "own.jsonl", LINES)
     config.data.update(train=str(own), heldout="embedded")
     data = LanguageData(config)
-    assert data.windows(HELDOUT).prepared.documents == len(embedded_text(HELDOUT))
+    documents = data.windows(HELDOUT).prepared.documents
+    assert documents == len(embedded_text(HELDOUT))
 
 
 def test_embedded_text_with_a_corpus_held_out(config, tmp_path):
     own = write_lines(tmp_path / "own.jsonl", LINES)
     config.data.update(train=str(own), heldout="embedded")
     tokenizer = LanguageData(config).tokenizer
-    tokenizer.save(tmp_path / "own.model")
-    config.data.update(train="embedded", heldout=str(own), tokenizer=str(tmp_path / "own.model"))
+    path = str(tmp_path / "own.model")
+    tokenizer.save(path)
+    config.data.update(train="embedded", heldout=str(own), tokenizer=path)
     data = LanguageData(config)
     assert data.tokenizer == tokenizer
     assert stream(data, HELDOUT) == ids(data, LINES)
@@ -125,7 +153,7 @@ def other(tmp_path):
 
 @pytest.fixture
 def plain(config, tmp_path):
-    """The data of one corpus, whose config the mixture is then added to."""
+    """The data of one corpus. The test then adds a mixture to the config."""
     own = write_lines(tmp_path / "a.jsonl", LINES)
     config.data.update(train=str(own), heldout_share=0.2)
     return LanguageData(config.copy_and_resolve_references())
@@ -133,7 +161,7 @@ def plain(config, tmp_path):
 
 @pytest.fixture
 def mixed(config, plain, other):
-    """The same, and another corpus with a share of the examples."""
+    """The same with another corpus for a share of the examples."""
     config.data.mixture = (f"{other}=0.25",)
     return LanguageData(config)
 
@@ -146,10 +174,14 @@ def test_mixture_keeps_the_vocabulary_and_held_out_text_of_the_corpus(plain, mix
 
 
 def test_mixture_has_its_share_of_the_examples(mixed):
+    indices = []
     with mixed.train_batches(0, 0, 1) as batches:
-        index = np.concatenate([next(batches)["index"] for _ in range(8)])
-    is_of_other = index >= len(mixed.windows(TRAIN))
-    assert is_of_other.sum() == len(index) / 4
+        for _ in range(8):
+            batch = next(batches)
+            indices.append(batch["index"])
+    index = np.concatenate(indices)
+    is_other = index >= len(mixed.windows(TRAIN))
+    assert is_other.mean() == 1 / 4
 
 
 def test_mixture_gets_a_note(mixed, other):
@@ -158,7 +190,7 @@ def test_mixture_gets_a_note(mixed, other):
     assert mixed.fingerprint(TRAIN)["files"] == 2
 
 
-def test_mixture_with_text_in_memory_is_recognised(config, other):
+def test_fingerprint_includes_a_mixture_with_embedded_text(config, other):
     config.data.update(train="embedded", tokenizer="bytes")
     plain = LanguageData(config).fingerprint(TRAIN)
     config.data.mixture = (f"{other}=0.25",)
@@ -181,19 +213,26 @@ def test_mixture_without_room_for_the_corpus_is_refused(config, tmp_path):
 
 @pytest.fixture
 def prepared(tmp_path):
-    """A folder with a corpus, and with both roles of it, prepared with one tokenizer."""
+    """A folder with a corpus and with both of its roles, prepared with one tokenizer."""
     raw = write_lines(tmp_path / "raw.jsonl", LINES)
     corpus = text_reader.read(str(raw))[""]
     train = corpus.hold_out(TRAIN, 0.2)
     tokenizer = Tokenizer.train(train.examples.read(), 320)
+    limits = prepare.Limits(workers=1)
     for role in ROLES:
-        limits = prepare.Limits(workers=1)
-        prepare.prepare(corpus.hold_out(role, 0.2), tokenizer, tmp_path / role, limits)
+        part = corpus.hold_out(role, 0.2)
+        prepare.prepare(part, tokenizer, tmp_path / role, limits)
     return tmp_path
 
 
+def use_prepared(config, folder: Path, heldout: str = HELDOUT) -> None:
+    """Sets the prepared folders of both roles."""
+    config.data.train = str(folder / TRAIN)
+    config.data.heldout = str(folder / heldout)
+
+
 def test_prepared_folders_equal_the_raw_corpus(config, prepared):
-    config.data.update(train=str(prepared / TRAIN), heldout=str(prepared / HELDOUT))
+    use_prepared(config, prepared)
     data = LanguageData(config)
     config.data.update(train=str(prepared / "raw.jsonl"), heldout="")
     raw = LanguageData(config)
@@ -202,14 +241,13 @@ def test_prepared_folders_equal_the_raw_corpus(config, prepared):
         windows = data.windows(role)
         expected = raw.windows(role)
         assert len(windows) == len(expected) > 5
-        np.testing.assert_array_equal(
-            windows.windows(0, len(windows)), expected.windows(0, len(windows))
-        )
+        count = len(expected)
+        np.testing.assert_array_equal(windows.windows(0, count), expected.windows(0, count))
 
 
 def test_lines_of_prepared_folders(config, prepared):
-    """Each says where it lies; its tokens are counted as they are."""
-    config.data.update(train=str(prepared / TRAIN), heldout=str(prepared / HELDOUT))
+    """Each line names its folder. Its tokens are counted as they are."""
+    use_prepared(config, prepared)
     data = LanguageData(config)
     [line] = data.lines(TRAIN)
     assert "gmlp prepare" in line
@@ -230,8 +268,9 @@ def test_prepared_tokens_without_held_out_documents(config, prepared):
 def test_prepared_roles_must_share_a_tokenizer(config, prepared):
     corpus = text_reader.read(str(prepared / "raw.jsonl"))[""]
     other = Tokenizer.train(LINES[:20], 310)
-    prepare.prepare(corpus, other, prepared / "more", prepare.Limits(workers=1))
-    config.data.update(train=str(prepared / TRAIN), heldout=str(prepared / "more"))
+    limits = prepare.Limits(workers=1)
+    prepare.prepare(corpus, other, prepared / "more", limits)
+    use_prepared(config, prepared, "more")
     data = LanguageData(config)
     message = failure(lambda: data.tokenizer)
     assert "config.data.train, " in message
@@ -243,16 +282,15 @@ def test_tokenizer_of_the_run_precedes_a_trained_one(config, tmp_path):
     trained = LanguageData(config).tokenizer
     other = Tokenizer.train(LINES[:20], 310)
     assert trained != other
-    for files in (
-        RunFiles(local={TOKENIZER_FILE: other.model}),
-        RunFiles(inherited={TOKENIZER_FILE: other.model}),
-    ):
+    local = RunFiles(local={TOKENIZER_FILE: other.model})
+    inherited = RunFiles(inherited={TOKENIZER_FILE: other.model})
+    for files in (local, inherited):
         assert LanguageData(config, files).tokenizer == other
 
 
 def test_raw_text_uses_the_tokenizer_of_the_prepared_role(config, prepared):
     own = write_lines(prepared / "own.jsonl", LINES[:9])
-    config.data.update(train=str(prepared / TRAIN), heldout=str(own))
+    use_prepared(config, prepared, own.name)
     data = LanguageData(config)
     assert stream(data, HELDOUT) == ids(data, LINES[:9])
 
@@ -280,13 +318,14 @@ def report_on(path) -> str:
 def test_valid_corpus_has_no_report(config, whole, capsys):
     config.data.train = str(whole)
     stream(LanguageData(config), TRAIN)
-    messages = capsys.readouterr().err.splitlines()
-    assert [line.split()[0] for line in messages] == ["training", "tokenising"]
+    stderr = capsys.readouterr().err
+    first_words = [line.split()[0] for line in stderr.splitlines()]
+    assert first_words == ["training", "tokenising"]
 
 
 def test_bad_records_are_skipped_and_reported(config, whole, spoiled, capsys):
-    """The text is that of the other records; the report comes again where the tokens were
-    cached."""
+    """The text is that of the other records. The report is repeated when the tokens come from the
+    cache."""
     config.data.train = str(whole)
     expected = stream(LanguageData(config), TRAIN)
     capsys.readouterr()
@@ -303,13 +342,14 @@ def test_bad_records_are_refused(config, spoiled):
 
 
 def test_bad_records_of_a_mixture_are_reported(config, whole, spoiled, capsys):
-    config.data.update(train=str(whole), mixture=(f"{spoiled}=0.25",), max_bad_records=1)
+    config.data.update(train=str(whole), max_bad_records=1)
+    config.data.mixture = (f"{spoiled}=0.25",)
     assert LanguageData(config).mixture
     assert report_on(spoiled) in capsys.readouterr().err
 
 
 def test_lines_and_summary_of_a_corpus(config, shards):
-    """Documents are not counted before they are tokenised."""
+    """Documents are counted only when they are tokenised."""
     config.data.train = str(shards)
     data = LanguageData(config)
     [line] = data.lines(TRAIN)
@@ -322,8 +362,8 @@ def test_lines_and_summary_of_a_corpus(config, shards):
     assert summary.units == "documents"
     expected = tuple(line_of(text) for text in LINES[60:63])
     assert summary.shown == expected
-    expected = sum(file.size for file in data.corpus(HELDOUT).files)
-    assert summary.size == expected
+    sizes = [file.size for file in data.corpus(HELDOUT).files]
+    assert summary.size == sum(sizes)
     assert data.notes()[0] == FOLDED
 
 
@@ -340,7 +380,8 @@ def test_file_of_both_roles_is_refused(config, tmp_path):
 
 def test_documents_of_both_roles_are_counted(config, tmp_path):
     train = write_lines(tmp_path / "train.jsonl", LINES)
-    heldout = write_lines(tmp_path / "heldout.jsonl", [*OTHER[:15], *LINES[:5]])
+    heldout_texts = [*OTHER[:15], *LINES[:5]]
+    heldout = write_lines(tmp_path / "heldout.jsonl", heldout_texts)
     config.data.update(train=str(train), heldout=str(heldout))
     [_, note] = LanguageData(config).notes()
     assert "5 of 20" in note
@@ -350,18 +391,22 @@ def test_summary_shows_tokens_of_the_first_documents(config, shards):
     config.data.train = str(shards)
     data = LanguageData(config)
     tokens = data.summary(HELDOUT).tokens
-    lengths = [len(encoded) for encoded in data.tokenizer.encode_batch(LINES[60:])]
+    encoded = data.tokenizer.encode_batch(LINES[60:])
+    lengths = [len(tokens_of_text) for tokens_of_text in encoded]
     assert tokens.examples == 20
     assert tokens.shortest == min(lengths)
     assert tokens.longest == max(lengths)
     assert tokens.median == int(np.median(lengths))
-    assert tokens.unknown == tokens.cut == 0
+    assert tokens.unknown == 0
+    assert tokens.cut == 0
 
 
 def test_held_out_passages_found_in_training_documents(config, tmp_path):
-    """Neither side has a document of the other."""
-    train = write_lines(tmp_path / "train.jsonl", [" ".join(LINES), *OTHER])
-    heldout = write_lines(tmp_path / "heldout.jsonl", [" ".join(LINES[20:40])])
+    """Although neither split has a whole document of the other."""
+    long_document = " ".join(LINES)
+    part = " ".join(LINES[20:40])
+    train = write_lines(tmp_path / "train.jsonl", [long_document, *OTHER])
+    heldout = write_lines(tmp_path / "heldout.jsonl", [part])
     config.data.update(train=str(train), heldout=str(heldout))
     [_, note] = LanguageData(config).notes()
     assert "(100.0%)" in note
@@ -375,8 +420,10 @@ def test_number_of_held_out_sequences_follows_the_config(config, shards):
     some = LanguageData(config)
     assert some.evaluation_examples() == 3
     assert some.training_examples() == whole.training_examples()
-    index = [int(some.examples(HELDOUT)[number]["index"]) for number in range(3)]
-    assert index == [0, count // 3, 2 * count // 3]
+    indices = []
+    for example in by_hand.all_examples(some.examples(HELDOUT)):
+        indices.append(int(example["index"]))
+    assert indices == [0, count // 3, 2 * count // 3]
 
 
 def test_same_words_in_another_order_are_not_a_shared_passage(config, tmp_path):
@@ -389,15 +436,17 @@ def test_same_words_in_another_order_are_not_a_shared_passage(config, tmp_path):
 
 
 def test_causal_windows_have_one_more_token_and_no_sep(config, tmp_path):
-    """A window holds parts of several documents; the last ends with the text."""
+    """A window holds parts of several documents. The last one ends with the text."""
     path = write_lines(tmp_path / "text.jsonl", ["abc", "d", "efghijk"])
     config.model.length = 6
-    config.data.update(train=str(path), heldout=str(path), tokenizer="bytes")
+    config.data.update(train=str(path), heldout=str(path))
+    config.data.tokenizer = "bytes"
     data = CausalData(config)
     letters = {"[CLS]": "<", "[SEP]": ">", "[PAD]": "_"}
     texts = []
-    for window in by_hand.every(data.windows(HELDOUT)):
-        text = "".join(data.tokenizer.piece(token) for token in window["tokens"])
+    for window in by_hand.all_examples(data.windows(HELDOUT)):
+        pieces = [data.tokenizer.piece(token) for token in window["tokens"]]
+        text = "".join(pieces)
         for piece, letter in letters.items():
             text = text.replace(piece, letter)
         texts.append(text)
@@ -407,7 +456,8 @@ def test_causal_windows_have_one_more_token_and_no_sep(config, tmp_path):
 
 def test_error_for_a_short_text_names_the_length(config, tmp_path):
     path = write_lines(tmp_path / "short.jsonl", ["a"])
-    config.data.update(train=str(path), heldout=str(path), tokenizer="bytes")
+    config.data.update(train=str(path), heldout=str(path))
+    config.data.tokenizer = "bytes"
     config.model.length = 2
     message = failure(LanguageData(config).windows, TRAIN)
     assert message.startswith("config.data.train: ")
@@ -419,12 +469,16 @@ def test_error_for_missing_data_names_the_path(config):
 
 
 def test_example_from_python_is_a_document(config):
-    assert json.dumps(LanguageData.row(config, ["a text"], None, "")) == '{"text": "a text"}'
+    row = LanguageData.row(config, ["a text"], None, "")
+    assert row == {"text": "a text"}
 
 
 @pytest.mark.parametrize(
     ("inputs", "facts"),
-    [([b"a text"], ["bytes"]), (["id 7", "a text"], ["2 inputs", "'id 7'", "expected one text"])],
+    [
+        ([b"a text"], ["bytes"]),
+        (["id 7", "a text"], ["2 inputs", "'id 7'", "expected one text"]),
+    ],
 )
 def test_example_from_python_must_be_a_document(config, inputs, facts):
     message = failure(LanguageData.row, config, inputs, None, "")

@@ -1,4 +1,4 @@
-"""Lines of streams and files as inputs: how they are cut, decoded and named, and bad ones."""
+"""Lines of streams and files as inputs: how they are split, decoded and named, and bad lines."""
 
 import io
 import os
@@ -17,7 +17,7 @@ from gmlp_flax.tasks.text import TextPredictor
 
 
 class Lines(TextPredictor):
-    """A predictor that only its files are read of."""
+    """A predictor of which only the reading of files is tested."""
 
     def __init__(self):
         super().__init__(task=None)
@@ -30,8 +30,15 @@ class Lines(TextPredictor):
 
 
 def lines_of(content: bytes, as_json: bool = False) -> list:
-    """What is read of a stream in memory."""
-    return list(read_lines("here", io.BytesIO(content), as_json))
+    """The lines of a stream in memory."""
+    stream = io.BytesIO(content)
+    return list(read_lines("here", stream, as_json))
+
+
+def inputs_of(predictor, *paths) -> list:
+    """The inputs that are read from files, folders and patterns."""
+    names = [str(path) for path in paths]
+    return list(read_files(names, predictor, as_json=False))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +82,13 @@ def test_character_may_span_two_chunks():
 
 
 @pytest.mark.parametrize(
-    "content", [b"\xff\n", b"a\x00b\n", "one\n".encode("utf-16"), "ü\n".encode("latin-1")]
+    "content",
+    [
+        b"\xff\n",
+        b"a\x00b\n",
+        "one\n".encode("utf-16"),
+        "ü\n".encode("latin-1"),
+    ],
 )
 def test_lines_that_are_not_utf8_are_errors_in_order(content):
     found = lines_of(b"one\n" + content + b"two\n")
@@ -94,7 +107,15 @@ def test_json_objects_keep_their_other_keys():
 
 
 @pytest.mark.parametrize(
-    "line", [b"{", b"{}", b'{"input": 3}', b'{"input": null}', b'{"input": ["a"]}', b'{"a": 1} x']
+    "line",
+    [
+        b"{",
+        b"{}",
+        b'{"input": 3}',
+        b'{"input": null}',
+        b'{"input": ["a"]}',
+        b'{"a": 1} x',
+    ],
 )
 def test_json_objects_without_an_input_are_errors(line):
     [error, after] = lines_of(line + b"\nafter\n", as_json=True)
@@ -104,14 +125,17 @@ def test_json_objects_without_an_input_are_errors(line):
 
 
 def test_pause_is_yielded_when_no_line_is_ready():
-    """As in a conversation: of each part that is written, all answers are due."""
+    """As in a conversation: all lines written so far can be answered before the next ones."""
     read_end, write_end = os.pipe()
     with open(read_end, "rb") as stream, open(write_end, "wb", buffering=0) as writer:
         lines = read_lines("stdin", stream)
-        writer.write(b"one\ntwo\nbeg")
-        assert [next(lines) for _ in range(3)] == ["one", "two", PAUSE]
-        writer.write(b"un\n")
-        assert [next(lines) for _ in range(2)] == ["begun", PAUSE]
+        writer.write(b"one\ntwo\nthr")
+        assert next(lines) == "one"
+        assert next(lines) == "two"
+        assert next(lines) == PAUSE
+        writer.write(b"ee\n")
+        assert next(lines) == "three"
+        assert next(lines) == PAUSE
         writer.write(b"last")
         writer.close()
         assert list(lines) == ["last"]
@@ -121,23 +145,21 @@ def test_files_folders_and_patterns_of_lines(tmp_path):
     (tmp_path / "a.txt").write_text("one\n")
     (tmp_path / "b.txt").write_text("two\tthree\n")
     (tmp_path / "c.png").write_text("no text")
-    words = [str(tmp_path / "a.txt"), str(tmp_path), str(tmp_path / "b*")]
-    found = list(read_files(words, Lines(), as_json=False))
+    found = inputs_of(Lines(), tmp_path / "a.txt", tmp_path, tmp_path / "b*")
     assert found == ["one", "one", "two\tthree", "two\tthree"]
     assert found[3].where == f"{tmp_path / 'b.txt'}, line 1"
 
 
 def test_unreadable_file_is_an_error_among_others(tmp_path):
     (tmp_path / "a.txt").write_text("one\n")
-    words = [str(tmp_path / "none.txt"), str(tmp_path / "a.txt")]
-    error, line = read_files(words, Lines(), as_json=False)
+    error, line = inputs_of(Lines(), tmp_path / "none.txt", tmp_path / "a.txt")
     assert isinstance(error, DataError)
     assert "none.txt" in str(error)
     assert line == "one"
 
 
 class Pairs(Lines):
-    """A predictor that reads the texts of a pair in columns of their own."""
+    """A predictor that reads pairs from two columns."""
 
     def table_columns(self, path, header):
         task = text_tasks.custom_task(("premise", "hypothesis"), "label")
@@ -148,11 +170,13 @@ CSV = b'label,text\nyes,"one, two"\nno,"a\nb"\n,\nno,last\n'
 
 
 def test_rows_of_a_table_are_texts(tmp_path):
-    """Neither the header nor the labels are read; a row without a text is an error in its place."""
+    """The header and the labels are not read. A row without a text is an error in its place."""
     path = tmp_path / "test.csv"
     path.write_bytes(CSV)
-    first, second, error, last = read_files([str(path)], Lines(), as_json=False)
-    assert [first, second, last] == ["one, two", "a\nb", "last"]
+    first, second, error, last = inputs_of(Lines(), path)
+    assert first == "one, two"
+    assert second == "a\nb"
+    assert last == "last"
     assert first.where == f"{path}, line 2"
     assert first.record == {"label": "yes"}
     assert f"{path}, line 5: the column 'text' is empty" in str(error)
@@ -164,21 +188,22 @@ def test_all_table_formats(tmp_path):
     (tmp_path / "c.jsonl").write_text('{"input": "three", "text": "no"}\n')
     table = pyarrow.table({"text": ["four"], "label": [1]})
     pyarrow.parquet.write_table(table, tmp_path / "d.parquet")
-    found = list(read_files([str(tmp_path)], Lines(), as_json=False))
+    found = inputs_of(Lines(), tmp_path)
     assert found == ["one", "two", "three", "four"]
-    assert [line.record for line in found] == [{"label": "yes"}, {"id": 7}, {"text": "no"}, {}]
+    records = [line.record for line in found]
+    assert records == [{"label": "yes"}, {"id": 7}, {"text": "no"}, {}]
 
 
 def test_texts_of_a_pair_are_separated_by_a_tab(tmp_path):
     path = tmp_path / "pairs.csv"
     path.write_text('hypothesis,premise\n"b\tb",a\n')
-    assert list(read_files([str(path)], Pairs(), as_json=False)) == ["a\tb b"]
+    assert inputs_of(Pairs(), path) == ["a\tb b"]
 
 
 def test_table_without_the_column_is_an_error_among_others(tmp_path):
     (tmp_path / "a.csv").write_text("review,label\ngood,yes\n")
     (tmp_path / "b.txt").write_text("one\n")
-    error, line = read_files([str(tmp_path)], Lines(), as_json=False)
+    error, line = inputs_of(Lines(), tmp_path)
     assert "a.csv: no column 'text', found" in str(error)
     assert "'review'" in str(error)
     assert line == "one"
@@ -189,7 +214,9 @@ def test_images_are_their_paths(tmp_path):
         (tmp_path / name).write_bytes(b"")
     predictor = ImagePredictor(task=None)
     lines = list(read_files([str(tmp_path)], predictor, as_json=True))
-    assert sorted(lines) == [str(tmp_path / "a.jpg"), str(tmp_path / "b.png")]
+    first = str(tmp_path / "a.jpg")
+    second = str(tmp_path / "b.png")
+    assert sorted(lines) == [first, second]
     for line in lines:
         assert type(line) is Line
         assert line.where == ""

@@ -1,4 +1,4 @@
-"""Questions on passages as the windows of a model, and what is said of them."""
+"""Questions on passages as windows of a model, and the notes on them."""
 
 import numpy as np
 import pytest
@@ -17,26 +17,32 @@ def folder(tmp_path_factory):
 
 
 def question_data(folder, version: str = "v1.1", **data) -> QuestionData:
-    return QuestionData(question_files.config(folder, version, **data))
+    config = question_files.config(folder, version, **data)
+    return QuestionData(config)
+
+
+def questions_of(data, role: str) -> list:
+    """The questions of a role."""
+    return data.dataset(role).examples.questions
 
 
 def test_article_is_in_one_split(folder):
     data = question_data(folder)
-    passages = []
-    for role in ROLES:
-        passages.append({question.context for question in data.dataset(role).examples.questions})
-    assert not passages[0] & passages[1]
-    assert len(passages[0] | passages[1]) == 8
+    train = {question.context for question in questions_of(data, TRAIN)}
+    heldout = {question.context for question in questions_of(data, HELDOUT)}
+    assert not train & heldout
+    assert len(train | heldout) == 8
     assert data.notes() == []
 
 
 def test_windows_follow_the_config(folder):
     data = question_data(folder)
-    windows = by_hand.every(data.examples(HELDOUT))
-    questions = data.dataset(HELDOUT).examples.questions
-    expected = windows_of(data.config, data.tokenizer, questions)
-    assert data.evaluation_examples() == len(windows) == len(expected)
-    assert data.examples(HELDOUT).length == len(windows[0]["tokens"]) == 48
+    windows = by_hand.all_examples(data.examples(HELDOUT))
+    expected = windows_of(data.config, data.tokenizer, questions_of(data, HELDOUT))
+    assert len(windows) == len(expected)
+    assert data.evaluation_examples() == len(expected)
+    assert data.examples(HELDOUT).length == 48
+    assert len(windows[0]["tokens"]) == 48
     for index in (0, len(windows) - 1):
         for name, value in expected[index].items():
             np.testing.assert_array_equal(windows[index][name], value)
@@ -65,32 +71,34 @@ def test_lines_and_summary(folder, version):
     assert summary.units == "questions"
     assert summary.examples == count
     assert summary.classes == {}
-    contexts = [question.context for question in dataset.examples.questions]
-    lengths = [len(ids) for ids in data.tokenizer.encode_batch(contexts)]
+    contexts = [question.context for question in questions_of(data, TRAIN)]
+    encoded = data.tokenizer.encode_batch(contexts)
+    lengths = [len(ids) for ids in encoded]
     tokens = summary.tokens
     assert tokens.examples == count
     assert tokens.longest == max(lengths)
-    assert tokens.cut == 0  # they are read in windows
+    assert tokens.cut == 0  # long passages are read in windows
 
 
 @pytest.fixture
 def odd(folder, tmp_path):
-    """Data to train on with an answer that is part of a word, one that no token holds, and one that
-    is not in its passage."""
+    """Training data with an answer that is part of a word, one without a token, and one that is not
+    in its passage."""
     context = "red\u00ad \u200d green greenish"
+    good = entry("a", "which?", context, "red")
     part_of_a_word = entry("b", "which?", context, "gr")
     without_token = entry("c", "which?", context, "\u200d")
     wrong = entry("d", "which?", context, "red")
     wrong["answers"] = [{"text": "blue", "answer_start": 0}]
-    entries = [entry("a", "which?", context, "red"), part_of_a_word, without_token, wrong]
-    path = write(tmp_path / "a.json", article("x", context, *entries))
+    questions = article("x", context, good, part_of_a_word, without_token, wrong)
+    path = write(tmp_path / "a.json", questions)
     heldout = str(folder / "v1.1.json")
     return question_data(folder, train=str(path), heldout=heldout, max_bad_records=1)
 
 
 def test_skipped_questions_are_reported(odd, capsys):
-    got = [question.id for question in odd.examples(TRAIN).questions]
-    assert got == ["a", "b"]
+    ids = [question.id for question in odd.examples(TRAIN).questions]
+    assert ids == ["a", "b"]
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("train questions: 1 of 3 have an answer that no token holds")
     note = odd.lines(TRAIN)[-1]
@@ -103,8 +111,8 @@ def test_skipped_questions_are_reported(odd, capsys):
 def test_bad_held_out_questions_are_skipped_up_to_the_limit(odd):
     data = odd.config.data
     data.update(train=data.heldout, heldout=data.train)
-    got = [question.id for question in odd.dataset(HELDOUT).examples.questions]
-    assert got == ["a", "b", "c"]
+    ids = [question.id for question in questions_of(odd, HELDOUT)]
+    assert ids == ["a", "b", "c"]
     assert "question d" in odd.lines(HELDOUT)[-1]
     data.max_bad_records = 0
     message = failure(QuestionData(odd.config).dataset, HELDOUT)
@@ -114,7 +122,7 @@ def test_bad_held_out_questions_are_skipped_up_to_the_limit(odd):
 
 def titles_of(data, role: str) -> set[str]:
     """The titles of the articles of a role."""
-    return {question.title for question in data.dataset(role).examples.questions}
+    return {question.title for question in questions_of(data, role)}
 
 
 def test_split_all_reads_every_file(folder, tmp_path):
@@ -131,7 +139,7 @@ def test_split_all_reads_every_file(folder, tmp_path):
 
 @pytest.fixture
 def spoiled(folder, tmp_path):
-    """A folder with eight articles and one that has a bad question."""
+    """A folder with eight good articles and one that has a bad question."""
     articles = [colours(number) for number in range(9)]
     [paragraph] = articles[8]["paragraphs"]
     bad_question = paragraph["qas"][0]
@@ -160,7 +168,7 @@ def test_bad_questions_are_skipped_if_another_split_is_unread(folder, spoiled):
 
 
 def test_search_skips_bad_questions_of_the_split_it_divides(folder, spoiled):
-    """And does not read the other one."""
+    """And does not read the other split."""
     (spoiled / "dev-v1.1.json").write_text("not JSON")
     options = {"max_bad_records": 1, "search": True, "heldout_share": 0.3}
     data = question_data(folder, train=str(spoiled), **options)

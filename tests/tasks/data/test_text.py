@@ -1,5 +1,5 @@
-"""The tokenizer that a run was given: its own, the config's, that of prepared data, or that of the
-run that starts it."""
+"""The tokenizer of a run: its own, the config's, that of prepared data, or that of the pretrained
+run."""
 
 from types import SimpleNamespace
 
@@ -17,9 +17,11 @@ from tests.training import tiny
 
 @pytest.fixture(scope="module")
 def tokenizers():
-    """Two different ones."""
-    first = Tokenizer.train([" ".join(tiny.WORDS)] * 20, 300)
-    second = Tokenizer.train([" ".join(tiny.WORDS[:20])] * 20, 300)
+    """Two different tokenizers."""
+    text = " ".join(tiny.WORDS)
+    shorter_text = " ".join(tiny.WORDS[:20])
+    first = Tokenizer.train([text] * 20, 300)
+    second = Tokenizer.train([shorter_text] * 20, 300)
     return first, second
 
 
@@ -47,35 +49,41 @@ def test_tokenizer_of_the_run_folder_precedes_an_inherited_one(config, run, toke
 
 def test_tokenizer_of_a_checkpoint_is_the_one_of_its_run(config, tokenizers):
     first, second = tokenizers
-    files = RunFiles(local={TOKENIZER_FILE: first.model}, inherited={TOKENIZER_FILE: second.model})
+    files = RunFiles(
+        local={TOKENIZER_FILE: first.model},
+        inherited={TOKENIZER_FILE: second.model},
+    )
     assert configured_tokenizer(config, files) == first
 
 
 def test_run_folder_without_its_tokenizer_file(config, run, tokenizers, tmp_path):
-    """As on another machine: the folder has its own copy."""
-    tokenizers[0].save(run / TOKENIZER_FILE)
+    """As on another machine: the run folder has its own copy."""
+    first, second = tokenizers
+    first.save(run / TOKENIZER_FILE)
     files = RunFiles(str(run))
     config.data.tokenizer = str(tmp_path / "moved.model")
-    assert configured_tokenizer(config, files) == tokenizers[0]
-    tokenizers[1].save(tmp_path / "moved.model")
+    assert configured_tokenizer(config, files) == first
+    second.save(tmp_path / "moved.model")
     message = failure(configured_tokenizer, config, files)
     assert "two different tokenizers" in message
     assert str(run / TOKENIZER_FILE) in message
     assert "config.data.tokenizer" in message
     config.data.tokenizer = str(tmp_path / "none.model")
-    message = failure(configured_tokenizer, config, RunFiles(str(tmp_path / "new")))
+    new_run = RunFiles(str(tmp_path / "new"))
+    message = failure(configured_tokenizer, config, new_run)
     assert "config.data.tokenizer" in message
     assert "none.model" in message
 
 
 def test_second_tokenizer_file_must_be_equal(config, tokenizers, tmp_path):
-    paths = {}
-    for name, tokenizer in zip(("one", "other"), tokenizers, strict=True):
-        paths[name] = str(tmp_path / f"{name}.model")
-        tokenizer.save(paths[name])
+    first, second = tokenizers
+    one = str(tmp_path / "one.model")
+    other = str(tmp_path / "other.model")
+    first.save(one)
+    second.save(other)
     files = RunFiles()
-    assert configured_tokenizer(config, files, {"one": paths["one"]}) == tokenizers[0]
-    message = failure(configured_tokenizer, config, files, paths)
+    assert configured_tokenizer(config, files, {"one": one}) == first
+    message = failure(configured_tokenizer, config, files, {"one": one, "other": other})
     assert "one, " in message
     assert "other, " in message
 
@@ -95,13 +103,14 @@ def test_mostly_unknown_tokens_are_refused():
 
 def test_byte_vocabulary_is_not_checked_for_unknown_tokens(capsys):
     tokenizer = SimpleNamespace(may_be_unknown=False)
-    report_unknown(tokenizer, [{"tokens": np.array([1, 1, 9])}], "passages")
+    source = [{"tokens": np.array([1, 1, 9])}]
+    report_unknown(tokenizer, source, "passages")
     assert capsys.readouterr().err == ""
 
 
 def test_vocabulary_reading_of_a_run_is_kept(config, run, tmp_path, capsys):
-    """A run keeps lower case and accents as it began, though the file is read in another way
-    today."""
+    """A run keeps the lower case and accents with which it started, even if the file's settings
+    change."""
     pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
     pieces = "\n".join([*SPECIAL_PIECES, "schön", "schon"]).encode()
     (tmp_path / "vocab.txt").write_bytes(pieces)
@@ -109,19 +118,19 @@ def test_vocabulary_reading_of_a_run_is_kept(config, run, tmp_path, capsys):
     config.data.tokenizer = str(tmp_path / "vocab.txt")
     settings = tmp_path / "tokenizer_config.json"
     settings.write_text('{"do_lower_case": true, "strip_accents": false}')
-    begun = configured_tokenizer(config, files)
-    assert begun.encode("Schön") == [5]
+    tokenizer = configured_tokenizer(config, files)
+    assert tokenizer.encode("Schön") == [5]
     assert "accents are kept" in capsys.readouterr().err
     settings.write_text('{"do_lower_case": false}')
-    begun.save(run / TOKENIZER_FILE)
-    assert configured_tokenizer(config, files) == begun
+    tokenizer.save(run / TOKENIZER_FILE)
+    assert configured_tokenizer(config, files) == tokenizer
     (run / TOKENIZER_FILE).write_bytes(pieces)  # as version 0.2.0 kept it
     old = configured_tokenizer(config, files)
     assert old.encode("Schön") == [6]
     assert old.model == pieces
 
-    inherited = RunFiles(inherited={TOKENIZER_FILE: begun.model})
-    assert configured_tokenizer(config, inherited) == begun
+    inherited = RunFiles(inherited={TOKENIZER_FILE: tokenizer.model})
+    assert configured_tokenizer(config, inherited) == tokenizer
     config.data.strip_accents = "True"
     assert configured_tokenizer(config, inherited).cases == (False, True)
     config.data.tokenizer = ""
@@ -148,7 +157,8 @@ def test_unknown_tokens_are_reported(unknown, is_warning, capsys):
     tokenizer = SimpleNamespace(may_be_unknown=True, unk_id=1, special_ids=(0, 1))
     tokens = np.full(4, 9)
     tokens[:unknown] = 1
-    report_unknown(tokenizer, [{"tokens": tokens}], "train examples")
+    source = [{"tokens": tokens}]
+    report_unknown(tokenizer, source, "train examples")
     stderr = capsys.readouterr().err
     assert f"train examples: {25 * unknown}.0%" in stderr
     assert stderr.startswith("warning") == is_warning

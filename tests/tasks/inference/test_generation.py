@@ -1,4 +1,4 @@
-"""From logits to tokens, compared with loops; texts continued with and without what is kept of
+"""From logits to tokens, compared with loops, and texts continued with and without a cache of
 earlier tokens."""
 
 import math
@@ -30,16 +30,15 @@ BYTES = Tokenizer.load("bytes")
 
 
 def random_model(folder, kind: str, dtype: str = "float32"):
-    """A task on bytes and random parameters: what it writes makes no sense, but is anything but
-    uniform."""
+    """A task on bytes and random parameters whose predictions are far from uniform."""
     config = causal_config(folder, dtype=dtype, **KINDS[kind])
     task = CausalLanguageModeling(config, {TOKENIZER_FILE: BYTES.model})
     return task, tiny.random_params(task.shapes(), 0.5)
 
 
 def window_of(text: list[int]) -> list[int]:
-    """The window in which the next token of a text is predicted, by the rule of the documentation:
-    a full one begins anew, with the last half of its tokens."""
+    """The window in which the next token of a text is predicted, by the rule in the documentation: a
+    full window is replaced by one that starts with the last half of its tokens."""
     start = 0
     for length in range(len(text) + 1):
         if length - start > N - 1:
@@ -48,15 +47,16 @@ def window_of(text: list[int]) -> list[int]:
 
 
 def window_after(prompt: list[int], new: list[int]) -> list[int]:
-    """The same after a prompt, of which the end is read."""
-    return window_of([*prompt[-(N - 1) :], *new])
+    """The same after a prompt, of which only the end is read."""
+    read = prompt[-(N - 1) :]
+    return window_of([*read, *new])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prompt", ["", "a prompt that is longer than the window of the model"])
 @in_float64
 def test_cached_and_uncached_generation_agree(kind, prompt, tmp_path):
-    """Over three windows: each is read as a whole for every token, by the program of training."""
+    """Over three windows. The reference reads the whole window for every token, as in training."""
     task, params = random_model(tmp_path, kind, "float64")
     sampling = Sampling(tokens=2 * N, temperature=0.7, seed=3)
     random = np.random.default_rng(3)
@@ -64,16 +64,17 @@ def test_cached_and_uncached_generation_agree(kind, prompt, tmp_path):
     apply = jax.jit(task.apply)
     new: list[int] = []
     ended = False
-    kept = task.predictor.generator.logits(params, ids, new)
+    cached = task.predictor.generator.logits(params, ids, new)
     while not ended and len(new) < sampling.tokens:
-        logits, _ = next(kept)
+        logits, _ = next(cached)
         window = window_after(ids, new)
         last = len(window) - 1
         padding = [BYTES.pad_id] * (N - len(window))
-        [of_window] = np.asarray(apply(params, np.array([window + padding])))
-        expected = of_window[last]
+        padded = np.array([window + padding])
+        expected = np.asarray(apply(params, padded))[0, last]
         np.testing.assert_allclose(logits, expected, atol=1e-8)
-        token = draw(probabilities(allowed_logits(expected), sampling), random)
+        shares = probabilities(allowed_logits(expected), sampling)
+        token = draw(shares, random)
         ended = token == BYTES.sep_id
         if not ended:
             new.append(token)
@@ -86,7 +87,7 @@ def test_cached_and_uncached_generation_agree(kind, prompt, tmp_path):
 
 
 def allowed_logits(logits: np.ndarray) -> np.ndarray:
-    """Those of bytes and of [SEP]; no other special piece is drawn."""
+    """The logits of bytes and of [SEP]; no other special token is drawn."""
     allowed = logits[:261].copy()
     allowed[:5] = -np.inf
     allowed[BYTES.sep_id] = logits[BYTES.sep_id]
@@ -94,7 +95,7 @@ def allowed_logits(logits: np.ndarray) -> np.ndarray:
 
 
 class Counting:
-    """A model that says which token comes next, and counts the programs that it is compiled to."""
+    """A model with a given rule for the next token that counts its compiled programs."""
 
     def __init__(self, next_token):
         self.next_token = next_token
@@ -104,12 +105,18 @@ class Counting:
         self.programs += 1
         following = self.next_token(tokens[0, last])
         logits = 50 * jax.nn.one_hot(following, ROWS)
-        return logits[None], {"first": first + jnp.zeros((1, 3))}
+        state = first + jnp.zeros((1, 3))
+        return logits[None], {"first": state}
+
+
+LETTER_A = 5 + ord("a")  # bytes follow the five special tokens
+LETTER_C = 5 + ord("c")
 
 
 def letter_after(token):
-    """The next letter; "a" after what is none."""
-    return jnp.where(token < 5 + 97, 5 + 97, token + 1)
+    """The next letter, or "a" if the token is not a letter."""
+    is_letter = token >= LETTER_A
+    return jnp.where(is_letter, token + 1, LETTER_A)
 
 
 def test_windows_end_at_their_length():
@@ -125,79 +132,115 @@ def test_windows_end_at_their_length():
 
 
 def test_texts_end_at_sep():
-    model = Counting(lambda token: jnp.where(token == 5 + 99, BYTES.sep_id, token + 1))
-    generated = TextGenerator(model, 6, BYTES).generate({}, "a", Sampling(tokens=12))
+    def next_token(token):
+        return jnp.where(token == LETTER_C, BYTES.sep_id, token + 1)
+
+    generator = TextGenerator(Counting(next_token), 6, BYTES)
+    generated = generator.generate({}, "a", Sampling(tokens=12))
     assert generated == ("bc", 1, 2, 1, True)
 
 
 @pytest.mark.parametrize(
-    "token", [BYTES.pad_id, BYTES.unk_id, BYTES.cls_id, BYTES.mask_id, BYTES.vocab_size + 4]
+    "token",
+    [
+        BYTES.pad_id,
+        BYTES.unk_id,
+        BYTES.cls_id,
+        BYTES.mask_id,
+        BYTES.vocab_size + 4,
+    ],
 )
 def test_special_tokens_and_rows_without_a_piece_are_never_drawn(token):
-    """Of equal logits the first, [SEP]'s, is the likeliest."""
+    """All allowed logits are equal, and [SEP] is the first of them."""
     generator = TextGenerator(Counting(lambda _: token), 6, BYTES)
-    assert generator.generate({}, "", Sampling(tokens=3, top_k=1)).text == ""
+    generated = generator.generate({}, "", Sampling(tokens=3, top_k=1))
+    assert generated.text == ""
 
 
 def test_seed_determines_the_text(tmp_path):
     task, params = random_model(tmp_path, "gmlp")
     texts = []
     for seed in (1, 1, 2):
-        generated = task.predictor.generate(params, "a", Sampling(tokens=10, seed=seed))
+        sampling = Sampling(tokens=10, seed=seed)
+        generated = task.predictor.generate(params, "a", sampling)
         texts.append(generated.text)
-    assert texts[0] == texts[1] != texts[2]
+    assert texts[0] == texts[1]
+    assert texts[0] != texts[2]
 
 
 def test_new_text_starts_with_its_leading_space(vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     ids = tokenizer.encode("the of")
-    table = np.full(ROWS, tokenizer.sep_id)
-    table[ids[:-1]] = ids[1:]
-    generator = TextGenerator(Counting(lambda token: jnp.array(table)[token]), 16, tokenizer)
+    following = np.full(ROWS, tokenizer.sep_id)
+    following[ids[:-1]] = ids[1:]
+    table = jnp.array(following)
+    generator = TextGenerator(Counting(lambda token: table[token]), 16, tokenizer)
     generated = generator.generate({}, "the", Sampling(temperature=0))
     assert generated.text == " of"
 
 
 def kept_tokens(logits: list[float], temperature: float, top_k: int, top_p: float) -> Iterator:
-    """Yields the tokens that may be drawn with their weights, the likeliest first."""
-    order = sorted(range(len(logits)), key=lambda token: (-logits[token], token))
+    """Yields the tokens that may be drawn with their weights, in descending order."""
+
+    def rank(token: int) -> tuple[float, int]:
+        return -logits[token], token
+
+    order = sorted(range(len(logits)), key=rank)
     order = order[: top_k or None]
     best = logits[order[0]]
-    weights = [math.exp((logits[token] - best) / temperature) for token in order]
+    weights = []
+    for token in order:
+        weights.append(math.exp((logits[token] - best) / temperature))
     reached = 0.0
+    total = sum(weights)
     for token, weight in zip(order, weights, strict=True):
         if reached >= top_p:
             return
         yield token, weight
-        reached += weight / sum(weights)
+        reached += weight / total
 
 
 def by_loops(logits: list[float], temperature: float, top_k: int, top_p: float) -> list[float]:
     """The definition, token by token."""
     kept = dict(kept_tokens(logits, temperature, top_k, top_p))
     total = sum(kept.values())
-    return [kept.get(token, 0.0) / total for token in range(len(logits))]
+    shares = []
+    for token in range(len(logits)):
+        shares.append(kept.get(token, 0.0) / total)
+    return shares
+
+
+def has_finite(logits: list[float]) -> bool:
+    return max(logits) > -math.inf
 
 
 NUMBERS = st.floats(-20, 20) | st.just(-math.inf)
-LOGITS = st.lists(NUMBERS, min_size=1, max_size=12).filter(lambda values: max(values) > -math.inf)
+LOGITS = st.lists(NUMBERS, min_size=1, max_size=12).filter(has_finite)
 
 
-@given(LOGITS, st.floats(0.05, 5), st.integers(0, 14), st.floats(0.01, 1))
+@given(
+    logits=LOGITS,
+    temperature=st.floats(0.05, 5),
+    top_k=st.integers(0, 14),
+    top_p=st.floats(0.01, 1),
+)
 def test_probabilities_against_loops(logits, temperature, top_k, top_p):
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     shares = probabilities(np.array(logits), sampling)
     expected = by_loops(logits, temperature, top_k, top_p)
     np.testing.assert_allclose(shares, expected, atol=1e-8)
     assert shares.sum() == pytest.approx(1)
-    assert (shares[np.isinf(logits)] == 0).all()
+    impossible = np.isinf(logits)
+    assert (shares[impossible] == 0).all()
 
 
 def test_temperature_0_takes_the_first_most_likely_token():
     sampling = Sampling(temperature=0.0)
     logits = np.log([0.1, 0.4, 0.2, 0.3])
-    np.testing.assert_array_equal(probabilities(logits, sampling), [0, 1, 0, 0])
-    np.testing.assert_array_equal(probabilities(np.zeros(3), sampling), [1, 0, 0])
+    shares = probabilities(logits, sampling)
+    assert shares.tolist() == [0, 1, 0, 0]
+    shares = probabilities(np.zeros(3), sampling)
+    assert shares.tolist() == [1, 0, 0]
 
 
 def test_draws_follow_the_probabilities():
@@ -210,6 +253,16 @@ def test_draws_follow_the_probabilities():
     assert errors.max() < 5 * math.sqrt(0.25 / 4000)
 
 
-@pytest.mark.parametrize(("tokens", "length"), [(1, 1), (2, 2), (3, 4), (8, 8), (9, 12), (12, 12)])
+@pytest.mark.parametrize(
+    ("tokens", "length"),
+    [
+        (1, 1),
+        (2, 2),
+        (3, 4),
+        (8, 8),
+        (9, 12),
+        (12, 12),
+    ],
+)
 def test_arrays_are_padded_to_few_lengths(tokens, length):
     assert program_length(tokens, 12) == length

@@ -1,5 +1,5 @@
-"""Answers to inputs: their order, shapes, pauses and errors, what a predictor of one's own defines,
-and what a program may give."""
+"""Answers to inputs: their order, shapes, pauses and errors, user-defined predictors, and which
+inputs Python code may pass."""
 
 import itertools
 from pathlib import Path
@@ -30,8 +30,8 @@ class Model:
 
 
 class Lengths(Predictor):
-    """A made-up predictor: an input is a number of examples of a size, and an answer the sum of all
-    their numbers. It notes the shapes of its batches."""
+    """A predictor for tests: an input is a size and a number of examples of this size, and the answer
+    is the sum of all their numbers. It records the shapes of its batches."""
 
     def __init__(self):
         super().__init__(Model())
@@ -43,7 +43,9 @@ class Lengths(Predictor):
         if given == "lost":
             raise RunError("a lost one")
         size, count = given
-        examples = [{"x": np.full(size, size + index)} for index in range(count)]
+        examples = []
+        for index in range(count):
+            examples.append({"x": np.full(size, size + index)})
         note = "cut" if truncate else ""
         if size > 4:
             note = "long"
@@ -65,7 +67,7 @@ class Lengths(Predictor):
 
 
 class Ranks(Predictor):
-    """A predictor as its user writes one: an input is a list of logits, a row for each
+    """A predictor as users write them: an input is a list of logits, with a row for each
     prediction."""
 
     def prepare(self, given, truncate=False):
@@ -83,13 +85,16 @@ class RanksInParts(Ranks):
     """The same with an example for each row of logits, as of a long input that is read in parts."""
 
     def prepare(self, given, truncate=False):
-        examples = [{"logits": np.float32(row)[:, None]} for row in given]
+        examples = []
+        for row in given:
+            logits = np.float32(row)
+            examples.append({"logits": logits[:, None]})
         return Prepared(examples)
 
 
-def sums(given):
-    """What `Lengths` answers."""
-    size, count = given
+def sums(input):
+    """The answer of `Lengths`."""
+    size, count = input
     numbers = range(size, size + count)
     return [[("sum", size * sum(numbers))]]
 
@@ -105,33 +110,37 @@ def lengths():
     return Lengths()
 
 
-# 1 to 3 examples, or none, of four sizes.
-MANY = list(itertools.product((2, 5, 3, 8), (1, 2, 0, 3))) * 9
+# 0 to 3 examples of each of four sizes.
+SIZES = (2, 5, 3, 8)
+COUNTS = (1, 2, 0, 3)
+MANY = list(itertools.product(SIZES, COUNTS)) * 9
 
 
 def test_answers_keep_the_order_of_inputs_of_different_shapes(lengths):
     answers = answered(lengths, iter(MANY))
-    for answer, given in zip(answers, MANY, strict=True):
-        assert answer.input == given
-        assert answer.predictions == sums(given)
-    got = {answer.note for answer in answers if answer.input[0] > 4}
-    assert got == {"long"}
+    for answer, expected in zip(answers, MANY, strict=True):
+        assert answer.input == expected
+        assert answer.predictions == sums(expected)
+    notes_of_long = set()
+    for answer in answers:
+        size, _ = answer.input
+        if size > 4:
+            notes_of_long.add(answer.note)
+    assert notes_of_long == {"long"}
 
 
 def test_bad_input_gets_an_error_as_its_answer(lengths):
-    given = ["bad", (2, 1), "lost", DataError("not UTF-8"), (3, 1)]
-    answers = answered(lengths, given, batch_size=8)
-    errors = [answer.error for answer in answers]
-    assert [type(error) for error in errors] == [
-        DataError,
-        type(None),
-        RunError,
-        DataError,
-        type(None),
-    ]
-    assert str(errors[3]) == "not UTF-8"
-    predictions = [answer.predictions for answer in answers]
-    assert predictions == [[], sums((2, 1)), [], [], sums((3, 1))]
+    inputs = ["bad", (2, 1), "lost", DataError("not UTF-8"), (3, 1)]
+    bad, first, lost, unread, second = answered(lengths, inputs, batch_size=8)
+    assert isinstance(bad.error, DataError)
+    assert isinstance(lost.error, RunError)
+    assert isinstance(unread.error, DataError)
+    assert str(unread.error) == "not UTF-8"
+    for answer in (bad, lost, unread):
+        assert answer.predictions == []
+    for answer in (first, second):
+        assert answer.error is None
+        assert answer.predictions == sums(answer.input)
     assert answered(lengths, []) == []
 
 
@@ -146,18 +155,26 @@ def test_inputs_of_a_window_are_batched_by_shape(lengths):
     assert len(lengths.shapes) <= examples // 4 + windows
 
 
-def test_few_inputs_do_not_fill_a_large_batch(lengths):
-    """3 make a batch of 32, 40 one of 64, and 70 one of 70 if that is the most."""
-    for count, batch_size in ((3, 10**9), (40, 10**9), (70, 70), (3, 8)):
-        answered(lengths, [(2, count)], batch_size)
-    counts = [count for count, _ in lengths.shapes]
-    assert counts == [32, 64, 70, 8]
+@pytest.mark.parametrize(
+    ("count", "batch_size", "expected"),
+    [
+        (3, 10**9, 32),
+        (40, 10**9, 64),
+        (70, 70, 70),
+        (3, 8, 8),
+    ],
+)
+def test_few_inputs_do_not_fill_a_large_batch(lengths, count, batch_size, expected):
+    """Batches are padded to a power of two from 32 on, or to the batch size."""
+    answered(lengths, [(2, count)], batch_size)
+    assert lengths.shapes == [(expected, 2)]
 
 
 def test_predict_raises_the_first_error(lengths):
     predictions = lengths.predict(None, [(2, 1), (3, 2)])
     assert predictions == [sums((2, 1)), sums((3, 2))]
-    message = raised(DataError, lengths.predict, None, [(2, 1), "bad", "lost"])
+    inputs = [(2, 1), "bad", "lost"]
+    message = raised(DataError, lengths.predict, None, inputs)
     assert message == "a bad one"
 
 
@@ -174,12 +191,16 @@ def test_all_answers_are_yielded_at_a_pause(lengths):
             assert len(answered_inputs) == number - 1
             yield (number, 1)
             yield PAUSE
-        yield from [(2, 1)] * 3
+        for _ in range(3):
+            yield (2, 1)
 
     for answer in lengths.answers(None, inputs(), Settings(batch_size=8)):
         answered_inputs.append(answer.input)
-    assert answered_inputs == [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (2, 1), (2, 1), (2, 1)]
-    assert lengths.shapes == [(1, 1), (1, 2), (1, 4), (1, 4), (1, 8), (8, 2)]
+    expected = [(number, 1) for number in range(1, 6)]
+    assert answered_inputs == [*expected, (2, 1), (2, 1), (2, 1)]
+    *single, together = lengths.shapes
+    assert single == [(1, 1), (1, 2), (1, 4), (1, 4), (1, 8)]
+    assert together == (8, 2)
 
 
 def test_few_inputs_are_in_memory_at_a_time(lengths):
@@ -209,26 +230,29 @@ def test_scores_and_names_suffice_to_rank_classes():
     logits = np.array([[1.0, 3.0, 2.0], [0.0, 0.0, 5.0]])
     predictor = Ranks(Model())
     assert predictor.names == Model.class_names
-    [(first, second)] = predictor.predict(2.0, [logits.tolist()], Settings(top=2))
+    [predictions] = predictor.predict(2.0, [logits.tolist()], Settings(top=2))
+    first, second = predictions
     shares = by_hand.softmax(2 * logits)
+    expected = [shares[0, 1], shares[0, 2]]
     assert by_hand.names_of(first) == ["dog", "eel"]
-    assert by_hand.shares_of(first) == pytest.approx(shares[0, [1, 2]], rel=1e-5)
+    assert by_hand.shares_of(first) == pytest.approx(expected, rel=1e-5)
     assert by_hand.names_of(second) == ["eel", "cat"]
 
 
 def test_each_example_of_an_input_has_a_prediction():
     logits = [[1.0, 3.0, 2.0], [0.0, 0.0, 5.0], [9.0, 0.0, 1.0]]
     predictor = RanksInParts(Model())
-    found, other = predictor.predict(1.0, [logits, logits[:1]], Settings(top=1))
-    best = [by_hand.names_of(candidates) for candidates in found]
-    assert best == [["dog"], ["eel"], ["cat"]]
-    assert other == found[:1]
+    inputs = [logits, logits[:1]]
+    whole, start = predictor.predict(1.0, inputs, Settings(top=1))
+    assert names_only(whole) == [["dog"], ["eel"], ["cat"]]
+    assert start == whole[:1]
 
 
 def test_more_scores_than_names_are_not_ranked():
-    """As of a table of embeddings with more rows than the tokenizer has pieces."""
+    """As with an embedding table that has more rows than the tokenizer has pieces."""
     predictor = Ranks(Model())
-    batch = {"logits": jnp.array([[[0.0], [1.0], [2.0], [9.0]]])}
+    logits = jnp.array([0.0, 1.0, 2.0, 9.0])
+    batch = {"logits": logits.reshape(1, 4, 1)}
     ranked = predictor.rank(jnp.float32(1), batch, 4)
     assert ranked["indices"].tolist() == [[[2, 1, 0]]]
     assert float(ranked["values"].sum()) == pytest.approx(1)
@@ -245,25 +269,36 @@ class Unscored(Ranks):
 
 
 @pytest.mark.parametrize(
-    "given", ["a text", b"bytes", Path("a.png"), {"x": 1}, 3, None, np.array(3), np.array("text")]
+    "single",
+    [
+        "a text",
+        b"bytes",
+        Path("a.png"),
+        {"x": 1},
+        3,
+        None,
+        np.array(3),
+        np.array("text"),
+    ],
 )
-def test_single_input_becomes_a_list(given):
-    assert Ranks(Model()).listed(given) == [given]
+def test_single_input_becomes_a_list(single):
+    assert Ranks(Model()).listed(single) == [single]
 
 
 def test_several_inputs_are_listed_unchanged():
     predictor = Ranks(Model())
-    for given in ([1, 2], (1,), [], np.arange(3)):
-        assert predictor.listed(given) is given
-    got = list(predictor.listed(number for number in (4, 5)))
-    assert got == [4, 5]
+    for inputs in ([1, 2], (1,), [], np.arange(3)):
+        assert predictor.listed(inputs) is inputs
+    generator = (number for number in (4, 5))
+    assert list(predictor.listed(generator)) == [4, 5]
 
 
 def test_inputs_of_a_user_defined_predictor_are_not_files():
     predictor = Ranks(Model())
     assert predictor.paths_in("folder") is None
     assert predictor.transform is None
-    assert list(predictor.inputs_of_file("a/b.x", lambda path, stream: iter(()))) == ["a/b.x"]
+    inputs = predictor.inputs_of_file("a/b.x", lambda path, stream: iter(()))
+    assert list(inputs) == ["a/b.x"]
     assert predictor.pad_id == 0
     assert predictor.label(1) == ""
 
@@ -275,14 +310,17 @@ class Labelled(Ranks):
 
 def test_number_of_candidates_is_at_most_the_number_of_names():
     predictor = Ranks(Model())
-    [(candidates,)] = predictor.predict(1.0, [[[1.0, 3.0, 2.0]]], Settings(top=100))
+    logits = [[1.0, 3.0, 2.0]]
+    [predictions] = predictor.predict(1.0, [logits], Settings(top=100))
+    [candidates] = predictions
     assert by_hand.names_of(candidates) == ["dog", "eel", "cat"]
     assert sum(by_hand.shares_of(candidates)) == pytest.approx(1)
 
 
 def test_predictor_without_scores_is_refused():
     predictor = Unscored(Model())
-    message = raised(ConfigError, predictor.predict, 1.0, [[[1.0, 2.0, 3.0]]])
+    logits = [[1.0, 2.0, 3.0]]
+    message = raised(ConfigError, predictor.predict, 1.0, [logits])
     assert "`scores`" in message
 
 
@@ -300,20 +338,32 @@ def test_answers_are_formatted_with_a_line_for_each_prediction():
 
 
 def test_terminal_escape_codes_are_shown_as_text():
-    assert shown([("\x1b[31m", 0.5), ("\x9b1m", 0.25)]) == r"\x1b[31m 50.0%  \x9b1m 25.0%"
-    assert shown([(" a\n", 0.5), ("  ", 0.5)]) == "a 50.0%  '  ' 50.0%"
+    candidates = [("\x1b[31m", 0.5), ("\x9b1m", 0.25)]
+    assert shown(candidates) == r"\x1b[31m 50.0%  \x9b1m 25.0%"
+    candidates = [(" a\n", 0.5), ("  ", 0.5)]
+    assert shown(candidates) == "a 50.0%  '  ' 50.0%"
 
 
-SHORT = {"tokens": np.array([7, 8]), "segments": np.array([1, 1])}
-
-
-LONG = {"tokens": np.arange(5), "segments": np.ones(5, int)}
+SHORT = {
+    "tokens": np.array([7, 8]),
+    "segments": np.array([1, 1]),
+}
+LONG = {
+    "tokens": np.arange(5),
+    "segments": np.ones(5, int),
+}
 
 
 def test_batches_are_padded_to_a_power_of_two():
     batch = batch_of([SHORT, LONG], length=100, pad_id=3)
-    assert batch["tokens"].tolist() == [[7, 8, 3, 3, 3, 3, 3, 3], [0, 1, 2, 3, 4, 3, 3, 3]]
-    assert batch["segments"].tolist() == [[1, 1, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 0, 0, 0]]
+    assert batch["tokens"].tolist() == [
+        [7, 8, 3, 3, 3, 3, 3, 3],
+        [0, 1, 2, 3, 4, 3, 3, 3],
+    ]
+    assert batch["segments"].tolist() == [
+        [1, 1, 0, 0, 0, 0, 0, 0],
+        [1, 1, 1, 1, 1, 0, 0, 0],
+    ]
 
 
 def test_padded_batches_are_no_longer_than_the_model_reads():
@@ -325,7 +375,8 @@ def test_images_and_numbers_are_batched_unpadded():
     image = np.zeros((3, 5, 1), np.uint8)
     images = batch_of([{"image": image}, {"image": image + 1}], 4, 0)
     assert images["image"].shape == (2, 3, 5, 1)
-    weights = batch_of([{"weight": np.float32(1)}] * 3, 4, 0)
+    example = {"weight": np.float32(1)}
+    weights = batch_of([example, example, example], 4, 0)
     assert weights["weight"].tolist() == [1, 1, 1]
 
 
@@ -337,7 +388,7 @@ def test_last_axis_is_padded():
     assert batch["tokens"].tolist() == expected
 
 
-def names_alone(predictions: list) -> list[list[str]]:
+def names_only(predictions: list) -> list[list[str]]:
     """The names of the candidates of each prediction."""
     return [by_hand.names_of(candidates) for candidates in predictions]
 
@@ -349,10 +400,11 @@ def test_answers_do_not_depend_on_the_rest_of_the_batch(batch_size):
     inputs = []
     alone = []
     for index in range(11):
-        logits = rng.normal(size=(1 + index % 4, 3)).tolist()
+        rows = 1 + index % 4
+        logits = rng.normal(size=(rows, 3)).tolist()
         [predictions] = predictor.predict(1.0, [logits])
         inputs.append(logits)
         alone.append(predictions)
     together = predictor.predict(1.0, inputs, Settings(batch_size=batch_size))
     for predictions, expected in zip(together, alone, strict=True):
-        assert names_alone(predictions) == names_alone(expected)
+        assert names_only(predictions) == names_only(expected)

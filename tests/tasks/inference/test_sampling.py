@@ -29,5 +29,6 @@ def test_invalid_values_are_refused(options, expected):
 
 def test_predict_help_does_not_import_jax():
     code = "import sys, gmlp_flax.commands.predict; print('jax' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -1,4 +1,4 @@
-"""Labelled images whose brightness is their class, as each kind of source brings them."""
+"""Labelled images whose brightness is their class, in the form of each kind of source."""
 
 import json
 from pathlib import Path
@@ -10,12 +10,12 @@ from PIL import Image
 
 from gmlp_flax import config as config_lib
 
-COUNT = 12  # classes, so that the order of letters is not that of sizes
+COUNT = 12  # classes, so that alphabetical order differs from numerical order
 SIZE = 8
 
 
 class Images:
-    """Images whose brightness is their class, `levels` of which names[level] is the name."""
+    """Images whose brightness is their class; names[level] is the name of a level."""
 
     def __init__(self, names, labels):
         self.names = names
@@ -29,7 +29,7 @@ class Images:
 
 
 NUMBERS = [str(number) for number in range(COUNT)]
-WORDS = [f"w{(5 * number) % COUNT:02}" for number in range(COUNT)]  # not in the order of letters
+WORDS = [f"w{(5 * number) % COUNT:02}" for number in range(COUNT)]  # not in alphabetical order
 
 
 def write_png(path: Path, pixels) -> None:
@@ -75,7 +75,7 @@ def parquet(images, root):
 
 
 def declared_parquet(images, root):
-    """As the package datasets writes it: labels are positions in names that the file declares."""
+    """As the package datasets writes it: labels are positions in the names that the file declares."""
     rows = pyarrow.table({"image": _encoded(images, root), "label": images.labels})
     feature = {"label": {"names": images.names, "_type": "ClassLabel"}}
     described = json.dumps({"info": {"features": feature}})
@@ -90,7 +90,7 @@ class _Feature:
 
 
 class _Dataset(list):
-    """What is read of a datasets.Dataset."""
+    """The parts of a datasets.Dataset that are read."""
 
 
 def declared_rows(images, root):
@@ -112,7 +112,8 @@ def numbers(images, root):
 
 
 def pairs(images, root):
-    return iter(list(zip(images.pixels, images.named(), strict=True)))
+    named_pixels = zip(images.pixels, images.named(), strict=True)
+    return iter(list(named_pixels))
 
 
 SOURCES = {
@@ -136,6 +137,7 @@ def images_of(names, seed):
 
 def small_config():
     config = config_lib.from_file("quickstart_image")
-    config.model.update(image_size=(SIZE, SIZE), patch_size=(4, 4), layers=1, d_model=16, d_ffn=16)
+    config.model.update(image_size=(SIZE, SIZE), patch_size=(4, 4))
+    config.model.update(layers=1, d_model=16, d_ffn=16)
     config.data.heldout_share = 0.4
     return config

@@ -1,4 +1,4 @@
-"""Answers of a model to inputs as they come."""
+"""Answers of a model to a stream of inputs."""
 
 import re
 
@@ -15,14 +15,15 @@ SAMPLING = Sampling(tokens=20, temperature=0.0)
 
 def test_ranking(text_run):
     model = gf.load(text_run)
-    given = ["A [MASK] b.", "nothing", DataError("line 3 is no text"), "The [MASK]."]
-    answers = list(answering.answers(model, given, Settings(top=2)))
+    bad_line = DataError("line 3 is no text")
+    inputs = ["A [MASK] b.", "nothing", bad_line, "The [MASK]."]
+    answers = list(answering.answers(model, inputs, Settings(top=2)))
     first, unmasked, unread, last = answers
     assert not first.error
     assert unmasked.error
-    assert unread.error is given[2]
+    assert unread.error is bad_line
     assert not last.error
-    [[expected]] = model.predict(given[0], top=2)
+    [[expected]] = model.predict(inputs[0], top=2)
     [found] = first.predictions
     assert dict(found) == pytest.approx(dict(expected), rel=1e-5)
     for answer in answers:
@@ -30,10 +31,11 @@ def test_ranking(text_run):
 
 
 def test_texts_are_continued_one_by_one(causal_model):
-    """With a line on each, in windows of 16 tokens, and a note on a prompt that is too long."""
-    given = ["It", PAUSE, "a [MASK]", DataError("line 3 is no text"), "x" * 50]
+    """Each has a line about its speed, in windows of 16 tokens; a prompt that is too long has a note."""
+    bad_line = DataError("line 3 is no text")
+    inputs = ["It", PAUSE, "a [MASK]", bad_line, "x" * 50]
     lines = []
-    answers = list(answering.answers(causal_model, given, Settings(), SAMPLING, lines.append))
+    answers = list(answering.answers(causal_model, inputs, Settings(), SAMPLING, lines.append))
     first, masked, unread, long = answers
     [expected] = causal_model.generate("It", tokens=20, temperature=0.0)
     assert first.text == expected
@@ -41,7 +43,7 @@ def test_texts_are_continued_one_by_one(causal_model):
     assert first.note == ""
     assert masked.text is None
     assert "[MASK]" in str(masked.error)
-    assert unread.error is given[3]
+    assert unread.error is bad_line
     assert "50 tokens" in long.note
     assert len(lines) == 2
     for line in lines:
@@ -49,15 +51,15 @@ def test_texts_are_continued_one_by_one(causal_model):
 
 
 def test_inputs_are_read_lazily(causal_model):
-    """Into a pipe that nobody closes: an answer comes before the next line is there."""
-    asked = []
+    """As from a pipe that stays open: an answer comes before the next line is available."""
+    read = []
 
     def lines():
         for line in ("one", "two"):
-            asked.append(line)
+            read.append(line)
             yield line
 
-    found = answering.answers(causal_model, lines(), sampling=SAMPLING)
-    assert asked == []
-    next(found)
-    assert asked == ["one"]
+    answers = answering.answers(causal_model, lines(), sampling=SAMPLING)
+    assert read == []
+    next(answers)
+    assert read == ["one"]

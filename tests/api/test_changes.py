@@ -1,4 +1,4 @@
-"""A model with other classes, images or types."""
+"""A model with other classes, image sizes or dtypes."""
 
 import json
 
@@ -40,7 +40,8 @@ def test_change_without_arguments_copies_the_model():
     config = tiny.image_config()
     task = changes.changed_task(config, {"names.json": b"[]"}, Changes(), "load")
     assert task.files == {"names.json": b"[]"}
-    assert config_lib.differences(config, task.config).keys() <= {"model.toeplitz", "mesh.data"}
+    changed = config_lib.differences(config, task.config)
+    assert changed.keys() <= {"model.toeplitz", "mesh.data"}
 
 
 def test_other_classes_image_sizes_and_dtypes():

@@ -1,5 +1,5 @@
-"""The same class is the same class, whoever brings it: models trained on each kind of source score
-the same images of each other kind the same, or refuse them."""
+"""A class is the same class in every kind of source: models trained on each kind of source score the
+same images in the form of each other kind equally, or refuse them."""
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,8 @@ from tests.failures import raised
 
 
 def perfect_model(data, folder):
-    """A model with the classes that a run on these data has, which answers with the class whose
-    level an image's brightness is."""
+    """A model with the classes of a run on these data. It answers with the class whose level is the
+    brightness of an image."""
     config = small_config()
     keys = examples.store({"train": data}, config, str(folder / "stored"))
     config.update_from_flattened_dict(keys)
@@ -39,7 +39,7 @@ def perfect_model(data, folder):
     config.data.train = data_config.EMBEDDED
     task = ImageClassification(config_lib.resolve(config).config, assets)
     params = task.init(jax.random.key(0))
-    # The states of one grey have the same norm for each level, so that each is nearest to itself.
+    # The states of one grey have the same norm at each level, so that each is nearest to itself.
     names = WORDS if set(task.classes) == set(WORDS) else NUMBERS
     levels = [names.index(name) for name in task.classes]
     pixels = jnp.asarray(Images(names, levels).pixels)
@@ -52,7 +52,7 @@ NAMES = {"numbers": NUMBERS, "words": WORDS}
 
 
 def classes_of(names, trained):
-    """The classes of a model that is trained on a source, in their order."""
+    """The classes of a model that is trained on a source, in order."""
     if trained in ("declared parquet", "datasets"):
         return NAMES[names]
     if names == "words" and trained != "arrays of numbers":
@@ -61,7 +61,7 @@ def classes_of(names, trained):
 
 
 def is_scored(names, trained, scored):
-    """Positions without names are the names of numbers, and of nothing else."""
+    """Positions without names equal the names of numbers, and no other names."""
     without_names = [trained, scored].count("arrays of numbers")
     return names == "numbers" or without_names in (0, 2)
 
@@ -76,8 +76,8 @@ def outcome(model, data):
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    """Gives what a model makes of held-out images as each kind of source brings them; equal models
-    are asked once."""
+    """A function that gives the outcome of a model on held-out images from each kind of source. Equal
+    models are evaluated once."""
     known = {}
 
     def find(model, heldout):
@@ -109,11 +109,12 @@ def test_each_source_is_scored_by_each_other(tmp_path, outcomes, names, trained)
     # a consumer of logits takes their position as the class
     predicted = np.asarray(model.logits(heldout.pixels)).argmax(-1)
     if is_scored(names, trained, "folders"):
-        assert [model.classes[position] for position in predicted] == heldout.named()
+        predicted_names = [model.classes[position] for position in predicted]
+        assert predicted_names == heldout.named()
 
 
 def test_labels_shifted_by_one_are_refused(tmp_path):
-    """Classes 1 to 12 and labels 0 to 11: most would be scored as their neighbour."""
+    """Classes 1 to 12 and labels 0 to 11: most would be scored as their neighbor."""
     names = [str(number) for number in range(1, COUNT + 1)]
     images = images_of(names, 0)
     config = small_config()

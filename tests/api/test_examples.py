@@ -1,4 +1,4 @@
-"""Data of a program, as examples and as files that runs read."""
+"""Data from Python code, as examples and as files that runs read."""
 
 import itertools
 import json
@@ -35,35 +35,49 @@ def image_config():
 
 
 class Table:
-    """As pandas' DataFrame, which gives the names of its columns where its rows are expected."""
+    """Like pandas' DataFrame, which iterates over the names of its columns instead of its rows."""
 
     def keys(self):
         return ["text", "label"]
 
     def __getitem__(self, name):
-        return {"text": ["good", "bad"], "label": ["yes", "no"]}[name]
+        columns = {"text": ["good", "bad"], "label": ["yes", "no"]}
+        return columns[name]
 
     def __iter__(self):
         return iter(self.keys())
 
 
 GREY = np.zeros((2, 2), np.uint8)
+GOOD_AND_BAD = [(("good",), "yes"), (("bad",), "no")]
 
 
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (TEXTS, [(("good",), "yes"), (("bad",), "no")]),
-        (iter(TEXTS), [(("good",), "yes"), (("bad",), "no")]),
-        (Table(), [(("good",), "yes"), (("bad",), "no")]),
-        ((["good", "bad"], ["yes", "no"]), [(("good",), "yes"), (("bad",), "no")]),
-        ({"text": ["good"], "label": [1]}, [(("good",), 1)]),
-        ([{"text": "good", "labels": True}], [(("good",), True)]),
-        ([{"text": "good", "label": 1, "labels": 2, "id": 3}], [(("good",), 1)]),
-        ([{"a": "one", "b": "two", "label": 0}], [(("one", "two"), 0)]),
-        (["good", "bad"], [(("good",), None), (("bad",), None)]),
-        ([(("one", "two"), "yes")], [(("one", "two"), "yes")]),
-        ([("good", np.int64(3))], [(("good",), 3)]),
+        pytest.param(TEXTS, GOOD_AND_BAD, id="list of pairs"),
+        pytest.param(iter(TEXTS), GOOD_AND_BAD, id="iterator of pairs"),
+        pytest.param(Table(), GOOD_AND_BAD, id="table"),
+        pytest.param((["good", "bad"], ["yes", "no"]), GOOD_AND_BAD, id="columns"),
+        pytest.param({"text": ["good"], "label": [1]}, [(("good",), 1)], id="dict of columns"),
+        pytest.param([{"text": "good", "labels": True}], [(("good",), True)], id="rows"),
+        pytest.param(
+            [{"text": "good", "label": 1, "labels": 2, "id": 3}],
+            [(("good",), 1)],
+            id="rows with other columns",
+        ),
+        pytest.param(
+            [{"a": "one", "b": "two", "label": 0}],
+            [(("one", "two"), 0)],
+            id="rows of two texts",
+        ),
+        pytest.param(
+            ["good", "bad"],
+            [(("good",), None), (("bad",), None)],
+            id="texts without labels",
+        ),
+        pytest.param([(("one", "two"), "yes")], [(("one", "two"), "yes")], id="pairs of texts"),
+        pytest.param([("good", np.int64(3))], [(("good",), 3)], id="NumPy label"),
     ],
 )
 def test_examples(data, expected):
@@ -81,14 +95,15 @@ class Feature:
 
 
 class Named(list):
-    """What is read of a datasets.Dataset: its rows, and the names of its labels."""
+    """The parts of a datasets.Dataset that are read: its rows, and the names of its labels."""
 
     features = {"text": object(), "label": Feature()}
 
 
 def test_labels_are_positions_in_declared_names():
     rows = [{"text": "good", "label": label} for label in (1, 0, -1, 7, "yes")]
-    labels = [label for _, label in examples.examples(Named(rows))]
+    data = Named(rows)
+    labels = [label for _, label in examples.examples(data)]
     assert labels == ["yes", "no", None, 7, "yes"]
     assert examples.class_names(TEXTS) == []
 
@@ -117,9 +132,13 @@ def test_invalid_examples_are_refused(data, words):
 # Files.
 
 
-def texts_in(keys):
-    lines = Path(keys["data.train"]).read_text().splitlines()
-    return [json.loads(line)["text"] for line in lines]
+def texts_in(keys) -> list[str]:
+    """The stored training texts."""
+    texts = []
+    for line in Path(keys["data.train"]).read_text().splitlines():
+        record = json.loads(line)
+        texts.append(record["text"])
+    return texts
 
 
 def test_paths_are_kept(text_config, tmp_path):
@@ -141,12 +160,12 @@ def test_paths_are_kept(text_config, tmp_path):
         (("heldout",), ""),
     ],
 )
-def test_ignored_columns_are_reported(names, unread, text_config, tmp_path, capsys):
-    """Paths of three splits, of which two would be held out."""
+def test_ignored_splits_are_reported(names, unread, text_config, tmp_path, capsys):
+    """With paths of up to three splits, of which two would be held out."""
     data = {name: f"{name}.tsv" for name in names}
     examples.store(data, text_config, str(tmp_path / "data"))
-    said = capsys.readouterr()
-    lines = (said.out + said.err).splitlines()
+    printed = capsys.readouterr()
+    lines = (printed.out + printed.err).splitlines()
     if not unread:
         assert lines == []
         return
@@ -161,17 +180,18 @@ def test_path_and_examples_together(text_config, tmp_path):
 
 
 def test_run_without_a_step_is_written_again(text_config, tmp_path):
-    """Neither is what a start before was given read in silence, nor are the data of a run that has
-    taken a step lost."""
+    """The data of an earlier start are not silently read. The data of a run that has taken a step are
+    not lost."""
     folder = str(tmp_path / "run" / "data")
-    odd = [*TEXTS, (3, "no")]  # an example that does not fit, after others
+    odd = [*TEXTS, (3, "no")]  # an invalid example after valid ones
     assert "int" in failure(examples.store, odd, text_config, folder)
     keys = examples.store(TEXTS, text_config, folder)
     assert texts_in(keys) == ["good", "bad"]
     keys = examples.store([("new", "yes")], text_config, folder)
     assert texts_in(keys) == ["new"]
     (tmp_path / "run" / RUN_FILE).write_text("{}")  # the first step is taken
-    assert examples.store([("new", "yes")], text_config, folder) == keys
+    again = examples.store([("new", "yes")], text_config, folder)
+    assert again == keys
     other_texts = TEXTS
     other_labels = [("new", "no")]
     with_heldout = {"train": [("new", "yes")], "test": TEXTS}
@@ -179,14 +199,15 @@ def test_run_without_a_step_is_written_again(text_config, tmp_path):
         message = raised(RunError, examples.store, others, text_config, folder)
         assert f"the run in {tmp_path / 'run'} was trained on" in message
     assert texts_in(keys) == ["new"]
-    names = [path.name for path in (tmp_path / "run").iterdir()]
-    assert sorted(names) == ["data", RUN_FILE]
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {"data", RUN_FILE}
 
 
 def test_changed_pixels_are_other_data(image_config, tmp_path):
-    """The held-out side, too; not the same pixels in another object."""
+    """Also held-out pixels; the same pixels in another array are the same data."""
     folder = tmp_path / "run" / "data"
-    pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), dtype=np.uint8)
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (4, 8, 8, 1), dtype=np.uint8)
     labels = [0, 1, 0, 1]
     train = (pixels, labels)
     heldout = (pixels[:2], labels[:2])
@@ -207,10 +228,9 @@ def test_changed_pixels_are_other_data(image_config, tmp_path):
         assert str(folder) in message
 
 
-def endless(say=lambda: None):
+def endless():
     while True:
         yield from TEXTS
-        say()
 
 
 def test_stream_is_written_as_far_as_the_steps_read(text_config, tmp_path, capsys):
@@ -218,9 +238,10 @@ def test_stream_is_written_as_far_as_the_steps_read(text_config, tmp_path, capsy
     text_config.batch_size = 8
     text_config.data.heldout_share = 0.2
     keys = examples.store(endless(), text_config, str(tmp_path / "a"))
-    assert len(texts_in(keys)) == 30  # of which 24 are trained on
+    assert len(texts_in(keys)) == 30  # of which 24 are training examples
     assert "the first 30 examples" in capsys.readouterr().err
-    keys = examples.store({"train": endless(), "test": TEXTS}, text_config, str(tmp_path / "b"))
+    data = {"train": endless(), "test": TEXTS}
+    keys = examples.store(data, text_config, str(tmp_path / "b"))
     assert len(texts_in(keys)) == 24
     whole = [("good", "yes")] * 50
     keys = examples.store(whole, text_config, str(tmp_path / "c"))
@@ -269,8 +290,8 @@ def test_local_image_files_stay_and_remote_ones_are_copied(image_config, tmp_pat
         image = Image.new("L", (8, 8), level)
         with fsspec.open(path, "wb") as file:
             image.save(file, "PNG")
-    pair = [(local, "dark"), (remote, "light")]
-    data = {"train": pair, "heldout": pair[::-1]}
+    pairs = [(local, "dark"), (remote, "light")]
+    data = {"train": pairs, "heldout": pairs[::-1]}
     keys = examples.store(data, image_config, str(tmp_path / "data"))
     assert not (tmp_path / "data" / "train_files" / "0.png").exists()
     image_config.update_from_flattened_dict(keys)
@@ -282,8 +303,9 @@ def test_local_image_files_stay_and_remote_ones_are_copied(image_config, tmp_pat
 
 
 def test_images_are_read_back_unchanged(image_config, tmp_path):
-    """Pixels in memory, by the reader that a run has."""
-    pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), dtype=np.uint8)
+    """Pixels in memory, read by the reader of a run."""
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (4, 8, 8, 1), dtype=np.uint8)
     data = {"train": (pixels, [1, 0, 1, 0]), "test": (pixels[:2], [0, 1])}
     keys = examples.store(data, image_config, str(tmp_path / "data"))
     image_config.update_from_flattened_dict(keys)
@@ -300,7 +322,7 @@ def test_images_are_read_back_unchanged(image_config, tmp_path):
 
 
 def test_numbered_classes_are_ordered_by_size(image_config, tmp_path):
-    """Whatever the order in which they occur: a label is its position."""
+    """In whatever order they occur: a label is its position."""
     rng = np.random.default_rng(0)
     labels = rng.permutation(np.repeat(np.arange(12), 4))
     levels = labels.astype(np.uint8).reshape(48, 1, 1, 1)
@@ -308,17 +330,22 @@ def test_numbered_classes_are_ordered_by_size(image_config, tmp_path):
     keys = examples.store((pixels, labels), image_config, str(tmp_path / "data"))
     image_config.update_from_flattened_dict(keys)
     source = ImageData(image_config, RunFiles())
-    assert source.classes == tuple(map(str, range(12)))
+    names = [str(number) for number in range(12)]
+    assert source.classes == tuple(names)
     read = source.labelled("train")
     for index in range(len(read)):
         assert read[index]["label"] == read[index]["image"].mean()
 
 
-def test_declared_classes_keep_their_order(image_config, text_config, tmp_path):
-    class Letters:
-        names = ("b", "c", "a")
+class Letters:
+    names = ("b", "c", "a")
 
-    rows = [{"image": np.full((8, 8), label, np.uint8), "label": label} for label in (2, 0, 1) * 4]
+
+def test_declared_classes_keep_their_order(image_config, text_config, tmp_path):
+    labels = [2, 0, 1] * 4
+    rows = []
+    for label in labels:
+        rows.append({"image": np.full((8, 8), label, np.uint8), "label": label})
     data = Named(rows)
     data.features = {"label": Letters()}
     keys = examples.store(data, image_config, str(tmp_path / "images"))
@@ -328,7 +355,7 @@ def test_declared_classes_keep_their_order(image_config, text_config, tmp_path):
     read = source.labelled("train")
     for index in range(len(read)):
         assert read[index]["label"] == read[index]["image"].mean()
-    texts = Named([{"text": f"text {label}", "label": label} for label in (2, 0, 1) * 4])
+    texts = Named([{"text": f"text {label}", "label": label} for label in labels])
     texts.features = {"label": Letters()}
     keys = examples.store(texts, text_config, str(tmp_path / "texts"))
     text_config.update_from_flattened_dict(keys)
@@ -339,7 +366,7 @@ def test_declared_classes_keep_their_order(image_config, text_config, tmp_path):
 
 
 def read_images(config, data, folder, classes=()):
-    """The images of held-out data that were stored."""
+    """The training images, after they have been stored."""
     keys = examples.store(data, config, str(folder), classes)
     config.update_from_flattened_dict(keys)
     return ImageData(config, RunFiles()).dataset("train")

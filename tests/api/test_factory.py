@@ -1,5 +1,5 @@
-"""Models made anew by name, and loaded from every kind of source, unchanged or for other classes
-and sizes."""
+"""Models created by name, and loaded from every kind of source, unchanged or for other classes and
+sizes."""
 
 import pathlib
 import re
@@ -16,19 +16,21 @@ from gmlp_flax.models import parameters
 from gmlp_flax.weights import exports
 from tests.failures import raised
 
-TINY = dict(layers=2, d_model=16, d_ffn=32)
+TINY = {"layers": 2, "d_model": 16, "d_ffn": 32}
 
 
 def test_names():
-    assert {"gmlp_ti", "gmlp_s", "gmlp_base", "gmlp_s16_224"} <= {*gf.list_models("gmlp*")}
+    gmlps = gf.list_models("gmlp*")
+    assert {"gmlp_ti", "gmlp_s", "gmlp_base", "gmlp_s16_224"} <= set(gmlps)
     names = gf.list_models()
     assert names == sorted(names)
-    assert {"mixer", "vit", "amlp_base", "bert_base"} <= {*names}
+    assert {"mixer", "vit", "amlp_base", "bert_base"} <= set(names)
     assert gf.list_models("nothing*") == []
     assert gf.list_pretrained("nothing*") == []
 
 
-ASKED = {
+# An input for each shipped model, and a word that is among its answers.
+INPUTS = {
     "books_amlp_causal": ("He did not know what to", "do"),
     "books_gmlp": ("He put his hand in his [MASK] and drew out a letter.", "hand"),
     "digits": (embedded_digits("heldout").examples.images[0], "0"),
@@ -36,14 +38,15 @@ ASKED = {
 
 
 def test_shipped_models_are_listed():
-    """At most 8 MB, each with a card: data, licence, scores beside baselines, the command; and no
-    path of ours."""
+    """They have at most 8 MB, and each has a card: data, license, scores with baselines, the command;
+    and no absolute path."""
     names = gf.list_pretrained()
-    assert names == list(ASKED)
+    assert names == list(INPUTS)
     size = 0
     for name in names:
         folder = pathlib.Path(exports.shipped()[name])
-        size += sum(file.stat().st_size for file in folder.iterdir())
+        for file in folder.iterdir():
+            size += file.stat().st_size
         card = (folder / "README.md").read_text()
         for part in (
             "license: apache-2.0",
@@ -53,17 +56,19 @@ def test_shipped_models_are_listed():
         ):
             assert part in card, name
         assert card.count("\n| ") >= 3
-        assert not re.search(r"\"/|/tmp|/home", (folder / "config.json").read_text())
-    assert size < 8 << 20
+        config = (folder / "config.json").read_text()
+        assert not re.search(r"\"/|/tmp|/home", config)
+    assert size < 8 * 2**20
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", INPUTS)
 def test_answers_of_shipped_models(name):
-    asked, answer = ASKED[name]
+    input, expected = INPUTS[name]
     model = gf.load(name)
-    [[candidates]] = model.predict([asked], top=5)
+    [predictions] = model.predict([input], top=5)
+    [candidates] = predictions
     words = [word.strip() for word, _ in candidates]
-    assert answer in words
+    assert expected in words
 
 
 @pytest.mark.parametrize(
@@ -78,10 +83,10 @@ def test_each_kind_is_created(name):
     other = gf.create(name, dtype="bfloat16", seed=2, **options)
     assert model.config.model.dtype == "bfloat16"
     assert parameters.count(model.params) > 1000
-    of_same_seed = jax.tree.map(np.array_equal, model.params, again.params)
-    assert jax.tree.all(of_same_seed)
-    of_other_seed = jax.tree.map(np.array_equal, model.params, other.params)
-    assert not jax.tree.all(of_other_seed)
+    with_same_seed = jax.tree.map(np.array_equal, model.params, again.params)
+    assert jax.tree.all(with_same_seed)
+    with_other_seed = jax.tree.map(np.array_equal, model.params, other.params)
+    assert not jax.tree.all(with_other_seed)
 
 
 def test_text_models_with_a_tokenizer():
@@ -119,7 +124,7 @@ def test_create_refuses_invalid_arguments(name, options, message):
 
 
 def test_numpy_numbers_and_names_are_accepted():
-    """As a data set gives them."""
+    """As data sets contain them."""
     named = gf.create("gmlp_s", classes=np.array(["a", "b"]), image_size=np.int64(32), **TINY)
     assert named.classes == ("a", "b")
     assert named.config.model.image_size == (32, 32)
@@ -139,7 +144,8 @@ def test_run_is_loaded_for_other_classes_and_another_size(image_run, capsys):
     assert "head/" in capsys.readouterr().err
     assert larger.classes == ("a", "b", "c")
     assert larger.config.model.image_size == (16, 16)
-    assert larger.step == model.step == 12
+    assert model.step == 12
+    assert larger.step == 12
     assert larger.params["head"]["kernel"].shape == (16, 3)
     stem = model.params["stem"]["kernel"]
     np.testing.assert_array_equal(larger.params["stem"]["kernel"], stem)

@@ -1,4 +1,4 @@
-"""What a run would read, before it is trained."""
+"""What a run would read, before training."""
 
 import numpy as np
 import pytest

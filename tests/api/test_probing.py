@@ -15,14 +15,14 @@ CLASSES = 3
 
 @pytest.fixture(scope="module")
 def clouds():
-    """Points around one centre for each class: features that tell classes apart, of 90 examples to
-    learn from and 30 held out."""
+    """Points around one center for each class, as features that separate the classes: 90 training
+    examples and 30 held-out ones."""
     random = np.random.default_rng(0)
-    centres = 4 * random.normal(size=(CLASSES, 5))
+    centers = 4 * random.normal(size=(CLASSES, 5))
 
     def draw(count):
         labels = np.arange(count) % CLASSES
-        states = centres[labels] + random.normal(size=(count, 5))
+        states = centers[labels] + random.normal(size=(count, 5))
         return Features(states.astype(np.float32), labels)
 
     return draw(90), draw(30)
@@ -30,24 +30,28 @@ def clouds():
 
 def test_neighbors_vote_by_similarity(clouds):
     train, heldout = clouds
+    train_norms = np.linalg.norm(train.states, axis=1)
     hits = 0
     for row, label in zip(heldout.states, heldout.labels, strict=True):
-        lengths = np.linalg.norm(train.states, axis=1) * np.linalg.norm(row)
-        similarity = train.states @ row / lengths
+        norms = train_norms * np.linalg.norm(row)
+        similarity = train.states @ row / norms
         nearest = np.argsort(-similarity)[: probing.NEIGHBOURS]
         votes = np.zeros(CLASSES)
         for index in nearest:
-            votes[train.labels[index]] += np.exp(similarity[index] / 0.07)
+            neighbor = train.labels[index]
+            votes[neighbor] += np.exp(similarity[index] / 0.07)
         if np.argmax(votes) == label:
             hits += 1
     expected = hits / len(heldout.labels)
-    assert probing.nearest_neighbours(*clouds) == {"accuracy": pytest.approx(expected)}
+    scores = probing.nearest_neighbours(train, heldout)
+    assert scores == {"accuracy": pytest.approx(expected)}
 
 
 def test_fewer_examples_than_neighbors(clouds):
     train, heldout = clouds
     few = Features(train.states[:6], train.labels[:6])
-    assert probing.nearest_neighbours(few, heldout)["accuracy"] > 0.8
+    scores = probing.nearest_neighbours(few, heldout)
+    assert scores["accuracy"] > 0.8
 
 
 @pytest.mark.parametrize("kind", probing.KINDS)
@@ -56,7 +60,8 @@ def test_probes_learn_separable_classes_and_nothing_from_noise(clouds, kind):
     train, heldout = clouds
     scores = classifier(train, heldout)
     assert max(scores.values()) > 0.9
-    noise = np.random.default_rng(1).normal(size=(120, 5)).astype(np.float32)
+    rng = np.random.default_rng(1)
+    noise = rng.normal(size=(120, 5)).astype(np.float32)
     train_noise = Features(noise[:90], train.labels)
     heldout_noise = Features(noise[90:], heldout.labels)
     scores = classifier(train_noise, heldout_noise)
@@ -71,7 +76,14 @@ def test_linear_classifier_does_not_depend_on_feature_scale(clouds):
     assert scores == probing.linear(train, heldout)
 
 
-@pytest.mark.parametrize(("examples", "shots"), [(90, (1, 5, 10, 25)), (18, (1, 5)), (3, (1,))])
+@pytest.mark.parametrize(
+    ("examples", "shots"),
+    [
+        (90, (1, 5, 10, 25)),
+        (18, (1, 5)),
+        (3, (1,)),
+    ],
+)
 def test_few_shots_are_limited_by_the_smallest_class(clouds, examples, shots):
     train, heldout = clouds
     few = Features(train.states[:examples], train.labels[:examples])
@@ -84,7 +96,9 @@ def test_model_with_other_classes_is_probed(image_run):
     images = digits.examples.images
     names = np.array(["even", "odd"])[digits.labels % 2]
     model = gf.load(image_run)
-    data = {"train": (images[:60], names[:60]), "test": (images[60:90], names[60:90])}
+    train = (images[:60], names[:60])
+    test = (images[60:90], names[60:90])
+    data = {"train": train, "test": test}
     shots = {"accuracy_1", "accuracy_5", "accuracy_10", "accuracy_25"}
     names_of_kinds = {"knn": {"accuracy"}, "linear": {"accuracy"}, "fewshot": shots}
     for kind, expected in names_of_kinds.items():
@@ -96,8 +110,8 @@ def test_model_with_other_classes_is_probed(image_run):
 
 
 def test_language_model_is_probed_on_labelled_texts(text_run):
-    """Fewer texts than channels, of which a linear classifier separates any two classes; those held
-    out are the same words in the same places."""
+    """There are fewer texts than channels, so that a linear classifier separates any two classes. The
+    held-out texts have the same words in the same positions."""
     train = []
     heldout = []
     for number in range(4):

@@ -1,5 +1,5 @@
-"""Runs in Python: on data of the program, from a model, with an optimizer and callbacks of its
-own."""
+"""Runs from Python: with data in memory, an initial model, a user-defined optimizer and
+callbacks."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +18,8 @@ from gmlp_flax.errors import ConfigError, RunError, UserError
 from tests.failures import raised
 
 SHORT = {"steps": 4, "batch_size": 4, "log.every": 2, "checkpoint.every": 4, "eval.batch_size": 8}
-TINY = dict(layers=1, d_model=8, d_ffn=16)
-TEN = [*map(str, range(10))]
+TINY = {"layers": 1, "d_model": 8, "d_ffn": 16}
+TEN = [str(number) for number in range(10)]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def data(digits):
-    """Others to score than to train on."""
+    """Different examples to train on and to evaluate."""
     images, labels = digits
     train = (images[:30], labels[:30])
     test = (images[30:], labels[30:])
@@ -72,27 +72,30 @@ def test_train_with_arrays_an_optimizer_and_callbacks(digits, tmp_path):
         result = pool.submit(run, [call]).result()
     assert result["step"] == 4
     assert result["eval"]["examples"] == 10
-    assert [step for step, _ in seen] == [2, 2, 4, 4]
-    (_, trained), (_, scored), *_ = seen
+    steps = [step for step, _ in seen]
+    assert steps == [2, 2, 4, 4]
+    _, trained = seen[0]
+    _, scored = seen[1]
     assert trained == ["train/accuracy", "train/grad_norm", "train/loss"]
     assert "eval/top1" in scored
     model = gf.load(out)
-    assert set(model.classes) == set(map(str, labels))
+    assert set(model.classes) == {str(label) for label in labels}
     assert model.predict(images[0])
-    again = run()  # it is done
+    again = run()  # the run is finished
     assert again["eval"] == result["eval"]
     lines = (out / "metrics.jsonl").read_text().splitlines()
     for line in lines:
-        assert "learning_rate" not in json.loads(line)  # ours alone have one
+        assert "learning_rate" not in json.loads(line)  # only our optimizers have one
 
 
 def test_single_callback_is_accepted(data, tmp_path):
-    seen = []
-    config = images_config()
-    gf.train(
-        config, tmp_path, data=data, callbacks=lambda *given: seen.append(given), options=SHORT
-    )
-    assert [step for step, _ in seen] == [2, 4, 4]
+    steps = []
+
+    def call(step, values):
+        steps.append(step)
+
+    gf.train(images_config(), tmp_path, data=data, callbacks=call, options=SHORT)
+    assert steps == [2, 4, 4]
 
 
 def test_error_in_a_callback_ends_the_run(data, tmp_path):
@@ -110,16 +113,22 @@ def test_passed_optimizer_is_used(data, tmp_path):
     options = {**SHORT, "steps": 1, "checkpoint.every": 1}
 
     def body_after(name, optimizer):
-        workdir = tmp_path / name
-        given = {"init": start, "data": data, "options": options}
-        gf.train(images_config(), workdir, optimizer=optimizer, **given)
-        return gf.load(workdir, "latest").params["encoder"]
+        gf.train(
+            images_config(),
+            tmp_path / name,
+            init=start,
+            data=data,
+            optimizer=optimizer,
+            options=options,
+        )
+        trained = gf.load(tmp_path / name, "latest")
+        return trained.params["encoder"]
 
     body = start.params["encoder"]
-    still = jax.tree.map(np.array_equal, body_after("still", optax.set_to_zero()), body)
-    assert jax.tree.all(still)
-    moved = jax.tree.map(np.array_equal, body_after("moved", None), body)
-    assert not jax.tree.all(moved)
+    unchanged_body = body_after("unchanged", optax.set_to_zero())
+    assert jax.tree.all(jax.tree.map(np.array_equal, unchanged_body, body))
+    trained_body = body_after("trained", None)
+    assert not jax.tree.all(jax.tree.map(np.array_equal, trained_body, body))
 
 
 def test_texts_from_python_finetune_a_language_model(text_run, tmp_path, capsys):
@@ -148,7 +157,7 @@ class Feature:
 
 
 class Named(list):
-    """What is read of a datasets.Dataset: its rows, and the names of its labels."""
+    """The parts of a datasets.Dataset that are read: its rows, and the names of its labels."""
 
     features = {"img": object(), "label": Feature()}
 
@@ -172,7 +181,8 @@ def test_grain_dataset(digits, tmp_path):
     source = grain.MapDataset.source(rows)
     data = {"train": source[:30], "test": source[30:]}
     gf.train(images_config(), tmp_path, data=data, options=SHORT)
-    assert set(gf.load(tmp_path).classes) == set(map(str, labels))
+    model = gf.load(tmp_path)
+    assert set(model.classes) == {str(label) for label in labels}
 
 
 @pytest.mark.parametrize(
@@ -187,16 +197,21 @@ def test_grain_dataset(digits, tmp_path):
     ],
 )
 def test_train_refuses_invalid_arguments(data, options, words, tmp_path):
-    given = {"data": data, "options": {**SHORT, **options}}
-    message = raised(UserError, gf.train, images_config(), tmp_path / "run", **given)
+    arguments = {"data": data, "options": {**SHORT, **options}}
+    message = raised(UserError, gf.train, images_config(), tmp_path / "run", **arguments)
     assert words in message
 
 
 @pytest.mark.parametrize(
-    ("given", "words"), [({"init": "digits"}, "'digits'"), ({"optimizer": "sgd"}, "'sgd'")]
+    ("arguments", "words"),
+    [
+        ({"init": "digits"}, "'digits'"),
+        ({"optimizer": "sgd"}, "'sgd'"),
+    ],
 )
-def test_objects_that_are_not_models_or_optimizers_are_refused(given, words, tmp_path):
-    assert words in raised(UserError, gf.train, "cifar10:gmlp", tmp_path / "run", **given)
+def test_objects_that_are_not_models_or_optimizers_are_refused(arguments, words, tmp_path):
+    message = raised(UserError, gf.train, "cifar10:gmlp", tmp_path / "run", **arguments)
+    assert words in message
     assert not (tmp_path / "run").exists()
 
 
@@ -210,7 +225,11 @@ def test_options_change_a_copy_of_the_config():
 
 
 @pytest.mark.parametrize(
-    ("config", "words"), [(None, "config is None"), (Path("a.py"), "PosixPath('a.py')")]
+    ("config", "words"),
+    [
+        (None, "config is None"),
+        (Path("a.py"), "PosixPath('a.py')"),
+    ],
 )
 def test_objects_that_are_not_configs_are_refused(config, words):
     assert words in raised(ConfigError, runs.open_config, config, None, {})
@@ -231,7 +250,8 @@ def test_evaluation_on_the_data_of_the_run_and_on_others(image_run):
     assert same["top1"] == pytest.approx(whole["top1"])
     assert same["loss"] == pytest.approx(whole["loss"], rel=1e-4)
     few = list(zip(images[:5], source.labels[:5], strict=True))
-    assert gf.evaluate(model, few)["examples"] == 5
+    scores = gf.evaluate(model, few)
+    assert scores["examples"] == 5
 
 
 def test_evaluation_on_texts(text_run):
@@ -262,8 +282,8 @@ def test_models_that_cannot_be_evaluated_are_refused(text_run):
     images = (PIXELS, [0] * 8)
     message = raised(UserError, gf.evaluate, "digits", images)
     assert "'digits'" in message
-    of_text = gf.load(text_run)
-    message = raised(UserError, gf.evaluate, of_text, images)
+    text_model = gf.load(text_run)
+    message = raised(UserError, gf.evaluate, text_model, images)
     assert "ndarray" in message
     bare = gf.create("gmlp_base", length=16, vocab_size=50, **TINY)
     message = raised(RunError, gf.evaluate, bare, ["A"])

@@ -1,5 +1,5 @@
-"""Columns of `gmlp reproduce alternatives` whose numbers are known, for the tests of reports and of
-the command."""
+"""Columns of `gmlp reproduce alternatives` with known numbers, for the tests of reports and of the
+command."""
 
 import json
 
@@ -15,7 +15,7 @@ PERPLEXITIES = {  # of two seeds, in the middle and at the end
     "dynamic": ((50.0, 40.0), (50.0, 41.0)),
 }
 LENGTHS = (128, 1024, 2048, 4096)
-# Row -> seconds of a step at 1,024 tokens, and the power of n with which a sequence's time grows.
+# Row -> seconds of a step at 1,024 tokens, and the power of n by which a sequence's time grows.
 COSTS = {
     "bert": (0.8, 2.0),
     "sgu": (0.4, 1.5),
@@ -26,56 +26,62 @@ COSTS = {
 
 
 def write_cost(folder, row, tokens, seconds, size=1e6, batch=None):
-    """A file as `gmlp benchmark mixers` writes it; without seconds, of a step that was compiled
-    only."""
-    about = {
-        "row": row,
-        "tokens": tokens,
-        "batch": batch or max(1, 2048 // tokens),
-        "unit": "",
-        "goal": "",
-    }
-    figures = {"seconds": list(seconds), "bytes": [float(size)], "flops": [1e9]}
+    """Writes a file as `gmlp benchmark mixers` does; without seconds, of a step that was only
+    compiled."""
     figures = {
-        figure: (values, sorted(values)[len(values) // 2])
-        for figure, values in figures.items()
-        if values
+        "seconds": list(seconds),
+        "bytes": [float(size)],
+        "flops": [1e9],
     }
-    entries = [
-        about | {"figure": name, "values": found[0], "median": found[1]}
-        for name, found in figures.items()
-    ]
+    entries = []
+    for name, values in figures.items():
+        if values:
+            middle = len(values) // 2
+            entry = {
+                "row": row,
+                "tokens": tokens,
+                "batch": batch or max(1, 2048 // tokens),
+                "unit": "",
+                "goal": "",
+                "figure": name,
+                "values": values,
+                "median": sorted(values)[middle],
+            }
+            entries.append(entry)
     (folder / "costs").mkdir(parents=True, exist_ok=True)
     (folder / "costs" / f"{row}-{tokens}.json").write_text(json.dumps(entries))
 
 
 def write_costs(folder, costs=COSTS, lengths=LENGTHS):
-    """Three repeats of each step, 1 % apart; memory grows as n squared of bert, as n of the
+    """Writes three repeats of each step, 1 % apart. Memory grows as n squared for bert, as n for the
     others."""
     for row, (seconds, power) in costs.items():
+        memory_power = 2 if row == "bert" else 1
         for tokens in lengths:
             batch = max(1, 2048 // tokens)
-            one = seconds / 2 * (tokens / 1024) ** power * batch
-            size = 1e6 * batch * (tokens / 1024) ** (2 if row == "bert" else 1)
-            write_cost(folder, row, tokens, (one, 0.99 * one, 1.01 * one), size)
+            length = tokens / 1024
+            step = seconds / 2 * length**power * batch
+            size = 1e6 * batch * length**memory_power
+            write_cost(folder, row, tokens, (step, 0.99 * step, 1.01 * step), size)
 
 
 def write_images(folder, scores):
-    """Row -> top-1 as a share, a finished run of CIFAR-10 each."""
-    for row, config in COLUMNS["cifar10"].configs("cpu", tuple(scores)).items():
+    """Writes a finished run of CIFAR-10 for each row, with its top-1 accuracy as a fraction."""
+    configs = COLUMNS["cifar10"].configs("cpu", tuple(scores))
+    for row, config in configs.items():
         config.data.train = "images"
-        write_run(folder / "cifar10" / row, config, [(config.steps, scores[row])], metric="top1")
+        evaluations = [(config.steps, scores[row])]
+        write_run(folder / "cifar10" / row, config, evaluations, metric="top1")
 
 
 def write_everything(folder):
-    """Something of most columns."""
+    """Writes runs or costs of most columns."""
     write_runs(folder, "alternatives", PERPLEXITIES)
     for row, accuracies in {"bert": (0.8, 0.82), "fnet": (0.75, 0.78)}.items():
         for task in ("sst2", "own"):
             write_finetuned(folder, row, accuracies, pretrained="alternatives", task=task)
-    write_finetuned(
-        folder, "bert", (0.6, 0.61), pretrained="alternatives", task="own", init_parameters=False
-    )
+    random_start = {"pretrained": "alternatives", "task": "own", "init_parameters": False}
+    write_finetuned(folder, "bert", (0.6, 0.61), **random_start)
     write_images(folder, {"bert": 0.4, "sgu": 0.5, "fnet": 0.3})
     write_costs(folder)
     write_cost(folder, "bert", 16384, (), size=2e10)

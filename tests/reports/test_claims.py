@@ -27,85 +27,100 @@ def test_verdict_needs_all_pairs_of_seeds(better, worse, expected):
 
 
 def test_spearman():
-    assert claims.spearman([10.0, 20.0, 30.0], [1.0, 2.0, 3.0]) == pytest.approx(1)
+    three = [10.0, 20.0, 30.0]
+    four = [10.0, 20.0, 30.0, 40.0]
+    assert claims.spearman(three, [1.0, 2.0, 3.0]) == pytest.approx(1)
     # 1 - 6 * 2 / (4 * 15)
-    assert claims.spearman([10.0, 20.0, 30.0, 40.0], [1.0, 2.0, 4.0, 3.0]) == pytest.approx(0.8)
+    assert claims.spearman(four, [1.0, 2.0, 4.0, 3.0]) == pytest.approx(0.8)
     assert math.isnan(claims.spearman([1.0], [1.0]))
     assert math.isnan(claims.spearman([1.0, 1.0], [1.0, 2.0]))
 
 
 def test_neighbors_in_the_order_of_the_paper_come_first():
-    papers = {"c": 3.0, "a": 1.0, "b": 2.0, "same": 2.0}
-    last = {"a": [1.0, 2.0], "b": [3.0], "c": [1.5], "same": [0.0]}
-    found = claims.orderings(papers, last)
-    assert [claim.text for claim in found] == ["a < b", "a < same", "b < c", "same < c", "a < c"]
+    paper = {"c": 3.0, "a": 1.0, "b": 2.0, "same": 2.0}
+    perplexities = {"a": [1.0, 2.0], "b": [3.0], "c": [1.5], "same": [0.0]}
+    found = claims.orderings(paper, perplexities)
+    verdicts = {claim.text: claim.verdict for claim in found}
+    assert list(verdicts) == ["a < b", "a < same", "b < c", "same < c", "a < c"]
     assert found[0] == ("a < b", claims.ONE_HOLDS, "means 1.5 and 3")
-    assert [found[index].verdict for index in (1, 2, 4)] == [
-        claims.ONE_REVERSED,
-        claims.ONE_REVERSED,
-        claims.OPEN,
-    ]
+    assert verdicts["a < same"] == claims.ONE_REVERSED
+    assert verdicts["b < c"] == claims.ONE_REVERSED
+    assert verdicts["a < c"] == claims.OPEN
 
 
 def curve(*values):
+    """The values of a run after 10, 20 and 30 tokens, as far as there are values."""
     return list(zip((10, 20, 30), values, strict=False))
 
 
 def test_p_value_of_a_rank_correlation():
-    """Of the 24 orders of 4 rows one is the paper's, and three swap two neighbours: a correlation
-    of 0.8. If two of ours are equal, two of the 24 orders agree as well as the best."""
-    papers = [1.0, 2.0, 3.0, 4.0]
+    """Of the 24 orders of 4 rows, one is the paper's, and three swap two neighbors: a correlation of
+    0.8. If two of our values are equal, two of the 24 orders agree as well as the best."""
+    paper = [1.0, 2.0, 3.0, 4.0]
     orders = ([1, 2, 3, 4], [1, 2, 4, 3], [4, 3, 2, 1], [1, 1, 2, 3], [3, 1, 1, 2])
-    chances = [claims.chance(ours, papers) for ours in orders]
-    by_hand = [share_of_orders(ours, papers) for ours in orders]
-    assert chances == pytest.approx(by_hand)
+    p_values = [claims.chance(ours, paper) for ours in orders]
+    by_enumeration = [share_of_orders(ours, paper) for ours in orders]
+    assert p_values == pytest.approx(by_enumeration)
     expected = [1 / 24, 4 / 24, 1, 2 / 24]
-    assert chances[:4] == pytest.approx(expected)
+    assert p_values[:4] == pytest.approx(expected)
 
 
-def share_of_orders(ours, papers):
-    """Of all orders of ours, the share that correlates with the paper's column as well."""
-    found = stats.spearmanr(ours, papers).statistic
+def share_of_orders(ours, paper) -> float:
+    """The fraction of all orders of our values that correlate with the paper's at least as well."""
+    found = stats.spearmanr(ours, paper).statistic
     orders = list(itertools.permutations(ours))
-    agree = [stats.spearmanr(order, papers).statistic > found - 1e-9 for order in orders]
-    return sum(agree) / len(orders)
+    as_good = 0
+    for order in orders:
+        correlation = stats.spearmanr(order, paper).statistic
+        if correlation > found - 1e-9:
+            as_good += 1
+    return as_good / len(orders)
 
 
 def test_p_value_of_many_rows_is_sampled():
-    """A normal distribution with variance 1 / 8 is near; no p is 0."""
-    papers = list(range(9))
+    """A normal distribution with variance 1 / 8 is close. No p-value is 0."""
+    paper = list(range(9))
     ours = [4, 0, 1, 6, 2, 3, 8, 5, 7]
-    correlation = float(claims.spearman(ours, papers))
+    correlation = float(claims.spearman(ours, paper))
     normal = stats.norm.sf(correlation * 8**0.5)
-    assert claims.chance(ours, papers) == pytest.approx(normal, abs=0.01)
-    got = claims.chance(list(range(18)), list(range(18)))
-    assert got == pytest.approx(1 / 100_001)
+    assert claims.chance(ours, paper) == pytest.approx(normal, abs=0.01)
+    many = list(range(18))
+    assert claims.chance(many, many) == pytest.approx(1 / 100_001)
 
 
 def test_rank_correlation_over_tokens():
-    """At token counts that all runs share, of the rows' means."""
-    papers = {"a": 1.0, "b": 2.0, "c": 3.0}
+    """Of the rows' means, at token counts that all runs share."""
+    paper = {"a": 1.0, "b": 2.0, "c": 3.0}
     curves = {
         "a": [curve(9, 1, 1), curve(9, 3, 1)],
         "b": [curve(8, 4, 2)],
         "c": [[*curve(7, 3), (25, 0), (30, 3)]],
     }
-    found = claims.rank_curve(curves, papers)
-    assert [point.tokens for point in found] == [10, 20, 30]
-    assert [point.correlation for point in found] == pytest.approx([-1, 0.5, 1])
-    for point in found:
-        ours = [np.mean([dict(each)[point.tokens] for each in curves[row]]) for row in papers]
-        assert point.correlation == pytest.approx(claims.spearman(ours, list(papers.values())))
-    assert [point.places for point in found] == [[3, 2, 1], [1, 3, 2], [1, 2, 3]]
+    first, second, last = claims.rank_curve(curves, paper)
+    assert (first.tokens, second.tokens, last.tokens) == (10, 20, 30)
+    assert first.correlation == pytest.approx(-1)
+    assert second.correlation == pytest.approx(0.5)
+    assert last.correlation == pytest.approx(1)
+    assert first.places == [3, 2, 1]
+    assert second.places == [1, 3, 2]
+    assert last.places == [1, 2, 3]
+    for point in (first, second, last):
+        means = [mean_at(curves[row], point.tokens) for row in paper]
+        expected = claims.spearman(means, list(paper.values()))
+        assert point.correlation == pytest.approx(expected)
+
+
+def mean_at(curves: list, tokens: int) -> float:
+    """The mean value of some curves after a number of tokens."""
+    values = [dict(points)[tokens] for points in curves]
+    return np.mean(values)
 
 
 def test_tally_counts_verdicts():
-    found = [claims.Claim("", verdict) for verdict in (claims.HOLDS, claims.HOLDS, claims.OPEN)]
-    assert claims.tally(found).startswith(
-        "3 claims over all pairs of seeds: 2 hold, 0 are reversed, "
-    )
-    assert claims.tally(found).endswith("1 is inside the spread.")
-    more = [claims.Claim("", verdict) for verdict in (claims.EARLY, claims.ONE_REVERSED)]
-    assert claims.tally([*found, *more]).endswith(
-        "spread, 1 is reversed with one seed, 1 cannot be judged yet."
-    )
+    verdicts = [claims.HOLDS, claims.HOLDS, claims.OPEN]
+    tally = claims.tally([claims.Claim("", verdict) for verdict in verdicts])
+    assert tally.startswith("3 claims over all pairs of seeds: 2 hold, 0 are reversed, ")
+    assert tally.endswith("1 is inside the spread.")
+    verdicts += [claims.EARLY, claims.ONE_REVERSED]
+    tally = claims.tally([claims.Claim("", verdict) for verdict in verdicts])
+    assert tally.endswith("spread, 1 is reversed with one seed, 1 cannot be judged yet.")

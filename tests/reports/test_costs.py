@@ -1,4 +1,4 @@
-"""What training steps cost, as `gmlp benchmark mixers` measures it, and how it grows."""
+"""The costs of training steps, as `gmlp benchmark mixers` measures them, and how they grow."""
 
 import pytest
 
@@ -16,24 +16,27 @@ def measured(tmp_path):
 
 def test_costs_over_tokens_with_their_powers(measured):
     [panel] = cost_chart(measured, ROWS).panels
-    series = {each.name: each for each in panel.series}
-    assert series["bert"].x == [128, 1024, 2048, 4096]
-    # ms
-    expected = [400 * (n / 1024) ** 2 for n in series["bert"].x]
-    assert series["bert"].y == pytest.approx(expected)
-    assert series["bert"].fit == pytest.approx(series["bert"].y, rel=1e-6)
+    bert = next(series for series in panel.series if series.name == "bert")
+    assert bert.x == [128, 1024, 2048, 4096]
+    expected = [400 * (n / 1024) ** 2 for n in bert.x]  # ms
+    assert bert.y == pytest.approx(expected)
+    assert bert.fit == pytest.approx(bert.y, rel=1e-6)
 
 
 def test_costs_at_one_length_are_drawn(measured):
-    at_128 = {row: {128: by_length[128]} for row, by_length in measured.items()}
+    at_128 = {}
+    for row, costs in measured.items():
+        at_128[row] = {128: costs[128]}
     [panel] = cost_chart(at_128, ROWS).panels
     assert panel.title == "Memory over time, n = 128"
-    assert {each.name for each in panel.series} == set(measured)
-    for each in panel.series:
-        cost = measured[each.name][128]
-        assert each.x == [pytest.approx(1e3 * cost.seconds[0] / cost.batch)]
-        assert each.y == [pytest.approx(cost.size / 1e6)]
-        assert each.labels == [each.name]
+    names = {series.name for series in panel.series}
+    assert names == set(measured)
+    for series in panel.series:
+        cost = measured[series.name][128]
+        milliseconds = 1e3 * cost.seconds[0] / cost.batch
+        assert series.x == [pytest.approx(milliseconds)]
+        assert series.y == [pytest.approx(cost.size / 1e6)]
+        assert series.labels == [series.name]
     assert cost_chart({}, ROWS) is None
 
 
@@ -41,10 +44,12 @@ def test_growth_is_per_sequence_from_1024_tokens(tmp_path):
     made_up_columns.write_costs(tmp_path)
     made_up_columns.write_cost(tmp_path, "sgu", 256, (100.0,))  # too short to count
     found = read_costs(str(tmp_path), ("bert", "sgu"))
-    assert growth(found["sgu"]).exponent == pytest.approx(1.5)
-    assert growth(found["sgu"], memory=True).exponent == pytest.approx(1)
-    assert growth(found["bert"], memory=True).exponent == pytest.approx(2)
-    assert growth({1024: found["bert"][1024]}) is None
+    bert = found["bert"]
+    sgu = found["sgu"]
+    assert growth(sgu).exponent == pytest.approx(1.5)
+    assert growth(sgu, memory=True).exponent == pytest.approx(1)
+    assert growth(bert, memory=True).exponent == pytest.approx(2)
+    assert growth({1024: bert[1024]}) is None
     assert growth({}) is None
 
 
@@ -52,9 +57,11 @@ def test_nearest_length(tmp_path):
     made_up_columns.write_costs(tmp_path, {"sgu": (1.0, 1.0)}, (128, 1024))
     made_up_columns.write_cost(tmp_path, "sgu", 2048, ())
     found = read_costs(str(tmp_path), ("sgu",))
-    for tokens, near in {64: 128, 128: 128, 1000: 1024, 2000: 1024}.items():
-        assert nearest(found, ("sgu",), tokens)["sgu"].tokens == near
-    assert not any(nearest(found, ("sgu",), tokens) for tokens in (300, 4096))
+    for tokens, expected in {64: 128, 128: 128, 1000: 1024, 2000: 1024}.items():
+        cost = nearest(found, ("sgu",), tokens)["sgu"]
+        assert cost.tokens == expected
+    for tokens in (300, 4096):
+        assert not nearest(found, ("sgu",), tokens)
     assert nearest({}, ("sgu",), 128) == {}
 
 

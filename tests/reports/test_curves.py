@@ -1,4 +1,4 @@
-"""The report of a sweep, from the files that a sweep leaves."""
+"""The report of a sweep, from the files of a sweep, and the curve of a run."""
 
 import json
 
@@ -9,44 +9,46 @@ from gmlp_flax.analysis import figure_files
 from gmlp_flax.errors import RunError
 from gmlp_flax.reports import curves
 from gmlp_flax.reports.table import Spread
+from tests.data import writers
 from tests.failures import raised
+
+
+def write_metrics(run, perplexities) -> None:
+    """A metrics file with a training loss, and an evaluation every ten steps."""
+    lines = [{"step": 5, "loss": 3.0}]
+    for number, perplexity in enumerate(perplexities, 1):
+        lines.append({"step": 10 * number, "eval": {"perplexity": perplexity}})
+    run.mkdir()
+    (run / "metrics.jsonl").write_bytes(writers.json_lines(*lines))
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """Three points: two with two seeds, of which the first has run further with one, and one that
-    has not ended."""
+    """Three points: two with two seeds, of which the first has one run that is longer, and one that
+    has not finished."""
+    runs_of_points = {
+        8: {0: [90.0, 50.0, 40.0], 1: [70.0, 30.0]},
+        16: {0: [80.0], 1: [60.0]},
+        32: {},
+    }
     points = []
-    for batch, runs in (
-        (8, {0: [90.0, 50.0, 40.0], 1: [70.0, 30.0]}),
-        (16, {0: [80.0], 1: [60.0]}),
-        (32, {}),
-    ):
-        for seed, values in runs.items():
-            lines = [
-                {"step": 10 * step, "eval": {"perplexity": value}}
-                for step, value in enumerate(values, 1)
-            ]
-            (tmp_path / f"batch_size={batch},seed={seed}").mkdir()
-            text = "".join(json.dumps(line) + "\n" for line in [{"step": 5, "loss": 3.0}, *lines])
-            (tmp_path / f"batch_size={batch},seed={seed}" / "metrics.jsonl").write_text(text)
-        ended = [
-            {
-                "seed": seed,
-                "workdir": f"batch_size={batch},seed={seed}",
-                "eval": {"perplexity": values[-1]},
-            }
-            for seed, values in runs.items()
-        ]
-        points.append({"point": {"batch_size": batch}, "runs": ended, "summary": {}})
-    known = {
+    for batch, runs in runs_of_points.items():
+        finished = []
+        for seed, perplexities in runs.items():
+            name = f"batch_size={batch},seed={seed}"
+            write_metrics(tmp_path / name, perplexities)
+            last = {"perplexity": perplexities[-1]}
+            finished.append({"seed": seed, "workdir": name, "eval": last})
+        points.append({"point": {"batch_size": batch}, "runs": finished, "summary": {}})
+    sweep = {
         "config": "quickstart_text",
         "overrides": {},
         "metric": "perplexity",
         "mode": "min",
         "chosen": 1,
+        "points": points,
     }
-    (tmp_path / "sweep.json").write_text(json.dumps(known | {"points": points}))
+    (tmp_path / "sweep.json").write_text(json.dumps(sweep))
     return tmp_path
 
 
@@ -66,7 +68,8 @@ def test_each_point_has_a_row_and_a_curve(folder):
     assert second.x == [10]
     assert second.y == [Spread.mean([80.0, 60.0]).centre]
     assert not third.x
-    assert len({line.look for line in (first, second, third)}) == 3
+    looks = {series.look for series in (first, second, third)}
+    assert len(looks) == 3
     assert made.notes[0].startswith("chosen: batch_size=16, for its perplexity with seed 0")
 
 
@@ -77,7 +80,7 @@ def test_runs_without_metrics_have_no_figure(folder):
 
 
 def test_folder_without_a_run_is_refused(tmp_path):
-    """Nor of a run that was stopped before its first line."""
+    """Also if a run was stopped before its first line."""
     path = tmp_path / "metrics.jsonl"
     assert str(path) in raised(RunError, curves.of_run, str(tmp_path))
     path.write_text("")
@@ -90,7 +93,7 @@ def test_curve_has_training_and_heldout_points(tmp_path):
         {"step": 10, "loss": 2.0},
         {"step": 10, "eval": {"loss": 2.5}},
     ]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "metrics.jsonl").write_bytes(writers.json_lines(*lines))
     [path] = figure_files.save({"loss": curves.of_run(str(tmp_path))}, str(tmp_path))
     [panel] = curves.of_run(str(tmp_path)).panels
     training, heldout = panel.series
@@ -105,9 +108,7 @@ def test_curve_has_training_and_heldout_points(tmp_path):
     config = config_lib.default(task="image_classification")
     config.augment.mixup = 0.8
     (tmp_path / "config.json").write_text(config_lib.to_json(config))
-    assert curves.of_run(str(tmp_path)).panels[0].series[0].name == "training, of softened targets"
-    assert {file.name for file in (tmp_path / "figures").iterdir()} == {
-        "loss.png",
-        "loss.svg",
-        "loss.pdf",
-    }
+    [panel] = curves.of_run(str(tmp_path)).panels
+    assert panel.series[0].name == "training, of softened targets"
+    names = {file.name for file in (tmp_path / "figures").iterdir()}
+    assert names == {"loss.png", "loss.svg", "loss.pdf"}

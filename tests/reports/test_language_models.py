@@ -1,4 +1,4 @@
-"""Tables made of run folders: their numbers, and what they say of the paper's claims."""
+"""Tables of run folders: their numbers, and what they say about the paper's claims."""
 
 import pytest
 
@@ -18,7 +18,7 @@ PERPLEXITIES = {  # of two seeds, in the middle and at the end
 
 
 def write_runs(folder, name="table3", perplexities=PERPLEXITIES, finished=True):
-    """Runs of a report's rows at the small scale, with these held-out perplexities."""
+    """Writes runs of a report's rows at the small scale, with these held-out perplexities."""
     rows = TABLES[name].configs("cpu")
     for row, seeds in perplexities.items():
         for seed, (middle, end) in enumerate(seeds):
@@ -29,16 +29,22 @@ def write_runs(folder, name="table3", perplexities=PERPLEXITIES, finished=True):
 
 
 def gather(name, folder):
-    rows = TABLES[name].configs("cpu")
-    return language_models.perplexities(
-        TABLES[name], runs.find(str(folder), rows), "cpu", runs.find_finetuned(str(folder), rows)
-    )
+    """The report of a folder of runs."""
+    table = TABLES[name]
+    rows = table.configs("cpu")
+    found = runs.find(str(folder), rows)
+    finetuned = runs.find_finetuned(str(folder), rows)
+    return language_models.perplexities(table, found, "cpu", finetuned)
 
 
 def cells(report, name="table"):
-    """Row -> column -> what stands there."""
+    """The cells of a table: row -> column -> cell."""
     table = report.tables[name]
-    return {row[0]: dict(zip(table.columns[1:], row[1:], strict=True)) for row in table.rows}
+    _, *columns = table.columns
+    rows = {}
+    for row, *values in table.rows:
+        rows[row] = dict(zip(columns, values, strict=True))
+    return rows
 
 
 def test_table_3(tmp_path):
@@ -58,18 +64,16 @@ def test_table_3(tmp_path):
     assert absent.endswith("amlp_36.")
     assert "| sgu < multiplicative | means 31 and 35.5 | holds |" in made.markdown()
     inside = ("sgu < linear", "is inside the spread", "means 31 and 38")
-    assert made.claims.index(inside) > 2  # the first are of neighbours in the paper's column
+    assert made.claims.index(inside) > 2  # neighbors in the paper's column come first
     assert made.claims[2] == ("linear < mixer", "is reversed with one seed", "means 38 and 20")
     # Ranks: ours mixer 1, sgu 2, multiplicative 3, linear 4; the paper's 4, 1, 2, 3: 1 - 6 * 12 /
     # (4 * 15).
     [rank] = [note for note in made.notes if note.startswith("Spearman")]
     # 15 of 24
-    assert rank.endswith(
-        "-0.20 over 4 models, after 1,843,200 tokens; one-sided permutation p = 0.62."
-    )
-    assert made.setting.startswith(
-        "Scale cpu. Scaled down for mixer: steps 900 (paper: 125000); batch_size"
-    )
+    rho = "-0.20 over 4 models, after 1,843,200 tokens"
+    assert rank.endswith(f"{rho}; one-sided permutation p = 0.62.")
+    start = "Scale cpu. Scaled down for mixer: steps 900 (paper: 125000); batch_size"
+    assert made.setting.startswith(start)
     assert "; model.vocab_size 2000 (paper: 32000); " in made.setting
     for note in made.notes:
         assert "Not finished" not in note
@@ -85,9 +89,9 @@ def test_curves_show_the_range_of_seeds(tmp_path):
     assert sgu.y == [51, 31]
     assert sgu.low == [50, 30]
     assert sgu.high == [52, 32]
+    assert sgu.look == looks(TABLES["table3"].rows)["sgu"]
     assert not series["mixer"].low
     assert panel.y.log
-    assert series["sgu"].look == looks(TABLES["table3"].rows)["sgu"]
     [panel] = made.figures["places"].panels
     places = {each.name: list(each.y) for each in panel.series}
     assert places == {
@@ -101,33 +105,37 @@ def test_curves_show_the_range_of_seeds(tmp_path):
 
 
 def test_unfinished_runs_are_not_compared(tmp_path):
-    """A column has one token budget."""
+    """A column has a single token budget."""
     perplexities = {
         "sgu": ((50.0, 30.0), (52.0, 32.0)),
         "linear": ((60.0, 31.0),),
         "mixer": ((9.0, 9.0),),
     }
     write_runs(tmp_path, perplexities=perplexities)
-    for run in ("sgu-1", "mixer-0"):
-        (tmp_path / run / "result.json").unlink()
-        lines = (tmp_path / run / "metrics.jsonl").read_text().splitlines()[:-1]
-        (tmp_path / run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    for name in ("sgu-1", "mixer-0"):
+        run = tmp_path / name
+        (run / "result.json").unlink()
+        *lines, _ = (run / "metrics.jsonl").read_text().splitlines()
+        (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     made = gather("table3", tmp_path)
     rows = cells(made)
     assert rows["sgu"]["perplexity"] == Spread.mean([30])
     assert rows["mixer"]["perplexity"] == Spread.mean([9])
-    assert {name: row["note"] for name, row in rows.items()} == {
-        "sgu": "seed 1 at 921,600 tokens: behind the other runs, not counted",
-        "linear": None,
-        "mixer": "seed 0 at 921,600 tokens: behind the other runs, shown, but compared with no other row",
-    }
-    assert [claim.text for claim in made.claims] == ["sgu < linear"]
+    behind = "at 921,600 tokens: behind the other runs"
+    assert rows["sgu"]["note"] == f"seed 1 {behind}, not counted"
+    assert rows["linear"]["note"] is None
+    mixer = rows["mixer"]["note"]
+    assert mixer == f"seed 0 {behind}, shown, but compared with no other row"
+    assert set(rows) == {"sgu", "linear", "mixer"}
+    [claim] = made.claims
+    assert claim.text == "sgu < linear"
 
 
 def test_single_run_has_no_figures(tmp_path):
     write_runs(tmp_path, "table4", {"gmlp_18": ((50.0, 30.0),)})
     path = tmp_path / "gmlp_18-0" / "metrics.jsonl"
-    path.write_text("\n".join(path.read_text().splitlines()[:2]) + "\n")
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines[:2]) + "\n")
     made = gather("table4", tmp_path)
     assert not made.figures
     assert len(made.table.rows) == 1
@@ -147,34 +155,36 @@ def test_rows_only_in_the_paper(tmp_path):
 def write_finetuned(
     folder, row, accuracies, init_from="anywhere", pretrained="table4", task="sst2", **changes
 ):
-    """Runs of a model finetuned on SST-2, a seed an accuracy."""
+    """Writes runs of a finetuned model, with one seed for each accuracy."""
     start = TABLES[pretrained].config(row, "cpu")
-    name = (
-        {"sst2": "sst2", "own": "imdb"}[task]
-        + f"-{row}"
-        + "-random" * (changes.get("init_parameters") is False)
-    )
+    start = config_lib.Start("pretrained", start, {})
+    folder_of_task = {"sst2": "sst2", "own": "imdb"}[task]
+    name = f"{folder_of_task}-{row}"
+    if changes.get("init_parameters") is False:
+        name += "-random"
     for seed, accuracy in enumerate(accuracies):
         made = config_lib.from_file("configs/finetune_glue.py", f"{task},scale=small")
-        pretrained = config_lib.Start("pretrained", start, {})
-        resolved = config_lib.resolve(made, lambda _, start=pretrained: start)
+        resolved = config_lib.resolve(made, lambda _: start)
         made = config_lib.mutable_copy(resolved.config)
         made.update({"seed": seed, "init_from": str(init_from), **changes})
-        write_run(
-            folder / "finetuned" / name / f"seed={seed}", made, [(2, accuracy)], metric="accuracy"
-        )
+        run = folder / "finetuned" / name / f"seed={seed}"
+        write_run(run, made, [(2, accuracy)], metric="accuracy")
 
 
 def test_figure_7_has_two_axes(tmp_path):
-    """Depth, and data: the same model after more steps is a row of its own, as is what was
+    """Depth, and data: the same model after more steps is a separate row, and so are the models
     finetuned from it."""
-    ends = {"gmlp_18": (60.0, 0.6), "gmlp_36": (50.0, 0.65)}
-    ends |= {"gmlp_36,data=2": (40.0, 0.7), "gmlp_36,data=4": (30.0, 0.8)}
-    write_runs(tmp_path, "figure7", {row: ((2 * end, end),) for row, (end, _) in ends.items()})
+    ends = {
+        "gmlp_18": (60.0, 0.6),
+        "gmlp_36": (50.0, 0.65),
+        "gmlp_36,data=2": (40.0, 0.7),
+        "gmlp_36,data=4": (30.0, 0.8),
+    }
+    perplexities = {row: ((2 * end, end),) for row, (end, _) in ends.items()}
+    write_runs(tmp_path, "figure7", perplexities)
     for row, (_, accuracy) in ends.items():
-        write_finetuned(
-            tmp_path, row, [accuracy], init_from=tmp_path / f"{row}-0", pretrained="figure7"
-        )
+        start = tmp_path / f"{row}-0"
+        write_finetuned(tmp_path, row, [accuracy], init_from=start, pretrained="figure7")
     made = gather("figure7", tmp_path)
     rows = cells(made)
     assert list(rows) == ["gmlp_18", "gmlp_36", "gmlp_36,data=2", "gmlp_36,data=4"]
@@ -183,13 +193,16 @@ def test_figure_7_has_two_axes(tmp_path):
         assert rows[row]["SST-2"].centre == pytest.approx(100 * accuracy)
     assert rows["gmlp_36,data=4"]["paper"] is None
     [panel] = made.figures["transfer"].panels
-    lines = {series.name: (series.x, series.y) for series in panel.series}
-    assert lines["gMLP"] == ([50, 60], pytest.approx([65, 60]))
-    assert lines["gMLP, more data"] == ([30, 40, 50], pytest.approx([80, 70, 65]))
-    # More data is none of the models whose perplexity is fitted over parameters.
-    assert "two points, no interval" in next(
-        note for note in made.notes if note.startswith("gMLP: ")
-    )
+    lines = {series.name: series for series in panel.series}
+    gmlp = lines["gMLP"]
+    assert gmlp.x == [50, 60]
+    assert gmlp.y == pytest.approx([65, 60])
+    with_data = lines["gMLP, more data"]
+    assert with_data.x == [30, 40, 50]
+    assert with_data.y == pytest.approx([80, 70, 65])
+    # Models with more data are not among those whose perplexity is fitted over parameters.
+    [law, *_] = [note for note in made.notes if note.startswith("gMLP: ")]
+    assert "two points, no interval" in law
 
 
 def test_finetuned_runs_are_shown_with_the_paper(tmp_path):
@@ -203,12 +216,10 @@ def test_finetuned_runs_are_shown_with_the_paper(tmp_path):
     assert rows["gmlp_36"]["SST-2"].centre == pytest.approx(80)
     assert rows["gmlp_36"]["paper's MNLI-m"] == 80.9
     assert "MNLI-m" not in made.table.columns  # nothing was finetuned on it
-    # of its four models
+    # of the paper's four models
     law = "gMLP in the paper: perplexity is proportional to parameters ** -0.234"
     assert any(note.startswith(law) for note in made.notes)
-    assert (
-        "SST-2: rank correlation with the paper's column 1.00 over 2 models; one-sided permutation p = 0.5."
-        in made.notes
-    )
+    correlation = "rank correlation with the paper's column 1.00 over 2 models"
+    assert f"SST-2: {correlation}; one-sided permutation p = 0.5." in made.notes
     assert set(made.figures) == {"curves", "scaling", "transfer"}
     assert len(made.figures["scaling"].panels) == 2

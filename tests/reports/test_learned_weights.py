@@ -16,28 +16,34 @@ from tests.training import tiny
 
 
 def test_spread_equals_its_definition():
-    """Of five tokens, the third is the middle; the rows of the others do not count."""
+    """The third of five tokens is the middle one; the rows of the others do not count."""
     weights = np.full((2, 5, 5), 9.0)
-    weights[0, 2] = 3, 0, 0, 0, -4
-    weights[1, 2] = 0, 1, 1, 0, 0
-    expected = [[9 / 25, 0, 16 / 25, 2], [0.5, 0.5, 0, np.sqrt(0.5)]]
+    weights[0, 2] = [3, 0, 0, 0, -4]
+    weights[1, 2] = [0, 1, 1, 0, 0]
+    expected = [
+        [9 / 25, 0, 16 / 25, 2],
+        [0.5, 0.5, 0, np.sqrt(0.5)],
+    ]
     np.testing.assert_allclose(spread(weights), expected, rtol=1e-12)
 
 
 def test_locality_equals_its_definition():
     """On a grid of 2 x 3 patches."""
-    weights = np.random.default_rng(0).normal(size=(2, 6, 6))
-    places = [(i, j) for i in range(2) for j in range(3)]
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=(2, 6, 6))
+    positions = list(np.ndindex(2, 3))
     expected = []
     for layer in weights:
         shares = [0.0, 0.0, 0.0]
         square = 0.0
-        for (i, j), row in zip(places, layer, strict=True):
-            for (m, n), w in zip(places, row, strict=True):
-                energy = w * w / sum(row * row) / 6
+        for (i, j), row in zip(positions, layer, strict=True):
+            total = sum(row * row)
+            for (m, n), w in zip(positions, row, strict=True):
+                energy = w * w / total / 6
                 down = abs(i - m)
                 right = abs(j - n)
-                shares[min(2, max(down, right))] += energy
+                distance = max(down, right)
+                shares[min(2, distance)] += energy
                 square += energy * (down**2 + right**2)
         expected.append((*shares, np.sqrt(square)))
     np.testing.assert_allclose(locality(weights, (2, 3)), expected, rtol=1e-12)
@@ -45,7 +51,7 @@ def test_locality_equals_its_definition():
 
 @pytest.fixture
 def dense_run(tmp_path):
-    """With checkpoints at steps 3 and 6."""
+    """A run with checkpoints at steps 3 and 6."""
     config = tiny.text_config(tmp_path, spatial="dense")
     config.checkpoint.every = 3
     loop.train(config, str(tmp_path / "run"))
@@ -53,17 +59,20 @@ def dense_run(tmp_path):
 
 
 def made(name, run, row="sgu"):
-    loaded = Run(row, str(run), config_lib.load(str(run / "config.json")), ())
+    config = config_lib.load(str(run / "config.json"))
+    loaded = Run(row, str(run), config, ())
     return learned_weights.report(name, TABLES[name], [loaded], "cpu", {})
 
 
 def test_filters_of_text(text_run):
     report = made("figure4", text_run)
     assert report.table.columns == ("layer", "before", "itself", "after", "distance (tokens)")
-    assert [row[0] for row in report.table.rows] == [1, 2]
-    for row in report.table.rows:
-        assert sum(row[1:4]) == pytest.approx(1)
-        assert 0 < row[4] < 16
+    layers = []
+    for layer, before, itself, after, distance in report.table.rows:
+        layers.append(layer)
+        assert before + itself + after == pytest.approx(1)
+        assert 0 < distance < 16
+    assert layers == [1, 2]
     assert set(report.figures) == {"filters"}
     assert len(report.figures["filters"].axes) == 2
     assert report.notes[-1] == f"The run: {text_run}"
@@ -71,47 +80,46 @@ def test_filters_of_text(text_run):
 
 def test_filters_of_images(image_run):
     report = made("figure3", image_run, "gmlp_b")
-    assert [row[0] for row in report.table.rows] == [1, 2]
-    for row in report.table.rows:
-        assert sum(row[1:4]) == pytest.approx(1)
-        assert 0 < row[4] < 8
+    layers = []
+    offsets = []
+    for layer, itself, neighbors, others, distance, *_, offset in report.table.rows:
+        layers.append(layer)
+        offsets.append(offset)
+        assert itself + neighbors + others == pytest.approx(1)
+        assert 0 < distance < 8
+    assert layers == [1, 2]
     [panel] = report.figures["offsets_share"].panels
     assert report.table.columns[-1] == "offsets"
-    expected = [row[-1] for row in report.table.rows]
-    assert panel.series[0].y == expected
-    assert panel.references[0] == (
-        "noise",
-        48 / 255,
-    )
+    assert panel.series[0].y == offsets
+    assert panel.references[0] == ("noise", 48 / 255)
     assert ": steps 12 (paper: 93835); " in report.setting
     assert "; model.image_size (8, 8) (paper: (224, 224)); " in report.setting
-    assert len(report.figures["filters"].axes) == 2 * 6 + 1  # and a bar of colours
+    assert len(report.figures["filters"].axes) == 2 * 6 + 1  # and a color bar
 
 
 def test_matrices_without_the_constraint(dense_run, tmp_path):
     report = made("figure9", dense_run)
-    assert [row[0] for row in report.table.rows] == [3, 6]
-    assert report.table.columns == (
-        "step",
-        "layer 1",
-        "layer 2",
-    )
-    # six steps leave noise as it was
-    assert all(0 < share < 0.5 for row in report.table.rows for share in row[1:])
+    assert report.table.columns == ("step", "layer 1", "layer 2")
+    steps = []
+    first_shares = []
+    for step, first, second in report.table.rows:
+        steps.append(step)
+        first_shares.append(first)
+        # six steps leave noise nearly unchanged
+        assert 0 < first < 0.5
+        assert 0 < second < 0.5
+    assert steps == [3, 6]
     assert "0.118 for noise" in report.notes[-2]  # 30 / 255
     page.write(report, str(tmp_path))
-    assert {path.name for path in tmp_path.iterdir()} >= {
-        "spatial_matrices.svg",
-        "toeplitz_share.pdf",
-        "table.csv",
-    }
+    for name in ("spatial_matrices.svg", "toeplitz_share.pdf", "table.csv"):
+        assert (tmp_path / name).exists()
     [panel] = report.figures["toeplitz_share"].panels
-    expected = [row[1] for row in report.table.rows]
-    assert panel.series[0].y == expected
+    assert panel.series[0].y == first_shares
 
 
 def test_shares_equal_their_definition():
-    maps = np.random.default_rng(0).random((3, 5, 5))
+    rng = np.random.default_rng(0)
+    maps = rng.random((3, 5, 5))
     segments = np.array([0, 0, 0, 1, 1])
     expected = []
     for layer in maps:
@@ -124,13 +132,14 @@ def test_shares_equal_their_definition():
         expected.append((between, within, other.max()))
     np.testing.assert_allclose(across(maps, segments), expected, rtol=1e-12)
     # Even weights: three tokens give 2/5 to the other sentence, two give 3/5.
-    got = across(np.full((1, 5, 5), 0.2), segments)[0, 0]
-    assert got == pytest.approx((3 * 0.4 + 2 * 0.6) / 5)
+    even = np.full((1, 5, 5), 0.2)
+    between, *_ = across(even, segments)[0]
+    assert between == pytest.approx((3 * 0.4 + 2 * 0.6) / 5)
 
 
 def test_run_without_finetuning_is_refused(tmp_path):
-    run = Run("amlp_36", str(tmp_path), TABLES["figure10"].config("amlp_36", "cpu"), ())
-    with pytest.raises(
-        RunError, match="amlp_36 was not finetuned on mnli, .*give --finetune=mnli=DATA"
-    ):
-        learned_weights.report("figure10", TABLES["figure10"], [run], "cpu", {"amlp_36": []})
+    table = TABLES["figure10"]
+    run = Run("amlp_36", str(tmp_path), table.config("amlp_36", "cpu"), ())
+    message = "amlp_36 was not finetuned on mnli, .*give --finetune=mnli=DATA"
+    with pytest.raises(RunError, match=message):
+        learned_weights.report("figure10", table, [run], "cpu", {"amlp_36": []})

@@ -18,23 +18,29 @@ from tests.custom_blocks import AVERAGING
 
 
 def write_result(folder, point, accuracy, step=1000):
-    """The result of a run, as training writes it."""
+    """Writes the result of a run, as training does."""
     run = folder / points.name(point)
     run.mkdir(parents=True)
     result = {"step": step, "eval": {"accuracy": accuracy, "loss": 1.0}}
     (run / "result.json").write_text(json.dumps(result))
 
 
+def write_search(folder, cell, accuracies, steps=(1000, 1000, 1000)) -> None:
+    """Writes the results of a search, one for each learning rate."""
+    found = zip(recall.search_points(cell, "cpu"), accuracies, steps, strict=True)
+    for point, accuracy, step in found:
+        write_result(folder / "search", point, accuracy, step)
+
+
 @pytest.fixture
 def plan(tmp_path):
-    """Of one row, whose runs of n = 64 and d = 32 have ended."""
-    made = report_lib.Plan(("sgu_causal",), "cpu", str(tmp_path))
+    """A plan of one row, whose runs with n = 64 and d = 32 have finished."""
     cell = Cell("sgu_causal", 64, 32)
-    for point, accuracy in zip(recall.search_points(cell, "cpu"), (0.3, 0.5, 0.4), strict=True):
-        write_result(tmp_path / "search", point, accuracy)
-    for point, accuracy in zip(recall.points(cell, "cpu", 3e-3), (0.5, 0.75, 0.25), strict=True):
+    write_search(tmp_path, cell, (0.3, 0.5, 0.4))
+    seeds = zip(recall.points(cell, "cpu", 3e-3), (0.5, 0.75, 0.25), strict=True)
+    for point, accuracy in seeds:
         write_result(tmp_path, point, accuracy)
-    return made
+    return report_lib.Plan(("sgu_causal",), "cpu", str(tmp_path))
 
 
 def test_best_rate_of_the_search_is_reported(plan):
@@ -49,17 +55,14 @@ def test_best_rate_of_the_search_is_reported(plan):
 def test_fastest_of_several_solving_rates_is_taken(tmp_path):
     cell = Cell("bert_causal", 64, 64)
     plan = report_lib.Plan(("bert_causal",), "cpu", str(tmp_path))
-    ends = ((0.48, 2000), (0.9945, 700), (0.995, 900))
-    for point, (accuracy, step) in zip(recall.search_points(cell, "cpu"), ends, strict=True):
-        write_result(tmp_path / "search", point, accuracy, step)
+    write_search(tmp_path, cell, (0.48, 0.9945, 0.995), steps=(2000, 700, 900))
     assert report_lib.best_rate(plan, cell) == 3e-3
 
 
 def test_user_defined_class_is_a_separate_family(tmp_path):
     plan = report_lib.Plan((AVERAGING,), "cpu", str(tmp_path))
     cell = Cell(AVERAGING, 64, 32)
-    for point, accuracy in zip(recall.search_points(cell, "cpu"), (0.3, 0.5, 0.4), strict=True):
-        write_result(tmp_path / "search", point, accuracy)
+    write_search(tmp_path, cell, (0.3, 0.5, 0.4))
     for point in recall.points(cell, "cpu", 3e-3):
         write_result(tmp_path, point, 0.5)
     made = report_lib.report(plan)
@@ -90,8 +93,8 @@ def test_plan_may_select_lengths_and_widths(plan):
 
 
 def test_runs_are_counted_over_all_cells(plan, tmp_path, monkeypatch):
-    """Of one row at two lengths: a search, which both share, and two times three seeds. Some of the
-    first length have ended."""
+    """For one row at two lengths: a search, which both share, and two times three seeds. Some runs of
+    the first length have finished."""
     counts = []
 
     def train(sweep, jobs, together, progress):
@@ -109,16 +112,20 @@ def test_runs_are_counted_over_all_cells(plan, tmp_path, monkeypatch):
     changes = {"steps": "10", "model.d_model": "16"}
     both = plan._replace(lengths=(64, 128), widths=(32,), changes=changes)
     assert report_lib.make(both)
-    done = Work(3, 30, 0)
+    after_search = Work(3, 30, 0)
     assert counts == [
-        (done, 9, Work(9, 90, 30)),
-        (done, 9, Work(6, 90, 30)),
+        (after_search, 9, Work(9, 90, 30)),
+        (after_search, 9, Work(6, 90, 30)),
         (Work.of(3, 10), 9, Work.of(3, 30)._replace(left=30)),
     ]
     counts.clear()
     other = both._replace(runs=str(tmp_path / "other"))
     assert report_lib.make(other)
-    assert [(runs, part.left) for _, runs, part in counts] == [(9, 90), (9, 60), (9, 30)]
+    left = []
+    for _, total, part in counts:
+        assert total == 9
+        left.append(part.left)
+    assert left == [90, 60, 30]
 
 
 def test_changed_keys_of_runs_are_named(plan):
@@ -131,13 +138,12 @@ def test_changed_keys_of_runs_are_named(plan):
     first, *_ = recall.points(cell, "cpu", 3e-3)
     path = Path(plan.runs) / points.name(first) / "config.json"
     path.write_text(config_lib.to_json(config))
-    changes = (
-        "config.steps is 2 instead of 6000, config.synthetic.heldout_examples is 8 instead of 1000"
-    )
+    steps = "config.steps is 2 instead of 6000"
+    examples = "config.synthetic.heldout_examples is 8 instead of 1000"
+    changes = f"{steps}, {examples}"
     assert f"All runs differ: {changes}." in report_lib.report(plan).setting
     other = Cell("sgu_causal", 64, 16)
-    for point in recall.search_points(other, "cpu"):
-        write_result(Path(plan.runs) / "search", point, 0.5)
+    write_search(Path(plan.runs), other, (0.5, 0.5, 0.5))
     for point in recall.points(other, "cpu", 1e-3):
         write_result(Path(plan.runs), point, 0.5)
     setting = report_lib.report(plan).setting
@@ -150,42 +156,46 @@ def test_missing_runs_are_refused(tmp_path):
 
 
 def verdicts(found):
-    """Claim -> verdict, without our numbers."""
+    """The verdict of each claim, without our numbers."""
     return {claim.text: claim.verdict for claim in report_lib.claims(found)}
 
 
-def test_attention_solves_it_if_all_seeds_do():
-    text = "attention solves it at d = 64, Zoology, figure 2: n = 64"
-    cell = Cell("bert_causal", 64, 64)
-    for values, expected in (
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
         ([99.5, 100.0, 99.0], HOLDS),
         ([99.5, 98.9, 100.0], OPEN),
         ([98.9, 25.0, 30.0], REVERSED),
-    ):
-        assert verdicts({cell: Spread.mean(values)})[text] == expected
+    ],
+)
+def test_attention_solves_it_if_all_seeds_do(values, expected):
+    cell = Cell("bert_causal", 64, 64)
+    found = verdicts({cell: Spread.mean(values)})
+    assert found["attention solves it at d = 64, Zoology, figure 2: n = 64"] == expected
+
+
+def growth_claim(solved_64, solved_128):
+    """The claim about widths, if rows of n = 64 and n = 128 solve it from these widths on, or at
+    none."""
+    accuracies = {}
+    for length, solved in ((64, solved_64), (128, solved_128)):
+        for width in (32, 64, 128):
+            is_solved = solved is not None and width >= solved
+            value = 100.0 if is_solved else 50.0
+            accuracies[Cell("sgu_causal", length, width)] = Spread.mean([value])
+    [claim] = [claim for claim in report_lib.claims(accuracies) if "grows with n" in claim.text]
+    return claim
 
 
 def test_gated_convolutions_need_a_growing_width():
-    def found(solved_64, solved_128):
-        accuracies = {}
-        for length, solved in ((64, solved_64), (128, solved_128)):
-            for width in (32, 64, 128):
-                value = 100.0 if solved is not None and width >= solved else 50.0
-                accuracies[Cell("sgu_causal", length, width)] = Spread.mean([value])
-        return accuracies
-
-    def verdict(solved_64, solved_128):
-        [claim] = [
-            claim
-            for claim in report_lib.claims(found(solved_64, solved_128))
-            if "grows with n" in claim.text
-        ]
-        return claim.verdict, claim.detail
-
-    assert verdict(32, 64) == (HOLDS, "n = 64: d = 32; n = 128: d = 64")
-    assert verdict(64, None) == (HOLDS, "n = 64: d = 64; n = 128: none of these")
-    assert verdict(64, 64)[0] == REVERSED
-    assert verdict(None, None)[0] == EARLY
+    growing = growth_claim(32, 64)
+    assert growing.verdict == HOLDS
+    assert growing.detail == "n = 64: d = 32; n = 128: d = 64"
+    unsolved_at_128 = growth_claim(64, None)
+    assert unsolved_at_128.verdict == HOLDS
+    assert unsolved_at_128.detail == "n = 64: d = 64; n = 128: none of these"
+    assert growth_claim(64, 64).verdict == REVERSED
+    assert growth_claim(None, None).verdict == EARLY
 
 
 def test_gate_with_and_without_tiny_attention():
@@ -203,8 +213,8 @@ def test_gate_with_and_without_tiny_attention():
 
 
 def test_unsolved_cells_are_undecided():
-    """Not of n = 64, where attention is at a guess as well; but of n = 128, where one seed of it
-    is not, though at another width."""
+    """At n = 64, attention guesses as well. At n = 128, one seed of attention solves it, at another
+    width."""
     found = {
         Cell("bert_causal", 64, 32): Spread.mean([25.0, 26.0]),
         Cell("sgu_causal", 64, 32): Spread.mean([24.0, 23.0]),

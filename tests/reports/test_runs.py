@@ -1,4 +1,4 @@
-"""Finding the runs of a table's rows, and refusing what cannot stand in one table."""
+"""Finding the runs of a table's rows, and refusing runs that cannot share a table."""
 
 import json
 import os
@@ -14,7 +14,7 @@ GATES = ("split", "additive")
 
 
 def config(gate="split", **changes):
-    """A small model's config."""
+    """A config of a small model."""
     made = config_lib.default(task=changes.get("task", "masked_lm"))
     made.model.gate = gate
     made.batch_size = 4
@@ -24,13 +24,12 @@ def config(gate="split", **changes):
 
 
 def write_run(folder, made, evaluations=((4, 9.0), (8, 7.0)), finished=True, metric="perplexity"):
-    """A run folder as training leaves it, without its checkpoints."""
+    """Writes a run folder as training does, without its checkpoints."""
     os.makedirs(folder)
     (folder / "config.json").write_text(config_lib.to_json(made))
-    lines = [
-        {"step": 2, "loss": 3.0},
-        *({"step": step, "eval": {metric: value}} for step, value in evaluations),
-    ]
+    lines = [{"step": 2, "loss": 3.0}]
+    for step, value in evaluations:
+        lines.append({"step": step, "eval": {metric: value}})
     (folder / "metrics.jsonl").write_bytes(writers.json_lines(*lines))
     if finished:
         (folder / "result.json").write_text(json.dumps(lines[-1]))
@@ -44,14 +43,16 @@ def test_runs_are_identified_by_model_and_not_by_folder(tmp_path):
     write_run(tmp_path / "y", config("split"), finished=False)
     write_run(tmp_path / "z", config("linear"))  # no row
     (tmp_path / "notes.txt").write_text("not a run")
-    found = find(str(tmp_path), ROWS)
-    assert [(run.row, run.config.seed, run.finished) for run in found] == [
-        ("split", 0, False),
-        ("additive", 1, True),
-    ]
+    first, second = find(str(tmp_path), ROWS)
+    assert first.row == "split"
+    assert first.config.seed == 0
+    assert not first.finished
+    assert second.row == "additive"
+    assert second.config.seed == 1
+    assert second.finished
     expected = [(4 * 4 * 128, 9.0), (8 * 4 * 128, 7.0)]
-    assert found[0].curve("perplexity") == expected
-    assert found[0].curve("top1") == []
+    assert first.curve("perplexity") == expected
+    assert first.curve("top1") == []
 
 
 @pytest.mark.parametrize(
@@ -74,9 +75,10 @@ def test_runs_that_cannot_share_a_table_are_refused(tmp_path, changes, message):
 
 
 def test_tokenizers_must_be_the_same(tmp_path):
-    """Whatever their configs say: the data that they were trained on may have changed."""
-    for name, content in (("a", b"pieces"), ("b", b"pieces"), ("c", b"others")):
-        write_run(tmp_path / name, config(seed=ord(name)))
+    """Even if their configs agree: the data that they were trained on may have changed."""
+    for seed, name in enumerate("abc"):
+        write_run(tmp_path / name, config(seed=seed))
+        content = b"others" if name == "c" else b"pieces"
         (tmp_path / name / "tokenizer.model").write_bytes(content)
     assert len(find(f"{tmp_path}/[ab]", ROWS)) == 2
     with pytest.raises(RunError, match=r"a/tokenizer.model and .*c/tokenizer.model differ"):
@@ -84,11 +86,11 @@ def test_tokenizers_must_be_the_same(tmp_path):
 
 
 def test_keys_that_may_differ(tmp_path):
-    """How a run was run; and between rows, the rate and its factors, which were chosen for each."""
+    """Keys about how a run is executed; and between rows, the learning rate and its multipliers, which
+    are selected for each row."""
     write_run(tmp_path / "a", config())
-    write_run(
-        tmp_path / "b", config(seed=1, **{"log.every": 5, "mesh.fsdp": 2, "model.remat": "none"})
-    )
+    execution = {"log.every": 5, "mesh.fsdp": 2, "model.remat": "none"}
+    write_run(tmp_path / "b", config(seed=1, **execution))
     rates = {"optimizer.learning_rate": 0.5, "optimizer.lr_multipliers": ("norm=2",)}
     write_run(tmp_path / "c", config("additive", **rates))
     assert len(find(str(tmp_path), ROWS)) == 3
@@ -96,20 +98,21 @@ def test_keys_that_may_differ(tmp_path):
 
 def tuned(gate="split", **changes):
     """A config of a model finetuned on SST-2."""
-    return config(
-        gate,
-        **{"task": "text_classification", "init_from": "anywhere", "model.length": 64, **changes},
-    )
+    finetuning = {
+        "task": "text_classification",
+        "init_from": "anywhere",
+        "model.length": 64,
+    }
+    return config(gate, **(finetuning | changes))
 
 
 def test_finetuned_runs_may_differ_in_row_rate_seed_and_batch(tmp_path):
     folder = tmp_path / "finetuned" / "sst2"
     write_run(folder / "a", tuned())
-    write_run(
-        folder / "b",
-        tuned("additive", seed=1, **{"optimizer.learning_rate": 0.5, "init_from": "elsewhere"}),
-    )
-    write_run(folder / "c", tuned(batch_size=8, steps=4, **{"optimizer.warmup": 1, "log.every": 7}))
+    other_row = {"optimizer.learning_rate": 0.5, "init_from": "elsewhere"}
+    write_run(folder / "b", tuned("additive", seed=1, **other_row))
+    other_batch = {"optimizer.warmup": 1, "log.every": 7}
+    write_run(folder / "c", tuned(batch_size=8, steps=4, **other_batch))
     write_run(folder / "d", tuned(**{"glue.task": "rte", "model.length": 32}))
     write_run(folder / "e", tuned(init_from="another seed's"))
     write_run(folder / "random", tuned(init_parameters=False))
@@ -138,25 +141,25 @@ def test_finetuned_runs_that_cannot_share_a_table_are_refused(tmp_path, changes,
 
 
 def test_rows_of_one_model_are_distinguished_by_steps(tmp_path):
-    """And what was finetuned from them by the run that it started from; of one that is gone, no row
-    is guessed."""
+    """Finetuned models are assigned to a row by the run from which they started. If that run is gone,
+    no row is guessed."""
     rows = ROWS | {"split longer": config(steps=16)}
     write_run(tmp_path / "a", config())
     write_run(tmp_path / "b", config(steps=16))
     write_run(tmp_path / "c", config(steps=24))  # no row
-    assert [(run.row, run.config.steps) for run in find(str(tmp_path), rows)] == [
-        ("split", 8),
-        ("split longer", 16),
-    ]
+    first, second = find(str(tmp_path), rows)
+    assert (first.row, first.config.steps) == ("split", 8)
+    assert (second.row, second.config.steps) == ("split longer", 16)
     with pytest.raises(RunError, match="the rows split and again have the same model and steps"):
         find(str(tmp_path), ROWS | {"again": config(seed=1)})
-    for name in "ab":
-        write_run(tmp_path / "finetuned" / "sst2" / name, tuned(init_from=str(tmp_path / name)))
-    write_run(
-        tmp_path / "finetuned" / "sst2" / "gone", tuned(init_from=str(tmp_path / "d"), steps=8)
-    )
+    finetuned = tmp_path / "finetuned" / "sst2"
+    for name in ("a", "b"):
+        write_run(finetuned / name, tuned(init_from=str(tmp_path / name)))
+    write_run(finetuned / "gone", tuned(init_from=str(tmp_path / "d"), steps=8))
     found = find_finetuned(str(tmp_path), rows)
-    names = {row: [os.path.basename(run.path) for run in runs] for row, runs in found.items()}
+    names = {}
+    for row, runs in found.items():
+        names[row] = [os.path.basename(run.path) for run in runs]
     assert names == {"split": ["a"], "additive": [], "split longer": ["b"]}
     write_run(tmp_path / "e", config("additive", **{"data.heldout_share": 0.2}))
     with pytest.raises(RunError, match="data.heldout_share is 0.05 in .*a and 0.2"):

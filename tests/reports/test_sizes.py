@@ -1,4 +1,4 @@
-"""Sizes that are counted, beside the paper's figures."""
+"""Sizes that are counted, against the paper's figures."""
 
 import functools
 
@@ -20,22 +20,25 @@ def test_tables_of_counts(name):
     for row in made.table.rows:
         cells = dict(zip(made.table.columns, row, strict=True))
         model = published.PUBLISHED[cells["model"]]
+        _, millions, paper_millions, difference, gflops, paper_gflops, flops_difference, *_ = row
         assert cells["M parameters"] == published.param_count(model) / 1e6
-        assert row[2] == model.params_m
-        assert row[3] == pytest.approx(row[1] - row[2])
-        assert abs(row[3]) < 1.2
-        assert row[5] == model.flops_g
-        assert row[6] == pytest.approx(row[4] - row[5])
+        assert paper_millions == model.params_m
+        assert difference == pytest.approx(millions - paper_millions)
+        assert abs(difference) < 1.2
+        assert paper_gflops == model.flops_g
+        assert flops_difference == pytest.approx(gflops - paper_gflops)
         assert cells.get("note") == (model.note or None)
 
 
 def test_classifiers():
     made = counts("figure2")
     table = TABLES["figure2"]
-    rows = {row[0]: dict(zip(made.table.columns, row, strict=True)) for row in made.table.rows}
-    got = {name: rows[name]["top-1 (%)"] for name in table.rows}
-    expected = {name: published.PUBLISHED[name].top1 for name in table.rows}
-    assert got == expected
+    rows = {}
+    for row in made.table.rows:
+        cells = dict(zip(made.table.columns, row, strict=True))
+        rows[cells["model"]] = cells
+    for name in table.rows:
+        assert rows[name]["top-1 (%)"] == published.PUBLISHED[name].top1
     deit = rows["deit_s"]
     assert deit["the paper's"] == 22
     assert deit["M parameters"] == pytest.approx(22.05, abs=0.01)
@@ -53,22 +56,21 @@ def test_each_classifier_is_drawn_and_named():
     made = counts("figure2")
     [panel] = made.figures["accuracies"].panels
     series = {each.name: each for each in panel.series}
-    got = sum(len(each.x) for each in series.values())
-    assert got == len(made.table.rows)
-    assert list(series["gMLP"].y) == [72.3, 79.6, 81.6]
-    assert list(series["gMLP"].labels) == [
-        "ti",
-        "s",
-        "b",
-    ]
+    points = 0
+    for each in panel.series:
+        points += len(each.x)
+    assert points == len(made.table.rows)
+    gmlp = series["gMLP"]
+    assert list(gmlp.y) == [72.3, 79.6, 81.6]
+    assert list(gmlp.labels) == ["ti", "s", "b"]
     assert max(series["ViT"].x) > 300
     assert max(series["Mixer"].x) > 200
     assert panel.x.log
     assert list(series["EfficientNet"].labels) == ["B0", "B3", "B7"]
     assert list(series["Mixer (gMLP's training)"].y) == [77.3]
     assert series["Mixer"].look.marker != series["Mixer (gMLP's training)"].look.marker
-    got = len({each.look for each in panel.series})
-    assert got == len(panel.series)
+    looks = {each.look for each in panel.series}
+    assert len(looks) == len(panel.series)
 
 
 def test_each_table_without_training_is_counted():
@@ -77,10 +79,7 @@ def test_each_table_without_training_is_counted():
     assert not set(learned_weights.FIGURES) & set(counted)
     for name, table in counted.items():
         made = counts(name)
-        got = [row[0] for row in made.table.rows]
-        expected = [
-            *table.rows,
-            *(row.name for row in table.quoted),
-        ]
-        assert got == expected
+        names = [row[0] for row in made.table.rows]
+        quoted = [row.name for row in table.quoted]
+        assert names == [*table.rows, *quoted]
         assert ("accuracies" in made.figures) == (name in ("table2", "figure2"))

@@ -1,4 +1,4 @@
-"""Tables of reports: what cells say, Markdown and CSV."""
+"""Tables of reports: the text of cells, Markdown and CSV."""
 
 import csv
 import io
@@ -74,7 +74,7 @@ def test_table_names_means_or_medians():
 
 
 def legend(perplexity, score) -> str:
-    """That of a table of two columns, the second of which has cells of one run, too."""
+    """The legend of a table of two columns, of which the second has a cell of one run, too."""
     rows = [("bert", perplexity, score), ("sgu", perplexity, ONE_RUN)]
     return Table(("model", "perplexity", "SST-2 (%)"), rows).legend()
 
@@ -89,7 +89,7 @@ def test_csv_keeps_all_digits():
 
 
 def test_each_model_has_a_line():
-    """In the columns' order, though the first model has nothing in one; empty columns are left
+    """In the order of the columns, even if the first model has no value in one; empty columns are left
     out."""
     table = Table.of_models(
         {

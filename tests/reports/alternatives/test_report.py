@@ -1,4 +1,4 @@
-"""The report of the token mixers: tables of scores and costs, claims, figures."""
+"""The report on the token mixers: tables of scores and costs, claims, figures."""
 
 import json
 import shutil
@@ -33,9 +33,8 @@ def test_all_scores_are_in_one_table(made):
     bert = rows["bert"]
     assert bert["masked LM, perplexity"] == Spread(61.0, (60.0, 62.0))
     assert bert["SST-2 (%)"] == Spread(pytest.approx(81), (80.0, 82.0), "median")
-    assert bert["IMDB (%), from random parameters"] == Spread(
-        pytest.approx(60.5), (60.0, 61.0), "median"
-    )
+    random_start = bert["IMDB (%), from random parameters"]
+    assert random_start == Spread(pytest.approx(60.5), (60.0, 61.0), "median")
     assert rows["fnet"]["IMDB (%)"].centre == pytest.approx(76.5)
     assert rows["sgu"]["IMDB (%)"] is None
     assert bert["CIFAR-10, top-1 (%)"].centre == pytest.approx(40)
@@ -50,15 +49,14 @@ def test_all_scores_are_in_one_table(made):
 
 @pytest.mark.slow
 def test_user_defined_class_has_a_row_a_rate_and_marks(tmp_path):
-    """It is searched and measured in files whose names have no colon."""
+    """Its search and costs are in files whose names have no colon."""
     made_up_columns.write_everything(tmp_path)
     column = COLUMNS["mlm"]
     config = column.configs("cpu", [AVERAGING])[AVERAGING]
     config.data.train = "books.jsonl"
     write_run(tmp_path / "averaging", config, ((450, 50.0), (900, 45.0)))
-    for point, perplexity in zip(
-        column.search_points("cpu", AVERAGING), (60, 55, 50, 52, 90), strict=True
-    ):
+    searched = zip(column.search_points("cpu", AVERAGING), (60, 55, 50, 52, 90), strict=True)
+    for point, perplexity in searched:
         folder = tmp_path / "search" / points.name(point)
         folder.mkdir(parents=True)
         result = {"step": 900, "eval": {"perplexity": perplexity}}
@@ -70,33 +68,33 @@ def test_user_defined_class_has_a_row_a_rate_and_marks(tmp_path):
     assert row["masked LM, perplexity"].centre == 45
     assert row["M parameters"] == pytest.approx(0.395776)
     rates = cells(made, "table-rates-mlm")[AVERAGING]
-    assert [rates["0.001"], rates["0.016"], rates["best"]] == [60, 90, 4e-3]
+    assert rates["0.001"] == 60
+    assert rates["0.016"] == 90
+    assert rates["best"] == 4e-3
     costs = cells(made, "table-costs")[AVERAGING]
     assert costs["ms per 1,000 tokens, n = 128"].centre == pytest.approx(500 / 2.048)
     [panel] = made.figures["speed_mlm"].panels
-    [series] = [each for each in panel.series if each.name == "Averaging"]
+    [series] = [series for series in panel.series if series.name == "Averaging"]
     assert series.labels == ["Averaging"]
     assert AVERAGING not in cells(report.of_folder(str(tmp_path), "cpu"))
 
 
 def test_costs_are_per_thousand_tokens(made):
     rows = cells(made, "table-costs")
-    assert "ms per 1,000 tokens, n = 128" in rows["bert"]
-    assert "ms per 1,000 tokens, n = 1,024" not in rows["bert"]
+    bert = rows["bert"]
+    dynamic = rows["dynamic"]
+    assert "ms per 1,000 tokens, n = 128" in bert
+    assert "ms per 1,000 tokens, n = 1,024" not in bert
     # dynamic: 0.6 s for 2,048 tokens at any length; bert was not run at 16,384.
-    assert rows["dynamic"]["ms per 1,000 tokens, n = 128"].centre == pytest.approx(600 / 2.048)
-    assert rows["bert"]["ms per 1,000 tokens, n = 4,096"].centre == pytest.approx(800 / 2.048 * 4)
-    assert rows["bert"]["MB of a step, n = 16,384"] == pytest.approx(2e4)
-    assert rows["bert"]["time grows as n^"] == pytest.approx(2)
+    assert dynamic["ms per 1,000 tokens, n = 128"].centre == pytest.approx(600 / 2.048)
+    assert bert["ms per 1,000 tokens, n = 4,096"].centre == pytest.approx(800 / 2.048 * 4)
+    assert bert["MB of a step, n = 16,384"] == pytest.approx(2e4)
+    assert bert["time grows as n^"] == pytest.approx(2)
     assert rows["sgu"]["95 % interval"] == "1.50 to 1.50"
-    assert (
-        rows["dynamic"]["time grows as n^"],
-        rows["dynamic"]["memory grows as n^"],
-    ) == pytest.approx((1, 1))
-    assert any(
-        note.startswith("Compiled but not run, for want of memory: bert at 16,384.")
-        for note in made.notes
-    )
+    assert dynamic["time grows as n^"] == pytest.approx(1)
+    assert dynamic["memory grows as n^"] == pytest.approx(1)
+    start = "Compiled but not run, for want of memory: bert at 16,384."
+    assert any(note.startswith(start) for note in made.notes)
 
 
 def test_missing_runs_are_named(made):
@@ -108,8 +106,8 @@ def test_missing_runs_are_named(made):
 
 def test_figures_and_claims(made):
     assert set(made.figures) == {"speed_mlm", "speed_sst2", "speed_imdb", "speed_cifar10", "costs"}
-    said = "gMLP matches BERT, Table 3. masked LM, perplexity: sgu < 1.02 of bert | 55.5 ± 7.8 and 61.0 ± 1.4 | holds"
-    assert f"\n| {said} |\n" in made.markdown()
+    claim = "gMLP matches BERT, Table 3. masked LM, perplexity: sgu < 1.02 of bert"
+    assert f"\n| {claim} | 55.5 ± 7.8 and 61.0 ± 1.4 | holds |\n" in made.markdown()
 
 
 def test_unfinished_runs_are_named_and_runs_on_other_data_refused(tmp_path):
@@ -122,27 +120,30 @@ def test_unfinished_runs_are_named_and_runs_on_other_data_refused(tmp_path):
         report.of_folder(str(tmp_path), "cpu")
     shutil.rmtree(tmp_path / "cifar10" / "fnet")
     made = report.of_folder(str(tmp_path), "cpu")
-    assert any(
-        note.startswith("CIFAR-10, top-1 (%): Not finished: sgu seed 0") for note in made.notes
-    )
+    start = "CIFAR-10, top-1 (%): Not finished: sgu seed 0"
+    assert any(note.startswith(start) for note in made.notes)
 
 
 @pytest.mark.slow
+def shrink_vocabulary(run) -> None:
+    """Changes the vocabulary size in the config of a run from 2000 to 500."""
+    path = run / "config.json"
+    config = path.read_text()
+    path.write_text(config.replace('"vocab_size": 2000', '"vocab_size": 500'))
+
+
 def test_changed_flags_are_shown(tmp_path):
-    made_up_columns.write_runs(
-        tmp_path, "alternatives", {"sgu": ((9.0, 8.0),), "bert": ((9.0, 7.0),)}
-    )
-    for run in ("sgu-0", "bert-0"):
-        path = tmp_path / run / "config.json"
-        path.write_text(path.read_text().replace('"vocab_size": 2000', '"vocab_size": 500'))
+    perplexities = {"sgu": ((9.0, 8.0),), "bert": ((9.0, 7.0),)}
+    made_up_columns.write_runs(tmp_path, "alternatives", perplexities)
     made_up_columns.write_finetuned(tmp_path, "sgu", (0.5,), pretrained="alternatives", task="own")
-    path = tmp_path / "finetuned" / "imdb-sgu" / "seed=0" / "config.json"
-    path.write_text(path.read_text().replace('"vocab_size": 2000', '"vocab_size": 500'))
+    for run in ("sgu-0", "bert-0", "finetuned/imdb-sgu/seed=0"):
+        shrink_vocabulary(tmp_path / run)
     with pytest.raises(NoRuns):
         report.of_folder(str(tmp_path), "cpu")
     with pytest.raises(ConfigError, match="model.vocab_size"):
         report.of_folder(str(tmp_path), "cpu", {"model.vocab_size": "x"})
-    made = report.of_folder(str(tmp_path), "cpu", {"model.vocab_size": "500", "augment.mixup": "0"})
+    changes = {"model.vocab_size": "500", "augment.mixup": "0"}
+    made = report.of_folder(str(tmp_path), "cpu", changes)
     rows = cells(made)
     assert list(rows) == ["bert", "sgu"]
     assert rows["sgu"]["IMDB (%)"].centre == pytest.approx(50)
@@ -161,21 +162,30 @@ def test_figure_of_score_over_speed(costs):
         "mixer": Spread(10.0, (10.0,)),
     }
     [panel] = over_speed(COLUMNS["mlm"], scores, costs, 128).panels
-    found = {each.labels[0]: (each.x, each.y, each.low, each.high) for each in panel.series}
-    assert [each.name for each in panel.series] == ["Transformer", "FNet"]
-    # bert: 0.4 s of a sequence at 1,024 tokens, a 64th of it at 128, sixteen of them in a step.
-    expected = ([pytest.approx(2048 / (0.4 / 64 * 16))], [60], [58], [62])
-    assert found["bert"] == expected
-    assert set(found) == {"bert", "fnet"}  # the Mixer's speed is not known
+    transformer, fnet = panel.series  # the Mixer's speed is not known
+    assert transformer.name == "Transformer"
+    assert transformer.labels == ["bert"]
+    # bert: 0.4 s for a sequence of 1,024 tokens, a 64th of it for 128, and 16 sequences in a step.
+    speed = 2048 / (0.4 / 64 * 16)
+    assert transformer.x == [pytest.approx(speed)]
+    assert transformer.y == [60]
+    assert transformer.low == [58]
+    assert transformer.high == [62]
+    assert fnet.name == "FNet"
+    assert fnet.labels == ["fnet"]
     assert panel.x.label == "tokens per second in training, n = 128"
     assert panel.y.log
-    family = {"fixed_random": costs["bert"], **costs}  # the rows of a family are one series
-    scores |= {"random": Spread(40.0, (40.0,)), "fixed_random": Spread(30.0, (30.0,))}
-    accuracies = over_speed(COLUMNS["sst2"], scores, family, 128).panels[0]
+    with_random = {
+        **scores,
+        "random": Spread(40.0, (40.0,)),
+        "fixed_random": Spread(30.0, (30.0,)),
+    }
+    costs_of_family = {"fixed_random": costs["bert"], **costs}
+    [accuracies] = over_speed(COLUMNS["sst2"], with_random, costs_of_family, 128).panels
     assert accuracies.title == "SST-2 (%) over speed"
     assert not accuracies.y.log
-    [synthesizer] = [each for each in accuracies.series if each.name == "Synthesizer"]
-    assert synthesizer.labels == ["random", "fixed_random"]
+    [synthesizer] = [series for series in accuracies.series if series.name == "Synthesizer"]
+    assert synthesizer.labels == ["random", "fixed_random"]  # a family is one series
     assert synthesizer.y == [40, 30]
     assert not synthesizer.joined
 
@@ -183,10 +193,13 @@ def test_figure_of_score_over_speed(costs):
 def test_only_speeds_at_one_length_are_compared(costs, tmp_path):
     made_up_columns.write_cost(tmp_path, "mixer", 256, (1.0,))
     both = read_costs(str(tmp_path), ROWS)
-    scores = {row: Spread(50.0, (50.0,)) for row in ("bert", "sgu", "mixer")}
+    score = Spread(50.0, (50.0,))
+    scores = dict.fromkeys(("bert", "sgu", "mixer"), score)
     [panel] = over_speed(COLUMNS["mlm"], scores, both, 128).panels
-    assert [each.labels for each in panel.series] == [["bert"], ["sgu"]]
-    assert over_speed(COLUMNS["mlm"], {"bert": scores["bert"]}, both, 128) is None
-    assert over_speed(COLUMNS["bytes"], scores, both, 1024).panels[0].x.label.endswith("n = 1,024")
-    # of 32 tokens nothing was measured
+    labels = [series.labels for series in panel.series]
+    assert labels == [["bert"], ["sgu"]]
+    assert over_speed(COLUMNS["mlm"], {"bert": score}, both, 128) is None
+    [panel] = over_speed(COLUMNS["bytes"], scores, both, 1024).panels
+    assert panel.x.label.endswith("n = 1,024")
+    # nothing was measured at 32 tokens
     assert over_speed(COLUMNS["listops"], scores, both, 32) is None

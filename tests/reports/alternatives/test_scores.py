@@ -1,4 +1,4 @@
-"""What a folder of the alternatives has, by column and row."""
+"""The scores in a folder of the alternatives, by column and row."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.reports import made_up_columns
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """The runs of every column that the made-up folder has."""
+    """The runs of every column in the made-up folder."""
     folder = tmp_path_factory.mktemp("alternatives")
     made_up_columns.write_everything(folder)
     return scores_lib.find_runs(str(folder), "cpu", {})
@@ -37,7 +37,11 @@ def test_accuracies_are_in_percent_with_random_starts_separate(runs):
 
 
 def test_best_baseline_of_a_column():
-    baselines = {"mlm": {"a": 300.0, "b": 260.0}, "cifar10": {"a": 10.0, "b": 11.0}, "bytes": {}}
+    baselines = {
+        "mlm": {"a": 300.0, "b": 260.0},
+        "cifar10": {"a": 10.0, "b": 11.0},
+        "bytes": {},
+    }
     assert scores_lib.best_baselines(baselines) == {"mlm": 260.0, "cifar10": 11.0}
 
 

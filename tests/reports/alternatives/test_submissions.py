@@ -1,4 +1,4 @@
-"""A file of submitted rows: what is written is read, and anything else is refused in one line."""
+"""A file of submitted rows: what is written is read back, and anything else is refused in one line."""
 
 import dataclasses
 
@@ -39,7 +39,7 @@ def test_rows_survive_a_round_trip(tmp_path):
 
 
 def test_spreadsheet_file_is_read(tmp_path):
-    """With a byte order mark and Windows' line ends."""
+    """With a byte order mark and Windows line endings."""
     path = tmp_path / "rows.csv"
     submissions.append(str(path), ROW)
     lines = path.read_bytes().replace(b"\n", b"\r\n")

@@ -1,4 +1,4 @@
-"""Submitted rows in the report: which ones compare, their cells, their notes and their figure."""
+"""Submitted rows in the report: which rows are compared, their cells, notes and figure."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""A row of the comparison is made of somebody's runs."""
+"""Making a row of the comparison from a user's runs."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ STEPS = 900
 
 
 def write_own(folder, seeds=(0, 1, 2), perplexities=(50.0, 40.0, 45.0), **changes):
-    """Runs of a mixer that is no row: a gMLP of five layers."""
+    """Runs of a mixer that is not in the comparison: a gMLP of five layers."""
     for seed, perplexity in zip(seeds, perplexities, strict=True):
         [config] = COLUMNS["mlm"].configs("cpu", ("sgu",)).values()
         config.model.layers = 5
@@ -72,9 +72,8 @@ def test_paths_and_seeds_do_not_change_the_hashes(own, tmp_path):
 def test_other_text_is_another_setting(own, tmp_path):
     made = submit(own)
     for run in own.iterdir():
-        (run / "run.json").write_text(
-            json.dumps({"id": "x", "data": {"heldout": {"content": "y"}}})
-        )
+        record = {"id": "x", "data": {"heldout": {"content": "y"}}}
+        (run / "run.json").write_text(json.dumps(record))
     assert submit(own).setting != made.setting
 
 
@@ -122,9 +121,15 @@ def test_submitted_row_is_shown_with_ours(own, tmp_path):
     assert rows["sgu"]["submitted"] is None
     assert any(note.endswith("those of the rows here: elsewhere.") for note in made.notes)
     [panel] = made.figures["submitted"].panels
-    points = {series.name: (series.x, series.y, series.labels) for series in panel.series}
-    assert points["submitted"] == ([2], [45.0], ["my_mixer"])
-    assert points["Transformer"] == ([1], [40.0], ["bert"])
+    points = {series.name: series for series in panel.series}
+    mine = points["submitted"]
+    assert mine.x == [2]
+    assert mine.y == [45.0]
+    assert mine.labels == ["my_mixer"]
+    transformer = points["Transformer"]
+    assert transformer.x == [1]
+    assert transformer.y == [40.0]
+    assert transformer.labels == ["bert"]
     assert "submitted" not in report.of_folder(str(folder), "cpu").figures
 
 

@@ -1,5 +1,4 @@
-"""Figures as elements of a page: colours that a page can replace, identifiers, what the pointer
-shows."""
+"""Figures as elements of a page: colors that a page can replace, identifiers, tooltips."""
 
 import math
 import re
@@ -53,14 +52,15 @@ def test_tooltips_show_the_numbers_of_each_point():
         "gMLP: perplexity 60.0 (50.0 to 70.0); tokens 1 M",
         "points, 18 <co>: perplexity 77.0; tokens 1 M",
     ]
-    with_tips = [group for group in root.iter("g") if group.find("title") is not None]
-    for group in with_tips:
-        assert group.find("use") is not None
+    for group in root.iter("g"):
+        if group.find("title") is not None:
+            assert group.find("use") is not None
 
 
 def test_colors_are_variables_and_the_background_is_transparent():
     svg = inline_svg.panel_svg(PANEL, "curves-1")
-    declared = dict(re.findall(r"--c-(\w{6}): (#\w{6});", inline_svg.dark_colours(svg)))
+    styles = inline_svg.dark_colours(svg)
+    declared = dict(re.findall(r"--c-(\w{6}): (#\w{6});", styles))
     assert declared[GMLP.colour[1:]] == on_dark(GMLP.colour)
     fixed = re.sub(r"var\(--c-(\w{6}), #\1\)", "", svg)
     assert not re.findall(r"#[0-9a-f]{6};", fixed)
@@ -68,29 +68,40 @@ def test_colors_are_variables_and_the_background_is_transparent():
     assert "fill: var(--c-ffffff" not in svg
 
 
+def identifiers(root) -> set[str]:
+    """The identifiers of all elements."""
+    found = {element.get("id") for element in root.iter()}
+    return found - {None}
+
+
 def test_identifiers_of_two_figures_differ():
     first = ElementTree.fromstring(inline_svg.panel_svg(PANEL, "a"))
     second = ElementTree.fromstring(inline_svg.panel_svg(PANEL, "b"))
-    names = [{element.get("id") for element in root.iter()} - {None} for root in (first, second)]
-    assert names[0]
-    assert not names[0] & names[1]
-    for root, known in zip((first, second), names, strict=True):
+    assert identifiers(first)
+    assert not identifiers(first) & identifiers(second)
+    for root in (first, second):
+        known = identifiers(root)
         for element in root.iter():
             for value in (element.get("href", ""), element.get("clip-path", "")):
-                if "#" in value:
-                    assert value.partition("#")[2].rstrip(")") in known
+                _, has_reference, reference = value.partition("#")
+                if has_reference:
+                    assert reference.rstrip(")") in known
 
 
 def test_marks_over_an_image_keep_their_color():
-    weights = np.random.default_rng(0).standard_normal((1, 4, 4)).astype(np.float32)
-    svg = inline_svg.figure_svg(filters.draw_patch_filters(weights, (2, 2)), "filters")
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((1, 4, 4)).astype(np.float32)
+    figure = filters.draw_patch_filters(weights, (2, 2))
+    svg = inline_svg.figure_svg(figure, "filters")
     root = ElementTree.fromstring(svg)
-    frames = [group for group in root.iter("g") if group.get("id") == "filters-on-image"]
+    groups = list(root.iter("g"))
+    frames = [group for group in groups if group.get("id") == "filters-on-image"]
     assert len(frames) == 6
     for frame in frames:
         assert "stroke: #000000" in frame.find("path").get("style")
-    spines = [group for group in root.iter("g") if "patch" in group.get("id", "")]
-    assert any("var(--c-444444" in spine.find("path").get("style") for spine in spines)
+    spines = [group for group in groups if "patch" in group.get("id", "")]
+    styles = [spine.find("path").get("style") for spine in spines]
+    assert any("var(--c-444444" in style for style in styles)
     assert "layer 1" in words(root)
 
 

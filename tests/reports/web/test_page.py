@@ -1,4 +1,4 @@
-"""The pages: what is in them, and what they do in a real browser that has no network."""
+"""The pages: their contents, and what they do in a real browser without a network."""
 
 import csv
 import html
@@ -50,20 +50,21 @@ PANELS = [
 
 
 def report():
-    """A report with everything: claims, notes, a chart of two panels."""
-    rows = [("sgu", Spread(57.08, (55.0, 59.16)), 0.5, "an aside")]
-    rows.append(("linear & <co>", Spread(9.5, (9.5,)), None, None))
-    rows.append(("bert", Spread(100.0, (99.0, 101.0)), 2.0, None))
-    table = Table(("model", "perplexity", "rate", "note"), rows)
-    costs = Table(("model", "ms"), [("sgu", Spread.median((2.5, 3.0, 3.5)))], over="repeats")
+    """A report with all parts: claims, notes, a chart of two panels."""
+    rows = [
+        ("sgu", Spread(57.08, (55.0, 59.16)), 0.5, "a remark"),
+        ("linear & <co>", Spread(9.5, (9.5,)), None, None),
+        ("bert", Spread(100.0, (99.0, 101.0)), 2.0, None),
+    ]
+    costs = [("sgu", Spread.median((2.5, 3.0, 3.5)))]
     return Report(
         "A <title>",
-        table,
+        Table(("model", "perplexity", "rate", "note"), rows),
         [Claim("a < b", HOLDS, "since 3"), Claim("b < c", REVERSED), Claim("c < d", OPEN)],
         "Scale cpu. Scaled down for sgu: steps 9 (paper: 100).",
         ["a & b"],
         {"curves": Chart(PANELS, "Bands are seeds.")},
-        {"what it costs": costs},
+        {"what it costs": Table(("model", "ms"), costs, over="repeats")},
     )
 
 
@@ -95,7 +96,7 @@ def test_claims_and_settings_are_above_the_table(text):
 def test_cells_and_the_note_on_their_spread(text):
     assert '<td data-key="57.08" title="seeds: 55.0, 59.2">57.1 ± 2.9</td>' in text
     assert '<td data-key=""></td>' in text
-    assert '<td class="words" data-key="an aside">an aside</td>' in text
+    assert '<td class="words" data-key="a remark">a remark</td>' in text
     first, second = text.split("<h2>What it costs</h2>")
     assert "is the mean over the seeds" in first
     assert "is the median over the repeats" in second
@@ -124,7 +125,8 @@ def test_failed_figure_loses_nothing_else(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(broken, "draw", fail)
     table = Table(("a",), [("b",)])
     chart = Chart(PANELS[1:])
-    path = page.write(Report("A", table, figures={"broken": broken, "whole": chart}), str(tmp_path))
+    figures = {"broken": broken, "whole": chart}
+    path = page.write(Report("A", table, figures=figures), str(tmp_path))
     [line] = capsys.readouterr().err.splitlines()
     assert "broken" in line
     assert "no font" in line
@@ -150,9 +152,8 @@ def opened(tmp_path_factory):
 
 def row_names(window):
     """The first cell of each row of the first table."""
-    return window.run(
-        "return [...document.querySelectorAll('.sortable')[0].tBodies[0].rows].map(row => row.cells[0].dataset.key)"
-    )
+    rows = "[...document.querySelectorAll('.sortable')[0].tBodies[0].rows]"
+    return window.run(f"return {rows}.map(row => row.cells[0].dataset.key)")
 
 
 @WITH_BROWSER
@@ -162,8 +163,12 @@ def test_click_sorts_by_all_digits(opened):
     for column in (1, 1, 2, 2):
         opened.run(click.format(column))
         orders.append(row_names(opened))
-    assert orders[:2] == [["linear & <co>", "sgu", "bert"], ["bert", "sgu", "linear & <co>"]]
-    assert orders[2][-1] == orders[3][-1] == "linear & <co>"  # the empty cell last in either order
+    first, second, third, fourth = orders
+    assert first == ["linear & <co>", "sgu", "bert"]
+    assert second == ["bert", "sgu", "linear & <co>"]
+    # the empty cell is last in either order
+    assert third[-1] == "linear & <co>"
+    assert fourth[-1] == "linear & <co>"
 
 
 @WITH_BROWSER
@@ -185,20 +190,21 @@ def wide_page(tmp_path):
     cells = [Spread.mean([80.0, 81.0])] * 16
     table = Table(("model", *columns), [(LONG_NAME, *cells), ("sgu", *cells)])
     claims = [Claim(f"{LONG_NAME} < sgu", HOLDS, LONG_PATH)]
-    return page.write(Report(LONG_NAME, table, claims, LONG_PATH, [LONG_PATH]), str(tmp_path))
+    report_of_paths = Report(LONG_NAME, table, claims, LONG_PATH, [LONG_PATH])
+    return page.write(report_of_paths, str(tmp_path))
 
 
 @WITH_BROWSER
 @pytest.mark.parametrize("width", [320, 400])
 def test_wide_table_scrolls_in_its_box(tmp_path, wide_page, width):
-    """The page does not, and the names of the rows leave room for the numbers."""
+    """The page itself does not scroll, and the names of the rows leave room for the numbers."""
     with browser(str(tmp_path / "profile")) as window:
         window.resize(width)
         window.open(f"file://{wide_page}")
-        needed, given = window.run(
+        needed, available = window.run(
             "const root = document.documentElement; return [root.scrollWidth, root.clientWidth]"
         )
-        assert needed <= given
+        assert needed <= available
         box, table, name = window.run(
             "const box = document.querySelector('.wide');"
             "return [box.clientWidth, box.scrollWidth, box.querySelector('td').offsetWidth]"
@@ -210,7 +216,7 @@ def test_wide_table_scrolls_in_its_box(tmp_path, wide_page, width):
 @WITH_BROWSER
 @pytest.mark.parametrize(("width", "columns"), [(400, 1), (1400, 2)])
 def test_panels_are_arranged_in_rows_or_a_column(opened, width, columns):
-    """And fill their columns."""
+    """The panels fill their columns."""
     opened.resize(width)
     measure = (
         "return [...document.querySelectorAll('.panel svg')].map(svg =>"
@@ -224,7 +230,7 @@ def test_panels_are_arranged_in_rows_or_a_column(opened, width, columns):
 
 @WITH_BROWSER
 def test_text_stays_inside_the_chart(opened):
-    """Its letters are the page's, not those that it was drawn for."""
+    """It uses the page's font instead of the one for which it was laid out."""
     opened.resize(1400)
     outside = (
         "return [...document.querySelectorAll('.panel')].flatMap(panel => {"
@@ -239,16 +245,16 @@ def test_text_stays_inside_the_chart(opened):
 @WITH_BROWSER
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_charts_follow_the_color_scheme_of_the_page(opened, scheme):
-    """The page is mostly of its background, and the words of a chart are in the page's ink."""
+    """Most of the page has the background's color, and the text of a chart the page's text color."""
     opened.resize(1400)
     opened.prefer(scheme)
     opened.run("document.querySelector('.panels').scrollIntoView()")
     with Image.open(io.BytesIO(opened.picture())) as picture:
-        seen = picture.convert("L").histogram()  # the charts fill the window
-    most = max(range(256), key=seen.__getitem__)
-    share = sum(seen[:64] if scheme == "dark" else seen[192:]) / sum(seen)
-    assert share > 0.8
-    assert (most < 64) == (scheme == "dark")
+        histogram = picture.convert("L").histogram()  # the charts fill the window
+    most_frequent = max(range(256), key=histogram.__getitem__)
+    background = histogram[:64] if scheme == "dark" else histogram[192:]
+    assert sum(background) / sum(histogram) > 0.8
+    assert (most_frequent < 64) == (scheme == "dark")
     ink = "return getComputedStyle(document.querySelector('svg text')).fill"
     assert opened.run(ink) == opened.run("return getComputedStyle(document.body).color")
     opened.prefer("light")
@@ -271,23 +277,23 @@ def test_lines_have_the_color_of_their_family(opened, scheme):
 def test_files_of_a_report(tmp_path):
     write_runs(tmp_path / "runs")
     made = gather("table3", tmp_path / "runs")
-    got = page.write(made, str(tmp_path / "table3"))
-    expected = str(tmp_path / "table3" / "index.html")
-    assert got == expected
+    path = page.write(made, str(tmp_path / "table3"))
+    assert path == str(tmp_path / "table3" / "index.html")
     found = {path.name: path for path in (tmp_path / "table3").iterdir()}
-    figures = {
-        f"{name}.{kind}" for name in ("curves", "places") for kind in ("png", "svg", "pdf", "csv")
-    }
+    figures = set()
+    for kind in ("png", "svg", "pdf", "csv"):
+        figures |= {f"curves.{kind}", f"places.{kind}"}
     assert set(found) == figures | {"table.md", "table.csv", "index.html"}
-    # a paper's column, 200 dpi
+    # the width of a column of a paper at 200 dpi
     assert found["curves.png"].read_bytes()[16:20] == (650).to_bytes(4, "big")
     rows = list(csv.reader(found["table.csv"].read_text().splitlines()))
     assert rows[0][0] == "model"
     assert len(rows) == 5
-    assert (
-        "| sgu | 0.659 | 31.0 ± 1.4 | 2 | 4.35 | +26.6 | 0.004 |" in found["table.md"].read_text()
-    )
-    assert found["curves.csv"].read_text().splitlines()[1].startswith("mixer,,921600,70.0")
+    row = "| sgu | 0.659 | 31.0 ± 1.4 | 2 | 4.35 | +26.6 | 0.004 |"
+    assert row in found["table.md"].read_text()
+    _, first, *_ = found["curves.csv"].read_text().splitlines()
+    assert first.startswith("mixer,,921600,70.0")
     before = {name: path.read_bytes() for name, path in found.items()}
     page.write(gather("table3", tmp_path / "runs"), str(tmp_path / "table3"))
-    assert before == {name: found[name].read_bytes() for name in before}
+    after = {name: path.read_bytes() for name, path in found.items()}
+    assert after == before

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: real processes, and one line for what is wrong."""
+"""The command line as a user runs it: real processes, and one line for each error."""
 
 import subprocess
 import time
@@ -68,11 +68,9 @@ def test_bad_arguments_are_one_line(tmp_path, arguments, words):
 
 
 def test_flags_may_have_hyphens():
-    words = ("launch", "--on=xpk", *XPK, TEXT, "--workdir=gs://bucket/a-run")
-    commands = [
-        preloaded.gmlp(*words, flag).stdout for flag in ("--dry_run", "--dry-run", "--dry-run=true")
-    ]
-    for command in commands:
+    arguments = ("launch", "--on=xpk", *XPK, TEXT, "--workdir=gs://bucket/a-run")
+    for flag in ("--dry_run", "--dry-run", "--dry-run=true"):
+        command = preloaded.gmlp(*arguments, flag).stdout
         assert "--workdir=gs://bucket/a-run" in command
         assert "dry" not in command
     assert train("--help-config").stdout == gmlp_config.help_text() + "\n"
@@ -92,32 +90,33 @@ def test_progress_is_shown_at_once_on_a_terminal_and_later_in_a_log(capsys, monk
 
 
 def test_flagfile_arguments(tmp_path):
-    """Of --config and its keys, nested, for a command that reads its own command line as well."""
+    """A nested flagfile with --config and its keys also works for a command that parses its own command
+    line."""
     (tmp_path / "more").write_text("# a comment\n--config.steps=7\n")
     (tmp_path / "flags").write_text(f"{TEXT}\n--flagfile={tmp_path}/more\n")
     shown = train(f"--flagfile={tmp_path}/flags", "--help_config")
     assert "config.steps = 7 " in shown.stdout, shown.stderr
-    words = "--on=xpk", *XPK, "--workdir=gs://bucket/run", "--dry_run"
-    planned = preloaded.gmlp("launch", f"--flagfile={tmp_path}/flags", *words)
+    arguments = ("--on=xpk", *XPK, "--workdir=gs://bucket/run", "--dry_run")
+    planned = preloaded.gmlp("launch", f"--flagfile={tmp_path}/flags", *arguments)
     assert "--config.steps=7" in planned.stdout, planned
     assert "--flagfile" not in planned.stdout, planned
     assert_refused([f"--flagfile={tmp_path}/none", "--workdir=RUN"], f"{tmp_path}/none")
 
 
 def test_warmup_longer_than_the_run(tmp_path):
-    """Refused where it is set, but a config that config.steps alone shortens is only told of it
-    when it runs."""
-    words = f"--workdir={tmp_path}/run", "--config.optimizer.warmup=60"
-    assert_refused(
-        [TEXT, "--config.steps=50", *words], "config.optimizer.warmup is 60", "config.steps=50"
-    )
-    (tmp_path / "own.py").write_text(
-        f"{HEAD}  config.steps = 50\n  config.optimizer.warmup = 70\n  return config\n"
-    )
+    """It is refused where it is set. A config whose steps are only reduced by config.steps is checked
+    when it is run."""
+    flags = (f"--workdir={tmp_path}/run", "--config.optimizer.warmup=60")
+    words = ("config.optimizer.warmup is 60", "config.steps=50")
+    assert_refused([TEXT, "--config.steps=50", *flags], *words)
+    own = f"{HEAD}  config.steps = 50\n  config.optimizer.warmup = 70\n  return config\n"
+    (tmp_path / "own.py").write_text(own)
     assert_refused([f"--config={tmp_path}/own.py", f"--workdir={tmp_path}/run"], "warmup is 70")
-    for more in ("--config.steps=60", "--config.optimizer.schedule=rsqrt"):
-        assert train(TEXT, "--config.steps=50", *words, more, "--help_config").returncode == 0
-    assert train(TEXT, "--config.steps=2", "--help_config").returncode == 0
+    for flag in ("--config.steps=60", "--config.optimizer.schedule=rsqrt"):
+        shown = train(TEXT, "--config.steps=50", *flags, flag, "--help_config")
+        assert shown.returncode == 0, shown.stderr
+    shown = train(TEXT, "--config.steps=2", "--help_config")
+    assert shown.returncode == 0, shown.stderr
 
 
 HEAD = "from gmlp_flax import config as gmlp_config\ndef get_config(arg=''):\n  config = gmlp_config.default()\n"
@@ -150,21 +149,19 @@ def test_bad_config_file_is_one_line(tmp_path, text, words):
 
 
 def test_config_file_that_returns_nothing_is_one_line(tmp_path):
-    """ml_collections warns first."""
+    """The error comes after a warning of ml_collections."""
     path = tmp_path / "bad.py"
     path.write_text(HEAD)
     result = train(f"--config={path}", f"--workdir={tmp_path}/run")
     assert result.returncode == 2
-    assert (
-        result.stderr.splitlines()[-1]
-        == f"error: {path}: get_config() returned None: expected a ConfigDict, as config.default makes"
-    )
+    message = "get_config() returned None: expected a ConfigDict, as config.default makes"
+    assert result.stderr.splitlines()[-1] == f"error: {path}: {message}"
 
 
 def test_saved_config_with_overrides(tmp_path):
-    """Wherever its flag stands among the others, and in both ways to write a flag."""
+    """In any order of the flags, and with both ways to write a flag."""
     path = tmp_path / "config.json"
-    path.write_text('{"steps": 0, "log": {"every": 0}}')  # --config.steps mends the steps
+    path.write_text('{"steps": 0, "log": {"every": 0}}')  # --config.steps fixes the steps
     for flag in ([f"--config={path}"], ["--config", str(path)]):
         assert_refused(
             ["--config.steps=5", *flag, f"--workdir={tmp_path}/run"], "config.log.every is 0"
@@ -172,9 +169,10 @@ def test_saved_config_with_overrides(tmp_path):
 
 
 def test_long_error_keeps_its_start_and_end(capsys):
-    """A line of standard input may have any length, and what helps stands at the end."""
+    """A line of standard input may have any length, and the advice is at the end."""
     with pytest.raises(SystemExit) as caught:
-        cli.fail("no\n  mask in " + 10_000_000 * "x" + "; put one there")
+        line = "x" * 10_000_000
+        cli.fail(f"no\n  mask in {line}; put one there")
     stderr = capsys.readouterr().err
     assert caught.value.code == 2
     assert stderr.startswith("error: no mask in xxx")
@@ -194,17 +192,21 @@ def test_unrelated_broken_pipe_is_not_hidden(capfd):
         raise BrokenPipeError
 
 
-def test_out_of_threads_is_one_line(capsys):
+def test_full_memory_of_the_machine_is_one_line(capsys):
     with pytest.raises(SystemExit), cli.show_errors():
         raise MemoryError
     assert capsys.readouterr().err.startswith("error: this machine's memory is full: ")
 
 
 @pytest.mark.parametrize(
-    "words", ["RESOURCE_EXHAUSTED: 9 bytes", "INTERNAL: Error: Out of memory allocating 9 bytes."]
+    "words",
+    [
+        "RESOURCE_EXHAUSTED: 9 bytes",
+        "INTERNAL: Error: Out of memory allocating 9 bytes.",
+    ],
 )
 def test_out_of_memory_is_one_line(capsys, words):
-    """As XLA tells it: the second one from a computation that has begun."""
+    """Both are messages of XLA; the second one comes from a computation that has started."""
     with pytest.raises(SystemExit), cli.show_errors():
         raise jax.errors.JaxRuntimeError(words)
     advice = "make the batch or the model smaller, or use more devices"

@@ -1,5 +1,5 @@
-"""The page of `gmlp demo`: what its buttons do, with a stand-in for Gradio, and in Chromium with
-Gradio itself."""
+"""The page of `gmlp demo`: the effects of its buttons, with a stand-in for Gradio, and in Chromium
+with Gradio itself."""
 
 import functools
 import importlib.util
@@ -17,19 +17,23 @@ from tests import preloaded
 from tests.docs import browser
 from tests.failures import raised
 
-NEEDED = {
+REQUIREMENTS = {
     "gradio": importlib.util.find_spec("gradio"),
     "chromium": browser.BROWSER,
     "chromedriver": browser.DRIVER,
 }
-MISSING = [name for name, there in NEEDED.items() if not there]
+MISSING = [name for name, found in REQUIREMENTS.items() if not found]
 in_chromium = pytest.mark.skipif(bool(MISSING), reason=f"without {', '.join(MISSING)}")
 
 
 def stand_in():
-    """A Gradio that keeps the function that draws the answers as `answer`."""
+    """A stand-in for Gradio that stores the function that renders the answers as `answer`."""
     gradio = mock.MagicMock()
-    gradio.render.return_value = lambda function: setattr(gradio, "answer", function)
+
+    def render(function):
+        gradio.answer = function
+
+    gradio.render.return_value = render
     return gradio
 
 
@@ -38,15 +42,18 @@ def test_each_mask_has_bars_and_filters_are_shown(text_run):
     gradio = stand_in()
     demo.build(model, "it", gradio)
     gradio.answer("A [MASK] is a [MASK].")
-    ((first, second),) = model.predict(["A [MASK] is a [MASK]."])
-    labels = [(call.args[0], call.kwargs["label"]) for call in gradio.Label.call_args_list]
-    assert [label for _, label in labels] == ["[MASK] 1", "[MASK] 2"]
-    for (bars, _), ranked in zip(labels, (first, second), strict=True):
+    [predictions] = model.predict(["A [MASK] is a [MASK]."])
+    labels = []
+    for call, ranked in zip(gradio.Label.call_args_list, predictions, strict=True):
+        [bars] = call.args
         assert bars == pytest.approx(dict(ranked), rel=1e-4)
-    (figure,) = gradio.Plot.call_args.args
+        labels.append(call.kwargs["label"])
+    assert labels == ["[MASK] 1", "[MASK] 2"]
+    [figure] = gradio.Plot.call_args.args
     assert len(figure.axes) >= model.config.model.layers
     gradio.answer("nothing")
-    assert "there is no [MASK]" in gradio.Textbox.call_args.args[0]
+    [text] = gradio.Textbox.call_args.args
+    assert "there is no [MASK]" in text
 
 
 def test_image_has_classes(image_run, tmp_path):
@@ -55,49 +62,57 @@ def test_image_has_classes(image_run, tmp_path):
     Image.new("L", (8, 8), 90).save(tmp_path / "a.png")
     demo.build(model, "it", gradio)
     gradio.answer(str(tmp_path / "a.png"))
-    (bars,), options = gradio.Label.call_args
-    assert {*bars} <= {*map(str, range(10))}
+    [bars], options = gradio.Label.call_args
+    assert set(bars) <= set("0123456789")
     assert len(bars) == 5
     assert options == {"label": "class"}
 
 
 def test_missing_requirements_are_one_line(text_run, monkeypatch):
     monkeypatch.setitem(sys.modules, "gradio", None)
-    assert gmlp_flax.errors.install("demo") in raised(
-        gmlp_flax.errors.RunError, demo.main, ["demo", str(text_run)]
-    )
+    message = raised(gmlp_flax.errors.RunError, demo.main, ["demo", str(text_run)])
+    assert gmlp_flax.errors.install("demo") in message
+
+
+def wait_for_script(page, script: str) -> None:
+    """Waits until a script on the page returns something true."""
+    browser.wait_for(functools.partial(page.run, f"return {script}"), 120)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 @in_chromium
-def test_clicks_in_chromium(text_run, image_run, tmp_path):
-    Image.new("L", (8, 8), 90).save(tmp_path / "a.png")
-    for run, field, value, expected in (
-        (text_run, "textarea", "A [MASK] is a [MASK].", "[MASK] 2"),
-        (image_run, "input[type=file]", str(tmp_path / "a.png"), "class"),
-    ):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        process = preloaded.start("-m", "gmlp_flax", "demo", str(run), f"--port={port}")
-        try:
-            line = process.stdout.readline()
-            assert line.startswith(f"http://127.0.0.1:{port} shows "), process.stderr.read()
-            with browser.browser(str(tmp_path / f"profile-{port}")) as page:
-                page.open(line.split()[0])
-                browser.wait_for(
-                    functools.partial(page.run, "return document.querySelector('button.primary')"),
-                    120,
-                )
-                page.type(field, value)
-                if run == image_run:
-                    browser.wait_for(
-                        functools.partial(page.run, "return document.querySelector('img')"), 120
-                    )
-                page.click("button.primary")
-                for word in (expected, "learned filters"):
-                    shown = f"return document.body.innerText.includes({word!r})"
-                    browser.wait_for(functools.partial(page.run, shown), 120)
-        finally:
-            process.send_signal(signal.SIGINT)
-            _, error = process.communicate(timeout=300)
-        assert process.returncode == 0, error
+@pytest.mark.parametrize(
+    ("run", "field", "expected"),
+    [
+        ("text_run", "textarea", "[MASK] 2"),
+        ("image_run", "input[type=file]", "class"),
+    ],
+)
+def test_clicks_in_chromium(request, tmp_path, run, field, expected):
+    image = tmp_path / "a.png"
+    Image.new("L", (8, 8), 90).save(image)
+    value = str(image) if run == "image_run" else "A [MASK] is a [MASK]."
+    port = free_port()
+    folder = request.getfixturevalue(run)
+    process = preloaded.start("-m", "gmlp_flax", "demo", str(folder), f"--port={port}")
+    try:
+        line = process.stdout.readline()
+        assert line.startswith(f"http://127.0.0.1:{port} shows "), process.stderr.read()
+        with browser.browser(str(tmp_path / "profile")) as page:
+            page.open(line.split()[0])
+            wait_for_script(page, "document.querySelector('button.primary')")
+            page.type(field, value)
+            if run == "image_run":
+                wait_for_script(page, "document.querySelector('img')")
+            page.click("button.primary")
+            for words in (expected, "learned filters"):
+                wait_for_script(page, f"document.body.innerText.includes({words!r})")
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=300)
+    assert process.returncode == 0, error

@@ -1,4 +1,4 @@
-"""`gmlp draw`: what it refuses; what each figure shows is in tests/analysis."""
+"""`gmlp draw`: what it refuses. The figures themselves are tested in tests/analysis."""
 
 import pytest
 

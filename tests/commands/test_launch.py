@@ -1,5 +1,5 @@
-"""The command line of `gmlp launch`, and of sweeps on engines: what reaches them, and one line for
-what is wrong."""
+"""The command line of `gmlp launch`, and of sweeps on engines: the arguments of training, and one
+line for each error."""
 
 import re
 import shlex
@@ -19,17 +19,21 @@ SLURM = ("--on=slurm", "--topology=gpu:h100x8", "--dry_run")
 
 
 def launched(*arguments: str) -> list[list[str]]:
-    """Training's words in each task file that `gmlp ... --on=skypilot --dry_run` prints."""
+    """Training's arguments in each task file that `gmlp ... --on=skypilot --dry_run` prints."""
     done = preloaded.gmlp(*arguments)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", done.stderr
-    runs = [yaml.safe_load(f"name: {text}")["run"] for text in done.stdout.split("name: ")[1:]]
-    return [shlex.split(run)[6:-1] for run in runs]
+    _, *texts = done.stdout.split("name: ")
+    trained = []
+    for text in texts:
+        task = yaml.safe_load(f"name: {text}")
+        trained.append(shlex.split(task["run"])[6:-1])
+    return trained
 
 
 @pytest.mark.parametrize("name", golden.CALLS)
 def test_engine_files_match_the_golden_files(name):
-    """If a difference is meant: python -m tests.launching.golden."""
+    """Run python -m tests.launching.golden if a difference is intended."""
     done = preloaded.gmlp(*golden.call(name))
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -37,7 +41,7 @@ def test_engine_files_match_the_golden_files(name):
 
 
 def test_arguments_reach_training_unchanged():
-    """Also with their value as a word of its own; the launcher's flags do not."""
+    """Also with a value as a separate argument. The launcher's flags do not reach it."""
     train = ["--workdir", "/tmp/x", "--config.steps", "5", "--config.data.cache=a = b"]
     train += ["--config.log.tensorboard", "--noconfig.log.tensorboard"]
     after = ["--verbosity=1", "--config.seed=3", "--trust=json", "--trust", "csv"]
@@ -51,8 +55,7 @@ def test_arguments_reach_training_unchanged():
         "--mount=/tmp",
         "--dry_run",
     ]
-    got = launched("launch", TEXT, *train, *own, *after)
-    assert got == [[TEXT, *train, *after]]
+    assert launched("launch", TEXT, *train, *own, *after) == [[TEXT, *train, *after]]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +93,7 @@ def test_user_errors_are_one_line(arguments, words):
 
 
 def shown_launches() -> list[str]:
-    """The complete `gmlp launch` commands in the blocks of the documentation."""
+    """The complete `gmlp launch` commands in the code blocks of the documentation."""
     commands = []
     for page in sorted(Path("docs").rglob("*.md")):
         for block in re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL):
@@ -103,8 +106,10 @@ def shown_launches() -> list[str]:
 @pytest.mark.parametrize("command", shown_launches())
 def test_documented_launches_use_reachable_data(command):
     words = shlex.split(command)[1:]
-    done = preloaded.gmlp(*dict.fromkeys([*words, "--dry_run"]))
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    with_dry_run = dict.fromkeys([*words, "--dry_run"])
+    done = preloaded.gmlp(*with_dry_run)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
     assert "--config.data.train=" in done.stdout
 
 
@@ -123,11 +128,22 @@ def test_jobs_are_named_after_the_folder_and_numbered_in_a_sweep():
         done = preloaded.gmlp("launch", *SLURM, TEXT, f"--workdir={workdir}")
         assert f"\n#SBATCH --job-name={name}\n" in done.stdout
     done = preloaded.gmlp("sweep", TEXT, "--out=/shared/rates", "--sweep.seed=0,1", *SLURM)
-    assert all(f"\n#SBATCH --job-name=rates-{number}\n" in done.stdout for number in range(2))
+    for number in (0, 1):
+        assert f"\n#SBATCH --job-name=rates-{number}\n" in done.stdout
+
+
+def workdir_in(arguments: list[str]) -> str:
+    [folder] = [word.partition("=")[2] for word in arguments if word.startswith("--workdir=")]
+    return folder
+
+
+def write_result(folder: Path) -> None:
+    folder.mkdir()
+    (folder / RESULT_FILE).write_text('{"step": 1, "eval": {"perplexity": 5.0}}')
 
 
 def test_sweep_has_a_job_for_each_unfinished_run(tmp_path):
-    """With the words that --print shows; the last finished, nothing is started."""
+    """Its arguments are those that --print shows. If all runs are finished, nothing is started."""
     rates = (
         "--sweep.lr=1e-3,2e-3",
         "--sweep.seed=0,1",
@@ -135,24 +151,15 @@ def test_sweep_has_a_job_for_each_unfinished_run(tmp_path):
         "--trust=json",
     )
     sweep = ("sweep", TEXT, f"--out={tmp_path}", *rates)
-    printed = [
-        shlex.split(line)[3:] for line in preloaded.gmlp(*sweep, "--print").stdout.splitlines()
-    ]
+    printed = []
+    for line in preloaded.gmlp(*sweep, "--print").stdout.splitlines():
+        printed.append(shlex.split(line)[3:])
     assert launched(*sweep, *SKY) == printed
-    assert len(printed) == 4
     assert "own disk" in preloaded.refused(*sweep, *SLURM, "--name=rates")
 
-    folders = [
-        word.partition("=")[2]
-        for words in printed
-        for word in words
-        if word.startswith("--workdir")
-    ]
-    for place, folder in enumerate(folders):
-        if place != 2:
-            (tmp_path / folder).mkdir()
-            (tmp_path / folder / RESULT_FILE).write_text('{"step": 1, "eval": {"perplexity": 5.0}}')
-    assert launched(*sweep, *SKY) == printed[2:3]
-    (tmp_path / folders[2]).mkdir()
-    (tmp_path / folders[2] / RESULT_FILE).write_text('{"step": 1, "eval": {"perplexity": 5.0}}')
+    first, second, third, fourth = printed
+    for arguments in (first, second, fourth):
+        write_result(tmp_path / workdir_in(arguments))
+    assert launched(*sweep, *SKY) == [third]
+    write_result(tmp_path / workdir_in(third))
     assert preloaded.gmlp(*sweep, *SKY).stdout.endswith("\n4 of 4 runs are done\n")

@@ -1,4 +1,4 @@
-"""`gmlp list`, `gmlp sizes` and `gmlp completion`, as they print and as bash reads them."""
+"""`gmlp list`, `gmlp sizes` and `gmlp completion`, as printed and as read by bash."""
 
 import json
 import shutil
@@ -53,7 +53,7 @@ def test_user_errors_are_one_line():
 
 @pytest.fixture(scope="module")
 def script():
-    """What completes commands in bash."""
+    """The completion script for bash."""
     return preloaded.gmlp("completion", "bash").stdout
 
 
@@ -85,19 +85,11 @@ def test_sizes_prints_a_table(printed_sizes):
     lines = printed_sizes.splitlines()
     assert lines[0].split()[:2] == ["model", "parameters"]
     assert any(line.startswith("gmlp_xlarge") and "940,614,768" in line for line in lines)
-    (unprinted,) = (line for line in lines if line.startswith("amlp_36 "))
+    [unprinted] = [line for line in lines if line.startswith("amlp_36 ")]
     assert unprinted.split()[:5] == ["amlp_36", "108,782,044", "108.8", "26.14", "ablation"]
-    (doubled,) = (line for line in lines if line.startswith("resmlp_s12 "))
-    assert doubled.split() == [
-        "resmlp_s12",
-        "15,350,872",
-        "15.4",
-        "15",
-        "6.02",
-        "2x3",
-        "Table",
-        "2",
-    ]
+    [doubled] = [line for line in lines if line.startswith("resmlp_s12 ")]
+    words = ["resmlp_s12", "15,350,872", "15.4", "15", "6.02", "2x3", "Table", "2"]
+    assert doubled.split() == words
     assert len(lines) == 1 + len(PUBLISHED)
     for line in lines:
         assert not line.endswith(" ")
@@ -131,7 +123,7 @@ def assert_known_sizes(by_name: dict[str, dict]) -> None:
 
 
 def test_sizes_of_some_models_as_json():
-    """Those of all are counted for the table above."""
+    """The sizes of all models are counted for the table above."""
     done = preloaded.run("-c", JSON_PROGRAM)
     by_name = {row["model"]: row for row in json.loads(done.stdout)}
     assert by_name.keys() == {"gmlp_xlarge", "resmlp_s12", "amlp_36"}

@@ -1,7 +1,7 @@
-"""The planner's command: its output, its errors, and plans that are known.
+"""The planner's command: its output, its errors, and golden plans.
 
-`python tests/commands/test_plan.py` writes plan_golden.json anew (ten programs, about four minutes
-on two cores); with JAX's CUDA plugin, plan_gpu_golden.json.
+`python tests/commands/test_plan.py` rewrites plan_golden.json (ten programs, about four minutes on
+two cores); with JAX's CUDA plugin, plan_gpu_golden.json.
 """
 
 import importlib.util
@@ -36,7 +36,7 @@ KEYS = {
     "moved",
 }
 
-# Every model of the paper on a slice that suits it; all but the largest in copies on every chip.
+# Every model of the paper on a suitable slice; all except the largest are replicated on every chip.
 PLANS = {
     "gmlp_ti": ("imagenet", "v5e:4x4"),
     "gmlp_s": ("imagenet", "v5e:4x4"),
@@ -51,16 +51,24 @@ PLANS = {
 }
 
 GPU_GOLDEN = GOLDEN.with_name("plan_gpu_golden.json")
-GPU_PLANS = {
-    f"{model} on {topology}": (f"{file}:{model}", topology)
-    for file, model in (
+
+
+def gpu_plans() -> dict[str, tuple[str, str]]:
+    """Models on one H100 and on eight: name -> config and topology."""
+    models = (
         ("imagenet", "gmlp_s"),
         ("imagenet", "gmlp_b"),
         ("c4_bert", "gmlp_base"),
         ("c4_bert", "bert_base"),
     )
-    for topology in ("gpu:h100x1", "gpu:h100x8")
-}
+    plans = {}
+    for file, model in models:
+        for topology in ("gpu:h100x1", "gpu:h100x8"):
+            plans[f"{model} on {topology}"] = (f"{file}:{model}", topology)
+    return plans
+
+
+GPU_PLANS = gpu_plans()
 needs_plugin = pytest.mark.skipif(
     dry_run.gpu_plugin() is None, reason="JAX's CUDA plugin is missing (extra: plan-gpu)"
 )
@@ -75,8 +83,8 @@ def command(*arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_inherited_model_is_planned(text_run):
-    """Estimated, of finetuning: the config's own model is larger."""
-    files = "--config=configs/finetune_glue.py:sst2", "--topology=gpu:l4x1", "--json"
+    """It is estimated for finetuning. The model of the config itself is larger."""
+    files = ("--config=configs/finetune_glue.py:sst2", "--topology=gpu:l4x1", "--json")
     done = command(*files, f"--config.init_from={text_run}", "--config.model.length=16")
     assert done.returncode == 0, done.stderr
     old = gmlp_config.load(str(text_run / "config.json"))
@@ -105,7 +113,7 @@ def gpu_plan(name: str) -> dict:
 
 
 def golden() -> dict[str, dict]:
-    """The known plans by name."""
+    """The golden plans by name."""
     return json.loads(GOLDEN.read_text())
 
 
@@ -114,7 +122,7 @@ def golden() -> dict[str, dict]:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", PLANS)
 def test_plans_agree_with_the_golden_file(name):
-    """Memory within 3 %; collectives in kind and number."""
+    """Memory agrees within 3 %, and collectives in kind and number."""
     found = planned(name)
     known = golden()[name]
     assert found.keys() == KEYS
@@ -122,33 +130,38 @@ def test_plans_agree_with_the_golden_file(name):
         assert found[field] == known[field], field
     for part, size in known["per_chip_bytes"].items():
         assert found["per_chip_bytes"][part] == pytest.approx(size, rel=0.03), part
-    got = {kind: each["count"] for kind, each in found["collectives"].items()}
-    expected = {kind: each["count"] for kind, each in known["collectives"].items()}
-    assert got == expected
+    assert found["collectives"].keys() == known["collectives"].keys()
+    for kind, collective in known["collectives"].items():
+        assert found["collectives"][kind]["count"] == collective["count"], kind
     assert found["step_seconds"] > found["flops_per_step"] / found["chips"] / 1e15
+
+
+def exchanged(plan: dict) -> int:
+    """The bytes of all collectives of a plan."""
+    sizes = [kind["bytes"] for kind in plan["collectives"].values()]
+    return sum(sizes)
 
 
 @needs_plugin
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", GPU_PLANS)
 def test_plans_of_gpus_agree_with_the_golden_file(name):
-    """Memory and traffic within 5 %, as versions of XLA differ; bytes of collectives within 1 %."""
+    """Memory and traffic agree within 5 %, as versions of XLA differ; bytes of collectives within
+    1 %."""
     found = gpu_plan(name)
     known = json.loads(GPU_GOLDEN.read_text())[name]
     assert found["method"] == "compiled"
     assert found["fits"] == known["fits"]
-    assert found["per_chip_bytes"]["peak"] == pytest.approx(
-        known["per_chip_bytes"]["peak"], rel=0.05
-    )
+    peak = known["per_chip_bytes"]["peak"]
+    assert found["per_chip_bytes"]["peak"] == pytest.approx(peak, rel=0.05)
     assert found["seconds"]["memory"] == pytest.approx(known["seconds"]["memory"], rel=0.05)
-    of = [sum(kind["bytes"] for kind in plan["collectives"].values()) for plan in (found, known)]
-    assert of[0] == pytest.approx(of[1], rel=0.01)
+    assert exchanged(found) == pytest.approx(exchanged(known), rel=0.01)
 
 
 @needs_libtpu
 @pytest.mark.nightly
 def test_fused_attention_keeps_logits_out_of_memory():
-    """The kernel: 19.6 ms; XLA's own program takes 58."""
+    """The kernel takes 19.6 ms, and XLA's own program 58 ms."""
     done = command("--config=c4_bert:bert_base_rel", "--topology=v5e:4x4", "--json")
     assert json.loads(done.stdout)["seconds"]["memory"] < 0.02, done.stderr
 
@@ -162,7 +175,12 @@ def test_each_model_of_the_paper_is_known_and_fits():
     assert known["gmlp_xlarge"]["params"] == 940_614_768
 
 
-TINY = [f"--config.model.{size}" for size in ("layers=2", "d_model=64", "d_ffn=128", "length=128")]
+TINY = (
+    "--config.model.layers=2",
+    "--config.model.d_model=64",
+    "--config.model.d_ffn=128",
+    "--config.model.length=128",
+)
 
 
 @needs_libtpu
@@ -182,43 +200,45 @@ def test_too_small_slice_is_reported():
 
 @needs_libtpu
 def test_collectives_of_a_compiled_program():
-    """A layer's reductions run in the loop over layers, or all at the end: either way they carry
-    every parameter."""
-    given = (
+    """A layer's reductions run in the loop over layers, or all at the end. Either way they have every
+    parameter."""
+    done = command(
         "--config=configs/c4_bert.py:gmlp_base",
         "--topology=v5e:2x2",
         "--config.batch_size=8",
         *TINY,
+        "--config.model.vocab_size=500",
+        "--json",
+        "--moved=3",
     )
-    done = command(*given, "--config.model.vocab_size=500", "--json", "--moved=3")
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     reduced = found["collectives"]["all-reduce"]["bytes"]
-    # 2 or 4 bytes each; of the tied table, those of its two uses.
+    # 2 or 4 bytes each; for the tied table, those of its two uses.
     assert found["fits"]
     assert 2 * found["params"] <= reduced <= 6.1 * found["params"]
     assert not preloaded.without_heartbeats(done.stderr)
     assert not found["notes"]
-    sizes = [one["bytes"] for one in found["moved"]]
+    sizes = [buffer["bytes"] for buffer in found["moved"]]
     assert len(sizes) == 3
     assert sizes == sorted(sizes, reverse=True)
     assert sum(sizes) < found["seconds"]["memory"] * 819e9
 
 
 def test_gpus_are_estimated():
-    given = (
+    flags = (
         "--config=configs/imagenet.py:gmlp_s",
         "--topology=gpu:h100x8",
         "--price=2.5",
         "--mfu=0.5",
     )
-    done = command(*given, "--moved=3")
+    done = command(*flags, "--moved=3")
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.splitlines()[0] == "gpu:h100x8: 8 chips, estimated"
     assert "note: an estimate" in done.stdout
     assert "--moved" in done.stdout
     assert "at the price given" in done.stdout
-    found = json.loads(command(*given, "--json").stdout)
+    found = json.loads(command(*flags, "--json").stdout)
     assert found.keys() == KEYS
     assert found["cost"] == pytest.approx(2.5 * found["chip_hours"])
 
@@ -240,7 +260,7 @@ def test_bad_input_is_one_line(arguments, message):
 
 
 def write_gpu_plans() -> None:
-    """Writes plan_gpu_golden.json anew."""
+    """Rewrites plan_gpu_golden.json."""
     fields = (
         "per_chip_bytes",
         "hbm_bytes",
@@ -266,7 +286,7 @@ if __name__ == "__main__":
     for model in PLANS:
         plan = planned(model)
         rows[model] = {field: plan[field] for field in FIELDS}
-        print(
-            model, rows[model]["per_chip_bytes"], f"{1e3 * plan['step_seconds']:.4g} ms", flush=True
-        )
+        size = rows[model]["per_chip_bytes"]
+        milliseconds = 1e3 * plan["step_seconds"]
+        print(model, size, f"{milliseconds:.4g} ms", flush=True)
     GOLDEN.write_text(json.dumps(rows, indent=1) + "\n")

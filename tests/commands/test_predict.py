@@ -19,7 +19,7 @@ from tests import preloaded
 
 
 def run(*arguments, text=""):
-    """Runs the command; returns its exit code, standard output and standard error."""
+    """Runs the command; returns its exit code, stdout and stderr."""
     done = preloaded.gmlp("predict", *arguments, input=text)
     return done.returncode, done.stdout, done.stderr
 
@@ -31,9 +31,17 @@ def test_text_from_standard_input(text_run):
     )
     assert code == 0, error
     lines = out.splitlines()
-    heads = ["A [MASK] b.", "  [MASK] 1", "The [MASK] [MASK].", "  [MASK] 1", "  [MASK] 2"]
-    assert [line.partition(":")[0] for line in lines] == heads
-    assert all(line.count("%") == 2 for line in lines if "1:" in line)
+    starts = [line.partition(":")[0] for line in lines]
+    assert starts == [
+        "A [MASK] b.",
+        "  [MASK] 1",
+        "The [MASK] [MASK].",
+        "  [MASK] 1",
+        "  [MASK] 2",
+    ]
+    for line in lines:
+        if line.startswith("  "):
+            assert line.count("%") == 2
 
 
 def test_images_from_files(image_run, tmp_path):
@@ -45,24 +53,28 @@ def test_images_from_files(image_run, tmp_path):
     assert out == f"{tmp_path / 'digit.png'}: {shown(expected)}\n"
 
 
-def test_answer_is_printed_before_the_next_line_arrives(text_run, causal_run):
-    """Into a pipe that nobody closes; as many answers as lines, each after its own."""
-    for folder, options, answer in (
-        (text_run, ["--top=1"], "  [MASK] 1: "),
-        (causal_run, ["--top=1"], "  next: "),
-    ):
-        process = preloaded.start("-m", "gmlp_flax", "predict", f"--workdir={folder}", *options)
-        watch = threading.Timer(300, process.kill)  # instead of waiting for ever
-        watch.start()
-        for line in ("A [MASK] b.\n", "The [MASK].\n"):
-            line = line if folder == text_run else line.replace("[MASK]", "one")
-            process.stdin.write(line)
-            process.stdin.flush()
-            assert process.stdout.readline() == line
-            assert process.stdout.readline().startswith(answer)
-        assert process.communicate()[0] == ""
-        assert process.returncode == 0
-        watch.cancel()
+@pytest.mark.parametrize(
+    ("run", "lines", "answer"),
+    [
+        ("text_run", ("A [MASK] b.\n", "The [MASK].\n"), "  [MASK] 1: "),
+        ("causal_run", ("A one b.\n", "The one.\n"), "  next: "),
+    ],
+)
+def test_answer_is_printed_before_the_next_line_arrives(request, run, lines, answer):
+    """The pipe stays open, and each line is answered before the next one is written."""
+    folder = request.getfixturevalue(run)
+    process = preloaded.start("-m", "gmlp_flax", "predict", f"--workdir={folder}", "--top=1")
+    watch = threading.Timer(300, process.kill)  # instead of waiting for ever
+    watch.start()
+    for line in lines:
+        process.stdin.write(line)
+        process.stdin.flush()
+        assert process.stdout.readline() == line
+        assert process.stdout.readline().startswith(answer)
+    stdout, _ = process.communicate()
+    watch.cancel()
+    assert stdout == ""
+    assert process.returncode == 0
 
 
 def test_one_bad_image_does_not_stop_the_others(image_run, tmp_path):
@@ -90,64 +102,57 @@ def test_one_bad_image_does_not_stop_the_others(image_run, tmp_path):
     assert "1a.png' is in no format" in second
     assert f"{tmp_path}/empty has no file of these: .jpg" in third
     code, again, error = run(f"--model={image_run}", "--top=1", text=f"{tmp_path}/photos/2.png\n")
-    assert (code, error) == (0, "")
+    assert code == 0
+    assert error == ""
     assert again == out.splitlines(keepends=True)[2]
 
 
 def test_json_objects_in_and_out(text_run, image_run):
-    given = ['{"input": "A [MASK] b.", "id": 7}', "The [MASK].", "none", "", '{"input": 3}', "{"]
-    code, out, error = run(f"--workdir={text_run}", "--json", "--top=2", text="\n".join(given))
-    first, second, *bad = map(json.loads, out.splitlines())
+    lines = ['{"input": "A [MASK] b.", "id": 7}', "The [MASK].", "none", "", '{"input": 3}', "{"]
+    code, out, error = run(f"--workdir={text_run}", "--json", "--top=2", text="\n".join(lines))
+    records = [json.loads(line) for line in out.splitlines()]
+    first, second, unmasked, number, broken = records
     model = pretrained.load(text_run)
     for record, line in ((first, "A [MASK] b."), (second, "The [MASK].")):
-        [[ranked]] = model.predict([line], top=2)
-        ((best, _),) = record["predictions"]
+        [predictions] = model.predict([line], top=2)
+        [[(label, score), _]] = predictions
+        [[best, _]] = record["predictions"]
         assert record["input"] == line
-        assert best["label"] == ranked[0][0]
-        assert best["score"] == pytest.approx(ranked[0][1], rel=1e-5)
+        assert best["label"] == label
+        assert best["score"] == pytest.approx(score, rel=1e-5)
     assert first["id"] == 7
     assert code == 1
-    assert [record["input"] for record in bad] == ["none", None, None]
-    assert "there is no [MASK]" in bad[0]["error"]
-    places = [line.split(": ")[1] for line in error.splitlines()]
-    assert places == [f"standard input, line {number}" for number in (3, 5, 6)]
+    assert unmasked["input"] == "none"
+    assert number["input"] is None
+    assert broken["input"] is None
+    assert "there is no [MASK]" in unmasked["error"]
+    positions = [line.split(": ")[1] for line in error.splitlines()]
+    assert positions == [f"standard input, line {number}" for number in (3, 5, 6)]
+
+
+def are_answered(output: str) -> list[bool]:
+    """Whether each JSON line has predictions."""
+    records = [json.loads(line) for line in output.splitlines()]
+    return ["predictions" in record for record in records]
 
 
 def test_texts_from_files(text_run, tmp_path):
+    long = " word" * 60
     (tmp_path / "more").mkdir()
     (tmp_path / "a.txt").write_text("A [MASK] b.\n\nnothing\nThe [MASK].")
-    (tmp_path / "more" / "b.txt").write_text(
-        "one [MASK]\r\n" + "word " * 60 + "[MASK]\n[MASK]" + " word" * 60
-    )
+    (tmp_path / "more" / "b.txt").write_text(f"one [MASK]\r\n{long} [MASK]\n[MASK]{long}")
     (tmp_path / "more" / "c.bin").write_bytes(b"\xff")
-    words = [
-        f"--workdir={text_run}",
-        f"{tmp_path}/*.txt",
-        f"{tmp_path}/more",
-        f"{tmp_path}/none.txt",
-    ]
-    code, out, error = run(*words, "--json")
-    lines = [json.loads(line) for line in out.splitlines()]
+    arguments = [f"--workdir={text_run}", f"{tmp_path}/*.txt", f"{tmp_path}/more"]
+    code, out, error = run(*arguments, f"{tmp_path}/none.txt", "--json")
     assert code == 1
-    assert ["predictions" in line for line in lines] == [
-        True,
-        False,
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
-    places = ["a.txt, line 3", "b.txt, line 2", "b.txt, line 3", "none.txt': arguments"]
-    got = [place in line for place, line in zip(places, error.splitlines(), strict=True)]
-    assert got == [True] * 4
-    code, out, error = run(*words[:3], "--truncate", "--json")
-    lines = [json.loads(line) for line in out.splitlines()]
-    assert ["predictions" in line for line in lines] == [True, False, True, True, False, True]
-    assert re.search(
-        r"note: .*b.txt, line 3: the line has \d+ tokens; the model reads the first 32 of them",
-        error,
-    )
+    assert are_answered(out) == [True, False, True, True, False, False, False]
+    positions = ["a.txt, line 3", "b.txt, line 2", "b.txt, line 3", "none.txt': arguments"]
+    for position, line in zip(positions, error.splitlines(), strict=True):
+        assert position in line
+    code, out, error = run(*arguments, "--truncate", "--json")
+    assert are_answered(out) == [True, False, True, True, False, True]
+    note = r"note: .*b.txt, line 3: the line has \d+ tokens; the model reads the first 32 of them"
+    assert re.search(note, error)
 
 
 def test_progress_bar_is_shown_on_a_terminal(image_run, tmp_path, monkeypatch, capsys):
@@ -164,8 +169,9 @@ def test_progress_bar_is_shown_on_a_terminal(image_run, tmp_path, monkeypatch, c
 
 
 def test_terminal_escape_codes_in_names_are_printed_as_text():
-    """A stranger's classes may have any names."""
-    found = shown([("\x1b[2Jcat", 0.5), (" dog", 0.25), ("\n", 0.25), (" ", 0)])
+    """The classes of somebody else's model may have any names."""
+    candidates = [("\x1b[2Jcat", 0.5), (" dog", 0.25), ("\n", 0.25), (" ", 0)]
+    found = shown(candidates)
     assert found == r"\x1b[2Jcat 50.0%  dog 25.0%  '\n' 25.0%  ' ' 0.0%"
 
 
@@ -205,9 +211,8 @@ def test_predict_without_a_run_is_refused():
 def causal_run(tmp_path_factory):
     """The folder of a finished causal gMLP on the bytes of the embedded text."""
     folder = tmp_path_factory.mktemp("causal")
-    options = gmlp_config.from_file(
-        "configs/causal_text.py", "gmlp,scale=quickstart,tokenizer=bytes"
-    )
+    arguments = "gmlp,scale=quickstart,tokenizer=bytes"
+    options = gmlp_config.from_file("configs/causal_text.py", arguments)
     options.steps = 12
     options.batch_size = 8
     options.data.cache = str(folder / "cache")
@@ -222,9 +227,9 @@ def test_texts_are_continued(causal_run):
         f"--workdir={causal_run}", "--tokens=40", "--temperature=0", text="The \u00e9tat\n\nIf\n"
     )
     assert code == 0, error
-    first, second = gmlp_flax.load(str(causal_run)).generate(
-        ["The \u00e9tat", "If"], tokens=40, temperature=0.0
-    )
+    model = gmlp_flax.load(str(causal_run))
+    texts = ["The \u00e9tat", "If"]
+    first, second = model.generate(texts, tokens=40, temperature=0.0)
     assert out == f"The \u00e9tat{first}\nIf{second}\n"
     assert len(first) > 10
     lines = error.splitlines()
@@ -240,58 +245,81 @@ def test_long_text_and_ranking_of_the_next_token(causal_run):
     assert "line 1: the line has 50 tokens; the model reads the last 31 of them\n" in error
     code, out, error = run(f"--workdir={causal_run}", "--top=2", text="the")
     first, second = out.splitlines()
-    assert (code, first) == (0, "the")
+    assert code == 0
+    assert first == "the"
     assert re.match(r"  next: .* \d+\.\d%  .* \d+\.\d%$", second)
 
 
-def test_continuation_errors_are_one_line(causal_run, text_run):
-    cases = [
-        (causal_run, ("--top_p=1.5",), "a", "top_p is 1.5"),
+@pytest.mark.parametrize(
+    ("run_name", "options", "text", "message"),
+    [
+        ("causal_run", ("--top_p=1.5",), "a", "top_p is 1.5"),
         (
-            causal_run,
+            "causal_run",
             ("--top=3", "--tokens=2"),
             "a",
             "--tokens is for continuations, without --top",
         ),
-        (text_run, ("--tokens=5",), "a [MASK]", r"--tokens is for continuations, .* masked_lm"),
-    ]
-    for folder, options, text, message in cases:
-        code, _, error = run(f"--workdir={folder}", *options, text=text)
-        assert code == 2, (options, error)
-        assert re.search(message, error), error
-        assert len(error.splitlines()) == 1, error
+        (
+            "text_run",
+            ("--tokens=5",),
+            "a [MASK]",
+            r"--tokens is for continuations, .* masked_lm",
+        ),
+    ],
+)
+def test_continuation_errors_are_one_line(request, run_name, options, text, message):
+    workdir = request.getfixturevalue(run_name)
+    code, _, error = run(f"--workdir={workdir}", *options, text=text)
+    assert code == 2, error
+    assert re.search(message, error), error
+    assert len(error.splitlines()) == 1, error
+
+
+def test_masks_are_not_continued(causal_run):
     code, out, error = run(f"--workdir={causal_run}", "--tokens=2", text="a [MASK] b\nthe\n")
     assert code == 1
     assert out.startswith("the")
     assert len(out.splitlines()) == 1
-    assert error.startswith(
-        "error: standard input, line 1: a causal model continues a text and fills no [MASK]: "
-    )
+    message = "a causal model continues a text and fills no [MASK]: "
+    assert error.startswith(f"error: standard input, line 1: {message}")
+
+
+def test_masked_models_do_not_continue_texts(text_run):
+    model = gmlp_flax.load(str(text_run))
     with pytest.raises(RunError, match="^the task masked_lm does not continue texts"):
-        gmlp_flax.load(str(text_run)).generate(["a"])
+        model.generate(["a"])
 
 
 @pytest.mark.parametrize(
-    ("run", "given", "words"),
+    ("run", "text", "answered", "words"),
     [
-        ("text_run", b"A [MASK] b.\n\xff [MASK]\n", "line 2: not UTF-8 (byte 0xff); convert it"),
+        (
+            "text_run",
+            b"A [MASK] b.\n\xff [MASK]\n",
+            "A [MASK] b.",
+            "line 2: not UTF-8 (byte 0xff); convert it",
+        ),
         (
             "text_run",
             "A [MASK] b.".encode("utf-16-le"),
+            "",
             "line 1: not UTF-8 (a zero byte, as UTF-16 has)",
         ),
         # also by a model of bytes
-        ("causal_run", b"good\nbad \xff\n", "line 2: not UTF-8 (byte 0xff); convert it"),
+        (
+            "causal_run",
+            b"good\nbad \xff\n",
+            "good",
+            "line 2: not UTF-8 (byte 0xff); convert it",
+        ),
     ],
 )
-def test_non_utf8_text_is_one_line(request, run, given, words):
-    process = preloaded.start(
-        "-m", "gmlp_flax", "predict", f"--workdir={request.getfixturevalue(run)}"
-    )
-    process.stdin.buffer.write(given)
+def test_non_utf8_text_is_one_line(request, run, text, answered, words):
+    workdir = request.getfixturevalue(run)
+    process = preloaded.start("-m", "gmlp_flax", "predict", f"--workdir={workdir}")
+    process.stdin.buffer.write(text)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 1, err
     assert f"error: standard input, {words}" in err, err
-    assert b"\n" not in given or out.startswith(
-        given.decode("utf-8", "replace").partition("\n")[0]
-    ), out
+    assert out.startswith(answered), out

@@ -1,5 +1,5 @@
 """`gmlp prepare` as a user runs it: results, resuming after SIGKILL, and one line for each
-mistake."""
+error."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def start(*words):
 
 
 def run(*words) -> subprocess.CompletedProcess:
-    """The outcome of a command that must work."""
+    """The result of a command that must succeed."""
     done = preloaded.gmlp("prepare", *words)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
@@ -35,7 +35,7 @@ def run(*words) -> subprocess.CompletedProcess:
 
 
 def error(*words) -> str:
-    """The one line that a command ends with that must not work."""
+    """The last line of a command that must fail."""
     done = preloaded.gmlp("prepare", *words)
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
@@ -64,7 +64,7 @@ def write_corpus(folder, files, documents, words):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A small corpus, a tokenizer that was trained on it, and its ids."""
+    """A small corpus, a tokenizer that was trained on it, and its tokens."""
     folder = tmp_path_factory.mktemp("corpus")
     text = write_corpus(folder / "text", 3, 40, 60)
     flags = (f"--out={folder}/p", "--vocab_size=300", f"--cache={folder}/c", "--workers=1")
@@ -126,13 +126,13 @@ def test_splits(folder, tmp_path):
 
 
 def test_tokenizer_trained_only_on_held_out_text_gets_a_note(tmp_path):
-    """With it, the tokens could not be held out from those of another tokenizer."""
+    """The tokens of the other split would then have another tokenizer."""
     text = tmp_path / "text"
     text.mkdir()
     words = ["one two three", "four five six", "seven eight nine"]
-    for name in ("train", "validation"):
-        write_lines(text / f"{name}.jsonl", *words * 40)
     notes = {}
+    for split in ("train", "validation"):
+        write_lines(text / f"{split}.jsonl", *words * 40)
     for split in ("train", "validation"):
         done = run(text, f"--out={tmp_path}/{split}", f"--split={split}", "--vocab_size=300")
         notes[split] = [line for line in done.stderr.splitlines() if "--tokenizer" in line]
@@ -155,7 +155,7 @@ def test_bad_records(folder, tmp_path):
 
 
 def test_vocabulary_of_words(tmp_path):
-    """What was decided of lower case, and the share of unknown tokens."""
+    """The output has the decision about lower case and the share of unknown tokens."""
     pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     (tmp_path / "vocab.txt").write_text("\n".join([*special, "ban", "der", "lo"]))
@@ -170,9 +170,8 @@ def test_vocabulary_of_words(tmp_path):
     assert "50.0% of the tokens" in done.stderr
     assert Prepared(tmp_path / "a").read(0, 4).tolist() == [5, 6, 7, 3]
     assert Prepared(tmp_path / "b").read(0, 4).tolist() == [1, 6, 7, 3]
-    message = error(
-        tmp_path / "a.jsonl", f"--out={tmp_path}/c", "--tokenizer=bytes", "--do_lower_case=True"
-    )
+    flags = (f"--out={tmp_path}/c", "--tokenizer=bytes", "--do_lower_case=True")
+    message = error(tmp_path / "a.jsonl", *flags)
     assert "do_lower_case is True" in message
 
 
@@ -182,10 +181,10 @@ def test_user_errors_are_one_line(folder, tmp_path):
     text = folder / "text"
     (tmp_path / "a.csv").write_text("text\nwords\n")
     for words, message in (
-        ((tmp_path / "nowhere", out, model), "nothing at '"),
+        ((tmp_path / "missing", out, model), "nothing at '"),
         ((tmp_path / "a.csv", out, model), "is a table"),
         ((text, model), "--out"),
-        ((text, out, "--tokenizer=nowhere.model"), "reading nowhere.model failed"),
+        ((text, out, "--tokenizer=missing.model"), "reading missing.model failed"),
         ((text, out, "--vocab_size=0"), "--vocab_size=0"),
         ((text, out, "--vocab_size=200"), "vocab_size=200"),
         ((text, out, model, "--side=both"), "--side=both: expected one of train, heldout"),
@@ -207,7 +206,7 @@ def shards_done(folder):
 
 
 def kill_at_work(process, folder, rng) -> None:
-    """Kills a command after it has finished one to three shards more."""
+    """Kills a command after it has finished one to three more shards."""
     wanted = shards_done(folder) + rng.randint(1, 3)
     while process.poll() is None and shards_done(folder) < wanted:
         time.sleep(0.001)
@@ -223,7 +222,11 @@ def kill_at_start(process, seconds, rng) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kills", "files"), [(4, 30), pytest.param(12, 80, marks=pytest.mark.nightly)]
+    ("kills", "files"),
+    [
+        pytest.param(4, 30),
+        pytest.param(12, 80, marks=pytest.mark.nightly),
+    ],
 )
 def test_killed_and_repeated_command_gives_the_same_bytes(folder, tmp_path, kills, files):
     text = write_corpus(tmp_path / "text", files, 300, 400)
@@ -240,18 +243,21 @@ def test_killed_and_repeated_command_gives_the_same_bytes(folder, tmp_path, kill
             kill_at_start(process, seconds / 3, rng)
         else:
             kill_at_work(process, killed, rng)
-        halfway += bool(shards_done(killed))
-        if is_prepared(killed):  # on a busy machine it may come to its end before the signal
+        if shards_done(killed):
+            halfway += 1
+        if is_prepared(killed):  # on a busy machine it may finish before the signal
             shutil.rmtree(killed)
-    assert halfway, "it always came to its end before the signal: give it more files"
+    assert halfway, "it always finished before the signal: give it more files"
     run(*command, f"--out={killed}", "--workers=2")
     assert content(killed) == content(tmp_path / "whole")
     assert len(content(killed)) == files + 2
-    assert [path.name for path in killed.glob(".*")] == [".lock"]
+    hidden = [path.name for path in killed.glob(".*")]
+    assert hidden == [".lock"]
 
 
-def is_alive(process_id):
-    return os.path.exists(f"/proc/{process_id}/exe")
+def are_alive(process_ids: list[str]) -> bool:
+    """Whether any of some processes is still running."""
+    return any(os.path.exists(f"/proc/{process_id}/exe") for process_id in process_ids)
 
 
 def test_workers_end_with_a_killed_parent(folder, tmp_path):
@@ -271,13 +277,13 @@ def test_workers_end_with_a_killed_parent(folder, tmp_path):
     process.kill()
     process.communicate()
     deadline = time.monotonic() + 120
-    while any(map(is_alive, children)) and time.monotonic() < deadline:
+    while are_alive(children) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not any(map(is_alive, children))
+    assert not are_alive(children)
 
 
 def test_prepared_listops(tmp_path):
-    """Made once."""
+    """They are made only once."""
     flags = (f"--out={tmp_path}/a", "--lengths=10,60", "--depth=5", "--seed=2")
     done = run("listops:40,8,8", *flags)
     trees, use, more = done.stdout.splitlines()
@@ -286,7 +292,6 @@ def test_prepared_listops(tmp_path):
     facts = json.loads((tmp_path / "a" / "listops.json").read_text())
     assert f"--config.model.length={facts['longest'] + 2} " in more
     assert run("listops:40,8,8", *flags).stdout == done.stdout
-    names = ["basic_test.tsv", "basic_train.tsv", "basic_val.tsv", "listops.json"]
-    got = sorted(path.name for path in (tmp_path / "a").iterdir())
-    assert got == names
+    names = {path.name for path in (tmp_path / "a").iterdir()}
+    assert names == {"basic_test.tsv", "basic_train.tsv", "basic_val.tsv", "listops.json"}
     assert "'seed': 2" in error("listops:40,8,8", *flags, "--seed=3")

@@ -1,4 +1,4 @@
-"""The command that makes the paper's tables again, on finished runs; training is in tests/runs."""
+"""The command that reproduces the paper's tables, on finished runs; training is in tests/runs."""
 
 import signal
 import subprocess
@@ -49,19 +49,19 @@ def test_parameter_counts_need_no_runs(tmp_path):
             ("table4", "--data=setup.cfg", "--finetune=sst2"),
             "--finetune=sst2 is without its data: at scale cpu give",
         ),
-        (("table3", "--data=/nowhere"), "--data=/nowhere: there is no such file or folder"),
+        (("table3", "--data=/missing"), "--data=/missing: there is no such file or folder"),
         ((*TUNED, "--finetune_seeds=0,x"), "--finetune_seeds=0,x: expected numbers"),
         ((*TUNED, "--finetune_flag=--config.step=3"), "did you mean 'steps'"),
         ((*TUNED, "--finetune_flag=steps=3"), "expected --config.KEY=VALUE"),
         (("table4", "--data=setup.cfg", "--", "--config.step=3"), "did you mean 'steps'"),
         (("table4", "--from=x", "--finetune=sst2=y"), "--finetune and --from=x exclude each other"),
-        (("table3", "--from=/nowhere"), "/nowhere holds no run of bert, bert_rel"),
+        (("table3", "--from=/missing"), "/missing holds no run of bert, bert_rel"),
         (("table3", "--from=tests"), "tests holds no run of bert, bert_rel"),
         (("table3", "--data=setup.cfg", "--jobs=0"), "--jobs=0"),
         ((), "NAME is missing"),
         (("table4", "--from=x", "--rows=sgu"), "--rows is not for table4"),
         (("table6", "--from=x", "--match=none"), "--match is not for table6"),
-        (("table3", "--from=x", "--rows=sgu,nowhere.blocks:Block"), "cannot be imported"),
+        (("table3", "--from=x", "--rows=sgu,missing.blocks:Block"), "cannot be imported"),
         (
             ("recall", "--from=x", "--rows=tests.custom_blocks:AVERAGING"),
             "expected a class that extends gmlp_flax.models.blocks.base.Block",
@@ -78,8 +78,8 @@ def test_parameter_counts_need_no_runs(tmp_path):
             "--finetune is not for alternatives",
         ),
         (
-            ("alternatives", "--from=/nowhere"),
-            "/nowhere holds no run and no measurement of alternatives",
+            ("alternatives", "--from=/missing"),
+            "/missing holds no run and no measurement of alternatives",
         ),
         (
             ("alternatives", "--from=x", "--columns=costs"),
@@ -92,7 +92,7 @@ def test_parameter_counts_need_no_runs(tmp_path):
         (("table3", "--widths=32"), "--widths is not for table3"),
         (("recall", "--data=setup.cfg"), "--data is not for recall"),
         (("recall", "--columns=mlm"), "--columns is not for recall"),
-        (("recall", "--from=/nowhere"), "/nowhere holds no finished run of recall"),
+        (("recall", "--from=/missing"), "/missing holds no finished run of recall"),
         (("recall", "--submit=x.csv"), "--submit is not for recall"),
         (("table3", "--with=x.csv"), "--with is not for table3"),
         (("table1", "--slices"), "--slices is not for table1"),
@@ -119,7 +119,7 @@ def test_user_errors_are_one_line(tmp_path, arguments, message):
 
 @pytest.mark.slow  # it starts three processes
 def test_last_line_reports_that_all_runs_failed(tmp_path):
-    """Their block raises in training, and each is reported with its exception."""
+    """Their block raises in training, and each run is reported with its exception."""
     row = "tests.custom_blocks:RaisingInTraining"
     words = (f"--rows={row}", "--widths=16", "--lengths=64", f"--runs={tmp_path}/runs")
     done = preloaded.gmlp("reproduce", "recall", *words, f"--out={tmp_path}")
@@ -127,12 +127,12 @@ def test_last_line_reports_that_all_runs_failed(tmp_path):
     *lines, last = done.stderr.splitlines()
     assert "no run has a result, so there is no report: some runs failed" in last
     reasons = [line for line in lines if "failed (KeyError: 'raised in training')" in line]
-    assert len(reasons) == 6  # each when it ends, and again at the end
+    assert len(reasons) == 6  # each once when it ends, and again at the end
 
 
 @pytest.mark.slow  # it measures for some seconds
 def test_stopped_measurement_leaves_no_process(tmp_path):
-    """A process that was left would keep standard output open."""
+    """A remaining process would keep stdout open."""
     words = ["--columns=costs", "--rows=sgu", "--lengths=128", f"--runs={tmp_path}/runs"]
     process = subprocess.Popen(
         [sys.executable, "-m", "gmlp_flax", "reproduce", "alternatives", *words],
@@ -172,7 +172,7 @@ def test_row_is_submitted_and_shown(tmp_path):
 
 
 def test_table_of_some_rows_and_a_class(tmp_path):
-    """The class is named on the command line, which is the user's own, so its runs are read."""
+    """The class is named on the command line, which the user controls, so its runs are read."""
     table = TABLES["table3"].of_rows(("sgu", AVERAGING))
     rows = table.configs("cpu")
     for row, perplexity in (("sgu", 31.0), (AVERAGING, 29.0)):
@@ -187,8 +187,11 @@ def test_table_of_some_rows_and_a_class(tmp_path):
         f"--out={tmp_path}/reports",
     )
     assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stdout.splitlines() if line.startswith("| ")]
-    table_lines = {line.split(" | ")[0].strip("| "): line for line in lines}
+    table_lines = {}
+    for line in done.stdout.splitlines():
+        if line.startswith("| "):
+            name, *_ = line.strip("| ").split(" | ")
+            table_lines[name] = line
     assert "| 29.0 |" in table_lines[AVERAGING]
     assert "| 31.0 |" in table_lines["sgu"]
     assert "bert" not in table_lines

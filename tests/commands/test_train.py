@@ -1,5 +1,4 @@
-"""`gmlp train` on a run that is there; whole runs are in tests/runs, mistakes in flags in
-test_cli.py."""
+"""`gmlp train` on an existing run. Whole runs are in tests/runs, errors in flags in test_cli.py."""
 
 import json
 import re
@@ -18,18 +17,17 @@ def test_finished_run_resumes_with_more_steps(text_run, tmp_path):
     assert done.returncode == 0, done.stderr
     assert f"resuming {run} at step 12" in done.stderr
     assert json.loads((run / "result.json").read_text())["step"] == 14
-    first, *_ = lines = done.stderr.splitlines()
-    assert first == f"gmlp, masked_lm: 14 steps of 8 examples on 1 cpu device; writing to {run}"
+    lines = done.stderr.splitlines()
+    assert lines[0] == f"gmlp, masked_lm: 14 steps of 8 examples on 1 cpu device; writing to {run}"
     assert any(line.startswith("heldout: ") for line in lines)
     [sizes] = [line for line in lines if "parameters;" in line]
     # The text is the manual of this Python.
-    assert re.fullmatch(
-        r"12,182 parameters; [56],\d{3} sequences of 32 tokens to train on, [78]\d\d held out",
-        sizes,
-    )
+    pattern = r"12,182 parameters; [56],\d{3} sequences of 32 tokens to train on, [78]\d\d held out"
+    assert re.fullmatch(pattern, sizes)
     figure, *advice = done.stdout.splitlines()
     assert figure.endswith("figures/loss.png")
-    assert [line.split()[1:3] for line in advice] == [
+    commands = [line.split()[1:3] for line in advice]
+    assert commands == [
         ["predict", f"--workdir={run}"],
         ["draw", "filters"],
         ["evaluate", f"--workdir={run}"],
@@ -37,13 +35,12 @@ def test_finished_run_resumes_with_more_steps(text_run, tmp_path):
 
 
 def test_unwritable_figure_loses_no_result(text_run, tmp_path):
-    """Where the folder of figures should be is a file."""
+    """A file is in the place of the figures' folder."""
     run = shutil.copytree(text_run, tmp_path / "run")
     shutil.rmtree(run / "figures", ignore_errors=True)
     (run / "figures").write_text("")
-    done = preloaded.gmlp(
-        "train", f"--config={run}/config.json", f"--workdir={run}", "--config.steps=14"
-    )
+    command = ("train", f"--config={run}/config.json", f"--workdir={run}", "--config.steps=14")
+    done = preloaded.gmlp(*command)
     assert done.returncode == 0, done.stderr
     assert json.loads((run / "result.json").read_text())["step"] == 14
     *_, last = done.stderr.splitlines()
@@ -53,7 +50,7 @@ def test_unwritable_figure_loses_no_result(text_run, tmp_path):
 
 
 def test_members_are_trained_in_one_command(tmp_path):
-    """Each has the files of a run, its figure too; the command that is killed is given again."""
+    """Each member has the files of a run, and its figure. A killed command is simply repeated."""
     command = [
         "train",
         "--config=synthetic:sgu,d=16",

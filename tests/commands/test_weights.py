@@ -1,4 +1,4 @@
-"""`gmlp export`: what it refuses. Weights of others are read in tests/weights."""
+"""`gmlp export`: what it refuses. Third-party weights are read in tests/weights."""
 
 import pytest
 
@@ -16,14 +16,13 @@ def test_folder_name_may_contain_a_dot(text_run, tmp_path):
     [
         (("--model=gmlp_s16_224.pth", "--out=x"), ["no file", "gmlp_s16_224.pth"]),
         ((), ["--model is missing", "gmlp export"]),
-        (("--model=/nowhere", "--out=x"), ["/nowhere is no run folder"]),
+        (("--model=/missing", "--out=x"), ["/missing is no run folder"]),
         (("--model=RUN", "--out=x", "--checkpoint=7"), ["'7'", "12"]),
     ],
 )
 def test_export_errors_are_one_line(image_run, tmp_path, flags, words):
-    line = preloaded.refused(
-        "export", *(flag.replace("RUN", str(image_run)) for flag in flags), cwd=tmp_path
-    )
+    arguments = [flag.replace("RUN", str(image_run)) for flag in flags]
+    line = preloaded.refused("export", *arguments, cwd=tmp_path)
     for word in words:
         assert word in line, line
     assert not list(tmp_path.iterdir())

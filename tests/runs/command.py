@@ -1,4 +1,4 @@
-"""Runs `gmlp SUBCOMMAND` as a user does, and reads what a run leaves."""
+"""Runs `gmlp SUBCOMMAND` as a user does, and reads the files of a run."""
 
 import re
 import subprocess
@@ -39,7 +39,7 @@ def assert_done(result: subprocess.CompletedProcess) -> None:
 
 
 def assert_one_line_error(result: subprocess.CompletedProcess, *words: str) -> None:
-    """Exit code 2, and on standard error `error: ...` as the last line, with the words; no
+    """Checks for exit code 2, `error: ...` with the words as the last line on stderr, and no
     traceback."""
     assert result.returncode == 2, result.stderr
     assert "Traceback" not in result.stderr, result.stderr
@@ -50,54 +50,59 @@ def assert_one_line_error(result: subprocess.CompletedProcess, *words: str) -> N
         assert word in message, result.stderr
 
 
-# What a run says before its first step.
-BEGINNING = re.compile(
+# Lines that a run may print before its first step.
+BEFORE_TRAINING = re.compile(
     r"\w+, \w+: [\d,]+ steps of .* writing to |train: |heldout: |the data have no split to hold out, "
     r"|training a tokenizer of |tokenising |[\d,]+ parameters; "
 )
 
 
 def assert_only_one_line(result: subprocess.CompletedProcess, *words: str) -> None:
-    """As assert_one_line_error, and before it stands at most what a run says before its first
-    step."""
+    """As assert_one_line_error; before the error there are only lines that a run prints before its
+    first step."""
     assert_one_line_error(result, *words)
-    before = result.stderr.splitlines()[:-1]
-    assert all(map(BEGINNING.match, before)), result.stderr
+    *before, _ = result.stderr.splitlines()
+    for line in before:
+        assert BEFORE_TRAINING.match(line), result.stderr
     assert not result.stdout, result.stderr
 
 
 def metrics(workdir: Path) -> list[dict]:
-    """The lines of metrics.jsonl, less throughput, which no two runs share."""
-    lines = MetricsFile.read(str(workdir / METRICS_FILE))
-    return [
-        {name: value for name, value in line.items() if not name.endswith("_per_second")}
-        for line in lines
-    ]
+    """The lines of metrics.jsonl without throughput, which differs between runs."""
+    lines = []
+    for line in MetricsFile.read(str(workdir / METRICS_FILE)):
+        without_speed = {}
+        for name, value in line.items():
+            if not name.endswith("_per_second"):
+                without_speed[name] = value
+        lines.append(without_speed)
+    return lines
 
 
 def await_line(process: subprocess.Popen, pattern: str = "^step ") -> None:
-    """Returns when a process has said a line on standard error with this pattern; by default, of
-    its first step."""
-    said = []
+    """Returns when a process has printed a line with this pattern on stderr; by default, that of its
+    first step."""
+    lines = []
     for line in process.stderr:
-        said.append(line)
+        lines.append(line)
         if re.search(pattern, line):
             return
-    raise AssertionError("".join(said))
+    raise AssertionError("".join(lines))
 
 
 def assert_same_run(workdir: Path, expected: Path) -> None:
-    """Bit for bit: the state, and the lines of metrics."""
+    """Checks that the state and the lines of metrics are bit identical."""
     jax.tree.map(np.testing.assert_array_equal, final_state(workdir), final_state(expected))
     assert metrics(workdir) == metrics(expected)
 
 
 def final_state(workdir: Path) -> dict:
-    """All arrays of the newest checkpoint, checksums verified, by path: parameters, optimizer
+    """All arrays of the newest checkpoint by path, with verified checksums: parameters, optimizer
     state, window."""
     config = gmlp_config.load(str(workdir / CONFIG_FILE))
     checkpoints = open_checkpoints(config, str(workdir), read_only=True)
     step = checkpoints.pick("latest")
-    state = checkpoints.restore(step, Partition.make().describe(checkpoints.shapes(step)))
+    shapes = Partition.make().describe(checkpoints.shapes(step))
+    state = checkpoints.restore(step, shapes)
     checkpoints.close()
     return jax.device_get(state)

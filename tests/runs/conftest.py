@@ -15,8 +15,9 @@ def commands() -> Commands:
 
 @pytest.fixture(scope="session")
 def text(tmp_path_factory) -> str:
-    """The flag of a run of 12 steps, a line of metrics each 3, a checkpoint each 4."""
-    return f"--config=tests/runs/tiny_text.py:{tmp_path_factory.mktemp('text')}"
+    """The flag of a run of 12 steps, with a line of metrics every 3 and a checkpoint every 4."""
+    folder = tmp_path_factory.mktemp("text")
+    return f"--config=tests/runs/tiny_text.py:{folder}"
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def store():
 
 @pytest.fixture(scope="session")
 def finished(commands, text, tmp_path_factory):
-    """The folder of such a run, finished. For reading: copy it to do more."""
+    """The folder of such a run, finished. It is only read: copy it to train further."""
     workdir = tmp_path_factory.mktemp("finished") / "run"
     assert_done(commands(text, f"--workdir={workdir}"))
     return workdir
@@ -39,5 +40,5 @@ def finished(commands, text, tmp_path_factory):
 
 @pytest.fixture
 def workdir(finished, tmp_path):
-    """A copy of it."""
+    """A copy of the finished run."""
     return shutil.copytree(finished, tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Runs a command in several processes, which speak over the loopback."""
+"""Runs a command in several processes, which communicate over the loopback."""
 
 import contextlib
 import socket
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tests import preloaded
 from tests.runs.command import Commands, assert_done
 
-# What we say; and what JAX's coordination service says if it finds out first, which then aborts.
+# Our message; and those of JAX's coordination service if it detects the loss first and aborts.
 LOST = (
     "error: lost a process of this run",
     "the JAX distributed service detected fatal errors",
@@ -24,31 +24,33 @@ def several_processes(
     devices: int = 2,
     **options,
 ) -> Iterator[list[subprocess.Popen]]:
-    """Starts a command several times, as `Commands.start`; kills what runs at the end.
+    """Starts a command several times, as `Commands.start` does, and kills all processes at the end.
 
     Args:
         commands: starts it.
-        arguments: of all.
+        arguments: of all processes.
         each: further arguments of each process.
         devices: of each process.
         options: as of `Commands.start`.
     """
     with socket.socket(socket.AF_INET6) as held:
-        # Bound, so that no one else is given this port, but open to be shared, as gRPC asks for.
+        # Bound, so that no other process gets this port, but shared, as gRPC needs it.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("::", 0))
-        flags = [f"--coordinator=127.0.0.1:{held.getsockname()[1]}", f"--processes={len(each)}"]
-        processes = [
-            commands.start(
+        port = held.getsockname()[1]
+        flags = [f"--coordinator=127.0.0.1:{port}", f"--processes={len(each)}"]
+        variables = {"XLA_FLAGS": preloaded.devices(devices)}
+        processes = []
+        for number, own_arguments in enumerate(each):
+            process = commands.start(
                 *arguments,
-                *more,
+                *own_arguments,
                 *flags,
-                f"--process={i}",
-                XLA_FLAGS=preloaded.devices(devices),
+                f"--process={number}",
+                **variables,
                 **options,
             )
-            for i, more in enumerate(each)
-        ]
+            processes.append(process)
         try:
             yield processes
         finally:
@@ -58,18 +60,18 @@ def several_processes(
 
 
 def two_processes(commands: Commands, *arguments: str, second: tuple[str, ...] = (), **options):
-    """Two processes with two devices each, the second one with more arguments."""
+    """Starts two processes with two devices each, the second one with further arguments."""
     return several_processes(commands, *arguments, each=((), second), **options)
 
 
 def outcome(process: subprocess.Popen, timeout: int = 120) -> subprocess.CompletedProcess:
-    """The end of a process, with all that it wrote since the last line read."""
+    """The result of a process, with everything that it printed since the last line read."""
     stdout, stderr = process.communicate(timeout=timeout)
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
 def run_two(commands: Commands, *arguments: str, **options) -> list[subprocess.CompletedProcess]:
-    """Runs a command to its end, which is a good one."""
+    """Runs a command in two processes, which must end well."""
     with two_processes(commands, *arguments, **options) as processes:
         results = [outcome(process) for process in processes]
     for result in results:
@@ -78,7 +80,7 @@ def run_two(commands: Commands, *arguments: str, **options) -> list[subprocess.C
 
 
 def assert_lost(result: subprocess.CompletedProcess) -> None:
-    """A process that ended because of another one: not as if done or told to, and it says why."""
+    """Checks that a process that lost another one ended with an error that says so."""
     assert result.returncode not in (0, 2), result.stderr
     assert any(words in result.stderr for words in LOST), result.stderr
     assert "Traceback" not in result.stderr, result.stderr

@@ -1,4 +1,4 @@
-"""The quickstart configs with blocks of every kind, for a few steps: text, finetuning from it, and
+"""The quickstart configs with blocks of every kind, for a few steps: text, finetuning, and
 images."""
 
 import jax
@@ -10,7 +10,7 @@ from gmlp_flax.commands import train
 from gmlp_flax.training import loop, pretrained
 from tests.training import tiny
 
-# Block -> options, and a part of the path of a parameter that tells this model from others.
+# Block -> options, and a part of a parameter's path that only this model has.
 TRAINED = {
     "transformer": ({"heads": 2, "positions": "relative"}, "attention"),
     "mixer": ({}, "token_mlp/proj_in/weight"),
@@ -22,38 +22,40 @@ TRAINED = {
     "external_attention": ({"memory": 16, "heads": 2, "positions": "absolute"}, "external/keys"),
     "convolution": ({"kernel_widths": (3, 5)}, "stack_1/convolution/kernel/logits"),
 }
-QUICK = "convolution"  # in two stacks, as fnet_hybrid; the others take the same path
+QUICK = "convolution"  # in two stacks, as fnet_hybrid; the others use the same code
 # The mixer's parameters depend on the length, as the synthesizer's do.
 SLOW = {"mixer", "transformer"}
 
 
 def marked(name: str):
-    """A case of TRAINED. Those that are neither quick nor slow run every night."""
+    """A case of TRAINED. Blocks that are neither quick nor slow run every night."""
     if name == QUICK:
         return pytest.param(name)
-    return pytest.param(name, marks=pytest.mark.slow if name in SLOW else pytest.mark.nightly)
+    mark = pytest.mark.slow if name in SLOW else pytest.mark.nightly
+    return pytest.param(name, marks=mark)
 
 
 def quickstart(name, folder):
-    """A quickstart config of text with a block, and few steps of little data."""
+    """A quickstart config of text with a block, a few steps and few data."""
     config = config_lib.changed(config_lib.from_file("quickstart_text"), block=name)
     config.steps = 3
     config.batch_size = 4
     config.optimizer.warmup = 1
     config.log.every = 1
-    config.model.update(
-        TRAINED[name][0]
-        | {"layers": 2, "d_model": 16, "d_ffn": 16, "length": 16, "vocab_size": 320}
-    )
+    options, _ = TRAINED[name]
+    config.model.update(options)
+    config.model.update(layers=2, d_model=16, d_ffn=16, length=16, vocab_size=320)
     train = tiny.write_corpus(folder / "corpus.jsonl")
     config.data.update(train=train, heldout_share=0.2, cache=str(folder / "cache"))
     return config
 
 
-def paths(params):
-    return [
-        "/".join(key.key for key in path) for path, _ in jax.tree_util.tree_leaves_with_path(params)
-    ]
+def paths(params) -> list[str]:
+    """The paths of all parameters."""
+    found = []
+    for keys, _ in jax.tree_util.tree_leaves_with_path(params):
+        found.append(jax.tree_util.keystr(keys, simple=True, separator="/"))
+    return found
 
 
 @pytest.mark.parametrize("name", [marked(name) for name in TRAINED])
@@ -62,15 +64,18 @@ def test_block_is_pretrained_and_finetuned(name, tmp_path):
     loop.train(quickstart(name, tmp_path), str(run))
     config = config_lib.load(str(run / "config.json"))
     perplexity = read_result(str(run))["eval"]["perplexity"]
-    assert 200 < perplexity < 500  # About the vocabulary's 320: nothing is learned in 3 steps.
+    assert 200 < perplexity < 500  # about the vocabulary's 320: nothing is learned in 3 steps
     trained = pretrained.load(str(run))
-    assert any(TRAINED[name][1] in path for path in paths(trained.params))
-    ((ranked,),) = trained.predict(["the [MASK] of"], top=4)
-    assert len(ranked) == 4
-    for split, ends in (("train", "of"), ("dev", "in")):
+    _, part = TRAINED[name]
+    assert any(part in path for path in paths(trained.params))
+    [predictions] = trained.predict(["the [MASK] of"], top=4)
+    [candidates] = predictions
+    assert len(candidates) == 4
+    for split, last in (("train", "of"), ("dev", "in")):
         lines = ["sentence\tlabel"]
         for number, word in enumerate(tiny.WORDS):
-            lines.append(f"the {word} {ends}\t{number % 2}")
+            label = number % 2
+            lines.append(f"the {word} {last}\t{label}")
         (tmp_path / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     options = config_lib.from_file("finetune_glue", "sst2,scale=small")
     options.update(steps=2, batch_size=4, init_from=str(run))
@@ -85,19 +90,20 @@ def test_block_is_pretrained_and_finetuned(name, tmp_path):
     )
     tuned = loop.train(options, str(tmp_path / "sst2"))
     assert 0 <= tuned["eval"]["accuracy"] <= 1
-    got = pretrained.load(str(tmp_path / "sst2")).config.model.block
-    assert got == config.model.block
+    tuned_config = pretrained.load(str(tmp_path / "sst2")).config
+    assert tuned_config.model.block == config.model.block
 
 
 def test_block_is_named_on_the_command_line(tmp_path):
-    """A list and a word, as flags give them; and what comes next is what the model has."""
+    """Flags give a list and a word. The printed next commands are those that the model supports."""
     start = config_lib.from_file("quickstart_text")
     wanted = quickstart(QUICK, tmp_path)
-    changes = config_lib.differences(start, wanted)
-    values = {name: new for name, (_, new) in changes.items() if new is not None} | {
-        "model.kernel_widths": "3,5"
-    }
-    flags = [f"--config.{name}={value}" for name, value in values.items()]
+    flags = []
+    for name, (_, new) in config_lib.differences(start, wanted).items():
+        if name == "model.kernel_widths":
+            flags.append("--config.model.kernel_widths=3,5")
+        elif new is not None:
+            flags.append(f"--config.{name}={new}")
     config, _ = config_lib.apply_overrides(start, ["gmlp train", *flags])
     assert not config_lib.differences(config, wanted)
     assert config.model.kernel_widths == (3, 5)

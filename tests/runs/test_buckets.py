@@ -1,7 +1,7 @@
 """Runs whose folder is in a bucket: the commands, kills, faults, and bad addresses.
 
-`BUCKET_KILLS=20 pytest tests/runs/test_buckets.py` kills a run so often (otherwise once), and goes
-through all faults.
+`BUCKET_KILLS=20 pytest tests/runs/test_buckets.py` kills a run 20 times (otherwise once), and tests
+all faults.
 """
 
 import json
@@ -36,7 +36,7 @@ def no_faults(request):
 
 
 def fetched(store: buckets.Store, prefix: str, folder: Path) -> Path:
-    """A copy on this disk of a run folder in the bucket `runs`."""
+    """A local copy of a run folder in the bucket `runs`."""
     for name in store.names("runs", prefix):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,10 +44,20 @@ def fetched(store: buckets.Store, prefix: str, folder: Path) -> Path:
     return folder / prefix.rstrip("/")
 
 
-def assert_same(one: Path, other: Path) -> None:
-    assert_same_run(one, other)
-    results = [json.loads((folder / "result.json").read_text())["eval"] for folder in (one, other)]
-    assert results[0] == results[1]
+def evaluation(folder: Path) -> dict:
+    """The final metrics of a run."""
+    result = json.loads((folder / "result.json").read_text())
+    return result["eval"]
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def assert_same(workdir: Path, expected: Path) -> None:
+    """Checks that state, metrics and result of two runs are equal."""
+    assert_same_run(workdir, expected)
+    assert evaluation(workdir) == evaluation(expected)
 
 
 @pytest.mark.slow
@@ -56,24 +66,15 @@ def test_commands_on_a_run_in_a_bucket(commands, store, text, finished, tmp_path
     assert_done(commands(text, workdir, **store.environment))
     run = fetched(store, "a/one/", tmp_path)
     assert_same(run, finished)
-    got = sorted(path.name for path in run.iterdir())
-    expected = sorted(path.name for path in finished.iterdir())
-    assert got == expected
-    assert sorted(path.name for path in (run / "figures").iterdir()) == [
-        "loss.pdf",
-        "loss.png",
-        "loss.svg",
-    ]
+    assert names_in(run) == names_in(finished)
+    assert names_in(run / "figures") == {"loss.pdf", "loss.png", "loss.svg"}
 
     repeated = commands(text, workdir, **store.environment)
     assert_done(repeated)
     assert "resuming gs://runs/a/one at step 12" in repeated.stderr
     scored = commands(workdir, command="evaluate", **store.environment)
     assert_done(scored)
-    assert (
-        json.loads(scored.stdout)["eval"]
-        == json.loads((finished / "result.json").read_text())["eval"]
-    )
+    assert json.loads(scored.stdout)["eval"] == evaluation(finished)
     filled = commands(workdir, command="predict", input="a [MASK] b\n", **store.environment)
     local = commands(f"--workdir={finished}", command="predict", input="a [MASK] b\n")
     assert filled.stdout == local.stdout
@@ -86,8 +87,9 @@ def test_commands_on_a_run_in_a_bucket(commands, store, text, finished, tmp_path
 @pytest.mark.slow
 def test_run_copied_from_a_disk(commands, store, text, finished):
     """Its checkpoints are not taken for unfinished ones, which are deleted."""
-    for path in (path for path in finished.rglob("*") if path.is_file()):
-        store.write("runs", f"copied/{path.relative_to(finished)}", path.read_bytes())
+    for path in finished.rglob("*"):
+        if path.is_file():
+            store.write("runs", f"copied/{path.relative_to(finished)}", path.read_bytes())
     before = store.names("runs", "copied/")
     again = commands(text, "--workdir=gs://runs/copied", **store.environment)
     assert_done(again)
@@ -109,31 +111,34 @@ def test_run_killed_once_resumes(commands, store, text, finished, tmp_path):
 
 @long
 def test_run_killed_often_resumes(commands, store, text, tmp_path):
+    steps = 12 * max(4, KILLS)
     flags = [
         text,
-        f"--config.steps={12 * max(4, KILLS)}",
+        f"--config.steps={steps}",
         "--config.checkpoint.every=5",
         "--config.log.every=1",
     ]
     assert_done(commands(*flags, f"--workdir={tmp_path / 'local'}", **OPTIMISED))
     command = [*flags, "--workdir=gs://runs/killed"]
     environment = OPTIMISED | store.environment
-    done, output = kill_until_done(
-        lambda: commands.start(*command, **environment), KILLS, 8.0, 14, random.Random(KILLS)
-    )
+
+    def start():
+        return commands.start(*command, **environment)
+
+    rng = random.Random(KILLS)
+    done, output = kill_until_done(start, KILLS, startup=8.0, lines=14, rng=rng)
     assert done == KILLS, "the run finished too early to be killed so often: give it more steps"
     assert_done(commands(*command, **environment))
     run = fetched(store, "killed/", tmp_path)
     assert_same(run, tmp_path / "local")
     assert output.count("resuming ") >= KILLS // 4
-    assert not [
-        name for name in ("damaged", "lease.json", "metrics.jsonl.parts") if (run / name).exists()
-    ]
+    for name in ("damaged", "lease.json", "metrics.jsonl.parts"):
+        assert not (run / name).exists()
 
 
 @pytest.mark.slow
 def test_run_that_loses_its_folder_ends(commands, store, text):
-    """It finds out at its next beat, ten seconds later at most."""
+    """It detects the loss at its next heartbeat, at most ten seconds later."""
     flags = (
         "--config.steps=10000000",
         "--config.checkpoint.every=1000000",
@@ -141,9 +146,11 @@ def test_run_that_loses_its_folder_ends(commands, store, text):
     )
     process = commands.start(text, *flags, **store.environment)
     await_line(process)
-    lease = json.loads(store.read("runs", "lost/lease.json")) | {"token": "x", "host": "elsewhere"}
+    lease = json.loads(store.read("runs", "lost/lease.json"))
+    lease.update(token="x", host="elsewhere")
     store.write("runs", "lost/lease.json", json.dumps(lease).encode())
-    line = process.communicate(timeout=60)[1].splitlines()[-1]
+    _, stderr = process.communicate(timeout=60)
+    line = stderr.splitlines()[-1]
     assert process.returncode == 2
     assert line.startswith("error: gs://runs/lost no longer belongs to this run: process ")
     assert " on elsewhere" in line
@@ -162,28 +169,27 @@ def test_second_run_in_a_folder_is_refused(commands, store, text):
 
 
 @pytest.mark.parametrize(
-    "rules",
+    "rule",
     [
-        pytest.param([{"kind": "503", "times": 3}], marks=long),
-        [{"kind": "503", "times": 3, "path": "checkpoints"}],
-        pytest.param([{"kind": "drop", "times": 3, "path": "checkpoints"}], marks=long),
+        pytest.param({"kind": "503", "times": 3}, marks=long),
+        pytest.param({"kind": "503", "times": 3, "path": "checkpoints"}),
+        pytest.param({"kind": "drop", "times": 3, "path": "checkpoints"}, marks=long),
         pytest.param(
-            [{"kind": "lost", "times": 3, "path": "checkpoints", "method": "POST"}], marks=long
+            {"kind": "lost", "times": 3, "path": "checkpoints", "method": "POST"}, marks=long
         ),
-        pytest.param([{"kind": "lost", "times": 2, "path": "lease"}], marks=long),
-        pytest.param([{"kind": "slow", "times": 30, "seconds": 1}], marks=long),
-        pytest.param([{"kind": "401", "times": 1, "method": "POST", "path": "upload"}], marks=long),
+        pytest.param({"kind": "lost", "times": 2, "path": "lease"}, marks=long),
+        pytest.param({"kind": "slow", "times": 30, "seconds": 1}, marks=long),
+        pytest.param({"kind": "401", "times": 1, "method": "POST", "path": "upload"}, marks=long),
     ],
-    ids=lambda rules: " ".join(str(value) for value in rules[0].values()),
+    ids=lambda rule: " ".join(str(value) for value in rule.values()),
 )
 @pytest.mark.slow
-def test_transient_errors_of_a_store_are_retried(
-    commands, store, text, finished, tmp_path, rules
-):
-    name = f"fault{abs(hash(str(rules)))}"
-    store.faults(*rules)
+def test_transient_errors_of_a_store_are_retried(commands, store, text, finished, tmp_path, rule):
+    number = abs(hash(str(rule)))
+    name = f"fault{number}"
+    store.faults(rule)
     assert_done(commands(text, f"--workdir=gs://runs/{name}", **store.environment))
-    assert store.met() == {rules[0]["kind"]: rules[0]["times"]}
+    assert store.met() == {rule["kind"]: rule["times"]}
     assert_same(fetched(store, f"{name}/", tmp_path), finished)
 
 
@@ -221,18 +227,16 @@ def test_permanent_errors_of_a_store_are_one_line(commands, store, text, kind, c
 
 
 def test_bad_addresses_are_one_line(commands, store, text):
-    at = store.environment | {"timeout": 100}  # a wait for a store takes a quarter of an hour
-    assert_only_one_line(
-        commands(text, "--workdir=gs://nobody/x", **at), "there is no bucket 'nobody'"
-    )
-    refused = commands(text, "--workdir=s3://runs/x", **at)
-    assert_only_one_line(refused, "Orbax writes checkpoints to disks and to gs://")
-    assert_only_one_line(
-        commands("--workdir=gs://nobody/x", command="evaluate", **at), "gs://nobody/x"
-    )
-    for command in (["train", text], ["evaluate"]):
+    environment = store.environment | {"timeout": 100}  # a store is awaited for 15 minutes
+    result = commands(text, "--workdir=gs://nobody/x", **environment)
+    assert_only_one_line(result, "there is no bucket 'nobody'")
+    result = commands(text, "--workdir=s3://runs/x", **environment)
+    assert_only_one_line(result, "Orbax writes checkpoints to disks and to gs://")
+    result = commands("--workdir=gs://nobody/x", command="evaluate", **environment)
+    assert_only_one_line(result, "gs://nobody/x")
+    for command, arguments in {"train": [text], "evaluate": []}.items():
         store.faults({"kind": "403", "times": 1_000_000})
-        denied = commands(*command[1:], "--workdir=gs://runs/x", command=command[0], **at)
+        denied = commands(*arguments, "--workdir=gs://runs/x", command=command, **environment)
         assert_only_one_line(denied, "permission denied")
 
 

@@ -1,8 +1,8 @@
-"""A run that is killed and restarted ends as one that was not: the same bits, the same lines, with
-optimised programs.
+"""A run that is killed and restarted ends as an uninterrupted one: with the same bits and lines,
+and optimized programs.
 
 It is killed twice, once in training and once while it starts; every night three times.
-`KILLS=24 pytest tests/runs/test_exact_resume.py` kills it so often, in about three minutes.
+`KILLS=24 pytest tests/runs/test_exact_resume.py` kills it 24 times, in about three minutes.
 """
 
 import json
@@ -22,26 +22,26 @@ FLAGS += [
     "--config.optimizer.grad_accum_steps=2",
 ]
 OPTIMISED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}  # as users have them
-
-
 OFTEN = int(os.environ.get("KILLS", "3"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [2, pytest.param(OFTEN, marks=pytest.mark.nightly)])
 def test_killed_runs_resume_exactly(commands, text, tmp_path, kills):
-    """Checkpoints, lines and evaluations fall on different steps; a running mean and dropout are
-    resumed as well."""
+    """Checkpoints, lines and evaluations are at different steps. EMA and dropout are resumed as
+    well."""
     steps = 50 * math.ceil(1 + kills / 2)  # enough to be killed in
     flags = [text, *FLAGS, f"--config.steps={steps}"]
     expected = tmp_path / "uninterrupted"
     workdir = tmp_path / "killed"
     assert_done(commands(*flags, f"--workdir={expected}", **OPTIMISED))
     command = [*flags, f"--workdir={workdir}"]
+
+    def start():
+        return commands.start(*command, **OPTIMISED)
+
     rng = random.Random(steps)
-    done, output = kill_until_done(
-        lambda: commands.start(*command, **OPTIMISED), kills, 3.0, 8, rng
-    )
+    done, output = kill_until_done(start, kills, startup=3.0, lines=8, rng=rng)
     assert done == kills, "the run finished too early to be killed so often: give it more steps"
     last = commands(*command, **OPTIMISED)
     assert_done(last)
@@ -49,14 +49,13 @@ def test_killed_runs_resume_exactly(commands, text, tmp_path, kills):
 
     assert_same_run(workdir, expected)
     found = metrics(workdir)
-    got = [line["step"] for line in found if "eval" not in line]
-    assert got == list(range(5, steps + 1, 5))
-    got = [line["step"] for line in found if "eval" in line]
-    assert got == list(range(50, steps + 1, 50))
-    results = [
-        json.loads((folder / "result.json").read_text())["eval"] for folder in (workdir, expected)
-    ]
-    assert results[0] == results[1] == found[-1]["eval"]
+    training_steps = [line["step"] for line in found if "eval" not in line]
+    assert training_steps == list(range(5, steps + 1, 5))
+    evaluated_steps = [line["step"] for line in found if "eval" in line]
+    assert evaluated_steps == list(range(50, steps + 1, 50))
+    for folder in (workdir, expected):
+        result = json.loads((folder / "result.json").read_text())
+        assert result["eval"] == found[-1]["eval"]
     assert not (workdir / "damaged").exists()
-    # all that were killed after some steps, but the first
+    # all that were killed after some steps, except the first
     assert output.count("resuming ") >= math.ceil(kills / 2) - 1

@@ -1,4 +1,4 @@
-"""Pretraining, finetuning from it, scoring with files of predictions: real commands, on random
+"""Pretraining, finetuning, and scoring with files of predictions: real commands, on random
 words."""
 
 import json
@@ -27,9 +27,9 @@ def test_config_has_every_glue_task():
         for scale in ("paper", "small", "gpu"):
             options = gmlp_config.from_file("configs/finetune_glue.py", f"{name},scale={scale}")
             gmlp_config.validate(options)
-            assert options.task == (
-                "text_regression" if name in ("stsb", "own_number") else "text_classification"
-            )
+            is_regression = name in ("stsb", "own_number")
+            kind = "text_regression" if is_regression else "text_classification"
+            assert options.task == kind
             assert options.glue.task == name.removesuffix("_number")
             assert options.model.mask_padding
             assert options.optimizer.clip == 0
@@ -50,10 +50,12 @@ def test_config_has_every_glue_task():
 
 
 def test_grid_in_the_config_docstring_keeps_five_epochs():
-    words = runpy.run_path("configs/finetune_glue.py")["__doc__"].split()
-    points = sweep.parse(
-        word.removeprefix("--grid=") for word in words if word.startswith("--grid=")
-    )
+    text = runpy.run_path("configs/finetune_glue.py")["__doc__"]
+    grid = []
+    for word in text.split():
+        if word.startswith("--grid="):
+            grid.append(word.removeprefix("--grid="))
+    points = sweep.parse(grid)
     assert len(points) == 6
     for point in points:
         steps = 5 * 67_349 // int(point["batch_size"])
@@ -62,13 +64,15 @@ def test_grid_in_the_config_docstring_keeps_five_epochs():
 
 
 def sentences(count: int, seed: int) -> str:
-    """Rows that a bag of words tells apart: the words of each class are its own."""
+    """Rows that a bag of words classifies: each class has different words."""
     rng = random.Random(seed)
-    rows = (
-        (label, " ".join(rng.choices((BAD, GOOD)[label], k=rng.randint(2, 9))))
-        for label in [0, 1] * count
-    )
-    return "sentence\tlabel\n" + "".join(f"{text}\t{label}\n" for label, text in rows)
+    lines = ["sentence\tlabel"]
+    for label in [0, 1] * count:
+        words = GOOD if label else BAD
+        length = rng.randint(2, 9)
+        text = " ".join(rng.choices(words, k=length))
+        lines.append(f"{text}\t{label}")
+    return "\n".join(lines) + "\n"
 
 
 @pytest.fixture(scope="module")
@@ -81,26 +85,23 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finetuned(commands, finished, data, tmp_path_factory):
-    values = {"init_from": finished, "data.train": data, "data.max_bad_records": 1}
-    values |= {
+    values = {
+        "init_from": finished,
+        "data.train": data,
+        "data.max_bad_records": 1,
         "model.length": 12,
         "model.dtype": "float32",
         "batch_size": 8,
         "steps": 30,
         "log.every": 10,
-    }
-    values |= {
         "optimizer.learning_rate": 0.03,
         "optimizer.warmup": 3,
         "eval.batch_size": 16,
         "eval.every": 0,
     }
+    flags = [f"--config.{name}={value}" for name, value in values.items()]
     workdir = tmp_path_factory.mktemp("finetuned") / "run"
-    result = commands(
-        SST2,
-        *(f"--config.{name}={value}" for name, value in values.items()),
-        f"--workdir={workdir}",
-    )
+    result = commands(SST2, *flags, f"--workdir={workdir}")
     assert_done(result)
     assert "1 bad record skipped, the first:" in result.stderr
     return workdir
@@ -113,29 +114,23 @@ def test_finetuning_learns_and_keeps_the_pretrained_model(finished, finetuned):
     assert result["eval"]["examples"] == 30
     config = json.loads((finetuned / "config.json").read_text())
     pretrained = json.loads((finished / "config.json").read_text())
-    names = ("layers", "d_model", "d_ffn", "vocab_size")
-    got = [config["model"][name] for name in names]
-    expected = [pretrained["model"][name] for name in names]
-    assert got == expected
-    assert (
-        config["model"]["length"],
-        config["model"]["dropout"],
-        config["model"]["mask_padding"],
-    ) == (12, 0.1, True)
-    assert (finetuned / "tokenizer.model").read_bytes() == (
-        finished / "tokenizer.model"
-    ).read_bytes()
+    model = config["model"]
+    for name in ("layers", "d_model", "d_ffn", "vocab_size"):
+        assert model[name] == pretrained["model"][name]
+    assert model["length"] == 12
+    assert model["dropout"] == 0.1
+    assert model["mask_padding"] is True
+    tokenizer = (finetuned / "tokenizer.model").read_bytes()
+    assert tokenizer == (finished / "tokenizer.model").read_bytes()
     params = final_state(finetuned)["params"]
-    assert params["head"]["kernel"].shape == (config["model"]["d_model"], 2)
+    assert params["head"]["kernel"].shape == (model["d_model"], 2)
     assert np.abs(params["segments"]["table"]).max() > 0  # trained, from zero
-    assert params["encoder"]["blocks"]["gate"]["spatial"]["taps"].shape == (
-        config["model"]["layers"],
-        23,
-    )
+    taps = params["encoder"]["blocks"]["gate"]["spatial"]["taps"]
+    assert taps.shape == (model["layers"], 23)
 
 
 def cells(path) -> list[list[str]]:
-    """The lines of a table, each cut at its tabs."""
+    """The lines of a table, split at tabs."""
     return [line.split("\t") for line in path.read_text().splitlines()]
 
 
@@ -152,14 +147,16 @@ def test_predictions_of_every_example(commands, finetuned, tmp_path, data):
     hits = 0
     for number, (index, label) in enumerate(predicted):
         assert index == str(number)
-        hits += label == rows[number][1]
+        _, expected = rows[number]
+        hits += label == expected
     assert hits / 30 == pytest.approx(scored["accuracy"])
 
-    # By two processes, of which each has half of the examples: the first writes for both.
-    both = [f"--workdir={finetuned}", f"--predictions={tmp_path / 'by_two'}"]
-    first, second = run_two(commands, *both, command="evaluate")
-    got = json.loads(first.stdout.splitlines()[-1])["eval"]
-    assert got == pytest.approx(scored, rel=2e-4)
+    # By two processes, each with half of the examples: the first writes for both.
+    by_two = tmp_path / "by_two"
+    arguments = [f"--workdir={finetuned}", f"--predictions={by_two}"]
+    first, second = run_two(commands, *arguments, command="evaluate")
+    by_both = json.loads(first.stdout.splitlines()[-1])["eval"]
+    assert by_both == pytest.approx(scored, rel=2e-4)
     assert "eval" not in second.stdout
     assert "wrote" not in second.stderr
-    assert (tmp_path / "by_two" / "SST-2.tsv").read_bytes() == (tmp_path / "SST-2.tsv").read_bytes()
+    assert (by_two / "SST-2.tsv").read_bytes() == (tmp_path / "SST-2.tsv").read_bytes()

@@ -1,4 +1,4 @@
-"""Pretraining, finetuning from it, answers as files, the official script's scores of them: real
+"""Pretraining, finetuning, files of answers, and their scores by the official script: real
 commands."""
 
 import json
@@ -16,15 +16,23 @@ SQUAD = "--config=configs/finetune_squad.py"
 
 @pytest.mark.slow
 def test_finetuning_inherits_the_model_and_has_the_official_scores(commands, finished, tmp_path):
-    write(tmp_path / "train.json", *(colours(i, impossible=i % 2 == 0) for i in range(6)))
-    write(tmp_path / "dev.json", *(colours(i, impossible=True) for i in range(6, 8)))
+    train = [colours(number, impossible=number % 2 == 0) for number in range(6)]
+    heldout = [colours(number, impossible=True) for number in (6, 7)]
+    write(tmp_path / "train.json", *train)
+    write(tmp_path / "dev.json", *heldout)
     values = {
         "init_from": finished,
         "data.train": tmp_path / "train.json",
         "data.heldout": tmp_path / "dev.json",
+        "model.length": 64,
+        "squad.max_query": 24,
+        "squad.stride": 20,
+        "eval.batch_size": 16,
+        "batch_size": 8,
+        "steps": 12,
+        "optimizer.warmup": 2,
+        "log.every": 6,
     }
-    values |= {"model.length": 64, "squad.max_query": 24, "squad.stride": 20, "eval.batch_size": 16}
-    values |= {"batch_size": 8, "steps": 12, "optimizer.warmup": 2, "log.every": 6}
     flags = [f"--config.{name}={value}" for name, value in values.items()]
     run = tmp_path / "run"
     out = tmp_path / "answers"
@@ -44,14 +52,10 @@ def test_finetuning_inherits_the_model_and_has_the_official_scores(commands, fin
     files = {"predictions.json", "nbest_predictions.json", "null_odds.json"}
     assert {file.name for file in out.iterdir()} >= files
     questions = read(tmp_path / "dev.json", "v2.0")
-    official = squad_answers.evaluate(questions, json.loads((out / "predictions.json").read_text()))
+    predictions = json.loads((out / "predictions.json").read_text())
+    official = squad_answers.evaluate(questions, predictions)
     assert official.pop("missing_filled_with_empty") == 0
-    assert {
-        "exact",
-        "f1",
-        "HasAns_f1",
-        "NoAns_f1",
-    } < set(official)
+    assert {"exact", "f1", "HasAns_f1", "NoAns_f1"} < set(official)
     assert official == {name: found[name] for name in official}
 
 
@@ -72,12 +76,15 @@ def test_protocol_of_the_paper(version):
     assert adamw.b1 == 0.9
     assert adamw.b2 == 0.999
     assert adamw.clip == 0
-    assert config.model.dropout == config.model.attention_dropout == 0.1
+    assert config.model.dropout == 0.1
+    assert config.model.attention_dropout == 0.1
     assert config.model.mask_padding
     assert config.data.train == f"tfds:squad/{version}"
     assert config.squad.version == version
-    got = tuple(config.squad[name] for name in ("stride", "max_query", "max_answer", "n_best"))
-    assert got == (128, 64, 30, 20)
+    assert config.squad.stride == 128
+    assert config.squad.max_query == 64
+    assert config.squad.max_answer == 30
+    assert config.squad.n_best == 20
     for scale in ("small", "gpu"):
         small = gmlp_config.from_file("configs/finetune_squad.py", f"{version},scale={scale}")
         gmlp_config.validate(small)

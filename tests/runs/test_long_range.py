@@ -1,4 +1,4 @@
-"""Long Range Arena's configs, tiny, from files to predictions."""
+"""Tiny versions of Long Range Arena's configs, from files to predictions."""
 
 import numpy as np
 import pytest
@@ -11,17 +11,20 @@ from gmlp_flax.tasks.data.base import RunFiles
 from gmlp_flax.tasks.inference.prediction import Settings
 from gmlp_flax.training import loop, pretrained
 from tests.failures import raised
+from tests.tasks import by_hand
 
 
 def tiny(name: str, data, **options):
     """A config of a few steps."""
     config = config_lib.from_file(f"configs/lra_{name}.py", "gmlp,scale=small")
-    config.model.update({"layers": 1, "d_model": 8, "d_ffn": 16} | options)
+    config.model.update(layers=1, d_model=8, d_ffn=16)
+    config.model.update(options)
     config.steps = 3
     config.batch_size = 4
     config.optimizer.warmup = 1
     config.log.every = 1
-    config.eval.every = config.eval.batch_size = 0
+    config.eval.every = 0
+    config.eval.batch_size = 0
     config.data.train = str(data)
     return config
 
@@ -37,25 +40,26 @@ def test_listops_are_parsed_and_learned(tmp_path):
     trees = ["[MAX 4 3 [MIN 2 3 ] 1 0 ]", "( ( ( [SM 2 ) 3 ) ] )"]
     predictor = trained.task.predictor
     found = predictor.predict(trained.params, trees, Settings(top=10))
-    for (ranked,) in found:
-        assert {name for name, _ in ranked} == set("0123456789")
-        got = sum(share for _, share in ranked)
-        assert got == pytest.approx(1, abs=1e-5)
-    assert "the symbol 'MAX'; expected one of" in raised(
-        DataError, predictor.predict, trained.params, ["MAX 1 2"]
-    )
+    for [candidates] in found:
+        assert set(by_hand.names_of(candidates)) == set("0123456789")
+        assert sum(by_hand.shares_of(candidates)) == pytest.approx(1, abs=1e-5)
+    message = raised(DataError, predictor.predict, trained.params, ["MAX 1 2"])
+    assert "the symbol 'MAX'; expected one of" in message
 
 
 def test_pairs_of_papers(tmp_path):
-    """Read apart; the order in the pair counts, what else stands in the batch does not."""
+    """The papers are encoded separately. Their order in the pair counts; the rest of the batch does
+    not."""
     papers = tmp_path / "papers"
     papers.mkdir()
+    topics = ("speech", "parsing")
     for part, count in (("train", 24), ("eval", 9)):
-        second = ("speech", "parsing")
         lines = []
-        for i in range(count):
-            texts = f"about parsing {i}\tabout {second[i % 2]} {i}"
-            lines.append(f"{i % 2}.0\tP{i}\tQ{i}\t{texts} {part}\n")
+        for number in range(count):
+            label = number % 2
+            first = f"about parsing {number}"
+            second = f"about {topics[label]} {number} {part}"
+            lines.append(f"{label}.0\tP{number}\tQ{number}\t{first}\t{second}\n")
         (papers / f"new_aan_pairs.{part}.tsv").write_text("".join(lines))
     result = loop.train(tiny("retrieval", papers, length=32), str(tmp_path / "run"))
     assert result["eval"]["examples"] == 9
@@ -65,15 +69,15 @@ def test_pairs_of_papers(tmp_path):
     assert "segments" not in trained.params
     task = trained.task
     data = task.Data(trained.config, RunFiles(trained.folder))
-    first = data.examples("train")[0]["tokens"]
-    second = data.examples("train")[1]["tokens"]
-    assert first.shape == (2, 32) == task.example_shapes()["tokens"][0]
-    assert [task.tokenizer.decode(row) for row in second] == [
-        "about parsing 1",
-        "about parsing 1 train",
-    ]
-    (one,), (two,) = task.predictor.predict(trained.params, ["a\tb", "b\ta"])
-    assert dict(one) != dict(two)
+    examples = data.examples("train")
+    first = examples[0]["tokens"]
+    second = examples[1]["tokens"]
+    assert first.shape == (2, 32)
+    assert task.example_shapes()["tokens"][0] == (2, 32)
+    texts = [task.tokenizer.decode(row) for row in second]
+    assert texts == ["about parsing 1", "about parsing 1 train"]
+    [one], [reverse] = task.predictor.predict(trained.params, ["a\tb", "b\ta"])
+    assert dict(one) != dict(reverse)
 
 
 def test_paths_in_pixels(tmp_path):
@@ -82,21 +86,23 @@ def test_paths_in_pixels(tmp_path):
     paths = tmp_path / "paths"
     (paths / "metadata").mkdir(parents=True)
     (paths / "imgs" / "0").mkdir(parents=True)
-    (paths / "metadata" / "0.npy").write_text(
-        "".join(f"imgs/0 sample_{i}.png {i} {i % 2} 1 14\n" for i in range(30))
-    )
-    for i in range(30):
-        Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8)).save(
-            paths / "imgs" / "0" / f"sample_{i}.png"
-        )
+    lines = []
+    for number in range(30):
+        name = f"sample_{number}.png"
+        label = number % 2
+        lines.append(f"imgs/0 {name} {number} {label} 1 14\n")
+        pixels = rng.integers(0, 256, (8, 8), np.uint8)
+        Image.fromarray(pixels).save(paths / "imgs" / "0" / name)
+    (paths / "metadata" / "0.npy").write_text("".join(lines))
     result = loop.train(tiny("pathfinder", paths, image_size=(8, 8)), str(tmp_path / "run"))
     assert 3 <= result["eval"]["examples"] <= 12
     assert set(result["eval"]) >= {"top1", "loss"}
     trained = pretrained.load(str(tmp_path / "run"))
     assert trained.params["stem"]["table"].shape == (256, 8)
     image = str(paths / "imgs" / "0" / "sample_3.png")
-    ((ranked,),) = trained.task.predictor.predict(trained.params, [image])
-    assert {name for name, _ in ranked} == {"apart", "joined"}
+    [predictions] = trained.task.predictor.predict(trained.params, [image])
+    [candidates] = predictions
+    assert set(by_hand.names_of(candidates)) == {"apart", "joined"}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A run in two processes: real ones, that meet over the loopback."""
+"""A run in two real processes, which communicate over the loopback."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ FLAGS = ["--config.steps=60", *EVERY, "--config.optimizer.grad_accum_steps=2"]
 
 @pytest.fixture(scope="module")
 def by_two(commands, text, tmp_path_factory):
-    """The folder of a run that two processes trained without a break."""
+    """The folder of a run that two processes trained without interruption."""
     workdir = tmp_path_factory.mktemp("by_two") / "run"
     first, second = run_two(commands, text, *FLAGS, f"--workdir={workdir}")
     assert "step 60/60" in first.stderr
@@ -35,44 +35,51 @@ def by_one(commands, text, tmp_path_factory):
 
 
 def numbers(line, prefix=""):
-    """The values of a metrics line, those of nested ones by their path."""
+    """The values of a metrics line; those of nested objects and lists by their path."""
     for name, value in line.items():
-        if isinstance(value, dict | list):
-            inner = (
-                value
-                if isinstance(value, dict)
-                else {str(number): item for number, item in enumerate(value)}
-            )
-            yield from numbers(inner, f"{prefix}{name}/")
+        path = f"{prefix}{name}"
+        if isinstance(value, list):
+            by_position = {str(number): item for number, item in enumerate(value)}
+            yield from numbers(by_position, f"{path}/")
+        elif isinstance(value, dict):
+            yield from numbers(value, f"{path}/")
         else:
-            yield f"{prefix}{name}", value
+            yield path, value
 
 
 def assert_close(found, expected):
-    """The same numbers, but for the order in which they were added."""
-    for one, other in zip(found, expected, strict=True):
-        one = dict(numbers(one))
-        other = dict(numbers(other))
-        assert one.keys() == other.keys()
-        for name, value in one.items():
-            expected_value = (
-                other[name] if isinstance(value, str) else pytest.approx(other[name], rel=2e-4)
-            )
-            assert value == expected_value, (name, one, other)
+    """Checks that metrics lines are equal up to the order of sums."""
+    for found_line, expected_line in zip(found, expected, strict=True):
+        found_values = dict(numbers(found_line))
+        expected_values = dict(numbers(expected_line))
+        assert found_values.keys() == expected_values.keys()
+        for name, value in found_values.items():
+            expected_value = expected_values[name]
+            if not isinstance(value, str):
+                expected_value = pytest.approx(expected_value, rel=2e-4)
+            assert value == expected_value, (name, found_line, expected_line)
 
 
 def test_two_processes_train_as_one(by_two, by_one):
     assert_close(metrics(by_two), metrics(by_one))
-    assert json.loads((by_two / "environment.json").read_text())["devices"]["hosts"] == 2
-    got = sorted(path.name for path in by_two.iterdir())
-    expected = sorted(path.name for path in by_one.iterdir())
-    assert got == expected
+    environment = json.loads((by_two / "environment.json").read_text())
+    assert environment["devices"]["hosts"] == 2
+    names = {path.name for path in by_two.iterdir()}
+    expected = {path.name for path in by_one.iterdir()}
+    assert names == expected
+
+
+def changes_and_others(lines: list[dict]) -> tuple[list[dict], list[dict]]:
+    """The changes of the config in metrics lines, and the lines about something else."""
+    changes = [line["changed"] for line in lines if "changed" in line]
+    others = [line for line in lines if "changed" not in line]
+    return changes, others
 
 
 def test_checkpoints_move_from_two_processes_to_one_and_back(
     commands, text, by_two, by_one, tmp_path
 ):
-    """Back to a state that the processes cut between them."""
+    """Back to a state that is sharded over both processes."""
     flags = [text, *FLAGS, "--config.steps=80"]
     for run in (by_two, by_one):
         shutil.copytree(run, tmp_path / run.parent.name)
@@ -84,16 +91,21 @@ def test_checkpoints_move_from_two_processes_to_one_and_back(
     first, second = run_two(commands, *flags, "--config.mesh.fsdp=4", f"--workdir={two}")
     assert f"resuming {two} at step 60" in first.stderr
     assert not second.stderr
-    changes = [line["changed"] for run in (one, two) for line in metrics(run) if "changed" in line]
-    assert changes == [{"steps": [60, 80]}, {"steps": [60, 80], "mesh.fsdp": [1, 4]}]
-    assert_close(*([line for line in metrics(run) if "changed" not in line] for run in (one, two)))
+    one_changes, one_lines = changes_and_others(metrics(one))
+    two_changes, two_lines = changes_and_others(metrics(two))
+    assert one_changes == [{"steps": [60, 80]}]
+    assert two_changes == [{"steps": [60, 80], "mesh.fsdp": [1, 4]}]
+    assert_close(one_lines, two_lines)
 
 
 def test_two_processes_start_from_the_parameters_of_another_run(commands, text, by_one, tmp_path):
-    """At learning rate 0 they end as they begin."""
+    """At learning rate 0, the parameters at the end equal those at the start."""
+    run = tmp_path / "run"
     flags = ["--config.steps=1", "--config.optimizer.learning_rate=0.0", "--config.mesh.fsdp=4"]
-    run_two(commands, text, *flags, f"--config.init_from={by_one}", f"--workdir={tmp_path / 'run'}")
-    assert_close(metrics(tmp_path / "run")[-1:], [metrics(by_one)[-1] | {"step": 1}])
+    run_two(commands, text, *flags, f"--config.init_from={by_one}", f"--workdir={run}")
+    last = metrics(run)[-1]
+    expected = metrics(by_one)[-1]
+    assert_close([last], [expected | {"step": 1}])
 
 
 def test_stopped_and_killed_run_equals_an_uninterrupted_one(commands, text, by_two, tmp_path):
@@ -101,18 +113,23 @@ def test_stopped_and_killed_run_equals_an_uninterrupted_one(commands, text, by_t
     with two_processes(commands, *command) as (first, second):
         await_line(first, "^step 5/")
         second.send_signal(signal.SIGTERM)
-        results = outcome(first), outcome(second)
-    assert [result.returncode for result in results] == [0, 0], results
-    message = results[0].stderr.splitlines()[-1]
+        results = [outcome(first), outcome(second)]
+    for result in results:
+        assert result.returncode == 0, results
+    first_result, second_result = results
+    message = first_result.stderr.splitlines()[-1]
     assert message.startswith("SIGTERM: step "), results
-    assert not results[1].stderr, results
+    assert not second_result.stderr, results
     assert message.endswith("; to resume: start the same 2 processes again")
     saved = int(message.split()[2])
     assert 5 < saved < 60
     assert int(final_state(tmp_path / "run")["step"]) == saved
 
+    # some steps after the next checkpoint, if there is one before the end
+    next_checkpoint = (saved // 20 + 1) * 20
+    killed_at = next_checkpoint + 5 if saved < 35 else 50
     with two_processes(commands, *command) as (first, second):
-        await_line(first, f"^step {(saved // 20 + 1) * 20 + 5 if saved < 35 else 50}/")
+        await_line(first, f"^step {killed_at}/")
         first.kill()
         assert_lost(outcome(second, 60))
     assert not (tmp_path / "run" / "result.json").exists()
@@ -127,12 +144,16 @@ def test_signal_to_one_process_ends_the_evaluation_of_both(commands, text, tmp_p
     with two_processes(commands, *command) as (first, second):
         await_line(first, "^step 20/")
         second.send_signal(signal.SIGTERM)
-        results = outcome(first), outcome(second)
-    assert [result.returncode for result in results] == [0, 0], results
+        results = [outcome(first), outcome(second)]
+    for result in results:
+        assert result.returncode == 0, results
     assert results[0].stderr.startswith("SIGTERM: step 20 is saved"), results
-    assert ["eval" in line for line in metrics(tmp_path)] == [False]
+    [line] = metrics(tmp_path)
+    assert "eval" not in line
     run_two(commands, *command)
-    assert ["eval" in line for line in metrics(tmp_path)] == [False, True]
+    before, evaluation = metrics(tmp_path)
+    assert before == line
+    assert "eval" in evaluation
 
 
 def test_hanging_step_ends_with_all_stacks(commands, text, tmp_path):
@@ -151,14 +172,12 @@ def test_hanging_step_ends_with_all_stacks(commands, text, tmp_path):
 
 
 def test_processes_with_different_configs_are_refused(commands, text, tmp_path):
-    """By each, with one line, in place of waiting for each other in a collective that one of them
-    never begins."""
-    with two_processes(
-        commands, text, f"--workdir={tmp_path / 'run'}", second=("--config.steps=7",)
-    ) as processes:
+    """Each process is refused in one line, instead of waiting in a collective that the other one never
+    starts."""
+    arguments = (text, f"--workdir={tmp_path / 'run'}")
+    with two_processes(commands, *arguments, second=("--config.steps=7",)) as processes:
         results = [outcome(process) for process in processes]
     for result in results:
         assert result.returncode == 2, result.stderr
-        assert result.stderr.splitlines()[-1].startswith(
-            "error: the config of process 1 is not that of process 0"
-        )
+        message = result.stderr.splitlines()[-1]
+        assert message.startswith("error: the config of process 1 is not that of process 0")

@@ -1,5 +1,5 @@
-"""--config=tests/runs/tiny_text.py:FOLDER, a masked language model on random words; corpus and
-cache in FOLDER."""
+"""A masked language model on random words, as --config=tests/runs/tiny_text.py:FOLDER; corpus and
+cache are in FOLDER."""
 
 from pathlib import Path
 

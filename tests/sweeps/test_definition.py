@@ -51,7 +51,9 @@ def test_all_points_of_a_file_are_trained(trainer):
 
 def test_trusted_modules_reach_the_runs(trainer):
     """Which may begin from a run whose config names a class of them."""
-    code, _, messages = trainer.sweep(f"--config={TEXT}", "--seeds=0", "--trust=json", "--trust", "csv")
+    code, _, messages = trainer.sweep(
+        f"--config={TEXT}", "--seeds=0", "--trust=json", "--trust", "csv"
+    )
     assert code == 0, messages
     assert trainer.calls()[0][3:] == [
         f"--config={TEXT}",
@@ -204,6 +206,6 @@ def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
     ],
 )
 def test_mistakes_are_one_line_before_any_run(trainer, options, message):
-    told = trainer.refused(*options)
-    assert told.startswith(message.replace("@", f"{trainer.folder}/"))
+    error = trainer.refused(*options)
+    assert error.startswith(message.replace("@", f"{trainer.folder}/"))
     assert not (trainer.folder / "out").exists()

@@ -180,11 +180,11 @@ def test_status(trainer):
     ]
     (out / (FIRST + "0") / "result.json").write_text('{"eval": {"perplexity": Infinity}}')
     _, printed, _ = trainer.sweep("--sweep=@points.py:2", "--status", "--json")
-    messages = json.loads("\n".join(printed))
-    assert messages["done"] == 1
-    assert messages["total"] == 4
-    assert messages["metric"] == "perplexity"
-    assert messages["runs"][0] == {
+    status = json.loads("\n".join(printed))
+    assert status["done"] == 1
+    assert status["total"] == 4
+    assert status["metric"] == "perplexity"
+    assert status["runs"][0] == {
         "name": f"{FIRST}0",
         "state": "done",
         "step": 200,
@@ -192,7 +192,7 @@ def test_status(trainer):
         "eval": {"perplexity": None},
         "error": "",
     }
-    assert [run["state"] for run in messages["runs"]] == ["done", "unfinished", "failed", "failed"]
+    assert [run["state"] for run in status["runs"]] == ["done", "unfinished", "failed", "failed"]
     assert messages["runs"][2]["error"] == "no text"
     code, _, messages = trainer.sweep("--sweep=@points.py:2", "--json")
     assert code == 2

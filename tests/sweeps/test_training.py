@@ -193,7 +193,7 @@ def test_status(trainer):
         "error": "",
     }
     assert [run["state"] for run in status["runs"]] == ["done", "unfinished", "failed", "failed"]
-    assert messages["runs"][2]["error"] == "no text"
+    assert status["runs"][2]["error"] == "no text"
     code, _, messages = trainer.sweep("--sweep=@points.py:2", "--json")
     assert code == 2
     assert "--status" in messages[-1]

@@ -1,5 +1,4 @@
-"""A source for the pipeline and its transforms, in a module of their own that worker processes
-import quickly."""
+"""A source for the pipeline, and transforms. Worker processes import this small module quickly."""
 
 import numpy as np
 

@@ -1,5 +1,4 @@
-"""Data sets: parts, labels, fingerprints, what is held out, and splits that are read when they are
-asked for."""
+"""Data sets: parts, labels, fingerprints, held-out parts, and splits that are read on demand."""
 
 import dataclasses
 import pickle
@@ -15,7 +14,10 @@ from gmlp_flax.data.text_rows import TextRow, TextRows
 from tests.data.number_source import Numbers
 from tests.failures import failure
 
-SHARED = ("train", "heldout")
+
+def held_out(whole: Dataset, share: float) -> tuple[Dataset, Dataset]:
+    """The part to train on, and the held-out part."""
+    return whole.hold_out("train", share), whole.hold_out("heldout", share)
 
 
 def listed(labels, class_names=("cat", "dog"), **options) -> Dataset:
@@ -50,53 +52,61 @@ def test_a_part_has_the_labels_and_names_of_its_examples():
     assert smaller.origin is whole
 
 
-def test_a_part_of_examples_without_known_labels():
+def test_parts_of_unlabelled_examples_are_unlabelled():
     whole = dataclasses.replace(listed([0, 1]), labels=None)
-    assert whole.take(np.array([1])).labels is None
+    part = whole.take(np.array([1]))
+    assert part.labels is None
     assert whole.class_counts() is None
 
 
 @pytest.mark.parametrize("indices", [[5, 3], np.array([5, 3]), np.array([5, 3], np.int32)])
-def test_subset(indices):
+def test_subsets_have_the_examples_at_their_indices(indices):
     subset = Subset(Numbers(9), indices)
-    assert [subset[0]["x"], subset[1]["x"]] == [5, 3]
+    numbers = [subset[index]["x"] for index in range(len(subset))]
+    assert numbers == [5, 3]
     assert len(subset) == 2
 
 
-def test_parts_and_other_labels_survive_pickle():
+def test_parts_survive_pickle():
     whole = listed([0, 1, 1])
-    part = pickle.loads(pickle.dumps(whole.take(np.array([2, 0]))))
+    taken = whole.take(np.array([2, 0]))
+    part = pickle.loads(pickle.dumps(taken))
     assert names(part) == ["2", "0"]
     assert part.labels.tolist() == [1, 0]
     assert part.fingerprint == whole.fingerprint
 
 
-def test_examples_that_know_their_labels_alone():
+def test_labels_inside_examples_are_mapped():
     class Labelled(Numbers):
         def __getitem__(self, index):
             return {"label": np.int32(index % 3)}
 
     relabelled = Relabelled(Labelled(4), np.array([7, 5, 6], np.int32))
-    got = [relabelled[index]["label"] for index in range(4)]
-    assert got == [7, 5, 6, 7]
-    assert relabelled[0]["label"].dtype == np.int32
+    labels = [relabelled[index]["label"] for index in range(4)]
+    assert labels == [7, 5, 6, 7]
+    assert labels[0].dtype == np.int32
 
 
-def test_a_part_has_the_fingerprint_of_the_whole():
-    """Splits and shares are keys of the config, and other names of classes are a choice of the
-    run."""
+def test_fingerprints_do_not_depend_on_the_part_and_the_order_of_classes():
+    """Keys of the config choose splits and shares, and a run may choose the order of classes."""
     whole = listed([0, 1, 1])
     part = whole.take(np.array([1]))
-    assert part.fingerprint == whole.fingerprint
     in_order = classes.in_order(whole, ("dog", "cat"), "a run")
-    assert in_order.fingerprint == whole.fingerprint
-    assert in_order.take(np.array([0, 2])).fingerprint == whole.fingerprint
-    assert listed([0, 1, 0]).fingerprint != whole.fingerprint
-    assert listed([0, 1, 1], ("cat", "eel")).fingerprint != whole.fingerprint
+    part_in_order = in_order.take(np.array([0, 2]))
+    for same in (part, in_order, part_in_order):
+        assert same.fingerprint == whole.fingerprint
+
+
+def test_fingerprints_depend_on_labels_and_class_names():
+    original = listed([0, 1, 1])
+    other_labels = listed([0, 1, 0])
+    other_names = listed([0, 1, 1], ("cat", "eel"))
+    for other in (other_labels, other_names):
+        assert other.fingerprint != original.fingerprint
 
 
 def test_rows_of_text_have_the_fingerprint_of_their_part():
-    """They lie in memory, and a part of them is copied."""
+    """Rows are in memory, and taking a part copies it."""
     rows = [TextRow((text,), text) for text in ("a", "b", "c")]
     whole = Dataset("x", "rows", TextRows(rows), labels=np.array([0, 1, 0], np.int32))
     part = whole.take(np.array([2, 0]))
@@ -112,77 +122,86 @@ def test_rows_of_text_have_the_fingerprint_of_their_part():
         ([0, 1, 1], ("cat", "dog", "eel"), [1, 2, 0]),
         ([0, -1, -1], ("cat", "dog"), [1, 0]),
         ([], ("cat", "dog"), [0, 0]),
-        ([-1, -1], (), None),
     ],
 )
-def test_counts_of_classes(labels, class_names, expected):
+def test_class_counts(labels, class_names, expected):
     counts = listed(labels, class_names).class_counts()
-    assert (counts if counts is None else counts.tolist()) == expected
+    assert counts.tolist() == expected
 
 
-def test_a_note_is_said_once():
+def test_unlabelled_data_have_no_class_counts():
+    assert listed([-1, -1], ()).class_counts() is None
+
+
+def test_equal_notes_are_kept_once():
     noted = listed([0]).with_notes("a", "b").with_notes("b", "c")
     assert noted.notes == ("a", "b", "c")
     assert noted.with_notes("").notes == noted.notes
 
 
-def test_a_share_is_held_out_class_by_class():
+def test_stratified_shares_have_examples_of_each_class():
     labels = [0] * 4 + [1] * 2 + [2] * 9
     whole = listed(labels, ("a", "b", "c"), stratified=True)
-    train, heldout = (whole.hold_out(role, 0.3) for role in SHARED)
-    assert sorted(names(train) + names(heldout), key=int) == names(whole)
-    assert (train.class_counts() + heldout.class_counts()).tolist() == [4, 2, 9]
+    train, heldout = held_out(whole, 0.3)
+    train_names = names(train)
+    heldout_names = names(heldout)
+    assert sorted(train_names + heldout_names, key=int) == names(whole)
+    counts = train.class_counts() + heldout.class_counts()
+    assert counts.tolist() == [4, 2, 9]
     assert min(train.class_counts()) > 0
     assert min(heldout.class_counts()) > 0
     again = whole.hold_out("heldout", 0.3)
-    assert names(again) == names(heldout)
+    assert names(again) == heldout_names
 
 
-def test_the_digits_that_a_search_holds_out():
+def test_a_search_splits_the_training_digits_again():
     digits = embedded_digits("train")
-    parts = [digits.hold_out("heldout", 0.2), digits.hold_out("heldout", -0.2)]
-    parts.append(digits.hold_out("train", -0.2))
-    assert sum(map(len, parts)) == 1415
-    assert [len(part) for part in parts] == [325, 262, 828]
-    for part in parts:
+    reported = digits.hold_out("heldout", 0.2)
+    searched = digits.hold_out("heldout", -0.2)
+    train = digits.hold_out("train", -0.2)
+    assert len(reported) == 325
+    assert len(searched) == 262
+    assert len(train) == 828
+    assert len(digits) == 325 + 262 + 828
+    for part in (reported, searched, train):
         assert min(part.class_counts()) > 15
 
 
-def test_a_share_over_all_examples():
+def test_unstratified_shares_are_drawn_from_all_examples():
     whole = listed([0, 1] * 50)
-    train, heldout = (whole.hold_out(role, 0.3) for role in SHARED)
+    train, heldout = held_out(whole, 0.3)
     assert len(train) + len(heldout) == 100
     assert 15 < len(heldout) < 45
 
 
-def test_labels_that_only_the_examples_know_are_held_out_as_one_class():
+def test_stratification_without_a_list_of_labels_takes_one_class():
     whole = dataclasses.replace(listed([0, 1, 0]), labels=None, stratified=True, split="train")
-    train, heldout = (whole.hold_out(role, 0.01) for role in SHARED)
+    train, heldout = held_out(whole, 0.01)
     assert len(train) == 2
     assert len(heldout) == 1
     single = dataclasses.replace(listed([0]), labels=None, stratified=True, split="train")
     assert "'train' has a single example" in failure(single.hold_out, "train", 0.1)
 
 
-def test_classes_with_one_example_and_with_none():
+def test_stratification_needs_two_examples_of_each_present_class():
     single = listed([0, 1, 1], stratified=True)
     message = failure(single.hold_out, "train", 0.1)
     assert "'here'" in message
     assert "'cat'" in message
     declared = listed([0, 0, 2, 2], ("cat", "dog", "eel"), stratified=True)
-    train, heldout = (declared.hold_out(role, 0.1) for role in SHARED)
-    assert train.class_counts().tolist() == heldout.class_counts().tolist() == [1, 0, 1]
+    for part in held_out(declared, 0.1):
+        assert part.class_counts().tolist() == [1, 0, 1]
 
 
 @pytest.mark.parametrize("stratified", [False, True])
-def test_nothing_left_is_refused(stratified):
+def test_holding_out_everything_is_refused(stratified):
     whole = listed([0, 0], stratified=stratified)
     message = failure(whole.hold_out, "heldout", -1e-9)
     assert "'heldout'" in message
     assert "heldout_share=1e-09 and as much for the search of settings" in message
 
 
-def test_splits_are_read_when_they_are_asked_for():
+def test_splits_are_read_on_demand_and_once():
     read = []
 
     def reader(name):
@@ -205,7 +224,7 @@ def test_splits_are_read_when_they_are_asked_for():
         splits["validation"]
 
 
-def test_arrays_are_read_only_parts_of_one_array():
+def test_images_share_memory_with_their_array():
     pixels = np.arange(24, dtype=np.uint8).reshape(2, 3, 4, 1)
     images = ArrayImages(pixels)
     assert np.shares_memory(images[1]["image"], pixels)

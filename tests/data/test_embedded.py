@@ -1,4 +1,4 @@
-"""The text of Python's manual, and the digits that come with the package."""
+"""The embedded data: Python's manual, and handwritten digits."""
 
 import sys
 import types
@@ -17,7 +17,14 @@ def replace_manual(monkeypatch, topics):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", module)
 
 
-def test_sentences():
+def all_sentences(texts) -> set[str]:
+    found = set()
+    for text in texts:
+        found.update(sentences(text))
+    return found
+
+
+def test_sentences_end_at_punctuation_and_blank_lines():
     found = sentences("One  two.\nThree?  Four\n\n   Five: six\n")
     assert found == ["One two.", "Three?", "Four", "Five: six"]
 
@@ -27,8 +34,8 @@ def test_roles_share_no_sentence():
     heldout = embedded_text("heldout")
     assert sum(map(len, heldout)) > 20_000
     assert sum(map(len, train)) > 250_000
-    train_sentences = {sentence for text in train for sentence in sentences(text)}
-    heldout_sentences = {sentence for text in heldout for sentence in sentences(text)}
+    train_sentences = all_sentences(train)
+    heldout_sentences = all_sentences(heldout)
     assert not train_sentences & heldout_sentences
 
 
@@ -38,44 +45,50 @@ def test_training_text_keeps_its_layout(monkeypatch):
     assert embedded_text("train") == ["One.\n     Two."]
 
 
-def test_a_topic_of_nothing_but_held_out_sentences_goes(monkeypatch):
+def test_topics_with_only_held_out_sentences_are_dropped(monkeypatch):
     heldout = dict.fromkeys(embedded.HELDOUT_TOPICS, "Held out.")
     replace_manual(monkeypatch, {**heldout, "a": "Held out.", "b": "Two."})
     assert embedded_text("train") == ["Two."]
 
 
-def test_topics_absent_in_another_python_are_tolerated(monkeypatch):
+def test_topics_missing_from_another_python_are_tolerated(monkeypatch):
     topics = {"import": "One.", "calls": "Two.", "execmodel": "Three.", "other": "Four."}
     replace_manual(monkeypatch, topics)
     assert embedded_text("heldout") == ["Two.", "Three.", "One."]
     assert embedded_text("train") == ["Four."]
 
 
-def test_a_python_without_its_manual(monkeypatch):
+def test_a_missing_manual_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     assert "pydoc_data" in failure(embedded_text, "train")
 
 
-def test_digits():
+def test_digits_have_published_sizes_and_ten_classes():
     train = embedded_digits("train")
     heldout = embedded_digits("heldout")
     assert len(train) == 1415
     assert len(heldout) == 382
-    assert train.classes == heldout.classes == tuple("0123456789")
     assert train.path == "digits/train"
     assert heldout.path == "digits/heldout"
-    first = train.examples[0]
-    assert first["image"].shape == (8, 8, 1)
-    assert first["image"].dtype == np.uint8
-    assert first["name"] == "image 0"
+    for digits in (train, heldout):
+        assert digits.classes == tuple("0123456789")
     assert train.labels[:5].tolist() == [0, 1, 2, 3, 4]
     assert train.labels.dtype == np.int32
-    assert train.examples.images.max() == 255
     assert min(heldout.class_counts()) > 30
+
+
+def test_digits_are_images_of_bytes():
+    train = embedded_digits("train")
+    first = train.examples[0]
+    assert first["name"] == "image 0"
+    assert first["image"].shape == (8, 8, 1)
+    assert first["image"].dtype == np.uint8
+    assert train.examples.images.max() == 255
 
 
 def test_roles_share_no_digit():
     train = embedded_digits("train").examples.images
     heldout = embedded_digits("heldout").examples.images
-    contents = {image.tobytes() for image in train}
-    assert not contents & {image.tobytes() for image in heldout}
+    train_contents = {image.tobytes() for image in train}
+    heldout_contents = {image.tobytes() for image in heldout}
+    assert not train_contents & heldout_contents

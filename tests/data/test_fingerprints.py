@@ -1,4 +1,4 @@
-"""What recognises data without reading them all."""
+"""Fingerprints identify data without reading all of it."""
 
 import hashlib
 import os
@@ -21,18 +21,19 @@ def write(folder, **contents):
 
 
 def fingerprint(folder):
-    return fingerprints.of_files(files.find_files(str(folder)))
+    found = files.find_files(str(folder))
+    return fingerprints.of_files(found)
 
 
 def sha256(*values):
-    """Of values, each after its length."""
+    """The digest of values, each preceded by its length."""
     framed = b""
     for value in values:
         framed += len(value).to_bytes(8, "little") + value
     return hashlib.sha256(framed).hexdigest()[:16]
 
 
-def test_counts_names_and_content(tmp_path):
+def test_fingerprints_have_counts_names_and_content(tmp_path):
     found = fingerprint(write(tmp_path / "a", x=b"12", y=b"345"))
     content = sha256(b"12", b"345")
     assert found == {
@@ -43,44 +44,58 @@ def test_counts_names_and_content(tmp_path):
     }
 
 
-def test_other_places_and_times_change_nothing(tmp_path):
+def test_fingerprints_do_not_depend_on_paths_and_times(tmp_path):
     here = write(tmp_path / "a", x=b"12", y=b"345", empty=b"")
     there = shutil.copytree(here, tmp_path / "b")
     os.utime(there / "x", (1, 1))
     assert fingerprint(here) == fingerprint(there)
 
 
+def changed_facts(folder, change) -> set[str]:
+    """The facts of a folder's fingerprint that a change alters."""
+    before = fingerprint(folder)
+    change()
+    after = fingerprint(folder)
+    return {name for name in after if after[name] != before[name]}
+
+
 @pytest.mark.parametrize(
-    ("change", "differs"),
+    ("name", "content", "expected"),
     [
-        (lambda path: (path / "x").write_bytes(b"13"), {"content"}),
-        (lambda path: (path / "x").write_bytes(b"123"), {"bytes", "content"}),
-        (lambda path: (path / "x").rename(path / "w"), {"names"}),
-        (lambda path: (path / "z").write_bytes(b"6"), {"files", "bytes", "names", "content"}),
+        pytest.param("x", b"13", {"content"}, id="other content"),
+        pytest.param("x", b"123", {"bytes", "content"}, id="another size"),
+        pytest.param("z", b"6", {"files", "bytes", "names", "content"}, id="a new file"),
     ],
 )
-def test_what_differs(tmp_path, change, differs):
+def test_written_files_change_the_fingerprint(tmp_path, name, content, expected):
     path = write(tmp_path / "a", x=b"12", y=b"345")
-    before = fingerprint(path)
-    change(path)
-    after = fingerprint(path)
-    got = {name for name in after if after[name] != before[name]}
-    assert got == differs
+    changed = changed_facts(path, lambda: (path / name).write_bytes(content))
+    assert changed == expected
+
+
+def test_renamed_files_change_the_names(tmp_path):
+    path = write(tmp_path / "a", x=b"12", y=b"345")
+    changed = changed_facts(path, lambda: (path / "x").rename(path / "w"))
+    assert changed == {"names"}
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 6, 9, 10, 11, 30])
-def test_the_ends_of_a_file(tmp_path, monkeypatch, size):
+def test_both_ends_of_a_file_are_read(tmp_path, monkeypatch, size):
     monkeypatch.setattr(fingerprints, "END", 5)
+    path = tmp_path / "x"
     content = bytes(range(size))
-    (tmp_path / "x").write_bytes(content)
-    (file,) = files.find_files(str(tmp_path / "x"))
-    expected = content if size <= 5 else content[:5] + content[-5:]
-    assert fingerprints.ends(file) == expected
+    path.write_bytes(content)
+    (file,) = files.find_files(str(path))
+    if size <= 5:
+        assert fingerprints.ends(file) == content
+    else:
+        assert fingerprints.ends(file) == content[:5] + content[-5:]
 
 
-def test_both_ends_of_large_files_are_read_and_no_more(tmp_path, monkeypatch):
+def test_only_both_ends_of_large_files_are_read(tmp_path, monkeypatch):
+    zeros = bytes(1 << 20)
     small = {f"y{number}": b"1" for number in range(300)}
-    path = write(tmp_path / "a", x=bytes(1 << 20), **small)
+    path = write(tmp_path / "a", x=zeros, **small)
     before = fingerprint(path)
     read_range = files.read_range
     sizes = []
@@ -91,39 +106,52 @@ def test_both_ends_of_large_files_are_read_and_no_more(tmp_path, monkeypatch):
         return content
 
     monkeypatch.setattr(files, "read_range", counting)
-    (path / "x").write_bytes(bytes((1 << 20) - 1) + b"1")
-    assert fingerprint(path)["content"] != before["content"]
+    (path / "x").write_bytes(zeros[:-1] + b"1")
+    after = fingerprint(path)
+    assert after["content"] != before["content"]
     assert sum(sizes) < 200_000
     assert len(sizes) <= fingerprints.SAMPLE + 1
 
 
-def test_a_file_that_is_gone(tmp_path):
+def test_missing_files_are_named(tmp_path):
     path = write(tmp_path / "a", x=b"12")
     found = files.find_files(str(path))
     (path / "x").unlink()
     assert str(path / "x") in failure(fingerprints.of_files, found)
 
 
-def test_names_that_are_no_unicode(tmp_path):
-    """Names of files are bytes on Linux; a copy of the same names is the same data."""
+def test_names_may_be_invalid_unicode(tmp_path):
+    """File names are bytes on Linux; a copy with the same names has the same fingerprint."""
     path = write(tmp_path / "a", x=b"12")
     name = os.fsencode(path) + b"/caf\xe9"
     with open(name, "wb") as file:
         file.write(b"3")
-    assert fingerprint(path) == fingerprint(shutil.copytree(path, tmp_path / "b"))
+    copy = shutil.copytree(path, tmp_path / "b")
+    assert fingerprint(path) == fingerprint(copy)
 
 
-def test_texts():
+def test_fingerprints_of_texts_are_digests_of_their_checksums():
     texts = ["one", "", "€ \ud800", "one"]
-    checksums = [zlib.crc32(text.encode("utf-8", "surrogatepass")) for text in texts]
-    expected = sha256(np.array(checksums, "<u4").tobytes())
-    assert fingerprints.of_texts(texts) == expected
+    checksums = []
+    for text in texts:
+        content = text.encode("utf-8", "surrogatepass")
+        checksums.append(zlib.crc32(content))
+    packed = np.array(checksums, "<u4").tobytes()
+    assert fingerprints.of_texts(texts) == sha256(packed)
+
+
+def test_the_order_of_texts_changes_the_fingerprint():
     assert fingerprints.of_texts(["one", ""]) != fingerprints.of_texts(["", "one"])
 
 
-def test_a_digest_tells_where_values_end():
-    digests = {fingerprints.digest(values) for values in (["ab", "c"], ["a", "bc"], ["abc"])}
+def test_digests_depend_on_where_values_end():
+    digests = set()
+    for values in (["ab", "c"], ["a", "bc"], ["abc"]):
+        digests.add(fingerprints.digest(values))
     assert len(digests) == 3
+
+
+def test_digests_of_text_are_those_of_its_bytes():
     assert fingerprints.digest(["é"]) == fingerprints.digest(["é".encode()])
 
 
@@ -135,7 +163,7 @@ def test_positions_are_spread(count, most, positions):
     assert fingerprints.spread(count, most) == positions
 
 
-def test_both_ends_are_among_spread_positions():
+def test_spread_positions_have_both_ends():
     positions = fingerprints.spread(10**6)
     assert len(positions) == fingerprints.SAMPLE
     assert positions[0] == 0

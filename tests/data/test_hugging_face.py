@@ -19,13 +19,13 @@ from gmlp_flax.io.files import File
         ("state.json/a.csv", False),
     ],
 )
-def test_files_without_rows(name, expected):
+def test_metadata_files_are_recognised_by_name(name, expected):
     file = File(f"/x/{name}", name, 1, "1")
     assert hugging_face.is_metadata(name) == expected
     assert hugging_face.metadata([file]) == ([file] if expected else [])
 
 
-def test_only_a_list_of_splits_at_the_root_counts():
+def test_only_a_list_of_splits_at_the_root_is_used():
     root = File("/x/dataset_dict.json", "dataset_dict.json", 1, "1")
     below = File("/x/a/dataset_dict.json", "a/dataset_dict.json", 1, "1")
     assert hugging_face.declares_splits([below, root])

@@ -1,14 +1,15 @@
-"""ListOps: the grammar and its statistics, and the value of every tree compared with a slow,
-obvious evaluator."""
+"""ListOps: the grammar and its statistics, and the value of each tree, compared with a slow
+evaluator."""
 
 import csv
-import hashlib
 import itertools
 import json
 import math
 import random
 import statistics
 from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 
@@ -36,12 +37,12 @@ def parse(words: list[str]):
 
 
 def value(tree) -> int:
-    """In the words of the published generator: MED is the int of the median, SM the sum modulo
-    10."""
+    """As in the published generator: MED is the int of the median, SM the sum modulo 10."""
     if isinstance(tree, int):
         return tree
-    values = [value(argument) for argument in tree[1:]]
-    match tree[0]:
+    operator, *arguments = tree
+    values = [value(argument) for argument in arguments]
+    match operator:
         case "[MIN":
             return min(values)
         case "[MAX":
@@ -50,28 +51,39 @@ def value(tree) -> int:
             return int(statistics.median(values))
         case "[SM":
             return sum(values) % 10
-    raise AssertionError(tree[0])
+    raise AssertionError(operator)
 
 
 def depth(tree) -> int:
     if isinstance(tree, int):
         return 1
-    return 1 + max(map(depth, tree[1:]))
+    _, *arguments = tree
+    return 1 + max(map(depth, arguments))
 
 
 def length(tree) -> int:
-    """As it is published: 1 for a digit, 2 for an operator."""
+    """The published length: 1 for a digit, 2 for an operator."""
     if isinstance(tree, int):
         return 1
-    return 2 + sum(map(length, tree[1:]))
+    _, *arguments = tree
+    return 2 + sum(map(length, arguments))
 
 
-def operators(tree, level: int = 1):
-    """Every operator of a tree with its number of arguments and its level."""
+class Operator(NamedTuple):
+    """An operator in a tree; the root has level 1."""
+
+    name: str
+    arguments: int
+    level: int
+
+
+def operators(tree, level: int = 1) -> Iterator[Operator]:
+    """Every operator of a tree."""
     if isinstance(tree, int):
         return
-    yield tree[0], len(tree) - 1, level
-    for argument in tree[1:]:
+    name, *arguments = tree
+    yield Operator(name, len(arguments), level)
+    for argument in arguments:
         yield from operators(argument, level + 1)
 
 
@@ -81,8 +93,8 @@ def take(grammar, count, seed=0):
 
 
 @pytest.mark.parametrize(("grammar", "count"), [(SMALL, 1500), (Grammar(), 60)])
-def test_every_tree(grammar, count):
-    """Value and length, counted again from the text; all texts differ."""
+def test_trees_have_their_value_and_length(grammar, count):
+    """Value and length are computed again from the text; all texts differ."""
     trees = take(grammar, count)
     assert len({tree.text for tree in trees}) == count
     for tree in trees:
@@ -95,9 +107,9 @@ def test_every_tree(grammar, count):
         assert length(parsed) == tree.length
         assert grammar.shortest < tree.length < grammar.longest
         assert depth(parsed) <= grammar.depth
-        for _, arguments, level in operators(parsed):
-            assert 2 <= arguments <= 10
-            assert level < grammar.depth
+        for operator in operators(parsed):
+            assert 2 <= operator.arguments <= 10
+            assert operator.level < grammar.depth
 
 
 def test_the_same_seed_gives_the_same_trees():
@@ -107,42 +119,50 @@ def test_the_same_seed_gives_the_same_trees():
     assert trees[0] == ("[MAX 3 3 6 7 ]", 7, 6)
 
 
-def test_the_published_draws():
-    """Before any tree is thrown away: operators with probability 1/4, 2 to 10 arguments, 4
-    operators equally likely."""
+def test_draws_have_the_published_probabilities():
+    """Before long and short trees are rejected, a node is an operator with probability 1/4, and
+    the 4 operators and 2 to 10 arguments are equally likely."""
     draw = random.Random(0).random
-    trees = [listops.draw_tree(draw, Grammar(0, 10**9, depth=3)) for _ in range(12_000)]
+    grammar = Grammar(0, 10**9, depth=3)
     drawn = []
-    for tree in trees:
+    for _ in range(12_000):
+        tree = listops.draw_tree(draw, grammar)
         assert tree is not None
         drawn += operators(parse(tree.text.split()))
-    roots = [operator for operator in drawn if operator[2] == 1]
-    children = sum(arguments for _, arguments, _ in roots)
-    assert_share(len(roots), len(trees), 0.25)
-    assert_share(len(drawn) - len(roots), children, 0.25)
-    assert_uniform(Counter(name for name, _, _ in drawn), 4)
-    assert_uniform(Counter(arguments for _, arguments, _ in drawn), 9)
+    roots = [operator for operator in drawn if operator.level == 1]
+    children_of_roots = sum(operator.arguments for operator in roots)
+    assert_share(len(roots), 12_000, 0.25)
+    assert_share(len(drawn) - len(roots), children_of_roots, 0.25)
+    names = Counter(operator.name for operator in drawn)
+    assert_uniform(names, 4)
+    arguments = Counter(operator.arguments for operator in drawn)
+    assert_uniform(arguments, 9)
 
 
 def assert_share(count, total, share):
-    """To within four standard errors."""
-    error = math.sqrt(share * (1 - share) / total)
-    assert abs(count / total - share) < 4 * error
+    """Asserts a share to within four standard errors."""
+    standard_error = math.sqrt(share * (1 - share) / total)
+    error = abs(count / total - share)
+    assert error < 4 * standard_error
 
 
 def assert_uniform(counts, kinds):
-    """By a chi-square of at most 8 degrees of freedom, which exceeds 30 once in 5,000."""
+    """Asserts equal shares by a chi-square of at most 8 degrees of freedom, which exceeds 30 once
+    in 5,000."""
     assert len(counts) == kinds
     expected = counts.total() / kinds
-    chi_square = sum((count - expected) ** 2 / expected for count in counts.values())
+    squares = [(count - expected) ** 2 for count in counts.values()]
+    chi_square = sum(squares) / expected
     assert chi_square < 30, counts
 
 
-def test_a_tree_that_grows_too_long_is_given_up():
-    assert listops.draw_tree(lambda: 0.1, Grammar(1, 9, depth=4)) is None
+def test_trees_that_grow_too_long_are_rejected():
+    grammar = Grammar(1, 9, depth=4)
+    tree = listops.draw_tree(lambda: 0.1, grammar)
+    assert tree is None
 
 
-def test_a_grammar_without_such_trees_ends():
+def test_impossible_grammars_are_refused():
     trees = listops.generate(Grammar(500, 502, depth=2), 0)
     message = failure(next, trees)
     assert "depth 2" in message
@@ -154,7 +174,7 @@ def read(path):
         return list(csv.DictReader(file, delimiter="\t"))
 
 
-def test_splits_that_share_no_tree(tmp_path):
+def test_splits_share_no_tree(tmp_path):
     longest = listops.make(str(tmp_path), SIZES, GRAMMAR)
     texts = []
     names = ("basic_train.tsv", "basic_val.tsv", "basic_test.tsv")
@@ -162,68 +182,75 @@ def test_splits_that_share_no_tree(tmp_path):
         table = read(tmp_path / name)
         assert len(table) == size
         for row in table:
-            assert int(row["Target"]) == value(parse(row["Source"].split()))
-            texts.append(row["Source"])
+            text = row["Source"]
+            tree = parse(text.split())
+            assert int(row["Target"]) == value(tree)
+            texts.append(text)
     assert len(set(texts)) == sum(SIZES)
     assert longest == max(len(text.split()) for text in texts)
 
 
-def checksums(folder):
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def times(folder):
     return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
 
 
-def test_a_whole_folder_is_left_alone(tmp_path):
+def test_finished_folders_are_left_alone(tmp_path):
     longest = listops.make(str(tmp_path), SIZES, GRAMMAR)
     before = times(tmp_path)
     assert listops.make(str(tmp_path), SIZES, GRAMMAR) == longest
     assert times(tmp_path) == before
 
 
-def test_an_unfinished_folder_is_made_again(tmp_path):
+def test_unfinished_folders_are_generated_again(tmp_path):
     listops.make(str(tmp_path), SIZES, GRAMMAR)
-    whole = checksums(tmp_path)
+    whole = contents(tmp_path)
     (tmp_path / "listops.json").unlink()
     (tmp_path / "basic_train.tsv").write_bytes(b"Source\tTar")
     listops.make(str(tmp_path), SIZES, GRAMMAR)
-    assert checksums(tmp_path) == whole
+    assert contents(tmp_path) == whole
 
 
-def test_another_data_set_is_refused(tmp_path):
+def test_folders_of_another_data_set_are_refused(tmp_path):
     listops.make(str(tmp_path), SIZES, GRAMMAR)
-    before = checksums(tmp_path)
+    before = contents(tmp_path)
     message = failure(listops.make, str(tmp_path), SIZES, GRAMMAR, seed=1)
     assert "'seed': 0" in message
-    assert checksums(tmp_path) == before
+    assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"longest": 9}'])
-def test_facts_that_are_damaged(tmp_path, content):
+def test_damaged_facts_are_refused(tmp_path, content):
     (tmp_path / "listops.json").write_text(content)
-    assert str(tmp_path) in failure(listops.make, str(tmp_path), SIZES, GRAMMAR)
+    message = failure(listops.make, str(tmp_path), SIZES, GRAMMAR)
+    assert str(tmp_path) in message
 
 
-def test_facts_without_a_length(tmp_path):
+def test_facts_with_an_invalid_length_are_refused(tmp_path):
     listops.make(str(tmp_path), SIZES, GRAMMAR)
     path = tmp_path / "listops.json"
     facts = json.loads(path.read_text())
-    path.write_text(json.dumps({**facts, "longest": "60"}))
-    assert "listops.json: damaged" in failure(listops.make, str(tmp_path), SIZES, GRAMMAR)
+    facts["longest"] = "60"
+    path.write_text(json.dumps(facts))
+    message = failure(listops.make, str(tmp_path), SIZES, GRAMMAR)
+    assert "listops.json: damaged" in message
 
 
-def test_a_remote_folder(tmp_path):
+def test_remote_folders_have_the_same_files(tmp_path):
     address = writers.remote(tmp_path)
     longest = listops.make(address, SIZES, GRAMMAR)
-    listops.make(str(tmp_path / "local"), SIZES, GRAMMAR)
-    for path in (tmp_path / "local").iterdir():
-        assert files.read_small(f"{address}/{path.name}") == path.read_bytes()
+    local = tmp_path / "local"
+    listops.make(str(local), SIZES, GRAMMAR)
+    for path in local.iterdir():
+        remote_content = files.read_small(f"{address}/{path.name}")
+        assert remote_content == path.read_bytes()
     assert listops.make(address, SIZES, GRAMMAR) == longest
 
 
-def test_numbers():
+def test_numbers_are_parsed():
     assert listops.parse_numbers("10,0,007", "it", 3) == (10, 0, 7)
     assert listops.parse_numbers("999999999", "it", 1) == (999_999_999,)
 
@@ -242,8 +269,9 @@ def test_numbers():
         "1,2,3\n",
     ],
 )
-def test_numbers_that_make_no_sense(text):
-    assert "listops: expected 3 numbers" in failure(listops.parse_numbers, text, "listops", 3)
+def test_invalid_numbers_are_refused(text):
+    message = failure(listops.parse_numbers, text, "listops", 3)
+    assert "listops: expected 3 numbers" in message
 
 
 @pytest.mark.parametrize(
@@ -256,13 +284,13 @@ def test_numbers_that_make_no_sense(text):
         Grammar(1, 9, depth=101),
     ],
 )
-def test_grammars_that_make_no_sense(tmp_path, grammar):
+def test_invalid_grammars_are_refused(tmp_path, grammar):
     message = failure(listops.make, str(tmp_path), SIZES, grammar)
     assert f"{grammar.shortest},{grammar.longest} and depth {grammar.depth}" in message
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("sizes", [(10, 5, 0), (10**8, 5, 5)])
-def test_sizes_that_make_no_sense(tmp_path, sizes):
+def test_invalid_sizes_are_refused(tmp_path, sizes):
     message = failure(listops.make, str(tmp_path), sizes, GRAMMAR)
     assert "expected 1 to 10,000,000 of each split" in message

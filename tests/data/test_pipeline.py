@@ -1,8 +1,10 @@
-"""Batches: of which examples, in which order, on any number of hosts, threads and workers."""
+"""The examples and the order of batches, on any number of hosts, threads and workers."""
 
 import itertools
+import math
 import os
 import pickle
+import re
 import subprocess
 import sys
 
@@ -60,12 +62,13 @@ def test_batches_are_consecutive_examples_of_the_order():
     numbers, noise = in_order(10, 24)
     batches = take(10, 4, start=2)
     for step, batch in enumerate(batches, start=2):
-        positions = slice(4 * step, 4 * step + 4)
+        first = 4 * step
+        positions = slice(first, first + 4)
         np.testing.assert_array_equal(batch["x"], numbers[positions])
         np.testing.assert_array_equal(batch["noise"], noise[positions])
 
 
-# Of the version before this one: a run that resumes under a new version sees the same examples.
+# Golden values: a run that resumes under a new version must see the same examples.
 GOLDEN = {
     (0, 1, 0): ([5, 8, 9, 7, 4, 2], 0.2511087522523515),
     (3, 1, 5): ([10, 2, 8, 5, 0, 10], 0.5163800355832265),
@@ -91,30 +94,30 @@ def test_resume_is_a_seek(start):
 
 
 @pytest.mark.parametrize(
-    ("hosts", "repeats", "start"), [(2, 1, 0), (4, 1, 3), (2, 3, 2), (4, 3, 0)]
+    ("hosts", "repeats", "start"),
+    [(2, 1, 0), (4, 1, 3), (2, 3, 2), (4, 3, 0)],
 )
-def test_hosts_share_the_same_batches(hosts, repeats, start):
-    alone = take(11, 5, start=start, batch_size=8, repeats=repeats)
-    by_host = []
-    for host in range(hosts):
-        batches = take(11, 5, start=start, batch_size=8, host=host, hosts=hosts, repeats=repeats)
-        by_host.append(batches)
-    for step, batch in enumerate(alone):
+def test_hosts_share_the_batches_of_a_single_host(hosts, repeats, start):
+    options = {"start": start, "batch_size": 8, "repeats": repeats}
+    single = take(11, 5, **options)
+    by_host = [take(11, 5, host=host, hosts=hosts, **options) for host in range(hosts)]
+    for step, batch in enumerate(single):
         for name, values in batch.items():
             parts = [batches[step][name] for batches in by_host]
-            assert {len(part) for part in parts} == {8 // hosts}
+            for part in parts:
+                assert len(part) == 8 // hosts
             np.testing.assert_array_equal(np.concatenate(parts), values)
 
 
 @given(st.integers(1, 40), st.sampled_from([1, 2, 3, 4]), st.integers(1, 24))
 @settings(max_examples=20)
-def test_repeats(size, repeats, batch_size):
-    """Stretches of the order without repeats, each repeated, every time with new noise."""
+def test_repeats_are_of_consecutive_stretches(size, repeats, batch_size):
+    """Each stretch of the order is repeated as a whole, every time with new noise."""
     stretch = max(1, batch_size // (2 * repeats))
     once, _ = in_order(size, 3 * stretch)
     expected = []
-    for first in (0, stretch, 2 * stretch):
-        expected += repeats * once[first : first + stretch].tolist()
+    for part in once.reshape(3, stretch).tolist():
+        expected += repeats * part
     numbers, noise = in_order(size, len(expected), repeats=repeats, batch_size=batch_size)
     assert numbers.tolist() == expected
     assert len(set(noise)) == len(noise)
@@ -124,39 +127,48 @@ def test_repeats(size, repeats, batch_size):
 def test_copies_are_never_half_a_batch_apart(repeats):
     """Mixing pairs examples half a batch apart, counted in the batch of all hosts."""
     numbers, _ = in_order(1000, 24 * 12, repeats=repeats, batch_size=24)
+    examples_in_batch = 24 // repeats
+    cut_stretch = 24 // (2 * repeats)
     for batch in numbers.reshape(12, 24):
-        assert not (batch == np.roll(batch, 12)).any()
-        assert len(set(batch)) <= 24 // repeats + 24 // (2 * repeats)
+        partners = np.roll(batch, 12)
+        assert (batch != partners).all()
+        assert len(set(batch)) <= examples_in_batch + cut_stretch
 
 
-def test_an_order_is_pickled_as_its_arguments():
+def test_a_pickled_order_gives_the_same_batches():
     order = Shuffled(Numbers(7), 3, noisy, repeats=2, batch_size=8)
     copy = pickle.loads(pickle.dumps(order))
     positions = range(5, 30)
     np.testing.assert_equal(copy.batch(positions), order.batch(positions))
 
 
-def test_batches_that_were_closed():
-    batches = train_batches(Shuffled(Numbers(5), 0), Reading(5))
-    assert sorted(next(batches)["x"]) == list(range(5))
+def test_closed_batches_raise_an_error():
+    order = Shuffled(Numbers(5), 0)
+    batches = train_batches(order, Reading(5))
+    batch = next(batches)
+    assert sorted(batch["x"]) == list(range(5))
     batches.close()
     batches.close()
     assert "closed" in raised(ValueError, next, batches)
 
 
-def test_what_finishes_a_batch():
+def test_finish_changes_each_batch():
     reading = Reading(3, finish=doubled)
-    with train_batches(Shuffled(Numbers(3), 0), reading) as batches:
-        assert sorted(next(batches)["x"]) == [0, 2, 4]
+    order = Shuffled(Numbers(3), 0)
+    with train_batches(order, reading) as batches:
+        batch = next(batches)
+    assert sorted(batch["x"]) == [0, 2, 4]
     with evaluation_batches(Numbers(2), reading) as batches:
-        assert next(batches)["x"].tolist() == [0, 2, 2]
+        batch = next(batches)
+    assert batch["x"].tolist() == [0, 2, 2]
 
 
-def test_stack():
-    examples = [{"a": np.zeros((2, 3), np.float32), "b": 1}, {"a": np.ones((2, 3)), "b": 2}]
-    batch = stack(examples)
+def test_stack_gives_values_a_leading_axis():
+    first = {"a": np.zeros((2, 3), np.float32), "b": 1}
+    second = {"a": np.ones((2, 3)), "b": 2}
+    batch = stack([first, second])
     assert batch["a"].shape == (2, 2, 3)
-    assert batch["a"][1].min() == 1
+    assert batch["a"].tolist() == [[[0] * 3] * 2, [[1] * 3] * 2]
     assert batch["b"].tolist() == [1, 2]
 
 
@@ -165,16 +177,20 @@ def test_stack():
 def test_evaluation_counts_every_example_once(size, hosts, per_host):
     counted = []
     batch_size = hosts * per_host
+    steps = math.ceil(size / batch_size)
     for host in range(hosts):
-        with evaluation_batches(Numbers(size), Reading(batch_size, host, hosts)) as batches:
-            own = list(batches)
-        assert len(own) == -(-size // batch_size)
-        for batch in own:
-            assert batch["x"].shape == (per_host,)
-            assert batch["weight"].shape == (per_host,)
-            assert batch["weight"].dtype == np.float32
-            assert set(batch["weight"]) <= {0, 1}
-            counted += batch["x"][batch["weight"] == 1].tolist()
+        reading = Reading(batch_size, host, hosts)
+        with evaluation_batches(Numbers(size), reading) as batches:
+            batches_of_host = list(batches)
+        assert len(batches_of_host) == steps
+        for batch in batches_of_host:
+            numbers = batch["x"]
+            weights = batch["weight"]
+            assert numbers.shape == (per_host,)
+            assert weights.shape == (per_host,)
+            assert weights.dtype == np.float32
+            assert set(weights) <= {0, 1}
+            counted += numbers[weights == 1].tolist()
     assert sorted(counted) == list(range(size))
 
 
@@ -186,7 +202,7 @@ def test_evaluation_counts_every_example_once(size, hosts, per_host):
         (1, 2, [[1, 3], [4, 4]], [[1, 1], [0, 0]]),
     ],
 )
-def test_evaluation_order(host, hosts, numbers, weights):
+def test_evaluation_batches_by_hand(host, hosts, numbers, weights):
     with evaluation_batches(Numbers(5), Reading(4, host, hosts)) as batches:
         for row in range(2):
             batch = next(batches)
@@ -196,32 +212,38 @@ def test_evaluation_order(host, hosts, numbers, weights):
 
 
 @pytest.mark.parametrize(
-    ("count", "expected"), [(0, [0, 1, 2, 3, 4]), (2, [0, 2]), (3, [0, 1, 3]), (9, [0, 1, 2, 3, 4])]
+    ("count", "expected"),
+    [
+        (0, [0, 1, 2, 3, 4]),
+        (2, [0, 2]),
+        (3, [0, 1, 3]),
+        (9, [0, 1, 2, 3, 4]),
+    ],
 )
-def test_examples_spread_over_a_source(count, expected):
-    some = Spread(Numbers(5), count)
-    got = [int(some[index]["x"]) for index in range(len(some))]
-    assert got == expected
+def test_examples_are_spread_over_a_source(count, expected):
+    sample = Spread(Numbers(5), count)
+    numbers = [int(sample[index]["x"]) for index in range(len(sample))]
+    assert numbers == expected
 
 
 @pytest.mark.parametrize(("batch_size", "nearest"), [(6, 4), (0, 4), (11, 8)])
-def test_batches_that_hosts_cannot_share(batch_size, nearest):
+def test_batch_sizes_must_be_divisible_by_hosts(batch_size, nearest):
     message = failure(Reading, batch_size, hosts=4)
     assert f"batch_size={batch_size}" in message
     assert f"use {nearest}" in message
 
 
-def test_no_examples():
+def test_empty_sources_are_refused():
     assert "no examples" in failure(Shuffled, Numbers(0), 0)
     assert "no examples" in failure(evaluation_batches, Numbers(0), Reading(4))
 
 
 def test_errors_reach_the_caller():
-    """As one line, though Grain adds some."""
+    """Their message is one line, although Grain adds lines to it."""
     order = Shuffled(Numbers(9), 0, broken)
     with train_batches(order, Reading(2)) as batches:
         message = failure(next, batches)
-    assert message in {f"example {number} is broken" for number in range(9)}
+    assert re.fullmatch("example [0-8] is broken", message)
     with evaluation_batches(Broken(9), Reading(2)) as batches:
         assert failure(next, batches) == "example 0 is broken"
 
@@ -256,8 +278,8 @@ if __name__ == "__main__":
 """
 
 
-def test_worker_processes(tmp_path):
-    """In a separate script, because spawned workers import the script that started them."""
+def test_worker_processes_give_the_same_batches(tmp_path):
+    """This runs a script, because spawned workers import the script that started them."""
     script = tmp_path / "script.py"
     script.write_text(WORKERS_SCRIPT)
     command = [sys.executable, "-W", "error", str(script)]
@@ -277,7 +299,7 @@ print(usable_cores())
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
-def test_cores_that_a_process_may_use():
+def test_usable_cores_respect_the_affinity():
     result = subprocess.run([sys.executable, "-c", CORES_SCRIPT], capture_output=True, text=True)
     assert result.stdout == "1\n"
     assert usable_cores() == len(os.sched_getaffinity(0))

@@ -1,11 +1,13 @@
-"""Rows of each kind of file, compared with what other libraries wrote."""
+"""Rows of each kind of file, mostly written by other libraries."""
 
 import bz2
 import csv
 import gzip
 import io
+import itertools
 import json
 import lzma
+import math
 import os
 
 import pyarrow as pa
@@ -40,10 +42,11 @@ def read(path: str, **options) -> list[tuple[int, object]]:
     """The number of each row's line, and the row or, of a bad one, the beginning of its message."""
     found = []
     for where, row in rows.read_rows(path, **options):
-        file, _, number = where.rpartition(", ")
+        file, _, line = where.rpartition(", ")
         assert file == path
+        _, number = line.split()
         shown = str(row)[:10] if isinstance(row, BadRecord) else row
-        found.append((int(number.split()[1]), shown))
+        found.append((int(number), shown))
     return found
 
 
@@ -51,18 +54,31 @@ def values(path: str, **options) -> list[object]:
     return [row for _, row in read(path, **options)]
 
 
+def texts_of(path: str, **options) -> list[str]:
+    return [row["text"] for row in values(path, **options)]
+
+
 def table(cells: list[list[str]], delimiter: str, **options) -> str:
     """Cells as Python's own library writes them."""
     content = io.StringIO()
-    csv.writer(content, delimiter=delimiter, **options).writerows(cells)
+    writer = csv.writer(content, delimiter=delimiter, **options)
+    writer.writerows(cells)
     return content.getvalue()
+
+
+def numbered(texts: list[str]) -> list[list[str]]:
+    """The cells of a table of texts and their positions."""
+    cells = [["text", "label"]]
+    for number, text in enumerate(texts):
+        cells.append([text, str(number)])
+    return cells
 
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("packing", PACKERS)
 @pytest.mark.parametrize(("suffix", "delimiter"), [(".csv", ","), (".tsv", "\t")])
-def test_cells_by_rfc_4180(tmp_path, suffix, delimiter, packing):
-    """A byte-order mark, CRLF, blank lines, marks, line breaks in cells, and two bad rows."""
+def test_quoted_cells_follow_rfc_4180(tmp_path, suffix, delimiter, packing):
+    """With a byte-order mark, CRLF, blank lines, quoted cells with line breaks, and two bad rows."""
     lines = [
         b'\xef\xbb\xbf"sentence",label\r\n',
         b"fine,1\r\n",
@@ -86,12 +102,20 @@ def test_cells_by_rfc_4180(tmp_path, suffix, delimiter, packing):
 
 
 @pytest.mark.parametrize("packing", PACKERS)
-def test_marks_that_are_text(tmp_path, packing):
-    """As in GLUE's tables: quotation marks are characters, and lines of blanks are no rows."""
-    content = (
-        b'\xef\xbb\xbfsentence\tlabel\r\n"fine\t1\r\n\r\n \n"said ""no"""\t0\nbad\n\xe9\t1\n\t\n'
-    )
-    path = write(tmp_path / f"a.tsv{packing}", PACKERS[packing](content))
+def test_quotation_marks_may_be_text(tmp_path, packing):
+    """As in GLUE's tables, quotation marks are characters, and blank lines are skipped."""
+    lines = [
+        b"\xef\xbb\xbfsentence\tlabel\r\n",
+        b'"fine\t1\r\n',
+        b"\r\n",
+        b" \n",
+        b'"said ""no"""\t0\n',
+        b"bad\n",
+        b"\xe9\t1\n",
+        b"\t\n",
+    ]
+    content = PACKERS[packing](b"".join(lines))
+    path = write(tmp_path / f"a.tsv{packing}", content)
     assert read(path, quoted=False) == [
         (2, {"sentence": '"fine', "label": "1"}),
         (5, {"sentence": '"said ""no"""', "label": "0"}),
@@ -101,7 +125,7 @@ def test_marks_that_are_text(tmp_path, packing):
     ]
 
 
-def test_commas_are_always_quoted(tmp_path):
+def test_csv_files_are_always_quoted(tmp_path):
     path = write(tmp_path / "a.csv", 'a,b\n"1,2",3\n')
     assert values(path, quoted=False) == [{"a": "1,2", "b": "3"}]
 
@@ -109,16 +133,16 @@ def test_commas_are_always_quoted(tmp_path):
 @pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC])
 @pytest.mark.parametrize(("suffix", "delimiter"), [("csv", ","), ("tsv", "\t")])
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-def test_tables_as_other_programs_write_them(tmp_path, suffix, delimiter, quoting, line_end):
+def test_tables_of_other_programs_are_read(tmp_path, suffix, delimiter, quoting, line_end):
     texts = ["plain", 'said "no"', '"all of it"', "two\nlines", "a, b; c", "tab\there", ""]
-    cells = [["text", "label"]] + [[text, str(i)] for i, text in enumerate(texts)]
+    cells = numbered(texts)
     content = table(cells, delimiter, quoting=quoting, lineterminator=line_end)
     path = write(tmp_path / f"a.{suffix}", content)
-    expected = [{"text": text, "label": str(i)} for i, text in enumerate(texts)]
+    expected = [{"text": text, "label": label} for text, label in cells[1:]]
     assert values(path) == expected
 
 
-def test_a_cell_longer_than_the_library_allows(tmp_path):
+def test_cells_may_be_longer_than_the_csv_module_allows(tmp_path):
     long = "\n".join(map(str, range(30_000)))
     assert len(long) > 131_072
     path = write(tmp_path / "a.csv", f'sentence,label\n"{long}",1\n')
@@ -135,8 +159,8 @@ def test_a_cell_longer_than_the_library_allows(tmp_path):
         ("text,label\na,0\rb,1\n", 2),
     ],
 )
-def test_what_is_no_csv_ends_the_reading(tmp_path, content, line):
-    """The start of the next row is not known: what follows would be made-up rows."""
+def test_invalid_csv_ends_reading(tmp_path, content, line):
+    """The start of the next row is unknown, so that further rows would be wrong."""
     path = write(tmp_path / "a.csv", content)
     assert failure(read, path).startswith(f"{path}, line {line}: ")
 
@@ -153,7 +177,7 @@ def test_what_is_no_csv_ends_the_reading(tmp_path, content, line):
         (b"caf\xe9\tb\n1\t2\n", 1, "WINDOWS-1252"),
     ],
 )
-def test_tables_of_other_encodings(tmp_path, content, line, encoding, quoted):
+def test_tables_in_other_encodings_are_refused(tmp_path, content, line, encoding, quoted):
     path = write(tmp_path / "a.tsv", content)
     message = failure(read, path, quoted=quoted)
     assert message.startswith(f"{path}, line {line}: not UTF-8")
@@ -170,7 +194,7 @@ def test_tables_of_other_encodings(tmp_path, content, line, encoding, quoted):
         (b",text,\n", "''"),
     ],
 )
-def test_headers_that_cannot_be_used(tmp_path, content, key):
+def test_invalid_headers_are_refused(tmp_path, content, key):
     path = write(tmp_path / "a.csv", content)
     for function in (read, rows.column_names):
         message = failure(function, path)
@@ -178,57 +202,64 @@ def test_headers_that_cannot_be_used(tmp_path, content, key):
         assert key in message
 
 
-def test_a_given_header(tmp_path):
+def test_headerless_tables_get_the_given_header(tmp_path):
     path = write(tmp_path / "a.tsv", "1\t\t2\nx\ty\n")
     assert rows.first_cells(path) == ("1", "", "2")
-    assert rows.first_cells(write(tmp_path / "b.tsv", "")) == ()
     assert read(path, header=("a", "b", "c")) == [
         (1, {"a": "1", "b": "", "c": "2"}),
         (2, "found 2 ce"),
     ]
 
 
-def test_wide_headers_are_quick(tmp_path):
-    names = [f"column {i}" for i in range(50_000)]
+def test_an_empty_table_has_no_first_cells(tmp_path):
+    path = write(tmp_path / "a.tsv", "")
+    assert rows.first_cells(path) == ()
+
+
+def test_wide_headers_are_read_quickly(tmp_path):
+    names = [f"column {number}" for number in range(50_000)]
     path = write(tmp_path / "a.csv", ",".join(names) + "\n")
     assert rows.column_names(path) == tuple(names)
 
 
-def test_json_lines(tmp_path):
-    good = {"sentence": "fine\u2028\x85", "label": 1, "more": [None, {"a": 1.5}]}
-    lines = [
-        b"\xef\xbb\xbf" + json.dumps(good, ensure_ascii=False).encode(),
-        b"",
-        b"  \t",
-        b"[]",
-        b"{",
-        b'"\xff"',
-        b"[" * 100_000,
-        b'{"a": %s}' % (b"9" * 301),
-        b'{"a": 9%s}\r' % (b"0" * 30),
-        b'{"\\ud83d": "\\u0000", "b": NaN}',
-        b"null",
-        b'{"a": 1}'.decode().encode("utf-16-le"),
-    ]
-    for name in ("a.jsonl", "a.json", "A.JSONL.gz"):
-        content = b"\n".join(lines)
-        path = write(tmp_path / name, gzip.compress(content) if name[-1] == "z" else content)
-        found = read(path)
-        assert found[0] == (1, good)
-        got = [line for line, _ in found]
-        assert got == [1, 4, 5, 6, 7, 8, 9, 10, 11, 12]
-        assert [row for _, row in found[1:6]] == [
-            "found list",
-            "not JSON (",
-            "not UTF-8 ",
-            "not JSON (",
-            "not JSON (",
-        ]
-        assert found[6] == (9, {"a": 9 * 10**30})
-        odd = found[7][1]
-        assert odd["\ud83d"] == "\0"
-        assert odd["b"] != odd["b"]
-        assert [row for _, row in found[8:]] == ["found None", "not UTF-8 "]
+GOOD_OBJECT = {"sentence": "fine\u2028\x85", "label": 1, "more": [None, {"a": 1.5}]}
+JSON_LINES = [
+    b"\xef\xbb\xbf" + json.dumps(GOOD_OBJECT, ensure_ascii=False).encode(),
+    b"",
+    b"  \t",
+    b"[]",
+    b"{",
+    b'"\xff"',
+    b"[" * 100_000,
+    b'{"a": %s}' % (b"9" * 301),
+    b'{"a": 9%s}\r' % (b"0" * 30),
+    b'{"\\ud83d": "\\u0000", "b": NaN}',
+    b"null",
+    '{"a": 1}'.encode("utf-16-le"),
+]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "A.JSONL.gz"])
+def test_json_lines_are_rows_or_bad_records(tmp_path, name):
+    content = b"\n".join(JSON_LINES)
+    if name.endswith(".gz"):
+        content = gzip.compress(content)
+    by_line = dict(read(write(tmp_path / name, content)))
+    surrogate = by_line.pop(10)
+    assert surrogate["\ud83d"] == "\0"
+    assert math.isnan(surrogate["b"])
+    assert by_line == {
+        1: GOOD_OBJECT,
+        4: "found list",
+        5: "not JSON (",
+        6: "not UTF-8 ",
+        7: "not JSON (",
+        8: "not JSON (",
+        9: {"a": 9 * 10**30},
+        11: "found None",
+        12: "not UTF-8 ",
+    }
+    assert list(by_line) == sorted(by_line)
 
 
 def test_columns_of_json_lines_are_those_of_the_first_object(tmp_path):
@@ -246,8 +277,9 @@ def test_columns_of_json_lines_are_those_of_the_first_object(tmp_path):
         ("3\n4\n", "line 1: found int"),
     ],
 )
-def test_json_without_an_object_has_no_columns(tmp_path, content, key):
-    assert key in failure(rows.column_names, write(tmp_path / "a.json", content))
+def test_json_without_objects_is_refused(tmp_path, content, key):
+    path = write(tmp_path / "a.json", content)
+    assert key in failure(rows.column_names, path)
 
 
 ANY_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
@@ -257,63 +289,74 @@ ANY_CELL = st.text(st.characters(codec="utf-8", exclude_characters="\t\n\r\0\ufe
 @given(st.lists(ANY_TEXT, min_size=1, max_size=8))
 @settings(max_examples=40)
 def test_any_text_survives_every_format(tmp_path_factory, texts):
-    """Quotation marks that never close, and characters at which str.splitlines cuts."""
+    """Some texts have an open quotation mark, or characters at which str.splitlines cuts."""
     folder = tmp_path_factory.mktemp("rows")
     texts = ['"A mark that never closes', "a\u2028line\x85and\x0cfeed", *texts]
-    cells = [["text", "number"]] + [[text, str(i)] for i, text in enumerate(texts)]
+    cells = numbered(texts)
     for suffix, delimiter in rows.DELIMITERS.items():
         path = write(folder / f"a{suffix}", table(cells, delimiter))
-        assert [row["text"] for row in values(path)] == texts
+        assert texts_of(path) == texts
     lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
     path = write(folder / "a.jsonl", "\n".join(lines))
-    assert [row["text"] for row in values(path)] == texts
+    assert texts_of(path) == texts
     written = pa.table({"text": texts})
-    pq.write_table(written, folder / "a.parquet")
-    writers.arrow(folder / "a.arrow", written)
-    for name in ("a.parquet", "a.arrow"):
-        got = [row["text"] for row in values(str(folder / name))]
-        assert got == texts
+    parquet = folder / "a.parquet"
+    arrow = folder / "a.arrow"
+    pq.write_table(written, parquet)
+    writers.arrow(arrow, written)
+    for path in (parquet, arrow):
+        assert texts_of(str(path)) == texts
 
 
-@given(st.lists(ANY_CELL.filter(lambda text: text.strip(" ")), min_size=1, max_size=8))
+NOT_BLANK = ANY_CELL.filter(lambda text: text.strip(" "))
+
+
+@given(st.lists(NOT_BLANK, min_size=1, max_size=8))
 @settings(max_examples=40)
-def test_any_cell_survives_a_table_without_quotation_marks(tmp_path_factory, texts):
-    lines = "".join(f"{text}\t{i}\n" for i, text in enumerate(texts))
-    path = write(tmp_path_factory.mktemp("rows") / "a.tsv", f"text\tnumber\n{lines}")
-    assert [row["text"] for row in values(path, quoted=False)] == texts
+def test_any_cell_survives_a_table_without_quoting(tmp_path_factory, texts):
+    lines = ["\t".join(cells) for cells in numbered(texts)]
+    folder = tmp_path_factory.mktemp("rows")
+    path = write(folder / "a.tsv", "\n".join(lines) + "\n")
+    assert texts_of(path, quoted=False) == texts
 
 
-def test_parquet(tmp_path):
-    """Strings that are no UTF-8 come out as bytes, NaN as None."""
-    path = str(
-        writers.parquet(
-            tmp_path / "a.parquet",
-            rows=2,
-            sentence=pa.array([b"fine", b"\xff", b"\xef\xbb\xbfdull"]).view(pa.string()),
-            label=pa.array(["1", "0", None]).dictionary_encode(),
-            idx=[4, 2**63 - 1, None],
-            share=[0.5, float("nan"), 2.0],
-            words=[["a"], [], None],
-            day=pa.array([1, 2, 3], pa.timestamp("ns")),
-        )
+@pytest.fixture
+def parquet_file(tmp_path):
+    """Two row groups, with a string that is not UTF-8, nulls and NaN."""
+    words = pa.array([b"fine", b"\xff", b"\xef\xbb\xbfdull"])
+    path = writers.parquet(
+        tmp_path / "a.parquet",
+        rows=2,
+        sentence=words.view(pa.string()),
+        label=pa.array(["1", "0", None]).dictionary_encode(),
+        idx=[4, 2**63 - 1, None],
+        share=[0.5, float("nan"), 2.0],
+        words=[["a"], [], None],
+        day=pa.array([1, 2, 3], pa.timestamp("ns")),
     )
+    return str(path)
+
+
+def test_parquet_rows_are_plain_values(parquet_file):
+    """Invalid UTF-8 is read as bytes, and NaN as None."""
     names = ("sentence", "label", "idx", "share", "words", "day")
-    assert rows.column_names(path) == names
+    assert rows.column_names(parquet_file) == names
     first = {"sentence": "fine", "label": "1", "idx": 4, "share": 0.5, "words": ["a"]}
     second = {"sentence": b"\xff", "label": "0", "idx": 2**63 - 1, "share": None, "words": []}
     third = {"sentence": "\ufeffdull", "label": None, "idx": None, "share": 2.0, "words": None}
-    got = read(path, columns=names[:5])
-    assert got == [(0, first), (1, second), (2, third)]
-    assert values(path, columns=("idx", "nothing")) == [
-        {"idx": 4},
-        {"idx": 2**63 - 1},
-        {"idx": None},
-    ]
+    found = read(parquet_file, columns=names[:5])
+    assert found == [(0, first), (1, second), (2, third)]
+
+
+def test_missing_columns_are_skipped(parquet_file):
+    found = values(parquet_file, columns=("idx", "nothing"))
+    assert found == [{"idx": 4}, {"idx": 2**63 - 1}, {"idx": None}]
 
 
 @pytest.mark.parametrize("new", [pa.ipc.new_stream, pa.ipc.new_file])
-def test_arrow(tmp_path, new):
-    written = pa.table({"text": ["a", "ü", None], "n": pa.array([1, 2, 3], pa.int8())})
+def test_arrow_streams_and_files_are_read(tmp_path, new):
+    numbers = pa.array([1, 2, 3], pa.int8())
+    written = pa.table({"text": ["a", "ü", None], "n": numbers})
     path = str(writers.arrow(tmp_path / "a.arrow", written, new, rows=2))
     assert rows.column_names(path) == ("text", "n")
     assert read(path) == [
@@ -323,33 +366,47 @@ def test_arrow(tmp_path, new):
     ]
 
 
-def test_two_columns_of_parquet_with_one_name(tmp_path):
-    written = pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["label", "label"])
-    pq.write_table(written, tmp_path / "a.parquet")
-    assert "'label'" in failure(rows.column_names, str(tmp_path / "a.parquet"))
+def test_parquet_columns_with_one_name_are_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    columns = [pa.array([1]), pa.array([2])]
+    written = pa.Table.from_arrays(columns, ["label", "label"])
+    pq.write_table(written, path)
+    assert "'label'" in failure(rows.column_names, str(path))
 
 
-def test_declared_classes(tmp_path):
-    """The numbers of classes that the package datasets named come out as these names."""
+def declaring_table() -> pa.Table:
+    """Rows whose metadata declares names of classes, as the package datasets writes them."""
     features = {
         "label": {"names": ["neg", "pos"], "_type": "ClassLabel"},
         "text": {"dtype": "string", "_type": "Value"},
         "tags": [{"names": ["x"], "_type": "ClassLabel"}],
     }
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-    written = pa.table({"text": ["a", "b", "c", "d"], "label": [1, 0, -1, 7]})
+    rows_to_write = pa.table({"text": ["a", "b", "c", "d"], "label": [1, 0, -1, 7]})
+    return rows_to_write.replace_schema_metadata(metadata)
+
+
+def test_numbers_of_declared_classes_become_names(tmp_path):
     path = str(tmp_path / "a.parquet")
-    pq.write_table(written.replace_schema_metadata(metadata), path)
+    pq.write_table(declaring_table(), path)
     assert rows.declared_classes(path, "label") == ("neg", "pos")
     assert rows.declared_classes(path, "text") == ()
-    assert [row["label"] for row in values(path)] == ["pos", "neg", None, 7]
-    arrow = writers.arrow(tmp_path / "a.arrow", written.replace_schema_metadata(metadata))
-    assert rows.declared_classes(str(arrow), "label") == ("neg", "pos")
-    assert rows.declared_classes(write(tmp_path / "a.csv", "label\n"), "label") == ()
+    labels = [row["label"] for row in values(path)]
+    assert labels == ["pos", "neg", None, 7]
+
+
+def test_arrow_files_declare_classes_too(tmp_path):
+    path = writers.arrow(tmp_path / "a.arrow", declaring_table())
+    assert rows.declared_classes(str(path), "label") == ("neg", "pos")
+
+
+def test_csv_files_declare_no_classes(tmp_path):
+    path = write(tmp_path / "a.csv", "label\n")
+    assert rows.declared_classes(path, "label") == ()
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a", "a.xlsx", "a.PARQUET.tar", "csv"])
-def test_files_that_are_no_tables(name):
+def test_other_suffixes_are_refused(name):
     for function in (rows.require_suffix, rows.read_rows, rows.column_names):
         message = failure(function, name)
         assert repr(name) in message
@@ -357,7 +414,7 @@ def test_files_that_are_no_tables(name):
 
 
 @pytest.mark.parametrize("name", ["a.parquet.gz", "a.ARROW.zst"])
-def test_compressed_columns(name):
+def test_compressed_parquet_and_arrow_files_are_refused(name):
     message = failure(rows.require_suffix, name)
     assert repr(name) in message
     assert "decompress" in message
@@ -366,7 +423,7 @@ def test_compressed_columns(name):
 @pytest.mark.parametrize(
     "name", ["a.csv", "A.CSV", "a.tsv.GZ", "x.y.jsonl", "a.json.xz", "a.Arrow"]
 )
-def test_files_that_are_tables(name):
+def test_suffixes_of_tables_are_accepted(name):
     rows.require_suffix(name)
 
 
@@ -384,54 +441,62 @@ def test_files_that_are_tables(name):
         ("a.csv.zst", b"text,label\n"),
     ],
 )
-def test_damaged_files(tmp_path, name, content):
+def test_damaged_files_are_named(tmp_path, name, content):
     path = write(tmp_path / name, content)
     assert path in failure(read, path)
 
 
-def test_folders_and_missing_files(tmp_path):
+def test_folders_and_missing_files_are_refused(tmp_path):
     (tmp_path / "a.csv").mkdir()
     for name in ("a.csv", "b.tsv", "c.jsonl", "d.parquet"):
-        assert str(tmp_path / name) in failure(read, str(tmp_path / name))
+        path = str(tmp_path / name)
+        assert path in failure(read, path)
 
 
-def test_no_line_fills_the_memory(tmp_path, monkeypatch):
+def test_lines_have_a_maximum_length(tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "LONGEST", 1000)
-    path = write(tmp_path / "a.tsv.xz", lzma.compress(b"sentence\tlabel\n" + b"x" * 5000))
+    content = b"sentence\tlabel\n" + b"x" * 5000
+    path = write(tmp_path / "a.tsv.xz", lzma.compress(content))
     assert "line 2 has more than" in failure(read, path)
-    cell = ("x" * 90 + "\n") * 30
+
+
+def test_cells_of_several_lines_have_a_maximum_length(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "LONGEST", 1000)
+    line = "x" * 90 + "\n"
+    cell = line * 30
     path = write(tmp_path / "a.csv", f'sentence,label\n"{cell}",1\n')
     assert "line 2: not CSV" in failure(read, path)
 
 
-def test_a_remote_table(tmp_path):
+def test_remote_tables_are_read(tmp_path):
     write(tmp_path / "ä b.csv", "text\n1\n")
     path = f"{writers.remote(tmp_path)}/ä b.csv"
     assert read(path) == [(2, {"text": "1"})]
 
 
-@given(st.binary(max_size=60).map(lambda data: data.replace(b"\xff", b"\n")), st.data())
+CONTENTS = st.binary(max_size=60).map(lambda content: content.replace(b"\xff", b"\n"))
+CUTS = st.lists(st.integers(1, 60), max_size=4, unique=True)
+
+
+@given(CONTENTS, CUTS)
 @settings(max_examples=60)
-def test_lines_of_a_range_of_bytes(tmp_path_factory, content, data):
-    """Each line is read once, in the range where it begins."""
-    path = write(tmp_path_factory.mktemp("lines") / "a.txt", content)
-    cuts = data.draw(st.lists(st.integers(1, 60), max_size=4, unique=True))
-    stops = [*sorted(cuts), None]
-    found = []
-    start = 0
-    for stop in stops:
-        part = list(rows.numbered_lines(path, start, stop))
-        got = [number for number, _ in part]
-        expected = list(range(1, len(part) + 1))
-        assert got == expected
-        found += [line for _, line in part]
-        start = stop
-    assert b"".join(found) == content
-    for line in found[:-1]:
+def test_lines_are_read_once_in_the_range_where_they_begin(tmp_path_factory, content, cuts):
+    folder = tmp_path_factory.mktemp("lines")
+    path = write(folder / "a.txt", content)
+    bounds = [0, *sorted(cuts), None]
+    lines = []
+    for start, stop in itertools.pairwise(bounds):
+        numbers = []
+        for number, line in rows.numbered_lines(path, start, stop):
+            numbers.append(number)
+            lines.append(line)
+        assert numbers == list(range(1, len(numbers) + 1))
+    assert b"".join(lines) == content
+    for line in lines[:-1]:
         assert line.index(b"\n") == len(line) - 1
 
 
-def test_names_of_lines():
+def test_line_names_have_the_start_of_their_range():
     assert rows.line_name(3, 0) == "line 3"
     assert "1,000" in rows.line_name(3, 1000)
 
@@ -439,37 +504,42 @@ def test_names_of_lines():
 @pytest.mark.parametrize(
     "line", [b"[]", b"{", b'"a"', b"\xff", b"", b"{}{}", b"\xff\xfe{", b"{\0}"]
 )
-def test_lines_without_an_object(line):
+def test_lines_without_an_object_are_bad_records(line):
     raised(BadRecord, rows.json_object, line)
 
 
-def test_a_line_with_an_object():
-    assert rows.json_object(b'\xef\xbb\xbf {"a": [1, "\\u00e9"]} \n') == {"a": [1, "é"]}
+def test_lines_may_have_a_byte_order_mark_and_blanks():
+    found = rows.json_object(b'\xef\xbb\xbf {"a": [1, "\\u00e9"]} \n')
+    assert found == {"a": [1, "é"]}
 
 
 def found_in(folder) -> tuple[str, tuple[files.File, ...]]:
     return str(folder), files.find_files(str(folder))
 
 
-def test_tables_of_a_folder(tmp_path):
-    """Files that describe others, as the package datasets writes them, hold no rows."""
+def names_of(found) -> list[str]:
+    return [file.name for file in found]
+
+
+def test_tables_of_a_folder_are_found_by_suffix(tmp_path):
+    """The package datasets writes files that describe others and hold no rows."""
     names = ["a.csv", "b/c.parquet", "b/d.JSONL.gz", "n.txt", "README.md", "x.md", ".hidden.csv"]
-    described = ["dataset_info.json", "b/state.json", "dataset_dict.json", "b/cache-1a.arrow"]
-    for name in names + described:
+    descriptions = ["dataset_info.json", "b/state.json", "dataset_dict.json", "b/cache-1a.arrow"]
+    for name in names + descriptions:
         write(tmp_path / name, "")
     os.symlink(tmp_path / "a.csv", tmp_path / "z.tsv")
     path, found = found_in(tmp_path)
     tables = rows.find_by_suffix(path, found)
-    assert [file.name for file in tables] == ["a.csv", "b/c.parquet", "b/d.JSONL.gz", "z.tsv"]
+    assert names_of(tables) == ["a.csv", "b/c.parquet", "b/d.JSONL.gz", "z.tsv"]
+    parquet = rows.find_by_suffix(path, found, (".parquet",))
+    assert names_of(parquet) == ["b/c.parquet"]
     note = rows.unread_files_note(path, found, tables)
     assert path in note
     assert "3 files not read (.md 2, .txt 1)" in note
     assert rows.unread_files_note(path, tables, tables) == ""
-    few = rows.find_by_suffix(path, found, (".parquet",))
-    assert [file.name for file in few] == ["b/c.parquet"]
 
 
-def test_folders_without_tables(tmp_path):
+def test_folders_without_tables_are_refused(tmp_path):
     path, found = found_in(tmp_path)
     assert "(no files)" in failure(rows.find_by_suffix, path, found)
     write(tmp_path / "a.txt", "x")
@@ -481,13 +551,16 @@ def test_folders_without_tables(tmp_path):
     assert "b.parquet.gz" in failure(rows.find_by_suffix, path, found)
 
 
-def test_shards(tmp_path):
-    """One of a set may be given alone, but a folder must hold all."""
-    one = tmp_path / "train-00000-of-00002.csv"
-    write(one, "text,label\n")
+def test_folders_must_have_all_shards(tmp_path):
+    write(tmp_path / "train-00000-of-00002.csv", "text,label\n")
     path, found = found_in(tmp_path)
     assert "1 of the 2 shards" in failure(rows.find_by_suffix, path, found)
     assert not rows.is_file(path, found)
-    path, found = found_in(one)
+
+
+def test_a_single_shard_may_be_read(tmp_path):
+    shard = tmp_path / "train-00000-of-00002.csv"
+    write(shard, "text,label\n")
+    path, found = found_in(shard)
     assert rows.is_file(path, found)
     assert rows.find_by_suffix(path, found) == list(found)

@@ -1,12 +1,13 @@
-"""Which names mean which split, and which split a run reads."""
+"""The split that a name means, and the split that a run reads."""
 
+import functools
 import unicodedata
 
 import pytest
 
 from gmlp_flax.data import splits
 from gmlp_flax.data.dataset import Dataset, Splits
-from gmlp_flax.data.holdout import HELDOUT, ROLES, TRAIN
+from gmlp_flax.data.holdout import HELDOUT, TRAIN
 from gmlp_flax.data.rows import Located
 from gmlp_flax.data.splits import ALL, Request
 from gmlp_flax.data.text_rows import TextRow, TextRows
@@ -23,18 +24,18 @@ FOLDERS = {
 
 
 @pytest.mark.parametrize("split", FOLDERS)
-def test_the_split_of_a_folder(split):
+def test_split_of_folder(split):
     for name in FOLDERS[split].split():
         assert splits.split_of_folder(name) == split, name
 
 
 @pytest.mark.parametrize("split", ["validation", "test", "dev", "validation_matched", "dev_mm"])
-def test_a_split_to_hold_out(split):
+def test_validation_and_test_splits_are_held_out(split):
     assert splits.is_held_out(split)
 
 
 @pytest.mark.parametrize("split", ["", "train", "training", "all", "unsupervised"])
-def test_a_split_to_train_on(split):
+def test_other_splits_are_trained_on(split):
     assert not splits.is_held_out(split)
 
 
@@ -58,7 +59,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("split", FILES)
-def test_the_split_of_a_file(split):
+def test_split_of_file(split):
     for name in FILES[split].split():
         assert splits.split_of_file(name) == split, name
 
@@ -71,18 +72,18 @@ def test_the_split_of_a_file(split):
         ("Test of Val.csv", "test", "validation"),
     ],
 )
-def test_a_name_of_two_splits(name, first, second):
+def test_names_of_two_splits_are_refused(name, first, second):
     message = failure(splits.split_of_file, name)
     for text in (name, first, second):
         assert repr(text) in message
 
 
 @pytest.mark.parametrize("name", ["my_train_v.csv", "a-b-dev-c.txt", "data.test.old.csv"])
-def test_a_word_of_a_split_amidst_a_name(name):
+def test_words_of_a_split_inside_a_name_are_refused(name):
     assert repr(name) in failure(splits.split_of_file, name)
 
 
-def test_two_words_for_one_split():
+def test_the_last_word_decides_between_words_of_one_split():
     assert splits.split_of_file("valid-dev.csv") == "validation"
     assert splits.split_of_file("train-test-train.csv") == "train"
 
@@ -114,24 +115,35 @@ def test_names_that_name_splits(name, expected):
         ("a.GZ", "a"),
     ],
 )
-def test_stems(name, expected):
+def test_stems_have_no_suffixes_and_shard_numbers(name, expected):
     assert splits.stem(name) == expected
 
 
+def data_files(*names: str) -> list[File]:
+    return [File(f"/data/{name}", name, 1, "1") for name in names]
+
+
 def grouped(*names: str) -> dict[str, list[str]]:
-    found = [File(f"/data/{name}", name, 1, "1") for name in names]
-    groups = splits.by_name("/data", found)
-    return {split: [file.name for file in members] for split, members in groups.items()}
+    """The names of the files of each split."""
+    by_split = splits.by_name("/data", data_files(*names))
+    groups = {}
+    for split, members in by_split.items():
+        groups[split] = [file.name for file in members]
+    return groups
 
 
-def test_files_that_are_one_data_set_whatever_their_names():
-    found = [File(f"/data/{name}", name, 1, "1") for name in ("dev.csv", "train.csv", "x.md")]
-    tables = found[:2]
-    by_split = splits.group_files("/data", found, tables)
-    assert by_split == {"validation": tables[:1], "train": tables[1:]}
-    assert splits.group_files("/data", found, tables, ignore_splits=True) == {"": tables}
-    got = splits.group_files("/data/dev.csv", found[:1], found[:1])
-    assert got == {"": found[:1]}
+def test_names_of_splits_may_be_ignored():
+    dev, train, readme = data_files("dev.csv", "train.csv", "x.md")
+    by_split = splits.group_files("/data", [dev, train, readme], [dev, train])
+    assert by_split == {"validation": [dev], "train": [train]}
+    all_files = [dev, train, readme]
+    ignored = splits.group_files("/data", all_files, [dev, train], ignore_splits=True)
+    assert ignored == {"": [dev, train]}
+
+
+def test_the_name_of_a_single_file_means_no_split():
+    (dev,) = data_files("dev.csv")
+    assert splits.group_files("/data/dev.csv", [dev], [dev]) == {"": [dev]}
 
 
 @pytest.mark.parametrize(
@@ -155,7 +167,7 @@ def test_files_that_are_one_data_set_whatever_their_names():
         ),
     ],
 )
-def test_files_by_the_names_of_their_splits(names, expected):
+def test_files_are_grouped_by_split(names, expected):
     assert grouped(*names) == expected
 
 
@@ -173,13 +185,13 @@ def test_files_by_the_names_of_their_splits(names, expected):
         (["dataset_dict.json", "dev/a.arrow", "val/a.arrow"], ["'dev/a.arrow'", "'val/a.arrow'"]),
     ],
 )
-def test_folders_of_which_only_some_names_mean_splits(names, keys):
+def test_ambiguous_and_partial_names_of_splits_are_refused(names, keys):
     message = failure(grouped, *names)
     for key in keys:
         assert key in message
 
 
-def test_all_names_or_none():
+def test_all_names_or_none_must_mean_splits():
     splits.require_all_or_none("x", {})
     splits.require_all_or_none("x", {"a": "", "b": ""})
     splits.require_all_or_none("x", {"a": "train", "b": "test"})
@@ -189,7 +201,7 @@ def test_all_names_or_none():
 
 
 def by_cells(cells: list, bad: BadRecords | None = None, columns=("split", "tag")) -> dict:
-    """The positions of the rows of each split; a bad row for "bad"."""
+    """The positions of the rows of each split. A cell "bad" stands for a bad record."""
     located = []
     for number, cell in enumerate(cells):
         row = BadRecord("no row") if cell == "bad" else cell
@@ -203,7 +215,7 @@ def by_cells(cells: list, bad: BadRecords | None = None, columns=("split", "tag"
     return positions
 
 
-def test_rows_that_name_their_split():
+def test_rows_are_grouped_by_the_cell_with_their_split():
     cells = ["Train", " dev ", "train", "TEST", "val"]
     rows = [{"split": cell} for cell in cells]
     expected = {"train": [0, 2], "validation": [1, 4], "test": [3]}
@@ -213,29 +225,31 @@ def test_rows_that_name_their_split():
     assert by_cells(rows, columns=()) == {"": [0, 1, 2, 3, 4]}
 
 
-def test_rows_that_name_no_split():
-    assert by_cells([{"a": 1}, {"split": ""}, {"split": None}, {"split": " "}]) == {
-        "": [0, 1, 2, 3]
-    }
+def test_rows_without_a_split_are_one_group():
+    rows = [{"a": 1}, {"split": ""}, {"split": None}, {"split": " "}]
+    assert by_cells(rows) == {"": [0, 1, 2, 3]}
     assert by_cells([]) == {"": []}
 
 
 @pytest.mark.parametrize("cell", ["trainset", "fold 1", 0, True, ["train"], "heldout"])
-def test_a_cell_that_is_no_word_of_a_split(cell):
+def test_unknown_splits_in_cells_are_refused(cell):
     message = failure(by_cells, [{"split": "train"}, {"split": cell}])
     for key in ("a.csv, line 1", "'split'", repr(cell), "training", f"split={ALL}"):
         assert key in message
 
 
-def test_rows_of_which_some_name_no_split():
-    message = failure(by_cells, [{"split": "train"}, {"split": "train"}, {"text": "a"}])
+def test_splits_in_only_some_rows_are_refused():
+    rows = [{"split": "train"}, {"split": "train"}, {"text": "a"}]
+    message = failure(by_cells, rows)
     assert "a.csv, line 0" in message
     assert "a.csv, line 2" in message
 
 
-def test_bad_rows_keep_the_positions_of_the_others():
+def test_bad_rows_keep_the_positions_of_others():
     bad = BadRecords(2)
-    cells = ["bad", {"split": "train"}, "bad", {"split": "test"}, {"split": "train"}]
+    train = {"split": "train"}
+    test = {"split": "test"}
+    cells = ["bad", train, "bad", test, train]
     assert by_cells(cells, bad) == {"train": [1, 4], "test": [3]}
     assert bad.first == ["a.csv, line 0: no row", "a.csv, line 2: no row"]
     assert "line 2" in failure(by_cells, cells, BadRecords(1))
@@ -245,62 +259,84 @@ SIZE = 40
 
 
 def read_split(name: str) -> Dataset:
-    rows = [TextRow((f"{name} {i}",), str(i)) for i in range(SIZE)]
+    rows = []
+    for number in range(SIZE):
+        row = TextRow((f"{name} {number}",), str(number))
+        rows.append(row)
     return Dataset("/data", "a form", TextRows(rows), split=name)
 
 
-def made(*names: str) -> Splits:
+def splits_of(*names: str) -> Splits:
     """A data set with these splits, each of SIZE examples."""
-    return Splits("/data", "a form", {name: lambda name=name: read_split(name) for name in names})
+    readers = {name: functools.partial(read_split, name) for name in names}
+    return Splits("/data", "a form", readers)
+
+
+def keys_of(dataset: Dataset) -> set[str]:
+    return {row.texts[0] for row in dataset.examples.rows}
 
 
 THREE = ("train", "validation", "test")
-WHOLE = SIZE
+
+
+def choose_both(names, options) -> tuple[Dataset, Dataset]:
+    """What a run trains on and what it holds out, by default a share of 0.2."""
+    chosen = []
+    for role in (TRAIN, HELDOUT):
+        request = Request(role, **{"heldout_share": 0.2, **options})
+        chosen.append(splits.choose(splits_of(*names), request))
+    train, heldout = chosen
+    return train, heldout
 
 
 @pytest.mark.parametrize(
-    ("names", "options", "train", "heldout"),
+    ("options", "train_split", "heldout_split"),
     [
-        # Splits that are there, by their usual names.
-        (THREE, {}, ("train", WHOLE), ("validation", WHOLE)),
-        (THREE, {"heldout_split": "test"}, ("train", WHOLE), ("test", WHOLE)),
-        (THREE, {"heldout_split": "DEV"}, ("train", WHOLE), ("validation", WHOLE)),
-        (THREE, {"split": "test"}, ("test", WHOLE), ("validation", WHOLE)),
-        (THREE, {"split": "Training"}, ("train", WHOLE), ("validation", WHOLE)),
-        (("train", "validation_matched"), {"heldout_split": "dev_matched"}, ("train", WHOLE), None),
-        # A share of the only split there is for it.
-        (("train",), {}, ("train", "part"), ("train", "part")),
-        (("train", "test"), {}, ("train", "part"), ("train", "part")),
-        (("",), {}, ("", "part"), ("", "part")),
-        (("",), {"split": ALL}, ("", "part"), ("", "part")),
-        (THREE, {"split": "validation"}, ("validation", "part"), ("validation", "part")),
-        # A search holds out a part of what is trained on.
-        (THREE, {"heldout_share": -0.2}, ("train", "part"), ("train", "part")),
+        ({}, "train", "validation"),
+        ({"heldout_split": "test"}, "train", "test"),
+        ({"heldout_split": "DEV"}, "train", "validation"),
+        ({"split": "test"}, "test", "validation"),
+        ({"split": "Training"}, "train", "validation"),
     ],
 )
-def test_splits_that_share_a_path(names, options, train, heldout):
-    chosen = {}
-    for role in ROLES:
-        request = Request(role, **({"heldout_share": 0.2} | options))
-        chosen[role] = splits.choose(made(*names), request)
-    for role, expected in ((TRAIN, train), (HELDOUT, heldout)):
-        if expected is None:
-            continue
-        split, size = expected
-        assert chosen[role].split == split
-        if size == "part":
-            assert 0 < len(chosen[role]) < SIZE
-        else:
-            assert len(chosen[role]) == size
-    notes = chosen[HELDOUT].notes
-    if options.get("heldout_share", 0.2) < 0:
-        assert "config.data.search" in notes[-1]
-    elif heldout and heldout[1] == "part":
-        assert "config.data.heldout_share" in notes[-1]
-    else:
-        assert notes == ()
-    keys = {row.texts[0] for row in chosen[TRAIN].examples.rows}
-    assert not keys & {row.texts[0] for row in chosen[HELDOUT].examples.rows}
+def test_existing_splits_are_read_whole(options, train_split, heldout_split):
+    train, heldout = choose_both(THREE, options)
+    assert train.split == train_split
+    assert heldout.split == heldout_split
+    assert len(train) == SIZE
+    assert len(heldout) == SIZE
+    assert heldout.notes == ()
+    assert not keys_of(train) & keys_of(heldout)
+
+
+def test_parts_of_a_split_have_other_names_too():
+    names = ("train", "validation_matched")
+    train, heldout = choose_both(names, {"heldout_split": "dev_matched"})
+    assert train.split == "train"
+    assert len(train) == SIZE
+    assert not keys_of(train) & keys_of(heldout)
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "split", "key"),
+    [
+        # Without a split to hold out, a share of the training split is held out.
+        (("train",), {}, "train", "config.data.heldout_share"),
+        (("train", "test"), {}, "train", "config.data.heldout_share"),
+        (("",), {}, "", "config.data.heldout_share"),
+        (("",), {"split": ALL}, "", "config.data.heldout_share"),
+        (THREE, {"split": "validation"}, "validation", "config.data.heldout_share"),
+        # A search holds out a part of the training split.
+        (THREE, {"heldout_share": -0.2}, "train", "config.data.search"),
+    ],
+)
+def test_a_share_of_the_training_split_is_held_out(names, options, split, key):
+    train, heldout = choose_both(names, options)
+    assert key in heldout.notes[-1]
+    for part in (train, heldout):
+        assert part.split == split
+        assert 0 < len(part) < SIZE
+    assert not keys_of(train) & keys_of(heldout)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +346,7 @@ def test_splits_that_share_a_path(names, options, train, heldout):
         (TRAIN, ("",), {}, ""),
         (TRAIN, ("",), {"split": ALL}, ""),
         (TRAIN, THREE, {"split": "test"}, "test"),
-        # What is held out of another path is no split of this one.
+        # With a path of its own, heldout_split does not name a split of this path.
         (TRAIN, ("train",), {"heldout_split": "test"}, "train"),
         (TRAIN, THREE, {"heldout_split": "train"}, "train"),
         # A split may be called by a word that usually means another.
@@ -322,18 +358,22 @@ def test_splits_that_share_a_path(names, options, train, heldout):
         (HELDOUT, ("odd",), {"heldout_split": "odd"}, "odd"),
     ],
 )
-def test_a_path_of_one_role(role, names, options, expected):
-    chosen = splits.choose(made(*names), Request(role, **options))
+def test_paths_of_one_role_are_read_whole(role, names, options, expected):
+    chosen = splits.choose(splits_of(*names), Request(role, **options))
     assert chosen.split == expected
     assert len(chosen) == SIZE
 
 
-def test_the_usual_names_of_held_out_splits():
+def test_tasks_have_their_own_order_of_held_out_splits():
     request = Request(HELDOUT, heldout_share=0.2)
-    chosen = splits.choose(made("train", "test"), request, ("validation", "test"))
+    without_validation = splits_of("train", "test")
+    chosen = splits.choose(without_validation, request, ("validation", "test"))
     assert chosen.split == "test"
-    chosen = splits.choose(made(*THREE), request, ("test", "validation"))
+    chosen = splits.choose(splits_of(*THREE), request, ("test", "validation"))
     assert chosen.split == "test"
+
+
+TEST_FOR_BOTH = {"split": "test", "heldout_split": "test", "heldout_share": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -347,23 +387,21 @@ def test_the_usual_names_of_held_out_splits():
         (HELDOUT, ("train", "test"), {}, ["'validation'", "'train', 'test'", "heldout_split"]),
         (HELDOUT, THREE, {"heldout_split": "x"}, ["'x'"]),
         (HELDOUT, ("",), {"heldout_split": "test"}, ["'test'", "names no splits"]),
-        (
-            TRAIN,
-            THREE,
-            {"split": "test", "heldout_split": "test", "heldout_share": 0.1},
-            ["'test'", "both trained on and held out"],
-        ),
+        (TRAIN, THREE, TEST_FOR_BOTH, ["'test'", "both trained on and held out"]),
         (HELDOUT, THREE, {"heldout_split": "train", "heldout_share": 0.1}, ["'train'"]),
         (HELDOUT, ("train",), {"heldout_share": 1e-9}, ["'heldout'", "1e-09"]),
     ],
 )
-def test_splits_that_are_not_there(role, names, options, keys):
-    message = failure(splits.choose, made(*names), Request(role, **options))
+def test_missing_splits_are_refused(role, names, options, keys):
+    request = Request(role, **options)
+    message = failure(splits.choose, splits_of(*names), request)
     for key in ("'/data'", *keys):
         assert key in message
 
 
-def test_names_in_another_form_of_unicode():
-    """A combining mark is no letter, so what is before it is a word."""
-    name = unicodedata.normalize("NFD", "tést.csv")
-    assert splits.split_of_file(name) == splits.split_of_file("tést.csv") == ""
+def test_accented_letters_make_another_word():
+    """ "tést" is not "test", whether é is one character or two."""
+    composed = unicodedata.normalize("NFC", "tést.csv")
+    decomposed = unicodedata.normalize("NFD", "tést.csv")
+    assert splits.split_of_file(composed) == ""
+    assert splits.split_of_file(decomposed) == ""

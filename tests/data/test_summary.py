@@ -1,4 +1,4 @@
-"""What was read, in words: of a data set, of two roles together, and in a notebook."""
+"""Summaries of what was read: a data set, both roles together, and in a notebook."""
 
 import dataclasses
 
@@ -41,11 +41,11 @@ def reviews(labels=(0, 1, 1), **options) -> Dataset:
 
 
 def values(summary: DataSummary) -> dict[str, str]:
-    """Its lines by name, of several with one name the last."""
+    """The lines by name. Of lines with the same name, the last one is kept."""
     return dict(summary.rows())
 
 
-def test_every_fact_is_a_line():
+def test_summaries_have_a_line_for_each_fact():
     found = values(summarize(reviews(), "train"))
     assert found["read"] == "reviews.csv"
     assert found["form"] == "rows with text and label"
@@ -60,23 +60,25 @@ def test_every_fact_is_a_line():
     assert found["note"] == "2 rows without a label are left out"
 
 
-def test_what_is_not_known_has_no_line():
-    found = values(summarize(reviews(split="", files=(), columns=(), notes=()), "train"))
+def test_unknown_facts_have_no_line():
+    dataset = reviews(split="", files=(), columns=(), notes=())
+    found = values(summarize(dataset, "train"))
     assert not found.keys() & {"split", "files", "columns", "note", "tokens"}
 
 
-def test_a_long_text_is_cut_to_eighty_columns():
+def test_long_texts_are_cut_to_eighty_columns():
     long = TextRows([TextRow(("word " * 100,), "0")])
     dataset = dataclasses.replace(reviews(labels=(1,)), examples=long)
-    [shown] = summarize(dataset, "train").shown
+    (shown,) = summarize(dataset, "train").shown
     text, _, label = shown.rpartition("  -> ")
     assert len(text) == 80
     assert text.endswith("...")
     assert label == "good"
 
 
-def test_images_are_shown_by_size_mode_and_class(tmp_path):
-    image_files.make_folder(tmp_path / "photos", {"cat/a.png": image_files.png(0, size=(7, 5))})
+def test_images_are_described_by_size_mode_and_class(tmp_path):
+    image = image_files.png(0, size=(7, 5))
+    image_files.make_folder(tmp_path / "photos", {"cat/a.png": image})
     name = str(tmp_path / "photos" / "cat" / "a.png")
     dataset = Dataset(
         path="photos",
@@ -88,7 +90,7 @@ def test_images_are_shown_by_size_mode_and_class(tmp_path):
     assert summarize(dataset, "train").shown == ("cat/a.png: 5 x 7, PNG RGB  -> cat",)
 
 
-def test_an_example_that_cannot_be_read_is_said():
+def test_unreadable_examples_are_reported():
     dataset = Dataset(
         path="photos",
         form="class folders",
@@ -96,18 +98,18 @@ def test_an_example_that_cannot_be_read_is_said():
         classes=("cat",),
         labels=np.zeros(1, np.int32),
     )
-    [shown] = dataset.some(3)
+    (shown,) = dataset.some(3)
     assert "cannot be" in shown
 
 
-def test_the_line_of_a_run_has_no_sizes_and_no_examples():
+def test_runs_print_one_line_without_examples():
     assert line(reviews(), "heldout") == (
         "heldout: rows with text and label; split 'train'; 3 rows; 1 file (reviews.csv); columns "
         "text, label; 2 classes: bad (1), good (2)"
     )
 
 
-def test_of_many_classes_the_smallest_and_the_largest_have_counts():
+def test_only_the_smallest_and_largest_of_many_classes_have_counts():
     sizes = {f"class {number}": 100 + number for number in range(30)}
     sizes["class 7"] = 3
     sizes["class 9"] = 4_000
@@ -116,11 +118,11 @@ def test_of_many_classes_the_smallest_and_the_largest_have_counts():
     assert words.endswith("the smallest class 7 (3), the largest class 9 (4,000)")
 
 
-def test_classes_of_unknown_sizes_are_named_alone():
+def test_classes_of_unknown_sizes_have_no_counts():
     assert names_of_classes({"a": None, "b": None}) == "2 classes: a, b"
 
 
-def test_tokens_by_hand():
+def test_token_statistics_by_hand():
     """[UNK] is 1; two of the four examples are longer than three tokens."""
     ids = [np.array([5, 1]), np.array([1, 1, 6, 7]), np.array([8]), np.array([5, 6, 7, 8, 9])]
     tokens = count_tokens(ids, unknown_id=1, most=3)
@@ -137,22 +139,23 @@ def test_tokens_by_hand():
     )
 
 
-def test_tokens_of_one_example_that_is_not_cut():
+def test_token_statistics_of_a_single_example():
     tokens = count_tokens([np.arange(12)], unknown_id=50)
     assert str(tokens).startswith("12; 0.0% are [UNK]; 0.0%")
 
 
-def test_examples_of_no_data_set():
-    """Of a task of one's own."""
-    examples = [{"series": np.zeros(4, np.float32), "label": np.int32(number)} for number in (3, 8)]
+def test_plain_examples_are_summarized():
+    """User-defined tasks may have plain lists of examples."""
+    series = np.zeros(4, np.float32)
+    examples = [{"series": series, "label": np.int32(number)} for number in (3, 8)]
     summary = summarize_examples(examples, "Waves", "train")
     assert summary.examples == 2
     assert summary.shown == ("series float32 [4], label 3", "series float32 [4], label 8")
     assert values(summary)["form"] == "Waves"
 
 
-def test_both_roles_in_a_terminal_and_in_a_notebook():
-    """Names may be anybody's: HTML is escaped."""
+def test_both_roles_are_shown_in_terminals_and_notebooks():
+    """Names come from the data, so HTML is escaped."""
     train = summarize(reviews(classes=("<b>bad</b>", "good")), "train")
     heldout = summarize(reviews(labels=(1,)), "heldout")
     both = Inspection(train, heldout, ("1 example is in both",))
@@ -178,5 +181,5 @@ def test_both_roles_in_a_terminal_and_in_a_notebook():
         (5e12, "5,000 GB"),
     ],
 )
-def test_sizes(size, words):
+def test_sizes_have_decimal_units(size, words):
     assert readable_size(size) == words

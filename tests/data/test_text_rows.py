@@ -1,4 +1,4 @@
-"""Labelled text in memory, and what becomes of rows."""
+"""Rows of tables become labelled text in memory."""
 
 import math
 import pickle
@@ -17,7 +17,7 @@ from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord, BadRecords
 from tests.failures import failure, raised
 
-OWN = custom_task(("text",), "label")
+CUSTOM = custom_task(("text",), "label")
 PAIR = custom_task(("a", "b"), "label")
 NUMBERS = custom_task(("text",), "label", numbers=True)
 COLUMNS = Columns(("text",), "label")
@@ -28,10 +28,11 @@ def located(*rows: dict | BadRecord) -> list[Located]:
 
 
 def finished(reading: Reading, declared=(), split: str = "train"):
-    return reading.finish("a form", split, [File("/a.csv", "a.csv", 1, "1")], declared)
+    file = File("/a.csv", "a.csv", 1, "1")
+    return reading.finish("a form", split, [file], declared)
 
 
-def read(rows, task: TextTask = OWN, columns: Columns = COLUMNS, bad=None, **options):
+def read(rows, task: TextTask = CUSTOM, columns: Columns = COLUMNS, bad=None, **options):
     reading = Reading("a.csv", task, bad or BadRecords())
     reading.add(located(*rows), columns)
     return finished(reading, **options)
@@ -41,8 +42,12 @@ def texts_of(dataset) -> list[tuple[str, ...]]:
     return [row.texts for row in dataset.examples.rows]
 
 
+def ids_of(dataset) -> list[str]:
+    return [row.id for row in dataset.examples.rows]
+
+
 @pytest.mark.smoke
-def test_a_data_set_of_rows():
+def test_rows_become_texts_and_labels():
     rows = [{"text": " fine \n", "label": "pos "}, {"text": "dull", "label": "neg"}]
     dataset = read(rows)
     assert dataset.examples.rows == [TextRow(("fine",), "0"), TextRow(("dull",), "1")]
@@ -81,13 +86,13 @@ def test_a_data_set_of_rows():
         (math.nan, None),
     ],
 )
-def test_a_label_is_its_text(value, expected):
-    assert Labels(OWN).read(value, "label") == expected
+def test_labels_are_stripped_texts(value, expected):
+    assert Labels(CUSTOM).read(value, "label") == expected
 
 
 @pytest.mark.parametrize("value", [["pos"], [], {"a": 1}, b"pos", (1, 2), math])
-@pytest.mark.parametrize("task", [OWN, NUMBERS, CLASS_TASKS["sst2"]])
-def test_values_that_are_no_label(value, task):
+@pytest.mark.parametrize("task", [CUSTOM, NUMBERS, CLASS_TASKS["sst2"]])
+def test_labels_of_other_types_are_bad_records(value, task):
     raised(BadRecord, Labels(task).read, value, "label")
 
 
@@ -110,7 +115,7 @@ def test_values_that_are_no_label(value, task):
         ("retrieval", 0.0, "0"),
     ],
 )
-def test_labels_of_published_tasks(task, value, expected):
+def test_published_labels_are_names_or_numbers(task, value, expected):
     assert Labels(CLASS_TASKS[task]).read(value, "label") == expected
 
 
@@ -127,10 +132,11 @@ def test_labels_of_published_tasks(task, value, expected):
         ("listops", "10"),
     ],
 )
-def test_labels_that_a_published_task_does_not_have(task, value):
-    message = raised(BadRecord, Labels(CLASS_TASKS[task]).read, value, "score")
+def test_unknown_labels_of_published_tasks_are_bad_records(task, value):
+    text_task = CLASS_TASKS[task]
+    message = raised(BadRecord, Labels(text_task).read, value, "score")
     assert "'score'" in message
-    assert repr(CLASS_TASKS[task].labels[0]) in message
+    assert repr(text_task.labels[0]) in message
 
 
 @pytest.mark.parametrize(
@@ -146,7 +152,7 @@ def test_labels_that_a_published_task_does_not_have(task, value):
         (math.nan, None),
     ],
 )
-def test_numbers(value, expected):
+def test_numbers_are_read_from_text(value, expected):
     assert Labels(NUMBERS).read(value, "label") == expected
 
 
@@ -154,13 +160,14 @@ def test_numbers(value, expected):
     "value",
     ["1,5", "1.2.3", "1_000", "nan", "inf", "1e39", "-1e39", "0x10", "five", True, "x" * 99],
 )
-def test_what_is_no_number(value):
+def test_invalid_numbers_are_bad_records(value):
     message = raised(BadRecord, Labels(NUMBERS).read, value, "label")
-    assert str(value).lower()[:40] in message
+    shown = str(value).lower()
+    assert shown[:40] in message
     assert len(message) < 200
 
 
-def test_numbers_of_a_published_task():
+def test_published_numbers_have_a_range():
     labels = Labels(NUMBER_TASKS["stsb"])
     assert labels.read("5.000", "score") == 5.0
     assert labels.read(0, "score") == 0.0
@@ -169,35 +176,44 @@ def test_numbers_of_a_published_task():
     assert "from 0 to 5" in raised(BadRecord, labels.read, "5.01", "score")
 
 
+def rows_with_labels(values) -> list[dict]:
+    return [{"text": f"text {number}", "label": value} for number, value in enumerate(values)]
+
+
 def test_rows_without_a_label_are_left_out_and_counted():
-    """Unless no row has one, as in a test set."""
-    values = ["a", "", None, "b", " "]
-    rows = [{"text": f"text {i}", "label": value} for i, value in enumerate(values)]
-    dataset = read(rows)
-    assert [row.id for row in dataset.examples.rows] == ["0", "3"]
+    dataset = read(rows_with_labels(["a", "", None, "b", " "]))
+    assert ids_of(dataset) == ["0", "3"]
     assert dataset.labels.tolist() == [0, 1]
     (note,) = dataset.notes
     assert "3 rows" in note
-    unlabelled = read(rows[1:3])
-    assert unlabelled.labels.tolist() == [UNLABELLED, UNLABELLED]
-    assert unlabelled.labels.dtype == np.int32
-    assert unlabelled.classes == ()
-    assert read(rows[1:3], declared=["b ", "a"]).classes == ("b", "a")
-    assert unlabelled.notes == ()
 
 
-def test_numbers_as_labels():
-    rows = [{"text": "a", "label": "0.5"}, {"text": "b", "label": ""}, {"text": "c", "label": 2}]
-    dataset = read(rows, NUMBERS)
+def test_rows_are_unlabelled_if_none_has_a_label():
+    rows = rows_with_labels(["", None])
+    dataset = read(rows)
+    assert dataset.labels.tolist() == [UNLABELLED, UNLABELLED]
+    assert dataset.labels.dtype == np.int32
+    assert dataset.classes == ()
+    assert dataset.notes == ()
+    declaring = read(rows, declared=["b ", "a"])
+    assert declaring.classes == ("b", "a")
+
+
+def test_numbers_are_labels_of_float32():
+    dataset = read(rows_with_labels(["0.5", "", 2]), NUMBERS)
     assert dataset.labels.tolist() == [0.5, 2.0]
     assert dataset.labels.dtype == np.float32
     assert dataset.classes == ()
-    test_set = read(rows[1:2], NUMBERS)
-    assert np.isnan(test_set.labels).tolist() == [True]
+
+
+def test_missing_numbers_of_a_test_set_are_nan():
+    dataset = read(rows_with_labels([""]), NUMBERS)
+    (label,) = dataset.labels
+    assert np.isnan(label)
 
 
 def test_declared_classes_keep_their_order():
-    rows = [{"text": "a", "label": "pos"}, {"text": "b", "label": "u\u0308"}]
+    rows = rows_with_labels(["pos", "u\u0308"])
     dataset = read(rows, declared=["ü ", "pos", "other"])
     assert dataset.classes == ("ü", "pos", "other")
     assert dataset.labels.tolist() == [1, 0]
@@ -205,7 +221,7 @@ def test_declared_classes_keep_their_order():
     assert "'pos'" in failure(read, rows, declared=["ü", "pos", "pos "])
 
 
-def test_bad_rows_are_counted_and_keep_the_positions_of_the_others():
+def test_bad_rows_are_counted_and_keep_the_positions_of_others():
     rows = [
         {"text": "a", "label": "x"},
         BadRecord("no row"),
@@ -215,13 +231,11 @@ def test_bad_rows_are_counted_and_keep_the_positions_of_the_others():
     ]
     bad = BadRecords(3)
     dataset = read(rows, bad=bad)
-    assert [row.id for row in dataset.examples.rows] == ["0", "4"]
+    assert ids_of(dataset) == ["0", "4"]
     assert bad.count == 3
-    assert [message.partition(": ")[0] for message in bad.first] == [
-        "a.csv, line 1",
-        "a.csv, line 2",
-        "a.csv, line 3",
-    ]
+    for number, message in enumerate(bad.first, start=1):
+        assert message.startswith(f"a.csv, line {number}: ")
+    assert len(bad.first) == 3
     assert "a.csv, line 3" in failure(read, rows, bad=BadRecords(2))
 
 
@@ -238,87 +252,93 @@ def test_bad_rows_are_counted_and_keep_the_positions_of_the_others():
         ({"text": "a", "Label": "x"}, "'Label'"),
     ],
 )
-def test_rows_that_cannot_be_used(row, key):
+def test_invalid_rows_are_refused(row, key):
     message = failure(read, [row])
     assert message.startswith("a.csv, line 0: ")
     assert key in message
 
 
-def test_nothing_to_read():
-    for rows in ([], [{"text": "", "label": "x"}]):
-        message = failure(read, rows, bad=BadRecords(1), split="dev")
-        assert "'a.csv'" in message
-        assert "'dev'" in message
+@pytest.mark.parametrize("rows", [[], [{"text": "", "label": "x"}]], ids=["empty", "no text"])
+def test_data_without_texts_are_refused(rows):
+    message = failure(read, rows, bad=BadRecords(1), split="dev")
+    assert "'a.csv'" in message
+    assert "'dev'" in message
 
 
-def test_positions_of_several_files():
-    """Rows without an id are called by their position in all files of the split."""
-    reading = Reading("folder", OWN, BadRecords(1), note="a note")
+def test_positions_count_the_rows_of_all_files():
+    """The id of a row without one is its position in all files of the split."""
+    reading = Reading("folder", CUSTOM, BadRecords(1), note="a note")
     first = [{"text": "a", "label": "x"}, BadRecord("no row")]
     second = [{"text": "b", "label": "y"}]
     reading.add(located(*first), COLUMNS)
     reading.add(located(*second), COLUMNS)
     assert reading.seen == 3
     dataset = finished(reading)
-    assert [row.id for row in dataset.examples.rows] == ["0", "2"]
+    assert ids_of(dataset) == ["0", "2"]
     assert dataset.notes == ("a note",)
 
 
-def test_rows_with_given_positions():
-    reading = Reading("a.csv", OWN, BadRecords())
+def test_rows_may_have_given_positions():
+    reading = Reading("a.csv", CUSTOM, BadRecords())
     first, second = located({"text": "a", "label": "x"}, {"text": "b", "label": "y"})
     reading.add_numbered([(3, first), (7, second)], COLUMNS)
     rows = finished(reading).examples.rows
     assert rows == [TextRow(("a",), "3"), TextRow(("b",), "7")]
 
 
-def test_ids():
+def test_ids_are_texts():
     columns = Columns(("text",), "label", "id")
     rows = [{"text": "a", "label": "x", "id": name} for name in ("q1", 7, 2.5)]
-    got = [row.id for row in read(rows, columns=columns).examples.rows]
-    assert got == ["q1", "7", "2.5"]
+    dataset = read(rows, columns=columns)
+    assert ids_of(dataset) == ["q1", "7", "2.5"]
 
 
-@pytest.mark.parametrize("own_id", ["q1", None, ["q"], {}])
-def test_ids_that_cannot_be_used(own_id):
-    """One that is taken, or none."""
+@pytest.mark.parametrize("second_id", ["q1", None, ["q"], {}])
+def test_repeated_and_invalid_ids_are_refused(second_id):
     columns = Columns(("text",), "label", "id")
-    rows = [{"text": "a", "label": "x", "id": "q1"}, {"text": "b", "label": "x", "id": own_id}]
+    rows = [
+        {"text": "a", "label": "x", "id": "q1"},
+        {"text": "b", "label": "x", "id": second_id},
+    ]
     message = failure(read, rows, columns=columns)
     assert "line 1" in message
     assert "'id'" in message
 
 
-def test_a_file_without_labels():
-    """Of which a later row may not have one."""
+def test_files_without_a_label_column_are_unlabelled():
+    """No later row may have a label."""
     columns = Columns(("text",), "")
     rows = [{"text": "a", "": "x"}, {"text": "b"}]
-    assert read(rows, columns=columns).labels.tolist() == [UNLABELLED, UNLABELLED]
+    dataset = read(rows, columns=columns)
+    assert dataset.labels.tolist() == [UNLABELLED, UNLABELLED]
     message = failure(read, [*rows, {"text": "c", "label": "x"}], columns=columns)
     assert "line 2" in message
     assert "'label'" in message
 
 
 def test_equal_texts_are_one_object():
-    """Retrieval has each long document in many pairs."""
+    """In the retrieval task, each long document is in many pairs."""
     rows = [{"a": "first " + "document", "b": text, "label": "x"} for text in "xyz"]
     dataset = read(rows, PAIR, Columns(("a", "b"), "label"))
-    firsts = [texts[0] for texts in texts_of(dataset)]
-    assert firsts[0] is firsts[1]
-    assert firsts[0] is firsts[2]
+    (first, _), (second, _), (third, _) = texts_of(dataset)
+    assert first is second
+    assert first is third
 
 
-def test_symbols():
+def test_texts_of_symbols_may_have_no_other_words():
     row = {"text": " ( [MAX 2 ) ]"}
     words = ("[MAX", "(", ")", "]", "2")
     assert text_rows.text_of(row, "text", words) == "( [MAX 2 ) ]"
-    assert "'[MAX'" in raised(BadRecord, text_rows.text_of, row, "text", words[1:])
+    message = raised(BadRecord, text_rows.text_of, row, "text", words[1:])
+    assert "'[MAX'" in message
 
 
+OTHER_COLUMNS = ("review", "stars", "texts")
+MANY_COLUMNS = tuple(f"c{number}" for number in range(1000))
 HEADER = ("id", "premise", "hypothesis", "sentence2", "label")
 
 
-def test_columns_by_their_names_in_one_edition_or_another():
+def test_columns_may_have_the_names_of_any_edition():
     task = CLASS_TASKS["rte"]
     columns = text_rows.resolve_columns("a.csv", HEADER, task, ("idx", "id"))
     assert columns == Columns(("premise", "sentence2"), "label", "id")
@@ -331,28 +351,29 @@ def test_columns_by_their_names_in_one_edition_or_another():
 @pytest.mark.parametrize(
     ("header", "keys"),
     [
-        (
-            ("review", "stars", "texts"),
-            ["no column 'text'", "found 'texts'", "'review'", "own.text"],
-        ),
+        (OTHER_COLUMNS, ["no column 'text'", "found 'texts'", "'review'", "own.text"]),
         (("Text", "label"), ["'Text'", "own.text"]),
         (("text;label",), ["'text;label'", "commas"]),
         (("text,label",), ["'text,label'", "tabs"]),
         (("text label",), ["'text label'", "own.text"]),
         ((), ["found none"]),
-        (tuple(f"c{i}" for i in range(1000)), ["and 992 more"]),
+        (MANY_COLUMNS, ["and 992 more"]),
     ],
 )
-def test_a_column_that_is_missing(header, keys):
-    message = failure(text_rows.resolve_columns, "a.csv", header, OWN, flags=": set own.text")
+def test_missing_columns_are_refused(header, keys):
+    message = failure(text_rows.resolve_columns, "a.csv", header, CUSTOM, flags=": set own.text")
     for key in ("a.csv", *keys):
         assert key in message
 
 
-ROWS = [TextRow(("a", "b"), "0"), TextRow(("a", "c"), "1"), TextRow(("\ud83d", "d"), "2", 1)]
+ROWS = [
+    TextRow(("a", "b"), "0"),
+    TextRow(("a", "c"), "1"),
+    TextRow(("\ud83d", "d"), "2", 1),
+]
 
 
-def test_examples():
+def test_examples_have_keys_contents_and_sizes():
     examples = pickle.loads(pickle.dumps(TextRows(ROWS)))
     assert len(examples) == 3
     assert examples[2] == ROWS[2]
@@ -360,57 +381,61 @@ def test_examples():
     assert examples.content(1) == b"a\0c"
     assert examples.content(2) == b"\xed\xa0\xbd\0d"
     assert examples.size(1) == 2
-    got = examples.take(np.array([2, 0])).rows
-    expected = [ROWS[2], ROWS[0]]
-    assert got == expected
+    part = examples.take(np.array([2, 0]))
+    assert part.rows == [ROWS[2], ROWS[0]]
 
 
-def test_fingerprints_know_texts_and_labels():
-    labels = np.array([0, 1, 0], np.int32)
-    original = TextRows(ROWS).fingerprint((), labels)
-    assert original == TextRows(list(ROWS)).fingerprint(("x", "y"), labels)
+LABELS = np.array([0, 1, 0], np.int32)
+
+
+def test_fingerprints_do_not_depend_on_class_names():
+    original = TextRows(ROWS).fingerprint((), LABELS)
     assert original["examples"] == 3
-    others = [
-        TextRows(ROWS).fingerprint((), np.array([0, 1, 1], np.int32)),
-        TextRows(ROWS).fingerprint((), None),
-        TextRows(ROWS[::-1]).fingerprint((), labels),
-        TextRows([row._replace(texts=row.texts[::-1]) for row in ROWS]).fingerprint((), labels),
-        TextRows([*ROWS[:2], TextRow(("\ud83e", "d"), "2")]).fingerprint((), labels),
-    ]
-    for other in others:
-        assert other != original
+    assert TextRows(list(ROWS)).fingerprint(("x", "y"), LABELS) == original
+
+
+@pytest.mark.parametrize("labels", [np.array([0, 1, 1], np.int32), None], ids=["other", "none"])
+def test_fingerprints_depend_on_labels(labels):
+    original = TextRows(ROWS).fingerprint((), LABELS)
+    assert TextRows(ROWS).fingerprint((), labels) != original
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(ROWS[::-1], id="reversed"),
+        pytest.param([row._replace(texts=row.texts[::-1]) for row in ROWS], id="swapped texts"),
+        pytest.param([*ROWS[:2], TextRow(("\ud83e", "d"), "2")], id="another text"),
+    ],
+)
+def test_fingerprints_depend_on_texts_and_their_order(rows):
+    original = TextRows(ROWS).fingerprint((), LABELS)
+    assert TextRows(rows).fingerprint((), LABELS) != original
 
 
 def test_rows_with_equal_first_texts_are_held_out_together():
-    """Golden values: a change of the hash or of its input would move examples of existing runs from
-    one side to the other."""
-    rows = [{"a": f"premise {i // 2}", "b": f"h{i}", "label": "x"} for i in range(40)]
+    """Golden values: a change of the hash would move examples of existing runs to the other role."""
+    rows = []
+    for number in range(40):
+        rows.append({"a": f"premise {number // 2}", "b": f"h{number}", "label": "x"})
     dataset = read(rows, PAIR, Columns(("a", "b"), "label"))
     heldout = dataset.hold_out(HELDOUT, 0.2)
-    assert [row.id for row in heldout.examples.rows] == [
-        "6",
-        "7",
-        "14",
-        "15",
-        "24",
-        "25",
-        "32",
-        "33",
-    ]
+    assert ids_of(heldout) == ["6", "7", "14", "15", "24", "25", "32", "33"]
 
 
-def test_parts_of_a_split():
-    """Each has ids of its own, and a note of both is there once."""
+def test_parts_of_a_split_are_joined():
+    """The ids of each part begin at 0, and a note of both parts is kept once."""
     parts = []
-    for part, split in enumerate(("dev_matched", "dev_mismatched")):
-        reading = Reading("folder", OWN, BadRecords(), note="a note")
-        rows = [{"text": f"{split} {i}", "label": "xy"[i]} for i in range(2 - part)]
+    for part, labels in enumerate(["xy", "x"]):
+        reading = Reading("folder", CUSTOM, BadRecords(), note="a note")
+        rows = rows_with_labels(labels)
         reading.add(located(*rows), COLUMNS, part)
+        split = ("dev_matched", "dev_mismatched")[part]
         parts.append(finished(reading, declared=("x", "y"), split=split))
     dataset = text_rows.joined(parts)
     assert dataset.split == "dev"
     assert [row.part for row in dataset.examples.rows] == [0, 0, 1]
-    assert [row.id for row in dataset.examples.rows] == ["0", "1", "0"]
+    assert ids_of(dataset) == ["0", "1", "0"]
     assert dataset.labels.tolist() == [0, 1, 0]
     assert len(dataset.files) == 2
     assert dataset.notes == ("a note",)

@@ -19,21 +19,25 @@ COLUMNS = ("sentence", "label", "idx")
 
 
 def folder(path, *shards: list[bytes], file_format: str = "tfrecord", **features) -> Folder:
-    """A TFDS folder of one split."""
+    """A TFDS folder with one split."""
     made = writers.tfds_folder(path, {"train": [*shards]}, file_format, **(features or FEATURES))
     loaded = tfds_folders.load(str(made), files.find_files(str(made)))
     assert loaded is not None
     return loaded
 
 
+def places(found) -> list[str]:
+    """The last part of where each row is, such as "record 0"."""
+    return [entry.where.rpartition(", ")[2] for entry in found]
+
+
 @pytest.mark.parametrize("file_format", tfds_folders.FORMATS)
-def test_examples_in_order(tmp_path, file_format):
-    """Numbers of classes come out as names, None for -1, and those beyond the names as they are."""
-    labels = [1, 0, -1, 2]
-    records = [
-        writers.example(sentence=f"ü {i}".encode(), label=label, idx=10 * i)
-        for i, label in enumerate(labels)
-    ]
+def test_rows_are_read_in_order(tmp_path, file_format):
+    """Class numbers are read as names, -1 as None, and unknown numbers unchanged."""
+    records = []
+    for number, label in enumerate([1, 0, -1, 2]):
+        sentence = f"ü {number}".encode()
+        records.append(writers.example(sentence=sentence, label=label, idx=10 * number))
     made = folder(tmp_path / "a", records[:3], records[3:], file_format=file_format)
     assert tfds_rows.declared_classes(made, "label") == ("neg", "pos")
     found = list(tfds_rows.read_rows(made, "train", COLUMNS))
@@ -43,33 +47,26 @@ def test_examples_in_order(tmp_path, file_format):
         {"sentence": "ü 2", "label": None, "idx": 20},
         {"sentence": "ü 3", "label": 2, "idx": 30},
     ]
-    assert [entry.where.rpartition(", ")[2] for entry in found] == [
-        "record 0",
-        "record 1",
-        "record 2",
-        "record 0",
-    ]
+    assert places(found) == ["record 0", "record 1", "record 2", "record 0"]
 
 
-def test_bad_records_are_given_as_such(tmp_path):
+def test_invalid_examples_are_bad_records(tmp_path):
     records = [
         writers.example(sentence=b"fine", label=1, idx=4),
         b"\xff no example",
         writers.example(sentence=b"\xff"),
     ]
-    found = list(tfds_rows.read_rows(folder(tmp_path / "a", records), "train", COLUMNS))
+    made = folder(tmp_path / "a", records)
+    found = list(tfds_rows.read_rows(made, "train", COLUMNS))
     assert found[0].row == {"sentence": "fine", "label": "pos", "idx": 4}
     for entry in found[1:]:
         assert isinstance(entry.row, BadRecord)
-    assert [entry.where.rpartition(", ")[2] for entry in found] == [
-        "record 0",
-        "record 1",
-        "record 2",
-    ]
+    assert places(found) == ["record 0", "record 1", "record 2"]
 
 
-def test_records_that_fail_their_checksum(tmp_path):
-    made = folder(tmp_path / "a", [writers.example(sentence=b"a"), writers.example(sentence=b"b")])
+def test_records_with_a_wrong_checksum_are_bad_records(tmp_path):
+    records = [writers.example(sentence=b"a"), writers.example(sentence=b"b")]
+    made = folder(tmp_path / "a", records)
     path = tmp_path / "a" / "c4-train.tfrecord-00000-of-00001"
     content = bytearray(path.read_bytes())
     content[20] ^= 1
@@ -80,7 +77,7 @@ def test_records_that_fail_their_checksum(tmp_path):
 
 
 def test_other_features_are_not_read(tmp_path):
-    """An image beside a text is no text that is not UTF-8."""
+    """An image in the same record must not be read as invalid UTF-8."""
     features = FEATURES | {"image": tfds.features.Image()}
     record = writers.example(sentence=b"fine", label=1, idx=4, image=b"\x89PNG")
     made = folder(tmp_path / "a", [record], **features)
@@ -88,18 +85,19 @@ def test_other_features_are_not_read(tmp_path):
     assert entry.row == {"sentence": "fine"}
 
 
-def test_numbers_of_values(tmp_path):
-    """A feature without a value has none, and one with several has a list."""
+def test_features_may_have_no_or_several_values(tmp_path):
+    """Without a value it is None, and several values are a list."""
     message = tf_example_pb2.Example()
-    message.features.feature["sentence"].bytes_list.value.extend([b"a", b"b"])
-    message.features.feature["idx"].int64_list.SetInParent()
-    message.features.feature["label"].float_list.value.append(0.5)
+    features = message.features.feature
+    features["sentence"].bytes_list.value.extend([b"a", b"b"])
+    features["idx"].int64_list.SetInParent()
+    features["label"].float_list.value.append(0.5)
     made = folder(tmp_path / "a", [message.SerializeToString()])
     (entry,) = tfds_rows.read_rows(made, "train", COLUMNS)
     assert entry.row == {"sentence": ["a", "b"], "label": 0.5, "idx": None}
 
 
-def test_features_without_classes(tmp_path):
+def test_classes_without_names_are_numbers(tmp_path):
     features = FEATURES | {"stars": tfds.features.ClassLabel(num_classes=3)}
     made = folder(tmp_path / "a", [writers.example(sentence=b"a")], **features)
     assert tfds_rows.declared_classes(made, "stars") == ("0", "1", "2")
@@ -107,10 +105,11 @@ def test_features_without_classes(tmp_path):
     assert tfds_rows.declared_classes(made, "nothing") == ()
 
 
-def test_a_shard_that_is_missing(tmp_path):
+def test_missing_shards_are_named(tmp_path):
     records = [writers.example(sentence=b"a")]
     made = folder(tmp_path / "a", records, records)
     (tmp_path / "a" / "c4-train.tfrecord-00001-of-00002").unlink()
     again = tfds_folders.load(made.path, files.find_files(made.path))
     assert again is not None
-    assert "00001-of-00002" in failure(lambda: list(tfds_rows.read_rows(again, "train", COLUMNS)))
+    message = failure(lambda: list(tfds_rows.read_rows(again, "train", COLUMNS)))
+    assert "00001-of-00002" in message

@@ -1,4 +1,4 @@
-"""Processes that read data: scripts without a main guard, and what is told of one that ended."""
+"""Processes that read data: scripts without a main guard, and messages about a dead process."""
 
 import subprocess
 import sys
@@ -38,12 +38,12 @@ def run(tmp_path, size: int) -> str:
 
 
 @pytest.mark.parametrize("size", [0, 1 << 22])
-def test_a_worker_that_imports_a_script_without_a_guard_ends(tmp_path, size):
-    """Also if the script sends it more than a pipe holds, such as the examples."""
+def test_workers_that_import_a_script_without_a_guard_end(tmp_path, size):
+    """It also ends if the script sends it more than a pipe holds, such as the examples."""
     assert run(tmp_path, size) == f"trained __main__\nended with {IMPORTED_AGAIN}\n"
 
 
-def test_why_a_worker_ended():
+def test_messages_say_why_a_worker_ended():
     message = "Worker process was terminated unexpectedly with exit code {}"
     assert "__name__" in why_one_ended(message.format(IMPORTED_AGAIN))
     assert "signal 9" in why_one_ended(message.format(-9))

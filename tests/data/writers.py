@@ -17,7 +17,8 @@ from tensorflow_datasets.proto import tf_example_pb2
 
 def json_lines(*records: object) -> bytes:
     """One JSON value per line."""
-    return "".join(json.dumps(record) + "\n" for record in records).encode()
+    lines = [json.dumps(record) + "\n" for record in records]
+    return "".join(lines).encode()
 
 
 def example(**features: bytes | int | list) -> bytes:
@@ -26,30 +27,33 @@ def example(**features: bytes | int | list) -> bytes:
     for name, value in features.items():
         feature = message.features.feature[name]
         values = value if isinstance(value, list) else [value]
-        kind = (
-            feature.int64_list if isinstance(next(iter(values), None), int) else feature.bytes_list
-        )
+        has_integers = bool(values) and isinstance(values[0], int)
+        kind = feature.int64_list if has_integers else feature.bytes_list
         kind.value.extend(values)
     return message.SerializeToString()
 
 
+def masked_checksum(data: bytes) -> bytes:
+    """The masked CRC-32C of TFRecord files."""
+    checksum = int.from_bytes(google_crc32c.Checksum(data).digest(), "big")
+    rotated = (checksum >> 15) + ((checksum & 0x7FFF) << 17)
+    masked = (rotated + 0xA282EAD8) % 2**32
+    return struct.pack("<I", masked)
+
+
 def tfrecord(path: Path, records: Iterable[bytes]) -> Path:
-    """Writes a TFRecord file: length, its checksum, data, its checksum."""
-
-    def summed(data: bytes) -> bytes:
-        checksum = int.from_bytes(google_crc32c.Checksum(data).digest(), "big")
-        return data + struct.pack(
-            "<I", ((checksum >> 15) + ((checksum & 0x7FFF) << 17) + 0xA282EAD8) % 2**32
-        )
-
-    path.write_bytes(
-        b"".join(summed(struct.pack("<Q", len(record))) + summed(record) for record in records)
-    )
+    """Writes a TFRecord file: for each record, its length, checksum, data and checksum."""
+    content = b""
+    for record in records:
+        length = struct.pack("<Q", len(record))
+        content += length + masked_checksum(length)
+        content += record + masked_checksum(record)
+    path.write_bytes(content)
     return path
 
 
 def array_record(path: Path, records: Iterable[bytes]) -> Path:
-    """Writes an ArrayRecord file with one record per group, as TFDS and Grain want it."""
+    """Writes an ArrayRecord file with one record per group, as TFDS and Grain do."""
     writer = ArrayRecordWriter(str(path), "group_size:1")
     for record in records:
         writer.write(record)
@@ -59,13 +63,14 @@ def array_record(path: Path, records: Iterable[bytes]) -> Path:
 
 def parquet(path: Path, rows: int = 1000, **columns: list) -> Path:
     """Writes a parquet file with checksums, `rows` rows per row group."""
-    pq.write_table(pa.table(columns), path, row_group_size=rows, write_page_checksum=True)
+    rows_to_write = pa.table(columns)
+    pq.write_table(rows_to_write, path, row_group_size=rows, write_page_checksum=True)
     return path
 
 
 def arrow(path: Path, table: pa.Table, new=pa.ipc.new_stream, rows: int | None = None) -> Path:
-    """Writes an Arrow stream, as the package datasets does (or with pa.ipc.new_file a file), `rows`
-    rows per batch."""
+    """Writes an Arrow stream, as the package datasets does, or with pa.ipc.new_file a file, with
+    `rows` rows per batch."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with new(str(path), table.schema) as writer:
         writer.write_table(table, max_chunksize=rows)
@@ -73,21 +78,28 @@ def arrow(path: Path, table: pa.Table, new=pa.ipc.new_stream, rows: int | None =
 
 
 def table(path: Path, rows: list[dict]) -> Path:
-    """Writes rows as the kind of table that the suffix says: .csv, .tsv, .jsonl, .parquet or
-    .arrow."""
-    if path.suffix in (".csv", ".tsv"):
-        lines = [list(rows[0]), *(map(str, row.values()) for row in rows)]
-        path.write_text(
-            "".join({".csv": ",", ".tsv": "\t"}[path.suffix].join(line) + "\n" for line in lines)
-        )
-    elif path.suffix == ".jsonl":
-        path.write_bytes(json_lines(*rows))
-    else:
-        write = (
-            pq.write_table if path.suffix == ".parquet" else lambda table, path: arrow(path, table)
-        )
-        write(pa.Table.from_pylist(rows), path)
+    """Writes rows in the format of the suffix: .csv, .tsv, .jsonl, .parquet or .arrow."""
+    match path.suffix:
+        case ".csv":
+            path.write_text(delimited(rows, ","))
+        case ".tsv":
+            path.write_text(delimited(rows, "\t"))
+        case ".jsonl":
+            path.write_bytes(json_lines(*rows))
+        case ".parquet":
+            pq.write_table(pa.Table.from_pylist(rows), path)
+        case ".arrow":
+            arrow(path, pa.Table.from_pylist(rows))
     return path
+
+
+def delimited(rows: list[dict], delimiter: str) -> str:
+    """A header and the rows, without quoting."""
+    lines = [delimiter.join(rows[0])]
+    for row in rows:
+        cells = map(str, row.values())
+        lines.append(delimiter.join(cells))
+    return "\n".join(lines) + "\n"
 
 
 def tfds_folder(
@@ -95,35 +107,48 @@ def tfds_folder(
 ) -> Path:
     """Writes a folder as TFDS prepares it: split name -> shards -> serialised examples."""
     folder.mkdir(parents=True)
-    tfds.features.FeaturesDict(features or {"text": tfds.features.Text()}).save_config(folder)
-    write = {
-        "tfrecord": tfrecord,
-        "array_record": array_record,
-        "parquet": lambda path, records: parquet(path, 2, data=records),
-    }[file_format]
-    for name, shards in splits.items():
+    declared = tfds.features.FeaturesDict(features or {"text": tfds.features.Text()})
+    declared.save_config(folder)
+    split_infos = []
+    for split, shards in splits.items():
         for number, records in enumerate(shards):
-            write(folder / f"c4-{name}.{file_format}-{number:05d}-of-{len(shards):05d}", records)
+            name = f"c4-{split}.{file_format}-{number:05d}-of-{len(shards):05d}"
+            write_shard(folder / name, records, file_format)
+        split_infos.append(
+            {
+                "name": split,
+                "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+                "shardLengths": [str(len(records)) for records in shards],
+            }
+        )
+    is_version = folder.name[0].isdigit()
     info = {
         "name": "c4",
-        "version": folder.name if folder.name[0].isdigit() else "1.0.0",
+        "version": folder.name if is_version else "1.0.0",
         "fileFormat": file_format,
         "moduleName": "c4",
-        "splits": [
-            {
-                "name": name,
-                "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
-                "shardLengths": [str(len(shard)) for shard in shards],
-            }
-            for name, shards in splits.items()
-        ],
+        "splits": split_infos,
     }
     (folder / "dataset_info.json").write_text(json.dumps(info))
     return folder
 
 
+def write_shard(path: Path, records: list[bytes], file_format: str) -> None:
+    """Writes a shard of a TFDS folder."""
+    match file_format:
+        case "tfrecord":
+            tfrecord(path, records)
+        case "array_record":
+            array_record(path, records)
+        case "parquet":
+            parquet(path, 2, data=records)
+        case _:
+            raise ValueError(file_format)
+
+
 def remote(folder: Path) -> str:
-    """Copies a folder's content to a new place in fsspec's memory, and returns its address."""
+    """Copies a folder to a new folder in fsspec's memory, and returns its address."""
     name = secrets.token_hex(4)
-    fsspec.filesystem("memory").put(f"{folder}/", f"/{name}/", recursive=True)
+    memory = fsspec.filesystem("memory")
+    memory.put(f"{folder}/", f"/{name}/", recursive=True)
     return f"memory://{name}"

@@ -1,4 +1,4 @@
-"""SQuAD's JSON, written by hand."""
+"""Small data sets in the JSON format of SQuAD."""
 
 import json
 from pathlib import Path
@@ -13,33 +13,43 @@ THINGS = "house tree boat stone river garden bridge tower".split()
 
 
 def entry(name: str, question: str, context: str, *answers: str, **fields: Any) -> dict:
-    """A question whose answers are at their first place in the context."""
-    found = [{"text": text, "answer_start": context.index(text)} for text in answers]
-    return {"id": name, "question": question, "answers": found, **fields}
+    """A question whose answers are at their first position in the context."""
+    located = []
+    for text in answers:
+        start = context.index(text)
+        located.append({"text": text, "answer_start": start})
+    return {"id": name, "question": question, "answers": located, **fields}
 
 
 def article(title: str, context: str, *entries: dict) -> dict:
     """An article of one paragraph."""
-    return {"title": title, "paragraphs": [{"context": context, "qas": list(entries)}]}
+    paragraph = {"context": context, "qas": list(entries)}
+    return {"title": title, "paragraphs": [paragraph]}
 
 
 def write(path: Path, *articles: dict, **fields: Any) -> Path:
     """Writes a data set."""
+    document = {"data": list(articles), **fields}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"data": list(articles), **fields}))
+    path.write_text(json.dumps(document))
     return path
 
 
 def colours(number: int, impossible: bool = False) -> dict:
-    """An article that says which of eight things has which of eight colours, and asks for each; or
-    also for a ninth."""
+    """An article that gives each of eight things a colour, with a question for each thing.
+
+    If `impossible`, it also has a question for a ninth thing, which is not in the text.
+    """
     colour_of = {}
     for position, thing in enumerate(THINGS):
-        colour_of[thing] = COLOURS[(position * (number + 1) + number) % 8]
-    context = " ".join(f"The {thing} is {colour}." for thing, colour in colour_of.items())
+        colour = (position * (number + 1) + number) % 8
+        colour_of[thing] = COLOURS[colour]
+    sentences = [f"The {thing} is {colour}." for thing, colour in colour_of.items()]
+    context = " ".join(sentences)
     entries = []
     for thing, colour in colour_of.items():
-        entries.append(entry(f"{number}-{thing}", f"What is the {thing}?", context, colour))
+        question = f"What is the {thing}?"
+        entries.append(entry(f"{number}-{thing}", question, context, colour))
     if impossible:
         entries.append(entry(f"{number}-road", "What is the road?", context, is_impossible=True))
     return article(f"article {number}", context, *entries)
@@ -49,4 +59,5 @@ def read(
     path: str | Path, version: str, split: str = "", bad: BadRecords | None = None
 ) -> list[Question]:
     """All questions of a file or of a split."""
-    return squad.read(str(path), version, bad or BadRecords())[split].examples.questions
+    splits = squad.read(str(path), version, bad or BadRecords())
+    return splits[split].examples.questions

@@ -22,10 +22,13 @@ TOKENIZER: Any = SimpleNamespace(pad_id=PAD, cls_id=CLS, sep_id=SEP)
 
 
 def shortened(texts: list[list], length: int) -> list[list]:
-    """BERT's own loop: the longer text, of equal ones the second, loses its last token until all
-    fit."""
+    """BERT's own loop: removes the last token of the longest text until all texts fit.
+
+    Of texts that are equally long, the last one loses a token.
+    """
     texts = [list(text) for text in texts]
-    while sum(len(text) for text in texts) + 1 + len(texts) > length:
+    specials = 1 + len(texts)
+    while sum(map(len, texts)) + specials > length:
         longest = texts[0]
         for text in texts[1:]:
             if len(text) >= len(longest):
@@ -34,14 +37,17 @@ def shortened(texts: list[list], length: int) -> list[list]:
     return texts
 
 
-def slowly(texts: list[list], length: int) -> tuple[list, list]:
+def slow_layout(texts: list[list], length: int) -> tuple[list, list]:
+    """The token and segment ids of an example."""
     tokens = [CLS]
     segments = [0]
     for segment, text in enumerate(shortened(texts, length)):
         tokens += [*text, SEP]
         segments += [segment] * (len(text) + 1)
     padding = length - len(tokens)
-    return tokens + [PAD] * padding, segments + [0] * padding
+    tokens += [PAD] * padding
+    segments += [0] * padding
+    return tokens, segments
 
 
 TEXTS = st.lists(st.lists(st.integers(5, 99), max_size=20), min_size=1, max_size=2)
@@ -49,17 +55,18 @@ TEXTS = st.lists(st.lists(st.integers(5, 99), max_size=20), min_size=1, max_size
 
 @pytest.mark.smoke
 @given(TEXTS, st.integers(5, 50))
-def test_as_berts_loop(texts, length):
+def test_layout_is_that_of_berts_loop(texts, length):
     ids = [np.array(text, np.int32) for text in texts]
     tokens, segments = pairs.assemble(ids, length, TOKENIZER)
-    assert tokens.dtype == segments.dtype == np.int32
-    expected_tokens, expected_segments = slowly(texts, length)
+    assert tokens.dtype == np.int32
+    assert segments.dtype == np.int32
+    expected_tokens, expected_segments = slow_layout(texts, length)
     assert tokens.tolist() == expected_tokens
     assert segments.tolist() == expected_segments
 
 
 @pytest.mark.parametrize(("texts", "least"), [(1, 3), (2, 5)])
-def test_too_short_a_length(texts, least):
+def test_too_short_lengths_are_refused(texts, least):
     ids = [np.arange(4)] * texts
     assert pairs.room_for(texts, least) == texts
     tokens, _ = pairs.assemble(ids, least, TOKENIZER)
@@ -78,27 +85,30 @@ def test_padding_is_cut_to_few_lengths(used, length, expected, shape):
     """The longest text of the batch decides; other values stay as they are."""
     tokens = np.full((*shape, length), PAD, np.int32)
     tokens[..., 0] = CLS
-    tokens[(-1,) * len(shape)][:used] = 7
-    batch = {"tokens": tokens, "segments": np.ones_like(tokens), "label": np.arange(shape[0])}
+    rows = tokens.reshape(-1, length)  # a view
+    rows[-1, :used] = 7
+    labels = np.arange(shape[0])
+    batch = {"tokens": tokens, "segments": np.ones_like(tokens), "label": labels}
     cut = pairs.cut_padding(batch, PAD)
-    assert cut["tokens"].shape == cut["segments"].shape == (*shape, expected)
-    assert cut["label"] is batch["label"]
+    assert cut["tokens"].shape == (*shape, expected)
+    assert cut["segments"].shape == (*shape, expected)
+    assert cut["label"] is labels
     assert np.count_nonzero(cut["tokens"]) == np.count_nonzero(tokens)
     assert batch["tokens"] is tokens
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.train([" ".join(tiny.WORDS[i:]) for i in range(40)], 300)
+    texts = [" ".join(tiny.WORDS[first:]) for first in range(40)]
+    return Tokenizer.train(texts, 300)
 
 
-# More than are encoded in one call.
+# More texts than are encoded in one call.
 MANY_TEXTS = ["the time", "", *tiny.WORDS] * 100
 
 
 @pytest.mark.parametrize("most", [None, 1])
-def test_encoding(tokenizer, most):
-    """Texts as a whole, and cut."""
+def test_texts_are_encoded_whole_or_truncated(tokenizer, most):
     assert len(MANY_TEXTS) > 4096
     encoded = pairs.encode(MANY_TEXTS, tokenizer, max_tokens=most)
     for text, ids in zip(MANY_TEXTS, encoded, strict=True):
@@ -107,34 +117,43 @@ def test_encoding(tokenizer, most):
 
 
 def source(tokenizer: Tokenizer, length: int = 10, **options) -> Pairs:
-    texts = [
-        pairs.encode(["the time", "one"], tokenizer),
-        pairs.encode(["a", "the of and to in is that it"], tokenizer),
-    ]
+    first_texts = ["the time", "one"]
+    second_texts = ["a", "the of and to in is that it"]
+    texts = [pairs.encode(column, tokenizer) for column in (first_texts, second_texts)]
     columns = {"label": np.array([1, 0], np.int32)}
     return Pairs(texts, columns, length=length, tokenizer=tokenizer, **options)
 
 
 def lengths_of(examples: Pairs) -> np.ndarray:
     """The tokens of both texts: int [2, examples]."""
-    return np.array([[len(ids) for ids in column] for column in examples.texts])
+    lengths = []
+    for column in examples.texts:
+        lengths.append([len(ids) for ids in column])
+    return np.array(lengths)
 
 
-def test_cut_texts_do_not_keep_the_whole(tokenizer):
+def test_truncated_texts_do_not_keep_the_rest_in_memory(tokenizer):
     for ids in pairs.encode(MANY_TEXTS, tokenizer, max_tokens=1):
         assert ids.base is None
 
 
-def test_no_texts_are_encoded_as_none(tokenizer):
+def test_an_empty_list_of_texts_is_encoded_as_an_empty_list(tokenizer):
     assert pairs.encode([], tokenizer) == []
+
+
+def unchanged(examples):
+    return examples
 
 
 def pickled(examples):
     return pickle.loads(pickle.dumps(examples))
 
 
-@pytest.mark.parametrize("copied", [lambda examples: examples, pickled], ids=["made", "pickled"])
-def test_a_source_of_examples(tokenizer, copied):
+BOTH_SOURCES = pytest.mark.parametrize("copied", [unchanged, pickled])
+
+
+@BOTH_SOURCES
+def test_examples_have_both_texts_their_label_and_their_index(tokenizer, copied):
     examples = copied(source(tokenizer))
     assert len(examples) == 2
     example = examples[1]
@@ -147,34 +166,38 @@ def test_a_source_of_examples(tokenizer, copied):
     np.testing.assert_array_equal(example["segments"], segments)
 
 
-@pytest.mark.parametrize("copied", [lambda examples: examples, pickled], ids=["made", "pickled"])
-def test_cut_examples_are_counted(tokenizer, copied):
+@BOTH_SOURCES
+def test_truncated_examples_are_counted(tokenizer, copied):
     examples = copied(source(tokenizer))
-    is_cut = lengths_of(examples).sum(axis=0) > 10 - 3
-    assert examples.cut == np.count_nonzero(is_cut) == 1
+    total_lengths = lengths_of(examples).sum(axis=0)
+    is_cut = total_lengths > 10 - 3
+    assert is_cut.tolist() == [False, True]
+    assert examples.cut == 1
     assert copied(source(tokenizer, 64)).cut == 0
 
 
-def test_a_source_with_too_short_a_length(tokenizer):
+def test_sources_refuse_too_short_lengths(tokenizer):
     assert "length=4" in failure(source, tokenizer, 4)
     assert "length=2" in failure(source, tokenizer, 2, dual_encoder=True)
 
 
-def test_texts_that_are_encoded_alone(tokenizer):
-    """Each text is laid out as if it were alone, and loses only its own tokens."""
+def test_dual_encoders_get_each_text_by_itself(tokenizer):
+    """Each text is laid out as if it were the only one, and loses only its own tokens."""
     examples = source(tokenizer, 7, dual_encoder=True)
     is_cut = (lengths_of(examples) > 5).any(axis=0)
-    assert examples.cut == np.count_nonzero(is_cut) == 1
+    assert is_cut.tolist() == [False, True]
+    assert examples.cut == 1
     for number in range(2):
         example = examples[number]
-        assert example["tokens"].shape == example["segments"].shape == (2, 7)
+        assert example["tokens"].shape == (2, 7)
+        assert example["segments"].shape == (2, 7)
         assert not example["segments"].any()
-        for row, column in enumerate(examples.texts):
+        for row, column in zip(example["tokens"], examples.texts, strict=True):
             tokens, _ = pairs.assemble([column[number]], 7, tokenizer)
-            np.testing.assert_array_equal(example["tokens"][row], tokens)
+            np.testing.assert_array_equal(row, tokens)
 
 
-def test_single_texts_are_never_encoded_as_pairs(tokenizer):
+def test_dual_encoders_lay_out_single_texts_as_usual(tokenizer):
     texts = [pairs.encode(["the time", "one"], tokenizer)]
     examples = Pairs(texts, {}, length=6, tokenizer=tokenizer, dual_encoder=True)
     assert not examples.dual_encoder

@@ -23,7 +23,7 @@ NOWHERE = PARIS._replace(id="q2", answers=())
         ({"context": " \ud83d ü", "answers": (("ü", 3), ("\ud83d", 1), (" \ud83d ", 0))}, "v1.1"),
     ],
 )
-def test_questions_that_can_be_used(change, version):
+def test_valid_questions_are_accepted(change, version):
     questions.check(PARIS._replace(**change), version)
 
 
@@ -40,35 +40,35 @@ def test_questions_that_can_be_used(change, version):
         ({"answers": (("Paris", 9),)}, "v1.1", "9"),
     ],
 )
-def test_questions_that_cannot_be_used(change, version, key):
-    assert key in raised(BadRecord, questions.check, PARIS._replace(**change), version)
+def test_invalid_questions_are_refused(change, version, key):
+    question = PARIS._replace(**change)
+    message = raised(BadRecord, questions.check, question, version)
+    assert key in message
 
 
-def test_a_question_without_an_answer_is_impossible():
+def test_questions_without_an_answer_are_impossible():
     assert NOWHERE.impossible
     assert not PARIS.impossible
 
 
-def test_a_source():
-    """A passage under two titles is held out by the first, one without a title by itself."""
-    other = PARIS._replace(id="q3", title="Towns")
+def test_passages_are_held_out_by_title():
+    """A passage with two titles is held out by the first, one without a title by its text."""
+    second_title = PARIS._replace(id="q3", title="Towns")
     untitled = PARIS._replace(id="q4", title="", context="\ud83d")
-    source = pickle.loads(pickle.dumps(Questions([PARIS, NOWHERE, other, untitled])))
+    questions_of_source = [PARIS, NOWHERE, second_title, untitled]
+    source = pickle.loads(pickle.dumps(Questions(questions_of_source)))
     assert len(source) == 4
-    assert source[2] == other
-    assert [source.key(index) for index in range(4)] == [
-        "Capitals",
-        "Capitals",
-        "Capitals",
-        "\ud83d",
-    ]
+    assert source[2] == second_title
+    keys = [source.key(index) for index in range(4)]
+    assert keys == ["Capitals", "Capitals", "Capitals", "\ud83d"]
     assert source.content(0) == b"Paris is."
     assert source.content(3) == b"\xed\xa0\xbd"
     assert source.size(0) == 9
-    assert source.take(np.array([3, 0])).questions == [untitled, PARIS]
+    part = source.take(np.array([3, 0]))
+    assert part.questions == [untitled, PARIS]
 
 
-def test_fingerprints_know_everything():
+def test_fingerprints_depend_on_every_field_and_the_order():
     original = Questions([PARIS, NOWHERE]).fingerprint((), None)
     assert original == Questions([PARIS, NOWHERE]).fingerprint(("a",), np.zeros(2))
     assert original["questions"] == 2

@@ -1,5 +1,6 @@
-"""Answers from scores, and SQuAD's metrics, compared with slow references and published scores."""
+"""Answers from scores, and SQuAD's metrics, compared with slow versions and published scores."""
 
+import itertools
 import json
 import lzma
 from collections.abc import Iterator
@@ -24,18 +25,26 @@ PASSAGE = (
 
 
 def top(logits: np.ndarray, n_best: int) -> SpanScores:
-    """The results of the device for scores, float [2, windows, tokens]."""
+    """What the device computes from logits, float [2, windows, tokens]."""
     positions = np.argsort(-logits, axis=-1, kind="stable")[..., :n_best]
     scores = np.take_along_axis(logits, positions, -1)
-    null = logits[0, :, 0] + logits[1, :, 0]
-    return SpanScores(scores[0], positions[0], scores[1], positions[1], null)
+    start_scores, end_scores = scores
+    starts, ends = positions
+    null = null_logits(logits)
+    return SpanScores(start_scores, starts, end_scores, ends, null)
+
+
+def null_logits(logits: np.ndarray) -> np.ndarray:
+    """The score of no answer, float [windows]: the sum of the logits of [CLS]."""
+    start_logits, end_logits = logits
+    return start_logits[:, 0] + end_logits[:, 0]
 
 
 def questions(*texts: str) -> list[Question]:
     made = []
     for number, text in enumerate(texts):
-        answers = ((text[:1], 0),)
-        made.append(Question(f"q{number}", "title", text, "what is a class ?", answers))
+        answer = (text[:1], 0)
+        made.append(Question(f"q{number}", "title", text, "what is a class ?", (answer,)))
     return made
 
 
@@ -50,25 +59,28 @@ class Span(NamedTuple):
 def spans_of_window(
     windows: Windows, logits: np.ndarray, number: int, n_best: int
 ) -> Iterator[Span]:
-    """The spans of the best starts and ends that lie in the passage of a window."""
+    """The spans of the best starts and ends that are in the passage of a window."""
     begin = windows.begin[number]
     end_of_window = begin + windows.size[number]
-    first_position = int(np.flatnonzero(windows[number]["segments"])[0])
+    segments = windows[number]["segments"]
+    first_position = int(np.flatnonzero(segments)[0])
     start_logits, end_logits = logits[:, number]
-    for start in np.argsort(-start_logits, kind="stable")[:n_best]:
-        for end in np.argsort(-end_logits, kind="stable")[:n_best]:
-            first = start - first_position + begin
-            last = end - first_position + begin
-            if begin <= first <= last < end_of_window:
-                yield Span(first, last, float(start_logits[start]) + float(end_logits[end]))
+    best_starts = np.argsort(-start_logits, kind="stable")[:n_best]
+    best_ends = np.argsort(-end_logits, kind="stable")[:n_best]
+    for start, end in itertools.product(best_starts, best_ends):
+        first = start - first_position + begin
+        last = end - first_position + begin
+        if begin <= first <= last < end_of_window:
+            score = float(start_logits[start]) + float(end_logits[end])
+            yield Span(first, last, score)
 
 
 def slow_spans(
     windows: Windows, logits: np.ndarray, number: int, n_best: int, max_answer: int
 ) -> list[tuple[float, str]]:
-    """The score and the text of each span of a question that the rules allow, one after another."""
+    """The score and the text of each allowed span of a question, one after another."""
     context = windows.questions[number].context
-    places = windows.spans(number)
+    offsets = windows.spans(number)
     members = windows.of_question(number)
     bounds = [(windows.begin[member], windows.size[member]) for member in members]
     answers = []
@@ -76,15 +88,17 @@ def slow_spans(
         for span in spans_of_window(windows, logits, member, n_best):
             is_short = span.last - span.first < max_answer
             if is_short and slow_windows.owner(bounds, span.first) == row:
-                text = context[places[span.first, 0] : places[span.last, 1]]
-                answers.append((span.score, text))
+                start = offsets[span.first, 0]
+                stop = offsets[span.last, 1]
+                answers.append((span.score, context[start:stop]))
     return answers
 
 
 def slow_answers(answers: list[tuple[float, str]], n_best: int) -> list[tuple[str, float]]:
     """The best texts, each once."""
     best: dict[str, float] = {}
-    for score, text in sorted(answers, key=lambda pair: -pair[0]):
+    by_score = sorted(answers, key=lambda answer: answer[0], reverse=True)
+    for score, text in by_score:
         if text and text not in best and len(best) < n_best:
             best[text] = score
     return list(best.items())
@@ -93,7 +107,8 @@ def slow_answers(answers: list[tuple[float, str]], n_best: int) -> list[tuple[st
 def random_logits(seed: int, windows: Windows) -> np.ndarray:
     """Whole numbers, so that there are ties."""
     rng = np.random.default_rng(seed)
-    return rng.integers(-6, 6, (2, len(windows), windows.length)).astype(np.float32)
+    shape = (2, len(windows), windows.length)
+    return rng.integers(-6, 6, shape).astype(np.float32)
 
 
 @given(
@@ -104,28 +119,33 @@ def random_logits(seed: int, windows: Windows) -> np.ndarray:
     st.integers(1, 12),
 )
 @settings(max_examples=60)
-def test_against_a_slow_reference(tokenizer, seed, length, stride, n_best, max_answer):
+def test_answers_are_those_of_the_slow_reference(
+    tokenizer, seed, length, stride, n_best, max_answer
+):
     asked = questions(PASSAGE, "class", PASSAGE[:40])
     windows = Windows(asked, tokenizer, length=length, stride=stride, max_query=8)
     logits = random_logits(seed, windows)
     scores = top(logits, n_best)
     found = squad_answers.find_answers(windows, scores, n_best=n_best, max_answer=max_answer)
+    assert len(found) == len(asked)
     for number, answers in enumerate(found):
         spans = slow_spans(windows, logits, number, n_best, max_answer)
-        assert [tuple(answer) for answer in answers] == slow_answers(spans, n_best)
-    assert len(found) == len(asked)
+        pairs = [tuple(answer) for answer in answers]
+        assert pairs == slow_answers(spans, n_best)
     nulls = squad_answers.null_scores(windows, scores.null)
     assert nulls.dtype == np.float64
-    null_logits = logits[0, :, 0] + logits[1, :, 0]
     for number in range(len(asked)):
         members = list(windows.of_question(number))
-        assert nulls[number] == null_logits[members].min()
+        of_windows = null_logits(logits)[members]
+        assert nulls[number] == of_windows.min()
 
 
-def test_a_passage_without_tokens(tokenizer):
-    windows = Windows(questions("\x01", PASSAGE), tokenizer, length=64, stride=8, max_query=8)
+def test_a_passage_without_tokens_has_no_answers(tokenizer):
+    asked = questions("\x01", PASSAGE)
+    windows = Windows(asked, tokenizer, length=64, stride=8, max_query=8)
     logits = np.zeros((2, len(windows), 64), np.float32)
-    found = squad_answers.find_answers(windows, top(logits, 20), n_best=20, max_answer=30)
+    scores = top(logits, 20)
+    found = squad_answers.find_answers(windows, scores, n_best=20, max_answer=30)
     assert len(windows.spans(0)) == 0
     assert found[0] == []
     assert found[1]
@@ -133,10 +153,14 @@ def test_a_passage_without_tokens(tokenizer):
 
 NULLS = np.array([1.0, 5.0, 0.0])
 ASKED = questions("a", "b", "c")
-FOUND = [[Answer("one", 3.0), Answer("two", 2.0)], [Answer("three", 4.5)], []]
+FOUND = [
+    [Answer("one", 3.0), Answer("two", 2.0)],
+    [Answer("three", 4.5)],
+    [],
+]
 
 
-def test_odds():
+def test_odds_of_no_answer_by_hand():
     odds = squad_answers.null_odds(ASKED, FOUND, NULLS)
     assert odds == {"q0": -2.0, "q1": 0.5, "q2": CERTAIN}
     assert json.loads(json.dumps(odds)) == odds
@@ -152,8 +176,8 @@ def test_odds():
         (-2.5, ["", "", ""]),
     ],
 )
-def test_predictions(threshold, expected):
-    """An answer is given up where its odds exceed the threshold."""
+def test_predictions_at_a_threshold(threshold, expected):
+    """A question is not answered if its odds of no answer exceed the threshold."""
     if threshold is None:
         found = squad_answers.predictions(ASKED, FOUND)
     else:
@@ -162,7 +186,7 @@ def test_predictions(threshold, expected):
     assert found == dict(zip(("q0", "q1", "q2"), expected, strict=True))
 
 
-def test_n_best_lists():
+def test_n_best_lists_have_scores_and_probabilities():
     lists = squad_answers.n_best_lists(ASKED, FOUND)
     first, second = lists["q0"]
     assert first["text"] == "one"
@@ -176,17 +200,20 @@ def texts_of(entries: list[dict]) -> list[str]:
     return [entry["text"] for entry in entries]
 
 
-def test_n_best_lists_with_no_answer():
+def test_n_best_lists_rank_no_answer_by_its_score():
     lists = squad_answers.n_best_lists(ASKED, FOUND, NULLS)
-    assert texts_of(lists["q0"]) == ["one", "two", ""]
-    assert texts_of(lists["q1"]) == ["", "three"]
-    assert lists["q1"][0]["score"] == 5.0
+    first = lists["q0"]
+    second = lists["q1"]
+    assert texts_of(first) == ["one", "two", ""]
+    assert texts_of(second) == ["", "three"]
+    assert second[0]["score"] == 5.0
     assert lists["q2"] == [{"text": "", "probability": 1.0, "score": 0.0}]
     assert json.loads(json.dumps(lists)) == lists
 
 
 def question(name: str, *answers: str) -> Question:
-    return Question(name, "title", "context", "question", tuple((text, 0) for text in answers))
+    located = tuple((text, 0) for text in answers)
+    return Question(name, "title", "context", "question", located)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +227,7 @@ def question(name: str, *answers: str) -> Question:
         (" ,. The ", []),
     ],
 )
-def test_words(answer, words):
+def test_words_are_lower_case_without_articles_and_punctuation(answer, words):
     assert squad_answers.words(answer) == words
 
 
@@ -220,15 +247,23 @@ def test_words(answer, words):
         ("", ["the", "cat"], 0, 0),  # "the" does not count
     ],
 )
-def test_score(prediction, references, exact, f1):
-    assert squad_answers.score(prediction, references) == (exact, pytest.approx(f1))
+def test_exact_match_and_f1_by_hand(prediction, references, exact, f1):
+    found_exact, found_f1 = squad_answers.score(prediction, references)
+    assert found_exact == exact
+    assert found_f1 == pytest.approx(f1)
 
 
-QUESTIONS = [question("a", "one two"), question("b", "three"), question("c"), question("d")]
+QUESTIONS = [
+    question("a", "one two"),
+    question("b", "three"),
+    question("c"),
+    question("d"),
+]
 
 
-def test_evaluate():
-    found = squad_answers.evaluate(QUESTIONS, {"a": "two", "c": "", "d": "some", "other": "x"})
+def test_metrics_by_hand():
+    predictions = {"a": "two", "c": "", "d": "some", "other": "x"}
+    found = squad_answers.evaluate(QUESTIONS, predictions)
     first = 100 * (2 / 3)
     assert found == {
         "exact": 25.0,
@@ -244,10 +279,11 @@ def test_evaluate():
     }
 
 
-def test_questions_of_one_kind():
-    """As in v1.1: there is no score of the other kind."""
+def test_metrics_of_answered_questions_alone():
+    """As in v1.1, all questions have answers."""
     found = squad_answers.evaluate(QUESTIONS[:2], {"a": "one two", "b": "three"})
-    assert found["HasAns_total"] == found["total"] == 2
+    assert found["total"] == 2
+    assert found["HasAns_total"] == 2
     for name in found:
         assert not name.startswith("NoAns")
     assert squad_answers.scores([], {}).shape == (0, 2)
@@ -257,8 +293,8 @@ ODDS = st.lists(st.integers(-3, 3), min_size=4, max_size=4, unique=True)
 ANSWERS = st.lists(st.sampled_from(["", "one", "one two", "three"]), min_size=4, max_size=4)
 
 
-def at_threshold(answers: dict, odds: dict, threshold: float) -> dict[str, float]:
-    """The scores if a question is answered where its odds do not exceed the threshold."""
+def metrics_at_threshold(answers: dict, odds: dict, threshold: float) -> dict[str, float]:
+    """The metrics if only questions whose odds do not exceed the threshold are answered."""
     kept = {}
     for name, text in answers.items():
         kept[name] = text if odds[name] <= threshold else ""
@@ -274,34 +310,40 @@ def test_probabilities_of_n_best_lists_add_up_to_1():
 
 @pytest.mark.parametrize("name", ["exact", "f1"])
 @given(ODDS, ANSWERS)
-def test_best_thresholds_against_every_threshold(name, odds, predicted):
+def test_best_thresholds_are_the_best_of_all_thresholds(name, odds, predicted):
     names = [question.id for question in QUESTIONS]
     odds = dict(zip(names, odds, strict=True))
     predicted = dict(zip(names, predicted, strict=True))
     found = squad_answers.best_thresholds(QUESTIONS, predicted, odds)
     tried = []
     for threshold in (-4, *odds.values()):
-        metrics = at_threshold(predicted, odds, threshold)
+        metrics = metrics_at_threshold(predicted, odds, threshold)
         tried.append(metrics[name])
+    unanswered = tried[0]
     best = max(tried)
     assert found[f"best_{name}"] == pytest.approx(best)
     threshold = found[f"best_{name}_thresh"]
     # The script starts from no answers at all, and calls this a threshold of 0.
-    is_none_answered = threshold == 0 and tried[0] == pytest.approx(best)
-    reached = at_threshold(predicted, odds, threshold)[name]
-    assert is_none_answered or reached == pytest.approx(best)
+    is_none_answered = threshold == 0 and unanswered == pytest.approx(best)
+    reached = metrics_at_threshold(predicted, odds, threshold)
+    assert is_none_answered or reached[name] == pytest.approx(best)
 
 
 def test_questions_without_odds_are_not_answered():
-    found = squad_answers.best_thresholds(QUESTIONS, {"a": "one two", "b": "three"}, {"a": 0.5})
+    predictions = {"a": "one two", "b": "three"}
+    found = squad_answers.best_thresholds(QUESTIONS, predictions, {"a": 0.5})
     assert found == {
         "best_exact": 75.0,
         "best_exact_thresh": 0.5,
         "best_f1": 75.0,
         "best_f1_thresh": 0.5,
     }
+
+
+def test_best_thresholds_without_predictions():
     found = squad_answers.best_thresholds(QUESTIONS, {}, {})
-    assert found["best_exact"] == found["best_f1"] == 50.0
+    assert found["best_exact"] == 50.0
+    assert found["best_f1"] == 50.0
     assert found["best_f1_thresh"] == 0.0
 
 

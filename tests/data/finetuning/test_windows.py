@@ -20,11 +20,11 @@ WORDS = (
 QUERY = "what is a class ?"
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), min_size=1, max_size=5),
-    st.integers(1, 30),
-)
-def test_bounds_of_windows(passages, stride):
+TOKENS_AND_ROOM = st.tuples(st.integers(0, 60), st.integers(1, 20))
+
+
+@given(st.lists(TOKENS_AND_ROOM, min_size=1, max_size=5), st.integers(1, 30))
+def test_bounds_are_those_of_the_slow_reference(passages, stride):
     expected = []
     for number, (tokens, room) in enumerate(passages):
         for bounds in slow_windows.bounds(tokens, room, stride):
@@ -35,7 +35,7 @@ def test_bounds_of_windows(passages, stride):
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 30))
-def test_the_widest_context(tokens, room, stride):
+def test_each_token_belongs_to_the_window_with_the_widest_context(tokens, room, stride):
     bounds = slow_windows.bounds(tokens, room, stride)
     begin, size = np.array(bounds).T
     owners = windows.widest_context(begin, size, tokens)
@@ -47,40 +47,52 @@ def test_the_widest_context(tokens, room, stride):
 @st.composite
 def passages(draw) -> tuple[str, int, int]:
     """A passage of words and spaces, and the begin and end of an answer in it."""
-    rng = random.Random(draw(st.integers(0, 10**6)))
+    seed = draw(st.integers(0, 10**6))
+    rng = random.Random(seed)
+    words = draw(st.integers(1, 40))
     text = ""
-    for _ in range(draw(st.integers(1, 40))):
-        text += rng.choice(WORDS) + rng.choice([" ", " ", "  ", ""])
+    for _ in range(words):
+        text += rng.choice(WORDS)
+        text += rng.choice([" ", " ", "  ", ""])
     start = draw(st.integers(0, len(text) - 1))
     stop = draw(st.integers(start + 1, len(text)))
     return text, start, stop
 
 
 def make(text: str, start: int, stop: int) -> Question:
-    """A question on a passage; without an answer if it is empty."""
-    answers = ((text[start:stop], start),) if start < stop else ()
+    """A question on a passage; without an answer if the span is empty."""
+    answers = ()
+    if start < stop:
+        answer = (text[start:stop], start)
+        answers = (answer,)
     return Question("q", "title", text, QUERY, answers)
 
 
 def slow_target(spans: np.ndarray, text: str, start: int, stop: int) -> list[int]:
     """The tokens that overlap an answer, without the white space around it."""
-    given = text[start:stop]
-    answer = given.strip()
+    span = text[start:stop]
+    answer = span.strip()
     if not answer:
         return []
-    left = start + given.find(answer)
+    left = start + span.find(answer)
     right = left + len(answer)
-    return [token for token, (first, last) in enumerate(spans) if last > left and first < right]
+    tokens = []
+    for token, (first, last) in enumerate(spans):
+        if last > left and first < right:
+            tokens.append(token)
+    return tokens
 
 
 @given(passages())
-def test_targets(tokenizer, passage):
+def test_targets_are_the_tokens_that_overlap_the_answer(tokenizer, passage):
     text, start, stop = passage
+    answered = make(text, start, stop)
+    unanswered = make(text, 0, 0)
     _, spans = tokenizer.encode_with_offsets(text)
     tokens = slow_target(spans, text, start, stop)
     expected = (tokens[0], tokens[-1]) if tokens else NO_TARGET
-    assert windows.find_target(make(text, start, stop), spans) == expected
-    assert windows.find_target(make(text, 0, 0), spans) == NO_TARGET
+    assert windows.find_target(answered, spans) == expected
+    assert windows.find_target(unanswered, spans) == NO_TARGET
 
 
 def slow_items(
@@ -92,38 +104,48 @@ def slow_items(
     ids, spans = tokenizer.encode_with_offsets(text)
     answer = slow_target(spans, text, start, stop)
     first_token = len(query) + 2
+    room = length - len(query) - 3
     items = []
-    for begin, size in slow_windows.bounds(len(ids), length - len(query) - 3, stride):
+    for begin, size in slow_windows.bounds(len(ids), room, stride):
         part = ids[begin : begin + size]
         tokens = [tokenizer.cls_id, *query, tokenizer.sep_id, *part, tokenizer.sep_id]
-        segments = [0] * first_token + [1] * (size + 1)
+        segments = [0] * first_token
+        segments += [1] * (size + 1)
         padding = [0] * (length - len(tokens))
-        is_whole = answer and begin <= answer[0] and answer[-1] < begin + size
+        first_target = 0
+        last_target = 0
+        if answer and begin <= answer[0] and answer[-1] < begin + size:
+            first_target = answer[0] - begin + first_token
+            last_target = answer[-1] - begin + first_token
         items.append(
             {
                 "tokens": tokens + padding,
                 "segments": segments + padding,
-                "start": answer[0] - begin + first_token if is_whole else 0,
-                "end": answer[-1] - begin + first_token if is_whole else 0,
+                "start": first_target,
+                "end": last_target,
             }
         )
     return items
 
 
 def as_lists(window: dict[str, np.ndarray]) -> dict[str, list]:
-    """The values of a window, which are int32, but for its number."""
-    values = dict(window)
-    del values["index"]
-    for value in values.values():
-        assert value.dtype == np.int32
-    return {name: value.tolist() for name, value in values.items()}
+    """The values of a window except for its number, all of which must be int32."""
+    lists = {}
+    for name, value in window.items():
+        if name != "index":
+            assert value.dtype == np.int32
+            lists[name] = value.tolist()
+    return lists
 
 
 @given(passages(), st.integers(1, 8), st.integers(1, 10), st.sampled_from([1, 3, 9]))
-def test_windows_against_a_slow_reference(tokenizer, passage, stride, spare, max_query):
-    """Of the last of three questions: the first is on another passage, the second has no answer."""
+def test_windows_are_those_of_the_slow_reference(tokenizer, passage, stride, spare, max_query):
+    """Of three questions, the first is about another passage, and the second has no answer."""
     text, start, stop = passage
-    questions = [make("Some other text.", 0, 4), make(text, 0, 0), make(text, start, stop)]
+    other = make("Some other text.", 0, 4)
+    unanswered = make(text, 0, 0)
+    answered = make(text, start, stop)
+    questions = [other, unanswered, answered]
     length = max_query + SPECIALS + spare
     made = Windows(questions, tokenizer, length=length, stride=stride, max_query=max_query)
     numbers = made.of_question(2)
@@ -141,53 +163,50 @@ def test_windows_against_a_slow_reference(tokenizer, passage, stride, spare, max
     np.testing.assert_array_equal(made.spans(2), spans)
 
 
-LOST_TEXT = "some text  and more"
-
-
-# The second answer is white space, which no token holds; the third question has none.
-LOST = [
-    make(LOST_TEXT, 0, 4),
-    make(LOST_TEXT, 9, 11),
-    make(LOST_TEXT, 0, 0),
-    make(LOST_TEXT, 5, 9),
-]
-
-
+TEXT = "some text  and more"
+ANSWERED = make(TEXT, 0, 4)
+ANSWERED_BY_WHITE_SPACE = make(TEXT, 9, 11)  # no token holds it
+UNANSWERED = make(TEXT, 0, 0)
+LAST_ANSWERED = make(TEXT, 5, 9)
+QUESTIONS = [ANSWERED, ANSWERED_BY_WHITE_SPACE, UNANSWERED, LAST_ANSWERED]
 SIZES = {"length": 24, "stride": 4, "max_query": 8}
 
 
-def test_questions_whose_answer_is_lost_have_no_target(tokenizer):
-    made = Windows(LOST, tokenizer, **SIZES)
+def test_answers_without_a_token_have_no_target(tokenizer):
+    made = Windows(QUESTIONS, tokenizer, **SIZES)
     assert made.left_out == 0
-    assert [target == NO_TARGET for target in made.targets] == [False, True, True, False]
+    has_target = [target != NO_TARGET for target in made.targets]
+    assert has_target == [True, False, False, True]
 
 
-def test_questions_whose_answer_is_lost_are_left_out_of_training(tokenizer):
-    """But not one without an answer."""
-    trained = Windows(LOST, tokenizer, training=True, **SIZES)
+def test_training_omits_questions_whose_answer_has_no_token(tokenizer):
+    """It keeps unanswered questions."""
+    trained = Windows(QUESTIONS, tokenizer, training=True, **SIZES)
     assert trained.left_out == 1
-    assert trained.questions == [LOST[0], *LOST[2:]]
-    made = Windows(LOST, tokenizer, **SIZES)
-    expected = made[len(made) - 1]
-    assert as_lists(trained[len(trained) - 1]) == as_lists(expected)
+    assert trained.questions == [ANSWERED, UNANSWERED, LAST_ANSWERED]
+    made = Windows(QUESTIONS, tokenizer, **SIZES)
+    last = made[len(made) - 1]
+    last_trained = trained[len(trained) - 1]
+    assert as_lists(last_trained) == as_lists(last)
 
 
-def test_no_room(tokenizer):
+def test_lengths_without_room_for_the_passage_are_refused(tokenizer):
+    questions = [make("text", 0, 4)]
     options = {"stride": 4, "max_query": 9}
-    message = failure(Windows, [make("text", 0, 4)], tokenizer, length=12, **options)
+    message = failure(Windows, questions, tokenizer, length=12, **options)
     assert "length=12" in message
     assert "max_query=9" in message
-    assert len(Windows([make("text", 0, 4)], tokenizer, length=13, **options)) > 0
+    assert len(Windows(questions, tokenizer, length=13, **options)) > 0
 
 
-def test_a_passage_without_tokens(tokenizer):
+def test_a_passage_without_tokens_has_one_empty_window(tokenizer):
     made = Windows([make("\x01", 0, 1)], tokenizer, length=32, stride=8, max_query=8)
     assert len(made) == 1
     assert made.targets == [NO_TARGET]
     assert made[0]["segments"].sum() == 1
 
 
-def test_a_source(tokenizer):
+def test_windows_survive_pickle(tokenizer):
     question = make("some text " * 9, 5, 9)
     made = Windows([question], tokenizer, length=32, stride=8, max_query=8)
     assert len(made) > 1

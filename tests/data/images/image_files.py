@@ -1,6 +1,7 @@
 """Class folders, tar files and TFDS folders of images for the tests."""
 
 import io
+import itertools
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +26,8 @@ Contents = Mapping[str, bytes | None]  # name -> content of a file; None for a f
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray:
     """Random pixels: uint8 of a shape."""
-    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, shape, np.uint8)
 
 
 def encoded(image: Image.Image, kind: str = "PNG", **options) -> bytes:
@@ -37,7 +39,8 @@ def encoded(image: Image.Image, kind: str = "PNG", **options) -> bytes:
 
 def file_of(pixels: np.ndarray, kind: str = "PNG", **options) -> bytes:
     """Pixels [height, width] or [height, width, channels] as a file."""
-    return encoded(Image.fromarray(pixels), kind, **options)
+    image = Image.fromarray(pixels)
+    return encoded(image, kind, **options)
 
 
 def png(seed: int, size: tuple[int, int] = (9, 7)) -> bytes:
@@ -52,7 +55,7 @@ def smooth(height: int, width: int) -> np.ndarray:
 
 
 def turned(orientation: int) -> Image.Exif:
-    """EXIF data that ask for a turn."""
+    """EXIF data with an orientation."""
     exif = Image.Exif()
     exif[0x0112] = orientation
     return exif
@@ -60,8 +63,10 @@ def turned(orientation: int) -> Image.Exif:
 
 def upright_pixels(data: bytes) -> np.ndarray:
     """Pillow's pixels of a file, upright."""
-    with Image.open(io.BytesIO(data)) as image:
-        return np.asarray(ImageOps.exif_transpose(image))
+    stream = io.BytesIO(data)
+    with Image.open(stream) as image:
+        upright = ImageOps.exif_transpose(image)
+    return np.asarray(upright)
 
 
 def make_folder(path: Path, files: Contents) -> Path:
@@ -80,7 +85,9 @@ def make_folder(path: Path, files: Contents) -> Path:
 def make_tar(path: Path, files: Contents, suffix: str = "", name: str = "images.tar") -> Path:
     """Writes files to a tar file in a folder, compressed if there is a suffix such as "gz"."""
     path.mkdir(parents=True, exist_ok=True)
-    tar_path = path / (f"{name}.{suffix}" if suffix else name)
+    if suffix:
+        name = f"{name}.{suffix}"
+    tar_path = path / name
     with tarfile.open(tar_path, f"w:{suffix}") as tar:
         for member_name, data in files.items():
             member = tarfile.TarInfo(f"./{member_name}")
@@ -93,7 +100,7 @@ def make_tar(path: Path, files: Contents, suffix: str = "", name: str = "images.
 
 
 def empty_files(*names: str) -> dict[str, bytes]:
-    """Files without content, for tests that read names alone."""
+    """Files without content, for tests that only read names."""
     return dict.fromkeys(names, b"")
 
 
@@ -105,20 +112,23 @@ def open_store(path: str) -> Store:
 def classes_by_name(dataset: Dataset) -> dict[str, str]:
     """Name of the image -> name of its class."""
     found = {}
-    for index in range(len(dataset)):
+    for index, label in enumerate(dataset.labels):
         name = dataset.examples[index]["name"]
-        found[name] = dataset.classes[dataset.labels[index]]
+        found[name] = dataset.classes[label]
     return found
 
 
 def images_by_name(dataset: Dataset) -> dict[str, bytes]:
     """Name of the image -> its encoded bytes, or its pixels."""
-    examples = dataset.examples
-    return {examples[index]["name"]: examples[index]["image"] for index in range(len(examples))}
+    images = {}
+    for index in range(len(dataset)):
+        example = dataset.examples[index]
+        images[example["name"]] = example["image"]
+    return images
 
 
 def record(index: int, label: int | None = None, image: bytes | None = None) -> bytes:
-    """An example as TFDS's imagenet2012 has them; without a label, labels are 0, 1, 2, 0, ...."""
+    """An example as in TFDS's imagenet2012. By default, the labels are 0, 1, 2, 0, ...."""
     return writers.example(
         image=png(index) if image is None else image,
         label=index % 3 if label is None else label,
@@ -127,13 +137,15 @@ def record(index: int, label: int | None = None, image: bytes | None = None) -> 
 
 
 def tfds_folder(folder: Path, splits: dict[str, list[int]], file_format: str, **features) -> Path:
-    """A TFDS folder: split name -> how many examples in each shard, numbered from 0 in each
-    split."""
+    """A TFDS folder: split name -> the number of examples in each shard.
+
+    The examples of each split are numbered from 0.
+    """
     shards = {}
     for name, counts in splits.items():
-        first = 0
+        indices = itertools.count()
         shards[name] = []
         for count in counts:
-            shards[name].append([record(index) for index in range(first, first + count)])
-            first += count
+            records = [record(index) for index in itertools.islice(indices, count)]
+            shards[name].append(records)
     return writers.tfds_folder(folder, shards, file_format, **(features or FEATURES))

@@ -1,4 +1,4 @@
-"""Augmentation: operations with timm's pixels and frequencies, colour jitter, and erasing."""
+"""Augmentation, compared with the pixels and frequencies of timm."""
 
 import collections
 from unittest import mock
@@ -51,23 +51,26 @@ class Recorded:
         self.draws = []
 
     def uniform(self, low, high):
-        self.draws.append(self.rng.uniform(low, high))
-        return self.draws[-1]
+        draw = self.rng.uniform(low, high)
+        self.draws.append(draw)
+        return draw
 
     def integers(self, most):
-        self.draws.append(self.rng.integers(most))
-        return self.draws[-1]
+        draw = self.rng.integers(most)
+        self.draws.append(draw)
+        return draw
 
     def standard_normal(self, *arguments):
         return self.rng.standard_normal(*arguments)
 
 
 def as_image(pixels):
-    return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    is_grey = pixels.shape[2] == 1
+    return Image.fromarray(pixels[..., 0] if is_grey else pixels)
 
 
 def smooth_image(height, width):
-    """Smooth, and dark on the left: every operation changes it."""
+    """A smooth image that is dark on the left, so that every operation changes it."""
     small = as_image(noise(5, 6, 3))
     image = small.resize((width, height), Image.Resampling.BICUBIC)
     ramp = np.linspace(0.1, 0.9, width)[:, None]
@@ -85,23 +88,25 @@ def timm_name(name):
 
 
 def apply_timms(timm, name, image, magnitude, negative):
-    """What timm's operation makes of an image."""
+    """The pixels of timm's operation on an image."""
     hparams = {"img_mean": FILL, "interpolation": Image.Resampling.BILINEAR}
     operation = timm.AugmentOp(timm_name(name), prob=1.0, magnitude=magnitude, hparams=hparams)
-    with mock.patch.object(timm.random, "random", return_value=0.9 if negative else 0.1):
+    coin = 0.9 if negative else 0.1
+    with mock.patch.object(timm.random, "random", return_value=coin):
         return np.asarray(operation(image))
 
 
-# Few colours fill most of the image: some levels hardly occur, some channels have one level.
-IMAGES = st.tuples(st.integers(1, 20), st.integers(1, 20), st.sampled_from([1, 3])).flatmap(
-    lambda shape: hnp.arrays(
-        np.uint8, shape, elements=st.integers(0, 255), fill=st.sampled_from([0, 7, 200, 255])
-    )
-)
+SIDE = st.integers(1, 20)
+SHAPES = st.tuples(SIDE, SIDE, st.sampled_from([1, 3]))
+LEVELS = st.integers(0, 255)
+# Few colours fill most of the image, so that some levels are rare and some channels have one level.
+FILLS = st.sampled_from([0, 7, 200, 255])
+IMAGES = hnp.arrays(np.uint8, SHAPES, elements=LEVELS, fill=FILLS)
+MAGNITUDES = st.sampled_from([0, 2, 4.7, 5, 8, 9, 9.9])
 
 
 @pytest.mark.parametrize("name", sorted(OPERATIONS.keys() - MOVING))
-@given(pixels=IMAGES, magnitude=st.sampled_from([0, 2, 4.7, 5, 8, 9, 9.9]), negative=st.booleans())
+@given(pixels=IMAGES, magnitude=MAGNITUDES, negative=st.booleans())
 @settings(max_examples=60)
 def test_levels_are_timms(timm, name, pixels, magnitude, negative):
     found = augment.apply(name, pixels, magnitude, Coin(negative), ())
@@ -113,7 +118,7 @@ def test_levels_are_timms(timm, name, pixels, magnitude, negative):
 @pytest.mark.parametrize(
     ("magnitude", "negative"), [(2, False), (4.7, True), (9, False), (9.9, True)]
 )
-def test_moves_are_near_timms(timm, name, magnitude, negative):
+def test_geometric_operations_are_close_to_timms(timm, name, magnitude, negative):
     """Within one grey level, or more at the fill's border, which OpenCV blends."""
     pixels = smooth_image(160, 224)
     found = augment.apply(name, pixels, magnitude, Coin(negative), FILL).astype(int)
@@ -124,30 +129,39 @@ def test_moves_are_near_timms(timm, name, magnitude, negative):
 
 
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
-def test_a_grey_image_is_one_channel_of_three_equal_ones(name):
-    """Colours aside, which a grey image does not have."""
-    grey = smooth_image(32, 40)[..., :1]
+def test_grey_images_are_treated_as_three_equal_channels(name):
+    """Operations on colours have no effect on grey."""
+    pixels = smooth_image(32, 40)
+    grey = pixels[..., :1]
     colours = np.repeat(grey, 3, axis=2)
     of_grey = augment.apply(name, grey, 8, Coin(False), (9,)).astype(int)
     of_colours = augment.apply(name, colours, 8, Coin(False), (9, 9, 9))
     np.testing.assert_allclose(of_grey[..., 0], of_colours[..., 1], atol=1)
 
 
-def test_operations_by_hand():
-    levels = np.uint8([[[0], [100], [130], [255]]])
-    expected = {
-        ("Invert", 0): [255, 155, 125, 0],
-        ("Solarize", 5): [0, 100, 125, 0],
-        ("SolarizeIncreasing", 5): [0, 100, 125, 0],
-        ("SolarizeAdd", 10): [110, 210, 130, 255],
-        ("Posterize", 0): [0, 96, 128, 240],
-        ("PosterizeIncreasing", 10): [0, 0, 0, 0],
-        ("AutoContrast", 0): [0, 100, 130, 255],
-    }
-    for (name, magnitude), values in expected.items():
-        found = augment.apply(name, levels, magnitude, Coin(False), (0,))
-        assert found.ravel().tolist() == values, name
-    moved = augment.apply("TranslateX", levels, 10 / 0.45 / 4, Coin(False), (7,))
+FOUR_LEVELS = np.uint8([[[0], [100], [130], [255]]])
+
+
+@pytest.mark.parametrize(
+    ("name", "magnitude", "expected"),
+    [
+        ("Invert", 0, [255, 155, 125, 0]),
+        ("Solarize", 5, [0, 100, 125, 0]),
+        ("SolarizeIncreasing", 5, [0, 100, 125, 0]),
+        ("SolarizeAdd", 10, [110, 210, 130, 255]),
+        ("Posterize", 0, [0, 96, 128, 240]),
+        ("PosterizeIncreasing", 10, [0, 0, 0, 0]),
+        ("AutoContrast", 0, [0, 100, 130, 255]),
+    ],
+)
+def test_levels_by_hand(name, magnitude, expected):
+    found = augment.apply(name, FOUR_LEVELS, magnitude, Coin(False), (0,))
+    assert found.ravel().tolist() == expected
+
+
+def test_translation_by_hand():
+    one_pixel = 10 / 0.45 / 4
+    moved = augment.apply("TranslateX", FOUR_LEVELS, one_pixel, Coin(False), (7,))
     assert moved.ravel().tolist() == [100, 130, 255, 7]
 
 
@@ -163,10 +177,10 @@ def test_the_policy_is_timms(timm):
 
 def test_operations_of_randaugment_are_timms(timm):
     rand = timm.rand_augment_transform("rand-m9-n2-mstd0.5-inc1", dict(timm._HPARAMS_DEFAULT))
-    got = [timm_name(name) for name in RANDAUGMENT]
-    expected = [op.name for op in rand.ops]
-    assert got == expected
-    assert rand.num_layers == Augmentation().randaugment_layers == 2
+    names = [timm_name(name) for name in RANDAUGMENT]
+    assert names == [op.name for op in rand.ops]
+    assert rand.num_layers == 2
+    assert Augmentation().randaugment_layers == 2
     for op in rand.ops:
         assert op.prob == augment.LAYER_PROBABILITY
         assert op.magnitude == 9
@@ -186,7 +200,7 @@ def applied(monkeypatch):
     return seen
 
 
-def test_frequencies_of_auto_augment(applied):
+def test_autoaugment_has_the_frequencies_of_its_policy(applied):
     draws = 20_000
     rng = seeded()
     for _ in range(draws):
@@ -196,14 +210,15 @@ def test_frequencies_of_auto_augment(applied):
         for name, probability, magnitude in pair:
             expected[name, magnitude] += probability / 25 * draws
     found = collections.Counter(applied)
-    got = {entry for entry, count in expected.items() if count}
-    assert got == found.keys()
+    possible = {entry for entry, count in expected.items() if count}
+    assert possible == found.keys()
     for entry, count in expected.items():
-        got = abs(found[entry] - count)
-        assert got < 5 * max(count, 1) ** 0.5, entry
+        error = abs(found[entry] - count)
+        standard_deviation = max(count, 1) ** 0.5
+        assert error < 5 * standard_deviation, entry
 
 
-def test_frequencies_and_severities_of_rand_augment(applied):
+def test_randaugment_draws_operations_evenly_and_severities_normally(applied):
     draws = 20_000
     rng = seeded()
     for _ in range(draws):
@@ -211,16 +226,19 @@ def test_frequencies_and_severities_of_rand_augment(applied):
     names = [name for name, _ in applied]
     expected = draws / 15
     for name in RANDAUGMENT:
-        assert abs(names.count(name) - expected) < 5 * expected**0.5
-    # N(9, 1/2) clipped at 10, two standard deviations above.
+        error = abs(names.count(name) - expected)
+        assert error < 5 * expected**0.5
+    # A normal distribution of mean 9 and deviation 1/2, clipped at 10.
     severities = np.array([magnitude for _, magnitude in applied])
     assert np.median(severities) == pytest.approx(9, abs=0.02)
     assert severities.max() == 10
-    assert (severities == 10).mean() == pytest.approx(0.02275, abs=0.004)
-    assert (severities < 8.5).mean() == pytest.approx(0.1587, abs=0.01)
+    clipped = np.mean(severities == 10)
+    assert clipped == pytest.approx(0.02275, abs=0.004)
+    below_one_deviation = np.mean(severities < 8.5)
+    assert below_one_deviation == pytest.approx(0.1587, abs=0.01)
 
 
-def test_options_of_rand_augment(applied):
+def test_randaugment_uses_its_options(applied):
     options = Augmentation("randaugment", 5, 0.0, 3.0)
     for seed in range(400):
         augment.augment(noise(2, 2, 3), seeded(seed), options)
@@ -229,22 +247,24 @@ def test_options_of_rand_augment(applied):
     assert len(applied) == pytest.approx(mean, abs=5 * variance**0.5)
     severities = np.array([magnitude for _, magnitude in applied])
     assert severities.min() == 0
-    assert (severities == 0).mean() == pytest.approx(0.5, abs=0.08)
+    clipped = np.mean(severities == 0)
+    assert clipped == pytest.approx(0.5, abs=0.08)
 
 
-def test_off_draws_nothing_and_gives_the_image_back():
+def test_without_augmentation_the_image_is_returned_and_nothing_is_drawn():
     rng = seeded()
+    untouched_rng = seeded()
     pixels = noise(24, 20, 3)
     assert augment.augment(pixels, rng, Augmentation()) is pixels
-    assert rng.random() == seeded().random()
+    assert rng.random() == untouched_rng.random()
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("options", EVERY)
-def test_a_function_of_image_and_draws(options, channels):
+def test_augmentation_depends_on_image_and_seed_only(options, channels):
     pixels = noise(24, 20, channels)
     before = pixels.copy()
-    flipped = pixels[:, ::-1]  # a view with negative strides, as a flip makes it
+    flipped = pixels[:, ::-1]  # a view with negative strides
     found = []
     for seed in (0, *range(9)):
         image = augment.augment(flipped, seeded(seed), options)
@@ -256,8 +276,9 @@ def test_a_function_of_image_and_draws(options, channels):
     assert len({image.tobytes() for image in found}) > 2
 
 
-def test_what_comes_into_view_has_the_mean_colour(monkeypatch):
-    monkeypatch.setattr(augment, "IMAGENET_POLICY", ((("TranslateX", 1.0, 10),),))
+def test_uncovered_pixels_have_the_mean_colour(monkeypatch):
+    translation = ("TranslateX", 1.0, 10)
+    monkeypatch.setattr(augment, "IMAGENET_POLICY", ((translation,),))
     options = Augmentation("autoaugment", mean=MEAN)
     found = augment.augment(noise(20, 40, 3), seeded(), options)
     left = found[:, 0]
@@ -281,19 +302,21 @@ class Fixed:
         return next(self.factors)
 
 
-def test_color_jitter():
+def test_color_jitter_by_hand():
     pixels = noise(24, 20, 3).clip(60, 180)
     luminance = np.array([0.299, 0.587, 0.114])
-    x = pixels.astype(float)
-    mean = round((x @ luminance).mean())
-    x = (mean + 1.3 * (x - mean)).clip(0, 255)
-    grey = (x @ luminance)[..., None]
-    x = 0.8 * (grey + 0.6 * (x - grey))
+    original = pixels.astype(float)
+    mean = round((original @ luminance).mean())
+    contrasted = mean + 1.3 * (original - mean)
+    contrasted = contrasted.clip(0, 255)
+    grey = (contrasted @ luminance)[..., None]
+    saturated = grey + 0.6 * (contrasted - grey)
+    expected = 0.8 * saturated
     found = augment.color_jitter(pixels, Fixed(), 0.4)
-    np.testing.assert_allclose(found, x, atol=3)
+    np.testing.assert_allclose(found, expected, atol=3)
 
 
-def test_a_strong_jitter_never_inverts():
+def test_strong_jitter_never_inverts():
     class Least:
         def permutation(self, count):
             return range(count)
@@ -305,34 +328,41 @@ def test_a_strong_jitter_never_inverts():
     assert found.max() == 0
 
 
-def test_erased_pixels_are_normal_once_normalised():
-    """Mean and standard deviation of N(0, 1), except for rounding and for clipping to black and
-    white."""
+def test_erased_pixels_are_normally_distributed():
+    """They have mean 0 and deviation 1, except for rounding and clipping to black and white."""
     options = Augmentation(erasing=1.0, mean=(0.5,), std=(0.1,))
     pixels = np.zeros((300, 300, 1), np.uint8)
-    erased = np.stack([augment.augment(pixels, seeded(seed), options) for seed in range(4)])
-    inside = erased[erased > 0]
-    normalised = (inside / 255 - 0.5) / 0.1
+    images = [augment.augment(pixels, seeded(seed), options) for seed in range(4)]
+    erased = np.stack(images)
+    inside = erased[erased > 0] / 255
+    normalised = (inside - 0.5) / 0.1
     assert normalised.mean() == pytest.approx(0, abs=0.02)
     assert normalised.std() == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_erased_where_timm_erases(seed, monkeypatch):
+def test_erased_boxes_are_timms(seed, monkeypatch):
     """From the same draws; the image is narrow, so that some tries do not fit."""
     erasing = timm_module("data.random_erasing")
     import torch
 
     pixels = np.zeros((200, 30, 3), np.uint8)
     rng = Recorded(seed)
-    ours = augment.random_erasing(pixels, rng, (0.5,) * 3, (0.1,) * 3)
+    mean = (0.5, 0.5, 0.5)
+    std = (0.1, 0.1, 0.1)
+    ours = augment.random_erasing(pixels, rng, mean, std)
     draws = iter(rng.draws)
-    monkeypatch.setattr(erasing.random, "uniform", lambda low, high: next(draws))
-    monkeypatch.setattr(erasing.random, "randint", lambda low, high: next(draws))
+
+    def next_draw(low, high):
+        return next(draws)
+
+    monkeypatch.setattr(erasing.random, "uniform", next_draw)
+    monkeypatch.setattr(erasing.random, "randint", next_draw)
     erase = erasing.RandomErasing(probability=1.0, mode="pixel", device="cpu")
-    theirs = erase(torch.zeros(3, 200, 30))
-    is_erased = (theirs != 0).any(dim=0)
-    np.testing.assert_array_equal((ours > 0).any(axis=-1), is_erased.numpy())
+    theirs = erase(torch.zeros(3, 200, 30)).numpy()
+    is_erased = (ours > 0).any(axis=-1)
+    expected = (theirs != 0).any(axis=0)
+    np.testing.assert_array_equal(is_erased, expected)
     assert next(draws, None) is None
 
 
@@ -342,13 +372,15 @@ def test_share_of_erased_images():
     options = Augmentation(erasing=0.25)
     changed = 0
     for _ in range(4000):
-        if augment.augment(pixels, rng, options) is not pixels:
+        found = augment.augment(pixels, rng, options)
+        if found is not pixels:
             changed += 1
-    assert changed == pytest.approx(1000, abs=5 * 27)
+    standard_deviation = 27
+    assert changed == pytest.approx(1000, abs=5 * standard_deviation)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 50), (50, 1)])
-def test_images_too_small_to_erase(size):
+def test_images_too_small_to_erase_are_unchanged(size):
     pixels = noise(*size, 3)
     for seed in range(20):
         found = augment.random_erasing(pixels, seeded(seed), MEAN, STD)

@@ -1,4 +1,4 @@
-"""Files of images to pixels: Pillow's, upright, in 8 bits, without transparency."""
+"""Image files are decoded to Pillow's pixels: upright, of 8 bits, without transparency."""
 
 import io
 import struct
@@ -20,12 +20,12 @@ MODES = {1: "L", 3: "RGB"}
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM", "TGA", "JPEG2000"])
-def test_lossless_files_are_exact(kind):
+def test_lossless_files_have_exact_pixels(kind):
     data = file_of(PIXELS, kind)
     np.testing.assert_array_equal(decode(data, "a"), PIXELS)
 
 
-def test_grey_files_and_grey_pixels():
+def test_grey_and_colour_images_are_converted():
     grey = PIXELS[..., 0]
     data = file_of(grey)
     one_channel = grey[..., None]
@@ -52,7 +52,7 @@ def test_grey_files_and_grey_pixels():
 )
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize(("colour", "least", "most"), [("white", 250, 255), ("black", 0, 5)])
-def test_other_modes(mode, kind, channels, colour, least, most):
+def test_other_modes_are_converted(mode, kind, channels, colour, least, most):
     image = Image.new("RGB", (7, 5), colour)
     if mode == "LAB":  # Pillow does not convert to it
         lightness = 255 if colour == "white" else 0
@@ -65,7 +65,7 @@ def test_other_modes(mode, kind, channels, colour, least, most):
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "PA"])
-def test_transparent_is_white(mode):
+def test_transparent_pixels_are_white(mode):
     image = Image.new("RGBA", (2, 1), (0, 0, 0, 0))
     image.putpixel((1, 0), (0, 0, 0, 255))
     image = image.quantize() if mode == "PA" else image.convert(mode)
@@ -73,7 +73,7 @@ def test_transparent_is_white(mode):
     assert pixels.tolist() == [[[255, 255, 255], [0, 0, 0]]]
 
 
-def test_a_transparent_colour():
+def test_pixels_of_a_transparent_colour_are_white():
     """PNG's tRNS makes one grey or one colour transparent."""
     for mode, colour in (("L", 7), ("RGB", (7, 7, 7))):
         image = Image.new(mode, (1, 1), colour)
@@ -82,7 +82,7 @@ def test_a_transparent_colour():
         assert pixels.tolist() == [[[255, 255, 255]]]
 
 
-def test_half_transparent_is_half_white():
+def test_half_transparent_pixels_are_blended_with_white():
     image = Image.new("RGBA", (1, 1), (100, 0, 200, 51))
     expected = [255 - 0.2 * (255 - value) for value in (100, 0, 200)]
     pixels = decode(encoded(image), "a")
@@ -102,35 +102,37 @@ def test_jpegs_have_pillows_pixels(mode, channels):
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_files_are_turned_upright(kind, orientation):
+def test_images_are_rotated_upright(kind, orientation):
     """Pillow turns a TIFF, and its size, before it is asked to."""
     data = file_of(smooth(60, 90), kind, exif=turned(orientation))
     expected = upright_pixels(data)
     is_on_its_side = orientation > 4
-    assert expected.shape[:2] == ((90, 60) if is_on_its_side else (60, 90))
+    upright_shape = (90, 60) if is_on_its_side else (60, 90)
+    assert expected.shape[:2] == upright_shape
     np.testing.assert_array_equal(decode(data, "a"), expected)
     with Image.open(io.BytesIO(data)) as file:
-        assert decoding.upright_shape(file) == expected.shape[:2]
+        assert decoding.upright_shape(file) == upright_shape
 
 
 @pytest.mark.parametrize("value", [0, 9, 65_535])
-def test_an_orientation_that_is_none(value):
+def test_unknown_orientations_are_ignored(value):
     exif = Image.Exif()
     exif[0x0112] = value
     data = file_of(PIXELS, "PNG", exif=exif.tobytes())
     np.testing.assert_array_equal(decode(data, "a"), PIXELS)
 
 
-def test_a_camera_file_of_several_images_is_its_first():
+def test_the_first_image_of_a_camera_file_is_read():
     first = Image.fromarray(smooth(64, 80))
     second = Image.new("RGB", (64, 80))
     data = encoded(first, "MPO", save_all=True, append_images=[second])
     alone = encoded(first, "JPEG")
-    np.testing.assert_array_equal(decode(data, "a.mpo"), decode(alone, "a"))
+    found = decode(data, "a.mpo")
+    np.testing.assert_array_equal(found, decode(alone, "a"))
 
 
 @pytest.mark.parametrize("kind", ["GIF", "TIFF", "WEBP"])
-def test_the_first_of_several_frames(kind):
+def test_the_first_of_several_frames_is_read(kind):
     first = Image.new("L", (4, 4), 99)
     second = Image.new("L", (4, 4), 200)
     options = {"lossless": True} if kind == "WEBP" else {}
@@ -163,22 +165,23 @@ def test_damaged_files_are_named_by_either_decoder(kept, options):
         PNG[:-30],
     ],
 )
-def test_what_is_no_image(data):
+def test_files_that_are_not_images_are_refused(data):
     message = failure(decode, data, "é\nx")
     assert message.startswith("image 'é\\nx' ")
 
 
-def test_what_only_pillow_forgives_is_decoded_by_pillow():
+def test_damage_that_pillow_ignores_is_ignored():
     """Bytes before a marker are a warning of the JPEG library, at which simplejpeg gives up."""
     data = file_of(smooth(40, 40), "JPEG")
     start = data.index(b"\xff\xdb")
     with_bytes = data[:start] + b"\0\0" + data[start:]
-    np.testing.assert_array_equal(decode(with_bytes, "a.jpg"), decode(data, "a.jpg"))
+    found = decode(with_bytes, "a.jpg")
+    np.testing.assert_array_equal(found, decode(data, "a.jpg"))
 
 
 @pytest.mark.parametrize("size", [(70_000, 1), (9_500, 9_450)])
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_more_pixels_than_any_camera_has(size):
+def test_images_with_too_many_pixels_are_refused(size):
     data = encoded(Image.new("1", size))
     message = failure(decode, data, "x")
     width, height = size
@@ -186,7 +189,7 @@ def test_more_pixels_than_any_camera_has(size):
     assert "65,535 on a side and 89,478,485 in all" in message
 
 
-def test_16_bits_are_scaled():
+def test_16_bit_pixels_are_scaled_to_8_bits():
     wide = np.array([[0, 257 * 100, 65_535]], np.uint16)
     for kind in ("PNG", "TIFF"):
         data = file_of(wide, kind)
@@ -202,7 +205,7 @@ def test_16_bits_are_scaled():
         (65_535, [[0, 256], [257, 65_535]], [0, 0, 1, 255]),
     ],
 )
-def test_the_16_bit_pixel_that_is_white(max_value, pixels, expected):
+def test_max_value_is_the_16_bit_pixel_that_becomes_white(max_value, pixels, expected):
     wide = np.array(pixels, np.uint16)
     data = file_of(wide)
     found = decode(data, "a", 1, max_value)
@@ -215,7 +218,7 @@ def test_the_16_bit_pixel_that_is_white(max_value, pixels, expected):
 
 @pytest.mark.parametrize("white", [300, 1023, 4095, 65_535])
 @pytest.mark.parametrize("max_value", [65_535, 4095])
-def test_a_portable_greymap_says_what_is_white(white, max_value):
+def test_portable_greymaps_declare_what_is_white(white, max_value):
     pixels = np.array([0, white // 2, white], ">u2")
     data = b"P5 3 1 %d\n" % white + pixels.tobytes()
     found = decode(data, "a.pgm", 1, max_value).ravel()
@@ -232,29 +235,33 @@ def test_pixels_of_an_unknown_range_are_refused(pixels):
     assert "8 or 16 bits" in message
 
 
+def png_chunk(name: bytes, content: bytes) -> bytes:
+    length = struct.pack(">I", len(content))
+    checksum = struct.pack(">I", zlib.crc32(name + content))
+    return length + name + content + checksum
+
+
 def png_of_16_bits(pixels: np.ndarray) -> bytes:
-    """A file that Pillow can read and not write, uint16 [height, width, channels], by the
-    specification alone."""
-
-    def chunk(name: bytes, content: bytes) -> bytes:
-        checksum = zlib.crc32(name + content)
-        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", checksum)
-
+    """A PNG of uint16 [height, width, channels], which Pillow can read but not write."""
     height, width, channels = pixels.shape
     colour_type = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
     header = struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0)
-    rows = b"".join(b"\0" + row.tobytes() for row in pixels.astype(">u2"))
-    content = chunk(b"IHDR", header)
-    content += chunk(b"IDAT", zlib.compress(rows))
-    content += chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + content
+    rows = b""
+    for row in pixels.astype(">u2"):
+        rows += b"\0" + row.tobytes()  # 0 is the filter of a row
+    content = b"\x89PNG\r\n\x1a\n"
+    content += png_chunk(b"IHDR", header)
+    content += png_chunk(b"IDAT", zlib.compress(rows))
+    content += png_chunk(b"IEND", b"")
+    return content
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
-def test_colours_of_16_bits(channels):
-    pixels = np.full((2, 3, channels), 65_535, np.uint16)  # opaque, where there is alpha
+def test_16_bit_colours_are_scaled_to_8_bits(channels):
+    pixels = np.full((2, 3, channels), 65_535, np.uint16)  # opaque, if there is alpha
     colours = 1 if channels < 3 else 3
-    pixels[..., :colours] = np.linspace(0, 65_535, 6).reshape(2, 3, 1)
+    levels = np.linspace(0, 65_535, 6).reshape(2, 3, 1)
+    pixels[..., :colours] = levels
     data = png_of_16_bits(pixels)
     grey = pixels[..., :1] / 257
     expected = np.repeat(grey, 3, axis=2)
@@ -264,8 +271,8 @@ def test_colours_of_16_bits(channels):
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16])
-def test_a_negative_is_turned(kind):
-    """TIFF's WhiteIsZero, as X-rays have it: Pillow turns those of 8 bits alone."""
+def test_negatives_are_inverted(kind):
+    """TIFF's WhiteIsZero, as in X-rays. Pillow itself inverts only those of 8 bits."""
     most = np.iinfo(kind).max
     pixels = np.linspace(0, most, 12).astype(kind).reshape(3, 4)
     data = bytearray(file_of(pixels, "TIFF"))
@@ -278,7 +285,7 @@ def test_a_negative_is_turned(kind):
     np.testing.assert_array_equal(found[..., 0], expected)
 
 
-def test_the_brightest_wide_pixel():
+def test_brightest_wide_pixel_ignores_8_bit_images():
     wide = np.uint16([[3, 700]])
     narrow = np.uint8([[3, 200]])
     for pixels, expected in ((wide, 700), (narrow, 0)):
@@ -288,16 +295,16 @@ def test_the_brightest_wide_pixel():
 
 
 @pytest.mark.parametrize("image", [PNG, PIXELS])
-def test_records_of_files_and_of_pixels(image):
+def test_records_may_have_files_or_pixels(image):
     record = {"image": image, "name": "a.png"}
     colours = decoding.decoded(record, 3)
     np.testing.assert_array_equal(colours, PIXELS)
     grey = decoding.decoded(record, 1)
-    expected = np.asarray(Image.fromarray(PIXELS).convert("L"))
-    np.testing.assert_array_equal(grey[..., 0], expected)
+    image = Image.fromarray(PIXELS).convert("L")
+    np.testing.assert_array_equal(grey[..., 0], np.asarray(image))
 
 
-def test_an_image_to_predict(tmp_path):
+def test_images_to_predict_may_be_paths_or_arrays(tmp_path):
     path = tmp_path / "a.png"
     path.write_bytes(PNG)
     record = decoding.record_of(path, 3)
@@ -310,7 +317,7 @@ def test_an_image_to_predict(tmp_path):
         failure(decoding.record_of, missing, 3)
 
 
-def test_written_images_are_read_again(tmp_path):
+def test_written_images_can_be_read(tmp_path):
     path = str(tmp_path / "a.png")
     for channels in (1, 3):
         decoding.write_image(PIXELS, path, channels)
@@ -340,14 +347,14 @@ MIRRORED = PIXELS[:, ::-1]
         Image.fromarray(RGBA),
     ],
 )
-def test_images_of_a_program(image):
+def test_arrays_and_pillow_images_become_pixels(image):
     found = decoding.pixels_of(image, 3)
     np.testing.assert_array_equal(found, PIXELS)
     assert found.dtype == np.uint8
 
 
 @pytest.mark.parametrize("image", [np.eye(3, dtype=bool), np.eye(3), np.eye(3)[..., None]])
-def test_grey_images_of_a_program(image):
+def test_grey_arrays_become_pixels(image):
     expected = 255 * np.eye(3)
     grey = decoding.pixels_of(image, 1)
     np.testing.assert_array_equal(grey[..., 0], expected)
@@ -355,11 +362,12 @@ def test_grey_images_of_a_program(image):
     np.testing.assert_array_equal(colours[..., 2], expected)
 
 
-def test_arrays_of_jax():
+def test_jax_arrays_become_pixels():
     import jax.numpy as jnp
 
     values = jnp.array([[0.0, 1.0]], jnp.bfloat16)
-    assert decoding.pixels_of(values, 1).ravel().tolist() == [0, 255]
+    pixels = decoding.pixels_of(values, 1)
+    assert pixels.ravel().tolist() == [0, 255]
 
 
 @pytest.mark.parametrize(
@@ -387,5 +395,5 @@ def test_arrays_of_jax():
         Image.new("I", (2, 2)),
     ],
 )
-def test_what_is_no_image_of_a_program(image):
+def test_other_values_are_refused(image):
     failure(decoding.record_of, image, 3)

@@ -1,4 +1,4 @@
-"""JPEG files: Pillow's pixels, down to the rows that are needed."""
+"""JPEG files are decoded to Pillow's pixels, down to the last row that is needed."""
 
 import io
 import math
@@ -26,21 +26,22 @@ KINDS = {
 
 
 def encoded(height: int, width: int, mode: str = "RGB", **options) -> bytes:
-    """Noise, coarse and fine: an error shows in any row."""
+    """Coarse and fine noise, so that an error is visible in any row."""
     rng = np.random.default_rng(height * 1000 + width)
     blocks = rng.integers(0, 256, (5, 7, 3), np.uint8)
     coarse = Image.fromarray(blocks).resize((width, height))
     fine = rng.integers(-20, 21, (height, width, 3))
     levels = np.asarray(coarse) + fine
-    pixels = levels.clip(0, 255).astype(np.uint8)
-    image = Image.fromarray(pixels).convert(mode)
-    return image_files.encoded(image, "JPEG", **options)
+    pixels = levels.clip(0, 255)
+    image = Image.fromarray(pixels.astype(np.uint8))
+    return image_files.encoded(image.convert(mode), "JPEG", **options)
 
 
 def decoded(
     data: bytes, channels: int = 3, reduction: int = 1, rows: int | None = None
 ) -> np.ndarray:
-    with Image.open(io.BytesIO(data)) as image:
+    stream = io.BytesIO(data)
+    with Image.open(stream) as image:
         assert decoding.is_plain_jpeg(image, channels)
         needed = image.height if rows is None else rows
         return decoding.decode_jpeg(image, data, channels, reduction, needed)
@@ -53,19 +54,22 @@ def decoded(
     st.integers(1, 90),
     st.floats(0, 1),
 )
-def test_the_rows_asked_for_are_those_of_the_whole(kind, reduction, height, width, share):
+def test_requested_rows_are_those_of_the_whole_image(kind, reduction, height, width, share):
     data = encoded(height, width, **KINDS[kind])
     channels = 1 if kind == "grey" else 3
     rows = max(1, round(share * height))
     whole = decoded(data, channels, reduction, height)
     part = decoded(data, channels, reduction, rows)
-    shape = (math.ceil(height / reduction), math.ceil(width / reduction), channels)
-    assert part.shape == whole.shape == shape
+    reduced_height = math.ceil(height / reduction)
+    reduced_width = math.ceil(width / reduction)
+    assert part.shape == (reduced_height, reduced_width, channels)
+    assert whole.shape == part.shape
     # With the row that a crop's lower edge may be rounded up to.
     wanted = math.ceil(rows / reduction) + 1
     np.testing.assert_array_equal(part[:wanted], whole[:wanted])
     if reduction == 1:
-        with Image.open(io.BytesIO(data)) as image:
+        stream = io.BytesIO(data)
+        with Image.open(stream) as image:
             expected = np.asarray(image)
         np.testing.assert_array_equal(whole, expected.reshape(whole.shape))
 
@@ -80,21 +84,22 @@ def damaged(data: bytes, share: float, replacement: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(("share", "rows"), [(0.3, 320), (0.3, 240), (0.8, 320)])
-def test_damage_is_noticed_where_it_is_read(share, rows):
+def test_damage_in_rows_that_are_read_is_noticed(share, rows):
     data = damaged(encoded(320, 240), share, b"\xff\xee")
     message = raised(ValueError, decoded, data, rows=rows)
     assert "Corrupt JPEG data" in message
 
 
-def test_damage_below_is_not_read():
+def test_damage_below_the_requested_rows_is_ignored():
     data = encoded(320, 240)
-    found = decoded(damaged(data, 0.8, bytes(40)), rows=160)
+    damaged_below = damaged(data, 0.8, bytes(40))
+    found = decoded(damaged_below, rows=160)
     expected = decoded(data)
     np.testing.assert_array_equal(found[:160], expected[:160])
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.9])
-def test_a_file_that_ends_early_is_always_noticed(kept):
+def test_truncated_files_are_always_noticed(kept):
     data = encoded(320, 240)
     length = int(len(data) * kept)
     message = raised(ValueError, decoded, data[:length], rows=32)
@@ -105,7 +110,7 @@ def test_a_file_that_ends_early_is_always_noticed(kept):
     ("kind", "heights"),
     [("4:2:0", [96]), ("grey", [96]), ("progressive", [320]), ("restarts", [320])],
 )
-def test_files_are_read_once_and_no_further_than_needed(kind, heights, monkeypatch):
+def test_files_are_read_once_and_only_as_far_as_needed(kind, heights, monkeypatch):
     read = []
     plain = simplejpeg.decode_jpeg
 
@@ -121,7 +126,7 @@ def test_files_are_read_once_and_no_further_than_needed(kind, heights, monkeypat
     assert read == heights
 
 
-def test_a_thumbnail_of_the_same_height_is_not_taken_for_the_image():
+def test_thumbnails_of_the_same_height_are_not_the_image():
     """A camera's file may have a JPEG in its EXIF data. If that is as large as the image, Pillow
     decodes the file."""
     data = encoded(64, 48)
@@ -131,17 +136,28 @@ def test_a_thumbnail_of_the_same_height_is_not_taken_for_the_image():
     both = data[:2] + segment + data[2:]
     message = raised(ValueError, decoded, both, rows=10)
     assert "buffer is too small" in message
-    np.testing.assert_array_equal(decoding.decode(both, "a"), decoding.decode(data, "a"))
+    found = decoding.decode(both, "a")
+    expected = decoding.decode(data, "a")
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(
     ("mode", "channels", "expected"),
-    [("L", 1, True), ("L", 3, True), ("RGB", 3, True), ("RGB", 1, False), ("CMYK", 3, False)],
+    [
+        ("L", 1, True),
+        ("L", 3, True),
+        ("RGB", 3, True),
+        ("RGB", 1, False),
+        ("CMYK", 3, False),
+    ],
 )
-def test_files_whose_pixels_simplejpeg_gives(mode, channels, expected):
-    data = encoded(8, 8, mode)
-    with Image.open(io.BytesIO(data)) as image:
+def test_plain_jpeg_modes(mode, channels, expected):
+    stream = io.BytesIO(encoded(8, 8, mode))
+    with Image.open(stream) as image:
         assert decoding.is_plain_jpeg(image, channels) == expected
-    other = io.BytesIO(image_files.png(1))
-    with Image.open(other) as image:
-        assert not decoding.is_plain_jpeg(image, channels)
+
+
+def test_png_files_are_not_plain_jpeg():
+    stream = io.BytesIO(image_files.png(1))
+    with Image.open(stream) as image:
+        assert not decoding.is_plain_jpeg(image, 3)

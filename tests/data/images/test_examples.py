@@ -1,4 +1,4 @@
-"""Images by position, from each kind of place: their content, sizes and fingerprints."""
+"""Images from folders, tar files and memory: content, sizes and fingerprints."""
 
 import pickle
 
@@ -14,6 +14,7 @@ from tests.failures import failure
 
 FILES = {"a/1.png": b"one", "b/2.png": b"seven77"}
 LABELS = np.array([0, 1], np.int32)
+OTHER_LABELS = np.array([1, 0], np.int32)
 CLASSES = ("a", "b")
 
 
@@ -43,21 +44,23 @@ KINDS = [stored_in_a_folder, stored_in_a_tar, listed_in_memory, listed_on_disk]
 
 
 @pytest.mark.parametrize("make", KINDS)
-def test_images_with_names(tmp_path, make):
+def test_images_have_names_contents_and_sizes(tmp_path, make):
     examples = pickle.loads(pickle.dumps(make(tmp_path)))
     assert len(examples) == 2
     assert examples[0] == {"image": b"one", "name": "a/1.png"}
     assert examples[1] == {"image": b"seven77", "name": "b/2.png"}
-    assert [examples.key(0), examples.key(1)] == list(FILES)
-    assert [examples.content(0), examples.content(1)] == [b"one", b"seven77"]
-    assert [examples.size(0), examples.size(1)] == [3, 7]
+    for index, (name, content) in enumerate(FILES.items()):
+        assert examples.key(index) == name
+        assert examples.content(index) == content
+        assert examples.size(index) == len(content)
 
 
-def test_where_images_lie_is_not_in_their_fingerprint(tmp_path):
+def test_fingerprints_do_not_depend_on_where_images_are(tmp_path):
     expected = listed_in_memory(tmp_path).fingerprint(CLASSES, LABELS)
     assert expected["images"] == 2
     for make in KINDS:
-        assert make(tmp_path).fingerprint(CLASSES, LABELS) == expected
+        images = make(tmp_path)
+        assert images.fingerprint(CLASSES, LABELS) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,13 +68,13 @@ def test_where_images_lie_is_not_in_their_fingerprint(tmp_path):
     [
         ({"names": ["a/1.png", "b/3.png"]}, {"names"}),
         ({"images": [b"one", b"seven78"]}, {"content"}),
-        ({"labels": np.array([1, 0], np.int32)}, {"labels"}),
+        ({"labels": OTHER_LABELS}, {"labels"}),
         ({"classes": ("a", "c")}, {"labels"}),
         ({"labels": None}, {"labels"}),
         ({"names": ["a/1.png"], "images": [b"one"]}, {"images", "names", "content"}),
     ],
 )
-def test_what_a_fingerprint_tells_apart(change, differs):
+def test_fingerprints_depend_on_names_contents_and_labels(change, differs):
     data = {
         "names": list(FILES),
         "images": list(FILES.values()),
@@ -84,11 +87,11 @@ def test_what_a_fingerprint_tells_apart(change, differs):
 
     before = fingerprint(**data)
     after = fingerprint(**data | change)
-    got = {key for key in after if after[key] != before[key]}
-    assert got == differs
+    changed = {key for key in after if after[key] != before[key]}
+    assert changed == differs
 
 
-def test_few_of_many_images_are_read_for_a_fingerprint():
+def test_fingerprints_read_only_a_sample_of_many_images():
     class Counted(ListedImages):
         count = 0
 
@@ -98,11 +101,12 @@ def test_few_of_many_images_are_read_for_a_fingerprint():
 
     names = [str(number) for number in range(10_000)]
     examples = Counted(names, [b""] * len(names))
-    assert examples.fingerprint((), None)["images"] == 10_000
+    fingerprint = examples.fingerprint((), None)
+    assert fingerprint["images"] == 10_000
     assert examples.count <= 64
 
 
-def test_an_image_that_is_gone_has_no_content(tmp_path):
+def test_missing_images_have_no_content(tmp_path):
     on_disk = listed_on_disk(tmp_path)
     before = on_disk.fingerprint(CLASSES, LABELS)
     (tmp_path / "y/a/1.png").unlink()
@@ -111,35 +115,39 @@ def test_an_image_that_is_gone_has_no_content(tmp_path):
     with pytest.raises(BadRecord):
         on_disk[0]
     assert on_disk[1]["image"] == b"seven77"
-    assert on_disk.fingerprint(CLASSES, LABELS)["content"] != before["content"]
+    after = on_disk.fingerprint(CLASSES, LABELS)
+    assert after["content"] != before["content"]
 
 
 @pytest.mark.parametrize("path", ["", "a\0b.png", "\ud800.png", "x" * 5000, "."])
-def test_paths_that_no_file_has(path):
+def test_impossible_paths_have_no_content(path):
     examples = ListedImages(["a"], [path])
     assert examples.content(0) == b""
     with pytest.raises(BadRecord):
         examples[0]
 
 
-def test_pixels():
+def test_arrays_have_names_contents_and_sizes():
     pixels = noise(3, 4, 5, 3)
     examples = pickle.loads(pickle.dumps(ArrayImages(pixels)))
     assert len(examples) == 3
-    np.testing.assert_array_equal(examples[2]["image"], pixels[2])
-    assert examples[2]["name"] == examples.key(2) == "image 2"
+    last = examples[2]
+    np.testing.assert_array_equal(last["image"], pixels[2])
+    assert last["name"] == "image 2"
+    assert examples.key(2) == "image 2"
     assert examples.content(1) == pixels[1].tobytes()
     assert examples.size(1) == 60
 
 
-def test_pixels_of_another_order_in_memory_are_the_same():
+def test_fingerprints_do_not_depend_on_memory_order():
     pixels = noise(3, 4, 5, 3)
     turned = np.asfortranarray(pixels)
     expected = ArrayImages(pixels).fingerprint((), None)
-    assert ArrayImages(turned).fingerprint((), None) == expected
+    found = ArrayImages(turned).fingerprint((), None)
+    assert found == expected
 
 
-def test_a_part_is_in_another_order():
+def test_parts_may_have_another_order():
     whole = ListedImages(["a", "b", "c"], [png(1), png(2), png(3)])
     part = whole.take(np.array([2, 0]))
     assert part[0]["name"] == "c"
@@ -147,13 +155,15 @@ def test_a_part_is_in_another_order():
     assert part.content(1) == png(1)
 
 
-def test_images_that_are_called_by_the_names_of_their_classes(tmp_path):
+def test_with_classes_labels_images_by_class_names(tmp_path):
     images = listed_in_memory(tmp_path)
     unlabelled = Dataset("/x", "a form", images, "test", notes=("a note",))
     dataset = examples.with_classes(unlabelled, ["b", "a"])
     assert dataset.classes == ("a", "b")
     assert dataset.labels.tolist() == [1, 0]
-    assert (dataset.split, dataset.notes, dataset.stratified) == ("test", ("a note",), True)
+    assert dataset.split == "test"
+    assert dataset.notes == ("a note",)
+    assert dataset.stratified
     declared = examples.with_classes(unlabelled, ["b", "a"], declared=("b", "a"))
     assert declared.labels.tolist() == [0, 1]
     assert "'/x'" in failure(examples.with_classes, unlabelled, ["Aa", "aA"])

@@ -1,4 +1,4 @@
-"""What readers of image folders share: images, files of other kinds, and the folders of splits."""
+"""Helpers of the readers of image folders: images, other files, and the folders of splits."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ def opened(path, *names):
     return stores.open_folder(str(folder))
 
 
-def test_images_and_other_files(tmp_path):
+def test_unread_files_are_counted_by_suffix(tmp_path):
     store = opened(tmp_path, "a/1.png", "a/2.JPG", "a/x.xml", "b.csv", "b/y.xml", "README", ".h")
     assert store.images == ("a/1.png", "a/2.JPG")
     folders.require_images(store)
@@ -25,19 +25,20 @@ def test_images_and_other_files(tmp_path):
     assert ".csv" not in note
 
 
-def test_nothing_but_images_needs_no_note(tmp_path):
+def test_folders_with_only_images_need_no_note(tmp_path):
     store = opened(tmp_path, "a/1.png", "a/t.csv")
     assert folders.unread_files_note(store, ["a/t.csv"]) == ""
 
 
 @pytest.mark.parametrize(("names", "kinds"), [(["a.txt", "b/c.heic"], ".heic 1"), ([], "no files")])
-def test_no_images(tmp_path, names, kinds):
-    message = failure(folders.require_images, opened(tmp_path, *names))
+def test_folders_without_images_are_refused(tmp_path, names, kinds):
+    store = opened(tmp_path, *names)
+    message = failure(folders.require_images, store)
     assert kinds in message
     assert "ROOT/CLASS/FILES" in message
 
 
-def test_first_folders():
+def test_names_are_grouped_by_first_folder():
     names = ["a/1", "a/b/2", "c/3", "4", "ab/5"]
     assert folders.first_folders(names) == {
         "a": ["a/1", "a/b/2"],
@@ -45,7 +46,8 @@ def test_first_folders():
         "": ["4"],
         "ab": ["ab/5"],
     }
-    assert folders.first_folders(names, "a/") == {"": ["a/1"], "b": ["a/b/2"]}
+    below_a = folders.first_folders(names, "a/")
+    assert below_a == {"": ["a/1"], "b": ["a/b/2"]}
 
 
 def with_images(*tops):
@@ -62,14 +64,14 @@ def with_images(*tops):
         (["validation", "test"], {"validation": "validation/", "test": "test/"}),
         (["eval"], {"validation": "eval/"}),
         (["train"], {"train": "train/"}),
-        # Names that only begin as a split, or are about something else.
+        # Names that only contain a word of a split.
         (["trains", "latest"], {"": ""}),
         (["ice_rink", "train_interior"], {"": ""}),
         (["bullet_train"], {"": ""}),
         (["train2"], {"": ""}),
     ],
 )
-def test_folders_of_splits(tmp_path, tops, expected):
+def test_split_folders_are_recognised_by_name(tmp_path, tops, expected):
     store = opened(tmp_path, *with_images(*tops))
     assert folders.split_folders(store) == expected
 
@@ -87,7 +89,7 @@ def test_folders_of_splits(tmp_path, tops, expected):
         (with_images("seg_train", "seg_test"), ["'seg_train'"]),
     ],
 )
-def test_names_of_which_some_may_be_splits(tmp_path, names, words):
+def test_ambiguous_names_of_splits_are_refused(tmp_path, names, words):
     store = opened(tmp_path, *names)
     message = failure(folders.split_folders, store)
     for word in words:
@@ -95,12 +97,12 @@ def test_names_of_which_some_may_be_splits(tmp_path, names, words):
     assert folders.split_folders(store, ignore_splits=True) == {"": ""}
 
 
-def test_folders_without_images_are_no_splits(tmp_path):
+def test_folders_without_images_are_not_splits(tmp_path):
     store = opened(tmp_path, "cat/1.png", "dog/1.png", "test/notes.txt")
     assert folders.split_folders(store) == {"": ""}
 
 
-def test_a_data_set_of_some_images(tmp_path):
+def test_labelled_images_are_a_data_set(tmp_path):
     store = opened(tmp_path, "b.png", "a.png", "c.png")
     class_of = {"b.png": "10", "a.png": "9"}
     dataset = folders.labelled(store, "a form", "test", class_of)
@@ -115,7 +117,7 @@ def test_a_data_set_of_some_images(tmp_path):
     assert dataset.stratified
 
 
-def test_a_table_with_more_rows_than_images(tmp_path):
+def test_tables_with_more_rows_than_images_are_noted(tmp_path):
     store = opened(tmp_path, "b.png")
     assert folders.missing_note(store, "t.csv", 3, 3) == ""
     note = folders.missing_note(store, "t.csv", 1003, 3)

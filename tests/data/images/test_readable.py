@@ -1,4 +1,4 @@
-"""Images as examples: those that cannot be read are replaced, counted, and limited."""
+"""Images as examples: unreadable images are replaced, counted, and limited."""
 
 import itertools
 import pickle
@@ -32,15 +32,17 @@ class Numbers:
     def __getitem__(self, index):
         if index in self.damaged:
             raise BadRecord(f"item {index} is damaged")
-        return {"x": -1 if index in self.wrong else index, "name": f"item {index}"}
+        value = -1 if index in self.wrong else index
+        return {"x": value, "name": f"item {index}"}
 
 
 def decoded(record, *rng):
-    """A transform, with a random generator for training alone."""
+    """A transform, with a random generator only for training."""
     if record["x"] < 0:
         raise DataError(f"{record['name']} does not decode")
+    label = record.get("label", np.int32(0))
     noise = rng[0].random() if rng else 0.0
-    return {"x": record["x"], "label": record.get("label", np.int32(0)), "noise": noise}
+    return {"x": record["x"], "label": label, "noise": noise}
 
 
 def readable(numbers, limit=100, path="numbers", labels=None):
@@ -59,18 +61,19 @@ def train(numbers, limit=100, count=6, path="numbers", start=0, host=0, hosts=1)
 
 
 def next_readable(start, count, bad):
-    """The first position from `start` on that can be read, around the end."""
-    for position in range(start, start + count):
-        if position % count not in bad:
-            return position % count
+    """The first readable position from `start` on, continued from 0 after the end."""
+    for position in [*range(start, count), *range(start)]:
+        if position not in bad:
+            return position
     return None
 
 
-@given(
-    st.integers(1, 12), st.sets(st.integers(0, 11)), st.sets(st.integers(0, 11)), st.integers(0, 11)
-)
+POSITIONS = st.integers(0, 11)
+
+
+@given(st.integers(1, 12), st.sets(POSITIONS), st.sets(POSITIONS), POSITIONS)
 @settings(max_examples=60)
-def test_the_next_readable_example_replaces_one_that_is_not(count, damaged, wrong, start):
+def test_unreadable_examples_are_replaced_by_the_next_readable_one(count, damaged, wrong, start):
     """The replacement does not depend on what was read before, and draws the random numbers of the
     position."""
     start %= count
@@ -79,7 +82,8 @@ def test_the_next_readable_example_replaces_one_that_is_not(count, damaged, wron
     numbers = Numbers(count, unreadable, bad)
     expected = next_readable(start, count, bad)
     if expected is None:
-        assert f"{count} images" in failure(readable(numbers).__getitem__, start)
+        message = failure(readable(numbers).__getitem__, start)
+        assert f"{count} images" in message
         return
     fresh = readable(numbers)
     used = readable(numbers)
@@ -94,21 +98,27 @@ def test_the_next_readable_example_replaces_one_that_is_not(count, damaged, wron
         assert example == {"x": expected, "label": 0, "noise": noise}
 
 
-def test_labels_of_the_data_set_and_of_the_records():
+def test_labels_of_the_data_set_replace_those_of_the_records():
     labels = np.array([4, 5, 6], np.int32)
-    known = readable(Numbers(3, {1}), labels=labels)
-    found = [known[index]["label"] for index in range(3)]
+    examples = readable(Numbers(3, {1}), labels=labels)
+    found = [examples[index]["label"] for index in range(3)]
     assert found == [4, UNREAD, 6]
-    assert known[0]["label"].dtype == known[1]["label"].dtype == np.int32
-    assert known.train(1, np.random.default_rng(0))["label"] == 6
-    assert known.record(2) == {"x": 2, "name": "item 2", "label": 6}
-    assert readable(Numbers(3)).record(2) == {"x": 2, "name": "item 2"}
+    assert {label.dtype for label in found} == {np.dtype(np.int32)}
+    replacement = examples.train(1, np.random.default_rng(0))
+    assert replacement["label"] == 6
+    assert examples.record(2) == {"x": 2, "name": "item 2", "label": 6}
+
+
+def test_records_of_unlabelled_data_sets_are_unchanged():
+    examples = readable(Numbers(3))
+    assert examples.record(2) == {"x": 2, "name": "item 2"}
 
 
 def test_batches_with_bad_records_resume():
     numbers = Numbers(13, {2, 3}, {7})
     whole = train(numbers)
-    seen = set(np.concatenate([batch["x"] for batch in whole]))
+    numbers_seen = [batch["x"] for batch in whole]
+    seen = set(np.concatenate(numbers_seen))
     assert not seen & {2, 3, 7}
     assert {4, 8} <= seen
     resumed = train(numbers, start=4, count=2)
@@ -129,9 +139,10 @@ def test_batches_with_bad_records_do_not_depend_on_hosts():
 
 
 def test_each_bad_record_is_reported_once(capfd):
-    # Threads of another test's batches, which are closed, may still be reading.
     train(Numbers(10, {1}, {5}), limit=2, count=20, path="limited")
-    reported = [line for line in capfd.readouterr().err.splitlines() if "limited" in line]
+    # Threads of another test's closed batches may still be reading.
+    lines = capfd.readouterr().err.splitlines()
+    reported = [line for line in lines if "limited" in line]
     assert len(reported) == 2
     first, second = sorted(reported)
     assert first.endswith("item 1 is damaged")
@@ -139,14 +150,14 @@ def test_each_bad_record_is_reported_once(capfd):
 
 
 @pytest.mark.parametrize("limit", [0, 1])
-def test_more_bad_records_than_allowed(limit):
+def test_too_many_bad_records_are_refused(limit):
     message = failure(train, Numbers(10, {1}, {5}), limit=limit, count=20, path="limited")
     assert message.startswith("limited: item ")
     assert f"{limit} bad records skipped before" in message
     assert f"max_bad_records={limit}" in message
 
 
-def test_an_error_of_all_stops_at_once():
+def test_other_errors_stop_at_once():
     class Broken(Numbers):
         def __getitem__(self, index):
             raise DataError("the disk is gone")
@@ -154,8 +165,8 @@ def test_an_error_of_all_stops_at_once():
     assert failure(readable(Broken(3)).__getitem__, 0) == "the disk is gone"
 
 
-def test_more_than_the_limit_is_always_refused():
-    """By threads that meet bad records at the same time, when they are met again, and in a copy."""
+def test_records_beyond_the_limit_are_always_refused():
+    """Also if several threads meet bad records, if they are met again, and in a copy."""
     bad = BadRecords(2)
     for message in ("first", "first", "second"):
         bad.skip(message)
@@ -166,9 +177,11 @@ def test_more_than_the_limit_is_always_refused():
     assert "fifth" in failure(copy.skip, "fifth")
 
 
-def test_they_survive_pickle(tmp_path):
-    """As worker processes need them."""
-    dataset = Dataset("x", "a list", ListedImages(["a"], [b"1"]), labels=np.array([3], np.int32))
+def test_readable_examples_survive_pickle():
+    """Worker processes get pickled examples."""
+    images = ListedImages(["a"], [b"1"])
+    labels = np.array([3], np.int32)
+    dataset = Dataset("x", "a list", images, labels=labels)
     original = ReadableExamples(dataset, decoded, BadRecords(1))
     examples = pickle.loads(pickle.dumps(original))
     assert examples.record(0) == {"image": b"1", "name": "a", "label": 3}

@@ -1,4 +1,4 @@
-"""ReaL labels: matched by the numbers in images' names, and checked before training."""
+"""ReaL labels are matched by the numbers in names of images, and checked before training."""
 
 import json
 import pickle
@@ -47,7 +47,7 @@ def test_labels_follow_the_number_in_the_name(tmp_path):
     assert dataset.fingerprint == plain.fingerprint
 
 
-def test_a_part_keeps_its_labels(tmp_path):
+def test_parts_keep_their_real_labels(tmp_path):
     plain = folder(tmp_path, *TWO)
     dataset = with_real_labels(plain, written(tmp_path, [[0], [1]]))
     part = dataset.take(np.array([1]))
@@ -71,7 +71,7 @@ def test_a_part_keeps_its_labels(tmp_path):
         ([[0]], ["1 images", repr(TWO[1])]),
     ],
 )
-def test_files_of_another_form(tmp_path, labels, words):
+def test_invalid_lists_of_labels_are_refused(tmp_path, labels, words):
     images = folder(tmp_path, *TWO)
     path = written(tmp_path, labels)
     message = failure(with_real_labels, images, path)
@@ -80,14 +80,14 @@ def test_files_of_another_form(tmp_path, labels, words):
 
 
 @pytest.mark.parametrize("data", [b"", b"[[0], [1]", b"\xff\xfe[\0]\0", b"x" * 10])
-def test_files_that_are_no_json(tmp_path, data):
+def test_files_that_are_not_json_are_refused(tmp_path, data):
     path = tmp_path / "real.json"
     path.write_bytes(data)
     images = folder(tmp_path, *TWO)
     assert "real.json" in failure(with_real_labels, images, str(path))
 
 
-def test_names_that_records_alone_have_are_checked_as_these_are_read(tmp_path):
+def test_names_inside_records_are_checked_when_they_are_read(tmp_path):
     shards = {"validation": [[b"damaged", image_files.record(9)]]}
     path = writers.tfds_folder(tmp_path / "5.2.0", shards, "tfrecord", **image_files.FEATURES)
     plain = image_reader.read(str(path))["validation"]
@@ -101,14 +101,14 @@ def test_names_that_records_alone_have_are_checked_as_these_are_read(tmp_path):
     "name",
     ["a/photo.png", "a/ILSVRC2012_val_1.JPEG", "a/ILSVRC2012_val_00000000.JPEG"],
 )
-def test_names_without_the_number_of_an_image(tmp_path, name):
+def test_names_without_the_number_of_an_image_are_refused(tmp_path, name):
     images = folder(tmp_path, name)
     path = written(tmp_path, [[0], []])
     message = failure(with_real_labels, images, path)
     assert repr(name) in message
 
 
-def test_images_in_memory_have_no_file_names(tmp_path):
+def test_images_in_memory_are_refused(tmp_path):
     path = written(tmp_path, [[0]])
     message = failure(with_real_labels, embedded_digits("heldout"), path)
     assert "config.eval.real_labels" in message

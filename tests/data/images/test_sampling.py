@@ -1,4 +1,4 @@
-"""What a look at some images tells the user."""
+"""Notes for the user on a sample of the images."""
 
 import numpy as np
 from PIL import Image
@@ -10,7 +10,7 @@ from gmlp_flax.data.images.examples import ListedImages
 from tests.data.images.image_files import encoded, file_of, png
 
 
-def looked_at(images) -> sampling.Sampled:
+def sampled(images) -> sampling.Sampled:
     names = [f"image {number}" for number in range(len(images))]
     dataset = Dataset("x", "a list", ListedImages(names, images))
     return sampling.sample(dataset)
@@ -18,18 +18,19 @@ def looked_at(images) -> sampling.Sampled:
 
 def frames(kind: str, count: int) -> bytes:
     """A file of frames, each of one grey."""
-    first, *others = [Image.new("L", (4, 4), 50 * number) for number in range(count)]
-    return encoded(first, kind, save_all=True, append_images=others)
+    images = [Image.new("L", (4, 4), 50 * number) for number in range(count)]
+    return encoded(images[0], kind, save_all=True, append_images=images[1:])
 
 
 def wide(*pixels: int, kind: str = "PNG") -> bytes:
     """A grey image of 16 bits."""
-    return file_of(np.array([pixels], np.uint16), kind)
+    row = np.array([pixels], np.uint16)
+    return file_of(row, kind)
 
 
-def test_images_of_several_frames():
+def test_images_with_several_frames_are_noted():
     images = [frames("TIFF", 3), png(1), frames("GIF", 2), frames("TIFF", 1), frames("MPO", 2)]
-    found = looked_at(images)
+    found = sampled(images)
     assert found.looked_at == 5
     assert found.animated == ("image 0", "image 2")
     (line,) = sampling.notes(found, 65_535)
@@ -37,28 +38,31 @@ def test_images_of_several_frames():
     assert "'image 0'" in line
 
 
-def test_the_brightest_16_bit_pixel():
-    found = looked_at([wide(0, 300), wide(4000, 17, kind="TIFF"), png(1)])
+def test_the_brightest_16_bit_pixel_is_noted():
+    found = sampled([wide(0, 300), wide(4000, 17, kind="TIFF"), png(1)])
     assert found.brightest == 4000
     (line,) = sampling.notes(found, 4095)
     assert "max_value=4,095" in line
     assert "4,000" in line
 
 
-def test_what_needs_no_line():
-    """8 bits; images that cannot be read, which training counts; 16 bits in PGM, whose header says
-    what is white."""
+def test_other_images_need_no_note():
+    """Images of 8 bits, unreadable images, which training counts, and 16 bits in PGM, whose header
+    says what is white."""
     portable = b"P5 2 1 4095\n" + np.array([5, 4000], ">u2").tobytes()
-    pixels = np.random.default_rng(0).integers(0, 60_000, 500)
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 60_000, 500)
     damaged = wide(*pixels.tolist())[:800]
-    found = looked_at([png(1), b"", b"no image", portable, damaged])
+    found = sampled([png(1), b"", b"no image", portable, damaged])
     assert found == (5, (), 0)
     assert sampling.notes(found, 65_535) == []
 
 
-def test_pixels_in_memory_need_no_line():
-    assert sampling.sample(embedded_digits("train")) == (64, (), 0)
+def test_pixels_in_memory_need_no_note():
+    digits = embedded_digits("train")
+    assert sampling.sample(digits) == (64, (), 0)
 
 
-def test_few_of_many_are_opened():
-    assert looked_at([png(1)] * 1000).looked_at == 64
+def test_only_a_sample_of_many_images_is_opened():
+    found = sampled([png(1)] * 1000)
+    assert found.looked_at == 64

@@ -1,4 +1,4 @@
-"""Named files in folders and in tar files: their names, their content, and damage."""
+"""Files in folders and tar files: names, content, and damage."""
 
 import io
 import os
@@ -67,7 +67,7 @@ PLACES = pytest.mark.parametrize("make", [folder, tar, remote_folder, remote_tar
 
 
 @PLACES
-def test_names_and_content(tmp_path, make):
+def test_stores_have_visible_names_and_contents(tmp_path, make):
     path = make(tmp_path)
     store = open_store(path)
     assert store.path == path
@@ -78,7 +78,7 @@ def test_names_and_content(tmp_path, make):
 
 
 @PLACES
-def test_a_reader_survives_pickle(tmp_path, make):
+def test_readers_survive_pickle(tmp_path, make):
     store = open_store(make(tmp_path))
     reader = pickle.loads(pickle.dumps(store.reader))
     assert reader.read("train/dog/a.jpg") == b"a"
@@ -86,7 +86,7 @@ def test_a_reader_survives_pickle(tmp_path, make):
 
 
 @pytest.mark.parametrize("make", [folder, tar])
-def test_empty_folders_are_known(tmp_path, make):
+def test_empty_folders_are_listed(tmp_path, make):
     found = open_store(make(tmp_path)).folders
     visible = [name for name in found if name != "dog"]  # it holds hidden files alone
     assert tuple(visible) == FOLDERS
@@ -112,7 +112,7 @@ def test_empty_folders_are_known(tmp_path, make):
         ("b.svg", False),
     ],
 )
-def test_images_by_their_suffixes(name, expected):
+def test_images_are_recognised_by_suffix(name, expected):
     assert stores.is_image(name) == expected
 
 
@@ -127,11 +127,11 @@ def test_images_by_their_suffixes(name, expected):
         ("a/MACOSX/b.png", False),
     ],
 )
-def test_hidden_names(name, hidden):
+def test_hidden_names_are_recognised(name, hidden):
     assert stores.is_hidden(name) == hidden
 
 
-def test_a_file_that_is_gone_is_a_bad_record(tmp_path):
+def test_missing_files_are_bad_records(tmp_path):
     path = make_folder(tmp_path, {"a.png": b"1", "b.png": b"2"})
     store = stores.open_folder(str(path))
     (tmp_path / "a.png").unlink()
@@ -141,7 +141,7 @@ def test_a_file_that_is_gone_is_a_bad_record(tmp_path):
     assert store.read("b.png") == b"2"
 
 
-def test_a_remote_file_that_is_gone_is_a_bad_record(tmp_path):
+def test_missing_remote_files_are_bad_records(tmp_path):
     path = writers.remote(make_folder(tmp_path, {"a.png": b"1"}))
     store = stores.open_folder(path)
     files.remove(f"{path}/a.png")
@@ -149,7 +149,7 @@ def test_a_remote_file_that_is_gone_is_a_bad_record(tmp_path):
         store.read("a.png")
 
 
-def test_what_is_no_plain_file_is_a_bad_record(tmp_path):
+def test_pipes_and_devices_are_bad_records(tmp_path):
     """A pipe would hang, and a device has no end."""
     os.mkfifo(tmp_path / "a.png")
     (tmp_path / "b.png").symlink_to("/dev/zero")
@@ -159,7 +159,7 @@ def test_what_is_no_plain_file_is_a_bad_record(tmp_path):
             store.read(name)
 
 
-def test_an_image_larger_than_any(tmp_path, monkeypatch):
+def test_huge_images_are_bad_records(tmp_path, monkeypatch):
     monkeypatch.setattr(stores, "IMAGE_BYTES", 3)
     path = make_folder(tmp_path, {"a.png": b"123", "b.png": b"1234"})
     assert stores.read_image(str(path / "a.png")) == b"123"
@@ -168,7 +168,7 @@ def test_an_image_larger_than_any(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["nowhere.png", "a\0b.png", "\ud800.png", "x" * 300])
-def test_paths_of_no_file(path):
+def test_impossible_paths_are_bad_records(path):
     assert stores.local_size(path) is None
     with pytest.raises(BadRecord):
         stores.read_image(path)
@@ -189,14 +189,14 @@ def test_links_in_a_folder_are_followed(tmp_path):
         store.read("gone.png")
 
 
-def test_a_folder_inside_itself(tmp_path):
+def test_folders_that_contain_themselves_are_refused(tmp_path):
     make_folder(tmp_path / "a", {"cat/1.png": b""})
     (tmp_path / "a" / "again").symlink_to(tmp_path / "a")
     message = failure(stores.open_folder, str(tmp_path / "a"))
     assert "more than 30" in message
 
 
-def test_names_that_are_no_utf8(tmp_path):
+def test_names_may_be_invalid_utf8(tmp_path):
     name = b"caf\xe9.png"
     with open(os.path.join(os.fsencode(tmp_path), name), "wb") as file:
         file.write(b"1")
@@ -205,7 +205,7 @@ def test_names_that_are_no_utf8(tmp_path):
     assert store.read("caf\udce9.png") == b"1"
 
 
-def test_a_folder_called_as_an_image(tmp_path):
+def test_folders_may_have_names_of_images(tmp_path):
     path = make_folder(tmp_path, {"a.png/b.png": b"1"})
     store = stores.open_folder(str(path))
     assert store.names == ("a.png/b.png",)
@@ -213,13 +213,14 @@ def test_a_folder_called_as_an_image(tmp_path):
 
 
 def test_tar_files_in_a_tar_file_are_folders(tmp_path):
-    """ImageNet's archive of training images has one of each class."""
+    """ImageNet's archive of training images has a tar file for each class."""
     images = {}
     inner = {}
     for number, suffix in enumerate(["tar", "TAR", "tar"]):
         contents = {}
         for image in range(3):
-            contents[f"{number}_{image}.JPEG"] = f"{number}{image}".encode() * 999
+            data = f"{number}{image}".encode() * 999
+            contents[f"{number}_{image}.JPEG"] = data
         inner[f"n{number}.{suffix}"] = make_tar(tmp_path, contents).read_bytes()
         for name, data in contents.items():
             images[f"n{number}/{name}"] = data
@@ -228,11 +229,12 @@ def test_tar_files_in_a_tar_file_are_folders(tmp_path):
     images["y/z/x/deep.png"] = b"deep"
     path = make_tar(tmp_path, inner)
     store = stores.open_tar(str(path))
-    assert {name: store.read(name) for name in store.names} == images
+    found = {name: store.read(name) for name in store.names}
+    assert found == images
 
 
 @pytest.mark.parametrize("suffix", ["", "gz", "xz"])
-def test_a_truncated_tar(tmp_path, suffix):
+def test_truncated_tar_files_are_refused(tmp_path, suffix):
     noise = np.random.default_rng(0).bytes(50_000)
     path = make_tar(tmp_path, {"cat/a.jpg": noise, "dog/b.jpg": noise[::-1]}, suffix)
     whole = path.read_bytes()
@@ -241,8 +243,8 @@ def test_a_truncated_tar(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("members", [1, 2])
-def test_a_tar_that_is_cut_behind_a_member(tmp_path, members):
-    """Without the zeros at its end, of which tarfile takes no notice."""
+def test_tar_files_that_end_after_a_member_are_refused(tmp_path, members):
+    """The zeros at its end are missing, which tarfile ignores."""
     path = make_tar(tmp_path, {"a.jpg": b"a" * 512, "b.jpg": b"b" * 512})
     whole = path.read_bytes()
     end = 1024 * members
@@ -250,8 +252,8 @@ def test_a_tar_that_is_cut_behind_a_member(tmp_path, members):
     assert str(path) in failure(stores.open_tar, str(path))
 
 
-def test_a_tar_with_a_damaged_header(tmp_path):
-    """Tarfile takes it for the end."""
+def test_damaged_tar_headers_are_refused(tmp_path):
+    """tarfile itself would treat it as the end."""
     path = make_tar(tmp_path, {"a.jpg": b"a", "b.jpg": b"b", "c.jpg": b"c"})
     data = bytearray(path.read_bytes())
     data[1024 + 5] ^= 1
@@ -259,7 +261,7 @@ def test_a_tar_with_a_damaged_header(tmp_path):
     assert str(path) in failure(stores.open_tar, str(path))
 
 
-def test_tar_files_that_were_joined(tmp_path):
+def test_concatenated_tar_files_are_refused(tmp_path):
     first = make_tar(tmp_path, {"a.jpg": b"a"}).read_bytes()
     path = make_tar(tmp_path, {"b.jpg": b"b"})
     path.write_bytes(first + path.read_bytes())
@@ -267,19 +269,20 @@ def test_tar_files_that_were_joined(tmp_path):
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"PK\3\4" + b"x" * 2000])
-def test_what_is_no_tar(tmp_path, data):
+def test_other_files_are_not_tar_files(tmp_path, data):
     path = tmp_path / "x.tar"
     path.write_bytes(data)
     assert "x.tar" in failure(stores.open_tar, str(path))
 
 
-def test_a_tar_without_files(tmp_path):
+def test_empty_tar_files_have_no_names(tmp_path):
     path = make_tar(tmp_path, {})
     store = stores.open_tar(str(path))
-    assert store.names == store.folders == ()
+    assert store.names == ()
+    assert store.folders == ()
 
 
-def test_a_damaged_tar_in_a_tar(tmp_path):
+def test_damaged_tar_files_inside_a_tar_are_refused(tmp_path):
     inner = make_tar(tmp_path, {"a.jpg": b"a" * 512, "b.jpg": b"b" * 512}).read_bytes()
     for kept in (700, 1024, 2048):
         path = make_tar(tmp_path, {"cat.tar": inner[:kept], "dog/c.jpg": b"c"})
@@ -287,8 +290,8 @@ def test_a_damaged_tar_in_a_tar(tmp_path):
 
 
 @pytest.mark.parametrize("size", [600, 1 << 32])
-def test_a_sparse_file_in_a_tar(tmp_path, size):
-    """A hundred bytes that claim gigabytes."""
+def test_sparse_files_in_a_tar_are_refused(tmp_path, size):
+    """A hundred bytes may claim to be gigabytes."""
     member = tarfile.TarInfo("cat/a.png")
     member.size = 512
     header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
@@ -302,7 +305,7 @@ def test_a_sparse_file_in_a_tar(tmp_path, size):
     assert f"{size:,} bytes" in failure(stores.open_tar, str(path))
 
 
-def test_a_file_in_a_tar_that_claims_more_than_there_is(tmp_path):
+def test_members_larger_than_their_tar_are_refused(tmp_path):
     member = tarfile.TarInfo("cat/a.png")
     member.size = 1 << 31
     path = tmp_path / "a.tar"
@@ -312,18 +315,19 @@ def test_a_file_in_a_tar_that_claims_more_than_there_is(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["gz", "xz", "bz2"])
-def test_a_compressed_tar_is_to_be_unpacked(tmp_path, suffix):
+def test_compressed_tar_files_must_be_unpacked(tmp_path, suffix):
     path = make_tar(tmp_path, {"cat/a.png": b"x", "dog/b.png": b"y"}, suffix)
     assert "unpack it" in failure(stores.open_tar, str(path))
 
 
-def test_a_tar_writes_nothing(tmp_path):
-    """Its names are never joined to a path; those with .. count as hidden."""
+def test_reading_a_tar_writes_nothing(tmp_path):
+    """Its names are never joined to a path, and names with .. are hidden."""
     contents = {"x/../../pwned/a.png": b"x", "/tmp/gone/b.png": b"y", "cat/c.png": b"z"}
     path = make_tar(tmp_path, contents)
     before = sorted(tmp_path.rglob("*"))
     store = stores.open_tar(str(path))
-    assert [store.read(name) for name in store.names] == [b"z", b"y"]
+    visible = [store.read(name) for name in store.names]
+    assert visible == [b"z", b"y"]
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -341,8 +345,8 @@ def test_links_in_a_tar_are_refused(tmp_path, link):
     assert "is a link" in failure(stores.open_tar, str(path))
 
 
-def test_a_name_twice_in_a_tar_is_the_last(tmp_path):
-    """As tar unpacks it: `tar -r` adds a newer copy behind the old one."""
+def test_the_last_of_two_members_with_one_name_is_read(tmp_path):
+    """`tar -r` adds a newer copy after the old one, and tar unpacks the newer one."""
     path = make_tar(tmp_path, {"a.jpg": b"old"})
     with tarfile.open(path, "a:") as archive:
         member = tarfile.TarInfo("a.jpg")
@@ -353,7 +357,7 @@ def test_a_name_twice_in_a_tar_is_the_last(tmp_path):
     assert store.read("a.jpg") == b"newest"
 
 
-def test_long_names_in_a_tar(tmp_path):
+def test_names_in_a_tar_may_be_long(tmp_path):
     folder_name = "é" * 60
     file_name = "x" * 200 + ".png"
     name = f"{folder_name}/{file_name}"
@@ -363,7 +367,7 @@ def test_long_names_in_a_tar(tmp_path):
     assert store.read(name) == b"1"
 
 
-def test_a_tar_that_is_gone_is_an_error_of_all(tmp_path):
+def test_missing_tar_files_are_errors_and_not_bad_records(tmp_path):
     path = make_tar(tmp_path, {"a.png": b"1"})
     store = stores.open_tar(str(path))
     path.unlink()
@@ -371,7 +375,7 @@ def test_a_tar_that_is_gone_is_an_error_of_all(tmp_path):
         store.read("a.png")
 
 
-def test_a_store_at_another_place_has_the_same_names(tmp_path):
+def test_copied_stores_have_the_same_names(tmp_path):
     first = folder(tmp_path / "a")
     second = shutil.copytree(first, tmp_path / "b")
     assert open_store(first).names == open_store(str(second)).names

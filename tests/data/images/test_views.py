@@ -1,5 +1,6 @@
-"""The two views of an image: random crops for training, the centre for evaluation."""
+"""Views of an image: random crops for training, the centre for evaluation."""
 
+import math
 import time
 from unittest import mock
 
@@ -28,6 +29,12 @@ def seeded(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
+def mean_difference(view: np.ndarray, other: np.ndarray) -> float:
+    """The mean absolute difference of two images of uint8."""
+    differences = view.astype(int) - other
+    return float(np.abs(differences).mean())
+
+
 def coordinates(height: int, width: int) -> np.ndarray:
     """An image whose first two channels are each pixel's row and column."""
     rows, columns = np.mgrid[:height, :width]
@@ -36,7 +43,7 @@ def coordinates(height: int, width: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("image", [PNG, PIXELS])
-def test_an_image_of_the_models_size_is_read_as_it_is(image):
+def test_images_of_the_models_size_are_unchanged(image):
     record = {"image": image, "label": 3, "name": "a.png", "real": 5}
     for transform in views.TRANSFORMS:
         found = views.evaluation_example(record, size=(6, 8), eval_crop=1.0, transform=transform)
@@ -45,13 +52,14 @@ def test_an_image_of_the_models_size_is_read_as_it_is(image):
 
 
 @pytest.mark.parametrize("image", [PNG, PIXELS])
-def test_grey_views_of_colours(image):
+def test_views_of_colours_may_be_grey(image):
     record = {"image": image, "label": 3, "name": "a.png"}
-    found = views.evaluation_example(record, size=(6, 8), pixels=Pixels(1), eval_crop=1.0)
-    expected = np.asarray(Image.fromarray(PIXELS).convert("L"))
-    np.testing.assert_array_equal(found["image"][..., 0], expected)
-    view = views.training_example(record, seeded(), size=(4, 4), pixels=Pixels(1))
-    assert view["image"].shape == (4, 4, 1)
+    grey = Pixels(1)
+    evaluated = views.evaluation_example(record, size=(6, 8), pixels=grey, eval_crop=1.0)
+    expected = Image.fromarray(PIXELS).convert("L")
+    np.testing.assert_array_equal(evaluated["image"][..., 0], np.asarray(expected))
+    trained = views.training_example(record, seeded(), size=(4, 4), pixels=grey)
+    assert trained["image"].shape == (4, 4, 1)
 
 
 def test_without_crop_training_sees_the_image_or_its_mirror_image():
@@ -63,9 +71,10 @@ def test_without_crop_training_sees_the_image_or_its_mirror_image():
         np.testing.assert_array_equal(plain["image"], square)
         assert plain["label"] == 1
         crop = Crop(min_scale=1, flip=True)
-        flipped = views.training_example(record, seeded(seed), size=(8, 8), crop=crop)["image"]
-        if not np.array_equal(flipped, square):
-            np.testing.assert_array_equal(flipped, square[:, ::-1])
+        flipped = views.training_example(record, seeded(seed), size=(8, 8), crop=crop)
+        view = flipped["image"]
+        if not np.array_equal(view, square):
+            np.testing.assert_array_equal(view, square[:, ::-1])
             mirrored += 1
     assert 3 < mirrored < 17
 
@@ -78,7 +87,7 @@ def test_training_views_are_augmented():
     assert 0 < changed.mean() < 0.5
 
 
-def test_16_bit_white_reaches_both_views():
+def test_max_value_applies_to_both_views():
     wide = np.full((4, 4), 2000, np.uint16)
     record = {"image": file_of(wide), "label": 0, "name": "a"}
     pixels = Pixels(1, 4000)
@@ -90,7 +99,7 @@ def test_16_bit_white_reaches_both_views():
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_views_of_turned_files_are_those_of_the_upright_image(kind, orientation):
+def test_views_of_rotated_files_are_those_of_the_upright_image(kind, orientation):
     data = file_of(smooth(60, 90), kind, exif=turned(orientation))
     upright = upright_pixels(data)
     for seed in range(4):
@@ -100,13 +109,13 @@ def test_views_of_turned_files_are_those_of_the_upright_image(kind, orientation)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_turned_files_that_are_decoded_smaller(orientation):
+def test_rotated_files_may_be_decoded_smaller(orientation):
     """Crops of a file are decoded at half their size if they are twice the view's size."""
     data = file_of(smooth(120, 160), "JPEG", exif=turned(orientation))
+    upright = upright_pixels(data)
     of_file = training_view(data, (32, 32), seeded(3), "a.jpg")
-    of_array = training_view(upright_pixels(data), (32, 32), seeded(3))
-    differences = of_file.astype(int) - of_array
-    assert abs(differences).mean() < 3
+    of_array = training_view(upright, (32, 32), seeded(3))
+    assert mean_difference(of_file, of_array) < 3
 
 
 @pytest.mark.parametrize(
@@ -135,27 +144,29 @@ def test_only_crops_with_pixels_to_spare_are_decoded_smaller(monkeypatch, size, 
     monkeypatch.setattr(simplejpeg, "decode_jpeg", watched)
     data = file_of(smooth(101, 101), "JPEG")
     training_view(data, size, seeded(), crop=WHOLE)
-    side = -(-101 // reduction)
+    side = math.ceil(101 / reduction)
     assert shapes == [(side, side, 3)]
 
 
-@given(
-    st.integers(0, 10**6),
-    st.integers(20, 250),
-    st.integers(20, 250),
-    st.sampled_from(["JPEG", "PNG"]),
-)
+SEEDS = st.integers(0, 10**6)
+SIDES = st.integers(20, 250)
+
+
+@given(SEEDS, SIDES, SIDES, st.sampled_from(["JPEG", "PNG"]))
 def test_a_file_and_its_array_are_cropped_alike(seed, height, width, kind):
     """Except for half a pixel of a JPEG decoded smaller, at most 4 pixels at full size, and the
     loss of JPEG."""
     data = file_of(coordinates(height, width), kind)
+    pixels = decode(data, "a")
     of_file = training_view(data, (24, 24), seeded(seed))
-    of_array = training_view(decode(data, "a"), (24, 24), seeded(seed))
-    differences = of_file.astype(int) - of_array
-    assert abs(differences[..., :2]).mean() < 6
+    of_array = training_view(pixels, (24, 24), seeded(seed))
+    assert mean_difference(of_file[..., :2], of_array[..., :2]) < 6
 
 
-@given(st.integers(40, 500), st.floats(0.77, 1.3), st.integers(16, 64), st.integers(16, 64))
+VIEW_SIDES = st.integers(16, 64)
+
+
+@given(st.integers(40, 500), st.floats(0.77, 1.3), VIEW_SIDES, VIEW_SIDES)
 def test_training_views_are_near_pillows_bicubic(height, aspect, out_height, out_width):
     """For the whole image (min_scale 1, and an aspect ratio that a crop may have)."""
     width = round(height * aspect)
@@ -163,20 +174,20 @@ def test_training_views_are_near_pillows_bicubic(height, aspect, out_height, out
     view = training_view(image, (out_height, out_width), seeded(), crop=WHOLE)
     whole = Image.fromarray(image)
     resized = whole.resize((out_width, out_height), Image.Resampling.BICUBIC)
-    differences = view.astype(int) - np.asarray(resized)
-    # The most seen is 7.3. Smaller images of this kind consist of edges, and differ by up to 12.5.
-    assert abs(differences).mean() < 9
+    # The largest seen is 7.3. Smaller images of this kind consist of edges, and reach 12.5.
+    assert mean_difference(view, np.asarray(resized)) < 9
 
 
 @pytest.mark.parametrize(("pixels", "out"), [(448, 64), (400, 224), (300, 224)])
 def test_training_views_do_not_alias(pixels, out):
-    """A checkerboard finer than the view can show becomes flat grey; without antialiasing it would
-    show a moire."""
+    """A checkerboard finer than the view can show becomes flat grey. Without antialiasing it would
+    show a moire pattern."""
     rows, columns = np.indices((pixels, pixels))
-    board = (rows + columns) % 2 * 255
-    image = np.repeat(board[..., None], 3, axis=-1).astype(np.uint8)
+    is_white = (rows + columns) % 2 == 1
+    board = np.where(is_white, 255, 0).astype(np.uint8)
+    image = np.stack([board, board, board], axis=-1)
     view = training_view(image, (out, out), seeded(), crop=WHOLE)
-    inside = view[4:-4, 4:-4].astype(float)
+    inside = view[4:-4, 4:-4]
     assert inside.std() < 40
 
 
@@ -192,14 +203,13 @@ def test_the_exact_view_is_resized_then_cropped():
     assert abs(differences).max() <= 1
 
 
-@given(
-    st.integers(1, 90),
-    st.integers(1, 90),
-    st.integers(1, 40),
-    st.integers(1, 40),
-    st.sampled_from([1, 3]),
-)
-def test_views_have_the_wanted_size(height, width, out_height, out_width, channels):
+ANY_SIDES = st.integers(1, 90)
+SMALL_SIDES = st.integers(1, 40)
+CHANNELS = st.sampled_from([1, 3])
+
+
+@given(ANY_SIDES, ANY_SIDES, SMALL_SIDES, SMALL_SIDES, CHANNELS)
+def test_views_have_the_requested_size(height, width, out_height, out_width, channels):
     image = noise(height, width, channels)
     size = (out_height, out_width)
     found = [
@@ -221,11 +231,13 @@ def test_training_views_cover_scales_positions_and_mirrors():
     centres = []
     for seed in range(300):
         view = training_view(image, (32, 32), seeded(seed)).astype(int)
-        height = np.ptp(view[..., 0]) + 1
-        width = np.ptp(view[..., 1]) + 1
+        rows = view[..., 0]
+        columns = view[..., 1]
+        height = np.ptp(rows) + 1
+        width = np.ptp(columns) + 1
         areas.append(height * width / 200**2)
         assert 0.7 < width / height < 1.42
-        mirrored.append(view[0, 0, 1] > view[0, -1, 1])
+        mirrored.append(columns[0, 0] > columns[0, -1])
         centres.append(view[..., :2].mean())
     assert 0.07 < min(areas) < 0.12
     assert max(areas) > 0.85
@@ -233,8 +245,11 @@ def test_training_views_cover_scales_positions_and_mirrors():
     assert np.std(centres) > 10
 
 
-@given(st.integers(1, 300), st.integers(1, 300), st.integers(0, 10**6), st.floats(0.01, 1))
-def test_crops_lie_in_the_image(height, width, seed, min_scale):
+LARGE_SIDES = st.integers(1, 300)
+
+
+@given(LARGE_SIDES, LARGE_SIDES, SEEDS, st.floats(0.01, 1))
+def test_crops_are_inside_the_image(height, width, seed, min_scale):
     top, left, crop_height, crop_width = views.random_box(height, width, seeded(seed), min_scale)
     assert 0 <= top <= top + crop_height <= height
     assert 0 <= left <= left + crop_width <= width
@@ -250,12 +265,14 @@ class Recorded:
         self.draws = []
 
     def uniform(self, low, high):
-        self.draws.append(self.rng.uniform(low, high))
-        return self.draws[-1]
+        draw = self.rng.uniform(low, high)
+        self.draws.append(draw)
+        return draw
 
     def integers(self, most):
-        self.draws.append(int(self.rng.integers(most)))
-        return self.draws[-1]
+        draw = int(self.rng.integers(most))
+        self.draws.append(draw)
+        return draw
 
 
 def test_crops_are_timms(monkeypatch):
@@ -264,8 +281,12 @@ def test_crops_are_timms(monkeypatch):
     recorded = Recorded()
     boxes = [views.random_box(60, 200, recorded, 0.08) for _ in range(40)]
     draws = iter(recorded.draws)
-    monkeypatch.setattr(transforms.random, "uniform", lambda low, high: next(draws))
-    monkeypatch.setattr(transforms.random, "randint", lambda low, high: next(draws))
+
+    def next_draw(low, high):
+        return next(draws)
+
+    monkeypatch.setattr(transforms.random, "uniform", next_draw)
+    monkeypatch.setattr(transforms.random, "randint", next_draw)
     image = Image.new("RGB", (200, 60))
     draw = transforms.RandomResizedCropAndInterpolation.get_params
     expected = [draw(image, (0.08, 1.0), (3 / 4, 4 / 3)) for _ in range(40)]
@@ -273,9 +294,11 @@ def test_crops_are_timms(monkeypatch):
     assert next(draws, None) is None
 
 
-def test_a_crop_that_never_fits_is_the_centre():
-    view = training_view(coordinates(4, 200), (8, 8), seeded(), crop=WHOLE)
-    assert abs(view[..., 1].mean() - 99.5) < 1
+def test_crops_that_never_fit_are_the_centre():
+    image = coordinates(4, 200)
+    view = training_view(image, (8, 8), seeded(), crop=WHOLE)
+    columns = view[..., 1]
+    assert columns.mean() == pytest.approx(99.5, abs=1)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +311,7 @@ def test_a_crop_that_never_fits_is_the_centre():
         cv2.error("dims"),
     ],
 )
-def test_whatever_a_decoder_raises_names_the_file(monkeypatch, error):
+def test_all_errors_of_decoders_name_the_file(monkeypatch, error):
     monkeypatch.setattr(cv2, "resize", mock.Mock(side_effect=error))
     data = file_of(noise(30, 40, 3), "TIFF")
     message = failure(training_view, data, (8, 8), seeded(), "a.tiff")
@@ -296,7 +319,7 @@ def test_whatever_a_decoder_raises_names_the_file(monkeypatch, error):
 
 
 @pytest.mark.parametrize("size", [(1, 60_000), (60_000, 1), (900, 40_000)])
-def test_huge_sides_take_no_longer(size):
+def test_huge_sides_are_resized_quickly(size):
     """The blur alone would take minutes. A view of one colour stays that colour."""
     image = np.full((*size, 3), 200, np.uint8)
     begin = time.process_time()
@@ -307,8 +330,8 @@ def test_huge_sides_take_no_longer(size):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_timms_view_by_pillow_alone(channels):
-    """The whole image to whole pixels, then the crop: in two steps, as written down by hand."""
+def test_timms_view_by_hand(channels):
+    """The image is resized to whole pixels, and then cropped."""
     image = noise(40, 53, channels)
     found = timm_view(image, (24, 24), 0.9)
     whole = Image.fromarray(image.squeeze())
@@ -316,14 +339,15 @@ def test_timms_view_by_pillow_alone(channels):
     cropped = np.asarray(resized.crop((5, 1, 29, 25)))
     expected = cropped.reshape(24, 24, channels)
     np.testing.assert_array_equal(found, expected)
-    differences = found.astype(int) - exact_view(image, (24, 24), 0.9)
+    exact = exact_view(image, (24, 24), 0.9)
+    differences = found.astype(int) - exact
     assert abs(differences).max() > 1
 
 
 @pytest.mark.parametrize("ratio", [0.875, 0.9, 0.95, 1.0])
 @pytest.mark.parametrize("size", [(24, 24), (32, 48), (7, 7)])
 def test_timms_view_has_timms_pixels(ratio, size):
-    """No pixel differs from what timm's own transform makes of Pillow's image."""
+    """They are exactly the pixels of timm's own transform of a Pillow image."""
     factory = timm_module("data.transforms_factory")
     theirs = factory.transforms_imagenet_eval(
         size, crop_pct=ratio, interpolation="bicubic", use_prefetcher=True

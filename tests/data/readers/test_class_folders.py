@@ -20,7 +20,8 @@ from tests.data.images.image_files import (
 )
 from tests.failures import failure
 
-ACUTE = [unicodedata.normalize(form, "été") for form in ("NFC", "NFD")]
+COMPOSED = unicodedata.normalize("NFC", "été")
+DECOMPOSED = unicodedata.normalize("NFD", "été")
 FILES = {
     "dog/b.PNG": b"b",
     "dog/a.jpg": b"a",
@@ -60,7 +61,7 @@ def remote(path):
 
 
 @pytest.mark.parametrize("make", [folder, tar, remote])
-def test_images_and_their_classes(tmp_path, make):
+def test_folders_are_classes_of_images(tmp_path, make):
     path = make(tmp_path)
     splits = class_folders.read(open_store(path))
     assert list(splits) == [""]
@@ -84,13 +85,16 @@ def test_images_and_their_classes(tmp_path, make):
     assert ".txt 2" in others
 
 
-def test_a_folder_and_a_tar_file_have_one_fingerprint(tmp_path):
-    found = []
+def test_fingerprints_do_not_depend_on_the_kind_of_store(tmp_path):
+    fingerprints = []
     for make in (folder, tar, remote):
-        splits = class_folders.read(open_store(make(tmp_path / make.__name__)))
-        found.append(splits[""].fingerprint)
-    assert found == [found[0]] * 3
-    assert found[0]["images"] == 4
+        store = open_store(make(tmp_path / make.__name__))
+        dataset = class_folders.read(store)[""]
+        fingerprints.append(dataset.fingerprint)
+    of_folder, of_tar, of_remote = fingerprints
+    assert of_folder["images"] == 4
+    assert of_tar == of_folder
+    assert of_remote == of_folder
 
 
 @pytest.mark.parametrize(
@@ -120,14 +124,15 @@ def test_a_folder_and_a_tar_file_have_one_fingerprint(tmp_path):
         (["0.5/1.png", "1.5/2.png"], {"": {"0.5": 1, "1.5": 1}}),
         (["A/1.png", "a/2.png", "b/3.png"], {"": {"A": 1, "a": 1, "b": 1}}),
         # Names that look alike, or are strange.
-        ([f"{ACUTE[0]}/1.png", f"{ACUTE[1]}/2.png", "cat/1.png"], {"": {"cat": 1, ACUTE[0]: 2}}),
+        ([f"{COMPOSED}/1.png", f"{DECOMPOSED}/2.png", "cat/1.png"], {"": {"cat": 1, COMPOSED: 2}}),
         (["cat /1.png", "cat/2.png", "dog/3.png"], {"": {"cat": 2, "dog": 1}}),
         (["猫/1.png", "a'b\"c/2.png", "x.png/3.png"], {"": {"a'b\"c": 1, "x.png": 1, "猫": 1}}),
         (["a\nb/1.png", "c/2.png"], {"": {"a\nb": 1, "c": 1}}),
     ],
 )
-def test_classes_and_splits(tmp_path, names, expected):
-    found = counts(class_folders.read(opened(tmp_path, *names)))
+def test_class_folders_may_be_in_folders_of_splits(tmp_path, names, expected):
+    store = opened(tmp_path, *names)
+    found = counts(class_folders.read(store))
     assert found == expected
     for split, classes in expected.items():
         assert list(found[split]) == list(classes)
@@ -154,7 +159,7 @@ def test_classes_and_splits(tmp_path, names, expected):
         (["train/cat/test/1.jpg", "train/dog/2.jpg"], ["'train/cat/test'"]),
     ],
 )
-def test_layouts_that_are_refused(tmp_path, names, words):
+def test_other_layouts_are_refused(tmp_path, names, words):
     def read():
         splits = class_folders.read(opened(tmp_path, *names))
         return [splits[split] for split in splits]
@@ -164,24 +169,27 @@ def test_layouts_that_are_refused(tmp_path, names, words):
         assert word in message
 
 
-def test_a_tar_file_of_a_single_folder(tmp_path):
-    """As `tar -cf photos.tar photos` makes it."""
+def test_a_tar_file_of_a_single_folder_is_refused(tmp_path):
+    """`tar -cf photos.tar photos` makes such a file."""
     path = make_tar(tmp_path, empty_files("photos/cat/1.png", "photos/dog/2.png"))
     splits = class_folders.read(stores.open_tar(str(path)))
     assert "tar -C photos" in failure(splits.__getitem__, "")
 
 
-def test_an_empty_class_folder(tmp_path):
-    for path in (
-        make_folder(tmp_path / "a", {"cat/1.png": b"", "dog": None}),
-        make_tar(tmp_path, {"cat/1.png": b"", "dog": None}),
-        make_folder(tmp_path / "b", {"cat/1.png": b"", "dog/.DS_Store": b""}),
-    ):
+def test_empty_class_folders_are_refused(tmp_path):
+    empty = {"cat/1.png": b"", "dog": None}
+    hidden = {"cat/1.png": b"", "dog/.DS_Store": b""}
+    paths = [
+        make_folder(tmp_path / "a", empty),
+        make_tar(tmp_path, empty),
+        make_folder(tmp_path / "b", hidden),
+    ]
+    for path in paths:
         splits = class_folders.read(open_store(str(path)))
         assert "'dog'" in failure(splits.__getitem__, "")
 
 
-def test_a_class_called_by_bytes_that_are_no_utf8(tmp_path):
+def test_classes_with_invalid_utf8_are_refused(tmp_path):
     """It could not be printed, or written to a run's list of classes."""
     opened(tmp_path, "cat/1.png")
     folder_name = os.path.join(os.fsencode(tmp_path / "root"), b"caf\xe9")
@@ -192,7 +200,7 @@ def test_a_class_called_by_bytes_that_are_no_utf8(tmp_path):
     failure(splits.__getitem__, "").encode()
 
 
-def test_a_split_is_refused_only_if_it_is_read(tmp_path):
+def test_splits_are_refused_only_if_they_are_read(tmp_path):
     names = ["train/a/1.jpg", "train/b/1.jpg", "test/1.jpg"]
     splits = class_folders.read(opened(tmp_path, *names))
     assert len(splits["train"]) == 2
@@ -200,36 +208,40 @@ def test_a_split_is_refused_only_if_it_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("first", ["train", "cat"])
-def test_all_as_one(tmp_path, first):
+def test_splits_may_be_ignored(tmp_path, first):
     names = [f"{first}/1.jpg", "test/x/2.jpg", "extra/train/3.jpg"]
     store = opened(tmp_path, *names)
     failure(class_folders.read, store)
-    assert counts(class_folders.read(store, ignore_splits=True)) == {
-        "": {"extra": 1, first: 1, "test": 1}
-    }
+    whole = class_folders.read(store, ignore_splits=True)
+    assert counts(whole) == {"": {"extra": 1, first: 1, "test": 1}}
 
 
-def test_a_class_of_one_folder_is_left_to_the_task(tmp_path):
+def test_single_classes_are_left_to_the_task(tmp_path):
     splits = class_folders.read(opened(tmp_path, "cat/1.png", "cat/2.png"))
     assert counts(splits) == {"": {"cat": 2}}
 
 
-def test_linked_class_folders(tmp_path):
+def test_links_to_class_folders_are_followed(tmp_path):
     real = make_folder(tmp_path / "real", {"cat/1.png": b"1", "dog/1.png": b"2"})
-    (tmp_path / "linked").mkdir()
+    linked = tmp_path / "linked"
+    linked.mkdir()
     for name in ("cat", "dog"):
-        (tmp_path / "linked" / name).symlink_to(real / name)
-    dataset = class_folders.read(stores.open_folder(str(tmp_path / "linked")))[""]
+        (linked / name).symlink_to(real / name)
+    store = stores.open_folder(str(linked))
+    dataset = class_folders.read(store)[""]
     assert dataset.classes == ("cat", "dog")
     assert dataset.examples.content(1) == b"2"
 
 
-def test_names_and_not_places_decide_what_is_held_out(tmp_path):
-    names = [f"{name}/{number}.png" for name in "ab" for number in range(20)]
+def test_held_out_images_depend_on_names_only(tmp_path):
+    files = []
+    for number in range(20):
+        files += [f"a/{number}.png", f"b/{number}.png"]
     held_out = []
     for place in ("x", "y"):
-        dataset = class_folders.read(opened(tmp_path / place, *names))[""]
-        part = dataset.hold_out("heldout", 0.2)
-        held_out.append([part.examples[index]["name"] for index in range(len(part))])
-    assert held_out[0] == held_out[1]
-    assert 2 < len(held_out[0]) < 20
+        store = opened(tmp_path / place, *files)
+        part = class_folders.read(store)[""].hold_out("heldout", 0.2)
+        held_out.append(classes_by_name(part))
+    first, second = held_out
+    assert first == second
+    assert 2 < len(first) < 20

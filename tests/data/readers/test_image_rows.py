@@ -1,5 +1,4 @@
-"""Images in rows of parquet and Arrow files, as the package datasets writes them and as others
-do."""
+"""Images in rows of parquet and Arrow files, written by the package datasets and by others."""
 
 import datetime
 import decimal
@@ -24,31 +23,37 @@ LABELS = [0, 1, 2, 0, 1, 2]
 
 
 def table(indices=range(6), names=CLASSES, **columns):
-    """As the package datasets writes images and their class labels."""
+    """Images and class labels as the package datasets writes them."""
     images = [{"bytes": png(index), "path": f"{index}.png"} for index in indices]
     labels = [LABELS[index] for index in indices]
-    label_feature = {"names": [*names], "_type": "ClassLabel"}
-    features = {"image": {"_type": "Image"}, "label": label_feature}
     plain = pa.table({"image": images, "label": labels} | columns)
+    features = {
+        "image": {"_type": "Image"},
+        "label": {"names": [*names], "_type": "ClassLabel"},
+    }
     metadata = json.dumps({"info": {"features": features}})
     return plain.replace_schema_metadata({"huggingface": metadata})
 
 
+def write_parquet(path, content):
+    """Writes a table, and returns the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(content, path)
+    return path
+
+
 def written(path, **columns):
-    """The path of a parquet file with these columns alone."""
-    pq.write_table(pa.table(columns), path / "a.parquet")
-    return str(path / "a.parquet")
+    """The path of a parquet file with only these columns."""
+    return str(write_parquet(path / "a.parquet", pa.table(columns)))
 
 
 def parquet(folder):
-    pq.write_table(table(), folder / "all.parquet")
-    return folder / "all.parquet"
+    return write_parquet(folder / "all.parquet", table())
 
 
 def shards_of_parquet(folder):
-    (folder / "data").mkdir()
-    pq.write_table(table(range(3)), folder / "data/part-00000-of-00002.parquet")
-    pq.write_table(table(range(3, 6)), folder / "data/part-00001-of-00002.parquet")
+    write_parquet(folder / "data/part-00000-of-00002.parquet", table(range(3)))
+    write_parquet(folder / "data/part-00001-of-00002.parquet", table(range(3, 6)))
     return folder
 
 
@@ -65,19 +70,17 @@ def arrow_file(folder):
 
 
 def paths_in_parquet(folder):
-    """As the package datasets keeps images of a folder that were never read: without their
-    bytes."""
-    make_folder(folder, {f"images/{index}.png": png(index) for index in range(6)})
-    images = [{"bytes": None, "path": f"images/{index}.png"} for index in range(6)]
-    pq.write_table(table(image=pa.array(images)), folder / "all.parquet")
-    return folder / "all.parquet"
+    """The package datasets stores images of a folder that were never read without their bytes."""
+    files = {f"images/{index}.png": png(index) for index in range(6)}
+    make_folder(folder, files)
+    images = [{"bytes": None, "path": name} for name in files]
+    return write_parquet(folder / "all.parquet", table(image=pa.array(images)))
 
 
 def bytes_in_parquet(folder):
-    """A column of bytes, and classes by their names."""
+    """A column of bytes."""
     images = [png(index) for index in range(6)]
-    pq.write_table(table(image=images), folder / "all.parquet")
-    return folder / "all.parquet"
+    return write_parquet(folder / "all.parquet", table(image=images))
 
 
 KINDS = [
@@ -96,8 +99,17 @@ def read_one(path):
     return splits[""]
 
 
+def images_of(dataset):
+    return [dataset.examples[index]["image"] for index in range(len(dataset))]
+
+
+def refusal(path):
+    """The message of the error of reading a data set without splits."""
+    return failure(lambda: image_rows.read(str(path))[""])
+
+
 @pytest.mark.parametrize("make", KINDS)
-def test_every_kind_gives_the_same_images_and_classes(tmp_path, make):
+def test_all_kinds_of_files_give_the_same_data_set(tmp_path, make):
     dataset = read_one(make(tmp_path))
     assert dataset.classes == CLASSES
     assert dataset.labels.tolist() == LABELS
@@ -105,41 +117,46 @@ def test_every_kind_gives_the_same_images_and_classes(tmp_path, make):
     assert dataset.columns == ("image", "label")
     assert dataset.stratified
     copied = pickle.loads(pickle.dumps(dataset))
-    got = [copied.examples[index]["image"] for index in range(6)]
-    expected = list(map(png, range(6)))
-    assert got == expected
+    assert images_of(copied) == [png(index) for index in range(6)]
     assert len(set(copied.examples.names)) == 6
     assert copied.fingerprint == dataset.fingerprint
 
 
 @pytest.mark.parametrize("make", KINDS)
-def test_where_the_data_lie_changes_neither_roles_nor_fingerprint(tmp_path, make):
-    found = []
-    for place in ("a", "b"):
-        (tmp_path / place).mkdir()
-        dataset = read_one(make(tmp_path / place))
+def test_roles_and_fingerprints_do_not_depend_on_the_path(tmp_path, make):
+    fingerprints = []
+    heldout_indices = []
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        dataset = read_one(make(folder))
         heldout = dataset.hold_out("heldout", 0.3)
-        found.append((dataset.fingerprint, heldout.examples.indices.tolist()))
-    assert found[0] == found[1]
-    assert len(found[0][1]) == 3  # one of each class
+        fingerprints.append(dataset.fingerprint)
+        heldout_indices.append(heldout.examples.indices.tolist())
+    first, second = heldout_indices
+    assert first == second
+    assert len(first) == 3  # one of each class
+    assert fingerprints[0] == fingerprints[1]
 
 
-def test_a_remote_folder(tmp_path):
+def test_remote_shards_are_read(tmp_path):
     dataset = read_one(writers.remote(shards_of_parquet(tmp_path)))
     assert dataset.examples[4] == {
         "image": png(4),
         "name": "data/part-00001-of-00002.parquet, row 1",
     }
-    (tmp_path / "x").mkdir()
-    paths_in_parquet(tmp_path / "x")
-    path = writers.remote(tmp_path / "x")
-    dataset = read_one(f"{path}/all.parquet")
-    assert dataset.examples[4]["image"] == png(4)
+
+
+def test_remote_paths_of_images_are_read(tmp_path):
+    paths_in_parquet(tmp_path)
+    address = writers.remote(tmp_path)
+    dataset = read_one(f"{address}/all.parquet")
+    assert images_of(dataset)[4] == png(4)
 
 
 def splits_of_files(folder):
-    pq.write_table(table(range(3)), folder / "train-00000-of-00001.parquet")
-    pq.write_table(table(range(3, 6)), folder / "test-00000-of-00001.parquet")
+    write_parquet(folder / "train-00000-of-00001.parquet", table(range(3)))
+    write_parquet(folder / "test-00000-of-00001.parquet", table(range(3, 6)))
 
 
 def splits_of_folders(folder):
@@ -149,21 +166,20 @@ def splits_of_folders(folder):
 
 
 def declared_splits(folder):
-    """As DatasetDict.save_to_disk writes them."""
+    """The folder that DatasetDict.save_to_disk writes."""
     splits_of_folders(folder)
     (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
 
 
 @pytest.mark.parametrize("write", [splits_of_files, splits_of_folders, declared_splits])
-def test_splits_by_names(tmp_path, write):
+def test_splits_are_named_by_files_or_folders(tmp_path, write):
     write(tmp_path)
     splits = image_rows.read(str(tmp_path))
     assert sorted(splits) == ["test", "train"]
     for split, indices in (("train", range(3)), ("test", range(3, 6))):
         dataset = splits[split]
         assert dataset.split == split
-        got = [dataset.examples[index]["image"] for index in range(3)]
-        assert got == list(map(png, indices))
+        assert images_of(dataset) == [png(index) for index in indices]
         assert len(dataset.files) == 1
     joined = image_rows.read(str(tmp_path), ignore_splits=True)
     assert list(joined) == [""]
@@ -171,10 +187,11 @@ def test_splits_by_names(tmp_path, write):
 
 
 @pytest.mark.parametrize("name", ["train_test.parquet", "a_train_b.parquet", "test.parquet"])
-def test_the_name_of_a_single_file_says_nothing(tmp_path, name):
-    parquet(tmp_path).rename(tmp_path / name)
-    assert len(read_one(tmp_path / name)) == 6
-    assert len(image_rows.read(str(tmp_path), ignore_splits=True)[""]) == 6
+def test_the_name_of_a_single_file_means_no_split(tmp_path, name):
+    path = write_parquet(tmp_path / name, table())
+    assert len(read_one(path)) == 6
+    whole = image_rows.read(str(tmp_path), ignore_splits=True)
+    assert len(whole[""]) == 6
 
 
 @pytest.mark.parametrize(
@@ -186,10 +203,9 @@ def test_the_name_of_a_single_file_says_nothing(tmp_path, name):
         (("part-00000-of-00003.parquet", "part-00002-of-00003.parquet"), "00001-of-00003"),
     ],
 )
-def test_files_of_which_some_are_of_no_split_or_missing(tmp_path, names, word):
+def test_partial_splits_and_missing_shards_are_refused(tmp_path, names, word):
     for name in names:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        pq.write_table(table(), tmp_path / name)
+        write_parquet(tmp_path / name, table())
     assert word in failure(image_rows.read, str(tmp_path))
 
 
@@ -214,39 +230,41 @@ def test_other_files_are_counted(tmp_path):
         (["a", "A", "b", "b", "b", "b"], ("A", "a", "b")),
     ],
 )
-def test_labels_without_declared_names(tmp_path, labels, classes):
-    path = written(tmp_path, image=[png(index) for index in range(6)], label=labels)
+def test_classes_without_declared_names_are_ordered(tmp_path, labels, classes):
+    images = [png(index) for index in range(6)]
+    path = written(tmp_path, image=images, label=labels)
     dataset = read_one(path)
     assert dataset.classes == classes
 
 
-def test_labels_of_a_dictionary_and_of_large_strings(tmp_path):
-    images = [png(0), png(1)]
-    for label in (
-        pa.array(["b", "a"]).dictionary_encode(),
-        pa.array(["b", "a"], pa.large_string()),
-        pa.array([b"b", b"a"]),
-        pa.array([1, 0], pa.uint8()),
-    ):
-        dataset = read_one(
-            written(tmp_path, image=pa.array(images, pa.large_binary()), label=label)
-        )
-        assert dataset.labels.tolist() == [1, 0]
-        assert dataset.examples[1]["image"] == images[1]
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pytest.param(pa.array(["b", "a"]).dictionary_encode(), id="dictionary"),
+        pytest.param(pa.array(["b", "a"], pa.large_string()), id="large strings"),
+        pytest.param(pa.array([b"b", b"a"]), id="bytes"),
+        pytest.param(pa.array([1, 0], pa.uint8()), id="uint8"),
+    ],
+)
+def test_label_columns_may_have_any_type(tmp_path, labels):
+    images = pa.array([png(0), png(1)], pa.large_binary())
+    dataset = read_one(written(tmp_path, image=images, label=labels))
+    assert dataset.labels.tolist() == [1, 0]
+    assert images_of(dataset)[1] == png(1)
 
 
-def test_declared_classes_of_which_some_have_no_image(tmp_path):
-    pq.write_table(table([0, 3]), tmp_path / "a.parquet")
-    dataset = read_one(tmp_path / "a.parquet")
+def test_declared_classes_may_have_no_image(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet", table([0, 3]))
+    dataset = read_one(path)
     assert dataset.classes == CLASSES
     assert dataset.class_counts().tolist() == [2, 0, 0]
     assert len(dataset.hold_out("train", 0.1)) == 1
 
 
 @pytest.mark.parametrize("names", [("dog ", "cat", "e\u0301"), ("Cat", "cat", "CAT")])
-def test_declared_names_of_classes(tmp_path, names):
-    pq.write_table(table(names=names), tmp_path / "a.parquet")
-    dataset = read_one(tmp_path / "a.parquet")
+def test_declared_names_of_classes_are_kept(tmp_path, names):
+    path = write_parquet(tmp_path / "a.parquet", table(names=names))
+    dataset = read_one(path)
     assert dataset.labels.tolist() == LABELS
     assert dataset.classes[1] == names[1]
 
@@ -256,23 +274,27 @@ def dark_bitmap():
     return encoded(Image.new("L", (5, 2), 7), "PPM")
 
 
-def test_images_whose_bytes_are_text(tmp_path):
+def test_images_may_be_valid_utf8(tmp_path):
     data = dark_bitmap()
     data.decode()
     path = written(tmp_path, image=[data, data], label=["a", "b"])
-    image = read_one(path).examples[1]["image"]
+    image = images_of(read_one(path))[1]
     assert image == data
-    assert decode(image, "x", 1).tolist() == [[[7]] * 5] * 2
+    pixels = decode(image, "x", 1)
+    assert pixels.tolist() == [[[7]] * 5] * 2
 
 
-def test_an_image_that_cannot_be_decoded_is_left_to_training(tmp_path):
+def test_undecodable_images_are_left_to_training(tmp_path):
     path = written(tmp_path, image=[b"\xffno image", png(1)], label=["a", "b"])
-    assert read_one(path).examples[0]["image"] == b"\xffno image"
+    dataset = read_one(path)
+    assert images_of(dataset)[0] == b"\xffno image"
 
 
-def test_a_path_whose_file_is_gone_is_a_bad_record(tmp_path):
-    images = pa.array([{"bytes": None, "path": "gone.png"}, {"bytes": png(1), "path": None}])
-    dataset = read_one(written(tmp_path, image=images, label=["a", "b"]))
+def test_missing_image_files_are_bad_records(tmp_path):
+    missing = {"bytes": None, "path": "gone.png"}
+    stored = {"bytes": png(1), "path": None}
+    path = written(tmp_path, image=pa.array([missing, stored]), label=["a", "b"])
+    dataset = read_one(path)
     with pytest.raises(BadRecord, match="gone.png"):
         dataset.examples[0]
     assert dataset.examples[1]["image"] == png(1)
@@ -281,6 +303,10 @@ def test_a_path_whose_file_is_gone_is_a_bad_record(tmp_path):
 
 IMAGES = [png(0), png(1)]
 AB = ["a", "b"]
+NO_IMAGES = pa.array([], pa.binary())
+NO_LABELS = pa.array([], pa.string())
+DATES = [datetime.date(2026, 1, 1)] * 2
+DECIMALS = [decimal.Decimal("1.5")] * 2
 
 
 @pytest.mark.parametrize(
@@ -290,76 +316,102 @@ AB = ["a", "b"]
         ({"image": IMAGES, "class": AB}, ["'label'", "'image', 'class'"]),
         ({"img": IMAGES, "label": AB}, ["'image'"]),
         ({"Image": IMAGES, "label": AB}, ["'image'"]),
-        ({"image": [png(0), None], "label": AB}, ["row 1", "'image'"]),
-        ({"image": [png(0), b""], "label": AB}, ["row 1", "'image'"]),
-        ({"image": ["a.png", "b.png"], "label": AB}, ["row 0", "'a.png'", ".csv"]),
-        ({"image": [[1, 2], [3]], "label": AB}, ["row 0", "'image'"]),
-        ({"image": [7, 8], "label": AB}, ["row 0", "'image'", "7"]),
-        ({"image": [{"x": 1}, {"x": 2}], "label": AB}, ["row 0", "'image'"]),
-        ({"image": [{"bytes": None, "path": None}], "label": ["a"]}, ["row 0", "'image'"]),
-        ({"image": [{"bytes": None, "path": ""}], "label": ["a"]}, ["row 0", "'image'"]),
-        ({"image": [{"bytes": "text", "path": "a"}], "label": ["a"]}, ["row 0", "'image'"]),
-        ({"image": [{"bytes": b"", "path": "a"}], "label": ["a"]}, ["row 0", "'image'"]),
-        ({"image": IMAGES, "label": ["a", None]}, ["row 1", "'label'"]),
-        ({"image": IMAGES, "label": ["a", " "]}, ["row 1", "'label'"]),
-        ({"image": IMAGES, "label": [0.5, float("nan")]}, ["row 1", "'label'"]),
-        ({"image": IMAGES, "label": [["a"], ["b", "c"]]}, ["row 0", "'label'"]),
-        ({"image": IMAGES, "label": [{"x": 1}, {"x": 2}]}, ["row 0", "'label'"]),
-        ({"image": IMAGES, "label": [b"\xff", b"a"]}, ["row 0", "'label'"]),
-        ({"image": IMAGES, "label": [datetime.date(2026, 1, 1)] * 2}, ["row 0", "'label'"]),
-        ({"image": IMAGES, "label": [decimal.Decimal("1.5")] * 2}, ["row 0", "'label'"]),
-        ({"image": IMAGES, "label": ["cat", "Cat"]}, ["'cat' (1)", "'Cat' (1)"]),
-        ({"image": pa.array([], pa.binary()), "label": pa.array([], pa.string())}, ["no rows"]),
+        ({"image": NO_IMAGES, "label": NO_LABELS}, ["no rows"]),
     ],
 )
-def test_columns_that_are_refused(tmp_path, columns, words):
+def test_missing_columns_and_rows_are_refused(tmp_path, columns, words):
     path = written(tmp_path, **columns)
-    message = failure(lambda: image_rows.read(path)[""])
+    message = refusal(path)
+    for word in ("a.parquet", *words):
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        ([png(0), None], ["row 1", "'image'"]),
+        ([png(0), b""], ["row 1", "'image'"]),
+        (["a.png", "b.png"], ["row 0", "'a.png'", ".csv"]),
+        ([[1, 2], [3]], ["row 0", "'image'"]),
+        ([7, 8], ["row 0", "'image'", "7"]),
+        ([{"x": 1}, {"x": 2}], ["row 0", "'image'"]),
+        ([{"bytes": None, "path": None}], ["row 0", "'image'"]),
+        ([{"bytes": None, "path": ""}], ["row 0", "'image'"]),
+        ([{"bytes": "text", "path": "a"}], ["row 0", "'image'"]),
+        ([{"bytes": b"", "path": "a"}], ["row 0", "'image'"]),
+    ],
+)
+def test_invalid_images_are_refused(tmp_path, images, words):
+    path = written(tmp_path, image=images, label=AB[: len(images)])
+    message = refusal(path)
     for word in ("a.parquet", *words):
         assert word in message
 
 
 @pytest.mark.parametrize(
     ("labels", "words"),
-    [([0, 1, -1, 0, 1, 2], ["row 2", "'label'"]), ([0, 1, 3, 0, 1, 2], ["'3'", "'dog'"])],
+    [
+        (["a", None], ["row 1", "'label'"]),
+        (["a", " "], ["row 1", "'label'"]),
+        ([0.5, float("nan")], ["row 1", "'label'"]),
+        ([["a"], ["b", "c"]], ["row 0", "'label'"]),
+        ([{"x": 1}, {"x": 2}], ["row 0", "'label'"]),
+        ([b"\xff", b"a"], ["row 0", "'label'"]),
+        (DATES, ["row 0", "'label'"]),
+        (DECIMALS, ["row 0", "'label'"]),
+        (["cat", "Cat"], ["'cat' (1)", "'Cat' (1)"]),
+    ],
 )
-def test_numbers_that_are_no_declared_class(tmp_path, labels, words):
-    pq.write_table(table(label=labels), tmp_path / "a.parquet")
-    message = failure(lambda: image_rows.read(str(tmp_path / "a.parquet"))[""])
+def test_invalid_labels_are_refused(tmp_path, labels, words):
+    path = written(tmp_path, image=IMAGES, label=labels)
+    message = refusal(path)
+    for word in ("a.parquet", *words):
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ([0, 1, -1, 0, 1, 2], ["row 2", "'label'"]),
+        ([0, 1, 3, 0, 1, 2], ["'3'", "'dog'"]),
+    ],
+)
+def test_numbers_without_a_declared_class_are_refused(tmp_path, labels, words):
+    path = write_parquet(tmp_path / "a.parquet", table(label=labels))
+    message = refusal(path)
     for word in words:
         assert word in message
 
 
-def test_shards_that_declare_other_classes(tmp_path):
-    pq.write_table(table(range(3)), tmp_path / "a.parquet")
-    pq.write_table(table(range(3), names=("x", "y", "z")), tmp_path / "b.parquet")
-    message = failure(lambda: image_rows.read(str(tmp_path))[""])
+def test_shards_with_different_classes_are_refused(tmp_path):
+    write_parquet(tmp_path / "a.parquet", table(range(3)))
+    write_parquet(tmp_path / "b.parquet", table(range(3), names=("x", "y", "z")))
+    message = refusal(tmp_path)
     assert "'cat'" in message
     assert "'x'" in message
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+@pytest.mark.parametrize("make", [parquet, arrow_file])
 @pytest.mark.parametrize("kept", [0, 4, 100, -50])
-def test_damaged_files(tmp_path, suffix, kept):
-    path = parquet(tmp_path) if suffix == ".parquet" else arrow_file(tmp_path)
+def test_truncated_files_are_refused(tmp_path, make, kept):
+    path = make(tmp_path)
     data = path.read_bytes()
-    damaged = tmp_path / f"damaged{suffix}"
-    damaged.write_bytes(data[:kept] if kept >= 0 else data[: len(data) + kept])
-    message = failure(lambda: image_rows.read(str(damaged))[""])
-    assert str(damaged) in message
+    path.write_bytes(data[:kept])
+    assert str(path) in refusal(path)
 
 
-def test_more_rows_than_memory(tmp_path, monkeypatch):
+def test_data_larger_than_memory_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(image_rows, "MEMORY_BYTES", 100)
-    message = failure(lambda: image_rows.read(str(parquet(tmp_path)))[""])
-    assert "class folders" in message
+    path = parquet(tmp_path)
+    assert "class folders" in refusal(path)
 
 
-def test_nothing_but_caches(tmp_path):
+def test_folders_of_caches_are_refused(tmp_path):
     writers.arrow(tmp_path / "cache-1234.arrow", table([0]))
     assert str(tmp_path) in failure(image_rows.read, str(tmp_path))
 
 
-def test_a_folder_called_as_a_file(tmp_path):
-    (tmp_path / "a.parquet").mkdir()
-    assert "a.parquet" in failure(image_rows.read, str(tmp_path / "a.parquet"))
+def test_folders_with_the_name_of_a_file_are_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    path.mkdir()
+    assert "a.parquet" in failure(image_rows.read, str(path))

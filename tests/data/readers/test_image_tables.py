@@ -1,7 +1,5 @@
-"""Images with a table of their classes, beside them or by its own path."""
+"""Images with a table of their classes, in the same folder or at another path."""
 
-import csv
-import json
 import os
 import pickle
 import unicodedata
@@ -31,6 +29,11 @@ def opened(path, files):
     return stores.open_folder(str(make_folder(path / "root", files)))
 
 
+def opened_with_table(path, table):
+    """The images of NAMES, with this table."""
+    return opened(path, empty_files(*NAMES) | {"labels.csv": table})
+
+
 def read_all(store, ignore_splits=False):
     """Split -> image -> class."""
     splits = image_tables.read(store, ignore_splits)
@@ -38,21 +41,23 @@ def read_all(store, ignore_splits=False):
 
 
 def lines(rows, suffix):
-    """Rows as a file."""
+    """The content of a table in the format of the suffix."""
     if suffix == "jsonl":
         return writers.json_lines(*rows)
-    text = ",".join(rows[0]) + "\n"
+    text_lines = [",".join(rows[0])]
     for row in rows:
-        text += ",".join(map(str, row.values())) + "\n"
-    return text.encode()
+        cells = map(str, row.values())
+        text_lines.append(",".join(cells))
+    return "\n".join(text_lines).encode()
 
 
 @pytest.mark.parametrize("name", ["labels.csv", "metadata.csv", "metadata.jsonl"])
-def test_a_table_in_the_root(tmp_path, name):
+def test_tables_in_the_root_are_read(tmp_path, name):
     rows = [{"file_name": file, "label": CLASSES[file], "note": "x"} for file in NAMES]
     images = {file: file.encode() for file in NAMES}
     others = empty_files("b/notes.txt", ".x.png")
-    table = {name: lines(rows, name.rpartition(".")[2])}
+    _, suffix = name.split(".")
+    table = {name: lines(rows, suffix)}
     store = opened(tmp_path, images | others | table)
     assert image_tables.matches(store)
     splits = image_tables.read(store)
@@ -68,12 +73,16 @@ def test_a_table_in_the_root(tmp_path, name):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_each_split_has_a_table_and_the_same_file_names(tmp_path, suffix):
-    """As the package datasets has folders of images."""
+def test_each_split_may_have_a_table(tmp_path, suffix):
+    """As in folders of images of the package datasets, splits have the same file names."""
+    classes = {"train": ["cat", "dog", "cat"], "Test": ["dog", "cat"]}
     files = {}
-    for split, kinds in (("train", ["cat", "dog", "cat"]), ("Test", ["dog", "cat"])):
-        rows = [{"file_name": f"{i}.png", "label": kind} for i, kind in enumerate(kinds)]
-        files |= empty_files(*(f"{split}/{i}.png" for i in range(len(kinds))))
+    for split, class_names in classes.items():
+        rows = []
+        for number, class_name in enumerate(class_names):
+            name = f"{number}.png"
+            rows.append({"file_name": name, "label": class_name})
+            files[f"{split}/{name}"] = b""
         files[f"{split}/metadata.{suffix}"] = lines(rows, suffix)
     store = opened(tmp_path, files)
     assert image_tables.matches(store)
@@ -82,38 +91,40 @@ def test_each_split_has_a_table_and_the_same_file_names(tmp_path, suffix):
         "train": {"train/0.png": "cat", "train/1.png": "dog", "train/2.png": "cat"},
     }
     (joined,) = read_all(store, ignore_splits=True).values()
-    assert joined["Test/0.png"] == joined["train/1.png"] == "dog"
+    assert joined["Test/0.png"] == "dog"
+    assert joined["train/1.png"] == "dog"
     assert len(joined) == 5
 
 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        (["train", "TEST", " dev "], {"train": "0", "test": "b", "validation": "2"}),
-        (["", "", ""], {"": "0b2"}),
-        (["valid", "valid", "valid"], {"validation": "0b2"}),
+        (
+            ["train", "TEST", " dev "],
+            {"train": ["0.png"], "test": ["b/1.png"], "validation": ["2.png"]},
+        ),
+        (["", "", ""], {"": ["0.png", "2.png", "b/1.png"]}),
+        (["valid", "valid", "valid"], {"validation": ["0.png", "2.png", "b/1.png"]}),
     ],
 )
-def test_splits_by_a_column(tmp_path, values, expected):
+def test_a_column_may_name_splits(tmp_path, values, expected):
     table = "file_name,label,split\n"
     for name, value in zip(NAMES, values, strict=True):
         table += f"{name},{CLASSES[name]},{value}\n"
-    store = opened(tmp_path, empty_files(*NAMES) | {"labels.csv": table.encode()})
-    found = read_all(store)
-    got = {split: "".join(sorted(name[0] for name in found[split])) for split in found}
-    assert got == {split: "".join(sorted(letters)) for split, letters in expected.items()}
+    store = opened_with_table(tmp_path, table.encode())
+    names = {split: sorted(images) for split, images in read_all(store).items()}
+    assert names == expected
     assert read_all(store, ignore_splits=True) == {"": CLASSES}
 
 
-def test_splits_by_the_folders_of_a_single_table(tmp_path):
+def test_folders_in_a_single_table_may_name_splits(tmp_path):
     names = ("train/1.png", "train/x/2.png", "VAL/3.png")
-    table = HEADER + b"".join(f"{name},a\n".encode() for name in names)
-    store = opened(tmp_path, empty_files(*names) | {"metadata.csv": table})
+    rows = [{"file_name": name, "label": "a"} for name in names]
+    store = opened(tmp_path, empty_files(*names) | {"metadata.csv": lines(rows, "csv")})
     found = read_all(store)
-    assert {split: list(found[split]) for split in found} == {
-        "train": ["train/1.png", "train/x/2.png"],
-        "validation": ["VAL/3.png"],
-    }
+    assert set(found) == {"train", "validation"}
+    assert list(found["train"]) == ["train/1.png", "train/x/2.png"]
+    assert list(found["validation"]) == ["VAL/3.png"]
     assert list(read_all(store, ignore_splits=True)) == [""]
 
 
@@ -124,10 +135,11 @@ def test_splits_by_the_folders_of_a_single_table(tmp_path):
         ("train/1.png,a\ncat/2.png,b\n", ["line 2", "line 3"]),
     ],
 )
-def test_rows_of_which_some_name_a_split(tmp_path, rows, words):
+def test_splits_in_only_some_rows_are_refused(tmp_path, rows, words):
     names = [row.partition(",")[0] for row in rows.splitlines()]
     table = {"labels.csv": HEADER + rows.encode()}
-    message = failure(image_tables.read, opened(tmp_path, empty_files(*names) | table))
+    store = opened(tmp_path, empty_files(*names) | table)
+    message = failure(image_tables.read, store)
     for word in words:
         assert word in message
 
@@ -148,24 +160,35 @@ def test_rows_of_which_some_name_a_split(tmp_path, rows, words):
         (TABLE.replace(b"cat", b"None"), {"0.png": "None"}),
     ],
 )
-def test_tables_that_are_written_in_other_ways(tmp_path, table, expected):
-    store = opened(tmp_path, empty_files(*NAMES) | {"labels.csv": table})
-    assert classes_by_name(image_tables.read(store)[""]).items() >= expected.items()
+def test_equivalent_tables_are_read(tmp_path, table, expected):
+    store = opened_with_table(tmp_path, table)
+    classes = classes_by_name(image_tables.read(store)[""])
+    for name, expected_class in expected.items():
+        assert classes[name] == expected_class
+
+
+def json_table(path, label):
+    """Two images, the first with this label."""
+    rows = [{"file_name": "0.png", "label": label}, {"file_name": "1.png", "label": "x"}]
+    table = {"metadata.jsonl": writers.json_lines(*rows)}
+    store = opened(path, empty_files("0.png", "1.png") | table)
+    return image_tables.read(store)
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(3, "3"), ("3", "3"), (True, "true"), (1.0, "1.0"), (2**70, str(2**70)), ("\ud83d", None)],
+    [(3, "3"), ("3", "3"), (True, "true"), (1.0, "1.0"), (2**70, str(2**70))],
 )
-def test_labels_of_json(tmp_path, value, expected):
-    rows = [{"file_name": "0.png", "label": value}, {"file_name": "1.png", "label": "x"}]
-    table = {"metadata.jsonl": writers.json_lines(*rows)}
-    store = opened(tmp_path, empty_files("0.png", "1.png") | table)
-    splits = image_tables.read(store)
-    if expected is None:
-        failure(splits.__getitem__, "").encode()
-    else:
-        assert classes_by_name(splits[""])["0.png"] == expected
+def test_json_labels_become_text(tmp_path, value, expected):
+    splits = json_table(tmp_path, value)
+    classes = classes_by_name(splits[""])
+    assert classes["0.png"] == expected
+
+
+def test_unprintable_json_labels_are_refused_in_printable_words(tmp_path):
+    splits = json_table(tmp_path, "\ud83d")
+    message = failure(splits.__getitem__, "")
+    message.encode()
 
 
 @pytest.mark.parametrize(
@@ -202,8 +225,8 @@ def test_labels_of_json(tmp_path, value, expected):
         (b"file_name,label,split\n0.png,a,0\nb/1.png,b,1\n2.png,b,1\n", ["line 2", "'0'"]),
     ],
 )
-def test_tables_that_are_refused(tmp_path, table, words):
-    store = opened(tmp_path, empty_files(*NAMES) | {"labels.csv": table})
+def test_invalid_csv_tables_are_refused(tmp_path, table, words):
+    store = opened_with_table(tmp_path, table)
 
     def read():
         splits = image_tables.read(store)
@@ -236,7 +259,7 @@ def test_tables_that_are_refused(tmp_path, table, words):
         (b'{"file_name": "0.png", "label": ' + b"9" * 5000 + b"}", ["line 1", "5,000 digits"]),
     ],
 )
-def test_lines_of_json_that_are_refused(tmp_path, line, words):
+def test_invalid_json_tables_are_refused(tmp_path, line, words):
     store = opened(tmp_path, empty_files("0.png") | {"metadata.jsonl": line})
 
     def read():
@@ -247,35 +270,53 @@ def test_lines_of_json_that_are_refused(tmp_path, line, words):
         assert word in message
 
 
-def test_two_tables(tmp_path):
-    table = {"labels.csv": TABLE, "metadata.csv": TABLE}
-    message = failure(image_tables.read, opened(tmp_path / "a", empty_files(*NAMES) | table))
-    for name in table:
+BOTH_TABLES = {"labels.csv": TABLE, "metadata.csv": TABLE}
+
+
+def test_two_tables_in_the_root_are_refused(tmp_path):
+    store = opened(tmp_path, empty_files(*NAMES) | BOTH_TABLES)
+    message = failure(image_tables.read, store)
+    for name in BOTH_TABLES:
         assert name in message
-    in_split = {f"train/{name}": data for name, data in table.items()}
-    images = empty_files(*(f"train/{name}" for name in NAMES))
-    splits = image_tables.read(opened(tmp_path / "b", images | in_split))
-    assert "train/labels.csv and train/metadata.csv" in failure(splits.__getitem__, "train")
 
 
-def test_a_split_without_a_table_is_refused_only_if_it_is_read(tmp_path):
-    files = empty_files("train/0.png", "val/0.png")
-    splits = image_tables.read(
-        opened(tmp_path, files | {"train/labels.csv": HEADER + b"0.png,a\n"})
-    )
+def test_two_tables_of_a_split_are_refused(tmp_path):
+    files = {}
+    for name, content in (empty_files(*NAMES) | BOTH_TABLES).items():
+        files[f"train/{name}"] = content
+    splits = image_tables.read(opened(tmp_path, files))
+    message = failure(splits.__getitem__, "train")
+    assert "train/labels.csv and train/metadata.csv" in message
+
+
+def test_splits_without_a_table_are_refused_only_if_they_are_read(tmp_path):
+    images = empty_files("train/0.png", "val/0.png")
+    table = {"train/labels.csv": HEADER + b"0.png,a\n"}
+    splits = image_tables.read(opened(tmp_path, images | table))
     assert len(splits["train"]) == 1
     assert "'val/'" in failure(splits.__getitem__, "validation")
 
 
-def test_a_folder_of_one_split_whose_rows_name_another(tmp_path):
-    table = b"file_name,label,split\n0.png,a,train\n1.png,b,"
-    images = empty_files("train/0.png", "train/1.png")
-    same = image_tables.read(opened(tmp_path / "a", images | {"train/labels.csv": table}))
-    assert len(same["train"]) == 2
-    other = image_tables.read(
-        opened(tmp_path / "b", images | {"train/labels.csv": table + b"test"})
-    )
-    message = failure(other.__getitem__, "train")
+@pytest.fixture
+def train_folder(tmp_path):
+    """Opens a folder called train, whose second row has this split."""
+
+    def open_folder(split: str):
+        table = f"file_name,label,split\n0.png,a,train\n1.png,b,{split}"
+        images = empty_files("train/0.png", "train/1.png")
+        return opened(tmp_path, images | {"train/labels.csv": table.encode()})
+
+    return open_folder
+
+
+def test_rows_of_a_split_folder_need_not_name_it(train_folder):
+    splits = image_tables.read(train_folder(""))
+    assert len(splits["train"]) == 2
+
+
+def test_rows_of_a_split_folder_with_another_split_are_refused(train_folder):
+    splits = image_tables.read(train_folder("test"))
+    message = failure(splits.__getitem__, "train")
     assert "line 3" in message
     assert "'test'" in message
 
@@ -292,99 +333,105 @@ def test_a_folder_of_one_split_whose_rows_name_another(tmp_path):
         ("labels.tsv", False),
     ],
 )
-def test_where_a_table_counts(tmp_path, name, expected):
+def test_tables_are_recognised_by_name_and_folder(tmp_path, name, expected):
     store = opened(tmp_path, empty_files("train/cat/0.png", name))
     assert image_tables.matches(store) == expected
 
 
-def test_a_tar_file_with_a_table_is_refused(tmp_path):
-    store = stores.open_tar(str(make_tar(tmp_path, {"0.png": b"", "labels.csv": TABLE})))
+def test_tables_in_tar_files_are_refused(tmp_path):
+    path = make_tar(tmp_path, {"0.png": b"", "labels.csv": TABLE})
+    store = stores.open_tar(str(path))
     assert "'labels.csv'" in failure(image_tables.matches, store)
 
 
-def test_a_table_beside_class_folders_is_refused_by_its_columns(tmp_path):
+def test_other_tables_next_to_class_folders_are_refused(tmp_path):
     files = empty_files("cat/1.png", "dog/2.png") | {"labels.csv": b"id,breed\n1,x\n"}
-    message = failure(image_tables.read, opened(tmp_path, files))
+    store = opened(tmp_path, files)
+    message = failure(image_tables.read, store)
     assert "'id', 'breed'" in message
     assert "folders" in message
 
 
-def test_names_in_the_other_form_of_unicode(tmp_path):
-    """A Mac's zip files have NFD, and an editor writes NFC."""
+def test_names_in_another_unicode_form_are_refused(tmp_path):
+    """Zip files of macOS have NFD names, and editors write NFC."""
     composed = unicodedata.normalize("NFC", "é.png")
-    taken_apart = unicodedata.normalize("NFD", composed)
+    decomposed = unicodedata.normalize("NFD", "é.png")
     table = {"labels.csv": HEADER + f"{composed},a\n".encode()}
-    splits = image_tables.read(opened(tmp_path, empty_files(taken_apart) | table))
+    splits = image_tables.read(opened(tmp_path, empty_files(decomposed) | table))
     assert "NFD" in failure(splits.__getitem__, "")
 
 
-def test_a_remote_folder(tmp_path):
-    files = {name: name.encode() for name in NAMES} | {"labels.csv": TABLE}
-    path = writers.remote(make_folder(tmp_path / "root", files))
-    dataset = image_tables.read(stores.open_folder(path))[""]
+def test_remote_folders_are_read(tmp_path):
+    images = {name: name.encode() for name in NAMES}
+    folder = make_folder(tmp_path / "root", images | {"labels.csv": TABLE})
+    store = stores.open_folder(writers.remote(folder))
+    dataset = image_tables.read(store)[""]
     assert classes_by_name(dataset) == CLASSES
-    assert images_by_name(dataset)["b/1.png"] == b"b/1.png"
+    assert images_by_name(dataset) == images
 
 
 def listed_table(path, suffix=".csv"):
-    """A table of any name, whose images lie elsewhere too."""
-    make_folder(path, {f"images/{i}.png": png(i) for i in range(3)})
-    make_folder(path / "images", {"unlisted.png": b""})
-    names = ["images/0.png", str(path / "images/1.png"), "../x/images/2.png"]
-    rows = [{"file_name": name, "label": label} for name, label in zip(names, "aba", strict=True)]
-    table = path / f"own{suffix}"
-    if suffix == ".jsonl":
-        table.write_bytes(writers.json_lines(*rows))
-    else:
-        with open(table, "w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0], delimiter="\t" if suffix == ".tsv" else ",")
-            writer.writeheader()
-            writer.writerows(rows)
+    """A table whose images are at relative and absolute paths; returns its path."""
+    images = {f"images/{number}.png": png(number) for number in range(3)}
+    make_folder(path, images | {"images/unlisted.png": b""})
+    rows = [
+        {"file_name": "images/0.png", "label": "a"},
+        {"file_name": str(path / "images/1.png"), "label": "b"},
+        {"file_name": "../x/images/2.png", "label": "a"},
+    ]
+    table = writers.table(path / f"own{suffix}", rows)
     return str(table)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
-def test_the_path_of_a_table(tmp_path, suffix):
+def test_tables_may_be_read_by_path(tmp_path, suffix):
     path = listed_table(tmp_path / "x", suffix)
     splits = image_tables.read_table(path)
     assert list(splits) == [""]
     dataset = pickle.loads(pickle.dumps(splits[""]))
-    got = list(images_by_name(dataset).values())
-    expected = [png(0), png(1), png(2)]
-    assert got == expected
+    assert list(images_by_name(dataset).values()) == [png(0), png(1), png(2)]
     assert list(classes_by_name(dataset).values()) == ["a", "b", "a"]
     assert [file.path for file in dataset.files] == [path]
     assert dataset.examples.size(2) == len(png(2))
     assert dataset.stratified
 
 
-def test_a_table_in_the_current_folder(tmp_path, monkeypatch):
+def test_tables_in_the_current_folder_are_read(tmp_path, monkeypatch):
     listed_table(tmp_path / "x")
     monkeypatch.chdir(tmp_path / "x")
     dataset = image_tables.read_table("own.csv")[""]
     assert dataset.examples[0]["image"] == png(0)
 
 
-def test_splits_of_a_listed_table(tmp_path):
-    rows = "file_name,label,split\n0.png,a,train\n1.png,b,val\n2.png,a,train\n"
-    make_folder(tmp_path, {f"{i}.png": png(i) for i in range(3)} | {"t.csv": rows.encode()})
-    splits = image_tables.read_table(str(tmp_path / "t.csv"))
-    got = {split: len(splits[split]) for split in splits}
-    assert got == {"train": 2, "validation": 1}
-    assert splits["validation"].examples[0]["image"] == png(1)
-    joined = image_tables.read_table(str(tmp_path / "t.csv"), ignore_splits=True)
+def test_tables_by_path_may_name_splits(tmp_path):
+    table = b"file_name,label,split\n0.png,a,train\n1.png,b,val\n2.png,a,train\n"
+    images = {f"{number}.png": png(number) for number in range(3)}
+    make_folder(tmp_path, images | {"t.csv": table})
+    path = str(tmp_path / "t.csv")
+    splits = image_tables.read_table(path)
+    sizes = {split: len(splits[split]) for split in splits}
+    assert sizes == {"train": 2, "validation": 1}
+    example = splits["validation"].examples[0]
+    assert example["image"] == png(1)
+    joined = image_tables.read_table(path, ignore_splits=True)
     assert len(joined[""]) == 3
 
 
-def test_remote_images_of_a_table(tmp_path):
-    path = writers.remote(make_folder(tmp_path / "y", {"0.png": png(0), "1.png": png(1)}))
-    table = HEADER + f"{path}/0.png,a\n{path}/1.png,b\n".encode()
-    make_folder(tmp_path, {"t.csv": table})
-    dataset = image_tables.read_table(str(tmp_path / "t.csv"))[""]
+def test_local_tables_may_have_remote_images(tmp_path):
+    images = make_folder(tmp_path / "y", {"0.png": png(0), "1.png": png(1)})
+    address = writers.remote(images)
+    table = f"file_name,label\n{address}/0.png,a\n{address}/1.png,b\n"
+    path = tmp_path / "t.csv"
+    path.write_text(table)
+    dataset = image_tables.read_table(str(path))[""]
     assert dataset.examples[1]["image"] == png(1)
-    remote_table = writers.remote(make_folder(tmp_path / "z", {"t.csv": HEADER + b"0.png,a\n"}))
-    dataset = image_tables.read_table(f"{remote_table}/t.csv")[""]
-    assert dataset.examples.images == [f"{remote_table}/0.png"]
+
+
+def test_images_of_remote_tables_are_remote(tmp_path):
+    folder = make_folder(tmp_path / "z", {"t.csv": HEADER + b"0.png,a\n"})
+    address = writers.remote(folder)
+    dataset = image_tables.read_table(f"{address}/t.csv")[""]
+    assert dataset.examples.images == [f"{address}/0.png"]
 
 
 @pytest.mark.parametrize(
@@ -396,26 +443,29 @@ def test_remote_images_of_a_table(tmp_path):
         (HEADER + b"0.png,a\n0.png,b\n", ["line 3", "'0.png'"]),
     ],
 )
-def test_listed_tables_that_are_refused(tmp_path, data, words):
-    (tmp_path / "t.csv").write_bytes(data)
-    message = failure(image_tables.read_table, str(tmp_path / "t.csv"))
+def test_invalid_tables_by_path_are_refused(tmp_path, data, words):
+    path = tmp_path / "t.csv"
+    path.write_bytes(data)
+    message = failure(image_tables.read_table, str(path))
     for word in words:
         assert word in message
 
 
-def test_images_of_a_table_that_are_gone(tmp_path):
+def test_missing_images_have_no_content(tmp_path):
     names = ["gone.png", "a\0b.png", "x" * 300, "dir"]
     (tmp_path / "dir").mkdir()
     rows = [{"file_name": name, "label": "a"} for name in names]
     path = tmp_path / "t.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
+    path.write_bytes(writers.json_lines(*rows))
     dataset = image_tables.read_table(str(path))[""]
     for index in range(len(names)):
         assert dataset.examples.content(index) == b""
     assert dataset.fingerprint["images"] == len(names)
 
 
-def test_a_folder_called_as_a_table(tmp_path):
-    os.makedirs(tmp_path / "labels.csv")
-    assert not image_tables.matches(opened(tmp_path, empty_files("0.png")))
-    failure(image_tables.read_table, str(tmp_path / "labels.csv"))
+def test_folders_with_the_name_of_a_table_are_ignored(tmp_path):
+    table = tmp_path / "root" / "labels.csv"
+    os.makedirs(table)
+    store = opened(tmp_path, empty_files("0.png"))
+    assert not image_tables.matches(store)
+    failure(image_tables.read_table, str(table))

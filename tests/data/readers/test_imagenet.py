@@ -1,4 +1,4 @@
-"""ImageNet's folders: validation images beside Kaggle's list of their classes."""
+"""ImageNet's folders: validation images with Kaggle's list of their classes."""
 
 import pickle
 
@@ -34,9 +34,9 @@ def opened(path, files):
 
 
 @pytest.mark.parametrize("name", [SOLUTION, f"val/{SOLUTION}"])
-def test_both_splits(tmp_path, name):
-    files = TRAIN | VAL | {name: ROWS} | empty_files("test/ILSVRC2012_test_00000001.JPEG")
-    store = opened(tmp_path, files)
+def test_training_and_validation_splits_are_read(tmp_path, name):
+    test_images = empty_files("test/ILSVRC2012_test_00000001.JPEG")
+    store = opened(tmp_path, TRAIN | VAL | {name: ROWS} | test_images)
     assert imagenet.matches(store)
     splits = imagenet.read(store)
     assert list(splits) == ["test", "train", "validation"]
@@ -52,7 +52,7 @@ def test_both_splits(tmp_path, name):
     assert "'test/ILSVRC2012_test_00000001.JPEG'" in failure(splits.__getitem__, "test")
 
 
-def test_the_folder_of_validation_images_alone(tmp_path):
+def test_the_validation_folder_may_be_read_alone(tmp_path):
     store = opened(tmp_path, IMAGES | {SOLUTION: ROWS})
     assert imagenet.matches(store)
     splits = imagenet.read(store)
@@ -60,17 +60,19 @@ def test_the_folder_of_validation_images_alone(tmp_path):
     assert classes_by_name(splits["validation"]) == EXPECTED
 
 
-def test_a_tar_file_and_a_remote_folder(tmp_path):
+def test_tar_files_and_remote_folders_are_read(tmp_path):
     files = IMAGES | {SOLUTION: ROWS}
-    tar = stores.open_tar(str(make_tar(tmp_path, files)))
-    remote = stores.open_folder(writers.remote(make_folder(tmp_path / "x", files)))
-    for store in (tar, remote):
+    tar = make_tar(tmp_path, files)
+    folder = make_folder(tmp_path / "x", files)
+    in_tar = stores.open_tar(str(tar))
+    remote = stores.open_folder(writers.remote(folder))
+    for store in (in_tar, remote):
         dataset = imagenet.read(store)["validation"]
         assert classes_by_name(dataset) == EXPECTED
         assert images_by_name(dataset) == IMAGES
 
 
-def test_a_part_of_the_images(tmp_path):
+def test_missing_images_are_noted(tmp_path):
     (first, *_) = IMAGES
     store = opened(tmp_path, {first: b"", SOLUTION: ROWS, "x.txt": b""})
     dataset = imagenet.read(store)["validation"]
@@ -92,8 +94,9 @@ def test_a_part_of_the_images(tmp_path):
         (["LOC_val_solution.csv", "val/n1/1.JPEG"], False),
     ],
 )
-def test_where_validation_images_lie(tmp_path, names, expected):
-    assert imagenet.matches(opened(tmp_path, empty_files(*names))) == expected
+def test_layout_is_recognised_by_its_validation_images(tmp_path, names, expected):
+    store = opened(tmp_path, empty_files(*names))
+    assert imagenet.matches(store) == expected
 
 
 @pytest.mark.parametrize(
@@ -112,22 +115,25 @@ def test_where_validation_images_lie(tmp_path, names, expected):
         (ROWS.replace(b"00003,", b'00003,"'), ["line 4"]),
     ],
 )
-def test_lists_of_another_form(tmp_path, solution, words):
+def test_invalid_lists_are_refused_when_the_split_is_read(tmp_path, solution, words):
     table = {} if solution is None else {SOLUTION: solution}
-    splits = imagenet.read(opened(tmp_path, TRAIN | VAL | table))
+    store = opened(tmp_path, TRAIN | VAL | table)
+    splits = imagenet.read(store)
     assert len(splits["train"]) == 2
     message = failure(splits.__getitem__, "validation")
     for word in words:
         assert word in message
 
 
-def test_a_list_with_windows_line_ends_and_a_mark(tmp_path):
-    rows = b"\xef\xbb\xbf" + ROWS.replace(b"\n", b"\r\n") + b"\r\n"
-    dataset = imagenet.read(opened(tmp_path, IMAGES | {SOLUTION: rows}))["validation"]
+def test_lists_may_have_crlf_and_a_byte_order_mark(tmp_path):
+    with_crlf = ROWS.replace(b"\n", b"\r\n")
+    rows = b"\xef\xbb\xbf" + with_crlf + b"\r\n"
+    store = opened(tmp_path, IMAGES | {SOLUTION: rows})
+    dataset = imagenet.read(store)["validation"]
     assert classes_by_name(dataset) == EXPECTED
 
 
-def test_its_splits_are_not_joined(tmp_path):
+def test_ignoring_splits_is_refused(tmp_path):
     store = opened(tmp_path, TRAIN | VAL | {SOLUTION: ROWS})
     assert store.path in failure(imagenet.read, store, ignore_splits=True)
     images = opened(tmp_path / "a", IMAGES | {SOLUTION: ROWS})

@@ -1,4 +1,4 @@
-"""Which form the images at a path have, and what is said of those in none."""
+"""The form of images at a path is recognised, and other paths are refused."""
 
 import random
 
@@ -71,8 +71,9 @@ def of_pathfinder(path):
 
 def file_of_rows(path):
     columns = {"image": [png(1), png(2)], "label": ["cat", "dog"]}
-    pq.write_table(pa.table(columns), path / "a.parquet")
-    return str(path / "a.parquet")
+    file = path / "a.parquet"
+    pq.write_table(pa.table(columns), file)
+    return str(file)
 
 
 def folder_of_rows(path):
@@ -82,8 +83,9 @@ def folder_of_rows(path):
 
 
 def of_arrays(path):
-    np.savez(path / "a.npz", images=noise(2, 9, 7, 3), labels=["cat", "dog"])
-    return str(path / "a.npz")
+    file = path / "a.npz"
+    np.savez(file, images=noise(2, 9, 7, 3), labels=["cat", "dog"])
+    return str(file)
 
 
 def shard(path):
@@ -138,13 +140,15 @@ def test_each_documented_form_is_read_from_a_bucket(tmp_path, make, form):
     assert len(dataset) == 2
 
 
-def test_an_extra_slash_and_a_relative_path(tmp_path, monkeypatch):
+def test_paths_may_be_relative_or_end_in_a_slash(tmp_path, monkeypatch):
     of_class_folders(tmp_path)
     monkeypatch.chdir(tmp_path)
     for path in ("root/", "./root", "root"):
-        assert images.read(path)[""].examples.content(1) == png(2)
+        dataset = images.read(path)[""]
+        assert dataset.examples.content(1) == png(2)
     monkeypatch.chdir(tmp_path / "root")
-    assert images.read(".")[""].examples.names == ["cat/1.png", "dog/2.png"]
+    dataset = images.read(".")[""]
+    assert dataset.examples.names == ["cat/1.png", "dog/2.png"]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +164,7 @@ def test_an_extra_slash_and_a_relative_path(tmp_path, monkeypatch):
         (empty_files("labels.csv"), [".csv 1"]),
     ],
 )
-def test_folders_in_no_form(tmp_path, files, words):
+def test_folders_of_no_documented_form_are_refused(tmp_path, files, words):
     path = folder(tmp_path, files)
     message = failure(images.read, path)
     for word in (path, *words):
@@ -185,7 +189,7 @@ def test_folders_in_no_form(tmp_path, files, words):
         ("a b.zip", ["'{path}'"]),
     ],
 )
-def test_empty_files(tmp_path, name, words):
+def test_empty_and_unsupported_files_are_refused(tmp_path, name, words):
     path = str(tmp_path / name)
     open(path, "wb").close()
 
@@ -199,16 +203,16 @@ def test_empty_files(tmp_path, name, words):
 
 
 @pytest.mark.parametrize("path", ["nowhere", "", "memory://nowhere/x", "a\0b", "x" * 5000])
-def test_nothing_at_a_path(path):
+def test_missing_paths_are_refused(path):
     failure(images.read, path)
 
 
-def test_a_damaged_tfds_folder(tmp_path):
+def test_damaged_tfds_folders_are_refused(tmp_path):
     (tmp_path / "features.json").write_text("{}")
     assert "dataset_info.json" in failure(images.read, str(tmp_path))
 
 
-def test_images_come_first_whatever_lies_beside(tmp_path):
+def test_class_folders_are_preferred_to_other_forms(tmp_path):
     folder(tmp_path, CLASS_FOLDERS)
     file_of_rows(tmp_path / "root")
     make_tar(tmp_path / "root", SHARD)
@@ -219,22 +223,24 @@ def test_images_come_first_whatever_lies_beside(tmp_path):
     assert ".tar 1" in note
 
 
-def test_all_as_one(tmp_path):
+def test_splits_may_be_ignored(tmp_path):
     names = ["train/cat/1.png", "extra/2.png"]
     path = folder(tmp_path, empty_files(*names))
     assert "'extra'" in failure(images.read, path)
-    assert images.read(path, ignore_splits=True)[""].classes == ("extra", "train")
+    whole = images.read(path, ignore_splits=True)
+    assert whole[""].classes == ("extra", "train")
 
 
-def test_the_cache_of_indexes(tmp_path, cache_folder):
+def test_indexes_are_kept_in_the_given_folder(tmp_path, cache_folder):
     path = image_files.tfds_folder(tmp_path / "1.0.0", {"train": [2]}, "tfrecord")
-    got = len(images.read(str(path), str(tmp_path / "indexes"))["train"])
-    assert got == 2
-    assert list((tmp_path / "indexes").glob("*.npz"))
+    indexes = tmp_path / "indexes"
+    splits = images.read(str(path), str(indexes))
+    assert len(splits["train"]) == 2
+    assert list(indexes.glob("*.npz"))
     assert not cache_folder.exists()
 
 
-def test_random_trees(tmp_path):
+def test_random_trees_are_read_or_refused(tmp_path):
     check = image_trees.make(tmp_path)
     for seed in range(60):
         check(random.Random(seed))

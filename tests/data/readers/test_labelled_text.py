@@ -1,4 +1,4 @@
-"""Labelled text of the user's own, in every documented form, and what is refused."""
+"""A user's own labelled text, in every documented form, and other forms, which are refused."""
 
 import datetime
 import gzip
@@ -18,7 +18,8 @@ from gmlp_flax.io.records import BadRecords
 from tests.data import writers
 from tests.failures import failure
 
-OWN = custom_task(("text",), "label")
+CUSTOM = custom_task(("text",), "label")
+NUMBERS = custom_task(("text",), "label", numbers=True)
 ROWS = [
     {"text": "plain", "label": "neg"},
     {"text": 'said "no", and more', "label": "pos"},
@@ -33,7 +34,7 @@ def write(path, content: str | bytes) -> str:
     return str(path)
 
 
-def read(path, task: TextTask = OWN, limit: int = 0, **options) -> Splits:
+def read(path, task: TextTask = CUSTOM, limit: int = 0, **options) -> Splits:
     return labelled_text.read(str(path), task, BadRecords(limit), **options)
 
 
@@ -43,6 +44,11 @@ def read_all(path, *options) -> dict[str, Dataset]:
 
 def texts(dataset: Dataset) -> list[str]:
     return [" | ".join(row.texts) for row in dataset.examples.rows]
+
+
+def sizes(found: dict[str, Dataset]) -> dict[str, int]:
+    """The number of examples of each split."""
+    return {split: len(dataset) for split, dataset in found.items()}
 
 
 def names(dataset: Dataset) -> list[str]:
@@ -55,20 +61,24 @@ def ids(dataset: Dataset) -> list[str]:
 
 
 def table(path, rows: list[dict]) -> str:
-    """Rows as a file of the form that the suffix says."""
+    """Writes rows in the format of the suffix, and returns the path."""
     if path.suffix in (".csv", ".tsv"):
-        delimiter = {".csv": ",", ".tsv": "\t"}[path.suffix]
+        delimiter = "," if path.suffix == ".csv" else "\t"
         lines = [delimiter.join(rows[0])]
         for row in rows:
-            cells = [str(cell).replace('"', '""') for cell in row.values()]
-            lines.append(delimiter.join(f'"{cell}"' for cell in cells))
+            lines.append(delimiter.join(map(quoted, row.values())))
         return write(path, "\n".join(lines))
     return str(writers.table(path, rows))
 
 
+def quoted(cell: object) -> str:
+    escaped = str(cell).replace('"', '""')
+    return f'"{escaped}"'
+
+
 @pytest.mark.smoke
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "json", "parquet", "arrow"])
-def test_a_file(tmp_path, suffix):
+def test_each_kind_of_file_is_read(tmp_path, suffix):
     path = tmp_path / f"a.{suffix}"
     if suffix == "json":
         write(path, writers.json_lines(*ROWS))
@@ -88,24 +98,32 @@ def test_a_file(tmp_path, suffix):
     assert again.examples.rows == dataset.examples.rows
 
 
-def test_a_compressed_file_and_a_remote_one(tmp_path):
-    write(tmp_path / "ä b.csv.gz", gzip.compress(TABLE.encode("utf-8-sig")))
-    for path in (tmp_path / "ä b.csv.gz", f"{writers.remote(tmp_path)}/ä b.csv.gz"):
-        assert texts(read(path)[""]) == ["a", "b"]
+def test_compressed_and_remote_files_are_read(tmp_path):
+    path = tmp_path / "ä b.csv.gz"
+    content = TABLE.encode("utf-8-sig")
+    write(path, gzip.compress(content))
+    remote = f"{writers.remote(tmp_path)}/ä b.csv.gz"
+    for place in (path, remote):
+        dataset = read(place)[""]
+        assert texts(dataset) == ["a", "b"]
 
 
-def test_a_remote_folder(tmp_path):
+def test_remote_folders_are_read(tmp_path):
     write(tmp_path / "train.csv", TABLE)
     write(tmp_path / "test.csv", TABLE)
-    assert set(read(writers.remote(tmp_path))) == {"train", "test"}
+    found = read(writers.remote(tmp_path))
+    assert set(found) == {"train", "test"}
 
 
-def test_pairs_and_other_columns(tmp_path):
-    rows = [{"stars": i % 2, "a": f"first {i}", "id": "same", "b": f"second {i}"} for i in range(3)]
+def test_pairs_and_other_columns_are_read(tmp_path):
+    rows = []
+    for number, stars in enumerate([0, 1, 0]):
+        first = f"first {number}"
+        second = f"second {number}"
+        rows.append({"stars": stars, "a": first, "id": "same", "b": second})
     path = table(tmp_path / "a.csv", rows)
     dataset = read(path, custom_task(("b", "a"), "stars"))[""]
-    expected = [f"second {i} | first {i}" for i in range(3)]
-    assert texts(dataset) == expected
+    assert texts(dataset) == ["second 0 | first 0", "second 1 | first 1", "second 2 | first 2"]
     assert names(dataset) == ["0", "1", "0"]
     assert ids(dataset) == ["0", "1", "2"]
     assert dataset.columns == ("b", "a", "stars")
@@ -113,21 +131,25 @@ def test_pairs_and_other_columns(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet", "arrow"])
 @pytest.mark.parametrize(
-    ("text", "label", "missing"), [("texts", "score", "texts"), ("sentence", "label", "label")]
+    ("text", "label", "missing"),
+    [
+        ("texts", "score", "texts"),
+        ("sentence", "label", "label"),
+    ],
 )
-def test_a_wrong_column_is_answered_with_those_that_are_there(
-    tmp_path, suffix, text, label, missing
-):
-    path = table(tmp_path / f"a.{suffix}", [{"sentence": "a", "score": i} for i in range(4)])
+def test_missing_columns_are_refused_with_the_existing_ones(tmp_path, suffix, text, label, missing):
+    rows = [{"sentence": "a", "score": score} for score in range(4)]
+    path = table(tmp_path / f"a.{suffix}", rows)
     message = failure(read_all, path, custom_task((text,), label))
     for key in (repr(missing), "'sentence'", "'score'", "own.text"):
         assert key in message
 
 
-def test_labels_are_literal(tmp_path):
+def test_labels_are_read_literally(tmp_path):
     """Whole numbers are ordered by size; empty cells have no label."""
     cells = ["10", "9", "-1", "", "007", " 9 "]
-    path = write(tmp_path / "a.csv", "text,label\n" + "".join(f"x,{cell}\n" for cell in cells))
+    lines = ["text,label", *(f"x,{cell}" for cell in cells)]
+    path = write(tmp_path / "a.csv", "\n".join(lines))
     dataset = read(path)[""]
     assert dataset.classes == ("-1", "007", "9", "10")
     assert names(dataset) == ["10", "9", "-1", "007", "9"]
@@ -136,26 +158,29 @@ def test_labels_are_literal(tmp_path):
     assert "1 row" in note
 
 
-def test_labels_of_json(tmp_path):
-    """NaN and null are missing: so pandas has a number that is missing, in JSON as Python writes
-    it."""
+def test_json_labels_become_text(tmp_path):
+    """NaN and null mean a missing label: pandas has NaN for it, which Python writes as JSON."""
     labels = [True, 1, "1", 1.5, float("nan"), None, "u\u0308", "ü"]
     rows = [{"text": "x", "label": label} for label in labels]
-    dataset = read(write(tmp_path / "a.jsonl", writers.json_lines(*rows)))[""]
+    path = write(tmp_path / "a.jsonl", writers.json_lines(*rows))
+    dataset = read(path)[""]
     assert names(dataset) == ["true", "1", "1", "1.5", "ü", "ü"]
 
 
-def test_numbers_to_predict(tmp_path):
+def test_numbers_are_read(tmp_path):
     path = write(tmp_path / "a.csv", "text,label\na,1.5\nb,\nc,-2e3\n")
-    dataset = read(path, custom_task(("text",), "label", numbers=True))[""]
+    dataset = read(path, NUMBERS)[""]
     assert dataset.labels.tolist() == [1.5, -2000.0]
     assert dataset.classes == ()
-    for cell in ("1;5", "x", "1_000"):
-        write(tmp_path / "a.csv", f"text,label\na,{cell}\n")
-        assert repr(cell) in failure(read_all, path, custom_task(("text",), "label", numbers=True))
 
 
-def test_classes_that_differ_only_in_capitals(tmp_path):
+@pytest.mark.parametrize("cell", ["1;5", "x", "1_000"])
+def test_invalid_numbers_are_refused(tmp_path, cell):
+    path = write(tmp_path / "a.csv", f"text,label\na,{cell}\n")
+    assert repr(cell) in failure(read_all, path, NUMBERS)
+
+
+def test_classes_that_differ_only_in_case_are_refused(tmp_path):
     path = write(tmp_path / "a.csv", "text,label\na,Pos\nb,pos\nc,neg\n")
     message = failure(read_all, path)
     assert "'Pos'" in message
@@ -166,8 +191,9 @@ def hugging_face(path, labels: list, class_names: list[str], **columns: list) ->
     """A parquet or .arrow file whose schema declares the classes."""
     features = {"label": {"names": class_names, "_type": "ClassLabel"}}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-    columns = {"text": [f"{path.parent.name} {i}" for i in range(len(labels))]} | columns
-    written = pa.table(columns | {"label": labels}).replace_schema_metadata(metadata)
+    texts = [f"{path.parent.name} {number}" for number in range(len(labels))]
+    plain = pa.table({"text": texts, "label": labels} | columns)
+    written = plain.replace_schema_metadata(metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".arrow":
         writers.arrow(path, written)
@@ -178,12 +204,16 @@ def hugging_face(path, labels: list, class_names: list[str], **columns: list) ->
 
 @pytest.mark.parametrize("suffix", ["arrow", "parquet"])
 def test_declared_classes_keep_their_order(tmp_path, suffix):
-    """Also those without an example here."""
+    """Classes without an example are kept, too."""
     path = hugging_face(tmp_path / f"a.{suffix}", [2, 0, -1], ["pos", "ok", "neg "])
     dataset = read(path)[""]
     assert dataset.classes == ("pos", "ok", "neg")
     assert dataset.labels.tolist() == [2, 0]
-    hugging_face(tmp_path / f"a.{suffix}", [1, 3], ["pos", "ok", "neg"])
+
+
+@pytest.mark.parametrize("suffix", ["arrow", "parquet"])
+def test_numbers_without_a_declared_class_are_refused(tmp_path, suffix):
+    path = hugging_face(tmp_path / f"a.{suffix}", [1, 3], ["pos", "ok", "neg"])
     assert "'3'" in failure(read_all, path)
 
 
@@ -191,38 +221,34 @@ def test_declared_classes_keep_their_order(tmp_path, suffix):
     "layout",
     ["data/{}-00000-of-00001.parquet", "{}/data-00000-of-00001.arrow", "default/{}/0000.parquet"],
 )
-def test_folders_as_hugging_face_has_them(tmp_path, layout):
-    sizes = {"train": 3, "validation": 2, "test": 1}
-    for split, size in sizes.items():
+def test_layouts_of_hugging_face_are_read(tmp_path, layout):
+    expected = {"train": 3, "validation": 2, "test": 1}
+    for split, size in expected.items():
         hugging_face(tmp_path / layout.format(split), [0] * size, ["x", "y"])
     write(tmp_path / "README.md", "")
     found = read_all(tmp_path)
-    got = {split: len(dataset) for split, dataset in found.items()}
-    assert got == sizes
+    assert sizes(found) == expected
     assert found["train"].classes == ("x", "y")
     (note,) = found["train"].notes
     assert ".md 1" in note
 
 
-def test_a_folder_as_save_to_disk_writes_it(tmp_path):
-    """Any name of a folder is a split there, also one that is no word for it."""
+def test_splits_of_save_to_disk_are_read(tmp_path):
+    """Each folder is a split, even if its name is not a usual one."""
     write(tmp_path / "dataset_dict.json", "{}")
     for split in ("train", "dev", "extra"):
-        hugging_face(tmp_path / split / "data-00000-of-00001.arrow", [1, 0], ["x", "y"])
-        write(tmp_path / split / "state.json", "{}")
-        write(tmp_path / split / "dataset_info.json", "{}")
-        write(tmp_path / split / "cache-1f.arrow", "no rows")
+        folder = tmp_path / split
+        hugging_face(folder / "data-00000-of-00001.arrow", [1, 0], ["x", "y"])
+        write(folder / "state.json", "{}")
+        write(folder / "dataset_info.json", "{}")
+        write(folder / "cache-1f.arrow", "no rows")
     found = read_all(tmp_path)
-    assert {split: len(dataset) for split, dataset in found.items()} == {
-        "train": 2,
-        "validation": 2,
-        "extra": 2,
-    }
+    assert sizes(found) == {"train": 2, "validation": 2, "extra": 2}
     for dataset in found.values():
         assert dataset.notes == ()
 
 
-def test_a_data_set_of_one_split_as_save_to_disk_writes_it(tmp_path):
+def test_a_single_split_of_save_to_disk_is_read(tmp_path):
     write(tmp_path / "state.json", "{}")
     hugging_face(tmp_path / "data-00000-of-00002.arrow", [1, 0], ["x", "y"])
     hugging_face(tmp_path / "data-00001-of-00002.arrow", [1], ["x", "y"])
@@ -232,28 +258,32 @@ def test_a_data_set_of_one_split_as_save_to_disk_writes_it(tmp_path):
     assert "1 of the 2 shards" in failure(read, tmp_path)
 
 
-def test_a_file_for_each_split(tmp_path):
-    """The columns of each are found by name, in any order."""
+def test_files_are_splits_by_name(tmp_path):
+    """The columns of each file are found by name, in any order."""
+    tabs = b"text\tmore\tlabel\nc\tx\tneg\n"
+    dev = writers.json_lines({"text": "d", "label": "neg"})
     write(tmp_path / "my_train.csv", "label,text\nneg,a\npos,b\n")
-    write(tmp_path / "my_train_2.tsv.gz", gzip.compress(b"text\tmore\tlabel\nc\tx\tneg\n"))
-    write(tmp_path / "Dev.jsonl", writers.json_lines({"text": "d", "label": "neg"}))
+    write(tmp_path / "my_train_2.tsv.gz", gzip.compress(tabs))
+    write(tmp_path / "Dev.jsonl", dev)
     write(tmp_path / ".hidden.csv", "x")
     found = read_all(tmp_path)
     assert set(found) == {"train", "validation"}
-    assert texts(found["train"]) == ["a", "b", "c"]
-    assert ids(found["train"]) == ["0", "1", "2"]
-    assert names(found["train"]) == ["neg", "pos", "neg"]
+    train = found["train"]
+    assert texts(train) == ["a", "b", "c"]
+    assert ids(train) == ["0", "1", "2"]
+    assert names(train) == ["neg", "pos", "neg"]
+    assert [file.name for file in train.files] == ["my_train.csv", "my_train_2.tsv.gz"]
     assert found["validation"].classes == ("neg",)
-    assert [file.name for file in found["train"].files] == ["my_train.csv", "my_train_2.tsv.gz"]
 
 
-def test_files_that_name_no_split_are_one_data_set(tmp_path):
-    os.mkdir(tmp_path / "data")
-    write(tmp_path / "elsewhere" / "c.csv", TABLE)
-    write(tmp_path / "data" / "a.csv", TABLE)
-    write(tmp_path / "data" / "sub" / "b.csv", TABLE)
-    os.symlink(tmp_path / "elsewhere", tmp_path / "data" / "linked")
-    dataset = read(tmp_path / "data")[""]
+def test_files_without_a_split_in_their_names_are_one_data_set(tmp_path):
+    folder = tmp_path / "data"
+    elsewhere = tmp_path / "elsewhere"
+    write(elsewhere / "c.csv", TABLE)
+    write(folder / "a.csv", TABLE)
+    write(folder / "sub" / "b.csv", TABLE)
+    os.symlink(elsewhere, folder / "linked")
+    dataset = read(folder)[""]
     assert [file.name for file in dataset.files] == ["a.csv", "linked/c.csv", "sub/b.csv"]
     assert ids(dataset) == ["0", "1", "2", "3", "4", "5"]
 
@@ -272,14 +302,14 @@ def test_files_that_name_no_split_are_one_data_set(tmp_path):
         ([], "no files"),
     ],
 )
-def test_folders_that_are_refused(tmp_path, files, key):
+def test_partial_splits_and_folders_without_tables_are_refused(tmp_path, files, key):
     for name in files:
         write(tmp_path / name, TABLE)
     assert key in failure(read_all, tmp_path)
 
 
-def test_all_files_as_one(tmp_path):
-    """Whatever splits their names mean, and where only some do."""
+def test_all_files_may_be_read_as_one_data_set(tmp_path):
+    """The splits in their names are ignored."""
     for name in ("train.csv", "train_test.csv", "notes.csv"):
         write(tmp_path / name, TABLE)
     found = read(tmp_path, ignore_splits=True)
@@ -287,7 +317,7 @@ def test_all_files_as_one(tmp_path):
     assert len(found[""]) == 6
 
 
-def test_files_that_are_not_read_are_counted(tmp_path):
+def test_unread_files_are_counted(tmp_path):
     for name in ("train.csv", "test.xlsx", "README.md", "b.md"):
         write(tmp_path / name, TABLE)
     (note,) = read(tmp_path)["train"].notes
@@ -296,57 +326,66 @@ def test_files_that_are_not_read_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet", "arrow"])
-def test_rows_that_name_their_split(tmp_path, suffix):
-    """Each is called by its position in the file."""
-    words = ["Train", "dev", "train", "TEST"]
-    rows = [{"text": f"t{i}", "label": "xy"[i % 2], "split": word} for i, word in enumerate(words)]
+def test_rows_are_split_by_a_column(tmp_path, suffix):
+    """The id of a row is its position in the file."""
+    rows = [
+        {"text": "a", "label": "x", "split": "Train"},
+        {"text": "b", "label": "y", "split": "dev"},
+        {"text": "c", "label": "x", "split": "train"},
+        {"text": "d", "label": "y", "split": "TEST"},
+    ]
     path = table(tmp_path / f"a.{suffix}", rows)
     found = read_all(path)
-    assert {split: ids(dataset) for split, dataset in found.items()} == {
-        "train": ["0", "2"],
-        "validation": ["1"],
-        "test": ["3"],
-    }
-    assert found["train"].classes == ("x",)
-    assert found["train"].columns == ("text", "label")
+    train = found["train"]
+    assert ids(train) == ["0", "2"]
+    assert train.classes == ("x",)
+    assert train.columns == ("text", "label")
+    assert ids(found["validation"]) == ["1"]
+    assert ids(found["test"]) == ["3"]
+    assert len(found) == 3
     whole = read(path, ignore_splits=True)
     assert list(whole) == [""]
     assert ids(whole[""]) == ["0", "1", "2", "3"]
 
 
-def test_a_file_of_which_only_some_rows_name_a_split(tmp_path):
-    """Also where the first JSON object does not."""
+def test_splits_in_only_some_rows_are_refused(tmp_path):
+    """Here the first JSON object does not name one."""
     rows = [{"text": "a", "label": 1}, {"text": "b", "label": 1, "split": "test"}]
     path = write(tmp_path / "a.jsonl", writers.json_lines(*rows))
     message = failure(read, path)
     assert "line 1" in message
     assert "line 2" in message
     assert len(read(path, ignore_splits=True)[""]) == 2
+
+
+def test_unknown_splits_of_rows_are_refused(tmp_path):
     path = write(tmp_path / "a.csv", "text,label,split\na,x,fold 1\n")
     message = failure(read, path)
     for key in ("line 2", "'fold 1'", "split=all"):
         assert key in message
 
 
-def test_a_folder_whose_rows_name_splits(tmp_path):
-    """What its files hold is no file for each split."""
+def test_folders_whose_rows_name_splits_are_refused(tmp_path):
+    """Only single files may have a column of splits."""
     path = write(tmp_path / "a.csv", "text,label,split\na,x,train\nb,y,test\n")
     write(tmp_path / "README.md", "")
     message = failure(read, tmp_path)
     for key in (path, "'split'", "split=all"):
         assert key in message
-    assert len(read(tmp_path, ignore_splits=True)[""]) == 2
-    assert len(read(tmp_path, custom_task(("text",), "split"))[""]) == 2
+    whole = read(tmp_path, ignore_splits=True)
+    assert len(whole[""]) == 2
+    split_as_label = read(tmp_path, custom_task(("text",), "split"))
+    assert len(split_as_label[""]) == 2
 
 
-def test_a_column_of_labels_called_split(tmp_path):
+def test_the_label_column_may_be_called_split(tmp_path):
     path = write(tmp_path / "a.csv", "text,split\na,train\nb,infinitive\n")
     dataset = read(path, custom_task(("text",), "split"))[""]
     assert names(dataset) == ["train", "infinitive"]
 
 
-def test_bad_rows_are_skipped_up_to_a_limit(tmp_path):
-    """In a file that names splits, too; the others keep their positions."""
+def test_bad_rows_are_skipped_up_to_the_limit(tmp_path):
+    """The other rows keep their positions, in a file with a column of splits, too."""
     lines = ["text,label,split", "a,x,train", "broken", "b,x,train", ",x,test", "c,y,test"]
     path = write(tmp_path / "a.csv", "\n".join(lines))
     found = dict(read(path, limit=2))
@@ -356,8 +395,12 @@ def test_bad_rows_are_skipped_up_to_a_limit(tmp_path):
     assert "line 5" in failure(lambda: dict(read(path, limit=1)))
 
 
-LIST = {"text": ["a"], "label": [["x", "y"]]}
-STRUCT = {"text": [{"en": "a"}], "label": ["x"]}
+LIST_LABEL = {"text": ["a"], "label": [["x", "y"]]}
+DICT_TEXT = {"text": [{"en": "a"}], "label": ["x"]}
+NUMBER_TEXT = {"text": [1], "label": [1]}
+DATE_LABEL = {"text": ["a"], "label": [datetime.date(2020, 1, 1)]}
+NO_ROWS = {"text": pa.array([], pa.string()), "label": []}
+BY_COLUMN = {"text": {"0": "a"}, "label": {"0": 1}}
 
 
 @pytest.mark.parametrize(
@@ -386,20 +429,20 @@ STRUCT = {"text": [{"en": "a"}], "label": ["x"]}
         ("a.jsonl", "{}\n", "found none"),
         ("a.json", json.dumps(ROWS, indent=1), "one object per line"),
         ("a.json", json.dumps(ROWS), "jq -c"),
-        ("a.json", json.dumps({"text": {"0": "a"}, "label": {"0": 1}}), "dict"),
+        ("a.json", json.dumps(BY_COLUMN), "dict"),
         ("a.parquet", b"PAR1", "parquet"),
-        ("a.parquet", LIST, "['x', 'y']"),
-        ("a.parquet", STRUCT, "dict"),
-        ("a.parquet", {"text": [1], "label": [1]}, "int 1"),
-        ("a.parquet", {"text": ["a"], "label": [datetime.date(2020, 1, 1)]}, "datetime"),
-        ("a.parquet", {"text": pa.array([], pa.string()), "label": []}, "no example"),
+        ("a.parquet", LIST_LABEL, "['x', 'y']"),
+        ("a.parquet", DICT_TEXT, "dict"),
+        ("a.parquet", NUMBER_TEXT, "int 1"),
+        ("a.parquet", DATE_LABEL, "datetime"),
+        ("a.parquet", NO_ROWS, "no example"),
         ("a.arrow", b"", "Arrow"),
         ("a.parquet.gz", b"", "parquet"),
         ("a.xlsx", b"", ".xlsx"),
         ("a", b"text,label\n", "is not a table"),
     ],
 )
-def test_files_that_are_refused(tmp_path, name, content, key):
+def test_invalid_files_are_refused(tmp_path, name, content, key):
     path = tmp_path / name
     if isinstance(content, dict):
         writers.parquet(path, **content)
@@ -410,7 +453,7 @@ def test_files_that_are_refused(tmp_path, name, content, key):
     assert key in message
 
 
-def test_a_path_without_data(tmp_path):
+def test_missing_files_and_broken_links_are_refused(tmp_path):
     assert "none.csv" in failure(read, tmp_path / "none.csv")
     (tmp_path / "broken.csv").symlink_to(tmp_path / "none.csv")
     assert "broken.csv" in failure(read, tmp_path)
@@ -423,20 +466,21 @@ FEATURES = {
 }
 
 
+def record(stars: int) -> bytes:
+    return writers.example(text=b"a %d" % stars, stars=stars, image=b"\x89")
+
+
 @pytest.mark.parametrize("file_format", ["tfrecord", "array_record", "parquet"])
-def test_tfds(tmp_path, monkeypatch, file_format):
-    """Records hold a class's position; -1 is none. Other features are not read."""
-    shards = {}
-    for split, stars in (("train", [[0, 1], [-1]]), ("test", [[1]])):
-        shards[split] = [
-            [writers.example(text=b"a %d" % star, stars=star, image=b"\x89") for star in shard]
-            for shard in stars
-        ]
+def test_tfds_folders_are_read(tmp_path, monkeypatch, file_format):
+    """Labels are numbers of classes, and -1 means none. Other features are not read."""
+    shards = {
+        "train": [[record(0), record(1)], [record(-1)]],
+        "test": [[record(1)]],
+    }
     folder = tmp_path / "own" / "1.0.0"
     writers.tfds_folder(folder, shards, file_format, **FEATURES)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    task = custom_task(("text",), "stars")
-    found = read_all("tfds:own", task)
+    found = read_all("tfds:own", custom_task(("text",), "stars"))
     assert set(found) == {"train", "test"}
     dataset = found["train"]
     assert dataset.classes == ("2", "1")
@@ -444,13 +488,18 @@ def test_tfds(tmp_path, monkeypatch, file_format):
     assert dataset.labels.tolist() == [0, 1]
     assert len(dataset.files) == 2
     assert len(dataset.notes) == 1
-    assert "'text', 'stars'" in failure(read_all, folder, custom_task(("text",), "label"))
+    message = failure(read_all, folder, custom_task(("text",), "label"))
+    assert "'text', 'stars'" in message
 
 
-def test_equal_data_have_equal_fingerprints(tmp_path):
-    """Whatever their form, time or place."""
-    first = read(table(tmp_path / "a.csv", ROWS))[""]
-    second = read(table(tmp_path / "b.parquet", ROWS))[""]
-    assert first.fingerprint == second.fingerprint
-    third = read(table(tmp_path / "c.csv", [*ROWS[:2], ROWS[2] | {"label": "pos"}]))[""]
-    assert first.fingerprint != third.fingerprint
+def test_fingerprints_do_not_depend_on_format_time_and_path(tmp_path):
+    csv = read(table(tmp_path / "a.csv", ROWS))[""]
+    parquet = read(table(tmp_path / "b.parquet", ROWS))[""]
+    assert csv.fingerprint == parquet.fingerprint
+
+
+def test_fingerprints_depend_on_labels(tmp_path):
+    relabelled = [*ROWS[:2], ROWS[2] | {"label": "pos"}]
+    original = read(table(tmp_path / "a.csv", ROWS))[""]
+    changed = read(table(tmp_path / "b.csv", relabelled))[""]
+    assert original.fingerprint != changed.fingerprint

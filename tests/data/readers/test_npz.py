@@ -1,4 +1,4 @@
-"""Images as NumPy's arrays: by split or not, of the names that Keras and MedMNIST use."""
+"""Images in NumPy's .npz files, with the names of arrays that Keras and MedMNIST use."""
 
 import datetime
 import io
@@ -19,97 +19,114 @@ LABELS = [0, 1, 2, 0, 1, 2]
 PIXELS = noise(6, 9, 7)
 
 
+MODES = {1: "L", 3: "RGB"}
+
+
 def saved(path, **arrays):
-    np.savez(path / "a.npz", **arrays)
-    return str(path / "a.npz")
+    file = path / "a.npz"
+    np.savez(file, **arrays)
+    return str(file)
+
+
+def read_all(path):
+    splits = npz.read(path)
+    return {split: splits[split] for split in splits}
 
 
 def read_one(path, **arrays):
-    splits = npz.read(saved(path, **arrays))
-    assert list(splits) == [""]
-    return splits[""]
+    (dataset,) = read_all(saved(path, **arrays)).values()
+    assert dataset.split == ""
+    return dataset
 
 
-@pytest.mark.parametrize("shape", [(6, 9, 7), (6, 9, 7, 1), (6, 9, 7, 3)])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_arrays_of_pixels(tmp_path, shape, channels):
-    """A model of one channel or of three reads them."""
-    pixels = noise(*shape)
-    dataset = pickle.loads(pickle.dumps(read_one(tmp_path, images=pixels, labels=LABELS)))
+def test_arrays_of_pixels_and_labels_are_a_data_set(tmp_path):
+    dataset = read_one(tmp_path, images=PIXELS, labels=LABELS)
     assert dataset.classes == ("0", "1", "2")
     assert dataset.labels.tolist() == LABELS
     assert dataset.labels.dtype == np.int32
     assert dataset.columns == ("images", "labels")
     assert [file.name for file in dataset.files] == ["a.npz"]
     assert dataset.stratified
-    image = Image.fromarray(pixels[3].squeeze()).convert({1: "L", 3: "RGB"}[channels])
-    found = decoding.decoded(dataset.examples[3], channels)
-    np.testing.assert_array_equal(found, np.asarray(image).reshape(9, 7, channels))
 
 
-def test_narrow_images_without_an_axis_of_channels(tmp_path):
+@pytest.mark.parametrize("shape", [(6, 9, 7), (6, 9, 7, 1), (6, 9, 7, 3)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_arrays_are_read_with_one_or_three_channels(tmp_path, shape, channels):
+    pixels = noise(*shape)
+    dataset = read_one(tmp_path, images=pixels, labels=LABELS)
+    copy = pickle.loads(pickle.dumps(dataset))
+    found = decoding.decoded(copy.examples[3], channels)
+    image = Image.fromarray(pixels[3].squeeze())
+    expected = np.asarray(image.convert(MODES[channels]))
+    np.testing.assert_array_equal(found, expected.reshape(9, 7, channels))
+
+
+def test_arrays_of_three_axes_have_no_axis_of_channels(tmp_path):
     """Three axes are height and width, even if the last is short."""
     dataset = read_one(tmp_path, images=noise(6, 9, 3), labels=LABELS)
-    assert dataset.examples[0]["image"].shape == (9, 3, 1)
-
-
-KERAS = ("x_{}", "y_{}")
-MED_MNIST = ("{}_images", "{}_labels")
-
-
-@pytest.mark.parametrize("form", [KERAS, MED_MNIST])
-def test_splits(tmp_path, form):
-    arrays = {}
-    for name, count in (("train", 6), ("val", 2), ("test", 4)):
-        arrays[form[0].format(name)] = PIXELS[:count]
-        labels = np.array(LABELS[:count])
-        arrays[form[1].format(name)] = labels[:, None] if form is MED_MNIST else labels
-    splits = npz.read(saved(tmp_path, **arrays))
-    assert {split: len(splits[split]) for split in splits} == {
-        "train": 6,
-        "validation": 2,
-        "test": 4,
-    }
-    test = splits["test"]
-    assert test.split == "test"
-    assert test.labels.tolist() == LABELS[:4]
-    assert test.columns == (form[0].format("test"), form[1].format("test"))
-    np.testing.assert_array_equal(test.examples[3]["image"][..., 0], PIXELS[3])
+    example = dataset.examples[0]
+    assert example["image"].shape == (9, 3, 1)
 
 
 @pytest.mark.parametrize(
-    ("labels", "classes"),
+    ("images", "labels", "label_shape"),
     [
-        (np.array([b"b", b"a", b"\xc3\xa9"] * 2), ("a", "b", "é")),
-        (np.array(["b", "a ", "c"] * 2), ("a", "b", "c")),
-        (np.array([True, False, True] * 2), ("false", "true")),
-        (np.array([0.0, 1.0, 2.5] * 2), ("0.0", "1.0", "2.5")),
-        (np.array([10, 9, 2] * 2, np.uint8), ("2", "9", "10")),
-        (np.array([-1, 0, 2**40] * 2), ("-1", "0", str(2**40))),
-        (np.array([2**64 - 1, 0, 1] * 2, np.uint64), ("0", "1", str(2**64 - 1))),
+        pytest.param("x_{}", "y_{}", (-1,), id="Keras"),
+        pytest.param("{}_images", "{}_labels", (-1, 1), id="MedMNIST"),
     ],
 )
-def test_labels_of_other_types(tmp_path, labels, classes):
-    dataset = read_one(tmp_path, images=PIXELS, labels=labels)
+def test_arrays_of_each_split_are_a_data_set(tmp_path, images, labels, label_shape):
+    arrays = {}
+    sizes = {"train": 6, "val": 2, "test": 4}
+    for name, count in sizes.items():
+        arrays[images.format(name)] = PIXELS[:count]
+        arrays[labels.format(name)] = np.reshape(LABELS[:count], label_shape)
+    splits = read_all(saved(tmp_path, **arrays))
+    found_sizes = {split: len(dataset) for split, dataset in splits.items()}
+    assert found_sizes == {"train": 6, "validation": 2, "test": 4}
+    test = splits["test"]
+    assert test.split == "test"
+    assert test.labels.tolist() == LABELS[:4]
+    assert test.columns == (images.format("test"), labels.format("test"))
+    last = test.examples[3]
+    np.testing.assert_array_equal(last["image"][..., 0], PIXELS[3])
+
+
+@pytest.mark.parametrize(
+    ("labels", "dtype", "classes"),
+    [
+        ([b"b", b"a", b"\xc3\xa9"], None, ("a", "b", "é")),
+        (["b", "a ", "c"], None, ("a", "b", "c")),
+        ([True, False, True], None, ("false", "true")),
+        ([0.0, 1.0, 2.5], None, ("0.0", "1.0", "2.5")),
+        ([10, 9, 2], np.uint8, ("2", "9", "10")),
+        ([-1, 0, 2**40], None, ("-1", "0", str(2**40))),
+        ([2**64 - 1, 0, 1], np.uint64, ("0", "1", str(2**64 - 1))),
+    ],
+)
+def test_labels_may_have_other_types(tmp_path, labels, dtype, classes):
+    twice = np.array([*labels, *labels], dtype)
+    dataset = read_one(tmp_path, images=PIXELS, labels=twice)
     assert dataset.classes == classes
-    got = dataset.labels[:3].tolist()
-    expected = dataset.labels[3:].tolist()
-    assert got == expected
+    first, second = dataset.labels.reshape(2, 3).tolist()
+    assert first == second
 
 
-def test_other_arrays_are_named(tmp_path):
+def test_further_arrays_are_noted(tmp_path):
     arrays = {"x_train": PIXELS, "y_train": LABELS, "x_extra": PIXELS, "note": "hello"}
-    (note,) = npz.read(saved(tmp_path, **arrays))["train"].notes
+    splits = npz.read(saved(tmp_path, **arrays))
+    (note,) = splits["train"].notes
     assert "'x_extra', 'note'" in note
 
 
-def test_a_remote_file_and_a_compressed_one(tmp_path):
+def test_remote_and_compressed_files_are_read(tmp_path):
     np.savez_compressed(tmp_path / "a.npz", images=PIXELS, labels=LABELS)
-    path = writers.remote(tmp_path)
-    dataset = npz.read(f"{path}/a.npz")[""]
-    np.testing.assert_array_equal(dataset.examples[5]["image"][..., 0], PIXELS[5])
+    address = writers.remote(tmp_path)
+    remote = npz.read(f"{address}/a.npz")[""]
     local = npz.read(str(tmp_path / "a.npz"))[""]
-    assert local.fingerprint == dataset.fingerprint
+    last = remote.examples[5]
+    np.testing.assert_array_equal(last["image"][..., 0], PIXELS[5])
+    assert local.fingerprint == remote.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -120,37 +137,59 @@ def test_a_remote_file_and_a_compressed_one(tmp_path):
         ({"x": PIXELS, "y": LABELS}, ["images and labels", "'x', 'y'"]),
         ({"labels": LABELS}, ["'labels'"]),
         ({"images": PIXELS}, ["labels has 0"]),
-        ({"images": PIXELS / 255, "labels": LABELS}, ["float64 [6, 9, 7]"]),
-        ({"images": PIXELS.astype(np.int64), "labels": LABELS}, ["int64 [6, 9, 7]"]),
-        ({"images": PIXELS, "labels": LABELS[:5]}, ["labels has 5"]),
-        ({"images": PIXELS, "labels": np.eye(6)}, ["labels has 36"]),
-        ({"images": noise(6, 9, 7, 4), "labels": LABELS}, ["uint8 [6, 9, 7, 4]"]),
-        ({"images": noise(6, 3, 9, 7), "labels": LABELS}, ["uint8 [6, 3, 9, 7]"]),
-        ({"images": noise(6, 9), "labels": LABELS}, ["uint8 [6, 9]"]),
-        ({"images": noise(6), "labels": LABELS}, ["uint8 [6]"]),
         ({"images": np.uint8(3), "labels": 3}, ["uint8 []"]),
         ({"images": noise(0, 9, 7), "labels": []}, ["uint8 [0, 9, 7]"]),
-        ({"images": noise(6, 0, 7), "labels": LABELS}, ["uint8 [6, 0, 7]"]),
-        ({"images": PIXELS, "labels": ["ab", "x", "y", "x", "y", "Ab"]}, ["'Ab' (1)", "'ab' (1)"]),
-        ({"images": PIXELS, "labels": ["a", "b", "", "a", "b", "a"]}, ["labels[2]"]),
-        ({"images": PIXELS, "labels": [0, 1, np.nan, 0, 1, 0]}, ["labels[2]"]),
-        ({"images": PIXELS, "labels": [b"\xe9", b"\xe8"] * 3}, ["labels[0]", "UTF-8"]),
-        ({"images": PIXELS, "labels": [1j] * 6}, ["labels[0]"]),
-        ({"images": PIXELS, "labels": np.zeros(6, [("a", int)])}, ["labels[0]"]),
-        ({"images": PIXELS, "labels": np.array([datetime.date(2026, 1, 1)] * 6, "M8")}, ["[0]"]),
         ({"images": np.array([{}]), "labels": [1]}, ["numbers and strings"]),
         ({"images": PIXELS, "labels": LABELS, "x_test": PIXELS}, ["images, x_test"]),
         ({"x_train": PIXELS, "train_images": PIXELS}, ["x_train, train_images"]),
     ],
 )
-def test_arrays_that_are_refused(tmp_path, arrays, words):
+def test_other_arrays_are_refused(tmp_path, arrays, words):
     path = saved(tmp_path, **arrays)
+    message = failure(read_all, path)
+    for word in ("a.npz", *words):
+        assert word in message
 
-    def read():
-        splits = npz.read(path)
-        return [splits[split] for split in splits]
 
-    message = failure(read)
+@pytest.mark.parametrize(
+    ("images", "described"),
+    [
+        (PIXELS / 255, "float64 [6, 9, 7]"),
+        (PIXELS.astype(np.int64), "int64 [6, 9, 7]"),
+        (noise(6, 9, 7, 4), "uint8 [6, 9, 7, 4]"),
+        (noise(6, 3, 9, 7), "uint8 [6, 3, 9, 7]"),
+        (noise(6, 9), "uint8 [6, 9]"),
+        (noise(6), "uint8 [6]"),
+        (noise(6, 0, 7), "uint8 [6, 0, 7]"),
+    ],
+)
+def test_images_of_other_types_and_shapes_are_refused(tmp_path, images, described):
+    path = saved(tmp_path, images=images, labels=LABELS)
+    message = failure(read_all, path)
+    assert "a.npz" in message
+    assert described in message
+
+
+DATE = datetime.date(2026, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (LABELS[:5], ["labels has 5"]),
+        (np.eye(6), ["labels has 36"]),
+        (["ab", "x", "y", "x", "y", "Ab"], ["'Ab' (1)", "'ab' (1)"]),
+        (["a", "b", "", "a", "b", "a"], ["labels[2]"]),
+        ([0, 1, np.nan, 0, 1, 0], ["labels[2]"]),
+        ([b"\xe9", b"\xe8"] * 3, ["labels[0]", "UTF-8"]),
+        ([1j] * 6, ["labels[0]"]),
+        (np.zeros(6, [("a", int)]), ["labels[0]"]),
+        (np.array([DATE] * 6, "M8"), ["[0]"]),
+    ],
+)
+def test_invalid_labels_are_refused(tmp_path, labels, words):
+    path = saved(tmp_path, images=PIXELS, labels=labels)
+    message = failure(read_all, path)
     for word in ("a.npz", *words):
         assert word in message
 
@@ -169,12 +208,13 @@ def zip_without_arrays():
 
 
 @pytest.mark.parametrize("data", [b"", b"x", npy(), zip_without_arrays(), b"PK\3\4" + b"x" * 99])
-def test_what_is_no_npz(tmp_path, data):
-    (tmp_path / "a.npz").write_bytes(data)
-    assert "a.npz" in failure(npz.read, str(tmp_path / "a.npz"))
+def test_files_that_are_not_npz_are_refused(tmp_path, data):
+    path = tmp_path / "a.npz"
+    path.write_bytes(data)
+    assert "a.npz" in failure(npz.read, str(path))
 
 
-def test_a_truncated_file(tmp_path):
+def test_truncated_files_are_refused(tmp_path):
     path = tmp_path / "a.npz"
     saved(tmp_path, images=PIXELS, labels=LABELS)
     data = path.read_bytes()
@@ -183,15 +223,17 @@ def test_a_truncated_file(tmp_path):
         assert "a.npz" in failure(npz.read, str(path))
 
 
-def test_a_flipped_byte(tmp_path):
+def test_flipped_bytes_are_noticed(tmp_path):
     path = tmp_path / "a.npz"
     saved(tmp_path, images=PIXELS, labels=LABELS)
     data = bytearray(path.read_bytes())
-    data[data.index(PIXELS[2].tobytes())] ^= 1
+    position = data.index(PIXELS[2].tobytes())
+    data[position] ^= 1
     path.write_bytes(data)
     assert "a.npz" in failure(npz.read, str(path))
 
 
-def test_a_folder_called_as_a_file(tmp_path):
-    (tmp_path / "a.npz").mkdir()
-    failure(npz.read, str(tmp_path / "a.npz"))
+def test_folders_with_the_name_of_a_file_are_refused(tmp_path):
+    path = tmp_path / "a.npz"
+    path.mkdir()
+    assert "a.npz" in failure(npz.read, str(path))

@@ -1,4 +1,4 @@
-"""Pathfinder's published layout: labels from lines of text, empty files left out and counted."""
+"""Pathfinder's published layout: labels are lines of text, and empty images are left out."""
 
 import pickle
 
@@ -11,12 +11,12 @@ from tests.data import writers
 from tests.data.images.image_files import classes_by_name, images_by_name, make_folder, png
 from tests.failures import failure
 
-# A published line looks so: folder, file, number, label, and the drawing's settings.
+# A published line has the folder, file, number, label, and the settings of the drawing.
 SETTINGS = "1 14 3 0.75 14 4 0.5"
 
 
 def content():
-    """Six images in imgs/0, of which the odd ones are joined, and four in imgs/1."""
+    """Six images in imgs/0, the odd ones joined, and four in imgs/1, the first three joined."""
     first = [f"imgs/0 sample_{i}.png {i} {i % 2} {SETTINGS}\n" for i in range(6)]
     second = [f"imgs/1 sample_{i}.png {i} {int(i < 3)} {SETTINGS}\n" for i in range(4)]
     files = {
@@ -38,7 +38,7 @@ def folder(path, **changes):
     return str(make_folder(path / "curv_contour_length_14", files))
 
 
-def test_labels_and_images(tmp_path):
+def test_published_layout_is_read(tmp_path):
     path = folder(tmp_path)
     assert pathfinder.matches(path)
     splits = pathfinder.read(path)
@@ -68,7 +68,7 @@ def test_images_without_bytes_or_lines_are_left_out_and_counted(tmp_path):
     assert "1 image " in without_lines
 
 
-def test_a_remote_folder(tmp_path):
+def test_remote_folders_are_read(tmp_path):
     folder(tmp_path)
     path = writers.remote(tmp_path / "curv_contour_length_14")
     assert pathfinder.matches(path)
@@ -79,12 +79,15 @@ def test_a_remote_folder(tmp_path):
     assert local.fingerprint == dataset.fingerprint
 
 
-def test_a_file_that_is_gone_is_a_bad_record(tmp_path):
+def test_missing_files_are_bad_records(tmp_path):
     path = folder(tmp_path)
     dataset = pathfinder.read(path)[""]
     (tmp_path / "curv_contour_length_14/imgs/0/sample_0.png").unlink()
     with pytest.raises(BadRecord, match=r"sample_0.png"):
         dataset.examples[0]
+
+
+EMPTY_IMAGES = {name: b"" for name in content() if name.startswith("imgs")}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,7 @@ def test_a_file_that_is_gone_is_a_bad_record(tmp_path):
             ["2 of 10", "'imgs/1/sample_0.png'"],
         ),
         ({"metadata/0.npy": None, "metadata/1.npy": None}, ["metadata/*.npy"]),
-        ({name: b"" for name in content() if name.startswith("imgs")}, ["no image"]),
+        (EMPTY_IMAGES, ["no image"]),
         ({"metadata/0.npy": b"", "metadata/1.npy": b"\n"}, ["no image"]),
         ({"metadata/0.npy": b"imgs/0 sample_0.png 0\n"}, ["line 1", "'imgs/0 sample_0.png 0'"]),
         (
@@ -107,7 +110,7 @@ def test_a_file_that_is_gone_is_a_bad_record(tmp_path):
         ({"metadata/0.npy": b"../.. secret.png 0 1 1\n"}, ["1 of 5", "'../../secret.png'"]),
     ],
 )
-def test_folders_that_are_refused(tmp_path, changes, words):
+def test_invalid_folders_are_refused(tmp_path, changes, words):
     path = folder(tmp_path, **changes)
     assert pathfinder.matches(path)
     message = failure(lambda: pathfinder.read(path)[""])
@@ -115,13 +118,14 @@ def test_folders_that_are_refused(tmp_path, changes, words):
         assert word in message
 
 
-def test_windows_line_ends(tmp_path):
+def test_lines_may_end_with_crlf(tmp_path):
     lines = content()["metadata/0.npy"].replace(b"\n", b"\r\n")
-    dataset = pathfinder.read(folder(tmp_path, **{"metadata/0.npy": lines}))[""]
+    path = folder(tmp_path, **{"metadata/0.npy": lines})
+    dataset = pathfinder.read(path)[""]
     assert len(dataset) == 10
 
 
-def test_the_folder_around_the_difficulties(tmp_path):
+def test_the_folder_of_all_difficulties_is_refused(tmp_path):
     folder(tmp_path / "pathfinder32")
     message = failure(pathfinder.matches, str(tmp_path / "pathfinder32"))
     assert "curv_contour_length_14" in message
@@ -138,6 +142,6 @@ def test_the_folder_around_the_difficulties(tmp_path):
         (["imgs/0/sample_1.png", "metadata/x"], True),
     ],
 )
-def test_folders_that_only_look_a_little_like_it(tmp_path, names, expected):
+def test_layout_is_recognised_by_its_names(tmp_path, names, expected):
     path = make_folder(tmp_path / "root", dict.fromkeys(names, b""))
     assert pathfinder.matches(str(path)) == expected

@@ -1,4 +1,4 @@
-"""SQuAD in its official form, as Hugging Face's rows and as TFDS prepares it."""
+"""SQuAD in its official form, as rows of Hugging Face, and in TFDS folders."""
 
 import gzip
 import json
@@ -12,7 +12,7 @@ import tensorflow_datasets as tfds
 
 from gmlp_flax.data import splits
 from gmlp_flax.data.finetuning.questions import Question
-from gmlp_flax.data.holdout import HELDOUT, ROLES
+from gmlp_flax.data.holdout import HELDOUT, ROLES, TRAIN
 from gmlp_flax.data.readers import squad
 from gmlp_flax.data.splits import Request
 from gmlp_flax.io.records import BadRecords
@@ -25,9 +25,8 @@ ENTRY = entry("q1", "What is Paris?", PARIS, "the capital", "capital of France")
 CAPITALS = article("Capitals", PARIS, ENTRY, entry("q2", "What is not?", PARIS, "Lyon"))
 NOWHERE = entry("q3", "What is Rome?", PARIS, is_impossible=True)
 
-FIRST = Question(
-    "q1", "Capitals", PARIS, "What is Paris?", (("the capital", 9), ("capital of France", 13))
-)
+CAPITAL_ANSWERS = (("the capital", 9), ("capital of France", 13))
+FIRST = Question("q1", "Capitals", PARIS, "What is Paris?", CAPITAL_ANSWERS)
 SECOND = Question("q2", "Capitals", PARIS, "What is not?", (("Lyon", 32),))
 THIRD = Question("q3", "Capitals", PARIS, "What is Rome?", ())
 
@@ -35,30 +34,36 @@ THIRD = Question("q3", "Capitals", PARIS, "What is Rome?", ())
 def choose(path, role: str, version: str = "v1.1", **options) -> list[Question]:
     """The questions of a role."""
     found = squad.read(str(path), version, BadRecords())
-    return splits.choose(found, Request(role, **options)).examples.questions
+    dataset = splits.choose(found, Request(role, **options))
+    return dataset.examples.questions
 
 
 @pytest.mark.smoke
-def test_official_json(tmp_path):
+def test_official_json_is_read(tmp_path):
     path = write(tmp_path / "a.json", CAPITALS, version="1.1")
     assert read(path, "v1.1") == [FIRST, SECOND]
-    for packed, module in (("a.json.gz", gzip), ("a.json.xz", lzma)):
-        (tmp_path / packed).write_bytes(module.compress(path.read_bytes()))
-        assert read(tmp_path / packed, "v1.1") == [FIRST, SECOND]
     dataset = squad.read(str(path), "v1.1", BadRecords())[""]
     assert dataset.form == squad.FORM
     assert dataset.columns == ("id", "title", "context", "question", "answers")
     assert [file.path for file in dataset.files] == [str(path)]
 
 
-def test_a_byte_order_mark_and_a_remote_file(tmp_path):
+@pytest.mark.parametrize(("suffix", "module"), [("gz", gzip), ("xz", lzma)])
+def test_compressed_json_is_read(tmp_path, suffix, module):
+    path = write(tmp_path / "a.json", CAPITALS)
+    packed = tmp_path / f"a.json.{suffix}"
+    packed.write_bytes(module.compress(path.read_bytes()))
+    assert read(packed, "v1.1") == [FIRST, SECOND]
+
+
+def test_remote_files_and_byte_order_marks_are_read(tmp_path):
     path = write(tmp_path / "ä b.json", CAPITALS)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert read(path, "v1.1") == [FIRST, SECOND]
     assert read(f"{writers.remote(tmp_path)}/ä b.json", "v1.1") == [FIRST, SECOND]
 
 
-def test_questions_without_answers(tmp_path):
+def test_unanswered_questions_need_version_2(tmp_path):
     capitals = article("Capitals", PARIS, ENTRY | {"is_impossible": False}, NOWHERE)
     path = write(tmp_path / "a.json", capitals)
     assert read(path, "v2.0") == [FIRST, THIRD]
@@ -69,7 +74,7 @@ def test_questions_without_answers(tmp_path):
 
 
 @pytest.mark.parametrize("fields", [{}, {"title": None}])
-def test_a_missing_title(tmp_path, fields):
+def test_titles_may_be_missing(tmp_path, fields):
     untitled = {"paragraphs": CAPITALS["paragraphs"], **fields}
     path = write(tmp_path / "a.json", untitled)
     assert read(path, "v1.1") == [FIRST._replace(title=""), SECOND._replace(title="")]
@@ -100,10 +105,9 @@ def answer(text: object, start: object) -> dict:
         ({"is_impossible": None}, "is_impossible is None"),
     ],
 )
-def test_a_bad_question(tmp_path, change, key):
-    path = write(
-        tmp_path / "a.json", colours(0), article("Capitals", PARIS, NOWHERE, ENTRY | change)
-    )
+def test_invalid_questions_are_bad_records(tmp_path, change, key):
+    damaged = article("Capitals", PARIS, NOWHERE, ENTRY | change)
+    path = write(tmp_path / "a.json", colours(0), damaged)
     message = failure(read, path, "v2.0")
     assert message.startswith(f"{path}, question q1: ")
     assert key in message
@@ -114,8 +118,16 @@ def test_a_bad_question(tmp_path, change, key):
     assert key in bad.first[0]
 
 
+def articles(*values: object) -> dict:
+    return {"data": list(values)}
+
+
 def paragraph(**fields) -> dict:
-    return {"data": [{"title": "x", "paragraphs": [fields]}]}
+    return articles({"title": "x", "paragraphs": [fields]})
+
+
+NUMBER_TITLE = article("Capitals", PARIS, ENTRY) | {"title": 1}
+NUMBER_ID = article("x", PARIS, ENTRY | {"id": 7})
 
 
 @pytest.mark.parametrize(
@@ -127,24 +139,21 @@ def paragraph(**fields) -> dict:
         ("[" * 100_000, "nested too deep"),
         ([1], "not SQuAD's JSON"),
         ({"articles": []}, "'data'"),
-        ({"data": []}, "no question"),
+        (articles(), "no question"),
         ({"data": {"a": 1}}, "not SQuAD's JSON"),
-        ({"data": [{"title": "x"}]}, "'paragraphs'"),
-        ({"data": ["x"]}, "not SQuAD's JSON"),
+        (articles({"title": "x"}), "'paragraphs'"),
+        (articles("x"), "not SQuAD's JSON"),
         (paragraph(qas=1), "not SQuAD's JSON"),
         (paragraph(context=PARIS), "'qas'"),
         (paragraph(qas=[ENTRY]), "question q1: found fields 'qas'"),
         (paragraph(qas={"a": 1}, context=PARIS), "question 1: found str"),
-        (
-            {"data": [{"title": 1, "paragraphs": [{"context": PARIS, "qas": [ENTRY]}]}]},
-            "question q1: found int 'title'",
-        ),
-        ({"data": [article("x", PARIS, ENTRY | {"id": 7})]}, "question 7: found int 'id'"),
-        ({"data": [article("x", "\t", ENTRY)]}, "question q1: an empty context"),
-        ({"data": [CAPITALS] * 2}, "question q1: the id 'q1' occurs twice"),
+        (articles(NUMBER_TITLE), "question q1: found int 'title'"),
+        (articles(NUMBER_ID), "question 7: found int 'id'"),
+        (articles(article("x", "\t", ENTRY)), "question q1: an empty context"),
+        (articles(CAPITALS, CAPITALS), "question q1: the id 'q1' occurs twice"),
     ],
 )
-def test_a_bad_file(tmp_path, content, key):
+def test_invalid_json_is_refused(tmp_path, content, key):
     path = tmp_path / "a.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     message = failure(read, path, "v1.1")
@@ -152,7 +161,7 @@ def test_a_bad_file(tmp_path, content, key):
     assert key in message
 
 
-def test_json_of_another_encoding(tmp_path):
+def test_json_in_another_encoding_is_refused(tmp_path):
     path = write(tmp_path / "a.json", CAPITALS)
     for encoding in ("utf-16", "utf-16-le"):
         path.write_bytes(json.dumps({"data": [CAPITALS]}).encode(encoding))
@@ -160,16 +169,15 @@ def test_json_of_another_encoding(tmp_path):
 
 
 def row(question: Question, /, **changes) -> dict:
-    """A question as Hugging Face has it."""
+    """A question as a row of Hugging Face."""
+    texts = [text for text, _ in question.answers]
+    starts = [start for _, start in question.answers]
     values = {
         "id": question.id,
         "title": question.title,
         "context": question.context,
         "question": question.question,
-        "answers": {
-            "text": [text for text, _ in question.answers],
-            "answer_start": [start for _, start in question.answers],
-        },
+        "answers": {"text": texts, "answer_start": starts},
         "more": 1,
     }
     return values | changes
@@ -188,40 +196,53 @@ def write_rows(path, *rows: dict) -> str:
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.parquet", "a.arrow"])
-def test_rows(tmp_path, name):
-    """The same questions as in the official form; equal passages become one object."""
+def test_rows_are_questions(tmp_path, name):
+    """Equal passages become one object."""
     path = write_rows(tmp_path / name, row(FIRST), row(SECOND), row(THIRD))
     found = read(path, "v2.0")
     assert found == [FIRST, SECOND, THIRD]
-    assert found[0].context is found[1].context is found[2].context
+    first, second, third = found
+    assert first.context is second.context
+    assert first.context is third.context
     message = failure(read, path, "v1.1")
     assert path in message
     assert "version=v2.0" in message
-    official = write(
-        tmp_path / "b.json", article("Capitals", PARIS, *CAPITALS["paragraphs"][0]["qas"], NOWHERE)
-    )
-    datasets = [squad.read(str(each), "v2.0", BadRecords())[""] for each in (path, official)]
-    assert datasets[0].fingerprint == datasets[1].fingerprint
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.parquet", "a.arrow"])
+def test_rows_have_the_fingerprint_of_the_official_form(tmp_path, name):
+    path = write_rows(tmp_path / name, row(FIRST), row(SECOND), row(THIRD))
+    (passage,) = CAPITALS["paragraphs"]
+    official = write(tmp_path / "b.json", article("Capitals", PARIS, *passage["qas"], NOWHERE))
+    of_rows = squad.read(path, "v2.0", BadRecords())[""]
+    of_official = squad.read(str(official), "v2.0", BadRecords())[""]
+    assert of_rows.fingerprint == of_official.fingerprint
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
-def test_rows_without_titles_and_with_numbers_as_ids(tmp_path, name):
-    path = write_rows(
-        tmp_path / name, row(FIRST, id=7, title=None), row(SECOND, id=2**62, title=None)
-    )
-    ids = [(question.id, question.title) for question in read(path, "v1.1")]
-    assert ids == [("7", ""), (str(2**62), "")]
-    rows = [row(FIRST), row(SECOND)]
-    for one in rows:
-        del one["title"]
+def test_ids_of_rows_may_be_numbers(tmp_path, name):
+    path = write_rows(tmp_path / name, row(FIRST, id=7), row(SECOND, id=2**62))
+    ids = [question.id for question in read(path, "v1.1")]
+    assert ids == ["7", str(2**62)]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+@pytest.mark.parametrize("has_column", [True, False])
+def test_rows_may_have_no_titles(tmp_path, name, has_column):
+    rows = [row(FIRST, title=None), row(SECOND, title=None)]
+    if not has_column:
+        for values in rows:
+            del values["title"]
     path = write_rows(tmp_path / name, *rows)
-    assert [question.title for question in read(path, "v1.1")] == ["", ""]
+    titles = [question.title for question in read(path, "v1.1")]
+    assert titles == ["", ""]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet", "a.arrow"])
-def test_positions_of_answers_count_a_byte_order_mark(tmp_path, name):
+def test_answer_positions_count_a_byte_order_mark(tmp_path, name):
     marked = SECOND._replace(context=f"\ufeff{PARIS}", answers=(("Lyon", 33),))
-    assert read(write_rows(tmp_path / name, row(marked)), "v1.1") == [marked]
+    path = write_rows(tmp_path / name, row(marked))
+    assert read(path, "v1.1") == [marked]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +266,7 @@ def test_positions_of_answers_count_a_byte_order_mark(tmp_path, name):
         ({"answers": {"text": ["Paris"], "answer_start": [1]}}, "at 1"),
     ],
 )
-def test_a_bad_row(tmp_path, change, key):
+def test_invalid_rows_are_bad_records(tmp_path, change, key):
     path = write_rows(tmp_path / "a.jsonl", row(SECOND), row(FIRST, **change))
     message = failure(read, path, "v2.0")
     assert message.startswith(f"{path}, line 2: ")
@@ -267,7 +288,7 @@ def test_a_bad_row(tmp_path, change, key):
         ("dataset_info.json", b"{}", "dataset_info"),
     ],
 )
-def test_files_that_are_refused(tmp_path, name, content, key):
+def test_other_files_are_refused(tmp_path, name, content, key):
     path = tmp_path / name
     path.write_bytes(content)
     message = failure(read, path, "v1.1")
@@ -275,8 +296,8 @@ def test_files_that_are_refused(tmp_path, name, content, key):
     assert key in message
 
 
-def test_ids_that_occur_twice(tmp_path):
-    """Also in two files of a split."""
+def test_repeated_ids_are_refused(tmp_path):
+    """Here they are in two files of a split."""
     write_rows(tmp_path / "train-1.jsonl", row(FIRST))
     write_rows(tmp_path / "train-2.parquet", row(SECOND, id="q1"))
     message = failure(read, tmp_path, "v1.1", "train")
@@ -284,24 +305,32 @@ def test_ids_that_occur_twice(tmp_path):
     assert "'q1'" in message
 
 
-def test_a_folder_of_splits(tmp_path):
+def test_files_are_splits_by_name(tmp_path):
     write(tmp_path / "train-v1.1.json", CAPITALS)
     write(tmp_path / "dev-v1.1.json", colours(1))
     (tmp_path / "README.md").write_text("")
     found = squad.read(str(tmp_path), "v1.1", BadRecords())
     assert set(found) == {"train", "validation"}
-    assert found["train"].examples.questions == [FIRST, SECOND]
-    assert len(found["validation"]) == 8
-    assert found["train"].split == "train"
-    assert ".md 1" in found["train"].notes[0]
-    assert choose(tmp_path, HELDOUT, heldout_share=0.1) == found["validation"].examples.questions
+    train = found["train"]
+    assert train.examples.questions == [FIRST, SECOND]
+    assert train.split == "train"
+    assert ".md 1" in train.notes[0]
+    validation = found["validation"]
+    assert len(validation) == 8
+    heldout = choose(tmp_path, HELDOUT, heldout_share=0.1)
+    assert heldout == validation.examples.questions
+
+
+def test_splits_in_only_some_names_are_refused_or_ignored(tmp_path):
+    write(tmp_path / "train-v1.1.json", CAPITALS)
     write(tmp_path / "predictions.json", colours(2))
-    assert "'predictions.json'" in failure(squad.read, str(tmp_path), "v1.1", BadRecords())
+    message = failure(squad.read, str(tmp_path), "v1.1", BadRecords())
+    assert "'predictions.json'" in message
     whole = squad.read(str(tmp_path), "v1.1", BadRecords(), ignore_splits=True)
-    assert len(whole[""]) == 18
+    assert len(whole[""]) == 10
 
 
-def test_a_folder_as_hugging_face_has_it(tmp_path):
+def test_layouts_of_hugging_face_are_read(tmp_path):
     for split, question in (("train", FIRST), ("validation", SECOND)):
         write_rows(tmp_path / "plain_text" / f"{split}-00000-of-00001.parquet", row(question))
     (tmp_path / "dataset_infos.json").write_text("{}")
@@ -309,7 +338,7 @@ def test_a_folder_as_hugging_face_has_it(tmp_path):
     assert read(tmp_path, "v1.1", "validation") == [SECOND]
 
 
-def test_a_folder_as_save_to_disk_writes_it(tmp_path):
+def test_splits_of_save_to_disk_are_read(tmp_path):
     (tmp_path / "dataset_dict.json").write_text("{}")
     for split, question in (("train", FIRST), ("mine", SECOND)):
         write_rows(tmp_path / split / "data-00000-of-00001.arrow", row(question))
@@ -328,7 +357,7 @@ def test_a_folder_as_save_to_disk_writes_it(tmp_path):
         (["train-00000-of-00002.parquet"], "00001-of-00002"),
     ],
 )
-def test_folders_that_are_refused(tmp_path, files, key):
+def test_partial_splits_and_folders_without_questions_are_refused(tmp_path, files, key):
     for name in files:
         write(tmp_path / name, CAPITALS)
     message = failure(squad.read, str(tmp_path), "v1.1", BadRecords())
@@ -336,37 +365,38 @@ def test_folders_that_are_refused(tmp_path, files, key):
     assert key in message
 
 
-def test_a_shard_given_alone(tmp_path):
+def test_a_single_shard_may_be_read(tmp_path):
     path = write_rows(tmp_path / "train-00000-of-00002.jsonl", row(FIRST))
     assert read(path, "v1.1") == [FIRST]
 
 
-def test_a_path_without_data(tmp_path):
+def test_missing_files_are_refused(tmp_path):
     assert "a.json" in failure(read, tmp_path / "a.json", "v1.1")
 
 
-def test_articles_that_are_held_out(tmp_path):
-    """Golden values: a change of the hash or of its input would move articles of existing runs."""
-    articles = [colours(i) for i in range(40)]
-    for i, one in enumerate(articles):  # a passage under two titles would count as the first
-        one["paragraphs"][0]["context"] += f" This is village {i}."
-    path = write(tmp_path / "a.json", *articles)
+def test_articles_are_held_out_by_title(tmp_path):
+    """Golden values: a change of the hash would move articles of existing runs."""
+    villages = []
+    for number in range(40):
+        village = colours(number)
+        (passage,) = village["paragraphs"]
+        passage["context"] += f" This is village {number}."  # equal passages have one role
+        villages.append(village)
+    path = write(tmp_path / "a.json", *villages)
     titles = {question.title for question in choose(path, HELDOUT, heldout_share=0.2)}
-    expected = {f"article {i}" for i in (0, 4, 8, 20, 24, 28, 30, 34, 38)}
+    expected = {f"article {number}" for number in (0, 4, 8, 20, 24, 28, 30, 34, 38)}
     assert titles == expected
 
 
-def test_a_passage_under_two_titles_has_one_role(tmp_path):
-    """Of ten passages, each in two articles of other names, none is both trained on and held
-    out."""
-    articles = []
-    for name in "ab":
-        for i in range(10):
-            text = f"It is {i}."
-            articles.append(
-                article(f"{name} {i}", text, entry(f"{name}-{i}", "What?", text, str(i)))
-            )
-    path = write(tmp_path / "squad.json", *articles)
+def test_passages_with_two_titles_have_one_role(tmp_path):
+    """None of ten passages, each in two articles, is both trained on and held out."""
+    twice = []
+    for number in range(10):
+        text = f"It is {number}."
+        for name in (f"a {number}", f"b {number}"):
+            question = entry(name, "What?", text, str(number))
+            twice.append(article(name, text, question))
+    path = write(tmp_path / "squad.json", *twice)
     contexts = []
     for role in ROLES:
         questions = choose(path, role, heldout_share=0.4)
@@ -378,7 +408,7 @@ def test_a_passage_under_two_titles_has_one_role(tmp_path):
     assert len(train | heldout) == 10
 
 
-def test_roles_that_are_left_empty(tmp_path):
+def test_empty_roles_are_refused(tmp_path):
     path = write(tmp_path / "a.json", CAPITALS)
     assert "'heldout'" in failure(choose, path, HELDOUT, heldout_share=0.01)
 
@@ -394,13 +424,15 @@ FEATURES = {
 
 def example(question: Question, /, **changes) -> bytes:
     """A question as TFDS serialises it."""
+    texts = [text.encode() for text, _ in question.answers]
+    starts = [start for _, start in question.answers]
     values = {
         "id": question.id.encode(),
         "title": question.title.encode(),
         "context": question.context.encode(),
         "question": question.question.encode(),
-        "answers/text": [text.encode() for text, _ in question.answers],
-        "answers/answer_start": [start for _, start in question.answers],
+        "answers/text": texts,
+        "answers/answer_start": starts,
         "is_impossible": int(question.impossible),
     }
     return writers.example(**values | changes)
@@ -409,25 +441,28 @@ def example(question: Question, /, **changes) -> bytes:
 @pytest.fixture
 def questions(tmp_path):
     """Two on Paris, and nine on each of three articles."""
-    articles = [colours(number, impossible=True) for number in range(3)]
-    path = write(tmp_path / "written.json", article("Ä", PARIS, ENTRY, NOWHERE), *articles)
+    capitals = article("Ä", PARIS, ENTRY, NOWHERE)
+    things = [colours(number, impossible=True) for number in range(3)]
+    path = write(tmp_path / "written.json", capitals, *things)
     return read(path, "v2.0")
 
 
 @pytest.mark.parametrize("file_format", ["array_record", "tfrecord", "parquet"])
-def test_tfds(tmp_path, monkeypatch, questions, file_format):
+def test_tfds_folders_are_read(tmp_path, monkeypatch, questions, file_format):
     records = [example(question) for question in questions]
     shards = {"train": [records[:5], records[5:20]], "validation": [records[20:]]}
     writers.tfds_folder(tmp_path / "squad" / "v2.0" / "3.0.0", shards, file_format, **FEATURES)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     name = "tfds:squad/v2.0"
-    train, heldout = [choose(name, role, "v2.0", heldout_share=0.1) for role in ROLES]
+    train = choose(name, TRAIN, "v2.0", heldout_share=0.1)
+    heldout = choose(name, HELDOUT, "v2.0", heldout_share=0.1)
     assert train == questions[:20]
     assert heldout == questions[20:]
-    assert train[0].context is train[1].context
+    first, second, *_ = train
+    assert first.context is second.context
     message = failure(read, name, "v1.1", "train")
     assert f"train.{file_format}-00000-of-00002, record 1" in message
-    assert "'test'" in failure(choose, name, "train", "v2.0", split="test")
+    assert "'test'" in failure(choose, name, TRAIN, "v2.0", split="test")
 
 
 @pytest.mark.parametrize(
@@ -441,7 +476,7 @@ def test_tfds(tmp_path, monkeypatch, questions, file_format):
         ({"answers/answer_start": [9, 10]}, "'capital of France' is not in the context at 10"),
     ],
 )
-def test_damaged_tfds_records(tmp_path, questions, record, key):
+def test_damaged_tfds_records_are_bad_records(tmp_path, questions, record, key):
     damaged = record if isinstance(record, bytes) else example(questions[0], **record)
     shards = {"train": [[example(questions[2]), damaged]]}
     folder = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord", **FEATURES)
@@ -451,7 +486,7 @@ def test_damaged_tfds_records(tmp_path, questions, record, key):
     assert read(folder, "v2.0", "train", bad=BadRecords(1)) == [questions[2]]
 
 
-def test_a_tfds_record_that_fails_its_checksum(tmp_path, questions):
+def test_tfds_records_with_a_wrong_checksum_are_bad_records(tmp_path, questions):
     shards = {"train": [[example(questions[2]), example(questions[3])]]}
     folder = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord", **FEATURES)
     path = folder / "c4-train.tfrecord-00000-of-00001"
@@ -462,23 +497,29 @@ def test_a_tfds_record_that_fails_its_checksum(tmp_path, questions):
     assert read(folder, "v2.0", "train", bad=BadRecords(1)) == [questions[2]]
 
 
-def test_positions_in_tfds_count_a_byte_order_mark(tmp_path):
+def test_answer_positions_in_tfds_count_a_byte_order_mark(tmp_path):
     marked = SECOND._replace(context=f"\ufeff{PARIS}", answers=(("Lyon", 33),))
     shards = {"train": [[example(marked)]]}
     folder = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord", **FEATURES)
     assert read(folder, "v1.1", "train") == [marked]
 
 
-def test_a_tfds_folder_of_something_else(tmp_path):
+def test_other_tfds_folders_are_refused(tmp_path):
     folder = writers.tfds_folder(tmp_path / "1.0.0", {"train": [[b""]]}, "tfrecord")
     assert "0 texts in 'id'" in failure(read, folder, "v1.1", "train")
 
 
 @pytest.mark.parametrize(
-    ("version", "counts"), [("v1.1", (36, 7614, 0)), ("v2.0", (26, 8721, 4400))]
+    ("version", "articles", "questions", "impossible"),
+    [
+        ("v1.1", 36, 7614, 0),
+        ("v2.0", 26, 8721, 4400),
+    ],
 )
-def test_published(shared_data, version, counts):
+def test_counts_of_published_questions(shared_data, version, articles, questions, impossible):
     found = read(shared_data(f"squad/squad_{version}_dev.json.xz"), version)
     titles = {question.title for question in found}
-    impossible = [question for question in found if question.impossible]
-    assert (len(titles), len(found), len(impossible)) == counts
+    unanswered = [question for question in found if question.impossible]
+    assert len(titles) == articles
+    assert len(found) == questions
+    assert len(unanswered) == impossible

@@ -1,7 +1,9 @@
-"""Text in its documented forms, in folders, buckets and TFDS, split by words in names."""
+"""Text in its documented forms, in folders, buckets and TFDS, with splits by name."""
 
 import gzip
+import itertools
 import lzma
+import math
 import pickle
 import unicodedata
 
@@ -17,11 +19,18 @@ from gmlp_flax.io import compression, files, tfds_folders
 from tests.data import writers
 from tests.failures import failure
 
-TEXTS = [f"document {number} " + "€" * (number % 7) for number in range(60)]
+
+def document(number: int) -> str:
+    euros = "€" * (number % 7)
+    return f"document {number} {euros}"
+
+
+TEXTS = [document(number) for number in range(60)]
 
 
 def lines(texts) -> bytes:
-    return writers.json_lines(*({"text": text, "url": "http"} for text in texts))
+    records = [{"text": text, "url": "http"} for text in texts]
+    return writers.json_lines(*records)
 
 
 def examples(texts) -> list[bytes]:
@@ -40,26 +49,40 @@ def make(folder, *names):
 def read(path, ignore_splits: bool = False):
     """Split -> its documents."""
     found = text_reader.read(str(path), ignore_splits)
-    return {split: list(corpus.examples.read()) for split, corpus in found.items()}
+    documents = {}
+    for split, dataset in found.items():
+        documents[split] = list(dataset.examples.read())
+    return documents
 
 
 # Forms
 
 
-def write_zstandard(path, texts):
-    compressed = pa.Codec("zstd").compress(lines(texts), asbytes=True)
-    path.write_bytes(compressed)
+def zstandard(content: bytes) -> bytes:
+    return pa.Codec("zstd").compress(content, asbytes=True)
 
 
-FORMS = {
-    ".json.gz": lambda path, texts: path.write_bytes(gzip.compress(lines(texts))),
-    ".jsonl.xz": lambda path, texts: path.write_bytes(lzma.compress(lines(texts))),
-    ".jsonl.zst": write_zstandard,
-    ".JSONL": lambda path, texts: path.write_bytes(lines(texts)),
-    ".json": lambda path, texts: path.write_bytes(lines(texts)),
-    ".parquet": lambda path, texts: writers.parquet(path, 3, text=texts),
-    ".arrow": lambda path, texts: writers.arrow(path, pa.table({"text": texts})),
+PACKERS = {
+    ".json.gz": gzip.compress,
+    ".jsonl.xz": lzma.compress,
+    ".jsonl.zst": zstandard,
+    ".JSONL": bytes,
+    ".json": bytes,
 }
+
+
+def write_texts(path, form, texts):
+    """Writes texts as a file of this suffix."""
+    if form == ".parquet":
+        writers.parquet(path, 3, text=texts)
+    elif form == ".arrow":
+        writers.arrow(path, pa.table({"text": texts}))
+    else:
+        pack = PACKERS[form]
+        path.write_bytes(pack(lines(texts)))
+
+
+FORMS = [*PACKERS, ".parquet", ".arrow"]
 SHARDS = {
     "c4-train.00000-of-00002": TEXTS[:20],
     "c4-train.00001-of-00002": TEXTS[20:40],
@@ -70,34 +93,41 @@ SHARDS = {
 @pytest.fixture(params=[*FORMS, *tfds_folders.FORMATS])
 def c4(request, tmp_path):
     """C4 in one of its forms: 40 documents to train on and 20 of validation."""
+    form = request.param
     folder = tmp_path / "3.0.1"
-    write = FORMS.get(request.param)
-    if write is None:
+    if form in tfds_folders.FORMATS:
         train = [examples(TEXTS[:20]), examples(TEXTS[20:40])]
         shards = {"train": train, "validation": [examples(TEXTS[40:])]}
-        return writers.tfds_folder(folder, shards, request.param)
+        return writers.tfds_folder(folder, shards, form)
     folder.mkdir()
     for name, texts in SHARDS.items():
-        write(folder / f"{name}{request.param}", texts)
+        write_texts(folder / f"{name}{form}", form, texts)
     return folder
 
 
 @pytest.mark.parametrize("where", [str, writers.remote])
-def test_c4_in_every_form(c4, where):
+def test_c4_is_read_in_every_form(c4, where):
     path = where(c4)
     assert read(path) == {"train": TEXTS[:40], "validation": TEXTS[40:]}
     assert read(path, ignore_splits=True) == {"": TEXTS}
+
+
+@pytest.mark.parametrize("where", [str, writers.remote])
+def test_splits_have_names_and_files(c4, where):
+    path = where(c4)
     found = text_reader.read(path)
     assert found.path == path
-    assert found["train"].split == "train"
-    assert found["train"].name == f"{path} (train)"
-    assert found["train"].notes == ()
+    train = found["train"]
+    assert train.split == "train"
+    assert train.name == f"{path} (train)"
+    assert train.notes == ()
     shards = [file for file in files.find_files(path) if "-of-" in file.name]
-    assert found["train"].files == tuple(shards[:2])
-    part_sizes = [part.size for part in found["train"].examples.parts]
-    assert part_sizes == [file.size for file in shards[:2]]
-    copy = pickle.loads(pickle.dumps(found["validation"]))
-    assert list(copy.examples.read()) == TEXTS[40:]
+    train_shards = shards[:2]
+    assert list(train.files) == train_shards
+    part_sizes = [part.size for part in train.examples.parts]
+    assert part_sizes == [file.size for file in train_shards]
+    validation = pickle.loads(pickle.dumps(found["validation"]))
+    assert list(validation.examples.read()) == TEXTS[40:]
 
 
 @pytest.mark.parametrize("where", [str, writers.remote])
@@ -107,40 +137,44 @@ def test_large_files_are_cut_into_parts(c4, where, monkeypatch):
     assert read(path, ignore_splits=True) == {"": TEXTS}
     whole = text_reader.read(path, ignore_splits=True)[""]
     parts = whole.examples.parts
-    assert len({part.name for part in parts}) == len(parts)
+    names = {part.name for part in parts}
+    assert len(names) == len(parts)
+    reader = parts[0].reader
     is_compressed = bool(compression.compression(parts[0].path))
-    is_remote_shard = files.is_remote(path) and "record" in parts[0].reader
-    if is_compressed or is_remote_shard or parts[0].reader == "arrow":
+    is_remote_shard = files.is_remote(path) and "record" in reader
+    if is_compressed or is_remote_shard or reader == "arrow":
         assert len(parts) == 3
     else:
-        assert 9 < len(parts) <= sum(-(-file.size // 150) for file in whole.files)
+        most = sum(math.ceil(file.size / 150) for file in whole.files)
+        assert 9 < len(parts) <= most
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_plain_text(tmp_path, suffix):
+def test_plain_text_files_are_one_document(tmp_path, suffix):
     content = "one\n\ntwo €\n".encode()
     path = tmp_path / f"train.txt{suffix}"
     path.write_bytes(gzip.compress(content) if suffix else content)
-    assert read(path) == {"": ["one\n\ntwo €\n"]}, "a file that is given is what it is"
+    assert read(path) == {"": ["one\n\ntwo €\n"]}, "the name of a single file means no split"
     assert read(tmp_path) == {"train": ["one\n\ntwo €\n"]}
 
 
-def test_a_folder_is_read_in_the_order_of_names(tmp_path):
-    for name, content in {
+def test_folders_are_read_in_the_order_of_names(tmp_path):
+    contents = {
         "b/c/2.txt": "two",
         "b/empty.txt": " \n",
         ".hidden.txt": "hidden",
         ".git/x.txt": "hidden",
         "a.txt": "one",
         "z.jsonl": lines(["three", " ", "four"]).decode(),
-    }.items():
+    }
+    for name, content in contents.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     assert read(tmp_path) == {"": ["one", "two", "three", "four"]}
     found = text_reader.read(str(tmp_path))[""]
-    names = ["a.txt", "b/c/2.txt", "b/empty.txt", "z.jsonl"]
-    assert [part.name for part in found.examples.parts] == names
+    names = [part.name for part in found.examples.parts]
+    assert names == ["a.txt", "b/c/2.txt", "b/empty.txt", "z.jsonl"]
     assert found.notes == ()
 
 
@@ -169,17 +203,16 @@ def test_links_are_followed(tmp_path):
     assert "more than 30" in failure(read, folder)
 
 
-def test_a_link_to_nothing(tmp_path):
+def test_broken_links_are_refused(tmp_path):
     (tmp_path / "a.jsonl").symlink_to(tmp_path / "gone")
     assert "a.jsonl" in failure(read, tmp_path)
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
-def test_names_of_any_kind(tmp_path, form):
-    names = [
-        unicodedata.normalize(form, name) for name in ("été 1.jsonl", "日本.jsonl", "a b\nc.jsonl")
-    ]
-    names.append(f"{'x' * 240}.jsonl")
+def test_files_may_have_any_name(tmp_path, form):
+    accented = unicodedata.normalize(form, "été 1.jsonl")
+    long = "x" * 240 + ".jsonl"
+    names = [accented, long, "日本.jsonl", "a b\nc.jsonl"]
     path = make(tmp_path, *names)
     assert read(path) == {"": sorted(names)}
 
@@ -187,48 +220,58 @@ def test_names_of_any_kind(tmp_path, form):
 # What is refused
 
 
-def refuse(name, content: bytes = b"x"):
-    def write(folder):
-        (folder / name).write_bytes(content)
-        return folder / name
-
-    return write
+HALF_OF_A_GZIP = gzip.compress(b"text" * 99)[:20]
 
 
-REFUSED = {
-    "nothing": (lambda folder: folder / "nowhere", "nothing at"),
-    "an empty folder": (lambda folder: folder, "no files"),
-    "a folder called as a file": (lambda folder: (folder / "a.txt").mkdir() or folder, "no files"),
-    "no suffix": (refuse("corpus"), "is not a text file"),
-    "markdown": (refuse("notes.md"), "is not a text file"),
-    "wikitext": (refuse("wiki.train.tokens"), "is not a text file"),
-    "other JSON": (refuse("a.ndjson"), "is not a text file"),
-    "an archive": (refuse("a.tar.gz"), "is not a text file"),
-    "a table": (refuse("a.csv"), "is a table"),
-    "a compressed table": (refuse("a.tsv.gz"), "is a table"),
-    "compressed parquet": (refuse("a.parquet.gz"), "decompress it"),
-    "no parquet": (refuse("a.parquet"), "not parquet"),
-    "no Arrow": (refuse("a.arrow"), "not Arrow"),
-    "empty parquet": (refuse("a.parquet", b""), "not parquet"),
-    "empty JSON lines": (refuse("a.jsonl", b""), "empty shard"),
-    "empty gzip": (refuse("a.txt.gz", b""), "a.txt.gz"),
-    "no gzip": (refuse("a.txt.gz", b"text"), "not a .gz archive"),
-    "half of a gzip": (refuse("a.txt.gz", gzip.compress(b"text" * 99)[:20]), "truncated"),
-    "Latin-1": (refuse("a.txt", "é".encode("latin-1")), "not UTF-8"),
-    "a description of data": (refuse("dataset_info.json", b"{\n}"), "line 1"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused(tmp_path, case):
-    write, problem = REFUSED[case]
-    path = write(tmp_path)
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        pytest.param("corpus", b"x", "is not a text file", id="no suffix"),
+        pytest.param("notes.md", b"x", "is not a text file", id="markdown"),
+        pytest.param("wiki.train.tokens", b"x", "is not a text file", id="wikitext"),
+        pytest.param("a.ndjson", b"x", "is not a text file", id="other JSON"),
+        pytest.param("a.tar.gz", b"x", "is not a text file", id="an archive"),
+        pytest.param("a.csv", b"x", "is a table", id="a table"),
+        pytest.param("a.tsv.gz", b"x", "is a table", id="a compressed table"),
+        pytest.param("a.parquet.gz", b"x", "decompress it", id="compressed parquet"),
+        pytest.param("a.parquet", b"x", "not parquet", id="invalid parquet"),
+        pytest.param("a.arrow", b"x", "not Arrow", id="invalid Arrow"),
+        pytest.param("a.parquet", b"", "not parquet", id="empty parquet"),
+        pytest.param("a.jsonl", b"", "empty shard", id="empty JSON lines"),
+        pytest.param("a.txt.gz", b"", "a.txt.gz", id="empty gzip"),
+        pytest.param("a.txt.gz", b"text", "not a .gz archive", id="invalid gzip"),
+        pytest.param("a.txt.gz", HALF_OF_A_GZIP, "truncated", id="truncated gzip"),
+        pytest.param("a.txt", b"\xe9", "not UTF-8", id="Latin-1"),
+        pytest.param("dataset_info.json", b"{\n}", "line 1", id="metadata"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, name, content, problem):
+    path = tmp_path / name
+    path.write_bytes(content)
     message = failure(read, path)
     assert problem in message
     assert str(path) in message
 
 
-def test_a_folder_without_text(tmp_path):
+def test_missing_files_are_refused(tmp_path):
+    path = tmp_path / "nowhere"
+    message = failure(read, path)
+    assert "nothing at" in message
+    assert str(path) in message
+
+
+@pytest.mark.parametrize(
+    "names", [[], ["a.txt"]], ids=["empty", "a folder with the name of a file"]
+)
+def test_folders_without_files_are_refused(tmp_path, names):
+    for name in names:
+        (tmp_path / name).mkdir()
+    message = failure(read, tmp_path)
+    assert "no files" in message
+    assert str(tmp_path) in message
+
+
+def test_folders_without_text_are_refused(tmp_path):
     for name in ("a.png", "b.png", "c.csv"):
         (tmp_path / name).touch()
     message = failure(read, tmp_path)
@@ -238,7 +281,7 @@ def test_a_folder_without_text(tmp_path):
     assert "decompress it" in failure(read, tmp_path)
 
 
-def test_missing_shards(tmp_path):
+def test_missing_shards_are_counted(tmp_path):
     make(tmp_path, "train-00000-of-00003.jsonl", "train-00002-of-00003.jsonl")
     message = failure(read, tmp_path)
     assert "1 of the 3 shards of 'train'" in message
@@ -266,13 +309,14 @@ def test_missing_shards(tmp_path):
         (["trainset.jsonl", "testdata/a.jsonl"], [""]),
     ],
 )
-def test_names_of_splits(tmp_path, names, expected):
+def test_files_and_folders_name_their_split(tmp_path, names, expected):
+    """The text of each file is its name."""
     found = read(make(tmp_path, *names))
     assert sorted(found) == expected
-    assert sorted(sum(found.values(), [])) == sorted(names)
-    assert read(tmp_path, ignore_splits=True) == {
-        "": sorted(names, key=lambda name: name.split("/"))
-    }
+    documents = itertools.chain(*found.values())
+    assert sorted(documents) == sorted(names)
+    in_order = sorted(names, key=lambda name: name.split("/"))
+    assert read(tmp_path, ignore_splits=True) == {"": in_order}
 
 
 @pytest.mark.parametrize(
@@ -286,13 +330,15 @@ def test_names_of_splits(tmp_path, names, expected):
         (["train.jsonl", "README.txt"], ["'train.jsonl'", "'README.txt'"]),
     ],
 )
-def test_names_that_mean_a_split_or_not(tmp_path, names, words):
+def test_ambiguous_and_partial_names_of_splits_are_refused(tmp_path, names, words):
     path = make(tmp_path, *names)
     message = failure(read, path)
     for word in words:
         assert word in message
-    assert len(read(path, ignore_splits=True)[""]) == len(names)
-    assert list(read(tmp_path / names[0])) == [""], "a file that is given is what it is"
+    whole = read(path, ignore_splits=True)
+    assert len(whole[""]) == len(names)
+    single = read(tmp_path / names[0])
+    assert list(single) == [""], "the name of a single file means no split"
 
 
 @pytest.mark.parametrize(
@@ -304,13 +350,14 @@ def test_names_that_mean_a_split_or_not(tmp_path, names, words):
         (("train", "test"), {"split": "test", "heldout_split": "train"}, ["test"], ["train"]),
     ],
 )
-def test_splits_that_a_run_reads(tmp_path, names, options, train, heldout):
+def test_runs_read_existing_splits_whole(tmp_path, names, options, train, heldout):
     make(tmp_path, *names)
     for name in names:
         (tmp_path / name).rename(tmp_path / f"{name}.jsonl")
     found = text_reader.read(str(tmp_path))
     for role, expected in (("train", train), ("heldout", heldout)):
-        chosen = splits.choose(found, Request(role, heldout_share=0.2, **options))
+        request = Request(role, heldout_share=0.2, **options)
+        chosen = splits.choose(found, request)
         assert list(chosen.examples.read()) == expected
         assert chosen.examples.selection.share == 0
 
@@ -331,10 +378,11 @@ def test_a_share_of_the_only_split_is_held_out(tmp_path):
 
 
 def save_to_disk(folder, texts, new=pa.ipc.new_stream):
-    """A folder as the package datasets writes it, with a cache of its own."""
-    table = pa.table({"text": texts, "n": list(range(len(texts)))})
-    writers.arrow(folder / "data-00000-of-00001.arrow", table, new, rows=7)
-    writers.arrow(folder / "cache-1f0e.arrow", pa.table({"text": ["of a map"]}), new)
+    """Writes a folder and a cache like the package datasets."""
+    rows = pa.table({"text": texts, "n": range(len(texts))})
+    cached_rows = pa.table({"text": ["of a map"]})
+    writers.arrow(folder / "data-00000-of-00001.arrow", rows, new, rows=7)
+    writers.arrow(folder / "cache-1f0e.arrow", cached_rows, new)
     (folder / "state.json").write_text('{\n  "_data_files": []\n}')
     (folder / "dataset_info.json").write_text("{\n}")
     return folder
@@ -342,13 +390,13 @@ def save_to_disk(folder, texts, new=pa.ipc.new_stream):
 
 @pytest.mark.parametrize("new", [pa.ipc.new_stream, pa.ipc.new_file])
 @pytest.mark.parametrize("where", [str, writers.remote])
-def test_what_datasets_saves_to_disk(tmp_path, new, where):
+def test_folders_of_save_to_disk_are_read(tmp_path, new, where):
     path = where(save_to_disk(tmp_path, TEXTS, new))
     assert read(path) == {"": TEXTS}
     assert text_reader.read(path)[""].notes == ()
 
 
-def test_splits_that_datasets_saves_to_disk(tmp_path):
+def test_splits_of_save_to_disk_are_read(tmp_path):
     saved = {"train_sft": TEXTS[:30], "extra": TEXTS[30:40], "dev": TEXTS[40:]}
     for name, texts in saved.items():
         save_to_disk(tmp_path / name, texts)
@@ -358,8 +406,8 @@ def test_splits_that_datasets_saves_to_disk(tmp_path):
     assert read(writers.remote(tmp_path)) == expected
 
 
-def test_rows_that_an_old_version_chose(tmp_path):
-    """Not all rows beside a file of indices are meant."""
+def test_files_of_indices_are_refused(tmp_path):
+    """A file of indices selects rows, which is not supported."""
     save_to_disk(tmp_path, TEXTS)
     writers.arrow(tmp_path / "indices.arrow", pa.table({"indices": [1, 2]}))
     message = failure(read, tmp_path)
@@ -367,34 +415,36 @@ def test_rows_that_an_old_version_chose(tmp_path):
     assert "'indices' (int64)" in message
 
 
-def test_a_damaged_arrow_file(tmp_path):
+def test_truncated_arrow_files_are_refused(tmp_path):
     path = save_to_disk(tmp_path, TEXTS) / "data-00000-of-00001.arrow"
-    path.write_bytes(path.read_bytes()[:-1000])
+    content = path.read_bytes()
+    path.write_bytes(content[:-1000])
     assert f"{path}: truncated, damaged or not Arrow" in failure(read, path)
 
 
-def test_offsets_that_would_end_the_process(tmp_path):
-    path = writers.arrow(tmp_path / "a.arrow", pa.table({"text": ["a first text", "and a second"]}))
-    offsets = np.array([0, 12, 24], np.int32).tobytes()
-    wild = np.array([0, 2**31 - 1, 24], np.int32).tobytes()
+def test_invalid_offsets_in_arrow_files_are_refused(tmp_path):
+    """PyArrow itself would crash."""
+    rows = pa.table({"text": ["a first text", "and a second"]})
+    path = writers.arrow(tmp_path / "a.arrow", rows)
+    offsets = np.array([0, 12, 24], np.int32)
+    invalid = np.array([0, 2**31 - 1, 24], np.int32)
     content = path.read_bytes()
-    assert content.count(offsets) == 1
-    path.write_bytes(content.replace(offsets, wild))
+    assert content.count(offsets.tobytes()) == 1
+    path.write_bytes(content.replace(offsets.tobytes(), invalid.tobytes()))
     assert f"{path}: truncated, damaged or not Arrow" in failure(read, path)
 
 
 def test_tfds_folders_are_found_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    folder = writers.tfds_folder(
-        tmp_path / "c4" / "en" / "3.0.1", {"train": [examples(TEXTS)]}, "array_record"
-    )
+    shards = {"train": [examples(TEXTS)]}
+    folder = writers.tfds_folder(tmp_path / "c4/en/3.0.1", shards, "array_record")
     found = text_reader.read("tfds:c4/en")
     assert found.path == str(folder)
     assert list(found["train"].examples.read()) == TEXTS
     assert "tfds:nowhere" in failure(text_reader.read, "tfds:nowhere")
 
 
-def test_tfds_folders_without_text(tmp_path):
+def test_tfds_folders_without_text_are_refused(tmp_path):
     import tensorflow_datasets as tfds
 
     features = {"body": tfds.features.Text()}
@@ -405,11 +455,12 @@ def test_tfds_folders_without_text(tmp_path):
     assert "'body'" in message
 
 
-def test_shards_that_tfds_has_not_written(tmp_path):
+def test_missing_tfds_shards_are_refused(tmp_path):
     shards = {"train": [examples(["one"]), examples(["two"])], "test": [examples(["three"])]}
     folder = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord")
     (folder / "c4-train.tfrecord-00001-of-00002").unlink()
     found = text_reader.read(str(folder))
     assert list(found["test"].examples.read()) == ["three"]
-    assert "c4-train.tfrecord-00001-of-00002" in failure(lambda: found["train"])
-    assert "c4-train.tfrecord-00001-of-00002" in failure(read, folder, ignore_splits=True)
+    missing = "c4-train.tfrecord-00001-of-00002"
+    assert missing in failure(lambda: found["train"])
+    assert missing in failure(read, folder, ignore_splits=True)

@@ -1,4 +1,4 @@
-"""Images in TFDS folders, as ArrayRecord and TFRecord, compared with TFDS itself."""
+"""Images in TFDS folders of ArrayRecord and TFRecord files, compared with TFDS itself."""
 
 import pickle
 import shutil
@@ -16,6 +16,8 @@ from tests.data.images import image_files
 from tests.failures import failure
 
 FORMATS = pytest.mark.parametrize("file_format", tfds_images.FORMATS)
+IMAGE = tfds.features.Image()
+TEXT = tfds.features.Text()
 LABEL = tfds.features.ClassLabel(num_classes=2)
 
 
@@ -24,37 +26,52 @@ def read(path, cache_folder=""):
 
 
 def train_images(path, cache_folder=""):
-    return read(path, cache_folder)["train"].examples
+    dataset = read(path, cache_folder)["train"]
+    return dataset.examples
+
+
+def saved_folder(path, sizes, file_format="tfrecord"):
+    """A folder with a training split, whose shards have these sizes."""
+    return image_files.tfds_folder(path / "1.0.0", {"train": sizes}, file_format)
 
 
 @FORMATS
-def test_items(tmp_path, file_format):
-    """In the order of the shards, and still encoded; also after pickling for a worker process."""
-    path = image_files.tfds_folder(tmp_path / "1.0.0", {"train": [3, 1, 2]}, file_format)
+def test_data_sets_have_classes_columns_and_files(tmp_path, file_format):
+    path = saved_folder(tmp_path, [3, 1, 2], file_format)
     dataset = read(path)["train"]
     assert dataset.classes == ("cat", "dog", "eel")
     assert dataset.columns == ("image", "label")
     assert dataset.labels is None
     assert len(dataset) == 6
     assert len(dataset.files) == 3
-    for examples in (dataset.examples, pickle.loads(pickle.dumps(dataset)).examples):
-        items = [examples[index] for index in range(6)]
-        assert [item["label"] for item in items] == [0, 1, 2, 0, 1, 2]
-        assert items[0]["label"].dtype == np.int32
-        for index, item in enumerate(items):
-            assert item["image"] == image_files.png(index)
-            assert item["name"] == f"ILSVRC2012_val_{index + 1:08d}.JPEG"
-            assert examples.content(index) == item["image"]
+
+
+@FORMATS
+def test_examples_are_encoded_images_in_the_order_of_shards(tmp_path, file_format):
+    """Worker processes get pickled examples."""
+    path = saved_folder(tmp_path, [3, 1, 2], file_format)
+    original = train_images(path)
+    for examples in (original, pickle.loads(pickle.dumps(original))):
+        for index, label in enumerate([0, 1, 2, 0, 1, 2]):
+            example = examples[index]
+            assert example["label"] == label
+            assert example["label"].dtype == np.int32
+            assert example["image"] == image_files.png(index)
+            assert example["name"] == f"ILSVRC2012_val_{index + 1:08d}.JPEG"
+            assert examples.content(index) == example["image"]
             assert examples.key(index) == str(index)
 
 
-def test_is_what_tfds_itself_gives(tmp_path):
-    path = image_files.tfds_folder(tmp_path / "1.0.0", {"train": [3, 4]}, "array_record")
+def test_examples_are_those_of_tfds(tmp_path):
+    path = saved_folder(tmp_path, [3, 4], "array_record")
     dataset = read(path)["train"]
     builder = tfds.builder_from_directory(path)
-    reference = builder.as_data_source("train", decoders={"image": tfds.decode.SkipDecoding()})
-    assert dataset.classes == tuple(builder.info.features["label"].names)
-    assert len(dataset) == len(reference) == 7
+    encoded = {"image": tfds.decode.SkipDecoding()}
+    reference = builder.as_data_source("train", decoders=encoded)
+    label_feature = builder.info.features["label"]
+    assert dataset.classes == tuple(label_feature.names)
+    assert len(dataset) == 7
+    assert len(reference) == 7
     for index in range(7):
         ours = dataset.examples[index]
         theirs = reference[index]
@@ -64,27 +81,30 @@ def test_is_what_tfds_itself_gives(tmp_path):
 
 
 @FORMATS
-def test_remote_shards(tmp_path, file_format):
-    local = image_files.tfds_folder(tmp_path / "1.0.0", {"train": [2, 2]}, file_format)
-    dataset = pickle.loads(pickle.dumps(read(writers.remote(local))["train"]))
+def test_remote_shards_are_read(tmp_path, file_format):
+    local = saved_folder(tmp_path, [2, 2], file_format)
+    remote = read(writers.remote(local))["train"]
+    dataset = pickle.loads(pickle.dumps(remote))
     assert dataset.classes == ("cat", "dog", "eel")
     expected = train_images(local)
     for index in range(4):
         assert dataset.examples[index] == expected[index]
 
 
-def test_the_fingerprint_is_that_of_the_files(tmp_path):
-    prints = []
-    for name, shards in (("a", [2, 2]), ("b", [2, 2]), ("c", [2, 3])):
-        path = image_files.tfds_folder(tmp_path / name / "1.0.0", {"train": shards}, "tfrecord")
-        prints.append(read(path)["train"].fingerprint)
-    assert prints[0] == prints[1]
-    assert prints[0]["files"] == 2
-    assert prints[0] != prints[2]
+def test_fingerprints_are_those_of_the_files(tmp_path):
+    fingerprints = []
+    for name, sizes in (("a", [2, 2]), ("b", [2, 2]), ("c", [2, 3])):
+        path = saved_folder(tmp_path / name, sizes)
+        dataset = read(path)["train"]
+        fingerprints.append(dataset.fingerprint)
+    first, same, other = fingerprints
+    assert first == same
+    assert first["files"] == 2
+    assert first != other
 
 
-def test_a_share_is_held_out_by_position(tmp_path):
-    path = image_files.tfds_folder(tmp_path / "1.0.0", {"train": [30]}, "array_record")
+def test_shares_are_held_out_by_position(tmp_path):
+    path = saved_folder(tmp_path, [30], "array_record")
     dataset = read(path)["train"]
     train = dataset.hold_out("train", 0.3)
     heldout = dataset.hold_out("heldout", 0.3)
@@ -94,21 +114,21 @@ def test_a_share_is_held_out_by_position(tmp_path):
     assert heldout.fingerprint == dataset.fingerprint
 
 
+SWAPPED = {"split": "validation", "heldout_split": "train"}
+
+
 @pytest.mark.parametrize(
     ("lengths", "options", "expected"),
     [
         ({"train": [3], "validation": [2], "test": [4]}, {}, ("train", "validation")),
         ({"train": [3], "test": [4]}, {}, ("train", "test")),
-        (
-            {"train": [3], "validation": [2]},
-            {"split": "validation", "heldout_split": "train"},
-            ("validation", "train"),
-        ),
+        ({"train": [3], "validation": [2]}, SWAPPED, ("validation", "train")),
     ],
 )
 @pytest.mark.parametrize("share", [0.0, 0.1])
-def test_the_splits_that_a_run_reads(tmp_path, lengths, options, expected, share):
-    splits = read(image_files.tfds_folder(tmp_path / "1.0.0", lengths, "tfrecord"))
+def test_runs_read_declared_splits_whole(tmp_path, lengths, options, expected, share):
+    path = image_files.tfds_folder(tmp_path / "1.0.0", lengths, "tfrecord")
+    splits = read(path)
     assert list(splits) == list(lengths)
     for role, split in zip(("train", "heldout"), expected, strict=True):
         request = Request(role, heldout_share=share, **options)
@@ -117,21 +137,20 @@ def test_the_splits_that_a_run_reads(tmp_path, lengths, options, expected, share
         assert len(dataset) == sum(lengths[split])
 
 
-def test_a_folder_by_its_name(tmp_path, monkeypatch):
+def test_folders_are_found_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     folder = tmp_path / "cifar10" / "3.0.2"
     image_files.tfds_folder(folder, {"train": [3], "test": [2]}, "array_record")
     splits = read("tfds:cifar10")
-    got = {split: len(splits[split]) for split in splits}
-    assert got == {"train": 3, "test": 2}
+    sizes = {split: len(splits[split]) for split in splits}
+    assert sizes == {"train": 3, "test": 2}
     assert "'tfds:cifar100'" in failure(tfds_images.folder_at, "tfds:cifar100")
 
 
-def test_another_folder_is_none(tmp_path):
+def test_other_folders_are_not_tfds_folders(tmp_path):
     image_files.make_folder(tmp_path, {"cat/a.png": b"", "features/x": b""})
-    assert tfds_images.folder_at(str(tmp_path)) is None
-    assert tfds_images.folder_at(str(tmp_path / "nowhere")) is None
-    assert tfds_images.folder_at(str(tmp_path / "cat/a.png")) is None
+    for path in (tmp_path, tmp_path / "nowhere", tmp_path / "cat/a.png"):
+        assert tfds_images.folder_at(str(path)) is None
 
 
 @pytest.fixture
@@ -141,7 +160,7 @@ def walked(monkeypatch):
     opening = files.open_file
 
     def open_file(path, *arguments, **options):
-        if options.get("buffer"):  # small, of the one walk that builds an index
+        if options.get("buffer"):  # only the walk that builds an index sets it
             paths.append(path)
         return opening(path, *arguments, **options)
 
@@ -149,44 +168,58 @@ def walked(monkeypatch):
     return paths
 
 
-def test_tfrecords_are_walked_once(tmp_path, walked, cache_folder):
-    path = image_files.tfds_folder(tmp_path / "1.0.0", {"train": [2, 3]}, "tfrecord")
+def test_tfrecords_are_indexed_once(tmp_path, walked, cache_folder):
+    path = saved_folder(tmp_path, [2, 3])
     first = train_images(path)
-    items = [first[index] for index in range(5)]
-    assert len(walked) == len(set(walked)) == 2
+    assert len(walked) == 2
+    assert len(set(walked)) == 2
     assert len(list(cache_folder.glob("*.npz"))) == 1
     again = train_images(path)
-    assert [again[index] for index in range(5)] == items
     assert len(walked) == 2
-    train_images(path, cache_folder=str(tmp_path / "elsewhere"))
+    for index in range(5):
+        assert again[index] == first[index]
+
+
+def test_indexes_may_be_kept_in_another_folder(tmp_path, walked):
+    path = saved_folder(tmp_path, [2, 3])
+    train_images(path)
+    elsewhere = tmp_path / "elsewhere"
+    train_images(path, cache_folder=str(elsewhere))
     assert len(walked) == 4
-    assert list((tmp_path / "elsewhere").glob("*.npz"))
+    assert list(elsewhere.glob("*.npz"))
 
 
-def test_an_index_of_other_data_or_a_damaged_one_is_not_used(tmp_path, walked, cache_folder):
-    path = image_files.tfds_folder(tmp_path / "1.0.0", {"train": [2, 3]}, "tfrecord")
+def test_indexes_of_other_data_are_not_used(tmp_path, walked):
+    path = saved_folder(tmp_path, [2, 3])
     train_images(path)
     shutil.rmtree(path)
-    image_files.tfds_folder(tmp_path / "1.0.0", {"train": [3, 3]}, "tfrecord")
+    saved_folder(tmp_path, [3, 3])
     assert len(train_images(path)) == 6
     assert len(walked) == 4
+
+
+def test_damaged_indexes_are_not_used(tmp_path, walked, cache_folder):
+    path = saved_folder(tmp_path, [3, 3])
+    train_images(path)
     for index in cache_folder.glob("*.npz"):
-        index.write_bytes(index.read_bytes()[:-1])
-    assert train_images(path)[5]["image"] == image_files.png(5)
-    assert len(walked) == 6
+        content = index.read_bytes()
+        index.write_bytes(content[:-1])
+    last = train_images(path)[5]
+    assert last["image"] == image_files.png(5)
+    assert len(walked) == 4
 
 
-def test_two_kinds_of_labels(tmp_path):
-    """cifar100 has a coarse label beside `label`."""
+def test_the_feature_called_label_is_used(tmp_path):
+    """cifar100 has the features label and coarse_label."""
     coarse = tfds.features.ClassLabel(num_classes=5)
-    features = dict(image=tfds.features.Image(), label=LABEL, coarse_label=coarse)
+    features = {"image": IMAGE, "label": LABEL, "coarse_label": coarse}
     path = image_files.tfds_folder(tmp_path / "1.0.0", {"train": [2]}, "tfrecord", **features)
     assert read(path)["train"].classes == ("0", "1")
 
 
-def test_other_names_of_the_only_image_and_label(tmp_path):
+def test_the_only_image_and_label_may_have_other_names(tmp_path):
     shards = {"train": [[writers.example(photo=b"x", species=1)]]}
-    features = dict(photo=tfds.features.Image(), species=LABEL)
+    features = {"photo": IMAGE, "species": LABEL}
     path = writers.tfds_folder(tmp_path / "2.0.0", shards, "tfrecord", **features)
     dataset = read(path)["train"]
     assert dataset.columns == ("photo", "species")
@@ -197,19 +230,19 @@ def test_other_names_of_the_only_image_and_label(tmp_path):
     }
 
 
+TWO_LABELS = {"image": IMAGE, "first": LABEL, "second": LABEL}
+
+
 @pytest.mark.parametrize(
     ("features", "words"),
     [
-        (
-            dict(image=tfds.features.Image(), first=LABEL, second=LABEL),
-            ["2 features", "ClassLabel", "'first', 'image', 'second'"],
-        ),
-        (dict(image=tfds.features.Image(), text=tfds.features.Text()), ["0 features", "'text'"]),
-        (dict(label=LABEL), ["0 features", "Image"]),
-        (dict(a=tfds.features.Image(), b=tfds.features.Image(), label=LABEL), ["2 features"]),
+        (TWO_LABELS, ["2 features", "ClassLabel", "'first', 'image', 'second'"]),
+        ({"image": IMAGE, "text": TEXT}, ["0 features", "'text'"]),
+        ({"label": LABEL}, ["0 features", "Image"]),
+        ({"a": IMAGE, "b": IMAGE, "label": LABEL}, ["2 features"]),
     ],
 )
-def test_features_that_are_no_labelled_image(tmp_path, features, words):
+def test_features_without_one_image_and_label_are_refused(tmp_path, features, words):
     path = image_files.tfds_folder(tmp_path / "3.0.0", {"train": [2]}, "tfrecord", **features)
     message = failure(train_images, path)
     for word in (str(path), *words):
@@ -217,10 +250,10 @@ def test_features_that_are_no_labelled_image(tmp_path, features, words):
 
 
 @FORMATS
-def test_damaged_records(tmp_path, file_format):
-    good = [image_files.record(index) for index in range(3)]
+def test_damaged_records_are_bad_records(tmp_path, file_format):
+    first = [image_files.record(0), b"\xff no example"]
     second = [writers.example(label=1, image=b"x"), writers.example(label=1)]
-    shards = {"train": [[good[0], b"\xff no example"], second]}
+    shards = {"train": [first, second]}
     path = writers.tfds_folder(tmp_path / "1.0.0", shards, file_format, **image_files.FEATURES)
     examples = train_images(path)
     assert examples[0]["name"] == "ILSVRC2012_val_00000001.JPEG"
@@ -234,8 +267,8 @@ def test_damaged_records(tmp_path, file_format):
 
 
 @FORMATS
-def test_flipped_bytes(tmp_path, file_format):
-    path = image_files.tfds_folder(tmp_path / "1.0.0", {"train": [4]}, file_format)
+def test_flipped_bytes_are_bad_records(tmp_path, file_format):
+    path = saved_folder(tmp_path, [4], file_format)
     shard = path / f"c4-train.{file_format}-00000-of-00001"
     data = bytearray(shard.read_bytes())
     position = data.index(image_files.png(2)[60:80])
@@ -244,13 +277,13 @@ def test_flipped_bytes(tmp_path, file_format):
     examples = train_images(path)
     with pytest.raises(BadRecord, match="^record 2 of c4-train"):
         examples[2]
-    got = [examples[index]["label"] for index in (0, 1, 3)]
-    assert got == [0, 1, 0]
+    labels = [examples[index]["label"] for index in (0, 1, 3)]
+    assert labels == [0, 1, 0]
 
 
 @FORMATS
-def test_truncated_and_swapped_shards(tmp_path, file_format):
-    path = image_files.tfds_folder(tmp_path / "1.0.0", {"train": [4, 3]}, file_format)
+def test_truncated_swapped_and_missing_shards_are_refused(tmp_path, file_format):
+    path = saved_folder(tmp_path, [4, 3], file_format)
     first = path / f"c4-train.{file_format}-00000-of-00002"
     second = path / f"c4-train.{file_format}-00001-of-00002"
     whole = first.read_bytes()
@@ -263,9 +296,10 @@ def test_truncated_and_swapped_shards(tmp_path, file_format):
     assert first.name in failure(train_images, path)
 
 
-def test_labels_that_are_no_class(tmp_path):
-    """As those of a published test split."""
-    shards = {"test": [[image_files.record(0, label=-1), image_files.record(1, label=3)]]}
+def test_labels_without_a_class_are_refused(tmp_path):
+    """Published test splits have the label -1."""
+    records = [image_files.record(0, label=-1), image_files.record(1, label=3)]
+    shards = {"test": [records]}
     path = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord", **image_files.FEATURES)
     examples = read(path)["test"].examples
     for index, label in enumerate((-1, 3)):
@@ -274,16 +308,17 @@ def test_labels_that_are_no_class(tmp_path):
         assert "'test'" in message
 
 
-def test_parquet_is_no_format_of_images(tmp_path):
+def test_parquet_files_of_images_are_refused(tmp_path):
     path = image_files.tfds_folder(tmp_path / "2.0.0", {"train": [2]}, "parquet")
     message = failure(read, path)
     assert "'parquet'" in message
     assert "array_record" in message
 
 
-def test_damaged_metadata(tmp_path):
-    path = image_files.tfds_folder(tmp_path / "1.0.0", {"train": [2]}, "tfrecord")
-    (path / "dataset_info.json").write_text("{")
-    assert "dataset_info.json" in failure(tfds_images.folder_at, str(path))
-    (path / "dataset_info.json").unlink()
-    assert "dataset_info.json" in failure(tfds_images.folder_at, str(path))
+def test_damaged_metadata_are_refused(tmp_path):
+    path = saved_folder(tmp_path, [2])
+    info = path / "dataset_info.json"
+    info.write_text("{")
+    assert info.name in failure(tfds_images.folder_at, str(path))
+    info.unlink()
+    assert info.name in failure(tfds_images.folder_at, str(path))

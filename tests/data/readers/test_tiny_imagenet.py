@@ -1,4 +1,4 @@
-"""Tiny-ImageNet's folders: validation images beside val_annotations.txt."""
+"""Tiny-ImageNet's folders: validation images with a val_annotations.txt."""
 
 import pickle
 
@@ -32,7 +32,7 @@ def opened(path, files):
     return stores.open_folder(str(make_folder(path / "root", files)))
 
 
-def test_the_data_set_as_it_is_published(tmp_path):
+def test_the_published_layout_is_read(tmp_path):
     store = opened(tmp_path, WHOLE)
     assert tiny_imagenet.matches(store)
     splits = tiny_imagenet.read(store)
@@ -44,13 +44,14 @@ def test_the_data_set_as_it_is_published(tmp_path):
     validation = pickle.loads(pickle.dumps(splits["validation"]))
     expected = {f"val/{key}": value for key, value in EXPECTED.items()}
     assert classes_by_name(validation) == expected
-    assert images_by_name(validation)["val/images/val_1.JPEG"] == b"1"
+    images = images_by_name(validation)
+    assert images["val/images/val_1.JPEG"] == b"1"
     (note,) = validation.notes
     assert "3 files" in note
 
 
 @pytest.mark.parametrize("kind", ["folder", "tar"])
-def test_the_folder_of_validation_images_alone(tmp_path, kind):
+def test_the_validation_folder_may_be_read_alone(tmp_path, kind):
     files = IMAGES | {"val_annotations.txt": LINES}
     store = opened(tmp_path, files)
     if kind == "tar":
@@ -61,17 +62,19 @@ def test_the_folder_of_validation_images_alone(tmp_path, kind):
     assert dataset.notes == ()
 
 
-def test_a_part_of_the_images(tmp_path):
+def test_missing_images_are_noted(tmp_path):
     files = {"images/val_1.JPEG": b"", "val_annotations.txt": LINES}
-    dataset = tiny_imagenet.read(opened(tmp_path, files))["validation"]
+    store = opened(tmp_path, files)
+    dataset = tiny_imagenet.read(store)["validation"]
     assert classes_by_name(dataset) == {"images/val_1.JPEG": "n1"}
     (note,) = dataset.notes
     assert "1 of 2" in note
 
 
 @pytest.mark.parametrize("name", ["val/x/val_annotations.txt", "test/val_annotations.txt"])
-def test_where_the_list_counts(tmp_path, name):
-    assert not tiny_imagenet.matches(opened(tmp_path, empty_files("val/a/1.png", name)))
+def test_lists_in_other_folders_are_ignored(tmp_path, name):
+    store = opened(tmp_path, empty_files("val/a/1.png", name))
+    assert not tiny_imagenet.matches(store)
 
 
 @pytest.mark.parametrize(
@@ -85,15 +88,16 @@ def test_where_the_list_counts(tmp_path, name):
         (LINES.decode().encode("utf-16"), ["UTF-8"]),
     ],
 )
-def test_lists_of_another_form(tmp_path, lines, words):
-    splits = tiny_imagenet.read(opened(tmp_path, WHOLE | {"val/val_annotations.txt": lines}))
+def test_invalid_lists_are_refused_when_the_split_is_read(tmp_path, lines, words):
+    store = opened(tmp_path, WHOLE | {"val/val_annotations.txt": lines})
+    splits = tiny_imagenet.read(store)
     assert len(splits["train"]) == 2
     message = failure(splits.__getitem__, "validation")
     for word in words:
         assert word in message
 
 
-def test_its_splits_are_not_joined(tmp_path):
+def test_ignoring_splits_is_refused(tmp_path):
     store = opened(tmp_path, WHOLE)
     assert store.path in failure(tiny_imagenet.read, store, ignore_splits=True)
     alone = opened(tmp_path / "a", IMAGES | {"val_annotations.txt": LINES})

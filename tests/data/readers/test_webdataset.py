@@ -1,4 +1,4 @@
-"""WebDataset's shards: pairs of an image and a class in tar files."""
+"""WebDataset shards: tar files with pairs of an image and a class."""
 
 import pickle
 
@@ -44,7 +44,7 @@ def remote_single(folder):
 
 
 @pytest.mark.parametrize("make", [shards, single, remote, remote_single])
-def test_images_and_classes(tmp_path, make):
+def test_pairs_are_images_and_classes(tmp_path, make):
     path = make(tmp_path)
     splits = webdataset.read(path)
     assert list(splits) == [""]
@@ -52,26 +52,29 @@ def test_images_and_classes(tmp_path, make):
     assert dataset.classes == CLASSES
     assert dataset.labels.tolist() == LABELS
     assert dataset.labels.dtype == np.int32
-    got = [dataset.examples[index]["image"] for index in range(6)]
-    expected = list(map(png, range(6)))
-    assert got == expected
+    images = [dataset.examples[index]["image"] for index in range(6)]
+    assert images == [png(index) for index in range(6)]
     assert dataset.examples.size(5) == len(png(5))
     assert len(set(dataset.examples.names)) == 6
     assert dataset.notes == ()
     assert dataset.stratified
 
 
-def test_where_the_shards_lie_changes_neither_roles_nor_fingerprint(tmp_path):
-    found = []
+def test_roles_and_fingerprints_do_not_depend_on_the_path(tmp_path):
+    fingerprints = []
+    heldout_indices = []
     for place in ("a", "b"):
         dataset = webdataset.read(shards(tmp_path / place))[""]
         heldout = dataset.hold_out("heldout", 0.3)
-        found.append((dataset.fingerprint, heldout.examples.indices.tolist()))
-    assert found[0] == found[1]
-    assert len(found[0][1]) == 3
+        fingerprints.append(dataset.fingerprint)
+        heldout_indices.append(heldout.examples.indices.tolist())
+    first, second = heldout_indices
+    assert first == second
+    assert len(first) == 3
+    assert fingerprints[0] == fingerprints[1]
 
 
-def test_names_and_files(tmp_path):
+def test_names_of_images_have_their_shard(tmp_path):
     dataset = webdataset.read(shards(tmp_path))[""]
     assert dataset.examples.names[3] == "shard-000001.tar/00003.png"
     assert [file.name for file in dataset.files] == ["shard-000000.tar", "shard-000001.tar"]
@@ -85,15 +88,17 @@ def test_names_and_files(tmp_path):
         ("train/a.tar", "test/a.tar"),
     ],
 )
-def test_splits_by_names(tmp_path, names):
-    for name, indices in zip(names, (range(3), range(3, 6)), strict=True):
-        path = tmp_path / name
-        make_tar(path.parent, pairs(indices), name=path.name)
+def test_shards_are_splits_by_name(tmp_path, names):
+    train, test = (tmp_path / name for name in names)
+    make_tar(train.parent, pairs(range(3)), name=train.name)
+    make_tar(test.parent, pairs(range(3, 6)), name=test.name)
     splits = webdataset.read(str(tmp_path))
     assert sorted(splits) == ["test", "train"]
     for split, first in (("train", 0), ("test", 3)):
-        assert splits[split].examples[0]["image"] == png(first)
-        assert len(splits[split]) == 3
+        dataset = splits[split]
+        example = dataset.examples[0]
+        assert example["image"] == png(first)
+        assert len(dataset) == 3
     joined = webdataset.read(str(tmp_path), ignore_splits=True)
     assert len(joined[""]) == 6
 
@@ -105,34 +110,43 @@ def test_splits_by_names(tmp_path, names):
         (("a-00000-of-00003.tar", "a-00001-of-00003.tar"), "00002-of-00003"),
     ],
 )
-def test_shards_of_no_split_or_missing(tmp_path, names, word):
+def test_partial_splits_and_missing_shards_are_refused(tmp_path, names, word):
     for name in names:
         make_tar(tmp_path, pairs([0]), name=name)
     assert word in failure(webdataset.read, str(tmp_path))
 
 
-def test_files_of_other_kinds_are_counted(tmp_path):
+def test_other_files_are_counted(tmp_path):
     files = pairs(range(2)) | {"00000.json": b"{}", "00001.json": b"{}", ".h.png": b""}
     make_tar(tmp_path, files, name="a.tar")
     make_folder(tmp_path, {"index.json": b"", "README.md": b""})
-    beside, inside = webdataset.read(str(tmp_path))[""].notes
-    assert ".md 1" in beside
+    in_folder, inside = webdataset.read(str(tmp_path))[""].notes
+    assert ".md 1" in in_folder
     assert "2 files" in inside
     assert ".json 2" in inside
+
+
+IN_FOLDERS = {"x/a.jpg": b"1", "x/a.cls": b"b", "y/a.jpg": b"2", "y/a.cls": b"a"}
+NUMBERS = {"a.v1.jpg": b"1", "a.cls": b"3\n", "b.jpg": b"2", "b.cls": b" 10 "}
 
 
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ({"x/a.jpg": b"1", "x/a.cls": b"b", "y/a.jpg": b"2", "y/a.cls": b"a"}, ["b", "a"]),
-        ({"a.v1.jpg": b"1", "a.cls": b"3\n", "b.jpg": b"2", "b.cls": b" 10 "}, ["3", "10"]),
+        (IN_FOLDERS, ["b", "a"]),
+        (NUMBERS, ["3", "10"]),
         ({"a.jpg": b"1", "a.cls": b"\xef\xbb\xbf7\r\n"}, ["7"]),
         ({"x.1/a.jpg": b"1", "x.1/a.cls": b"e\xcc\x81"}, ["\u00e9"]),
     ],
 )
-def test_keys_and_classes(tmp_path, files, expected):
-    dataset = webdataset.read(str(make_tar(tmp_path, files)))[""]
-    assert [dataset.classes[label] for label in dataset.labels] == expected
+def test_classes_are_found_by_key(tmp_path, files, expected):
+    path = make_tar(tmp_path, files)
+    dataset = webdataset.read(str(path))[""]
+    names = [dataset.classes[label] for label in dataset.labels]
+    assert names == expected
+
+
+TWO_SPELLINGS = {"a.jpg": b"1", "a.cls": b"ox", "b.jpg": b"2", "b.cls": b"Ox"}
 
 
 @pytest.mark.parametrize(
@@ -147,15 +161,12 @@ def test_keys_and_classes(tmp_path, files, expected):
         ({"a.jpg": b"1", "a.cls": b""}, ["'a.cls'"]),
         ({"a.jpg": b"1", "a.cls": b" \n"}, ["'a.cls'"]),
         ({"a.jpg": b"1", "a.cls": b"\xff"}, ["a.cls", "UTF-8"]),
-        (
-            {"a.jpg": b"1", "a.cls": b"ox", "b.jpg": b"2", "b.cls": b"Ox"},
-            ["'ox' (1)", "'Ox' (1)"],
-        ),
+        (TWO_SPELLINGS, ["'ox' (1)", "'Ox' (1)"]),
         ({"a.json": b"1"}, ["1 tar file"]),
         ({}, ["1 tar file"]),
     ],
 )
-def test_shards_that_are_refused(tmp_path, files, words):
+def test_incomplete_pairs_are_refused(tmp_path, files, words):
     path = str(make_tar(tmp_path, files))
     splits = webdataset.read(path)
     message = failure(splits.__getitem__, "")
@@ -163,10 +174,11 @@ def test_shards_that_are_refused(tmp_path, files, words):
         assert word in message
 
 
-def test_a_damaged_shard(tmp_path):
+def test_truncated_shards_are_refused(tmp_path):
     shards(tmp_path)
     second = tmp_path / "shard-000001.tar"
-    second.write_bytes(second.read_bytes()[:1500])
+    content = second.read_bytes()
+    second.write_bytes(content[:1500])
     splits = webdataset.read(str(tmp_path))
     assert str(second) in failure(splits.__getitem__, "")
 
@@ -175,5 +187,7 @@ def test_a_damaged_shard(tmp_path):
     ("files", "expected"),
     [({"a.jpg": b"", "a.cls": b""}, True), ({"cls/a.jpg": b""}, False), ({}, False)],
 )
-def test_what_is_a_shard(tmp_path, files, expected):
-    assert webdataset.is_shard(stores.open_tar(str(make_tar(tmp_path, files)))) == expected
+def test_shards_are_recognised_by_their_files(tmp_path, files, expected):
+    path = make_tar(tmp_path, files)
+    store = stores.open_tar(str(path))
+    assert webdataset.is_shard(store) == expected

@@ -1,4 +1,6 @@
-"""Multi-query associative recall, beside a slow reading of the published definition."""
+"""Multi-query associative recall, compared with a slow version of the published definition."""
+
+import dataclasses
 
 import numpy as np
 import pytest
@@ -12,17 +14,25 @@ RECIPE = Recipe(length=64, vocab_size=256, pairs=4)
 
 
 def examples(recipe: Recipe = RECIPE, count: int = 4000, seed: int = 0):
-    return mqar.generate(recipe, np.random.default_rng(seed), count, True)
+    rng = np.random.default_rng(seed)
+    return mqar.generate(recipe, rng, count, True)
+
+
+def values_by_key(row: np.ndarray) -> dict[int, int]:
+    """The four pairs with which a text begins."""
+    keys = row[0:8:2]
+    values = row[1:8:2]
+    return dict(zip(keys, values, strict=True))
 
 
 def slow_slots(rng: np.random.Generator, size: int, shares: np.ndarray) -> list[int]:
-    """One slot after the other, by the shares of those that are left."""
-    left = list(range(len(shares)))
+    """Draws one slot after another, by the shares of the remaining slots."""
+    remaining = list(range(len(shares)))
     chosen = []
     for _ in range(size):
-        weights = shares[left] / shares[left].sum()
-        slot = left[int(rng.choice(len(left), p=weights))]
-        left.remove(slot)
+        weights = shares[remaining]
+        slot = int(rng.choice(remaining, p=weights / weights.sum()))
+        remaining.remove(slot)
         chosen.append(slot)
     return chosen
 
@@ -30,7 +40,7 @@ def slow_slots(rng: np.random.Generator, size: int, shares: np.ndarray) -> list[
 def test_each_query_asks_for_the_value_of_its_key():
     tokens, targets = examples(count=500)
     for row, answers in zip(tokens, targets, strict=True):
-        value_of = dict(zip(row[0:8:2], row[1:8:2], strict=True))
+        value_of = values_by_key(row)
         assert len(value_of) == 4
         asked = np.flatnonzero(answers != IGNORED)
         assert len(asked) == 4
@@ -43,21 +53,21 @@ def test_each_query_asks_for_the_value_of_its_key():
         assert not row[rest].any()
 
 
-def test_keys_are_of_the_lower_half_and_values_of_the_upper():
+@pytest.mark.parametrize(
+    ("offset", "first", "last"),
+    [pytest.param(0, 1, 127, id="keys"), pytest.param(1, 128, 255, id="values")],
+)
+def test_keys_and_values_are_drawn_evenly_from_their_half(offset, first, last):
     tokens, _ = examples()
-    keys = tokens[:, 0:8:2]
-    values = tokens[:, 1:8:2]
-    assert set(np.unique(keys)) == set(range(1, 128))
-    assert set(np.unique(values)) == set(range(128, 256))
-    for array, symbols in ((keys, 127), (values, 128)):
-        counts = np.bincount(array.ravel())
-        assert stats.chisquare(counts[counts > 0]).pvalue > 1e-3
-        assert (counts > 0).sum() == symbols
+    drawn = tokens[:, offset:8:2]
+    symbols, counts = np.unique(drawn, return_counts=True)
+    assert symbols.tolist() == list(range(first, last + 1))
+    assert stats.chisquare(counts).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("power", [0.01, 1.0])
-def test_gaps_are_distributed_as_the_slow_reference_draws_them(power):
-    """By the slot of the first pair, and of the last, whose choice is narrower."""
+def test_gaps_have_the_distribution_of_the_slow_reference(power):
+    """Compares the slot of the first pair, and of the last, which has fewer slots to choose from."""
     recipe = Recipe(length=32, vocab_size=64, pairs=4, power=power)
     tokens, targets = examples(recipe, count=5_000)
     rng = np.random.default_rng(1)
@@ -66,31 +76,40 @@ def test_gaps_are_distributed_as_the_slow_reference_draws_them(power):
     for pair in (0, 3):
         key = tokens[:, 2 * pair]
         is_query = (tokens == key[:, None]) & (targets != IGNORED)
-        slots = (is_query.argmax(axis=1) - 8) // 2
-        table = [np.bincount(slots, minlength=12), np.bincount(slow[:, pair], minlength=12)]
-        assert stats.chi2_contingency(np.array(table)).pvalue > 1e-3
+        query_position = is_query.argmax(axis=1)
+        slots = (query_position - 8) // 2
+        counts = np.bincount(slots, minlength=12)
+        slow_counts = np.bincount(slow[:, pair], minlength=12)
+        test = stats.chi2_contingency(np.stack([counts, slow_counts]))
+        assert test.pvalue > 1e-3
 
 
-def test_shares_fall_with_the_gap_as_published():
+def test_gap_shares_follow_the_published_power_law():
     shares = mqar.gap_shares(12, 0.01)
     published = 0.01 * np.arange(1, 13) ** -0.99
     np.testing.assert_allclose(shares, published / published.sum(), rtol=1e-12)
     np.testing.assert_allclose(mqar.gap_shares(12, 1.0), 1 / 12)
 
 
-def test_other_tokens_are_random_if_they_are_to_be_filled():
+def test_fill_makes_the_other_tokens_random():
     recipe = Recipe(length=64, vocab_size=256, pairs=4, fill=True)
     tokens, targets = examples(recipe, count=500)
-    rest = tokens[:, 8:][targets[:, 8:] == IGNORED]
-    assert len(np.unique(rest)) == 256
-    value_of = dict(zip(tokens[0, 0:8:2], tokens[0, 1:8:2], strict=True))
-    for position in np.flatnonzero(targets[0] != IGNORED):
-        assert targets[0, position] == value_of[tokens[0, position]]
+    is_filled = targets == IGNORED
+    is_filled[:, :8] = False
+    assert len(np.unique(tokens[is_filled])) == 256
+    row = tokens[0]
+    answers = targets[0]
+    value_of = values_by_key(row)
+    for position in np.flatnonzero(answers != IGNORED):
+        assert answers[position] == value_of[row[position]]
 
 
 def test_the_same_seed_gives_the_same_examples():
-    np.testing.assert_array_equal(examples(seed=3).tokens, examples(seed=3).tokens)
-    assert (examples(seed=3).tokens != examples(seed=4).tokens).any()
+    tokens = examples(seed=3).tokens
+    same_tokens = examples(seed=3).tokens
+    other_tokens = examples(seed=4).tokens
+    np.testing.assert_array_equal(tokens, same_tokens)
+    assert (tokens != other_tokens).any()
 
 
 @pytest.mark.parametrize(
@@ -101,27 +120,30 @@ def test_the_same_seed_gives_the_same_examples():
         ({"vocab_size": 9}, "need at least 10"),
     ],
 )
-def test_sizes_that_do_not_fit_are_refused(changes, message):
+def test_impossible_sizes_are_refused(changes, message):
+    recipe = dataclasses.replace(RECIPE, **changes)
     with pytest.raises(ConfigError, match=message):
-        mqar.check(Recipe(**{"length": 64, "vocab_size": 256, "pairs": 4} | changes))
+        mqar.check(recipe)
 
 
-def test_the_smallest_sizes_are_taken():
+def test_smallest_sizes_are_accepted():
     recipe = Recipe(length=16, vocab_size=10, pairs=4)
     mqar.check(recipe)
     tokens, targets = examples(recipe, count=100)
     assert tokens.shape == (100, 16)
-    assert ((targets != IGNORED).sum(axis=1) == 4).all()
+    answers_in_row = (targets != IGNORED).sum(axis=1)
+    assert (answers_in_row == 4).all()
 
 
 @pytest.mark.parametrize(("size", "ids"), [(16, 16), (30, 32), (200, 1000)])
-def test_so_many_ids_that_most_draws_repeat_one_are_still_drawn(size, ids):
-    """A chance of 1e-6 and less that none repeats."""
+def test_distinct_ids_are_drawn_even_if_nearly_every_draw_has_repeats(size, ids):
+    """The probability that a draw has no repeats is at most 1e-6."""
     rng = np.random.default_rng(0)
     drawn = mqar.draw_distinct(rng, 300, size, 1, 1 + ids)
     assert drawn.shape == (300, size)
     assert not mqar.has_repeats(drawn).any()
     assert drawn.min() == 1
     assert drawn.max() == ids
-    firsts = np.bincount(drawn[:, 0] % 4, minlength=4)
-    assert stats.chisquare(firsts).pvalue > 1e-3
+    first_column = drawn[:, 0]
+    counts = np.bincount(first_column % 4, minlength=4)
+    assert stats.chisquare(counts).pvalue > 1e-3

@@ -1,4 +1,4 @@
-"""Texts some of whose tokens are answers."""
+"""Texts in which some tokens are answers."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ X = IGNORED
 
 @pytest.fixture
 def text():
-    """2, then the answer 7 8, then 3, behind padding."""
+    """Padding, then the tokens 2 7 8 3, of which 7 8 is the answer."""
     written = Text()
     written.write([2])
     written.write([7, 8], asked=True)
@@ -19,36 +19,41 @@ def text():
     return written
 
 
-def check(example, tokens, targets):
-    assert example[0].tolist() == tokens
-    assert example[1].tolist() == targets
+def assert_example(example, expected_tokens, expected_targets):
+    tokens, targets = example
+    assert tokens.tolist() == expected_tokens
+    assert targets.tolist() == expected_targets
 
 
-def test_a_causal_model_is_scored_on_the_answers(text):
+def test_causal_models_are_scored_on_the_answers(text):
     recipe = Recipe(length=6, vocab_size=10)
-    check(text.example(recipe, training=False), [9, 9, 2, 7, 8, 3], [X, X, 7, 8, X, X])
+    example = text.example(recipe, training=False)
+    assert_example(example, [9, 9, 2, 7, 8, 3], [X, X, 7, 8, X, X])
 
 
-def test_a_causal_model_is_trained_on_every_next_token(text):
+def test_causal_models_are_trained_on_every_next_token(text):
     recipe = Recipe(length=6, vocab_size=10)
-    check(text.example(recipe, training=True), [9, 9, 2, 7, 8, 3], [9, 2, 7, 8, 3, X])
+    example = text.example(recipe, training=True)
+    assert_example(example, [9, 9, 2, 7, 8, 3], [9, 2, 7, 8, 3, X])
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_answers_are_masked_from_a_model_that_sees_later_tokens(text, training):
+def test_answers_are_masked_for_bidirectional_models(text, training):
     recipe = Recipe(length=6, vocab_size=10, both_ways=True)
-    check(text.example(recipe, training), [9, 9, 2, 10, 10, 3], [X, X, X, 7, 8, X])
+    example = text.example(recipe, training)
+    assert_example(example, [9, 9, 2, 10, 10, 3], [X, X, X, 7, 8, X])
 
 
 def test_examples_are_stacked(text):
     recipe = Recipe(length=6, vocab_size=10)
     example = text.example(recipe, training=False)
     tokens, targets = stacked([example, example])
-    assert tokens.shape == targets.shape == (2, 6)
-    assert tokens.dtype == targets.dtype == np.int32
+    for array in (tokens, targets):
+        assert array.shape == (2, 6)
+        assert array.dtype == np.int32
 
 
-def test_the_upper_half_of_an_odd_vocabulary_is_the_larger():
+def test_the_upper_half_of_an_odd_vocabulary_is_larger():
     symbols = halves(5)
     assert symbols.keys.tolist() == [0, 1]
     assert symbols.values.tolist() == [2, 3, 4]

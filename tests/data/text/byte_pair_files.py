@@ -1,4 +1,4 @@
-"""Byte-pair tokenizers as RoBERTa, ModernBERT and Llama have them, trained on a few lines."""
+"""Byte-pair tokenizers like those of RoBERTa, ModernBERT and Llama, trained on a few lines."""
 
 import importlib
 import json
@@ -16,17 +16,19 @@ def over_bytes(texts: Sequence[str], special: Sequence[str] = ROBERTA, size: int
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = library.decoders.ByteLevel()
+    mask = library.AddedToken(special[4], lstrip=True)
     trainer = library.trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=[*special[:4], library.AddedToken(special[4], lstrip=True)],
+        special_tokens=[*special[:4], mask],
         initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    cls, sep = (special[1], special[2]) if special is MODERNBERT else (special[0], special[2])
-    tokenizer.post_processor = library.processors.RobertaProcessing(
-        (sep, tokenizer.token_to_id(sep)), (cls, tokenizer.token_to_id(cls))
-    )
+    cls = special[1] if special is MODERNBERT else special[0]
+    sep = special[2]
+    cls_and_id = (cls, tokenizer.token_to_id(cls))
+    sep_and_id = (sep, tokenizer.token_to_id(sep))
+    tokenizer.post_processor = library.processors.RobertaProcessing(sep_and_id, cls_and_id)
     return tokenizer
 
 
@@ -34,12 +36,11 @@ def over_characters(texts: Sequence[str], size: int = 400) -> Any:
     """Llama 2's: byte pairs over characters, with the bytes of others, and without [PAD] and
     [MASK]."""
     library = importlib.import_module("tokenizers")
-    tokenizer = library.Tokenizer(
-        library.models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True)
-    )
-    tokenizer.normalizer = library.normalizers.Sequence(
-        [library.normalizers.Prepend("▁"), library.normalizers.Replace(" ", "▁")]
-    )
+    model = library.models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True)
+    tokenizer = library.Tokenizer(model)
+    prepend = library.normalizers.Prepend("▁")
+    replace = library.normalizers.Replace(" ", "▁")
+    tokenizer.normalizer = library.normalizers.Sequence([prepend, replace])
     decoders = library.decoders
     tokenizer.decoder = decoders.Sequence(
         [
@@ -57,7 +58,7 @@ def over_characters(texts: Sequence[str], size: int = 400) -> Any:
     )
     tokenizer.train_from_iterator(texts, trainer)
     document = json.loads(tokenizer.to_str())
-    document["added_tokens"] = document["added_tokens"][:3]  # bytes are no special tokens
+    document["added_tokens"] = document["added_tokens"][:3]  # bytes are not special tokens
     return library.Tokenizer.from_str(json.dumps(document))
 
 

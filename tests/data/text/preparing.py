@@ -7,10 +7,15 @@ from pathlib import Path
 from gmlp_flax.data.text.corpus import Corpus, Documents, MemoryPart
 from gmlp_flax.data.text.tokenizer import Tokenizer
 
-TEXTS = [
-    f"Document {i} says: " + f"the quick brown fox jumps over {i * i} lazy dogs. " * (i % 7)
-    for i in range(120)
-]
+
+def document(number: int) -> str:
+    """A text of up to six sentences."""
+    sentence = f"the quick brown fox jumps over {number * number} lazy dogs. "
+    sentences = number % 7
+    return f"Document {number} says: " + sentence * sentences
+
+
+TEXTS = [document(number) for number in range(120)]
 
 
 @functools.cache

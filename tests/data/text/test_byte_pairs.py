@@ -1,4 +1,4 @@
-"""Byte pairs: the ids of the tokenizers library, spans, bytes, masks, and what is refused."""
+"""Byte-pair tokenizers, compared with the tokenizers library."""
 
 import json
 import pickle
@@ -36,7 +36,7 @@ def both(request, tmp_path_factory):
     return library, Tokenizer.load(folder)
 
 
-def test_the_ids_of_the_library(both):
+def test_ids_are_those_of_the_library(both):
     library, ours = both
     library.encode_special_tokens = True
     assert ours.vocab_size == library.get_vocab_size()
@@ -51,14 +51,15 @@ def test_the_ids_of_the_library(both):
     assert copy.encode(TEXTS[0]) == expected[0]
 
 
-def test_text_comes_back_as_it_was(both):
+def test_decoding_restores_the_text(both):
     _library, ours = both
     assert ours.keeps_white_space
     assert not ours.may_be_unknown
     for text in TEXTS:
-        assert ours.decode(ours.encode(text)) == text
-        got = ours.decode([ours.cls_id, *ours.encode(text), ours.sep_id])
-        assert got == text
+        ids = ours.encode(text)
+        assert ours.decode(ids) == text
+        with_special_ids = [ours.cls_id, *ids, ours.sep_id]
+        assert ours.decode(with_special_ids) == text
 
 
 def test_spans_and_bytes_add_up_to_the_text(both):
@@ -74,16 +75,16 @@ def test_spans_and_bytes_add_up_to_the_text(both):
         for position, character in enumerate(text):
             assert read[position] or character.isspace(), (text, position)
         if text:
-            got = ours.byte_counts()[ids].sum()
-            expected = len(text.encode()) + prepended
-            assert got == expected
+            counts = ours.byte_counts()[ids]
+            assert counts.sum() == len(text.encode()) + prepended
 
 
 def test_pieces_are_shown_with_their_blanks():
-    ours = Tokenizer(over_bytes(["the other the other"]).to_str().encode())
-    shown = [ours.piece(token) for token in ours.encode("the other é")]
-    assert shown[:2] == ["the", " other"]
-    assert shown[-2:] == ["<0xC3>", "<0xA9>"]
+    library = over_bytes(["the other the other"])
+    ours = Tokenizer(library.to_str().encode())
+    pieces = [ours.piece(token) for token in ours.encode("the other é")]
+    assert pieces[:2] == ["the", " other"]
+    assert pieces[-2:] == ["<0xC3>", "<0xA9>"]
 
 
 def test_a_mask_takes_the_blank_before_it(both):
@@ -96,10 +97,16 @@ def test_a_mask_takes_the_blank_before_it(both):
     assert ours.encode_masked("the other [MASK] to [MASK].") == expected
 
 
-def test_special_pieces_by_their_names():
+def test_special_pieces_are_found_by_their_names():
     roberta = Tokenizer(over_bytes(LINES).to_str().encode())
-    ids = (roberta.cls_id, roberta.pad_id, roberta.sep_id, roberta.unk_id, roberta.mask_id)
-    assert ids == (0, 1, 2, 3, 4)
+    assert roberta.cls_id == 0
+    assert roberta.pad_id == 1
+    assert roberta.sep_id == 2
+    assert roberta.unk_id == 3
+    assert roberta.mask_id == 4
+
+
+def test_llama_has_no_pieces_for_padding_and_masks():
     llama = Tokenizer(over_characters(LINES).to_str().encode())
     assert llama.cls_id == 1
     assert llama.sep_id == 2
@@ -108,16 +115,19 @@ def test_special_pieces_by_their_names():
     assert llama.special_ids == (0, 1, 2)
 
 
-def test_saved_as_it_was_read(tmp_path, both):
+def test_saved_files_give_the_same_tokenizer(tmp_path, both):
     _, ours = both
     ours.save(tmp_path / "tokenizer.json")
-    assert Tokenizer.load(tmp_path) == ours
-    assert Tokenizer.load(tmp_path).same_pieces(ours)
+    copy = Tokenizer.load(tmp_path)
+    assert copy == ours
+    assert copy.same_pieces(ours)
 
 
 def document(**changes):
-    content = json.loads(over_bytes(LINES).to_str())
-    return {**content, **changes}
+    library = over_bytes(LINES)
+    content = json.loads(library.to_str())
+    content.update(changes)
+    return content
 
 
 @pytest.mark.parametrize(
@@ -136,7 +146,7 @@ def test_damaged_files_are_refused(content, words):
     assert "\n" not in message
 
 
-def test_lower_case_is_no_question_of_byte_pairs(tmp_path):
+def test_do_lower_case_is_refused(tmp_path):
     save(over_bytes(LINES), tmp_path)
     message = raised(DataError, Tokenizer.load, tmp_path, do_lower_case="True")
     assert "config.data.do_lower_case" in message

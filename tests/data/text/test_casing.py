@@ -1,4 +1,4 @@
-"""What decides lower case and accents of a WordPiece vocabulary: keys, or files beside it."""
+"""Keys, or files in the folder of a WordPiece vocabulary, decide on lower case and accents."""
 
 import pickle
 import unicodedata
@@ -22,41 +22,45 @@ CASES = [(True, True), (True, False), (False, True), (False, False)]
 
 
 def of_keys(folder, pieces, lower, strip):
-    keys = {"do_lower_case": str(lower), "strip_accents": str(strip)}
-    return Tokenizer.load(write(folder, pieces), **keys)
+    path = write(folder, pieces)
+    return Tokenizer.load(path, do_lower_case=str(lower), strip_accents=str(strip))
 
 
 def of_config(folder, pieces, lower, strip):
     config = {"do_lower_case": lower, "strip_accents": strip}
-    return Tokenizer.load(write(folder, pieces, tokenizer_config=config))
+    path = write(folder, pieces, tokenizer_config=config)
+    return Tokenizer.load(path)
 
 
-def of_json_beside(folder, pieces, lower, strip):
+def of_json_in_folder(folder, pieces, lower, strip):
     content = reference(pieces, lower, strip).to_str()
-    return Tokenizer.load(write(folder, pieces, tokenizer=content))
+    path = write(folder, pieces, tokenizer=content)
+    return Tokenizer.load(path)
 
 
 def of_json(folder, pieces, lower, strip):
-    of_json_beside(folder, pieces, lower, strip)
+    of_json_in_folder(folder, pieces, lower, strip)
     return Tokenizer.load(folder / "tokenizer.json")
 
 
 def of_folder(folder, pieces, lower, strip):
-    of_json_beside(folder, pieces, lower, strip)
+    of_json_in_folder(folder, pieces, lower, strip)
     return Tokenizer.load(folder)
 
 
 def of_run_folder(folder, pieces, lower, strip):
-    of_keys(folder, pieces, lower, strip).save(folder / "tokenizer.model")
-    return Tokenizer.load(folder / "tokenizer.model")
+    path = folder / "tokenizer.model"
+    tokenizer = of_keys(folder, pieces, lower, strip)
+    tokenizer.save(path)
+    return Tokenizer.load(path)
 
 
-WAYS = (of_keys, of_config, of_json_beside, of_json, of_folder, of_run_folder)
+WAYS = (of_keys, of_config, of_json_in_folder, of_json, of_folder, of_run_folder)
 
 
 @pytest.mark.parametrize(("lower", "strip"), CASES)
-def test_equal_to_the_library(tmp_path, lower, strip):
-    """In whatever way lower case and accents are said."""
+def test_ids_are_those_of_the_library(tmp_path, lower, strip):
+    """Keys and every kind of file give the same model."""
     pieces = pieces_of(True, True)
     expected = reference(pieces, lower, strip)
     texts = []
@@ -65,16 +69,18 @@ def test_equal_to_the_library(tmp_path, lower, strip):
     models = set()
     for way in WAYS:
         tokenizer = way(tmp_path / way.__name__, pieces, lower, strip)
+        copy = pickle.loads(pickle.dumps(tokenizer))
         assert tokenizer.cases == (lower, strip)
         assert_same_ids(texts, tokenizer, expected)
-        assert_same_ids(texts, pickle.loads(pickle.dumps(tokenizer)), expected)
+        assert_same_ids(texts, copy, expected)
         models.add(tokenizer.model)
     assert len(models) == 1
 
 
 def test_a_vocabulary_alone_is_refused(tmp_path):
-    """It does not say what becomes of capitals, and with the wrong answer words become [UNK]."""
-    message = failure(Tokenizer.load, write(tmp_path, pieces_of(True, True)))
+    """It does not say whether text is lower-cased, and a wrong guess makes words [UNK]."""
+    path = write(tmp_path, pieces_of(True, True))
+    message = failure(Tokenizer.load, path)
     for words in ("vocab.txt", "tokenizer_config.json", "config.data.do_lower_case=True"):
         assert words in message
 
@@ -90,7 +96,7 @@ def test_a_key_alone_strips_accents_as_bert_does(tmp_path, lower):
 
 
 def test_old_copies_in_run_folders_keep_their_reading(tmp_path):
-    """A copy is read as version 0.2.0 read it, also under the keys' defaults."""
+    """A copy is read as version 0.2.0 read it, with the default keys too."""
     content = vocabulary(pieces_of(True, False))
     path = tmp_path / "tokenizer.model"
     path.write_bytes(content)
@@ -104,33 +110,41 @@ def test_old_copies_in_run_folders_keep_their_reading(tmp_path):
     assert "its strip_accents is True" in message
 
 
-def test_files_beside_with_the_vocabularys_own_name(tmp_path):
+def test_tokenizer_json_may_have_the_name_of_the_vocabulary(tmp_path):
     pieces = pieces_of(True, False)
-    (tmp_path / "ko_vocab.txt").write_bytes(vocabulary(pieces).replace(b"\n", b"\r\n"))
-    (tmp_path / "ko_tokenizer.json").write_text(reference(pieces, False, True).to_str())
+    vocabulary_path = tmp_path / "ko_vocab.txt"
+    with_crlf = vocabulary(pieces).replace(b"\n", b"\r\n")
+    vocabulary_path.write_bytes(with_crlf)
+    document = reference(pieces, False, True).to_str()
+    (tmp_path / "ko_tokenizer.json").write_text(document)
     (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 512}')
-    tokenizer = Tokenizer.load(tmp_path / "ko_vocab.txt")
+    tokenizer = Tokenizer.load(vocabulary_path)
     assert tokenizer.cases == (False, True)
     assert "ko_tokenizer.json" in tokenizer.note
 
 
-def test_other_files_beside_are_not_read(tmp_path):
+def test_other_json_files_are_not_read(tmp_path):
     """bert.json is the config of a model."""
-    (tmp_path / "bert.txt").write_bytes(vocabulary([*ROLES, "the"]))
+    path = tmp_path / "bert.txt"
+    path.write_bytes(vocabulary([*ROLES, "the"]))
     (tmp_path / "bert.json").write_text('{"hidden_size": 768, "do_lower_case": false}')
-    assert "bert.txt" in failure(Tokenizer.load, tmp_path / "bert.txt")
+    assert "bert.txt" in failure(Tokenizer.load, path)
 
 
-@pytest.mark.parametrize("value", ["true", "True", "False", "false"])
-def test_a_config_whose_values_are_text(tmp_path, value):
+@pytest.mark.parametrize(
+    ("value", "lower"),
+    [("true", True), ("True", True), ("False", False), ("false", False)],
+)
+def test_config_values_may_be_text(tmp_path, value, lower):
     config = {"do_lower_case": value, "strip_accents": "false"}
     path = write(tmp_path, pieces_of(True, False), tokenizer_config=config)
-    assert Tokenizer.load(path).cases == (value.lower() == "true", False)
+    tokenizer = Tokenizer.load(path)
+    assert tokenizer.cases == (lower, False)
 
 
 @pytest.mark.parametrize(("lower", "strip"), [(True, False), (False, True)])
-def test_a_config_that_says_one_of_the_two(tmp_path, lower, strip):
-    """A key says the other."""
+def test_a_config_with_one_of_the_two_values_needs_a_key(tmp_path, lower, strip):
+    """A key gives the other value."""
     pieces = pieces_of(lower, lower)
     path = write(tmp_path, pieces, tokenizer_config={"strip_accents": strip})
     assert "do_lower_case" in failure(Tokenizer.load, path)
@@ -140,7 +154,7 @@ def test_a_config_that_says_one_of_the_two(tmp_path, lower, strip):
     assert_same_ids(TEXTS.values(), tokenizer, reference(pieces, lower, strip))
 
 
-def test_a_key_decides_before_a_config(tmp_path):
+def test_keys_override_the_config(tmp_path):
     pieces = pieces_of(True, True)
     path = write(tmp_path, pieces, tokenizer_config={"do_lower_case": True})
     tokenizer = Tokenizer.load(path, strip_accents="False")
@@ -149,7 +163,7 @@ def test_a_key_decides_before_a_config(tmp_path):
     assert "tokenizer_config.json" in tokenizer.note
 
 
-def test_two_files_that_contradict_each_other(tmp_path):
+def test_contradicting_files_need_keys(tmp_path):
     pieces = pieces_of(True, False)
     document = reference(pieces, True, False).to_str()
     config = {"do_lower_case": False}
@@ -162,7 +176,7 @@ def test_two_files_that_contradict_each_other(tmp_path):
     assert both.cases == (True, False)
 
 
-def test_two_files_with_different_pieces(tmp_path):
+def test_files_with_different_pieces_are_refused(tmp_path):
     document = reference(pieces_of(True, True), True, True).to_str()
     path = write(tmp_path, pieces_of(False, False), tokenizer=document)
     message = failure(Tokenizer.load, path)
@@ -170,13 +184,13 @@ def test_two_files_with_different_pieces(tmp_path):
     assert str(tmp_path / "tokenizer.json") in message
 
 
-def test_a_config_that_splits_in_another_way(tmp_path):
+def test_another_word_tokenizer_is_refused(tmp_path):
     config = {"word_tokenizer_type": "mecab"}
     path = write(tmp_path, pieces_of(True, True), tokenizer_config=config)
     assert "word_tokenizer_type is 'mecab'" in failure(Tokenizer.load, path)
 
 
-def test_a_config_that_does_not_split_chinese(tmp_path):
+def test_a_config_may_keep_chinese_words_whole(tmp_path):
     config = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": False}
     path = write(tmp_path, [*pieces_of(True, True), "东京"], tokenizer_config=config)
     tokenizer = Tokenizer.load(path)
@@ -184,7 +198,7 @@ def test_a_config_that_does_not_split_chinese(tmp_path):
     assert len(tokenizer.encode("东京")) == 1
 
 
-def test_added_tokens_and_other_normalizers(tmp_path):
+def test_added_tokens_and_other_normalizers_are_those_of_the_library(tmp_path):
     pieces = pieces_of(True, True)
     expected = reference(pieces, True, False)
     expected.add_tokens(["COVID-19"])
@@ -202,7 +216,7 @@ def test_added_tokens_and_other_normalizers(tmp_path):
     assert "do_lower_case must be auto" in message
 
 
-def test_tokens_that_only_another_file_has(tmp_path):
+def test_tokens_that_the_vocabulary_does_not_have_are_refused(tmp_path):
     pieces = pieces_of(True, True)
     path = write(tmp_path, pieces, added_tokens={"[PAD]": 0})
     assert Tokenizer.load(path, do_lower_case="True").vocab_size == len(pieces)

@@ -1,7 +1,8 @@
-"""Corpora: parts of files, which documents are taken, and what recognises them."""
+"""Corpora: parts of files, which documents are taken, and what identifies a corpus."""
 
 import dataclasses
 import itertools
+import math
 import os
 import pickle
 import shutil
@@ -26,7 +27,8 @@ ROLES = ("train", "heldout")
 
 
 def write_lines(path, *texts):
-    path.write_bytes(writers.json_lines(*({"text": text} for text in texts)))
+    records = [{"text": text} for text in texts]
+    path.write_bytes(writers.json_lines(*records))
     return path
 
 
@@ -46,7 +48,7 @@ def file_at(path):
 # Parts of files
 
 
-def test_documents_that_are_white_space_are_left_out(tmp_path):
+def test_blank_documents_are_left_out(tmp_path):
     path = write_lines(tmp_path / "a.jsonl", "one", " \n\t", "", "\u2003", "two")
     assert documents(path) == ["one", "two"]
 
@@ -59,20 +61,20 @@ def test_documents_that_are_white_space_are_left_out(tmp_path):
         ("a.json", b"\n\n"),
     ],
 )
-def test_a_file_without_a_document(tmp_path, name, content):
+def test_files_without_a_document_are_refused(tmp_path, name, content):
     write_lines(tmp_path / "b.jsonl", "one")
     (tmp_path / name).write_bytes(content)
     assert f"{name}: an empty shard" in failure(documents, tmp_path)
 
 
 @pytest.mark.parametrize(("name", "texts"), [("a.parquet", []), ("b.parquet", [" "])])
-def test_columnar_files_without_a_document(tmp_path, name, texts):
+def test_columnar_files_without_a_document_are_refused(tmp_path, name, texts):
     column = pa.array(texts, pa.string())
     path = writers.parquet(tmp_path / name, text=column)
     assert f"{name}: an empty shard" in failure(documents, path)
 
 
-def test_an_empty_text_file_is_no_document(tmp_path):
+def test_empty_text_files_are_left_out(tmp_path):
     (tmp_path / "a.txt").write_text(" \n")
     (tmp_path / "b.txt").write_text("one")
     assert documents(tmp_path) == ["one"]
@@ -91,26 +93,29 @@ def test_bad_records_are_skipped_up_to_the_limit(tmp_path):
     assert "max_bad_records=2" in message
 
 
-TEXT = writers.json_lines(*({"text": f"document {number}"} for number in range(50)))
+LINES = [f"document {number}" for number in range(50)]
+CONTENT = writers.json_lines(*({"text": line} for line in LINES))
 
 
 @pytest.mark.parametrize("size", [1, 40, 100, 10_000])
 def test_json_lines_are_cut_into_equal_ranges(tmp_path, monkeypatch, size):
     monkeypatch.setattr(corpus, "PART_BYTES", size)
     path = tmp_path / "a.jsonl"
-    path.write_bytes(TEXT)
+    path.write_bytes(CONTENT)
     parts = list(corpus.cut(file_at(path), "json_lines"))
-    assert len(parts) == -(-len(TEXT) // size)
+    assert len(parts) == math.ceil(len(CONTENT) / size)
     sizes = [part.size for part in parts]
-    assert sum(sizes) == pytest.approx(len(TEXT), abs=len(parts))
+    assert sum(sizes) == pytest.approx(len(CONTENT), abs=len(parts))
     assert max(sizes) - min(sizes) <= 1
     found = []
     for part in parts:
         found += part.documents(BadRecords())
-    assert found == [f"document {number}" for number in range(50)]
+    assert found == LINES
     if len(parts) > 1:
-        assert len({part.name for part in parts}) == len(parts)
-        assert all(part.name.startswith("a.jsonl, bytes ") for part in parts)
+        names = {part.name for part in parts}
+        assert len(names) == len(parts)
+        for name in names:
+            assert name.startswith("a.jsonl, bytes ")
 
 
 def test_row_groups_are_joined_into_parts(tmp_path, monkeypatch):
@@ -119,12 +124,11 @@ def test_row_groups_are_joined_into_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "PART_BYTES", 1500)
     parts = list(corpus.cut(file_at(path), "parquet"))
     assert 3 < len(parts) < 14
-    bounds = [(part.start, part.stop) for part in parts]
-    assert bounds[0][0] == 0
-    assert bounds[-1][1] is None
-    for (_, stop), (start, _) in itertools.pairwise(bounds):
-        assert stop == start
-    assert all(part.size >= 1500 for part in parts[:-1])
+    assert parts[0].start == 0
+    assert parts[-1].stop is None
+    for part, following in itertools.pairwise(parts):
+        assert part.stop == following.start
+        assert part.size >= 1500
     found = []
     for part in pickle.loads(pickle.dumps(parts)):
         found += part.documents(BadRecords())
@@ -140,23 +144,29 @@ def test_row_groups_are_joined_into_parts(tmp_path, monkeypatch):
         ("memory://a.tfrecord", "tfrecord", 100),
     ],
 )
-def test_files_that_cannot_be_cut(monkeypatch, name, reader, count):
+def test_unsplittable_files_are_one_part(monkeypatch, name, reader, count):
     monkeypatch.setattr(corpus, "PART_BYTES", 10)
     file = files.File(path=name, name=name, size=1000, version="")
     (part,) = corpus.cut(file, reader, count)
     assert part == FilePart(name, name, reader, 1000, 0, count)
 
 
-@pytest.mark.parametrize(("size", "count", "bounds"), [(30, 2, [(0, 1), (1, 2)]), (9, 5, [(0, 5)])])
-def test_records_of_a_shard(monkeypatch, size, count, bounds):
-    """Not more parts than records."""
+@pytest.mark.parametrize(
+    ("size", "count", "expected"),
+    [
+        pytest.param(30, 2, [(0, 1), (1, 2)], id="not more parts than records"),
+        pytest.param(9, 5, [(0, 5)], id="a small shard"),
+    ],
+)
+def test_shards_are_cut_between_records(monkeypatch, size, count, expected):
     monkeypatch.setattr(corpus, "PART_BYTES", 10)
     file = files.File(path="a", name="a", size=size, version="")
-    parts = list(corpus.cut(file, "array_record", count))
-    assert [(part.start, part.stop) for part in parts] == bounds
+    parts = corpus.cut(file, "array_record", count)
+    bounds = [(part.start, part.stop) for part in parts]
+    assert bounds == expected
 
 
-# What recognises a corpus
+# What identifies a corpus
 
 
 def content_of(path):
@@ -167,17 +177,20 @@ def content_in_memory(texts: list[str]) -> str:
     return in_memory("x", texts).content
 
 
-def test_a_corpus_is_recognised_where_it_moves(tmp_path, monkeypatch):
-    (tmp_path / "a").mkdir()
-    write_lines(tmp_path / "a" / "x.jsonl", "one", "two")
-    before = read(tmp_path / "a")
-    assert read(tmp_path / "a").digest == before.digest
-    moved = shutil.copytree(tmp_path / "a", tmp_path / "moved")
-    assert read(moved).content == before.content
-    assert read(moved).digest == before.digest
+def test_a_moved_corpus_is_the_same_corpus(tmp_path, monkeypatch):
+    folder = tmp_path / "a"
+    folder.mkdir()
+    write_lines(folder / "x.jsonl", "one", "two")
+    before = read(folder)
+    assert read(folder).digest == before.digest
+    moved = shutil.copytree(folder, tmp_path / "moved")
+    after = read(moved)
+    assert after.content == before.content
+    assert after.digest == before.digest
     monkeypatch.setattr(corpus, "PART_BYTES", 10)
-    assert read(moved).content == before.content
-    assert read(moved).digest != before.digest
+    in_other_parts = read(moved)
+    assert in_other_parts.content == before.content
+    assert in_other_parts.digest != before.digest
 
 
 def test_another_time_is_another_corpus(tmp_path):
@@ -194,15 +207,15 @@ def test_another_split_is_another_corpus(tmp_path):
 
 
 def test_another_reader_is_another_corpus(tmp_path):
-    """As after an upgrade that reads a suffix in another way: old ids are not taken for it."""
+    """After an upgrade that reads a suffix in another way, the old ids must not be used."""
     before = read(write_lines(tmp_path / "a.jsonl", "one"))
     part = dataclasses.replace(before.examples.parts[0], reader="text")
     examples = dataclasses.replace(before.examples, parts=(part,))
     assert dataclasses.replace(before, examples=examples).digest != before.digest
 
 
-def test_a_corpus_is_recognised_by_its_ends_too(tmp_path):
-    """Two files of one name, size and time, as reproducible archives hold them."""
+def test_files_of_equal_size_and_time_differ_by_their_ends(tmp_path):
+    """Files in reproducible archives may have the same name, size and time."""
     contents = set()
     for folder, word in (("a", b"aaaa "), ("b", b"bbbb ")):
         path = tmp_path / folder / "x.txt"
@@ -213,14 +226,15 @@ def test_a_corpus_is_recognised_by_its_ends_too(tmp_path):
     assert len(contents) == 2
 
 
-def test_the_fingerprint_is_of_the_files(tmp_path):
+def test_fingerprints_are_those_of_the_files(tmp_path):
     path = write_lines(tmp_path / "a.jsonl", "one")
     read_corpus = read(path)
-    assert read_corpus.fingerprint == fingerprints.of_files(files.find_files(str(path)))
+    found = files.find_files(str(path))
+    assert read_corpus.fingerprint == fingerprints.of_files(found)
     assert read_corpus.hold_out("train", 0.5).fingerprint == read_corpus.fingerprint
 
 
-def test_in_memory():
+def test_documents_in_memory_are_a_corpus():
     found = in_memory("mine", ["one", " ", "two \ud800"])
     assert list(found.examples.read()) == ["one", "two \ud800"]
     assert found.name == "mine"
@@ -231,7 +245,7 @@ def test_in_memory():
     assert pickle.loads(pickle.dumps(found)) == found
 
 
-def test_documents_in_memory_are_recognised_with_their_ends():
+def test_content_in_memory_depends_on_where_documents_end():
     contents = {
         content_in_memory(["ab", "c"]),
         content_in_memory(["a", "bc"]),
@@ -242,9 +256,14 @@ def test_documents_in_memory_are_recognised_with_their_ends():
 
 
 @pytest.mark.parametrize(
-    ("share", "end"), [(0, ""), (0.05, ", 5 % of the documents held out"), (-0.125, "12.5 %")]
+    ("share", "end"),
+    [
+        (0, ""),
+        (0.05, ", 5 % of the documents held out"),
+        (-0.125, "12.5 %"),
+    ],
 )
-def test_a_line_on_the_files(tmp_path, share, end):
+def test_description_names_the_files_and_the_share(tmp_path, share, end):
     for number in range(5):
         write_lines(tmp_path / f"{number}.jsonl", "one")
     found = read(tmp_path)
@@ -258,16 +277,19 @@ def test_a_line_on_the_files(tmp_path, share, end):
 # Which documents are taken
 
 
-def test_corpora_are_recognised_by_their_parts():
+def test_digests_depend_on_the_parts():
     assert corpus_of(2).digest == corpus_of(2).digest
     assert corpus_of(2).digest != corpus_of(3).digest
 
 
 def pick(share, texts, is_whole=True):
-    """The documents to train on, and those held out."""
-    train = Selection(share, TRAIN).pick(iter(texts), is_whole)
-    heldout = Selection(share, HELDOUT).pick(iter(texts), is_whole)
-    return list(train), list(heldout)
+    """The documents to train on, and the held-out documents."""
+    picked = []
+    for role in (TRAIN, HELDOUT):
+        selection = Selection(share, role)
+        documents_of_role = selection.pick(iter(texts), is_whole)
+        picked.append(list(documents_of_role))
+    return tuple(picked)
 
 
 def is_heldout(text, share):
@@ -275,7 +297,7 @@ def is_heldout(text, share):
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_roles_are_by_content(is_whole):
+def test_the_content_of_a_document_decides_its_role(is_whole):
     expected = {"train": [], "heldout": []}
     for text in TEXTS:
         role = "heldout" if is_heldout(text, 0.3) else "train"
@@ -286,7 +308,7 @@ def test_roles_are_by_content(is_whole):
     assert list(EVERYTHING.pick(iter(TEXTS), is_whole)) == TEXTS
 
 
-def test_a_held_out_corpus(tmp_path):
+def test_holding_out_keeps_the_content(tmp_path):
     path = write_lines(tmp_path / "a.jsonl", *TEXTS)
     whole = read(path)
     heldout = whole.hold_out("heldout", 0.3)
@@ -296,9 +318,10 @@ def test_a_held_out_corpus(tmp_path):
     assert pickle.loads(pickle.dumps(heldout)) == heldout
 
 
-def test_one_document_is_cut_at_a_line():
-    text = "one\ntwo\nthree\nfour\n"
-    assert pick(0.4, [text]) == (["one\ntwo\n"], ["three\nfour\n"])
+def test_a_single_document_is_cut_at_a_line():
+    train, heldout = pick(0.4, ["one\ntwo\nthree\nfour\n"])
+    assert train == ["one\ntwo\n"]
+    assert heldout == ["three\nfour\n"]
     document = "".join(f"line {number}\n" for number in range(100))
     (train,), (heldout,) = pick(0.2, [document])
     assert train + heldout == document
@@ -306,7 +329,7 @@ def test_one_document_is_cut_at_a_line():
     assert 0.2 <= len(heldout) / len(document) < 0.22
 
 
-def test_one_of_many_documents_is_not_cut():
+def test_documents_of_a_larger_corpus_are_not_cut():
     train, heldout = pick(0.4, ["one\ntwo\nthree\nfour\n"], is_whole=False)
     assert len(train) + len(heldout) == 1
 
@@ -320,31 +343,42 @@ def test_a_search_holds_out_another_part():
 
 def test_a_search_holds_out_other_lines():
     lines = [f"line {number}\n" for number in range(100, 200)]
-    [train], [heldout] = pick(-0.2, ["".join(lines)])
+    document = "".join(lines)
+    (train,), (heldout,) = pick(-0.2, [document])
     assert train == "".join(lines[:60])
     assert heldout == "".join(lines[60:80])
 
 
 @pytest.mark.parametrize(
     "text",
-    ["word " * 400, "word\n" + "word " * 400, "word\r" * 400, "日本語" * 700, "word\n" * 400],
+    [
+        pytest.param("word " * 400, id="spaces"),
+        pytest.param("word\n" + "word " * 400, id="an early line"),
+        pytest.param("word\r" * 400, id="carriage returns"),
+        pytest.param("日本語" * 700, id="no white space"),
+        pytest.param("word\n" * 400, id="lines"),
+    ],
 )
 @pytest.mark.parametrize("share", [0.1, -0.1])
-def test_a_text_of_any_lines_is_cut_near_its_share(text, share):
+def test_any_text_is_cut_near_its_share(text, share):
     """At a line, else at white space, else between two characters."""
     (train,), (heldout,) = pick(share, [text])
-    assert len(heldout) / len(text) == pytest.approx(0.1, abs=0.011)
-    got = len(train) / len(text)
-    assert got == pytest.approx(0.9 if share > 0 else 0.8, abs=0.011)
+    heldout_part = len(heldout) / len(text)
+    train_part = len(train) / len(text)
+    assert heldout_part == pytest.approx(0.1, abs=0.011)
     if share > 0:
+        assert train_part == pytest.approx(0.9, abs=0.011)
         assert train + heldout == text
+    else:
+        assert train_part == pytest.approx(0.8, abs=0.011)
     if "word" in text:
         assert train[-1].isspace()
         assert heldout.startswith("word")
 
 
 @pytest.mark.parametrize("share", [0.3, -0.3])
-def test_a_character_cannot_be_cut(share):
+def test_a_single_character_is_refused(share):
     message = failure(pick, share, ["a"])
+    is_search = share < 0
     assert "heldout_share=0.3" in message
-    assert ("data.search" in message) == (share < 0)
+    assert ("data.search" in message) == is_search

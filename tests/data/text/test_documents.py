@@ -22,7 +22,8 @@ CP1252 = "iconv -f WINDOWS-1252 -t UTF-8"
 def read(reader: str, path, start: int = 0, stop: int | None = None) -> list[str]:
     """Documents, and the messages of bad records in < >."""
     items = []
-    for item in documents.READERS[reader](str(path), start, stop):
+    read_documents = documents.READERS[reader]
+    for item in read_documents(str(path), start, stop):
         items.append(f"<{item}>" if isinstance(item, BadRecord) else item)
     return items
 
@@ -37,7 +38,7 @@ def read(reader: str, path, start: int = 0, stop: int | None = None) -> list[str
         (b"one" * 500 + b"\0", "one" * 500 + "\0"),
     ],
 )
-def test_text_is_one_document_as_it_is(tmp_path, content, text):
+def test_a_text_file_is_one_unchanged_document(tmp_path, content, text):
     (tmp_path / "a.txt").write_bytes(content)
     assert read("text", tmp_path / "a.txt") == [text]
 
@@ -50,13 +51,13 @@ def test_text_is_one_document_as_it_is(tmp_path, content, text):
         (b"\x1f\x8b\x08", "line 1: not UTF-8 (byte 0x8b)"),
     ],
 )
-def test_text_in_another_encoding(tmp_path, content, message):
+def test_text_in_another_encoding_is_refused(tmp_path, content, message):
     (tmp_path / "a.txt").write_bytes(content)
     assert f"a.txt, {message}" in failure(read, "text", tmp_path / "a.txt")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-32-be"])
-def test_chinese_text_in_another_encoding(tmp_path, encoding):
+def test_chinese_text_in_another_encoding_is_refused(tmp_path, encoding):
     """In UTF-16 it may have no zero byte."""
     content = "\u4e2d\u6587\u6587\u672c".encode(encoding)
     assert (b"\0" in content) == encoding.startswith("utf-32")
@@ -72,8 +73,8 @@ def test_chinese_text_in_another_encoding(tmp_path, encoding):
         ("a.jsonl.gz", "json_lines", "a.jsonl.gz, line 2 has more than"),
     ],
 )
-def test_no_document_fills_the_memory(tmp_path, monkeypatch, name, reader, message):
-    """A small compressed file unpacks to anything."""
+def test_documents_have_a_maximum_size(tmp_path, monkeypatch, name, reader, message):
+    """A small compressed file may unpack to any size."""
     monkeypatch.setattr(rows, "LONGEST", 100)
     long_text = "a" * 200
     content = writers.json_lines({"text": "b"}, {"text": long_text})
@@ -98,9 +99,23 @@ def test_no_document_fills_the_memory(tmp_path, monkeypatch, name, reader, messa
         (b'{"text": "x", "n": ' + b"9" * 5000 + b"}", "not JSON (a number of 5,000 digits)"),
         (b"plain words", "not JSON"),
     ],
-    ids=range(13),
+    ids=[
+        "an unfinished object",
+        "Latin-1",
+        "UTF-16",
+        "other fields",
+        "a number as text",
+        "a null as text",
+        "a list as text",
+        "an empty object",
+        "a list",
+        "a string",
+        "nested too deep",
+        "a long number",
+        "plain words",
+    ],
 )
-def test_bad_json_lines(tmp_path, line, problem):
+def test_bad_json_lines_are_bad_records(tmp_path, line, problem):
     path = tmp_path / "a.jsonl"
     first_line = b'\xef\xbb\xbf{"text": "one"}\r\n \n'
     path.write_bytes(first_line + line + b'\n{"text": "two\\n\\u20ac"}')
@@ -117,7 +132,7 @@ def test_lone_surrogates_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-def test_a_list_of_rows_is_no_json_lines(tmp_path, indent):
+def test_a_list_of_rows_is_not_json_lines(tmp_path, indent):
     """As pandas writes it by default."""
     path = tmp_path / "a.json"
     path.write_text(json.dumps([{"text": "one"}, {"text": "two"}], indent=indent))
@@ -152,14 +167,14 @@ def test_byte_ranges_cover_json_lines_once(tmp_path_factory, texts, cuts, ends_w
     for number, text in enumerate(texts, start=1):
         expected.append(f"<line {number}: not JSON" if text is None else text)
     assert [item.partition(" (Expecting")[0] for item in whole] == expected
-    assert list(map(without_number, in_ranges)) == list(map(without_number, whole))
+    assert [without_number(item) for item in in_ranges] == [without_number(item) for item in whole]
 
 
 def without_number(item):
     return re.sub("<line [^:]*", "<line", item)
 
 
-def test_parquet(tmp_path):
+def test_parquet_rows_are_documents(tmp_path):
     text = pa.array([b"one", b"caf\xe9", None, "€".encode(), b""], pa.binary())
     path = writers.parquet(tmp_path / "a.parquet", 2, text=text)
     assert read("parquet", path) == [
@@ -176,7 +191,7 @@ def test_parquet(tmp_path):
 @pytest.mark.parametrize(
     "kind", [pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())]
 )
-def test_kinds_of_text_columns(tmp_path, kind):
+def test_text_columns_may_have_any_string_type(tmp_path, kind):
     column = pa.array(["one", "€", "one"]).cast(kind)
     path = writers.parquet(tmp_path / "a.parquet", text=column, label=[1, 2, 3])
     assert read("parquet", path) == ["one", "€", "one"]
@@ -196,7 +211,7 @@ def test_kinds_of_text_columns(tmp_path, kind):
     ],
 )
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-def test_no_column_of_text(tmp_path, suffix, table, found):
+def test_files_without_a_text_column_are_refused(tmp_path, suffix, table, found):
     path = tmp_path / f"a{suffix}"
     if suffix == ".parquet":
         pa.parquet.write_table(table, path)
@@ -207,7 +222,7 @@ def test_no_column_of_text(tmp_path, suffix, table, found):
     assert found in message
 
 
-def test_two_columns_of_one_name(tmp_path):
+def test_two_columns_with_one_name_are_refused(tmp_path):
     table = pa.Table.from_arrays([pa.array(["one"]), pa.array(["two"])], names=["text", "text"])
     pa.parquet.write_table(table, tmp_path / "a.parquet")
     assert "a.parquet" in failure(read, "parquet", tmp_path / "a.parquet")
@@ -234,7 +249,7 @@ PROBLEMS = [
 
 
 @pytest.mark.parametrize("reader", ["tfrecord", "array_record", "tfds_parquet"])
-def test_examples(tmp_path, reader):
+def test_examples_of_tfds_are_documents(tmp_path, reader):
     path = tmp_path / "a"
     if reader == "tfds_parquet":
         writers.parquet(path, 2, data=EXAMPLES)

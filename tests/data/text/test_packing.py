@@ -19,8 +19,8 @@ from tests.data.text.preparing import TEXTS, corpus, stream, tokenizer
 from tests.failures import failure, raised
 
 
-class Made:
-    """The part of Prepared that packing uses: ids, here in memory."""
+class InMemory:
+    """What packing uses of a prepared corpus, with the ids in memory."""
 
     def __init__(self, documents):
         self.tokenizer = tokenizer()
@@ -41,7 +41,7 @@ DOCUMENTS = st.lists(st.lists(st.integers(5, 99), max_size=30), max_size=20)
 
 
 def expected_windows(made, length, closed=True):
-    """The plain way: cut the stream, pad the last piece."""
+    """The stream, cut into windows, of which the last is padded."""
     special = made.tokenizer
     ids = made.ids.tolist()
     room = length - 2 if closed else length - 1
@@ -56,25 +56,28 @@ def expected_windows(made, length, closed=True):
 
 
 @given(DOCUMENTS, st.integers(3, 20), st.integers(1, 200), st.booleans())
-def test_windows_are_the_corpus(documents, length, group_tokens, closed):
-    made = Made([*documents, [7] * 20])
+def test_windows_are_consecutive_parts_of_the_corpus(documents, length, group_tokens, closed):
+    made = InMemory([*documents, [7] * 20])
     windows = Packing(made, length, closed)
     windows.group = max(1, group_tokens // length)
     copy = pickle.loads(pickle.dumps(windows))
     expected = expected_windows(made, length, closed)
-    assert len(windows) == len(copy) == len(expected)
-    for index, tokens in enumerate(expected):
-        item = windows[index]
-        assert item["tokens"].tolist() == tokens
-        assert item["tokens"].dtype == np.int32
-        assert item["index"] == index
-        assert copy[index]["tokens"].tolist() == tokens
+    assert len(windows) == len(expected)
+    assert len(copy) == len(expected)
+    for index, expected_tokens in enumerate(expected):
+        window = windows[index]
+        tokens = window["tokens"]
+        assert tokens.tolist() == expected_tokens
+        assert tokens.dtype == np.int32
+        assert window["index"] == index
+        tokens_of_copy = copy[index]["tokens"]
+        assert tokens_of_copy.tolist() == expected_tokens
 
 
 @given(DOCUMENTS, st.integers(3, 20))
-def test_no_token_is_lost_or_doubled(documents, length):
-    """What follows [CLS] in windows that are not closed is the stream of ids."""
-    made = Made([*documents, [7] * 20])
+def test_windows_have_every_token_once(documents, length):
+    """The tokens after [CLS] in windows without a final [SEP] are the stream of ids."""
+    made = InMemory([*documents, [7] * 20])
     open_windows = Packing(made, length, closed=False).windows(0, 10**6)
     text = open_windows[:, 1:].ravel()
     is_text = text != made.tokenizer.pad_id
@@ -82,22 +85,24 @@ def test_no_token_is_lost_or_doubled(documents, length):
 
 
 @pytest.mark.parametrize(("closed", "longest"), [(True, 7), (False, 6)])
-def test_a_corpus_shorter_than_a_window(closed, longest):
-    made = Made([[5, 6, 7, 8]])
-    assert len(Packing(made, longest, closed)) == 1
+def test_a_corpus_shorter_than_a_window_is_refused(closed, longest):
+    made = InMemory([[5, 6, 7, 8]])
+    windows = Packing(made, longest, closed)
+    assert len(windows) == 1
     message = failure(Packing, made, longest + 1, closed)
     assert "5 tokens" in message
     assert f"lower the length to {longest}" in message
 
 
 @pytest.mark.parametrize("length", [0, 2])
-def test_a_length_without_room(length):
-    assert f"length={length}" in failure(Packing, Made([[5]]), length)
+def test_a_length_without_room_for_tokens_is_refused(length):
+    message = failure(Packing, InMemory([[5]]), length)
+    assert f"length={length}" in message
 
 
 @given(DOCUMENTS, st.integers(3, 20))
-def test_no_word_of_closed_windows_is_lost_or_doubled(documents, length):
-    made = Made([*documents, [7] * 20])
+def test_closed_windows_have_every_word_once(documents, length):
+    made = InMemory([*documents, [7] * 20])
     closed_windows = Packing(made, length).windows(0, 10**6)
     words = closed_windows[closed_windows >= 5]
     is_word = made.ids >= 5
@@ -105,8 +110,8 @@ def test_no_word_of_closed_windows_is_lost_or_doubled(documents, length):
 
 
 @pytest.mark.parametrize("index", [2, -1])
-def test_a_window_that_is_not_there(index):
-    windows = Packing(Made([[5] * 20]), 16)
+def test_indices_out_of_range_are_refused(index):
+    windows = Packing(InMemory([[5] * 20]), 16)
     message = raised(IndexError, windows.__getitem__, index)
     assert f"window {index} of 2" in message
 
@@ -117,11 +122,12 @@ def test_a_window_that_is_not_there(index):
 def mixture_of(
     made, length, seed, group_tokens=packing.GROUP_TOKENS, pool_tokens=packing.POOL_TOKENS
 ):
-    """All windows of one corpus, in small groups and pools."""
+    """All windows of one corpus, in groups and pools of these sizes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "GROUP_TOKENS", group_tokens)
         patch.setattr(packing, "POOL_TOKENS", pool_tokens)
-        return Mixture([Packing(made, length)], [1.0], seed)
+        windows = Packing(made, length)
+        return Mixture([windows], [1.0], seed)
 
 
 MIXED = (
@@ -134,55 +140,65 @@ MIXED = (
 
 
 @given(*MIXED)
-def test_each_window_once_per_epoch(documents, length, group_tokens, pool_tokens, seed):
-    made = Made([*documents, [7] * 40])
+def test_each_epoch_has_every_window_once(documents, length, group_tokens, pool_tokens, seed):
+    made = InMemory([*documents, [7] * 40])
     order = mixture_of(made, length, seed, group_tokens, pool_tokens)
     expected = np.array(expected_windows(made, length))
     count = len(expected)
     batch = order.batch(range(3 * count))
-    assert batch["tokens"].dtype == batch["index"].dtype == np.int32
-    assert batch["tokens"].shape == (3 * count, length)
-    for epoch in batch["index"].reshape(3, count):
+    tokens = batch["tokens"]
+    indices = batch["index"]
+    assert tokens.dtype == np.int32
+    assert indices.dtype == np.int32
+    assert tokens.shape == (3 * count, length)
+    for epoch in indices.reshape(3, count):
         assert sorted(epoch) == list(range(count))
-    np.testing.assert_array_equal(batch["tokens"], expected[batch["index"]])
+    np.testing.assert_array_equal(tokens, expected[indices])
 
 
 @given(*MIXED, st.data())
-def test_any_positions_are_found_at_once(documents, length, group_tokens, pool_tokens, seed, data):
-    """Also by a copy."""
-    made = Made([*documents, [7] * 40])
+def test_any_positions_can_be_read_first(documents, length, group_tokens, pool_tokens, seed, data):
+    """A second order starts at any position, and gives the same batches."""
+    made = InMemory([*documents, [7] * 40])
     order = mixture_of(made, length, seed, group_tokens, pool_tokens)
-    copy = mixture_of(made, length, seed, group_tokens, pool_tokens)
+    second_order = mixture_of(made, length, seed, group_tokens, pool_tokens)
     count = 3 * len(expected_windows(made, length))
     batch = order.batch(range(count))
     first = data.draw(st.integers(0, count))
     stop = data.draw(st.integers(first, count))
-    part = copy.batch(range(first, stop))
-    np.testing.assert_array_equal(part["index"], batch["index"][first:stop])
-    np.testing.assert_array_equal(part["tokens"], batch["tokens"][first:stop])
+    part = second_order.batch(range(first, stop))
+    for name in ("index", "tokens"):
+        np.testing.assert_array_equal(part[name], batch[name][first:stop])
 
 
 @pytest.fixture(scope="module")
 def thousand():
     """A thousand windows of a document each."""
-    return Made([[5 + number % 90] * 7 for number in range(1000)])
+    documents = []
+    for number in range(1000):
+        token = 5 + number % 90
+        documents.append([token] * 7)
+    return InMemory(documents)
 
 
 def test_pools_are_of_equal_size_and_mix_groups(thousand):
     order = mixture_of(thousand, 10, 3, group_tokens=20, pool_tokens=1000)
-    [windows] = order.packings
+    (windows,) = order.packings
     assert windows.group == 2
-    first_pool = order.batch(range(100))["index"]
-    assert {number ^ 1 for number in first_pool} == set(first_pool), "whole groups of two"
-    neighbours = np.abs(np.diff(first_pool)) == 1
-    assert 0 < neighbours.sum() < 20
+    batch = order.batch(range(100))
+    first_pool = batch["index"]
+    other_members = {number ^ 1 for number in first_pool}
+    assert other_members == set(first_pool), "whole groups of two"
+    steps = np.abs(np.diff(first_pool))
+    neighbours = np.count_nonzero(steps == 1)
+    assert 0 < neighbours < 20
     assert first_pool.max() - first_pool.min() > 800
 
 
-def test_each_group_is_read_once_also_by_threads(monkeypatch):
+def test_each_group_is_read_once_even_by_threads(monkeypatch):
     monkeypatch.setattr(packing, "GROUP_TOKENS", 50)
     monkeypatch.setattr(packing, "POOL_TOKENS", 250)
-    packed = Packing(Made([[5] * 50] * 40), 10)
+    packed = Packing(InMemory([[5] * 50] * 40), 10)
     windows = packed.windows
     reads = []
 
@@ -194,24 +210,28 @@ def test_each_group_is_read_once_also_by_threads(monkeypatch):
     epoch = [range(first, first + 5) for first in range(0, len(packed), 5)]
     single = Mixture([packed], [1.0], 0)
     expected = [single.batch(positions)["index"].tolist() for positions in epoch]
-    assert sorted(itertools.chain(*expected)) == list(range(len(packed)))
-    assert len(reads) == len(set(reads)) == 51
+    all_indices = itertools.chain(*expected)
+    assert sorted(all_indices) == list(range(len(packed)))
+    assert len(reads) == 51
+    assert len(set(reads)) == 51
     order = Mixture([packed], [1.0], 0)
     with ThreadPoolExecutor(2) as threads:
-        found = list(threads.map(order.batch, epoch))
-    assert [batch["index"].tolist() for batch in found] == expected
+        batches = list(threads.map(order.batch, epoch))
+    indices = [batch["index"].tolist() for batch in batches]
+    assert indices == expected
 
 
 def corpora():
     """Of 10, 4, 31 and 13 windows."""
     packings = []
     for number, size in enumerate((9, 3, 30, 12)):
-        documents = [[5 + number] * size] * 4
-        packings.append(Packing(Made(documents), 6))
+        document = [5 + number] * size
+        made = InMemory([document] * 4)
+        packings.append(Packing(made, 6))
     return packings
 
 
-# Of the version before this one: a run that resumes under a new version sees the same windows.
+# Golden values: a run that resumes under a new version must see the same windows.
 GOLDEN = [
     (0, [1.0], 0, [5, 1, 6, 3, 4, 8, 9, 7, 2, 0, 2, 7]),
     (7, [1.0], 30, [5, 8, 7, 3, 9, 1, 2, 4, 0, 6, 4, 6]),
@@ -224,63 +244,73 @@ GOLDEN = [
 def test_the_order_of_a_seed_stays_the_same(seed, shares, step, expected):
     packings = corpora()[: len(shares)]
     mixture = Mixture(packings, shares, seed)
-    batch = mixture.batch(range(12 * step, 12 * step + 12))
+    first = 12 * step
+    batch = mixture.batch(range(first, first + 12))
     assert batch["index"].tolist() == expected
 
 
 def test_the_order_of_pools_stays_the_same():
-    order = mixture_of(Made([[5] * 30] * 9), 6, 3, group_tokens=12, pool_tokens=60)
+    order = mixture_of(InMemory([[5] * 30] * 9), 6, 3, group_tokens=12, pool_tokens=60)
     batch = order.batch(range(60, 72))
     assert batch["index"].tolist() == [14, 39, 11, 9, 51, 8, 50, 15, 38, 10, 24, 23]
 
 
 def test_epochs_and_seeds_have_other_orders(thousand):
     order = mixture_of(thousand, 10, 3, group_tokens=20, pool_tokens=1000)
-    other_seed = mixture_of(thousand, 10, 4, group_tokens=20, pool_tokens=1000)
-    first, second = order.batch(range(2000))["index"].reshape(2, 1000)
-    assert (first != second).mean() > 0.9
-    of_other_seed = other_seed.batch(range(1000))["index"]
-    assert (first != of_other_seed).mean() > 0.9
+    other_order = mixture_of(thousand, 10, 4, group_tokens=20, pool_tokens=1000)
+    batch = order.batch(range(2000))
+    other_batch = other_order.batch(range(1000))
+    first_epoch, second_epoch = batch["index"].reshape(2, 1000)
+    for different in (second_epoch, other_batch["index"]):
+        assert np.mean(first_epoch != different) > 0.9
 
 
 WEIGHTS = st.lists(st.integers(1, 50), min_size=2, max_size=4)
 
 
 def mixture_by(weights: list[int]) -> Mixture:
-    """Of as many corpora as there are weights."""
-    shares = [weight / sum(weights) for weight in weights]
-    return Mixture(corpora()[: len(weights)], shares, 3)
+    """A mixture of as many corpora as there are weights."""
+    total = sum(weights)
+    shares = [weight / total for weight in weights]
+    packings = corpora()[: len(weights)]
+    return Mixture(packings, shares, 3)
 
 
 @given(WEIGHTS, st.integers(0, 400))
-def test_a_mixture_shares_out_the_examples(weights, first):
-    """Each corpus in its own order, each with its share to within an example a corpus."""
+def test_a_mixture_gives_each_corpus_its_share(weights, first):
+    """Each corpus is in its own order, and has its share to within one example for each corpus."""
     mixture = mixture_by(weights)
     batch = mixture.batch(range(first + 24))
     index = batch["index"]
-    ends = np.cumsum([len(windows) for windows in mixture.packings])
-    source = np.searchsorted(ends, index, "right")
+    sizes = [len(windows) for windows in mixture.packings]
+    ends = np.cumsum(sizes)
+    corpus_of = np.searchsorted(ends, index, "right")
+    positions = np.arange(1, len(index) + 1)
     for number, windows in enumerate(mixture.packings):
-        is_of_corpus = source == number
+        is_of_corpus = corpus_of == number
         tokens = batch["tokens"][is_of_corpus]
-        assert set(tokens[tokens >= 5].tolist()) <= {5 + number}
-        exact = weights[number] / sum(weights) * np.arange(1, len(source) + 1)
-        errors = np.abs(np.cumsum(is_of_corpus) - exact)
+        texts = set(tokens[tokens >= 5].tolist())
+        assert texts <= {5 + number}
+        share = weights[number] / sum(weights)
+        count = np.cumsum(is_of_corpus)
+        errors = np.abs(count - share * positions)
         assert errors.max() < len(weights)
-        places = index[is_of_corpus] - (ends[number] - len(windows))
-        alone = WindowOrder(windows, 3 + number).take(0, len(places))
-        np.testing.assert_array_equal(places, alone["index"])
+        first_of_corpus = ends[number] - sizes[number]
+        places = index[is_of_corpus] - first_of_corpus
+        alone = WindowOrder(windows, 3 + number)
+        expected = alone.take(0, len(places))
+        np.testing.assert_array_equal(places, expected["index"])
 
 
 @given(WEIGHTS, st.integers(0, 400))
-def test_later_positions_of_a_mixture_are_the_same(weights, first):
-    """Also those of a copy."""
+def test_later_positions_of_a_mixture_can_be_read_first(weights, first):
+    """A pickled copy starts there, and gives the same batch."""
     mixture = mixture_by(weights)
-    batch = mixture.batch(range(first + 24))
     copy = pickle.loads(pickle.dumps(mixture))
+    batch = mixture.batch(range(first + 24))
     later = copy.batch(range(first, first + 24))
-    np.testing.assert_array_equal(later["index"], batch["index"][first:])
-    np.testing.assert_array_equal(later["tokens"], batch["tokens"][first:])
+    for name in ("index", "tokens"):
+        np.testing.assert_array_equal(later[name], batch[name][first:])
 
 
 # In files
@@ -289,11 +319,12 @@ def test_later_positions_of_a_mixture_are_the_same(weights, first):
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("prepared")
-    return prepare(corpus(3), tokenizer(), folder, Limits(workers=1, shard_bytes=1))
+    limits = Limits(workers=1, shard_bytes=1)
+    return prepare(corpus(3), tokenizer(), folder, limits)
 
 
-def test_windows_of_files(prepared):
-    made = Made([tokenizer().encode(text) for text in TEXTS])
+def test_windows_of_a_prepared_folder(prepared):
+    made = InMemory([tokenizer().encode(text) for text in TEXTS])
     assert made.ids.tolist() == stream(TEXTS)
     expected = expected_windows(made, 16)
     windows = Packing(prepared, 16)
@@ -306,14 +337,15 @@ def test_windows_of_files(prepared):
 
 
 @pytest.mark.parametrize(("workers", "start", "host"), [(0, 0, 0), (0, 70, 1), (1, 70, 1)])
-def test_train_batches(prepared, workers, start, host):
-    order = Mixture([Packing(prepared, 16)], [1.0], 5)
+def test_train_batches_follow_the_order(prepared, workers, start, host):
+    windows = Packing(prepared, 16)
+    order = Mixture([windows], [1.0], 5)
     reading = Reading(6, host, hosts=2, workers=workers)
     with pipeline.train_batches(order, reading, start) as batches:
         for step in range(start, start + 5):
             first = 6 * step + 3 * host
-            expected = order.batch(range(first, first + 3))
-            np.testing.assert_equal(next(batches), expected)
+            positions = range(first, first + 3)
+            np.testing.assert_equal(next(batches), order.batch(positions))
 
 
 # Shares
@@ -322,23 +354,24 @@ def test_train_batches(prepared, workers, start, host):
 @pytest.mark.parametrize(
     ("lines", "wrong"),
     [
-        (("a.txt",), "'a.txt'"),
-        (("a.txt=",), "'a.txt='"),
-        (("a.txt=0",), "'a.txt=0'"),
-        (("a.txt=-0.1",), "'a.txt=-0.1'"),
-        (("a.txt=1",), "'a.txt=1'"),
-        (("a.txt=0.1", "a.txt=0.2"), "'a.txt=0.2'"),
-        (("a.txt=0.5", "b/=0.5"), "'b/=0.5'"),
-        (("=0.5",), "'=0.5'"),
-        (("a.txt=nan",), "'a.txt=nan'"),
-        (("a.txt=half",), "'a.txt=half'"),
+        (("a.txt",), "a.txt"),
+        (("a.txt=",), "a.txt="),
+        (("a.txt=0",), "a.txt=0"),
+        (("a.txt=-0.1",), "a.txt=-0.1"),
+        (("a.txt=1",), "a.txt=1"),
+        (("a.txt=0.1", "a.txt=0.2"), "a.txt=0.2"),
+        (("a.txt=0.5", "b/=0.5"), "b/=0.5"),
+        (("=0.5",), "=0.5"),
+        (("a.txt=nan",), "a.txt=nan"),
+        (("a.txt=half",), "a.txt=half"),
     ],
 )
-def test_shares_that_make_no_sense(lines, wrong):
-    assert f"config.data.mixture: {wrong}" in raised(ConfigError, read_shares, lines)
+def test_invalid_shares_are_refused(lines, wrong):
+    message = raised(ConfigError, read_shares, lines)
+    assert f"config.data.mixture: {wrong!r}" in message
 
 
-def test_shares():
+def test_shares_are_read_by_path():
     lines = ("s3://b/a=b.txt=0.25", "wiki/=0.5")
     assert read_shares(lines) == {"s3://b/a=b.txt": 0.25, "wiki/": 0.5}
     assert read_shares(()) == {}

@@ -1,4 +1,4 @@
-"""A corpus to token ids on disk: the same bytes on any number of workers, and after interruptions."""
+"""Token ids on disk are the same for any number of workers, and after interruptions."""
 
 import io
 import itertools
@@ -37,12 +37,16 @@ def ids(made: Prepared) -> list[int]:
     return made.read(0, made.tokens).tolist()
 
 
+def total_size(texts) -> int:
+    return sum(map(len, texts))
+
+
 def read(path):
     return text_reader.read(str(path))[""]
 
 
 class Interrupting(MemoryPart):
-    """A part that interrupts the work until that is allowed."""
+    """A part that raises KeyboardInterrupt until `allowed` is set."""
 
     allowed = threading.Event()
 
@@ -77,8 +81,7 @@ class Damaged(MemoryPart):
 
 @pytest.fixture
 def interrupted(monkeypatch):
-    """A corpus of three parts, of which the last interrupts the work until `Interrupting.allowed`
-    is set."""
+    """A corpus of three parts, of which the last one is `Interrupting`."""
     monkeypatch.setattr(Interrupting, "allowed", threading.Event())
     whole = corpus(3)
     first, second, third = whole.examples.parts
@@ -94,10 +97,12 @@ def interrupt(interrupted, folder):
 
 
 @pytest.mark.parametrize(("share", "shards"), [(0, 10), (1 / 3, 3), (0.4, 2), (1.1, 1)])
-def test_shards_are_of_consecutive_parts_and_equal_size(tmp_path, share, shards):
-    total = sum(part.size for part in corpus(10).examples.parts)
-    limits = Limits(workers=1, shard_bytes=max(1, round(share * total)))
-    made = prepare(corpus(10), tokenizer(), tmp_path, limits)
+def test_shards_have_consecutive_parts_and_similar_sizes(tmp_path, share, shards):
+    whole = corpus(10)
+    total = sum(part.size for part in whole.examples.parts)
+    shard_bytes = max(1, round(share * total))
+    limits = Limits(workers=1, shard_bytes=shard_bytes)
+    made = prepare(whole, tokenizer(), tmp_path, limits)
     assert ids(made) == stream(TEXTS)
     sizes = [shard["tokens"] for shard in made.index["shards"]]
     assert len(sizes) == shards
@@ -108,15 +113,15 @@ def test_shards_are_of_consecutive_parts_and_equal_size(tmp_path, share, shards)
     assert set(content(tmp_path)) == expected
 
 
-def test_no_more_shards_than_allowed(tmp_path, monkeypatch):
+def test_there_are_no_more_shards_than_allowed(tmp_path, monkeypatch):
     monkeypatch.setattr(preparation, "MAX_SHARDS", 4)
     made = prepare(corpus(10), tokenizer(), tmp_path, EACH_PART)
     assert len(made.files) == 4
     assert ids(made) == stream(TEXTS)
 
 
-def test_parts_without_documents(tmp_path):
-    """Also the last one, which has no size."""
+def test_empty_parts_are_skipped(tmp_path):
+    """The last one may be empty too."""
     first, second = corpus(2).examples.parts
     empty = MemoryPart("empty", ())
     parts = of_parts([empty, first, empty, second, empty])
@@ -124,7 +129,7 @@ def test_parts_without_documents(tmp_path):
     assert ids(made) == stream(TEXTS)
 
 
-def test_workers_change_nothing(tmp_path):
+def test_files_do_not_depend_on_the_number_of_workers(tmp_path):
     for workers in (1, 2):
         limits = Limits(workers=workers, shard_bytes=1)
         prepare(corpus(4), tokenizer(), tmp_path / str(workers), limits)
@@ -133,7 +138,7 @@ def test_workers_change_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("role", ["train", "heldout"])
-def test_held_out_documents(tmp_path, role):
+def test_the_documents_of_a_role_are_prepared(tmp_path, role):
     chosen = corpus(3).hold_out(role, 0.3)
     made = prepare(chosen, tokenizer(), tmp_path, EACH_PART)
     assert ids(made) == stream(list(chosen.examples.read()))
@@ -141,19 +146,20 @@ def test_held_out_documents(tmp_path, role):
     assert made.index["side"] == role
 
 
-def test_lines_of_the_only_document_are_held_out(tmp_path):
+def test_lines_of_a_single_document_are_held_out(tmp_path):
     text = "".join(f"{sentence}\n" for sentence in TEXTS)
-    roles = []
+    whole = in_memory("book", [text])
+    documents = []
     for role in ("train", "heldout"):
-        whole = in_memory("book", [text])
-        made = prepare(whole.hold_out(role, 0.25), tokenizer(), tmp_path / role, EACH_PART)
-        (document,) = whole.hold_out(role, 0.25).examples.read()
+        chosen = whole.hold_out(role, 0.25)
+        made = prepare(chosen, tokenizer(), tmp_path / role, EACH_PART)
+        (document,) = chosen.examples.read()
         assert ids(made) == stream([document])
-        roles.append(document)
-    assert "".join(roles) == text
+        documents.append(document)
+    assert "".join(documents) == text
 
 
-def test_lone_surrogates_and_long_words(tmp_path):
+def test_lone_surrogates_and_long_words_are_prepared(tmp_path):
     texts = ["a \ud800 b", "x" * 10_000, "\0", "日本 " * 3000]
     made = prepare(in_memory("odd", texts), tokenizer(), tmp_path, EACH_PART)
     assert made.documents == 4
@@ -172,29 +178,34 @@ def test_finished_shards_are_kept(tmp_path, interrupted):
     assert "no prepared corpus" in failure(Prepared, folder)
     before = {path: path.stat().st_mtime_ns for path in folder.glob("ids-*")}
     assert len(before) == 2
-    (folder / ".ids-00002-of-00003.array_record.12345678.tmp").touch()
+    temporary = folder / ".ids-00002-of-00003.array_record.12345678.tmp"
+    temporary.touch()
     Interrupting.allowed.set()
     prepare(interrupted, tokenizer(), folder, EACH_PART)
     for path, time in before.items():
         assert path.stat().st_mtime_ns == time
-    assert [path.name for path in folder.glob(".*")] == [".lock"]
-    prepare(corpus(3), tokenizer(), tmp_path / "b", EACH_PART)
-    assert content(folder) == content(tmp_path / "b")
+    hidden = [path.name for path in folder.glob(".*")]
+    assert hidden == [".lock"]
+    uninterrupted = tmp_path / "b"
+    prepare(corpus(3), tokenizer(), uninterrupted, EACH_PART)
+    assert content(folder) == content(uninterrupted)
 
 
 @pytest.mark.parametrize("is_emptied", [False, True])
-def test_a_remote_folder(tmp_path, cache_folder, interrupted, is_emptied):
-    """Shards are moved there as they are done; if somebody deletes them, they are made again."""
+def test_shards_are_moved_to_a_remote_folder(tmp_path, cache_folder, interrupted, is_emptied):
+    """Each is moved as it is done; shards that somebody deletes are made again."""
     target = f"memory://{tmp_path.name}/prepared"
     interrupt(interrupted, target)
     assert len(files.find_files(target)) == 2
     if is_emptied:
         fsspec.filesystem("memory").rm(target, recursive=True)
     Interrupting.allowed.set()
-    assert ids(prepare(interrupted, tokenizer(), target, EACH_PART)) == stream(TEXTS)
-    prepare(corpus(3), tokenizer(), tmp_path / "local", EACH_PART)
+    made = prepare(interrupted, tokenizer(), target, EACH_PART)
+    assert ids(made) == stream(TEXTS)
+    local = tmp_path / "local"
+    prepare(corpus(3), tokenizer(), local, EACH_PART)
     uploaded = {file.name: files.read_small(file.path) for file in files.find_files(target)}
-    assert uploaded == content(tmp_path / "local")
+    assert uploaded == content(local)
     assert not list(cache_folder.glob("preparing-*"))
 
 
@@ -211,31 +222,41 @@ def test_a_shard_whose_record_is_damaged_is_made_again(tmp_path, interrupted, re
     interrupt(interrupted, tmp_path)
     Interrupting.allowed.set()
     (tmp_path / "unfinished" / "shard-00000.json").write_text(record)
-    assert ids(prepare(interrupted, tokenizer(), tmp_path, EACH_PART)) == stream(TEXTS)
+    made = prepare(interrupted, tokenizer(), tmp_path, EACH_PART)
+    assert ids(made) == stream(TEXTS)
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"x")])
+def overwrite(path):
+    path.write_bytes(b"x")
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, overwrite])
 def test_a_damaged_shard_is_made_again(tmp_path, interrupted, damage):
     interrupt(interrupted, tmp_path)
     Interrupting.allowed.set()
     damage(tmp_path / "ids-00001-of-00003.array_record")
-    assert ids(prepare(interrupted, tokenizer(), tmp_path, EACH_PART)) == stream(TEXTS)
+    made = prepare(interrupted, tokenizer(), tmp_path, EACH_PART)
+    assert ids(made) == stream(TEXTS)
 
 
-def test_a_worker_that_dies_is_one_line(tmp_path, monkeypatch):
+def test_a_dead_worker_is_reported_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PARENT", str(os.getpid()))
     whole = corpus(2)
-    ending = of_parts([Ending(*part) for part in whole.examples.parts], whole.content)
+    parts = [Ending(*part) for part in whole.examples.parts]
+    ending = of_parts(parts, whole.content)
     limits = Limits(workers=2, shard_bytes=1)
-    assert "fewer workers" in failure(prepare, ending, tokenizer(), tmp_path, limits)
-    assert ids(prepare(whole, tokenizer(), tmp_path, EACH_PART)) == stream(TEXTS)
+    message = failure(prepare, ending, tokenizer(), tmp_path, limits)
+    assert "fewer workers" in message
+    made = prepare(whole, tokenizer(), tmp_path, EACH_PART)
+    assert ids(made) == stream(TEXTS)
 
 
-def test_an_error_in_one_shard_ends_the_work_on_others(tmp_path):
+def test_an_error_in_one_shard_stops_the_others(tmp_path):
     first, second = corpus(2).examples.parts
-    endless = of_parts([Endless(*first), Damaged(*second)])
+    parts = of_parts([Endless(*first), Damaged(*second)])
     limits = Limits(workers=2, shard_bytes=1)
-    assert failure(prepare, endless, tokenizer(), tmp_path, limits) == "a damaged part"
+    message = failure(prepare, parts, tokenizer(), tmp_path, limits)
+    assert message == "a damaged part"
     assert not list(tmp_path.glob(".*.tmp"))
 
 
@@ -243,7 +264,7 @@ def test_an_error_in_one_shard_ends_the_work_on_others(tmp_path):
 
 
 def broken_lines(folder):
-    """Files of 20 documents, with two bad records and one."""
+    """Two files of 20 documents, the first with two bad records, the second with one."""
     folder.mkdir()
     for name, bad in (("a", 2), ("b", 1)):
         lines = [json.dumps({"text": text}) for text in TEXTS[:20]]
@@ -257,13 +278,14 @@ def test_bad_records_are_counted_over_all_parts(tmp_path):
     limits = Limits(workers=1, shard_bytes=1, max_bad_records=3)
     made = prepare(read(text), tokenizer(), tmp_path / "out", limits)
     assert made.skipped == 3
-    assert [shard["skipped"] for shard in made.index["shards"]] == [2, 1]
+    by_shard = [shard["skipped"] for shard in made.index["shards"]]
+    assert by_shard == [2, 1]
     assert f"{text}/a.jsonl, line 21: not JSON" in made.skipped_first[0]
     assert ids(made) == 2 * stream(TEXTS[:20])
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_one_bad_record_too_many(tmp_path, workers):
+def test_too_many_bad_records_are_refused(tmp_path, workers):
     text = broken_lines(tmp_path / "text")
     limits = Limits(workers, max_bad_records=2, shard_bytes=1)
     message = failure(prepare, read(text), tokenizer(), tmp_path / "out", limits)
@@ -271,47 +293,54 @@ def test_one_bad_record_too_many(tmp_path, workers):
     assert "max_bad_records=2" in message
 
 
-def test_a_finished_folder_has_too_many_bad_records(tmp_path):
+def test_a_finished_folder_with_too_many_bad_records_is_refused(tmp_path):
     text = broken_lines(tmp_path / "text")
-    prepare(read(text), tokenizer(), tmp_path / "out", Limits(workers=1, max_bad_records=3))
-    limits = Limits(workers=1, max_bad_records=2)
-    message = failure(prepare, read(text), tokenizer(), tmp_path / "out", limits)
+    folder = tmp_path / "out"
+    prepare(read(text), tokenizer(), folder, Limits(workers=1, max_bad_records=3))
+    stricter = Limits(workers=1, max_bad_records=2)
+    message = failure(prepare, read(text), tokenizer(), folder, stricter)
     assert "max_bad_records=2" in message
 
 
-def test_bad_records_are_told_in_a_run(tmp_path, capsys):
+def test_runs_report_bad_records(tmp_path, capsys):
     text = broken_lines(tmp_path / "text")
     limits = Limits(workers=1, max_bad_records=3)
     prepare_in_cache(read(text), tokenizer(), tmp_path / "cache", limits)
-    assert f"{text}: 3 bad records skipped, the first: " in capsys.readouterr().err
+    stderr = capsys.readouterr().err
+    assert f"{text}: 3 bad records skipped, the first: " in stderr
 
 
-def others():
+def other_preparations():
     """Arguments of other preparations than that of corpus(2), and what differs."""
+    whole = corpus(2)
+    other_tokenizer = Tokenizer.train(TEXTS, 310)
+    train = whole.hold_out("train", 0.1)
+    heldout = whole.hold_out("heldout", 0.1)
     return [
-        (corpus(2), Tokenizer.train(TEXTS, 310), "vocab_size 320, not 310"),
+        (whole, other_tokenizer, "vocab_size 320, not 310"),
         (corpus(2, TEXTS[1:]), tokenizer(), "corpus"),
         (corpus(3), tokenizer(), "corpus"),
-        (corpus(2).hold_out("train", 0.1), tokenizer(), "heldout_share 0.0, not 0.1"),
-        (corpus(2).hold_out("heldout", 0.1), tokenizer(), "side 'train', not 'heldout'"),
+        (train, tokenizer(), "heldout_share 0.0, not 0.1"),
+        (heldout, tokenizer(), "side 'train', not 'heldout'"),
     ]
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
 def test_another_preparation_is_refused(tmp_path, is_begun):
-    folder = tmp_path / "done"
-    prepare(corpus(2), tokenizer(), folder)
-    before = content(folder)
+    done = tmp_path / "done"
+    prepare(corpus(2), tokenizer(), done)
+    before = content(done)
+    folder = done
     if is_begun:
-        unfinished = tmp_path / "begun" / "unfinished"
-        unfinished.mkdir(parents=True)
-        (unfinished / "plan.json").write_bytes(before["index.json"])
         folder = tmp_path / "begun"
-    for other, its_tokenizer, difference in others():
+        plan = folder / "unfinished" / "plan.json"
+        plan.parent.mkdir(parents=True)
+        plan.write_bytes(before["index.json"])
+    for other, its_tokenizer, difference in other_preparations():
         message = failure(prepare, other, its_tokenizer, folder)
         assert str(folder) in message
         assert difference in message
-    assert content(tmp_path / "done") == before
+    assert content(done) == before
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", "in/thesis.tex", "ids-00000-of-00009.array_record"])
@@ -319,11 +348,12 @@ def test_a_folder_of_other_files_is_refused(tmp_path, name):
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_text("words")
-    assert f"{str(tmp_path)!r} is not empty" in failure(prepare, corpus(2), tokenizer(), tmp_path)
+    message = failure(prepare, corpus(2), tokenizer(), tmp_path)
+    assert f"{str(tmp_path)!r} is not empty" in message
     assert path.read_text() == "words"
 
 
-def test_a_file_in_place_of_a_folder(tmp_path):
+def test_a_file_in_place_of_a_folder_is_refused(tmp_path):
     path = tmp_path / "thesis.tex"
     path.write_text("words")
     assert str(path) in failure(prepare, corpus(2), tokenizer(), path)
@@ -332,15 +362,16 @@ def test_a_file_in_place_of_a_folder(tmp_path):
 
 @pytest.mark.parametrize("make", [prepare, prepare_in_cache])
 @pytest.mark.parametrize("role", ["", "heldout"])
-def test_nothing_to_prepare(tmp_path, make, role):
+def test_a_corpus_without_text_is_refused(tmp_path, make, role):
     (tmp_path / "empty.txt").write_text("\n\n")
     nothing = read(tmp_path / "empty.txt")
     reason = "has no text: the file is empty"
     if role:
         nothing = corpus(2).hold_out(role, 1e-9)
         reason = "no text for 'heldout' with heldout_share=1e-09"
+    folder = tmp_path / "deep" / "er"
     for _ in range(2):
-        message = failure(make, nothing, tokenizer(), tmp_path / "deep" / "er", EACH_PART)
+        message = failure(make, nothing, tokenizer(), folder, EACH_PART)
         assert repr(nothing.name) in message
         assert reason in message
     assert not list(tmp_path.rglob("unfinished"))
@@ -354,13 +385,14 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_bar_on_a_terminal(tmp_path, monkeypatch):
+def test_terminals_show_a_progress_bar(tmp_path, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(preparation, "DELAY", 0)
     monkeypatch.setattr(sys, "stderr", terminal)
     prepare(corpus(2), tokenizer(), tmp_path, EACH_PART)
-    assert terminal.getvalue().startswith("tokenising texts\n")
-    assert "100%" in terminal.getvalue()
+    output = terminal.getvalue()
+    assert output.startswith("tokenising texts\n")
+    assert "100%" in output
 
 
 # The cache
@@ -371,18 +403,21 @@ def test_a_corpus_is_prepared_once(tmp_path):
     index = Path(made.folder, "index.json")
     written = index.stat().st_mtime_ns
     again = prepare_in_cache(corpus(2), tokenizer(), tmp_path)
+    copy = pickle.loads(pickle.dumps(again))
     assert again.folder == made.folder
-    assert ids(pickle.loads(pickle.dumps(again))) == stream(TEXTS)
+    assert ids(copy) == stream(TEXTS)
     assert index.stat().st_mtime_ns == written
 
 
-def test_other_arguments_have_another_folder(tmp_path):
+def test_each_preparation_has_its_own_folder(tmp_path):
     folders = set()
-    for other, its_tokenizer, _ in [(corpus(2), tokenizer(), ""), *others()]:
+    for other, its_tokenizer, _ in other_preparations():
         made = prepare_in_cache(other, its_tokenizer, tmp_path)
         folders.add(made.folder)
         assert ids(made)[-1] == its_tokenizer.sep_id
-    folders.add(prepare_in_cache(corpus(2), tokenizer(), tmp_path, EACH_PART).folder)
+    made = prepare_in_cache(corpus(2), tokenizer(), tmp_path)
+    in_shards = prepare_in_cache(corpus(2), tokenizer(), tmp_path, EACH_PART)
+    folders |= {made.folder, in_shards.folder}
     assert len(folders) == 7
 
 
@@ -413,16 +448,16 @@ def test_a_tokenizer_is_not_trained_on_bad_records(tmp_path):
     assert cached_tokenizer(text, 310, tmp_path / "cache", 3).vocab_size == 310
 
 
-def test_no_tokenizer_is_trained_on_empty_files(tmp_path):
+def test_training_a_tokenizer_on_empty_files_is_refused(tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(" \n")
-    for text in (read(tmp_path), read(tmp_path).hold_out("train", 0.05)):
+    whole = read(tmp_path)
+    for text in (whole, whole.hold_out("train", 0.05)):
         message = failure(cached_tokenizer, text, 300, tmp_path / "cache")
         assert f"{str(tmp_path)!r} has no text: all 2 files are empty" in message
     nothing = in_memory("a list", [" "])
-    assert "'a list' has no text: all documents are" in failure(
-        cached_tokenizer, nothing, 300, tmp_path / "cache"
-    )
+    message = failure(cached_tokenizer, nothing, 300, tmp_path / "cache")
+    assert "'a list' has no text: all documents are" in message
 
 
 # Text to train a tokenizer on
@@ -432,22 +467,24 @@ def sample(parts, characters):
     return list(sample_documents(corpus(parts), characters, BadRecords()))
 
 
-def test_all_of_a_small_corpus():
-    assert sample(3, sum(map(len, TEXTS))) == TEXTS
+def test_a_small_corpus_is_sampled_whole():
+    assert sample(3, total_size(TEXTS)) == TEXTS
 
 
-def test_a_share_of_each_part_of_a_large_one():
-    total = sum(map(len, TEXTS))
-    taken = sample(4, total // 2)
-    assert total // 2 <= sum(map(len, taken)) <= total // 2 + 4
+def test_a_large_corpus_is_sampled_from_the_start_of_each_part():
+    half = total_size(TEXTS) // 2
+    taken = sample(4, half)
+    assert half <= total_size(taken) <= half + 4
     longest = max(map(len, TEXTS))
     for part in corpus(4).examples.parts:
-        begun = "".join(text for text in taken if text in part.texts)
-        assert "".join(part.texts).startswith(begun)
+        of_part = [text for text in taken if text in part.texts]
+        begun = "".join(of_part)
+        whole = "".join(part.texts)
+        assert whole.startswith(begun)
         assert abs(len(begun) - part.size / 2) < longest
 
 
-def test_heldout_documents_are_not_trained_on():
+def test_tokenizers_are_not_trained_on_held_out_documents():
     train = corpus(1).hold_out("train", 0.3)
     taken = list(sample_documents(train, 10**9, BadRecords()))
     assert taken == list(train.examples.read())

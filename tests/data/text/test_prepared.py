@@ -1,4 +1,4 @@
-"""Token ids on disk: any range of them, and what is damaged."""
+"""Token ids on disk: any range of them can be read, and damage is reported."""
 
 import json
 import pickle
@@ -26,7 +26,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("where", [str, writers.remote])
-def test_stream_and_totals(folder, where):
+def test_a_prepared_folder_has_the_ids_of_all_texts(folder, where):
     path = where(folder)
     made = Prepared(path)
     expected = stream(TEXTS)
@@ -37,15 +37,17 @@ def test_stream_and_totals(folder, where):
     assert made.tokenizer == tokenizer()
     assert made.dtype == np.uint16
     assert made.read(0, made.tokens).tolist() == expected
-    ends = [len(stream(TEXTS[:stop])) for stop in (40, 80, 120)]
-    assert made.offsets.tolist() == [0, *ends]
-    names = [f"ids-0000{shard}-of-00003.array_record" for shard in range(3)]
-    assert [file.name for file in made.files] == names
+    offsets = [0]
+    for stop in (40, 80, 120):
+        offsets.append(len(stream(TEXTS[:stop])))
+    assert made.offsets.tolist() == offsets
+    names = [file.name for file in made.files]
+    assert names == [f"ids-0000{shard}-of-00003.array_record" for shard in range(3)]
     copy = pickle.loads(pickle.dumps(made))
     assert copy.read(5, 50).tolist() == expected[5:50]
 
 
-def test_other_files_change_nothing(folder):
+def test_other_files_in_the_folder_are_ignored(folder):
     (folder / "lengths-00001-of-00003.npy").write_bytes(b"x")
     (folder / "README.md").write_bytes(b"x")
     made = Prepared(folder)
@@ -54,7 +56,7 @@ def test_other_files_change_nothing(folder):
 
 
 @pytest.mark.parametrize("open_readers", [1, 64])
-def test_any_range(folder, monkeypatch, open_readers):
+def test_any_range_can_be_read(folder, monkeypatch, open_readers):
     monkeypatch.setattr(prepared, "OPEN_READERS", open_readers)
     made = Prepared(folder)
     expected = stream(TEXTS)
@@ -67,48 +69,58 @@ def test_any_range(folder, monkeypatch, open_readers):
                 assert made.read(start, stop).tolist() == expected[start:stop]
 
 
-@pytest.mark.parametrize("place", ["beyond the end", "before the start", "backwards"])
-def test_ranges_that_are_not_there(folder, place):
+@pytest.mark.parametrize(
+    ("start", "stop"),
+    [
+        pytest.param(5, len(stream(TEXTS)) + 1, id="beyond the end"),
+        pytest.param(-1, 5, id="before the start"),
+        pytest.param(6, 5, id="backwards"),
+    ],
+)
+def test_ranges_that_do_not_exist_are_refused(folder, start, stop):
     made = Prepared(folder)
-    ranges = {
-        "beyond the end": (5, made.tokens + 1),
-        "before the start": (-1, 5),
-        "backwards": (6, 5),
-    }
-    start, stop = ranges[place]
     message = raised(IndexError, made.read, start, stop)
     assert f"ids {start} to {stop} of {made.tokens}" in message
 
 
-def test_threads_read_at_once(folder):
+def test_threads_can_read_at_the_same_time(folder):
     made = Prepared(folder)
     expected = stream(TEXTS)
     starts = range(0, made.tokens - 100, 37)
+
+    def read(start):
+        return made.read(start, start + 100).tolist()
+
     with ThreadPoolExecutor(4) as pool:
-        parts = list(pool.map(lambda start: made.read(start, start + 100), starts))
+        parts = list(pool.map(read, starts))
     for start, part in zip(starts, parts, strict=True):
-        assert part.tolist() == expected[start : start + 100]
+        assert part == expected[start : start + 100]
 
 
 @pytest.mark.parametrize("size", [320, 400])
-def test_counts(folder, size):
+def test_token_counts_of_the_whole_corpus(folder, size):
     counts = Prepared(folder).counts(size)
     expected = np.bincount(stream(TEXTS), minlength=size)
     assert counts.tolist() == expected.tolist()
 
 
-def test_counts_of_some(folder):
-    """Those of the first block and of the last."""
+def test_token_counts_of_a_sample(folder):
+    """Only the first block and the last are read."""
     ids = stream(TEXTS)
-    start_of_last = (len(ids) - 1) // 64 * 64
-    of_both_ends = ids[:64] + ids[start_of_last:]
+    last_block = (len(ids) - 1) // 64
+    of_both_ends = ids[:64] + ids[64 * last_block :]
+    expected = np.bincount(of_both_ends, minlength=320)
     counts = Prepared(folder).counts(320, most=128)
-    assert counts.tolist() == np.bincount(of_both_ends, minlength=320).tolist()
+    assert counts.tolist() == expected.tolist()
 
 
 def as_bytes(texts):
-    """Each text's ids with [SEP], as uint32."""
-    return [np.array(stream([text]), np.uint32).tobytes() for text in texts]
+    """Each text's ids with [SEP], as the bytes of uint32."""
+    contents = []
+    for text in texts:
+        ids = np.array(stream([text]), np.uint32)
+        contents.append(ids.tobytes())
+    return contents
 
 
 @pytest.mark.parametrize(
@@ -128,45 +140,54 @@ def test_some_documents_of_one_remote_shard(folder):
     assert list(made.some_documents(3)) == as_bytes(TEXTS[:3])
 
 
-def test_documents_that_are_cut_off_are_left_out(folder, monkeypatch):
-    monkeypatch.setattr(prepared, "SAMPLE_TOKENS", 3 * (len(stream(TEXTS[:2])) + 1))
-    found = list(Prepared(folder).some_documents(1000))
-    assert found[:2] == as_bytes(TEXTS[:2])
-    assert set(found) < set(as_bytes(TEXTS))
+def test_truncated_documents_are_left_out(folder, monkeypatch):
+    """Of each shard, so many tokens are read that the third document is cut off."""
+    tokens_of_two = len(stream(TEXTS[:2]))
+    monkeypatch.setattr(prepared, "SAMPLE_TOKENS", 3 * (tokens_of_two + 1))
+    documents = list(Prepared(folder).some_documents(1000))
+    assert documents[:2] == as_bytes(TEXTS[:2])
+    assert set(documents) < set(as_bytes(TEXTS))
     monkeypatch.setattr(prepared, "SAMPLE_TOKENS", 3)
     assert list(Prepared(folder).some_documents(1000)) == []
 
 
-def test_large_vocabularies(tmp_path):
+def test_large_vocabularies_have_ids_of_four_bytes(tmp_path):
     assert ids_dtype(2**16).str == "<u2"
     assert ids_dtype(2**16 + 1).str == "<u4"
     path = prepared.shard_file(tmp_path, 0, 1)
-    ids = np.array([70_000, 1], np.int32)
-    result = write_shard(path, [EncodedBatch(ids, 1, 5)], ids_dtype(2**17))
-    size = path.stat().st_size
-    assert result == {"documents": 1, "tokens": 2, "text_bytes": 5, "ids_bytes": size}
-    assert np.array([70_000, 1], "<u4").tobytes() in path.read_bytes()
+    batch = EncodedBatch(np.array([70_000, 1], np.int32), 1, 5)
+    result = write_shard(path, [batch], ids_dtype(2**17))
+    assert result == {
+        "documents": 1,
+        "tokens": 2,
+        "text_bytes": 5,
+        "ids_bytes": path.stat().st_size,
+    }
+    written = np.array([70_000, 1], "<u4")
+    assert written.tobytes() in path.read_bytes()
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [1], [64], [65], [30, 30, 4, 64, 200]])
-def test_blocks_of_a_shard(tmp_path, monkeypatch, sizes):
-    """The same bytes, whatever batches the ids come in."""
+def test_shards_do_not_depend_on_batches(tmp_path, monkeypatch, sizes):
     monkeypatch.setattr(prepared, "BLOCK", 64)
+    dtype = ids_dtype(999)
     ids = np.arange(sum(sizes), dtype=np.int32)
     batches = []
-    if sizes:
-        for part in np.split(ids, np.cumsum(sizes)[:-1]):
-            batches.append(EncodedBatch(part, 1, 3))
-    paths = [prepared.shard_file(tmp_path, number, 2) for number in range(2)]
-    first = write_shard(paths[0], batches, ids_dtype(999))
-    second = write_shard(paths[1], [EncodedBatch(ids, len(sizes), 3 * len(sizes))], ids_dtype(999))
-    assert first == second
-    assert first["tokens"] == sum(sizes)
-    assert first["documents"] == len(sizes)
-    assert paths[0].read_bytes() == paths[1].read_bytes()
+    first = 0
+    for size in sizes:
+        batches.append(EncodedBatch(ids[first : first + size], 1, 3))
+        first += size
+    whole = EncodedBatch(ids, len(sizes), 3 * len(sizes))
+    in_batches = prepared.shard_file(tmp_path, 0, 2)
+    at_once = prepared.shard_file(tmp_path, 1, 2)
+    result = write_shard(in_batches, batches, dtype)
+    assert result == write_shard(at_once, [whole], dtype)
+    assert result["tokens"] == sum(sizes)
+    assert result["documents"] == len(sizes)
+    assert in_batches.read_bytes() == at_once.read_bytes()
 
 
-def test_a_shard_that_cannot_be_written(tmp_path):
+def test_an_error_of_writing_names_the_shard(tmp_path):
     (tmp_path / "file").touch()
     path = prepared.shard_file(tmp_path / "file", 0, 1)
     assert str(path) in failure(write_shard, path, [], ids_dtype(9))
@@ -175,10 +196,17 @@ def test_a_shard_that_cannot_be_written(tmp_path):
 # What is damaged
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-1])]
-)
-def test_a_missing_or_truncated_shard(folder, damage):
+def remove(path):
+    path.unlink()
+
+
+def truncate(path):
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+
+
+@pytest.mark.parametrize("damage", [remove, truncate])
+def test_a_missing_or_truncated_shard_is_refused(folder, damage):
     path = folder / "ids-00001-of-00003.array_record"
     damage(path)
     message = failure(Prepared, folder)
@@ -186,28 +214,32 @@ def test_a_missing_or_truncated_shard(folder, damage):
     assert "delete its folder" in message
 
 
-def test_a_changed_byte(folder):
+def test_a_changed_byte_is_noticed_when_it_is_read(folder):
     path = folder / "ids-00001-of-00003.array_record"
     content = bytearray(path.read_bytes())
     ids = np.array(stream(TEXTS[40:41])[:8], "<u2")
-    content[content.index(ids.tobytes())] ^= 1
+    position = content.index(ids.tobytes())
+    content[position] ^= 1
     path.write_bytes(content)
     made = Prepared(folder)
-    assert made.read(0, 10).tolist() == stream(TEXTS)[:10]
+    intact = made.read(0, 10)
+    assert intact.tolist() == stream(TEXTS)[:10]
     assert f"{path}: damaged" in failure(made.read, 0, made.tokens)
 
 
-def test_a_shard_of_another_corpus(folder, tmp_path):
-    """Of the same size, with ids that the tokenizer does not have."""
+def test_a_shard_of_another_corpus_is_noticed_when_it_is_read(folder, tmp_path):
+    """It has the same size, but ids that the tokenizer does not have."""
     made = Prepared(folder)
     path = folder / "ids-00000-of-00003.array_record"
-    ids = np.full(int(made.offsets[1]), 999, np.int32)
-    write_shard(path, [EncodedBatch(ids, 40, 0)], ids_dtype(999))
+    tokens = int(made.offsets[1])
+    batch = EncodedBatch(np.full(tokens, 999, np.int32), 40, 0)
+    write_shard(path, [batch], ids_dtype(999))
     assert path.stat().st_size == made.files[0].size
-    assert f"{path}: damaged" in failure(Prepared(folder).read, 0, 10)
+    message = failure(Prepared(folder).read, 0, 10)
+    assert f"{path}: damaged" in message
 
 
-def test_a_shard_that_is_removed(folder):
+def test_a_shard_removed_while_it_is_open_is_named(folder):
     made = Prepared(folder)
     path = folder / "ids-00002-of-00003.array_record"
     path.unlink()
@@ -215,55 +247,66 @@ def test_a_shard_that_is_removed(folder):
 
 
 @pytest.mark.parametrize("name", ["", "nowhere"])
-def test_a_folder_that_is_not_prepared(tmp_path, name):
+def test_a_folder_that_is_not_prepared_is_refused(tmp_path, name):
     message = failure(Prepared, tmp_path / name)
     assert str(tmp_path) in message
     assert "gmlp prepare" in message
     assert not is_prepared(tmp_path / name)
 
 
-def test_another_tokenizer(folder):
-    Tokenizer.train(TEXTS, 310).save(folder / TOKENIZER_FILE)
-    assert str(folder / TOKENIZER_FILE) in failure(Prepared, folder)
+def test_another_tokenizer_is_refused(folder):
+    path = folder / TOKENIZER_FILE
+    Tokenizer.train(TEXTS, 310).save(path)
+    assert str(path) in failure(Prepared, folder)
 
 
-def test_no_tokenizer(folder):
-    (folder / TOKENIZER_FILE).unlink()
-    assert str(folder / TOKENIZER_FILE) in failure(Prepared, folder)
-
-
-def with_shard(index, **changes):
-    return {"shards": [{**index["shards"][0], **changes}, *index["shards"][1:]]}
+def test_a_missing_tokenizer_is_refused(folder):
+    path = folder / TOKENIZER_FILE
+    path.unlink()
+    assert str(path) in failure(Prepared, folder)
 
 
 @pytest.mark.parametrize(
-    ("change", "problem"),
+    ("changes", "problem"),
     [
-        (lambda index: {"format": 9}, "format 9, expected 2"),
-        (lambda index: {"format": None}, "format None, expected 2"),
-        (lambda index: {"shards": []}, "damaged"),
-        (lambda index: {"shards": {"0": 1}}, "damaged"),
-        (lambda index: {"shards": [*index["shards"][:-1], 3]}, "damaged"),
-        (lambda index: {"dtype": "O"}, "damaged"),
-        (lambda index: with_shard(index, tokens=-1), "damaged"),
-        (lambda index: with_shard(index, tokens=1.0), "damaged"),
-        (lambda index: with_shard(index, documents=True), "damaged"),
-        (lambda index: with_shard(index, documents=2**53), "damaged"),
-        (lambda index: with_shard(index, skipped_first=3), "damaged"),
-        (lambda index: with_shard(index, skipped_first=[3], skipped=1), "damaged"),
-        (lambda index: with_shard(index, skipped=1), "damaged"),
+        ({"format": 9}, "format 9, expected 2"),
+        ({"format": None}, "format None, expected 2"),
+        ({"shards": []}, "damaged"),
+        ({"shards": {"0": 1}}, "damaged"),
+        ({"shards": [3]}, "damaged"),
+        ({"dtype": "O"}, "damaged"),
     ],
-    ids=range(13),
 )
-def test_an_index_by_another_hand(folder, change, problem):
+def test_an_invalid_index_is_refused(folder, changes, problem):
     path = folder / "index.json"
     index = json.loads(path.read_text())
-    path.write_text(json.dumps({**index, **change(index)}))
+    index.update(changes)
+    path.write_text(json.dumps(index))
     assert f"{path}: {problem}" in failure(Prepared, folder)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tokens": -1},
+        {"tokens": 1.0},
+        {"documents": True},
+        {"documents": 2**53},
+        {"skipped_first": 3},
+        {"skipped_first": [3], "skipped": 1},
+        {"skipped": 1},
+    ],
+)
+def test_an_invalid_shard_in_the_index_is_refused(folder, changes):
+    path = folder / "index.json"
+    index = json.loads(path.read_text())
+    index["shards"][0].update(changes)
+    path.write_text(json.dumps(index))
+    assert f"{path}: damaged" in failure(Prepared, folder)
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", "\ufffe"])
-def test_an_index_that_is_no_object(folder, content):
+def test_an_index_that_is_not_an_object_is_refused(folder, content):
     path = folder / "index.json"
     path.write_text(content)
     assert str(path) in failure(Prepared, folder)

@@ -1,4 +1,4 @@
-"""SentencePiece models: published ones, and what differs between a model of ours and T5's."""
+"""SentencePiece models: T5's own, and models like it."""
 
 import io
 import pickle
@@ -19,8 +19,7 @@ TEXTS = ["Paris is the capital (of France).", "", " ", "An  object\n€日\t!", 
 
 
 def train(**options) -> bytes:
-    """A model with T5's special pieces: no bytes to fall back on, no beginning of a text, no
-    mask."""
+    """A model with T5's special pieces: without byte fallback, [CLS] and [MASK]."""
     model = io.BytesIO()
     lines = []
     for text in embedded_text("heldout"):
@@ -47,17 +46,18 @@ def tokenizer(model):
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_the_same_tokens_as_the_package(model, tokenizer, text):
+def test_tokens_are_those_of_the_package(model, tokenizer, text):
     package = sentencepiece.SentencePieceProcessor(model_proto=model)
     ids = package.encode(text)
     assert tokenizer.encode(text) == ids
     known = [token for token in ids if token != package.unk_id()]
     assert tokenizer.decode(ids) == package.decode(known)
     for token in ids:
-        assert tokenizer.piece(token) == package.id_to_piece(token).replace("▁", " ")
+        piece = package.id_to_piece(token)
+        assert tokenizer.piece(token) == piece.replace("▁", " ")
 
 
-def test_ids_of_added_pieces(tokenizer):
+def test_added_pieces_have_the_last_ids(tokenizer):
     assert tokenizer.vocab_size == 602
     assert tokenizer.pad_id == 0
     assert tokenizer.sep_id == 1
@@ -67,7 +67,7 @@ def test_ids_of_added_pieces(tokenizer):
     assert tokenizer.special_ids == (0, 1, 2, 600, 601)
 
 
-def test_added_pieces(tokenizer):
+def test_added_pieces_are_not_decoded(tokenizer):
     pieces = [tokenizer.piece(token) for token in tokenizer.special_ids]
     assert pieces == ["<pad>", "</s>", "<unk>", "[CLS]", "[MASK]"]
     assert tokenizer.byte_counts()[[600, 601]].tolist() == [0, 0]
@@ -76,14 +76,14 @@ def test_added_pieces(tokenizer):
 
 
 @pytest.mark.parametrize(("byte_fallback", "may_be_unknown"), [(True, False), (False, True)])
-def test_whether_text_may_be_unknown(byte_fallback, may_be_unknown):
+def test_text_may_be_unknown_without_byte_fallback(byte_fallback, may_be_unknown):
     tokenizer = Tokenizer(train(byte_fallback=byte_fallback))
     assert tokenizer.may_be_unknown is may_be_unknown
     assert (tokenizer.unk_id in tokenizer.encode("€")) is may_be_unknown
     assert tokenizer.cases is None
 
 
-def test_pieces_of_a_model_that_has_them_are_not_added():
+def test_pieces_that_a_model_has_are_not_added():
     tokenizer = Tokenizer(
         train(
             bos_id=3,
@@ -103,18 +103,20 @@ def test_pieces_of_a_model_that_has_them_are_not_added():
     ("options", "piece"),
     [({"pad_id": -1, "unk_id": 0}, "[PAD]"), ({"eos_id": -1, "unk_id": 1}, "[SEP]")],
 )
-def test_a_missing_special_piece(tmp_path, options, piece):
+def test_a_missing_special_piece_is_refused(tmp_path, options, piece):
     (tmp_path / "a.model").write_bytes(train(**options))
     message = failure(Tokenizer.load, tmp_path / "a.model")
     assert "a.model" in message
     assert piece in message
 
 
-def test_masks_beside_unknown_characters(tokenizer):
+def test_masks_next_to_unknown_characters(tokenizer):
     mask = tokenizer.mask_id
     unknown = tokenizer.unk_id
-    full_stop = tokenizer.encode("the.")[len(tokenizer.encode("the")) :]
-    assert tokenizer.encode("€") == [tokenizer.encode("a €")[-2], unknown]
+    the = tokenizer.encode("the")
+    full_stop = tokenizer.encode("the.")[len(the) :]
+    blank = tokenizer.encode("a €")[-2]
+    assert tokenizer.encode("€") == [blank, unknown]
     expected = [mask, unknown, mask, mask, *full_stop]
     assert tokenizer.encode_masked("[MASK]€[MASK] [MASK].") == expected
 
@@ -138,12 +140,17 @@ def test_offsets_of_bytes():
     ids, spans = tokenizer.encode_with_offsets(text)
     pieces = [tokenizer.piece(token) for token in ids]
     by_piece = dict(zip(pieces, spans.tolist(), strict=True))
-    assert by_piece["<0xE6>"] == by_piece["<0x97>"] == by_piece["<0xA5>"] == [3, 4]
-    assert by_piece["<0xE2>"] == by_piece["<0x82>"] == by_piece["<0xAC>"] == [5, 6]
+    for piece in ("<0xE6>", "<0x97>", "<0xA5>"):
+        assert by_piece[piece] == [3, 4]
+    for piece in ("<0xE2>", "<0x82>", "<0xAC>"):
+        assert by_piece[piece] == [5, 6]
 
 
-@given(st.text(st.sampled_from("a \n\t€"), max_size=5000))
-def test_chunks_lose_nothing(text):
+CHARACTERS = st.sampled_from("a \n\t€")
+
+
+@given(st.text(CHARACTERS, max_size=5000))
+def test_joined_chunks_are_the_text(text):
     chunks = list(cut_in_chunks(text))
     assert "".join(chunks) == text
     for chunk in chunks:
@@ -164,7 +171,7 @@ def test_where_chunks_are_cut(text, sizes):
     assert [len(chunk) for chunk in cut_in_chunks(text)] == sizes
 
 
-def test_t5(shared_data):
+def test_masked_text_has_the_ids_of_t5(shared_data):
     tokenizer = Tokenizer.load(shared_data("tokenizers/t5_spiece.model"))
     assert tokenizer.vocab_size == 32_002
     assert tokenizer.special_ids == (0, 1, 2, 32_000, 32_001)
@@ -178,7 +185,7 @@ def test_t5(shared_data):
     assert tokenizer.decode(ids) == "Paris is the of France."
 
 
-def test_offsets_of_t5(shared_data):
+def test_offsets_of_t5_are_those_of_the_words(shared_data):
     tokenizer = Tokenizer.load(shared_data("tokenizers/t5_spiece.model"))
     text = "  Paris is\tthe  capital (of France)."
     _, spans = tokenizer.encode_with_offsets(text)
@@ -206,7 +213,7 @@ def keeping():
 
 
 @pytest.mark.parametrize("text", KEPT_TEXTS)
-def test_white_space_comes_back(keeping, text):
+def test_decoding_restores_white_space(keeping, text):
     ids = keeping.encode(text)
     assert keeping.decode(ids) == text
     assert keeping.byte_counts()[ids].sum() == len(text.encode())
@@ -214,17 +221,20 @@ def test_white_space_comes_back(keeping, text):
     assert copy.encode(text) == ids
 
 
-@given(st.text(st.characters(exclude_characters="\u2581", exclude_categories=["Cs"])))
-def test_any_text_comes_back(keeping, text):
-    assert keeping.decode(keeping.encode(text)) == text
+ANY_CHARACTER = st.characters(exclude_characters="\u2581", exclude_categories=["Cs"])
 
 
-def test_pieces_of_white_space(keeping):
+@given(st.text(ANY_CHARACTER))
+def test_decoding_restores_any_text(keeping, text):
+    ids = keeping.encode(text)
+    assert keeping.decode(ids) == text
+
+
+def test_indentation_is_a_piece(keeping):
     pieces = [keeping.piece(token) for token in keeping.encode(CODE)]
     assert "".join(pieces) == CODE
     assert pieces.count("\t") == 2
-    indentation = [piece for piece in pieces if piece.strip(" ") == "" and len(piece) > 1]
-    assert indentation
+    assert any(len(piece) > 1 and not piece.strip(" ") for piece in pieces)
     assert len(pieces) < len(CODE)
 
 
@@ -238,7 +248,7 @@ def test_which_tokenizers_keep_white_space(keeping, tokenizer):
     assert not Tokenizer.load("listops").keeps_white_space
 
 
-def test_masks_among_kept_white_space(keeping):
+def test_masks_keep_the_white_space_around_them(keeping):
     ids = keeping.encode_masked("def [MASK](x):\n    [MASK]")
     assert ids.count(keeping.mask_id) == 2
     first = ids.index(keeping.mask_id)
@@ -246,8 +256,8 @@ def test_masks_among_kept_white_space(keeping):
     assert keeping.decode(ids[first + 1 : -1]) == "(x):\n    "
 
 
-def test_text_beside_tabs_and_nulls_is_trained_on():
-    """SentencePiece drops lines with one of them."""
+def test_text_with_tabs_and_nulls_is_trained_on():
+    """SentencePiece itself drops lines that have tabs or nulls."""
     tokenizer = Tokenizer.train(["zebra\tzebra\0zebra\n" * 999], 300, True)
     pieces = [tokenizer.piece(token) for token in tokenizer.encode("zebra\tzebra\n")]
     assert pieces == ["zebra", "\t", "zebra", "\n"]

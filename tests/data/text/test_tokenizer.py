@@ -1,4 +1,4 @@
-"""The interface of all tokenizers, and tokenizers that are trained here."""
+"""The interface of all tokenizers, and tokenizers trained by this package."""
 
 import itertools
 import pickle
@@ -16,17 +16,18 @@ from tests.data.text.vocabularies import assert_special_ids
 from tests.failures import failure
 
 
-def test_special_pieces(tokenizer):
+def test_special_pieces_have_the_first_ids(tokenizer):
     assert_special_ids(tokenizer)
-    assert [tokenizer.piece(token) for token in range(5)] == list(SPECIAL_PIECES)
+    pieces = [tokenizer.piece(token) for token in range(5)]
+    assert pieces == list(SPECIAL_PIECES)
 
 
-def test_vocabulary_size(tokenizer):
+def test_vocabulary_size_is_the_requested_one_or_smaller(tokenizer):
     assert tokenizer.vocab_size == 600
     assert Tokenizer.train(["a small corpus"], 5000).vocab_size < 300
 
 
-def test_special_pieces_come_from_no_text(tokenizer):
+def test_names_of_special_pieces_in_a_text_are_plain_text(tokenizer):
     ids = tokenizer.encode(" ".join(SPECIAL_PIECES))
     assert not set(ids) & set(tokenizer.special_ids)
 
@@ -36,8 +37,11 @@ def test_special_pieces_are_not_decoded(tokenizer):
     assert tokenizer.decode([2, *ids, 4, 3, 0]) == "an object"
 
 
-@given(st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=40))
-def test_any_text_survives(tokenizer, text):
+VISIBLE = st.characters(codec="utf-8", exclude_categories=["C", "Z"])
+
+
+@given(st.text(VISIBLE, max_size=40))
+def test_normalised_text_survives_encoding(tokenizer, text):
     ids = tokenizer.encode(text)
     assert tokenizer.unk_id not in ids
     normalised = tokenizer.decode(ids)
@@ -62,37 +66,42 @@ def any_kind(request, tokenizer):
     return Tokenizer.load("listops"), ["[MAX 4 [SM 0 9 ] ]", "", "( 1 )"]
 
 
-def test_batches_and_offsets(any_kind):
-    """One text is encoded as in a batch, by any number of threads, and with offsets."""
+def test_single_texts_are_encoded_as_in_a_batch(any_kind):
     tokenizer, texts = any_kind
-    expected = [tokenizer.encode(text.replace("\ud800", "?")) for text in texts]
+    expected = [tokenizer.encode(text) for text in texts]
+    forbidden = set(tokenizer.special_ids) - {tokenizer.unk_id}
+    for text, ids in zip(texts, expected, strict=True):
+        assert ids == tokenizer.encode(text.replace("\ud800", "?"))
+        assert not forbidden & set(ids)
+        with_special_ids = [tokenizer.cls_id, *ids, tokenizer.pad_id]
+        assert tokenizer.decode(with_special_ids) == tokenizer.decode(ids)
     for threads in (1, 2, None):
         batch = tokenizer.encode_batch(texts, threads)
         assert [ids.tolist() for ids in batch] == expected
         assert {ids.dtype.name for ids in batch} == {"int32"}
-    forbidden = set(tokenizer.special_ids) - {tokenizer.unk_id}
-    for text, ids in zip(texts, expected, strict=True):
-        tokens, spans = tokenizer.encode_with_offsets(text)
-        assert tokens.tolist() == tokenizer.encode(text) == ids
-        assert spans.shape == (len(ids), 2)
-        assert tokens.dtype == "int32"
-        assert spans.dtype == "int32"
-        assert not forbidden & set(ids)
-        whole = [tokenizer.cls_id, *ids, tokenizer.pad_id]
-        assert tokenizer.decode(whole) == tokenizer.decode(ids)
     assert tokenizer.encode_batch([]) == []
 
 
-def test_copies(any_kind, tmp_path):
+def test_ids_with_offsets_are_those_without(any_kind):
+    tokenizer, texts = any_kind
+    for text in texts:
+        tokens, spans = tokenizer.encode_with_offsets(text)
+        assert tokens.tolist() == tokenizer.encode(text)
+        assert tokens.dtype == "int32"
+        assert spans.shape == (len(tokens), 2)
+        assert spans.dtype == "int32"
+
+
+def test_saved_and_pickled_copies_are_equal(any_kind, tmp_path):
     tokenizer, texts = any_kind
     path = tmp_path / "new" / "tokenizer.model"
     tokenizer.save(path)
-    assert [file.name for file in path.parent.iterdir()] == ["tokenizer.model"]
-    for copy in (
-        Tokenizer.load(path),
-        Tokenizer.load(path.parent),
-        pickle.loads(pickle.dumps(tokenizer)),
-    ):
+    saved = [file.name for file in path.parent.iterdir()]
+    assert saved == ["tokenizer.model"]
+    from_file = Tokenizer.load(path)
+    from_folder = Tokenizer.load(path.parent)
+    unpickled = pickle.loads(pickle.dumps(tokenizer))
+    for copy in (from_file, from_folder, unpickled):
         assert copy == tokenizer
         assert hash(copy) == hash(tokenizer)
         assert copy.checksum == tokenizer.checksum
@@ -101,42 +110,46 @@ def test_copies(any_kind, tmp_path):
 
 
 def test_kinds_have_different_pieces(tokenizer):
-    others = [Tokenizer.load("bytes"), Tokenizer.load("listops"), tokenizer]
-    others.append(Tokenizer.train(["another text"], 5000))
-    for first, second in itertools.combinations(others, 2):
+    in_bytes = Tokenizer.load("bytes")
+    listops = Tokenizer.load("listops")
+    other_text = Tokenizer.train(["another text"], 5000)
+    kinds = [in_bytes, listops, tokenizer, other_text]
+    for first, second in itertools.combinations(kinds, 2):
         assert first != second
         assert not first.same_pieces(second)
     assert tokenizer != tokenizer.model
 
 
 def test_case_is_kept_and_white_space_is_not(tokenizer):
-    assert tokenizer.decode(tokenizer.encode("  The\n\nObject\t日本 ")) == "The Object 日本"
+    ids = tokenizer.encode("  The\n\nObject\t日本 ")
+    assert tokenizer.decode(ids) == "The Object 日本"
 
 
 BLANKS = " \t\u2003\u200b\x01\u00ad"
+CHARACTERS = st.sampled_from(f"the is {BLANKS}é日½\u0301ﬁ🙂\ud800.")
 
 
-@given(st.text(st.sampled_from(f"the is {BLANKS}é日½\u0301ﬁ🙂\ud800."), max_size=25))
-def test_offsets_of_any_text(tokenizer, text):
+@given(st.text(CHARACTERS, max_size=25))
+def test_offsets_cover_all_of_a_text_except_blanks(tokenizer, text):
     ids, spans = tokenizer.encode_with_offsets(text)
     assert ids.tolist() == tokenizer.encode(text)
     assert spans.shape == (len(ids), 2)
     assert (np.diff(spans, axis=0) >= 0).all()
-    covered = set()
+    covered = np.zeros(len(text), bool)
     for start, stop in spans.tolist():
         assert 0 <= start <= stop <= len(text)
         assert start == stop or text[start] not in BLANKS
-        covered |= set(range(start, stop))
-    # Characters outside of all spans are white space, or dropped like it.
-    for position in set(range(len(text))) - covered:
+        covered[start:stop] = True
+    for position in np.flatnonzero(~covered):
         assert text[position] in BLANKS
 
 
 def test_pieces_show_words(tokenizer):
-    assert "".join(map(tokenizer.piece, tokenizer.encode("the name is"))) == " the name is"
+    pieces = [tokenizer.piece(token) for token in tokenizer.encode("the name is")]
+    assert "".join(pieces) == " the name is"
 
 
-def test_masked_words(tokenizer):
+def test_masks_replace_words_and_their_blanks(tokenizer):
     mask = tokenizer.mask_id
     the = tokenizer.encode("the")
     full_stop = tokenizer.encode("the.")[len(the) :]
@@ -146,11 +159,11 @@ def test_masked_words(tokenizer):
     assert masked == [mask, mask, mask, *full_stop]
 
 
-def test_text_without_masks(tokenizer):
+def test_text_without_masks_is_encoded_as_usual(tokenizer):
     assert tokenizer.encode_masked("the name is") == tokenizer.encode("the name is")
 
 
-def test_masks_where_the_stand_in_was_in_the_corpus():
+def test_the_corpus_may_have_the_character_that_stands_for_masks():
     tokenizer = Tokenizer.train(["some \ue000 words \ue000"] * 20, 400)
     assert tokenizer.encode_masked("[MASK] [MASK]") == [tokenizer.mask_id] * 2
 
@@ -160,19 +173,28 @@ def test_training_is_reproducible(tokenizer):
 
 
 def test_long_lines_are_trained_on():
-    assert len(Tokenizer.train(["zebra " * 5000], 300).encode("zebra zebra")) == 2
+    tokenizer = Tokenizer.train(["zebra " * 5000], 300)
+    ids = tokenizer.encode("zebra zebra")
+    assert len(ids) == 2
 
 
 @pytest.mark.parametrize(
-    ("texts", "size"), [([], 500), ([" "], 500), (["some text"], 3), (["some text"], 200)]
+    ("texts", "size"),
+    [
+        pytest.param([], 500, id="no texts"),
+        pytest.param([" "], 500, id="a blank text"),
+        pytest.param(["some text"], 3, id="fewer than the special pieces"),
+        pytest.param(["some text"], 200, id="fewer than the bytes"),
+    ],
 )
-def test_what_cannot_be_trained(texts, size):
-    assert f"vocab_size={size}" in failure(Tokenizer.train, texts, size)
+def test_training_without_text_or_pieces_is_refused(texts, size):
+    message = failure(Tokenizer.train, texts, size)
+    assert f"vocab_size={size}" in message
 
 
 @pytest.mark.parametrize("error", [DataError("line 3: found list"), KeyboardInterrupt()])
 @pytest.mark.parametrize("after", [0, 50])
-def test_what_stops_the_documents_is_raised_as_it_is(error, after):
+def test_errors_of_the_documents_are_raised_unchanged(error, after):
     def documents():
         yield from ["some text"] * after
         raise error
@@ -183,28 +205,37 @@ def test_what_stops_the_documents_is_raised_as_it_is(error, after):
 
 
 @pytest.mark.parametrize(
-    ("damage", "problem"),
+    ("content", "problem"),
     [
-        (lambda model: b"", "an empty file"),
-        (lambda model: b"junk", "none of its 1 pieces is [PAD]"),
-        (lambda model: b"\xff\0junk", "not a SentencePiece model"),
-        (lambda model: model[:5000], "not a SentencePiece model"),
+        (b"", "an empty file"),
+        (b"junk", "none of its 1 pieces is [PAD]"),
+        (b"\xff\0junk", "not a SentencePiece model"),
     ],
 )
-def test_a_damaged_model(tokenizer, tmp_path, damage, problem):
+def test_files_that_are_no_model_are_refused(tmp_path, content, problem):
     path = tmp_path / "a.model"
-    path.write_bytes(damage(tokenizer.model))
+    path.write_bytes(content)
     message = failure(Tokenizer.load, path)
     assert str(path) in message
     assert problem in message
 
 
+def test_a_truncated_model_is_refused(tokenizer, tmp_path):
+    path = tmp_path / "a.model"
+    path.write_bytes(tokenizer.model[:5000])
+    message = failure(Tokenizer.load, path)
+    assert f"{path}" in message
+    assert "not a SentencePiece model" in message
+
+
 @pytest.mark.parametrize("name", ["nowhere.model", "", "a\0b", "/dev/zero"])
-def test_a_path_that_is_no_file(tmp_path, name):
-    assert name.replace("\0", "") in failure(Tokenizer.load, name).replace("\0", "")
+def test_a_path_that_is_not_a_file_is_refused(tmp_path, name):
+    message = failure(Tokenizer.load, name)
+    shown_name = name.replace("\0", "")
+    assert shown_name in message.replace("\0", "")
 
 
-def test_a_folder_without_a_tokenizer(tmp_path):
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
     (tmp_path / "vocab.json").write_text("{}")
     message = failure(Tokenizer.load, tmp_path)
     assert str(tmp_path) in message
@@ -212,14 +243,14 @@ def test_a_folder_without_a_tokenizer(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["bytes", "listops"])
-def test_cases_of_a_tokenizer_that_has_none(name):
+def test_do_lower_case_is_refused_by_tokenizers_without_casing(name):
     message = failure(Tokenizer.load, name, do_lower_case="True")
     assert "config.data.do_lower_case is True" in message
     assert Tokenizer.load(name, do_lower_case="auto", strip_accents="auto").cases is None
 
 
-def test_a_sentence_piece_model_that_others_lower_case(tokenizer, tmp_path):
-    """ALBERT's texts are lower-cased before its model reads them, which is not done here."""
+def test_a_sentence_piece_model_with_lower_casing_is_refused(tokenizer, tmp_path):
+    """ALBERT lower-cases texts before its SentencePiece model reads them; this is not supported."""
     tokenizer.save(tmp_path / "spiece.model")
     config = tmp_path / "tokenizer_config.json"
     config.write_text('{"do_lower_case": false}')

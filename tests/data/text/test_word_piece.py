@@ -6,7 +6,6 @@ import json
 import lzma
 import sys
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,7 +36,7 @@ def tokenizer():
 # A vocabulary by itself
 
 
-def test_special_pieces_anywhere(tokenizer):
+def test_special_pieces_may_have_any_ids(tokenizer):
     assert tokenizer.vocab_size == 13
     assert tokenizer.special_ids == (0, 2, 3, 4, 5)
     assert tokenizer.pad_id == 0
@@ -48,29 +47,32 @@ def test_special_pieces_anywhere(tokenizer):
     assert tokenizer.may_be_unknown
 
 
-def test_uncased(tokenizer):
+def test_uncased_vocabularies_fold_case_and_accents(tokenizer):
     assert tokenizer.cases == (True, True)
     assert tokenizer.encode("The Cafés is\n\told.") == [6, 7, 8, 9, 11, 10]
     assert tokenizer.encode("the zebra [SEP]") == [6, 2, 2, 2, 2]
     assert tokenizer.decode([3, 6, 7, 8, 9, 11, 10, 4, 0]) == "the cafes is old."
-    got = [tokenizer.piece(token) for token in (6, 8, 5)]
-    assert got == [" the", "s", "[MASK]"]
+    assert tokenizer.piece(6) == " the"
+    assert tokenizer.piece(8) == "s"
+    assert tokenizer.piece(5) == "[MASK]"
 
 
-def test_cased():
+def test_cased_vocabularies_keep_case_and_accents():
     tokenizer = Tokenizer(vocabulary([*PIECES, "The", "café"]))
     assert tokenizer.cases == (False, False)
     assert tokenizer.encode("The the café Old") == [13, 6, 14, 2]
 
 
-def test_bytes_of_pieces(tokenizer):
-    """No space is counted before a punctuation mark."""
-    ids = tokenizer.encode("the cafes is old.")
-    assert tokenizer.byte_counts()[ids].sum() == len(" the cafes is old.")
-    assert tokenizer.byte_counts()[[0, 2, 3, 4, 5]].tolist() == [0] * 5
+def test_byte_counts_have_no_space_before_punctuation(tokenizer):
+    text = "the cafes is old."
+    counts = tokenizer.byte_counts()
+    of_text = counts[tokenizer.encode(text)]
+    assert of_text.sum() == len(f" {text}")
+    special_ids = [0, 2, 3, 4, 5]
+    assert counts[special_ids].tolist() == [0] * 5
 
 
-def test_offsets(tokenizer):
+def test_offsets_are_those_of_the_original_text(tokenizer):
     text = "The  Cafe\u0301s\u00ad is\n😀old \ud800."
     ids, spans = tokenizer.encode_with_offsets(text)
     assert ids.tolist() == tokenizer.encode(text)
@@ -80,61 +82,75 @@ def test_offsets(tokenizer):
     assert parts[:2] == ["The", "Cafe"]
     assert parts[2][-1:] == "s"
     assert parts[3:] == ["is", "😀old", "\ud800", "."]
-    assert tokenizer.encode_with_offsets(" ")[1].shape == (0, 2)
 
 
-def test_masks(tokenizer):
+def test_a_blank_text_has_no_offsets(tokenizer):
+    _, spans = tokenizer.encode_with_offsets(" ")
+    assert spans.shape == (0, 2)
+
+
+def test_masks_are_encoded_as_the_mask_id(tokenizer):
     assert tokenizer.encode_masked("The [MASK] is [MASK][MASK].") == [6, 5, 9, 5, 5, 10]
+
+
+WITHOUT_MASK = [piece for piece in PIECES if piece != "[MASK]"]
 
 
 @pytest.mark.parametrize(
     ("pieces", "problem"),
     [
-        ([piece for piece in PIECES if piece != "[MASK]"], "[MASK]"),
+        (WITHOUT_MASK, "[MASK]"),
         ([*PIECES, "is"], "'is'"),
         ([*PIECES, "", "b", ""], "'b'"),
         (["words", "of", "a", "text", "of", "any", "kind"], "its 6 pieces"),
     ],
 )
-def test_a_damaged_vocabulary(tmp_path, pieces, problem):
-    (tmp_path / "v.txt").write_bytes(vocabulary(pieces))
-    message = failure(Tokenizer.load, tmp_path / "v.txt")
+def test_damaged_vocabularies_are_refused(tmp_path, pieces, problem):
+    path = tmp_path / "v.txt"
+    path.write_bytes(vocabulary(pieces))
+    message = failure(Tokenizer.load, path)
     assert "v.txt" in message
     assert problem in message
 
 
-def test_the_library_is_missing(monkeypatch):
+def test_a_missing_library_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    assert errors.install("wordpiece") in raised(RunError, Tokenizer, vocabulary(PIECES))
+    message = raised(RunError, Tokenizer, vocabulary(PIECES))
+    assert errors.install("wordpiece") in message
 
 
 # Compared with the library
 
 
 def bert(pieces, **cases):
-    """BERT's tokenizer as the library itself puts it together."""
+    """The library's own BERT tokenizer."""
     ids = {piece: number for number, piece in enumerate(pieces)}
     return library.BertWordPieceTokenizer(ids, **cases)
 
 
-# Words of the vocabulary, text of any kind, and what BERT's cleaning, splitting and 100 letters a
-# word are about.
+# Characters that BERT cleans, splits or strips, and a word of more than 100 letters.
 ODD = [*"\u200b\u00ad\ufffd\0\x85\u3000İß-", "\t\r\n", "e\u0301", "東京", "a" * 101, "##"]
+WORDS = " ".join(TEXTS.values()).split()
 SNIPPETS = st.one_of(
-    st.text(max_size=12), st.sampled_from(" ".join(TEXTS.values()).split()), st.sampled_from(ODD)
+    st.text(max_size=12),
+    st.sampled_from(WORDS),
+    st.sampled_from(ODD),
 )
-PARTS = st.tuples(SNIPPETS, st.sampled_from(["", " ", "\n"])).map("".join)
+BLANKS = st.sampled_from(["", " ", "\n"])
+PARTS = st.tuples(SNIPPETS, BLANKS).map("".join)
 STRINGS = st.lists(PARTS, max_size=8).map("".join)
 
 
 @pytest.mark.parametrize("examples", [300, pytest.param(10_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("lower", [True, False])
-def test_any_string_as_bert(lower, examples):
+def test_any_string_has_the_ids_of_bert(lower, examples):
     letters = [chr(code) for code in range(33, 383)]
     continued = [f"##{letter}" for letter in letters]
-    pieces = list(dict.fromkeys([*pieces_of(lower, lower), *letters, *continued]))
-    theirs = bert(pieces, lowercase=lower, strip_accents=lower)
-    document = {**json.loads(theirs.to_str()), "padding": None}
+    pieces = [*pieces_of(lower, lower), *letters, *continued]
+    unique_pieces = list(dict.fromkeys(pieces))
+    theirs = bert(unique_pieces, lowercase=lower, strip_accents=lower)
+    document = json.loads(theirs.to_str())
+    document["padding"] = None
     ours = Tokenizer(json.dumps(document).encode())
     assert ours.cases == (lower, lower)
 
@@ -149,23 +165,26 @@ def test_any_string_as_bert(lower, examples):
 
 
 @pytest.mark.slow
-def test_real_texts_as_bert(shared_data):
-    """BERT's own vocabulary on books, reviews and sentences."""
+def test_real_texts_have_the_ids_of_bert(shared_data):
+    """BERT's own vocabulary is used on books, reviews and sentences."""
     vocabulary_file = shared_data("tokenizers/bert_uncased_vocab.txt")
     with open(vocabulary_file, encoding="utf-8") as file:
         theirs = bert(file.read().splitlines())
     ours = Tokenizer.load(vocabulary_file, do_lower_case="True")
     with open(shared_data("text/bert_sample_text.txt"), encoding="utf-8") as file:
-        assert_same_ids(file.read().splitlines(), ours, theirs)
+        lines = file.read().splitlines()
+    assert_same_ids(lines, ours, theirs)
     with open(shared_data("glue/sst2_dev.tsv"), encoding="utf-8") as file:
         table = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-        assert_same_ids([row[0] for row in table], ours, theirs)
+        first_cells = [row[0] for row in table]
+    assert_same_ids(first_cells, ours, theirs)
     for name in ("text/books_130.jsonl.xz", "text/imdb_train.jsonl.xz", "glue/rte.jsonl.xz"):
         texts = []
         with lzma.open(shared_data(name), "rt", encoding="utf-8") as file:
             for line in itertools.islice(file, 300):
-                values = json.loads(line).values()
-                texts += [value[:20_000] for value in values if isinstance(value, str)]
+                for value in json.loads(line).values():
+                    if isinstance(value, str):
+                        texts.append(value[:20_000])
         assert_same_ids(texts, ours, theirs)
 
 
@@ -173,20 +192,38 @@ def test_real_texts_as_bert(shared_data):
 
 
 @pytest.mark.parametrize("end", [" \n", "\t\n", "\r\n", " \r\n", "\u00a0\n"])
-def test_blanks_and_marks_around_lines(tmp_path, end):
-    """A piece with a blank at its end would never be found, without a word."""
+def test_blanks_and_byte_order_marks_around_pieces_are_stripped(tmp_path, end):
+    """A piece with a blank at its end would never be used, and nothing would say so."""
     pieces = pieces_of(True, True)
     lines = "".join(piece + end for piece in pieces)
     (tmp_path / "vocab.txt").write_bytes(f"\ufeff{lines}".encode())
     tokenizer = Tokenizer.load(tmp_path / "vocab.txt", do_lower_case="True")
     assert_same_ids(TEXTS.values(), tokenizer, reference(pieces, True, True))
-    # Of files that were put together.
+    # Concatenated files have marks inside.
     marked = [piece if piece in ROLES else f"\ufeff{piece}" for piece in pieces]
     assert Tokenizer(vocabulary(marked)).same_pieces(tokenizer)
 
 
 DOCUMENT = json.loads(reference([*ROLES, "a", "##b"], True, True).to_str())
 MODEL = DOCUMENT["model"]
+
+
+def word_piece(**fields) -> dict:
+    """A file with this WordPiece model and nothing else."""
+    return {"model": {"type": "WordPiece", **fields}}
+
+
+def changed_model(**fields) -> dict:
+    """A file with the model of DOCUMENT, in which these fields are replaced."""
+    return {"model": {**MODEL, **fields}}
+
+
+def changed_document(**fields) -> dict:
+    """DOCUMENT, in which these fields are replaced."""
+    return {**DOCUMENT, **fields}
+
+
+GAP_IN_IDS = {**MODEL["vocab"], "c": 9}
 
 
 @pytest.mark.parametrize(
@@ -197,25 +234,27 @@ MODEL = DOCUMENT["model"]
         ({"model": {"type": "Unigram", "vocab": []}}, "Unigram: expected WordPiece or BPE"),
         ({"model": {"vocab": []}}, "Unigram: expected WordPiece or BPE"),
         ({"the": 0, "a": 1}, "no model: expected WordPiece or BPE"),
-        ({"model": {"type": "WordPiece"}}, "damaged"),
-        ({"model": {"type": "WordPiece", "vocab": [1]}}, "damaged"),
-        ({"model": {"type": "WordPiece", "vocab": {"[UNK]": "x"}}}, "an id is 'x'"),
-        ({"model": {"type": "WordPiece", "vocab": {"[UNK]": True}}}, "an id is True"),
-        ({"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}}}, "[PAD]"),
-        ({"model": {**MODEL, "vocab": {**MODEL["vocab"], "c": 9}}}, "not 0 to 7"),
-        ({"model": {**MODEL, "unk_token": "<unk>"}}, "unk_token is '<unk>'"),
-        ({"model": {**MODEL, "continuing_subword_prefix": ""}}, "prefix is ''"),
-        ({**DOCUMENT, "added_tokens": [{"id": 7}]}, "damaged"),
-        ({**DOCUMENT, "added_tokens": [{"id": 7, "content": ["x"]}]}, "an added token is ['x']"),
-        ({**DOCUMENT, "added_tokens": [{"id": "7", "content": "x"}]}, "an id is '7'"),
-        ({**DOCUMENT, "added_tokens": 3}, "damaged"),
-        ({**DOCUMENT, "normalizer": {"type": "None of BERT's"}}, "tokenizers library"),
-        ({**DOCUMENT, "normalizer": ["a"]}, "its normalizer is no object"),
-        ({**DOCUMENT, "pre_tokenizer": "BertPreTokenizer"}, "its pre_tokenizer is no object"),
+        (word_piece(), "damaged"),
+        (word_piece(vocab=[1]), "damaged"),
+        (word_piece(vocab={"[UNK]": "x"}), "an id is 'x'"),
+        (word_piece(vocab={"[UNK]": True}), "an id is True"),
+        (word_piece(vocab={"[UNK]": 0}), "[PAD]"),
+        (changed_model(vocab=GAP_IN_IDS), "not 0 to 7"),
+        (changed_model(unk_token="<unk>"), "unk_token is '<unk>'"),
+        (changed_model(continuing_subword_prefix=""), "prefix is ''"),
+        (changed_document(added_tokens=[{"id": 7}]), "damaged"),
+        (
+            changed_document(added_tokens=[{"id": 7, "content": ["x"]}]),
+            "an added token is ['x']",
+        ),
+        (changed_document(added_tokens=[{"id": "7", "content": "x"}]), "an id is '7'"),
+        (changed_document(added_tokens=3), "damaged"),
+        (changed_document(normalizer={"type": "None of BERT's"}), "tokenizers library"),
+        (changed_document(normalizer=["a"]), "its normalizer is no object"),
+        (changed_document(pre_tokenizer="BertPreTokenizer"), "its pre_tokenizer is no object"),
     ],
-    ids=range(20),
 )
-def test_a_tokenizer_json_that_is_refused(tmp_path, content, problem):
+def test_unsupported_tokenizer_json_is_refused(tmp_path, content, problem):
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(content))
     message = failure(Tokenizer.load, path)
@@ -223,38 +262,40 @@ def test_a_tokenizer_json_that_is_refused(tmp_path, content, problem):
     assert problem in message
 
 
-def test_pieces_that_no_line_can_have(tmp_path):
-    """A tokenizer.json may have pieces with blanks, which a vocab.txt has not."""
+def test_tokenizer_json_may_have_pieces_with_blanks_and_line_feeds(tmp_path):
+    """Unlike a vocab.txt, a tokenizer.json may have pieces with blanks."""
     pieces = [*ROLES, "a", "a ", "b\nc"]
     path = tmp_path / "tokenizer.json"
     path.write_text(reference(pieces, True, True).to_str())
     tokenizer = Tokenizer.load(path)
     assert tokenizer.vocab_size == 8
-    assert json.loads(tokenizer.model)["model"]["vocab"]["b\nc"] == 7
+    model = json.loads(tokenizer.model)["model"]
+    assert model["vocab"]["b\nc"] == 7
     assert Tokenizer(tokenizer.model) == tokenizer
 
 
 @pytest.mark.parametrize("lower", ["True", "False"])
 @pytest.mark.parametrize("strip", ["True", "False"])
-def test_what_is_written_as_tokenizer_json(tmp_path, lower, strip):
-    """The library reads it, with [CLS] a [SEP] b [SEP]; and it is read here as it was."""
-    (tmp_path / "vocab.txt").write_bytes(vocabulary(pieces_of(True, False)))
-    ours = Tokenizer.load(tmp_path / "vocab.txt", do_lower_case=lower, strip_accents=strip)
+def test_saved_tokenizer_json_is_read_here_and_by_the_library(tmp_path, lower, strip):
+    """The library lays out a pair of texts as [CLS] a [SEP] b [SEP]."""
+    vocabulary_path = tmp_path / "vocab.txt"
+    vocabulary_path.write_bytes(vocabulary(pieces_of(True, False)))
+    ours = Tokenizer.load(vocabulary_path, do_lower_case=lower, strip_accents=strip)
     path = tmp_path / "tokenizer.json"
     ours.save(path)
     copy = Tokenizer.load(path)
     theirs = library.Tokenizer.from_file(str(path))
     assert copy.cases == ours.cases
-    assert copy.vocab_size == theirs.get_vocab_size() == ours.vocab_size
-    assert theirs.encode("[MASK]", add_special_tokens=False).ids == [ours.mask_id]
+    assert copy.vocab_size == ours.vocab_size
+    assert theirs.get_vocab_size() == ours.vocab_size
+    mask = theirs.encode("[MASK]", add_special_tokens=False)
+    assert mask.ids == [ours.mask_id]
     for text in TEXTS.values():
         ids = ours.encode(text)
         assert copy.encode(text) == ids
-        pair = theirs.encode(text, "a")
         first = [ours.cls_id, *ids, ours.sep_id]
         second = [*ours.encode("a"), ours.sep_id]
+        pair = theirs.encode(text, "a")
         assert pair.ids == [*first, *second]
-        got = np.flatnonzero(pair.type_ids).tolist()
-        expected = list(range(len(first), len(pair.ids)))
-        assert got == expected
+        assert pair.type_ids == [0] * len(first) + [1] * len(second)
         assert theirs.decode(first) == ours.decode(ids)

@@ -1,4 +1,4 @@
-"""WordPiece vocabularies, and what the tokenizers library makes of them."""
+"""WordPiece vocabularies, and the tokenizers that the tokenizers library makes from them."""
 
 import json
 
@@ -24,7 +24,7 @@ TEXTS = {
 
 
 def pieces_of(lower, strip):
-    """Words of all languages as the library normalises them, and their letters."""
+    """The words of all texts as the library normalises them, and their letters."""
     normalizer = library.normalizers.BertNormalizer(lowercase=lower, strip_accents=strip)
     words = set()
     for text in TEXTS.values():
@@ -35,18 +35,21 @@ def pieces_of(lower, strip):
 
 
 def reference(pieces, lower, strip):
-    """The tokenizer of the library alone."""
+    """The library's own tokenizer."""
     ids = {piece: number for number, piece in enumerate(pieces)}
-    made = library.Tokenizer(library.models.WordPiece(ids, unk_token="[UNK]"))
+    model = library.models.WordPiece(ids, unk_token="[UNK]")
+    made = library.Tokenizer(model)
     made.normalizer = library.normalizers.BertNormalizer(lowercase=lower, strip_accents=strip)
     made.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
     made.add_special_tokens(ROLES)
-    made.post_processor = library.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    sep = ("[SEP]", 3)
+    cls = ("[CLS]", 2)
+    made.post_processor = library.processors.BertProcessing(sep, cls)
     return made
 
 
 def assert_special_ids(tokenizer) -> None:
-    """Those of the pieces that each vocabulary begins with."""
+    """Asserts that the special pieces have the first ids, as in each vocabulary here."""
     assert tokenizer.special_ids == (0, 1, 2, 3, 4)
     assert tokenizer.pad_id == 0
     assert tokenizer.unk_id == 1
@@ -64,7 +67,7 @@ def assert_same_ids(texts, ours, theirs):
 
 
 def write(folder, pieces, **jsons):
-    """A vocab.txt, and files of JSON beside it."""
+    """Writes a vocab.txt and JSON files into a folder, and returns the path of the vocab.txt."""
     folder.mkdir(exist_ok=True)
     (folder / "vocab.txt").write_bytes(vocabulary(pieces))
     for name, content in jsons.items():

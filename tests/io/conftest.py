@@ -1,4 +1,4 @@
-"""A store of buckets for the tests of this folder."""
+"""An object store for the tests of this folder."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def running_store():
 
 @pytest.fixture
 def store(running_store, monkeypatch):
-    """A store without faults, which this process reaches as well."""
+    """A store without faults, which this process can reach too."""
     running_store.faults()
     for name, value in running_store.environment.items():
         monkeypatch.setenv(name, value)

@@ -1,10 +1,11 @@
-"""Files that are built once, copies of remote files, and values in memory."""
+"""Caches: files that are built once, copies of remote files, and values in memory."""
 
 import multiprocessing
 import os
 import pickle
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
@@ -17,7 +18,7 @@ from gmlp_flax.io.cache import LocalCopy, ResultCache, cached_file, default_fold
 from tests.failures import failure, raised
 
 
-def test_default_folder(monkeypatch, tmp_path):
+def test_default_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_folder() == f"{tmp_path}/gmlp_flax"
     monkeypatch.delenv("XDG_CACHE_HOME")
@@ -25,7 +26,7 @@ def test_default_folder(monkeypatch, tmp_path):
     assert default_folder() == f"{tmp_path}/.cache/gmlp_flax"
 
 
-def test_built_once_and_rebuilt_when_damaged(tmp_path):
+def test_files_are_built_once_and_rebuilt_when_damaged(tmp_path):
     built = []
 
     def build():
@@ -38,15 +39,20 @@ def test_built_once_and_rebuilt_when_damaged(tmp_path):
         path.write_bytes(damage)
     assert cached_file(path, build).read_bytes() == b"content"
     assert len(built) == 4
-    got = sorted(file.name for file in path.parent.iterdir())
-    assert got == ["a.bin", "a.bin.sha256"]
+    names_in_cache = sorted(file.name for file in path.parent.iterdir())
+    assert names_in_cache == ["a.bin", "a.bin.sha256"]
 
 
-def test_keeps_the_last_asked_for():
+def test_the_most_recently_used_values_are_kept():
     made = []
-    cache = ResultCache(lambda key: made.append(key) or key * 10, 2)
-    got = [cache(key) for key in (1, 2, 1, 3, 1, 2)]
-    assert got == [10, 20, 10, 30, 10, 20]
+
+    def make(key):
+        made.append(key)
+        return key * 10
+
+    cache = ResultCache(make, 2)
+    results = [cache(key) for key in (1, 2, 1, 3, 1, 2)]
+    assert results == [10, 20, 10, 30, 10, 20]
     assert made == [1, 2, 3, 2]
 
 
@@ -61,27 +67,25 @@ def test_threads_share_one_call_and_do_not_wait_for_other_keys():
         return key
 
     cache = ResultCache(make, 2)
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(cache("slow"))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    assert cache("quick") == "quick"
-    release.set()
-    for thread in threads:
-        thread.join()
-    assert found == ["slow"] * 4
+    with ThreadPoolExecutor(4) as pool:
+        slow = [pool.submit(cache, "slow") for _ in range(4)]
+        assert cache("quick") == "quick"
+        release.set()
+        results = [future.result() for future in slow]
+    assert results == ["slow"] * 4
     assert sorted(made) == ["quick", "slow"]
 
 
-def test_an_error_is_not_kept():
-    cache = ResultCache(mock.Mock(side_effect=[ValueError("first"), "second"]), 2)
+def test_errors_are_not_cached():
+    make = mock.Mock(side_effect=[ValueError("first"), "second"])
+    cache = ResultCache(make, 2)
     assert "first" in raised(ValueError, cache, 0)
     assert cache(0) == "second"
 
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """The folder of the copies, which may have 1,000 bytes."""
+    """The folder of the copies, with a limit of 1,000 bytes."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv(cache_lib.GIGABYTES, "1e-6")
     return tmp_path / "gmlp_flax" / "remote"
@@ -89,114 +93,134 @@ def cache(tmp_path, monkeypatch):
 
 def remote(name, size=400):
     """A file in fsspec's memory."""
-    with fsspec.open(f"memory://copies/{name}", "wb") as file:
-        file.write(name.encode() * (size // len(name)))
-    return files.find_files(f"memory://copies/{name}")[0]
+    path = f"memory://copies/{name}"
+    repeats = size // len(name)
+    with fsspec.open(path, "wb") as file:
+        file.write(name.encode() * repeats)
+    (found,) = files.find_files(path)
+    return found
+
+
+def content(copy: LocalCopy) -> bytes:
+    return Path(copy.path).read_bytes()
+
+
+def copies(cache) -> list[Path]:
+    """The files in the cache that are not hidden."""
+    return [path for path in cache.iterdir() if not path.name.startswith(".")]
 
 
 def names(cache):
-    return sorted(
-        path.name.partition("-")[2] for path in cache.iterdir() if not path.name.startswith(".")
-    )
+    found = []
+    for path in copies(cache):
+        _, _, name = path.name.partition("-")
+        found.append(name)
+    return sorted(found)
 
 
-def test_a_file_is_copied_once(cache, monkeypatch):
+def test_remote_files_are_copied_once(cache, monkeypatch):
     file = remote("a")
     with LocalCopy(file) as copy:
-        assert Path(copy.path).read_bytes() == b"a" * 400
+        assert content(copy) == b"a" * 400
     monkeypatch.setattr(files, "open_file", None)
     with LocalCopy(file) as copy, pickle.loads(pickle.dumps(copy)) as other:
         assert other.path == copy.path
-        assert Path(other.path).read_bytes() == b"a" * 400
+        assert content(other) == b"a" * 400
 
 
-def test_a_copy_of_another_user_is_read(cache, monkeypatch):
-    """Its time cannot be set, as on a cache that is mounted for reading."""
+def test_copies_of_another_user_are_read(cache, monkeypatch):
+    """Its time cannot be set, as in a cache that is mounted read-only."""
     file = remote("a")
+    denied = mock.Mock(side_effect=PermissionError(1, ""))
     with LocalCopy(file), monkeypatch.context() as patched:
-        patched.setattr(os, "utime", mock.Mock(side_effect=PermissionError(1, "")))
+        patched.setattr(os, "utime", denied)
         with LocalCopy(file) as copy:
-            assert Path(copy.path).read_bytes() == b"a" * 400
+            assert content(copy) == b"a" * 400
 
 
-def test_a_changed_file_is_another_copy(cache):
+def test_changed_files_are_copied_again(cache):
     before = remote("a")
     after = remote("a", 300)
     with LocalCopy(after) as copy:
         assert os.path.getsize(copy.path) == 300
-    assert "400 were expected" in failure(LocalCopy, before)  # it is gone
+    assert "400 were expected" in failure(LocalCopy, before)  # that version no longer exists
 
 
-def test_what_is_held_stays_and_of_the_rest_the_youngest(cache, tmp_path):
-    a, b, c, d = (remote(name) for name in "abcd")
-    with LocalCopy(a) as held:
-        for file in (b, c, d):
-            LocalCopy(file).close()
+def test_open_and_newest_copies_are_kept(cache):
+    with LocalCopy(remote("a")) as held:
+        for name in "bcd":
+            LocalCopy(remote(name)).close()
             time.sleep(0.02)
         assert names(cache) == ["a", "d"]
-        assert Path(held.path).read_bytes() == b"a" * 400
-    (tmp_path / "x").write_bytes(b"x")
-    with LocalCopy(str(tmp_path / "x")) as copy:  # local files are not copied
-        assert copy.path == str(tmp_path / "x")
-        assert names(cache) == ["a", "d"]
+        assert content(held) == b"a" * 400
 
 
-def test_file_that_has_no_room(cache):
+def test_local_files_are_not_copied(cache, tmp_path):
+    LocalCopy(remote("a")).close()
+    path = str(tmp_path / "x")
+    Path(path).write_bytes(b"x")
+    with LocalCopy(path) as copy:
+        assert copy.path == path
+        assert names(cache) == ["a"]
+
+
+def test_files_larger_than_the_cache_are_refused(cache):
     message = failure(LocalCopy, remote("a", 1001))
     for words in ("1,001 bytes", "1,000", "GMLP_CACHE_GB"):
         assert words in message
 
 
-@pytest.mark.parametrize("given", ["0", "nan", "inf", "much"])
-def test_limit_that_makes_no_sense(cache, monkeypatch, given):
-    monkeypatch.setenv(cache_lib.GIGABYTES, given)
-    assert f"GMLP_CACHE_GB is {given!r}: expected a number of gigabytes" in failure(cache_lib.limit)
+@pytest.mark.parametrize("value", ["0", "nan", "inf", "much"])
+def test_invalid_limits_are_refused(cache, monkeypatch, value):
+    monkeypatch.setenv(cache_lib.GIGABYTES, value)
+    message = failure(cache_lib.limit)
+    assert f"GMLP_CACHE_GB is {value!r}: expected a number of gigabytes" in message
 
 
-def test_half_a_copy_is_made_again(cache):
+def test_incomplete_copies_are_made_again(cache):
     file = remote("a")
     with LocalCopy(file) as copy:
         path = copy.path
-    os.rename(path, path + ".part")
-    with open(path + ".part", "ab") as part:
+    part_path = path + ".part"
+    os.rename(path, part_path)
+    with open(part_path, "ab") as part:
         part.write(b"more")
     with LocalCopy(file) as copy:
-        assert Path(copy.path).read_bytes() == b"a" * 400
+        assert content(copy) == b"a" * 400
 
 
-def _read(start, step, began):
-    for place in range(24):
-        number = (start + step * place) % 8
-        with (
-            LocalCopy(files.find_files(f"gs://test/copies/{number}")[0]) as copy,
-            open(copy.path, "rb") as file,
-        ):
-            assert file.read() == str(number).encode() * 200
+def read_eight_files(start, step, began):
+    """Reads each file three times, from `start` on in this step."""
+    for position in range(24):
+        number = (start + step * position) % 8
+        (file,) = files.find_files(f"gs://test/copies/{number}")
+        with LocalCopy(file) as copy:
+            assert content(copy) == str(number).encode() * 200
         began.set()
 
 
-def test_several_processes_share_the_copies(store, cache):
-    """This one and another read eight files of which five have room, in other orders; none is half
-    there or gone."""
+def test_processes_share_the_copies(store, cache):
+    """Two processes read eight files, of which five fit into the cache, in different orders. No
+    copy is incomplete or missing."""
     for number in range(8):
         files.write(f"gs://test/copies/{number}", str(number).encode() * 200)
     context = multiprocessing.get_context("spawn")
     began = context.Event()
-    other = context.Process(target=_read, args=(3, 3, began))
+    other = context.Process(target=read_eight_files, args=(3, 3, began))
     other.start()
     assert began.wait(100)
-    _read(0, 1, began)
+    read_eight_files(0, 1, began)
     other.join(100)
     assert other.exitcode == 0
-    assert (
-        sum(path.stat().st_size for path in cache.iterdir() if not path.name.startswith("."))
-        <= 1000
-    )
+    size = sum(path.stat().st_size for path in copies(cache))
+    assert size <= 1000
 
 
-def test_of_many_small_copies_few_have_the_folder_listed(cache, monkeypatch):
+def test_many_small_copies_stay_near_the_limit(cache, monkeypatch):
     monkeypatch.setenv(cache_lib.GIGABYTES, "1e-5")
     for number in range(700):
-        LocalCopy(remote(f"{number:03}", 21)).close()
+        file = remote(f"{number:03}", 21)
+        LocalCopy(file).close()
         if number % 50 == 49:
-            assert sum(path.stat().st_size for path in cache.iterdir()) < 12_000
+            size = sum(path.stat().st_size for path in cache.iterdir())
+            assert size < 12_000

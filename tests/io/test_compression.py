@@ -1,4 +1,4 @@
-"""Compressed files: read whole, or refused as damaged."""
+"""Compressed files are read whole, or refused as damaged."""
 
 import bz2
 import gzip
@@ -22,7 +22,7 @@ COMPRESS = {
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_unpacking(folder, suffix):
+def test_compressed_files_are_read(folder, suffix):
     data = os.urandom(1000) * 2500
     path = write(files.join(folder, "a.jsonl" + suffix), COMPRESS[suffix](data))
     assert compression.compression(path) == suffix
@@ -32,36 +32,47 @@ def test_unpacking(folder, suffix):
 
 
 @pytest.mark.parametrize("suffix", compression.COMPRESSIONS)
-def test_damaged_archives(folder, suffix):
+def test_damaged_archives_are_refused(folder, suffix):
     path = files.join(folder, "a.txt" + suffix)
     whole = COMPRESS[suffix](os.urandom(100_000))
     flipped = bytearray(whole)
     flipped[50_000] ^= 1
-    cases = [whole[:-20], whole[: len(whole) // 2], b"plain text", b"", bytes(flipped)]
-    if suffix == ".zst":  # pyarrow's have no checksum, other than those of the command zstd
-        cases.pop()
+    half = len(whole) // 2
+    cases = [whole[:-20], whole[:half], b"plain text", b""]
+    if suffix != ".zst":  # unlike files of the command zstd, pyarrow's have no checksum
+        cases.append(bytes(flipped))
     for data in cases:
-        assert failure(read, write(path, data)).startswith(
-            f"{path}: truncated or not a {suffix} archive ("
-        )
+        write(path, data)
+        message = failure(read, path)
+        assert message.startswith(f"{path}: truncated or not a {suffix} archive (")
+
+
+def two_streams(suffix) -> tuple[bytes, bytes]:
+    compress = COMPRESS[suffix]
+    return compress(b"one" * 1000), compress(b"two" * 1000)
 
 
 @pytest.mark.parametrize("suffix", compression.COMPRESSIONS)
-def test_several_streams_in_one_file(folder, suffix):
-    """As pbzip2 and Wikipedia's dumps have them. What follows the first is read, or told to be
-    damaged."""
-    one = COMPRESS[suffix](b"one" * 1000)
-    two = COMPRESS[suffix](b"two" * 1000)
+def test_all_streams_of_a_file_are_read(folder, suffix):
+    """pbzip2 and Wikipedia's dumps write several streams."""
+    one, two = two_streams(suffix)
     padding = b"" if suffix == ".zst" else bytes(8)
-    path = write(files.join(folder, "a.txt" + suffix), one + padding + two + padding)
+    content = one + padding + two + padding
+    path = write(files.join(folder, "a.txt" + suffix), content)
     assert read(path) == b"one" * 1000 + b"two" * 1000
+
+
+@pytest.mark.parametrize("suffix", compression.COMPRESSIONS)
+def test_damage_after_the_first_stream_is_noticed(folder, suffix):
+    one, two = two_streams(suffix)
+    path = files.join(folder, "a.txt" + suffix)
     for data in (one + b"X" + two[1:], one + two[:5]):
-        assert failure(read, write(path, data)).startswith(
-            f"{path}: truncated or not a {suffix} archive ("
-        )
+        write(path, data)
+        message = failure(read, path)
+        assert message.startswith(f"{path}: truncated or not a {suffix} archive (")
 
 
-def test_the_suffix_of_a_file_is_that_of_its_content():
+def test_suffixes_are_those_of_the_content():
     assert compression.suffix("A.JSONL.gz") == ".jsonl"
     assert compression.suffix("a/b.c/data.xz") == ""
     assert compression.suffix("table.CSV") == ".csv"

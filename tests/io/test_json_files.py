@@ -1,4 +1,4 @@
-"""JSON of others, within limits."""
+"""Untrusted JSON is read within limits."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from gmlp_flax.io import json_files
 from tests.failures import failure
 
 
-def test_values(tmp_path):
+def test_values_are_read(tmp_path):
     path = tmp_path / "a.json"
     path.write_bytes(b'\xef\xbb\xbf{"a": [1, -2.5, "\xc3\xa9", null, Infinity]}')
     assert json_files.read(path, dict) == {"a": [1, -2.5, "é", None, float("inf")]}
@@ -24,5 +24,5 @@ def test_values(tmp_path):
         (b"[]", "x holds a list: expected a dict"),
     ],
 )
-def test_what_is_refused(data, message):
+def test_invalid_json_is_refused(data, message):
     assert failure(json_files.parse, data, "x", dict).startswith(message)

@@ -1,4 +1,4 @@
-"""Files that grow by lines, and what a user reads while waiting."""
+"""Files that grow by lines, and messages during long waits."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ def empty(monkeypatch):
     files.remove_all("memory://segments")
 
 
-def test_a_log_is_a_file(tmp_path):
+def test_logs_are_files(tmp_path):
     path = str(tmp_path / "a" / "b")
     assert files.read(path) is None
     files.write(path, b"one")
@@ -33,15 +33,15 @@ def test_a_log_is_a_file(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux")
-def test_full_disk(tmp_path, monkeypatch):
+def test_full_disks_are_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "write", lambda path, content: None)
     log = logs.begin("/dev/full", b"")
     assert "writing /dev/full failed (No space left" in raised(FileError, log.write, b"line")
     log.close()
 
 
-def test_an_error_of_fsync_is_not_tried_again(tmp_path, monkeypatch):
-    """The system tells it once, and what was to be written may be lost all the same."""
+def test_errors_of_fsync_are_not_retried(tmp_path, monkeypatch):
+    """The system reports it only once, although the data may be lost."""
     log = logs.begin(str(tmp_path / "log"), b"")
     left = [errno.EIO]
 
@@ -56,7 +56,7 @@ def test_an_error_of_fsync_is_not_tried_again(tmp_path, monkeypatch):
     log.close()
 
 
-def test_in_a_bucket_lines_of_a_few_seconds_are_written_together(monkeypatch):
+def test_lines_of_a_few_seconds_are_uploaded_together(monkeypatch):
     files.write(PATH, b"what was there")
     log = logs.begin(PATH, b"0\n")
     log.write(b"1\n")
@@ -73,68 +73,68 @@ def test_in_a_bucket_lines_of_a_few_seconds_are_written_together(monkeypatch):
     assert files.listdir("memory://segments") == ["metrics.jsonl"]
 
 
-def test_says_what_is_done_and_how_long_it_has_taken(monkeypatch):
+def test_heartbeats_say_what_is_done_and_for_how_long(monkeypatch):
     monkeypatch.setattr(logs, "BEAT", 0.01)
-    told = []
-    with logs.heartbeat("compiling", told.append):
-        while len(told) < 3:
+    messages = []
+    with logs.heartbeat("compiling", messages.append):
+        while len(messages) < 3:
             time.sleep(0.001)
-    assert told[0] == "compiling"
-    assert set(told[1:]) == {"compiling: 0 s so far"}
-    after = len(told)
+    assert messages[0] == "compiling"
+    assert set(messages[1:]) == {"compiling: 0 s so far"}
+    after = len(messages)
     time.sleep(0.05)
-    assert len(told) == after, "it ends with the work"
+    assert len(messages) == after, "it ends with the work"
 
 
-def test_silence_before_the_work_does_not_count(monkeypatch):
-    """As in a notebook, whose last line may be an hour old."""
+def test_silence_before_the_work_is_not_counted(monkeypatch):
+    """The last line of a notebook may be an hour old."""
     monkeypatch.setattr(logs, "BEAT", 0.2)
     logs.to_stderr("an old line")
     time.sleep(0.25)
-    told = []
+    messages = []
     began = time.monotonic()
-    with logs.heartbeat("loading", told.append, at_once=False):
-        while not told:
+    with logs.heartbeat("loading", messages.append, at_once=False):
+        while not messages:
             time.sleep(0.001)
     assert time.monotonic() - began >= 0.2
 
 
-def test_what_is_soon_done_need_not_be_said(monkeypatch):
+def test_short_waits_may_have_no_message(monkeypatch):
     monkeypatch.setattr(logs, "BEAT", 0.01)
-    told = []
-    with logs.heartbeat("evaluating", told.append, at_once=False):
-        while not told:
+    messages = []
+    with logs.heartbeat("evaluating", messages.append, at_once=False):
+        while not messages:
             time.sleep(0.001)
-    assert set(told) == {"evaluating: 0 s so far"}
+    assert set(messages) == {"evaluating: 0 s so far"}
 
 
-def test_the_innermost_speaks_for_all(monkeypatch):
+def test_only_the_innermost_heartbeat_is_shown(monkeypatch):
     monkeypatch.setattr(logs, "BEAT", 0.02)
-    told = []
-    with logs.heartbeat("planning", told.append, at_once=False):
-        with logs.heartbeat("compiling", told.append, at_once=False):
-            while len(told) < 3:
+    messages = []
+    with logs.heartbeat("planning", messages.append, at_once=False):
+        with logs.heartbeat("compiling", messages.append, at_once=False):
+            while len(messages) < 3:
                 time.sleep(0.001)
-        inside = list(told)
-        while len(told) < len(inside) + 2:
+        inside = list(messages)
+        while len(messages) < len(inside) + 2:
             time.sleep(0.001)
     assert set(inside) == {"compiling: 0 s so far"}
-    assert set(told[len(inside) :]) == {"planning: 0 s so far"}
+    assert set(messages[len(inside) :]) == {"planning: 0 s so far"}
 
 
-def test_many_short_waits_are_no_long_silence(monkeypatch):
-    """None of them lasts, but together they do."""
+def test_many_short_waits_are_one_long_wait(monkeypatch):
+    """Each is short, but together they are long."""
     monkeypatch.setattr(logs, "BEAT", 0.1)
-    told = []
+    messages = []
     logs.to_stderr("the last line")
     began = time.monotonic()
-    while not told:
-        with logs.heartbeat("reading", told.append, at_once=False):
+    while not messages:
+        with logs.heartbeat("reading", messages.append, at_once=False):
             time.sleep(0.03)
     assert 0.1 <= time.monotonic() - began < 2
 
 
-def test_an_error_passes_through(capsys):
+def test_heartbeats_do_not_catch_errors(capsys):
     with pytest.raises(ZeroDivisionError), logs.heartbeat("dividing"):
         1 / 0  # noqa: B018
     assert capsys.readouterr().err == "dividing\n"

@@ -21,159 +21,203 @@ SOME = [b"one", b"", b"three" * 1000, b"\x00\xff", b"five"]
 def flip(path, offset: int, bit: int = 0):
     data = bytearray(path.read_bytes())
     data[offset] ^= 1 << bit
-    path.write_bytes(bytes(data))
+    path.write_bytes(data)
     return path
 
 
-@given(st.lists(st.binary(max_size=300), max_size=20), st.integers(0, 25), st.integers(0, 25))
-def test_tfrecord_round_trip(tmp_path_factory, data, start, stop):
-    path = writers.tfrecord(tmp_path_factory.mktemp("records") / "a.tfrecord", data)
+def by_index(file: TFRecordFile) -> list[bytes]:
+    return [file[index] for index in range(len(file))]
+
+
+DATA = st.lists(st.binary(max_size=300), max_size=20)
+
+
+@given(DATA, st.integers(0, 25), st.integers(0, 25))
+def test_tfrecord_files_are_read_in_order_and_by_index(tmp_path_factory, data, start, stop):
+    folder = tmp_path_factory.mktemp("records")
+    path = writers.tfrecord(folder / "a.tfrecord", data)
     file = TFRecordFile(path)
-    assert list(file.records()) == list(enumerate(data))
+    numbered = list(enumerate(data))
+    assert list(file.records()) == numbered
     assert len(file) == len(data)
-    got = [file[i] for i in reversed(range(len(file)))]
-    assert got == data[::-1]
-    again = pickle.loads(pickle.dumps(file))
-    assert [again[i] for i in range(len(again))] == data
+    assert by_index(file) == data
+    copy = pickle.loads(pickle.dumps(file))
+    assert by_index(copy) == data
     stop = min(stop, len(data))
-    got = list(file.records(start, stop))
-    expected = list(enumerate(data))[start:stop]
-    assert got == expected
+    part = list(file.records(start, stop))
+    assert part == numbered[start:stop]
 
 
-def test_remote_tfrecord(tmp_path):
+def test_remote_tfrecord_files_are_read(tmp_path):
     local = writers.tfrecord(tmp_path / "a.tfrecord", SOME)
-    with fsspec.open("memory://records/a.tfrecord", "wb") as remote:
+    address = "memory://records/a.tfrecord"
+    with fsspec.open(address, "wb") as remote:
         remote.write(local.read_bytes())
-    file = pickle.loads(pickle.dumps(TFRecordFile("memory://records/a.tfrecord")))
+    file = pickle.loads(pickle.dumps(TFRecordFile(address)))
     assert len(file) == 5
-    got = [file[i] for i in (4, 0, 2, 1, 3)]
-    expected = [SOME[i] for i in (4, 0, 2, 1, 3)]
-    assert got == expected
-    expected = [(2, SOME[2]), (3, SOME[3])]
-    assert list(file.records(2, 4)) == expected
+    for index in (4, 0, 2, 1, 3):
+        assert file[index] == SOME[index]
+    assert list(file.records(2, 4)) == [(2, SOME[2]), (3, SOME[3])]
     for index in (-1, 5):
         with pytest.raises(IndexError, match=f"record {index} of 5 in"):
             file[index]
 
 
 @given(st.data())
-def test_a_flipped_bit_of_a_tfrecord_is_always_found(tmp_path_factory, data):
-    path = writers.tfrecord(tmp_path_factory.mktemp("records") / "a.tfrecord", SOME)
+def test_flipped_bits_of_tfrecord_files_are_always_noticed(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("records")
+    path = writers.tfrecord(folder / "a.tfrecord", SOME)
     offset = data.draw(st.integers(0, path.stat().st_size - 1))
-    file = TFRecordFile(flip(path, offset, data.draw(st.integers(0, 7))))
+    bit = data.draw(st.integers(0, 7))
+    file = TFRecordFile(flip(path, offset, bit))
     try:
-        read = dict(file.records())
+        read = [record for _, record in file.records()]
     except DataError as error:
         assert str(error).endswith("it again")
         return
-    (number,) = (i for i, record in read.items() if isinstance(record, BadRecord))
-    assert str(read[number]) == f"record {number}: fails its checksum"
-    got = [read[i] for i in range(5) if i != number]
-    expected = [SOME[i] for i in range(5) if i != number]
-    assert got == expected
-    with pytest.raises(BadRecord, match=f"record {number}: fails"):
-        file[number]
+    (bad,) = [index for index, record in enumerate(read) if isinstance(record, BadRecord)]
+    expected = f"record {bad}: fails its checksum"
+    assert str(read[bad]) == expected
+    for index, record in enumerate(SOME):
+        assert index == bad or read[index] == record
+    assert len(read) == 5
+    with pytest.raises(BadRecord, match=expected):
+        file[bad]
 
 
 def read_all(path, *span):
-    return list(TFRecordFile(path).records(*span))
+    file = TFRecordFile(path)
+    return list(file.records(*span))
 
 
-def test_truncated_tfrecord(tmp_path):
+def test_truncated_tfrecord_files_are_refused(tmp_path):
     whole = writers.tfrecord(tmp_path / "a.tfrecord", SOME).read_bytes()
     ends = {0}
     for record in SOME:
         ends.add(max(ends) + len(record) + 16)
+    path = tmp_path / "cut.tfrecord"
     for size in [*range(60), len(whole) - 30, len(whole) - 20, len(whole) - 1]:
-        path = tmp_path / "cut.tfrecord"
         path.write_bytes(whole[:size])
-        if size in ends:  # whole records are left: found out where the number of records is known
-            assert "records where 5 or more were expected" in failure(read_all, path, 0, 5)
+        if size in ends:  # only the number of records shows that some are missing
+            message = failure(read_all, path, 0, 5)
+            assert "records where 5 or more were expected" in message
         else:
             assert "cut.tfrecord, record " in failure(read_all, path)
             assert "the file is truncated" in failure(len, TFRecordFile(path))
 
 
-def test_not_a_tfrecord(tmp_path):
+def test_other_files_are_not_tfrecord_files(tmp_path):
     path = tmp_path / "a.tfrecord"
     path.write_text("some text, longer than a header")
-    assert "a.tfrecord, record 0: not a TFRecord file, or damaged" in failure(read_all, path)
+    message = failure(read_all, path)
+    assert "a.tfrecord, record 0: not a TFRecord file, or damaged" in message
 
 
-def test_array_records(tmp_path):
-    path = str(writers.array_record(tmp_path / "a.array_record", [b"%d" % i for i in range(1000)]))
-    got = list(records.array_records(path, 250, 600))
-    expected = [(i, b"%d" % i) for i in range(250, 600)]
-    assert got == expected
+def test_ranges_of_array_records_are_read(tmp_path):
+    data = [b"%d" % number for number in range(1000)]
+    path = writers.array_record(tmp_path / "a.array_record", data)
+    found = list(records.array_records(str(path), 250, 600))
+    assert found == list(enumerate(data))[250:600]
 
 
 def array_record_failure(path, stop: int | None) -> str:
-    """The error of reading an array record."""
+    """The message of the error of reading an ArrayRecord file."""
     return failure(lambda: list(records.array_records(str(path), 0, stop)))
 
 
-def test_damaged_array_record(tmp_path):
-    data = [bytes([i]) * 5000 + b"%d" % i for i in range(20)]
+def test_damaged_array_records_are_bad_records(tmp_path):
+    data = []
+    for number in range(20):
+        data.append(bytes([number]) * 5000 + b"%d" % number)
     path = writers.array_record(tmp_path / "a.array_record", data)
-    whole = path.read_bytes()
     flip(path, 300)
     read = [record for _, record in records.array_records(str(path), 0, None)]
-    [bad] = [i for i, record in enumerate(read) if isinstance(record, BadRecord)]
+    (bad,) = [index for index, record in enumerate(read) if isinstance(record, BadRecord)]
     error = read.pop(bad)
     assert str(error).startswith(f"record {bad}: Corrupted")
     del data[bad]
     assert read == data
-    for damaged in (whole[: len(whole) // 2], b"no records at all", b""):
+
+
+def test_truncated_and_other_files_are_not_array_records(tmp_path):
+    path = writers.array_record(tmp_path / "a.array_record", [b"x" * 5000] * 20)
+    whole = path.read_bytes()
+    half = whole[: len(whole) // 2]
+    for damaged in (half, b"no records at all", b""):
         path.write_bytes(damaged)
-        some = array_record_failure(path, 20)
-        assert "a.array_record: 0 records where 20 or more were expected" in some
-        every = array_record_failure(path, None)
-        assert "0 records where 1 or more" in every
-    gone = array_record_failure(tmp_path / "gone", None)
-    assert "gone failed" in gone
+        of_range = array_record_failure(path, 20)
+        assert "a.array_record: 0 records where 20 or more were expected" in of_range
+        of_whole = array_record_failure(path, None)
+        assert "0 records where 1 or more" in of_whole
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), None])
-def test_parquet_records(tmp_path, kind):
-    """The last kind is a dictionary."""
-    values = [f"text {i} €" for i in range(700)] + [None]
-    column = pa.array(values, kind) if kind else pa.array(values).dictionary_encode()
-    path = str(writers.parquet(tmp_path / "a.parquet", 300, text=column, id=list(range(701))))
-    contents = [text.encode() for text in values[:-1]]
-    expected = list(enumerate([*contents, None]))
-    assert list(records.parquet_records(path, "text", 0, None)) == expected
-    assert list(records.parquet_records(path, "text", 1, 2)) == expected[300:600]
+def test_missing_array_records_are_named(tmp_path):
+    assert "gone failed" in array_record_failure(tmp_path / "gone", None)
+
+
+TEXTS = [f"text {number} €" for number in range(700)]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pytest.param(pa.array([*TEXTS, None], pa.string()), id="string"),
+        pytest.param(pa.array([*TEXTS, None], pa.large_string()), id="large string"),
+        pytest.param(pa.array([*TEXTS, None], pa.binary()), id="binary"),
+        pytest.param(pa.array([*TEXTS, None]).dictionary_encode(), id="dictionary"),
+    ],
+)
+def test_parquet_values_are_bytes_or_none(tmp_path, column):
+    ids = list(range(701))
+    path = str(writers.parquet(tmp_path / "a.parquet", 300, text=column, id=ids))
+    contents = [text.encode() for text in TEXTS]
+    numbered = list(enumerate([*contents, None]))
+    assert list(records.parquet_records(path, "text", 0, None)) == numbered
+    second_group = list(records.parquet_records(path, "text", 1, 2))
+    assert second_group == numbered[300:600]
     sizes = records.parquet_sizes(path)
     assert len(sizes) == 3
     assert min(sizes) > 0
 
 
-def parquet_values(path, start: int = 0, stop: int | None = None) -> list[bytes | None]:
-    return [value for _, value in records.parquet_records(str(path), "text", start, stop)]
+def parquet_values(path) -> list[bytes | None]:
+    rows = records.parquet_records(str(path), "text", 0, None)
+    return [value for _, value in rows]
 
 
-def test_damaged_parquet(tmp_path):
-    path = writers.parquet(tmp_path / "a.parquet", text=[f"text number {i}" for i in range(500)])
-    whole = path.read_bytes()
-    for data in (whole[:-50], whole[: len(whole) // 2], b"no parquet at all", b""):
-        path.write_bytes(data)
-        for read in (parquet_values, records.parquet_sizes):
-            assert "a.parquet: truncated, damaged or not parquet (" in failure(
-                lambda read=read: read(str(path))
-            )
-    path.write_bytes(whole)
-    flip(path, 500)
-    assert "a.parquet: truncated, damaged or not parquet (" in failure(lambda: parquet_values(path))
+DAMAGED_PARQUET = "a.parquet: truncated, damaged or not parquet ("
 
 
-def test_parquet_without_the_column(tmp_path):
+@pytest.fixture
+def parquet_file(tmp_path):
+    texts = [f"text number {number}" for number in range(500)]
+    return writers.parquet(tmp_path / "a.parquet", text=texts)
+
+
+@pytest.mark.parametrize("read", [parquet_values, records.parquet_sizes])
+def test_truncated_and_other_files_are_not_parquet(parquet_file, read):
+    whole = parquet_file.read_bytes()
+    half = whole[: len(whole) // 2]
+    for data in (whole[:-50], half, b"no parquet at all", b""):
+        parquet_file.write_bytes(data)
+        assert DAMAGED_PARQUET in failure(read, str(parquet_file))
+
+
+def test_flipped_bits_of_parquet_files_are_noticed(parquet_file):
+    flip(parquet_file, 500)
+    assert DAMAGED_PARQUET in failure(parquet_values, parquet_file)
+
+
+def test_missing_parquet_columns_are_refused(tmp_path):
     path = writers.parquet(tmp_path / "a.parquet", text=[1, 2], body=["a", "b"])
-    message = failure(lambda: parquet_values(path))
+    message = failure(parquet_values, path)
     assert "no column 'text' of strings, found 'text' (int64), 'body' (string);" in message
 
 
 LABEL = {"names": ["neg", "pos"], "_type": "ClassLabel"}
+NUMBERED_LABEL = {"names": [7, 8], "_type": "ClassLabel"}
+UNNAMED_LABEL = {"_type": "ClassLabel"}
+NO_LABEL = {"_type": "Value"}
 
 
 def described(features: object) -> str:
@@ -185,31 +229,33 @@ def described(features: object) -> str:
     [
         (described({"label": LABEL}), {"label": ("neg", "pos")}, ["pos", "neg", None, 2]),
         (described({"tags": [LABEL], "label": LABEL}), {"label": ("neg", "pos")}, ["pos", "neg"]),
-        (
-            described({"label": {"_type": "ClassLabel", "names": [7, 8]}}),
-            {"label": ("7", "8")},
-            ["8"],
-        ),
-        (described({"label": {"_type": "Value"}}), {}, [1, 0, -1, 2]),
-        (described({"label": {"_type": "ClassLabel"}}), {}, [1, 0, -1, 2]),
+        (described({"label": NUMBERED_LABEL}), {"label": ("7", "8")}, ["8"]),
+        (described({"label": NO_LABEL}), {}, [1, 0, -1, 2]),
+        (described({"label": UNNAMED_LABEL}), {}, [1, 0, -1, 2]),
         (described([1]), {}, [1, 0, -1, 2]),
         ("[]", {}, [1]),
         ("{", {}, [1]),
     ],
 )
-def test_classes_that_a_file_declares(tmp_path, description, classes, values):
+def test_declared_classes_are_read_from_the_metadata(tmp_path, description, classes, values):
     path = str(tmp_path / "a.parquet")
-    table = pa.table({"label": [1, 0, -1, 2]})
-    pq.write_table(table.replace_schema_metadata({"huggingface": description}), path)
+    plain = pa.table({"label": [1, 0, -1, 2]})
+    described_table = plain.replace_schema_metadata({"huggingface": description})
+    pq.write_table(described_table, path)
     assert records.parquet_classes(path) == classes
     found = [row["label"] for _, row in records.parquet_rows(path, ("label",))]
     assert found[: len(values)] == values
 
 
-def test_rows_of_parquet(tmp_path):
-    """NaN is no number; a byte-order mark within a text is text."""
-    columns = {"a": ["\ufeffx", "ü"], "b": [float("nan"), 2.5], "c": [True, False], "d": [1, 2]}
-    path = writers.parquet(tmp_path / "a.parquet", **columns)
+def test_parquet_rows_are_plain_values(tmp_path):
+    """NaN is read as None, and a byte-order mark inside a text is kept."""
+    path = writers.parquet(
+        tmp_path / "a.parquet",
+        a=["\ufeffx", "ü"],
+        b=[float("nan"), 2.5],
+        c=[True, False],
+        d=[1, 2],
+    )
     found = list(records.parquet_rows(str(path), ("a", "b", "c", "x")))
     assert found == [
         (0, {"a": "\ufeffx", "b": None, "c": True}),
@@ -218,28 +264,35 @@ def test_rows_of_parquet(tmp_path):
 
 
 def test_bad_records_are_counted_up_to_the_limit():
+    messages = [f"a.jsonl, line {number}: wrong" for number in range(8)]
     bad = BadRecords(7)
-    for i in range(7):
-        bad.skip(f"a.jsonl, line {i}: wrong")
+    for message in messages[:7]:
+        bad.skip(message)
     assert bad.count == 7
-    assert bad.first == [f"a.jsonl, line {i}: wrong" for i in range(5)]
-    message = failure(lambda: bad.skip("a.jsonl, line 9: wrong"))
-    assert message.startswith("a.jsonl, line 9: wrong (7 bad ")
+    assert bad.first == messages[:5]
+    message = failure(bad.skip, messages[7])
+    assert message.startswith("a.jsonl, line 7: wrong (7 bad ")
     assert "max_bad_records=7" in message
-    assert "max_bad_records=0" in failure(lambda: BadRecords().skip("x"))
 
 
-def test_a_file_appears_when_it_is_whole(tmp_path):
+def test_no_bad_records_are_allowed_by_default():
+    bad = BadRecords()
+    assert "max_bad_records=0" in failure(bad.skip, "x")
+
+
+def test_files_appear_when_they_are_complete(tmp_path):
     path = tmp_path / "x.array_record"
     with records.array_record_writer(path, "group_size:1") as write:
         for record in (b"one", b"", b"three"):
             write(record)
         assert not path.exists()
-    got = list(records.array_records(str(path), 0, None))
-    assert got == [(0, b"one"), (1, b""), (2, b"three")]
+    written = list(records.array_records(str(path), 0, None))
+    assert written == [(0, b"one"), (1, b""), (2, b"three")]
     assert os.listdir(tmp_path) == [path.name]
-    with (
-        pytest.raises(DataError, match="x.array_record/y failed"),
-        records.array_record_writer(path / "y", ""),
-    ):
+
+
+def test_errors_of_writing_records_name_the_file(tmp_path):
+    (tmp_path / "x").touch()
+    writer = records.array_record_writer(tmp_path / "x" / "y", "")
+    with pytest.raises(DataError, match="x/y failed"), writer:
         pass

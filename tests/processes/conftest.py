@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_nohup():
-    """These tests may run under it."""
+    """Handles SIGHUP by default, because the tests may run under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)

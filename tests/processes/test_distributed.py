@@ -1,5 +1,4 @@
-"""How a process finds the others. Runs of several processes are in
-tests/runs/test_many_hosts.py."""
+"""Processes find each other. Runs of several processes are in tests/runs/test_many_hosts.py."""
 
 import os
 import socket
@@ -26,15 +25,17 @@ def no_launcher(monkeypatch):
 @pytest.fixture
 def joined(monkeypatch):
     """Records the arguments for joining, instead of joining."""
-    asked = []
-    monkeypatch.setattr(
-        jax.distributed, "initialize", lambda *args, **options: asked.append((args, options))
-    )
-    return asked
+    calls = []
+
+    def initialize(*args, **options):
+        calls.append((args, options))
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    return calls
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("multihost", "coordinator", "processes", "process"),
     [
         ("off", "h:1", 2, 0),
         ("auto", "", 2, 0),
@@ -44,15 +45,15 @@ def joined(monkeypatch):
         ("auto", "http://h:80", 2, 0),
     ],
 )
-def test_flags_that_contradict(joined, given):
-    with pytest.raises(
-        RunError, match=f"--coordinator={given[1]} --processes={given[2]} --process={given[3]}: "
-    ):
-        distributed.initialize(*given)
+def test_contradicting_flags_are_refused(joined, multihost, coordinator, processes, process):
+    flags = (multihost, coordinator, processes, process)
+    message = raised(RunError, distributed.initialize, *flags)
+    shown = f"--coordinator={coordinator} --processes={processes} --process={process}: "
+    assert shown in message
     assert not joined
 
 
-def test_alone_in_spite_of_a_launcher(joined, monkeypatch):
+def test_single_tasks_of_a_launcher_run_alone(joined, monkeypatch):
     """A shell in a SLURM allocation is one task, and --multihost=off always runs alone."""
     distributed.initialize("auto", "", None, None)
     monkeypatch.setenv("SLURM_PROCID", "0")
@@ -64,18 +65,19 @@ def test_alone_in_spite_of_a_launcher(joined, monkeypatch):
     assert not joined
 
 
-@pytest.mark.parametrize(("total", "own"), [LAUNCHERS[:2], LAUNCHERS[2:]])
-def test_launcher(joined, monkeypatch, total, own):
+@pytest.mark.parametrize(("total", "rank"), [LAUNCHERS[:2], LAUNCHERS[2:]])
+def test_launchers_give_the_number_of_processes(joined, monkeypatch, total, rank):
     monkeypatch.setenv(total, "8")
-    monkeypatch.setenv(own, "3")
+    monkeypatch.setenv(rank, "3")
     distributed.initialize("auto", "", None, None)
     distributed.initialize("auto", "h:1", None, None)
-    got = [args for args, _ in joined]
-    assert got == [(None, 8, 3), ("h:1", 8, 3)]
-    assert {options["cluster_detection_method"] for _, options in joined} == {None}
+    arguments = [args for args, _ in joined]
+    assert arguments == [(None, 8, 3), ("h:1", 8, 3)]
+    for _, options in joined:
+        assert options["cluster_detection_method"] is None
 
 
-def test_explicit_address_goes_before_a_launcher(joined, monkeypatch):
+def test_explicit_addresses_override_launchers(joined, monkeypatch):
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
     monkeypatch.setenv("SLURM_PROCID", "3")
     distributed.initialize("auto", "[::1]:80", 2, 1)
@@ -85,27 +87,36 @@ def test_explicit_address_goes_before_a_launcher(joined, monkeypatch):
     assert options["heartbeat_timeout_seconds"] < 60
 
 
-def test_nothing_to_join(monkeypatch):
-    """JAX's error becomes a message that helps."""
+@pytest.fixture
+def no_coordinator(monkeypatch):
+    """JAX finds no coordinator."""
     initialize = mock.Mock(side_effect=ValueError("coordinator_address should be defined."))
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
-    with pytest.raises(
-        RunError, match="by no TPU slice, SLURM or Open MPI.*--coordinator=HOST:PORT"
-    ):
-        distributed.initialize("on", "", None, None)
+
+
+def test_processes_without_a_cluster_are_told_the_flags(no_coordinator):
+    message = raised(RunError, distributed.initialize, "on", "", None, None)
+    assert "by no TPU slice, SLURM or Open MPI" in message
+    assert "--coordinator=HOST:PORT" in message
+
+
+def test_errors_of_joining_name_the_launcher(no_coordinator, monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "8")
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
-    assert "started by Open MPI" in raised(RunError, distributed.initialize, "auto", "", None, None)
-    # A TPU that belongs to no slice.
-    monkeypatch.setattr(distributed, "find_job", lambda: distributed.Job("a TPU slice", None, None))
+    message = raised(RunError, distributed.initialize, "auto", "", None, None)
+    assert "started by Open MPI" in message
+
+
+def test_a_tpu_without_a_slice_runs_alone_by_default(no_coordinator, monkeypatch):
+    job = distributed.Job("a TPU slice", None, None)
+    monkeypatch.setattr(distributed, "find_job", lambda: job)
     distributed.initialize("auto", "", None, None)
-    assert "started by a TPU slice" in raised(
-        RunError, distributed.initialize, "on", "", None, None
-    )
+    message = raised(RunError, distributed.initialize, "on", "", None, None)
+    assert "started by a TPU slice" in message
 
 
-def test_other_processes_never_come():
-    """One line and an exit code, not JAX's abort."""
+def test_missing_processes_are_reported_in_one_line():
+    """The process ends with one line and an exit code, instead of JAX's abort."""
     with socket.socket(socket.AF_INET6) as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("::", 0))
@@ -125,7 +136,7 @@ def test_other_processes_never_come():
     assert done.stderr.startswith(f"error: not all 2 processes joined at {address} within 1 s")
 
 
-def test_alone_all_agree_and_errors_take_their_course(capsys):
+def test_single_processes_agree_with_themselves(capsys):
     distributed.end_if_process_lost(
         RuntimeError("Gloo all-reduce failed: Connection reset by peer")
     )
@@ -151,7 +162,9 @@ def test_alone_all_agree_and_errors_take_their_course(capsys):
         (SystemExit(2), 2, ""),
     ],
 )
-def test_errors_of_one_of_several_end_it_at_once(monkeypatch, capsys, error, code, message):
+def test_errors_of_one_of_several_processes_end_it_at_once(
+    monkeypatch, capsys, error, code, message
+):
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(os, "_exit", mock.Mock(side_effect=InterruptedError))
     with pytest.raises(InterruptedError):

@@ -1,4 +1,4 @@
-"""Standard streams that are full or no longer read, and what Orbax says beside its errors."""
+"""Standard streams that are full or closed, and messages of Orbax that are silenced."""
 
 import logging as std_logging
 import subprocess
@@ -14,7 +14,7 @@ PROGRAM = """
 import sys
 from gmlp_flax.processes import output
 with output.guard():
-    print("told", file=sys.stderr)
+    print("a note", file=sys.stderr)
     print("done \\udcff")
     sys.stdin.read()
 """
@@ -29,22 +29,22 @@ def shell(redirection: str) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize(
     ("redirection", "code", "out", "err"),
     [
-        ("", 0, "done \\udcff\n", "told\n"),
-        (">&-", 0, "", "told\n"),
+        ("", 0, "done \\udcff\n", "a note\n"),
+        (">&-", 0, "", "a note\n"),
         ("2>/dev/full", 0, "done \\udcff\n", ""),
-        ("| true; exit 0", 0, "", "told\n"),
+        ("| true; exit 0", 0, "", "a note\n"),
     ],
 )
-def test_streams_that_are_lost(redirection, code, out, err):
+def test_closed_and_full_streams_are_tolerated(redirection, code, out, err):
     done = shell(redirection)
     assert done.returncode == code, done.stderr
     assert done.stdout == out
     assert done.stderr == err
 
 
-def test_a_reader_that_goes_ends_a_program_in_silence():
-    """And a line is there as soon as it is printed, though the program waits for more input."""
-    words = {
+def test_programs_end_silently_if_their_reader_ends():
+    """Each line is written at once, even if the program waits for input."""
+    options = {
         "stdin": subprocess.PIPE,
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,
@@ -52,42 +52,56 @@ def test_a_reader_that_goes_ends_a_program_in_silence():
         "cwd": ROOT,
     }
     program = PROGRAM.replace("sys.stdin.read()", "[print(line) for line in sys.stdin]")
-    with subprocess.Popen([sys.executable, "-c", program], **words) as process:
+    with subprocess.Popen([sys.executable, "-c", program], **options) as process:
         assert process.stdout.readline() == "done \\udcff\n"
         process.stdout.close()
         process.stdin.write("one\ntwo\n")
         process.stdin.flush()
         assert process.wait(30) == 141
-        assert process.stderr.read() == "told\n"
+        assert process.stderr.read() == "a note\n"
 
 
-def test_a_command_whose_output_is_full():
+def test_commands_report_a_full_output_in_one_line():
     command = ["sh", "-c", 'exec "$0" -m gmlp_flax --version >/dev/full', sys.executable]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2, done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
-def test_log_records_and_exceptions_that_no_one_can_catch(monkeypatch):
+@pytest.fixture
+def silenced(monkeypatch):
+    """Silences Orbax, and returns the unraisable exceptions that are shown afterwards."""
     shown = []
-    logger = std_logging.getLogger("absl")
     monkeypatch.setattr(sys, "unraisablehook", shown.append)
-    monkeypatch.setattr(logger, "filters", [])
+    monkeypatch.setattr(std_logging.getLogger("absl"), "filters", [])
     output.silence_orbax.cache_clear()
     output.silence_orbax()
-    for path, kept in (
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("path", "is_kept"),
+    [
         ("/env/orbax/checkpoint/handlers.py", False),
         ("/home/orbax/gmlp_flax/checkpoint.py", True),
-    ):
-        record = std_logging.LogRecord("absl", std_logging.ERROR, path, 1, "words", (), None)
-        assert bool(logger.filter(record)) == kept
+    ],
+)
+def test_log_records_of_orbax_are_silenced(silenced, path, is_kept):
+    logger = std_logging.getLogger("absl")
+    record = std_logging.LogRecord("absl", std_logging.ERROR, path, 1, "words", (), None)
+    assert bool(logger.filter(record)) == is_kept
 
-    def unraisable(path: str, error: Exception) -> types.SimpleNamespace:
-        code = types.SimpleNamespace(co_filename=path)
-        return types.SimpleNamespace(object=types.SimpleNamespace(cr_code=code), exc_value=error)
 
+def unraisable(path: str, error: Exception) -> types.SimpleNamespace:
+    """An exception that a coroutine of this file raised and nobody can catch."""
+    code = types.SimpleNamespace(co_filename=path)
+    coroutine = types.SimpleNamespace(cr_code=code)
+    return types.SimpleNamespace(object=coroutine, exc_value=error)
+
+
+def test_unraisable_exceptions_of_orbax_are_silenced(silenced):
     ours = unraisable("/ours.py", ValueError("flipped"))
     sys.unraisablehook(unraisable("/env/orbax/checkpoint/async.py", ValueError("flipped")))
     sys.unraisablehook(unraisable("/ours.py", RuntimeError("Event loop is closed")))
     sys.unraisablehook(ours)
-    assert shown == [ours]
+    assert silenced == [ours]

@@ -1,4 +1,4 @@
-"""The platform that is chosen if the user chooses none."""
+"""The platform that is chosen by default, compiled programs that are kept, and flags of XLA."""
 
 import fnmatch
 import os
@@ -12,7 +12,7 @@ from gmlp_flax.processes import platforms
 
 
 @pytest.mark.parametrize(
-    ("given", "devices", "libtpu", "taken"),
+    ("value", "devices", "libtpu", "chosen"),
     [
         (None, (), True, "cpu"),
         (None, ("/dev/nvidia0",), True, "cuda,cpu"),
@@ -23,17 +23,17 @@ from gmlp_flax.processes import platforms
         ("tpu,cpu", (), True, "tpu,cpu"),
     ],
 )
-def test_a_machine_without_accelerators_does_not_ask_libtpu(
-    given, devices, libtpu, taken, monkeypatch
+def test_libtpu_is_only_used_on_machines_with_accelerators(
+    value, devices, libtpu, chosen, monkeypatch
 ):
     monkeypatch.setattr(platforms.glob, "glob", lambda pattern: fnmatch.filter(devices, pattern))
     monkeypatch.setattr(platforms.importlib.util, "find_spec", lambda name: libtpu or None)
     monkeypatch.setitem(sys.modules, "jax", None)
     monkeypatch.delitem(sys.modules, "jax")
-    environment = {} if given is None else {"JAX_PLATFORMS": given}
+    environment = {} if value is None else {"JAX_PLATFORMS": value}
     monkeypatch.setattr(os, "environ", environment)
     platforms.choose()
-    assert environment.get("JAX_PLATFORMS") == taken
+    assert environment.get("JAX_PLATFORMS") == chosen
 
 
 @pytest.mark.skipif(
@@ -46,8 +46,8 @@ def test_a_machine_without_accelerators_does_not_ask_libtpu(
         "import jax; from gmlp_flax.processes import platforms",
     ],
 )
-def test_jax_takes_the_cpu_in_silence(imports):
-    """Whether JAX is imported before or after, with libtpu (if installed) and without a TPU."""
+def test_jax_uses_the_cpu_without_warnings(imports):
+    """JAX may be imported before or after; libtpu may be installed, but there is no TPU."""
     program = f"{imports}; platforms.choose(); print(jax.default_backend())"
     environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
     done = subprocess.run(
@@ -61,8 +61,8 @@ def test_jax_takes_the_cpu_in_silence(imports):
     platforms.exists(platforms.ACCELERATORS), reason="this machine has an accelerator"
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's mallopt")
-def test_freed_arrays_are_not_faulted_in_again():
-    """Twenty arrays of 40 MB, one after another: anew they touch 10,000 pages each."""
+def test_freed_memory_is_reused_without_page_faults():
+    """Twenty arrays of 40 MB are made one after another. New memory has 10,000 page faults each."""
     program = """
 import resource, sys, threading
 from gmlp_flax.errors import ConfigError
@@ -72,7 +72,7 @@ if sys.argv[1] == "kept":
 def work():
     for _ in range(20):
         b"x" * 40_000_000
-thread = threading.Thread(target=work)  # as XLA's threads, whose heaps are not the first one
+thread = threading.Thread(target=work)  # like XLA's threads, it does not use the main heap
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 thread.start(); thread.join()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
@@ -92,9 +92,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.parametrize("imported", ["before", "after"])
-def test_a_second_start_compiles_nothing(tmp_path, imported):
-    """The folder is the user's, and of this kind of CPU; JAX counts what it found there. A command
-    may have imported JAX already."""
+def test_compiled_programs_are_reused_by_later_processes(tmp_path, imported):
+    """JAX counts the programs that it finds in the user's cache for this kind of CPU. A command may
+    have imported JAX before."""
     code = """
 import sys
 from gmlp_flax.processes import platforms
@@ -126,22 +126,24 @@ print(*(counts.get(f"/jax/compilation_cache/{name}", 0) for name in names))
         )
         return tuple(map(int, done.stdout.split()))
 
-    (asked, found) = start()
-    second = start()
-    assert asked > found == 0
-    assert second == (asked, asked)
+    requests, hits = start()
+    assert requests > 0
+    assert hits == 0
+    second_requests, second_hits = start()
+    assert second_requests == requests
+    assert second_hits == requests
     assert list(tmp_path.glob("gmlp_flax/programs/*/*-cache"))
 
 
 @pytest.fixture
-def unset(monkeypatch):
-    """An environment that says nothing of compiled programs, put back afterwards."""
+def no_program_variables(monkeypatch):
+    """Unsets the variables of compiled programs, and restores them afterwards."""
     for name in (platforms.PROGRAMS, platforms.SLOW_TO_COMPILE):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
 
-def test_the_oldest_programs_go_first(tmp_path, monkeypatch, unset):
+def test_the_oldest_programs_are_deleted_first(tmp_path, monkeypatch, no_program_variables):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(platforms, "MOST_PROGRAMS", 250)
     folder = tmp_path / "gmlp_flax" / "programs" / "another"
@@ -154,7 +156,7 @@ def test_the_oldest_programs_go_first(tmp_path, monkeypatch, unset):
     assert os.environ[platforms.PROGRAMS].startswith(str(tmp_path))
 
 
-def test_a_home_that_cannot_be_written_to_keeps_no_programs(tmp_path, monkeypatch, unset):
+def test_no_programs_are_kept_without_a_writable_home(tmp_path, monkeypatch, no_program_variables):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     platforms.keep_programs()
@@ -162,7 +164,7 @@ def test_a_home_that_cannot_be_written_to_keeps_no_programs(tmp_path, monkeypatc
 
 
 def check_flags(flags, monkeypatch):
-    """What the check of the environment says of a value of XLA_FLAGS; "" if nothing."""
+    """The message about a value of XLA_FLAGS, or "" if it is accepted."""
     monkeypatch.setenv("XLA_FLAGS", flags)
     try:
         platforms.check_environment()
@@ -171,7 +173,7 @@ def check_flags(flags, monkeypatch):
     return ""
 
 
-def test_flags_that_xla_knows_start_no_process(monkeypatch):
+def test_known_flags_are_checked_without_a_process(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a process was started")
 
@@ -181,12 +183,12 @@ def test_flags_that_xla_knows_start_no_process(monkeypatch):
         assert check_flags(flags, monkeypatch) == ""
 
 
-def test_a_flag_that_xla_does_not_know(monkeypatch):
-    said = check_flags("--xla_dump_to=/nonexistent --xla_nonsense=1", monkeypatch)
-    assert "--xla_nonsense=1" in said
-    assert "xla_dump_to" not in said
+def test_unknown_flags_are_refused(monkeypatch):
+    message = check_flags("--xla_dump_to=/nonexistent --xla_nonsense=1", monkeypatch)
+    assert "--xla_nonsense=1" in message
+    assert "xla_dump_to" not in message
 
 
-def test_a_file_of_flags_that_is_not_there(monkeypatch):
+def test_missing_files_of_flags_are_refused(monkeypatch):
     assert "XLA_FLAGS=/nonexistent" in check_flags("/nonexistent", monkeypatch)
     assert check_flags(__file__, monkeypatch) == ""

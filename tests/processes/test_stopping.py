@@ -1,4 +1,4 @@
-"""Signals to one process. Several processes are tested in tests/runs/test_many_hosts.py."""
+"""Signals to one process. Several processes are in tests/runs/test_many_hosts.py."""
 
 import contextlib
 import os
@@ -41,35 +41,36 @@ def stop_request():
         yield stop
 
 
-def a_result() -> jax.Array:
-    """As a training step returns it."""
-    return jax.device_put(jnp.zeros(()), Partition.make().replicated)
+def step_result() -> jax.Array:
+    """A result like those of training steps."""
+    partition = Partition.make()
+    return jax.device_put(jnp.zeros(()), partition.replicated)
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU"])
-def test_signal_is_heard_also_if_it_comes_twice(name):
+def test_signals_request_a_stop_once(name):
     number = getattr(signal, name)
     before = signal.getsignal(number)
     with stop_request() as stop:
-        stop.after_step(a_result())
+        stop.after_step(step_result())
         assert stop.agreed is None
         os.kill(os.getpid(), number)
-        stop.after_step(a_result())
+        stop.after_step(step_result())
         assert stop.agreed == name
         os.kill(os.getpid(), number)
-        stop.after_step(a_result())
+        stop.after_step(step_result())
         assert stop.agreed == name
     assert signal.getsignal(number) == before
 
 
-def test_before_the_loop_a_signal_ends_what_runs_as_an_exception_does():
-    """And `StopRequest`, inside, takes over."""
+def test_signals_before_the_loop_raise_an_exception():
+    """`StopRequest` replaces this handler inside its context."""
     before = signal.getsignal(signal.SIGTERM)
     closed = []
     with pytest.raises(Terminated), terminable():
         with stop_request() as stop:
             os.kill(os.getpid(), signal.SIGTERM)
-            stop.after_step(a_result())
+            stop.after_step(step_result())
             assert stop.agreed == "SIGTERM"
         try:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -80,29 +81,29 @@ def test_before_the_loop_a_signal_ends_what_runs_as_an_exception_does():
 
 
 def test_votes_are_counted_a_step_later(monkeypatch):
-    """As with several processes, of which this one has all devices."""
+    """With several processes, of which this one has all devices."""
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with stop_request() as stop:
-        stop.after_step(a_result())
+        stop.after_step(step_result())
         os.kill(os.getpid(), signal.SIGTERM)
         found = []
         for _ in range(3):
-            stop.after_step(a_result())
+            stop.after_step(step_result())
             found.append(stop.agreed)
     assert found == [None, "SIGTERM", "SIGTERM"]
 
 
 def test_a_vote_waits_for_the_step(monkeypatch):
-    """What fails in the step would otherwise come to a neighbour as the vote of the next one."""
+    """Otherwise, an error of the step would appear in another process in the vote of the next."""
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    result = a_result()
+    result = step_result()
     with stop_request() as stop:
         result.delete()
         with pytest.raises((RuntimeError, ValueError), match="deleted"):
             stop.after_step(result)
 
 
-def test_what_nohup_ignores_stays_ignored():
+def test_signals_ignored_by_nohup_stay_ignored():
     seen = []
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with handle(STOPPING, lambda number, _: seen.append(number)):
@@ -112,19 +113,23 @@ def test_what_nohup_ignores_stays_ignored():
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
-def test_in_a_thread_signals_stay_as_they_are():
-    def run():
-        with handle(STOPPING, print):
-            return [signal.getsignal(name) for name in STOPPING]
+def test_threads_do_not_change_signal_handlers():
+    def handlers():
+        return [signal.getsignal(number) for number in STOPPING]
 
+    def handlers_inside():
+        with handle(STOPPING, print):
+            return handlers()
+
+    before = handlers()
     with ThreadPoolExecutor(1) as pool:
-        expected = [signal.getsignal(name) for name in STOPPING]
-        assert pool.submit(run).result() == expected
+        inside = pool.submit(handlers_inside).result()
+    assert inside == before
 
 
 @pytest.mark.parametrize(("same", "ends"), [(600, False), (0.1, True)])
-def test_a_request_that_comes_twice_is_one_and_a_later_one_ends_the_process(same, ends):
-    """A process that hangs too."""
+def test_repeated_signals_are_one_request_and_a_later_one_ends_the_process(same, ends):
+    """Even if the process hangs."""
     process = subprocess.Popen(
         [sys.executable, "-c", STUCK.format(same=same)], stdout=subprocess.PIPE, text=True
     )
@@ -145,39 +150,39 @@ def run(seconds: float, rest: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
 
-def test_hang_dumps_stacks_and_ends():
-    done = run(
-        0.5, "def a_step_that_hangs():\n  time.sleep(50)\nwatchdog.alive()\na_step_that_hangs()"
-    )
+def test_hanging_steps_dump_their_stacks_and_end():
+    hanging = "def a_step_that_hangs():\n  time.sleep(50)\nwatchdog.alive()\na_step_that_hangs()"
+    done = run(0.5, hanging)
     assert done.returncode == 1
     assert done.stderr.startswith("Timeout (0:00:00.500000)!\n")
     assert "in a_step_that_hangs" in done.stderr
 
 
-def test_hang_before_the_first_step_ends_too():
+def test_hanging_before_the_first_step_ends_too():
     rest = "import gmlp_flax.processes.stopping as w\nw.BEGINNING = 0.5\nwatchdog.begin()\ntime.sleep(50)"
     done = run(0.2, rest)
     assert done.returncode == 1
     assert done.stderr.startswith("Timeout (0:00:00.500000)!\n")
 
 
-def test_the_clock_starts_with_an_hour_goes_on_and_stops(monkeypatch):
-    set_to = []
+def test_the_watchdog_allows_an_hour_for_the_first_step(monkeypatch):
+    timeouts = []
     now = [0.0]
     clock = types.SimpleNamespace(
-        dump_traceback_later=lambda seconds, **_: set_to.append(seconds),
-        cancel_dump_traceback_later=lambda: set_to.append("stopped"),
+        dump_traceback_later=lambda seconds, **_: timeouts.append(seconds),
+        cancel_dump_traceback_later=lambda: timeouts.append("stopped"),
     )
     monkeypatch.setattr(stopping, "faulthandler", clock)
     monkeypatch.setattr(stopping, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     dog = stopping.Watchdog(100.0)
-    assert set_to == []  # before the first step is compiled
+    assert timeouts == []  # before the first step is compiled
     dog.begin()
-    for now[0] in (0.0, 0.5, 2.0):  # a step as short as the second does not set it anew
+    for time_of_step in (0.0, 0.5, 2.0):  # the second step is too short to set it again
+        now[0] = time_of_step
         dog.alive()
     dog.close()
-    assert set_to == [3600.0, 100.0, 100.0, "stopped"]
+    assert timeouts == [3600.0, 100.0, 100.0, "stopped"]
     off = stopping.Watchdog(0)
     for call in (off.begin, off.alive, off.close):
         call()
-    assert len(set_to) == 4
+    assert len(timeouts) == 4

@@ -2,6 +2,7 @@ import contextlib
 import errno
 import math
 import os
+import re
 import shutil
 from pathlib import Path
 from unittest import mock
@@ -33,42 +34,50 @@ BEST = Retention(keep=1, keep_best=1, metric="loss")
 
 
 class Wide(tiny.Line):
-    """Orbax keeps arrays below 1 KB inside its index, where damage is noticed. This array is
-    larger."""
+    """A model with an array that is larger than 1 KB. Orbax keeps smaller ones in its index, where
+    it notices damage."""
 
     def init(self, key):
         return {"line": {"kernel": jax.random.normal(key, (1000,)), "bias": jnp.zeros(())}}
 
 
 class Folder:
-    """A run folder's checkpoints of a small state with optimizer state and running mean."""
+    """The checkpoints of a run with a small state that has optimizer state and running means."""
 
     def __init__(self, root: Path, config):
         config.optimizer.ema = 0.9
         self.root = root
         self.task = Wide(config)
-        self.optimizer = optimizer.make(config, self.task.shapes(), self.task.param_metadata())
-        self.make = jax.jit(
-            lambda seed: step.init_state(
-                self.task, self.optimizer, self.task.init(jax.random.key(seed))
-            )
-        )
-        self.template = Partition.make().describe(jax.eval_shape(self.make, 0))
+        metadata = self.task.param_metadata()
+        self.optimizer = optimizer.make(config, self.task.shapes(), metadata)
+        self.make = jax.jit(self.init_state)
+        shapes = jax.eval_shape(self.make, 0)
+        self.template = Partition.make().describe(shapes)
         self.log: list[str] = []
+
+    def init_state(self, seed):
+        params = self.task.init(jax.random.key(seed))
+        return step.init_state(self.task, self.optimizer, params)
 
     def open(self, retention=Retention(keep=3), **options) -> contextlib.closing[Checkpoints]:
         folder = str(self.root / "checkpoints")
-        return contextlib.closing(Checkpoints(folder, retention=retention, **options))
+        checkpoints = Checkpoints(folder, retention=retention, **options)
+        return contextlib.closing(checkpoints)
 
     def state(self, number: int):
         """A state that differs in every element for each number."""
-        return jax.tree.map(lambda x: x + jnp.array(number, x.dtype), self.make(number))
+
+        def add(leaf):
+            return leaf + jnp.array(number, leaf.dtype)
+
+        return jax.tree.map(add, self.make(number))
 
     def save(self, *steps: int, metrics=None, **options) -> list[int]:
         """Saves states, one after another; returns the steps that are kept."""
+        metrics = metrics or {}
         with self.open(**options) as checkpoints:
             for number in steps:
-                checkpoints.save(number, self.state(number), (metrics or {}).get(number))
+                checkpoints.save(number, self.state(number), metrics.get(number))
                 checkpoints.wait()
             return checkpoints.steps()
 
@@ -77,38 +86,44 @@ class Folder:
             return checkpoints.restore_newest(template or self.template)
 
     def assert_newest(self, number: int | None = None) -> None:
-        """Asserts that the newest good checkpoint (of this step, if given) holds the state that was
-        saved."""
+        """Asserts that the newest good checkpoint (of this step, if given) has the saved state."""
         found, state = self.newest()
         assert number in (found, None)
         assert jax.tree.structure(state) == jax.tree.structure(self.template)
         jax.tree.map(np.testing.assert_array_equal, state, self.state(found))
 
+    def folder_of(self, number: int) -> Path:
+        return self.root / "checkpoints" / str(number)
+
     def files(self, number: int) -> list[Path]:
-        return sorted(
-            path for path in (self.root / "checkpoints" / str(number)).rglob("*") if path.is_file()
-        )
+        paths = self.folder_of(number).rglob("*")
+        return sorted(path for path in paths if path.is_file())
+
+    def contents(self) -> dict[Path, bytes]:
+        """The files of checkpoints 3 and 5."""
+        paths = self.files(3) + self.files(5)
+        return {path: path.read_bytes() for path in paths}
 
     def data_file(self, number: int) -> Path:
         """The largest file of array data."""
-        return max(
-            (self.root / "checkpoints" / str(number)).rglob("d/*"),
-            key=lambda path: path.stat().st_size,
-        )
+        paths = self.folder_of(number).rglob("d/*")
+        return max(paths, key=lambda path: path.stat().st_size)
 
 
 @pytest.fixture
 def folder(tmp_path, config, monkeypatch):
     found = Folder(tmp_path, config)
-    monkeypatch.setattr(
-        checkpoint.logging, "error", lambda text, *values: found.log.append(text % values)
-    )
+
+    def log_error(text, *values):
+        found.log.append(text % values)
+
+    monkeypatch.setattr(checkpoint.logging, "error", log_error)
     return found
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A folder with checkpoints 3 and 5, to copy: saving takes longer than damaging."""
+    """A folder with checkpoints 3 and 5. Copying it is faster than saving them for each test."""
     root = tmp_path_factory.mktemp("saved")
     Folder(root, gmlp_config.default()).save(3, 5)
     return root
@@ -121,21 +136,23 @@ def two(folder, saved):
 
 
 @pytest.mark.smoke
-def test_newest_is_restored_exactly(two):
+def test_the_newest_checkpoint_is_restored_exactly(two):
     two.assert_newest(5)
     assert two.log == []
 
 
-def test_part_of_a_state_can_be_restored_and_reading_writes_nothing(two):
+def test_parts_of_a_state_are_restored_without_writing(two):
     before = {path: path.stat().st_mtime_ns for path in two.root.rglob("*")}
+    template = {"params": two.template.params}
     with two.open(read_only=True) as checkpoints:
-        params = checkpoints.restore(3, {"params": two.template.params})["params"]
-    jax.tree.map(np.testing.assert_array_equal, params, two.state(3).params)
-    got = {path: path.stat().st_mtime_ns for path in two.root.rglob("*")}
-    assert got == before
+        restored = checkpoints.restore(3, template)
+    expected = two.state(3).params
+    jax.tree.map(np.testing.assert_array_equal, restored["params"], expected)
+    after = {path: path.stat().st_mtime_ns for path in two.root.rglob("*")}
+    assert after == before
 
 
-def test_newest_and_best_are_kept(folder):
+def test_the_newest_and_best_are_kept(folder):
     metrics = {
         1: {"loss": 0.5},
         2: {"loss": 0.1},
@@ -147,59 +164,62 @@ def test_newest_and_best_are_kept(folder):
     rules = Retention(keep=2, keep_best=1, metric="loss")
     assert folder.save(*metrics, metrics=metrics, retention=rules) == [2, 5, 6]
     with folder.open(rules) as checkpoints:
-        got = [checkpoints.pick(which) for which in ("latest", "best", "5")]
-        assert got == [6, 2, 5]
-        with pytest.raises(
-            RunError, match=r"has no checkpoint '4': give latest, best, or one of 2, 5, 6$"
-        ):
-            checkpoints.pick("4")
+        picked = [checkpoints.pick(which) for which in ("latest", "best", "5")]
+        assert picked == [6, 2, 5]
+        message = raised(RunError, checkpoints.pick, "4")
+    assert message.endswith("has no checkpoint '4': give latest, best, or one of 2, 5, 6")
 
 
-def test_flipped_byte_in_array_data(two):
-    """Orbax restores most flipped bits without an error: only our checksum notices them."""
+def test_flipped_bits_of_arrays_are_noticed(two):
+    """Orbax restores most flipped bits without an error; only our checksum notices them."""
     rng = np.random.default_rng(0)
-    messages = []
-    original = two.data_file(5).read_bytes()
+    damaged = two.root / "damaged" / "5"
+    path = two.data_file(5)
+    original = path.read_bytes()
     for _ in range(6):
         data = bytearray(original)
-        data[rng.integers(len(data))] ^= 1 << rng.integers(8)
-        two.data_file(5).write_bytes(data)
+        position = rng.integers(len(data))
+        data[position] ^= 1 << rng.integers(8)
+        path.write_bytes(data)
         two.assert_newest()
-        if two.log:
-            (message,), two.log = two.log, []
-            messages.append(message)
-            assert f"{two.root}/checkpoints/5" in message
-            assert f"it is moved to {two.root}/damaged/5" in message
-            shutil.move(two.root / "damaged" / "5", two.root / "checkpoints" / "5")
-    assert len(messages) > 3
-    assert any(
-        message.partition("the checksum of ")[2].startswith(("params", "ema"))
-        for message in messages
-    )
+        if damaged.exists():
+            message = two.log[-1]
+            assert f"{two.folder_of(5)}" in message
+            assert f"it is moved to {damaged}" in message
+            shutil.move(damaged, two.folder_of(5))
+    assert len(two.log) > 3
+    assert re.search("the checksum of (params|ema)", "\n".join(two.log))
+
+
+def halve(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path):
+    os.truncate(path, 0)
 
 
 @pytest.mark.parametrize(
-    ("name", "damage"), [("data", "half"), ("_METADATA", "empty"), ("manifest.ocdbt", "gone")]
+    ("name", "damage"),
+    [
+        pytest.param("", halve, id="half of the data"),
+        pytest.param("_METADATA", empty, id="empty metadata"),
+        pytest.param("manifest.ocdbt", Path.unlink, id="a missing index"),
+    ],
 )
-def test_damaged_file(two, name, damage):
-    path = (
-        two.data_file(5)
-        if name == "data"
-        else next(path for path in two.files(5) if path.name == name)
-    )
-    if damage == "gone":
-        path.unlink()
-    else:
-        os.truncate(path, path.stat().st_size // 2 if damage == "half" else 0)
+def test_damaged_checkpoints_are_replaced_by_the_previous_one(two, name, damage):
+    named = [path for path in two.files(5) if path.name == name]
+    path = named[0] if name else two.data_file(5)
+    damage(path)
     two.assert_newest(3)
-    assert len(two.log) == 1
-    assert f"{two.root}/checkpoints/5" in two.log[0]
-    assert "moved to" in two.log[0]
+    (message,) = two.log
+    assert f"{two.folder_of(5)}" in message
+    assert "moved to" in message
     assert (two.root / "damaged" / "5").is_dir()
-    assert not (two.root / "checkpoints" / "5").exists()
+    assert not two.folder_of(5).exists()
 
 
-def test_no_good_checkpoint(two):
+def test_folders_without_a_good_checkpoint_are_refused(two):
     for number in (3, 5):
         os.truncate(two.data_file(number), 10)
     with pytest.raises(RunError, match=r"no checkpoint in \S+ is good \(tried 3, 5\)"):
@@ -207,14 +227,14 @@ def test_no_good_checkpoint(two):
     assert len(two.log) == 2
 
 
-def test_half_written_checkpoint_is_ignored_and_named(two):
+def test_unfinished_checkpoints_are_ignored_and_named(two):
     half = two.root / "checkpoints" / "7.orbax-checkpoint-tmp"
     shutil.copytree(two.root / "checkpoints" / "5", half)
     two.assert_newest(5)
     assert two.log == [f"{half} was never finished and is ignored"]
 
 
-def test_mismatch_lists_every_path(two):
+def test_mismatches_list_every_path(two):
     line = two.template.params["line"]
     bias = line["bias"]
     kernel = line["kernel"]
@@ -223,40 +243,35 @@ def test_mismatch_lists_every_path(two):
         "bias": bias.update(dtype=jnp.bfloat16),
         "scale": bias,
     }
-    with pytest.raises(RunError) as caught:
-        two.newest(two.template._replace(params={"line": wrong}))
-    for problem in (
-        "kernel is float32[1000], not float32[4]",
-        "bias is float32[], not bfloat16[]",
-        "scale is missing",
-    ):
-        assert f"params/line/{problem}" in str(caught.value)
+    template = two.template._replace(params={"line": wrong})
+    message = raised(RunError, two.newest, template)
+    assert "params/line/kernel is float32[1000], not float32[4]" in message
+    assert "params/line/bias is float32[], not bfloat16[]" in message
+    assert "params/line/scale is missing" in message
     assert two.log == []
     assert (two.root / "checkpoints" / "5").is_dir()
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-def test_state_that_is_not_finite_is_refused(two, value):
+def test_states_that_are_not_finite_are_refused(two, value):
     state = two.state(9)
-    state.opt_state[1][0].mu["line"]["kernel"] = jnp.zeros(1000).at[500].set(value)
+    moments = state.opt_state[1][0].mu
+    moments["line"]["kernel"] = jnp.zeros(1000).at[500].set(value)
     with two.open() as checkpoints:
         with pytest.raises(RunError, match=f"step 9 is not finite.* {two.root}/checkpoints/5"):
             checkpoints.save(9, state, None)
         assert checkpoints.steps() == [3, 5]
 
 
-def test_failed_save_names_the_survivor(two, monkeypatch):
+def test_failed_saves_name_the_last_good_checkpoint(two, monkeypatch):
     full = mock.Mock(side_effect=OSError(28, "No space left on device\nand a long story"))
     monkeypatch.setattr(ocp.CheckpointManager, "save", full)
-    with pytest.raises(
-        RunError, match=rf"{two.root}/checkpoints/5; saving step 9 failed \(No space left"
-    ) as caught:
-        two.save(9)
-    assert "\n" not in str(caught.value)
+    message = raised(RunError, two.save, 9)
+    assert f"{two.folder_of(5)}; saving step 9 failed (No space left" in message
 
 
 def failing(function, error: BaseException, times: float):
-    """A function that first raises an error so many times; and a list of its calls."""
+    """A function that raises an error in its first calls, and the list of its calls."""
     calls = []
 
     def fails(*args, **options):
@@ -274,41 +289,38 @@ def quick(monkeypatch):
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO], ids=errno.errorcode.get)
-def test_read_error_is_not_damage(two, quick, monkeypatch, number):
-    """It is tried again, then told. A restart may help against some errors. More of them are in
-    test_reading.py."""
-    before = {path: path.read_bytes() for path in two.files(3) + two.files(5)}
-    fails, calls = failing(
-        ocp.CheckpointManager.restore, OSError(number, os.strerror(number)), math.inf
-    )
-    monkeypatch.setattr(ocp.CheckpointManager, "restore", fails)
-    with pytest.raises(
-        RunError, match=f"{two.root}/checkpoints/5 .*{os.strerror(number)}"
-    ) as caught:
+def test_errors_of_reading_are_retried_and_are_not_damage(two, quick, monkeypatch, number):
+    """More errors are in test_reading.py."""
+    before = two.contents()
+    reason = os.strerror(number)
+    restore, calls = failing(ocp.CheckpointManager.restore, OSError(number, reason), math.inf)
+    monkeypatch.setattr(ocp.CheckpointManager, "restore", restore)
+    with pytest.raises(RunError, match=f"{two.folder_of(5)} .*{reason}") as caught:
         two.newest()
-    assert isinstance(caught.value, StorageError) == (number != errno.EACCES)
+    is_transient = number != errno.EACCES
+    assert isinstance(caught.value, StorageError) == is_transient
     assert not isinstance(caught.value, checkpoint.Damaged)
     assert "\n" not in str(caught.value)
     assert len(calls) == 4
     assert two.log == []
     assert not (two.root / "damaged").exists()
-    got = {path: path.read_bytes() for path in two.files(3) + two.files(5)}
-    assert got == before
+    assert two.contents() == before
 
 
-def test_read_error_that_passes(two, quick, monkeypatch):
-    fails, calls = failing(ocp.CheckpointManager.restore, MemoryError(), 2)
-    monkeypatch.setattr(ocp.CheckpointManager, "restore", fails)
-    assert two.newest()[0] == 5
+def test_transient_errors_of_reading_are_retried(two, quick, monkeypatch):
+    restore, calls = failing(ocp.CheckpointManager.restore, MemoryError(), 2)
+    monkeypatch.setattr(ocp.CheckpointManager, "restore", restore)
+    number, _ = two.newest()
+    assert number == 5
     assert len(calls) == 3
 
 
-def test_file_that_cannot_be_read_is_not_damage_whatever_orbax_says(two, quick, monkeypatch):
-    """An error without a number, in a checkpoint of which a file cannot be read now."""
-    monkeypatch.setattr(
-        ocp.CheckpointManager, "restore", mock.Mock(side_effect=ValueError("no structure"))
-    )
-    unreadable = mock.Mock(side_effect=storage.storage_error("reading", OSError(errno.EIO, "I/O")))
+def test_unreadable_files_are_not_damage(two, quick, monkeypatch):
+    """Orbax may raise an error without a number, if one of the files cannot be read."""
+    restore = mock.Mock(side_effect=ValueError("no structure"))
+    monkeypatch.setattr(ocp.CheckpointManager, "restore", restore)
+    error = storage.storage_error("reading", OSError(errno.EIO, "I/O"))
+    unreadable = mock.Mock(side_effect=error)
     with monkeypatch.context() as broken, pytest.raises(StorageError, match="Input/output error"):
         broken.setattr(files, "open_file", unreadable)
         two.newest()
@@ -316,8 +328,8 @@ def test_file_that_cannot_be_read_is_not_damage_whatever_orbax_says(two, quick, 
         two.newest()
 
 
-def test_a_damaged_checkpoint_is_best_only_if_all_are(folder):
-    """Behind those without an evaluation, though it is the newest."""
+def test_damaged_checkpoints_are_picked_last(folder):
+    """Checkpoints without an evaluation are preferred to it."""
     rules = Retention(keep=3, metric="loss")
     folder.save(1, 2, 3, metrics={3: {"loss": 1.0}}, retention=rules)
     for path in folder.files(3):
@@ -327,8 +339,8 @@ def test_a_damaged_checkpoint_is_best_only_if_all_are(folder):
         folder.log.clear()
 
 
-def test_best_stays_when_its_metrics_are_tampered_with(folder):
-    """What is not verified is never deleted: a flipped bit must not make the best checkpoint the
+def test_the_best_is_kept_if_its_metrics_are_damaged(folder):
+    """Unverified checkpoints are never deleted: a flipped bit must not make the best one the
     worst."""
     metrics = {1: {"loss": 839.0}, 2: {"loss": 2e7}}
     assert folder.save(1, 2, metrics=metrics, retention=BEST) == [1, 2]
@@ -337,7 +349,7 @@ def test_best_stays_when_its_metrics_are_tampered_with(folder):
     assert '"loss": 839.0' in content
     manifest.write_text(content.replace('"loss": 839.0', '"loss": 9e39'))
     with folder.open(BEST) as checkpoints:
-        # without having restored: nothing is known of 1 and 2
+        # before a restore, 1 and 2 are unverified
         checkpoints.save(3, folder.state(3), {"loss": 2.0e9})
         checkpoints.wait()
         assert checkpoints.steps() == [1, 2, 3]
@@ -345,25 +357,27 @@ def test_best_stays_when_its_metrics_are_tampered_with(folder):
         assert checkpoints.pick("best") == 2
         assert len(folder.log) == 1
         assert "checkpoints/1" in folder.log.pop()
-        assert checkpoints.restore_newest(folder.template)[0] == 3
-        assert len(folder.log) == 1
-        assert f"moved to {folder.root}/damaged/1" in folder.log[0]
+        number, _ = checkpoints.restore_newest(folder.template)
+        assert number == 3
+        (message,) = folder.log
+        assert f"moved to {folder.root}/damaged/1" in message
         checkpoints.save(4, folder.state(4), {"loss": 3.0e9})
         checkpoints.wait()
         assert checkpoints.steps() == [2, 4]
 
 
-def test_a_state_that_was_evaluated_after_it_was_saved(folder):
-    """It can be the best."""
+def test_states_may_be_evaluated_after_they_are_saved(folder):
+    """It may be the best."""
     folder.save(1, 2, metrics={1: {"loss": 2.0}}, retention=BEST)
     lines = '{"step": 1, "eval": {"loss": 0.0}}\n{"step": 2, "eval": {"loss": 1.0}}\n'
     (folder.root / "metrics.jsonl").write_text(lines)
     with folder.open(BEST) as checkpoints:
-        assert checkpoints.pick("best") == 2  # what a checkpoint says of itself counts more
-        assert checkpoints.restore_newest(folder.template)[0] == 2
+        assert checkpoints.pick("best") == 2, "metrics in a checkpoint override the file"
+        number, _ = checkpoints.restore_newest(folder.template)
+        assert number == 2
         checkpoints.set_metrics(2, {"loss": 1.0})
-        for number, loss in (3, 1.5), (4, 0.5):
-            checkpoints.save(number, folder.state(number), {"loss": loss})
+        checkpoints.save(3, folder.state(3), {"loss": 1.5})
+        checkpoints.save(4, folder.state(4), {"loss": 0.5})
         checkpoints.wait()
         assert checkpoints.steps() == [4]
 
@@ -372,8 +386,9 @@ def test_damaged_metrics_of_later_evaluations_are_named(folder):
     folder.save(1, retention=BEST)
     (folder.root / "metrics.jsonl").write_text('{"step": 1, "eval": {"loss": 2.0}}\n')
     with folder.open(BEST) as checkpoints:
-        assert checkpoints.restore_newest(folder.template)[0] == 1
-        for number in 2, 3:
+        number, _ = checkpoints.restore_newest(folder.template)
+        assert number == 1
+        for number in (2, 3):
             checkpoints.save(number, folder.state(number), {"loss": 1 / number})
         checkpoints.wait()
         assert checkpoints.steps() == [3]
@@ -384,23 +399,24 @@ def test_damaged_metrics_of_later_evaluations_are_named(folder):
         assert "metrics.jsonl, line 1 is damaged" in raised(RunError, checkpoints.pick, "best")
 
 
-def test_renamed_and_foreign_checkpoints_are_refused(two, tmp_path):
-    inside = two.root / "checkpoints"
-    (inside / "5").rename(inside / "7")
-    assert raised(RunError, two.newest).startswith(f"{inside}/7 is the checkpoint of step 5")
-    (inside / "7").rename(inside / "5")
-    with pytest.raises(
-        RunError, match=rf"^{inside}/5 is of another run \(\) than its folder \(mine\)"
-    ):
-        two.newest(run="mine")
+@pytest.mark.parametrize(("step", "name"), [(5, 7), (3, 4)])
+def test_renamed_checkpoints_are_refused(two, step, name):
+    """An older one must not be the best either, since the run's own best would be deleted."""
+    renamed = two.folder_of(name)
+    two.folder_of(step).rename(renamed)
+    message = raised(RunError, two.newest)
+    assert message.startswith(f"{renamed} is the checkpoint of step {step}")
+
+
+def test_checkpoints_of_another_run_are_refused(two):
+    path = two.folder_of(5)
+    message = raised(RunError, two.newest, run="mine")
+    assert message.startswith(f"{path} is of another run () than its folder (mine)")
     assert two.log == []
-    assert (inside / "5").is_dir()
-    # it would count as the best, and the run's own best would be deleted
-    (inside / "3").rename(inside / "4")
-    assert raised(RunError, two.newest).startswith(f"{inside}/4 is the checkpoint of step 3")
+    assert path.is_dir()
 
 
-EVIL = (
+MALICIOUS = (
     "../x.json",
     "/tmp/x.json",
     "",
@@ -414,14 +430,13 @@ EVIL = (
 )
 
 
-@pytest.mark.parametrize("name", [*EVIL, "a" * 200 + ".txt"])
-def test_evil_names(name):
-    assert raised(RunError, assets.check_names, [name], "there").startswith(
-        "there has a file named"
-    )
+@pytest.mark.parametrize("name", [*MALICIOUS, "a" * 200 + ".txt"])
+def test_malicious_names_are_refused(name):
+    message = raised(RunError, assets.check_names, [name], "there")
+    assert message.startswith("there has a file named")
 
 
-def test_evil_names_in_a_checkpoint_that_somebody_else_made(two, monkeypatch):
+def test_malicious_names_in_checkpoints_are_refused(two, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(assets, "check_names", lambda *_: None)
         two.save(8, files={"../x.json": b"pwned"})
@@ -432,24 +447,24 @@ def test_evil_names_in_a_checkpoint_that_somebody_else_made(two, monkeypatch):
         checkpoints.read_files(8)
 
 
-def test_a_checkpoint_of_version_0_2_is_refused_and_stays(two):
+def test_checkpoints_of_version_0_2_are_refused_and_kept(two):
     """It was one unnamed item of Orbax."""
-    path = two.root / "checkpoints" / "5"
+    path = two.folder_of(5)
     shutil.rmtree(path)
-    with contextlib.closing(ocp.CheckpointManager(two.root / "checkpoints")) as manager:
-        manager.save(5, args=ocp.args.PyTreeSave({"state": {"x": np.zeros(3)}}))
+    state = {"state": {"x": np.zeros(3)}}
+    with contextlib.closing(ocp.CheckpointManager(path.parent)) as manager:
+        manager.save(5, args=ocp.args.PyTreeSave(state))
         manager.wait_until_finished()
     before = sorted(path.rglob("*"))
-    line = raised(RunError, two.newest)
-    assert line.startswith(f"{path} ")
-    assert "gmlp_flax 0.2.0" in line
-    assert "\n" not in line
+    message = raised(RunError, two.newest)
+    assert message.startswith(f"{path} ")
+    assert "gmlp_flax 0.2.0" in message
     assert sorted(path.rglob("*")) == before
     assert two.log == []
 
 
-def test_tensorstore_takes_the_limits():
-    """Orbax 0.12.8 has no option for them: its own context is changed."""
+def test_tensorstore_uses_the_limits():
+    """Orbax 0.12.8 has no option for them, so its own context is changed."""
     checkpoint.limit_retries()
     for ocdbt in (False, True):
         context = tensorstore_utils.get_ts_context(use_ocdbt=ocdbt)

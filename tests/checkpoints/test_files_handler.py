@@ -1,4 +1,4 @@
-"""What Orbax calls to write and read the files of a checkpoint."""
+"""Orbax's handler of the files of a checkpoint."""
 
 import subprocess
 import sys
@@ -8,8 +8,8 @@ import pytest
 from gmlp_flax.checkpoints.files_handler import FilesHandler, SaveFiles
 
 
-def test_the_handler_reads_what_it_wrote(tmp_path):
-    """Without a manager, as Orbax's interface has it."""
+def test_the_handler_reads_the_files_that_it_wrote(tmp_path):
+    """Here it is called without Orbax's manager."""
     files = {"a.txt": b"\0\n\xff", "b.json": b"{}"}
     handler = FilesHandler()
     args = SaveFiles(files)
@@ -20,7 +20,7 @@ def test_the_handler_reads_what_it_wrote(tmp_path):
         handler.restore(tmp_path, args)
 
 
-def test_a_model_that_is_no_run_is_loaded_without_orbax():
+def test_packaged_models_are_loaded_without_orbax():
     """Importing it takes a tenth of a second."""
     code = """
 import sys, gmlp_flax

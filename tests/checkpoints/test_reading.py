@@ -15,7 +15,7 @@ def quick(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "passing"),
+    ("error", "is_transient"),
     [
         (ValueError("DATA_LOSS: checksum mismatch"), False),
         (FileNotFoundError(errno.ENOENT, "gone"), False),
@@ -31,16 +31,18 @@ def quick(monkeypatch):
         (ValueError("UNAVAILABLE: 503"), True),
     ],
 )
-def test_errors_of_storage_and_of_content(tmp_path, error, passing):
-    assert reading.is_passing(error) == passing
+def test_errors_of_content_are_damage(tmp_path, error, is_transient):
+    """Errors of storage are not."""
+    assert reading.is_passing(error) == is_transient
+    fails = mock.Mock(side_effect=error)
     with pytest.raises(RunError) as caught:
-        reading.read(str(tmp_path), mock.Mock(side_effect=error))
-    assert isinstance(caught.value, reading.Damaged) != passing
+        reading.read(str(tmp_path), fails)
+    assert isinstance(caught.value, reading.Damaged) != is_transient
     assert str(tmp_path) in str(caught.value)
 
 
-def test_cause_is_looked_for(tmp_path):
-    """Orbax wraps errors in others."""
+def test_causes_of_errors_are_reported(tmp_path):
+    """Orbax wraps errors in other errors."""
 
     def fails():
         try:
@@ -48,16 +50,17 @@ def test_cause_is_looked_for(tmp_path):
         except OSError as error:
             raise ValueError("could not restore") from error
 
-    assert "Stale file handle" in raised(StorageError, reading.read, str(tmp_path), fails)
+    message = raised(StorageError, reading.read, str(tmp_path), fails)
+    assert "Stale file handle" in message
 
 
-def test_own_refusals_are_not_tried_again(tmp_path):
+def test_errors_of_this_package_are_not_retried(tmp_path):
     refuses = mock.Mock(side_effect=RunError("no"))
     assert raised(RunError, reading.read, str(tmp_path), refuses) == "no"
     assert refuses.call_count == 1
 
 
-def test_what_was_deleted_meanwhile_is_not_damaged(tmp_path):
+def test_deleted_checkpoints_are_not_damaged(tmp_path):
     fails = mock.Mock(side_effect=ValueError("NOT_FOUND: Directory does not exist"))
     with pytest.raises(StorageError, match="/7 was deleted, perhaps by its run"):
         reading.read(str(tmp_path / "7"), fails)

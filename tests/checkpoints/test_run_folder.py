@@ -1,4 +1,4 @@
-"""The folder of a run is moved away, and nothing of it is lost, whatever happens in between."""
+"""Restarts move a run away without losing any file, even if they are interrupted."""
 
 import json
 from pathlib import Path
@@ -21,24 +21,27 @@ FILES = {
 
 @pytest.fixture
 def run(tmp_path):
+    folder = tmp_path / "run"
     for name, content in FILES.items():
-        path = tmp_path / "run" / name
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    return tmp_path / "run"
+    return folder
 
 
 def files(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): path.read_text()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    """The text of each file below a folder."""
+    contents = {}
+    for path in folder.rglob("*"):
+        if path.is_file():
+            name = str(path.relative_to(folder))
+            contents[name] = path.read_text()
+    return contents
 
 
 @pytest.mark.parametrize("moves", [1, 2, 3])
-def test_a_restart_that_is_cut_short_loses_nothing(run, monkeypatch, moves):
-    """By Ctrl-C between two moves, of four; and no run goes on from half of one."""
+def test_interrupted_restarts_lose_nothing(run, monkeypatch, moves):
+    """Ctrl-C comes between two of four moves. The incomplete run cannot be resumed."""
     move = io_files.move
     done = []
 
@@ -52,37 +55,41 @@ def test_a_restart_that_is_cut_short_loses_nothing(run, monkeypatch, moves):
     monkeypatch.setattr(io_files, "move", interrupted)
     with pytest.raises(KeyboardInterrupt), run_folder.hold(str(run), restart=True):
         pass
-    got = {name.removeprefix("before-1/"): text for name, text in files(run).items()}
-    assert got == FILES
+    contents = {}
+    for name, text in files(run).items():
+        contents[name.removeprefix("before-1/")] = text
+    assert contents == FILES
     monkeypatch.setattr(io_files, "move", move)
     with pytest.raises(RunError, match="no checkpoint to resume from"), run_folder.hold(str(run)):
         pass
 
 
-def test_a_restart_that_takes_a_step_keeps_both(run):
+def test_restarts_keep_the_previous_run(run):
     with run_folder.hold(str(run), restart=True) as folder:
         folder.begin_steps({"labels.json": b"[]"})
         folder.note_checkpoint()
     assert files(run / "before-1") == FILES
     identity = json.loads((run / "run.json").read_text())
-    assert identity["id"] == folder.id != "abc"
+    assert identity["id"] == folder.id
+    assert identity["id"] != "abc"
     assert identity["saved"]
     assert (run / "labels.json").exists()
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"id": 3}', '{"id": "../x"}', "[" * 100_000])
-def test_identity_that_makes_no_sense(run, content):
+def test_invalid_identities_are_refused(run, content):
     (run / "run.json").write_text(content)
-    assert f"{run}/run.json is damaged" in raised(RunError, run_folder.read_identity, str(run))
+    message = raised(RunError, run_folder.read_identity, str(run))
+    assert f"{run}/run.json is damaged" in message
 
 
-def test_stores_that_orbax_does_not_write_to():
+def test_stores_that_orbax_cannot_write_to_are_refused():
     with pytest.raises(RunError, match="not to s3://"), run_folder.hold("s3://b/x"):
         pass
 
 
 @pytest.mark.parametrize("name", ["", "checkpoints/", "figures/"])
-def test_only_folders_in_which_nothing_was_written_are_deleted(tmp_path, name):
+def test_only_empty_folders_are_deleted(tmp_path, name):
     path = tmp_path / "a" / "b"
     with run_folder.hold(str(path)):
         (path / "checkpoints").mkdir()

@@ -1,4 +1,4 @@
-"""Configs from files: JSON of runs, Python of users, and arguments of both."""
+"""Configs from JSON files of runs and Python files of users, and their arguments."""
 
 import json
 import os
@@ -16,13 +16,11 @@ from tests.failures import raised
 
 
 @pytest.mark.smoke
-def test_json_round_trip(tmp_path):
+def test_configs_survive_json(tmp_path):
     config = gmlp_config.default("image_classification")
-    config.model.image_size, config.optimizer.freeze, config.model.spatial_init_std = (
-        (16, 32),
-        ("a", "b"),
-        1e-7,
-    )
+    config.model.image_size = (16, 32)
+    config.optimizer.freeze = ("a", "b")
+    config.model.spatial_init_std = 1e-7
     path = tmp_path / "config.json"
     path.write_text(gmlp_config.to_json(config))
     again = gmlp_config.load(str(path))
@@ -31,15 +29,16 @@ def test_json_round_trip(tmp_path):
     assert again.is_locked
 
 
-def test_keys_that_are_gone_are_read_at_their_usual_values():
+def test_removed_keys_are_read_at_their_accepted_values():
     values = gmlp_config.default().to_dict()
-    for name, usual in schema.REMOVED.items():
-        values[name.partition(".")[0]][name.partition(".")[2]] = usual[0]
+    for name, accepted in schema.REMOVED.items():
+        group, _, key = name.partition(".")
+        values[group][key] = accepted[0]
     assert gmlp_config.from_dict(values, "RUN/config.json") == gmlp_config.default()
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "expected"),
     [
         (
             '{"modle": {"layers": 3}}',
@@ -64,24 +63,27 @@ def test_keys_that_are_gone_are_read_at_their_usual_values():
         ('{"data": {"packing": "documents"}}', "there is no config key 'data.packing'"),
         ('{"task": "masked_lmm"}', "config.task is 'masked_lmm'"),
         ('{"model": {"block": "gmlpp"}}', "config.model.block is 'gmlpp'"),
-        *(
-            (data, "config.json: not JSON")
-            for data in ("{}".encode("utf-16"), b'{"init_from": "\xff"}', b"")
-        ),
-        (None, "reading "),
+        ("{}".encode("utf-16"), "config.json: not JSON"),
+        (b'{"init_from": "\xff"}', "config.json: not JSON"),
+        (b"", "config.json: not JSON"),
     ],
 )
-def test_bad_json(tmp_path, text, message):
+def test_invalid_json_is_refused(tmp_path, text, expected):
     path = tmp_path / "config.json"
-    if text is not None:
-        path.write_bytes(text.encode() if isinstance(text, str) else text)
-    told = raised(ConfigError, gmlp_config.load, str(path))
-    assert str(path) in told
-    assert message in told
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    message = raised(ConfigError, gmlp_config.load, str(path))
+    assert str(path) in message
+    assert expected in message
 
 
-def test_old_names_in_the_config_of_a_run_are_read(tmp_path):
-    """As the release before the last wrote them; everywhere else they are refused."""
+def test_missing_files_are_refused(tmp_path):
+    path = tmp_path / "config.json"
+    message = raised(ConfigError, gmlp_config.load, str(path))
+    assert f"reading {path}" in message
+
+
+def test_former_names_in_configs_of_runs_are_read(tmp_path):
+    """The release before the last one wrote them. Everywhere else, they are refused."""
     path = tmp_path / "config.json"
     path.write_text('{"batch_size": 4, "optimizer": {"rates": ["bias=2"], "accumulate": 2}}')
     for read in (gmlp_config.load, gmlp_config.open_config):
@@ -98,20 +100,20 @@ def test_old_names_in_the_config_of_a_run_are_read(tmp_path):
         ({"augment": {"auto": "autoaugment_v0"}, "task": "image_classification"}, "augment.auto"),
     ],
 )
-def test_the_config_of_an_older_run_names_the_version_that_opens_it(tmp_path, values, key):
+def test_configs_of_older_runs_name_the_version_that_opens_them(tmp_path, values, key):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(values))
     assert "gmlp_flax 0.1.0" not in raised(ConfigError, gmlp_config.load, str(path))
     (tmp_path / ENVIRONMENT_FILE).write_text('{"packages": {"gmlp_flax": "0.1.0"}}')
-    told = raised(ConfigError, gmlp_config.load, str(path))
-    assert key in told
-    assert told.count("gmlp_flax 0.1.0") == 1
+    message = raised(ConfigError, gmlp_config.load, str(path))
+    assert key in message
+    assert message.count("gmlp_flax 0.1.0") == 1
 
 
 @pytest.mark.parametrize(
     "environment", ["[", "[1]", "{}", '{"packages": 3}', '{"packages": {"gmlp_flax": null}}']
 )
-def test_a_damaged_environment_hides_no_error_of_the_config(tmp_path, environment):
+def test_damaged_environments_do_not_hide_errors_of_the_config(tmp_path, environment):
     path = tmp_path / "config.json"
     path.write_text('{"steps": 0}')
     (tmp_path / ENVIRONMENT_FILE).write_text(environment)
@@ -130,7 +132,7 @@ SCALES = {"scale": ("paper", "small", "gpu"), "length": ("128", "512")}
         ("sgu,scale=small,length=512", ("sgu", "small", "512")),
     ],
 )
-def test_arguments(arg, found):
+def test_arguments_are_a_name_and_options(arg, found):
     assert gmlp_config.arguments(arg, ("sgu", "mixer"), **SCALES) == found
 
 
@@ -145,29 +147,23 @@ def test_arguments(arg, found):
         ("sgu,scale=gpu,length=128,scale=small", ["'scale=small'", "once"]),
     ],
 )
-def test_arguments_that_are_wrong(arg, words):
-    with pytest.raises(ConfigError) as caught:
-        gmlp_config.arguments(arg, ("sgu", "mixer"), **SCALES)
+def test_invalid_arguments_are_refused(arg, words):
+    message = raised(ConfigError, gmlp_config.arguments, arg, ("sgu", "mixer"), **SCALES)
     for word in words:
-        assert word in str(caught.value)
+        assert word in message
 
 
-def test_nothing_may_follow_if_there_are_no_options():
+def test_options_are_refused_if_there_are_none():
     assert gmlp_config.arguments("sgu", ("sgu",)) == ("sgu",)
-    with pytest.raises(
-        ConfigError, match="the config's argument has 'scale=gpu': expected nothing more"
-    ):
-        gmlp_config.arguments("sgu,scale=gpu", ("sgu",))
+    message = raised(ConfigError, gmlp_config.arguments, "sgu,scale=gpu", ("sgu",))
+    assert "the config's argument has 'scale=gpu': expected nothing more" in message
 
 
-@given(
-    st.lists(
-        st.sampled_from(["sgu", "mixer", "scale", "length", "gpu", "512", "=", ",", " ", "x\n"]),
-        max_size=12,
-    )
-)
-def test_any_text_is_read_or_named_in_one_line(parts):
-    """What is accepted reads back as it was given; what is not is quoted in one line."""
+WORDS = st.sampled_from(["sgu", "mixer", "scale", "length", "gpu", "512", "=", ",", " ", "x\n"])
+
+
+@given(st.lists(WORDS, max_size=12))
+def test_any_argument_is_read_or_quoted_in_one_line(parts):
     arg = "".join(parts)
     try:
         name, scale, length = gmlp_config.arguments(arg, ("sgu", "mixer"), **SCALES)
@@ -177,11 +173,11 @@ def test_any_text_is_read_or_named_in_one_line(parts):
         assert message.startswith("the config's argument ")
         assert "more than once" in message or any(f"{word!r}" in message for word in arg.split(","))
         return
-    first, *rest = arg.split(",")
+    first, *options = arg.split(",")
     assert first == name
-    expected = len({word.partition("=")[0] for word in rest})
-    assert len(rest) == expected
-    assert set(rest) <= {f"scale={scale}", f"length={length}"}
+    option_names = {word.partition("=")[0] for word in options}
+    assert len(option_names) == len(options)
+    assert set(options) <= {f"scale={scale}", f"length={length}"}
 
 
 MINE = """
@@ -195,40 +191,56 @@ def get_config():
 
 
 @pytest.mark.parametrize("folder", [".", "configs"])
-def test_a_name_is_also_looked_for_in_the_users_own_folder(tmp_path, monkeypatch, folder):
+def test_names_are_found_in_the_current_folder_too(tmp_path, monkeypatch, folder):
     monkeypatch.chdir(tmp_path)
     os.makedirs(folder, exist_ok=True)
     Path(folder, "mine.py").write_text(MINE)
     assert gmlp_config.open_config("mine").steps == 7
-    with pytest.raises(
-        ConfigError, match="^there is no config file quickstart_tex; did you mean 'quickstart_text'"
-    ):
-        gmlp_config.open_config("quickstart_tex")
 
 
-@pytest.mark.parametrize("kind, name", [("config", "own_text"), ("sweep", "paper")])
-def test_a_name_that_two_places_hold_is_refused(tmp_path, monkeypatch, kind, name):
+def test_unknown_names_are_refused_with_the_nearest_one():
+    message = raised(ConfigError, gmlp_config.open_config, "quickstart_tex")
+    assert message.startswith(
+        "there is no config file quickstart_tex; did you mean 'quickstart_text'"
+    )
+
+
+CONFIG_AND_SWEEP = pytest.mark.parametrize(
+    ("kind", "name", "folder"),
+    [
+        ("config", "own_text", "configs"),
+        ("sweep", "paper", "configs/sweeps"),
+    ],
+)
+
+
+@CONFIG_AND_SWEEP
+def test_copies_of_packaged_files_may_have_their_name(tmp_path, monkeypatch, kind, name, folder):
+    """A checkout has such copies."""
     packaged = gmlp_config.locate(f"gmlp_flax.configs.{name}", kind)
     monkeypatch.chdir(tmp_path)
-    own = Path("configs", *["sweeps"] * (kind == "sweep"), f"{name}.py")
-    own.parent.mkdir(parents=True)
-    own.write_text(Path(packaged).read_text())
-    assert gmlp_config.locate(name, kind) == str(own), (
-        "the same file twice, as in a checkout, is no contradiction"
-    )
-    own.write_text(MINE)
-    with pytest.raises(ConfigError) as told:
-        gmlp_config.locate(name, kind)
-    expected = (
-        f"two places hold a {kind} {name}, {own} and {packaged}: give --{kind}={own}, or "
-        f"--{kind}=gmlp_flax.configs.{name} for the one that comes with gmlp_flax"
-    )
-    assert str(told.value) == (expected)
-    assert gmlp_config.locate(str(own), kind) == str(own)
-    assert gmlp_config.locate(f"gmlp_flax.configs.{name}", kind) == packaged
+    path = Path(folder, f"{name}.py")
+    path.parent.mkdir(parents=True)
+    path.write_text(Path(packaged).read_text())
+    assert gmlp_config.locate(name, kind) == str(path)
 
 
-def test_words_of_a_command_line():
+@CONFIG_AND_SWEEP
+def test_ambiguous_names_are_refused(tmp_path, monkeypatch, kind, name, folder):
+    packaged_name = f"gmlp_flax.configs.{name}"
+    packaged = gmlp_config.locate(packaged_name, kind)
+    monkeypatch.chdir(tmp_path)
+    path = Path(folder, f"{name}.py")
+    path.parent.mkdir(parents=True)
+    path.write_text(MINE)
+    message = raised(ConfigError, gmlp_config.locate, name, kind)
+    for words in (str(path), packaged, f"--{kind}={path}", f"--{kind}={packaged_name}"):
+        assert words in message
+    assert gmlp_config.locate(str(path), kind) == str(path)
+    assert gmlp_config.locate(packaged_name, kind) == packaged
+
+
+def test_overrides_are_found_among_other_flags():
     words = [
         "--config.a.b=1=2",
         "-config.c",
@@ -242,22 +254,22 @@ def test_words_of_a_command_line():
 
 
 def test_values_are_parsed_by_the_type_of_their_key():
-    found = gmlp_config.overridden(
-        gmlp_config.default(), {"steps": "7", "masking.static": "true", "model.norm_eps": 1e-3}
-    )
-    assert (found.steps, found.masking.static, found.model.norm_eps) == (7, True, 1e-3)
+    values = {"steps": "7", "masking.static": "true", "model.norm_eps": 1e-3}
+    config = gmlp_config.overridden(gmlp_config.default(), values)
+    assert config.steps == 7
+    assert config.masking.static is True
+    assert config.model.norm_eps == 1e-3
 
 
-def test_another_block_brings_its_options(capsys):
+def test_other_blocks_have_their_own_options(capsys):
     config = gmlp_config.default()
     config.model.gate = "linear"
     found = gmlp_config.overridden(config, {"model.block": "transformer", "model.heads": "8"})
     assert found.model.block == "transformer"
     assert found.model.heads == 8
     assert "gate" not in found.model
-    assert capsys.readouterr().err == (
-        "note: masked_lm with transformer has no such keys, which the config sets: model.gate='linear'\n"
-    )
+    note = "note: masked_lm with transformer has no such keys, which the config sets: "
+    assert capsys.readouterr().err == f"{note}model.gate='linear'\n"
     assert config.model.gate == "linear"
 
 
@@ -268,11 +280,11 @@ def test_another_block_brings_its_options(capsys):
         ({"": "5"}, "--config.=5: there is no config key ''"),
     ],
 )
-def test_what_cannot_be_set_is_one_line(values, message):
+def test_invalid_overrides_are_refused(values, message):
     assert message in raised(ConfigError, gmlp_config.overridden, gmlp_config.default(), values)
 
 
-def test_a_command_line_keeps_its_other_words():
+def test_other_words_of_a_command_line_are_kept():
     words = [
         "train",
         "a.png",

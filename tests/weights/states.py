@@ -1,4 +1,4 @@
-"""Weights as torch's packages name them, made of our parameters, for models that are tiny."""
+"""Weights of tiny models in the formats of other packages, made from our parameters."""
 
 import json
 import os
@@ -20,13 +20,13 @@ from gmlp_flax.weights.transformers_models import FAMILIES, FRAME
 
 State = dict[str, np.ndarray]
 
-# Keys of config.model for a model of timm whose weights are written in no time.
+# Keys of config.model for a tiny model of timm.
 TINY = {"layers": 2, "d_model": 8, "d_ffn": 16, "image_size": (16, 16), "patch_size": (4, 4)}
-# Those of a BERT or FNet.
+# Keys of a tiny BERT or FNet.
 SIZES = {"layers": 2, "d_model": 8, "d_ffn": 12, "length": 32, "vocab_size": 320}
-# The bias of their logits.
+# The name of the bias of the logits.
 BIAS = "cls.predictions.bias"
-# config.json of transformers.
+# The content of config.json in transformers.
 DESCRIBED = {
     "bert": {
         "model_type": "bert",
@@ -39,8 +39,7 @@ DESCRIBED = {
 
 
 def to_torch(params: dict, rows: Sequence[Row]) -> State:
-    """Our parameters under torch's names and in its layouts: the exact inverse of
-    `state_dicts.from_torch`."""
+    """Our parameters with torch's names and layouts, the exact inverse of `state_dicts.from_torch`."""
     flat = {}
     for path, leaf in traverse_util.flatten_dict(params, sep="/").items():
         flat[path] = np.asarray(leaf)
@@ -49,11 +48,12 @@ def to_torch(params: dict, rows: Sequence[Row]) -> State:
 
 
 def random(shapes: dict, seed: int = 0) -> dict:
-    """Parameters of these shapes, every number another."""
-    numbers = np.random.default_rng(seed)
+    """Random parameters of these shapes."""
+    rng = np.random.default_rng(seed)
 
     def draw(leaf):
-        return (0.3 * numbers.normal(size=leaf.shape)).astype(np.float32)
+        values = 0.3 * rng.normal(size=leaf.shape)
+        return values.astype(np.float32)
 
     return jax.tree.map(draw, shapes)
 
@@ -69,17 +69,20 @@ def write(path: str | os.PathLike, state: State) -> None:
 
 
 def shrink(monkeypatch, name: str, **model) -> str:
-    """Makes a model of timm's tiny, with other keys of config.model, too; returns its name."""
+    """Makes a model of timm tiny, and sets further keys of config.model; returns its name."""
     row = timm.MODELS[name]
-    monkeypatch.setitem(timm.MODELS, name, row._replace(model={**row.model, **TINY, **model}))
+    tiny = row._replace(model={**row.model, **TINY, **model})
+    monkeypatch.setitem(timm.MODELS, name, tiny)
     return name
 
 
 def of_timm(name: str, classes: int, seed: int = 0) -> tuple[State, dict]:
-    """A state dict of a model of timm's, and our parameters with the same numbers."""
-    task = ImageClassification(timm.config_for(name), imagenet.class_files(classes))
+    """A state dict of a model of timm, and our parameters with the same numbers."""
+    config = timm.config_for(name)
+    task = ImageClassification(config, imagenet.class_files(classes))
     params = random(task.shapes(), seed)
-    return to_torch(params, timm.MODELS[name].rows), params
+    state = to_torch(params, timm.MODELS[name].rows)
+    return state, params
 
 
 # transformers
@@ -89,8 +92,10 @@ def of_transformers(family: str = "fnet") -> tuple[State, dict]:
     """A state dict of a tiny BERT or FNet with a pooler, and our parameters with the same
     numbers."""
     config = _masked_lm(family)
-    params = random(MaskedLanguageModeling(config).shapes())
-    return to_torch(params, FAMILIES[family].rows(config)), params
+    task = MaskedLanguageModeling(config)
+    params = random(task.shapes())
+    state = to_torch(params, FAMILIES[family].rows(config))
+    return state, params
 
 
 def _masked_lm(family: str) -> ConfigDict:
@@ -107,7 +112,7 @@ def words(family: str) -> str:
 
 
 def with_heads(family: str, state: State) -> State:
-    """As BertForPreTraining and FNetForPreTraining are saved, by older versions of transformers."""
+    """The state of BertForPreTraining or FNetForPreTraining in older versions of transformers."""
     return {
         **state,
         f"{family}.embeddings.position_ids": np.arange(32)[None],
@@ -119,13 +124,13 @@ def with_heads(family: str, state: State) -> State:
 
 
 def write_transformers(folder: Path, family: str, state: State) -> None:
-    """A folder as transformers saves it, without a tokenizer."""
+    """Writes a folder of transformers without a tokenizer."""
     write(folder / "model.safetensors", state)
     (folder / "config.json").write_text(json.dumps(DESCRIBED[family]))
 
 
 def write_vocabulary(folder: Path, texts: Sequence[str]) -> None:
-    """A WordPiece vocabulary of 320 pieces at most: special tokens, then characters, then the words
+    """Writes a WordPiece vocabulary of at most 320 pieces: special tokens, characters, and the words
     of some texts."""
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     for code in range(33, 127):
@@ -135,6 +140,7 @@ def write_vocabulary(folder: Path, texts: Sequence[str]) -> None:
         pieces += [letter, f"##{letter}"]
     for text in texts:
         pieces += text.lower().split()
-    different = list(dict.fromkeys(pieces))
-    (folder / "vocab.txt").write_text("\n".join(different[: SIZES["vocab_size"]]) + "\n")
+    unique = list(dict.fromkeys(pieces))
+    kept = unique[: SIZES["vocab_size"]]
+    (folder / "vocab.txt").write_text("\n".join(kept) + "\n")
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')

@@ -1,5 +1,4 @@
-"""Exported folders, which may be anybody's: no class of theirs is imported, and nothing is made
-up."""
+"""Exported folders, which are not trusted: their classes are not imported, and nothing is guessed."""
 
 import json
 import shutil
@@ -29,41 +28,51 @@ def copy(text_export, tmp_path):
     return shutil.copytree(text_export, tmp_path / "copy")
 
 
-def test_what_is_read(text_run, text_export):
-    """The parameters that the run predicts with, its config without its paths, and its files; they
-    are read when they are asked for."""
+def set_tokenizer(folder, path: str) -> None:
+    """Sets config.data.tokenizer of an exported folder."""
+    config_path = folder / "config.json"
+    config = config_lib.load(str(config_path))
+    config.data.tokenizer = path
+    config_path.write_text(config_lib.to_json(config))
+
+
+def update_json(path, **values) -> None:
+    content = json.loads(path.read_text())
+    content.update(values)
+    path.write_text(json.dumps(content))
+
+
+def test_exports_have_the_config_parameters_and_files_of_the_run(text_run, text_export):
     saved = exports.open_export(str(text_export))
     assert saved.where == str(text_export)
-    assert saved.files == {"tokenizer.model": (text_run / "tokenizer.model").read_bytes()}
-    own = config_lib.load(str(text_run / "config.json"))
-    assert saved.config.model == own.model
+    vocabulary = (text_run / "tokenizer.model").read_bytes()
+    assert saved.files == {"tokenizer.model": vocabulary}
+    config = config_lib.load(str(text_run / "config.json"))
+    assert saved.config.model == config.model
     params = pretrained.load(text_run).params
     jax.tree.map(np.testing.assert_array_equal, saved.read(), params)
 
 
-def test_paths_of_a_stranger_are_not_followed(copy):
-    """Their tokenizer is in the folder; their config may name any file of this machine."""
-    config = config_lib.load(str(copy / "config.json"))
-    config.data.tokenizer = "/etc/hostname"
-    (copy / "config.json").write_text(config_lib.to_json(config))
-    assert pretrained.load(copy).tokenizer.vocab_size == 600
+def test_paths_in_untrusted_configs_are_not_read(copy):
+    """The tokenizer is in the folder, and the config may name any file of this machine."""
+    set_tokenizer(copy, "/etc/hostname")
+    model = pretrained.load(copy)
+    assert model.tokenizer.vocab_size == 600
     (copy / "tokenizer.model").unlink()
     message = raised(RunError, exports.open_export, str(copy))
     assert f"{copy} has no tokenizer.model" in message
 
 
-def test_error_on_an_unknown_task_names_the_folder(copy):
+def test_unknown_tasks_are_refused_with_the_path(copy):
     """A later release may have written it."""
-    values = json.loads((copy / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps({**values, "task": "diffusion"}))
+    path = copy / "config.json"
+    update_json(path, task="diffusion")
     message = raised(ConfigError, exports.open_export, str(copy))
-    assert message.startswith(f"{copy / 'config.json'}: config.task is 'diffusion'")
+    assert message.startswith(f"{path}: config.task is 'diffusion'")
 
 
-def test_a_model_that_reads_ids_alone_needs_no_tokenizer(copy):
-    config = config_lib.load(str(copy / "config.json"))
-    config.data.tokenizer = "none"
-    (copy / "config.json").write_text(config_lib.to_json(config))
+def test_models_of_ids_need_no_tokenizer(copy):
+    set_tokenizer(copy, "none")
     (copy / "tokenizer.model").unlink()
     saved = exports.open_export(str(copy))
     assert saved.files == {}
@@ -107,7 +116,7 @@ def count(weights):
         (dict.clear, "and "),
     ],
 )
-def test_weights_that_do_not_fit(copy, change, words):
+def test_weights_that_do_not_fit_are_refused(copy, change, words):
     rewrite(copy, change)
     message = raised(RunError, pretrained.load, copy)
     assert words in message
@@ -118,8 +127,8 @@ def test_bfloat16_is_read_as_float32(copy, text_export):
     shutil.rmtree(copy)
     exported.export(pretrained.load(text_export), str(copy), dtype="bfloat16")
     params = exports.open_export(str(copy)).read()
-    got = {str(leaf.dtype) for leaf in jax.tree.leaves(params)}
-    assert got == {"float32"}
+    dtypes = {str(leaf.dtype) for leaf in jax.tree.leaves(params)}
+    assert dtypes == {"float32"}
 
 
 @pytest.mark.parametrize(
@@ -134,22 +143,24 @@ def test_bfloat16_is_read_as_float32(copy, text_export):
         ("config.json", b'{"task": "no_such_task"}', "'no_such_task'"),
     ],
 )
-def test_damaged_files_are_one_line(copy, name, content, words):
+def test_damaged_files_are_refused_in_one_line(copy, name, content, words):
     (copy / name).write_bytes(content)
     assert words in raised(UserError, pretrained.load, copy)
 
 
-def test_no_class_of_a_stranger_is_imported(copy):
-    described = json.loads((copy / "config.json").read_text())
-    described["model"]["block"] = "os:system"
-    (copy / "config.json").write_text(json.dumps(described))
-    assert "os:system" in raised(ConfigError, pretrained.load, copy)
-    described["task"] = "os:system"
-    (copy / "config.json").write_text(json.dumps(described))
+def test_untrusted_blocks_are_not_imported(copy):
+    path = copy / "config.json"
+    model = json.loads(path.read_text())["model"]
+    update_json(path, model={**model, "block": "os:system"})
     assert "os:system" in raised(ConfigError, pretrained.load, copy)
 
 
-def test_models_that_come_with_the_package(text_export, monkeypatch):
+def test_untrusted_tasks_are_not_imported(copy):
+    update_json(copy / "config.json", task="os:system")
+    assert "os:system" in raised(ConfigError, pretrained.load, copy)
+
+
+def test_packaged_models_are_folders_with_weights(text_export, monkeypatch):
     """Each folder with weights is a name."""
     (text_export.parent / "empty").mkdir()
     monkeypatch.setattr(exports, "SHIPPED", text_export.parent)

@@ -9,8 +9,8 @@ from gmlp_flax.weights import exports
 from gmlp_flax.weights.saved import SavedModel
 
 
-def test_weights_are_read_when_they_are_asked_for(monkeypatch):
-    """Each time anew, so that nobody holds two copies."""
+def test_weights_are_read_on_demand(monkeypatch):
+    """They are read each time, so that no second copy is kept in memory."""
     paths = []
     read = weight_files.read
 
@@ -30,7 +30,7 @@ def test_weights_are_read_when_they_are_asked_for(monkeypatch):
     assert paths == [f"{folder}/model.safetensors"] * 2
 
 
-def test_it_cannot_be_changed():
+def test_saved_models_cannot_be_changed():
     saved = exports.open_export(exports.shipped()["digits"])
     with pytest.raises(dataclasses.FrozenInstanceError):
         saved.where = "elsewhere"

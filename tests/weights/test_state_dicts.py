@@ -1,4 +1,4 @@
-"""State dicts of torch as our parameters: names, layouts, and what does not fit."""
+"""State dicts of torch become our parameters; weights that do not fit are refused."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ ROWS = [
 
 
 def like():
-    """Two layers, each with a kernel [3, 4], and what is around them."""
+    """Parameters of two layers, each with a kernel [3, 4], a norm and a table."""
     return {
         "blocks": {
             "dense": {
@@ -41,28 +41,33 @@ def state():
         "norm.bias": (3,),
         "table": (5, 3),
     }
-    return {name: numbers.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    tensors = {}
+    for name, shape in shapes.items():
+        tensors[name] = numbers.normal(size=shape).astype(np.float32)
+    return tensors
 
 
 def test_layers_are_stacked_and_kernels_transposed():
-    given = state()
-    params = state_dicts.from_torch(given, ROWS, like(), "FILE")
+    tensors = state()
+    params = state_dicts.from_torch(tensors, ROWS, like(), "FILE")
     kernel = params["blocks"]["dense"]["kernel"]
     for layer in range(2):
-        np.testing.assert_array_equal(kernel[layer], given[f"layer.{layer}.dense.weight"].T)
-    np.testing.assert_array_equal(params["norm"]["scale"], given["norm.weight"])
-    np.testing.assert_array_equal(params["table"], given["table"])
+        weight = tensors[f"layer.{layer}.dense.weight"]
+        np.testing.assert_array_equal(kernel[layer], weight.T)
+    np.testing.assert_array_equal(params["norm"]["scale"], tensors["norm.weight"])
+    np.testing.assert_array_equal(params["table"], tensors["table"])
     assert params.keys() == like().keys()
 
 
-def test_types_are_those_of_the_model():
+def test_parameters_have_the_dtypes_of_the_model():
     halves = {name: array.astype(np.float16) for name, array in state().items()}
     params = state_dicts.from_torch(halves, ROWS, like(), "FILE")
-    assert params["table"].dtype == np.float32
-    np.testing.assert_array_equal(params["table"], halves["table"].astype(np.float32))
+    table = params["table"]
+    assert table.dtype == np.float32
+    np.testing.assert_array_equal(table, halves["table"].astype(np.float32))
 
 
-def test_queries_keys_and_values_of_one_layer():
+def test_queries_keys_and_values_are_parts_of_one_layer():
     rows = [
         Row("query", "proj_in", QUERIES),
         Row("key", "proj_in", state_dicts.KEYS),
@@ -71,15 +76,14 @@ def test_queries_keys_and_values_of_one_layer():
     kernel = np.arange(18, dtype=np.float32).reshape(3, 6)
     flat = {"proj_in/kernel": kernel, "proj_in/bias": np.arange(6, dtype=np.float32)}
     views = state_dicts.torch_views(flat, rows)
-    for part, name in enumerate(("query", "key", "value")):
-        columns = slice(2 * part, 2 * part + 2)
-        expected = kernel[:, columns].T
-        np.testing.assert_array_equal(views[f"{name}.weight"], expected)
-        expected = [2 * part, 2 * part + 1]
-        np.testing.assert_array_equal(views[f"{name}.bias"], expected)
+    for first, name in ((0, "query"), (2, "key"), (4, "value")):
+        weight = kernel[:, first : first + 2].T
+        bias = [first, first + 1]
+        np.testing.assert_array_equal(views[f"{name}.weight"], weight)
+        np.testing.assert_array_equal(views[f"{name}.bias"], bias)
 
 
-def test_what_is_written_to_a_view_is_written_to_the_parameter():
+def test_views_share_memory_with_the_parameters():
     flat = {"blocks/dense/kernel": np.zeros((2, 3, 4)), "table": np.zeros((5, 3))}
     views = state_dicts.torch_views(flat, ROWS)
     assert views.keys() == {"layer.0.dense.weight", "layer.1.dense.weight", "table"}
@@ -88,15 +92,16 @@ def test_what_is_written_to_a_view_is_written_to_the_parameter():
     assert flat["blocks/dense/kernel"].sum() == 7
 
 
-def test_tensors_of_all_examples_have_leading_ones():
+def test_led_by_ones_adds_leading_axes():
     vector = np.arange(4)
     assert state_dicts.led_by_ones(vector).shape == (1, 1, 4)
     assert state_dicts.led_by_ones(vector.reshape(2, 2)).shape == (1, 2, 2)
 
 
-def test_names_are_replaced_pattern_by_pattern():
-    found = state_dicts.renamed({"a.gamma": 1, "b.beta": 2}, {r"\.gamma$": ".g", "g$": "h"})
-    assert found == {"a.h": 1, "b.beta": 2}
+def test_patterns_are_replaced_one_after_another():
+    values = {"a.gamma": 1, "b.beta": 2}
+    patterns = {r"\.gamma$": ".g", "g$": "h"}
+    assert state_dicts.renamed(values, patterns) == {"a.h": 1, "b.beta": 2}
 
 
 def pop(*names):
@@ -135,9 +140,11 @@ def test_weights_that_do_not_fit_are_named_and_counted(change, words):
 
 
 def test_many_weights_that_do_not_fit_are_counted():
-    """Eight are named, however many there are."""
-    many = {f"extra{i}": np.zeros(1, np.float32) for i in range(10)}
-    message = raised(RunError, state_dicts.from_torch, {**state(), **many}, ROWS, like(), "FILE")
+    """At most eight are named."""
+    tensors = state()
+    for number in range(10):
+        tensors[f"extra{number}"] = np.zeros(1, np.float32)
+    message = raised(RunError, state_dicts.from_torch, tensors, ROWS, like(), "FILE")
     assert "10 unexpected (extra0, " in message
     assert message.count("extra") == 8
     assert message.endswith(", and 2 more)")

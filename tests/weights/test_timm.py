@@ -1,10 +1,11 @@
-"""Weights of timm's: which model a file is of, its classes, its pixels, and its logits."""
+"""Weights of timm: the model of a file, its classes, its pixels, and its logits."""
 
 import json
 
 import jax
 import numpy as np
 import pytest
+from flax import traverse_util
 from PIL import Image
 
 from gmlp_flax import config as config_lib
@@ -24,8 +25,14 @@ VIT = "deit_tiny_patch16_224"
 
 @pytest.fixture
 def tiny(monkeypatch):
-    """A tiny gMLP in gmlp_s16_224's place."""
+    """A tiny gMLP in place of gmlp_s16_224."""
     return states.shrink(monkeypatch, GMLP)
+
+
+def noise(*shape: int) -> np.ndarray:
+    """A random image of bytes."""
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, shape, dtype=np.uint8)
 
 
 def write_file(folder, name, classes=3):
@@ -52,8 +59,7 @@ def test_files_are_named_after_their_model(path, name):
     assert timm.named_after(path) == name
 
 
-def test_a_file_is_a_model(tiny, tmp_path):
-    """Its parameters, its classes and its answers, and what the commands draw of it."""
+def test_files_are_opened_as_models(tiny, tmp_path):
     path, params = write_file(tmp_path, tiny)
     model = pretrained.load(path)
     jax.tree.map(np.testing.assert_array_equal, model.params, params)
@@ -61,67 +67,93 @@ def test_a_file_is_a_model(tiny, tmp_path):
     assert model.folder == ""
     assert model.unaveraged is None
     assert model.classes == ("class 0", "class 1", "class 2")
-    photo = np.random.default_rng(0).integers(0, 256, (20, 24, 3), dtype=np.uint8)
-    Image.fromarray(photo).save(tmp_path / "photo.png")
-    logits = np.asarray(model.task.apply(params, model.transform(photo)[None]))[0]
-    [[ranked]] = model.predict([tmp_path / "photo.png"], top=3)
-    got = [name for name, _ in ranked]
-    expected = [f"class {label}" for label in np.argsort(-logits)]
-    assert got == expected
+
+
+def test_predictions_rank_the_classes_by_their_logits(tiny, tmp_path):
+    path, params = write_file(tmp_path, tiny)
+    model = pretrained.load(path)
+    photo = noise(20, 24, 3)
+    photo_path = tmp_path / "photo.png"
+    Image.fromarray(photo).save(photo_path)
+    pixels = model.transform(photo)
+    (logits,) = np.asarray(model.task.apply(params, pixels[None]))
+    ((ranked,),) = model.predict([photo_path], top=3)
+    names = [name for name, _ in ranked]
+    assert names == [f"class {label}" for label in np.argsort(-logits)]
+
+
+def test_filters_of_files_are_drawn(tiny, tmp_path):
+    path, _ = write_file(tmp_path, tiny)
+    model = pretrained.load(path)
     assert filters.matrices(model).shape == (2, 16, 16)
-    [figure] = figure_files.save({"filters": filters.figure(model)}, str(tmp_path))
-    assert figure == str(tmp_path / "figures" / "filters.png")
+    figure = filters.figure(model)
+    (figure_path,) = figure_files.save({"filters": figure}, str(tmp_path))
+    assert figure_path == str(tmp_path / "figures" / "filters.png")
 
 
-def test_a_file_of_torch(tiny, tmp_path):
-    """Also one in half precision, and within a checkpoint of a training script."""
-    torch = pytest.importorskip("torch", reason="torch is not installed (extra: parity)")
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="torch is not installed (extra: parity)")
+
+
+def test_torch_checkpoints_of_training_scripts_are_read(torch, tiny, tmp_path):
     state, params = states.of_timm(tiny, 3)
     tensors = {name: torch.tensor(array) for name, array in state.items()}
-    torch.save({"state_dict": tensors, "epoch": 3}, tmp_path / f"{tiny}.pth")
-    model = pretrained.load(tmp_path / f"{tiny}.pth")
+    path = tmp_path / f"{tiny}.pth"
+    torch.save({"state_dict": tensors, "epoch": 3}, path)
+    model = pretrained.load(path)
     jax.tree.map(np.testing.assert_array_equal, model.params, params)
-    half = {name: tensor.half() for name, tensor in tensors.items()}
-    torch.save(half, tmp_path / f"{tiny}.half.pth")
-    model = pretrained.load(tmp_path / f"{tiny}.half.pth")
 
-    def assert_rounded(found, whole):
-        np.testing.assert_array_equal(found, whole.astype(np.float16).astype(np.float32))
+
+def test_torch_files_in_half_precision_are_read(torch, tiny, tmp_path):
+    state, params = states.of_timm(tiny, 3)
+    tensors = {name: torch.tensor(array).half() for name, array in state.items()}
+    path = tmp_path / f"{tiny}.half.pth"
+    torch.save(tensors, path)
+    model = pretrained.load(path)
+
+    def assert_rounded(rounded, exact):
+        half = exact.astype(np.float16)
+        np.testing.assert_array_equal(rounded, half.astype(np.float32))
 
     jax.tree.map(assert_rounded, model.params, params)
 
 
-def test_the_words_of_imagenet(tiny, tmp_path):
+def test_models_of_a_thousand_classes_have_imagenets_names(tiny, tmp_path):
     path, params = write_file(tmp_path, tiny, classes=1000)
     model = pretrained.load(path)
     synsets = json.loads(imagenet.class_files(1000)["classes.json"])
     assert model.classes == tuple(synsets)
-    pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
-    seen = model.transform(pixels)
-    best = int(np.argmax(model.task.apply(params, seen[None])))
-    [[[(answer, _), *_]]] = model.predict([pixels])
-    assert answer == model.predictor.names[best]
+    photo = noise(16, 16, 3)
+    pixels = model.transform(photo)
+    (logits,) = model.task.apply(params, pixels[None])
+    best = int(np.argmax(logits))
+    ((ranked,),) = model.predict([photo])
+    name, _ = ranked[0]
+    assert name == model.predictor.names[best]
 
 
-def test_models_that_are_not_here():
+def test_unsupported_models_are_refused():
     message = raised(RunError, timm.config_for, "gmlp_s16_224.ra3_in1k")
     assert "'gmlp_s16_224'" in message
     assert "rename it" in raised(RunError, timm.config_for, "resnet50", "rename it")
 
 
 @pytest.mark.parametrize("head", [{}, {"head.bias": np.zeros(0, np.float32)}])
-def test_weights_without_a_head_are_not_read(tiny, tmp_path, head):
+def test_weights_without_a_head_are_refused(tiny, tmp_path, head):
     """They have the classes of ImageNet, and the head is named as missing."""
     state, _ = states.of_timm(tiny, 3)
-    del state["head.weight"], state["head.bias"]
+    del state["head.weight"]
+    del state["head.bias"]
     path = tmp_path / f"{tiny}.safetensors"
     states.write(path, {**state, **head})
     opened = timm.open_file(str(path))
-    assert len(json.loads(opened.files["classes.json"])) == 1000
+    classes = json.loads(opened.files["classes.json"])
+    assert len(classes) == 1000
     assert "head.weight" in raised(RunError, opened.read)
 
 
-def test_more_classes_than_there_are(tiny, tmp_path, monkeypatch):
+def test_too_many_classes_are_refused(tiny, tmp_path, monkeypatch):
     path, _ = write_file(tmp_path, tiny)
     monkeypatch.setattr(timm, "MOST_CLASSES", 2)
     message = raised(RunError, timm.open_file, str(path))
@@ -129,41 +161,49 @@ def test_more_classes_than_there_are(tiny, tmp_path, monkeypatch):
     assert str(path) in message
 
 
-# What config.json says.
+# The content of config.json
 
 
-def described(folder, **more):
-    """A folder as timm's `save_for_hf` writes it, opened."""
-    return timm.open_described(
-        str(folder / "model.safetensors"), {"architecture": GMLP, "num_classes": 3, **more}
-    )
+def open_described(folder, **values):
+    """Opens a folder that timm's `save_for_hf` wrote, with these values in config.json."""
+    path = str(folder / "model.safetensors")
+    content = {"architecture": GMLP, "num_classes": 3, **values}
+    return timm.open_described(path, content)
 
 
 @pytest.fixture
 def hub(tiny, tmp_path):
-    """The folder of such a model."""
+    """A folder with the weights of a model."""
     state, _ = states.of_timm(tiny, 3)
     states.write(tmp_path / "model.safetensors", state)
     return tmp_path
 
 
-def test_a_folder_says_how_pixels_are_seen(hub):
-    pixels = {"mean": [0.0, 0.0, 0.0], "std": [1, 1, 1], "crop_pct": 0.9}
-    opened = described(hub, pretrained_cfg={**pixels, "interpolation": "bicubic"})
+def test_config_json_sets_the_normalisation(hub):
+    values = {
+        "mean": [0.0, 0.0, 0.0],
+        "std": [1, 1, 1],
+        "crop_pct": 0.9,
+        "interpolation": "bicubic",
+    }
+    opened = open_described(hub, pretrained_cfg=values)
     assert opened.where == str(hub / "model.safetensors")
     data = opened.config.data
     assert data.mean == (0, 0, 0)
     assert data.std == (1, 1, 1)
     assert data.eval_crop == 0.9
     assert data.transform == "timm"
-    usual = described(hub).config.data
-    assert usual.mean == (0.5,) * 3
-    assert usual.std == (0.5,) * 3
-    assert usual.eval_crop == 0.875
+
+
+def test_normalisation_has_the_models_defaults(hub):
+    data = open_described(hub).config.data
+    assert data.mean == (0.5, 0.5, 0.5)
+    assert data.std == (0.5, 0.5, 0.5)
+    assert data.eval_crop == 0.875
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("values", "words"),
     [
         ({"model_args": {"global_pool": "max"}}, "{'global_pool': 'max'}"),
         ({"pretrained_cfg": {"crop_mode": "squash"}}, "{'crop_mode': 'squash'}"),
@@ -178,35 +218,41 @@ def test_a_folder_says_how_pixels_are_seen(hub):
         ({"architecture": None}, "'None'"),
     ],
 )
-def test_what_a_config_says_that_is_not_here(hub, more, words):
-    assert words in raised((RunError, ConfigError), described, hub, **more)
+def test_unsupported_config_json_is_refused(hub, values, words):
+    message = raised((RunError, ConfigError), open_described, hub, **values)
+    assert words in message
 
 
-# Tensors that our block has elsewhere.
+# Tensors that are merged into others
 
 
-def test_a_scaled_branch_and_positions_of_patches_alone():
-    """DeiT III's tensors as those of the same function: the scale in the layer before it, and
-    nothing added to cls."""
+def test_scales_of_branches_are_merged_into_the_layer_before():
+    """As in DeiT III. Without a bias of queries, keys and values, ours is 0."""
     state = state_of(VIT)
-    expected = converted(VIT, state)["encoder"]["blocks"]
+    unscaled = converted(VIT, state)["encoder"]["blocks"]
+    expected = traverse_util.flatten_dict(unscaled, sep="/")
     scale = np.float32([1, 2, 4, 8])
-    cut = {**state, "pos_embed": state["pos_embed"][:, 1:]}
     for layer in range(LAYERS):
-        cut[f"blocks.{layer}.ls1.gamma"] = scale
-        cut[f"blocks.{layer}.ls2.gamma"] = np.full(4, 2, np.float32)
-        del cut[f"blocks.{layer}.attn.qkv.bias"]
-    found = converted(VIT, cut)
-    positions = found["positions"]["table"]
-    np.testing.assert_array_equal(positions[0], 0)
-    np.testing.assert_array_equal(positions[1:], state["pos_embed"][0, 1:])
-    blocks = found["encoder"]["blocks"]
-    attention = blocks["attention"]
-    for name, array in expected["attention"]["out"].items():
-        np.testing.assert_array_equal(attention["out"][name], array * scale)
-    kernel = expected["mlp"]["proj_out"]["kernel"]
-    np.testing.assert_array_equal(blocks["mlp"]["proj_out"]["kernel"], 2 * kernel)
-    np.testing.assert_array_equal(attention["proj_in"]["bias"], 0)
+        state[f"blocks.{layer}.ls1.gamma"] = scale
+        state[f"blocks.{layer}.ls2.gamma"] = np.full(4, 2, np.float32)
+        del state[f"blocks.{layer}.attn.qkv.bias"]
+    blocks = converted(VIT, state)["encoder"]["blocks"]
+    found = traverse_util.flatten_dict(blocks, sep="/")
+    for name in ("attention/out/kernel", "attention/out/bias"):
+        np.testing.assert_array_equal(found[name], scale * expected[name])
+    np.testing.assert_array_equal(found["attention/proj_in/bias"], 0)
+    kernel = "mlp/proj_out/kernel"
+    np.testing.assert_array_equal(found[kernel], 2 * expected[kernel])
+
+
+def test_positions_of_patches_add_nothing_to_cls():
+    """DeiT III has no position of [CLS]."""
+    state = state_of(VIT)
+    positions = state["pos_embed"][:, 1:]
+    state["pos_embed"] = positions
+    table = converted(VIT, state)["positions"]["table"]
+    np.testing.assert_array_equal(table[0], 0)
+    np.testing.assert_array_equal(table[1:], positions[0])
 
 
 @pytest.mark.parametrize(
@@ -218,26 +264,32 @@ def test_a_scaled_branch_and_positions_of_patches_alone():
         {"cls_token": np.zeros((0,), np.float32)},
     ],
 )
-def test_odd_tensors_of_a_vit_are_one_line(odd):
-    state = state_of(VIT)
-    assert "FILE" in raised(RunError, converted, VIT, {**state, **odd})
+def test_invalid_tensors_of_a_vit_are_refused_in_one_line(odd):
+    state = {**state_of(VIT), **odd}
+    assert "FILE" in raised(RunError, converted, VIT, state)
 
 
-# How pixels are seen.
+# Pixels
 
 
-def test_a_model_of_timm_sees_timms_pixels(tiny, tmp_path):
-    """By the path of `gmlp predict`: a photograph, scaled and then cropped; and in a run that
-    starts from it, too."""
+def test_models_of_timm_have_timms_pixels(tiny, tmp_path):
+    """Photographs are resized and then cropped."""
     path, _ = write_file(tmp_path, tiny)
     model = pretrained.load(path)
-    photo = np.random.default_rng(0).integers(0, 256, (40, 53, 3), np.uint8)
+    photo = noise(40, 53, 3)
+    record = {"image": photo, "name": "photo", "label": 0}
     view = evaluation_example(model.config)
-    seen = view({"image": photo, "name": "photo", "label": 0})["image"]
-    np.testing.assert_array_equal(seen, views.timm_view(photo, (16, 16), 0.875))
-    np.testing.assert_array_equal(seen, model.transform(photo))
+    pixels = view(record)["image"]
+    np.testing.assert_array_equal(pixels, views.timm_view(photo, (16, 16), 0.875))
+    np.testing.assert_array_equal(pixels, model.transform(photo))
     exact = views.exact_view(photo, (16, 16), 0.875)
-    assert np.abs(seen.astype(int) - exact).max() > 1
+    differences = pixels.astype(int) - exact
+    assert np.abs(differences).max() > 1
+
+
+def test_runs_that_start_from_timm_have_timms_pixels(tiny, tmp_path):
+    path, _ = write_file(tmp_path, tiny)
+    model = pretrained.load(path)
     config = config_lib.default(task="image_classification")
     assert config.data.transform == "exact"
     start = config_lib.Start("runs/timm", model.config, {})

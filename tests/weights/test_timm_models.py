@@ -1,4 +1,4 @@
-"""The tables between timm's state dicts and our trees, on shapes written down by hand."""
+"""The tables between timm's state dicts and our parameters, with shapes written by hand."""
 
 import jax
 import numpy as np
@@ -20,7 +20,9 @@ def dense(name, *shape):
 
 
 def mlp(name, inner, width=D):
-    return {**dense(f"{name}.fc1", inner, width), **dense(f"{name}.fc2", width, inner)}
+    first = dense(f"{name}.fc1", inner, width)
+    second = dense(f"{name}.fc2", width, inner)
+    return first | second
 
 
 def affine(name):
@@ -31,7 +33,7 @@ def norm(name, width=D):
     return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
 
 
-# What timm's modules declare of each family: one block, and what is around the blocks.
+# The parameters of timm's modules in each family: those of a block, and those outside the blocks.
 HEAD = dense("head", CLASSES, D)
 STEM = dense("stem.proj", D, *PATCH)
 BLOCKS = {
@@ -79,23 +81,30 @@ OUTSIDE = {
 
 
 def state_of(name, seed=0):
-    """A state dict of a tiny model, every number another."""
+    """A random state dict of a tiny model."""
     shapes = dict(OUTSIDE[name])
     for layer in range(LAYERS):
         for key, shape in BLOCKS[name].items():
             shapes[f"blocks.{layer}.{key}"] = shape
-    numbers = np.random.default_rng(seed)
-    return {key: numbers.normal(size=shape).astype(np.float32) for key, shape in shapes.items()}
+    rng = np.random.default_rng(seed)
+    state = {}
+    for key, shape in shapes.items():
+        state[key] = rng.normal(size=shape).astype(np.float32)
+    return state
 
 
 def like(name):
     """Shapes of our parameters for the same tiny model."""
     config = timm.config_for(name)
-    config.model.update(layers=LAYERS, d_model=D, d_ffn=12, image_size=(4, 4), patch_size=PATCH[1:])
-    for key, size in {"d_spatial": 3, "heads": 2}.items():
-        if key in config.model:
-            config.model[key] = size
-    return ImageClassification(config, imagenet.class_files(CLASSES)).shapes()
+    _, *patch_size = PATCH
+    config.model.update(layers=LAYERS, d_model=D, d_ffn=12)
+    config.model.update(image_size=(4, 4), patch_size=tuple(patch_size))
+    if "d_spatial" in config.model:
+        config.model.d_spatial = 3
+    if "heads" in config.model:
+        config.model.heads = 2
+    task = ImageClassification(config, imagenet.class_files(CLASSES))
+    return task.shapes()
 
 
 def converted(name, state):
@@ -103,19 +112,18 @@ def converted(name, state):
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_there_and_back(name):
+def test_converting_to_torch_restores_the_state_dict(name):
     state = state_of(name)
     params = converted(name, state)
-    got = jax.tree.map(np.shape, params)
-    expected = jax.tree.map(np.shape, like(name))
-    assert got == expected
-    back = states.to_torch(params, timm.MODELS[name].rows)
-    assert back.keys() == state.keys()
+    shapes = jax.tree.map(np.shape, params)
+    assert shapes == jax.tree.map(np.shape, like(name))
+    restored = states.to_torch(params, timm.MODELS[name].rows)
+    assert restored.keys() == state.keys()
     for key, array in state.items():
-        np.testing.assert_array_equal(back[key], array, strict=True)
+        np.testing.assert_array_equal(restored[key], array, strict=True)
 
 
-def test_what_lies_where():
+def test_parameters_of_a_gmlp_are_those_of_timms_layers():
     state = state_of("gmlp_ti16_224")
     blocks = converted("gmlp_ti16_224", state)["encoder"]["blocks"]
     for layer in range(LAYERS):
@@ -128,16 +136,18 @@ def test_what_lies_where():
         np.testing.assert_array_equal(scale, state[f"{channels}.gate.norm.weight"])
 
 
-def test_what_lies_where_in_a_vit():
-    vit = state_of("deit_tiny_patch16_224")
-    params = converted("deit_tiny_patch16_224", vit)
-    np.testing.assert_array_equal(params["cls"], vit["cls_token"][0, 0])
-    np.testing.assert_array_equal(params["positions"]["table"], vit["pos_embed"][0])
-    qkv = params["encoder"]["blocks"]["attention"]["proj_in"]
-    np.testing.assert_array_equal(qkv["kernel"][1], vit["blocks.1.attn.qkv.weight"].T)
+def test_parameters_of_a_vit_are_those_of_timms_layers():
+    state = state_of("deit_tiny_patch16_224")
+    params = converted("deit_tiny_patch16_224", state)
+    np.testing.assert_array_equal(params["cls"], state["cls_token"][0, 0])
+    np.testing.assert_array_equal(params["positions"]["table"], state["pos_embed"][0])
+    attention = params["encoder"]["blocks"]["attention"]
+    kernel_of_second_layer = attention["proj_in"]["kernel"][1]
+    weight = state["blocks.1.attn.qkv.weight"]
+    np.testing.assert_array_equal(kernel_of_second_layer, weight.T)
 
 
-def test_the_kernel_of_a_stem_reads_rows_of_pixels():
+def test_stem_kernels_read_rows_of_pixels():
     """Torch's convolution is [out, channel, row, column], our kernel [row * column * channel,
     out]."""
     state = state_of("mixer_b16_224")
@@ -160,8 +170,8 @@ def test_the_kernel_of_a_stem_reads_rows_of_pixels():
         ("vit_so400m_patch14_siglip_gap_224", (27, 1152, 4304, (14, 14), (224, 224))),
     ],
 )
-def test_the_sizes_of_models(name, sizes):
-    """As their papers and timm have them."""
+def test_models_have_their_published_sizes(name, sizes):
+    """They are those of their papers and of timm."""
     model = timm.config_for(name).model
     found = (model.layers, model.d_model, model.d_ffn, model.patch_size, model.image_size)
     assert found == sizes

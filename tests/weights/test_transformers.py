@@ -1,5 +1,4 @@
-"""Masked language models as the package transformers saves them: read by name, and the same
-logits."""
+"""Masked language models of the package transformers have the same logits here."""
 
 import json
 import shutil
@@ -7,6 +6,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from flax import traverse_util
 
 import gmlp_flax
 from gmlp_flax import config as config_lib
@@ -22,7 +22,7 @@ from tests.training import tiny
 from tests.weights import states
 from tests.weights.states import DESCRIBED, SIZES, of_transformers, with_heads, words
 
-# Of models that transformers makes.
+# Options of tiny models in transformers.
 TINY = dict(
     vocab_size=50,
     hidden_size=16,
@@ -56,21 +56,24 @@ def spiece(tmp_path_factory):
     return str(path)
 
 
-# Beside the package.
+# Compared with the package
+
+
+NAMES = {"bert": "Bert", "fnet": "FNet"}
 
 
 @BOTH
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_saved_folder_is_read_by_name(transformers, tmp_path, family, tied):
-    """As save_pretrained writes it, which leaves out what is tied: hidden states within 1e-5,
-    logits within 1e-4."""
+def test_saved_folders_have_the_logits_of_transformers(transformers, tmp_path, family, tied):
+    """save_pretrained omits tied weights. Hidden states agree within 1e-5, logits within 1e-4."""
     import torch
 
     torch.manual_seed(0)
-    name = {"bert": "Bert", "fnet": "FNet"}[family]
+    name = NAMES[family]
     make_options = getattr(transformers, f"{name}Config")
+    make_model = getattr(transformers, f"{name}ForMaskedLM")
     options = make_options(**TINY, **HEADS[family], tie_word_embeddings=tied)
-    model = getattr(transformers, f"{name}ForMaskedLM")(options).eval()
+    model = make_model(options).eval()
     if not tied:
         torch.nn.init.normal_(model.cls.predictions.decoder.bias)
     model.save_pretrained(tmp_path)
@@ -82,14 +85,16 @@ def test_a_saved_folder_is_read_by_name(transformers, tmp_path, family, tied):
     params = converted(family, state, config)
     assert ("output_embedding" in params) is not tied
     tokens = np.arange(24).reshape(2, 12)
-    types = np.arange(12) // 6 * np.ones((2, 1), int)
+    segments = np.array([[0] * 6 + [1] * 6] * 2)
+    inputs = {"input_ids": torch.tensor(tokens), "token_type_ids": torch.tensor(segments)}
     with torch.inference_mode():
-        inputs = {"input_ids": torch.tensor(tokens), "token_type_ids": torch.tensor(types)}
         theirs = model(**inputs, output_hidden_states=True)
     module = MaskedLanguageModeling(config).bind(params)
-    hidden = module.hidden(tokens, segments=types)
-    np.testing.assert_allclose(hidden, theirs.hidden_states[-1].numpy(), atol=1e-5)
-    np.testing.assert_allclose(module.logits(hidden), theirs.logits.numpy(), atol=1e-4)
+    hidden = module.hidden(tokens, segments=segments)
+    logits = module.logits(hidden)
+    their_hidden = theirs.hidden_states[-1].numpy()
+    np.testing.assert_allclose(hidden, their_hidden, atol=1e-5)
+    np.testing.assert_allclose(logits, theirs.logits.numpy(), atol=1e-4)
 
 
 def head_of(width, vocab_size):
@@ -99,84 +104,96 @@ def head_of(width, vocab_size):
     head = {}
     for name, array in state.items():
         if name.startswith("cls."):
-            head[name] = np.resize(array, [sizes[size] for size in array.shape])
+            shape = [sizes[size] for size in array.shape]
+            head[name] = np.resize(array, shape)
     return head
 
 
-def test_padding_and_the_pooler(transformers):
-    """A classifier's whole path: [PAD] is not attended to, and the pooled state is BertModel's."""
+def test_padding_and_the_pooler_are_those_of_transformers(transformers):
+    """As in a classifier, [PAD] is not attended to, and the pooled state is BertModel's."""
     import torch
 
     torch.manual_seed(0)
-    model = transformers.BertModel(transformers.BertConfig(**TINY, **HEADS["bert"])).eval()
+    options = transformers.BertConfig(**TINY, **HEADS["bert"])
+    model = transformers.BertModel(options).eval()
     state = head_of(16, 50)
     for name, tensor in model.state_dict().items():
         state[f"bert.{name}"] = tensor.numpy()
     described = {**DESCRIBED["bert"], **HEADS["bert"], "layer_norm_eps": 1e-12}
     config = config_for("bert", state, described)
     params = converted("bert", state, config)
-    tokens = np.arange(12)[None]
-    seen = (np.arange(12) < 7)[None]
+    positions = np.arange(12)
+    tokens = positions[None]
+    is_text = (positions < 7)[None]
     with torch.inference_mode():
-        theirs = model(torch.tensor(tokens), attention_mask=torch.tensor(seen))
+        theirs = model(torch.tensor(tokens), attention_mask=torch.tensor(is_text))
     module = MaskedLanguageModeling(config).bind(params)
-    hidden = module.hidden(tokens, padding_mask=seen)
-    expected = theirs.last_hidden_state[:, :7].numpy()
-    np.testing.assert_allclose(hidden[:, :7], expected, atol=1e-5)
+    hidden = module.hidden(tokens, padding_mask=is_text)
+    their_hidden = theirs.last_hidden_state.numpy()
+    np.testing.assert_allclose(hidden[:, :7], their_hidden[:, :7], atol=1e-5)
     pooled = np.tanh(module.pooler(hidden[:, 0]))
     np.testing.assert_allclose(pooled, theirs.pooler_output.numpy(), atol=1e-5)
 
 
-# Sizes and names.
+# Sizes and names
+
+
+ACTIVATIONS = {"bert": "gelu", "fnet": "gelu_tanh"}
 
 
 @BOTH
-@pytest.mark.parametrize("heads", [False, True])
-def test_sizes_come_from_the_shapes(family, heads):
+@pytest.mark.parametrize("has_heads", [False, True])
+def test_sizes_come_from_the_shapes(family, has_heads):
+    """With heads, the bias of the logits has the name of its layer."""
     state, params = of_transformers(family)
-    if heads:  # the bias has also the name of its layer, or that alone
+    if has_heads:
         state = with_heads(family, state)
         del state[states.BIAS]
-    config = config_for(family, state, DESCRIBED[family])
-    assert {key: config.model[key] for key in SIZES} == SIZES
-    assert (config.model.token_types, config.model.norm, config.model.pooler) == (2, "post", True)
-    assert config.model.activation == {"bert": "gelu", "fnet": "gelu_tanh"}[family]
-    assert config.model.norm_eps == DESCRIBED[family].get("layer_norm_eps", 1e-12)
+    described = DESCRIBED[family]
+    config = config_for(family, state, described)
+    model = config.model
+    for key, size in SIZES.items():
+        assert model[key] == size, key
+    assert model.token_types == 2
+    assert model.norm == "post"
+    assert model.pooler
+    assert model.activation == ACTIVATIONS[family]
+    assert model.norm_eps == described.get("layer_norm_eps", 1e-12)
     found = converted(family, state, config)
     jax.tree.map(np.testing.assert_array_equal, found, params)
 
 
-def test_the_first_names_of_norms(spiece, tmp_path):
-    """As google-bert/bert-base-uncased has them."""
+def test_old_names_of_norms_are_read(spiece, tmp_path):
+    """google-bert/bert-base-uncased has them."""
     torch = pytest.importorskip("torch", reason="torch is not installed (extra: parity)")
     state, params = of_transformers("fnet")
     old = {}
     for name, array in state.items():
-        old_name = name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta")
-        old[old_name] = torch.tensor(array)
+        name = name.replace("Norm.weight", "Norm.gamma")
+        name = name.replace("Norm.bias", "Norm.beta")
+        old[name] = torch.tensor(array)
     assert old.keys() != state.keys()
     torch.save(old, tmp_path / "pytorch_model.bin")
     (tmp_path / "config.json").write_text(json.dumps(DESCRIBED["fnet"]))
     shutil.copy(spiece, tmp_path)
-    found = pretrained.load(tmp_path).params
-    jax.tree.map(np.testing.assert_array_equal, found, params)
+    model = pretrained.load(tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, model.params, params)
 
 
-@pytest.mark.parametrize("hub", [True, False])
-def test_a_folder_or_the_weights_in_it(spiece, tmp_path, hub):
+@pytest.mark.parametrize("name", ["", "model.safetensors"])
+def test_folders_or_their_weights_may_be_named(spiece, tmp_path, name):
     state, params = of_transformers()
     states.write_transformers(tmp_path, "fnet", with_heads("fnet", state))
     shutil.copy(spiece, tmp_path)
-    source = tmp_path if hub else tmp_path / "model.safetensors"
-    model = pretrained.load(source)
+    model = pretrained.load(tmp_path / name)
     jax.tree.map(np.testing.assert_array_equal, model.params, params)
     assert model.tokenizer.vocab_size == 300
 
 
-# What is refused.
+# Errors
 
 
-def test_an_encoder_alone():
+def test_encoders_without_a_head_are_refused():
     state, _ = of_transformers("bert")
     bare = {name: array for name, array in state.items() if name.startswith("bert.")}
     config = config_for("bert", bare, DESCRIBED["bert"])
@@ -184,46 +201,65 @@ def test_an_encoder_alone():
     assert "5 missing (cls.predictions" in message
 
 
-def test_weights_of_another_family():
+def test_weights_of_another_family_are_refused():
     message = raised(RunError, config_for, "fnet", {"bert.x": np.ones(3)}, {})
     assert "FILE" in message
     assert "bert.x" in message
     assert "nothing" in raised(RunError, config_for, "fnet", {}, {})
 
 
-@pytest.mark.parametrize("table", ["word", "position", "token_type"])
-def test_a_table_from_which_a_size_is_read(table):
+TABLES = pytest.mark.parametrize("table", ["word", "position", "token_type"])
+
+
+@TABLES
+def test_tables_of_another_shape_are_refused(table):
     name = f"fnet.embeddings.{table}_embeddings.weight"
     state, _ = of_transformers("fnet")
-    flat = {**state, name: np.ones(3)}
-    message = raised(RunError, converted, "fnet", flat, config_for("fnet", flat, {}))
+    state[name] = np.ones(3)
+    config = config_for("fnet", state, {})
+    message = raised(RunError, converted, "fnet", state, config)
     assert f"{name} [3], not" in message
-    without = with_heads("fnet", state)
-    del without[name]
-    message = raised(RunError, converted, "fnet", without, config_for("fnet", without, {}))
+
+
+@TABLES
+def test_missing_tables_are_refused(table):
+    name = f"fnet.embeddings.{table}_embeddings.weight"
+    state, _ = of_transformers("fnet")
+    state = with_heads("fnet", state)
+    del state[name]
+    config = config_for("fnet", state, {})
+    message = raised(RunError, converted, "fnet", state, config)
     assert f"missing ({name})" in message
 
 
-def test_logits_that_are_tied_and_are_not():
+DECODER = "cls.predictions.decoder.weight"
+
+
+def test_untied_weights_need_their_key():
     state, _ = of_transformers("fnet")
     config = config_for("fnet", state, {})
-    other = {**state, "cls.predictions.decoder.weight": state[words("fnet")] + 1}
-    assert "tie_word_embeddings" in raised(RunError, converted, "fnet", other, config)
-    untied = config_for("fnet", other, {"tie_word_embeddings": False})
-    params = converted("fnet", other, untied)
-    np.testing.assert_array_equal(
-        params["output_embedding"], other["cls.predictions.decoder.weight"]
-    )
+    state[DECODER] = state[words("fnet")] + 1
+    assert "tie_word_embeddings" in raised(RunError, converted, "fnet", state, config)
+    untied = config_for("fnet", state, {"tie_word_embeddings": False})
+    params = converted("fnet", state, untied)
+    np.testing.assert_array_equal(params["output_embedding"], state[DECODER])
+
+
+def test_missing_untied_weights_are_refused():
+    state, _ = of_transformers("fnet")
+    with_decoder = {**state, DECODER: state[words("fnet")]}
+    untied = config_for("fnet", with_decoder, {"tie_word_embeddings": False})
     message = raised(RunError, converted, "fnet", state, untied)
-    assert "1 missing (cls.predictions.decoder.weight)" in message
+    assert f"1 missing ({DECODER})" in message
 
 
-def test_a_missing_tensor_of_a_layer():
+def test_missing_tensors_of_a_layer_are_refused():
     state, _ = of_transformers("fnet")
     config = config_for("fnet", state, {})
     name = "fnet.encoder.layer.1.output.dense.bias"
     del state[name]
-    assert f"1 missing ({name})" in raised(RunError, converted, "fnet", state, config)
+    message = raised(RunError, converted, "fnet", state, config)
+    assert f"1 missing ({name})" in message
 
 
 @pytest.mark.parametrize(
@@ -241,22 +277,23 @@ def test_a_missing_tensor_of_a_layer():
         ({"layer_norm_eps": -1}, "norm_eps"),
     ],
 )
-def test_a_config_of_another_model(change, words):
+def test_unsupported_configs_are_refused(change, words):
     state, _ = of_transformers("bert")
     described = {**DESCRIBED["bert"], **change}
     message = raised((RunError, ConfigError), config_for, "bert", state, described)
     assert words in message
 
 
-def test_a_config_without_heads():
+def test_configs_without_a_number_of_heads_are_refused():
     state, _ = of_transformers("bert")
     assert "num_attention_heads" in raised(RunError, config_for, "bert", state, {})
 
 
-def test_a_tokenizer_that_is_missing_or_does_not_fit(spiece, tmp_path):
+def test_missing_and_other_tokenizers_are_refused(spiece, tmp_path):
     state, _ = of_transformers()
     for name in (words("fnet"), states.BIAS):
-        state[name] = state[name][:290]
+        array = state[name]
+        state[name] = array[:290]
     states.write_transformers(tmp_path, "fnet", state)
     assert str(tmp_path) in raised(DataError, pretrained.load, tmp_path)
     shutil.copy(spiece, tmp_path)
@@ -266,13 +303,13 @@ def test_a_tokenizer_that_is_missing_or_does_not_fit(spiece, tmp_path):
         assert "290 rows" in message
 
 
-# Commands and runs.
+# Commands and runs
 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
-    """A folder as of Hugging Face: a random tiny BERT, with its config.json and a WordPiece
-    vocabulary; and an exported folder that the command has made of it."""
+    """A folder of Hugging Face with a random tiny BERT, its config.json and a WordPiece vocabulary,
+    and the folder that `gmlp export` makes from it."""
     pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
     folder = tmp_path_factory.mktemp("bert") / "hub"
     state, _ = of_transformers("bert")
@@ -285,17 +322,18 @@ def bert(tmp_path_factory):
     return folder, exported
 
 
-def test_an_exported_bert(bert):
+def test_exported_berts_fill_masks(bert):
     _, exported = bert
     model = gmlp_flax.load(exported)
     _, params = of_transformers("bert")
     jax.tree.map(np.testing.assert_array_equal, model.params, params)
-    [[ranked]] = model.predict(["the [MASK] of"], top=3)
+    ((ranked,),) = model.predict(["the [MASK] of"], top=3)
     assert len(ranked) == 3
-    assert model.tokenizer.encode("THE") == model.tokenizer.encode("the")
+    upper_case = model.tokenizer.encode("THE")
+    assert upper_case == model.tokenizer.encode("the")
 
 
-def test_a_bert_of_the_hub_comes_with_its_tokenizer(bert, tmp_path):
+def test_berts_of_the_hub_come_with_their_tokenizer(bert, tmp_path):
     pytest.importorskip(
         "huggingface_hub", reason="huggingface_hub is not installed (extra: weights)"
     )
@@ -315,15 +353,20 @@ def test_a_bert_of_the_hub_comes_with_its_tokenizer(bert, tmp_path):
     assert "[MASK] 1" in done.stdout
 
 
-def test_glue_from_bert(bert, tmp_path):
-    """Types, pooler and all begin at their own values, two steps before; from the folder of
-    transformers and from what was exported of it alike."""
+def write_sentences(path, end: str) -> None:
+    """Writes a table of SST-2 with a sentence for each word."""
+    lines = ["sentence\tlabel"]
+    for number, word in enumerate(tiny.WORDS):
+        lines.append(f"the {word} {end}\t{number % 2}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_finetuning_starts_from_bert(bert, tmp_path):
+    """All parameters start from BERT's values, so that two steps change them little. Starting from
+    the folder of transformers and from its export gives the same."""
     folder, exported = bert
-    for split, end in (("train", "of"), ("dev", "in")):
-        lines = ["sentence\tlabel"]
-        for number, word in enumerate(tiny.WORDS):
-            lines.append(f"the {word} {end}\t{number % 2}")
-        (tmp_path / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    write_sentences(tmp_path / "train.tsv", "of")
+    write_sentences(tmp_path / "dev.tsv", "in")
     options = config_lib.from_file("finetune_glue", "sst2,scale=small")
     options.update(steps=2, batch_size=4)
     options.model.update(length=12, pool="cls")
@@ -340,26 +383,23 @@ def test_glue_from_bert(bert, tmp_path):
         tuned.append(pretrained.load(tmp_path / name))
     first, second = tuned
     jax.tree.map(np.testing.assert_array_equal, first.params, second.params)
-    assert first.config.model.block == "transformer"
-    assert (first.config.model.norm, first.config.model.pooler) == ("post", True)
+    model = first.config.model
+    assert model.block == "transformer"
+    assert model.norm == "post"
+    assert model.pooler
     _, params = of_transformers("bert")
-    for path in (
-        ("segments", "table"),
-        ("pooler", "kernel"),
-        ("encoder", "blocks", "attention", "proj_in", "kernel"),
-    ):
-        old = params
-        new = first.params
-        for key in path:
-            old = old[key]
-            new = new[key]
-        moved = np.abs(np.asarray(new) - old).max()
-        assert 0 < moved < 0.02, path
+    old = traverse_util.flatten_dict(params, sep="/")
+    new = traverse_util.flatten_dict(first.params, sep="/")
+    for name in ("segments/table", "pooler/kernel", "encoder/blocks/attention/proj_in/kernel"):
+        differences = np.abs(np.asarray(new[name]) - old[name])
+        assert 0 < differences.max() < 0.02, name
 
 
-def test_commands_that_start_from_a_folder(bert, tmp_path):
-    """`gmlp plan` and `gmlp train` alike have its sizes."""
+def test_commands_may_start_from_a_folder(bert, tmp_path):
+    """`gmlp plan` and `gmlp train` use its sizes."""
     folder, _ = bert
+    table = tmp_path / "own.csv"
+    run = tmp_path / "run"
     flags = [
         "--config=finetune_glue:own",
         f"--config.init_from={folder}",
@@ -371,36 +411,33 @@ def test_commands_that_start_from_a_folder(bert, tmp_path):
     lines = ["text,label"]
     for number, word in enumerate(tiny.WORDS):
         lines.append(f"the {word} of,{number % 2}")
-    (tmp_path / "own.csv").write_text("\n".join(lines) + "\n")
+    table.write_text("\n".join(lines) + "\n")
     done = preloaded.gmlp(
         "train",
         *flags,
-        f"--config.data.train={tmp_path / 'own.csv'}",
+        f"--config.data.train={table}",
         "--config.data.heldout_share=0.25",
         "--config.steps=1",
         "--config.batch_size=4",
-        f"--workdir={tmp_path / 'run'}",
+        f"--workdir={run}",
     )
     assert done.returncode == 0, done.stderr
-    params = pretrained.load(tmp_path / "run").params
-    got = sum(leaf.size for leaf in jax.tree.leaves(params))
-    assert got == planned
+    leaves = jax.tree.leaves(pretrained.load(run).params)
+    assert sum(leaf.size for leaf in leaves) == planned
 
 
 @pytest.mark.parametrize("command", ["plan", "train", "export", "predict", "evaluate"])
-def test_commands_refuse_a_folder_in_one_line(tmp_path, command):
-    """Without weights beside its config.json."""
+def test_commands_refuse_folders_without_weights(tmp_path, command):
+    """The folder has a config.json and no weights."""
     (tmp_path / "config.json").write_text(json.dumps(DESCRIBED["bert"]))
-    given = {
-        "plan": ["--config=finetune_glue:own", "--topology=gpu:l4x1"],
-        "train": ["--config=finetune_glue:own", f"--workdir={tmp_path / 'run'}"],
+    start = ["--config=finetune_glue:own", f"--config.init_from={tmp_path}"]
+    flags = {
+        "plan": [*start, "--topology=gpu:l4x1"],
+        "train": [*start, f"--workdir={tmp_path / 'run'}"],
         "export": [f"--model={tmp_path}", f"--out={tmp_path / 'out'}"],
         "predict": [f"--workdir={tmp_path}"],
         "evaluate": [f"--workdir={tmp_path}"],
     }
-    words = given[command]
-    if command in ("plan", "train"):
-        words.append(f"--config.init_from={tmp_path}")
-    message = preloaded.refused(command, *words)
+    message = preloaded.refused(command, *flags[command])
     assert f"{tmp_path} has no model.safetensors and no pytorch_model.bin" in message
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]

@@ -1,4 +1,4 @@
-"""Mixers of vision_transformer, from their .npz files, against arithmetic written down by hand."""
+"""Mixers in .npz files of vision_transformer, compared with a slow version of the model."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ SIDE = 12  # of an image: nine patches
 
 
 def weights(d=8, d_ffn=12, d_spatial=6, tokens=9, classes=5):
-    """A Mixer's arrays as its .npz files have them, every number another."""
+    """Random arrays of a Mixer, as its .npz files have them."""
     dense = {"stem": (PATCH, PATCH, 3, d), "head": (d, classes)}
     norms = ["pre_head_layer_norm"]
     for layer in range(LAYERS):
@@ -27,30 +27,40 @@ def weights(d=8, d_ffn=12, d_spatial=6, tokens=9, classes=5):
         dense[f"{block}/channel_mixing/Dense_1"] = (d_ffn, d)
     shapes = {}
     for name, shape in dense.items():
+        *_, outputs = shape
         shapes[f"{name}/kernel"] = shape
-    for name, shape in dense.items():
-        shapes[f"{name}/bias"] = shape[-1:]
+        shapes[f"{name}/bias"] = (outputs,)
     for name in norms:
         shapes[f"{name}/scale"] = (d,)
         shapes[f"{name}/bias"] = (d,)
-    numbers = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     arrays = {}
     for name, shape in shapes.items():
-        arrays[name] = (0.5 * numbers.normal(size=shape)).astype(np.float32)
+        values = 0.5 * rng.normal(size=shape)
+        arrays[name] = values.astype(np.float32)
     return arrays
 
 
 def layer_norm(w, name, x):
     centred = x - x.mean(-1, keepdims=True)
-    deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
-    return centred / deviation * w[f"{name}/scale"] + w[f"{name}/bias"]
+    variance = (centred**2).mean(-1, keepdims=True)
+    normalised = centred / np.sqrt(variance + 1e-6)
+    return normalised * w[f"{name}/scale"] + w[f"{name}/bias"]
+
+
+def dense(w, name, x):
+    return x @ w[f"{name}/kernel"] + w[f"{name}/bias"]
+
+
+def gelu(x):
+    """Flax's GELU, the tanh form."""
+    inner = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
+    return x / 2 * (1 + np.tanh(inner))
 
 
 def mlp(w, name, x):
-    """With Flax's GELU, the tanh form."""
-    y = x @ w[f"{name}/Dense_0/kernel"] + w[f"{name}/Dense_0/bias"]
-    y = y / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
-    return y @ w[f"{name}/Dense_1/kernel"] + w[f"{name}/Dense_1/bias"]
+    hidden = gelu(dense(w, f"{name}/Dense_0", x))
+    return dense(w, f"{name}/Dense_1", hidden)
 
 
 def slow_logits(arrays, pixels):
@@ -66,11 +76,13 @@ def slow_logits(arrays, pixels):
     for layer in range(LAYERS):
         block = f"MixerBlock_{layer}"
         columns = layer_norm(w, f"{block}/LayerNorm_0", x).T
-        x = x + mlp(w, f"{block}/token_mixing", columns).T
+        mixed = mlp(w, f"{block}/token_mixing", columns)
+        x = x + mixed.T
         rows = layer_norm(w, f"{block}/LayerNorm_1", x)
         x = x + mlp(w, f"{block}/channel_mixing", rows)
-    pooled = layer_norm(w, "pre_head_layer_norm", x).mean(0)
-    return pooled @ w["head/kernel"] + w["head/bias"]
+    normalised = layer_norm(w, "pre_head_layer_norm", x)
+    pooled = normalised.mean(0)
+    return dense(w, "head", pooled)
 
 
 @pytest.fixture(autouse=True)
@@ -80,29 +92,34 @@ def tiny(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["Mixer-B_16.npz", "imagenet21k-Mixer-B_16.npz"])
-def test_the_same_logits(tmp_path, name):
+def test_mixers_have_the_logits_of_the_slow_reference(tmp_path, name):
     arrays = weights()
     np.savez(tmp_path / name, **arrays)
     model = pretrained.load(tmp_path / name)
     assert model.config.model.activation == "gelu_tanh"
     assert len(model.classes) == 5
-    pixels = np.random.default_rng(1).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
-    [found] = model.task.apply(model.params, pixels[None])
-    np.testing.assert_allclose(found, slow_logits(arrays, pixels / 127.5 - 1), atol=1e-4)
+    rng = np.random.default_rng(1)
+    pixels = rng.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+    (logits,) = model.task.apply(model.params, pixels[None])
+    expected = slow_logits(arrays, pixels / 127.5 - 1)
+    np.testing.assert_allclose(logits, expected, atol=1e-4)
 
 
-def test_what_is_missing_has_timms_name(tmp_path):
+def test_missing_arrays_are_reported_with_timms_names(tmp_path):
     arrays = weights()
     del arrays["MixerBlock_1/token_mixing/Dense_1/bias"]
-    np.savez(tmp_path / "Mixer-B_16.npz", **arrays)
-    message = raised(RunError, pretrained.load, tmp_path / "Mixer-B_16.npz")
+    path = tmp_path / "Mixer-B_16.npz"
+    np.savez(path, **arrays)
+    message = raised(RunError, pretrained.load, path)
     assert "1 missing (blocks.1.mlp_tokens.fc2.bias)" in message
 
 
-def test_a_mixer_of_timm_keeps_its_activation(tmp_path):
+def test_mixers_of_timm_keep_their_activation(tmp_path):
     state, _ = states.of_timm("mixer_b16_224", 3)
-    states.write(tmp_path / "mixer_b16_224.safetensors", state)
-    assert pretrained.config_of(tmp_path / "mixer_b16_224.safetensors").model.activation == "gelu"
+    path = tmp_path / "mixer_b16_224.safetensors"
+    states.write(path, state)
+    config = pretrained.config_of(path)
+    assert config.model.activation == "gelu"
 
 
 @pytest.mark.parametrize(
@@ -116,10 +133,10 @@ def test_a_mixer_of_timm_keeps_its_activation(tmp_path):
         ("mixer_b16_224.npz", ""),
     ],
 )
-def test_which_model_a_file_is_named_after(path, name):
+def test_files_are_named_after_their_model(path, name):
     assert vision_transformer.model_of(path) == name
 
 
-def test_other_arrays_are_no_mixer():
+def test_mixers_are_recognised_by_their_arrays():
     assert vision_transformer.is_mixer(weights())
     assert not vision_transformer.is_mixer({"stem.proj.weight": np.ones(1)})

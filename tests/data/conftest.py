@@ -27,8 +27,8 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture
 def shared_data() -> Callable[[str], str]:
-    """Gives the path of a real data file kept beside the repository, or skips the test, naming the
-    file."""
+    """Returns the path of a real data file next to the repository, or skips the test with the name of
+    the file."""
 
     def find(name: str) -> str:
         path = ROOT.parent / "shared" / "data" / name

@@ -18,10 +18,14 @@ from tests.failures import failure
 
 def labelled(texts, labels=None, classes=("neg", "pos"), path: str = "/train") -> Dataset:
     """Texts with labels, by default 0 and 1 in turn."""
-    rows = [TextRow((text,), str(position)) for position, text in enumerate(texts)]
+    rows = []
+    for position, text in enumerate(texts):
+        row = TextRow((text,), str(position))
+        rows.append(row)
     if labels is None:
         labels = np.arange(len(rows)) % 2
-    return Dataset(path, "a form", TextRows(rows), classes=classes, labels=np.array(labels))
+    examples = TextRows(rows)
+    return Dataset(path, "a form", examples, classes=classes, labels=np.array(labels))
 
 
 def numbered(start: int, stop: int, path: str = "/train") -> Dataset:
@@ -70,10 +74,12 @@ def test_classes_without_a_held_out_example_are_noted():
 @pytest.mark.parametrize(("count", "points"), [(1, 100), (2, 50), (19, 5)])
 def test_few_held_out_examples_are_noted(count, points):
     """Examples without a label are not counted."""
-    labels = [0] * count + [UNLABELLED] * 5
-    (note,) = checks.check_heldout_size(labelled("a" * len(labels), labels))
-    are = "s are" if count > 1 else " is"
-    assert note.startswith(f"note: {count} held-out example{are} ")
+    labels = [0] * count
+    labels += [UNLABELLED] * 5
+    dataset = labelled("a" * len(labels), labels)
+    (note,) = checks.check_heldout_size(dataset)
+    examples = "example is" if count == 1 else "examples are"
+    assert note.startswith(f"note: {count} held-out {examples} ")
     assert f"{points} points" in note
 
 

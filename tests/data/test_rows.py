@@ -45,8 +45,9 @@ def read(path: str, **options) -> list[tuple[int, object]]:
         file, _, line = where.rpartition(", ")
         assert file == path
         _, number = line.split()
-        shown = str(row)[:10] if isinstance(row, BadRecord) else row
-        found.append((int(number), shown))
+        if isinstance(row, BadRecord):
+            row = str(row)[:10]
+        found.append((int(number), row))
     return found
 
 

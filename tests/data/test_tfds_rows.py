@@ -20,8 +20,10 @@ COLUMNS = ("sentence", "label", "idx")
 
 def folder(path, *shards: list[bytes], file_format: str = "tfrecord", **features) -> Folder:
     """A TFDS folder with one split."""
-    made = writers.tfds_folder(path, {"train": [*shards]}, file_format, **(features or FEATURES))
-    loaded = tfds_folders.load(str(made), files.find_files(str(made)))
+    declared = features or FEATURES
+    made = writers.tfds_folder(path, {"train": [*shards]}, file_format, **declared)
+    listing = files.find_files(str(made))
+    loaded = tfds_folders.load(str(made), listing)
     assert loaded is not None
     return loaded
 
@@ -109,7 +111,8 @@ def test_missing_shards_are_named(tmp_path):
     records = [writers.example(sentence=b"a")]
     made = folder(tmp_path / "a", records, records)
     (tmp_path / "a" / "c4-train.tfrecord-00001-of-00002").unlink()
-    again = tfds_folders.load(made.path, files.find_files(made.path))
+    listing = files.find_files(made.path)
+    again = tfds_folders.load(made.path, listing)
     assert again is not None
     message = failure(lambda: list(tfds_rows.read_rows(again, "train", COLUMNS)))
     assert "00001-of-00002" in message

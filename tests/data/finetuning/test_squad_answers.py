@@ -1,6 +1,5 @@
 """Answers from scores, and SQuAD's metrics, compared with slow versions and published scores."""
 
-import itertools
 import json
 import lzma
 from collections.abc import Iterator
@@ -56,23 +55,27 @@ class Span(NamedTuple):
     score: float
 
 
+def best_positions(logits: np.ndarray, n_best: int) -> np.ndarray:
+    """The positions of the highest logits; of equal ones, the first."""
+    return np.argsort(-logits, kind="stable")[:n_best]
+
+
 def spans_of_window(
     windows: Windows, logits: np.ndarray, number: int, n_best: int
 ) -> Iterator[Span]:
     """The spans of the best starts and ends that are in the passage of a window."""
     begin = windows.begin[number]
     end_of_window = begin + windows.size[number]
-    segments = windows[number]["segments"]
-    first_position = int(np.flatnonzero(segments)[0])
+    is_passage = windows[number]["segments"] > 0
+    first_token = begin - int(is_passage.argmax())
     start_logits, end_logits = logits[:, number]
-    best_starts = np.argsort(-start_logits, kind="stable")[:n_best]
-    best_ends = np.argsort(-end_logits, kind="stable")[:n_best]
-    for start, end in itertools.product(best_starts, best_ends):
-        first = start - first_position + begin
-        last = end - first_position + begin
-        if begin <= first <= last < end_of_window:
-            score = float(start_logits[start]) + float(end_logits[end])
-            yield Span(first, last, score)
+    for start in best_positions(start_logits, n_best):
+        for end in best_positions(end_logits, n_best):
+            first = start + first_token
+            last = end + first_token
+            if begin <= first <= last < end_of_window:
+                score = float(start_logits[start]) + float(end_logits[end])
+                yield Span(first, last, score)
 
 
 def slow_spans(
@@ -96,12 +99,13 @@ def slow_spans(
 
 def slow_answers(answers: list[tuple[float, str]], n_best: int) -> list[tuple[str, float]]:
     """The best texts, each once."""
-    best: dict[str, float] = {}
     by_score = sorted(answers, key=lambda answer: answer[0], reverse=True)
+    best: dict[str, float] = {}
     for score, text in by_score:
-        if text and text not in best and len(best) < n_best:
-            best[text] = score
-    return list(best.items())
+        if text:
+            best.setdefault(text, score)
+    pairs = list(best.items())
+    return pairs[:n_best]
 
 
 def random_logits(seed: int, windows: Windows) -> np.ndarray:

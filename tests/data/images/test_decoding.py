@@ -66,8 +66,9 @@ def test_other_modes_are_converted(mode, kind, channels, colour, least, most):
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "PA"])
 def test_transparent_pixels_are_white(mode):
+    opaque_black = (0, 0, 0, 255)
     image = Image.new("RGBA", (2, 1), (0, 0, 0, 0))
-    image.putpixel((1, 0), (0, 0, 0, 255))
+    image.putpixel((1, 0), opaque_black)
     image = image.quantize() if mode == "PA" else image.convert(mode)
     pixels = decode(encoded(image), "a.png")
     assert pixels.tolist() == [[[255, 255, 255], [0, 0, 0]]]
@@ -353,9 +354,12 @@ def test_arrays_and_pillow_images_become_pixels(image):
     assert found.dtype == np.uint8
 
 
-@pytest.mark.parametrize("image", [np.eye(3, dtype=bool), np.eye(3), np.eye(3)[..., None]])
+DIAGONAL = np.eye(3)
+
+
+@pytest.mark.parametrize("image", [DIAGONAL.astype(bool), DIAGONAL, DIAGONAL[..., None]])
 def test_grey_arrays_become_pixels(image):
-    expected = 255 * np.eye(3)
+    expected = 255 * DIAGONAL
     grey = decoding.pixels_of(image, 1)
     np.testing.assert_array_equal(grey[..., 0], expected)
     colours = decoding.pixels_of(image, 3)

@@ -27,14 +27,17 @@ KINDS = {
 
 def encoded(height: int, width: int, mode: str = "RGB", **options) -> bytes:
     """Coarse and fine noise, so that an error is visible in any row."""
-    rng = np.random.default_rng(height * 1000 + width)
+    seed = height * 1000 + width
+    rng = np.random.default_rng(seed)
     blocks = rng.integers(0, 256, (5, 7, 3), np.uint8)
     coarse = Image.fromarray(blocks).resize((width, height))
     fine = rng.integers(-20, 21, (height, width, 3))
     levels = np.asarray(coarse) + fine
-    pixels = levels.clip(0, 255)
-    image = Image.fromarray(pixels.astype(np.uint8))
-    return image_files.encoded(image.convert(mode), "JPEG", **options)
+    pixels = levels.clip(0, 255).astype(np.uint8)
+    image = Image.fromarray(pixels)
+    if mode != "RGB":
+        image = image.convert(mode)
+    return image_files.encoded(image, "JPEG", **options)
 
 
 def decoded(

@@ -101,9 +101,10 @@ def test_unreadable_examples_are_replaced_by_the_next_readable_one(count, damage
 def test_labels_of_the_data_set_replace_those_of_the_records():
     labels = np.array([4, 5, 6], np.int32)
     examples = readable(Numbers(3, {1}), labels=labels)
-    found = [examples[index]["label"] for index in range(3)]
-    assert found == [4, UNREAD, 6]
-    assert {label.dtype for label in found} == {np.dtype(np.int32)}
+    for index, expected in enumerate([4, UNREAD, 6]):
+        label = examples[index]["label"]
+        assert label == expected
+        assert label.dtype == np.int32
     replacement = examples.train(1, np.random.default_rng(0))
     assert replacement["label"] == 6
     assert examples.record(2) == {"x": 2, "name": "item 2", "label": 6}

@@ -18,8 +18,12 @@ def sampled(images) -> sampling.Sampled:
 
 def frames(kind: str, count: int) -> bytes:
     """A file of frames, each of one grey."""
-    images = [Image.new("L", (4, 4), 50 * number) for number in range(count)]
-    return encoded(images[0], kind, save_all=True, append_images=images[1:])
+    images = []
+    for number in range(count):
+        image = Image.new("L", (4, 4), 50 * number)
+        images.append(image)
+    first, *others = images
+    return encoded(first, kind, save_all=True, append_images=others)
 
 
 def wide(*pixels: int, kind: str = "PNG") -> bytes:
@@ -29,7 +33,13 @@ def wide(*pixels: int, kind: str = "PNG") -> bytes:
 
 
 def test_images_with_several_frames_are_noted():
-    images = [frames("TIFF", 3), png(1), frames("GIF", 2), frames("TIFF", 1), frames("MPO", 2)]
+    images = [
+        frames("TIFF", 3),
+        png(1),
+        frames("GIF", 2),
+        frames("TIFF", 1),
+        frames("MPO", 2),
+    ]
     found = sampled(images)
     assert found.looked_at == 5
     assert found.animated == ("image 0", "image 2")

@@ -133,8 +133,8 @@ def test_lists_may_have_crlf_and_a_byte_order_mark(tmp_path):
     assert classes_by_name(dataset) == EXPECTED
 
 
-def test_ignoring_splits_is_refused(tmp_path):
-    store = opened(tmp_path, TRAIN | VAL | {SOLUTION: ROWS})
-    assert store.path in failure(imagenet.read, store, ignore_splits=True)
-    images = opened(tmp_path / "a", IMAGES | {SOLUTION: ROWS})
-    assert images.path in failure(imagenet.read, images, ignore_splits=True)
+@pytest.mark.parametrize("images", [TRAIN | VAL, IMAGES], ids=["both splits", "validation"])
+def test_ignoring_splits_is_refused(tmp_path, images):
+    store = opened(tmp_path, images | {SOLUTION: ROWS})
+    message = failure(imagenet.read, store, ignore_splits=True)
+    assert store.path in message

@@ -22,7 +22,8 @@ from tests.failures import failure
 
 PARIS = "Paris is the capital of France. Lyon is not."
 ENTRY = entry("q1", "What is Paris?", PARIS, "the capital", "capital of France")
-CAPITALS = article("Capitals", PARIS, ENTRY, entry("q2", "What is not?", PARIS, "Lyon"))
+SECOND_ENTRY = entry("q2", "What is not?", PARIS, "Lyon")
+CAPITALS = article("Capitals", PARIS, ENTRY, SECOND_ENTRY)
 NOWHERE = entry("q3", "What is Rome?", PARIS, is_impossible=True)
 
 CAPITAL_ANSWERS = (("the capital", 9), ("capital of France", 13))
@@ -212,8 +213,8 @@ def test_rows_are_questions(tmp_path, name):
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.parquet", "a.arrow"])
 def test_rows_have_the_fingerprint_of_the_official_form(tmp_path, name):
     path = write_rows(tmp_path / name, row(FIRST), row(SECOND), row(THIRD))
-    (passage,) = CAPITALS["paragraphs"]
-    official = write(tmp_path / "b.json", article("Capitals", PARIS, *passage["qas"], NOWHERE))
+    three_questions = article("Capitals", PARIS, ENTRY, SECOND_ENTRY, NOWHERE)
+    official = write(tmp_path / "b.json", three_questions)
     of_rows = squad.read(path, "v2.0", BadRecords())[""]
     of_official = squad.read(str(official), "v2.0", BadRecords())[""]
     assert of_rows.fingerprint == of_official.fingerprint

@@ -225,8 +225,10 @@ def test_columns_may_have_other_names_and_another_order(tmp_path):
 
 def shard(folder, name: str, size: int = 1) -> None:
     texts = [f"{name} {number}" for number in range(size)]
-    columns = {"premise": texts, "hypothesis": ["h"] * size, "label": [0] * size}
-    writers.parquet(folder / f"{name}.parquet", **columns)
+    hypotheses = ["h"] * size
+    labels = [0] * size
+    path = folder / f"{name}.parquet"
+    writers.parquet(path, premise=texts, hypothesis=hypotheses, label=labels)
 
 
 def test_shards_of_hugging_face_are_splits(tmp_path):
@@ -293,8 +295,11 @@ def rows_with_splits(path, column: str, words, ids=(0, 0, 1, 1)) -> str:
     """Writes rows whose column names their split, and returns the path."""
     rows = []
     for number, word in enumerate(words):
-        rows.append({"sentence": f"s{number}", "label": 0, "idx": ids[number], column: word})
-    return write(path / "a.jsonl", writers.json_lines(*rows))
+        row = {"sentence": f"s{number}", "label": 0, "idx": ids[number]}
+        row[column] = word
+        rows.append(row)
+    content = writers.json_lines(*rows)
+    return write(path / "a.jsonl", content)
 
 
 @pytest.mark.parametrize("column", ["tag", "split"])

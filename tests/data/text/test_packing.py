@@ -78,10 +78,11 @@ def test_windows_are_consecutive_parts_of_the_corpus(documents, length, group_to
 def test_windows_have_every_token_once(documents, length):
     """The tokens after [CLS] in windows without a final [SEP] are the stream of ids."""
     made = InMemory([*documents, [7] * 20])
-    open_windows = Packing(made, length, closed=False).windows(0, 10**6)
-    text = open_windows[:, 1:].ravel()
-    is_text = text != made.tokenizer.pad_id
-    assert text[is_text].tolist() == made.ids.tolist()
+    packing = Packing(made, length, closed=False)
+    windows = packing.windows(0, 10**6)
+    tokens = windows[:, 1:].ravel()
+    is_text = tokens != made.tokenizer.pad_id
+    assert tokens[is_text].tolist() == made.ids.tolist()
 
 
 @pytest.mark.parametrize(("closed", "longest"), [(True, 7), (False, 6)])
@@ -167,8 +168,8 @@ def test_any_positions_can_be_read_first(documents, length, group_tokens, pool_t
     first = data.draw(st.integers(0, count))
     stop = data.draw(st.integers(first, count))
     part = second_order.batch(range(first, stop))
-    for name in ("index", "tokens"):
-        np.testing.assert_array_equal(part[name], batch[name][first:stop])
+    expected = {name: values[first:stop] for name, values in batch.items()}
+    np.testing.assert_equal(part, expected)
 
 
 @pytest.fixture(scope="module")
@@ -309,8 +310,8 @@ def test_later_positions_of_a_mixture_can_be_read_first(weights, first):
     copy = pickle.loads(pickle.dumps(mixture))
     batch = mixture.batch(range(first + 24))
     later = copy.batch(range(first, first + 24))
-    for name in ("index", "tokens"):
-        np.testing.assert_array_equal(later[name], batch[name][first:])
+    expected = {name: values[first:] for name, values in batch.items()}
+    np.testing.assert_equal(later, expected)
 
 
 # In files

@@ -141,14 +141,19 @@ def test_some_documents_of_one_remote_shard(folder):
 
 
 def test_truncated_documents_are_left_out(folder, monkeypatch):
-    """Of each shard, so many tokens are read that the third document is cut off."""
+    """The third document of each shard is cut off."""
     tokens_of_two = len(stream(TEXTS[:2]))
     monkeypatch.setattr(prepared, "SAMPLE_TOKENS", 3 * (tokens_of_two + 1))
-    documents = list(Prepared(folder).some_documents(1000))
+    made = Prepared(folder)
+    documents = list(made.some_documents(1000))
     assert documents[:2] == as_bytes(TEXTS[:2])
     assert set(documents) < set(as_bytes(TEXTS))
+
+
+def test_shards_may_have_no_document_that_is_short_enough(folder, monkeypatch):
     monkeypatch.setattr(prepared, "SAMPLE_TOKENS", 3)
-    assert list(Prepared(folder).some_documents(1000)) == []
+    made = Prepared(folder)
+    assert list(made.some_documents(1000)) == []
 
 
 def test_large_vocabularies_have_ids_of_four_bytes(tmp_path):

@@ -43,7 +43,7 @@ from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import files
 from gmlp_flax.reports import curves
 from gmlp_flax.reports.web import page
-from gmlp_flax.sweeps import definition, points, training
+from gmlp_flax.sweeps import definition, points, states, training
 from gmlp_flax.sweeps.definition import SEARCH, Sweep, Trial
 from gmlp_flax.sweeps.points import Point, Points
 
@@ -149,7 +149,7 @@ def launch_unfinished(sweep: Sweep) -> None:
     if runs:
         launch.start(runs, sweep.out)
     else:
-        print(training.status(sweep))
+        print(states.status(sweep))
 
 
 def main(_argv: list[str], config: ConfigDict | None) -> None:
@@ -158,9 +158,9 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
     if flags.FLAGS.json and not flags.FLAGS.status:
         raise ConfigError("--json goes with --status; DIR/sweep.json has all results")
     if flags.FLAGS.json:
-        print(json.dumps(training.status_object(sweep), indent=2))
+        print(json.dumps(states.status_object(sweep), indent=2))
     elif flags.FLAGS.status:
-        print(training.status(sweep))
+        print(states.status(sweep))
     elif flags.FLAGS.print:
         for trial in sweep.trials:
             print(shlex.join(["python", "-m", "gmlp_flax.train", *command(sweep, trial)]))

@@ -25,7 +25,7 @@ from gmlp_flax.reports import recall_slices
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.alternatives.scores import best_rate, folder_of, search_folder, searched
 from gmlp_flax.reports.costs import cost_path
-from gmlp_flax.sweeps import definition, training
+from gmlp_flax.sweeps import definition, states, training
 from gmlp_flax.sweeps import points as points_lib
 from gmlp_flax.sweeps.definition import Sweep
 from gmlp_flax.sweeps.points import Point
@@ -229,7 +229,7 @@ def _work(plan: Plan, name: str) -> list[Work]:
     searched_rows = plan.searches(name)
     if searched_rows:
         sweeps.insert(0, _search(plan, name, searched_rows))
-    return [training.work_of(sweep) for sweep in sweeps]
+    return [states.work_of(sweep) for sweep in sweeps]
 
 
 def _finetuning_work(plan: Plan, name: str) -> list[Work]:
@@ -262,7 +262,7 @@ def _make(plan: Plan, name: str, progress: Progress) -> bool:
     complete = True
     if plan.is_finetuned(name):
         sweeps = list(_finetuning(plan, name))
-        works = [training.work_of(sweep) for sweep in sweeps]
+        works = [states.work_of(sweep) for sweep in sweeps]
         progress.begin_part(name, works)
         for sweep in sweeps:
             complete &= _train(plan, sweep, progress)

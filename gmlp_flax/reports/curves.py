@@ -16,7 +16,7 @@ from gmlp_flax.io import files, json_files
 from gmlp_flax.reports.report import Report, over_seeds
 from gmlp_flax.reports.table import Cell, Spread, Table, shown
 from gmlp_flax.sweeps import points
-from gmlp_flax.sweeps.training import STATISTICS
+from gmlp_flax.sweeps.summary import STATISTICS
 
 
 def of_sweep(out: str) -> Report:

@@ -10,7 +10,7 @@ from gmlp_flax.checkpoints import METRICS_FILE, RESULT_FILE
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.errors import UserError
 from gmlp_flax.reports import curves, runs
-from gmlp_flax.sweeps import training
+from gmlp_flax.sweeps import states
 from gmlp_flax.sweeps.definition import Sweep, Trial
 from tests.fuzz import config as configs
 from tests.fuzz.damage import damaged, damaged_json
@@ -47,7 +47,7 @@ def make(folder):
         (workdir / "config.json").write_text(gmlp_config.to_json(whole))
         refused = None
         with contextlib.redirect_stderr(io.StringIO()):
-            for read in (resumed, lambda: drawn(rng), lambda: training.status(sweep), reported):
+            for read in (resumed, lambda: drawn(rng), lambda: states.status(sweep), reported):
                 try:
                     read()
                 except UserError as error:

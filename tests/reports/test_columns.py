@@ -10,7 +10,7 @@ import pytest
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.paper.alternatives import COLUMNS, COST_LENGTHS, ROWS
 from gmlp_flax.reports import columns
-from gmlp_flax.sweeps import training
+from gmlp_flax.sweeps import states, training
 from gmlp_flax.sweeps.definition import from_file
 from tests import preloaded
 from tests.custom_blocks import AVERAGING
@@ -83,7 +83,7 @@ def test_runs_are_counted_over_all_columns(tmp_path, monkeypatch):
     counts = []
 
     def train(sweep, jobs, together, progress):
-        progress.begin_sweep(training.work_of(sweep))
+        progress.begin_sweep(states.work_of(sweep))
         counts.append(progress.runs)
         for _ in sweep.trials:
             progress.end_run()

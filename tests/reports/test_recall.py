@@ -12,7 +12,7 @@ from gmlp_flax.reports import recall as report_lib
 from gmlp_flax.reports.claims import EARLY, HOLDS, OPEN, REVERSED
 from gmlp_flax.reports.runs import NoRuns
 from gmlp_flax.reports.table import Spread
-from gmlp_flax.sweeps import points, training
+from gmlp_flax.sweeps import points, states, training
 from gmlp_flax.sweeps.progress import Work
 from tests.custom_blocks import AVERAGING
 
@@ -98,7 +98,7 @@ def test_runs_are_counted_over_all_cells(plan, tmp_path, monkeypatch):
     counts = []
 
     def train(sweep, jobs, together, progress):
-        work = training.work_of(sweep)
+        work = states.work_of(sweep)
         progress.begin_sweep(work)
         counts.append((work, progress.runs, progress.part()))
         for trial in sweep.trials:

@@ -207,13 +207,22 @@ def plain_axis(
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-    if log:
-        low, high = sorted(axis.get_view_interval())
+    low, high = sorted(axis.get_view_interval())
+    if log and _has_round_numbers(low, high):
         axis.set_major_locator(LogLocator(subs=_digits(high / low), numticks=MOST_LOG_TICKS))
-        axis.set_minor_locator(NullLocator())
     else:
         axis.set_major_locator(MaxNLocator(MOST_TICKS, steps=[1, 2, 5, 10], integer=whole))
+    axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+
+
+def _has_round_numbers(low: float, high: float) -> bool:
+    """Whether two or more of 1, 2, 5, 10, 20, ... are in a range of positive numbers. LogLocator
+    gives a smaller range as many ticks as matplotlib gives any axis, which is too many for ours."""
+    decade = 10.0 ** math.floor(math.log10(low))
+    round_numbers = [digit * decade for digit in (1, 2, 5, 10, 20, 50)]
+    within = [number for number in round_numbers if low <= number <= high]
+    return len(within) >= 2
 
 
 def _digits(ratio: float) -> tuple[int, ...]:

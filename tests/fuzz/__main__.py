@@ -1,16 +1,15 @@
-"""Damaged files and odd values, by the thousand: each must be read, or be refused with one line.
+"""Fuzzing with thousands of damaged files and odd values: each is read, or refused in one line.
 
     python -m tests.fuzz images --count=1000
     python -m tests.fuzz all --minutes=10
-    python -m tests.fuzz images --first=4711 --count=1     # one input again
+    python -m tests.fuzz images --first=4711 --count=1     # repeats one input
 
-A target is a file of this folder with `make(folder)`, which returns a function of a random number
-generator: it makes one input and reads it, in a temporary folder that is also the current one. A
-user's error (UserError, BadRecord) is an answer; any other exception, an
-answer that takes longer than 30 seconds, and a process that dies are failures, and are printed with
-their seeds. The inputs run in a process of their own with 8 GB of memory, which is started again
-after a hang. Time in which the process could run, but other processes had the processor, does not
-count: a busy machine is no hang.
+A target is a module of this folder with `make(folder)`, which returns a function of a random number
+generator. The function makes one input and reads it, in a temporary folder that is also the current
+one. A user's error (UserError, BadRecord) is an answer. Any other exception, an answer that takes
+longer than 30 seconds, and a process that dies are failures, and are printed with their seeds. The
+inputs run in a child process with 8 GB of memory, which is restarted after a hang. Time that the
+process spends waiting for a processor does not count, so a busy machine is not taken for a hang.
 """
 
 import argparse
@@ -48,8 +47,8 @@ TARGETS = (
 )
 SECONDS = 30
 MEMORY = 8 << 30
-BROKEN = 3  # the exit code of a target that cannot begin
-PLACE = struct.Struct("qqq")  # the seed in work, inputs that were read or refused, those refused
+BROKEN = 3  # the exit code of a target that cannot start
+PLACE = struct.Struct("qqq")  # current seed, inputs read or refused, inputs refused
 
 
 class Progress:
@@ -69,8 +68,10 @@ class Progress:
 
 
 def work(target: str, first: int, count: int, seconds: float, place: Path) -> None:
-    """The inputs from seed `first` on, in this process, for so many seconds; prints each new kind
-    of traceback as a line of JSON."""
+    """Checks the inputs from seed `first` on in this process, for at most so many seconds.
+
+    Prints each failure as a line of JSON, with the traceback of the first one of its kind.
+    """
     from gmlp_flax.errors import UserError
     from gmlp_flax.io.records import BadRecord
 
@@ -81,7 +82,7 @@ def work(target: str, first: int, count: int, seconds: float, place: Path) -> No
     known = set()
     _, done, refused = progress.numbers
     with tempfile.TemporaryDirectory(prefix="gmlp_fuzz_") as folder:
-        # so a value that is taken for a path, ../.. too, stays in `folder`
+        # A value that is taken for a path, even ../.., then stays in `folder`.
         here = Path(folder, "inside", "here")
         here.mkdir(parents=True)
         os.chdir(here)
@@ -100,26 +101,26 @@ def work(target: str, first: int, count: int, seconds: float, place: Path) -> No
             except answers as error:
                 refused += 1
                 if "\n" in str(error):
-                    print(
-                        json.dumps({"seed": seed, "traceback": f"more than one line: {error}"}),
-                        flush=True,
-                    )
+                    _print_failure(seed, f"more than one line: {error}")
             except Exception as error:
                 where = traceback.extract_tb(error.__traceback__)[-1]
-                kind = type(error).__name__, where.filename, where.lineno
-                told = "" if kind in known else traceback.format_exc()
+                kind = (type(error).__name__, where.filename, where.lineno)
+                if kind in known:
+                    _print_failure(seed, f"as before: {kind}")
+                else:
+                    _print_failure(seed, traceback.format_exc())
                 known.add(kind)
-                print(
-                    json.dumps({"seed": seed, "traceback": told or f"as before: {kind}"}),
-                    flush=True,
-                )
                 continue
             done += 1
         progress.numbers = -1, done, refused
 
 
+def _print_failure(seed: int, message: str) -> None:
+    print(json.dumps({"seed": seed, "traceback": message}), flush=True)
+
+
 def run(target: str, count: int, minutes: float, first: int) -> dict[str, int]:
-    """Inputs of one target: how many, how many were refused, and how many failed in which way."""
+    """Checks the inputs of one target; counts them, the refused ones and each kind of failure."""
     found = collections.Counter(inputs=0, refused=0, tracebacks=0, hangs=0, crashes=0)
     end = time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory() as folder:
@@ -127,69 +128,68 @@ def run(target: str, count: int, minutes: float, first: int) -> dict[str, int]:
         seed = first
         place.write_bytes(PLACE.pack(first, 0, 0))
         progress = Progress(place)
-        while seed < first + count and (left := end - time.monotonic()) > 0:
-            told = Path(folder, "told")
+        while seed < first + count:
+            left = end - time.monotonic()
+            if left <= 0:
+                break
             with (
                 open(Path(folder, "output"), "w+") as output,
-                open(told, "w+", errors="replace") as messages,
+                open(Path(folder, "messages"), "w+", errors="replace") as messages,
             ):
-                words = [
-                    target,
-                    f"--first={seed}",
-                    f"--count={first + count - seed}",
-                    f"--seconds={left}",
-                ]
-                words.append(f"--place={place}")
-                child = subprocess.Popen(
-                    [sys.executable, "-m", "tests.fuzz", *words], stdout=output, stderr=messages
-                )
+                command = [sys.executable, "-m", "tests.fuzz", target]
+                command += [f"--first={seed}", f"--count={first + count - seed}"]
+                command += [f"--seconds={left}", f"--place={place}"]
+                child = subprocess.Popen(command, stdout=output, stderr=messages)
                 hung = _watch(child, progress)
                 output.seek(0)
-                # libraries print as well
-                for line in (each for each in output if each.startswith('{"seed"')):
+                for line in output:
+                    if not line.startswith('{"seed"'):  # printed by a library
+                        continue
                     failure = json.loads(line)
                     found["tracebacks"] += 1
                     print(f"{target}, seed {failure['seed']}: {failure['traceback']}", flush=True)
                 messages.seek(0)
                 last = messages.read()[-2000:]
             if child.returncode == BROKEN:
-                raise SystemExit(f"{target} cannot begin: {last}")
+                raise SystemExit(f"{target} cannot start: {last}")
             seed, done, refused = progress.numbers
             if seed < 0:
                 break
-            found["hangs" if hung else "crashes"] += 1
-            what = (
-                f"no answer in {SECONDS} s"
-                if hung
-                else f"the process died, exit code {child.returncode}: {last}"
-            )
-            print(f"{target}, seed {seed}: {what}", flush=True)
+            if hung:
+                found["hangs"] += 1
+                message = f"no answer in {SECONDS} s"
+            else:
+                found["crashes"] += 1
+                message = f"the process died, exit code {child.returncode}: {last}"
+            print(f"{target}, seed {seed}: {message}", flush=True)
             seed += 1
             progress.numbers = seed, done, refused
         _, done, refused = progress.numbers
-    found["inputs"], found["refused"] = (
-        done + found["tracebacks"] + found["hangs"] + found["crashes"],
-        refused,
-    )
+    found["inputs"] = done + found["tracebacks"] + found["hangs"] + found["crashes"]
+    found["refused"] = refused
     return dict(found)
 
 
 def _watch(child: subprocess.Popen, progress: Progress) -> bool:
-    """Waits for a process, or ends it if it stays at one seed for too long, which the result
-    says."""
+    """Waits for a process, or kills it if it stays at one seed for too long.
+
+    Returns:
+        whether it was killed.
+    """
     seed = None
     since = 0.0
     work_since = 0.0
     waits = 0.0
-    begun = time.monotonic()
+    start = time.monotonic()
     while child.poll() is None:
         time.sleep(0.1)
         now = progress.numbers[0]
-        work = worked(child.pid)
-        # the waits of a thread that ends are forgotten by Linux
-        waits = max(waits, starved(child.pid))
-        own = time.monotonic() - begun - waits  # seconds
-        limit = SECONDS * (1 if progress.numbers[1] else 4)  # imports
+        work = processor_seconds(child.pid)
+        # Linux forgets the waits of a thread that has ended.
+        waits = max(waits, waiting_seconds(child.pid))
+        own = time.monotonic() - start - waits
+        is_first = progress.numbers[1] == 0  # imports and compiles
+        limit = 4 * SECONDS if is_first else SECONDS
         if now != seed:
             seed = now
             since = own
@@ -201,23 +201,23 @@ def _watch(child: subprocess.Popen, progress: Progress) -> bool:
     return False
 
 
-def starved(process: int) -> float:
-    """Seconds that a process's threads, added up, were ready to run while others had the processor,
-    by Linux."""
+def waiting_seconds(process: int) -> float:
+    """Seconds for which a process's threads waited for a processor, summed, as Linux counts them."""
     waits = 0
     for path in Path(f"/proc/{process}/task").glob("*/schedstat"):
-        with contextlib.suppress(OSError, IndexError):  # a thread that ends
+        with contextlib.suppress(OSError, IndexError):  # a thread that has ended
             waits += int(path.read_text().split()[1])
     return waits / 1e9
 
 
-def worked(process: int) -> float:
-    """Seconds of the processor that a process has had."""
+def processor_seconds(process: int) -> float:
+    """The processor time that a process has used."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    ticks = int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -235,11 +235,10 @@ def main() -> None:
     failed = False
     for target in TARGETS if options.target == "all" else [options.target]:
         found = run(target, options.count, options.minutes, options.first)
-        failed = failed or any(found[name] for name in ("tracebacks", "hangs", "crashes"))
-        print(
-            f"{target}: " + ", ".join(f"{count:,} {name}" for name, count in found.items()),
-            flush=True,
-        )
+        if found["tracebacks"] or found["hangs"] or found["crashes"]:
+            failed = True
+        counts = ", ".join(f"{count:,} {name}" for name, count in found.items())
+        print(f"{target}: {counts}", flush=True)
     raise SystemExit(failed)
 
 

@@ -31,7 +31,7 @@ LOSSES = {3: 2.0, 5: 1.0, 7: 3.0}  # so 5 is the best
 
 
 def state(step: int) -> dict[str, jax.Array]:
-    """Some arrays that Orbax keeps in files of their own, and some inside its index."""
+    """Arrays, of which Orbax keeps some in separate files and some in its index."""
     key = jax.random.key(step)
     return {
         "large": jax.random.normal(key, (3000,)),
@@ -42,12 +42,13 @@ def state(step: int) -> dict[str, jax.Array]:
 
 
 def damage(folder: Path, rng: random.Random) -> str:
-    """Damages something in a checkpoint; says what."""
+    """Damages a random part of a checkpoint; returns a description."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     path = rng.choice(files)
     kind = rng.random()
     if kind < 0.05:
-        inside = rng.choice(sorted(each for each in folder.rglob("*") if each.is_dir()))
+        folders = sorted(each for each in folder.rglob("*") if each.is_dir())
+        inside = rng.choice(folders)
         shutil.rmtree(inside)
         return f"deleted {inside.name}/"
     if kind < 0.12:

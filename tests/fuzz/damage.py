@@ -1,4 +1,4 @@
-"""Bytes, JSON and values as a careless or hostile hand would leave them."""
+"""Bytes, JSON and values as carelessness or malice would leave them."""
 
 import copy
 import json
@@ -12,7 +12,7 @@ ODD_NUMBERS = (
     b"\x01\0\0\0",
 )
 DEEP = "[" * 100_000
-# What a key of a config may be given as text.
+# Values of a config's keys, as text.
 TEXTS = (
     *"0 1 -1 2 3 7 10 64 1000000000 2147483647 2147483648 4294967296 9223372036854775807 9223372036854775808".split(),
     *"0.5 -0.0 1e-320 1e30 1e308 1e999 -inf nan True None null () (1,) (0,0) (1,2) (1.5,'a') [1] {}".split(),
@@ -30,8 +30,8 @@ VALUES: tuple[Any, ...] = (
 
 
 def damaged(data: bytes, rng: random.Random) -> bytes:
-    """A copy with some bytes flipped, cut off, doubled, moved, or replaced by numbers that programs
-    trip over."""
+    """A copy with bytes flipped, cut off, doubled, moved, or replaced by numbers that often break
+    programs."""
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 4, 16))):
         place = rng.randrange(len(out) + 1)
@@ -55,8 +55,8 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
 
 
 def damaged_json(value: Any, rng: random.Random) -> bytes:
-    """JSON of a value: some of it replaced by values of other types or written in another way, or
-    bytes damaged."""
+    """JSON of a value, with parts replaced by values of other types, in another encoding, or with
+    damaged bytes."""
     value = json.loads(json.dumps(value))
     kind = rng.randrange(8)
     if kind == 0:
@@ -64,13 +64,11 @@ def damaged_json(value: Any, rng: random.Random) -> bytes:
     if kind == 1:
         text = json.dumps(value)
         encoded = [text.encode(name) for name in ("utf-16", "utf-8-sig", "utf-32")]
-        deep = [
-            DEEP,
-            text.replace(":", ": " + DEEP, 1),
-            '{"a":' * 50_000,
-            text.replace("1", "9" * 6000),
-        ]
-        return rng.choice([*encoded, *map(str.encode, deep), b"", b"{", b"\xff"])
+        encoded.append(DEEP.encode())
+        encoded.append(text.replace(":", ": " + DEEP, 1).encode())
+        encoded.append(b'{"a":' * 50_000)
+        encoded.append(text.replace("1", "9" * 6000).encode())
+        return rng.choice([*encoded, b"", b"{", b"\xff"])
     for _ in range(rng.choice((1, 1, 2, 5))):
         holders = _holders(value)
         if not holders:
@@ -90,18 +88,19 @@ def _value(rng: random.Random) -> Any:
 
 
 def _holders(value: Any) -> list[tuple[Any, Any]]:
-    keys = (
-        range(len(value))
-        if isinstance(value, list)
-        else list(value)
-        if isinstance(value, dict)
-        else ()
-    )
-    return [(value, key) for key in keys] + [
-        found for key in keys for found in _holders(value[key])
-    ]
+    """Each list and object inside a value, with each of its indices or keys."""
+    if isinstance(value, list):
+        keys = list(range(len(value)))
+    elif isinstance(value, dict):
+        keys = list(value)
+    else:
+        return []
+    holders = [(value, key) for key in keys]
+    for key in keys:
+        holders += _holders(value[key])
+    return holders
 
 
 def one_of(checks: list[Callable[[random.Random], None]]) -> Callable[[random.Random], None]:
-    """Calls one of several checks, by chance."""
+    """A check that calls a random one of these."""
     return lambda rng: rng.choice(checks)(rng)

@@ -97,7 +97,7 @@ def _tree(rng, content):
 
 
 def _paths(rng):
-    """Names of images below random folders."""
+    """Paths of images in random folders."""
     levels = []
     for _ in range(3):
         names = rng.sample([*SPLITS, *OTHERS], rng.randint(1, 4))
@@ -118,7 +118,7 @@ def _paths(rng):
 
 
 def _rows(rng, prefix, paths):
-    """(path, label, split) of the images behind a prefix, mostly right ones."""
+    """(path, label, split) of the images under a prefix, mostly correct."""
     inside = [path for path in sorted(paths) if path.startswith(prefix)]
     words = rng.choice([("",), ("",), ("train", "dev"), ("test", "")])
     rows = []
@@ -158,11 +158,11 @@ def _expected(files, rows, is_tar):
     if groups is None:
         return None
     for prefix in groups.values():
-        if _have_inner_splits(_behind(images, prefix)):
+        if _have_inner_splits(_under(images, prefix)):
             return None
     found = {}
     for split, prefix in groups.items():
-        labels = _by_folders(_behind(images, prefix), _behind(others, prefix))
+        labels = _by_folders(_under(images, prefix), _under(others, prefix))
         found[split] = _with_prefix(prefix, labels)
     return found
 
@@ -176,8 +176,8 @@ def _is_image(name):
     return base in IMAGES and not _is_hidden(name)
 
 
-def _behind(names, prefix):
-    """The names behind a prefix, without it."""
+def _under(names, prefix):
+    """The names under a prefix, without it."""
     return [name[len(prefix) :] for name in names if name.startswith(prefix)]
 
 
@@ -215,7 +215,7 @@ def _mentions_split(name):
 
 
 def _have_inner_splits(names):
-    """Whether a folder inside one of several class folders is called as a split."""
+    """Whether a folder inside a class folder, of two or more, has the name of a split."""
     if len({_top(name) for name in names}) < 2:
         return False
     for name in names:
@@ -230,7 +230,7 @@ def _class(folder):
 
 
 def _by_folders(images, others):
-    """Image -> class, or None if the images lie in no class folders, or a folder has none."""
+    """The class of each image, or None for images outside class folders or an empty folder."""
     tops = {_top(name) for name in images}
     if "" in tops:
         return None
@@ -245,7 +245,7 @@ def _by_folders(images, others):
 
 
 def _are_different(labels):
-    """Whether no two classes differ in capitals alone, letters aside."""
+    """Whether no two classes of more than one letter differ only in case."""
     words = {label for label in labels if len(label) > 1}
     return len(words) == len({word.lower() for word in words})
 
@@ -261,7 +261,7 @@ def _by_tables(images, tables):
     found = {}
     for split, prefix in groups.items():
         inside = [rows for name, rows in tables.items() if name.startswith(prefix)]
-        labels = _by_split_table(_behind(images, prefix), inside, split)
+        labels = _by_split_table(_under(images, prefix), inside, split)
         found[split] = _with_prefix(prefix, labels)
     return found
 

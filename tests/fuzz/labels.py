@@ -1,6 +1,8 @@
-"""Random classes, brought by one source to train on and by another to score on: the order of the
-classes, and the label of every example, are compared with a slow mapping by name. What is neither a
-class nor the number of one must be refused."""
+"""Random classes, from one source for training and from another for scoring.
+
+The order of the classes and the label of every example are compared with a slow mapping by name.
+What is neither a class nor the number of one must be refused.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,11 @@ UNNAMED = "arrays of numbers"
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """Examples as a source brings them.
+    """Examples of one source.
 
     Attributes:
-        source: of the table of sources.
-        names: that the source knows, in its own order.
+        source: its name in the table of sources.
+        names: the class names of the source, in its order.
         labels: positions in `names`, in the order of the examples.
     """
 
@@ -38,19 +40,19 @@ class Examples:
     names: list[str]
     labels: np.ndarray
 
-    def bring(self, folder: Any) -> Any:
-        """The data as a program or a disk has them."""
+    def data(self, folder: Any) -> Any:
+        """The data as a program passes them, or as files in the folder."""
         images = sources.Images(self.names, self.labels)
         return sources.SOURCES[self.source](images, folder)
 
     def named(self) -> list[str]:
-        """The name of each example; of numbers without names their digits."""
+        """The class name of each example; for numbers without names, their digits."""
         if self.source == UNNAMED:
             return [str(label) for label in self.labels]
         return [composed(self.names[label]) for label in self.labels]
 
     def order(self) -> list[str]:
-        """The classes of a model that is trained on them, by the documented rule."""
+        """The classes of a model trained on these examples, by the documented rule."""
         if self.source in DECLARED:
             return [composed(name) for name in self.names]
         different = set(self.named())
@@ -68,7 +70,9 @@ def draw(rng, names: list[str]) -> Examples:
     source = rng.choice(list(sources.SOURCES))
     names = rng.sample(names, len(names))
     count = rng.randint(2, len(names))
-    labels = [label for label in range(count) for _ in range(rng.randint(2, 3))]
+    labels = []
+    for label in range(count):
+        labels += [label] * rng.randint(2, 3)
     rng.shuffle(labels)
     if source not in DECLARED:
         names = names[:count]
@@ -80,27 +84,27 @@ def make(folder):
         pool = rng.choice([NUMBERS, WORDS, NUMBERS + WORDS])
         names = rng.sample(pool, rng.randint(2, min(8, len(pool))))
         trained = draw(rng, names)
-        known = trained.order()
-        if len(known) < 2 or rng.random() < 0.2:
-            known = list(
-                dict.fromkeys([*map(composed, names), *map(composed, rng.sample(pool, 1))])
-            )
-        scored = draw(rng, known)
+        names_to_score = trained.order()
+        if len(names_to_score) < 2 or rng.random() < 0.2:
+            different = {composed(name): None for name in names + rng.sample(pool, 1)}
+            names_to_score = list(different)
+        scored = draw(rng, names_to_score)
         for part in ("train", "heldout", "stored", "heldout_stored", "train_png", "heldout_png"):
             shutil.rmtree(folder / part, ignore_errors=True)
         config = sources.small_config()
-        keys = examples.store(
-            {"train": trained.bring(folder / "train")}, config, str(folder / "stored")
-        )
+        data = {"train": trained.data(folder / "train")}
+        keys = examples.store(data, config, str(folder / "stored"))
         config.update_from_flattened_dict(keys)
         assets = ImageData(config, RunFiles()).assets()
         classes = trained.order()
-        expected = [classes.index(name) if name in classes else -1 for name in scored.named()]
+        expected = []
+        for name in scored.named():
+            expected.append(classes.index(name) if name in classes else -1)
         case = (trained, scored, classes)
         try:
             found = labels_of(scored, assets, classes, folder)
         except UserError:
-            assert -1 in expected or declares_others(scored, classes), ("refused", case)
+            assert -1 in expected or declares_other_classes(scored, classes), ("refused", case)
             raise
         assert -1 not in expected, ("not refused", case)
         assert found == sorted(zip(levels(scored), expected, strict=True)), case
@@ -108,27 +112,30 @@ def make(folder):
     return check
 
 
-def declares_others(scored: Examples, classes: list[str]) -> bool:
-    """Whether a source names a class that the model does not have, perhaps without an example."""
-    return scored.source in DECLARED and not set(scored.order()) <= set(classes)
+def declares_other_classes(scored: Examples, classes: list[str]) -> bool:
+    """Whether a source names a class that the model lacks, with or without examples of it."""
+    unknown = set(scored.order()) - set(classes)
+    return scored.source in DECLARED and bool(unknown)
 
 
 def levels(scored: Examples) -> list[int]:
     """The brightness of each image."""
-    return sources.Images(scored.names, scored.labels).pixels[:, 0, 0, 0].tolist()
+    images = sources.Images(scored.names, scored.labels)
+    return images.pixels[:, 0, 0, 0].tolist()
 
 
 def labels_of(scored: Examples, assets, classes, folder) -> list[tuple[int, int]]:
-    """The brightness and the label of each example, as an evaluation of a model with these classes
-    reads them."""
+    """The brightness and the label of each example, as an evaluation with these classes reads
+    them."""
     config = sources.small_config()
     target = str(folder / "heldout_stored")
-    data = {"heldout": scored.bring(folder / "heldout")}
+    data = {"heldout": scored.data(folder / "heldout")}
     keys = examples.store(data, config, target, classes)
     config.update_from_flattened_dict(keys)
     labelled = ImageData(config, RunFiles(local=assets)).labelled(HELDOUT)
     found = []
     for index in range(len(labelled)):
         example = labelled[index]
-        found.append((int(np.asarray(example["image"]).flat[0]), int(example["label"])))
+        level = np.asarray(example["image"]).flat[0]
+        found.append((int(level), int(example["label"])))
     return sorted(found)

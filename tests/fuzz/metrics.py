@@ -37,17 +37,19 @@ def make(folder):
     (workdir.parent / trial.name).symlink_to(workdir)
 
     def check(rng):
-        lines = [
-            damaged_json(line, rng) if rng.random() < 0.4 else json.dumps(line).encode()
-            for line in LINES
-        ]
-        data = b"\n".join(line.replace(b"\n", b"") for line in lines) + b"\n"
-        (workdir / METRICS_FILE).write_bytes(damaged(data, rng) if rng.random() < 0.3 else data)
+        data = b""
+        for line in LINES:
+            is_damaged = rng.random() < 0.4
+            text = damaged_json(line, rng) if is_damaged else json.dumps(line).encode()
+            data += text.replace(b"\n", b"") + b"\n"
+        if rng.random() < 0.3:
+            data = damaged(data, rng)
+        (workdir / METRICS_FILE).write_bytes(data)
         (workdir / RESULT_FILE).write_bytes(damaged_json({"step": 9, "eval": EVALUATION}, rng))
         (workdir / "config.json").write_text(gmlp_config.to_json(whole))
         refused = None
         with contextlib.redirect_stderr(io.StringIO()):
-            for read in (resumed, lambda: drawn(rng), lambda: states.status(sweep), reported):
+            for read in (resume, lambda: draw(rng), lambda: states.status(sweep), report):
                 try:
                     read()
                 except UserError as error:
@@ -55,22 +57,19 @@ def make(folder):
         if refused:
             raise refused
 
-    def resumed():
+    def resume():
         found = MetricsFile(str(workdir / METRICS_FILE), 9, read_only=True)
         _ = found.evaluations, found.baselines
 
-    def drawn(rng):
+    def draw(rng):
         chart = curves.of_run(str(workdir))
         if rng.random() < 0.02:
             figure_files.save({"loss": chart}, str(workdir))
 
-    def reported():
+    def report():
         for run in runs.find(str(workdir), {"row": whole}):
-            _ = (
-                run.last_step,
-                run.curve("perplexity"),
-                runs.baselines([run], "perplexity"),
-                run.finished,
-            )
+            run.curve("perplexity")
+            runs.baselines([run], "perplexity")
+            _ = run.last_step, run.finished
 
     return check

@@ -1,4 +1,4 @@
-"""Standard input of `gmlp predict`, and the images that it is given."""
+"""Standard input and images for `gmlp predict`."""
 
 import contextlib
 import io
@@ -60,36 +60,36 @@ def make(folder):
         task = rng.choice([*folders])
         words = []
         if task == "image_classification":
-            path = folder / "given.png"
+            path = folder / "input.png"
             path.write_bytes(damaged(rng.choice(pictures), rng))
-            odd = rng.choice(("", str(folder), "/dev/zero", "nowhere", "a\0b", "\ud800"))
-            words = [str(path) if rng.random() < 0.9 else odd]
+            odd = rng.choice(("", str(folder), "/dev/zero", "missing", "a\0b", "\ud800"))
+            words = [str(path)] if rng.random() < 0.9 else [odd]
             text = b""
         else:
             text = "\n".join(rng.choices(LINES, k=2)).encode("utf-8", "replace")
             text = damaged(text, rng) if rng.random() < 0.6 else text
-        given = [f"--workdir={folders[task]}", f"--batch_size={rng.choice((1, 4))}"]
-        given += [name for name in ("--json", "--truncate") if rng.random() < 0.3]
+        options = [f"--workdir={folders[task]}", f"--batch_size={rng.choice((1, 4))}"]
+        options += [name for name in ("--json", "--truncate") if rng.random() < 0.3]
         if task != "causal_lm" or rng.random() < 0.5:
-            given.append(f"--top={rng.choice((1, 5, 10**6))}")
+            options.append(f"--top={rng.choice((1, 5, 10**6))}")
         elif rng.random() < 0.8:
             name, values = rng.choice([*SAMPLING.items()])
-            given.append(f"--{name}={rng.choice(values)}")
+            options.append(f"--{name}={rng.choice(values)}")
         else:
-            given.append("--tokens=20")
+            options.append("--tokens=20")
         for name in ("top", "json", "truncate", "batch_size", *SAMPLING):
             flags.FLAGS[name].unparse()
             flags.FLAGS[name].present = 0
         try:
-            flags.FLAGS(["predict", *given])
-        except flags.Error as error:  # which the command prints in a line
+            flags.FLAGS(["predict", *options])
+        except flags.Error as error:  # the command prints it as one line
             raise ConfigError(str(error)) from error
         before = sys.stdin, sys.stdout, sys.stderr
         try:
             sys.stdin = io.TextIOWrapper(io.BytesIO(text), "utf-8")
             sys.stdout = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace")
             sys.stderr = io.StringIO()
-            with contextlib.suppress(SystemExit):  # of an input that failed, which was told
+            with contextlib.suppress(SystemExit):  # an input failed, with a message
                 predict.main(["predict", *words])
         finally:
             sys.stdin, sys.stdout, sys.stderr = before

@@ -1,4 +1,4 @@
-"""A prepared corpus: one of its files damaged, or its index written by another hand."""
+"""A prepared corpus with one damaged file, or with another index."""
 
 import json
 import shutil

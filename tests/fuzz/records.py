@@ -100,7 +100,7 @@ def _read_images(path: str | Path, rng: Random | None = None) -> None:
 
 
 def _read_rows(path: str, rng: Random, task: TextTask, read: Callable) -> None:
-    """Reads labelled text as one of the roles, and looks at all that is read."""
+    """Reads labelled text as one of the roles, and checks every row."""
     found = read(path, task, BadRecords(rng.choice((0, 5))))
     dataset = splits.choose(found, Request(rng.choice(ROLES), heldout_share=ROLE_SHARE))
     assert len(dataset.examples) == len(dataset.labels) > 0
@@ -120,7 +120,7 @@ def _read_questions(path: str, rng: Random) -> None:
 
 
 def _some_damaged(rows: list[dict], share: float, rng: Random) -> bytes:
-    """JSON lines, of which a share is damaged."""
+    """JSON lines; each is damaged with a probability of `share`."""
     lines = []
     for row in rows:
         is_damaged = rng.random() < share
@@ -144,16 +144,17 @@ def _tar(form: int) -> bytes:
 
 
 def _tars(folder: Path) -> Check:
-    bases = [_tar(form) for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT)]
+    bases = [_tar(tarfile.PAX_FORMAT), _tar(tarfile.GNU_FORMAT), _tar(tarfile.USTAR_FORMAT)]
 
     def write(rng: Random) -> bytes:
         data = rng.choice(bases)
         if rng.random() < 0.5:
             return damaged(data, rng)
-        # Headers are few of the bytes.
+        # Headers are a small share of the bytes.
         start = rng.randrange(0, len(data), 512)
         stop = start + 1024
-        return data[:start] + damaged(data[start:stop], rng) + data[stop:]
+        middle = damaged(data[start:stop], rng)
+        return data[:start] + middle + data[stop:]
 
     return _file(folder / "images.tar", write, _read_images)
 
@@ -171,14 +172,19 @@ def _image_rows(folder: Path, suffix: str) -> Check:
     elif suffix == "npz":
         np.savez(path, images=np.zeros((6, 4, 4), np.uint8), labels=labels)
     else:
-        image_files.make_folder(folder, {f"rows/{i}.png": image_files.png(i) for i in range(6)})
-        lines = [f"rows/{i}.png,{label}\n" for i, label in enumerate(labels)]
-        path.write_text("file_name,label\n" + "".join(lines))
+        content = {}
+        lines = ["file_name,label\n"]
+        for i, label in enumerate(labels):
+            content[f"rows/{i}.png"] = image_files.png(i)
+            lines.append(f"rows/{i}.png,{label}\n")
+        image_files.make_folder(folder, content)
+        path.write_text("".join(lines))
     return _file(path, partial(damaged, path.read_bytes()), _read_images)
 
 
 def _safetensors(folder: Path) -> Check:
-    arrays = {"a": np.ones((2, 3), np.float32), "b": np.arange(5), "c": np.zeros(0, np.float16)}
+    arrays = {"a": np.ones((2, 3), np.float32), "b": np.arange(5)}
+    arrays["c"] = np.zeros(0, np.float16)
     whole = safetensors.numpy.save(arrays)
     size = 8 + int.from_bytes(whole[:8], "little")
     header = json.loads(whole[8:size])
@@ -234,15 +240,18 @@ def _benchmarks(folder: Path) -> list[Check]:
     read = partial(_read_rows, task=sst2, read=text_benchmarks.read)
     checks = [_file(folder / "train.jsonl", partial(_some_damaged, sentences, 0.3), read)]
     tables = {
-        "sst2": ["sentence\tlabel", *(f"words {i} é\t{i % 2}" for i in range(20))],
-        "cola": [f"gj04\t{i % 2}\t*\twords {i}." for i in range(10)],
-        "listops": ["Source\tTarget", *(f"( [MAX {i} ) 5 ) ] )\t{max(i, 5)}" for i in range(10))],
-        "retrieval": [f"{i % 2}.0\tP{i}\tQ{i}\tfirst {i} \\xe9\tsecond é" for i in range(10)],
-        "stsb": [
-            "index\tsentence1\tsentence2\tscore",
-            *(f"{i}\ta {i}\tb\t{i / 2}" for i in range(9)),
-        ],
+        "sst2": ["sentence\tlabel"],
+        "cola": [],
+        "listops": ["Source\tTarget"],
+        "retrieval": [],
+        "stsb": ["index\tsentence1\tsentence2\tscore"],
     }
+    for i in range(10):
+        tables["sst2"].append(f"words {i} é\t{i % 2}")
+        tables["cola"].append(f"gj04\t{i % 2}\t*\twords {i}.")
+        tables["listops"].append(f"( [MAX {i} ) 5 ) ] )\t{max(i, 5)}")
+        tables["retrieval"].append(f"{i % 2}.0\tP{i}\tQ{i}\tfirst {i} \\xe9\tsecond é")
+        tables["stsb"].append(f"{i}\ta {i}\tb\t{i / 2}")
     for name, lines in tables.items():
         task = (CLASS_TASKS | NUMBER_TASKS)[name]
         checks.append(_benchmark(folder / f"{name}.train.tsv", task, lines))
@@ -250,7 +259,7 @@ def _benchmarks(folder: Path) -> list[Check]:
 
 
 def _labelled_texts(folder: Path) -> list[Check]:
-    """The user's own rows in each form."""
+    """Rows of a user's data in each format."""
     rows = []
     for i in range(12):
         rows.append({"text": f"said, {i} é", "label": "xyz"[i % 3], "split": SPLIT[i % 2]})
@@ -275,16 +284,23 @@ def _labelled_texts(folder: Path) -> list[Check]:
 
 
 def _pathfinder(folder: Path) -> Check:
-    lines = "".join(f"imgs/0 sample_{i}.png {i} {i % 2} 1 14 0.75\n" for i in range(8)).encode()
-    content = {f"imgs/0/sample_{i}.png": image_files.png(i) for i in range(8)}
-    path = image_files.make_folder(folder / "paths", content | {"metadata/0.npy": lines})
+    lines = b""
+    content = {}
+    for i in range(8):
+        lines += f"imgs/0 sample_{i}.png {i} {i % 2} 1 14 0.75\n".encode()
+        content[f"imgs/0/sample_{i}.png"] = image_files.png(i)
+    content["metadata/0.npy"] = lines
+    path = image_files.make_folder(folder / "paths", content)
     write = partial(damaged, lines)
     return _file(path / "metadata" / "0.npy", write, lambda _, rng: _read_images(path))
 
 
 def _real_labels(folder: Path) -> Check:
-    names = {f"{'ab'[i % 2]}/ILSVRC2012_val_{i + 1:08}.png": image_files.png(i) for i in range(8)}
-    root = image_files.make_folder(folder / "real", names)
+    content = {}
+    for i in range(8):
+        name = f"{'ab'[i % 2]}/ILSVRC2012_val_{i + 1:08}.png"
+        content[name] = image_files.png(i)
+    root = image_files.make_folder(folder / "real", content)
     dataset = images.read(str(root))[""]
 
     def read(path: str, rng: Random) -> None:
@@ -292,7 +308,7 @@ def _real_labels(folder: Path) -> Check:
         for index in range(len(examples)):
             assert examples[index]["real"].dtype == np.int32
 
-    labels = [[i % 2] for i in range(8)]
+    labels = [[0], [1]] * 4
     return _file(folder / "real.json", partial(damaged_json, labels), read)
 
 
@@ -323,7 +339,10 @@ def _tfds(folder: Path, file_format: str, kind: str, read: Callable[[Path], None
     if kind == "text":
         shards = []
         for name in "ab":
-            shards.append([writers.example(text=f"line {i}{name}".encode()) for i in range(9)])
+            shard = []
+            for i in range(9):
+                shard.append(writers.example(text=f"line {i}{name}".encode()))
+            shards.append(shard)
         writers.tfds_folder(whole, {"train": shards}, file_format)
     else:
         image_files.tfds_folder(whole, {"train": [9, 8], "test": [3]}, file_format)

@@ -17,20 +17,20 @@ def make(folder):
     workdir.mkdir(parents=True)
 
     def config(rng):
-        chosen = configs.small(rng.choice([*tasks.TASKS]), rng.choice([*blocks.BLOCKS]), folder)
-        (workdir / "config.json").write_bytes(
-            damaged_json(json.loads(gmlp_config.to_json(chosen)), rng)
-        )
+        task = rng.choice([*tasks.TASKS])
+        block = rng.choice([*blocks.BLOCKS])
+        options = configs.small(task, block, folder)
+        content = json.loads(gmlp_config.to_json(options))
+        (workdir / "config.json").write_bytes(damaged_json(content, rng))
         record.changes(str(workdir), gmlp_config.load(str(workdir / "config.json")))
 
     def names(rng):
         options = configs.small("image_classification", "gmlp", folder)
         for name in ("classes.json", "names.json"):
-            (workdir / name).write_bytes(
-                damaged_json([str(i) for i in range(10)], rng)
-                if rng.random() < 0.7
-                else b'["a", "b"]'
-            )
+            content = b'["a", "b"]'
+            if rng.random() < 0.7:
+                content = damaged_json([*"0123456789"], rng)
+            (workdir / name).write_bytes(content)
         task, data = tiny.open_task(options, workdir)
         _ = task.class_names, task.predictor.names, data.training_examples()
 
@@ -42,11 +42,13 @@ def make(folder):
 
     def check(rng):
         for path in workdir.iterdir():
-            path.unlink() if path.is_file() else shutil.rmtree(path)
+            if path.is_file():
+                path.unlink()
+            else:
+                shutil.rmtree(path)
         one_of([config, config, names, labels])(rng)
 
     (folder / "tokenizer.model").write_bytes(configs.tokenizer().model)
-    (folder / "own.tsv").write_text(
-        "text\tlabel\n" + "".join(f"words {i}\t{i % 2}\n" for i in range(40))
-    )
+    rows = "words 0\t0\nwords 1\t1\n" * 20
+    (folder / "own.tsv").write_text("text\tlabel\n" + rows)
     return check

@@ -1,5 +1,6 @@
-"""Every fuzzer: a tenth of its inputs for each change, all of them in the nightly tests. By hand,
-`python -m tests.fuzz` runs as many inputs as there is time for.
+"""Every fuzzer: a tenth of its inputs for each change, all of them in the nightly tests.
+
+`python -m tests.fuzz` runs more inputs by hand.
 """
 
 import contextlib
@@ -24,9 +25,11 @@ COUNTS = dict(
     images=3000,
     records=300,
     predict=20,
+    tables=1000,
+    text_folders=400,
+    image_trees=300,
+    labels=300,
 )
-COUNTS |= dict(tables=1000, text_folders=400)
-COUNTS |= dict(image_trees=300, labels=300)
 
 FAILING = """
 import os, time
@@ -58,16 +61,9 @@ def make(folder):
     "share", [pytest.param(10, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.nightly)]
 )
 def test_damaged_files_are_read_or_refused_in_one_line(target, share):
-    """With one of `share` of the target's inputs."""
+    """Each target with its inputs divided by `share`."""
     count = COUNTS[target] // share
-    command = [
-        sys.executable,
-        "-m",
-        "tests.fuzz",
-        target,
-        f"--count={count}",
-        "--minutes=2",
-    ]
+    command = [sys.executable, "-m", "tests.fuzz", target, f"--count={count}", "--minutes=2"]
     done = subprocess.run(
         command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300
     )
@@ -83,11 +79,10 @@ def test_text_folders_are_read_as_the_oracle_says(tmp_path):
 
 
 def test_tracebacks_hangs_and_crashes_are_found(tmp_path):
-    """What the fuzzers rest on: each kind of failure is counted, and the next input follows."""
+    """Each kind of failure is counted, and the next input follows."""
     (tmp_path / "tests" / "fuzz").mkdir(parents=True)
-    program = (
-        (ROOT / "tests" / "fuzz" / "__main__.py").read_text().replace("SECONDS = 30", "SECONDS = 2")
-    )
+    program = (ROOT / "tests" / "fuzz" / "__main__.py").read_text()
+    program = program.replace("SECONDS = 30", "SECONDS = 2")
     (tmp_path / "tests" / "fuzz" / "__main__.py").write_text(program)
     (tmp_path / "tests" / "fuzz" / "records.py").write_text(FAILING)
     command = [sys.executable, "-m", "tests.fuzz", "records", "--count=6", "--minutes=2"]
@@ -100,17 +95,14 @@ def test_tracebacks_hangs_and_crashes_are_found(tmp_path):
     assert "KeyError: 'x'" in done.stdout
     assert "records, seed 3: no answer in 2 s" in done.stdout
     assert "records, seed 4: the process died, exit code -6" in done.stdout
-    assert (
-        done.stdout.splitlines()[-1]
-        == "records: 6 inputs, 1 refused, 1 tracebacks, 1 hangs, 1 crashes"
-    )
-    assert [path.name for path in tmp_path.iterdir()] == ["tests"], (
-        "a file in the folder where it was started"
-    )
+    last = done.stdout.splitlines()[-1]
+    assert last == "records: 6 inputs, 1 refused, 1 tracebacks, 1 hangs, 1 crashes"
+    names = [path.name for path in tmp_path.iterdir()]
+    assert names == ["tests"], "a file in the folder where it was started"
 
 
 def test_random_tables_survive_a_round_trip(tmp_path):
-    """Or refused, if they are in no documented form; never read as something else."""
+    """A table in no documented form is refused, and never read as something else."""
     check = tables.make(tmp_path)
     refused = 0
     for seed in range(150):
@@ -132,7 +124,7 @@ def test_damaged_checkpoints_never_give_another_state(tmp_path, monkeypatch):
     assert steps.count(3) > 3, steps  # where 5 was moved away
 
 
-@pytest.mark.nightly  # tests/runs/test_exact_resume.py kills a run in each change
+@pytest.mark.nightly  # each change runs tests/runs/test_exact_resume.py
 @pytest.mark.parametrize("mode", kills.MODES)
 def test_killed_runs_end_as_uninterrupted_ones(mode):
     assert kills.campaign(mode, seed=0, minutes=5, kills=1).counts["kills"] >= 1

@@ -74,7 +74,7 @@ def read_roles(root):
     return roles
 
 
-# The slow reading
+# The slow reference
 
 
 def expected_roles(tree):
@@ -151,7 +151,7 @@ def word_of_file(name):
 
 
 def letters_in_a_row(text):
-    """Its words, in small letters."""
+    """Its words, in lower case."""
     words = [""]
     for character in text:
         if character.isalpha():
@@ -165,7 +165,7 @@ def letters_in_a_row(text):
 
 
 def draw_tree(rng):
-    """Name -> documents, of a few files in a few folders, one of text among them."""
+    """Name -> documents, for a few files in a few folders; at least one is text."""
     is_tidy = rng.random() < 0.6  # a word of a split first or last in each file's name
     folders = []
     for _ in range(rng.randint(1, 3)):

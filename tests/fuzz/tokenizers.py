@@ -1,5 +1,5 @@
 """SentencePiece models, WordPiece vocabularies and tokenizer.json with WordPiece or byte pairs, alone
-or with files beside them."""
+or with other files of a tokenizer."""
 
 import json
 import shutil
@@ -50,7 +50,7 @@ DOCUMENT = {
     "model": MODEL,
 }
 CONFIG = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": False}
-BESIDE = {
+OTHER_FILES = {
     "tokenizer.json": {**DOCUMENT, "added_tokens": []},
     "tokenizer_config.json": CONFIG,
     "added_tokens.json": {"[PAD]": 0},
@@ -58,14 +58,15 @@ BESIDE = {
 
 
 def make(folder):
-    models = [tokenizer().model, LINES.encode(), LINES.replace("\n", "\r\n").lower().encode()]
+    with_returns = LINES.replace("\n", "\r\n").lower()
+    models = [tokenizer().model, LINES.encode(), with_returns.encode()]
     documents = [DOCUMENT]
     for make_byte_pairs in (over_bytes, over_characters):
         text = make_byte_pairs(TEXTS[:3], size=270).to_str()
         documents.append(json.loads(text))
 
     def write(path, rng):
-        """A tokenizer, and perhaps files beside it."""
+        """A tokenizer, and perhaps other files in its folder."""
         kind = rng.randrange(4)
         if kind == 0:
             path.write_bytes(damaged_json(rng.choice(documents), rng))
@@ -73,12 +74,12 @@ def make(folder):
             path.write_text(LINES)
         else:
             path.write_bytes(damaged(rng.choice(models), rng))
-        for name, content in BESIDE.items():
+        for name, content in OTHER_FILES.items():
             if rng.random() < 0.3:
-                beside = json.dumps(content).encode()
+                data = json.dumps(content).encode()
                 if rng.random() < 0.7:
-                    beside = damaged_json(content, rng)
-                (path.parent / name).write_bytes(beside)
+                    data = damaged_json(content, rng)
+                (path.parent / name).write_bytes(data)
 
     def check(rng):
         shutil.rmtree(folder / "in", ignore_errors=True)

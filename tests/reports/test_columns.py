@@ -133,13 +133,20 @@ def test_column_with_a_search_trains_at_the_best_rate(tmp_path, monkeypatch):
         path.unlink()
     for path in search.glob("*fnet*learning_rate=0.004/result.json"):
         path.unlink()
-    monkeypatch.setattr(training, "train", lambda *_, **options: False)
+    failed = []
+
+    def fail(sweep, jobs, together, progress):
+        failed.append(sweep)
+        return False
+
+    monkeypatch.setattr(training, "train", fail)
     [problem] = columns.make(plan(tmp_path, "longer"))
     assert "longer: the best rate of sgu is not known, as no run of its search in" in problem
     fnet = plan(tmp_path, "longer")._replace(rows=("fnet",))
-    assert columns._searched_rates(fnet, "longer", ["fnet"]) == {"fnet": 2e-3}
     [problem] = columns.make(fnet)
     assert problem == "longer: some runs failed"
+    rates = [trial.config.optimizer.learning_rate for trial in failed[-1].trials]
+    assert rates == [2e-3] * 3
 
 
 @pytest.mark.parametrize("table", ["alternatives", "table3"])

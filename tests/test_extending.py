@@ -55,6 +55,7 @@ def trained(folder):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 def test_the_pages_config_trains_its_block_and_its_task(trained):
     config = json.loads((trained / "run/config.json").read_text())
@@ -91,6 +92,7 @@ def test_a_run_of_it_is_used_only_if_its_module_is_trusted(trained):
     assert "resuming" in resumed.stderr, resumed.stderr
 
 
+@pytest.mark.slow
 def test_the_pages_whole_task_learns_and_predicts(folder):
     """Waves: with 100 steps nearly all of those held out are told apart."""
     train = ("train", "--config=my_waves.py", "--workdir=waves")

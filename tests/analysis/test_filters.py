@@ -21,6 +21,7 @@ def gate_params(trained):
     return trained.params["encoder"]["blocks"]["gate"]["spatial"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layer", "row", "column"), [(0, 0, 31), (1, 31, 0), (1, 16, 20)])
 def test_matrices_are_toeplitz_for_text(text_run, layer, row, column):
     trained = pretrained.load(str(text_run))

@@ -93,6 +93,7 @@ def outcomes(tmp_path_factory):
     return find
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", NAMES)
 @pytest.mark.parametrize("trained", SOURCES)
 def test_each_source_is_scored_by_each_other(tmp_path, outcomes, names, trained):

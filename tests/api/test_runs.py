@@ -131,6 +131,7 @@ def test_passed_optimizer_is_used(data, tmp_path):
     assert not jax.tree.all(jax.tree.map(np.array_equal, trained_body, body))
 
 
+@pytest.mark.slow
 def test_texts_from_python_finetune_a_language_model(text_run, tmp_path, capsys):
     model = gf.load(text_run)
     train = []

@@ -27,6 +27,7 @@ def test_a_language_model_is_asked_for_the_tokens_that_were_masked():
     assert got > 0.3
 
 
+@pytest.mark.slow
 def test_rows_of_the_digits():
     pytest.importorskip("jax2onnx", reason="jax2onnx is not installed (extra: onnx)")
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: onnx)")

@@ -20,6 +20,7 @@ def test_user_errors_are_one_line(words, message):
     assert message in preloaded.refused("draw", *words)
 
 
+@pytest.mark.slow
 def test_curves_and_shift_invariance_of_a_run(text_run):
     done = preloaded.gmlp("draw", "curves", str(text_run))
     assert done.returncode == 0, done.stderr

@@ -198,6 +198,7 @@ def test_too_small_slice_is_reported():
     assert not preloaded.without_heartbeats(done.stderr)
 
 
+@pytest.mark.slow
 @needs_libtpu
 def test_collectives_of_a_compiled_program():
     """A layer's reductions run in the loop over layers, or all at the end. Either way they have every

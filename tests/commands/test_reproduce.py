@@ -149,6 +149,7 @@ def test_stopped_measurement_leaves_no_process(tmp_path):
     assert not list((tmp_path / "runs").rglob("*.json"))
 
 
+@pytest.mark.slow
 def test_row_is_submitted_and_shown(tmp_path):
     write_own(tmp_path / "own")
     write_runs(tmp_path / "ours", "alternatives", {"sgu": ((60.0, 50.0),)})

@@ -49,6 +49,7 @@ def test_unwritable_figure_loses_no_result(text_run, tmp_path):
     assert f"gmlp evaluate --workdir={run}" in done.stdout
 
 
+@pytest.mark.slow
 def test_members_are_trained_in_one_command(tmp_path):
     """Each member has the files of a run, and its figure. A killed command is simply repeated."""
     command = [

@@ -279,6 +279,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_worker_processes_give_the_same_batches(tmp_path):
     """This runs a script, because spawned workers import the script that started them."""
     script = tmp_path / "script.py"

@@ -45,6 +45,7 @@ def folder_of_examples(text_run, image_run, tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page)])
 def test_the_examples_of_a_page_run(page, folder_of_examples):
     names: dict[str, Any] = {"__name__": "page"}

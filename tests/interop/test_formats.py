@@ -105,6 +105,7 @@ MODELS = {
     ),
 }
 TORCH = [name for name, (_, block, _) in MODELS.items() if block == "gmlp"]
+IN_STABLEHLO = ("amlp", "vit", "fnet", "bigs", "delta", "hydra", "depthwise", "long_conv")
 
 
 def make(name, tmp_path):
@@ -127,7 +128,7 @@ def make(name, tmp_path):
     return model, inputs, np.asarray(model.logits(inputs))
 
 
-@pytest.mark.parametrize("name", TORCH)
+@pytest.mark.parametrize("name", marked_unless(["amlp", "causal"], TORCH, pytest.mark.slow))
 def test_torch(name, tmp_path):
     torch = pytest.importorskip("torch")
     pytest.importorskip("safetensors")
@@ -158,9 +159,7 @@ def test_torch(name, tmp_path):
         np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(logits).max())
 
 
-@pytest.mark.parametrize(
-    "name", ["amlp", "vit", "fnet", "bigs", "delta", "hydra", "depthwise", "long_conv"]
-)
+@pytest.mark.parametrize("name", marked_unless(["amlp", "vit"], IN_STABLEHLO, pytest.mark.slow))
 def test_stablehlo(name, tmp_path):
     """Any batch, and three platforms in one file."""
     pytest.importorskip("flatbuffers", reason="flatbuffers is not installed (extra: stablehlo)")

@@ -42,6 +42,7 @@ def run(content, name, inputs):
     return logits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", marked_unless(KEPT, ALL, pytest.mark.nightly))
 @pytest.mark.parametrize("precision", DISTANCES)
 def test_logits(onnx, name, precision, tmp_path):

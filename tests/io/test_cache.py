@@ -199,6 +199,7 @@ def read_eight_files(start, step, began):
         began.set()
 
 
+@pytest.mark.slow
 def test_processes_share_the_copies(store, cache):
     """Two processes read eight files, of which five fit into the cache, in different orders. No
     copy is incomplete or missing."""

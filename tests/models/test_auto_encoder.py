@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from gmlp_flax.models import auto_encoder, blocks
@@ -14,6 +15,7 @@ def model(**options):
     return AutoEncoder(spec, 12, nnx.Rngs(0))
 
 
+@pytest.mark.slow
 def test_logits_depend_on_the_last_state_and_the_position_alone():
     made = model()
     tokens = jnp.arange(8)[None] % 5

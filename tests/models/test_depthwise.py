@@ -8,7 +8,10 @@ from gmlp_flax.models import depthwise
 from tests.models import reference
 from tests.models.reference import in_float64, largest_array, normal, quick_jit
 
-WIDTHS = pytest.mark.parametrize("width", [1, 2, 3, 8, 13])
+WIDTHS = pytest.mark.parametrize(
+    "width",
+    [1, 2, 3, pytest.param(8, marks=pytest.mark.slow), pytest.param(13, marks=pytest.mark.slow)],
+)
 
 
 @pytest.mark.smoke
@@ -82,6 +85,7 @@ def test_documents_are_convolved_one_by_one(width):
         np.testing.assert_allclose(array, expected_array, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_sums_of_bfloat16_are_rounded_once():
     """31 entries that add up to 31 / 16, which bfloat16 has, where a sum in bfloat16 would not
     arrive."""

@@ -142,6 +142,7 @@ def test_a_causal_encoder_continues_in_a_float32_stream(kind):
     assert carried.dtype == jnp.float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan_layers", [True, False])
 @pytest.mark.parametrize("kind", ["gmlp", "bert", "fnet_hybrid", "growing"])
 def test_states_are_those_that_the_output_is_made_of(kind, scan_layers):
@@ -242,6 +243,7 @@ def test_remat_changes_no_number(kind):
             np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 * largest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, dots, of_matmuls, of_full", [
     ("gmlp", 4, 0, 3), ("depthwise", 3, 0, 2),
     # The scores of attention, tokens x tokens, are not kept; its other products are.

@@ -66,6 +66,7 @@ def test_normalised_queries_and_keys_bound_the_logits():
     assert float(jnp.abs(scores).max()) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [7, 16, 40])
 def test_rotary_positions_take_any_length(tokens):
     spec = transformer(positions="rotary")
@@ -75,6 +76,7 @@ def test_rotary_positions_take_any_length(tokens):
     assert encoder(x).shape == (1, tokens, 32)
 
 
+@pytest.mark.slow
 def test_a_text_read_token_by_token_is_as_read_whole():
     spec = transformer(causal=True, qk_norm=True, **LLAMA)
     model = CausalLM(spec, 40, nnx.Rngs(0))
@@ -109,6 +111,7 @@ def copy_llama(source, model):
     model.output_embedding[...] = jnp.asarray(state["lm_head.weight"])
 
 
+@pytest.mark.slow
 def test_llama_of_transformers(transformers):
     """Hidden states, logits and the gradient of a loss, with random weights."""
     import torch

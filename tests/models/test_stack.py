@@ -38,8 +38,8 @@ def in_turn(encoder, x):
     ("layers", "options"),
     [
         (2, {}),
-        (7, {}),
-        (1, {"first_norm": False}),
+        pytest.param(7, {}, marks=pytest.mark.slow),
+        pytest.param(1, {"first_norm": False}, marks=pytest.mark.slow),
         pytest.param(8, {"first_norm": False}, marks=pytest.mark.slow),
         pytest.param(7, {"scan_layers": False}, marks=pytest.mark.slow),
     ],

@@ -17,6 +17,7 @@ def test_rows_are_every_mixer():
     assert set(alternatives.IMAGES.values()) == set(recipes.SMALL_IMAGE_MODELS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["cpu", "gpu"])
 def test_rows_of_a_column_train_alike(scale):
     """But for the model, and the rates of each row."""

@@ -150,6 +150,7 @@ print(json.dumps([compiled.memory_analysis().temp_size_in_bytes, products]))
     assert products == PRODUCTS
 
 
+@pytest.mark.slow
 @needs_libtpu
 def test_a_tpu_moves_a_toeplitz_matrix_once():
     """Building W from its taps writes it; the gradient of the taps reads it, if heads do not change

@@ -149,6 +149,7 @@ def test_column_with_a_search_trains_at_the_best_rate(tmp_path, monkeypatch):
     assert rates == [2e-3] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["alternatives", "table3"])
 def test_learning_rate_of_a_class_is_searched_at_cpu_scale(tmp_path, monkeypatch, table):
     """The rows of the package have their rates already, and a rate on the command line holds for all

@@ -97,6 +97,7 @@ def test_filters_of_images(image_run):
     assert len(report.figures["filters"].axes) == 2 * 6 + 1  # and a color bar
 
 
+@pytest.mark.slow
 def test_matrices_without_the_constraint(dense_run, tmp_path):
     report = made("figure9", dense_run)
     assert report.table.columns == ("step", "layer 1", "layer 2")

@@ -58,6 +58,7 @@ def paths(params) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [marked(name) for name in TRAINED])
 def test_block_is_pretrained_and_finetuned(name, tmp_path):
     run = tmp_path / "run"

@@ -39,6 +39,7 @@ def test_two_processes(commands, store, text, tmp_path):
     assert_same(fetched(store, "two/", tmp_path), tmp_path / "local")
 
 
+@pytest.mark.nightly
 def test_attention_of_a_run_in_a_bucket(commands, store, text):
     run = "--workdir=gs://runs/attention"
     flags = ("--config.model.d_attn=4", "--config.steps=2")
@@ -52,6 +53,7 @@ def test_attention_of_a_run_in_a_bucket(commands, store, text):
         assert store.read("runs", name).startswith(b"\x89PNG")
 
 
+@pytest.mark.nightly
 def test_table_of_runs_in_a_bucket(commands, store, tmp_path):
     from gmlp_flax import config as config_lib
     from tests.reports.test_runs import write_run
@@ -81,6 +83,7 @@ def test_table_of_runs_in_a_bucket(commands, store, tmp_path):
     assert store.read("runs", "reports/table3/table.csv") == table
 
 
+@pytest.mark.nightly
 def test_import_into_a_bucket(commands, store, tmp_path):
     """Weights and tokenizer are read from a bucket, and the run is written to a bucket. A second import
     does not overwrite it."""

@@ -136,7 +136,7 @@ def test_run_killed_often_resumes(commands, store, text, tmp_path):
         assert not (run / name).exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_run_that_loses_its_folder_ends(commands, store, text):
     """It detects the loss at its next heartbeat, at most ten seconds later."""
     flags = (
@@ -157,7 +157,7 @@ def test_run_that_loses_its_folder_ends(commands, store, text):
     assert json.loads(store.read("runs", "lost/lease.json")) == lease
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_second_run_in_a_folder_is_refused(commands, store, text):
     flags = [text, "--config.steps=100000", "--workdir=gs://runs/two"]
     first = commands.start(*flags, **store.environment)

@@ -8,7 +8,7 @@ from tests.runs.command import assert_done, await_line, metrics
 from tests.runs.processes import assert_lost, outcome, several_processes
 from tests.runs.test_many_hosts import assert_close
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly  # test_many_hosts.py moves a run between two processes and one
 
 EVERY = 10
 FLAGS = [

@@ -98,6 +98,7 @@ def test_checkpoints_move_from_two_processes_to_one_and_back(
     assert_close(one_lines, two_lines)
 
 
+@pytest.mark.nightly
 def test_two_processes_start_from_the_parameters_of_another_run(commands, text, by_one, tmp_path):
     """At learning rate 0, the parameters at the end equal those at the start."""
     run = tmp_path / "run"
@@ -138,6 +139,7 @@ def test_stopped_and_killed_run_equals_an_uninterrupted_one(commands, text, by_t
     assert_same_run(tmp_path / "run", by_two)
 
 
+@pytest.mark.nightly
 def test_signal_to_one_process_ends_the_evaluation_of_both(commands, text, tmp_path):
     flags = ["--config.steps=20", "--config.log.every=20", "--config.eval.batch_size=4"]
     command = [text, *flags, f"--workdir={tmp_path}"]

@@ -122,6 +122,7 @@ def changes_in(workdir) -> list[dict]:
     return [line for line in metrics(workdir) if "changed" in line]
 
 
+@pytest.mark.slow
 def test_change_is_recorded_at_its_step(workdir, finished, resume):
     """Also a change of the mesh, and each is printed. The same config again adds no change, and a
     change back adds one."""
@@ -141,6 +142,7 @@ def test_change_is_recorded_at_its_step(workdir, finished, resume):
     assert not (workdir / "lease.json").exists()
 
 
+@pytest.mark.slow
 def test_second_run_in_a_folder_is_refused(commands, text, tmp_path):
     workdir = tmp_path / "run"
     flags = [text, "--config.steps=100000", "--config.log.every=2", f"--workdir={workdir}"]
@@ -181,6 +183,7 @@ def training_path(workdir: Path) -> str:
     return run["data"]["train"]["path"]
 
 
+@pytest.mark.slow
 def test_run_is_not_silently_resumed_on_other_data(
     commands, workdir, tmp_path, resume, monkeypatch
 ):

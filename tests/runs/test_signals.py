@@ -23,6 +23,7 @@ def stopped(commands, flags, workdir, name):
 
 
 # tests/processes/test_stopping.py sends a process every signal that stops a run.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -204,6 +204,7 @@ def test_the_models_that_come_with_it(fresh):
     assert eval(done.stdout) == [*exports.shipped()], done.stderr
 
 
+@pytest.mark.nightly
 def test_tables_plans_and_sizes(fresh):
     assert "the report: reports/table5/index.html" in fresh.gmlp("reproduce", "table5")
     assert (fresh.folder / "reports" / "table5" / "index.html").is_file()

@@ -239,6 +239,7 @@ def test_batches_without_mixing_are_unchanged(mixed):
     assert task.mix(batch, jax.random.key(0)) is batch
 
 
+@pytest.mark.slow
 def test_pairs_do_not_depend_on_the_microbatches(mixed):
     """With four microbatches of a pair each, in float64, so that the order of sums does not matter."""
     task, batch = mixed

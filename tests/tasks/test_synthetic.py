@@ -57,7 +57,7 @@ def slow_sums(task, params, batch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_only_answers_are_scored(kind, causal):
     config = tiny(kind, causal=causal)
     task = Synthetic(config)

@@ -282,6 +282,7 @@ def write_lengths(folder):
     return labelled_files.json_rows(folder / "own.jsonl", records.values())
 
 
+@pytest.mark.slow
 def test_run_learns_keeps_its_scale_and_predicts(vocabulary, tmp_path):
     """The label is a function of the word count. The scale belongs to the run and not to later data."""
     path = write_lengths(tmp_path)

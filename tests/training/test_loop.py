@@ -147,6 +147,7 @@ def finished(stopped) -> Path:
     return run.folder
 
 
+@pytest.mark.slow
 def test_signal_ends_an_evaluation(stopped):
     _, [first, _, _] = stopped
     assert first.newest == 3
@@ -319,6 +320,7 @@ def test_run_stopped_early_resumes_for_a_better_target(stops_early, tmp_path):
     assert steps_of(metrics(run), "eval") == [2, 4, 6]
 
 
+@pytest.mark.slow
 def test_accuracy_above_the_target_stops_the_run(tmp_path):
     options = tiny.image_config()
     options.eval.every = 2

@@ -14,6 +14,7 @@ from gmlp_flax.checkpoints.pytree import leaves_by_path as flat
 from gmlp_flax.config.optimizers import OPTIMIZERS
 from gmlp_flax.errors import RunError
 from gmlp_flax.training import optimizer, step
+from tests.selection import marked_unless
 from tests.training import tiny
 
 
@@ -333,7 +334,7 @@ def results_of(training, data, partition, steps: int) -> list:
     return results
 
 
-@pytest.fixture(scope="module", params=OPTIMIZERS)
+@pytest.fixture(scope="module", params=marked_unless(["adamw"], OPTIMIZERS, pytest.mark.slow))
 def four_steps(request, tmp_path_factory, partition):
     """The training with an optimizer, its data, and the state and the window after each of four
     steps."""

@@ -76,6 +76,7 @@ def test_config_is_read_without_weights(folder, form, monkeypatch):
     assert gmlp_config.differences(found, expected) == {}
 
 
+@pytest.mark.slow
 @ALL
 def test_each_form_is_exported(folder, form, tmp_path):
     """The model that is read back predicts the same."""

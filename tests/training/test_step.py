@@ -273,6 +273,7 @@ def trained_leaves(kind, encoder: str, folder, partition, name: str) -> dict[str
     return leaves
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lamb", "muon"])
 def test_encoder_with_another_name_is_trained(tmp_path, partition, name):
     """Learning rates by depth, norms by layer, and the optimizer's updates of each layer."""

@@ -250,6 +250,7 @@ def test_trackers_with_one_run_per_process_are_refused(tmp_path):
     assert "Weights & Biases has one run in a process" in message
 
 
+@pytest.mark.slow
 def test_trace_covers_all_members(tmp_path):
     options = config(tmp_path)
     options.profile.steps = "2:3"

@@ -387,6 +387,7 @@ def test_parameters_that_cannot_be_resized(tmp_path, make, old, new, words):
         adapt(old_task, new_task, saved)
 
 
+@pytest.mark.slow
 def test_run_scores_as_the_run_it_starts_from(tmp_path):
     """With a learning rate of 0, the held-out loss is the same to the last digit, also after a
     resume."""
@@ -415,6 +416,7 @@ def one_step_config(mean: float):
     return config
 
 
+@pytest.mark.slow
 def test_restart_inherits_from_the_pretrained_run(tmp_path):
     """The run in the folder uses the pixel mean of one run. It is then restarted from another run."""
     loop.train(one_step_config(0.1), str(tmp_path / "first"))
@@ -479,6 +481,7 @@ def write_images(folder):
     return str(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_described", [False, True])
 def test_image_model_from_a_timm_file(tmp_path, monkeypatch, capsys, is_described):
     """Named after its model, or next to a config.json. Pixels are normalized as in the model, and the
@@ -532,6 +535,7 @@ def bert(tmp_path):
     return folder, params
 
 
+@pytest.mark.slow
 def test_pretraining_continues_from_bert(bert, tmp_path):
     folder, params = bert
     config = gmlp_config.mutable_copy(pretrained.config_of(folder))
@@ -548,6 +552,7 @@ def test_pretraining_continues_from_bert(bert, tmp_path):
     assert len(candidates) == 3
 
 
+@pytest.mark.slow
 def test_finetuning_from_bert(bert, tmp_path):
     """The config names no size except the length."""
     folder, params = bert

@@ -361,6 +361,7 @@ def write_sentences(path, end: str) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.slow
 def test_finetuning_starts_from_bert(bert, tmp_path):
     """All parameters start from BERT's values, so that two steps change them little. Starting from
     the folder of transformers and from its export gives the same."""
@@ -395,6 +396,7 @@ def test_finetuning_starts_from_bert(bert, tmp_path):
         assert 0 < differences.max() < 0.02, name
 
 
+@pytest.mark.slow
 def test_commands_may_start_from_a_folder(bert, tmp_path):
     """`gmlp plan` and `gmlp train` use its sizes."""
     folder, _ = bert

@@ -97,7 +97,9 @@ def largest(array) -> float:
     return float(np.abs(array).max())
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", marked_unless(["distilbert", "llama, grouped"], MODELS, pytest.mark.slow)
+)
 def test_models_have_the_logits_and_gradients_of_transformers(transformers, tmp_path, name):
     """One text has padding, and there are more tokens than two windows have."""
     import torch
@@ -239,6 +241,7 @@ def folder(request, transformers, tmp_path):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "folder",
     marked_unless(["modernbert"], ["roberta", "distilbert", "modernbert"], pytest.mark.slow),

@@ -100,6 +100,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @in_float64
 def test_queries_in_blocks_are_those_at_once(kind, monkeypatch):

@@ -69,6 +69,7 @@ def test_what_the_kernel_does_not_do_runs_without_it(on_tpu):
     assert not on_tpu
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("positions", "masked", "calls"),
     [

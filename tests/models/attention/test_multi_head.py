@@ -123,6 +123,7 @@ def test_shared_keys_are_those_of_a_wider_projection(window):
     np.testing.assert_allclose(shared.scores(x), own.scores(x), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_cache_stores_shared_keys_once():
     spec = transformer(9, heads=4, kv_heads=2, causal=True, window=4, **ROTARY, layers=5)
     model = CausalLM(spec, 40, nnx.Rngs(0))

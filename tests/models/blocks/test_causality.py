@@ -12,13 +12,14 @@ SIZES = {"layers": 2, "d_model": 16}
 ABLE = [name for name, block in BLOCKS.items() if block.can_be_causal]
 
 
-@pytest.mark.parametrize("length", [7, 200])
+@pytest.mark.parametrize("length", [7, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ABLE)
 def test_our_causal_blocks_do_not(name, length):
     spec = BLOCKS[name].spec(length=length, causal=True, **SIZES)
     assert not looks_ahead(spec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ABLE)
 def test_the_same_blocks_do_in_both_directions(name):
     """So the test would see it."""

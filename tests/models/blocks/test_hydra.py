@@ -24,6 +24,7 @@ from tests.models.reference import (
 )
 
 
+@pytest.mark.slow
 @EVERY
 @in_float64
 def test_the_output_is_made_of_the_materialised_matrix(kind, computed):
@@ -62,6 +63,7 @@ def test_nothing_comes_from_the_future(kind, computed, form, dtype="bfloat16"):
     assert (found[np.tril_indices(9)] > 0).all()
 
 
+@pytest.mark.slow
 @EVERY
 @in_float64
 def test_a_text_is_continued_from_the_cache(kind, computed):

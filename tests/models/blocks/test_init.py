@@ -21,6 +21,7 @@ from tests.models.reference import (
     randomized,
     small_spec,
 )
+from tests.selection import marked_unless
 
 # A softmax over tokens does not depend on what is added to all of them; fixed logits have no
 # gradient.
@@ -30,8 +31,10 @@ WITHOUT_EFFECT = {
     "factorized_dense+fixed_random+dense": ("synthesizer/fixed_random/logits",),
 }
 EVERY = pytest.mark.parametrize("name", CASES)
-EVERY_BLOCK = pytest.mark.parametrize(
-    "name", [*{options["block"]: name for name, options in CASES.items()}.values()]
+ONE_OF_EACH_BLOCK = [*{options["block"]: name for name, options in CASES.items()}.values()]
+EVERY_BLOCK = pytest.mark.parametrize("name", ONE_OF_EACH_BLOCK)
+MORE_IF_SLOW = pytest.mark.parametrize(
+    "name", marked_unless(ONE_OF_EACH_BLOCK, CASES, pytest.mark.slow)
 )
 
 
@@ -97,7 +100,7 @@ def test_hidden_padding_changes_nothing(name):
 DOCUMENTS = np.array([[1, 1, 2, 2, 0]])  # the last token is padding
 
 
-@EVERY
+@MORE_IF_SLOW
 @in_float64
 def test_documents_of_a_window_do_not_see_each_other(name):
     """If the block says so; else it would be refused."""
@@ -171,13 +174,14 @@ def outputs_and_gradients(name, *dtypes):
     return outputs, [nnx.to_pure_dict(gradient) for gradient in gradients]
 
 
-@EVERY
+@MORE_IF_SLOW
 def test_gradients_are_finite_and_reach_every_parameter(name):
     _, [gradient] = outputs_and_gradients(name, "float32")
     assert_gradient_reaches_every_parameter(gradient, 1e-4, WITHOUT_EFFECT.get(name, ()))
 
 
-@pytest.mark.parametrize("name", [*EVERY_BLOCK.args[1], "depthwise", "hydra"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*ONE_OF_EACH_BLOCK, "depthwise", "hydra"])
 def test_forward_mode_over_reverse_mode(name):
     """Traced only, also for a batch of no examples."""
     state, call = function_of(nnx.eval_shape(lambda: block_of(name, dtype="float32")))
@@ -194,7 +198,7 @@ def test_forward_mode_over_reverse_mode(name):
         assert jax.tree.structure(gradient) == jax.tree.structure(state)
 
 
-@pytest.mark.parametrize("name", [*EVERY_BLOCK.args[1], "depthwise", "hydra"])
+@pytest.mark.parametrize("name", [*ONE_OF_EACH_BLOCK, "depthwise", "hydra"])
 def test_float32_needs_no_promotion_of_types(name):
     """Traced only: forward and backward, with a mask of padding."""
     spec = small_spec(**CASES[name] | {"dtype": "float32"})
@@ -212,6 +216,7 @@ def test_float32_needs_no_promotion_of_types(name):
 
 
 # The others differ in nothing that is rounded elsewhere.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({
     *EVERY_BLOCK.args[1], "hydra", "hydra, low_rank", "split gate", "depthwise", "long_conv", "transformer", "relative", "dynamic", "random+attention", "factorized_dense",
     "dense+factorized_random",

@@ -23,6 +23,7 @@ from tests.models.reference import (
     randomized,
     small_spec,
 )
+from tests.selection import marked_unless
 
 N = 9
 TRANSFORMER = {"block": "transformer", "heads": 3}
@@ -112,7 +113,9 @@ def token_jacobian(call, x):
 
 @pytest.mark.smoke
 @EVERY_CACHE
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", marked_unless(["float32"], ["float32", "bfloat16"], pytest.mark.slow)
+)
 @in_float64
 def test_nothing_comes_from_the_future(name, dtype):
     """The Jacobian is exactly 0 above its diagonal, and not below: each token sees the cache and
@@ -167,6 +170,7 @@ def test_parameters_of_the_future_are_not_there(name):
         assert shapes["attention"]["relative"] == {"bias": (3, N)}
 
 
+@pytest.mark.slow
 @EVERY_CACHE
 @in_float64
 def test_what_is_kept_gives_what_reading_anew_gives(name):

@@ -11,6 +11,7 @@ from tests.models.matrix_mixers.cases import EVERY, FAST, mixer, spec_of, with_f
 from tests.models.reference import function_of, in_float64, normal, quick_jit
 
 
+@pytest.mark.slow
 @FAST
 @pytest.mark.parametrize("mask", ["none", "padding", "documents"])
 @in_float64

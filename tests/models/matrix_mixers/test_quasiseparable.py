@@ -1,5 +1,6 @@
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from gmlp_flax.models.blocks.hydra import HydraMixer
@@ -28,6 +29,7 @@ def intermediate_arrays(call, *inputs):
     return [out.aval for equation in program(call, *inputs) for out in equation.outvars]
 
 
+@pytest.mark.slow
 def test_the_state_space_model_at_the_start():
     """Steps of 0.001 to 0.1 for a token of zeros, rates of 1, and the identity on the diagonal."""
     spec = spec_of(heads=64, d_model=64, dtype="float32", length=9)

@@ -70,6 +70,7 @@ def documents_of(n):
     return jnp.asarray(np.stack([first, second]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [5, 128, 300])
 @pytest.mark.parametrize("by_document", [False, True])
 @pytest.mark.parametrize("is_causal", [True, False])
@@ -107,6 +108,7 @@ def test_a_scan_is_a_product_with_the_matrix(n, by_document, is_causal):
         np.testing.assert_allclose(found, expected, atol=1e-10)
 
 
+@pytest.mark.slow
 @in_float64
 def test_decays_that_underflow_have_no_nan():
     """exp(-800) is 0, and a quotient of two of them would be no number."""

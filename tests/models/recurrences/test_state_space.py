@@ -96,6 +96,7 @@ def test_modes_are_those_of_hippo():
     np.testing.assert_allclose(expected.real, -0.5, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spaces", "tokens"), [(1, 5), (1, 600), (3, 5), (6, 70)])
 @in_float64
 def test_convolutions_of_both_directions(spaces, tokens):

@@ -26,6 +26,7 @@ def made(tmp_path_factory):
     return report.of_folder(str(folder), "cpu")
 
 
+@pytest.mark.slow
 def test_all_scores_are_in_one_table(made):
     rows = cells(made)
     # in the order of the comparison
@@ -110,6 +111,7 @@ def test_figures_and_claims(made):
     assert f"\n| {claim} | 55.5 ± 7.8 and 61.0 ± 1.4 | holds |\n" in made.markdown()
 
 
+@pytest.mark.slow
 def test_unfinished_runs_are_named_and_runs_on_other_data_refused(tmp_path):
     for row, train in {"sgu": "a", "bert": "a", "fnet": "b"}.items():
         [config] = COLUMNS["cifar10"].configs("cpu", (row,)).values()

@@ -2,8 +2,9 @@
 # Runs the tests on the CPU. It uses the environment that scripts/setup.sh makes.
 #
 # Usage: scripts/test.sh [--all | --nightly] [PYTEST ARGUMENT ...]   e.g. scripts/test.sh -m smoke, scripts/test.sh tests/models
-# Without options it skips the tests marked `slow` (mostly whole runs) and `nightly` (browsers, long fuzzing, slow tests
-# repeated with further inputs). --all adds the slow ones, as CI does for each change. --nightly adds both, as CI does once a day.
+# Without options it skips the tests marked `slow` (whole runs, and what takes five seconds or more) and those marked
+# `nightly` (browsers, long fuzzing, slow tests repeated with further inputs or in a bucket). --all adds the slow ones, as CI
+# does for each change. --nightly adds both, as CI does once a day.
 # -m EXPRESSION or a path under tests/ selects among all tests.
 # There are three workers for two cores, because tests also wait, and at most eight. -n 0 or -p no:xdist runs none.
 # setup.sh explains PYTHON and VENV.

@@ -314,11 +314,13 @@ TOKENIZER = SimpleNamespace(unk_id=UNK, special_ids=[PAD, UNK, CLS, SEP])
     ],
 )
 def test_share_of_unknown_tokens_ignores_other_special_tokens(unknown, words, share, is_warning):
+    unknown_ids = [UNK] * unknown
     padding = [PAD] * 50
-    with_unknown = np.array([CLS, *[UNK] * unknown, SEP, *padding])
-    pairs_of_words = np.full((2, words // 2), 7)
-    last_word = np.full(words % 2, 9)
-    ids = [with_unknown, pairs_of_words, last_word]
+    with_unknown = np.array([CLS, *unknown_ids, SEP, *padding])
+    half = words // 2
+    pairs_of_words = np.full((2, half), 7)
+    other_words = np.full(words - 2 * half, 9)
+    ids = [with_unknown, pairs_of_words, other_words]
     line = checks.check_unknown(ids, TOKENIZER, "these texts")
     assert line.startswith("warning: ") == is_warning
     assert f"these texts: {share}" in line

@@ -66,11 +66,16 @@ def test_layout_is_that_of_berts_loop(texts, length):
 
 
 @pytest.mark.parametrize(("texts", "least"), [(1, 3), (2, 5)])
-def test_too_short_lengths_are_refused(texts, least):
+def test_texts_have_one_token_each_at_the_least_length(texts, least):
     ids = [np.arange(4)] * texts
     assert pairs.room_for(texts, least) == texts
     tokens, _ = pairs.assemble(ids, least, TOKENIZER)
     assert tokens.shape == (least,)
+
+
+@pytest.mark.parametrize(("texts", "least"), [(1, 3), (2, 5)])
+def test_too_short_lengths_are_refused(texts, least):
+    ids = [np.arange(4)] * texts
     message = failure(pairs.assemble, ids, least - 1, TOKENIZER)
     assert f"length={least - 1}" in message
     assert f"give {least} or more" in message
@@ -78,7 +83,14 @@ def test_too_short_lengths_are_refused(texts, least):
 
 @pytest.mark.parametrize(
     ("used", "length", "expected"),
-    [(1, 128, 16), (16, 128, 16), (17, 128, 24), (97, 128, 128), (97, 100, 100), (5, 12, 12)],
+    [
+        (1, 128, 16),
+        (16, 128, 16),
+        (17, 128, 24),
+        (97, 128, 128),
+        (97, 100, 100),
+        (5, 12, 12),
+    ],
 )
 @pytest.mark.parametrize("shape", [(3,), (2, 2)])
 def test_padding_is_cut_to_few_lengths(used, length, expected, shape):

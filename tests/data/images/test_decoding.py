@@ -142,8 +142,15 @@ def test_the_first_of_several_frames_is_read(kind):
     assert (pixels == 99).all()
 
 
+DECODERS = [
+    pytest.param({}, id="simplejpeg"),
+    pytest.param({"progressive": True}, id="progressive"),
+    pytest.param({"exif": turned(6)}, id="rotated"),
+]
+
+
 @pytest.mark.parametrize("kept", [3, 100, 700, 0.5, 0.95])
-@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"exif": turned(6)}])
+@pytest.mark.parametrize("options", DECODERS)
 def test_damaged_files_are_named_by_either_decoder(kept, options):
     whole = file_of(noise(50, 50, 3), "JPEG", **options)
     length = kept if kept >= 1 else int(len(whole) * kept)

@@ -3,6 +3,7 @@
 import itertools
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -131,42 +132,59 @@ def mixture_of(
         return Mixture([windows], [1.0], seed)
 
 
-MIXED = (
-    DOCUMENTS,
-    st.integers(3, 12),
-    st.integers(1, 40),
-    st.integers(1, 200),
-    st.integers(0, 2**40),
+class Case(NamedTuple):
+    """A corpus and how its windows are ordered."""
+
+    documents: list[list[int]]
+    length: int
+    group_tokens: int
+    pool_tokens: int
+    seed: int
+
+    def corpus(self) -> InMemory:
+        long_document = [7] * 40
+        return InMemory([*self.documents, long_document])
+
+    def windows(self) -> np.ndarray:
+        return np.array(expected_windows(self.corpus(), self.length))
+
+    def order(self) -> Mixture:
+        sizes = (self.group_tokens, self.pool_tokens)
+        return mixture_of(self.corpus(), self.length, self.seed, *sizes)
+
+
+CASES = st.builds(
+    Case,
+    documents=DOCUMENTS,
+    length=st.integers(3, 12),
+    group_tokens=st.integers(1, 40),
+    pool_tokens=st.integers(1, 200),
+    seed=st.integers(0, 2**40),
 )
 
 
-@given(*MIXED)
-def test_each_epoch_has_every_window_once(documents, length, group_tokens, pool_tokens, seed):
-    made = InMemory([*documents, [7] * 40])
-    order = mixture_of(made, length, seed, group_tokens, pool_tokens)
-    expected = np.array(expected_windows(made, length))
+@given(CASES)
+def test_each_epoch_has_every_window_once(case):
+    expected = case.windows()
     count = len(expected)
-    batch = order.batch(range(3 * count))
+    batch = case.order().batch(range(3 * count))
     tokens = batch["tokens"]
     indices = batch["index"]
     assert tokens.dtype == np.int32
     assert indices.dtype == np.int32
-    assert tokens.shape == (3 * count, length)
     for epoch in indices.reshape(3, count):
         assert sorted(epoch) == list(range(count))
     np.testing.assert_array_equal(tokens, expected[indices])
 
 
-@given(*MIXED, st.data())
-def test_any_positions_can_be_read_first(documents, length, group_tokens, pool_tokens, seed, data):
+@given(CASES, st.data())
+def test_any_positions_can_be_read_first(case, data):
     """A second order starts at any position, and gives the same batches."""
-    made = InMemory([*documents, [7] * 40])
-    order = mixture_of(made, length, seed, group_tokens, pool_tokens)
-    second_order = mixture_of(made, length, seed, group_tokens, pool_tokens)
-    count = 3 * len(expected_windows(made, length))
-    batch = order.batch(range(count))
+    count = 3 * len(case.windows())
+    batch = case.order().batch(range(count))
     first = data.draw(st.integers(0, count))
     stop = data.draw(st.integers(first, count))
+    second_order = case.order()
     part = second_order.batch(range(first, stop))
     expected = {name: values[first:stop] for name, values in batch.items()}
     np.testing.assert_equal(part, expected)
@@ -223,10 +241,10 @@ def test_each_group_is_read_once_even_by_threads(monkeypatch):
 
 
 def corpora():
-    """Of 10, 4, 31 and 13 windows."""
+    """Of 10, 4, 31 and 13 windows. The text of each consists of one id, from 5 to 8."""
     packings = []
-    for number, size in enumerate((9, 3, 30, 12)):
-        document = [5 + number] * size
+    for token, size in ((5, 9), (6, 3), (7, 30), (8, 12)):
+        document = [token] * size
         made = InMemory([document] * 4)
         packings.append(Packing(made, 6))
     return packings
@@ -279,28 +297,32 @@ def mixture_by(weights: list[int]) -> Mixture:
 
 @given(WEIGHTS, st.integers(0, 400))
 def test_a_mixture_gives_each_corpus_its_share(weights, first):
-    """Each corpus is in its own order, and has its share to within one example for each corpus."""
+    """The shares are exact to within one example for each corpus."""
     mixture = mixture_by(weights)
     batch = mixture.batch(range(first + 24))
-    index = batch["index"]
-    sizes = [len(windows) for windows in mixture.packings]
-    ends = np.cumsum(sizes)
-    corpus_of = np.searchsorted(ends, index, "right")
-    positions = np.arange(1, len(index) + 1)
-    for number, windows in enumerate(mixture.packings):
-        is_of_corpus = corpus_of == number
-        tokens = batch["tokens"][is_of_corpus]
-        texts = set(tokens[tokens >= 5].tolist())
-        assert texts <= {5 + number}
-        share = weights[number] / sum(weights)
-        count = np.cumsum(is_of_corpus)
-        errors = np.abs(count - share * positions)
+    text_of = batch["tokens"].max(axis=1)
+    positions = np.arange(1, len(text_of) + 1)
+    for token, weight in enumerate(weights, start=5):
+        count = np.cumsum(text_of == token)
+        exact = weight / sum(weights) * positions
+        errors = np.abs(count - exact)
         assert errors.max() < len(weights)
-        first_of_corpus = ends[number] - sizes[number]
-        places = index[is_of_corpus] - first_of_corpus
+
+
+@given(WEIGHTS, st.integers(0, 400))
+def test_each_corpus_of_a_mixture_has_its_own_order(weights, first):
+    mixture = mixture_by(weights)
+    batch = mixture.batch(range(first + 24))
+    first_window = 0
+    for number, windows in enumerate(mixture.packings):
+        places = batch["index"] - first_window
+        is_of_corpus = (places >= 0) & (places < len(windows))
+        texts = set(batch["tokens"][is_of_corpus].ravel().tolist())
+        assert texts <= {5 + number, *windows.prepared.tokenizer.special_ids}
         alone = WindowOrder(windows, 3 + number)
-        expected = alone.take(0, len(places))
-        np.testing.assert_array_equal(places, expected["index"])
+        expected = alone.take(0, np.count_nonzero(is_of_corpus))
+        np.testing.assert_array_equal(places[is_of_corpus], expected["index"])
+        first_window += len(windows)
 
 
 @given(WEIGHTS, st.integers(0, 400))
@@ -327,14 +349,18 @@ def prepared(tmp_path_factory):
 def test_windows_of_a_prepared_folder(prepared):
     made = InMemory([tokenizer().encode(text) for text in TEXTS])
     assert made.ids.tolist() == stream(TEXTS)
-    expected = expected_windows(made, 16)
     windows = Packing(prepared, 16)
-    assert windows.windows(0, len(windows)).tolist() == expected
+    found = windows.windows(0, len(windows))
+    assert found.tolist() == expected_windows(made, 16)
+
+
+def test_pickles_of_windows_are_small(prepared):
+    windows = Packing(prepared, 16)
     order = Mixture([windows], [1.0], 0)
     content = pickle.dumps((windows, order))
     assert len(content) < 1000
     copy, _ = pickle.loads(content)
-    assert copy[5]["tokens"].tolist() == expected[5]
+    np.testing.assert_array_equal(copy[5]["tokens"], windows[5]["tokens"])
 
 
 @pytest.mark.parametrize(("workers", "start", "host"), [(0, 0, 0), (0, 70, 1), (1, 70, 1)])

@@ -96,21 +96,31 @@ def interrupt(interrupted, folder):
 # Shards
 
 
+def limits_of(corpus, share: float) -> Limits:
+    """Shards of this share of the bytes of a corpus."""
+    total = sum(part.size for part in corpus.examples.parts)
+    shard_bytes = max(1, round(share * total))
+    return Limits(workers=1, shard_bytes=shard_bytes)
+
+
 @pytest.mark.parametrize(("share", "shards"), [(0, 10), (1 / 3, 3), (0.4, 2), (1.1, 1)])
 def test_shards_have_consecutive_parts_and_similar_sizes(tmp_path, share, shards):
     whole = corpus(10)
-    total = sum(part.size for part in whole.examples.parts)
-    shard_bytes = max(1, round(share * total))
-    limits = Limits(workers=1, shard_bytes=shard_bytes)
-    made = prepare(whole, tokenizer(), tmp_path, limits)
+    made = prepare(whole, tokenizer(), tmp_path, limits_of(whole, share))
     assert ids(made) == stream(TEXTS)
     sizes = [shard["tokens"] for shard in made.index["shards"]]
     assert len(sizes) == shards
     assert max(sizes) < 2 * min(sizes)
-    expected = {"index.json", "tokenizer.model"}
-    for number in range(shards):
-        expected.add(f"ids-{number:05}-of-{shards:05}.array_record")
-    assert set(content(tmp_path)) == expected
+
+
+def test_prepared_folders_have_an_index_a_tokenizer_and_shards(tmp_path):
+    prepare(corpus(2), tokenizer(), tmp_path, EACH_PART)
+    assert set(content(tmp_path)) == {
+        "index.json",
+        "tokenizer.model",
+        "ids-00000-of-00002.array_record",
+        "ids-00001-of-00002.array_record",
+    }
 
 
 def test_there_are_no_more_shards_than_allowed(tmp_path, monkeypatch):

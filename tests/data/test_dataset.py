@@ -146,15 +146,14 @@ def test_stratified_shares_have_examples_of_each_class():
     labels = [0] * 4 + [1] * 2 + [2] * 9
     whole = listed(labels, ("a", "b", "c"), stratified=True)
     train, heldout = held_out(whole, 0.3)
-    train_names = names(train)
-    heldout_names = names(heldout)
-    assert sorted(train_names + heldout_names, key=int) == names(whole)
-    counts = train.class_counts() + heldout.class_counts()
-    assert counts.tolist() == [4, 2, 9]
-    assert min(train.class_counts()) > 0
-    assert min(heldout.class_counts()) > 0
+    train_counts = train.class_counts()
+    heldout_counts = heldout.class_counts()
+    assert min(train_counts) > 0
+    assert min(heldout_counts) > 0
+    all_names = names(train) + names(heldout)
+    assert sorted(all_names, key=int) == names(whole)
     again = whole.hold_out("heldout", 0.3)
-    assert names(again) == heldout_names
+    assert names(again) == names(heldout)
 
 
 def test_a_search_splits_the_training_digits_again():

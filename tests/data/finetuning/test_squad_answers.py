@@ -283,7 +283,7 @@ def test_metrics_by_hand():
     }
 
 
-def test_metrics_of_answered_questions_alone():
+def test_metrics_without_unanswered_questions():
     """As in v1.1, all questions have answers."""
     found = squad_answers.evaluate(QUESTIONS[:2], {"a": "one two", "b": "three"})
     assert found["total"] == 2

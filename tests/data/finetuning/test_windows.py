@@ -207,9 +207,11 @@ def test_a_passage_without_tokens_has_one_empty_window(tokenizer):
 
 
 def test_windows_survive_pickle(tokenizer):
-    question = make("some text " * 9, 5, 9)
+    text = "some text " * 9
+    question = make(text, 5, 9)
     made = Windows([question], tokenizer, length=32, stride=8, max_query=8)
-    assert len(made) > 1
     copy = pickle.loads(pickle.dumps(made))
+    assert len(made) > 1
+    assert len(copy) == len(made)
     for number in range(len(made)):
-        np.testing.assert_array_equal(copy[number]["tokens"], made[number]["tokens"])
+        np.testing.assert_equal(copy[number], made[number])

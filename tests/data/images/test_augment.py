@@ -334,9 +334,9 @@ def test_erased_pixels_are_normally_distributed():
     options = Augmentation(erasing=1.0, mean=(0.5,), std=(0.1,))
     pixels = np.zeros((300, 300, 1), np.uint8)
     images = [augment.augment(pixels, seeded(seed), options) for seed in range(4)]
-    erased = np.stack(images)
-    inside = erased[erased > 0] / 255
-    normalised = (inside - 0.5) / 0.1
+    levels = np.stack(images)
+    erased = levels[levels > 0]
+    normalised = (erased / 255 - 0.5) / 0.1
     assert normalised.mean() == pytest.approx(0, abs=0.02)
     assert normalised.std() == pytest.approx(1, abs=0.02)
 

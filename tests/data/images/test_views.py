@@ -57,8 +57,9 @@ def test_views_of_colours_may_be_grey(image):
     record = {"image": image, "label": 3, "name": "a.png"}
     grey = Pixels(1)
     evaluated = views.evaluation_example(record, size=(6, 8), pixels=grey, eval_crop=1.0)
+    view = evaluated["image"][..., 0]
     expected = Image.fromarray(PIXELS).convert("L")
-    np.testing.assert_array_equal(evaluated["image"][..., 0], np.asarray(expected))
+    np.testing.assert_array_equal(view, np.asarray(expected))
     trained = views.training_example(record, seeded(), size=(4, 4), pixels=grey)
     assert trained["image"].shape == (4, 4, 1)
 
@@ -157,11 +158,13 @@ SIDES = st.integers(20, 250)
 def test_a_file_and_its_array_are_cropped_alike(seed, height, width, kind):
     """Except for half a pixel of a JPEG decoded smaller, at most 4 pixels at full size, and the
     loss of JPEG."""
-    data = file_of(coordinates(height, width), kind)
+    image = coordinates(height, width)
+    data = file_of(image, kind)
     pixels = decode(data, "a")
     of_file = training_view(data, (24, 24), seeded(seed))
     of_array = training_view(pixels, (24, 24), seeded(seed))
-    assert mean_difference(of_file[..., :2], of_array[..., :2]) < 6
+    difference = mean_difference(of_file[..., :2], of_array[..., :2])
+    assert difference < 6
 
 
 VIEW_SIDES = st.integers(16, 64)

@@ -389,8 +389,10 @@ def test_tables_may_be_read_by_path(tmp_path, suffix):
     splits = image_tables.read_table(path)
     assert list(splits) == [""]
     dataset = pickle.loads(pickle.dumps(splits[""]))
-    assert list(images_by_name(dataset).values()) == [png(0), png(1), png(2)]
-    assert list(classes_by_name(dataset).values()) == ["a", "b", "a"]
+    images = list(images_by_name(dataset).values())
+    classes = list(classes_by_name(dataset).values())
+    assert images == [png(0), png(1), png(2)]
+    assert classes == ["a", "b", "a"]
     assert [file.path for file in dataset.files] == [path]
     assert dataset.examples.size(2) == len(png(2))
     assert dataset.stratified

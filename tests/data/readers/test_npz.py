@@ -56,9 +56,10 @@ def test_arrays_are_read_with_one_or_three_channels(tmp_path, shape, channels):
     dataset = read_one(tmp_path, images=pixels, labels=LABELS)
     copy = pickle.loads(pickle.dumps(dataset))
     found = decoding.decoded(copy.examples[3], channels)
-    image = Image.fromarray(pixels[3].squeeze())
-    expected = np.asarray(image.convert(MODES[channels]))
-    np.testing.assert_array_equal(found, expected.reshape(9, 7, channels))
+    original = Image.fromarray(pixels[3].squeeze())
+    converted = original.convert(MODES[channels])
+    expected = np.asarray(converted).reshape(9, 7, channels)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_arrays_of_three_axes_have_no_axis_of_channels(tmp_path):

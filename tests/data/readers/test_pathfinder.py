@@ -17,15 +17,16 @@ SETTINGS = "1 14 3 0.75 14 4 0.5"
 
 def content():
     """Six images in imgs/0, the odd ones joined, and four in imgs/1, the first three joined."""
-    first = [f"imgs/0 sample_{i}.png {i} {i % 2} {SETTINGS}\n" for i in range(6)]
-    second = [f"imgs/1 sample_{i}.png {i} {int(i < 3)} {SETTINGS}\n" for i in range(4)]
-    files = {
-        "metadata/0.npy": "".join(first).encode(),
-        "metadata/1.npy": "".join(second).encode(),
-    }
-    for folder_name, count in ((0, 6), (1, 4)):
-        for i in range(count):
-            files[f"imgs/{folder_name}/sample_{i}.png"] = png(10 * folder_name + i)
+    labels = {0: [0, 1, 0, 1, 0, 1], 1: [1, 1, 1, 0]}
+    files = {}
+    for folder_number, folder_labels in labels.items():
+        images = f"imgs/{folder_number}"
+        lines = ""
+        for number, label in enumerate(folder_labels):
+            name = f"sample_{number}.png"
+            lines += f"{images} {name} {number} {label} {SETTINGS}\n"
+            files[f"{images}/{name}"] = png(10 * folder_number + number)
+        files[f"metadata/{folder_number}.npy"] = lines.encode()
     return files
 
 

@@ -397,11 +397,14 @@ def test_folders_of_save_to_disk_are_read(tmp_path, new, where):
 
 
 def test_splits_of_save_to_disk_are_read(tmp_path):
-    saved = {"train_sft": TEXTS[:30], "extra": TEXTS[30:40], "dev": TEXTS[40:]}
-    for name, texts in saved.items():
-        save_to_disk(tmp_path / name, texts)
+    train = TEXTS[:30]
+    extra = TEXTS[30:40]
+    dev = TEXTS[40:]
+    save_to_disk(tmp_path / "train_sft", train)
+    save_to_disk(tmp_path / "extra", extra)
+    save_to_disk(tmp_path / "dev", dev)
     (tmp_path / "dataset_dict.json").write_text('{"splits": []}')
-    expected = {"train_sft": TEXTS[:30], "extra": TEXTS[30:40], "validation": TEXTS[40:]}
+    expected = {"train_sft": train, "extra": extra, "validation": dev}
     assert read(tmp_path) == expected
     assert read(writers.remote(tmp_path)) == expected
 
@@ -426,11 +429,11 @@ def test_invalid_offsets_in_arrow_files_are_refused(tmp_path):
     """PyArrow itself would crash."""
     rows = pa.table({"text": ["a first text", "and a second"]})
     path = writers.arrow(tmp_path / "a.arrow", rows)
-    offsets = np.array([0, 12, 24], np.int32)
-    invalid = np.array([0, 2**31 - 1, 24], np.int32)
+    offsets = np.int32([0, 12, 24]).tobytes()
+    invalid_offsets = np.int32([0, 2**31 - 1, 24]).tobytes()
     content = path.read_bytes()
-    assert content.count(offsets.tobytes()) == 1
-    path.write_bytes(content.replace(offsets.tobytes(), invalid.tobytes()))
+    assert content.count(offsets) == 1
+    path.write_bytes(content.replace(offsets, invalid_offsets))
     assert f"{path}: truncated, damaged or not Arrow" in failure(read, path)
 
 
@@ -456,7 +459,8 @@ def test_tfds_folders_without_text_are_refused(tmp_path):
 
 
 def test_missing_tfds_shards_are_refused(tmp_path):
-    shards = {"train": [examples(["one"]), examples(["two"])], "test": [examples(["three"])]}
+    train = [examples(["one"]), examples(["two"])]
+    shards = {"train": train, "test": [examples(["three"])]}
     folder = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord")
     (folder / "c4-train.tfrecord-00001-of-00002").unlink()
     found = text_reader.read(str(folder))

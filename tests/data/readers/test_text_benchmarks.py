@@ -537,7 +537,11 @@ def test_tfds_folders_of_reviews_are_read(tmp_path):
     bad = writers.example(text=b"bad", label=0)
     poor = writers.example(text=b"poor", label=0)
     unlabelled = writers.example(text=b"film", label=-1)
-    shards = {"train": [[good, bad]], "test": [[poor]], "unsupervised": [[unlabelled]]}
+    shards = {
+        "train": [[good, bad]],
+        "test": [[poor]],
+        "unsupervised": [[unlabelled]],
+    }
     label = tfds.features.ClassLabel(names=("neg", "pos"))
     features = {"text": tfds.features.Text(), "label": label}
     folder = writers.tfds_folder(tmp_path / "1.0.0", shards, "array_record", **features)

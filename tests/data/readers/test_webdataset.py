@@ -54,8 +54,9 @@ def test_pairs_are_images_and_classes(tmp_path, make):
     assert dataset.labels.dtype == np.int32
     images = [dataset.examples[index]["image"] for index in range(6)]
     assert images == [png(index) for index in range(6)]
+    names = set(dataset.examples.names)
+    assert len(names) == 6
     assert dataset.examples.size(5) == len(png(5))
-    assert len(set(dataset.examples.names)) == 6
     assert dataset.notes == ()
     assert dataset.stratified
 

@@ -1,5 +1,6 @@
 """MAD's tasks: a slow reader of the tokens finds each answer."""
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -71,13 +72,14 @@ def test_causal_models_are_trained_on_every_next_token(task, vocab_size):
 @pytest.mark.parametrize(("task", "vocab_size"), RECALL_TASKS)
 def test_bidirectional_models_see_masks_in_place_of_the_same_answers(task, vocab_size):
     causal = Recipe(length=64, vocab_size=vocab_size)
-    both = Recipe(length=64, vocab_size=vocab_size, both_ways=True)
+    bidirectional = dataclasses.replace(causal, both_ways=True)
     tokens, targets = generate(task, causal)
-    masked, answers = generate(task, both)
+    masked, answers = generate(task, bidirectional)
     np.testing.assert_array_equal(answers[:, 1:], targets[:, :-1])
     is_asked = answers != IGNORED
     assert (masked[is_asked] == vocab_size).all()
-    np.testing.assert_array_equal(unmasked(masked, answers, vocab_size), tokens)
+    restored = unmasked(masked, answers, vocab_size)
+    np.testing.assert_array_equal(restored, tokens)
 
 
 class Pair(NamedTuple):

@@ -77,7 +77,7 @@ def test_ids_are_those_of_the_library(tmp_path, lower, strip):
     assert len(models) == 1
 
 
-def test_a_vocabulary_alone_is_refused(tmp_path):
+def test_vocabularies_without_casing_are_refused(tmp_path):
     """It does not say whether text is lower-cased, and a wrong guess makes words [UNK]."""
     path = write(tmp_path, pieces_of(True, True))
     message = failure(Tokenizer.load, path)
@@ -86,7 +86,7 @@ def test_a_vocabulary_alone_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("lower", [True, False])
-def test_a_key_alone_strips_accents_as_bert_does(tmp_path, lower):
+def test_do_lower_case_decides_on_accents_too(tmp_path, lower):
     path = write(tmp_path, pieces_of(lower, lower))
     tokenizer = Tokenizer.load(path, do_lower_case=str(lower))
     assert tokenizer.cases == (lower, lower)
@@ -95,7 +95,7 @@ def test_a_key_alone_strips_accents_as_bert_does(tmp_path, lower):
         assert tokenizer.unk_id not in tokenizer.encode(text)
 
 
-def test_old_copies_in_run_folders_keep_their_reading(tmp_path):
+def test_old_copies_in_run_folders_are_read_as_before(tmp_path):
     """A copy is read as version 0.2.0 read it, with the default keys too."""
     content = vocabulary(pieces_of(True, False))
     path = tmp_path / "tokenizer.model"
@@ -151,7 +151,8 @@ def test_a_config_with_one_of_the_two_values_needs_a_key(tmp_path, lower, strip)
     tokenizer = Tokenizer.load(path, do_lower_case=str(lower))
     assert tokenizer.cases == (lower, strip)
     assert f"strip_accents={strip}" in tokenizer.note
-    assert_same_ids(TEXTS.values(), tokenizer, reference(pieces, lower, strip))
+    expected = reference(pieces, lower, strip)
+    assert_same_ids(TEXTS.values(), tokenizer, expected)
 
 
 def test_keys_override_the_config(tmp_path):

@@ -193,20 +193,20 @@ def test_a_moved_corpus_is_the_same_corpus(tmp_path, monkeypatch):
     assert in_other_parts.digest != before.digest
 
 
-def test_another_time_is_another_corpus(tmp_path):
+def test_modified_files_are_another_corpus(tmp_path):
     path = write_lines(tmp_path / "x.jsonl", "one")
     before = content_of(path)
     os.utime(path, (1, 1))
     assert content_of(path) != before
 
 
-def test_another_split_is_another_corpus(tmp_path):
+def test_each_split_is_another_corpus(tmp_path):
     write_lines(tmp_path / "train.jsonl", "one")
     whole = text_reader.read(str(tmp_path), ignore_splits=True)[""]
     assert read(tmp_path, "train").content != whole.content
 
 
-def test_another_reader_is_another_corpus(tmp_path):
+def test_digests_depend_on_the_reader(tmp_path):
     """After an upgrade that reads a suffix in another way, the old ids must not be used."""
     before = read(write_lines(tmp_path / "a.jsonl", "one"))
     part = dataclasses.replace(before.examples.parts[0], reader="text")

@@ -1,6 +1,5 @@
 """Windows of a prepared corpus, and their order in training."""
 
-import itertools
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -226,18 +225,18 @@ def test_each_group_is_read_once_even_by_threads(monkeypatch):
         return windows(first, stop)
 
     monkeypatch.setattr(packed, "windows", counting)
-    epoch = [range(first, first + 5) for first in range(0, len(packed), 5)]
+    count = len(packed)
     single = Mixture([packed], [1.0], 0)
-    expected = [single.batch(positions)["index"].tolist() for positions in epoch]
-    all_indices = itertools.chain(*expected)
-    assert sorted(all_indices) == list(range(len(packed)))
+    expected = single.batch(range(count))["index"]
+    assert sorted(expected) == list(range(count))
     assert len(reads) == 51
     assert len(set(reads)) == 51
+    parts = [range(first, first + 5) for first in range(0, count, 5)]
     order = Mixture([packed], [1.0], 0)
     with ThreadPoolExecutor(2) as threads:
-        batches = list(threads.map(order.batch, epoch))
-    indices = [batch["index"].tolist() for batch in batches]
-    assert indices == expected
+        batches = list(threads.map(order.batch, parts))
+    indices = [batch["index"] for batch in batches]
+    np.testing.assert_array_equal(np.concatenate(indices), expected)
 
 
 def corpora():
@@ -371,8 +370,9 @@ def test_train_batches_follow_the_order(prepared, workers, start, host):
     with pipeline.train_batches(order, reading, start) as batches:
         for step in range(start, start + 5):
             first = 6 * step + 3 * host
-            positions = range(first, first + 3)
-            np.testing.assert_equal(next(batches), order.batch(positions))
+            expected = order.batch(range(first, first + 3))
+            batch = next(batches)
+            np.testing.assert_equal(batch, expected)
 
 
 # Shares

@@ -228,7 +228,7 @@ def test_a_damaged_plan_is_refused(tmp_path, interrupted):
 
 
 @pytest.mark.parametrize("record", ["[]", "{}", '{"ids_bytes": 1}', ""])
-def test_a_shard_whose_record_is_damaged_is_made_again(tmp_path, interrupted, record):
+def test_shards_with_a_damaged_record_are_made_again(tmp_path, interrupted, record):
     interrupt(interrupted, tmp_path)
     Interrupting.allowed.set()
     (tmp_path / "unfinished" / "shard-00000.json").write_text(record)
@@ -241,7 +241,7 @@ def overwrite(path):
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, overwrite])
-def test_a_damaged_shard_is_made_again(tmp_path, interrupted, damage):
+def test_damaged_shards_are_made_again(tmp_path, interrupted, damage):
     interrupt(interrupted, tmp_path)
     Interrupting.allowed.set()
     damage(tmp_path / "ids-00001-of-00003.array_record")
@@ -336,7 +336,7 @@ def other_preparations():
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
-def test_another_preparation_is_refused(tmp_path, is_begun):
+def test_folders_of_another_preparation_are_refused(tmp_path, is_begun):
     done = tmp_path / "done"
     prepare(corpus(2), tokenizer(), done)
     before = content(done)

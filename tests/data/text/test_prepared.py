@@ -176,18 +176,20 @@ def test_large_vocabularies_have_ids_of_four_bytes(tmp_path):
 def test_shards_do_not_depend_on_batches(tmp_path, monkeypatch, sizes):
     monkeypatch.setattr(prepared, "BLOCK", 64)
     dtype = ids_dtype(999)
-    ids = np.arange(sum(sizes), dtype=np.int32)
+    total = sum(sizes)
+    ids = np.arange(total, dtype=np.int32)
     batches = []
     first = 0
     for size in sizes:
-        batches.append(EncodedBatch(ids[first : first + size], 1, 3))
+        part = ids[first : first + size]
+        batches.append(EncodedBatch(part, 1, 3))
         first += size
     whole = EncodedBatch(ids, len(sizes), 3 * len(sizes))
     in_batches = prepared.shard_file(tmp_path, 0, 2)
     at_once = prepared.shard_file(tmp_path, 1, 2)
     result = write_shard(in_batches, batches, dtype)
     assert result == write_shard(at_once, [whole], dtype)
-    assert result["tokens"] == sum(sizes)
+    assert result["tokens"] == total
     assert result["documents"] == len(sizes)
     assert in_batches.read_bytes() == at_once.read_bytes()
 

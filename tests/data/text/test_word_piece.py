@@ -192,16 +192,23 @@ def test_real_texts_have_the_ids_of_bert(shared_data):
 
 
 @pytest.mark.parametrize("end", [" \n", "\t\n", "\r\n", " \r\n", "\u00a0\n"])
-def test_blanks_and_byte_order_marks_around_pieces_are_stripped(tmp_path, end):
+def test_blanks_after_pieces_and_a_byte_order_mark_are_stripped(tmp_path, end):
     """A piece with a blank at its end would never be used, and nothing would say so."""
     pieces = pieces_of(True, True)
     lines = "".join(piece + end for piece in pieces)
-    (tmp_path / "vocab.txt").write_bytes(f"\ufeff{lines}".encode())
-    tokenizer = Tokenizer.load(tmp_path / "vocab.txt", do_lower_case="True")
-    assert_same_ids(TEXTS.values(), tokenizer, reference(pieces, True, True))
-    # Concatenated files have marks inside.
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(f"\ufeff{lines}".encode())
+    tokenizer = Tokenizer.load(path, do_lower_case="True")
+    expected = reference(pieces, True, True)
+    assert_same_ids(TEXTS.values(), tokenizer, expected)
+
+
+def test_byte_order_marks_before_any_piece_are_stripped():
+    """Concatenated files have marks inside."""
+    pieces = pieces_of(True, True)
     marked = [piece if piece in ROLES else f"\ufeff{piece}" for piece in pieces]
-    assert Tokenizer(vocabulary(marked)).same_pieces(tokenizer)
+    tokenizer = Tokenizer(vocabulary(marked))
+    assert tokenizer.same_pieces(Tokenizer(vocabulary(pieces)))
 
 
 DOCUMENT = json.loads(reference([*ROLES, "a", "##b"], True, True).to_str())
@@ -274,27 +281,39 @@ def test_tokenizer_json_may_have_pieces_with_blanks_and_line_feeds(tmp_path):
     assert Tokenizer(tokenizer.model) == tokenizer
 
 
-@pytest.mark.parametrize("lower", ["True", "False"])
-@pytest.mark.parametrize("strip", ["True", "False"])
-def test_saved_tokenizer_json_is_read_here_and_by_the_library(tmp_path, lower, strip):
-    """The library lays out a pair of texts as [CLS] a [SEP] b [SEP]."""
+@pytest.fixture(params=[(lower, strip) for lower in (True, False) for strip in (True, False)])
+def saved(request, tmp_path):
+    """A tokenizer, and the path of its tokenizer.json."""
+    lower, strip = request.param
     vocabulary_path = tmp_path / "vocab.txt"
     vocabulary_path.write_bytes(vocabulary(pieces_of(True, False)))
-    ours = Tokenizer.load(vocabulary_path, do_lower_case=lower, strip_accents=strip)
+    keys = {"do_lower_case": str(lower), "strip_accents": str(strip)}
+    ours = Tokenizer.load(vocabulary_path, **keys)
     path = tmp_path / "tokenizer.json"
     ours.save(path)
+    return ours, path
+
+
+def test_saved_tokenizer_json_is_read_again(saved):
+    ours, path = saved
     copy = Tokenizer.load(path)
-    theirs = library.Tokenizer.from_file(str(path))
     assert copy.cases == ours.cases
     assert copy.vocab_size == ours.vocab_size
+    for text in TEXTS.values():
+        assert copy.encode(text) == ours.encode(text)
+
+
+def test_saved_tokenizer_json_is_read_by_the_library(saved):
+    """The library lays out a pair of texts as [CLS] a [SEP] b [SEP]."""
+    ours, path = saved
+    theirs = library.Tokenizer.from_file(str(path))
     assert theirs.get_vocab_size() == ours.vocab_size
     mask = theirs.encode("[MASK]", add_special_tokens=False)
     assert mask.ids == [ours.mask_id]
+    second = [*ours.encode("a"), ours.sep_id]
     for text in TEXTS.values():
         ids = ours.encode(text)
-        assert copy.encode(text) == ids
         first = [ours.cls_id, *ids, ours.sep_id]
-        second = [*ours.encode("a"), ours.sep_id]
         pair = theirs.encode(text, "a")
         assert pair.ids == [*first, *second]
         assert pair.type_ids == [0] * len(first) + [1] * len(second)

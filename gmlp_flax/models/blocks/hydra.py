@@ -18,13 +18,21 @@ from gmlp_flax.models.matrix_mixers import MATRICES
 from gmlp_flax.models.matrix_mixers.base import MatrixSpec, ShortConvolution, View, apply, by_head
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.sharding import FSDP
+from gmlp_flax.options import option
 
 NORM_EPS = 1e-5  # of the norm before the gate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HydraSpec(MatrixSpec):
-    """Options of Hydra: those of its matrix."""
+    """Options of Hydra: the structure of its matrix, and those of all structures."""
+
+    matrix: str = option(
+        "quasiseparable",
+        "the structure of the matrix over the tokens",
+        tuple(MATRICES),
+        architecture=True,
+    )
 
     def check(self) -> None:
         """Raises ValueError for options that the matrix does not have."""

@@ -26,14 +26,8 @@ BUILT_UP_TO = 512  # tokens: with more, a matrix that a scan can apply is not bu
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MatrixSpec(HeadsSpec):
-    """Options of the matrix mixers."""
+    """Options of the matrix mixers of any structure."""
 
-    matrix: str = option(
-        "quasiseparable",
-        "the structure of the matrix over the tokens",
-        ("quasiseparable", "dense", "toeplitz", "low_rank", "attention"),
-        architecture=True,
-    )
     input_dependent: bool = option(
         True,
         "whether the matrix is computed from the input; False: learned (dense is always learned)",

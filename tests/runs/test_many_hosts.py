@@ -149,7 +149,8 @@ def test_signal_to_one_process_ends_the_evaluation_of_both(commands, text, tmp_p
         results = [outcome(first), outcome(second)]
     for result in results:
         assert result.returncode == 0, results
-    assert results[0].stderr.startswith("SIGTERM: step 20 is saved"), results
+    # On a busy machine, lines on the progress of the evaluation come first.
+    assert "SIGTERM: step 20 is saved" in results[0].stderr, results
     [line] = metrics(tmp_path)
     assert "eval" not in line
     run_two(commands, *command)

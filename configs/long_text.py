@@ -13,7 +13,7 @@ SCALE:
            `--config.data.train=CORPUS` too.
 
 W is applied by FFT on a CPU, and in blocks on accelerators, so memory grows as n.
-`gmlp benchmark long` compares it with the materialised matrix (`--config.model.toeplitz=direct`).
+`gmlp benchmark long` compares it with the materialized matrix (`--config.model.toeplitz=direct`).
 """
 
 from gmlp_flax import config as gmlp_config

@@ -16,7 +16,7 @@ below 10 MB, small otherwise. Keys that you set have precedence. SIZE is
                      accelerator
 
 The rate of small suits much text: on 130 books (65 MB) it ended at a held-out perplexity of 56.8,
-at 2e-3 at 62.2. It memorises a small text: on WikiText-2's validation part (1.1 MB) it ended
+at 2e-3 at 62.2. It memorizes a small text: on WikiText-2's validation part (1.1 MB) it ended
 at 41.1, and at 37.3 with `--config.optimizer.learning_rate=2e-3`. One seed each.
 """
 
@@ -53,7 +53,7 @@ def size_for(path: str) -> str:
     if total < ENOUGH:
         size = "tiny"
         why = (
-            "in less than 10 MB rare pieces are not learned, and a larger model memorises the text"
+            "in less than 10 MB rare pieces are not learned, and a larger model memorizes the text"
         )
     else:
         size = "small"

@@ -1,4 +1,4 @@
-"""Masked language modelling on CPython's reference manual, in minutes on a laptop CPU.
+"""Masked language modeling on CPython's reference manual, in minutes on a laptop CPU.
 
 gmlp train --config=quickstart_text --workdir=runs/text
 """

@@ -42,7 +42,7 @@ writes this page from the code.
 
 BERT = "weights.md#bert-and-its-descendants"
 _IMAGE_RECIPES = "data.md#imagenet-cifar-10-tiny-imagenet"
-_LARGE_CORPUS = "data.md#a-large-corpus-tokenised-once"
+_LARGE_CORPUS = "data.md#a-large-corpus-tokenized-once"
 _DEPTHS = "results/table3.md#depth-table-4-and-figures-5-and-8"
 CONFIG_PAGES = {
     "c4_ablation": _LARGE_CORPUS,

@@ -170,7 +170,7 @@ def filters(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterato
 
 STEPS = (  # name, what it is for, the lines of its command
     ("data", "look at what is read", ("gmlp train --config=own_text:texts/ --dry_run",)),
-    ("prepare", "tokenise once", ("gmlp prepare texts/ --out=tokens --vocab_size=8000",)),
+    ("prepare", "tokenize once", ("gmlp prepare texts/ --out=tokens --vocab_size=8000",)),
     (
         "plan",
         "memory, time and cost",

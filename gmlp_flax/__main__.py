@@ -24,7 +24,7 @@ COMMANDS = {
     "sweep": ("sweep", "train a config at many points, with several seeds"),
     "reproduce": ("reproduce", "reproduce a table or a figure of the paper"),
     "plan": ("plan", "predict memory, time and cost of a run on TPUs or GPUs that you do not have"),
-    "prepare": ("prepare", "tokenise a corpus once, for many runs"),
+    "prepare": ("prepare", "tokenize a corpus once, for many runs"),
     "list": ("listing", "list configs, models, blocks, tasks, optimizers, tables and chips"),
     "sizes": ("listing:run_sizes", "count parameters and FLOPs of every published model"),
     "draw": (

@@ -1,7 +1,7 @@
 """Runs small enough to train in a test, made once a session; and how programs are compiled.
 
 Programs of tests take longer to compile than to run, in this process and in the commands that it
-starts: they are compiled without optimising them, but for those of tests/models, of the killed runs
+starts: they are compiled without optimizing them, but for those of tests/models, of the killed runs
 that resume exactly, and for TPUs. XLA's newer code generator, which takes three times as long, is
 off where its flag exists.
 """
@@ -76,7 +76,7 @@ def small_heap():
 
 
 @pytest.fixture(scope="module")
-def optimised():
+def optimized():
     """Programs of a module's own process are compiled as users' are."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)

@@ -59,7 +59,7 @@ def trained(folder):
 @pytest.mark.smoke
 def test_the_pages_config_trains_its_block_and_its_task(trained):
     config = json.loads((trained / "run/config.json").read_text())
-    assert config["task"] == "my_package.penalised:Penalised"
+    assert config["task"] == "my_package.penalized:Penalized"
     assert config["penalty"] == {"embedding": 0.1}
     assert config["model"]["first_weight"] == 0.5
     assert "gate" not in config["model"]
@@ -74,12 +74,12 @@ def test_a_run_of_it_is_used_only_if_its_module_is_trusted(trained):
         refused = preloaded.gmlp(command, "--workdir=run", cwd=trained, input="a [MASK]\n")
         assert refused.returncode == 2, refused.stderr
         for words in (
-            "run/config.json: task is 'my_package.penalised:Penalised'",
-            "--trust=my_package.penalised",
+            "run/config.json: task is 'my_package.penalized:Penalized'",
+            "--trust=my_package.penalized",
         ):
             assert words in refused.stderr.splitlines()[-1]
     trust = [
-        "--trust=my_package.penalised",
+        "--trust=my_package.penalized",
         "--trust",
         "my_package.fourier",
         "--trust=my_package.signs",

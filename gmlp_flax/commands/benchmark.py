@@ -14,7 +14,7 @@ Without a PART, measures all of them:
                   the gate and of Toeplitz products; timm's and transformers' models under
                   torch.compile (extra `parity`)
     long          the training step on one sequence of 512 to 16,384 tokens, by FFT and by the
-                  materialised matrix
+                  materialized matrix
     toeplitz      the forms of a Toeplitz product at n = 64 to 8192: where blocks and FFT become
                   faster
     fourier       FNet's transform and its gradient, by matrix products and by FFT, at 8 to 4,096

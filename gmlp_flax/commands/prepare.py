@@ -1,4 +1,4 @@
-"""Tokenises a corpus once, on all cores, into a folder that training reads. Without --tokenizer it
+"""Tokenizes a corpus once, on all cores, into a folder that training reads. Without --tokenizer it
 trains a tokenizer first.
 
     gmlp prepare corpus.jsonl.xz --out=tokens/books --vocab_size=8000
@@ -55,7 +55,7 @@ FLAGS: dict[str, tuple] = {
         "Train a tokenizer that keeps line breaks, tabs and indentation, as causal models need.",
     ),
     "heldout_share": (0.0, "Share of documents to hold out."),
-    "side": ("train", "train or heldout: which documents to tokenise if some are held out."),
+    "side": ("train", "train or heldout: which documents to tokenize if some are held out."),
     "workers": (usable_cores(), "The number of cores to use.", 1),
     "max_bad_records": (0, "Skip up to this many records that cannot be parsed.", 0),
     "shard_bytes": (prepare.SHARD_BYTES, "Bytes of the corpus in each shard.", 1),

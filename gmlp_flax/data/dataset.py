@@ -128,7 +128,7 @@ class Dataset:
 
     Attributes:
         path: the path that was read.
-        form: the documented form that was recognised, in words.
+        form: the documented form that was recognized, in words.
         examples: by position. An image is a dict {"image": encoded bytes or pixels, "name"}, with
             "label" if `labels` is None; a row of labelled text is a `text_rows.TextRow`, and a
             question of SQuAD a `questions.Question`.
@@ -302,7 +302,7 @@ class Splits(Mapping[str, Dataset]):
 
     Args:
         path: the path that was read.
-        form: the documented form that was recognised, in words.
+        form: the documented form that was recognized, in words.
         readers: name -> a function that reads the split; the name is "" if the data have no splits.
     """
 

@@ -23,7 +23,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n\s*\n")
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a text, cut after . ! ? and at blank lines, with normalised white space."""
+    """The sentences of a text, cut after . ! ? and at blank lines, with normalized white space."""
     result = []
     for part in _SENTENCE_END.split(text):
         sentence = _one_spaced(part)

@@ -80,7 +80,7 @@ class DataSummary:
         role: what the data are for.
         path, form, split: see Dataset.
         examples: the number of examples; None for documents, which are not counted before they are
-            tokenised.
+            tokenized.
         units: the word for several examples: "images", "rows", "questions", "documents".
         files: names of the files; () for images in folders, where each image is a file.
         size: bytes of all files; None if it is not known.

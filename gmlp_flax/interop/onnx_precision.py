@@ -138,7 +138,7 @@ def _float16(values: np.ndarray) -> np.ndarray:
 
 def to_int8(content: bytes) -> bytes:
     """The same model with the weights of channels, and tables of embeddings, in int8 with a scale
-    for each channel. Activations are quantised at run time (dynamic quantisation, by onnxruntime's
+    for each channel. Activations are quantized at run time (dynamic quantization, by onnxruntime's
     own tool). Products over tokens stay float32.
 
     Args:

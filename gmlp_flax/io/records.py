@@ -111,7 +111,7 @@ def refuse_utf16(data: bytes) -> None:
 
 
 def example_features(record: bytes) -> Mapping[str, Any]:
-    """The features, by name, of a serialised `tf.train.Example`; raises BadRecord if the record is
+    """The features, by name, of a serialized `tf.train.Example`; raises BadRecord if the record is
     not one."""
     from google.protobuf.message import DecodeError  # slow, and only TFDS folders need them
     from tensorflow_datasets.proto import tf_example_pb2

@@ -13,7 +13,7 @@ from gmlp_flax.io import files, json_files, records
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord
 
-DATA_COLUMN = "data"  # of TFDS's parquet files: the serialised examples
+DATA_COLUMN = "data"  # of TFDS's parquet files: the serialized examples
 _Records = Iterator[tuple[int, bytes | BadRecord | None]]
 
 

@@ -99,7 +99,7 @@ class Encoder(nnx.Module):
     def __call__(
         self, x: jax.Array, key: jax.Array | None = None, padding_mask: jax.Array | None = None
     ) -> jax.Array:
-        """Runs the layers: [batch, tokens, d_model] in the compute type to the same, normalised.
+        """Runs the layers: [batch, tokens, d_model] in the compute type to the same, normalized.
         Between the layers the type is `spec.stream_dtype`.
 
         Args:

@@ -16,7 +16,7 @@ POOLS = ("mean", "cls")
 STEMS = ("patches", "table")
 GREYS = 256  # values of a pixel
 # Mean and standard deviation of ImageNet's training images, with pixels from 0 to 1. Many published
-# models normalise with them. gMLP and Mixer use 0.5 for both.
+# models normalize with them. gMLP and Mixer use 0.5 for both.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -208,8 +208,8 @@ class ImageClassifier(nnx.Module):
             mean = jnp.array(self.mean, precise)
             std = jnp.array(self.std, precise)
             shares = images.astype(precise) / 255  # of white
-            normalised = (shares - mean) / std
-            pixels = normalised.astype(self.spec.compute_dtype)
+            normalized = (shares - mean) / std
+            pixels = normalized.astype(self.spec.compute_dtype)
             patches = cut_patches(pixels, self.patch_size)
             linear = nnx.merge(definition, params)
             return linear(patches)

@@ -44,8 +44,8 @@ def _rows(plan: Plan, unit: str) -> dict[str, str]:
         rows[kind] = f"{count} per step, {megabytes:,.1f} MB"
     step_ms = 1e3 * plan.step_seconds
     rows["step"] = f"{step_ms:.4g} ms at least ({_parts(plan)})"
-    rows["utilisation"] = (
-        f"{plan.utilisation:.0%} of the peak, in products of the model, at most; {_bound(plan)}"
+    rows["utilization"] = (
+        f"{plan.utilization:.0%} of the peak, in products of the model, at most; {_bound(plan)}"
     )
     rows["run"] = f"{_duration(plan.run_days)}, {_chip_hours(plan.chip_hours)}"
     if plan.cost is not None:

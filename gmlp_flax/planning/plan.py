@@ -44,7 +44,7 @@ class Plan:
             added.
         run_days, chip_hours: of all steps, without evaluations, checkpoints and preemptions.
         cost: in the unit of the price; None without a price.
-        utilisation: model FLOPs utilisation (MFU) of such a step.
+        utilization: model FLOPs utilization (MFU) of such a step.
         per_price: tokens, images or examples for one unit of the price; None without a price.
         products_bound: the batch size from which products take longest; None if memory does at any
             batch size. Here memory traffic is that of the state and a part that grows with the
@@ -68,7 +68,7 @@ class Plan:
     run_days: float
     chip_hours: float
     cost: float | None
-    utilisation: float
+    utilization: float
     per_price: float | None
     products_bound: int | None
     notes: tuple[str, ...]
@@ -184,7 +184,7 @@ def _plan(
         run_days=hours / 24,
         chip_hours=count * hours,
         cost=cost,
-        utilisation=work.flops / (count * chip.flops * times.step),
+        utilization=work.flops / (count * chip.flops * times.step),
         per_price=per_price,
         products_bound=_products_bound(step, times, chip, per_chip),
         notes=needed.notes,

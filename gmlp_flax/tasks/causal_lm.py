@@ -1,4 +1,4 @@
-"""Causal language modelling: each token is predicted by those before it, and a trained model
+"""Causal language modeling: each token is predicted by those before it, and a trained model
 continues a text."""
 
 import functools
@@ -38,7 +38,7 @@ class CausalData(LanguageData):
     @functools.cached_property
     def bytes_of_pieces(self) -> float:
         """Bytes of the held-out text for each byte of its tokens' pieces: 1, unless the tokenizer
-        normalises text; more if it drops white space."""
+        normalizes text; more if it drops white space."""
         heldout = self.windows(HELDOUT).prepared
         counts = heldout.counts(self.tokenizer.vocab_size)  # of some tokens of a long text
         bytes_by_token = self.tokenizer.byte_counts()
@@ -244,7 +244,7 @@ class CausalLanguageModeling(LanguageModeling):
 
 
 def bits_per_byte(loss: float, sums: Totals, data: CausalData) -> float:
-    """A loss in nats as bits per byte of the predicted text before its normalisation, so that
+    """A loss in nats as bits per byte of the predicted text before its normalization, so that
     tokenizers can be compared."""
     piece_bytes, _ = sums["bytes"]
     text_bytes = piece_bytes * data.bytes_of_pieces

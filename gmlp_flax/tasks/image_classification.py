@@ -118,7 +118,7 @@ class ImagePredictor(Predictor):
 
 
 class ImageClassification(Task):
-    """Predicts the class of an image; batches carry uint8 images, which the step normalises on the
+    """Predicts the class of an image; batches carry uint8 images, which the step normalizes on the
     device.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Masked language modelling, as BERT does it (paper, section 4)."""
+"""Masked language modeling, as BERT does it (paper, section 4)."""
 
 import functools
 import math

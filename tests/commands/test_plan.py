@@ -21,7 +21,7 @@ GOLDEN = pathlib.Path(__file__).parent / "plan_golden.json"
 FIELDS = ("params", "flops_per_step", "per_chip_bytes", "hbm_bytes", "fits", "collectives")
 KEYS = {
     *FIELDS,
-    "utilisation",
+    "utilization",
     "per_price",
     "products_bound",
     "topology",
@@ -268,7 +268,7 @@ def write_gpu_plans() -> None:
         "fits",
         "collectives",
         "seconds",
-        "utilisation",
+        "utilization",
         "products_bound",
     )
     rows = {}

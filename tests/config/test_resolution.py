@@ -121,7 +121,7 @@ def test_inherited_values_are_checked():
 
 @pytest.fixture
 def image_start():
-    """A run on images, with its own normalisation."""
+    """A run on images, with its own normalization."""
     config = gmlp_config.default("image_classification")
     config.data.update(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
     config.model.update(image_size=(16, 16), patch_size=(4, 4))
@@ -212,7 +212,7 @@ def test_passed_models_of_another_task_set_the_architecture():
     assert model.dropout == 0.0
 
 
-def test_passed_models_of_images_set_the_normalisation():
+def test_passed_models_of_images_set_the_normalization():
     source = gmlp_config.default("image_classification")
     source.data.mean = (0.1, 0.2, 0.3)
     config = gmlp_config.default("image_classification")

@@ -22,7 +22,7 @@ def json_lines(*records: object) -> bytes:
 
 
 def example(**features: bytes | int | list) -> bytes:
-    """A serialised tf.train.Example of byte strings and integers, or of lists of them."""
+    """A serialized tf.train.Example of byte strings and integers, or of lists of them."""
     message = tf_example_pb2.Example()
     for name, value in features.items():
         feature = message.features.feature[name]
@@ -105,7 +105,7 @@ def delimited(rows: list[dict], delimiter: str) -> str:
 def tfds_folder(
     folder: Path, splits: Mapping[str, list[list[bytes]]], file_format: str, **features
 ) -> Path:
-    """Writes a folder as TFDS prepares it: split name -> shards -> serialised examples."""
+    """Writes a folder as TFDS prepares it: split name -> shards -> serialized examples."""
     folder.mkdir(parents=True)
     declared = tfds.features.FeaturesDict(features or {"text": tfds.features.Text()})
     declared.save_config(folder)

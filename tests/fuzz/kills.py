@@ -44,7 +44,7 @@ STEPS = {"processes": 45}
 MODES = (*EVALUATIONS, "preparation")
 LEFT = ("damaged", "lease.json", "deleted", "*tmp*")  # names that no finished run has
 MESSAGES = re.compile(  # of a run
-    r"step \d|note: |resuming |compiling |\w+, \w+: |to compare: |[\d,]+ parameters; |tokenising |training a tokenizer|"
+    r"step \d|note: |resuming |compiling |\w+, \w+: |to compare: |[\d,]+ parameters; |tokenizing |training a tokenizer|"
     r"(train|heldout): |the data have no split to hold out|no checkpoint was finished before |.*orbax-checkpoint-tmp.* was never finished and is ignored|"
     r"error: lost a process|$|E\d+ |[\w ]+: \d+ s so far$"
 )
@@ -256,7 +256,7 @@ class Preparations:
         if before:
             self.counts["resumed"] += 1
         if shards_in(folder) > before:
-            self.interrupted["tokenising"] += 1
+            self.interrupted["tokenizing"] += 1
         elif "training" in errors:
             self.interrupted["training a tokenizer"] += 1
         else:

@@ -4,5 +4,5 @@ import pytest
 
 
 @pytest.fixture(scope="module", autouse=True)
-def as_users_have_them(optimised):
-    """See `optimised`."""
+def as_users_have_them(optimized):
+    """See `optimized`."""

@@ -22,7 +22,7 @@ PLAN = Plan(
     run_days=0.5,
     chip_hours=192,
     cost=230.4,
-    utilisation=0.42,
+    utilization=0.42,
     per_price=1_500_000,
     products_bound=512,
     notes=("evaluations are left out",),
@@ -44,8 +44,8 @@ def test_numbers_and_units():
     assert found["memory per chip"] == ("8.20 of 16.00 GB: fits (0.20 arguments, 8.00 temporaries)")
     assert found["all-reduce"] == "3 per step, 78.0 MB"
     assert found["step"] == "250 ms at least (products 250, memory unknown, links 12.5)"
-    assert found["utilisation"].startswith("42% of the peak")
-    assert found["utilisation"].endswith("products take longest from a batch of 512")
+    assert found["utilization"].startswith("42% of the peak")
+    assert found["utilization"].endswith("products take longest from a batch of 512")
     assert found["run"] == (
         "12.0 hours, 192 chip-hours, 230 at the price given, 1,500,000 images for 1"
     )
@@ -57,7 +57,7 @@ def test_without_a_price_and_too_large():
     found = rows(plan)
     assert found["run"] == "12.0 hours, 192 chip-hours"
     assert "DOES NOT FIT" in found["memory per chip"]
-    assert "optimizer.grad_accum_steps" in found["utilisation"]
+    assert "optimizer.grad_accum_steps" in found["utilization"]
     assert describe(plan, "images").splitlines()[-1] == f"  {WHAT_ELSE}"
     gpu = dataclasses.replace(plan, topology="gpu:h100x8")
     assert "grad_accum_steps" not in describe(gpu, "images")

@@ -18,7 +18,7 @@ from gmlp_flax.training.partition import Partition
 from tests import preloaded
 from tests.commands.test_plan import GOLDEN
 
-pytestmark = pytest.mark.usefixtures("optimised")
+pytestmark = pytest.mark.usefixtures("optimized")
 
 QUICK = {"xla_backend_optimization_level": 0}  # of machine code: the program of arrays is the same
 needs_libtpu = pytest.mark.skipif(

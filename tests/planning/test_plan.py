@@ -153,7 +153,7 @@ def test_the_batch_from_which_products_take_longest():
 
 def test_utilisation_and_what_a_price_buys():
     found = plan.make(small(), "gpu:h100x4", price=2.0, mfu=0.5)
-    assert found.utilisation == pytest.approx(
+    assert found.utilization == pytest.approx(
         found.flops_per_step / (4 * 989e12 * found.step_seconds)
     )
     tokens_per_hour = 64 * 64 / found.step_seconds * 3600

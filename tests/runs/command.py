@@ -53,7 +53,7 @@ def assert_one_line_error(result: subprocess.CompletedProcess, *words: str) -> N
 # Lines that a run may print before its first step.
 BEFORE_TRAINING = re.compile(
     r"\w+, \w+: [\d,]+ steps of .* writing to |train: |heldout: |the data have no split to hold out, "
-    r"|training a tokenizer of |tokenising |[\d,]+ parameters; "
+    r"|training a tokenizer of |tokenizing |[\d,]+ parameters; "
 )
 
 

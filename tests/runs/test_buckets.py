@@ -21,7 +21,7 @@ from tests.runs.command import (
     await_line,
 )
 from tests.runs.kill import kill_until_done
-from tests.runs.test_exact_resume import OPTIMISED
+from tests.runs.test_exact_resume import OPTIMIZED
 
 KILLS = int(os.environ.get("BUCKET_KILLS", "1"))
 long = pytest.mark.skipif(
@@ -118,9 +118,9 @@ def test_run_killed_often_resumes(commands, store, text, tmp_path):
         "--config.checkpoint.every=5",
         "--config.log.every=1",
     ]
-    assert_done(commands(*flags, f"--workdir={tmp_path / 'local'}", **OPTIMISED))
+    assert_done(commands(*flags, f"--workdir={tmp_path / 'local'}", **OPTIMIZED))
     command = [*flags, "--workdir=gs://runs/killed"]
-    environment = OPTIMISED | store.environment
+    environment = OPTIMIZED | store.environment
 
     def start():
         return commands.start(*command, **environment)

@@ -21,7 +21,7 @@ FLAGS += [
     "--config.model.dropout=0.1",
     "--config.optimizer.grad_accum_steps=2",
 ]
-OPTIMISED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}  # as users have them
+OPTIMIZED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}  # as users have them
 OFTEN = int(os.environ.get("KILLS", "3"))
 
 
@@ -34,16 +34,16 @@ def test_killed_runs_resume_exactly(commands, text, tmp_path, kills):
     flags = [text, *FLAGS, f"--config.steps={steps}"]
     expected = tmp_path / "uninterrupted"
     workdir = tmp_path / "killed"
-    assert_done(commands(*flags, f"--workdir={expected}", **OPTIMISED))
+    assert_done(commands(*flags, f"--workdir={expected}", **OPTIMIZED))
     command = [*flags, f"--workdir={workdir}"]
 
     def start():
-        return commands.start(*command, **OPTIMISED)
+        return commands.start(*command, **OPTIMIZED)
 
     rng = random.Random(steps)
     done, output = kill_until_done(start, kills, startup=3.0, lines=8, rng=rng)
     assert done == kills, "the run finished too early to be killed so often: give it more steps"
-    last = commands(*command, **OPTIMISED)
+    last = commands(*command, **OPTIMIZED)
     assert_done(last)
     assert "resuming " in last.stderr
 

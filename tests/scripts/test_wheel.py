@@ -173,7 +173,7 @@ def test_training_says_what_it_is_and_where_to_look_next(text):
     assert "compiling the training step" in text
     assert "gmlp, masked_lm: 4 steps of 32 examples on 1 cpu device; writing to" in text
     assert re.search(
-        r"training a tokenizer of 2,000 pieces on embedded.*\n(.*\n)*tokenising embedded", text
+        r"training a tokenizer of 2,000 pieces on embedded.*\n(.*\n)*tokenizing embedded", text
     )
     assert re.search(
         r"657,868 parameters; [\d,]+ sequences of 64 tokens to train on, \d+ held out", text

@@ -233,7 +233,7 @@ def test_models_shipped_with_the_package(folder, tmp_path, monkeypatch):
 
 
 @ALL
-def test_exported_folders_are_recognised(folder, form):
+def test_exported_folders_are_recognized(folder, form):
     found = pretrained.exported_folder(sources.path(folder, form))
     is_export = form in ("export", "exported weights")
     assert found == (str(folder / "exported") if is_export else "")

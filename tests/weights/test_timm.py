@@ -179,7 +179,7 @@ def hub(tiny, tmp_path):
     return tmp_path
 
 
-def test_config_json_sets_the_normalisation(hub):
+def test_config_json_sets_the_normalization(hub):
     values = {
         "mean": [0.0, 0.0, 0.0],
         "std": [1, 1, 1],

@@ -44,8 +44,8 @@ def weights(d=8, d_ffn=12, d_spatial=6, tokens=9, classes=5):
 def layer_norm(w, name, x):
     centred = x - x.mean(-1, keepdims=True)
     variance = (centred**2).mean(-1, keepdims=True)
-    normalised = centred / np.sqrt(variance + 1e-6)
-    return normalised * w[f"{name}/scale"] + w[f"{name}/bias"]
+    normalized = centred / np.sqrt(variance + 1e-6)
+    return normalized * w[f"{name}/scale"] + w[f"{name}/bias"]
 
 
 def dense(w, name, x):
@@ -80,8 +80,8 @@ def slow_logits(arrays, pixels):
         x = x + mixed.T
         rows = layer_norm(w, f"{block}/LayerNorm_1", x)
         x = x + mlp(w, f"{block}/channel_mixing", rows)
-    normalised = layer_norm(w, "pre_head_layer_norm", x)
-    pooled = normalised.mean(0)
+    normalized = layer_norm(w, "pre_head_layer_norm", x)
+    pooled = normalized.mean(0)
     return dense(w, "head", pooled)
 
 

@@ -19,7 +19,7 @@ class Windows:
     """The windows of some questions, in order, as a random-access source.
 
     A passage that does not fit is cut into overlapping windows. Passages and questions are
-    tokenised once; windows are assembled when they are read.
+    tokenized once; windows are assembled when they are read.
 
     An item is {"tokens", "segments": int32 [length]; "start", "end", "index": int32}. Segments are
     1 for the passage and its [SEP], else 0. Start and end are the positions of the answer's first

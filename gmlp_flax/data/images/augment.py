@@ -445,10 +445,10 @@ def random_erasing(
     """Fills one rectangle with noise: 2 % to a third of the area, its sides in a ratio of 0.3 to 1
     / 0.3.
 
-    Random erasing (Zhong et al. 2017) in timm's mode `pixel`, which draws normalised pixels from
-    N(0, 1). Here pixels are not normalised yet: they become 255 * (mean + std * N(0, 1)), rounded
+    Random erasing (Zhong et al. 2017) in timm's mode `pixel`, which draws normalized pixels from
+    N(0, 1). Here pixels are not normalized yet: they become 255 * (mean + std * N(0, 1)), rounded
     and clipped to 0 to 255, with the mean and deviation of each channel in 0 to 1. After the stem's
-    normalisation, only rounding and clipping differ from timm.
+    normalization, only rounding and clipping differ from timm.
 
     `pixels` are uint8 [height, width, channels], and so is the copy. After ten rectangles that do
     not fit, `pixels` come back.

@@ -44,7 +44,7 @@ class BytePairs:
     """A tokenizer.json of the `tokenizers` library whose model is BPE: over bytes (RoBERTa,
     ModernBERT, Llama 3), or over characters, with bytes for those that it does not know (Llama 2).
 
-    The file says how text is normalised and split. Its special tokens are not recognised in texts,
+    The file says how text is normalized and split. Its special tokens are not recognized in texts,
     and its post-processor, which adds them, is not used.
 
     Args:

@@ -47,7 +47,7 @@ def decide(path: str, keys: Mapping[str, str]) -> tuple[bytes, str]:
         if chosen:
             key = next(iter(chosen))
             raise DataError(f"{path} has a normalizer that is not BERT's: {key} must be auto")
-        return as_json(vocabulary.document), f"{name}: text is normalised as it says"
+        return as_json(vocabulary.document), f"{name}: text is normalized as it says"
     settings: dict[str, Any] = {}
     config = find_sibling(path, "tokenizer_config.json")
     if config:

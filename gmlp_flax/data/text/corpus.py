@@ -211,7 +211,7 @@ class Corpus(Dataset):
 
     Attributes:
         content: SHA-256, in hexadecimal, of the files' names, sizes, versions and ends, and of the
-            split; for documents in memory, a hash of the documents. It recognises a corpus without
+            split; for documents in memory, a hash of the documents. It recognizes a corpus without
             reading it all, and stays the same when the folder moves.
     """
 
@@ -223,7 +223,7 @@ class Corpus(Dataset):
 
     @property
     def count(self) -> None:
-        """See Dataset: documents are counted as they are tokenised."""
+        """See Dataset: documents are counted as they are tokenized."""
         return None
 
     def byte_size(self) -> int:
@@ -311,7 +311,7 @@ def describe(corpus: Corpus, use: str) -> str:
 
 
 def in_memory(name: str, documents: Iterable[str]) -> Corpus:
-    """A corpus of one part, recognised by its content; documents that are only white space are left
+    """A corpus of one part, recognized by its content; documents that are only white space are left
     out."""
     texts = tuple(document for document in documents if document.strip())
     return Corpus(

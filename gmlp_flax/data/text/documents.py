@@ -89,7 +89,7 @@ def _read_array_record(path: str, start: int, stop: int | None) -> Documents:
 
 
 def _from_examples(examples: Iterable[tuple[int, Any]]) -> Documents:
-    """The documents in numbered, serialised examples. The message of a BadRecord among them already
+    """The documents in numbered, serialized examples. The message of a BadRecord among them already
     has its number."""
     for number, example in examples:
         if isinstance(example, BadRecord):
@@ -102,7 +102,7 @@ def _from_examples(examples: Iterable[tuple[int, Any]]) -> Documents:
 
 
 def _feature(example: bytes) -> str:
-    """The feature `text` of a serialised example; TFDS would decode all features, which takes much
+    """The feature `text` of a serialized example; TFDS would decode all features, which takes much
     longer."""
     features = records.example_features(example)
     values: Sequence[bytes] = ()

@@ -23,7 +23,7 @@ class EncodedBatch(NamedTuple):
     Attributes:
         ids: int32 [tokens], with [SEP] after each document.
         documents: how many documents end in the batch.
-        text_bytes: the size of the text in UTF-8, before it was normalised.
+        text_bytes: the size of the text in UTF-8, before it was normalized.
     """
 
     ids: np.ndarray

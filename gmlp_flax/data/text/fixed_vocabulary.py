@@ -100,7 +100,7 @@ class FixedVocabulary(abc.ABC):
 
 
 class Bytes(FixedVocabulary):
-    """UTF-8 without any normalisation: byte b has the id 5 + b, after [PAD] [UNK] [CLS] [SEP]
+    """UTF-8 without any normalization: byte b has the id 5 + b, after [PAD] [UNK] [CLS] [SEP]
     [MASK].
 
     A mask stands for one byte. Ids decode to the text of their bytes, with U+FFFD for bytes that

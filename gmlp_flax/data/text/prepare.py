@@ -172,7 +172,7 @@ class Limits(NamedTuple):
 def prepare(
     corpus: Corpus, tokenizer: Tokenizer, folder: str | os.PathLike, limits: Limits = Limits()
 ) -> Prepared:
-    """Tokenises a corpus into a folder, or continues work begun there; shows a progress bar if it
+    """Tokenizes a corpus into a folder, or continues work begun there; shows a progress bar if it
     takes long.
 
     Args:
@@ -207,7 +207,7 @@ def prepare(
     with folder_lock(work):
         if not _is_done(shards, plan):
             role = f", {selection.role}" if selection.share else ""
-            to_stderr(f"tokenising {corpus.name}{role}")
+            to_stderr(f"tokenizing {corpus.name}{role}")
             cores = limits.workers or usable_cores()
             _begin(shards, plan)
             _write_all(corpus, shards, plan, cores)
@@ -410,7 +410,7 @@ def _progress_bar(shards: Sequence[_Shard], waiting: Sequence[_Shard]) -> tqdm.t
     return tqdm.tqdm(
         total=total,
         initial=total - left,
-        desc="tokenising",
+        desc="tokenizing",
         unit="B",
         unit_scale=True,
         file=sys.stderr,

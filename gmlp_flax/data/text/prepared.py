@@ -116,7 +116,7 @@ class Prepared:
         files: the files of all shards.
         tokens: how many tokens all shards have, with one [SEP] per document.
         documents: how many documents.
-        text_bytes: the size of the text in UTF-8, before it was normalised.
+        text_bytes: the size of the text in UTF-8, before it was normalized.
         skipped: how many bad records were skipped.
         skipped_first: the messages of some of these.
         offsets: int64 [shards + 1], where each shard begins in the stream, and the end.

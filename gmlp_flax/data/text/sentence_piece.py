@@ -59,13 +59,13 @@ _STAND_IN = "\ue000"
 
 _SPACE = "▁"  # in pieces
 
-# How a model that keeps white space normalises a text with some.
+# How a model that keeps white space normalizes a text with some.
 _WHITE_SPACE = "a  b\n\tc"
 _WHITE_SPACE_KEPT = _WHITE_SPACE.replace(" ", _SPACE)
 
 
 class SentencePieces:
-    """A SentencePiece model. It decides how text is normalised: usually NFKC, and any white space
+    """A SentencePiece model. It decides how text is normalized: usually NFKC, and any white space
     to one space.
 
     Args:
@@ -90,9 +90,9 @@ class SentencePieces:
             self.falls_back_on_bytes = any(map(processor.is_byte, pieces))
             control_ids = list(filter(processor.is_control, pieces))
         self._processor = processor
-        normalised = processor.normalize(_WHITE_SPACE)
+        normalized = processor.normalize(_WHITE_SPACE)
         # Llama's begins every text with a blank, and keeps all others.
-        self.keeps_white_space = normalised.removeprefix(_SPACE) == _WHITE_SPACE_KEPT
+        self.keeps_white_space = normalized.removeprefix(_SPACE) == _WHITE_SPACE_KEPT
         self.special: dict[str, int] = {"unk": processor.unk_id()}
         self._added: list[str] = []
         self.vocab_size = count

@@ -46,8 +46,8 @@ class Tokenizer:
     | bytes | [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4, then byte b is 5 + b | as it is |
     | listops | the same, then its 15 symbols | a DataError if it has other words |
 
-    Unless white space is kept, text is normalised first (any white space becomes one space), so
-    decoding gives the normalised text. `encode` never returns a special piece other than [UNK],
+    Unless white space is kept, text is normalized first (any white space becomes one space), so
+    decoding gives the normalized text. `encode` never returns a special piece other than [UNK],
     whatever the text, and `decode` leaves special pieces out.
 
     Args:
@@ -220,7 +220,7 @@ class Tokenizer:
         return self._engine.encode_batch(texts, threads or usable_cores())
 
     def encode_with_offsets(self, text: str) -> Encoding:
-        """`encode`, and the span of each token in the given text, before normalisation.
+        """`encode`, and the span of each token in the given text, before normalization.
 
         A token stands for text[start:stop], without white space before it; the span of white space
         is empty. Tokens that are parts of one character, such as its bytes, each have the whole

@@ -50,8 +50,8 @@ class WordPieces:
     [CLS]; else it leaves text as it is. Before training, `casing.decide` settles the question, and
     writes a `tokenizer.json` if the answer differs from this reading.
 
-    A `tokenizer.json` says everything: normalisation, how text is split, added tokens. Its special
-    tokens are the five of BERT, and are not recognised in texts.
+    A `tokenizer.json` says everything: normalization, how text is split, added tokens. Its special
+    tokens are the five of BERT, and are not recognized in texts.
 
     Args:
         model: the file's content.
@@ -88,7 +88,7 @@ class WordPieces:
 
     @property
     def cases(self) -> Cases | None:
-        """What becomes of capitals and accents; None if the normaliser is not BERT's."""
+        """What becomes of capitals and accents; None if the normalizer is not BERT's."""
         normalizer = self.document["normalizer"] or {}
         if normalizer.get("type") != "BertNormalizer":
             return None

@@ -105,11 +105,11 @@ class GMLP(nn.Module):
         if "stem/table" in self.weights:
             levels = images.long().flatten(1)
             return self.weights["stem/table"][levels]
-        pixels = self.normalise(images)
+        pixels = self.normalize(images)
         patches = self.cut(pixels)
         return self.linear(patches, "stem")
 
-    def normalise(self, images: Tensor) -> Tensor:
+    def normalize(self, images: Tensor) -> Tensor:
         """Pixels from 0 to 255, less the mean of config.data and divided by its deviation."""
         kernel = self.weights["stem/kernel"]
         data = self.config["data"]
@@ -142,7 +142,7 @@ class GMLP(nn.Module):
 
     def gate(self, z: Tensor, y: Tensor, layer: int, padding_mask: Tensor | None) -> Tensor:
         """s(Z) of z [batch, tokens, d_ffn]: Z1 * f(Z2) for the Spatial Gating Unit. Tiny attention
-        reads y, the block's normalised input, [batch, tokens, d_model]."""
+        reads y, the block's normalized input, [batch, tokens, d_model]."""
         kind = self.model["gate"]
         u = z
         v = z

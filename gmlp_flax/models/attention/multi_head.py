@@ -100,7 +100,7 @@ class MultiHeadAttention(nnx.Module):
 
     def _project(self, x: Array, first: Array | int) -> Array:
         """Queries, keys and values side by side, [batch, tokens, (heads + 2 kv_heads) d],
-        normalised and rotated as the spec says; without content terms the values alone. `first` is
+        normalized and rotated as the spec says; without content terms the values alone. `first` is
         the position of the first token."""
         spec = self.spec
         projected = self.proj_in(x)

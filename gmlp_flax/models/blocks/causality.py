@@ -49,7 +49,7 @@ def _short(spec: Any) -> Any:
 
 
 def _layer_looks_ahead(spec: Any) -> bool:
-    block = _randomised(spec)
+    block = _randomized(spec)
     call = nnx.jit(lambda block, x: block(x))
     shape = (1, spec.length, spec.d_model)
     text_key, other_key = jax.random.split(jax.random.key(1))
@@ -77,7 +77,7 @@ def _positions(length: int) -> Iterator[int]:
             yield position
 
 
-def _randomised(spec: Any) -> nnx.Module:
+def _randomized(spec: Any) -> nnx.Module:
     """A layer with noise on its initial parameters."""
     block = spec.block(spec, nnx.Rngs(0))
     random = nnx.Rngs(2)

@@ -41,7 +41,7 @@ class ExternalAttention(nnx.Module):
     `values` [memory, d_model / heads], has no biases, and the weights are computed in its type.
 
     As published, the softmax runs over the tokens, and each token's weights are then divided by
-    their sum (double normalisation), so that a token's output depends on all tokens. With the
+    their sum (double normalization), so that a token's output depends on all tokens. With the
     softmax over the memory, it depends only on the token.
     """
 

@@ -30,11 +30,11 @@ class SynthesizerSpec(HeadsSpec, WeightDropoutSpec):
         architecture=True,
     )
     rank: int = option(
-        8, "rank of factorised random logits (the paper's k)", SIZE, architecture=True
+        8, "rank of factorized random logits (the paper's k)", SIZE, architecture=True
     )
     dense_factor: int = option(
         0,
-        "the first factor of n in factorised dense logits (the paper's a); "
+        "the first factor of n in factorized dense logits (the paper's a); "
         "0: the largest up to the root of n",
         AT_LEAST_0,
         architecture=True,

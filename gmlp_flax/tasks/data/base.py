@@ -135,7 +135,7 @@ class TaskData:
         return None
 
     def fingerprint(self, role: str) -> Fingerprint:
-        """What recognises the data of a role when a run resumes (`data.fingerprints`); {} if they
+        """What recognizes the data of a role when a run resumes (`data.fingerprints`); {} if they
         are not compared."""
         dataset = self.dataset(role)
         if dataset is None:

@@ -17,7 +17,7 @@ LEAST_TEMPERATURE = 1e-6  # below it a division would overflow: the likeliest to
 def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     """The probabilities that the next token is drawn with.
 
-    The `top_k` likeliest tokens of softmax(logits / temperature) are kept and renormalised. Then
+    The `top_k` likeliest tokens of softmax(logits / temperature) are kept and renormalized. Then
     the fewest likeliest tokens whose total probability reaches `top_p` are kept (Holtzman et al.,
     arXiv 1904.09751). Among equal logits, the first count as the likelier ones.
 
@@ -50,7 +50,7 @@ def _softmax(logits: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def _keep_top_p(shares: np.ndarray, top_p: float) -> np.ndarray:
-    """Probabilities in descending order, renormalised after the first ones that reach `top_p`."""
+    """Probabilities in descending order, renormalized after the first ones that reach `top_p`."""
     sums_before = np.cumsum(shares) - shares
     is_kept = sums_before < top_p
     kept = np.where(is_kept, shares, 0.0)

@@ -336,9 +336,9 @@ def test_erased_pixels_are_normally_distributed():
     images = [augment.augment(pixels, seeded(seed), options) for seed in range(4)]
     levels = np.stack(images)
     erased = levels[levels > 0]
-    normalised = (erased / 255 - 0.5) / 0.1
-    assert normalised.mean() == pytest.approx(0, abs=0.02)
-    assert normalised.std() == pytest.approx(1, abs=0.02)
+    normalized = (erased / 255 - 0.5) / 0.1
+    assert normalized.mean() == pytest.approx(0, abs=0.02)
+    assert normalized.std() == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -127,7 +127,7 @@ def test_images_are_recognised_by_suffix(name, expected):
         ("a/MACOSX/b.png", False),
     ],
 )
-def test_hidden_names_are_recognised(name, hidden):
+def test_hidden_names_are_recognized(name, hidden):
     assert stores.is_hidden(name) == hidden
 
 

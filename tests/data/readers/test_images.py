@@ -1,4 +1,4 @@
-"""The form of images at a path is recognised, and other paths are refused."""
+"""The form of images at a path is recognized, and other paths are refused."""
 
 import random
 

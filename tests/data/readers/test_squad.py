@@ -428,7 +428,7 @@ FEATURES = {
 
 
 def example(question: Question, /, **changes) -> bytes:
-    """A question as TFDS serialises it."""
+    """A question as TFDS serializes it."""
     texts = [text.encode() for text, _ in question.answers]
     starts = [start for _, start in question.answers]
     values = {

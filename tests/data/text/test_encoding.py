@@ -38,7 +38,7 @@ def test_long_documents_are_cut_between_tokens(monkeypatch, piece):
 
 
 @pytest.mark.parametrize("piece", [7, 4096])
-def test_bytes_are_counted_before_normalisation(monkeypatch, piece):
+def test_bytes_are_counted_before_normalization(monkeypatch, piece):
     monkeypatch.setattr(encoding, "PIECE", piece)
     texts = ["the  quick\n\n\tfox ﬁ \ud800", "日本  "]
     batches = list(encode_documents(texts, tokenizer()))

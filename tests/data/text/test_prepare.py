@@ -401,7 +401,7 @@ def test_terminals_show_a_progress_bar(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal)
     prepare(corpus(2), tokenizer(), tmp_path, EACH_PART)
     output = terminal.getvalue()
-    assert output.startswith("tokenising texts\n")
+    assert output.startswith("tokenizing texts\n")
     assert "100%" in output
 
 

@@ -44,8 +44,8 @@ VISIBLE = st.characters(codec="utf-8", exclude_categories=["C", "Z"])
 def test_normalised_text_survives_encoding(tokenizer, text):
     ids = tokenizer.encode(text)
     assert tokenizer.unk_id not in ids
-    normalised = tokenizer.decode(ids)
-    assert tokenizer.decode(tokenizer.encode(normalised)) == normalised
+    normalized = tokenizer.decode(ids)
+    assert tokenizer.decode(tokenizer.encode(normalized)) == normalized
 
 
 WORDS = [*SPECIAL_PIECES, "the", "cafe", "is", ".", "?"]

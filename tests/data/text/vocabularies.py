@@ -24,7 +24,7 @@ TEXTS = {
 
 
 def pieces_of(lower, strip):
-    """The words of all texts as the library normalises them, and their letters."""
+    """The words of all texts as the library normalizes them, and their letters."""
     normalizer = library.normalizers.BertNormalizer(lowercase=lower, strip_accents=strip)
     words = set()
     for text in TEXTS.values():

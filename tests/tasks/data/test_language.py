@@ -320,7 +320,7 @@ def test_valid_corpus_has_no_report(config, whole, capsys):
     stream(LanguageData(config), TRAIN)
     stderr = capsys.readouterr().err
     first_words = [line.split()[0] for line in stderr.splitlines()]
-    assert first_words == ["training", "tokenising"]
+    assert first_words == ["training", "tokenizing"]
 
 
 def test_bad_records_are_skipped_and_reported(config, whole, spoiled, capsys):
@@ -349,7 +349,7 @@ def test_bad_records_of_a_mixture_are_reported(config, whole, spoiled, capsys):
 
 
 def test_lines_and_summary_of_a_corpus(config, shards):
-    """Documents are counted only when they are tokenised."""
+    """Documents are counted only when they are tokenized."""
     config.data.train = str(shards)
     data = LanguageData(config)
     [line] = data.lines(TRAIN)

@@ -95,13 +95,13 @@ def require(name: str) -> str:
 def numbers(name: str, examples: Sequence[int] = (0, 97)) -> list[int]:
     """The whole numbers of a flag that lists them with commas; `examples` are for the message.
     Raises ConfigError: they are none."""
-    given = flags.FLAGS[name].value or []
+    words = flags.FLAGS[name].value or []
     try:
-        return [int(number) for number in given]
+        return [int(number) for number in words]
     except ValueError:
         example = ",".join(map(str, examples))
         raise ConfigError(
-            f"--{name}={','.join(given)}: expected numbers, as in --{name}={example}"
+            f"--{name}={','.join(words)}: expected numbers, as in --{name}={example}"
         ) from None
 
 
@@ -275,12 +275,12 @@ def _parse(
         raise ConfigError(str(error)) from None
 
 
-def _check_positional(given: list[str], positional: str) -> None:
+def _check_positional(arguments: list[str], positional: str) -> None:
     """Raises ConfigError if there are too few or too many arguments that are no flags."""
     names = positional.split()
     required = [name for name in names if not name.startswith("[")]
-    missing = required[len(given) :]
-    extra = given[len(names) :]
+    missing = required[len(arguments) :]
+    extra = arguments[len(names) :]
     if missing:
         raise ConfigError(f"{missing[0]} is missing: see {sys.argv[0]} --help")
     if extra and not positional.endswith("..."):

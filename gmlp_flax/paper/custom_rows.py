@@ -125,16 +125,16 @@ def _check_output(config: ConfigDict) -> None:
     """Raises ConfigError if a block does not return the shape that it is given. What
     the block itself raises, it raises here, before any run starts."""
     spec = matching.encoder_spec(config)
-    given = jax.ShapeDtypeStruct((1, spec.length, spec.d_model), spec.stream_dtype)
+    example = jax.ShapeDtypeStruct((1, spec.length, spec.d_model), spec.stream_dtype)
 
     def call(x):
         block = spec.block(spec, nnx.Rngs(0))
         return block(x)
 
-    returned = nnx.eval_shape(call, given)
+    returned = nnx.eval_shape(call, example)
     shape = getattr(returned, "shape", None)
-    if shape != given.shape:
+    if shape != example.shape:
         raise ConfigError(
             f"{config.model.block} returns {shape or type(returned).__name__} for tokens of shape "
-            f"{given.shape}, [batch, tokens, d_model]: expected the same shape"
+            f"{example.shape}, [batch, tokens, d_model]: expected the same shape"
         )

@@ -140,9 +140,9 @@ def environment_problem(error: BaseException) -> str:
         for name in _DEVICE_VARIABLES:
             if name in os.environ:
                 settings.append(f"{name}={os.environ[name]}")
-        said = f" with {' '.join(settings)}" if settings else ""
+        variables = f" with {' '.join(settings)}" if settings else ""
         return (
-            f"JAX finds no device{said} ({reason or 'no platform could be started'}): unset these "
+            f"JAX finds no device{variables} ({reason or 'no platform could be started'}): unset these "
             "variables, install JAX for that platform, or set JAX_PLATFORMS=cpu"
         )
     return ""

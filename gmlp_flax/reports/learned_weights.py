@@ -286,5 +286,5 @@ def across(maps: np.ndarray, segments: np.ndarray) -> np.ndarray:
 
 def _mean_of_token(maps: np.ndarray) -> np.ndarray:
     """[layers]: the weight that a token gives, a mean over the rows of maps [layers, n, n]."""
-    given = maps.sum(axis=-1)
-    return given.mean(axis=-1)
+    weights_of_rows = maps.sum(axis=-1)
+    return weights_of_rows.mean(axis=-1)

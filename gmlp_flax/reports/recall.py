@@ -155,7 +155,7 @@ def _result(folder: str, point: Point) -> dict[str, Any] | None:
 
 def accuracies(plan: Plan) -> dict[Cell, Spread]:
     """The accuracy in percent of each cell that has a finished run, over seeds."""
-    found = {}
+    results = {}
     for cell in plan.cells():
         rate = best_rate(plan, cell)
         if rate is None:
@@ -166,72 +166,72 @@ def accuracies(plan: Plan) -> dict[Cell, Spread]:
             if result is not None:
                 values.append(100 * result["eval"]["accuracy"])
         if values:
-            found[cell] = Spread.mean(values)
-    return found
+            results[cell] = Spread.mean(values)
+    return results
 
 
 def report(plan: Plan) -> Report:
     """The report on the runs that are there. Raises NoRuns if there is none."""
-    found = accuracies(plan)
-    if not found:
+    results = accuracies(plan)
+    if not results:
         raise NoRuns(f"{plan.runs} holds no finished run of recall: train some first")
     return Report(
         recall.TITLE,
-        _table(found),
-        claims(found),
-        setting=_setting(plan, found),
-        notes=_notes(found, plan.scale),
-        figures={"accuracy": chart(found)},
-        more_tables={"cells": _cell_table(plan, found)},
+        _table(results),
+        claims(results),
+        setting=_setting(plan, results),
+        notes=_notes(results, plan.scale),
+        figures={"accuracy": chart(results)},
+        more_tables={"cells": _cell_table(plan, results)},
     )
 
 
-def _table(found: Accuracies) -> Table:
+def _table(results: Accuracies) -> Table:
     """A line for each row, a column for each length and width."""
     models: dict[str, Cells] = {}
-    for cell, accuracy in found.items():
+    for cell, accuracy in results.items():
         title = f"n {cell.length}, d {cell.width}"
         cells = models.setdefault(cell.row, {})
         cells[title] = accuracy
     return Table.of_models(models)
 
 
-def _cell_table(plan: Plan, found: Accuracies) -> Table:
+def _cell_table(plan: Plan, results: Accuracies) -> Table:
     """A line for each cell, with the rate that its search chose."""
     rows = []
-    for cell, accuracy in found.items():
+    for cell, accuracy in results.items():
         rate = printed(best_rate(plan, cell))
         row = (cell.row, cell.length, cell.width, accuracy, rate)
         rows.append(row)
     return Table(("model", "n", "d", "accuracy (%)", "rate"), rows)
 
 
-def _setting(plan: Plan, found: Accuracies) -> str:
+def _setting(plan: Plan, results: Accuracies) -> str:
     """What was scaled down, and the keys that the runs have changed."""
     scale = plan.scale
     if scale == "paper":
         setting = "Scale paper: figure 2's setting, without its dropout."
     else:
-        widths = sorted({cell.width for cell in found})
+        widths = sorted({cell.width for cell in results})
         setting = (
             f"Scale {scale}. Scaled down: a vocabulary of {recall.CPU_VOCABULARY} (paper: 8192), "
             f"{recall.CPU_STEPS:,} steps of {recall.CPU_BATCH} examples (paper: 64 epochs of "
             f"100,000), d {', '.join(map(str, widths))} (paper: 64 to 512)."
         )
-    return " ".join([setting, *_changes(plan, found)])
+    return " ".join([setting, *_changes(plan, results)])
 
 
-def _changes(plan: Plan, found: Accuracies) -> list[str]:
+def _changes(plan: Plan, results: Accuracies) -> list[str]:
     """Sentences on the keys in which runs differ from the setting of the scale."""
     cells_by_changes: dict[str, list[str]] = {}
-    for cell in found:
+    for cell in results:
         changes = _changes_of_cell(plan, cell)
         if changes:
             cells = cells_by_changes.setdefault(changes, [])
             cells.append(f"{cell.row} at n = {cell.length}, d = {cell.width}")
     sentences = []
     for changes, cells in cells_by_changes.items():
-        is_everywhere = len(cells) == len(found)
+        is_everywhere = len(cells) == len(results)
         where = "All runs" if is_everywhere else f"The runs of {'; '.join(cells)}"
         sentences.append(f"{where} differ: {changes}.")
     return sentences
@@ -269,10 +269,10 @@ def _config_of_scale(length: int, width: int, scale: str) -> ConfigDict:
     return config_lib.open_config(Cell(ATTENTION, length, width).config(scale))
 
 
-def _notes(found: Accuracies, scale: str) -> list[str]:
+def _notes(results: Accuracies, scale: str) -> list[str]:
     searched_at = f" of n = {min(recall.LENGTHS[scale])}" if scale == "cpu" else ""
     floors = []
-    for length in sorted({cell.length for cell in found}):
+    for length in sorted({cell.length for cell in results}):
         floor = _floor(length)
         floors.append(f"{floor:.1f} % at n = {length}")
     seeds = ", ".join(map(str, recall.SEEDS))
@@ -288,11 +288,11 @@ def _notes(found: Accuracies, scale: str) -> list[str]:
 # The figure.
 
 
-def chart(found: Accuracies) -> Chart:
+def chart(results: Accuracies) -> Chart:
     """Accuracy over the width, a panel for each length, a line for the best row of each family."""
     panels = []
-    for length in sorted({cell.length for cell in found}):
-        panel = _panel(found, length)
+    for length in sorted({cell.length for cell in results}):
+        panel = _panel(results, length)
         panels.append(panel)
     caption = (
         "The best row of each family at each width. Bars go from the lowest to the highest seed."
@@ -300,9 +300,9 @@ def chart(found: Accuracies) -> Chart:
     return Chart(panels, caption)
 
 
-def _panel(found: Accuracies, length: int) -> Panel:
+def _panel(results: Accuracies, length: int) -> Panel:
     """The accuracies at one length."""
-    best = best_of_families(found, length)
+    best = best_of_families(results, length)
     look_of = looks_lib.looks(list(best))
     series = []
     for look, (name, widths) in zip(look_of, best.items(), strict=True):
@@ -323,10 +323,10 @@ def _floor(length: int) -> float:
     return 100 / PAIRS[length]
 
 
-def best_of_families(found: Accuracies, length: int) -> dict[str, dict[int, Spread]]:
+def best_of_families(results: Accuracies, length: int) -> dict[str, dict[int, Spread]]:
     """Family -> width -> the accuracy of its best row there."""
     best: dict[str, dict[int, Spread]] = {}
-    for cell, accuracy in found.items():
+    for cell, accuracy in results.items():
         if cell.length != length:
             continue
         name = _family(cell.row)
@@ -346,18 +346,18 @@ def _family(row: str) -> str:
 # Claims.
 
 
-def claims(found: Accuracies) -> list[Claim]:
+def claims(results: Accuracies) -> list[Claim]:
     """What Zoology says of attention and gated convolutions, and what it leaves open of gMLP and
     aMLP; each only where its cells are there."""
     return [
-        *_attention_claims(found),
-        *_width_claims(found),
-        *_rival_claims(found),
+        *_attention_claims(results),
+        *_width_claims(results),
+        *_rival_claims(results),
     ]
 
 
-def _attention_claims(found: Accuracies) -> Iterable[Claim]:
-    for cell, accuracy in found.items():
+def _attention_claims(results: Accuracies) -> Iterable[Claim]:
+    for cell, accuracy in results.items():
         if cell.row == ATTENTION and cell.width == 64:
             yield Claim(
                 f"attention solves it at d = 64, Zoology, figure 2: n = {cell.length}",
@@ -366,9 +366,9 @@ def _attention_claims(found: Accuracies) -> Iterable[Claim]:
             )
 
 
-def _width_claims(found: Accuracies) -> Iterable[Claim]:
+def _width_claims(results: Accuracies) -> Iterable[Claim]:
     """Gated convolutions: the causal gMLP is one, with one filter for all channels."""
-    needed = _solving_widths(found, "sgu_causal")
+    needed = _solving_widths(results, "sgu_causal")
     if len(needed) < 2:
         return
     first, *_, last = needed.values()
@@ -389,11 +389,11 @@ def _width_claims(found: Accuracies) -> Iterable[Claim]:
     )
 
 
-def _solving_widths(found: Accuracies, row: str) -> dict[int, int | None]:
+def _solving_widths(results: Accuracies, row: str) -> dict[int, int | None]:
     """Length, shortest first -> the smallest width at which all seeds of a row solve it; None if
     they do so at no width."""
     widths: dict[int, list[int]] = {}
-    for cell, accuracy in found.items():
+    for cell, accuracy in results.items():
         if cell.row != row:
             continue
         solving = widths.setdefault(cell.length, [])
@@ -405,12 +405,12 @@ def _solving_widths(found: Accuracies, row: str) -> dict[int, int | None]:
     return smallest
 
 
-def _rival_claims(found: Accuracies) -> Iterable[Claim]:
+def _rival_claims(results: Accuracies) -> Iterable[Claim]:
     """Not Zoology's: whether tiny attention is what a gate is without. If no row solves a length,
     its runs show no difference between rows."""
-    widest = max((cell.width for cell in found), default=0)
-    solved_lengths = _solved_lengths(found)
-    for cell, accuracy in found.items():
+    widest = max((cell.width for cell in results), default=0)
+    solved_lengths = _solved_lengths(results)
+    for cell, accuracy in results.items():
         if cell.width != widest:
             continue
         verdict = _solved(accuracy)
@@ -429,10 +429,10 @@ def _rival_claims(found: Accuracies) -> Iterable[Claim]:
         yield Claim(text, verdict, detail)
 
 
-def _solved_lengths(found: Accuracies) -> set[int]:
+def _solved_lengths(results: Accuracies) -> set[int]:
     """The lengths that a seed of some row solves at some width."""
     lengths = set()
-    for cell, accuracy in found.items():
+    for cell, accuracy in results.items():
         if _solved(accuracy) != REVERSED:
             lengths.add(cell.length)
     return lengths

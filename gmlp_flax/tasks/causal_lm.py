@@ -65,14 +65,14 @@ class CausalPredictor(TextPredictor, GeneratingPredictor):
         texts = [self.tokenizer.encode(line) for line in inputs]
         return self.padded([self.tokenizer.cls_id, *ids] for ids in texts)
 
-    def prepare(self, given: str, truncate: bool = False) -> Prepared:
+    def prepare(self, value: str, truncate: bool = False) -> Prepared:
         """See `Predictor`: a line of text. The model reads its end, and ranks the next token.
 
         Raises:
             RunError: a line has a [MASK].
         """
-        refuse_mask(given)
-        text = self.tokenizer.encode(given)
+        refuse_mask(value)
+        text = self.tokenizer.encode(value)
         room = self.task.length - 1  # besides [CLS]
         first = max(0, len(text) - room)
         ids = [self.tokenizer.cls_id, *text[first:]]

@@ -77,9 +77,9 @@ class ImagePredictor(Predictor):
 
         return transform
 
-    def prepare(self, given: Any, truncate: bool = False) -> Prepared:
+    def prepare(self, value: Any, truncate: bool = False) -> Prepared:
         """See `Predictor`; it raises as `transform` does."""
-        return Prepared([{"image": self.transform(given)}])
+        return Prepared([{"image": self.transform(value)}])
 
     def encode(self, inputs: Sequence[Any]) -> np.ndarray:
         """See `Predictor`: uint8 [batch, height, width, channels], as evaluation sees the

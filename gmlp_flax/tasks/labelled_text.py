@@ -272,7 +272,7 @@ class LabelledTextPredictor(FinetuningPredictor):
         columns = text_rows.resolve_columns(path, header, task, flags=LINES_ADVICE)
         return columns.texts
 
-    def prepare(self, given: str, truncate: bool = False) -> Prepared:
+    def prepare(self, value: str, truncate: bool = False) -> Prepared:
         """See `Predictor`. A tab in a program's text is white space if the task has no pairs.
 
         Raises:
@@ -280,12 +280,12 @@ class LabelledTextPredictor(FinetuningPredictor):
                 sequences.
         """
         config = self.task.config
-        texts = self._split(given)
+        texts = self._split(value)
         ids = [np.array(self.tokenizer.encode(text), np.int32) for text in texts]
         lengths = [len(text) + 1 for text in ids]  # with the [SEP] after each
         texts_length = max(lengths) if encodes_separately(config) else sum(lengths)
         needed = 1 + texts_length  # with [CLS]
-        note = self.note_of_cut(needed, given, truncate)
+        note = self.note_of_cut(needed, value, truncate)
         length = self.task.length
         if hides_padding(config):
             length = min(needed, length)

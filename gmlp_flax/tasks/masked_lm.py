@@ -131,7 +131,7 @@ class MaskedPredictor(TextPredictor):
         tokenizer = self.tokenizer
         return [tokenizer.cls_id, *tokenizer.encode_masked(text), tokenizer.sep_id]
 
-    def prepare(self, given: str, truncate: bool = False) -> Prepared:
+    def prepare(self, value: str, truncate: bool = False) -> Prepared:
         """See `Predictor`: a line of text with one or more [MASK].
 
         Raises:
@@ -139,8 +139,8 @@ class MaskedPredictor(TextPredictor):
         """
         tokenizer = self.tokenizer
         length = self.task.length
-        ids = self._ids(given)
-        note = self.note_of_cut(len(ids), given, truncate)
+        ids = self._ids(value)
+        note = self.note_of_cut(len(ids), value, truncate)
         if note:
             ids = [*ids[: length - 1], tokenizer.sep_id]
         is_mask = np.array(ids) == tokenizer.mask_id
@@ -148,7 +148,7 @@ class MaskedPredictor(TextPredictor):
         if not len(positions):
             where = f" in the first {length} tokens of" if note else " in"
             raise RunError(
-                f"there is no [MASK]{where} {given[:60]!r}; put one where a token is to be "
+                f"there is no [MASK]{where} {value[:60]!r}; put one where a token is to be "
                 "predicted"
             )
         if not self.task.can_hide_padding:

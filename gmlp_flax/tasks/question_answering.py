@@ -75,16 +75,16 @@ class QuestionPredictor(FinetuningPredictor):
                 raise text_rows.missing_column(path, (column,), header, LINES_ADVICE)
         return QUESTION_COLUMNS
 
-    def prepare(self, given: str, truncate: bool = False) -> Prepared:
+    def prepare(self, value: str, truncate: bool = False) -> Prepared:
         """See `Predictor`: a long passage is read in windows. In v2.0 an answer may be NO_ANSWER.
 
         Raises:
             RunError: there is no passage.
         """
-        question, _, passage = given.partition("\t")
+        question, _, passage = value.partition("\t")
         if not question.strip() or not passage.strip():
             raise RunError(
-                f"give a question and a passage with a tab between them, not {given[:60]!r}"
+                f"give a question and a passage with a tab between them, not {value[:60]!r}"
             )
         questions = [Question(LINE, "", passage, question, ())]
         windows = windows_of(self.task.config, self.tokenizer, questions)

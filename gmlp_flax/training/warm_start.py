@@ -147,10 +147,10 @@ def compare_models(old_config: ConfigDict, config: ConfigDict, where: str) -> No
             changed.append(name)
     if "model.causal" in changed:
         sees = {False: "all tokens", True: "only the tokens before it"}
-        there = sees[old["model.causal"]]
-        here = sees[new["model.causal"]]
+        seen_before = sees[old["model.causal"]]
+        seen_now = sees[new["model.causal"]]
         raise RunError(
-            f"in {where} each token sees {there}, and here {here}: start from a run of a task like "
+            f"in {where} each token sees {seen_before}, and here {seen_now}: start from a run of a task like "
             f"{config.task}"
         )
     if not changed or "model.block" in changed:

@@ -183,9 +183,9 @@ def _settle(
 
 def _contradiction(path: str, statements: Mapping[str, Cases]) -> DataError:
     """The error if the files beside a vocabulary say different things."""
-    said = "; ".join(f"{name}: {cases._asdict()}" for name, cases in statements.items())
+    described = "; ".join(f"{name}: {cases._asdict()}" for name, cases in statements.items())
     keys = " and ".join(f"config.data.{key}" for key in KEYS)
-    return DataError(f"{path}: files contradict each other: {said}; set {keys}")
+    return DataError(f"{path}: files contradict each other: {described}; set {keys}")
 
 
 def _content(path: str, vocabulary: WordPieces, document: Document) -> bytes:

@@ -95,7 +95,7 @@ class Predictor(abc.ABC):
     # What your own predictor defines.
 
     @abc.abstractmethod
-    def prepare(self, given: Any, truncate: bool = False) -> Prepared:
+    def prepare(self, value: Any, truncate: bool = False) -> Prepared:
         """An input as the model reads it. Threads call this method.
 
         Raises:

@@ -89,7 +89,7 @@ def _first_samples(views: np.ndarray) -> np.ndarray:
     """An even number of samples that fit into a row: first one of each image, then another one.
 
     Args:
-        views: [images, 1 + samples, height, width, channels]; the first is no sample.
+        views: [images, 1 + samples, height, width, channels]; the first is not a sample.
 
     Returns:
         [count, height, width, channels].

@@ -67,7 +67,7 @@ def class_names(classes: Any, where: str) -> list[str]:
     """The names of classes: numbers from 0, if `classes` is how many there are.
 
     Raises:
-        ConfigError: they are none, or two are equal; it begins with `where`.
+        ConfigError: they are not names of classes, or two are equal; it begins with `where`.
     """
     is_scalar = not getattr(classes, "ndim", 0)
     is_count = is_scalar and hasattr(classes, "__index__")

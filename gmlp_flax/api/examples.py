@@ -329,7 +329,7 @@ def _rows(data: Any) -> Iterator[Any]:
 
 
 def _aligned(columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """The rows of columns; raises DataError if one is no list or array, or some have more rows than
+    """The rows of columns; raises DataError if one is not a list or array, or some have more rows than
     others."""
     for column in columns:
         is_scalar = getattr(column, "ndim", 1) == 0

@@ -214,7 +214,7 @@ def mesh_sizes(mesh: Mesh | None) -> dict[str, int]:
     """The sizes of the axes of a mesh, {} for None.
 
     Raises:
-        ConfigError: it is no mesh, or has other axes.
+        ConfigError: it is not a mesh, or has other axes.
     """
     if mesh is None:
         return {}

@@ -49,7 +49,7 @@ def train(
             tuple (inputs, labels) of arrays, or an iterable of examples: dicts, (input, label), or
             texts alone. A dict with the keys "train" and "heldout", "validation" or "test" has one
             of these for each split; the first of the last three is held out, and a line names what
-            is not read. Data that are no path are written to workdir/data.
+            is not read. Data that are not a path are written to workdir/data.
         optimizer: replaces the config's, and has its own learning rate.
         callbacks: functions (step, values), or one, called with each line of the log and each
             evaluation; values have names such as "train/loss" and "eval/top1". An exception that

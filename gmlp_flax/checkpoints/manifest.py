@@ -68,7 +68,7 @@ class Manifest:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Manifest":
         """The inverse of `to_json`. Raises ValueError if the SHA-256 differs; any exception if it
-        is no manifest."""
+        is not a manifest."""
         content = value["manifest"]
         if value["sha256"] != _digest(content):
             raise ValueError(f"the checksum of {MANIFEST_FILE} differs")

@@ -94,7 +94,7 @@ def require(name: str) -> str:
 
 def numbers(name: str, examples: Sequence[int] = (0, 97)) -> list[int]:
     """The whole numbers of a flag that lists them with commas; `examples` are for the message.
-    Raises ConfigError: they are none."""
+    Raises ConfigError: one is not a whole number."""
     words = flags.FLAGS[name].value or []
     try:
         return [int(number) for number in words]
@@ -276,7 +276,7 @@ def _parse(
 
 
 def _check_positional(arguments: list[str], positional: str) -> None:
-    """Raises ConfigError if there are too few or too many arguments that are no flags."""
+    """Raises ConfigError if there are too few or too many positional arguments."""
     names = positional.split()
     required = [name for name in names if not name.startswith("[")]
     missing = required[len(arguments) :]
@@ -284,7 +284,7 @@ def _check_positional(arguments: list[str], positional: str) -> None:
     if missing:
         raise ConfigError(f"{missing[0]} is missing: see {sys.argv[0]} --help")
     if extra and not positional.endswith("..."):
-        raise ConfigError(f"{extra[0]!r} is no flag: flags are written --name=value")
+        raise ConfigError(f"{extra[0]!r} is not a flag: flags are written --name=value")
 
 
 def help_text(main: Callable, positional: str = "", about: str | None = None) -> str:

@@ -68,7 +68,7 @@ def _reference_config(reference: str) -> ConfigDict:
     """The config of a second model with the command line's changes, which scores slices.
 
     Raises:
-        UserError: there is no such model, or it is no language model.
+        UserError: there is no such model, or it is not a language model.
     """
     from gmlp_flax import config as config_lib
     from gmlp_flax.training import pretrained, scoring

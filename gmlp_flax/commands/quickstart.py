@@ -45,7 +45,7 @@ def train_once(
         The contents of result.json.
 
     Raises:
-        RunError: the folder holds a run that is no such quickstart.
+        RunError: the folder holds a run that is not such a quickstart.
     """
     options = config.from_file(f"quickstart_{kind}", arg)
     options.steps = steps or options.steps

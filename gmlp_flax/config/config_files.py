@@ -60,7 +60,7 @@ def from_dict(values: dict, where: str) -> ConfigDict:
     kinds = {name: flat_values.get(name, COMMON[name].default) for name in KINDS}
     for name, kind in kinds.items():
         if not isinstance(kind, str):
-            raise ConfigError(f"{where}: {name} {shown(kind)} is no name: expected a string")
+            raise ConfigError(f"{where}: {name} {shown(kind)} is not a name: expected a string")
         registry.refuse_foreign(kind, f"{where}: {name}")
     try:
         config = default(kinds[TASK], kinds[BLOCK])

@@ -322,7 +322,7 @@ def find(name: str) -> Optimizer:
     `from_optax`).
 
     Raises:
-        ConfigError: there is none, it cannot be imported, or it is no function of a
+        ConfigError: there is none, it cannot be imported, or it is not a function of a
             `learning_rate`.
     """
     advice = "a function of your own, like optax.adamw, is named my_package.my_module:my_function"

@@ -180,11 +180,13 @@ class Multiplier(NamedTuple):
 
 
 def check_pattern(pattern: str, key: str) -> None:
-    """Raises ConfigError if a pattern of `config.KEY` is no regular expression."""
+    """Raises ConfigError if a pattern of `config.KEY` is not a regular expression."""
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ConfigError(f"config.{key}: {pattern!r} is no regular expression ({error})") from None
+        raise ConfigError(
+            f"config.{key}: {pattern!r} is not a regular expression ({error})"
+        ) from None
 
 
 def lr_multipliers(lines: Iterable[str]) -> tuple[Multiplier, ...]:
@@ -210,7 +212,7 @@ def lr_multipliers(lines: Iterable[str]) -> tuple[Multiplier, ...]:
 
 
 def _factor(text: str) -> float | None:
-    """The positive, finite number that a text stands for; None if it is none."""
+    """A text as a positive, finite number; None if it is not one."""
     try:
         factor = float(text)
     except ValueError:

@@ -161,7 +161,7 @@ def _check_declared(names: Iterable[str], classes: Sequence[str], where: str) ->
     if not unknown:
         return
     name = min(unknown)
-    problem = f"{where}: the class {name!r} is none of {expected}"
+    problem = f"{where}: the class {name!r} is not one of {expected}"
     if _WHOLE.fullmatch(name):
         problem += ": a number is a position only in data that declare names of classes"
     raise DataError(problem)

@@ -66,7 +66,7 @@ def join(folder: str, *names: str) -> str:
 
 def user_path(path: str | os.PathLike[str]) -> str:
     """A path as a user writes it, with the home folder in place of a leading ~ or ~USER. Neither a
-    shell, after `--workdir=`, nor Python expands these. Raises DataError if it is no path."""
+    shell, after `--workdir=`, nor Python expands these. Raises DataError if it is not a path."""
     is_path = isinstance(path, str | os.PathLike)
     if not is_path:
         kind = type(path).__name__
@@ -384,7 +384,7 @@ def read(path: str) -> bytes | None:
 
 def read_small(path: str | os.PathLike, most: int = SMALL, decompress: bool = False) -> bytes:
     """The content of a file that is read whole: a config, a vocabulary, an index, a document.
-    Raises DataError if it cannot be read, is no plain file, or has more than `most` bytes,
+    Raises DataError if it cannot be read, is not a plain file, or has more than `most` bytes,
     unpacked."""
     path = os.fspath(path)
     is_local = not is_remote(path)

@@ -40,7 +40,7 @@ def parse(data: bytes, where: str, kind: type = object) -> Any:
 
 
 def parse_object(data: bytes | None) -> dict[str, Any]:
-    """The object that JSON stands for; an empty one if it is none, or if there is no data."""
+    """The object in a JSON text; an empty one if it holds something else, or if there is no data."""
     try:
         return parse(data or b"", "", dict)
     except DataError:

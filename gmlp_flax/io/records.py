@@ -105,7 +105,7 @@ def refuse_utf16(data: bytes) -> None:
             encoding = "UTF-32"
             family = "UTF-32"
         reason = f"a zero byte, as {family} has"
-        raise NotUTF8(reason, offset, f"{encoding} -t UTF-8 if it is no binary file")
+        raise NotUTF8(reason, offset, f"{encoding} -t UTF-8 if it is not a binary file")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise NotUTF8("it begins as UTF-16 does", 0, "UTF-16 -t UTF-8")
 
@@ -320,7 +320,7 @@ def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[
 
 def named_cell(value: Any, classes: Sequence[str]) -> Any:
     """A value as text where it is UTF-8, and as the name of its class where classes are declared;
-    a number that is no class stays as it is."""
+    a number that is not a class stays as it is."""
     if isinstance(value, bytes):
         with suppress(NotUTF8):
             return decode_utf8(value, keep_mark=True)
@@ -367,7 +367,7 @@ def _declared_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, .
 
 def feature_classes(features: Any) -> dict[str, tuple[str, ...]]:
     """Column -> names of its classes, by the features that the package datasets writes in JSON; {}
-    if they are none."""
+    if they are in another form."""
     classes = {}
     try:
         for name, feature in features.items():

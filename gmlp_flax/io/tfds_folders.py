@@ -194,8 +194,7 @@ def _refuse_code(value: Any, where: str) -> None:
             is_class = key in _CLASS_KEYS and isinstance(entry, str)
             if is_class and not entry.startswith("tensorflow_datasets."):
                 raise DataError(
-                    f"{where}: {key} is {entry!r}, a class that is none of TFDS's own; prepare it "
-                    "without"
+                    f"{where}: {key} is {entry!r}, not a class of TFDS; prepare it without"
                 )
             if key == "json" and isinstance(entry, str):
                 entry = json_files.parse(entry.encode("utf-8", "replace"), where)

@@ -72,7 +72,7 @@ def require_all(state: State, wanted: Mapping[str, Shape], where: str) -> None:
         "missing": [name for name in wanted if name not in state],
         "unexpected": [name for name in state if name not in wanted],
         "of another shape": _misshapen(state, wanted, present),
-        "of a type that is no weight's": [
+        "of a type that weights do not have": [
             f"{name} {state[name].dtype}" for name in present if not _is_float(state[name])
         ],
     }
@@ -136,13 +136,13 @@ def _format_of(path: str) -> _Format:
 
 
 def _read_safetensors(path: str) -> State:
-    with decode_errors(f"{path} is no safetensors file, or is damaged", _AGAIN, RunError):
+    with decode_errors(f"{path} is not a safetensors file, or is damaged", _AGAIN, RunError):
         return safetensors.numpy.load_file(path)
 
 
 def _safetensors_shapes(path: str) -> dict[str, Shape]:
     with (
-        decode_errors(f"{path} is no safetensors file, or is damaged", _AGAIN, RunError),
+        decode_errors(f"{path} is not a safetensors file, or is damaged", _AGAIN, RunError),
         safetensors.safe_open(path, framework="numpy") as file,
     ):
         names = file.keys()

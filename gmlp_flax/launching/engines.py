@@ -163,7 +163,7 @@ class Engine(abc.ABC):
         on_each = min(self.options.gpus_per_node or self.hardware.chip.node, count)
         if count % on_each:
             raise RunError(
-                f"{count} GPUs are no whole number of nodes of {on_each}: give a multiple, or "
+                f"{count} GPUs are not a whole number of nodes of {on_each}: give a multiple, or "
                 "--gpus_per_node"
             )
         return count // on_each, on_each

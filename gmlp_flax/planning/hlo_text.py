@@ -143,7 +143,7 @@ def parameter_of(computation: Computation, index: int) -> str:
 
 
 def constant(instruction: Instruction | None) -> int | None:
-    """The whole number that an instruction is; None if it is none."""
+    """The whole number of a constant instruction; None for other instructions."""
     if instruction is None or instruction.opcode != "constant":
         return None
     number = re.match(r"(-?\d+)\)", instruction.rest)

@@ -27,7 +27,7 @@ Point = dict[str, Any]
 Points = tuple[Point, ...]
 Part = Mapping[str, Sequence[Any]] | Iterable[Point]
 
-CONFIG = "config"  # the only name that is no key of the config
+CONFIG = "config"  # the only name that is not a key of the config
 
 
 def product(*parts: Part) -> Points:
@@ -95,7 +95,7 @@ def _parse_word(word: str) -> Points:
         has_all = len(cells) == count and all(cells)
         if not equals or not has_all:
             expected = ":".join(["VALUE"] * count)
-            raise ConfigError(f"{word!r} is no part of a grid: expected {names}={expected},...")
+            raise ConfigError(f"{word!r} is not part of a grid: expected {names}={expected},...")
         point = dict(zip(keys, cells, strict=True))
         points.append(point)
     return tuple(points)

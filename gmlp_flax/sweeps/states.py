@@ -95,7 +95,7 @@ def status(sweep: Sweep) -> str:
 
 
 def status_object(sweep: Sweep) -> dict[str, Any]:
-    """What `status` says, for programs; metrics that are no finite numbers are None, as JSON has
+    """What `status` says, for programs; metrics that are not finite are None, as JSON has
     no name for them."""
     runs = []
     done = 0

@@ -65,7 +65,7 @@ class ImagePredictor(Predictor):
     def transform(self) -> Callable[[Any], np.ndarray]:
         """The preprocessing of an image, as in evaluation, to uint8 [height, width, channels].
 
-        It raises DataError if a file is missing or does not decode, or an array is no image.
+        It raises DataError if a file is missing or does not decode, or an array is not an image.
         """
         config = self.task.config
         example = evaluation_example(config)

@@ -210,7 +210,7 @@ class TextPredictor(Predictor):
             yield from read_lines(path, stream)
 
     def listed(self, inputs: Any) -> list[Any]:
-        """See `Predictor`; raises DataError for what is no text."""
+        """See `Predictor`; raises DataError for input that is not text."""
         texts = list(super().listed(inputs))
         for text in texts:
             if not isinstance(text, str):

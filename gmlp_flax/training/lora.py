@@ -59,7 +59,7 @@ def make_lora(
 
 def lora_kernels(shapes: Any, metadata: Metadata) -> list[str]:
     """The paths of the kernels that get adapters: the channel projections of the encoder, [layers,
-    inputs, outputs]. What mixes tokens is no channel projection: its shape depends on the number of
+    inputs, outputs]. What mixes tokens is not a channel projection: its shape depends on the number of
     tokens."""
     kernels = []
     for path, leaf in leaves_by_path(shapes).items():

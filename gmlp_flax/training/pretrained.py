@@ -229,7 +229,7 @@ def _unrecognized(source: Source) -> RunError:
         )
     name = os.path.basename(source.folder)
     advice = did_you_mean(name, exports.shipped(), KINDS_IN_WORDS)
-    return RunError(f"{source.folder} is no run folder: it has no {CONFIG_FILE}; {advice}")
+    return RunError(f"{source.folder} is not a run folder: it has no {CONFIG_FILE}; {advice}")
 
 
 def _download(source: Source, kind: Kind) -> None:

@@ -76,7 +76,7 @@ class SavedRun(NamedTuple):
             return state[part]
 
     def _checkpoints(self) -> contextlib.closing[Checkpoints]:
-        # Imported here because models that are no runs do not need Orbax.
+        # Imported here because models that are not runs do not need Orbax.
         from gmlp_flax.training.checkpoints import open_checkpoints
 
         checkpoints = open_checkpoints(self.config, self.folder, read_only=True, run=self.id)

@@ -16,7 +16,7 @@ from gmlp_flax.training.evaluation import Evaluator
 
 def add_slices(config: ConfigDict) -> None:
     """Sets the key of a config that scores AR hits apart from all other tokens, see
-    `tasks.recall_slices`; raises ConfigError if its task is no language model."""
+    `tasks.recall_slices`; raises ConfigError if its task is not a language model."""
     if "recall_slices" not in config.eval:
         raise ConfigError(
             f"the task is {config.task}, which predicts no tokens of a text: slices are for the "

@@ -15,7 +15,7 @@ SAMPLING = Sampling(tokens=20, temperature=0.0)
 
 def test_ranking(text_run):
     model = gf.load(text_run)
-    bad_line = DataError("line 3 is no text")
+    bad_line = DataError("line 3 is not text")
     inputs = ["A [MASK] b.", "nothing", bad_line, "The [MASK]."]
     answers = list(answering.answers(model, inputs, Settings(top=2)))
     first, unmasked, unread, last = answers
@@ -32,7 +32,7 @@ def test_ranking(text_run):
 
 def test_texts_are_continued_one_by_one(causal_model):
     """Each has a line about its speed, in windows of 16 tokens; a prompt that is too long has a note."""
-    bad_line = DataError("line 3 is no text")
+    bad_line = DataError("line 3 is not text")
     inputs = ["It", PAUSE, "a [MASK]", bad_line, "x" * 50]
     lines = []
     answers = list(answering.answers(causal_model, inputs, Settings(), SAMPLING, lines.append))

@@ -382,8 +382,8 @@ def test_single_class_is_refused(image_config, tmp_path):
 @pytest.mark.parametrize(
     ("label", "classes", "words"),
     [
-        (7, ("cat", "dog"), "the class '7' is none of 'cat', 'dog'"),
-        (0, ("1", "2", "3"), "the class '0' is none of '1', '2', '3'"),
+        (7, ("cat", "dog"), "the class '7' is not one of 'cat', 'dog'"),
+        (0, ("1", "2", "3"), "the class '0' is not one of '1', '2', '3'"),
         (None, (), "has no label"),
         ("Cat", ("cat", "dog"), "'Cat'"),
     ],

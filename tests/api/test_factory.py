@@ -188,7 +188,7 @@ def test_load_refuses_invalid_arguments(source, options, words):
 def test_folder_named_like_an_architecture_comes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gmlp_s").mkdir()
-    assert "gmlp_s is no run folder" in raised(RunError, gf.load, "gmlp_s")
+    assert "gmlp_s is not a run folder" in raised(RunError, gf.load, "gmlp_s")
 
 
 def test_model_on_a_mesh(text_run):

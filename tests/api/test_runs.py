@@ -270,7 +270,7 @@ PIXELS = np.zeros((8, 8, 8, 1), np.uint8)
     [
         ((PIXELS, [0]), {}, "8 and 1 rows"),
         (3, {}, "the data are 3"),
-        ((PIXELS, [70] * 8), {}, "the class '70' is none of"),
+        ((PIXELS, [70] * 8), {}, "the class '70' is not one of"),
         ((PIXELS, [0, 1] * 4), {"batch_size": 0}, "batch_size is 0"),
     ],
 )

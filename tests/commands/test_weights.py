@@ -16,7 +16,7 @@ def test_folder_name_may_contain_a_dot(text_run, tmp_path):
     [
         (("--model=gmlp_s16_224.pth", "--out=x"), ["no file", "gmlp_s16_224.pth"]),
         ((), ["--model is missing", "gmlp export"]),
-        (("--model=/missing", "--out=x"), ["/missing is no run folder"]),
+        (("--model=/missing", "--out=x"), ["/missing is not a run folder"]),
         (("--model=RUN", "--out=x", "--checkpoint=7"), ["'7'", "12"]),
     ],
 )

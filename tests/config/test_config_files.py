@@ -49,8 +49,8 @@ def test_removed_keys_are_read_at_their_accepted_values():
         ('{"model": {"layers": "3"}}', "config.model.layers is '3': expected a whole number"),
         ('{"model": ', ": not JSON (Expecting value: line 1 column "),
         ("[1]", "holds a list: expected a dict"),
-        ('{"task": null}', "task None is no name"),
-        ('{"model": {"block": ["gmlp"]}}', "model.block ['gmlp'] is no name"),
+        ('{"task": null}', "task None is not a name"),
+        ('{"model": {"block": ["gmlp"]}}', "model.block ['gmlp'] is not a name"),
         ('{"optimizer": {"freeze": null}}', "config.optimizer.freeze is None: expected a tuple"),
         (
             '{"optimizer": {"learning_rate": 1e999}}',

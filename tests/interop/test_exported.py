@@ -269,4 +269,4 @@ def test_what_the_hub_refuses_is_one_line(text_run, text_export, hub, tmp_path):
     done = preloaded.gmlp("push", text_export, "me/x", "--dtype=bfloat16", **settings)
     assert_one_line_error(done, f"{text_export} is exported already", "dtype")
     done = preloaded.gmlp("push", tmp_path, "me/x", **settings)
-    assert_one_line_error(done, "is no run folder")
+    assert_one_line_error(done, "is not a run folder")

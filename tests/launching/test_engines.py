@@ -109,7 +109,9 @@ def test_nodes_of_gpus():
     assert nodes("gpu:h100x32") == (4, 8)
     assert nodes("gpu:h100x32", 4) == (8, 4)
     assert nodes("gpu:a100-40gbx2") == (1, 2)
-    assert "32 GPUs are no whole number of nodes of 5" in raised(RunError, nodes, "gpu:h100x32", 5)
+    assert "32 GPUs are not a whole number of nodes of 5" in raised(
+        RunError, nodes, "gpu:h100x32", 5
+    )
 
 
 @pytest.mark.parametrize(

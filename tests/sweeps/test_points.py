@@ -239,11 +239,11 @@ def test_runs_of_a_column():
             [["batch_siz=3"]],
             "batch_siz=3: there is no config key 'batch_siz'; did you mean 'batch_size'?",
         ),
-        (sweep.parse, [["seed"]], "'seed' is no part of a grid: expected seed=VALUE,..."),
+        (sweep.parse, [["seed"]], "'seed' is not part of a grid: expected seed=VALUE,..."),
         (
             sweep.parse,
             [["seed:steps=1:2,3"]],
-            "'seed:steps=1:2,3' is no part of a grid: expected seed:steps=VALUE:V",
+            "'seed:steps=1:2,3' is not part of a grid: expected seed:steps=VALUE:V",
         ),
     ],
 )

@@ -270,8 +270,8 @@ FAMILY = json.dumps(states.DESCRIBED["fnet"])
 @pytest.mark.parametrize(
     ("files", "name", "words"),
     [
-        ({}, "", "is no run folder"),
-        ({}, "none", "none is no run folder"),
+        ({}, "", "is not a run folder"),
+        ({}, "none", "none is not a run folder"),
         ({}, "checkpoints/3", "config.json"),
         ({}, "gmlp_s16_224.safetensors", "gmlp_s16_224.safetensors"),
         ({}, "gmlp_s16.safetensors", "'gmlp_s16_224'"),
@@ -282,7 +282,7 @@ FAMILY = json.dumps(states.DESCRIBED["fnet"])
         ({"config.json": "{"}, "", "config.json"),
         ({"config.json": "[]"}, "", "config.json"),
         ({"config.json": "\x00"}, "", "config.json"),
-        ({"config.json": "{}"}, "", "is no run folder"),
+        ({"config.json": "{}"}, "", "is not a run folder"),
         ({"config.json": '{"id": 3}'}, "", "describes no model"),
         ({"config.json": '{"model_type": "t5"}'}, "", "describes no model"),
         ({"config.json": '{"model_type": ["bert"]}'}, "", "describes no model"),

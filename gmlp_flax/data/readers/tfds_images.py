@@ -145,7 +145,7 @@ class TFDSImages(ImageExamples):
         [label] = labels
         if not 0 <= label < len(self.classes):
             raise DataError(
-                f"{self.path!r}, {where}: label {label} is none of {len(self.classes)} classes; "
+                f"{self.path!r}, {where}: label {label} is not one of {len(self.classes)} classes; "
                 f"give a split with labels in place of {self.split!r}"
             )
         name = self._name(features) or where

@@ -152,7 +152,7 @@ class Symbols(FixedVocabulary):
         super().__init__(listops.SYMBOLS)
 
     def ids(self, text: str) -> np.ndarray:
-        """See FixedVocabulary; raises DataError for a word that is no symbol."""
+        """See FixedVocabulary; raises DataError for a word that is not a symbol."""
         ids = []
         for word in text.split():
             if word in listops.BRACES:

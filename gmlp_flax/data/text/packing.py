@@ -351,7 +351,7 @@ def read_shares(lines: Iterable[str]) -> dict[str, float]:
 
 
 def _to_float(number: str) -> float:
-    """The number, or NaN if it is none."""
+    """A text as a number; NaN if it is not one."""
     try:
         return float(number)
     except ValueError:

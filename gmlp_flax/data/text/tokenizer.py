@@ -295,7 +295,9 @@ def _make_engine(
 ) -> FixedVocabulary | WordPieces | BytePairs | SentencePieces:
     """The engine that encodes, chosen by the content of the model."""
     if not model:
-        raise DataError(f"{name}: damaged: an empty file is no tokenizer; train or copy it again")
+        raise DataError(
+            f"{name}: damaged: an empty file is not a tokenizer; train or copy it again"
+        )
     for known, vocabulary in NAMED.items():
         if model == _named_content(known):
             return vocabulary()

@@ -219,7 +219,7 @@ def _read_json(content: bytes, name: str) -> Document:
             raise DataError(f"{name}: {key} is {model[key]!r}: expected {_MODEL[key]!r}")
     for part in ("normalizer", "pre_tokenizer"):
         if not isinstance(document.get(part), dict | None):
-            raise DataError(f"{name}: damaged: its {part} is no object; copy it again")
+            raise DataError(f"{name}: damaged: its {part} is not an object; copy it again")
     settings = {key: model[key] for key in _MODEL}
     with decode_errors(f"{name}: damaged", "copy it again"):
         by_id = sorted(model["vocab"].items(), key=lambda pair: _require_id(pair[1]))

@@ -45,7 +45,7 @@ class DeltaSpec(HeadsSpec, AnyLengthSpec):
     chunk: int = option(64, "tokens that are read at once, a power of two", SIZE, may_change=True)
 
     def check(self) -> None:
-        """Raises ValueError for a chunk that is no power of two, and if a head has no channels."""
+        """Raises ValueError for a chunk that is not a power of two, and if a head has no channels."""
         super().check()
         if self.chunk & (self.chunk - 1):
             raise ValueError(f"model.chunk is {self.chunk}: expected a power of two, such as 64")

@@ -49,7 +49,7 @@ class SynthesizerSpec(HeadsSpec, WeightDropoutSpec):
         for part in self.parts:
             if part not in LOGITS:
                 raise ValueError(
-                    f"{value}: {part!r} is none of {', '.join(LOGITS)}; a mixture joins them by +"
+                    f"{value}: {part!r} is not one of {', '.join(LOGITS)}; a mixture joins them by +"
                 )
         if len(set(self.parts)) < len(self.parts):
             raise ValueError(f"{value}: expected each kind of logits once")

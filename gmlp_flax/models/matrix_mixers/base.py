@@ -235,7 +235,7 @@ class MatrixMixer(nnx.Module):
 
     def scores(self, inputs: dict[str, Array], view: View) -> Array | None:
         """The logits of attention before the softmax, [batch or 1, heads, count, keys]; None for a
-        matrix that is no softmax."""
+        matrix that is not a softmax."""
         return None
 
     def diagonal(self, v: Array) -> Array:

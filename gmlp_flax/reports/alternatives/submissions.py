@@ -160,7 +160,7 @@ def check_name(name: str) -> None:
     """Raises DataError if a row may not have this name."""
     word = _WORDS["row"]
     if not word.matches(name):
-        raise DataError(f"{name!r:.60} is no name of a row: expected {word.expected}")
+        raise DataError(f"{name!r:.60} is not the name of a row: expected {word.expected}")
     if name in ROWS:
         raise DataError(f"{name} is a row of ours: give your row another name")
 

@@ -158,7 +158,7 @@ class TaskData:
         return summaries.summarize(dataset, role, self.tokens(role))
 
     def tokens(self, role: str) -> Tokens | None:
-        """The tokens of some examples of a role; None if they are no text."""
+        """The tokens of some examples of a role; None if they are not text."""
         return None
 
     def notes(self) -> list[str]:

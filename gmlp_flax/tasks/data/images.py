@@ -214,7 +214,7 @@ class ImageData(TaskData):
     def row(
         cls, config: ConfigDict, inputs: Sequence[Any], label: Any, path: str
     ) -> Mapping[str, Any]:
-        """See `TaskData`: images that are no files on this disk become PNG files. The rows name
+        """See `TaskData`: images that are not files on this disk become PNG files. The rows name
         them by their paths relative to the folder of the rows."""
         image = single_input(inputs, "image")
         if label is None:

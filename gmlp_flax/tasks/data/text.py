@@ -146,7 +146,7 @@ def report_unknown(tokenizer: Tokenizer, source: Any, where: str) -> None:
 
 
 def require_texts(inputs: Iterable[Any]) -> None:
-    """Raises DataError if a program's input is no text."""
+    """Raises DataError if a program's input is not text."""
     for text in inputs:
         if not isinstance(text, str):
             raise DataError(f"an example of text is {type(text).__name__}: expected str")

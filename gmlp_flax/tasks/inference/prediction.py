@@ -187,7 +187,7 @@ class Predictor(abc.ABC):
         """The inputs that a program passes: several, or a single one.
 
         Raises:
-            DataError: one of them is no input.
+            DataError: one of them is not an input.
         """
         if isinstance(inputs, str | bytes | os.PathLike | Mapping):
             return [inputs]

@@ -257,8 +257,8 @@ GAP_IN_IDS = {**MODEL["vocab"], "c": 9}
         (changed_document(added_tokens=[{"id": "7", "content": "x"}]), "an id is '7'"),
         (changed_document(added_tokens=3), "damaged"),
         (changed_document(normalizer={"type": "None of BERT's"}), "tokenizers library"),
-        (changed_document(normalizer=["a"]), "its normalizer is no object"),
-        (changed_document(pre_tokenizer="BertPreTokenizer"), "its pre_tokenizer is no object"),
+        (changed_document(normalizer=["a"]), "its normalizer is not an object"),
+        (changed_document(pre_tokenizer="BertPreTokenizer"), "its pre_tokenizer is not an object"),
     ],
 )
 def test_unsupported_tokenizer_json_is_refused(tmp_path, content, problem):

@@ -79,6 +79,12 @@ def first_block_with(options):
     raise ValueError(f"no block has all of {sorted(options)}")
 
 
+def by_example(function, params, batch):
+    """The outputs of a reference for a batch, one example at a time."""
+    outputs = [function(params, example) for example in batch]
+    return np.stack(outputs)
+
+
 def function_of(module, method="__call__"):
     """Its state and a pure function (state, *inputs) that calls it, for gradients and traces."""
     definition, state = nnx.split(module)

@@ -1,4 +1,4 @@
-"""The blocks that tests of all blocks go through, and the numpy version of each."""
+"""The options with which every block is tested, and the numpy version of each block."""
 
 import functools
 
@@ -12,16 +12,15 @@ from tests.models.reference import small_spec
 
 GATES = options_of(GMLPSpec)["gate"].values
 SYNTHESIZERS = (
-    *(
-        "random",
-        "fixed_random",
-        "factorized_random",
-        "dense",
-        "factorized_dense",
-        "attention",
-        "random+attention",
-    ),
-    *("dense+factorized_random", "factorized_dense+fixed_random+dense"),
+    "random",
+    "fixed_random",
+    "factorized_random",
+    "dense",
+    "factorized_dense",
+    "attention",
+    "random+attention",
+    "dense+factorized_random",
+    "factorized_dense+fixed_random+dense",
 )
 
 HYDRA = {"block": "hydra", "d_state": 4, "kernel_width": 3}
@@ -30,14 +29,11 @@ HYDRAS = {
     "hydra, 3 groups": HYDRA | {"groups": 3, "kernel_width": 4, "expand": 1},
     "hydra, learned": HYDRA | {"input_dependent": False},
     "hydra, dense": HYDRA | {"matrix": "dense", "input_dependent": False},
-    **{
-        f"hydra, {kind}": HYDRA | {"matrix": kind} for kind in ("toeplitz", "low_rank", "attention")
-    },
-    **{
-        f"hydra, learned {kind}": HYDRA | {"matrix": kind, "input_dependent": False}
-        for kind in ("toeplitz", "low_rank", "attention")
-    },
 }
+for kind in ("toeplitz", "low_rank", "attention"):
+    HYDRAS[f"hydra, {kind}"] = HYDRA | {"matrix": kind}
+for kind in ("toeplitz", "low_rank", "attention"):
+    HYDRAS[f"hydra, learned {kind}"] = HYDRA | {"matrix": kind, "input_dependent": False}
 
 # Name of a case -> options. A block without a case is tested with its default options.
 CASES = {
@@ -75,24 +71,29 @@ CASES = {
     "delta, 2 heads": {"block": "delta", "heads": 2, "expand_k": 1.0, "expand_v": 2.0, "short_kernel": 2},
     **HYDRAS,
 }  # fmt: skip
-CASES |= {
-    name: {"block": name}
-    for name in BLOCKS.keys() - {options["block"] for options in CASES.values()}
-}
+blocks_with_a_case = {options["block"] for options in CASES.values()}
+for name in BLOCKS.keys() - blocks_with_a_case:
+    CASES[name] = {"block": name}
+
+
+def spec_of_case(name, **fields):
+    """The spec of a case, with some options changed."""
+    options = CASES[name] | fields
+    return small_spec(**options)
 
 
 def block_of(name, **fields):
     """The block of a case, with some options changed."""
-    spec = small_spec(**CASES[name] | fields)
+    spec = spec_of_case(name, **fields)
     return spec.block(spec, nnx.Rngs(0))
 
 
 def reference_of(name):
-    """(parameters, [tokens, channels]) -> [tokens, channels], by numpy; None if there is no such
-    version."""
+    """The block of a case by numpy: a function (parameters, [tokens, channels]) that returns
+    [tokens, channels], or None where `reference` has no such function."""
     options = CASES[name]
-    heads = options.get("heads", 3)
     block = options["block"]
+    heads = options.get("heads", 3)
     arguments = {
         "gmlp": {"kind": options.get("gate", "split")},
         "transformer": {"heads": heads, "length": 5, "count": options.get("relative_buckets", 0)},
@@ -108,6 +109,8 @@ def reference_of(name):
             "groups": options.get("groups", 1),
         },
     }
-    name = {"fnet_hybrid": "fnet"}.get(block, block)
-    function = getattr(reference, f"{name}_block", None)
-    return function and functools.partial(function, **arguments.get(block, {}))
+    module_name = "fnet" if block == "fnet_hybrid" else block
+    function = getattr(reference, f"{module_name}_block", None)
+    if function is None:
+        return None
+    return functools.partial(function, **arguments.get(block, {}))

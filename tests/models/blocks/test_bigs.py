@@ -9,6 +9,7 @@ from gmlp_flax.models.parameters import metadata
 from gmlp_flax.models.recurrences.state_space import CHUNK
 from tests.models import reference
 from tests.models.reference import (
+    by_example,
     function_of,
     in_float64,
     largest_array,
@@ -27,17 +28,17 @@ def block_of(**fields):
 
 @pytest.mark.parametrize("state_spaces", [1, 3])
 @in_float64
-def test_a_causal_block_is_the_forward_direction_alone(state_spaces):
+def test_causal_blocks_have_only_the_forward_direction(state_spaces):
     """In one piece, and chunk by chunk."""
     module = block_of(causal=True, state_spaces=state_spaces)
     assert module.backward is None
     for tokens in (5, CHUNK + 3):
         x = normal(0, 2, tokens, 6)
-        expected = [reference.bigs_block(params_of(module), sample) for sample in x]
+        expected = by_example(reference.bigs_block, params_of(module), x)
         np.testing.assert_allclose(quick_jit(module)(x), expected, atol=1e-10)
 
 
-def test_start_is_as_published():
+def test_initial_values_are_as_published():
     """HiPPO's modes, D = 1, and steps from 0.01 to 1; no decay on any of them."""
     spec = BiGSBlock.spec(length=8, d_model=256, d_ffn=8, state_spaces=256)
     module = BiGSBlock(spec, nnx.Rngs(0))
@@ -55,18 +56,26 @@ def test_start_is_as_published():
     assert not any(known.decayed for known in of_ssm)
 
 
-def test_a_space_per_channel_has_no_matrix_per_channel():
-    """Neither causal nor in both directions."""
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_state_space_per_channel_needs_no_matrix_per_channel(causal):
     tokens = 1024
-    for causal in (False, True):
-        spec = BiGSBlock.spec(
-            length=tokens, d_model=16, d_ffn=16, state_spaces=16, d_state=8, causal=causal
-        )
-        state, call = function_of(nnx.eval_shape(lambda spec=spec: BiGSBlock(spec, nnx.Rngs(0))))
-        x = jax.ShapeDtypeStruct((1, tokens, 16), jnp.float32)
-        assert largest_array(call, state, x) <= 4 * 16 * CHUNK**2 < 16 * tokens**2 / 8
+    channels = 16
+    spec = BiGSBlock.spec(
+        length=tokens,
+        d_model=channels,
+        d_ffn=channels,
+        state_spaces=channels,
+        d_state=8,
+        causal=causal,
+    )
+    module = nnx.eval_shape(lambda: BiGSBlock(spec, nnx.Rngs(0)))
+    state, call = function_of(module)
+    x = jax.ShapeDtypeStruct((1, tokens, channels), jnp.float32)
+    matrices_of_chunks = 4 * channels * CHUNK**2
+    assert largest_array(call, state, x) <= matrices_of_chunks
+    assert matrices_of_chunks < channels * tokens**2 / 8
 
 
-def test_state_spaces_divide_the_channels():
+def test_state_spaces_must_divide_the_channels():
     with pytest.raises(ValueError, match="model.d_model is 6: model.state_spaces, 4, must divide"):
         small_spec(block="bigs", state_spaces=4)

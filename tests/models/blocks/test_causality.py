@@ -1,4 +1,4 @@
-"""Which blocks look ahead: none of ours that can be causal, and all that are not."""
+"""Whether blocks read later tokens: no causal block does, and every other block does."""
 
 import dataclasses
 
@@ -9,30 +9,30 @@ from gmlp_flax.models.blocks.causality import looks_ahead
 from tests.custom_blocks import PEEKING, SHIFTING
 
 SIZES = {"layers": 2, "d_model": 16}
-ABLE = [name for name, block in BLOCKS.items() if block.can_be_causal]
+CAUSAL_BLOCKS = [name for name, block in BLOCKS.items() if block.can_be_causal]
 
 
 @pytest.mark.parametrize("length", [7, pytest.param(200, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ABLE)
-def test_our_causal_blocks_do_not(name, length):
+@pytest.mark.parametrize("name", CAUSAL_BLOCKS)
+def test_causal_blocks_do_not_read_later_tokens(name, length):
     spec = BLOCKS[name].spec(length=length, causal=True, **SIZES)
     assert not looks_ahead(spec)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ABLE)
-def test_the_same_blocks_do_in_both_directions(name):
-    """So the test would see it."""
+@pytest.mark.parametrize("name", CAUSAL_BLOCKS)
+def test_bidirectional_blocks_read_later_tokens(name):
     spec = BLOCKS[name].spec(length=40, causal=False, **SIZES)
     assert looks_ahead(spec)
 
 
-def test_a_low_precision_hides_nothing():
+def test_low_precision_hides_no_later_tokens():
     spec = BLOCKS["gmlp"].spec(length=16, causal=False, **SIZES)
-    assert looks_ahead(dataclasses.replace(spec, dtype="bfloat16"))
+    low_precision = dataclasses.replace(spec, dtype="bfloat16")
+    assert looks_ahead(low_precision)
 
 
-def test_blocks_of_a_users_own():
+def test_user_defined_blocks_are_checked():
     """One reads the token before, the other inside chunks of four all tokens of its chunk."""
     shifting = find(SHIFTING).spec(length=16, causal=True, **SIZES)
     peeking = find(PEEKING).spec(length=16, causal=True, **SIZES)

@@ -52,7 +52,7 @@ def test_norm_before_the_mlp_over_tokens_is_over_tokens():
     np.testing.assert_allclose(shifted, quick_jit(module)(x) + shift, atol=1e-10)
 
 
-def test_parameters_of_norms_and_mlps():
+def test_parameters_have_the_shapes_of_channels_or_tokens():
     """The norm over tokens has n scales and biases."""
     params = params_of(block(dtype="float32"))
     assert params["token_norm"]["scale"].shape == params["token_norm"]["bias"].shape == (5,)

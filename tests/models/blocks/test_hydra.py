@@ -1,5 +1,4 @@
-"""Hydra: its matrices within the mixer, causal models, caches, and options that contradict each
-other."""
+"""Hydra: its matrices within the mixer, causal models, caches, and contradictory options."""
 
 import dataclasses
 
@@ -27,18 +26,23 @@ from tests.models.reference import (
 @pytest.mark.slow
 @EVERY
 @in_float64
-def test_the_output_is_made_of_the_materialised_matrix(kind, computed):
+def test_outputs_are_products_with_the_materialised_matrix(kind, computed):
     """M v of each head, normalised over all heads, times the gate."""
     module = mixer(kind, computed)
     x = jnp.asarray(normal(0, 2, 5, 6))
     p = params_of(module)
     matrices = np.broadcast_to(module.matrices(x), (2, 3, 5, 5))
-    v = jax.nn.silu(module.convolution(x @ p["values"]["kernel"]))
+    values = x @ p["values"]["kernel"]
+    v = jax.nn.silu(module.convolution(values))
     by_head = v.reshape(2, 5, 3, 4).swapaxes(1, 2)
-    mixed = (matrices @ by_head).swapaxes(1, 2).reshape(2, 5, 12)
-    normed = mixed / np.sqrt((mixed**2).mean(-1, keepdims=True) + 1e-5)
-    gated = p["norm_scale"] * normed * jax.nn.silu(x @ p["gate"]["kernel"])
-    np.testing.assert_allclose(quick_jit(module)(x), gated @ p["out"]["kernel"], atol=1e-10)
+    mixed_by_head = matrices @ by_head
+    mixed = mixed_by_head.swapaxes(1, 2).reshape(2, 5, 12)
+    mean_square = (mixed**2).mean(-1, keepdims=True)
+    normed = mixed / np.sqrt(mean_square + 1e-5)
+    gate = jax.nn.silu(x @ p["gate"]["kernel"])
+    gated = p["norm_scale"] * normed * gate
+    expected = gated @ p["out"]["kernel"]
+    np.testing.assert_allclose(quick_jit(module)(x), expected, atol=1e-10)
 
 
 def jacobian(module, x):
@@ -47,27 +51,29 @@ def jacobian(module, x):
     return np.abs(entries).max(axis=(1, 3))
 
 
-FORMS = [
-    *((kind, computed, "direct") for kind, computed in KINDS),
-    *((kind, True, "fast") for kind in ("quasiseparable", "low_rank", "attention")),
-]
+FAST_KINDS = ("quasiseparable", "low_rank", "attention")
+FORMS = [(kind, computed, "direct") for kind, computed in KINDS]
+FORMS += [(kind, True, "fast") for kind in FAST_KINDS]
 
 
 @pytest.mark.parametrize(("kind", "computed", "form"), FORMS)
 @in_float64
-def test_nothing_comes_from_the_future(kind, computed, form, dtype="bfloat16"):
+def test_causal_mixers_read_no_later_token(kind, computed, form):
     """Exactly, in both forms."""
-    module = mixer(kind, computed, causal=True, form=form, length=9, dtype=dtype)
-    found = jacobian(module, jnp.asarray(normal(0, 9, 6), dtype))
-    assert (found[np.triu_indices(9, 1)] == 0).all()
-    assert (found[np.tril_indices(9)] > 0).all()
+    module = mixer(kind, computed, causal=True, form=form, length=9, dtype="bfloat16")
+    x = jnp.asarray(normal(0, 9, 6), "bfloat16")
+    effect = jacobian(module, x)
+    later = effect[np.triu_indices(9, 1)]
+    earlier = effect[np.tril_indices(9)]
+    assert (later == 0).all()
+    assert (earlier > 0).all()
 
 
 @pytest.mark.slow
 @EVERY
 @in_float64
-def test_a_text_is_continued_from_the_cache(kind, computed):
-    """After a beginning of 4 tokens, padded to 6: token by token, then two at once."""
+def test_texts_are_continued_from_the_cache(kind, computed):
+    """After a prompt of 4 tokens, padded to 6: token by token, then two at once."""
     n = 9
     spec = spec_of(kind, computed, causal=True, length=n)
     model = randomized(lambda: CausalLM(spec, 11, nnx.Rngs(0), scale_embeddings=True))
@@ -75,13 +81,16 @@ def test_a_text_is_continued_from_the_cache(kind, computed):
     state, extend = function_of(model, "extend")
     extend = quick_jit(extend)
     expected = quick_jit(model)(tokens)
-    padded = np.concatenate([tokens[:, :4], np.full((2, 2), 10)], axis=1)
-    logits, cache = extend(state, padded, None, 0, 3)
+    padding = np.full((2, 2), 10)
+    prompt = np.concatenate([tokens[:, :4], padding], axis=1)
+    logits, cache = extend(state, prompt, None, 0, 3)
     np.testing.assert_allclose(logits, expected[:, 3], atol=1e-10)
-    for place in range(4, n - 2):
-        logits, cache = extend(state, tokens[:, place : place + 1], cache, place, 0)
-        np.testing.assert_allclose(logits, expected[:, place], atol=1e-10)
-    logits, _ = extend(state, tokens[:, n - 2 :], cache, n - 2, 1)
+    for position in range(4, n - 2):
+        next_token = tokens[:, position : position + 1]
+        logits, cache = extend(state, next_token, cache, position, 0)
+        np.testing.assert_allclose(logits, expected[:, position], atol=1e-10)
+    last_two = tokens[:, n - 2 :]
+    logits, _ = extend(state, last_two, cache, n - 2, 1)
     np.testing.assert_allclose(logits, expected[:, n - 1], atol=1e-10)
 
 
@@ -97,18 +106,19 @@ def test_a_text_is_continued_from_the_cache(kind, computed):
         ("attention", 1, "fast"),
     ],
 )
-def test_the_form_by_the_number_of_tokens(kind, tokens, form):
+def test_the_form_depends_on_the_number_of_tokens(kind, tokens, form):
     spec = spec_of(kind, kind != "dense", length=tokens)
     assert spec.applied_form(tokens) == form
     causal = dataclasses.replace(spec, causal=True)
-    expected = "direct" if kind in ("dense", "toeplitz", "low_rank") else form
-    assert causal.applied_form(tokens) == expected
+    is_direct = kind in ("dense", "toeplitz", "low_rank")
+    causal_form = "direct" if is_direct else form
+    assert causal.applied_form(tokens) == causal_form
 
 
-def test_what_weight_decay_leaves_alone():
+def test_only_kernels_are_decayed():
     spec = spec_of(dtype="float32")
-    made = nnx.eval_shape(lambda: HydraBlock(spec, nnx.Rngs(0)))
-    metadata = parameters.metadata(made)
+    block = nnx.eval_shape(lambda: HydraBlock(spec, nnx.Rngs(0)))
+    metadata = parameters.metadata(block)
     decayed = {path for path, found in metadata.items() if found.decayed}
     assert decayed == {
         "hydra/convolution/kernel",
@@ -126,51 +136,80 @@ def test_what_weight_decay_leaves_alone():
 
 @EVERY
 @in_float64
-def test_what_is_drawn(kind, computed):
-    """The mean of learned matrices; for every matrix, shares that are those of its absolute
-    weights, or the logits of attention."""
+def test_learned_matrices_can_be_plotted(kind, computed):
+    """The mean over heads; only of matrices that do not depend on the input."""
     module = randomized(lambda: HydraBlock(spec_of(kind, computed), nnx.Rngs(0)))
-    x = jnp.asarray(normal(0, 2, 5, 6))
-    normed = module.mixing_norm(x)
-    matrices = np.broadcast_to(module.hydra.matrices(normed), (2, 3, 5, 5))
-    matrix = module.spatial_matrix()
-    assert (
-        HydraBlock.has_spatial_matrix(module.hydra.spec) == (matrix is not None) == (not computed)
-    )
-    if matrix is not None:
-        np.testing.assert_allclose(matrix, matrices[0].mean(0), atol=1e-12)
-    shares = np.broadcast_to(jax.nn.softmax(module.attention_scores(x)), (2, 3, 5, 5))
+    plotted = module.spatial_matrix()
+    assert HydraBlock.has_spatial_matrix(module.hydra.spec) == (not computed)
+    if computed:
+        assert plotted is None
+    else:
+        _, matrices = input_and_matrices(module)
+        np.testing.assert_allclose(plotted, matrices[0].mean(0), atol=1e-12)
+
+
+@EVERY
+@in_float64
+def test_attention_scores_give_the_shares_of_the_matrix(kind, computed):
+    """Their softmax is attention's matrix, or the shares of the absolute weights of another."""
+    module = randomized(lambda: HydraBlock(spec_of(kind, computed), nnx.Rngs(0)))
+    x, matrices = input_and_matrices(module)
+    scores = module.attention_scores(x)
+    shares = np.broadcast_to(jax.nn.softmax(scores), (2, 3, 5, 5))
     if kind == "attention":
         expected = matrices - np.eye(5)
     else:
-        expected = np.abs(matrices) / np.abs(matrices).sum(-1, keepdims=True)
+        weights = np.abs(matrices)
+        expected = weights / weights.sum(-1, keepdims=True)
     np.testing.assert_allclose(shares, expected, atol=1e-12)
 
 
-def test_parameters_by_hand():
+def input_and_matrices(module):
+    """Two inputs of a block, and the matrices of their heads."""
+    x = jnp.asarray(normal(0, 2, 5, 6))
+    matrices = module.hydra.matrices(module.mixing_norm(x))
+    return x, np.broadcast_to(matrices, (2, 3, 5, 5))
+
+
+def test_parameters_are_those_counted_by_hand():
     """d = 6, 12 channels in 3 heads, 3 groups of B and C of size 4 in two directions, filters of
     4."""
     spec = spec_of(groups=3, dtype="float32")
-    made = nnx.eval_shape(lambda: HydraMixer(spec, nnx.Rngs(0)))
+    module = nnx.eval_shape(lambda: HydraMixer(spec, nnx.Rngs(0)))
     values_and_gate = 2 * 6 * 12
     states = 2 * 2 * 3 * 4
+    state_projection = 6 * states
     steps = 6 * 2 * 3
     filters = (4 + 1) * (12 + states)
-    of_heads = 3 + 3 + 3 + 12 * 3
+    per_head = 3 + 3 + 3 + 12 * 3
+    norm = 12
     out = 12 * 6
-    expected = values_and_gate + 6 * states + steps + filters + of_heads + 12 + out
-    assert parameters.count(nnx.state(made, nnx.Param)) == expected
+    projections = values_and_gate + state_projection + steps + out
+    expected = projections + filters + per_head + norm
+    assert parameters.count(nnx.state(module, nnx.Param)) == expected
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"matrix": "vandermonde"}, "model.matrix is 'vandermonde'"),
-    ({"matrix": "dense"}, "model.input_dependent is True"),
-    ({"groups": 2}, "model.heads is 3: model.groups, 2"),
-    ({"matrix": "dense", "input_dependent": False, "form": "fast"}, "model.form is 'fast': a dense"),
-    ({"matrix": "toeplitz", "causal": True, "form": "fast"}, "model.form is 'fast', whose rounding"),
-    ({"heads": 4}, "model.heads, 4"), ({"expand": 0}, "model.expand is 0"), ({"d_state": 0}, "model.d_state is 0"),
-    ({"kernel_width": 0}, "model.kernel_width is 0"), ({"form": "scan"}, "model.form is 'scan'"),
-])  # fmt: skip
-def test_options_that_make_no_sense(options, message):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"matrix": "vandermonde"}, "model.matrix is 'vandermonde'"),
+        ({"matrix": "dense"}, "model.input_dependent is True"),
+        ({"groups": 2}, "model.heads is 3: model.groups, 2"),
+        (
+            {"matrix": "dense", "input_dependent": False, "form": "fast"},
+            "model.form is 'fast': a dense",
+        ),
+        (
+            {"matrix": "toeplitz", "causal": True, "form": "fast"},
+            "model.form is 'fast', whose rounding",
+        ),
+        ({"heads": 4}, "model.heads, 4"),
+        ({"expand": 0}, "model.expand is 0"),
+        ({"d_state": 0}, "model.d_state is 0"),
+        ({"kernel_width": 0}, "model.kernel_width is 0"),
+        ({"form": "scan"}, "model.form is 'scan'"),
+    ],
+)
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         small_spec(block="hydra", **options)

@@ -15,11 +15,12 @@ from tests.models.reference import (
 
 
 def block(**fields):
-    return MixerBlock(small_spec(**{"block": "mixer", "d_spatial": 4} | fields), nnx.Rngs(0))
+    spec = small_spec(**{"block": "mixer", "d_spatial": 4} | fields)
+    return MixerBlock(spec, nnx.Rngs(0))
 
 
 def silenced(module, branch):
-    """The block without what one of its MLPs adds."""
+    """The block with one of its MLPs adding 0."""
     out = getattr(module, branch).proj_out
     for name in ("kernel", "weight", "bias"):
         if hasattr(out, name):
@@ -44,15 +45,16 @@ def test_mlp_over_tokens_reads_each_channel_of_the_normed_input():
 
 @in_float64
 def test_mlp_over_channels_mixes_no_tokens():
-    module = silenced(randomized(block), "token_mlp")
+    call = quick_jit(silenced(randomized(block), "token_mlp"))
     x = normal(0, 1, 5, 6)
     other = x.copy()
     other[:, 2] = 7.0
-    changed = np.abs(quick_jit(module)(x) - quick_jit(module)(other)).max(axis=(0, 2)) > 0
-    assert changed.tolist() == [False, False, True, False, False]
+    difference = np.abs(call(x) - call(other))
+    is_changed = difference.max(axis=(0, 2)) > 0
+    assert is_changed.tolist() == [False, False, True, False, False]
 
 
-def test_parameters_of_both_mlps():
+def test_both_mlps_have_their_own_widths():
     """d_spatial counts the hidden numbers of a channel, d_ffn those of a token."""
     params = params_of(block(dtype="float32"))
     assert params["token_mlp"]["proj_in"]["weight"].shape == (4, 5)

@@ -7,28 +7,43 @@ from tests.models.reference import normal, params_of, randomized, small_spec
 
 
 def block(**fields):
-    return ResMLPBlock(small_spec(**{"block": "resmlp"} | fields), nnx.Rngs(0))
+    spec = small_spec(**{"block": "resmlp"} | fields)
+    return ResMLPBlock(spec, nnx.Rngs(0))
 
 
-def test_a_fresh_block_scales_its_branches():
+def test_fresh_blocks_scale_their_branches():
     """alpha 1, beta 0, and both gammas what the spec says."""
     params = params_of(block(dtype="float32", layer_scale=1e-5))
+    ones = np.ones(6)
+    zeros = np.zeros(6)
+    layer_scale = np.full(6, 1e-5, np.float32)
     for name in ("token_affine", "mlp_affine"):
-        np.testing.assert_array_equal(params[name]["scale"], np.ones(6))
-        np.testing.assert_array_equal(params[name]["bias"], np.zeros(6))
+        affine = params[name]
+        np.testing.assert_array_equal(affine["scale"], ones)
+        np.testing.assert_array_equal(affine["bias"], zeros)
     for name in ("token_scale", "mlp_scale"):
-        np.testing.assert_array_equal(params[name]["scale"], np.full(6, 1e-5, np.float32))
+        np.testing.assert_array_equal(params[name]["scale"], layer_scale)
 
 
-def test_scales_are_applied_in_float32_and_returned_in_the_compute_type():
-    spec = small_spec(dtype="bfloat16", layer_scale=1e-6)
+def bfloat16_spec():
+    return small_spec(dtype="bfloat16", layer_scale=1e-6)
+
+
+def test_affine_layers_compute_in_float32_and_return_the_compute_type():
+    affine = randomized(lambda: Affine(bfloat16_spec(), 6))
+    p = params_of(affine)
     x = jnp.asarray(normal(0, 4, 6), jnp.bfloat16)
-    both = randomized(lambda: Affine(spec, 6))
-    p = params_of(both)
-    expected = x.astype(jnp.float32) * p["scale"] + p["bias"]
-    assert both(x).dtype == jnp.bfloat16
-    assert both.scale.dtype == jnp.float32
-    np.testing.assert_array_equal(both(x), expected.astype(jnp.bfloat16))
-    scaled = LayerScale(spec)(x)
-    assert scaled.dtype == jnp.bfloat16
-    np.testing.assert_array_equal(scaled, (x.astype(jnp.float32) * 1e-6).astype(jnp.bfloat16))
+    y = affine(x)
+    exact = x.astype(jnp.float32) * p["scale"] + p["bias"]
+    assert y.dtype == jnp.bfloat16
+    assert affine.scale.dtype == jnp.float32
+    np.testing.assert_array_equal(y, exact.astype(jnp.bfloat16))
+
+
+def test_layer_scales_compute_in_float32_and_return_the_compute_type():
+    layer_scale = LayerScale(bfloat16_spec())
+    x = jnp.asarray(normal(0, 4, 6), jnp.bfloat16)
+    y = layer_scale(x)
+    exact = x.astype(jnp.float32) * 1e-6
+    assert y.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(y, exact.astype(jnp.bfloat16))

@@ -4,6 +4,7 @@ from flax import nnx
 
 from gmlp_flax.models.blocks.transformer import TransformerBlock
 from tests.models.reference import (
+    by_example,
     in_float64,
     layer_norm,
     linear,
@@ -17,20 +18,20 @@ from tests.models.reference import (
 
 
 def block(**fields):
-    return TransformerBlock(small_spec(**{"block": "transformer"} | fields), nnx.Rngs(0))
+    spec = small_spec(**{"block": "transformer"} | fields)
+    return TransformerBlock(spec, nnx.Rngs(0))
 
 
 @in_float64
-def test_post_norm_block_against_numpy():
+def test_post_norm_blocks_agree_with_numpy():
     module = randomized(lambda: block(norm="post", positions="absolute", heads=2))
-    p = params_of(module)
     x = normal(0, 2, 5, 6)
-    expected = [post_norm_block(p, sample) for sample in x]
+    expected = by_example(post_norm_block, params_of(module), x)
     np.testing.assert_allclose(quick_jit(module)(x), expected, atol=1e-10)
 
 
 @in_float64
-def test_post_norm_block_ends_with_a_norm_and_the_encoder_with_none():
+def test_post_norm_blocks_end_with_a_norm_and_the_encoder_has_none():
     """The channels of each token have the mean 0 and the variance 1, whatever was added."""
     module = block(norm="post")
     y = np.asarray(quick_jit(module)(7 * normal(0, 2, 5, 6)))
@@ -63,10 +64,12 @@ def test_attention_scores_are_scaled_products_of_queries_and_keys(norm):
 
 
 @in_float64
-def test_causal_block_reads_no_later_token():
+def test_causal_blocks_read_no_later_token():
     module = randomized(lambda: block(causal=True))
+    call = quick_jit(module)
     x = normal(0, 1, 5, 6)
     other = x.copy()
     other[:, 3] = 7.0
-    changed = np.abs(quick_jit(module)(x) - quick_jit(module)(other)).max(axis=(0, 2)) > 1e-9
-    assert changed.tolist() == [False, False, False, True, True]
+    difference = np.abs(call(x) - call(other))
+    is_changed = difference.max(axis=(0, 2)) > 1e-9
+    assert is_changed.tolist() == [False, False, False, True, True]

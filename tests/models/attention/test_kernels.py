@@ -18,122 +18,135 @@ from tests.models.reference import function_of, quick_jit, randomized, small_spe
 def layer(positions, **fields):
     """Attention with two heads, or aMLP's with one."""
     if positions == "tiny":
-        return TinyAttention(small_spec(**fields), fields.get("d_model", 6), nnx.Rngs(0))
-    return MultiHeadAttention(
-        small_spec(block="transformer", heads=2, positions=positions, **fields), nnx.Rngs(0)
-    )
+        width = fields.get("d_model", 6)
+        return TinyAttention(small_spec(**fields), width, nnx.Rngs(0))
+    spec = small_spec(block="transformer", heads=2, positions=positions, **fields)
+    return MultiHeadAttention(spec, nnx.Rngs(0))
+
+
+def value_and_gradients(module, x, mask):
+    """Of the sum of squares of the outputs: all arrays, in float32."""
+    state, call = function_of(module)
+
+    def value(state, x):
+        y = call(state, x, None, mask)
+        return jnp.square(y.astype(jnp.float32)).sum()
+
+    found = quick_jit(jax.value_and_grad(value, argnums=(0, 1)))(state, x)
+    return [np.asarray(leaf, np.float32) for leaf in jax.tree.leaves(found)]
 
 
 @pytest.mark.parametrize(
-    ("positions", "causal"), [("none", False), ("relative", True), ("tiny", True)]
+    ("positions", "causal"),
+    [
+        ("none", False),
+        ("relative", True),
+        ("tiny", True),
+    ],
 )
-def test_the_layer_is_the_same(on_tpu, positions, causal):
+def test_the_kernel_of_tpus_gives_the_same_layer(on_tpu, positions, causal):
     fields = {"length": 16, "dtype": "float32", "causal": causal}
-    fields |= {"d_attn": 128} if positions == "tiny" else {"d_qkv": 128}
-    found = []
-    for attention in ("auto", "xla"):
-        state, call = function_of(
-            randomized(lambda form=attention: layer(positions, attention=form, **fields))
-        )
-        x = np.float32(reference.normal(1, 2, 16, 6))
-        mask = jnp.arange(16) < jnp.array([[16], [9]])
-        value = lambda state, x, call=call, mask=mask: jnp.square(call(state, x, None, mask)).sum()  # noqa: E731
-        found.append(quick_jit(jax.value_and_grad(value, argnums=(0, 1)))(state, x))
+    width = "d_attn" if positions == "tiny" else "d_qkv"
+    fields[width] = 128
+    x = np.float32(reference.normal(1, 2, 16, 6))
+    mask = jnp.arange(16) < jnp.array([[16], [9]])
+    by_kernel = randomized(lambda: layer(positions, attention="auto", **fields))
+    found = value_and_gradients(by_kernel, x, mask)
+    by_xla = randomized(lambda: layer(positions, attention="xla", **fields))
+    expected = value_and_gradients(by_xla, x, mask)
     assert len(on_tpu) == 1
-    for one, other in zip(*map(jax.tree.leaves, found), strict=True):
-        assert np.abs(one - other).max() < 1e-5 * max(1, np.abs(other).max())
+    for one, other in zip(found, expected, strict=True):
+        scale = max(1, np.abs(other).max())
+        assert np.abs(one - other).max() < 1e-5 * scale
 
 
-def test_what_the_kernel_does_not_do_runs_without_it(on_tpu):
-    """Dropout on weights, other shapes, and weights without content."""
+@pytest.mark.parametrize(
+    ("options", "has_dropout"),
+    [
+        pytest.param({"attention_dropout": 0.5}, True, id="dropout on weights"),
+        pytest.param({"d_qkv": 6}, False, id="other shapes"),
+        pytest.param({"positions": "relative_only"}, False, id="weights without content"),
+    ],
+)
+def test_unsupported_attention_runs_without_the_kernel(on_tpu, options, has_dropout):
+    fields = {"positions": "none", "d_qkv": 128, "length": 16, "dtype": "float32"} | options
+    module = nnx.eval_shape(lambda: layer(**fields))
+    state, call = function_of(module)
     x = jnp.ones((2, 16, 6))
-    key = jax.random.split(jax.random.key(0), 2)
-    for more, dropout_keys in (
-        ({"attention_dropout": 0.5}, key),
-        ({"d_qkv": 6}, None),
-        ({"positions": "relative_only"}, None),
-    ):
-        fields = {
-            "block": "transformer",
-            "heads": 2,
-            "d_qkv": 128,
-            "length": 16,
-            "dtype": "float32",
-        } | more
-        state, call = function_of(
-            nnx.eval_shape(
-                lambda fields=fields: MultiHeadAttention(small_spec(**fields), nnx.Rngs(0))
-            )
-        )
-        assert jax.eval_shape(call, state, x, dropout_keys).shape == x.shape
+    dropout_keys = reference.keys(0, 2) if has_dropout else None
+    y = jax.eval_shape(call, state, x, dropout_keys)
+    assert y.shape == x.shape
     assert not on_tpu
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("positions", "masked", "calls"),
+    ("positions", "masked", "uses_cudnn"),
     [
-        ("none", True, 1),
-        ("none", False, 1),
-        ("relative", False, 1),
-        ("relative", True, 0),
-        ("tiny", True, 1),
+        ("none", True, True),
+        ("none", False, True),
+        ("relative", False, True),
+        pytest.param("relative", True, False, id="bias and mask"),
+        ("tiny", True, True),
     ],
 )
-def test_gpus_get_masks_with_padding_anywhere(monkeypatch, positions, masked, calls):
-    """What cuDNN's kernel is given, run by XLA: the same as without it. A bias and a mask together
-    run without it."""
-    given = []
+def test_cudnn_gets_masks_with_padding_anywhere(monkeypatch, positions, masked, uses_cudnn):
+    """XLA computes here what cuDNN's kernel is asked for. A bias and a mask together run without
+    it."""
+    implementations = []
     attention = jax.nn.dot_product_attention
 
     def by_xla(q, k, v, bias, mask, *, is_causal, implementation):
-        given.append(implementation)
+        implementations.append(implementation)
         # [batch, heads, ...] is never in memory
         assert mask is None or mask.shape == (2, 1, 64, 64)
         return attention(q, k, v, bias, mask, is_causal=is_causal)
 
     monkeypatch.setattr(sharding, "platform", lambda: "gpu")
     monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)
-    found = []
     x = jax.random.normal(jax.random.key(1), (2, 64, 16), jnp.bfloat16)
-    mask = jnp.ones((2, 64), bool).at[1, 40:].set(False).at[0, 3:9].set(False) if masked else None
-    fields = {"d_model": 16, "length": 64, "dtype": "bfloat16"} | (
-        {"d_attn": 8} if positions == "tiny" else {}
-    )
-    for form in ("auto", "xla"):
-        state, call = function_of(
-            randomized(lambda form=form: layer(positions, attention=form, **fields))
-        )
-
-        def value(state, x, call=call):
-            return jnp.square(call(state, x, None, mask).astype(jnp.float32)).sum()
-
-        found.append(quick_jit(jax.value_and_grad(value, argnums=(0, 1)))(state, x))
-    assert given == ["cudnn"] * calls
-    for one, other in zip(*map(jax.tree.leaves, found), strict=True):
+    mask = None
+    if masked:
+        mask = jnp.ones((2, 64), bool).at[1, 40:].set(False)
+        mask = mask.at[0, 3:9].set(False)
+    fields = {"d_model": 16, "length": 64, "dtype": "bfloat16"}
+    if positions == "tiny":
+        fields["d_attn"] = 8
+    by_cudnn = randomized(lambda: layer(positions, attention="auto", **fields))
+    found = value_and_gradients(by_cudnn, x, mask)
+    without = randomized(lambda: layer(positions, attention="xla", **fields))
+    expected = value_and_gradients(without, x, mask)
+    assert implementations == (["cudnn"] if uses_cudnn else [])
+    for one, other in zip(found, expected, strict=True):
         assert np.abs(one - other).max() <= 0.03 * np.abs(other).max()
-    mesh = jax.make_mesh(
-        (1, 1, 1), (DATA, FSDP, TENSOR), axis_types=(jax.sharding.AxisType.Auto,) * 3
-    )
-    state, call = function_of(nnx.eval_shape(lambda: layer(positions, **fields)))
+    automatic = jax.sharding.AxisType.Auto
+    mesh = jax.make_mesh((1, 1, 1), (DATA, FSDP, TENSOR), axis_types=(automatic,) * 3)
+    state, call = function_of(by_cudnn)
     # JAX's own partitioner fails where an axis is its own
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        assert ("shard_map" in str(jax.make_jaxpr(call)(state, x, None, mask))) == bool(calls)
+        program = str(jax.make_jaxpr(call)(state, x, None, mask))
+    assert ("shard_map" in program) == uses_cudnn
 
 
-@pytest.mark.parametrize(("tokens", "causal"), [(24, True), (600, False)])
+@pytest.mark.parametrize(
+    ("tokens", "causal"),
+    [
+        pytest.param(24, True, id="one block of queries"),
+        pytest.param(600, False, id="two blocks, the last of fewer queries"),
+    ],
+)
 def test_the_kernel_of_tpus_has_windows(on_tpu, causal, tokens):
-    """In one block of queries, and in two, the last one of fewer queries."""
     x = normal(1, tokens, 16)
     mask = (jnp.arange(tokens) < tokens - 3)[None]
-    weights = normal(1, tokens, 16, seed=1) * mask[..., None]
+    weights = jnp.where(mask[..., None], normal(1, tokens, 16, seed=1), 0)
 
     def value_and_gradient(computed_by):
         spec = transformer(length=tokens, d_qkv=128, window=8, causal=causal, attention=computed_by)
         layer = MultiHeadAttention(spec, nnx.Rngs(0))
 
         def loss(x):
-            return (weights * layer(x, padding_mask=mask)).sum()
+            y = layer(x, padding_mask=mask)
+            return (weights * y).sum()
 
         return quick_jit(jax.value_and_grad(loss))(x)
 

@@ -17,7 +17,7 @@ from tests.models.attention.cases import transformer
         ({"kv_heads": 1, "positions": "relative_only"}, "set model.kv_heads to 0"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         transformer(**options)
 
@@ -38,7 +38,7 @@ def test_positions_with_parameters_limit_the_length(options, is_limited):
     assert spec.supports_length(25) != is_limited
 
 
-def test_heads_of_another_width_and_shared_heads():
+def test_heads_may_be_wider_and_share_keys():
     spec = transformer(d_qkv=24, heads=4, kv_heads=2)
     assert spec.d_head == 6
     assert spec.key_heads == 2

@@ -10,16 +10,24 @@ from gmlp_flax.models.blocks.hydra import HydraMixer
 from tests.models.reference import randomized, small_spec
 
 COMPUTED = ("quasiseparable", "toeplitz", "low_rank", "attention")
-KINDS = [(kind, True) for kind in COMPUTED] + [(kind, False) for kind in (*COMPUTED, "dense")]
+COMPUTED_KINDS = [(kind, True) for kind in COMPUTED]
+LEARNED_KINDS = [(kind, False) for kind in COMPUTED]
+WITH_FAST_FORM = [*COMPUTED_KINDS, *LEARNED_KINDS]
+KINDS = [*WITH_FAST_FORM, ("dense", False)]
 EVERY = pytest.mark.parametrize(("kind", "computed"), KINDS)
-FAST = pytest.mark.parametrize(
-    ("kind", "computed"), [(kind, computed) for kind, computed in KINDS if kind != "dense"]
-)
+FAST = pytest.mark.parametrize(("kind", "computed"), WITH_FAST_FORM)
 
 
 def spec_of(kind="quasiseparable", computed=True, **fields):
-    options = {"matrix": kind, "input_dependent": computed, "d_state": 4, "kernel_width": 4}
-    return small_spec(**{"block": "hydra"} | options | fields)
+    """The spec of a small Hydra with this matrix, computed from the input or learned."""
+    options = {
+        "block": "hydra",
+        "matrix": kind,
+        "input_dependent": computed,
+        "d_state": 4,
+        "kernel_width": 4,
+    }
+    return small_spec(**options | fields)
 
 
 def mixer(*args, **fields):
@@ -28,16 +36,16 @@ def mixer(*args, **fields):
 
 
 def with_form(module, form):
-    """The same parameters, applied in a form."""
+    """A mixer with the same parameters and another form."""
     spec = dataclasses.replace(module.spec, form=form)
-    made = nnx.eval_shape(lambda: HydraMixer(spec, nnx.Rngs(0)))
-    nnx.update(made, nnx.state(module, nnx.Param))
-    return made
+    other = nnx.eval_shape(lambda: HydraMixer(spec, nnx.Rngs(0)))
+    nnx.update(other, nnx.state(module, nnx.Param))
+    return other
 
 
 def shapes(*args, **fields):
     """The shapes of a matrix's parameters."""
     spec = spec_of(*args, **fields)
-    made = nnx.eval_shape(lambda: HydraMixer(spec, nnx.Rngs(0)))
-    params = nnx.to_pure_dict(nnx.state(made))
-    return jax.tree.map(lambda leaf: leaf.shape, params)["matrix"]
+    module = nnx.eval_shape(lambda: HydraMixer(spec, nnx.Rngs(0)))
+    params = nnx.to_pure_dict(nnx.state(module))
+    return jax.tree.map(lambda leaf: leaf.shape, params["matrix"])

@@ -13,44 +13,67 @@ DOCUMENTS = np.array([[1, 1, 1, 2, 2, 3, 3], [1, 1, 1, 1, 2, 0, 0]])
 
 @pytest.mark.parametrize("tokens", [1, 3, 4, 7, 8])
 @pytest.mark.parametrize("axis", [0, 1, 2])
+def test_chunks_hold_the_tokens_in_order(tokens, axis):
+    """Zeros fill the last chunk."""
+    x = tokens_on_axis(tokens, axis)
+    by_chunk = np.asarray(chunks.split(jnp.asarray(x), 4, axis))
+    chunk_count = -(-tokens // 4)
+    expected_shape = list(x.shape)
+    expected_shape[axis : axis + 1] = [chunk_count, 4]
+    assert by_chunk.shape == tuple(expected_shape)
+    for token in range(4 * chunk_count):
+        chunk = np.take(by_chunk, token // 4, axis)
+        found = np.take(chunk, token % 4, axis)
+        expected = np.take(x, token, axis) if token < tokens else np.zeros_like(found)
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 4, 7, 8])
+@pytest.mark.parametrize("axis", [0, 1, 2])
 def test_joined_chunks_are_the_tokens(tokens, axis):
-    """And zeros fill the last chunk."""
+    x = tokens_on_axis(tokens, axis)
+    by_chunk = chunks.split(jnp.asarray(x), 4, axis)
+    joined = chunks.join(by_chunk, tokens, axis)
+    np.testing.assert_array_equal(joined, x)
+
+
+def tokens_on_axis(tokens, axis):
+    """Random numbers of shape [2, 3, 5] with another size of one axis."""
     shape = [2, 3, 5]
     shape[axis] = tokens
-    x = normal(0, *shape).astype(np.float32)
-    by_chunk = np.asarray(chunks.split(jnp.asarray(x), 4, axis))
-    count = -(-tokens // 4)
-    assert by_chunk.shape == (*shape[:axis], count, 4, *shape[axis + 1 :])
-    for token in range(tokens):
-        of_chunk = np.take(by_chunk, token // 4, axis)
-        np.testing.assert_array_equal(np.take(of_chunk, token % 4, axis), np.take(x, token, axis))
-    np.testing.assert_allclose(np.abs(by_chunk).sum(), np.abs(x).sum(), rtol=1e-5)
-    np.testing.assert_array_equal(chunks.join(jnp.asarray(by_chunk), tokens, axis), x)
+    return normal(0, *shape).astype(np.float32)
 
 
 def test_tokens_see_earlier_ones_of_their_document():
     """In chunks of 3, the last with two added tokens, which belong to the last document."""
-    padded = np.concatenate([DOCUMENTS, DOCUMENTS[:, -1:], DOCUMENTS[:, -1:]], axis=1)
-    found = chunks.visibility(3, jnp.asarray(DOCUMENTS))
-    assert found.pairs.shape == (2, 1, 3, 3, 3)
+    last_tokens = DOCUMENTS[:, -1:]
+    padded = np.concatenate([DOCUMENTS, last_tokens, last_tokens], axis=1)
+    visible = chunks.visibility(3, jnp.asarray(DOCUMENTS))
+    pairs = visible.pairs[:, 0]
+    state = visible.state[:, 0]
+    last = visible.last[:, 0]
+    assert pairs.shape == (2, 3, 3, 3)
     for example, chunk, row in np.ndindex(2, 3, 3):
+        documents = padded[example]
         first = 3 * chunk
-        document = padded[example, first + row]
-        state_document = padded[example, max(0, first - 1)]
-        assert found.state[example, 0, chunk, row] == (document == state_document)
-        last_document = padded[example, first + 2]
-        assert found.last[example, 0, chunk, row] == (document == last_document)
+        document = documents[first + row]
+        is_in_state = document == documents[max(0, first - 1)]
+        is_in_last = document == documents[first + 2]
+        assert state[example, chunk, row] == is_in_state
+        assert last[example, chunk, row] == is_in_last
         for column in range(3):
-            expected = column <= row and padded[example, first + column] == document
-            assert found.pairs[example, 0, chunk, row, column] == expected
+            is_same = documents[first + column] == document
+            is_seen = is_same and column <= row
+            assert pairs[example, chunk, row, column] == is_seen
 
 
-def test_one_document_needs_no_array_for_each_chunk():
-    found = chunks.visibility(3)
-    assert found.pairs.shape == (1, 1, 1, 3, 3)
-    np.testing.assert_array_equal(found.pairs[0, 0, 0], np.tril(np.ones((3, 3), bool)))
-    assert found.state.all()
-    assert found.last.all()
+def test_one_document_needs_one_array_for_all_chunks():
+    visible = chunks.visibility(3)
+    assert visible.pairs.shape == (1, 1, 1, 3, 3)
+    expected = np.tri(3, dtype=bool)
+    np.testing.assert_array_equal(visible.pairs[0, 0, 0], expected)
+    assert visible.state.all()
+    assert visible.last.all()
 
 
 @pytest.mark.parametrize("by_document", [False, True])
@@ -58,23 +81,30 @@ def test_one_document_needs_no_array_for_each_chunk():
 def test_decays_are_products_of_the_tokens_between(by_document):
     size = 4
     decay = np.exp(-np.abs(normal(0, 2, 1, 2, size)))
-    documents = jnp.asarray(np.array([[1, 1, 1, 1, 2, 2, 2, 2], [1, 1, 2, 2, 2, 2, 3, 3]]))
-    visible = chunks.visibility(size, documents if by_document else None)
+    documents = None
+    if by_document:
+        documents = jnp.asarray([[1, 1, 1, 1, 2, 2, 2, 2], [1, 1, 2, 2, 2, 2, 3, 3]])
+    visible = chunks.visibility(size, documents)
     found = chunks.decays(jnp.log(decay), visible)
     pairs = np.broadcast_to(visible.pairs, (2, 1, 2, size, size))
     state = np.broadcast_to(visible.state, (2, 1, 2, size))
     last = np.broadcast_to(visible.last, (2, 1, 2, size))
-    for place in np.ndindex(2, 1, 2):
-        of_chunk = decay[place]
-        for row in range(size):
-            expected = of_chunk[: row + 1].prod() if state[place][row] else 0
-            np.testing.assert_allclose(found.from_state[place][row], expected, atol=1e-14)
-            expected = of_chunk[row + 1 :].prod() if last[place][row] else 0
-            np.testing.assert_allclose(found.to_end[place][row], expected, atol=1e-14)
-            for column in range(size):
-                between = of_chunk[column + 1 : row + 1].prod()
-                expected = between if pairs[place][row, column] else 0
-                np.testing.assert_allclose(found.ratios[place][row, column], expected, atol=1e-14)
+    from_state = np.zeros((2, 1, 2, size))
+    to_end = np.zeros((2, 1, 2, size))
+    ratios = np.zeros((2, 1, 2, size, size))
+    for *chunk, row in np.ndindex(from_state.shape):
+        of_chunk = decay[*chunk]
+        if state[*chunk, row]:
+            from_state[*chunk, row] = of_chunk[: row + 1].prod()
+        if last[*chunk, row]:
+            to_end[*chunk, row] = of_chunk[row + 1 :].prod()
+        for column in range(size):
+            if pairs[*chunk, row, column]:
+                between = of_chunk[column + 1 : row + 1]
+                ratios[*chunk, row, column] = between.prod()
+    np.testing.assert_allclose(found.from_state, from_state, atol=1e-14)
+    np.testing.assert_allclose(found.to_end, to_end, atol=1e-14)
+    np.testing.assert_allclose(found.ratios, ratios, atol=1e-14)
 
 
 def test_masked_exponents_may_overflow():
@@ -84,6 +114,8 @@ def test_masked_exponents_may_overflow():
     def total(exponents):
         return chunks.masked_exp(exponents, mask).sum()
 
-    value, gradient = quick_jit(jax.value_and_grad(total))(jnp.asarray([0.5, 1e4, jnp.inf]))
-    np.testing.assert_allclose(value, np.exp(0.5), rtol=1e-6)
-    np.testing.assert_allclose(gradient, [np.exp(0.5), 0, 0], rtol=1e-6)
+    exponents = jnp.asarray([0.5, 1e4, jnp.inf])
+    value, gradient = quick_jit(jax.value_and_grad(total))(exponents)
+    expected = np.exp(0.5)
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    np.testing.assert_allclose(gradient, [expected, 0, 0], rtol=1e-6)

@@ -16,32 +16,47 @@ from tests.models.reference import in_float64, largest_array, quick_jit
 def inputs_of(tokens, dtype=np.float64, repeated=False, heads=2):
     """Unit keys of 8 channels, values of 5; all keys equal if they are `repeated`."""
     random = np.random.default_rng(0)
-    keys = random.normal(size=(2, tokens, heads, 8))
+    shape = (2, tokens, heads)
+    keys = random.normal(size=(*shape, 8))
     if repeated:
         keys = np.broadcast_to(keys[:, :1], keys.shape)
-    keys = keys / np.linalg.norm(keys, axis=-1, keepdims=True)
-    numbers = Inputs(
-        queries=random.normal(size=(2, tokens, heads, 8)),
-        keys=keys,
-        values=random.normal(size=(2, tokens, heads, 5)),
-        log_decay=-random.exponential(0.05, size=(2, tokens, heads)),
-        beta=random.uniform(size=(2, tokens, heads)),
+    lengths = np.linalg.norm(keys, axis=-1, keepdims=True)
+    inputs = Inputs(
+        queries=random.normal(size=(*shape, 8)),
+        keys=keys / lengths,
+        values=random.normal(size=(*shape, 5)),
+        log_decay=-random.exponential(0.05, size=shape),
+        beta=random.uniform(size=shape),
     )
-    return Inputs(*(jnp.asarray(array, dtype) for array in numbers))
+    return jax.tree.map(lambda array: jnp.asarray(array, dtype), inputs)
+
+
+def tokens_of(inputs, tokens):
+    """The inputs of a slice of the tokens."""
+    return jax.tree.map(lambda array: array[:, tokens], inputs)
 
 
 def in_chunks(inputs, chunk, **options):
     """The rule, compiled."""
-    return quick_jit(functools.partial(delta_rule.delta_rule, chunk=chunk))(inputs, **options)
+    function = functools.partial(delta_rule.delta_rule, chunk=chunk)
+    return quick_jit(function)(inputs, **options)
 
 
 def by_recurrence(inputs):
     """[batch, tokens, heads, d], each head of each example by itself."""
-    q, k, v, log_decay, beta = (np.asarray(array, np.float64) for array in inputs)
-    outputs = np.zeros(v.shape)
-    for example, head in np.ndindex(len(q), q.shape[2]):
-        at = (example, slice(None), head)
-        outputs[at] = reference.delta_rule(q[at], k[at], v[at], np.exp(log_decay[at]), beta[at])
+    inputs = jax.tree.map(lambda array: np.asarray(array, np.float64), inputs)
+    decay = np.exp(inputs.log_decay)
+    batch, _, heads, _ = inputs.values.shape
+    outputs = np.zeros(inputs.values.shape)
+    for example, head in np.ndindex(batch, heads):
+        index = (example, slice(None), head)
+        outputs[index] = reference.delta_rule(
+            inputs.queries[index],
+            inputs.keys[index],
+            inputs.values[index],
+            decay[index],
+            inputs.beta[index],
+        )
     return outputs
 
 
@@ -49,20 +64,20 @@ def by_recurrence(inputs):
 @pytest.mark.parametrize("repeated", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @in_float64
-def test_chunks_give_what_the_recurrence_gives(chunk, repeated, dtype):
+def test_chunks_agree_with_the_recurrence(chunk, repeated, dtype):
     """In float32 too, also if all keys are equal: the hardest system of equations."""
     inputs = inputs_of(150, dtype, repeated)
-    found, _ = in_chunks(inputs, chunk)
+    outputs, _ = in_chunks(inputs, chunk)
     atol = 1e-5 if dtype == "float32" else 1e-11
-    np.testing.assert_allclose(found, by_recurrence(inputs), atol=atol)
+    np.testing.assert_allclose(outputs, by_recurrence(inputs), atol=atol)
 
 
 @in_float64
-def test_a_state_stands_for_the_tokens_before():
+def test_states_replace_the_tokens_before():
     inputs = inputs_of(21)
     expected = by_recurrence(inputs)
-    before = Inputs(*(array[:, :13] for array in inputs))
-    after = Inputs(*(array[:, 13:] for array in inputs))
+    before = tokens_of(inputs, slice(13))
+    after = tokens_of(inputs, slice(13, None))
     first, state = in_chunks(before, 4)
     later, _ = in_chunks(after, 8, state=state)
     np.testing.assert_allclose(first, expected[:, :13], atol=1e-12)
@@ -70,26 +85,27 @@ def test_a_state_stands_for_the_tokens_before():
 
 
 @in_float64
-def test_documents_begin_anew():
+def test_documents_start_with_an_empty_state():
     """Whether they end within a chunk or at its end."""
     inputs = inputs_of(21)
-    ends = [0, 5, 8, 21]
     documents = np.zeros((2, 21), np.int32)
     expected = []
-    for number in range(3):
-        part = slice(ends[number], ends[number + 1])
-        documents[:, part] = number + 1
-        expected.append(by_recurrence(Inputs(*(array[:, part] for array in inputs))))
-    found, _ = in_chunks(inputs, 4, documents=jnp.asarray(documents))
-    np.testing.assert_allclose(found, np.concatenate(expected, axis=1), atol=1e-12)
+    for number, tokens in enumerate([slice(5), slice(5, 8), slice(8, 21)], 1):
+        documents[:, tokens] = number
+        alone = by_recurrence(tokens_of(inputs, tokens))
+        expected.append(alone)
+    outputs, _ = in_chunks(inputs, 4, documents=jnp.asarray(documents))
+    np.testing.assert_allclose(outputs, np.concatenate(expected, axis=1), atol=1e-12)
 
 
 @in_float64
-def test_inverse():
-    lower = np.tril(np.random.default_rng(0).normal(size=(3, 16, 16)), -1)
-    found = np.asarray(quick_jit(delta_rule.inverted)(jnp.asarray(lower)))
-    product = found @ (np.eye(16) + lower)
-    expected = np.broadcast_to(np.eye(16), (3, 16, 16))
+def test_inverses_times_their_matrix_are_the_identity():
+    random = np.random.default_rng(0)
+    lower = np.tril(random.normal(size=(3, 16, 16)), -1)
+    inverse = quick_jit(delta_rule.inverted)(jnp.asarray(lower))
+    identity = np.eye(16)
+    product = np.asarray(inverse) @ (identity + lower)
+    expected = np.broadcast_to(identity, (3, 16, 16))
     np.testing.assert_allclose(product, expected, atol=1e-9)
 
 
@@ -106,12 +122,14 @@ def test_gradients_are_finite_where_decays_are_strong():
         assert np.isfinite(gradient).all()
 
 
-def test_memory_grows_with_the_tokens():
+def test_memory_is_linear_in_the_tokens():
     """The gradient's memory too."""
 
     def loss(inputs):
         outputs, _ = delta_rule.delta_rule(inputs, 16)
         return outputs.sum()
 
-    sizes = [largest_array(jax.grad(loss), inputs_of(tokens, np.float32)) for tokens in (128, 512)]
-    assert sizes[1] == 4 * sizes[0]
+    gradient = jax.grad(loss)
+    short = largest_array(gradient, inputs_of(128, np.float32))
+    long = largest_array(gradient, inputs_of(512, np.float32))
+    assert long == 4 * short

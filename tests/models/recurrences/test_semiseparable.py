@@ -1,4 +1,4 @@
-"""Quasiseparable matrices, entry by entry, and scans against them."""
+"""Quasiseparable matrices against their definition, and scans against the matrices."""
 
 import math
 
@@ -19,48 +19,57 @@ def model_of(seed, n, heads=4, groups=2, state=3, batch=2):
     log_decays = -np.abs(normal(seed + 1, batch, heads, n))
     b = normal(seed + 2, batch, groups, n, state)
     c = normal(seed + 3, batch, groups, n, state)
-    return StateSpaceModel(*map(jnp.asarray, (steps, log_decays, b, c)))
+    model = StateSpaceModel(steps, log_decays, b, c)
+    return jax.tree.map(jnp.asarray, model)
 
 
 def entry(model, example, head, i, j):
     """Row i and column j of the model's matrix SS; j is at most i."""
-    heads = model.steps.shape[1]
-    group = head * model.b.shape[1] // heads
-    decay = sum(model.log_decays[example, head, k] for k in range(j + 1, i + 1))
+    _, heads, _ = model.steps.shape
+    _, groups, *_ = model.b.shape
+    group = head * groups // heads
+    log_decay = model.log_decays[example, head, j + 1 : i + 1].sum()
     product = model.c[example, group, i] @ model.b[example, group, j]
-    return product * model.steps[example, head, j] * math.exp(decay)
+    step = model.steps[example, head, j]
+    return product * step * math.exp(log_decay)
 
 
-def backwards(model):
-    return StateSpaceModel(*(np.flip(array, 2) for array in model))
+def reversed_model(model):
+    return jax.tree.map(lambda array: jnp.flip(array, 2), model)
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
 @in_float64
-def test_entries_of_a_matrix(is_causal):
+def test_matrices_agree_with_their_definition(is_causal):
     """The forward model shifted down by a token, the backward one reversed and shifted up; 0 on the
     diagonal."""
     n = 6
     forward = model_of(0, n)
     backward = None if is_causal else model_of(9, n)
-    found = semiseparable.rows(forward, backward)
-    assert found.shape == (2, 4, n, n)
-    for example, head, i, j in np.ndindex(found.shape):
-        expected = 0.0
+    matrices = semiseparable.rows(forward, backward)
+    assert matrices.shape == (2, 4, n, n)
+    expected = np.zeros(matrices.shape)
+    for example, head, i, j in np.ndindex(matrices.shape):
+        index = (example, head, i, j)
         if j < i:
-            expected = entry(forward, example, head, i - 1, j)
+            expected[index] = entry(forward, example, head, i - 1, j)
         elif j > i and backward is not None:
-            expected = entry(backwards(backward), example, head, n - 2 - i, n - 1 - j)
-        np.testing.assert_allclose(found[example, head, i, j], expected, atol=1e-12)
+            in_reverse = reversed_model(backward)
+            expected[index] = entry(in_reverse, example, head, n - 2 - i, n - 1 - j)
+    np.testing.assert_allclose(matrices, expected, atol=1e-12)
 
 
 @in_float64
 def test_some_rows_are_those_of_the_whole_matrix():
     forward = model_of(0, 7)
     backward = model_of(9, 7)
+
+    @quick_jit
+    def three_rows(first):
+        return semiseparable.rows(forward, backward, first, 3)
+
     whole = semiseparable.rows(forward, backward)
-    some = quick_jit(lambda first: semiseparable.rows(forward, backward, first, 3))(2)
-    np.testing.assert_allclose(some, whole[:, :, 2:5], atol=1e-12)
+    np.testing.assert_allclose(three_rows(2), whole[:, :, 2:5], atol=1e-12)
 
 
 def documents_of(n):
@@ -75,7 +84,7 @@ def documents_of(n):
 @pytest.mark.parametrize("by_document", [False, True])
 @pytest.mark.parametrize("is_causal", [True, False])
 @in_float64
-def test_a_scan_is_a_product_with_the_matrix(n, by_document, is_causal):
+def test_scans_are_products_with_the_matrix(n, by_document, is_causal):
     """In one chunk, two and five; gradients as well."""
     forward = model_of(0, n)
     backward = None if is_causal else model_of(9, n)
@@ -88,29 +97,28 @@ def test_a_scan_is_a_product_with_the_matrix(n, by_document, is_causal):
     def as_scan(forward, backward, v):
         return semiseparable.mix(forward, backward, v, documents)
 
-    outputs = []
-    gradients = []
-    for function in (as_matrix, as_scan):
-
-        def loss(*inputs, function=function):
+    def output_and_gradients(function):
+        def loss(*inputs):
             y = function(*inputs)
             if documents is not None:
-                y = jnp.where((documents > 0)[:, None, :, None], y, 0)
+                is_text = (documents > 0)[:, None, :, None]
+                y = jnp.where(is_text, y, 0)
             return jnp.sin(y).sum(), y
 
-        gradient, y = quick_jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(
-            forward, backward, v
-        )
-        outputs.append(y)
-        gradients.append(gradient)
-    np.testing.assert_allclose(*outputs, atol=1e-11)
-    for found, expected in zip(*map(jax.tree.leaves, gradients), strict=True):
-        np.testing.assert_allclose(found, expected, atol=1e-10)
+        gradient = jax.grad(loss, argnums=(0, 1, 2), has_aux=True)
+        gradients, y = quick_jit(gradient)(forward, backward, v)
+        return y, jax.tree.leaves(gradients)
+
+    expected, expected_gradients = output_and_gradients(as_matrix)
+    found, found_gradients = output_and_gradients(as_scan)
+    np.testing.assert_allclose(found, expected, atol=1e-11)
+    for one, other in zip(found_gradients, expected_gradients, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-10)
 
 
 @pytest.mark.slow
 @in_float64
-def test_decays_that_underflow_have_no_nan():
+def test_underflowing_decays_give_no_nan():
     """exp(-800) is 0, and a quotient of two of them would be no number."""
     n = 200
     forward = model_of(0, n)._replace(log_decays=jnp.full((2, 4, n), -800.0))
@@ -120,13 +128,16 @@ def test_decays_that_underflow_have_no_nan():
         return semiseparable.mix(forward, None, v).sum()
 
     gradient = quick_jit(jax.grad(loss, argnums=(0, 1)))(forward, v)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
-    found = semiseparable.mix(forward, None, v)
-    near = [entry(forward, 0, 0, i, i) * v[0, 0, i] for i in range(n - 1)]
-    np.testing.assert_allclose(found[0, 0, 1:], near, atol=1e-12)
+    for leaf in jax.tree.leaves(gradient):
+        assert np.isfinite(leaf).all()
+    mixed = semiseparable.mix(forward, None, v)
+    before = []
+    for i in range(n - 1):
+        before.append(entry(forward, 0, 0, i, i) * v[0, 0, i])
+    np.testing.assert_allclose(mixed[0, 0, 1:], before, atol=1e-12)
 
 
-def test_a_scan_costs_twice_as_much_for_twice_the_tokens():
+def test_scans_cost_twice_as_much_for_twice_the_tokens():
     def flops(n):
         forward = model_of(0, n)
         v = jnp.ones((2, 4, n, 3))

@@ -13,40 +13,44 @@ FORMULAS = {"gelu": gelu, "gelu_tanh": gelu_tanh}
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("name", FORMULAS)
-@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-6), ("float64", 1e-12)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])
 @in_float64
-def test_gelu(name, dtype, tolerance):
+def test_gelu_agrees_with_its_formula(name, dtype, tolerance):
     x = np.linspace(-5, 5, 2001).astype(dtype)
     y = activation(name, x)
+    expected = FORMULAS[name](x)
     assert y.dtype == dtype
-    np.testing.assert_allclose(y, FORMULAS[name](x), rtol=0, atol=tolerance)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=tolerance)
 
 
 @in_float64
-def test_the_gradient_of_gelu():
+def test_the_gradient_of_gelu_agrees_with_its_formula():
     """Phi(x) + x phi(x)."""
     x = np.linspace(-5, 5, 101)
     density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
-    distribution = np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in x])
+    distribution = [0.5 * math.erfc(-value / math.sqrt(2)) for value in x]
+    expected = np.array(distribution) + x * density
     gradient = jax.grad(lambda x: activation("gelu", x).sum())
-    np.testing.assert_allclose(quick_jit(gradient)(x), distribution + x * density, atol=1e-12)
+    np.testing.assert_allclose(quick_jit(gradient)(x), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-def test_gelu_in_bfloat16_is_the_float32_one_rounded(name):
+def test_gelu_in_bfloat16_is_the_rounded_float32_gelu(name):
     """On every finite bfloat16 number."""
-    numbers = np.arange(2**16, dtype=np.uint16).view(jnp.bfloat16)
-    x = numbers[np.abs(numbers.astype(np.float32)) < 1e12]
+    bits = np.arange(2**16, dtype=np.uint16)
+    numbers = bits.view(jnp.bfloat16)
+    is_finite = np.abs(numbers.astype(np.float32)) < 1e12
+    x = numbers[is_finite]
+    assert x.size > 40_000
     call = jax.jit(lambda x: activation(name, x))
     y = call(x)
     exact = np.asarray(call(x.astype(np.float32)))
-    assert x.size > 40_000
     assert y.dtype == jnp.bfloat16
     np.testing.assert_array_equal(y, exact.astype(jnp.bfloat16))
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-def test_gelu_far_out(name):
+def test_gelu_of_large_numbers_is_linear_or_zero(name):
     value_and_slope = jax.value_and_grad(lambda x: activation(name, x))
     x = np.float32([-1e4, -30.0, 0.0, 30.0, 1e4])
     y, slopes = quick_jit(jax.vmap(value_and_slope))(x)

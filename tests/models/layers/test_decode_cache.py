@@ -1,4 +1,4 @@
-"""Causal blocks and models: what they see, and how they go on from what they have kept."""
+"""Causal blocks and models: which tokens they read, and how they continue from a cache."""
 
 import dataclasses
 
@@ -28,32 +28,33 @@ from tests.selection import marked_unless
 N = 9
 TRANSFORMER = {"block": "transformer", "heads": 3}
 CASES = {
-    **{
-        gate: {"block": "gmlp", "gate": gate}
-        for gate in ("split", "linear", "additive", "multiplicative")
-    },
+    "split": {"block": "gmlp", "gate": "split"},
+    "linear": {"block": "gmlp", "gate": "linear"},
+    "additive": {"block": "gmlp", "gate": "additive"},
+    "multiplicative": {"block": "gmlp", "gate": "multiplicative"},
     "amlp": {"block": "gmlp", "d_attn": 3},
     "dense": {"block": "gmlp", "spatial": "dense", "d_attn": 3},
     "depthwise": {"block": "gmlp", "spatial": "depthwise", "gate_kernel": N},
     "depthwise amlp": {"block": "gmlp", "spatial": "depthwise", "gate_kernel": 3, "d_attn": 3},
-    **{
-        positions: TRANSFORMER | {"positions": positions}
-        for positions in ("none", "absolute", "relative", "relative_only")
-    },
+    "none": TRANSFORMER | {"positions": "none"},
+    "absolute": TRANSFORMER | {"positions": "absolute"},
+    "relative": TRANSFORMER | {"positions": "relative"},
+    "relative_only": TRANSFORMER | {"positions": "relative_only"},
     "buckets": TRANSFORMER | {"positions": "relative", "relative_buckets": 6},
     "long_conv": {"block": "long_conv", "filter_width": 4},
 }
-# their causal forms have tests of their own, beside what all causal blocks share
+# Their own tests compare their causal forms with numpy.
 RECURRENT = {
     "bigs": {"block": "bigs", "d_state": 4},
     "bigs, 2 state spaces": {"block": "bigs", "d_state": 3, "state_spaces": 2},
     "delta": {"block": "delta", "chunk": 4},
 }
 EVERY = pytest.mark.parametrize("name", CASES)
-# These gates differ from "split" behind the product over tokens alone.
-EVERY_CACHE = pytest.mark.parametrize(
-    "name", [name for name in CASES if name not in ("additive", "multiplicative")] + [*RECURRENT]
-)
+
+# These gates differ from "split" only after the product over tokens.
+SAME_CACHE_AS_SPLIT = ("additive", "multiplicative")
+CACHES = [name for name in CASES if name not in SAME_CACHE_AS_SPLIT]
+EVERY_CACHE = pytest.mark.parametrize("name", [*CACHES, *RECURRENT])
 
 
 def spec(name, **fields):
@@ -62,35 +63,54 @@ def spec(name, **fields):
 
 
 def block(name, **fields):
-    made = spec(name, **fields)
-    return randomized(lambda: made.block(made, nnx.Rngs(0)))
+    block_spec = spec(name, **fields)
+    return randomized(lambda: block_spec.block(block_spec, nnx.Rngs(0)))
+
+
+def language_model(name, **options):
+    """A causal language model of 11 words."""
+    return CausalLM(spec(name), 11, nnx.Rngs(0), **options)
+
+
+def extend_of(model):
+    """The state of a language model, and its function that continues a cache."""
+    return function_of(model, "extend")
+
+
+def abstract_extend(block_spec):
+    """The same of a model without numbers."""
+    return extend_of(nnx.eval_shape(lambda: CausalLM(block_spec, 11, nnx.Rngs(0))))
+
+
+def tokens_like(count):
+    return jax.ShapeDtypeStruct((1, count), jnp.int32)
+
+
+FUTURE = 77.0  # a number that must not matter
 
 
 def bidirectional(p, name):
     """The parameters of a causal block as those of one that sees all tokens, with numbers for the
     future that must not matter."""
-    future = np.full(N - 1, 77.0)
     p = jax.tree.map(lambda leaf: leaf, p)
     if "gate" in p and "taps" in p["gate"]["spatial"]:
-        taps = p["gate"]["spatial"]["taps"]
-        if taps.ndim == 2:  # a kernel for each channel
-            future = np.full((len(taps) - 1, taps.shape[1]), 77.0)
+        taps = p["gate"]["spatial"]["taps"]  # [offsets], or [offsets, channels]
+        future = np.full_like(taps[1:], FUTURE)
         p["gate"]["spatial"]["taps"] = np.concatenate([taps, future])
-    if name == "buckets":
-        columns = [reference.t5_bucket(offset, 6, causal=True) for offset in range(1 - N, 1)]
-        p["attention"]["relative"]["bias"] = p["attention"]["relative"]["bias"][:, columns]
     if "relative" in p.get("attention", {}):
-        p["attention"]["relative"]["bias"] = np.array(
-            [[*row, *future] for row in p["attention"]["relative"]["bias"]]
-        )
+        relative = p["attention"]["relative"]
+        if name == "buckets":
+            columns = [reference.t5_bucket(offset, 6, causal=True) for offset in range(1 - N, 1)]
+            relative["bias"] = relative["bias"][:, columns]
+        future = np.full((len(relative["bias"]), N - 1), FUTURE)
+        relative["bias"] = np.concatenate([relative["bias"], future], axis=1)
     return p
 
 
 @EVERY
 @in_float64
-def test_against_numpy(name):
-    """Each token is the last of a text that ends with it: what a block that sees all tokens makes
-    of it."""
+def test_causal_blocks_agree_with_numpy(name):
+    """The output of each token is that of a block that sees all tokens of the text up to it."""
     module = block(name)
     x = normal(0, N, 6)
     p = bidirectional(params_of(module), name)
@@ -102,13 +122,23 @@ def test_against_numpy(name):
             return reference.gmlp_block(p, prefix, CASES[name].get("gate", "split"))
         return reference.transformer_block(p, prefix, 3, N)
 
-    expected = [of_prefix(x[: i + 1])[i] for i in range(N)]
-    np.testing.assert_allclose(quick_jit(module)(x[None])[0], expected, atol=1e-10)
+    expected = []
+    for last in range(N):
+        outputs = of_prefix(x[: last + 1])
+        expected.append(outputs[last])
+    [found] = quick_jit(module)(x[None])
+    np.testing.assert_allclose(found, expected, atol=1e-10)
 
 
 def token_jacobian(call, x):
     """Largest entry of each block of the Jacobian: [output token, input token]."""
-    return np.abs(quick_jit(jax.jacrev(lambda x: call(x[None])[0]))(x)).max(axis=(1, 3))
+
+    def of_sample(x):
+        [y] = call(x[None])
+        return y
+
+    entries = quick_jit(jax.jacrev(of_sample))(x)
+    return np.abs(entries).max(axis=(1, 3))
 
 
 @pytest.mark.smoke
@@ -117,55 +147,65 @@ def token_jacobian(call, x):
     "dtype", marked_unless(["float32"], ["float32", "bfloat16"], pytest.mark.slow)
 )
 @in_float64
-def test_nothing_comes_from_the_future(name, dtype):
-    """The Jacobian is exactly 0 above its diagonal, and not below: each token sees the cache and
-    itself."""
+def test_causal_blocks_read_no_later_token(name, dtype):
+    """The Jacobian is exactly 0 above its diagonal, and nowhere else: each token sees the earlier
+    ones and itself."""
     module = block(name, dtype=dtype)
-    found = token_jacobian(lambda x: module(x), jnp.asarray(normal(0, N, 6), dtype))
+    x = jnp.asarray(normal(0, N, 6), dtype)
+    effect = token_jacobian(lambda x: module(x), x)
     # a Fourier transform rounds
-    leaked = 1e-5 * found.max() if name == "long_conv" else 0
-    assert (found[np.triu_indices(N, 1)] <= leaked).all()
-    assert (found[np.tril_indices(N)] > leaked).all()
+    leaked = 1e-5 * effect.max() if name == "long_conv" else 0
+    assert (effect[np.triu_indices(N, 1)] <= leaked).all()
+    assert (effect[np.tril_indices(N)] > leaked).all()
 
 
 @pytest.mark.parametrize("name", ["amlp", "relative"])
 @in_float64
-def test_nothing_comes_from_the_future_whatever_is_padding(name):
-    """Also to a token all of whose cache is padding: no softmax falls back on the tokens behind
-    it."""
+def test_tokens_after_padding_read_no_later_token(name):
+    """Also a token with only padding before it: no softmax falls back on the later tokens."""
     module = block(name)
     mask = np.array([[False] * 4 + [True] * 3 + [False] * 2])
-    found = token_jacobian(lambda x: module(x, padding_mask=mask), jnp.asarray(normal(0, N, 6)))
-    assert (found[np.triu_indices(N, 1)] == 0).all()
-    assert np.isfinite(found).all()
+    x = jnp.asarray(normal(0, N, 6))
+    effect = token_jacobian(lambda x: module(x, padding_mask=mask), x)
+    assert (effect[np.triu_indices(N, 1)] == 0).all()
+    assert np.isfinite(effect).all()
 
 
 # A long convolution that sees all tokens has a second filter.
 @pytest.mark.parametrize("name", [name for name in CASES if name != "long_conv"])
-def test_training_costs_the_products_that_a_bidirectional_block_costs(name):
+def test_causal_blocks_need_as_many_products_as_bidirectional_ones(name):
     """Among them the product of the gate over tokens, as one."""
-    found = []
-    for causal in (True, False):
-        state, call = function_of(block(name, causal=causal, dtype="float32"))
-        gradient = jax.grad(lambda state, x, call=call: call(state, x).sum(), argnums=(0, 1))
-        x = jnp.ones((2, N, 6))
-        found.append(
-            [count("dot_general", call, state, x), count("dot_general", gradient, state, x)]
-        )
-        found[-1].append(matmul_flops(gradient, state, x))
-    assert found[0] == found[1]
+    assert products(name, causal=True) == products(name, causal=False)
+
+
+def products(name, causal):
+    """How many products the forward pass and the gradient have, and the gradient's operations."""
+    state, call = function_of(block(name, causal=causal, dtype="float32"))
+
+    def loss(state, x):
+        return call(state, x).sum()
+
+    x = jnp.ones((2, N, 6))
+    gradient = jax.grad(loss, argnums=(0, 1))
+    return (
+        count("dot_general", call, state, x),
+        count("dot_general", gradient, state, x),
+        matmul_flops(gradient, state, x),
+    )
 
 
 @EVERY
-def test_parameters_of_the_future_are_not_there(name):
-    shapes = jax.tree.map(np.shape, params_of(block(name, dtype="float32")))
-    if CASES[name].get("spatial") == "depthwise":
-        width = CASES[name]["gate_kernel"]
+def test_causal_blocks_have_no_parameters_for_later_tokens(name):
+    options = CASES[name]
+    params = params_of(block(name, dtype="float32"))
+    shapes = jax.tree.map(np.shape, params)
+    if options.get("spatial") == "depthwise":
+        width = options["gate_kernel"]
         assert shapes["gate"]["spatial"] == {"taps": (width, 4), "bias": (4,)}
-    elif CASES[name]["block"] == "gmlp":
-        assert shapes["gate"]["spatial"] == {"bias": (N,)} | (
-            {"weight": (N, N)} if name == "dense" else {"taps": (N,)}
-        )
+    elif name == "dense":
+        assert shapes["gate"]["spatial"] == {"weight": (N, N), "bias": (N,)}
+    elif options["block"] == "gmlp":
+        assert shapes["gate"]["spatial"] == {"taps": (N,), "bias": (N,)}
     elif name.startswith("relative"):
         assert shapes["attention"]["relative"] == {"bias": (3, N)}
 
@@ -173,120 +213,153 @@ def test_parameters_of_the_future_are_not_there(name):
 @pytest.mark.slow
 @EVERY_CACHE
 @in_float64
-def test_what_is_kept_gives_what_reading_anew_gives(name):
-    """After a beginning of 4 tokens, padded to 6: token by token, then two at once."""
-    made = spec(name)
+def test_texts_are_continued_from_the_cache(name):
+    """After a prompt of 4 tokens, padded to 6: token by token, then two at once."""
+    model = randomized(lambda: language_model(name, scale_embeddings=True, embedding_norm=True))
     tokens = np.random.default_rng(0).integers(0, 11, (2, N))
-    model = randomized(
-        lambda: CausalLM(made, 11, nnx.Rngs(0), scale_embeddings=True, embedding_norm=True)
-    )
-    state, extend = function_of(model, "extend")
+    state, extend = extend_of(model)
     extend = quick_jit(extend)
     expected = quick_jit(model)(tokens)
-    padded = np.concatenate([tokens[:, :4], np.full((2, 2), 10)], axis=1)
-    logits, kept = extend(state, padded, None, 0, 3)
+    padding = np.full((2, 2), 10)
+    prompt = np.concatenate([tokens[:, :4], padding], axis=1)
+    logits, cache = extend(state, prompt, None, 0, 3)
     np.testing.assert_allclose(logits, expected[:, 3], atol=1e-10)
-    for place in range(4, N - 2):
-        logits, kept = extend(state, tokens[:, place : place + 1], kept, place, 0)
-        np.testing.assert_allclose(logits, expected[:, place], atol=1e-10)
-    logits, _ = extend(state, tokens[:, N - 2 :], kept, N - 2, 1)
+    for position in range(4, N - 2):
+        next_token = tokens[:, position : position + 1]
+        logits, cache = extend(state, next_token, cache, position, 0)
+        np.testing.assert_allclose(logits, expected[:, position], atol=1e-10)
+    last_two = tokens[:, N - 2 :]
+    logits, _ = extend(state, last_two, cache, N - 2, 1)
     np.testing.assert_allclose(logits, expected[:, N - 1], atol=1e-10)
     # The right rows were compared: the last logits differ from those before.
-    assert np.abs(expected[:, N - 1] - expected[:, N - 2]).max() > 1e-3
+    difference = expected[:, N - 1] - expected[:, N - 2]
+    assert np.abs(difference).max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["split", "amlp", "relative"])
-def test_one_more_token_costs_one_row_of_the_mixing(name):
-    """Products over the channels of one token, and n of its row: not n^2."""
-    flops = {}
-    for length in (64, 128):
-        made = dataclasses.replace(spec(name, dtype="float32"), length=length)
-        model = nnx.eval_shape(lambda made=made: CausalLM(made, 11, nnx.Rngs(0)))
-        state, extend = function_of(model, "extend")
-        whole = jax.ShapeDtypeStruct((1, length), jnp.int32)
-        _, kept = jax.eval_shape(extend, state, whole, None, 0, 0)
-        one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-        flops[length] = (
-            matmul_flops(extend, state, one, kept, 0, 0),
-            matmul_flops(extend, state, whole, None, 0, 0),
-        )
-    # channels that are mixed in each layer
-    width = {"split": 4, "amlp": 4 + 2 * 3, "relative": 2 * 6}[name]
-    assert flops[128][0] - flops[64][0] == 3 * 2 * 64 * width
-    assert flops[128][1] > 32 * flops[128][0]
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [
+        ("split", 4),
+        ("amlp", 4 + 2 * 3),
+        ("relative", 2 * 6),
+    ],
+)
+def test_a_continued_token_costs_one_row_of_the_mixing(name, width):
+    """Products over the channels of one token, and n of its row, not n^2; `width` channels are
+    mixed in each layer."""
+    short, _ = flops_of_continuing(name, 64)
+    long, whole = flops_of_continuing(name, 128)
+    layers = 3
+    assert long - short == layers * 2 * 64 * width
+    assert whole > 32 * long
 
 
-def test_values_are_kept_at_their_places():
+def flops_of_continuing(name, length):
+    """Operations for one more token of a text, and for the whole text."""
+    block_spec = dataclasses.replace(spec(name, dtype="float32"), length=length)
+    state, extend = abstract_extend(block_spec)
+    whole = tokens_like(length)
+    _, cache = jax.eval_shape(extend, state, whole, None, 0, 0)
+    of_one = matmul_flops(extend, state, tokens_like(1), cache, 0, 0)
+    of_whole = matmul_flops(extend, state, whole, None, 0, 0)
+    return of_one, of_whole
+
+
+def test_values_are_stored_at_their_positions():
     cache = DecodeCache({}, jnp.int32(1), 4)
-    assert cache.update("a", jnp.ones((2, 2, 3)), axis=1).shape == (2, 4, 3)
+    stored = cache.update("a", jnp.ones((2, 2, 3)), axis=1)
+    assert stored.shape == (2, 4, 3)
     later = DecodeCache(cache.arrays, jnp.int32(3), 4)
-    np.testing.assert_array_equal(later.update("a", 5 * jnp.ones((2, 1, 3)))[0, :, 0], [0, 1, 1, 5])
-    assert later.update("b", jnp.ones((1, 2, 1, 3), jnp.bfloat16), axis=2).shape == (1, 2, 4, 3)
-    assert later.arrays["b"].dtype == jnp.bfloat16
+    stored = later.update("a", 5 * jnp.ones((2, 1, 3)))
+    np.testing.assert_array_equal(stored[0, :, 0], [0, 1, 1, 5])
 
 
-def test_states_are_kept_after_the_text():
-    """Padding behind the text is not counted."""
+def test_caches_have_the_type_and_the_axis_of_the_values():
+    cache = DecodeCache({}, jnp.int32(3), 4)
+    values = jnp.ones((1, 2, 1, 3), jnp.bfloat16)
+    stored = cache.update("b", values, axis=2)
+    assert stored.shape == (1, 2, 4, 3)
+    assert cache.arrays["b"].dtype == jnp.bfloat16
+
+
+def test_states_are_stored_after_the_text():
+    """Padding after the text is not counted."""
     cache = DecodeCache({}, jnp.int32(0), 4, text=jnp.int32(2))
     assert cache.count(3) == 2
-    assert cache.state("s", jnp.zeros(3)).sum() == 0
+    first = cache.state("s", jnp.zeros(3))
+    assert first.sum() == 0
     cache.store("s", jnp.ones(3))
     later = DecodeCache(cache.arrays, jnp.int32(2), 4)
     assert later.count(1) == 1
-    assert later.state("s", jnp.zeros(3)).sum() == 3
+    stored = later.state("s", jnp.zeros(3))
+    assert stored.sum() == 3
 
 
-def test_the_last_tokens_before_a_call_are_kept():
+def test_the_last_tokens_before_a_call_are_stored():
     """Zeros before the first token; of the first call, whose last two tokens are padding, the first
     three; of calls that are shorter than the window, tokens of several."""
     x = jnp.arange(1.0, 8.0).reshape(1, 7, 1)
     padding = jnp.full((1, 2, 1), 77.0)
-    padded = jnp.concatenate([x[:, :3], padding], axis=1)
+    prompt = jnp.concatenate([x[:, :3], padding], axis=1)
     cache = DecodeCache({}, jnp.int32(0), 9, text=jnp.int32(3))
-    first = cache.with_earlier("a", padded, 2)
-    np.testing.assert_array_equal(first[0, :, 0], [0, 0, 1, 2, 3, 77, 77])
+    first = cache.with_earlier("a", prompt, 2)
+    np.testing.assert_array_equal(first.ravel(), [0, 0, 1, 2, 3, 77, 77])
     cache = DecodeCache(cache.arrays, jnp.int32(3), 9)
-    np.testing.assert_array_equal(cache.with_earlier("a", x[:, 3:4], 2)[0, :, 0], [2, 3, 4])
+    second = cache.with_earlier("a", x[:, 3:4], 2)
+    np.testing.assert_array_equal(second.ravel(), [2, 3, 4])
     assert cache.arrays["a"].shape == (1, 2, 1)
     cache = DecodeCache(cache.arrays, jnp.int32(4), 9)
-    whole = cache.with_earlier("a", x[:, 4:], 2)
-    np.testing.assert_array_equal(whole[0, :, 0], [3, 4, 5, 6, 7])
+    third = cache.with_earlier("a", x[:, 4:], 2)
+    np.testing.assert_array_equal(third.ravel(), [3, 4, 5, 6, 7])
 
 
-def test_no_token_before_a_call_is_kept():
+def test_no_token_is_stored_if_none_is_needed():
     cache = DecodeCache({}, jnp.int32(0), 9)
     x = jnp.ones((2, 3, 4))
-    np.testing.assert_array_equal(cache.with_earlier("a", x, 0), x)
+    y = cache.with_earlier("a", x, 0)
+    np.testing.assert_array_equal(y, x)
     assert cache.arrays["a"].shape == (2, 0, 4)
 
 
-@pytest.mark.parametrize("name", ["depthwise", "long_conv", "delta"])
-def test_a_short_convolution_keeps_as_many_tokens_as_it_reads(name):
+@pytest.mark.parametrize(
+    ("name", "array", "past"),
+    [
+        ("depthwise", "gate", N - 1),
+        ("long_conv", "projections", 2),
+        ("delta", "convolution", 3),
+    ],
+)
+def test_short_convolutions_store_as_many_tokens_as_they_read(name, array, past):
     """Not all n: a kernel of 4 tokens keeps the 3 before the next, one of N tokens N - 1."""
-    model = nnx.eval_shape(lambda: CausalLM(spec(name, dtype="float32"), 11, nnx.Rngs(0)))
-    state, extend = function_of(model, "extend")
-    whole = jax.ShapeDtypeStruct((1, N), jnp.int32)
-    _, (kept,) = jax.eval_shape(extend, state, whole, None, 0, 0)
-    array, past = {
-        "depthwise": ("gate", N - 1),
-        "long_conv": ("projections", 2),
-        "delta": ("convolution", 3),
-    }[name]
-    assert kept[array].shape[2] == past  # [layers, batch, past, channels]
+    state, extend = abstract_extend(spec(name, dtype="float32"))
+    _, [cache] = jax.eval_shape(extend, state, tokens_like(N), None, 0, 0)
+    _, _, stored, _ = cache[array].shape  # [layers, batch, past, channels]
+    assert stored == past
 
 
-def test_other_blocks_refuse_to_be_causal():
-    able = {name for name, block in BLOCKS.items() if block.can_be_causal}
-    assert able == {"gmlp", "transformer", "bigs", "delta", "hydra", "long_conv"}
-    for name in BLOCKS.keys() - able:
-        with pytest.raises(
-            ValueError, match=r"^model.causal is True: \w+Block mixes all tokens; set it to False$"
-        ):
-            BLOCKS[name].spec(length=N, causal=True)
-    for form in ("fft", "blocked"):
-        with pytest.raises(
-            ValueError, match=f"^model.toeplitz is '{form}', whose rounding depends on later tokens"
-        ):
-            spec("split", toeplitz=form)
-        assert spec("dense", toeplitz=form)
-    assert dataclasses.replace(spec("split"), length=16384).form(16384) == "direct"
+CAUSAL_BLOCKS = {"gmlp", "transformer", "bigs", "delta", "hydra", "long_conv"}
+
+
+def test_these_blocks_can_be_causal():
+    can_be_causal = {name for name, block in BLOCKS.items() if block.can_be_causal}
+    assert can_be_causal == CAUSAL_BLOCKS
+
+
+@pytest.mark.parametrize("name", sorted(BLOCKS.keys() - CAUSAL_BLOCKS))
+def test_other_blocks_refuse_to_be_causal(name):
+    message = r"^model.causal is True: \w+Block mixes all tokens; set it to False$"
+    with pytest.raises(ValueError, match=message):
+        BLOCKS[name].spec(length=N, causal=True)
+
+
+@pytest.mark.parametrize("form", ["fft", "blocked"])
+def test_causal_gates_refuse_forms_that_round_by_later_tokens(form):
+    message = f"^model.toeplitz is '{form}', whose rounding depends on later tokens"
+    with pytest.raises(ValueError, match=message):
+        spec("split", toeplitz=form)
+    assert spec("dense", toeplitz=form)
+
+
+def test_long_causal_gates_use_the_direct_form():
+    long = dataclasses.replace(spec("split"), length=16384)
+    assert long.form(16384) == "direct"

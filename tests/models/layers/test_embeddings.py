@@ -10,33 +10,41 @@ from tests.models.reference import function_of, params_of, small_spec
 
 
 def positions(**fields):
-    return LearnedPositions(small_spec(**fields), nnx.Rngs(0), POSITIONS)
+    spec = small_spec(**fields)
+    return LearnedPositions(spec, nnx.Rngs(0), POSITIONS)
 
 
-def test_more_tokens_are_refused():
-    with pytest.raises(
-        ValueError, match="the positions were made for at most 5 tokens and were given 6"
-    ):
-        positions(dtype="float32")(jnp.ones((1, 6, 6)))
+def test_positions_of_too_many_tokens_are_refused():
+    module = positions(dtype="float32")
+    message = "the positions were made for at most 5 tokens and were given 6"
+    with pytest.raises(ValueError, match=message):
+        module(jnp.ones((1, 6, 6)))
 
 
-def test_the_type_is_the_input_s_and_the_table_float32():
+def test_positions_have_the_input_type_and_a_float32_table():
     module = positions(dtype="bfloat16")
-    assert module(jnp.ones((1, 5, 6), jnp.bfloat16)).dtype == jnp.bfloat16
+    y = module(jnp.ones((1, 5, 6), jnp.bfloat16))
+    assert y.dtype == jnp.bfloat16
     assert params_of(module)["table"].dtype == np.float32
 
 
-def test_the_table_starts_with_berts_deviation():
-    table = params_of(positions(length=300, d_model=20, dtype="float32"))["table"]
+def test_positions_start_with_the_standard_deviation_of_bert():
+    params = params_of(positions(length=300, d_model=20, dtype="float32"))
+    table = params["table"]
     assert table.shape == (300, 20)
     np.testing.assert_allclose(table.std(), 0.02, rtol=0.05)
 
 
 def test_gradients_of_segments_are_summed_in_float32():
-    """4,096 equal ones in bfloat16 would stand still at 256."""
+    """A sum of 4,096 ones in bfloat16 would stop at 256."""
     module = LearnedSegments(small_spec(dtype="bfloat16", d_model=1, d_ffn=2, heads=1))
     state, call = function_of(module)
     segments = np.zeros((32, 128), int)
     x = jnp.zeros((32, 128, 1), jnp.bfloat16)
-    gradient = jax.jit(jax.grad(lambda state: call(state, x, segments).sum()))(state)
-    np.testing.assert_array_equal(params_of(gradient)["table"][:, 0], [4096, 0])
+
+    def total(state):
+        return call(state, x, segments).sum()
+
+    gradient = jax.jit(jax.grad(total))(state)
+    table = params_of(gradient)["table"]
+    np.testing.assert_array_equal(table[:, 0], [4096, 0])

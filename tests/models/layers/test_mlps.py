@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from flax import nnx
 
 from gmlp_flax.models.layers import ChannelMLP, TokenMLP
@@ -15,14 +16,18 @@ from tests.models.reference import (
 )
 
 
+@pytest.mark.parametrize(
+    ("kind", "slow"),
+    [
+        pytest.param(ChannelMLP, channel_mlp, id="over channels"),
+        pytest.param(TokenMLP, token_mlp, id="over tokens"),
+    ],
+)
 @in_float64
-def test_mlps_against_loops():
+def test_mlps_agree_with_loops(kind, slow):
     """With the other activation: blocks' own tests have gelu."""
     spec = small_spec(activation="gelu_tanh", d_ffn=7, d_spatial=7, block="mixer")
+    module = randomized(lambda: kind(spec, nnx.Rngs(0)))
     x = normal(0, 2, 5, 6)
-    channels, tokens = (
-        randomized(lambda kind=kind: kind(spec, nnx.Rngs(0))) for kind in (ChannelMLP, TokenMLP)
-    )
-    for module, slow in ((channels, channel_mlp), (tokens, token_mlp)):
-        expected = [slow(params_of(module), sample, gelu_tanh) for sample in x]
-        np.testing.assert_allclose(quick_jit(module)(x), expected, atol=1e-12)
+    expected = [slow(params_of(module), sample, gelu_tanh) for sample in x]
+    np.testing.assert_allclose(quick_jit(module)(x), expected, atol=1e-12)

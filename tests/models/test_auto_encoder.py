@@ -1,4 +1,4 @@
-"""The auto-encoder: all of a text goes through the state of its last token."""
+"""The auto-encoder, whose last state alone gives the logits of all tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -16,25 +16,35 @@ def model(**options):
 
 
 @pytest.mark.slow
-def test_logits_depend_on_the_last_state_and_the_position_alone():
-    made = model()
+def test_logits_depend_only_on_the_last_state_and_the_position():
+    auto_encoding = model()
     tokens = jnp.arange(8)[None] % 5
-    logits = made(tokens)
+    logits = auto_encoding(tokens)
     assert logits.shape == (1, 8, 12)
     assert logits.dtype == jnp.float32
-    last = np.asarray(made.hidden(tokens)[:, -1:])
-    x = last + auto_encoder.sines(8, 16)
-    for norm, layer in ((made.first_norm, made.first), (made.second_norm, made.second)):
-        product = norm(x) @ layer.kernel[...] + layer.bias[...]
-        x = jax.nn.gelu(product, approximate=False)
-    expected = made.head(made.last_norm(x))
+    states = auto_encoding.hidden(tokens)
+    x = np.asarray(states[:, -1:]) + auto_encoder.sines(8, 16)
+    x = apply_layer(auto_encoding.first_norm, auto_encoding.first, x)
+    x = apply_layer(auto_encoding.second_norm, auto_encoding.second, x)
+    expected = auto_encoding.head(auto_encoding.last_norm(x))
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_sines_are_those_of_the_transformers_paper():
+def apply_layer(norm, linear, x):
+    """One layer of the decoder."""
+    product = norm(x) @ linear.kernel[...] + linear.bias[...]
+    return jax.nn.gelu(product, approximate=False)
+
+
+def test_sines_are_those_of_the_transformer_paper():
     positions = auto_encoder.sines(6, 4)
     for token in range(6):
-        expected = [np.sin(token), np.sin(token / 1e4), np.cos(token), np.cos(token / 1e4)]
+        slow = token / 1e4
+        expected = [np.sin(token), np.sin(slow), np.cos(token), np.cos(slow)]
         np.testing.assert_allclose(positions[token], expected, rtol=1e-6)
-    assert auto_encoder.sines(3, 5).shape == (3, 5)
-    assert not auto_encoder.sines(3, 5)[:, 4].any()
+
+
+def test_sines_of_odd_widths_end_with_zeros():
+    positions = auto_encoder.sines(3, 5)
+    assert positions.shape == (3, 5)
+    assert not positions[:, 4].any()

@@ -1,5 +1,6 @@
 import dataclasses
 import itertools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -72,14 +73,23 @@ def outputs_of(name, trace):
     return [equation.outvars[0].aval for equation in equations_named(name, trace)]
 
 
+def identity(_, x):
+    return x
+
+
 @pytest.mark.smoke
-@pytest.mark.parametrize("kind, block, norm", [
-    ("gmlp", reference.gmlp_block, reference.layer_norm), ("amlp", reference.gmlp_block, reference.layer_norm),
-    ("resmlp", reference.resmlp_block, reference.affine), ("fnet", reference.fnet_block, lambda p, x: x),
-    ("bert", reference.post_norm_block, lambda p, x: x),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "block", "norm"),
+    [
+        ("gmlp", reference.gmlp_block, reference.layer_norm),
+        ("amlp", reference.gmlp_block, reference.layer_norm),
+        ("resmlp", reference.resmlp_block, reference.affine),
+        ("fnet", reference.fnet_block, identity),
+        ("bert", reference.post_norm_block, identity),
+    ],
+)
 @in_float64
-def test_against_numpy(kind, block, norm):
+def test_encoders_agree_with_numpy(kind, block, norm):
     """Each with the final norm that its block names."""
     module = encoder(**KINDS[kind])
     x = normal(0, 5, 6)
@@ -94,7 +104,7 @@ def test_against_numpy(kind, block, norm):
     "kind", ["transformer", "fnet_hybrid", "dense+attention", "dynamic", "growing"]
 )
 @in_float64
-def test_the_scan_applies_the_blocks_one_by_one(kind):
+def test_scans_apply_the_blocks_one_by_one(kind):
     module = encoder(**KINDS[kind])
 
     @quick_jit
@@ -113,48 +123,50 @@ def test_the_scan_applies_the_blocks_one_by_one(kind):
 
 # The filters of a long convolution read no activations, and are computed in float32.
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "long_conv"])
-def test_a_float32_stream_between_branches_in_bfloat16(kind):
+def test_bfloat16_branches_may_have_a_float32_stream(kind):
     """The scan carries it; the operands of all products that read activations stay in bfloat16."""
     state, call = function_of(encoder(dtype="bfloat16", residual_dtype="float32", **KINDS[kind]))
     x = jnp.ones((2, 5, 6), jnp.bfloat16)
     traced = program(call, state, x)
-    carried = {output.dtype for output in outputs_of("scan", traced)}
-    assert carried == {jnp.dtype("float32")}
+    carried = {str(output.dtype) for output in outputs_of("scan", traced)}
+    assert carried == {"float32"}
     multiplied = set()
     for product in equations_named("dot_general", traced):
         for operand in product.invars:
-            multiplied.add(operand.aval.dtype)
-    assert multiplied == {jnp.dtype("bfloat16")}
+            multiplied.add(str(operand.aval.dtype))
+    assert multiplied == {"bfloat16"}
     assert jax.eval_shape(call, state, x).dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize("kind", ["gmlp", "transformer"])
-def test_a_causal_encoder_continues_in_a_float32_stream(kind):
+def test_causal_encoders_continue_in_a_float32_stream(kind):
     types = {"dtype": "bfloat16", "residual_dtype": "float32"}
     module = encoder(causal=True, **types, **KINDS[kind])
-    state, call = function_of(module, "extend")
+    state, extend = function_of(module, "extend")
 
     def begin(state, x):
-        return call(state, x, None, 0)
+        return extend(state, x, None, 0)
 
-    traced = program(begin, state, jnp.ones((2, 3, 6), jnp.bfloat16))
-    [carried] = outputs_of("scan", traced)
+    x = jnp.ones((2, 3, 6), jnp.bfloat16)
+    [carried] = outputs_of("scan", program(begin, state, x))
     assert carried.dtype == jnp.float32
+
+
+def mixed_precision_encoder(kind, scan_layers):
+    types = {"dtype": "bfloat16", "residual_dtype": "float32"}
+    return encoder(scan_layers=scan_layers, **types, **KINDS[kind])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scan_layers", [True, False])
 @pytest.mark.parametrize("kind", ["gmlp", "bert", "fnet_hybrid", "growing"])
-def test_states_are_those_that_the_output_is_made_of(kind, scan_layers):
-    """The last is the output; the first that of an encoder with one layer, in the same types."""
-    module = encoder(
-        dtype="bfloat16", residual_dtype="float32", scan_layers=scan_layers, **KINDS[kind]
-    )
+def test_the_last_state_is_the_output_and_the_first_that_of_one_layer(kind, scan_layers):
+    module = mixed_precision_encoder(kind, scan_layers)
     layers = module.spec.layers
     x = jnp.asarray(normal(0, 2, 5, 6), jnp.bfloat16)
-    first, last, again = quick_jit(lambda x: module.states(x, [0, -1, layers - 1]))(x)
+    first, last, same = quick_jit(lambda x: module.states(x, [0, -1, layers - 1]))(x)
     np.testing.assert_array_equal(last, quick_jit(module)(x))
-    np.testing.assert_array_equal(again, last)
+    np.testing.assert_array_equal(same, last)
     first_spec, *_ = module.stack_specs
     first_stack, *_ = module.stacks
     one_layer = dataclasses.replace(first_spec, layers=1)
@@ -169,23 +181,28 @@ def test_states_are_those_that_the_output_is_made_of(kind, scan_layers):
     assert first.dtype == jnp.bfloat16
     expected = np.float32(first_alone(x))
     np.testing.assert_allclose(np.float32(first), expected, rtol=0.02, atol=0.02)
-    for layer in (layers, -layers - 1):
-        with pytest.raises(ValueError, match=f"no layer {layer}"):
-            module.states(x, [layer])
 
 
-@pytest.mark.parametrize("stream, sums", [("", 256), ("float32", 272)])
-def test_small_branches_are_not_lost_in_a_float32_stream(stream, sums):
-    """32 layers add 1/2 to one channel of 256, of which bfloat16 only knows even numbers."""
-    spec = small_spec(block="resmlp", layers=32, dtype="bfloat16", residual_dtype=stream)
+@pytest.mark.parametrize("layer", [3, -4])
+def test_states_of_missing_layers_are_refused(layer):
+    module = encoder(layers=3, dtype="float32")
+    with pytest.raises(ValueError, match=f"no layer {layer}"):
+        module.states(jnp.ones((2, 5, 6)), [layer])
+
+
+@pytest.mark.parametrize(("stream_dtype", "total"), [("", 256), ("float32", 272)])
+def test_small_branches_are_not_lost_in_a_float32_stream(stream_dtype, total):
+    """32 layers add 1/2 to one channel of 256, near which bfloat16 has only even numbers."""
+    spec = small_spec(block="resmlp", layers=32, dtype="bfloat16", residual_dtype=stream_dtype)
     module = randomized(lambda: Encoder(spec, nnx.Rngs(0)), std=0.0)
     module.blocks.mlp_scale.scale[...] = jnp.ones((32, 6))
     module.blocks.mlp.proj_out.bias[...] = jnp.zeros((32, 6)).at[:, 0].set(0.5)
     module.norm.scale[...] = jnp.ones(6)
-    found = quick_jit(module)(jnp.full((1, 5, 6), 256, jnp.bfloat16))
+    x = jnp.full((1, 5, 6), 256, jnp.bfloat16)
+    y = quick_jit(module)(x)
     expected = np.full((1, 5, 6), 256)
-    expected[..., 0] = sums
-    np.testing.assert_array_equal(np.float32(found), expected)
+    expected[..., 0] = total
+    np.testing.assert_array_equal(np.float32(y), expected)
 
 
 def test_parameters_are_stacked_and_differ_by_layer():
@@ -212,7 +229,7 @@ REMATERIALISED = ("gmlp", "amlp", "transformer", "fnet_hybrid", "long_conv", "gr
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", marked_unless(REMATERIALISED, KINDS, pytest.mark.nightly))
 @in_float64
-def test_remat_changes_no_number(kind):
+def test_remat_policies_change_no_number(kind):
     """Outputs and gradients of the three policies, and of layers one by one, under one key's
     dropout and stochastic depth."""
     x = normal(0, 2, 5, 6)
@@ -231,73 +248,115 @@ def test_remat_changes_no_number(kind):
         gradient = quick_jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
         return jax.tree.leaves(gradient(state, x))
 
-    plain = numbers(remat="none")
-    others = [
+    without_remat = numbers(remat="none")
+    with_remat = [
         numbers(remat="matmuls"),
         numbers(remat="full"),
         numbers(remat="matmuls", scan_layers=False),
     ]
-    for other in others:
-        for found, expected in zip(other, plain, strict=True):
+    for arrays in with_remat:
+        for found, expected in zip(arrays, without_remat, strict=True):
             largest = np.abs(expected).max()
             np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 * largest)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind, dots, of_matmuls, of_full", [
-    ("gmlp", 4, 0, 3), ("depthwise", 3, 0, 2),
-    # The scores of attention, tokens x tokens, are not kept; its other products are.
-    ("amlp", 8, 1, 7), ("transformer", 6, 1, 5), ("mixer", 4, 0, 3), ("feed_forward", 4, 0, 3),
-    # The scales of its branches want the branches' last products.
-    ("resmlp", 3, 0, 3),
-    # A post-norm block needs its last product too, for its norm. Two stacks of one layer count as
-    # two layers.
-    ("fnet", 6, 0, 6), ("fnet_hybrid", 12, 1, 12), ("random", 5, 0, 4),
-    # Both kinds of logits again.
-    ("dense+attention", 9, 2, 8), ("external", 6, 2, 5), ("lightweight", 5, 0, 4), ("dynamic", 6, 0, 5),
-    ("growing", 10, 0, 8),
-])  # fmt: skip
-def test_what_backward_recomputes(kind, dots, of_matmuls, of_full):
-    """Matrix products of one layer: each has one forward and two backward; the last of a block is
-    never needed.
+class Recomputed(NamedTuple):
+    """Matrix products of one layer: those of the forward pass, and those that a backward pass
+    repeats under the remat policies `matmuls` and `full`."""
 
-    The gradient of a Fourier transform by four products takes four, not eight."""
+    forward: int
+    matmuls: int
+    full: int
+
+
+# Under `matmuls`, the scores of attention, tokens x tokens, are not kept; its other products are.
+# The last product of a block is only needed for the scales of ResMLP and for a post-norm. Two
+# stacks of one layer count as two layers.
+RECOMPUTED = {
+    "gmlp": Recomputed(4, 0, 3),
+    "depthwise": Recomputed(3, 0, 2),
+    "amlp": Recomputed(8, 1, 7),
+    "transformer": Recomputed(6, 1, 5),
+    "mixer": Recomputed(4, 0, 3),
+    "feed_forward": Recomputed(4, 0, 3),
+    "resmlp": Recomputed(3, 0, 3),
+    "fnet": Recomputed(6, 0, 6),
+    "fnet_hybrid": Recomputed(12, 1, 12),
+    "random": Recomputed(5, 0, 4),
+    "dense+attention": Recomputed(9, 2, 8),  # both kinds of logits
+    "external": Recomputed(6, 2, 5),
+    "lightweight": Recomputed(5, 0, 4),
+    "dynamic": Recomputed(6, 0, 5),
+    "growing": Recomputed(10, 0, 8),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RECOMPUTED)
+def test_backward_passes_recompute_as_few_products_as_the_policy_allows(kind):
+    """Each product of the forward pass has two in the backward pass, but the gradient of a Fourier
+    transform by four products takes four, not eight."""
+    counts = RECOMPUTED[kind]
     saved = 4 if kind.startswith("fnet") else 0
+    recomputed = {"none": 0, "matmuls": counts.matmuls, "full": counts.full}
     x = jnp.ones((2, 5, 6))
-    for policy, recomputed in {"none": 0, "matmuls": of_matmuls, "full": of_full}.items():
+    for policy, repeated in recomputed.items():
         module = encoder(remat=policy, dtype="float32", **KINDS[kind])
         state, call = function_of(module)
-        backward = 2 * dots - saved + recomputed
-        assert count("dot_general", gradient_of(call), state, x) == dots + backward
-        assert count("dot_general", call, state, x) == dots
+        backward = 2 * counts.forward - saved + repeated
+        assert count("dot_general", call, state, x) == counts.forward
+        assert count("dot_general", gradient_of(call), state, x) == counts.forward + backward
 
 
-@pytest.mark.parametrize("policy, channels", [("matmuls", [4, 4, 4, 6]), ("full", [6])])
-def test_what_a_layer_keeps(policy, channels):
+@pytest.mark.parametrize(
+    ("policy", "channels"),
+    [
+        ("matmuls", [4, 4, 4, 6]),
+        ("full", [6]),
+    ],
+)
+def test_layers_store_what_their_policy_allows(policy, channels):
     """The block's input (6) and, of the products, those that backward needs: both halves of U's and
     W's (4)."""
     state, call = function_of(encoder(remat=policy, dtype="float32"))
     traced = program(gradient_of(call), state, jnp.ones((2, 5, 6)))
     forward, backward = equations_named("scan", traced)
-    kept = [out.aval.shape for out in forward.outvars[1:]]
-    assert sorted(kept) == [(3, 2, 5, width) for width in channels]
-    assert forward.params["length"] == backward.params["length"] == 3
+    assert forward.params["length"] == 3
+    assert backward.params["length"] == 3
+    _, *stored = forward.outvars
+    shapes = sorted(output.aval.shape for output in stored)
+    assert shapes == [(3, 2, 5, width) for width in channels]
 
 
-@pytest.mark.parametrize("fields, survival", [
-    ({"survival_schedule": "constant"}, [0.6, 0.6, 0.6, 0.6]),
-    ({"survival_schedule": "linear"}, [1.0, 13 / 15, 11 / 15, 0.6]),
-    ({"survival_schedule": "linear", "kernel_widths": (3, 3, 5, 5)}, [1.0, 13 / 15, 11 / 15, 0.6]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fields", "survival"),
+    [
+        pytest.param(
+            {"survival_schedule": "constant"},
+            [0.6, 0.6, 0.6, 0.6],
+            id="constant",
+        ),
+        pytest.param(
+            {"survival_schedule": "linear"},
+            [1.0, 13 / 15, 11 / 15, 0.6],
+            id="linear",
+        ),
+        pytest.param(
+            {"survival_schedule": "linear", "kernel_widths": (3, 3, 5, 5)},
+            [1.0, 13 / 15, 11 / 15, 0.6],
+            id="linear over two stacks",
+        ),
+    ],
+)
 def test_layers_drop_their_branches_independently(fields, survival):
-    """By a schedule that goes on through all stacks. The branch of layer l adds to channel l
+    """By a schedule over the layers of all stacks. The branch of layer l adds to channel l
     alone."""
     spec = small_spec(block="convolution", layers=4, survival=0.6, dtype="float32", **fields)
     samples = 4000
     module = randomized(lambda: Encoder(spec, nnx.Rngs(0)), std=0.0)
-    biases = iter(np.split(1000 * jnp.eye(4, 6), len(module.stacks)))
-    for stack in module.stacks:
-        stack.convolution.out.bias[...] = next(biases)
+    biases = np.split(1000 * jnp.eye(4, 6), len(module.stacks))
+    for stack, bias in zip(module.stacks, biases, strict=True):
+        stack.convolution.out.bias[...] = bias
     module.norm.scale[...] = jnp.ones(6)
     outputs = quick_jit(module)(jnp.zeros((samples, 5, 6)), keys(0, samples))
     y = np.asarray(outputs[:, 0])
@@ -307,52 +366,68 @@ def test_layers_drop_their_branches_independently(fields, survival):
     np.testing.assert_allclose(survived.mean(0), survival, atol=4 * deviation)
     can_drop = np.array(survival) < 1
     correlations = np.corrcoef(survived.T[can_drop])
-    of_pairs = correlations - np.eye(len(correlations))
-    assert np.abs(of_pairs).max() < 4.5 / np.sqrt(samples)
+    between_layers = correlations - np.eye(len(correlations))
+    assert np.abs(between_layers).max() < 4.5 / np.sqrt(samples)
 
 
-def test_equal_layers_lie_in_one_stack():
-    """Under the names that all models have; others in numbered ones."""
+def names_of_blocks(**fields):
+    params = params_of(encoder(dtype="float32", **fields))
+    return list(params["blocks"])
 
-    def names(**fields):
-        return list(params_of(encoder(dtype="float32", **fields))["blocks"])
 
-    assert names(block="convolution")[0] == "convolution"
-    assert names(block="fnet_hybrid", attention_layers=0) == names(block="fnet")
-    assert names(**KINDS["fnet_hybrid"]) == names(**KINDS["growing"]) == ["stack_0", "stack_1"]
+def test_equal_layers_are_one_stack():
+    """Under the names that all models have."""
+    assert names_of_blocks(block="convolution")[0] == "convolution"
+    without_attention = names_of_blocks(block="fnet_hybrid", attention_layers=0)
+    assert without_attention == names_of_blocks(block="fnet")
+
+
+@pytest.mark.parametrize("kind", ["fnet_hybrid", "growing"])
+def test_stacks_of_different_layers_are_numbered(kind):
+    assert names_of_blocks(**KINDS[kind]) == ["stack_0", "stack_1"]
 
 
 def layers_by_path(module):
-    return {path: found.layers for path, found in parameters.metadata(module).items()}
+    metadata = parameters.metadata(module)
+    return {path: found.layers for path, found in metadata.items()}
 
 
 @in_float64
-def test_parameters_say_which_layers_they_stack():
-    """Each stack begins where the one before it ends; what is beside the stacks has no layers."""
+def test_metadata_have_the_layers_of_each_stack():
+    """Each stack begins where the one before it ends; parameters outside the stacks have no
+    layers."""
     hybrid = encoder(**KINDS["fnet_hybrid"])
-    layers = layers_by_path(hybrid)
-    sizes = [spec.layers for spec in hybrid.stack_specs]
-    total = sum(sizes)
-    for path, found in layers.items():
+    first, second = (spec.layers for spec in hybrid.stack_specs)
+    total = first + second
+    for path, layers in layers_by_path(hybrid).items():
         if path.startswith("blocks/stack_0/"):
-            assert found == (0, total), path
+            assert layers == (0, total), path
         elif path.startswith("blocks/stack_1/"):
-            assert found == (sizes[0], total), path
+            assert layers == (first, total), path
         else:
-            assert found is None, path
+            assert layers is None, path
             assert path.startswith("norm/"), path
-    one_stack = layers_by_path(encoder(layers=3))
-    stacked = {path for path, found in one_stack.items() if found == (0, 3)}
-    assert one_stack.keys() - stacked == {"norm/scale", "norm/bias"}
 
 
 @in_float64
-def test_an_encoder_is_found_under_any_name():
-    class Model(nnx.Module):
-        def __init__(self, **attributes):
-            for name, module in attributes.items():
-                setattr(self, name, module)
+def test_metadata_have_the_layers_of_a_single_stack():
+    for path, layers in layers_by_path(encoder(layers=3)).items():
+        if path in ("norm/scale", "norm/bias"):
+            assert layers is None, path
+        else:
+            assert layers == (0, 3), path
 
+
+class Model(nnx.Module):
+    """A user's model with some modules."""
+
+    def __init__(self, **attributes):
+        for name, module in attributes.items():
+            setattr(self, name, module)
+
+
+@in_float64
+def test_encoders_are_found_under_any_name():
     body = encoder(layers=2)
     head = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
     model = Model(head=head, inner=Model(body=body))
@@ -365,6 +440,10 @@ def test_an_encoder_is_found_under_any_name():
         "inner/body/norm/scale",
         "inner/body/norm/bias",
     }
+
+
+def test_models_without_an_encoder_are_refused():
+    head = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="Model has no Encoder"):
         find_encoder(Model(head=head))
 
@@ -373,50 +452,64 @@ def test_an_encoder_is_found_under_any_name():
 def test_training_without_noise_is_evaluation():
     x = normal(0, 2, 5, 6)
     key = keys(0, 2)
+    other_key = keys(1, 2)
     quiet = quick_jit(encoder())
     noisy = quick_jit(encoder(survival=0.5, dropout=0.3))
-    np.testing.assert_array_equal(quiet(x, key), quiet(x))
-    np.testing.assert_array_equal(noisy(x), quiet(x))
-    np.testing.assert_array_equal(noisy(x, key), noisy(x, key))
-    assert np.abs(noisy(x, key) - noisy(x, keys(1, 2))).max() > 0.01
+    evaluated = quiet(x)
+    np.testing.assert_array_equal(quiet(x, key), evaluated)
+    np.testing.assert_array_equal(noisy(x), evaluated)
+    trained = noisy(x, key)
+    np.testing.assert_array_equal(noisy(x, key), trained)
+    assert np.abs(noisy(x, other_key) - trained).max() > 0.01
+
+
+def shapes_of_draws(x, *inputs, **fields):
+    """The shapes of the random numbers that an encoder draws."""
+    state, call = function_of(encoder(dtype="float32", **fields))
+    trace = program(call, state, x, *inputs)
+    return [output.shape for output in outputs_of("random_bits", trace)]
 
 
 def test_dropout_reaches_the_embeddings_and_every_branch():
     """One random draw for the embeddings and, scanned, one for each layer's branch."""
-    state, call = function_of(encoder(dropout=0.1, dtype="float32"))
-    trace = program(call, state, jnp.ones((2, 5, 6)), keys(0, 2))
-    draws = [output.shape for output in outputs_of("random_bits", trace)]
-    assert draws == [(2, 5, 6), (2, 5, 6)]
-    assert count("random_bits", call, state, jnp.ones((2, 5, 6))) == 0
+    x = jnp.ones((2, 5, 6))
+    assert shapes_of_draws(x, keys(0, 2), dropout=0.1) == [(2, 5, 6), (2, 5, 6)]
+    assert shapes_of_draws(x, dropout=0.1) == []
 
 
 @pytest.mark.parametrize(
-    ("kind", "weights"),
+    ("kind", "draws"),
     [
-        ("amlp", (2, 5, 5)),
-        ("rel_only", (2, 2, 5, 5)),
-        ("gmlp", None),
-        ("fnet_hybrid", (2, 2, 5, 5)),
-        ("random", (2, 3, 5, 5)),
-        ("lightweight", (2, 1, 3, 7)),
-        ("dynamic", (2, 5, 3, 7)),
+        ("amlp", [(2, 5, 5)]),
+        ("rel_only", [(2, 2, 5, 5)]),
+        ("gmlp", []),
+        ("fnet_hybrid", [(2, 2, 5, 5)]),
+        ("random", [(2, 3, 5, 5)]),
+        ("lightweight", [(2, 1, 3, 7)]),
+        ("dynamic", [(2, 5, 3, 7)]),
     ],
 )
-def test_dropout_reaches_attentions_weights_and_nothing_else(kind, weights):
-    """Once for all layers, which are scanned; also weights that all samples share are drawn for
+def test_attention_dropout_reaches_only_the_weights(kind, draws):
+    """Once for all layers, which are scanned; also weights that all examples share are drawn for
     each."""
-    state, call = function_of(encoder(attention_dropout=0.1, dtype="float32", **KINDS[kind]))
-    trace = program(call, state, jnp.ones((2, 5, 6)), keys(0, 2))
-    draws = [output.shape for output in outputs_of("random_bits", trace)]
-    assert draws == ([] if weights is None else [weights])
-    assert count("random_bits", call, state, jnp.ones((2, 5, 6))) == 0
+    x = jnp.ones((2, 5, 6))
+    fields = {"attention_dropout": 0.1} | KINDS[kind]
+    assert shapes_of_draws(x, keys(0, 2), **fields) == draws
+    assert shapes_of_draws(x, **fields) == []
 
 
-def test_inputs_of_wrong_shape_are_refused():
+def abstract_encoder():
     spec = BLOCKS["gmlp"].spec(length=5, layers=1, d_model=6, d_ffn=8)
-    encoder = nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
+    return nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
+
+
+def test_inputs_of_another_width_are_refused():
     with pytest.raises(AssertionError):
-        encoder(normal(0, 2, 5, 7))
-    for shape in ((2, 4), (1, 5), (5,), (2, 5, 1)):
-        with pytest.raises(ValueError, match="padding_mask has the shape"):
-            encoder(normal(0, 2, 5, 6), padding_mask=jnp.ones(shape, bool))
+        abstract_encoder()(normal(0, 2, 5, 7))
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (1, 5), (5,), (2, 5, 1)])
+def test_masks_of_another_shape_are_refused(shape):
+    mask = jnp.ones(shape, bool)
+    with pytest.raises(ValueError, match="padding_mask has the shape"):
+        abstract_encoder()(normal(0, 2, 5, 6), padding_mask=mask)

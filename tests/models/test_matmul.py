@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,17 +14,38 @@ from tests.models.reference import count, function_of, in_float64, normal, quick
 A = jnp.ones((3, 4))
 B = jnp.ones((4, 5))
 ONE = 2 * 3 * 4 * 5
+SECOND = 2 * 3 * 5 * 4  # of the product by the transpose of B
 PLATFORMS = ("cpu", "cuda", "tpu")
 PRODUCTS = pytest.mark.parametrize(
-    "product, formula, shapes",
+    ("product", "formula", "shapes"),
     [
-        pytest.param(matmul.over_channels, "bni,io->bno", ((2, 3, 4), (4, 5)), id="over_channels"),
-        pytest.param(matmul.over_tokens, "ij,bjc->bic", ((3, 4), (2, 4, 5)), id="over_tokens"),
+        pytest.param(over_channels, "bni,io->bno", ((2, 3, 4), (4, 5)), id="over_channels"),
+        pytest.param(over_tokens, "ij,bjc->bic", ((3, 4), (2, 4, 5)), id="over_tokens"),
     ],
 )
 
 
-AXES = ((), (3,), (2, 3, 2))  # before those of a product; none of a single example
+@pytest.fixture(params=[(), (3,), (2, 3, 2)], ids=["example", "batch", "three axes"])
+def axes(request):
+    """The axes before those of a product."""
+    return request.param
+
+
+def factors(shapes, first_seed=0):
+    """Random numbers for the two sides of a product."""
+    left, right = shapes
+    return normal(first_seed, *left), normal(first_seed + 1, *right)
+
+
+def einsum_of(formula):
+    return lambda left, right: jnp.einsum(formula, left, right)
+
+
+def with_weight(product, weight, x):
+    """Applies a product of either kind."""
+    if product is over_channels:
+        return product(x, weight)
+    return product(weight, x)
 
 
 @pytest.fixture(params=["cpu", "default"])
@@ -46,54 +69,53 @@ def squares(product):
     return sum_of_squares
 
 
-def assert_close(found, wanted, **tolerance):
+def assert_close(found, expected, **tolerance):
     """Compares the arrays of two trees."""
 
     def compare(a, b):
         np.testing.assert_allclose(a, b, **tolerance)
 
-    jax.tree.map(compare, found, wanted)
+    jax.tree.map(compare, found, expected)
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize(
-    "product, formula, shapes",
-    [(matmul.over_channels, "...i,io->...o", ((*axes, 4), (4, 5))) for axes in AXES]
-    + [(matmul.over_tokens, "ij,...jc->...ic", ((3, 4), (*axes, 4, 5))) for axes in AXES],
-)
-@in_float64
-def test_values_and_gradients_are_einsums(order, product, formula, shapes):
-    left, right = (normal(seed, *shape) for seed, shape in enumerate(shapes))
-    expected = np.einsum(formula, left, right)
+def assert_value_and_gradients(product, formula, shapes):
+    """They are those of an einsum."""
+    left, right = factors(shapes)
+    exact = np.einsum(formula, left, right)
+    slope = normal(2, *exact.shape)
 
-    slope = normal(2, *expected.shape)
-
-    def einsum(left, right):
-        return jnp.einsum(formula, left, right)
-
-    def value_and_gradients(function):
+    @functools.partial(quick_jit, static_argnums=0)
+    def value_and_gradients(function, left, right):
         y, pullback = jax.vjp(function, left, right)
         return y, pullback(slope)
 
-    def both():
-        return value_and_gradients(product), value_and_gradients(einsum)
-
-    found, wanted = quick_jit(both)()
+    found = value_and_gradients(product, left, right)
+    expected = value_and_gradients(einsum_of(formula), left, right)
     value, _ = found
-    np.testing.assert_allclose(value, expected, atol=1e-13)
-    assert_close(found, wanted, atol=1e-13)
+    np.testing.assert_allclose(value, exact, atol=1e-13)
+    assert_close(found, expected, atol=1e-13)
+
+
+@pytest.mark.smoke
+@in_float64
+def test_products_over_channels_are_einsums(order, axes):
+    assert_value_and_gradients(over_channels, "...i,io->...o", ((*axes, 4), (4, 5)))
+
+
+@pytest.mark.smoke
+@in_float64
+def test_products_over_tokens_are_einsums(order, axes):
+    assert_value_and_gradients(over_tokens, "ij,...jc->...ic", ((3, 4), (*axes, 4, 5)))
 
 
 @PRODUCTS
 @in_float64
-def test_forward_mode_and_second_derivatives(order, product, formula, shapes):
-    left, right = (normal(seed, *shape) for seed, shape in enumerate(shapes))
-    tangents = tuple(normal(seed + 2, *shape) for seed, shape in enumerate(shapes))
+def test_tangents_and_second_derivatives_are_those_of_einsums(order, product, formula, shapes):
+    left, right = factors(shapes)
+    tangents = factors(shapes, first_seed=2)
 
-    def einsum(left, right):
-        return jnp.einsum(formula, left, right)
-
-    def slopes(function):
+    @functools.partial(quick_jit, static_argnums=0)
+    def derivatives(function, left, right):
         def along_tangents(factor):
             return jax.jvp(function, (left * factor, right), tangents)
 
@@ -102,75 +124,70 @@ def test_forward_mode_and_second_derivatives(order, product, formula, shapes):
         second = jax.hessian(function, argnums=(0, 1))
         return one, many, second(left, right)
 
-    def both():
-        return slopes(squares(product)), slopes(squares(einsum))
-
-    found, wanted = quick_jit(both)()
-    assert_close(found, wanted, rtol=1e-11, atol=1e-11)
+    found = derivatives(squares(product), left, right)
+    expected = derivatives(squares(einsum_of(formula)), left, right)
+    assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("shape", [(8,), (128, 1), (128, 8), (1,)])
-def test_a_biass_gradient_is_summed_in_float32(shape):
-    """Ones of 256 examples: a sum in bfloat16 would stand still at 256 times what one step of it
-    can hold."""
+def test_gradients_of_biases_are_summed_in_float32(shape):
+    """Ones of 256 examples, of which a sum in bfloat16 would stop too early."""
     x = jnp.zeros((256, 128, 8), jnp.bfloat16)
     bias = jnp.full(shape, 0.5, jnp.float32)
 
     @jax.jit
-    def both(x, bias):
+    def output_and_gradients(x, bias):
         y, pullback = jax.vjp(matmul.add_bias, x, bias)
         return y, *pullback(jnp.ones_like(y))
 
-    y, d_x, d_bias = both(x, bias)
+    y, d_x, d_bias = output_and_gradients(x, bias)
     assert y.dtype == jnp.bfloat16
     assert d_x.dtype == jnp.bfloat16
     assert d_bias.dtype == jnp.float32
     assert np.all(y == 0.5)
     np.testing.assert_array_equal(d_x, 1)
-    np.testing.assert_array_equal(d_bias, np.full(shape, x.size / bias.size))
+    sums = np.full(shape, x.size / bias.size)
+    np.testing.assert_array_equal(d_bias, sums)
 
 
 @PRODUCTS
-def test_types_stay(order, product, formula, shapes):
-    left, right = (jnp.ones(shape, jnp.bfloat16) for shape in shapes)
-
-    def both(*given):
-        y, pullback = jax.vjp(product, *given)
+def test_bfloat16_products_have_bfloat16_gradients(order, product, formula, shapes):
+    def output_and_gradients(left, right):
+        y, pullback = jax.vjp(product, left, right)
         return y, *pullback(y)
 
-    y, d_left, d_right = jax.eval_shape(both, left, right)
+    inputs = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+    y, d_left, d_right = jax.eval_shape(output_and_gradients, *inputs)
     assert y.dtype == jnp.bfloat16
     assert d_left.dtype == jnp.bfloat16
     assert d_right.dtype == jnp.bfloat16
 
 
-def test_gradients_in_bfloat16_are_summed_over_a_batch_in_float32(order):
-    """1,024 equal examples, whose sum would stand still at 256."""
+def test_bfloat16_gradients_are_summed_over_a_batch_in_float32(order):
+    """1,024 equal examples, whose sum in bfloat16 would stop at 256."""
     ones = jnp.ones((1024, 2, 3), jnp.bfloat16)
 
     @jax.jit
     @jax.grad
     def gradient(weight):
-        return matmul.over_tokens(weight, ones).sum()
+        return over_tokens(weight, ones).sum()
 
     d_weight = gradient(jnp.zeros((2, 2), jnp.bfloat16))
-    np.testing.assert_array_equal(np.float32(d_weight), np.full((2, 2), 3 * 1024))
+    sums = np.full((2, 2), 3 * 1024)
+    np.testing.assert_array_equal(np.float32(d_weight), sums)
 
 
-@pytest.mark.parametrize(
-    "product, shapes", [(matmul.over_channels, (4, 4)), (matmul.over_tokens, (3, 3))]
-)
-def test_a_policy_on_the_name_keeps_every_product(product, shapes):
+@pytest.mark.parametrize(("product", "size"), [(over_channels, 4), (over_tokens, 3)])
+def test_remat_policies_save_products_by_name(product, size):
     """Two products whose outputs the backward pass needs: 2 forward, 4 backward, and 2 more if
     recomputed."""
-    weight = jnp.ones(shapes)
+    weight = jnp.ones((size, size))
     x = jnp.ones((2, 3, 4))
-    is_over_channels = product is matmul.over_channels
     policies = jax.checkpoint_policies
 
     def chain(weight, x):
         for _ in range(2):
-            y = product(x, weight) if is_over_channels else product(weight, x)
+            y = with_weight(product, weight, x)
             x = jnp.sin(y)
         return x.sum()
 
@@ -188,7 +205,7 @@ def test_a_policy_on_the_name_keeps_every_product(product, shapes):
 
 
 def lowered(function, platform, *args):
-    """The program handed to a platform's compiler; no such device is needed."""
+    """The program given to a platform's compiler; no such device is needed."""
     traced = jax.jit(function).trace(*args)
     program = traced.lower(lowering_platforms=(platform,))
     return program.as_text()
@@ -196,15 +213,15 @@ def lowered(function, platform, *args):
 
 @PRODUCTS
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_one_branch_is_lowered(platform, product, formula, shapes):
-    """Of each of the three products; a CPU's two by W repeat it for each sample, and all of
-    NVIDIA's GPUs."""
+def test_each_platform_has_one_order_of_the_products(platform, product, formula, shapes):
+    """Three products. W is repeated for each example in a CPU's two products by W, and in all of a
+    GPU's."""
     left, right = (jnp.ones(shape) for shape in shapes)
     gradient = jax.grad(squares(product), argnums=(0, 1))
     text = lowered(gradient, platform, left, right)
     assert text.count("stablehlo.dot_general") == 3
     repeated = 0
-    if product is matmul.over_tokens:
+    if product is over_tokens:
         repeated = {"cpu": 2, "cuda": 3, "tpu": 0}[platform]
     assert text.count("batching_dims") == repeated
 
@@ -219,19 +236,22 @@ def scanned(a, b):
     return total
 
 
-@pytest.mark.parametrize("function, expected", [
-    pytest.param(lambda a, b: a @ b, ONE, id="product"),
-    pytest.param(lambda a, b: a + 1, 0, id="no product"),
-    pytest.param(lambda a, b: (a @ b) @ b.T, ONE + 2 * 3 * 5 * 4, id="two"),
-    pytest.param(jax.jit(lambda a, b: jax.jit(jnp.matmul)(a, b)), ONE, id="nested jit"),
-    pytest.param(scanned, 7 * ONE, id="scan"),
-    pytest.param(lambda a, b: scanned(a, b) @ b.T + a, 7 * ONE + 2 * 3 * 5 * 4, id="after a scan"),
-    pytest.param(jax.vmap(lambda row, b: row @ b, in_axes=(0, None)), ONE, id="vmap"),
-    pytest.param(over_channels, ONE, id="over channels"),
-    pytest.param(lambda a, b: over_tokens(a, b[None]), ONE, id="over tokens"),
-    pytest.param(jax.checkpoint(lambda a, b: a @ b), ONE, id="checkpoint"),
-])  # fmt: skip
-def test_counts(function, expected):
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        pytest.param(jnp.matmul, ONE, id="product"),
+        pytest.param(lambda a, b: a + 1, 0, id="no product"),
+        pytest.param(lambda a, b: (a @ b) @ b.T, ONE + SECOND, id="two"),
+        pytest.param(jax.jit(lambda a, b: jax.jit(jnp.matmul)(a, b)), ONE, id="nested jit"),
+        pytest.param(scanned, 7 * ONE, id="scan"),
+        pytest.param(lambda a, b: scanned(a, b) @ b.T + a, 7 * ONE + SECOND, id="after a scan"),
+        pytest.param(jax.vmap(jnp.matmul, in_axes=(0, None)), ONE, id="vmap"),
+        pytest.param(over_channels, ONE, id="over channels"),
+        pytest.param(lambda a, b: over_tokens(a, b[None]), ONE, id="over tokens"),
+        pytest.param(jax.checkpoint(jnp.matmul), ONE, id="checkpoint"),
+    ],
+)
+def test_operations_of_matrix_products_are_counted(function, expected):
     assert matmul_flops(function, A, B) == expected
 
 
@@ -246,68 +266,93 @@ def test_einsum_over_two_axes_and_a_batch():
 
 
 @pytest.mark.parametrize("product", [over_channels, over_tokens])
-def test_a_gradient_costs_two_more_products(product):
+def test_gradients_cost_two_more_products(product):
     weight = jnp.ones((6, 6))
     x = jnp.ones((2, 6, 6))
-    args = (x, weight) if product is over_channels else (weight, x)
-    forward = matmul_flops(product, *args)
+
+    def apply(weight, x):
+        return with_weight(product, weight, x)
+
+    forward = matmul_flops(apply, weight, x)
+    gradient = jax.grad(squares(apply), argnums=(0, 1))
     assert forward == 2 * 2 * 6 * 6 * 6
-    gradient = jax.grad(squares(product), argnums=(0, 1))
-    assert matmul_flops(gradient, *args) == 3 * forward
+    assert matmul_flops(gradient, weight, x) == 3 * forward
+
+
+TOKENS = 2 * 5  # of two examples
+LAYERS = 3
 
 
 def traceable(**fields):
-    """An encoder's state, of shapes alone, and its function."""
-    spec = small_spec(dtype="float32", **fields)
+    """The state of an encoder without numbers, and its function."""
+    spec = small_spec(dtype="float32", layers=LAYERS, **fields)
     encoder = nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
     return function_of(encoder)
 
 
+def encoder_flops(**fields):
+    """The operations of an encoder for two examples."""
+    state, call = traceable(**fields)
+    x = jnp.ones((2, 5, 6))
+    return matmul_flops(call, state, x)
+
+
 @pytest.mark.parametrize("remat", ["none", "matmuls", "full"])
-def test_an_encoder(remat):
+def test_operations_of_encoders_are_counted(remat):
     """Per layer and token: U, W and V; n 5, d_model 6, d_ffn 8. Full remat repeats U and W."""
     state, call = traceable(remat=remat)
     x = jnp.ones((2, 5, 6))
-    of_every_token = 3 * 2 * (2 * 5)
-    forward = of_every_token * (6 * 8 + 5 * 4 + 4 * 6)
-    assert matmul_flops(call, state, x) == forward
-    again = 0
-    if remat == "full":
-        again = of_every_token * (6 * 8 + 5 * 4)
+    u_and_w = 6 * 8 + 5 * 4
+    v = 4 * 6
+    forward = 2 * LAYERS * TOKENS * (u_and_w + v)
+    recomputed = 2 * LAYERS * TOKENS * u_and_w if remat == "full" else 0
     gradient = jax.grad(lambda state, x: call(state, x).sum(), argnums=(0, 1))
-    assert matmul_flops(gradient, state, x) == 3 * forward + again
+    assert matmul_flops(call, state, x) == forward
+    assert matmul_flops(gradient, state, x) == 3 * forward + recomputed
 
 
-@pytest.mark.parametrize("fields, layer", [
-    # Models of others are counted in tests/paper/test_published.py. Per token of 5: values, output,
-    # mix and the MLP.
-    ({"block": "transformer", "heads": 3, "positions": "relative_only"}, 6 * 12 + 5 * 6 + 2 * 6 * 8),
-    # The transform's real and imaginary parts over channels and over tokens, and the MLP; by FFT
-    # the MLP alone.
-    ({"block": "fnet", "dft": "matmul"}, 2 * 36 + 2 * 5 * 6 + 2 * 6 * 8), ({"block": "fnet", "dft": "fft"}, 2 * 6 * 8),
-    # Values, output, mix and MLP; then the logits.
-    ({"block": "synthesizer", "synthesizer": "random+attention"}, 2 * 36 + 5 * 6 + 2 * 6 * 8 + 2 * 36 + 5 * 6),
-])  # fmt: skip
-def test_other_blocks(fields, layer):
-    state, call = traceable(**fields)
-    assert matmul_flops(call, state, jnp.ones((2, 5, 6))) == 3 * 2 * (2 * 5) * layer
+MLP = 2 * 6 * 8
+TRANSFORM = 2 * 36 + 2 * 5 * 6  # real and imaginary parts over channels and over tokens
+VALUES_AND_OUTPUT = 2 * 36
+MIX = 5 * 6
+DOT_PRODUCTS = 2 * 36 + 5 * 6
 
 
-def test_the_fft_is_not_a_matrix_product():
-    state, call = traceable(toeplitz="fft")
-    assert matmul_flops(call, state, jnp.ones((2, 5, 6))) == 3 * 2 * (2 * 5) * (6 * 8 + 4 * 6)
+# Other models are counted in tests/paper/test_published.py.
+@pytest.mark.parametrize(
+    ("fields", "multiplications"),
+    [
+        pytest.param(
+            {"block": "transformer", "heads": 3, "positions": "relative_only"},
+            VALUES_AND_OUTPUT + MIX + MLP,
+            id="transformer",
+        ),
+        pytest.param({"block": "fnet", "dft": "matmul"}, TRANSFORM + MLP, id="fnet"),
+        pytest.param({"block": "fnet", "dft": "fft"}, MLP, id="fnet by FFT"),
+        pytest.param(
+            {"block": "synthesizer", "synthesizer": "random+attention"},
+            VALUES_AND_OUTPUT + MIX + MLP + DOT_PRODUCTS,
+            id="synthesizer",
+        ),
+        pytest.param({"toeplitz": "fft"}, 6 * 8 + 4 * 6, id="gmlp by FFT"),
+    ],
+)
+def test_operations_of_other_blocks_are_counted(fields, multiplications):
+    """Multiplications for a token in a layer. An FFT is not a matrix product."""
+    assert encoder_flops(**fields) == 2 * LAYERS * TOKENS * multiplications
 
 
-def test_blocks_have_fewer_operations_than_the_matrix():
+def test_blocked_toeplitz_products_need_fewer_operations():
+    """Complex products of all blocks, and two transforms over the blocks; what is made of taps is
+    small."""
     n = 16384
     block = toeplitz.BAND
     taps = jnp.ones(2 * n - 1)
     x = jnp.ones((2, n, 64))
+    columns = 2 * 64
     direct = matmul_flops(toeplitz.FORMS["direct"], taps, x)
     blocked = matmul_flops(toeplitz.FORMS["blocked"], taps, x)
-    assert direct == 2 * n**2 * 2 * 64
-    # Complex products of all blocks, and two transforms over the blocks; what is made of taps is
-    # small.
-    of_blocks = 8 * n * (block + n / block) * 2 * 64
-    assert 1 <= blocked / of_blocks < 1.1
+    products_and_transforms = 8 * n * (block + n / block) * columns
+    assert direct == 2 * n**2 * columns
+    assert 1 <= blocked / products_and_transforms < 1.1
     assert blocked < direct / 12

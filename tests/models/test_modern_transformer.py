@@ -1,5 +1,7 @@
-"""The options that make the Transformer a modern one, beside slow references and transformers'
-Llama with the same weights."""
+"""The options of modern Transformers, against slow references and the Llama of Hugging Face
+transformers with the same weights."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ from gmlp_flax.models import blocks
 from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.models.layers import rms_norm
 from gmlp_flax.models.text import CausalLM
+from tests.models.reference import function_of
 
 LLAMA = {
     "positions": "rotary",
@@ -30,54 +33,68 @@ def transformer(length=16, **options):
 def test_rms_norm_divides_by_the_root_mean_square():
     x = np.random.default_rng(0).normal(size=(3, 8)) + 2
     scale = np.linspace(0.5, 2, 8)
-    expected = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * scale
+    mean_square = (x**2).mean(-1, keepdims=True)
+    expected = x / np.sqrt(mean_square + 1e-6) * scale
     y = rms_norm(jnp.asarray(x), jnp.asarray(scale, jnp.float32), 1e-6, jnp.float32)
     np.testing.assert_allclose(y, expected, rtol=1e-5)
 
 
-def test_no_biases_means_no_parameter_of_that_name():
+def test_layers_without_biases_have_no_bias_parameter():
     encoder = nnx.eval_shape(lambda: Encoder(transformer(**LLAMA), nnx.Rngs(0)))
-    names = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(encoder))]
-    assert names
-    assert not [name for name in names if name.endswith("bias")]
-    # attention, the three kernels of the MLP, and three norms
-    assert len(names) == 2 + 3 + 3
+    paths = nnx.to_flat_state(nnx.state(encoder)).paths
+    names = [path[-1] for path in paths]
+    assert "bias" not in names
+    kernels_of_attention = 2
+    kernels_of_mlp = 3
+    norms = 3
+    assert len(names) == kernels_of_attention + kernels_of_mlp + norms
 
 
-@pytest.mark.parametrize("kind", ["geglu", "swiglu"])
-def test_a_gated_mlp_is_a_product_of_two_linear_layers(kind):
+def apply_linear(layer, x):
+    return x @ layer.kernel[...] + layer.bias[...]
+
+
+@pytest.mark.parametrize(
+    ("kind", "activation"),
+    [
+        ("geglu", functools.partial(jax.nn.gelu, approximate=False)),
+        ("swiglu", jax.nn.silu),
+    ],
+    ids=["geglu", "swiglu"],
+)
+def test_gated_mlps_are_products_of_two_linear_layers(kind, activation):
     spec = transformer(mlp=kind)
     mlp = spec.block(spec, nnx.Rngs(0)).mlp
     x = jax.random.normal(jax.random.key(0), (2, 5, 32))
-    gate = x @ mlp.gate.kernel[...] + mlp.gate.bias[...]
-    opened = jax.nn.silu(gate) if kind == "swiglu" else jax.nn.gelu(gate, approximate=False)
-    values = x @ mlp.proj_in.kernel[...] + mlp.proj_in.bias[...]
-    expected = (opened * values) @ mlp.proj_out.kernel[...] + mlp.proj_out.bias[...]
+    gate = activation(apply_linear(mlp.gate, x))
+    values = apply_linear(mlp.proj_in, x)
+    expected = apply_linear(mlp.proj_out, gate * values)
     np.testing.assert_allclose(mlp(x), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_normalised_queries_and_keys_bound_the_logits():
+    """|q| = |k| = sqrt(d), so that |q k| / sqrt(d) <= sqrt(d)."""
     spec = transformer(qk_norm=True, positions="rotary")
     block = spec.block(spec, nnx.Rngs(0))
     x = 100 * jax.random.normal(jax.random.key(0), (2, 16, 32))
     scores = block.attention.scores(x)
-    # |q| = |k| = sqrt(d), so that |q k| / sqrt(d) <= sqrt(d)
-    assert float(jnp.abs(scores).max()) <= 8**0.5 + 1e-4
-    assert float(jnp.abs(scores).max()) > 1
+    largest = float(jnp.abs(scores).max())
+    assert 1 < largest <= 8**0.5 + 1e-4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tokens", [7, 16, 40])
-def test_rotary_positions_take_any_length(tokens):
+def test_rotary_positions_support_every_length(tokens):
     spec = transformer(positions="rotary")
     assert spec.supports_length(tokens)
     encoder = Encoder(spec, nnx.Rngs(0))
     x = jax.random.normal(jax.random.key(0), (1, tokens, 32))
-    assert encoder(x).shape == (1, tokens, 32)
+    y = encoder(x)
+    assert y.shape == (1, tokens, 32)
 
 
 @pytest.mark.slow
-def test_a_text_read_token_by_token_is_as_read_whole():
+def test_tokens_read_one_by_one_give_the_logits_of_the_whole_text():
     spec = transformer(causal=True, qk_norm=True, **LLAMA)
     model = CausalLM(spec, 40, nnx.Rngs(0))
     tokens = jax.random.randint(jax.random.key(0), (2, 12), 0, 40)
@@ -90,30 +107,37 @@ def test_a_text_read_token_by_token_is_as_read_whole():
 
 
 def copy_llama(source, model):
-    """Copies the weights of transformers' Llama into ours."""
-    state = {name: np.asarray(value) for name, value in source.state_dict().items()}
+    """Copies the weights of the transformers Llama `source` into `model`."""
+    weights = {}
+    for name, value in source.state_dict().items():
+        weights[name] = np.asarray(value)
 
-    def layers(name, transposed=True):
-        stacked = [state[f"model.layers.{layer}.{name}.weight"] for layer in range(2)]
-        return np.stack([weight.T if transposed else weight for weight in stacked])
+    def by_layer(name):
+        stacked = [weights[f"model.layers.{layer}.{name}.weight"] for layer in range(2)]
+        return np.stack(stacked)
 
+    def kernels(name):
+        return by_layer(name).swapaxes(1, 2)
+
+    def assign(parameter, numbers):
+        parameter[...] = jnp.asarray(numbers)
+
+    projections = [kernels(f"self_attn.{name}_proj") for name in "qkv"]
     stack = model.encoder.blocks
-    projections = [layers(f"self_attn.{name}_proj") for name in "qkv"]
-    stack.attention.proj_in.kernel[...] = jnp.asarray(np.concatenate(projections, axis=-1))
-    stack.attention.out.kernel[...] = jnp.asarray(layers("self_attn.o_proj"))
-    stack.mlp.gate.kernel[...] = jnp.asarray(layers("mlp.gate_proj"))
-    stack.mlp.proj_in.kernel[...] = jnp.asarray(layers("mlp.up_proj"))
-    stack.mlp.proj_out.kernel[...] = jnp.asarray(layers("mlp.down_proj"))
-    stack.attention_norm.scale[...] = jnp.asarray(layers("input_layernorm", transposed=False))
-    stack.mlp_norm.scale[...] = jnp.asarray(layers("post_attention_layernorm", transposed=False))
-    model.encoder.norm.scale[...] = jnp.asarray(state["model.norm.weight"])
-    model.embedding[...] = jnp.asarray(state["model.embed_tokens.weight"])
-    model.output_embedding[...] = jnp.asarray(state["lm_head.weight"])
+    assign(stack.attention.proj_in.kernel, np.concatenate(projections, axis=-1))
+    assign(stack.attention.out.kernel, kernels("self_attn.o_proj"))
+    assign(stack.mlp.gate.kernel, kernels("mlp.gate_proj"))
+    assign(stack.mlp.proj_in.kernel, kernels("mlp.up_proj"))
+    assign(stack.mlp.proj_out.kernel, kernels("mlp.down_proj"))
+    assign(stack.attention_norm.scale, by_layer("input_layernorm"))
+    assign(stack.mlp_norm.scale, by_layer("post_attention_layernorm"))
+    assign(model.encoder.norm.scale, weights["model.norm.weight"])
+    assign(model.embedding, weights["model.embed_tokens.weight"])
+    assign(model.output_embedding, weights["lm_head.weight"])
 
 
-@pytest.mark.slow
-def test_llama_of_transformers(transformers):
-    """Hidden states, logits and the gradient of a loss, with random weights."""
+def random_llama(transformers):
+    """A Llama of two narrow layers, with no weight at its initial value."""
     import torch
 
     torch.manual_seed(0)
@@ -127,32 +151,44 @@ def test_llama_of_transformers(transformers):
         rms_norm_eps=1e-6,
         attn_implementation="eager",
     )
-    theirs = transformers.LlamaForCausalLM(config).eval()
+    llama = transformers.LlamaForCausalLM(config).eval()
     with torch.no_grad():
-        for parameter in theirs.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
+        for parameter in llama.parameters():
+            noise = torch.randn_like(parameter)
+            parameter.add_(0.1 * noise)
+    return llama
+
+
+@pytest.mark.slow
+def test_models_agree_with_the_llama_of_transformers(transformers):
+    """Hidden states, logits and the gradient of a loss, with random weights."""
+    import torch
+
+    theirs = random_llama(transformers)
     ours = CausalLM(transformer(causal=True, **LLAMA), 40, nnx.Rngs(0), tie_embeddings=False)
     copy_llama(theirs, ours)
     ids = np.random.default_rng(0).integers(40, size=(3, 16))
-    tokens = torch.from_numpy(ids)
-    out = theirs(tokens, output_hidden_states=True, labels=tokens)
-    hidden = ours.hidden(jnp.asarray(ids))
-    np.testing.assert_allclose(hidden, out.hidden_states[-1].detach(), rtol=1e-5, atol=2e-5)
-    np.testing.assert_allclose(ours(jnp.asarray(ids)), out.logits.detach(), rtol=1e-4, atol=1e-4)
+    tokens = jnp.asarray(ids)
+    their_tokens = torch.from_numpy(ids)
+    out = theirs(their_tokens, output_hidden_states=True, labels=their_tokens)
+    hidden = out.hidden_states[-1].detach()
+    logits = out.logits.detach()
+    np.testing.assert_allclose(ours.hidden(tokens), hidden, rtol=1e-5, atol=2e-5)
+    np.testing.assert_allclose(ours(tokens), logits, rtol=1e-4, atol=1e-4)
 
-    definition, params = nnx.split(ours)
+    state, call = function_of(ours)
 
-    def loss(params):
-        logits = nnx.merge(definition, params)(jnp.asarray(ids))[:, :-1]
+    def loss(state):
+        logits = call(state, tokens)[:, :-1]
         log_shares = jax.nn.log_softmax(logits)
-        targets = jnp.asarray(ids)[:, 1:, None]
+        targets = tokens[:, 1:, None]
         return -jnp.take_along_axis(log_shares, targets, axis=-1).mean()
 
-    value, gradient = jax.value_and_grad(loss)(params)
+    value, gradient = jax.value_and_grad(loss)(state)
     out.loss.backward()
     assert float(value) == pytest.approx(out.loss.item(), rel=1e-5)
-    expected = theirs.model.embed_tokens.weight.grad
-    np.testing.assert_allclose(gradient["embedding"][...], expected, rtol=1e-3, atol=1e-5)
-    gates = [layer.mlp.gate_proj.weight.grad.T for layer in theirs.model.layers]
-    ours_of_gates = gradient["encoder"]["blocks"]["mlp"]["gate"]["kernel"][...]
-    np.testing.assert_allclose(ours_of_gates, torch.stack(gates), rtol=1e-3, atol=1e-5)
+    their_embedding = theirs.model.embed_tokens.weight.grad
+    np.testing.assert_allclose(gradient["embedding"][...], their_embedding, rtol=1e-3, atol=1e-5)
+    their_gates = [layer.mlp.gate_proj.weight.grad.T for layer in theirs.model.layers]
+    gates = gradient["encoder"]["blocks"]["mlp"]["gate"]["kernel"][...]
+    np.testing.assert_allclose(gates, torch.stack(their_gates), rtol=1e-3, atol=1e-5)

@@ -1,4 +1,4 @@
-"""The models as a package of their own."""
+"""The models depend on few packages and on no other room."""
 
 import subprocess
 import sys
@@ -14,8 +14,7 @@ print(*sorted({name.partition(".")[0] for name in sys.modules} - before - set(sy
 """
 
 
-def test_models_need_jax_flax_numpy_and_chex_alone():
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
-    )
+def test_models_need_only_jax_flax_numpy_and_chex():
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["gmlp_flax"]

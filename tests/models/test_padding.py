@@ -1,4 +1,4 @@
-"""Zeros along one axis and at padding, against arrays that are filled by hand."""
+"""Zeros along an axis, and in place of padding."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,33 +8,39 @@ from gmlp_flax.models.padding import documents_of, pad_axis, zero_padding
 
 
 @pytest.mark.parametrize("axis", [1, -2])
-def test_pad_axis(axis):
+def test_zeros_are_added_at_both_ends(axis):
     x = np.arange(12.0).reshape(2, 3, 2)
     expected = np.zeros((2, 6, 2))
     expected[:, 1:4] = x
-    np.testing.assert_array_equal(pad_axis(jnp.asarray(x), axis, 1, 2), expected)
+    padded = pad_axis(jnp.asarray(x), axis, 1, 2)
+    np.testing.assert_array_equal(padded, expected)
 
 
-def test_nothing_is_added():
+def test_no_zeros_may_be_added():
     x = jnp.ones((2, 3), bool)
     padded = pad_axis(x, 0, 0, 0)
     assert padded.dtype == bool
     np.testing.assert_array_equal(padded, x)
 
 
-@pytest.mark.parametrize("dtype", [bool, np.int32])
+@pytest.mark.parametrize("dtype", [bool, np.int32], ids=["mask", "documents"])
 def test_padding_becomes_zeros(dtype):
-    """By a mask, or by the documents of the tokens. What was there, such as NaN, leaves no trace."""
+    """Even NaN."""
     x = np.full((2, 3, 2), 5.0)
     x[0, 2] = np.nan
     expected = np.full((2, 3, 2), 5.0)
     expected[0, 2] = 0
     padding_mask = jnp.asarray([[1, 2, 0], [1, 1, 1]], dtype)
-    np.testing.assert_array_equal(zero_padding(jnp.asarray(x), padding_mask), expected)
-    np.testing.assert_array_equal(zero_padding(jnp.asarray(x), None), x)
+    zeroed = zero_padding(jnp.asarray(x), padding_mask)
+    np.testing.assert_array_equal(zeroed, expected)
 
 
-def test_documents_are_whole_numbers():
+def test_numbers_without_a_mask_stay():
+    x = jnp.asarray([[1.0, np.nan]])
+    np.testing.assert_array_equal(zero_padding(x, None), x)
+
+
+def test_only_masks_of_whole_numbers_have_documents():
     """A mask of True and False has one document."""
     documents = jnp.asarray([[1, 2, 0]])
     np.testing.assert_array_equal(documents_of(documents), documents)

@@ -1,5 +1,7 @@
-"""What parameters say of themselves, read off whole models, and how they are resized for another
-number of tokens."""
+"""The metadata of the parameters of whole models, and parameters resized for another number of
+tokens."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +31,7 @@ from tests.models.reference import quick_jit
 LAYERS = 2
 
 
-def test_a_plain_parameter_stays_whole_and_is_decayed():
+def test_plain_parameters_are_decayed_and_not_sharded():
     class Module(nnx.Module):
         def __init__(self):
             self.plain = nnx.Param(jnp.zeros(3))
@@ -42,42 +44,42 @@ def test_a_plain_parameter_stays_whole_and_is_decayed():
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_stacked_blocks_keep_the_facts(block):
+def test_metadata_of_stacked_blocks_are_those_of_one_layer(block):
     """Vectors are not decayed, matrices over channels are sharded by fsdp, and metadata have no
     axis for the layers."""
     spec = BLOCKS[block].spec(length=6, layers=3, d_model=8, d_ffn=16)
     module = nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
+    ranks = {}
+    for path, leaf in nnx.to_flat_state(nnx.state(module, nnx.Param)):
+        is_stacked = path[0] == "blocks"
+        rank = len(leaf.shape)
+        ranks["/".join(map(str, path))] = rank - 1 if is_stacked else rank
     found = metadata(module)
-    shapes = {
-        "/".join(map(str, path)): leaf
-        for path, leaf in nnx.to_flat_state(nnx.state(module, nnx.Param))
-    }
-    assert found.keys() == shapes.keys()
-    for path, each in found.items():
-        own = (
-            shapes[path].get_value().shape[1:]
-            if path.startswith("blocks/")
-            else shapes[path].get_value().shape
-        )
-        assert len(each.sharding) <= len(own), path
-        if path.endswith("kernel"):
-            assert "fsdp" in each.sharding, path
-            assert each.decayed, path
+    assert found.keys() == ranks.keys()
+    for path, of_parameter in found.items():
+        assert len(of_parameter.sharding) <= ranks[path], path
         name = path.rpartition("/")[2]
-        assert each.decayed or name not in ("kernel", "weight", "taps", "keys", "values"), path
-        assert not (each.decayed and name in ("bias", "scale", "logits", "weights")), path
+        if name == "kernel":
+            assert "fsdp" in of_parameter.sharding, path
+        if name in ("kernel", "weight", "taps", "keys", "values"):
+            assert of_parameter.decayed, path
+        if name in ("bias", "scale", "logits", "weights"):
+            assert not of_parameter.decayed, path
 
 
-def test_a_language_models_embedding_is_cut_and_decayed():
+def test_embeddings_of_language_models_are_sharded_and_decayed():
     spec = BLOCKS["gmlp"].spec(length=6, layers=1, d_model=8, d_ffn=16, positions="absolute")
-    found = metadata(nnx.eval_shape(lambda: MaskedLM(spec, 32, nnx.Rngs(0))))
+    model = nnx.eval_shape(lambda: MaskedLM(spec, 32, nnx.Rngs(0)))
+    found = metadata(model)
     assert found["embedding"] == ParamMetadata(("tensor", "fsdp"))
     assert found["bias"] == ParamMetadata(("tensor",), False)
     assert not found["positions/table"].decayed
 
 
 def numbered(*shape):
-    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    """0, 1, 2, ... in a shape."""
+    numbers = np.arange(np.prod(shape), dtype=np.float32)
+    return numbers.reshape(shape)
 
 
 def test_taps_keep_their_middle():
@@ -97,12 +99,15 @@ def test_token_biases_are_extended_with_their_mean():
     np.testing.assert_array_equal(longer, [[1, 2, 3, 2, 2], [4, 4, 7, 5, 5]])
 
 
-def test_offset_biases_are_extended_with_the_farthest_and_buckets_stay():
+def test_offset_biases_are_extended_with_the_farthest():
     bias = numbered(LAYERS, 1, 5)
-    np.testing.assert_array_equal(OFFSETS(bias, (LAYERS, 1, 3), None), bias[..., 1:4])
-    np.testing.assert_array_equal(
-        OFFSETS(bias, (LAYERS, 1, 9), None)[0, 0], [0, 0, 0, 1, 2, 3, 4, 4, 4]
-    )
+    shorter = OFFSETS(bias, (LAYERS, 1, 3), None)
+    np.testing.assert_array_equal(shorter, bias[..., 1:4])
+    longer = OFFSETS(bias, (LAYERS, 1, 9), None)
+    np.testing.assert_array_equal(longer[0, 0], [0, 0, 0, 1, 2, 3, 4, 4, 4])
+
+
+def test_buckets_of_offsets_are_not_resized():
     buckets = numbered(LAYERS, 1, 8)
     assert OFFSETS(buckets, (LAYERS, 1, 9), None) is buckets
 
@@ -115,38 +120,48 @@ def test_causal_taps_keep_the_nearest():
     np.testing.assert_array_equal(longer[0], [0, 0, 1, 2, 3, 4])
 
 
-def test_only_the_named_axes_are_resized():
-    grids = Grids((2, 2), (4, 4), 1)
+GRIDS = Grids((2, 2), (4, 4), 1)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "shape"),
+    [
+        (-2, None, (17, 5)),
+        (None, -1, (5, 17)),
+        (-2, -1, (17, 17)),
+    ],
+)
+def test_only_the_named_axes_are_resized(outputs, inputs, shape):
     weight = numbered(LAYERS, 5, 5)
-    for axes, shape in (((-2, None), (17, 5)), ((None, -1), (5, 17)), ((-2, -1), (17, 17))):
-        rule = OverPatches(*axes)
-        assert jax.eval_shape(lambda weight, rule=rule: rule(weight, (), grids), weight).shape == (
-            LAYERS,
-            *shape,
-        )
-    other = numbered(LAYERS, 6, 5)  # an axis that is not of these patches
-    assert OverPatches(outputs=-2)(other, (), grids) is other
-    assert OverPatches(outputs=-2)(weight, (), None) is weight
+    rule = OverPatches(outputs, inputs)
+    resized = jax.eval_shape(lambda weight: rule(weight, (), GRIDS), weight)
+    assert resized.shape == (LAYERS, *shape)
 
 
-def test_rules_are_values():
+def test_axes_of_other_sizes_are_not_resized():
+    """And none is without grids."""
+    rule = OverPatches(outputs=-2)
+    other = numbered(LAYERS, 6, 5)
+    assert rule(other, (), GRIDS) is other
+    weight = numbered(LAYERS, 5, 5)
+    assert rule(weight, (), None) is weight
+
+
+def test_equal_rules_compare_equal():
     """Two models of one kind have equal graph definitions only if their rules are equal."""
-    assert OverPatches(-2, -1) == OverPatches(-2, -1) != OverPatches(-2)
-    assert CropOrPad("center", "constant") == TAPS != OFFSETS
+    assert OverPatches(-2, -1) == OverPatches(-2, -1)
+    assert OverPatches(-2, -1) != OverPatches(-2)
+    assert CropOrPad("center", "constant") == TAPS
+    assert TAPS != OFFSETS
 
 
-def resize(weight, bias, *grids):
+@functools.partial(quick_jit, static_argnums=(2, 3))
+def resize(weight, bias, grid, new_grid):
     """A dense projection for another resolution: W over the grids of its outputs and inputs, b over
     its one."""
-
-    @quick_jit
-    def resized(weight, bias):
-        return [
-            resize_tokens(x, 0, Grids(*grids))
-            for x in (resize_tokens(weight, 1, Grids(*grids), True), bias)
-        ]
-
-    return resized(weight, bias)
+    grids = Grids(grid, new_grid)
+    over_inputs = resize_tokens(weight, 1, grids, True)
+    return resize_tokens(over_inputs, 0, grids), resize_tokens(bias, 0, grids)
 
 
 def test_causal_offsets_repeat_the_farthest():
@@ -156,7 +171,7 @@ def test_causal_offsets_repeat_the_farthest():
 
 
 def smooth_projection(grid):
-    """W and b sampled from smooth functions of the places of patches in the unit square."""
+    """W and b sampled from smooth functions of the positions of patches in the unit square."""
     height, width = grid
     rows = (np.arange(height) + 0.5) / height
     columns = (np.arange(width) + 0.5) / width
@@ -170,10 +185,16 @@ def smooth_projection(grid):
     return weight.astype(np.float32), bias.astype(np.float32)
 
 
-@pytest.mark.parametrize("grid, new_grid", [((10, 12), (13, 15)), ((12, 9), (9, 8))])
-def test_resizing_a_smooth_projection_samples_it_elsewhere(grid, new_grid):
+@pytest.mark.parametrize(
+    ("grid", "new_grid"),
+    [
+        ((10, 12), (13, 15)),
+        ((12, 9), (9, 8)),
+    ],
+)
+def test_resized_smooth_projections_are_sampled_elsewhere(grid, new_grid):
     weight, bias = smooth_projection(grid)
-    new_weight, new_bias = resize(jnp.asarray(weight), jnp.asarray(bias), grid, new_grid)
+    new_weight, new_bias = resize(weight, bias, grid, new_grid)
     expected_weight, expected_bias = smooth_projection(new_grid)
     assert new_weight.shape == expected_weight.shape
     assert new_bias.shape == expected_bias.shape
@@ -187,10 +208,11 @@ def test_resizing_a_smooth_projection_samples_it_elsewhere(grid, new_grid):
 
 
 @pytest.mark.parametrize("new_grid", [(4, 6), (7, 5), (3, 8)])
-def test_a_mean_stays_a_mean(new_grid):
+def test_resized_means_are_means(new_grid):
     """W whose every entry is 1 / n averages its inputs; resized, it averages the new ones."""
     rows, columns = new_grid
     n = rows * columns
-    weight, bias = resize(jnp.full((12, 12), 1 / 12), jnp.ones(12), (3, 4), new_grid)
+    mean = jnp.full((12, 12), 1 / 12)
+    weight, bias = resize(mean, jnp.ones(12), (3, 4), new_grid)
     np.testing.assert_allclose(weight, np.full((n, n), 1 / n), rtol=1e-5)
     np.testing.assert_allclose(bias, np.ones(n), rtol=1e-5)

@@ -1,88 +1,105 @@
-"""Cuts of activations: what they mean under no mesh, under one device, and where a mesh lacks the
-axis."""
+"""Sharding constraints of activations without a mesh, on one device, and on meshes that do not
+have the axis."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from gmlp_flax.models import sharding
+from tests.models.reference import program
 
-AUTO = (AxisType.Auto,)
+AXES = ("data", "fsdp", "tensor")
 
 
-def cuts(mesh, *axes):
-    """The specs that `sharding.cut` asks for in a program traced under a mesh."""
+def mesh_of(data, fsdp, tensor):
+    """A mesh of this many devices on each axis, which the compiler partitions."""
+    return AbstractMesh((data, fsdp, tensor), AXES, (AxisType.Auto,) * 3)
+
+
+def constraints(mesh, *axes):
+    """The axes of the mesh over which `sharding.constrain` shards an array."""
     with jax.sharding.use_abstract_mesh(mesh):
-        jaxpr = jax.make_jaxpr(lambda x: sharding.constrain(x, *axes))(jnp.zeros((4, 6, 8)))
-    found = [
-        eqn.params["sharding"].spec
-        for eqn in jaxpr.eqns
-        if eqn.primitive.name == "sharding_constraint"
-    ]
-    return [tuple(spec) for spec in found]
+        equations = program(lambda x: sharding.constrain(x, *axes), jnp.zeros((4, 6, 8)))
+    specs = []
+    for equation in equations:
+        if equation.primitive.name == "sharding_constraint":
+            spec = equation.params["sharding"].spec
+            specs.append([np.ravel(names).tolist() if names else [] for names in spec])
+    return specs
 
 
-def test_without_a_mesh_nothing_is_cut():
+def test_nothing_is_constrained_without_a_mesh():
     x = jnp.arange(24.0).reshape(2, 3, 4)
     assert not sharding.compiler_axes()
     assert sharding.constrain(x, sharding.BATCH, None, sharding.TENSOR) is x
 
 
-def test_axes_of_one_device_cut_nothing():
-    mesh = AbstractMesh((1, 1, 1), ("data", "fsdp", "tensor"), 3 * AUTO)
-    assert cuts(mesh, sharding.BATCH) == []
+def test_nothing_is_constrained_on_one_device():
+    mesh = mesh_of(1, 1, 1)
+    assert constraints(mesh, sharding.BATCH) == []
     with jax.sharding.use_abstract_mesh(mesh):
         assert not sharding.compiler_axes()
 
 
-def test_only_axes_of_several_devices_cut():
-    mesh = AbstractMesh((1, 2, 2), ("data", "fsdp", "tensor"), 3 * AUTO)
-    [(batch, tokens, channels)] = cuts(mesh, sharding.BATCH, None, sharding.TENSOR)
-    assert np.ravel(batch).tolist() == ["fsdp"]
-    assert not tokens
-    assert np.ravel(channels).tolist() == ["tensor"]
+def test_only_axes_of_several_devices_are_constrained():
+    mesh = mesh_of(1, 2, 2)
+    [spec] = constraints(mesh, sharding.BATCH, None, sharding.TENSOR)
+    assert spec == [["fsdp"], [], ["tensor"]]
     with jax.sharding.use_abstract_mesh(mesh):
         assert sharding.compiler_axes()
 
 
-def test_axes_that_a_program_handles_itself_are_left_alone():
+def test_manual_axes_are_not_constrained():
     """Inside shard_map over `data`, an array is its device's share already."""
-    mesh = AbstractMesh((2, 1, 2), ("data", "fsdp", "tensor"), (AxisType.Manual, *AUTO, *AUTO))
-    [(batch, _, channels)] = cuts(mesh, sharding.BATCH, None, sharding.TENSOR)
-    assert not batch
-    assert np.ravel(channels).tolist() == ["tensor"]
+    types = (AxisType.Manual, AxisType.Auto, AxisType.Auto)
+    mesh = AbstractMesh((2, 1, 2), AXES, types)
+    [spec] = constraints(mesh, sharding.BATCH, None, sharding.TENSOR)
+    assert spec == [[], [], ["tensor"]]
 
 
-def test_axes_that_a_mesh_does_not_have_are_left_alone():
-    [(batch, *_)] = cuts(AbstractMesh((2,), ("data",), AUTO), sharding.BATCH, None, sharding.TENSOR)
-    assert np.ravel(batch).tolist() == ["data"]
+def test_missing_axes_are_not_constrained():
+    mesh = AbstractMesh((2,), ("data",), (AxisType.Auto,))
+    [spec] = constraints(mesh, sharding.BATCH, None, sharding.TENSOR)
+    batch, *others = spec
+    assert batch == ["data"]
+    assert not any(others)
 
 
 def test_new_arrays_are_sharded_as_others_over_explicit_axes():
-    """The first axes alone; without such a sharding they stay as they are."""
+    """Only along the first axes."""
     mesh = AbstractMesh((2,), ("data",), (AxisType.Explicit,))
-    shape = jax.ShapeDtypeStruct(
-        (4, 6, 8), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec("data", None, None))
-    )
-    zeros = jnp.zeros((4, 3))
+    over_batch = NamedSharding(mesh, PartitionSpec("data", None, None))
+    x = jax.ShapeDtypeStruct((4, 6, 8), jnp.float32, sharding=over_batch)
 
-    def made(like):
-        assert sharding.is_sharded_explicitly(like)
-        return sharding.shard_as(jnp.zeros((4, 3)), like, 1)
+    def zeros_as(x):
+        assert sharding.is_sharded_explicitly(x)
+        return sharding.shard_as(jnp.zeros((4, 3)), x, 1)
 
     with jax.sharding.use_abstract_mesh(mesh):
-        found = jax.eval_shape(made, shape)
-    assert tuple(found.sharding.spec) == ("data", None)
+        zeros = jax.eval_shape(zeros_as, x)
+    assert tuple(zeros.sharding.spec) == ("data", None)
+
+
+def test_new_arrays_stay_as_they_are_without_explicit_axes():
+    zeros = jnp.zeros((4, 3))
     assert not sharding.is_sharded_explicitly(zeros)
     assert sharding.shard_as(zeros, zeros, 1) is zeros
 
 
-def test_what_is_exported_is_traced_for_no_platform(monkeypatch):
-    """On a machine with GPUs or TPUs, too: their kernels are in no program for other platforms."""
-    for name, platform in (("cuda", "gpu"), ("tpu", "tpu"), ("cpu", "cpu")):
-        monkeypatch.setattr(jax, "default_backend", lambda name=name: name)
-        assert sharding.platform() == platform
-        with sharding.portable():
-            assert sharding.platform() == "any"
-        assert sharding.platform() == platform
+@pytest.mark.parametrize(
+    ("backend", "platform"),
+    [
+        ("cuda", "gpu"),
+        ("tpu", "tpu"),
+        ("cpu", "cpu"),
+    ],
+)
+def test_exported_programs_are_traced_for_no_platform(monkeypatch, backend, platform):
+    """They must not have the kernels of the GPU or TPU on which they are exported."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    assert sharding.platform() == platform
+    with sharding.portable():
+        assert sharding.platform() == "any"
+    assert sharding.platform() == platform

@@ -1,4 +1,4 @@
-"""Encoders whose layers have several programs in turn: attention in windows, and of all tokens."""
+"""Encoders whose layers alternate: attention in windows, and to all tokens."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ from flax import nnx
 
 from gmlp_flax.models.encoder import Encoder
 from tests.models.attention.cases import ROTARY, normal, transformer
-from tests.models.reference import quick_jit
+from tests.models.reference import count, function_of, layer_of, quick_jit
 
 
 def first_layers(stacked, count):
@@ -19,7 +19,7 @@ def first_layers(stacked, count):
     return jax.tree.map(lambda leaf: leaf[:count], stacked)
 
 
-def in_turn(encoder, x):
+def one_by_one(encoder, x):
     """The layers of an encoder one by one, each made from its spec."""
     number = 0
     for stack_spec, stack in zip(encoder.stack_specs, encoder.stacks, strict=True):
@@ -27,7 +27,7 @@ def in_turn(encoder, x):
         for row in range(stack_spec.layers):
             spec = encoder.layer_specs[number]
             block = spec.block(spec, nnx.Rngs(0))
-            nnx.update(block, jax.tree.map(lambda leaf, row=row: leaf[row], params))
+            nnx.update(block, layer_of(params, row))
             x = block(x)
             number += 1
     return encoder.norm(x)
@@ -44,30 +44,32 @@ def in_turn(encoder, x):
         pytest.param(7, {"scan_layers": False}, marks=pytest.mark.slow),
     ],
 )
-def test_every_layer_has_its_program(layers, options):
+def test_every_third_layer_reads_all_tokens(layers, options):
+    """Outputs and gradients are those of the layers one by one."""
     spec = transformer(layers=layers, window=4, **ROTARY, **options)
     encoder = Encoder(spec, nnx.Rngs(0))
-    windows = [layer.window for layer in encoder.layer_specs]
-    assert windows == [0 if number % 3 == 0 else 4 for number in range(layers)]
-    thetas = [layer.rotary_theta for layer in encoder.layer_specs]
-    assert thetas == [10_000.0 if number % 3 == 0 else 100.0 for number in range(layers)]
+    for number, layer in enumerate(encoder.layer_specs):
+        reads_all = number % 3 == 0
+        assert layer.window == (0 if reads_all else 4)
+        assert layer.rotary_theta == (10_000.0 if reads_all else 100.0)
+    assert len(encoder.layer_specs) == layers
     x = normal(2, 24, 16)
 
-    def loss(x, run):
-        y = run(x)
-        return jnp.sin(y).sum(), y
+    def output_and_gradient(run):
+        def loss(x):
+            y = run(x)
+            return jnp.sin(y).sum(), y
 
-    gradient_of = jax.grad(loss, has_aux=True)
-    gradient, y = quick_jit(lambda x: gradient_of(x, encoder))(x)
-    expected, expected_y = quick_jit(lambda x: gradient_of(x, functools.partial(in_turn, encoder)))(
-        x
-    )
-    np.testing.assert_allclose(y, expected_y, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-4)
+        gradient, y = quick_jit(jax.grad(loss, has_aux=True))(x)
+        return y, gradient
+
+    y, gradient = output_and_gradient(encoder)
+    expected, expected_gradient = output_and_gradient(functools.partial(one_by_one, encoder))
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-3, atol=1e-4)
 
 
-def test_the_states_of_layers_within_a_period():
-    """As an encoder of so many layers has them."""
+def test_states_within_a_period_are_outputs_of_shorter_encoders():
     spec = transformer(layers=7, window=4, **ROTARY)
     encoder = Encoder(spec, nnx.Rngs(0))
     x = normal(2, 24, 16)
@@ -75,8 +77,10 @@ def test_the_states_of_layers_within_a_period():
     states = quick_jit(lambda x: encoder.states(x, layers))(x)
     for layer, state in zip(layers, states, strict=True):
         count = layer + 1
-        shorter = Encoder(dataclasses.replace(spec, layers=count), nnx.Rngs(0))
-        nnx.update(shorter.blocks, first_layers(nnx.state(encoder.blocks), count))
+        shorter_spec = dataclasses.replace(spec, layers=count)
+        shorter = Encoder(shorter_spec, nnx.Rngs(0))
+        params = nnx.state(encoder.blocks)
+        nnx.update(shorter.blocks, first_layers(params, count))
         np.testing.assert_allclose(state, quick_jit(shorter)(x), rtol=1e-4, atol=1e-5)
 
 
@@ -94,18 +98,14 @@ def test_runs_are_consecutive_layers_of_one_program():
     np.testing.assert_array_equal(last[0], encoder.stacks[-1].mlp.proj_in.kernel[-1])
 
 
-def test_a_deep_encoder_is_compiled_by_periods():
+def test_deep_encoders_are_compiled_by_periods():
     """As many products in the program for 22 layers as for 7."""
 
     def products(layers):
         spec = transformer(layers=layers, window=4, first_norm=False, **ROTARY)
-        abstract = nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
-        definition, params = nnx.split(abstract)
-
-        def run(params, x):
-            return nnx.merge(definition, params)(x)
-
-        return str(jax.make_jaxpr(run)(params, normal(1, 24, 16))).count("dot_general")
+        module = nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
+        state, call = function_of(module)
+        return count("dot_general", call, state, normal(1, 24, 16))
 
     assert products(22) == products(7)
     assert products(22) < 2 * products(4)
@@ -118,6 +118,6 @@ def test_a_deep_encoder_is_compiled_by_periods():
         ({"global_every": -1}, "global_every is -1: expected at least 0"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         transformer(**options)

@@ -15,48 +15,63 @@ from tests.models.reference import (
     toeplitz_matrix,
 )
 
-APPLY = pytest.mark.parametrize("apply", toeplitz.FORMS.values(), ids=toeplitz.FORMS)
+EVERY_FORM = pytest.mark.parametrize("apply", toeplitz.FORMS.values(), ids=toeplitz.FORMS)
 # Odd, even, powers of two and their neighbours; of blocks one, two and three.
 LENGTHS = [1, 2, 8, 9, 17, 128, 129, 300]
 
 
-def test_expand_entry_by_entry():
-    several = [np.arange(1, 2 * n, dtype=np.float32) for n in range(1, 41)]
-    expand_all = quick_jit(lambda several: [toeplitz.expand(taps) for taps in several])
-    for taps, matrix in zip(several, expand_all(several), strict=True):
+def test_expanded_taps_agree_entry_by_entry():
+    by_length = [np.arange(1, 2 * n, dtype=np.float32) for n in range(1, 41)]
+    expand_all = quick_jit(lambda by_length: [toeplitz.expand(taps) for taps in by_length])
+    for taps, matrix in zip(by_length, expand_all(by_length), strict=True):
         np.testing.assert_array_equal(matrix, toeplitz_matrix(taps))
 
 
+def sums_of_diagonals(matrix):
+    """From the lower left corner to the upper right one."""
+    n = len(matrix)
+    sums = [np.trace(matrix, offset) for offset in range(1 - n, n)]
+    return np.array(sums)
+
+
 @pytest.mark.parametrize(
-    "n", [toeplitz.BAND - 1, toeplitz.BAND, toeplitz.BAND + 1, 3 * toeplitz.BAND, 300]
+    "n",
+    [
+        toeplitz.BAND - 1,
+        toeplitz.BAND,
+        toeplitz.BAND + 1,
+        3 * toeplitz.BAND,
+        300,
+    ],
 )
 @in_float64
-def test_expand_in_bands(n):
-    """And the transpose, which sums each diagonal. A TPU's bands and a CPU's single one are the
-    same matrix."""
+def test_bands_are_the_expanded_matrix(n):
+    """And the transpose sums each diagonal. A TPU's bands and a CPU's single one are the same
+    matrix."""
     taps = normal(n, 2 * n - 1)
-    d_w = normal(n + 1, n, n)
+    d_matrix = normal(n + 1, n, n)
 
     @quick_jit
     def forms_and_transpose(taps):
-        w, pullback = jax.vjp(toeplitz.expand, taps)
-        return (w, toeplitz.in_bands(taps, toeplitz.BAND), toeplitz.in_bands(taps, n)), *pullback(
-            d_w
-        )
+        matrix, pullback = jax.vjp(toeplitz.expand, taps)
+        on_tpu = toeplitz.in_bands(taps, toeplitz.BAND)
+        on_cpu = toeplitz.in_bands(taps, n)
+        [d_taps] = pullback(d_matrix)
+        return (matrix, on_tpu, on_cpu), d_taps
 
-    forms, d_taps = forms_and_transpose(taps)
-    for found in forms:
-        np.testing.assert_array_equal(found, toeplitz_matrix(taps))
-    np.testing.assert_allclose(
-        d_taps, [np.trace(d_w, offset) for offset in range(1 - n, n)], atol=1e-11
-    )
+    matrices, d_taps = forms_and_transpose(taps)
+    expected = toeplitz_matrix(taps)
+    for matrix in matrices:
+        np.testing.assert_array_equal(matrix, expected)
+    np.testing.assert_allclose(d_taps, sums_of_diagonals(d_matrix), atol=1e-11)
 
 
 @pytest.mark.smoke
-@APPLY
+@EVERY_FORM
 @pytest.mark.parametrize("n", LENGTHS)
 @in_float64
-def test_apply_and_its_gradients(apply, n):
+def test_every_form_is_a_product_with_the_matrix(apply, n):
+    """And has its gradients."""
     taps = normal(n, 2 * n - 1)
     x = normal(n + 1, 3, n, 4)
     g = normal(n + 2, 3, n, 4)
@@ -68,36 +83,44 @@ def test_apply_and_its_gradients(apply, n):
         return y, *pullback(g)
 
     y, d_taps, d_x = value_and_gradients(taps, x, g)
-    products = np.einsum("bic,bjc->ij", g, x)
-    expected_d_taps = [np.trace(products, offset) for offset in range(1 - n, n)]
+    d_w = np.einsum("bic,bjc->ij", g, x)
     assert y.dtype == jnp.float64
     np.testing.assert_allclose(y, w @ x, atol=1e-10)
-    np.testing.assert_allclose(d_taps, expected_d_taps, atol=1e-10)
+    np.testing.assert_allclose(d_taps, sums_of_diagonals(d_w), atol=1e-10)
     np.testing.assert_allclose(d_x, w.T @ g, atol=1e-10)
 
 
-@APPLY
-def test_apply_in_bfloat16_keeps_the_type_and_the_numbers(apply):
+@EVERY_FORM
+def test_bfloat16_products_are_accurate(apply):
     taps = normal(0, 25).astype(np.float32)
     x = jnp.asarray(normal(1, 2, 13, 4), jnp.bfloat16)
     y = quick_jit(apply)(taps, x)
     assert y.dtype == jnp.bfloat16
-    expected = toeplitz_matrix(taps) @ np.asarray(x).astype(np.float64)
+    expected = toeplitz_matrix(taps) @ np.asarray(x, np.float64)
     np.testing.assert_allclose(y.astype(jnp.float32), expected, rtol=0.02, atol=0.1)
 
 
 def test_expand_neither_gathers_nor_scatters():
+    def loss(taps):
+        return jnp.sin(toeplitz.expand(taps)).sum()
+
     taps = jnp.ones(2 * 300 - 1)
-    for function in (toeplitz.expand, jax.grad(lambda taps: jnp.sin(toeplitz.expand(taps)).sum())):
-        names = {equation.primitive.name for equation in program(function, taps)}
-        assert not [
-            name for name in names if "gather" in name or "scatter" in name or "dynamic" in name
-        ]
-    assert "dot_general" not in names
+    equations = program(toeplitz.expand, taps) + program(jax.grad(loss), taps)
+    for equation in equations:
+        name = equation.primitive.name
+        for slow in ("gather", "scatter", "dynamic", "dot_general"):
+            assert slow not in name
 
 
 def gradient(form):
-    return jax.grad(lambda taps, x: (toeplitz.FORMS[form](taps, x) ** 2).sum(), argnums=(0, 1))
+    """The gradients of the sum of squares of a product, by its taps and its input."""
+    apply = toeplitz.FORMS[form]
+
+    def sum_of_squares(taps, x):
+        y = apply(taps, x)
+        return (y**2).sum()
+
+    return jax.grad(sum_of_squares, argnums=(0, 1))
 
 
 def inputs_of(n: int) -> tuple:
@@ -112,11 +135,11 @@ def test_fft_never_holds_the_matrix():
     assert largest_array(gradient("direct"), *inputs) >= 300 * 300
 
 
-def test_blocks_are_matrix_products():
+def test_blocked_products_use_no_fft():
     assert count("fft", gradient("blocked"), *inputs_of(8192)) == 0
 
 
-def test_blocks_grow_as_n():
+def test_memory_of_blocked_products_is_linear_in_n():
     small = largest_array(gradient("blocked"), *inputs_of(8192))
     large = largest_array(gradient("blocked"), *inputs_of(16384))
     assert large <= 2.05 * small
@@ -124,27 +147,28 @@ def test_blocks_grow_as_n():
 
 
 def past_matrix(taps) -> np.ndarray:
-    """The matrix of taps for the tokens before each one, and itself."""
+    """The matrix of taps for the tokens up to each one."""
     future = np.zeros(len(taps) - 1, np.float32)
     return toeplitz_matrix(np.concatenate([taps, future]))
 
 
 @pytest.mark.parametrize("n", LENGTHS)
-def test_the_matrix_of_past_taps(n):
+def test_matrices_of_past_taps_are_triangular(n):
     taps = np.arange(1, n + 1, dtype=np.float32)
-    whole = past_matrix(taps)
+    expected = past_matrix(taps)
+    assert (expected[np.tril_indices(n)] > 0).all()
+    assert (np.triu(expected, 1) == 0).all()
     expand = quick_jit(lambda taps: toeplitz.expand(toeplitz.pad_future(taps)))
-    np.testing.assert_array_equal(expand(taps), whole)
-    assert (whole[np.tril_indices(n)] > 0).all()
-    assert (np.triu(whole, 1) == 0).all()
+    np.testing.assert_array_equal(expand(taps), expected)
 
 
 @pytest.mark.parametrize("n", LENGTHS)
-def test_rows_of_the_matrix_of_past_taps(n):
+def test_rows_of_past_taps_are_those_of_the_matrix(n):
     taps = np.arange(1, n + 1, dtype=np.float32)
     whole = past_matrix(taps)
+    padded = toeplitz.pad_future(jnp.asarray(taps))
     for first in {0, n - 1, n // 2}:
-        rows = toeplitz.rows(toeplitz.pad_future(jnp.asarray(taps)), first, n - first)
+        rows = toeplitz.rows(padded, first, n - first)
         np.testing.assert_array_equal(rows, whole[first:])
 
 
@@ -153,38 +177,42 @@ def test_rows_do_not_hold_the_matrix():
     assert largest == 3 * 300
 
 
-def test_the_fastest_form_of_each_platform(monkeypatch):
-    for platform, (most, beyond) in toeplitz.FASTEST.items():
-        monkeypatch.setattr(toeplitz.sharding, "platform", lambda name=platform: name)
-        assert [toeplitz.fastest_form(n) for n in (1, most, most + 1)] == [
-            "direct",
-            "direct",
-            beyond,
-        ]
-        assert beyond in toeplitz.FORMS
-    monkeypatch.undo()
-    assert toeplitz.fastest_form(16384) == "fft"  # on this CPU
+@pytest.mark.parametrize("platform", toeplitz.FASTEST)
+def test_each_platform_has_a_fastest_form(monkeypatch, platform):
+    longest_direct, form_beyond = toeplitz.FASTEST[platform]
+    assert form_beyond in toeplitz.FORMS
+    monkeypatch.setattr(toeplitz.sharding, "platform", lambda: platform)
+    assert toeplitz.fastest_form(1) == "direct"
+    assert toeplitz.fastest_form(longest_direct) == "direct"
+    assert toeplitz.fastest_form(longest_direct + 1) == form_beyond
+
+
+def test_exported_programs_do_not_use_the_fft_of_this_cpu():
+    assert toeplitz.fastest_form(16384) == "fft"
     with toeplitz.sharding.portable():
         assert toeplitz.fastest_form(16384) == "blocked"
 
 
-def test_a_cropped_projection_is_a_corner():
+def test_cropped_taps_give_the_corner_of_the_matrix():
     n = 11
     m = 7
     taps = np.arange(1.0, 2 * n)
-    np.testing.assert_array_equal(
-        toeplitz.expand(toeplitz.crop(taps, m)), toeplitz_matrix(taps)[:m, :m]
-    )
+    cropped = toeplitz.expand(toeplitz.crop(taps, m))
+    corner = toeplitz_matrix(taps)[:m, :m]
+    np.testing.assert_array_equal(cropped, corner)
 
 
-def test_errors():
-    taps = jnp.ones(9)
-    assert "cannot crop Toeplitz taps for 5 tokens to 6" in raised(
-        ValueError, toeplitz.crop, taps, 6
-    )
-    for shape in ((8,), (3, 4), ()):
-        with pytest.raises(
-            ValueError, match=r"taps have shape \(.*\): expected \[2n - 1\], an odd number"
-        ):
-            toeplitz.length_of(jnp.ones(shape))
-    assert toeplitz.length_of(taps) == 5
+def test_taps_cannot_be_cropped_to_more_tokens():
+    message = raised(ValueError, toeplitz.crop, jnp.ones(9), 6)
+    assert "cannot crop Toeplitz taps for 5 tokens to 6" in message
+
+
+def test_the_length_is_that_of_the_tokens():
+    assert toeplitz.length_of(jnp.ones(9)) == 5
+
+
+@pytest.mark.parametrize("shape", [(8,), (3, 4), ()])
+def test_taps_of_another_shape_are_refused(shape):
+    message = r"taps have shape \(.*\): expected \[2n - 1\], an odd number"
+    with pytest.raises(ValueError, match=message):
+        toeplitz.length_of(jnp.ones(shape))

@@ -164,7 +164,7 @@ def _parse_line(line: bytes, where: str) -> Line:
     _refuse_old(value, where)
     if not _is_line(value):
         raise RunError(
-            f"{where} is damaged: {line[:40]!r} is no JSON object with a step; "
+            f"{where} is damaged: {line[:40]!r} is not a JSON object with a step; "
             "remove it and run again"
         )
     return value

@@ -331,7 +331,7 @@ def find(name: str) -> Optimizer:
         return optimizer
     if not callable(optimizer) or "learning_rate" not in inspect.signature(optimizer).parameters:
         raise ConfigError(
-            f"config.optimizer.name is {name!r}, no function with a parameter `learning_rate`: "
+            f"config.optimizer.name is {name!r}, which is not a function with a parameter `learning_rate`: "
             f"{advice}"
         )
     return from_optax(optimizer)

@@ -130,8 +130,8 @@ def _what_fits(config: ConfigDict, topology: str, devices: list | None) -> str:
         if plan.fits:
             return f": {other.name} would fit"
     return (
-        ": nor would gradient accumulation, model.remat=full or the next larger topologies; take a "
-        "smaller model"
+        ": gradient accumulation, model.remat=full or the next larger topologies do not help; take "
+        "a smaller model"
     )
 
 

@@ -213,7 +213,7 @@ class ImageClassification(Task):
             ("batch", "pair"),
         ),
         "augment.repeats": Option(
-            1, "times that an epoch holds each image, augmented anew (DeiT: 3)", SIZE
+            1, "times that an epoch holds each image, each augmented again (DeiT: 3)", SIZE
         ),
         "optimizer.label_smoothing": Option(
             0.0,

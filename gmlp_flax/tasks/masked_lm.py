@@ -183,7 +183,7 @@ class MaskedLanguageModeling(LanguageModeling):
             0.1, "share that a random token replaces; the rest stays", SHARE
         ),
         "masking.static": Option(
-            False, "mask each sequence once, instead of anew each time that it is seen"
+            False, "mask each sequence once, instead of each time that it is seen"
         ),
         "eval.seed": Option(
             0, "fixes which held-out tokens are masked, for all runs alike", AT_LEAST_0

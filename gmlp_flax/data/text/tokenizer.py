@@ -176,7 +176,7 @@ class Tokenizer:
             is_met = str(settled.get(key)) == value.title()
             if value == "auto" or is_met:
                 continue
-            reading = "it is no WordPiece vocabulary with BERT's normalizer"
+            reading = "it is not a WordPiece vocabulary with BERT's normalizer"
             if settled:
                 reading = f"its {key} is {settled[key]}"
             raise DataError(

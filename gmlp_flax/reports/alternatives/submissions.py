@@ -129,7 +129,7 @@ def _read_lines(path: str) -> list[list[str]]:
         stream = io.StringIO(text, newline="")
         lines = list(csv.reader(stream, strict=True))
     except (ValueError, csv.Error) as error:
-        raise DataError(f"{path} is no CSV file in UTF-8 ({error}): {_EXPECTED}") from None
+        raise DataError(f"{path} is not a CSV file in UTF-8 ({error}): {_EXPECTED}") from None
     return lines or [[]]
 
 

@@ -56,36 +56,34 @@ FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
 SHORT = {
     "sgu": "gMLP",
     "amlp_36": "aMLP",
-    "bert": "attention, learned",
-    "bert_rel": "attention, relative",
-    "modern": "attention of today",
-    "fixed_random": "Synthesizer, fixed",
-}
-SHORT |= {"bert_t5": "attention, T5's buckets", "bert_rel_only": "distances alone", "fnet": "FNet"}
-SHORT |= {
-    "lightweight": "lightweight convolution",
-    "dynamic": "dynamic convolution",
-    "mixer": "Mixer",
-}
-SHORT |= {
-    "resmlp": "ResMLP",
-    "hybrid": "FNet, attention last",
-    "feed_forward": "feed-forward stack",
-}
-SHORT |= {
-    "external": "external attention",
-    "growing": "convolution, growing",
-    "random": "Synthesizer, random",
-}
-SHORT |= {"factorized": "Synthesizer, factorized", "dense": "Synthesizer, dense"}
-SHORT |= {
-    "factorized_dense": "factorized + dense",
-    "random_vanilla": "random + attention",
-}
-SHORT |= {
+    "depthwise": "gMLP, depthwise",
     "additive": "additive gate",
     "linear": "linear gate",
     "multiplicative": "multiplicative gate",
+    "bert": "attention, learned",
+    "bert_rel": "attention, relative",
+    "bert_t5": "attention, T5's buckets",
+    "bert_rel_only": "distances alone",
+    "modern": "attention of today",
+    "mixer": "Mixer",
+    "resmlp": "ResMLP",
+    "feed_forward": "feed-forward stack",
+    "fnet": "FNet",
+    "hybrid": "FNet, attention last",
+    "lightweight": "lightweight convolution",
+    "dynamic": "dynamic convolution",
+    "growing": "convolution, growing",
+    "long_conv": "long convolution",
+    "random": "Synthesizer, random",
+    "fixed_random": "Synthesizer, fixed",
+    "factorized": "Synthesizer, factorized",
+    "dense": "Synthesizer, dense",
+    "factorized_dense": "factorized + dense",
+    "random_vanilla": "random + attention",
+    "external": "external attention",
+    "bigs": "BiGS",
+    "delta": "gated delta rule",
+    "hydra": "Hydra",
 }
 
 

@@ -189,15 +189,15 @@ class _Outputs(NamedTuple):
 
 
 def _theirs(model: Any, config: ConfigDict, pixels: np.ndarray, direction: np.ndarray) -> _Outputs:
-    """timm's logits, and the pixels' gradient of logits times direction. timm normalises pixels
+    """timm's logits, and the pixels' gradient of logits times direction. timm normalizes pixels
     outside the model."""
     import torch
 
     x = torch.tensor(pixels, requires_grad=True)
     mean = torch.tensor(config.data.mean, dtype=x.dtype)
     std = torch.tensor(config.data.std, dtype=x.dtype)
-    normalised = (x / 255 - mean) / std
-    channels_first = normalised.permute(0, 3, 1, 2)
+    normalized = (x / 255 - mean) / std
+    channels_first = normalized.permute(0, 3, 1, 2)
     logits = model(channels_first)
     projection = (logits * torch.tensor(direction)).sum()
     (gradient,) = torch.autograd.grad(projection, x)

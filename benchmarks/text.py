@@ -1,4 +1,4 @@
-"""The benchmark's part `text`: tokenising and batching text, next to the bare tokenizer."""
+"""The benchmark's part `text`: tokenizing and batching text, next to the bare tokenizer."""
 
 import os
 import shutil
@@ -45,7 +45,7 @@ def bench_text(repeats: int) -> list[Row]:
             share = ratios(seconds["bare"], seconds["prepared"])
             rows = [
                 row("the bare tokenizer", bare_rates, "M tokens/s"),
-                row("tokenised, written and packed: share of its speed", share, "", ">= 0.8"),
+                row("tokenized, written and packed: share of its speed", share, "", ">= 0.8"),
                 _batches_row(made, 128, 2048, repeats),
                 _batches_row(made, 512, 256, repeats),
             ]

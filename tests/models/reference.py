@@ -187,8 +187,9 @@ def gelu(x):
     """x Phi(x) with the standard library's erf."""
     x = np.asarray(x, np.float64)
     phi = np.zeros_like(x)
-    for place in np.ndindex(x.shape):
-        phi[place] = 0.5 * (1 + math.erf(x[place] / math.sqrt(2)))
+    for index in np.ndindex(x.shape):
+        error_function = math.erf(x[index] / math.sqrt(2))
+        phi[index] = 0.5 * (1 + error_function)
     return x * phi
 
 
@@ -196,37 +197,42 @@ def gelu_tanh(x):
     """The tanh approximation, as its authors print it."""
     x = np.asarray(x, np.float64)
     cubic = x + 0.044715 * x**3
-    scaled = math.sqrt(2 / math.pi) * cubic
-    return 0.5 * x * (1 + np.tanh(scaled))
+    factor = math.sqrt(2 / math.pi)
+    return 0.5 * x * (1 + np.tanh(factor * cubic))
 
 
 def linear(p, x):
     """Each token's vector times the kernel, plus the bias."""
-    return np.stack([row @ p["kernel"] + p["bias"] for row in x])
+    kernel = p["kernel"]
+    bias = p["bias"]
+    rows = [row @ kernel + bias for row in x]
+    return np.stack(rows)
 
 
 def spatial(p, z):
     """f(Z) = W Z + b, token by token; W dense or from taps, cropped to the tokens given, or a
     centered kernel for each channel."""
     tokens = len(z)
+    bias = p["bias"]
     taps = p.get("taps")
     if np.ndim(taps) == 2:
         before = (len(taps) - 1) // 2
-        return depthwise(taps, z, before) + p["bias"]
-    weight = toeplitz_matrix(taps) if taps is not None else p["weight"]
+        return depthwise(taps, z, before) + bias
+    weight = p["weight"] if taps is None else toeplitz_matrix(taps)
     mixed = np.zeros(z.shape)
     for i, j in np.ndindex(tokens, tokens):
         mixed[i] += weight[i, j] * z[j]
-    return mixed + p["bias"][:tokens, None]
+    return mixed + bias[:tokens, None]
 
 
 def depthwise(kernel, x, before):
     """Output by output, each entry of a kernel that meets a token."""
+    tokens = len(x)
     y = np.zeros_like(x)
-    for i, j in np.ndindex(len(x), len(kernel)):
-        place = i + j - before
-        if 0 <= place < len(x):
-            y[i] += kernel[j] * x[place]
+    for i, j in np.ndindex(tokens, len(kernel)):
+        source = i + j - before
+        if 0 <= source < tokens:
+            y[i] += kernel[j] * x[source]
     return y
 
 
@@ -255,7 +261,9 @@ def softmax_mix(scores, v):
 
 def dot_products(query, keys):
     """One query's scores."""
-    return np.array([query @ key / math.sqrt(len(query)) for key in keys])
+    scale = math.sqrt(len(query))
+    scores = [query @ key / scale for key in keys]
+    return np.array(scores)
 
 
 def attended(q, k, v):
@@ -266,7 +274,8 @@ def attended(q, k, v):
 
 def tiny_attention(p, x):
     """Figure 6, one query at a time."""
-    q, k, v = np.split(linear(p["qkv"], x), 3, axis=1)
+    projected = linear(p["qkv"], x)
+    q, k, v = np.split(projected, 3, axis=1)
     return linear(p["out"], attended(q, k, v))
 
 
@@ -288,11 +297,13 @@ def t5_bucket(offset, count, causal=False):
 def relative_bias(p, tokens, length, count=0):
     """Each head's [tokens, tokens], entry by entry: from a row of 2 length - 1 offsets, or from
     T5's buckets."""
-    logits = np.zeros((len(p["bias"]), tokens, tokens))
+    bias = p["bias"]
+    heads = len(bias)
+    logits = np.zeros((heads, tokens, tokens))
     for head, i, j in np.ndindex(logits.shape):
         offset = j - i
         column = t5_bucket(offset, count) if count else length - 1 + offset
-        logits[head, i, j] = p["bias"][head][column]
+        logits[head, i, j] = bias[head][column]
     return logits
 
 
@@ -301,27 +312,28 @@ def multi_head_attention(p, x, heads, length, count=0):
     tokens, width = x.shape
     size = width // heads
     projected = linear(p["proj_in"], x)
-    content = projected.shape[1] == 3 * width
+    has_content = projected.shape[1] == 3 * width
     v = projected[:, -width:]
     bias = np.zeros((heads, tokens, tokens))
     if "relative" in p:
         bias = relative_bias(p["relative"], tokens, length, count)
     mixed = np.zeros((tokens, width))
     for head in range(heads):
-        at = slice(head * size, (head + 1) * size)
+        channels = slice(head * size, (head + 1) * size)
         for i in range(tokens):
             scores = bias[head, i]
-            if content:
+            if has_content:
                 q = projected[:, :width]
                 k = projected[:, width : 2 * width]
-                scores = scores + dot_products(q[i, at], k[:, at])
-            mixed[i, at] = softmax_mix(scores, v[:, at])
+                scores = scores + dot_products(q[i, channels], k[:, channels])
+            mixed[i, channels] = softmax_mix(scores, v[:, channels])
     return linear(p["out"], mixed)
 
 
 def channel_mlp(p, x, activation=gelu):
     """Each token's vector through two layers."""
-    return linear(p["proj_out"], activation(linear(p["proj_in"], x)))
+    hidden = activation(linear(p["proj_in"], x))
+    return linear(p["proj_out"], hidden)
 
 
 def token_mlp(p, x, activation=gelu):
@@ -350,15 +362,17 @@ def add_mlp(p, x, eps=1e-6):
 
 def post_norm_block(p, x, heads=2):
     """BERT's: each sum is normalised."""
-    attended = multi_head_attention(p["attention"], x, heads, len(x))
-    x = layer_norm(p["attention_norm"], x + attended)
+    tokens = len(x)
+    branch = multi_head_attention(p["attention"], x, heads, tokens)
+    x = layer_norm(p["attention_norm"], x + branch)
     branch = channel_mlp(p["mlp"], x)
     return layer_norm(p["mlp_norm"], x + branch)
 
 
 def mixer_block(p, x):
     """Channel by channel across tokens, then token by token across channels."""
-    x = x + token_mlp(p["token_mlp"], layer_norm(p["token_norm"], x))
+    normed = layer_norm(p["token_norm"], x)
+    x = x + token_mlp(p["token_mlp"], normed)
     return add_mlp(p, x)
 
 
@@ -387,13 +401,16 @@ def resmlp_block(p, x):
 def feed_forward_block(p, x):
     """The MLP token by token; then, on the transpose, a norm and an MLP channel by channel."""
     x = add_mlp(p, x)
-    return x + token_mlp(p["token_mlp"], layer_norm(p["token_norm"], x.T).T)
+    normed = layer_norm(p["token_norm"], x.T)
+    return x + token_mlp(p["token_mlp"], normed.T)
 
 
 def gmlp_block(p, x, kind="split"):
     """Figure 1, and Figure 6 where there are parameters of an attention."""
     normed = layer_norm(p["norm"], x)
-    attention = tiny_attention(p["attention"], normed) if "attention" in p else 0
+    attention = 0
+    if "attention" in p:
+        attention = tiny_attention(p["attention"], normed)
     z = gelu(linear(p["proj_in"], normed))
     gated = gate(p["gate"], z, kind, attention)
     return x + linear(p["proj_out"], gated)
@@ -491,10 +508,11 @@ def synthesizer_block(p, x, parts, heads=3):
 
 def attention_logits(queries_and_keys, head, heads):
     """The scaled dot products of one head, query by query."""
-    all_queries, all_keys = np.split(queries_and_keys, 2, axis=1)
-    queries = np.split(all_queries, heads, axis=1)[head]
-    keys = np.split(all_keys, heads, axis=1)[head]
-    return np.array([dot_products(query, keys) for query in queries])
+    by_head = np.split(queries_and_keys, 2 * heads, axis=1)
+    queries = by_head[head]
+    keys = by_head[heads + head]
+    rows = [dot_products(query, keys) for query in queries]
+    return np.array(rows)
 
 
 def external_attention_block(p, x, over="tokens", heads=3):
@@ -523,47 +541,54 @@ def softmax(scores):
 
 def convolution_block(p, x, heads=3, dilation=1):
     """GLU, then output by output and channel by channel, each tap that meets a token."""
+    tokens = len(x)
     normed = layer_norm(p["mixing_norm"], x)
-    of = p["convolution"]
-    a, b = np.split(linear(of["proj_in"], normed), 2, axis=1)
+    params = p["convolution"]
+    projected = linear(params["proj_in"], normed)
+    a, b = np.split(projected, 2, axis=1)
     gated = a * sigmoid(b)
-    if "proj" in of["kernel"]:
-        logits = linear(of["kernel"]["proj"], gated)
-        logits = logits.reshape(len(x), heads, -1)
+    kernel_params = params["kernel"]
+    if "proj" in kernel_params:
+        logits = linear(kernel_params["proj"], gated)
+        logits = logits.reshape(tokens, heads, -1)
     else:
-        logits = np.stack([of["kernel"]["logits"]] * len(x))
+        logits = np.stack([kernel_params["logits"]] * tokens)
     mixed = np.zeros_like(gated)
     size = gated.shape[1] // heads
     width = logits.shape[-1]
     for i, channel in np.ndindex(gated.shape):
-        kernel = softmax(logits[i, channel // size])
+        head = channel // size
+        kernel = softmax(logits[i, head])
         for j in range(width):
-            place = i + dilation * (j - (width - 1) // 2)
-            if 0 <= place < len(x):
-                mixed[i, channel] += kernel[j] * gated[place, channel]
-    x = x + linear(of["out"], mixed)
+            source = i + dilation * (j - (width - 1) // 2)
+            if 0 <= source < tokens:
+                mixed[i, channel] += kernel[j] * gated[source, channel]
+    x = x + linear(params["out"], mixed)
     return add_mlp(p, x)
 
 
 def state_space_outputs(p, u):
     """Token by token, the complex states of each channel's space."""
-    channels_of_space = u.shape[1] // len(p["log_step"])
+    tokens, channels = u.shape
+    spaces = len(p["log_step"])
+    channels_of_space = channels // spaces
     outputs = np.zeros_like(u)
-    for channel in range(u.shape[1]):
+    for channel in range(channels):
         space = channel // channels_of_space
         real = np.minimum(p["a_real"][space], -1e-4)
         a = real + 1j * p["a_imag"][space]
         c_real, c_imaginary = p["c"][space].T
         c = c_real + 1j * c_imaginary
+        d = p["d"][space]
         step = np.exp(p["log_step"][space])
         decay = np.exp(step * a)
         held = (decay - 1) / a
         state = np.zeros_like(a)
-        for token in range(len(u)):
-            given = u[token, channel]
-            state = decay * state + held * given
+        for token in range(tokens):
+            number = u[token, channel]
+            state = decay * state + held * number
             read = (c * state).sum()
-            outputs[token, channel] = read.real + p["d"][space] * given
+            outputs[token, channel] = read.real + d * number
     return outputs
 
 
@@ -607,36 +632,46 @@ def unit(rows):
 
 def delta_rule(q, k, v, a, b):
     """The recurrence of one head, equation 10 of 2412.06464: [tokens, d]."""
-    size = k.shape[1]
+    tokens, size = k.shape
     state = np.zeros((v.shape[1], size))
     outputs = []
-    for t in range(len(q)):
-        erase = np.eye(size) - b[t] * np.outer(k[t], k[t])
-        write = b[t] * np.outer(v[t], k[t])
+    for t in range(tokens):
+        key = k[t]
+        erase = np.eye(size) - b[t] * np.outer(key, key)
+        write = b[t] * np.outer(v[t], key)
         state = a[t] * state @ erase + write
         outputs.append(state @ q[t])
     return np.array(outputs)
 
 
+def causal_convolution(kernel, x):
+    """Tap by tap, over a token and those before it."""
+    convolved = np.zeros_like(x)
+    for t, lag in np.ndindex(len(x), len(kernel)):
+        if lag <= t:
+            convolved[t] += kernel[lag] * x[t - lag]
+    return convolved
+
+
 def delta_direction(p, x, qkv, heads):
-    """Tap by tap, then head by head: [tokens, heads, d]."""
-    kernel = p["convolution"]["kernel"]
-    convolved = np.zeros_like(qkv)
-    for t in range(len(x)):
-        for lag in range(min(len(kernel), t + 1)):
-            convolved[t] += kernel[lag] * qkv[t - lag]
+    """Head by head: [tokens, heads, d]."""
     gates = x @ p["gates"]["kernel"]
-    steps = softplus(gates[:, :heads] + p["dt_bias"])
-    a = np.exp(-np.exp(p["a_log"]) * steps)
-    b = sigmoid(gates[:, heads:])
-    size = round((qkv.shape[1] / heads - p["value_size"]) / 2)
-    ends = [size * heads, 2 * size * heads]
-    parts = np.split(silu(convolved), ends, axis=1)
-    q, k, v = [np.split(part, heads, axis=1) for part in parts]
+    decay_logits, write_logits = np.split(gates, 2, axis=1)
+    steps = softplus(decay_logits + p["dt_bias"])
+    rates = np.exp(p["a_log"])
+    a = np.exp(-rates * steps)
+    b = sigmoid(write_logits)
+    convolved = silu(causal_convolution(p["convolution"]["kernel"], qkv))
+    channels = qkv.shape[1] // heads  # of a head's query, key and value
+    size = (channels - p["value_size"]) // 2
+    all_q, all_k, all_v = np.split(convolved, [size * heads, 2 * size * heads], axis=1)
     mixed = []
     for head in range(heads):
-        scaled_q = unit(q[head]) / math.sqrt(size)
-        outputs = delta_rule(scaled_q, unit(k[head]), v[head], a[:, head], b[:, head])
+        q = np.split(all_q, heads, axis=1)[head]
+        k = np.split(all_k, heads, axis=1)[head]
+        v = np.split(all_v, heads, axis=1)[head]
+        scaled_q = unit(q) / math.sqrt(size)
+        outputs = delta_rule(scaled_q, unit(k), v, a[:, head], b[:, head])
         mixed.append(outputs)
     return np.stack(mixed, axis=1)
 
@@ -645,17 +680,19 @@ def delta_block(p, x, heads=3):
     """The passes one after another, the second on the reversed tokens, if there are parameters of
     it."""
     normed = layer_norm(p["mixing_norm"], x)
-    of = p["delta"]
-    qkv = normed @ of["proj_in"]["kernel"]
-    size = {"value_size": len(of["norm_scale"])}
-    mixed = delta_direction(of["forward"] | size, normed, qkv, heads)
-    if "backward" in of:
-        reversed_ = delta_direction(of["backward"] | size, normed[::-1], qkv[::-1], heads)
+    params = p["delta"]
+    qkv = normed @ params["proj_in"]["kernel"]
+    scale = params["norm_scale"]
+    size = {"value_size": len(scale)}
+    mixed = delta_direction(params["forward"] | size, normed, qkv, heads)
+    if "backward" in params:
+        reversed_ = delta_direction(params["backward"] | size, normed[::-1], qkv[::-1], heads)
         mixed = mixed + reversed_[::-1]
     mean_square = (mixed**2).mean(-1, keepdims=True)
-    scaled = mixed / np.sqrt(mean_square + 1e-6) * of["norm_scale"]
-    gated = scaled.reshape(len(x), -1) * silu(normed @ of["gate"]["kernel"])
-    x = x + gated @ of["out"]["kernel"]
+    scaled = mixed / np.sqrt(mean_square + 1e-6) * scale
+    gate = silu(normed @ params["gate"]["kernel"])
+    gated = scaled.reshape(gate.shape) * gate
+    x = x + gated @ params["out"]["kernel"]
     return add_mlp(p, x)
 
 
@@ -663,20 +700,22 @@ def implicit_filter(p, tokens, length):
     """[tokens, channels], distance by distance: a network of sines of features of the distance,
     times a window that falls exponentially."""
     last = p["last"]["weight"]
-    channels = last.shape[1]
-    bands = (len(p["first"]["weight"]) - 1) // 2
-    turns = np.linspace(1e-4, bands - 1, bands)
+    features = len(p["first"]["weight"])
+    _, channels = last.shape
+    bands = (features - 1) // 2
+    frequencies = np.linspace(1e-4, bands - 1, bands)
     fall = math.log(100)
     rates = np.linspace(fall / 1.5, fall / 0.3, channels)
     rows = []
     for distance in range(tokens):
         share = distance / max(1, length - 1)
-        wave = np.exp(-2j * math.pi * distance / length * turns)
+        turns = distance / length * frequencies
+        wave = np.exp(-2j * math.pi * turns)
         hidden = np.concatenate([[share], wave.real, wave.imag])
         for name in ("first", "second", "third"):
             layer = p[name]
-            hidden = hidden @ layer["weight"] + layer["bias"]
-            hidden = np.sin(p["frequencies"] * hidden)
+            product = hidden @ layer["weight"] + layer["bias"]
+            hidden = np.sin(p["frequencies"] * product)
         window = np.exp(-share * rates)
         rows.append(hidden @ last * window)
     return np.stack(rows)
@@ -685,20 +724,23 @@ def implicit_filter(p, tokens, length):
 def long_conv_block(p, x, length):
     """Output by output, over all tokens, or with one filter over the earlier ones; then the MLP."""
     tokens = len(x)
-    of = p["convolution"]
-    projected = linear(of["proj_in"], layer_norm(p["mixing_norm"], x))
-    short = depthwise(of["short"]["taps"], projected, 2) + of["short"]["bias"]
+    params = p["convolution"]
+    normed = layer_norm(p["mixing_norm"], x)
+    projected = linear(params["proj_in"], normed)
+    short = depthwise(params["short"]["taps"], projected, 2) + params["short"]["bias"]
     last_gate, first_gate, values = np.split(short, 3, axis=1)
     gated = first_gate * values
-    past = implicit_filter(of["past"], tokens, length)
-    mixed = of["skip"] * gated
+    past = implicit_filter(params["past"], tokens, length)
+    future = np.zeros_like(past)
+    if "future" in params:
+        future = implicit_filter(params["future"], tokens, length)
+    mixed = params["skip"] * gated
     for i, j in np.ndindex(tokens, tokens):
         if j <= i:
             mixed[i] += past[i - j] * gated[j]
-        elif "future" in of:
-            future = implicit_filter(of["future"], tokens, length)
+        else:
             mixed[i] += future[j - i - 1] * gated[j]
-    x = x + linear(of["out"], last_gate * mixed)
+    x = x + linear(params["out"], last_gate * mixed)
     return add_mlp(p, x)
 
 
@@ -710,27 +752,25 @@ def layer_of(params, layer):
 def encoder(p, x, block=gmlp_block, final_norm=layer_norm):
     """The blocks one after another, each with its slice of the stacked parameters, and the final
     norm."""
-    first, *_ = jax.tree.leaves(p["blocks"])
-    for layer in range(len(first)):
-        x = block(layer_of(p["blocks"], layer), x)
+    blocks = p["blocks"]
+    first, *_ = jax.tree.leaves(blocks)
+    layers = len(first)
+    for layer in range(layers):
+        x = block(layer_of(blocks, layer), x)
     return final_norm(p["norm"], x)
 
 
 def keys(seed: int, batch: int) -> jax.Array:
-    """A random key an example."""
-    return jax.random.split(jax.random.key(seed), batch)
+    """A random key for each example."""
+    key = jax.random.key(seed)
+    return jax.random.split(key, batch)
 
 
 def short_convolution(p, x):
     """Each token's channels: the sum over the filter's entries, around the token."""
-    width = len(p["kernel"])
-    before = (width - 1) // 2
-    convolved = np.zeros_like(x)
-    for i, entry in np.ndindex(len(x), width):
-        source = i + entry - before
-        if 0 <= source < len(x):
-            convolved[i] += p["kernel"][entry] * x[source]
-    return convolved + p["bias"]
+    kernel = p["kernel"]
+    before = (len(kernel) - 1) // 2
+    return depthwise(kernel, x, before) + p["bias"]
 
 
 def convolved_features(p, x):
@@ -760,25 +800,26 @@ def quasiseparable(p, x, v, heads, groups):
     if "steps" in p:
         states = silu(convolved_features(p["features"], x))
         parts = np.split(states, 4 * groups, axis=1)
-        of_steps = np.split(x @ p["steps"]["kernel"], 2, axis=1)
+        steps_of_directions = np.split(x @ p["steps"]["kernel"], 2, axis=1)
         diagonal = p["skip"] + v @ p["skip_proj"]["kernel"]
     else:
         parts = []
         for b, c in zip(p["b"], p["c"], strict=True):
             parts += [part[:tokens] for part in (*b, *c)]
-        of_steps = [np.zeros((tokens, heads))] * 2
+        steps_of_directions = [np.zeros((tokens, heads))] * 2
         diagonal = np.tile(p["skip"], (tokens, 1))
     mixed = []
     for head, v_head in enumerate(np.split(v, heads, axis=1)):
         group = head * groups // heads
+        rate = math.exp(p["log_rates"][head])
         total = diagonal[:, head : head + 1] * v_head
         for direction in range(2):
             first_of_direction = 2 * groups * direction
             b = parts[first_of_direction + group]
             c = parts[first_of_direction + groups + group]
-            steps = softplus(of_steps[direction][:, head] + p["step_bias"][head])
+            step_logits = steps_of_directions[direction][:, head]
+            steps = softplus(step_logits + p["step_bias"][head])
             order = slice(None, None, -1 if direction else 1)
-            rate = math.exp(p["log_rates"][head])
             read = state_space(steps[order], rate, b[order], c[order], v_head[order])
             total = total + read[order]
         mixed.append(total)
@@ -842,12 +883,14 @@ def hydra_block(p, x, kind, heads=3, groups=1, length=5):
     params = p["hydra"]
     values = normed @ params["values"]["kernel"]
     v = silu(short_convolution(params["convolution"], values))
+    matrix = params["matrix"]
     if kind == "quasiseparable":
-        mixed = quasiseparable(params["matrix"], normed, v, heads, groups)
+        mixed = quasiseparable(matrix, normed, v, heads, groups)
     else:
-        mixed = matrix_mixed(params["matrix"], normed, v, kind, heads, length)
+        mixed = matrix_mixed(matrix, normed, v, kind, heads, length)
     mean_square = (mixed**2).mean(axis=1, keepdims=True)
     scaled = mixed / np.sqrt(mean_square + 1e-5) * params["norm_scale"]
     gate = silu(normed @ params["gate"]["kernel"])
-    x = x + (scaled * gate) @ params["out"]["kernel"]
+    gated = scaled * gate
+    x = x + gated @ params["out"]["kernel"]
     return add_mlp(p, x)

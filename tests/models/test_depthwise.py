@@ -137,27 +137,34 @@ def test_memory_is_linear_in_the_tokens(tokens):
     assert largest_array(gradient, x, kernel) == 2 * padded_tokens * 3
 
 
+X = np.float32(normal(0, 1, 5, 3))
+
+
 @pytest.mark.parametrize(("before", "after"), [(1, 0), (2, 3)])
 def test_padded_tokens_give_the_token_before(before, after):
-    """Before the first token, and for tokens of other documents, there are zeros."""
-    x = np.float32(normal(0, 1, 5, 3))
-    earlier = np.zeros_like(x)
-    earlier[:, 1:] = x[:, :-1]
-    padded = depthwise.pad_tokens(x, before, after)
-    np.testing.assert_array_equal(padded.at(0), x)
+    """Before the first token there are zeros."""
+    earlier = np.zeros_like(X)
+    earlier[:, 1:] = X[:, :-1]
+    padded = depthwise.pad_tokens(X, before, after)
+    np.testing.assert_array_equal(padded.at(0), X)
     np.testing.assert_array_equal(padded.at(-1), earlier)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (2, 3)])
+def test_padded_tokens_give_zeros_for_other_documents(before, after):
     documents = np.array([[1, 1, 2, 2, 0]])
-    within_document = np.zeros_like(x)
-    within_document[0, [1, 3]] = x[0, [0, 2]]
-    padded = depthwise.pad_tokens(x, before, after, documents)
-    np.testing.assert_array_equal(padded.at(-1), within_document)
+    earlier = np.zeros_like(X)
+    earlier[:, 1] = X[:, 0]
+    earlier[:, 3] = X[:, 2]
+    padded = depthwise.pad_tokens(X, before, after, documents)
+    np.testing.assert_array_equal(padded.at(-1), earlier)
 
 
 def test_padded_tokens_give_zeros_after_the_last_token():
-    x = np.float32(normal(0, 1, 5, 3))
-    [later] = depthwise.pad_tokens(x, 0, 2).at(2)
-    np.testing.assert_array_equal(later[:3], x[0, 2:])
-    assert not later[3:].any()
+    later = np.zeros_like(X)
+    later[:, :3] = X[:, 2:]
+    padded = depthwise.pad_tokens(X, 0, 2)
+    np.testing.assert_array_equal(padded.at(2), later)
 
 
 def test_fresh_kernels_are_uniform():

@@ -195,8 +195,10 @@ def test_small_branches_are_not_lost_in_a_float32_stream(stream_dtype, total):
     """32 layers add 1/2 to one channel of 256, near which bfloat16 has only even numbers."""
     spec = small_spec(block="resmlp", layers=32, dtype="bfloat16", residual_dtype=stream_dtype)
     module = randomized(lambda: Encoder(spec, nnx.Rngs(0)), std=0.0)
-    module.blocks.mlp_scale.scale[...] = jnp.ones((32, 6))
-    module.blocks.mlp.proj_out.bias[...] = jnp.zeros((32, 6)).at[:, 0].set(0.5)
+    ones = jnp.ones((32, 6))
+    half_for_first_channel = jnp.zeros((32, 6)).at[:, 0].set(0.5)
+    module.blocks.mlp_scale.scale[...] = ones
+    module.blocks.mlp.proj_out.bias[...] = half_for_first_channel
     module.norm.scale[...] = jnp.ones(6)
     x = jnp.full((1, 5, 6), 256, jnp.bfloat16)
     y = quick_jit(module)(x)
@@ -349,8 +351,8 @@ def test_layers_store_what_their_policy_allows(policy, channels):
     ],
 )
 def test_layers_drop_their_branches_independently(fields, survival):
-    """By a schedule over the layers of all stacks. The branch of layer l adds to channel l
-    alone."""
+    """By a schedule over the layers of all stacks. The branch of layer l adds only to
+    channel l."""
     spec = small_spec(block="convolution", layers=4, survival=0.6, dtype="float32", **fields)
     samples = 4000
     module = randomized(lambda: Encoder(spec, nnx.Rngs(0)), std=0.0)

@@ -236,18 +236,38 @@ def scanned(a, b):
     return total
 
 
+def plain_sum(a, b):
+    return a + 1
+
+
+def two_products(a, b):
+    return (a @ b) @ b.T
+
+
+def nested(a, b):
+    return jax.jit(jnp.matmul)(a, b)
+
+
+def after_a_scan(a, b):
+    return scanned(a, b) @ b.T + a
+
+
+def over_tokens_of_one(a, b):
+    return over_tokens(a, b[None])
+
+
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
         pytest.param(jnp.matmul, ONE, id="product"),
-        pytest.param(lambda a, b: a + 1, 0, id="no product"),
-        pytest.param(lambda a, b: (a @ b) @ b.T, ONE + SECOND, id="two"),
-        pytest.param(jax.jit(lambda a, b: jax.jit(jnp.matmul)(a, b)), ONE, id="nested jit"),
+        pytest.param(plain_sum, 0, id="no product"),
+        pytest.param(two_products, ONE + SECOND, id="two"),
+        pytest.param(jax.jit(nested), ONE, id="nested jit"),
         pytest.param(scanned, 7 * ONE, id="scan"),
-        pytest.param(lambda a, b: scanned(a, b) @ b.T + a, 7 * ONE + SECOND, id="after a scan"),
+        pytest.param(after_a_scan, 7 * ONE + SECOND, id="after a scan"),
         pytest.param(jax.vmap(jnp.matmul, in_axes=(0, None)), ONE, id="vmap"),
         pytest.param(over_channels, ONE, id="over channels"),
-        pytest.param(lambda a, b: over_tokens(a, b[None]), ONE, id="over tokens"),
+        pytest.param(over_tokens_of_one, ONE, id="over tokens"),
         pytest.param(jax.checkpoint(jnp.matmul), ONE, id="checkpoint"),
     ],
 )
@@ -301,12 +321,18 @@ def encoder_flops(**fields):
 def test_operations_of_encoders_are_counted(remat):
     """Per layer and token: U, W and V; n 5, d_model 6, d_ffn 8. Full remat repeats U and W."""
     state, call = traceable(remat=remat)
-    x = jnp.ones((2, 5, 6))
+
+    def loss(state, x):
+        return call(state, x).sum()
+
     u_and_w = 6 * 8 + 5 * 4
     v = 4 * 6
     forward = 2 * LAYERS * TOKENS * (u_and_w + v)
-    recomputed = 2 * LAYERS * TOKENS * u_and_w if remat == "full" else 0
-    gradient = jax.grad(lambda state, x: call(state, x).sum(), argnums=(0, 1))
+    recomputed = 0
+    if remat == "full":
+        recomputed = 2 * LAYERS * TOKENS * u_and_w
+    x = jnp.ones((2, 5, 6))
+    gradient = jax.grad(loss, argnums=(0, 1))
     assert matmul_flops(call, state, x) == forward
     assert matmul_flops(gradient, state, x) == 3 * forward + recomputed
 

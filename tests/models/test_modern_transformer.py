@@ -13,6 +13,7 @@ from gmlp_flax.models import blocks
 from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.models.layers import rms_norm
 from gmlp_flax.models.text import CausalLM
+from tests.models.continuation import assert_same_logits_token_by_token
 from tests.models.reference import function_of
 
 LLAMA = {
@@ -98,12 +99,7 @@ def test_tokens_read_one_by_one_give_the_logits_of_the_whole_text():
     spec = transformer(causal=True, qk_norm=True, **LLAMA)
     model = CausalLM(spec, 40, nnx.Rngs(0))
     tokens = jax.random.randint(jax.random.key(0), (2, 12), 0, 40)
-    whole = model(tokens)
-    caches = None
-    for position in range(12):
-        token = tokens[:, position : position + 1]
-        logits, caches = model.extend(token, caches, jnp.int32(position), jnp.int32(0))
-        np.testing.assert_allclose(logits, whole[:, position], rtol=1e-4, atol=1e-5)
+    assert_same_logits_token_by_token(model, tokens)
 
 
 def copy_llama(source, model):
@@ -159,36 +155,63 @@ def random_llama(transformers):
     return llama
 
 
+def next_token_loss(logits, tokens):
+    """The mean cross-entropy of all tokens but the first."""
+    log_probabilities = jax.nn.log_softmax(logits[:, :-1])
+    targets = tokens[:, 1:, None]
+    of_targets = jnp.take_along_axis(log_probabilities, targets, axis=-1)
+    return -of_targets.mean()
+
+
+def same_weights(llama):
+    """Our model with the weights of a Llama of transformers."""
+    spec = transformer(causal=True, **LLAMA)
+    model = CausalLM(spec, 40, nnx.Rngs(0), tie_embeddings=False)
+    copy_llama(llama, model)
+    return model
+
+
+def random_ids():
+    return np.random.default_rng(0).integers(40, size=(3, 16))
+
+
 @pytest.mark.slow
-def test_models_agree_with_the_llama_of_transformers(transformers):
-    """Hidden states, logits and the gradient of a loss, with random weights."""
+def test_states_and_logits_agree_with_the_llama_of_transformers(transformers):
+    """With random weights."""
     import torch
 
     theirs = random_llama(transformers)
-    ours = CausalLM(transformer(causal=True, **LLAMA), 40, nnx.Rngs(0), tie_embeddings=False)
-    copy_llama(theirs, ours)
-    ids = np.random.default_rng(0).integers(40, size=(3, 16))
+    ours = same_weights(theirs)
+    ids = random_ids()
     tokens = jnp.asarray(ids)
-    their_tokens = torch.from_numpy(ids)
-    out = theirs(their_tokens, output_hidden_states=True, labels=their_tokens)
-    hidden = out.hidden_states[-1].detach()
-    logits = out.logits.detach()
-    np.testing.assert_allclose(ours.hidden(tokens), hidden, rtol=1e-5, atol=2e-5)
-    np.testing.assert_allclose(ours(tokens), logits, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(ids), output_hidden_states=True)
+    last_states = expected.hidden_states[-1]
+    np.testing.assert_allclose(ours.hidden(tokens), last_states, rtol=1e-5, atol=2e-5)
+    np.testing.assert_allclose(ours(tokens), expected.logits, rtol=1e-4, atol=1e-4)
 
-    state, call = function_of(ours)
+
+@pytest.mark.slow
+def test_losses_and_gradients_agree_with_the_llama_of_transformers(transformers):
+    import torch
+
+    theirs = random_llama(transformers)
+    state, call = function_of(same_weights(theirs))
+    ids = random_ids()
+    tokens = jnp.asarray(ids)
 
     def loss(state):
-        logits = call(state, tokens)[:, :-1]
-        log_shares = jax.nn.log_softmax(logits)
-        targets = tokens[:, 1:, None]
-        return -jnp.take_along_axis(log_shares, targets, axis=-1).mean()
+        logits = call(state, tokens)
+        return next_token_loss(logits, tokens)
 
     value, gradient = jax.value_and_grad(loss)(state)
-    out.loss.backward()
-    assert float(value) == pytest.approx(out.loss.item(), rel=1e-5)
+    their_tokens = torch.from_numpy(ids)
+    expected = theirs(their_tokens, labels=their_tokens).loss
+    expected.backward()
+    assert float(value) == pytest.approx(expected.item(), rel=1e-5)
+    embedding = gradient["embedding"][...]
     their_embedding = theirs.model.embed_tokens.weight.grad
-    np.testing.assert_allclose(gradient["embedding"][...], their_embedding, rtol=1e-3, atol=1e-5)
-    their_gates = [layer.mlp.gate_proj.weight.grad.T for layer in theirs.model.layers]
+    np.testing.assert_allclose(embedding, their_embedding, rtol=1e-3, atol=1e-5)
     gates = gradient["encoder"]["blocks"]["mlp"]["gate"]["kernel"][...]
+    their_gates = [layer.mlp.gate_proj.weight.grad.T for layer in theirs.model.layers]
     np.testing.assert_allclose(gates, torch.stack(their_gates), rtol=1e-3, atol=1e-5)

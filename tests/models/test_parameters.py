@@ -180,7 +180,9 @@ def smooth_projection(grid):
     down = y[:, None] - y
     right = x[:, None] - x
     distance = down**2 + 0.5 * (right - 0.1) ** 2
-    weight = np.exp(-3 * distance) * (1 + y[:, None] + 0.5 * x) / len(y)
+    slope = 1 + y[:, None] + 0.5 * x
+    patches = height * width
+    weight = np.exp(-3 * distance) * slope / patches
     bias = np.sin(2 * y) + x
     return weight.astype(np.float32), bias.astype(np.float32)
 
@@ -211,8 +213,9 @@ def test_resized_smooth_projections_are_sampled_elsewhere(grid, new_grid):
 def test_resized_means_are_means(new_grid):
     """W whose every entry is 1 / n averages its inputs; resized, it averages the new ones."""
     rows, columns = new_grid
-    n = rows * columns
+    patches = rows * columns
     mean = jnp.full((12, 12), 1 / 12)
     weight, bias = resize(mean, jnp.ones(12), (3, 4), new_grid)
-    np.testing.assert_allclose(weight, np.full((n, n), 1 / n), rtol=1e-5)
-    np.testing.assert_allclose(bias, np.ones(n), rtol=1e-5)
+    expected = np.full((patches, patches), 1 / patches)
+    np.testing.assert_allclose(weight, expected, rtol=1e-5)
+    np.testing.assert_allclose(bias, np.ones(patches), rtol=1e-5)

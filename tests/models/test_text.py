@@ -114,13 +114,16 @@ def test_embeddings_of_fnet_agree_with_numpy():
     """Words, the first kind of text, positions; the norm; the projection."""
     module = randomized(fnet)
     p = params_of(module)
-    assert p["segments"]["table"].shape == (4, 6)
+    segments = p["segments"]["table"]
+    assert segments.shape == (4, 6)
     assert p["embedding_projection"]["kernel"].shape == (6, 6)
-    embedded = p["embedding"][TOKENS] + p["segments"]["table"][0] + p["positions"]["table"]
-    normed = [layer_norm(p["embedding_norm"], x, 1e-12) for x in embedded]
-    projected = [linear(p["embedding_projection"], x) for x in normed]
-    segments = jnp.zeros_like(TOKENS)
-    states = quick_jit(lambda tokens: module.hidden(tokens, segments=segments))(TOKENS)
+    projected = []
+    for tokens in TOKENS:
+        embedded = p["embedding"][tokens] + segments[0] + p["positions"]["table"]
+        normed = layer_norm(p["embedding_norm"], embedded, 1e-12)
+        projected.append(linear(p["embedding_projection"], normed))
+    first_segment = jnp.zeros_like(TOKENS)
+    states = quick_jit(module.hidden)(TOKENS, segments=first_segment)
     expected = quick_jit(module.encoder)(jnp.asarray(projected))
     np.testing.assert_allclose(states, expected, atol=1e-10)
 

@@ -12,6 +12,7 @@ from gmlp_flax.models.sharding import DATA, FSDP, TENSOR
 from tests.models.reference import normal, quick_jit
 
 BATCH = 3
+WIDTH = 256
 
 
 class Case(NamedTuple):
@@ -59,48 +60,64 @@ def plain(qkv, bias, padding_mask, heads, causal):
     return mixed.swapaxes(1, 2).reshape(BATCH, tokens, -1)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_values_and_gradients_agree_with_the_definition(monkeypatch, name):
-    case = CASES[name]
-    tokens = case.tokens
-    monkeypatch.setattr(fused, "MOST_LOGITS", 640)
+def random_inputs(case):
+    """Queries, keys and values of all heads, and the bias, if there is one."""
     rng = np.random.default_rng(0)
-    qkv = jnp.asarray(rng.normal(size=(BATCH, tokens, 3 * 256)), case.dtype)
+    qkv = rng.normal(size=(BATCH, case.tokens, 3 * WIDTH))
     bias = None
     if case.has_bias:
-        bias = jnp.asarray(rng.normal(size=(case.heads, tokens, tokens)), jnp.float32)
-    mask = None
-    if case.has_mask:
-        # The last example is padding alone.
-        mask = np.arange(tokens) < np.array([[tokens], [11], [0]])
-    weights = rng.normal(size=(BATCH, tokens, 256))
+        logits = rng.normal(size=(case.heads, case.tokens, case.tokens))
+        bias = jnp.asarray(logits, jnp.float32)
+    return jnp.asarray(qkv, case.dtype), bias
 
-    def by_kernel(inputs):
+
+def mask_of(case):
+    """The last example has only padding."""
+    if not case.has_mask:
+        return None
+    lengths = np.array([[case.tokens], [11], [0]])
+    return np.arange(case.tokens) < lengths
+
+
+def outputs_and_gradients(function, weights, inputs):
+    """Of the weighted sum of a function's outputs: all arrays."""
+
+    def loss(inputs):
+        mixed = function(*inputs)
+        return (mixed * jnp.asarray(weights)).sum(), mixed
+
+    gradients, mixed = quick_jit(jax.grad(loss, has_aux=True))(inputs)
+    return jax.tree.leaves((mixed, gradients))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients_agree_with_the_definition(monkeypatch, name):
+    monkeypatch.setattr(fused, "MOST_LOGITS", 640)
+    case = CASES[name]
+    mask = mask_of(case)
+    weights = np.random.default_rng(1).normal(size=(BATCH, case.tokens, WIDTH))
+
+    def by_kernel(qkv, bias):
         options = {"heads": case.heads, "causal": case.causal, "interpret": True}
-        mixed = fused.attention(*inputs, mask, **options)
+        mixed = fused.attention(qkv, bias, mask, **options)
         assert mixed.dtype == case.dtype
-        assert mixed.shape == (BATCH, tokens, 256)
-        return (mixed * jnp.asarray(weights, jnp.float32)).sum(), mixed
+        assert mixed.shape == (BATCH, case.tokens, WIDTH)
+        return mixed
 
-    def by_definition(inputs):
-        mixed = plain(*inputs, mask, case.heads, case.causal)
-        return (mixed * weights).sum(), mixed
+    def by_definition(qkv, bias):
+        return plain(qkv, bias, mask, case.heads, case.causal)
 
-    def value_and_gradients(function, inputs):
-        differentiated = jax.value_and_grad(function, has_aux=True)
-        (_, mixed), gradients = quick_jit(differentiated)(inputs)
-        return jax.tree.leaves((mixed, gradients))
-
-    inputs = (qkv, bias)
-    found = value_and_gradients(by_kernel, inputs)
+    inputs = random_inputs(case)
+    found = outputs_and_gradients(by_kernel, weights, inputs)
     with jax.enable_x64(True):
         exact_inputs = jax.tree.map(lambda array: np.asarray(array, np.float64), inputs)
-        expected = value_and_gradients(by_definition, exact_inputs)
+        expected = outputs_and_gradients(by_definition, weights, exact_inputs)
     assert len(found) == (3 if case.has_bias else 2)
     for one, other in zip(found, expected, strict=True):
         exact = np.asarray(other)
         error = np.abs(np.asarray(one, np.float64) - exact)
-        assert error.max() < case.error * np.abs(exact).max()
+        largest = np.abs(exact).max()
+        assert error.max() < case.error * largest
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from gmlp_flax.models.attention.multi_head import MultiHeadAttention
 from gmlp_flax.models.text import CausalLM
 from tests.models import reference
 from tests.models.attention.cases import ROTARY, normal, transformer
+from tests.models.continuation import assert_same_logits_token_by_token
 from tests.models.reference import (
     count,
     function_of,
@@ -90,20 +91,23 @@ def test_bfloat16_layers_compute_the_softmax_in_float32(positions, shape):
 
 @in_float64
 def test_wider_heads_without_biases_agree_with_loops():
-    """3 heads of 4 channels beside a stream of 6."""
+    """3 heads of 4 channels, in a stream of 6."""
     module = randomized(lambda: many_heads(positions="none", d_qkv=12, attention_bias=False))
     p = params_of(module)
     assert set(p["proj_in"]) == {"kernel"}
     assert set(p["out"]) == {"kernel"}
-    assert p["proj_in"]["kernel"].shape == (6, 36)
+    proj_in = p["proj_in"]["kernel"]
+    out = p["out"]["kernel"]
+    assert proj_in.shape == (6, 36)
     x = reference.normal(0, 5, 6)
-    projected = x @ p["proj_in"]["kernel"]
-    q, k, v = np.split(projected, 3, axis=1)
+    by_head = np.split(x @ proj_in, 9, axis=1)
     mixed = []
     for head in range(3):
-        channels = slice(4 * head, 4 * head + 4)
-        mixed.append(reference.attended(q[:, channels], k[:, channels], v[:, channels]))
-    expected = np.concatenate(mixed, axis=1) @ p["out"]["kernel"]
+        q = by_head[head]
+        k = by_head[3 + head]
+        v = by_head[6 + head]
+        mixed.append(reference.attended(q, k, v))
+    expected = np.concatenate(mixed, axis=1) @ out
     [found] = quick_jit(module)(x[None])
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
@@ -121,6 +125,13 @@ def test_relative_positions_may_have_windows():
     np.testing.assert_array_equal(layer(changed)[0, :18], layer(x)[0, :18])
 
 
+def repeated_for_each_head(part):
+    """[channels, 2 groups of 4] to [channels, 4 heads of 4]."""
+    by_group = part.reshape(16, 2, 4)
+    by_head = np.repeat(by_group, 2, axis=1)
+    return by_head.reshape(16, 16)
+
+
 @pytest.mark.parametrize("window", [0, 4])
 def test_shared_keys_agree_with_repeated_ones(window):
     """Of a wider projection, in which the keys and values of a group are repeated."""
@@ -131,14 +142,12 @@ def test_shared_keys_agree_with_repeated_ones(window):
     kernel = np.asarray(shared.proj_in.kernel[...])
     assert kernel.shape == (16, 16 + 2 * 8)
     queries, keys, values = np.split(kernel, [16, 24], axis=1)
-
-    def for_each_head(part):
-        by_group = part.reshape(16, 2, 4)
-        by_head = np.repeat(by_group, 2, axis=1)
-        return by_head.reshape(16, 16)
-
-    wide = np.concatenate([queries, for_each_head(keys), for_each_head(values)], axis=1)
-    repeated.proj_in.kernel[...] = jnp.asarray(wide)
+    parts = [
+        queries,
+        repeated_for_each_head(keys),
+        repeated_for_each_head(values),
+    ]
+    repeated.proj_in.kernel[...] = jnp.concatenate(parts, axis=1)
     repeated.out.kernel[...] = shared.out.kernel[...]
     x = normal(2, 24, 16)
     np.testing.assert_allclose(shared(x), repeated(x), atol=1e-5)
@@ -150,12 +159,5 @@ def test_caches_store_shared_keys_once():
     spec = transformer(9, heads=4, kv_heads=2, causal=True, window=4, **ROTARY, layers=5)
     model = CausalLM(spec, 40, nnx.Rngs(0))
     tokens = jax.random.randint(jax.random.key(0), (2, 9), 0, 40)
-    whole = quick_jit(model)(tokens)
-    extend = quick_jit(model.extend)
-    caches = None
-    for position in range(9):
-        token = tokens[:, position : position + 1]
-        logits, caches = extend(token, caches, jnp.int32(position), jnp.int32(0))
-        np.testing.assert_allclose(logits, whole[:, position], rtol=1e-4, atol=1e-5)
-    [cache] = caches
+    [cache] = assert_same_logits_token_by_token(model, tokens)
     assert cache["keys"].shape == (5, 2, 2, 9, 4)  # layers, batch, heads, tokens, channels

@@ -67,17 +67,14 @@ def test_causal_distances_beyond_the_largest_share_the_last_bucket():
 def slow_rotation(x: np.ndarray, first: int, theta: float) -> np.ndarray:
     """Each pair of channels as a complex number, rotated by its angle."""
     tokens, d = x.shape
-    half = d // 2
-    rotated = np.zeros_like(x)
+    real, imaginary = np.split(x, 2, axis=1)
+    points = real + 1j * imaginary
     for token in range(tokens):
         position = first + token
-        for pair in range(half):
+        for pair in range(d // 2):
             angle = position * theta ** (-2 * pair / d)
-            point = complex(x[token, pair], x[token, pair + half])
-            point *= complex(np.cos(angle), np.sin(angle))
-            rotated[token, pair] = point.real
-            rotated[token, pair + half] = point.imag
-    return rotated
+            points[token, pair] *= complex(np.cos(angle), np.sin(angle))
+    return np.concatenate([points.real, points.imag], axis=1)
 
 
 @pytest.mark.parametrize(("first", "theta"), [(0, 10_000.0), (5, 100.0)])

@@ -1,3 +1,5 @@
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,57 +35,75 @@ TOKENS = {
 }
 
 
+class Mask(NamedTuple):
+    """A mask, which tokens (query, key) see each other by it, and how many rows have a meaning."""
+
+    padding_mask: jax.Array | None
+    visible: np.ndarray
+    rows: int
+
+
+def mask_of(kind, tokens):
+    """No mask, two tokens of padding at the end, or documents of three tokens."""
+    visible = np.ones((tokens, tokens), bool)
+    if kind == "none":
+        return Mask(None, visible, tokens)
+    if kind == "padding":
+        rows = tokens - 2
+        is_text = np.arange(tokens) < rows
+        visible[:, rows:] = False
+        return Mask(jnp.asarray([is_text, is_text]), visible, rows)
+    documents = 1 + np.arange(tokens) // 3
+    visible = documents[:, None] == documents
+    padding_mask = jnp.asarray([documents, documents], jnp.int32)
+    return Mask(padding_mask, visible, tokens)
+
+
 @pytest.mark.parametrize("tokens", TOKENS.values(), ids=TOKENS)
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("mask", ["none", "padding", "documents"])
-def test_windows_agree_with_loops(tokens, causal, mask):
+@pytest.mark.parametrize("kind", ["none", "padding", "documents"])
+def test_windows_agree_with_loops(tokens, causal, kind):
     spec = transformer(window=4, causal=causal)
     q, k, v = np.asarray(normal(3, 2, 2, tokens, 8))
-    padding_mask = None
-    visible = np.ones((tokens, tokens), bool)
-    read = tokens  # the rows that are compared: those of padding have no meaning
-    if mask == "padding":
-        read = tokens - 2
-        padding_mask = jnp.broadcast_to(jnp.arange(tokens) < read, (2, tokens))
-        visible[:, read:] = False
-    elif mask == "documents":
-        documents = 1 + np.arange(tokens) // 3
-        padding_mask = jnp.broadcast_to(jnp.asarray(documents, jnp.int32), (2, tokens))
-        visible = documents[:, None] == documents
-    attend = quick_jit(lambda q, k, v: attend_in_windows(q, k, v, spec, padding_mask))
+    mask = mask_of(kind, tokens)
+    attend = quick_jit(lambda q, k, v: attend_in_windows(q, k, v, spec, mask.padding_mask))
     mixed = attend(q, k, v)
     assert mixed.shape == (2, 2, tokens, 8)
     for index in np.ndindex(2, 2):
-        expected = slow_mix(q[index], k[index], v[index], spec, visible)
-        np.testing.assert_allclose(mixed[index][:read], expected[:read], atol=1e-5)
+        expected = slow_mix(q[index], k[index], v[index], spec, mask.visible)
+        found = mixed[index]
+        np.testing.assert_allclose(found[: mask.rows], expected[: mask.rows], atol=1e-5)
 
 
 def test_windows_have_the_gradients_of_the_whole_matrix():
-    """Also with examples of padding alone, and without an array of tokens times tokens."""
+    """Also for examples with only padding, but without an array of tokens times tokens."""
     spec = transformer(window=4)
-    q, k, v = normal(3, 2, 2, 33, 8)
+    inputs = normal(3, 2, 2, 33, 8)
     mask = jnp.arange(33) < jnp.array([[30], [0]])
     is_text = mask[:, None, :, None]
     weights = jnp.where(is_text, normal(2, 2, 33, 8, seed=1), 0)
 
     def in_windows(q, k, v):
-        mixed = attend_in_windows(q, k, v, spec, mask)
-        return (weights * mixed).sum()
+        return attend_in_windows(q, k, v, spec, mask)
 
     def whole(q, k, v):
         logits = dot_product.dot_products(q, k, spec)
-        mixed = dot_product.attend(logits, v, 33, mask)
-        return (weights * mixed).sum()
+        return dot_product.attend(logits, v, 33, mask)
 
-    gradient_in_windows = jax.grad(in_windows, argnums=(0, 1, 2))
-    gradient_of_whole = jax.grad(whole, argnums=(0, 1, 2))
-    found = quick_jit(gradient_in_windows)(q, k, v)
-    expected = quick_jit(gradient_of_whole)(q, k, v)
+    def gradient_of(mix):
+        def loss(q, k, v):
+            mixed = mix(q, k, v)
+            return (weights * mixed).sum()
+
+        return jax.grad(loss, argnums=(0, 1, 2))
+
+    found = quick_jit(gradient_of(in_windows))(*inputs)
+    expected = quick_jit(gradient_of(whole))(*inputs)
     for one, other in zip(found, expected, strict=True):
         assert np.isfinite(one).all()
         np.testing.assert_allclose(one, other, atol=1e-5)
-    assert "33,33]" not in str(jax.make_jaxpr(gradient_in_windows)(q, k, v))
-    assert "33,33]" in str(jax.make_jaxpr(gradient_of_whole)(q, k, v))
+    assert "33,33]" not in str(jax.make_jaxpr(gradient_of(in_windows))(*inputs))
+    assert "33,33]" in str(jax.make_jaxpr(gradient_of(whole))(*inputs))
 
 
 def test_dropout_in_windows_keeps_the_mean():

@@ -38,22 +38,34 @@ def test_causal_blocks_have_only_the_forward_direction(state_spaces):
         np.testing.assert_allclose(quick_jit(module)(x), expected, atol=1e-10)
 
 
-def test_initial_values_are_as_published():
-    """HiPPO's modes, D = 1, and steps from 0.01 to 1; no decay on any of them."""
+@pytest.fixture(scope="module")
+def fresh_block():
     spec = BiGSBlock.spec(length=8, d_model=256, d_ffn=8, state_spaces=256)
-    module = BiGSBlock(spec, nnx.Rngs(0))
-    ssm = module.forward.ssm
+    return BiGSBlock(spec, nnx.Rngs(0))
+
+
+def test_initial_modes_are_those_of_hippo(fresh_block):
+    """And D is 1."""
+    ssm = fresh_block.forward.ssm
     np.testing.assert_array_equal(ssm.a_real[...], -0.5)
     assert ssm.a_imag.shape == (256, 64)
     assert (ssm.d[...] == 1).all()
-    steps = np.exp(ssm.log_step[...])
+    assert ssm.c[...].std() == pytest.approx(0.5**0.5, rel=0.02)
+
+
+def test_initial_steps_are_from_0_01_to_1(fresh_block):
+    steps = np.exp(fresh_block.forward.ssm.log_step[...])
     assert 0.01 <= steps.min() < 0.015
     assert 0.7 < steps.max() <= 1
     assert np.median(steps) == pytest.approx(0.1, rel=0.3)
-    assert ssm.c[...].std() == pytest.approx(0.5**0.5, rel=0.02)
-    of_ssm = [known for path, known in metadata(module).items() if "/ssm/" in path]
-    assert len(of_ssm) == 10
-    assert not any(known.decayed for known in of_ssm)
+
+
+def test_state_spaces_are_not_decayed(fresh_block):
+    decayed = []
+    for path, found in metadata(fresh_block).items():
+        if "/ssm/" in path:
+            decayed.append(found.decayed)
+    assert decayed == [False] * 10
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -12,7 +12,13 @@ SIZES = {"layers": 2, "d_model": 16}
 CAUSAL_BLOCKS = [name for name, block in BLOCKS.items() if block.can_be_causal]
 
 
-@pytest.mark.parametrize("length", [7, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "length",
+    [
+        7,
+        pytest.param(200, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", CAUSAL_BLOCKS)
 def test_causal_blocks_do_not_read_later_tokens(name, length):
     spec = BLOCKS[name].spec(length=length, causal=True, **SIZES)

@@ -118,16 +118,16 @@ def test_layers_with_equal_kernels_are_stacked(widths, dilations, stacks):
     spec = spec_of(kernel_widths=widths, dilations=dilations)
     module = randomized(lambda: Encoder(spec, nnx.Rngs(0)))
     p = params_of(module)
-    x = normal(0, 5, 6)
-    y = quick_jit(module)(x[None])[0]
     blocks = [p["blocks"]] if len(stacks) == 1 else list(p["blocks"].values())
-    assert [len(stack["mlp_norm"]["scale"]) for stack in blocks] == stacks
     layers = []
     for stack, count in zip(blocks, stacks, strict=True):
-        for number in range(count):
-            layers.append(layer_of(stack, number))
+        assert len(stack["mlp_norm"]["scale"]) == count
+        layers += [layer_of(stack, number) for number in range(count)]
+    x = normal(0, 5, 6)
+    [y] = quick_jit(module)(x[None])
     for layer, (width, dilation) in zip(layers, spec.kernels, strict=True):
-        assert layer["convolution"]["kernel"]["logits"].shape == (3, width)
+        logits = layer["convolution"]["kernel"]["logits"]
+        assert logits.shape == (3, width)
         x = convolution_block(layer, x, dilation=dilation)
     expected = layer_norm(p["norm"], x)
     np.testing.assert_allclose(y, expected, atol=1e-9)

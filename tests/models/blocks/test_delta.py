@@ -51,22 +51,31 @@ def test_the_two_directions_differ():
     assert np.abs(difference).max() > 1e-2
 
 
-def test_initial_values_are_as_published():
-    """A uniform up to 16, steps from 0.001 to 0.1, and neither is decayed."""
+@pytest.fixture(scope="module")
+def fresh_block():
     spec = DeltaBlock.spec(length=8, d_model=512, d_ffn=8, heads=256)
-    module = DeltaBlock(spec, nnx.Rngs(0))
-    direction = module.delta.forward
-    rates = np.exp(direction.a_log[...])
+    return DeltaBlock(spec, nnx.Rngs(0))
+
+
+def test_initial_rates_are_uniform_up_to_16(fresh_block):
+    rates = np.exp(fresh_block.delta.forward.a_log[...])
     assert 0 < rates.min() < 1
     assert 15 < rates.max() <= 16
-    steps = np.log1p(np.exp(direction.dt_bias[...]))
+
+
+def test_initial_steps_are_from_0_001_to_0_1(fresh_block):
+    biases = np.asarray(fresh_block.delta.forward.dt_bias[...])
+    steps = reference.softplus(biases)
     assert steps.min() * 1.001 >= 0.001
     assert steps.max() <= 0.1001
     assert np.median(steps) == pytest.approx(0.01, rel=0.3)
-    decayed = {path: known.decayed for path, known in metadata(module).items()}
-    assert not decayed["delta/forward/a_log"]
-    assert not decayed["delta/forward/dt_bias"]
-    assert decayed["delta/proj_in/kernel"]
+
+
+def test_rates_and_steps_are_not_decayed(fresh_block):
+    found = metadata(fresh_block)
+    assert not found["delta/forward/a_log"].decayed
+    assert not found["delta/forward/dt_bias"].decayed
+    assert found["delta/proj_in/kernel"].decayed
 
 
 @pytest.mark.parametrize(

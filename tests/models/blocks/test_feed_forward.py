@@ -28,14 +28,17 @@ def test_mlp_over_channels_comes_first():
     x = normal(0, 5, 6)
 
     def over_channels(x):
-        return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
+        normed = layer_norm(p["mlp_norm"], x)
+        return x + channel_mlp(p["mlp"], normed)
 
     def over_tokens(x):
-        return x + token_mlp(p["token_mlp"], layer_norm(p["token_norm"], x.T).T)
+        normed = layer_norm(p["token_norm"], x.T)
+        return x + token_mlp(p["token_mlp"], normed.T)
 
-    found = quick_jit(module)(x[None])[0]
+    [found] = quick_jit(module)(x[None])
     np.testing.assert_allclose(found, over_tokens(over_channels(x)), atol=1e-10)
-    assert np.abs(found - over_channels(over_tokens(x))).max() > 1e-2
+    difference = found - over_channels(over_tokens(x))
+    assert np.abs(difference).max() > 1e-2
 
 
 @in_float64
@@ -55,7 +58,9 @@ def test_norm_before_the_mlp_over_tokens_is_over_tokens():
 def test_parameters_have_the_shapes_of_channels_or_tokens():
     """The norm over tokens has n scales and biases."""
     params = params_of(block(dtype="float32"))
-    assert params["token_norm"]["scale"].shape == params["token_norm"]["bias"].shape == (5,)
+    token_norm = params["token_norm"]
+    assert token_norm["scale"].shape == (5,)
+    assert token_norm["bias"].shape == (5,)
     assert params["mlp_norm"]["scale"].shape == (6,)
     assert params["token_mlp"]["proj_in"]["weight"].shape == (20, 5)
     assert params["mlp"]["proj_in"]["kernel"].shape == (6, 8)

@@ -171,8 +171,8 @@ def test_tpus_use_products_for_short_transforms(platform, tokens, products):
 @pytest.mark.parametrize("attention_layers", [0, 1, 2, 3])
 @in_float64
 def test_hybrid_encoders_agree_with_numpy(norm, attention_layers):
-    """Layer by layer: the transform first, attention in the last layers, and a final norm for
-    pre-norm alone."""
+    """Layer by layer: the transform first, attention in the last layers. Only pre-norm encoders
+    have a final norm."""
     spec = small_spec(block="fnet_hybrid", attention_layers=attention_layers, norm=norm)
     module = randomized(lambda: Encoder(spec, nnx.Rngs(0)))
     p = params_of(module)

@@ -34,38 +34,38 @@ for form in toeplitz.FORMS:
     KINDS[form] = {"toeplitz": form}
 
 
-def block(**fields):
-    return GMLPBlock(small_spec(**fields), nnx.Rngs(0))
-
-
 def gating_unit(kind="split", **fields):
-    return SpatialGatingUnit(small_spec(gate=kind, **fields), nnx.Rngs(0))
+    spec = small_spec(gate=kind, **fields)
+    return SpatialGatingUnit(spec, nnx.Rngs(0))
 
 
 def projection(bias=0.0, **fields):
-    return SpatialProjection(small_spec(**fields), bias, nnx.Rngs(0))
+    spec = small_spec(**fields)
+    return SpatialProjection(spec, bias, nnx.Rngs(0))
 
 
 def attention(**fields):
-    return TinyAttention(small_spec(**{"d_attn": 3} | fields), 4, nnx.Rngs(0))
+    spec = small_spec(**{"d_attn": 3} | fields)
+    return TinyAttention(spec, 4, nnx.Rngs(0))
 
 
-@pytest.mark.parametrize(
-    ("kind", "passed"),
-    [
-        ("linear", lambda z: np.zeros_like(z)),
-        ("additive", lambda z: z),
-        ("multiplicative", lambda z: z),
-        ("split", lambda z: z[..., :4]),
-    ],
-    ids=["linear-zero", "additive-z", "multiplicative-z", "split-first half"],
-)
-def test_fresh_gates_pass_their_input(kind, passed):
+PASSED = {
+    "linear": lambda z: np.zeros_like(z),
+    "additive": lambda z: z,
+    "multiplicative": lambda z: z,
+    "split": lambda z: z[..., :4],
+}
+
+
+@pytest.mark.parametrize("kind", PASSED)
+def test_fresh_gates_pass_their_input(kind):
+    """Or its first half, or zeros."""
     z = normal(0, 2, 5, 8).astype(np.float32)
-    exact = gating_unit(kind, dtype="float32", spatial_init_std=0.0)
+    expected = PASSED[kind](z)
+    with_zeros = gating_unit(kind, dtype="float32", spatial_init_std=0.0)
     fresh = gating_unit(kind, dtype="float32")
-    np.testing.assert_array_equal(exact(z), passed(z))
-    np.testing.assert_allclose(fresh(z), passed(z), atol=1e-4)
+    np.testing.assert_array_equal(with_zeros(z), expected)
+    np.testing.assert_allclose(fresh(z), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -121,9 +121,13 @@ def test_projections_start_near_zero_with_one_bias_per_token(kind, name, shape):
     np.testing.assert_array_equal(params["bias"], np.ones(5))
     z = normal(0, 1, 5, 2).astype(np.float32)
     np.testing.assert_allclose(f(z), 1, atol=1e-4)
-    long = projection(length=200, spatial_init_std=0.02, dtype="float32", **KINDS[kind])
-    std = params_of(long)[name].std()
-    np.testing.assert_allclose(std, 0.02, rtol=0.15)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("dense", "weight"), ("direct", "taps")])
+def test_projections_start_with_the_standard_deviation_of_the_option(kind, name):
+    f = projection(length=200, spatial_init_std=0.02, dtype="float32", **KINDS[kind])
+    weights = params_of(f)[name]
+    assert weights.std() == pytest.approx(0.02, rel=0.15)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -182,11 +186,13 @@ def test_depthwise_gates_start_as_published():
     spec = depthwise_spec(length=40, gate_kernel=31, d_ffn=64, dtype="float32")
     gate = SpatialGatingUnit(spec, nnx.Rngs(0))
     params = params_of(gate.spatial)
-    assert params["taps"].shape == (31, 32)
-    np.testing.assert_allclose(params["taps"].std(), 1e-6, rtol=0.1)
+    taps = params["taps"]
+    assert taps.shape == (31, 32)
+    assert taps.std() == pytest.approx(1e-6, rel=0.1)
     np.testing.assert_array_equal(params["bias"], np.ones(32))
     z = normal(0, 2, 40, 64).astype(np.float32)
-    np.testing.assert_allclose(gate(z), z[..., :32], atol=1e-4)
+    passed = z[..., :32]
+    np.testing.assert_allclose(gate(z), passed, atol=1e-4)
 
 
 def test_depthwise_encoders_have_the_parameters_counted_by_hand():
@@ -233,16 +239,32 @@ def test_depthwise_gates_read_only_their_window(causal, before, after):
     module = randomized(lambda: GMLPBlock(spec, nnx.Rngs(0)))
     x = jnp.asarray(normal(0, 9, 6))
     jacobian = quick_jit(jax.jacrev(lambda x: module(x[None])[0]))(x)
-    is_seen = np.abs(jacobian).max(axis=(1, 3)) > 0
-    matrix = np.asarray(module.spatial_matrix())
+    effect = np.abs(jacobian).max(axis=(1, 3))
+    for i, j in np.ndindex(9, 9):
+        is_read = -before <= j - i <= after
+        assert (effect[i, j] > 0) == is_read, (i, j)
+
+
+@pytest.mark.parametrize(
+    ("causal", "before", "after"),
+    [
+        pytest.param(False, 1, 2, id="centered"),
+        pytest.param(True, 3, 0, id="causal"),
+    ],
+)
+@in_float64
+def test_matrices_of_depthwise_gates_have_the_mean_taps(causal, before, after):
+    spec = depthwise_spec(length=9, causal=causal)
+    module = randomized(lambda: GMLPBlock(spec, nnx.Rngs(0)))
     taps = params_of(module)["gate"]["spatial"]["taps"]
+    mean_taps = taps.mean(axis=1)
+    expected = np.zeros((9, 9))
     for i, j in np.ndindex(9, 9):
         offset = j - i
-        is_read = -before <= offset <= after
-        expected = taps[offset + before].mean() if is_read else 0
-        np.testing.assert_allclose(matrix[i, j], expected, atol=1e-12)
-        assert is_seen[i, j] == is_read, (i, j)
-        assert (matrix[i, j] != 0) == is_read, (i, j)
+        if -before <= offset <= after:
+            expected[i, j] = mean_taps[offset + before]
+    matrix = module.spatial_matrix()
+    np.testing.assert_allclose(matrix, expected, atol=1e-12)
 
 
 def test_kernels_wider_than_the_tokens_are_refused():

@@ -11,9 +11,9 @@ from flax import nnx
 from gmlp_flax.models import parameters
 from gmlp_flax.models.blocks.hydra import HydraBlock, HydraMixer
 from gmlp_flax.models.text import CausalLM
+from tests.models.continuation import assert_same_logits_in_parts
 from tests.models.matrix_mixers.cases import EVERY, KINDS, mixer, spec_of
 from tests.models.reference import (
-    function_of,
     in_float64,
     normal,
     params_of,
@@ -21,6 +21,11 @@ from tests.models.reference import (
     randomized,
     small_spec,
 )
+
+
+def by_head(x):
+    """[batch, tokens, 12] to [batch, heads, tokens, 4]."""
+    return x.reshape(2, 5, 3, 4).swapaxes(1, 2)
 
 
 @pytest.mark.slow
@@ -34,11 +39,10 @@ def test_outputs_are_products_with_the_materialised_matrix(kind, computed):
     matrices = np.broadcast_to(module.matrices(x), (2, 3, 5, 5))
     values = x @ p["values"]["kernel"]
     v = jax.nn.silu(module.convolution(values))
-    by_head = v.reshape(2, 5, 3, 4).swapaxes(1, 2)
-    mixed_by_head = matrices @ by_head
-    mixed = mixed_by_head.swapaxes(1, 2).reshape(2, 5, 12)
-    mean_square = (mixed**2).mean(-1, keepdims=True)
-    normed = mixed / np.sqrt(mean_square + 1e-5)
+    mixed = matrices @ by_head(v)
+    joined = mixed.swapaxes(1, 2).reshape(2, 5, 12)
+    mean_square = (joined**2).mean(-1, keepdims=True)
+    normed = joined / np.sqrt(mean_square + 1e-5)
     gate = jax.nn.silu(x @ p["gate"]["kernel"])
     gated = p["norm_scale"] * normed * gate
     expected = gated @ p["out"]["kernel"]
@@ -47,7 +51,12 @@ def test_outputs_are_products_with_the_materialised_matrix(kind, computed):
 
 def jacobian(module, x):
     """The largest entry of each block of the Jacobian: [output token, input token]."""
-    entries = quick_jit(jax.jacrev(lambda x: module(x[None])[0]))(x)
+
+    def of_sample(x):
+        [y] = module(x[None])
+        return y
+
+    entries = quick_jit(jax.jacrev(of_sample))(x)
     return np.abs(entries).max(axis=(1, 3))
 
 
@@ -73,25 +82,10 @@ def test_causal_mixers_read_no_later_token(kind, computed, form):
 @EVERY
 @in_float64
 def test_texts_are_continued_from_the_cache(kind, computed):
-    """After a prompt of 4 tokens, padded to 6: token by token, then two at once."""
-    n = 9
-    spec = spec_of(kind, computed, causal=True, length=n)
+    spec = spec_of(kind, computed, causal=True, length=9)
     model = randomized(lambda: CausalLM(spec, 11, nnx.Rngs(0), scale_embeddings=True))
-    tokens = np.random.default_rng(0).integers(0, 11, (2, n))
-    state, extend = function_of(model, "extend")
-    extend = quick_jit(extend)
-    expected = quick_jit(model)(tokens)
-    padding = np.full((2, 2), 10)
-    prompt = np.concatenate([tokens[:, :4], padding], axis=1)
-    logits, cache = extend(state, prompt, None, 0, 3)
-    np.testing.assert_allclose(logits, expected[:, 3], atol=1e-10)
-    for position in range(4, n - 2):
-        next_token = tokens[:, position : position + 1]
-        logits, cache = extend(state, next_token, cache, position, 0)
-        np.testing.assert_allclose(logits, expected[:, position], atol=1e-10)
-    last_two = tokens[:, n - 2 :]
-    logits, _ = extend(state, last_two, cache, n - 2, 1)
-    np.testing.assert_allclose(logits, expected[:, n - 1], atol=1e-10)
+    tokens = np.random.default_rng(0).integers(0, 11, (2, 9))
+    assert_same_logits_in_parts(model, tokens)
 
 
 @pytest.mark.parametrize(

@@ -104,43 +104,64 @@ def test_filters_of_more_distances_begin_alike():
     np.testing.assert_allclose(long[:5], short, atol=1e-14)
 
 
-def test_windows_fall_to_a_hundredth_between_0_3_and_1_5_of_n():
-    """Of a filter whose MLP gives 1, made by hand."""
-    n = 1001
-    module = ImplicitFilter(spec_of(length=n, d_model=5, dtype="float32"), nnx.Rngs(0))
-    module.frequencies[...] = jnp.zeros(4)
-    assert np.abs(module(n)).max() == 0
-    module.third.bias[...] = jnp.full(4, math.pi / 2)
+def filter_of_ones(n):
+    """A filter whose MLP gives 1 for every distance and each of five channels."""
+    spec = spec_of(length=n, d_model=5, dtype="float32")
+    module = ImplicitFilter(spec, nnx.Rngs(0))
+    sine_is_one = jnp.full(4, math.pi / 2)
+    module.third.bias[...] = sine_is_one
     module.frequencies[...] = jnp.ones(4)
     module.third.weight[...] = jnp.zeros((4, 4))
     module.last.weight[...] = jnp.full((4, 5), 0.25)
-    window = np.asarray(module(1501))
+    return module
+
+
+def test_windows_fall_to_a_hundredth_between_0_3_and_1_5_of_n():
+    n = 1001
+    window = np.asarray(filter_of_ones(n)(1501))
     slowest = window[:, 0]
     fastest = window[:, -1]
     np.testing.assert_allclose(window[0], 1, rtol=1e-5)
-    np.testing.assert_allclose(slowest[1500], 0.01, rtol=1e-3)
-    np.testing.assert_allclose(fastest[300], 0.01, rtol=1e-3)
-    np.testing.assert_allclose(slowest[1000], 0.01 ** (1 / 1.5), rtol=1e-3)
+    assert slowest[1500] == pytest.approx(0.01, rel=1e-3)
+    assert fastest[300] == pytest.approx(0.01, rel=1e-3)
+    assert slowest[1000] == pytest.approx(0.01 ** (1 / 1.5), rel=1e-3)
 
 
-def test_fresh_filters_are_as_published():
-    """Uniform within 1 / sqrt(fan-in), frequencies of 10, and a skip of standard deviation 1."""
+def test_filters_without_frequencies_are_0():
+    module = ImplicitFilter(spec_of(length=1001, dtype="float32"), nnx.Rngs(0))
+    module.frequencies[...] = jnp.zeros(4)
+    assert not module(1001).any()
+
+
+@pytest.fixture(scope="module")
+def fresh_convolution():
     spec = spec_of(length=64, d_model=512, filter_width=64, dtype="float32")
-    module = LongConvolution(spec, nnx.Rngs(0))
-    p = params_of(module)
-    past = p["past"]
-    future = p["future"]
+    return params_of(LongConvolution(spec, nnx.Rngs(0)))
+
+
+@pytest.mark.parametrize("direction", ["past", "future"])
+def test_fresh_filters_are_as_published(fresh_convolution, direction):
+    """Uniform within 1 / sqrt(fan-in), and frequencies of 10."""
+    params = fresh_convolution[direction]
+    assert (params["frequencies"] == 10).all()
     fan_ins = {"first": 5, "second": 64, "third": 64, "last": 64}
-    for one_filter in (past, future):
-        assert (one_filter["frequencies"] == 10).all()
-        for name, fan_in in fan_ins.items():
-            weight = one_filter[name]["weight"]
-            assert np.abs(weight).max() <= fan_in**-0.5
-            np.testing.assert_allclose(weight.std(), (3 * fan_in) ** -0.5, rtol=0.1)
-    np.testing.assert_allclose(p["short"]["taps"].std(), 1 / 3, rtol=0.05)
-    np.testing.assert_allclose(p["skip"].std(), 1, rtol=0.1)
-    difference = past["last"]["weight"] - future["last"]["weight"]
-    assert np.abs(difference).max() > 0.01
+    for name, fan_in in fan_ins.items():
+        weight = params[name]["weight"]
+        bound = fan_in**-0.5
+        assert np.abs(weight).max() <= bound
+        assert weight.std() == pytest.approx(bound / 3**0.5, rel=0.1)
+
+
+def test_fresh_filters_of_both_directions_differ(fresh_convolution):
+    past = fresh_convolution["past"]["last"]["weight"]
+    future = fresh_convolution["future"]["last"]["weight"]
+    assert np.abs(past - future).max() > 0.01
+
+
+def test_fresh_skips_and_short_filters_are_as_published(fresh_convolution):
+    """A skip of standard deviation 1."""
+    assert fresh_convolution["short"]["taps"].std() == pytest.approx(1 / 3, rel=0.05)
+    assert fresh_convolution["skip"].std() == pytest.approx(1, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -34,13 +34,16 @@ def test_mlp_over_tokens_reads_each_channel_of_the_normed_input():
     """The norm is over channels: a number that is added to all channels of a token changes only
     what the branch is added to."""
     module = silenced(randomized(block), "mlp")
+    call = quick_jit(module)
     p = params_of(module)
     x = normal(0, 5, 6)
-    expected = x + token_mlp(p["token_mlp"], layer_norm(p["token_norm"], x))
-    np.testing.assert_allclose(quick_jit(module)(x[None])[0], expected, atol=1e-10)
+    normed = layer_norm(p["token_norm"], x)
+    expected = x + token_mlp(p["token_mlp"], normed)
+    [found] = call(x[None])
+    np.testing.assert_allclose(found, expected, atol=1e-10)
     shift = normal(1, 5, 1)
-    shifted = quick_jit(module)((x + shift)[None])[0]
-    np.testing.assert_allclose(shifted, expected + shift, atol=1e-4)  # but for the epsilon
+    [shifted] = call((x + shift)[None])
+    np.testing.assert_allclose(shifted, expected + shift, atol=1e-4)  # except for the epsilon
 
 
 @in_float64
@@ -57,8 +60,10 @@ def test_mlp_over_channels_mixes_no_tokens():
 def test_both_mlps_have_their_own_widths():
     """d_spatial counts the hidden numbers of a channel, d_ffn those of a token."""
     params = params_of(block(dtype="float32"))
-    assert params["token_mlp"]["proj_in"]["weight"].shape == (4, 5)
-    assert params["token_mlp"]["proj_out"]["weight"].shape == (5, 4)
-    assert params["mlp"]["proj_in"]["kernel"].shape == (6, 8)
-    assert params["mlp"]["proj_out"]["kernel"].shape == (8, 6)
+    token_mlp = params["token_mlp"]
+    mlp = params["mlp"]
+    assert token_mlp["proj_in"]["weight"].shape == (4, 5)
+    assert token_mlp["proj_out"]["weight"].shape == (5, 4)
+    assert mlp["proj_in"]["kernel"].shape == (6, 8)
+    assert mlp["proj_out"]["kernel"].shape == (8, 6)
     assert params["token_norm"]["scale"].shape == (6,)

@@ -5,6 +5,7 @@ from flax import nnx
 from gmlp_flax.models.blocks.transformer import TransformerBlock
 from tests.models.reference import (
     by_example,
+    dot_products,
     in_float64,
     layer_norm,
     linear,
@@ -45,22 +46,20 @@ def test_post_norm_blocks_end_with_a_norm_and_the_encoder_has_none():
 @in_float64
 def test_attention_scores_are_scaled_products_of_queries_and_keys(norm):
     """[batch, heads, tokens, tokens], of the normed stream, or of the stream itself."""
-    heads = 3
-    size = 2
     module = randomized(lambda: block(norm=norm, positions="absolute"))
     p = params_of(module)
     x = normal(0, 2, 5, 6)
-    expected = np.zeros((2, heads, 5, 5))
-    for number, sample in enumerate(x):
+    scores = module.attention_scores(x)
+    assert scores.shape == (2, 3, 5, 5)
+    for sample, of_sample in zip(x, scores, strict=True):
         read = layer_norm(p["attention_norm"], sample) if norm == "pre" else sample
         projected = linear(p["attention"]["proj_in"], read)
-        for head in range(heads):
-            q = projected[:, head * size :][:, :size]
-            k = projected[:, 6 + head * size :][:, :size]
-            for i in range(5):
-                for j in range(5):
-                    expected[number, head, i, j] = q[i] @ k[j] / np.sqrt(size)
-    np.testing.assert_allclose(module.attention_scores(x), expected, atol=1e-10)
+        by_head = np.split(projected, 9, axis=1)  # three queries, keys and values
+        for head in range(3):
+            queries = by_head[head]
+            keys = by_head[3 + head]
+            expected = [dot_products(query, keys) for query in queries]
+            np.testing.assert_allclose(of_sample[head], expected, atol=1e-10)
 
 
 @in_float64

@@ -28,7 +28,10 @@ def test_the_gradient_of_gelu_agrees_with_its_formula():
     """Phi(x) + x phi(x)."""
     x = np.linspace(-5, 5, 101)
     density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
-    distribution = [0.5 * math.erfc(-value / math.sqrt(2)) for value in x]
+    distribution = []
+    for number in x:
+        complement = math.erfc(-number / math.sqrt(2))
+        distribution.append(complement / 2)
     expected = np.array(distribution) + x * density
     gradient = jax.grad(lambda x: activation("gelu", x).sum())
     np.testing.assert_allclose(quick_jit(gradient)(x), expected, atol=1e-12)

@@ -13,6 +13,7 @@ from gmlp_flax.models.layers import DecodeCache
 from gmlp_flax.models.matmul import matmul_flops
 from gmlp_flax.models.text import CausalLM
 from tests.models import reference
+from tests.models.continuation import assert_same_logits_in_parts
 from tests.models.reference import (
     count,
     function_of,
@@ -72,14 +73,10 @@ def language_model(name, **options):
     return CausalLM(spec(name), 11, nnx.Rngs(0), **options)
 
 
-def extend_of(model):
-    """The state of a language model, and its function that continues a cache."""
-    return function_of(model, "extend")
-
-
 def abstract_extend(block_spec):
-    """The same of a model without numbers."""
-    return extend_of(nnx.eval_shape(lambda: CausalLM(block_spec, 11, nnx.Rngs(0))))
+    """The state of a language model without numbers, and its function that continues a cache."""
+    model = nnx.eval_shape(lambda: CausalLM(block_spec, 11, nnx.Rngs(0)))
+    return function_of(model, "extend")
 
 
 def tokens_like(count):
@@ -89,21 +86,26 @@ def tokens_like(count):
 FUTURE = 77.0  # a number that must not matter
 
 
+FUTURE = 77.0  # a number that must not matter
+
+
 def bidirectional(p, name):
     """The parameters of a causal block as those of one that sees all tokens, with numbers for the
     future that must not matter."""
     p = jax.tree.map(lambda leaf: leaf, p)
-    if "gate" in p and "taps" in p["gate"]["spatial"]:
-        taps = p["gate"]["spatial"]["taps"]  # [offsets], or [offsets, channels]
-        future = np.full_like(taps[1:], FUTURE)
-        p["gate"]["spatial"]["taps"] = np.concatenate([taps, future])
+    if "taps" in p.get("gate", {}).get("spatial", {}):
+        spatial = p["gate"]["spatial"]
+        past = spatial["taps"]  # [offsets], or [offsets, channels]
+        future = np.full_like(past[1:], FUTURE)
+        spatial["taps"] = np.concatenate([past, future])
     if "relative" in p.get("attention", {}):
         relative = p["attention"]["relative"]
+        past = relative["bias"]  # [heads, offsets]
         if name == "buckets":
-            columns = [reference.t5_bucket(offset, 6, causal=True) for offset in range(1 - N, 1)]
-            relative["bias"] = relative["bias"][:, columns]
-        future = np.full((len(relative["bias"]), N - 1), FUTURE)
-        relative["bias"] = np.concatenate([relative["bias"], future], axis=1)
+            buckets = [reference.t5_bucket(offset, 6, causal=True) for offset in range(1 - N, 1)]
+            past = past[:, buckets]
+        future = np.full_like(past[:, 1:], FUTURE)
+        relative["bias"] = np.concatenate([past, future], axis=1)
     return p
 
 
@@ -214,25 +216,11 @@ def test_causal_blocks_have_no_parameters_for_later_tokens(name):
 @EVERY_CACHE
 @in_float64
 def test_texts_are_continued_from_the_cache(name):
-    """After a prompt of 4 tokens, padded to 6: token by token, then two at once."""
     model = randomized(lambda: language_model(name, scale_embeddings=True, embedding_norm=True))
     tokens = np.random.default_rng(0).integers(0, 11, (2, N))
-    state, extend = extend_of(model)
-    extend = quick_jit(extend)
-    expected = quick_jit(model)(tokens)
-    padding = np.full((2, 2), 10)
-    prompt = np.concatenate([tokens[:, :4], padding], axis=1)
-    logits, cache = extend(state, prompt, None, 0, 3)
-    np.testing.assert_allclose(logits, expected[:, 3], atol=1e-10)
-    for position in range(4, N - 2):
-        next_token = tokens[:, position : position + 1]
-        logits, cache = extend(state, next_token, cache, position, 0)
-        np.testing.assert_allclose(logits, expected[:, position], atol=1e-10)
-    last_two = tokens[:, N - 2 :]
-    logits, _ = extend(state, last_two, cache, N - 2, 1)
-    np.testing.assert_allclose(logits, expected[:, N - 1], atol=1e-10)
+    logits = assert_same_logits_in_parts(model, tokens)
     # The right rows were compared: the last logits differ from those before.
-    difference = expected[:, N - 1] - expected[:, N - 2]
+    difference = logits[:, N - 1] - logits[:, N - 2]
     assert np.abs(difference).max() > 1e-3
 
 
@@ -295,22 +283,30 @@ def test_states_are_stored_after_the_text():
     assert stored.sum() == 3
 
 
+class Window:
+    """A cache of the two tokens before each call."""
+
+    def __init__(self):
+        self.arrays = {}
+
+    def extended(self, tokens, index, text=None):
+        """The tokens of a call from position `index` on, after the two before them."""
+        cache = DecodeCache(self.arrays, jnp.int32(index), 9, text=text)
+        x = jnp.asarray(tokens, jnp.float32).reshape(1, -1, 1)
+        extended = cache.with_earlier("a", x, 2)
+        self.arrays = cache.arrays
+        return extended.ravel().tolist()
+
+
 def test_the_last_tokens_before_a_call_are_stored():
     """Zeros before the first token; of the first call, whose last two tokens are padding, the first
     three; of calls that are shorter than the window, tokens of several."""
-    x = jnp.arange(1.0, 8.0).reshape(1, 7, 1)
-    padding = jnp.full((1, 2, 1), 77.0)
-    prompt = jnp.concatenate([x[:, :3], padding], axis=1)
-    cache = DecodeCache({}, jnp.int32(0), 9, text=jnp.int32(3))
-    first = cache.with_earlier("a", prompt, 2)
-    np.testing.assert_array_equal(first.ravel(), [0, 0, 1, 2, 3, 77, 77])
-    cache = DecodeCache(cache.arrays, jnp.int32(3), 9)
-    second = cache.with_earlier("a", x[:, 3:4], 2)
-    np.testing.assert_array_equal(second.ravel(), [2, 3, 4])
-    assert cache.arrays["a"].shape == (1, 2, 1)
-    cache = DecodeCache(cache.arrays, jnp.int32(4), 9)
-    third = cache.with_earlier("a", x[:, 4:], 2)
-    np.testing.assert_array_equal(third.ravel(), [3, 4, 5, 6, 7])
+    window = Window()
+    first = window.extended([1, 2, 3, 77, 77], index=0, text=jnp.int32(3))
+    assert first == [0, 0, 1, 2, 3, 77, 77]
+    assert window.extended([4], index=3) == [2, 3, 4]
+    assert window.arrays["a"].shape == (1, 2, 1)
+    assert window.extended([5, 6, 7], index=4) == [3, 4, 5, 6, 7]
 
 
 def test_no_token_is_stored_if_none_is_needed():

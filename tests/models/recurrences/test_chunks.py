@@ -20,12 +20,16 @@ def test_chunks_hold_the_tokens_in_order(tokens, axis):
     chunk_count = -(-tokens // 4)
     expected_shape = list(x.shape)
     expected_shape[axis : axis + 1] = [chunk_count, 4]
-    assert by_chunk.shape == tuple(expected_shape)
+    assert list(by_chunk.shape) == expected_shape
     for token in range(4 * chunk_count):
-        chunk = np.take(by_chunk, token // 4, axis)
-        found = np.take(chunk, token % 4, axis)
-        expected = np.take(x, token, axis) if token < tokens else np.zeros_like(found)
-        np.testing.assert_array_equal(found, expected)
+        number, place = divmod(token, 4)
+        chunk = np.take(by_chunk, number, axis)
+        found = np.take(chunk, place, axis)
+        if token < tokens:
+            expected = np.take(x, token, axis)
+            np.testing.assert_array_equal(found, expected)
+        else:
+            assert not found.any()
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 4, 7, 8])
@@ -48,23 +52,33 @@ def test_tokens_see_earlier_ones_of_their_document():
     """In chunks of 3, the last with two added tokens, which belong to the last document."""
     last_tokens = DOCUMENTS[:, -1:]
     padded = np.concatenate([DOCUMENTS, last_tokens, last_tokens], axis=1)
+    by_chunk = padded.reshape(2, 3, 3)
     visible = chunks.visibility(3, jnp.asarray(DOCUMENTS))
-    pairs = visible.pairs[:, 0]
-    state = visible.state[:, 0]
-    last = visible.last[:, 0]
-    assert pairs.shape == (2, 3, 3, 3)
-    for example, chunk, row in np.ndindex(2, 3, 3):
+    assert visible.pairs.shape == (2, 1, 3, 3, 3)
+    for example, chunk in np.ndindex(2, 3):
+        documents = by_chunk[example, chunk]
+        pairs = np.asarray(visible.pairs[example, 0, chunk])
+        for row, column in np.ndindex(3, 3):
+            is_same = documents[row] == documents[column]
+            is_earlier = column <= row
+            assert pairs[row, column] == (is_same and is_earlier)
+
+
+def test_tokens_see_the_state_and_the_last_token_of_their_document():
+    """The state is that of the token before the chunk, or of the first token of the text."""
+    last_tokens = DOCUMENTS[:, -1:]
+    padded = np.concatenate([DOCUMENTS, last_tokens, last_tokens], axis=1)
+    visible = chunks.visibility(3, jnp.asarray(DOCUMENTS))
+    for example, chunk in np.ndindex(2, 3):
         documents = padded[example]
         first = 3 * chunk
-        document = documents[first + row]
-        is_in_state = document == documents[max(0, first - 1)]
-        is_in_last = document == documents[first + 2]
-        assert state[example, chunk, row] == is_in_state
-        assert last[example, chunk, row] == is_in_last
-        for column in range(3):
-            is_same = documents[first + column] == document
-            is_seen = is_same and column <= row
-            assert pairs[example, chunk, row, column] == is_seen
+        of_chunk = documents[first : first + 3]
+        before = documents[max(0, first - 1)]
+        last = documents[first + 2]
+        state_visible = visible.state[example, 0, chunk]
+        last_visible = visible.last[example, 0, chunk]
+        np.testing.assert_array_equal(state_visible, of_chunk == before)
+        np.testing.assert_array_equal(last_visible, of_chunk == last)
 
 
 def test_one_document_needs_one_array_for_all_chunks():
@@ -74,6 +88,29 @@ def test_one_document_needs_one_array_for_all_chunks():
     np.testing.assert_array_equal(visible.pairs[0, 0, 0], expected)
     assert visible.state.all()
     assert visible.last.all()
+
+
+def decays_by_products(decay):
+    """The decays of one chunk of one document: from the state, to the end, and of each pair of
+    tokens (row, column)."""
+    size = len(decay)
+    from_state = np.zeros(size)
+    to_end = np.zeros(size)
+    pairs = np.zeros((size, size))
+    for row in range(size):
+        up_to_row = decay[: row + 1]
+        from_state[row] = up_to_row.prod()
+        to_end[row] = decay[row + 1 :].prod()
+        for column in range(size):
+            between = up_to_row[column + 1 :]
+            pairs[row, column] = between.prod()
+    return from_state, to_end, pairs
+
+
+def assert_visible(found, decays, is_visible):
+    """Asserts that hidden decays are 0."""
+    expected = np.where(is_visible, decays, 0)
+    np.testing.assert_allclose(found, expected, atol=1e-14)
 
 
 @pytest.mark.parametrize("by_document", [False, True])
@@ -86,25 +123,14 @@ def test_decays_are_products_of_the_tokens_between(by_document):
         documents = jnp.asarray([[1, 1, 1, 1, 2, 2, 2, 2], [1, 1, 2, 2, 2, 2, 3, 3]])
     visible = chunks.visibility(size, documents)
     found = chunks.decays(jnp.log(decay), visible)
-    pairs = np.broadcast_to(visible.pairs, (2, 1, 2, size, size))
-    state = np.broadcast_to(visible.state, (2, 1, 2, size))
-    last = np.broadcast_to(visible.last, (2, 1, 2, size))
-    from_state = np.zeros((2, 1, 2, size))
-    to_end = np.zeros((2, 1, 2, size))
-    ratios = np.zeros((2, 1, 2, size, size))
-    for *chunk, row in np.ndindex(from_state.shape):
-        of_chunk = decay[*chunk]
-        if state[*chunk, row]:
-            from_state[*chunk, row] = of_chunk[: row + 1].prod()
-        if last[*chunk, row]:
-            to_end[*chunk, row] = of_chunk[row + 1 :].prod()
-        for column in range(size):
-            if pairs[*chunk, row, column]:
-                between = of_chunk[column + 1 : row + 1]
-                ratios[*chunk, row, column] = between.prod()
-    np.testing.assert_allclose(found.from_state, from_state, atol=1e-14)
-    np.testing.assert_allclose(found.to_end, to_end, atol=1e-14)
-    np.testing.assert_allclose(found.ratios, ratios, atol=1e-14)
+    is_pair = np.broadcast_to(visible.pairs, (2, 1, 2, size, size))
+    is_in_state = np.broadcast_to(visible.state, (2, 1, 2, size))
+    is_in_last = np.broadcast_to(visible.last, (2, 1, 2, size))
+    for chunk in np.ndindex(2, 1, 2):
+        from_state, to_end, pairs = decays_by_products(decay[chunk])
+        assert_visible(found.from_state[chunk], from_state, is_in_state[chunk])
+        assert_visible(found.to_end[chunk], to_end, is_in_last[chunk])
+        assert_visible(found.ratios[chunk], pairs, is_pair[chunk])
 
 
 def test_masked_exponents_may_overflow():

@@ -15,10 +15,12 @@ from tests.models.reference import in_float64, normal, quick_jit
 
 def model_of(seed, n, heads=4, groups=2, state=3, batch=2):
     """Steps of 0.01 to 1, and decays of other sizes."""
-    steps = np.exp(-np.abs(normal(seed, batch, heads, n)))
-    log_decays = -np.abs(normal(seed + 1, batch, heads, n))
-    b = normal(seed + 2, batch, groups, n, state)
-    c = normal(seed + 3, batch, groups, n, state)
+    of_heads = (batch, heads, n)
+    of_groups = (batch, groups, n, state)
+    steps = np.exp(-np.abs(normal(seed, *of_heads)))
+    log_decays = -np.abs(normal(seed + 1, *of_heads))
+    b = normal(seed + 2, *of_groups)
+    c = normal(seed + 3, *of_groups)
     model = StateSpaceModel(steps, log_decays, b, c)
     return jax.tree.map(jnp.asarray, model)
 
@@ -28,10 +30,13 @@ def entry(model, example, head, i, j):
     _, heads, _ = model.steps.shape
     _, groups, *_ = model.b.shape
     group = head * groups // heads
-    log_decay = model.log_decays[example, head, j + 1 : i + 1].sum()
-    product = model.c[example, group, i] @ model.b[example, group, j]
-    step = model.steps[example, head, j]
-    return product * step * math.exp(log_decay)
+    b = model.b[example, group]
+    c = model.c[example, group]
+    steps = model.steps[example, head]
+    log_decays = model.log_decays[example, head]
+    between = log_decays[j + 1 : i + 1]
+    decay = math.exp(between.sum())
+    return (c[i] @ b[j]) * steps[j] * decay
 
 
 def reversed_model(model):
@@ -74,9 +79,16 @@ def test_some_rows_are_those_of_the_whole_matrix():
 
 def documents_of(n):
     """Documents of different lengths, from 1; those of the second example end in padding."""
-    first = np.repeat([1, 2, 3], [n // 2, 1, n - n // 2 - 1])
-    second = np.repeat([1, 2, 0], [n // 3, n // 3, n - 2 * (n // 3)])
-    return jnp.asarray(np.stack([first, second]))
+    documents = np.zeros((2, n), int)
+    first, second = documents
+    half = n // 2
+    first[:half] = 1
+    first[half : half + 1] = 2
+    first[half + 1 :] = 3
+    third = n // 3
+    second[:third] = 1
+    second[third : 2 * third] = 2
+    return jnp.asarray(documents)
 
 
 @pytest.mark.slow

@@ -78,13 +78,14 @@ def test_input_is_held_for_a_step():
     """w = c (exp(step a) - 1) / a, and its limit c step where a is small."""
     a = np.array([[-0.5 + 3j, -1e-4 + 0j]])
     c = np.array([[1 + 2j, 0.5 - 1j]])
-    modes = state_space.discretize(parts(a), parts(c), np.array([0.1]))
+    step = 0.1
+    modes = state_space.discretize(parts(a), parts(c), np.array([step]))
     exponents = numbers(modes.exponents)
     weights = numbers(modes.weights)
-    expected = c * np.expm1(0.1 * a) / a
-    limit = 0.1 * c[0, 1]
-    np.testing.assert_allclose(exponents, 0.1 * a, rtol=1e-12)
-    np.testing.assert_allclose(weights, expected, rtol=1e-10)
+    held = np.expm1(step * a) / a
+    np.testing.assert_allclose(exponents, step * a, rtol=1e-12)
+    np.testing.assert_allclose(weights, c * held, rtol=1e-10)
+    _, limit = step * c[0]
     assert weights[0, 1] == pytest.approx(limit, rel=1e-4)
 
 
@@ -110,7 +111,8 @@ def test_modes_are_eigenvalues_of_hippos_matrix():
     """Of the normal part of LegS."""
     order = np.arange(7)
     roots = np.sqrt(2 * order + 1)
-    legs = -np.tril(np.outer(roots, roots), -1) - np.diag(order + 1)
+    products = np.outer(roots, roots)
+    legs = -np.tril(products, -1) - np.diag(order + 1)
     low_rank = np.sqrt(order + 0.5)
     normal_part = legs + np.outer(low_rank, low_rank)
     expected = np.linalg.eigvals(normal_part)
@@ -162,7 +164,9 @@ def test_states_replace_the_tokens_before():
     expected = convolved_by_hand(np.asarray(kernels), np.asarray(u))
     start = state_space.first_state(modes, u)
     extend = quick_jit(state_space.extend)
-    first, state = extend(modes, kernels[:, :6], u[:, :6], start, 4)
+    text_and_padding = u[:, :6]
+    first, state = extend(modes, kernels[:, :6], text_and_padding, start, 4)
     np.testing.assert_allclose(first[:, :4], expected[:, :4], atol=1e-12)
-    later, _ = extend(modes, kernels[:, :5], u[:, 4:], state, 5)
+    rest = u[:, 4:]
+    later, _ = extend(modes, kernels[:, :5], rest, state, 5)
     np.testing.assert_allclose(later, expected[:, 4:], atol=1e-12)

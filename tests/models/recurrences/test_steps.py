@@ -15,13 +15,16 @@ LARGEST = 0.1
 def test_softplus_of_biases_gives_the_drawn_steps():
     """As drawn with the same key, and spread evenly over the logarithms of the range."""
     key = jax.random.key(0)
-    biases = step_bias(key, (4000,), jnp.float64, (LEAST, LARGEST))
-    log_steps = np.log(softplus(np.asarray(biases)))
+    shape = (4000,)
+    biases = step_bias(key, shape, jnp.float64, (LEAST, LARGEST))
+    steps = softplus(np.asarray(biases))
+    log_steps = np.log(steps)
     low, high = np.log([LEAST, LARGEST])
-    drawn = jax.random.uniform(key, (4000,), jnp.float64, low, high)
+    drawn = jax.random.uniform(key, shape, jnp.float64, low, high)
     np.testing.assert_allclose(log_steps, drawn, atol=1e-11)
-    quarters, _ = np.histogram(log_steps, bins=4, range=(low, high))
-    np.testing.assert_allclose(quarters / 4000, 0.25, atol=0.03)
+    counts, _ = np.histogram(log_steps, bins=4, range=(low, high))
+    shares = counts / 4000
+    np.testing.assert_allclose(shares, 0.25, atol=0.03)
 
 
 def test_small_steps_keep_their_precision_in_float32():

@@ -80,7 +80,7 @@ def _storage_error(checkpoint: str, error: BaseException) -> BaseException | Non
     """The error of storage behind an error of Orbax; None if the content of the files caused
     it."""
     for cause in chain(error):
-        if is_passing(cause):
+        if is_transient(cause):
             return cause
     if not files.exists(checkpoint):
         return None
@@ -98,7 +98,7 @@ def _read_through(path: str) -> None:
             pass
 
 
-def is_passing(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether an error is one of storage or memory, and says nothing about the content of a
     file."""
     number = storage.errno_of(error)

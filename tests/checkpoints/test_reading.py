@@ -33,7 +33,7 @@ def quick(monkeypatch):
 )
 def test_errors_of_content_are_damage(tmp_path, error, is_transient):
     """Errors of storage are not."""
-    assert reading.is_passing(error) == is_transient
+    assert reading.is_transient(error) == is_transient
     fails = mock.Mock(side_effect=error)
     with pytest.raises(RunError) as caught:
         reading.read(str(tmp_path), fails)

@@ -6,7 +6,7 @@ import pytest
 
 
 def marked_unless(kept: Collection[str], inputs: Iterable[str], mark: pytest.MarkDecorator) -> list:
-    """The inputs of a parametrized test, in their order. Those that are not kept bear the mark
+    """The inputs of a parametrized test, in their order. Those that are not kept have the mark
     `slow` or `nightly`, because they repeat a test that takes long."""
     inputs = list(inputs)
     unknown = set(kept).difference(inputs)

@@ -17,7 +17,7 @@ from gmlp_flax.processes import distributed
 
 T = TypeVar("T")
 # The codes of TensorStore and XLA for errors that have nothing to do with the content of a file.
-_PASSING = re.compile(
+_TRANSIENT = re.compile(
     r"\b(PERMISSION_DENIED|UNAUTHENTICATED|UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED"
     r"|ABORTED|CANCELLED)\b"
 )
@@ -106,7 +106,7 @@ def is_transient(error: BaseException) -> bool:
         return number not in storage.MISSING
     if isinstance(error, TimeoutError | ConnectionError | MemoryError):
         return True
-    return _PASSING.search(first_line(error)) is not None
+    return _TRANSIENT.search(first_line(error)) is not None
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:

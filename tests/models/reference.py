@@ -97,7 +97,7 @@ def function_of(module, method="__call__"):
 
 
 def quick_jit(function, **options):
-    """Compiled without optimisation of the machine code: half the time, and the arrays here are
+    """Compiled without optimization of the machine code: half the time, and the arrays here are
     tiny."""
     return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0}, **options)
 
@@ -348,20 +348,20 @@ def token_mlp(p, x, activation=gelu):
 
 
 def transformer_block(p, x, heads, length, count=0):
-    """Attention, then the MLP, each of the normalised and added."""
+    """Attention, then the MLP, each of the normalized and added."""
     normed = layer_norm(p["attention_norm"], x)
     x = x + multi_head_attention(p["attention"], normed, heads, length, count)
     return add_mlp(p, x)
 
 
 def add_mlp(p, x, eps=1e-6):
-    """The MLP of the normalised, added: the second half of most blocks."""
+    """The MLP of the normalized, added: the second half of most blocks."""
     normed = layer_norm(p["mlp_norm"], x, eps)
     return x + channel_mlp(p["mlp"], normed)
 
 
 def post_norm_block(p, x, heads=2):
-    """BERT's: each sum is normalised."""
+    """BERT's: each sum is normalized."""
     tokens = len(x)
     branch = multi_head_attention(p["attention"], x, heads, tokens)
     x = layer_norm(p["attention_norm"], x + branch)

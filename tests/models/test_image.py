@@ -94,8 +94,8 @@ def logits_by_numpy(p, image, patch=PATCH, case=CASES["gmlp"]):
     if "table" in p["stem"]:
         x = p["stem"]["table"][image.ravel()]
     else:
-        normalised = (image / 255 - np.array(MEAN)) / np.array(STD)
-        x = linear(p["stem"], patches_by_loops(normalised, patch))
+        normalized = (image / 255 - np.array(MEAN)) / np.array(STD)
+        x = linear(p["stem"], patches_by_loops(normalized, patch))
     if "cls" in p:
         x = np.concatenate([p["cls"][None], x])
     if "positions" in p:

@@ -32,7 +32,7 @@ def by_head(x):
 @EVERY
 @in_float64
 def test_outputs_are_products_with_the_materialised_matrix(kind, computed):
-    """M v of each head, normalised over all heads, times the gate."""
+    """M v of each head, normalized over all heads, times the gate."""
     module = mixer(kind, computed)
     x = jnp.asarray(normal(0, 2, 5, 6))
     p = params_of(module)

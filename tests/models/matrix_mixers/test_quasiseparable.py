@@ -16,7 +16,7 @@ def test_causal_matrices_have_one_direction():
     assert learned["b"] == (1, 1, 5, 4)
 
 
-def test_long_matrices_are_not_materialised():
+def test_long_matrices_are_not_materialized():
     spec = spec_of(length=1024, dtype="float32")
     module = nnx.eval_shape(lambda: HydraMixer(spec, nnx.Rngs(0)))
     state, call = function_of(module)

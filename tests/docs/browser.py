@@ -12,37 +12,45 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+BROWSER = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
 DRIVER = shutil.which("chromedriver")
-DISABLED = ("gpu", "quic", "background-networking", "component-update", "sync")
 FLAGS = (
     "--headless",
     "--no-sandbox",
     "--no-first-run",
-    *(f"--disable-{what}" for what in DISABLED),
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
 )
 
 
 def _call(method: str, url: str, body: dict | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, data, headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)["value"]
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.load(response)["value"]
     except urllib.error.HTTPError as error:
         with error:
-            raise RuntimeError(json.load(error)["value"]["message"].partition("\n")[0]) from None
+            failure = json.load(error)["value"]
+        first_line, _, _ = failure["message"].partition("\n")
+        raise RuntimeError(first_line) from None
 
 
 def wait_for(condition, seconds: float = 30.0) -> Any:
-    """The first true value of a function that is called again and again."""
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, "the page did not get so far"
+    """Calls a function until it returns a true value."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"the condition was still false after {seconds} s"
         time.sleep(0.1)
-    return value
 
 
 class Browser:
@@ -50,35 +58,38 @@ class Browser:
 
     def __init__(self, driver: str, profile: str):
         options = {"binary": BROWSER, "args": [*FLAGS, f"--user-data-dir={profile}"]}
-        asked = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
-        session = _call("POST", f"{driver}/session", {"capabilities": {"alwaysMatch": asked}})
+        required = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+        session = _call("POST", f"{driver}/session", {"capabilities": {"alwaysMatch": required}})
         self.address = f"{driver}/session/{session['sessionId']}"
-        # Chromium 150 tells pages of no focus while none of its windows has it.
+        # Chromium 150 sends pages no focus events while none of its windows has the focus.
         self._command("Emulation.setFocusEmulationEnabled", {"enabled": True})
 
     def open(self, url: str) -> None:
-        """Goes to a page, and waits until it is loaded."""
+        """Opens a page, and waits until it is loaded."""
         _call("POST", f"{self.address}/url", {"url": url})
 
     def run(self, script: str) -> Any:
-        """What the body of a JavaScript function returns."""
+        """Runs the body of a JavaScript function, and returns its value."""
         return _call("POST", f"{self.address}/execute/sync", {"script": script, "args": []})
 
     def click(self, selector: str) -> None:
-        """A click on the first element that a CSS selector finds."""
+        """Clicks the first element that matches a CSS selector."""
         _call("POST", f"{self._element(selector)}/click", {})
 
     def type(self, selector: str, text: str) -> None:
-        """Keys into the first such element; or, into a field of files, the path of one."""
+        """Types into the first such element. A file field takes a path."""
         _call("POST", f"{self._element(selector)}/value", {"text": text})
 
     def _element(self, selector: str) -> str:
-        by = {"using": "css selector", "value": selector}
-        return f"{self.address}/element/{next(iter(_call('POST', f'{self.address}/element', by).values()))}"
+        query = {"using": "css selector", "value": selector}
+        element = _call("POST", f"{self.address}/element", query)
+        [identifier] = element.values()
+        return f"{self.address}/element/{identifier}"
 
     def picture(self) -> bytes:
-        """The page as it is shown, a PNG file."""
-        return base64.b64decode(_call("GET", f"{self.address}/screenshot"))
+        """A screenshot of the page, a PNG file."""
+        encoded = _call("GET", f"{self.address}/screenshot")
+        return base64.b64decode(encoded)
 
     def console(self) -> list[str]:
         """Errors and warnings since the last call."""
@@ -86,16 +97,14 @@ class Browser:
         return [line["message"] for line in lines if line["level"] in ("SEVERE", "WARNING")]
 
     def resize(self, width: int, height: int = 900) -> None:
-        """Gives pages this size, also below the smallest that a window has."""
+        """Gives pages this size, which may be smaller than any window."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._command("Emulation.setDeviceMetricsOverride", size)
 
     def prefer(self, scheme: str) -> None:
-        """Pages are shown light or dark."""
-        self._command(
-            "Emulation.setEmulatedMedia",
-            {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
-        )
+        """Makes pages prefer the colour scheme "light" or "dark"."""
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self._command("Emulation.setEmulatedMedia", {"features": [feature]})
 
     def _command(self, name: str, params: dict) -> None:
         _call("POST", f"{self.address}/goog/cdp/execute", {"cmd": name, "params": params})
@@ -111,9 +120,8 @@ def browser(profile: str) -> Iterator[Browser]:
     assert driver.stdout
     try:
         line = next(line for line in driver.stdout if "started successfully on port" in line)
-        opened = Browser(
-            f"http://127.0.0.1:{line.rstrip().rstrip('.').rpartition(' ')[2]}", profile
-        )
+        port = line.split()[-1].rstrip(".")
+        opened = Browser(f"http://127.0.0.1:{port}", profile)
         try:
             yield opened
         finally:

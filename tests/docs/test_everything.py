@@ -1,4 +1,4 @@
-"""The page of everything there is has every name that is registered, and is up to date."""
+"""docs/everything.md has every registered name, and is up to date."""
 
 import configparser
 import re
@@ -45,7 +45,7 @@ def called_scripts() -> list[Path]:
     return [path for path in Path("scripts").glob("*.sh") if path.read_text().startswith("#!")]
 
 
-def test_scripts_without_a_first_line_of_their_own_have_no_row():
+def test_scripts_that_only_other_scripts_call_have_no_row():
     named = set(re.findall(r"`scripts/([^`]+)`", section("Scripts")))
     assert named == {path.name for path in called_scripts()}
 
@@ -75,7 +75,7 @@ def test_the_page_is_up_to_date():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_every_name_that_is_registered_has_a_row(title, expected):
+def test_every_registered_name_has_a_row(title, expected):
     assert expected
     assert set(re.findall(r"`([^`]+)`", section(title))) >= expected
 
@@ -88,7 +88,7 @@ def test_every_form_of_data_and_every_kind_of_weights_has_a_row():
         assert f"[{kind.words}]" in section("Weights that are read")
 
 
-def test_the_pages_that_are_named_are_those_of_names_that_exist():
+def test_every_name_that_has_a_page_exists():
     assert set(everything.CONFIG_PAGES) <= set(listing.names_of("configs"))
     assert set(everything.REPORT_PAGES) <= {*TABLES, recall.NAME}
     assert set(everything.BENCHMARK_PAGES) <= set(benchmark.PARTS)
@@ -96,7 +96,7 @@ def test_the_pages_that_are_named_are_those_of_names_that_exist():
     assert set(everything.SCRIPT_PAGES) <= stems(Path("scripts"), "*.sh")
 
 
-def test_the_table_of_extras_is_that_of_setup():
+def test_the_table_of_extras_has_those_of_setup():
     _, _, after = Path("docs/first-run.md").read_text().partition("\n### Extras\n")
     text, _, _ = after.partition("\n### ")
     listed = set()
@@ -113,12 +113,13 @@ def test_the_table_of_extras_is_that_of_setup():
         ("a | b (c)", "a \\| b"),
     ],
 )
-def test_short(text, expected):
+def test_descriptions_are_shortened(text, expected):
     assert everything.short(text) == expected
 
 
-def test_described_takes_the_lines_that_are_indented_more():
+def test_descriptions_in_help_texts_may_have_several_lines():
     text = "    one   a thing\n              of two lines\n    two   another\n"
-    assert everything.described(text, "one", "    ").split() == "a thing of two lines".split()
+    words = everything.described(text, "one", "    ").split()
+    assert words == ["a", "thing", "of", "two", "lines"]
     with pytest.raises(ValueError, match="three"):
         everything.described(text, "three", "    ")

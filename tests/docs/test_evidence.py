@@ -1,4 +1,4 @@
-"""Every measured number has a command that makes it again, and no page cites what is gone."""
+"""Every measured number has a command that reproduces it, and no page cites removed code."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ def test_every_file_has_a_command():
     assert sorted(named) == sorted(FILES)
 
 
-def test_every_part_of_the_benchmark_that_is_named_exists():
+def test_every_named_part_of_the_benchmark_exists():
     """Other commands are parsed by tests/test_pages.py."""
     calls = re.findall(r"gmlp benchmark ([a-z ]+)", PAGE.read_text())
     assert calls
@@ -29,9 +29,9 @@ def test_every_part_of_the_benchmark_that_is_named_exists():
 
 
 @pytest.mark.parametrize("path", sorted(Path("docs").rglob("*.md")), ids=str)
-def test_no_page_cites_what_is_gone(path):
+def test_no_page_cites_removed_code(path):
     if path.name == "measurements.md":
-        return  # what was tried, and is not kept
+        return  # it describes code that was tried and not kept
     text = " ".join(path.read_text().split())
     for words in ("no longer in the package", "no longer part of", "column that is no longer"):
         assert words not in text, path

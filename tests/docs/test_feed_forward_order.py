@@ -1,5 +1,5 @@
-"""The block of docs/results/feed_forward_order.py: published, and in the Mixer's order, it is our
-blocks; its norm."""
+"""The block of docs/results/feed_forward_order.py equals the package's blocks in the published order
+and in the Mixer's."""
 
 import jax
 import numpy as np
@@ -17,22 +17,32 @@ SHAPE = dict(length=5, d_model=8, d_ffn=12, d_spatial=7, layers=1)
     ("block", "first", "norm"),
     [(FeedForwardBlock, False, "tokens"), (MixerBlock, True, "channels")],
 )
-def test_it_is_the_block_of_that_order(block, first, norm):
-    own = FeedForwardOrder(
-        FeedForwardOrder.spec(**SHAPE, token_mlp_first=first, token_norm=norm), nnx.Rngs(0)
-    )
-    ours = block(block.spec(**SHAPE), nnx.Rngs(1))
-    keys = iter(jax.random.split(jax.random.key(3), 100))
-    state = jax.tree.map(lambda leaf: jax.random.normal(next(keys), leaf.shape), nnx.state(ours))
-    nnx.update(ours, state)
-    nnx.update(own, state)
+def test_each_order_equals_its_block(block, first, norm):
+    spec = FeedForwardOrder.spec(**SHAPE, token_mlp_first=first, token_norm=norm)
+    ordered = FeedForwardOrder(spec, nnx.Rngs(0))
+    reference = block(block.spec(**SHAPE), nnx.Rngs(1))
+    state = random_like(nnx.state(reference))
+    nnx.update(reference, state)
+    nnx.update(ordered, state)
     x = jax.random.normal(jax.random.key(2), (2, 5, 8))
-    np.testing.assert_allclose(own(x), ours(x), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(ordered(x), reference(x), rtol=1e-5, atol=1e-5)
 
 
-def test_a_norm_that_subtracts_no_mean():
+def random_like(state):
+    """Normally distributed parameters of the same shapes."""
+    leaves, structure = jax.tree.flatten(state)
+    keys = jax.random.split(jax.random.key(3), len(leaves))
+    drawn = []
+    for key, leaf in zip(keys, leaves, strict=True):
+        drawn.append(jax.random.normal(key, leaf.shape))
+    return jax.tree.unflatten(structure, drawn)
+
+
+def test_rms_norm_subtracts_no_mean():
     spec = FeedForwardOrder.spec(**SHAPE)
-    x = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32) + 1
-    expected = x / np.sqrt((x**2).mean(-1, keepdims=True) + spec.norm_eps)
-    got = RMSNorm(spec, 5)(jax.numpy.asarray(x))
-    np.testing.assert_allclose(got, expected, rtol=1e-5)
+    noise = np.random.default_rng(0).standard_normal((3, 5))
+    x = np.float32(noise) + 1
+    mean_square = (x**2).mean(-1, keepdims=True)
+    expected = x / np.sqrt(mean_square + spec.norm_eps)
+    norm = RMSNorm(spec, 5)
+    np.testing.assert_allclose(norm(jax.numpy.asarray(x)), expected, rtol=1e-5)

@@ -32,18 +32,19 @@ def test_pictures_of_the_home_page_have_two_modes():
     assert home == f'<p class="figures" markdown>\n{expected}{expected}</p>\n'
 
 
-def test_keys():
+def test_the_page_of_keys_is_up_to_date():
     assert Path("docs/keys.md").read_text() == generate.keys_page(), ADVICE
 
 
-def test_sizes(printed_sizes):
+def test_the_page_of_sizes_is_up_to_date(printed_sizes):
     assert Path("docs/sizes.md").read_text() == generate.sizes_page(printed_sizes), ADVICE
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_commands(name):
-    part = generate.command_section(name, preloaded.gmlp(name, "--help").stdout)
-    assert part in Path("docs/commands.md").read_text(), ADVICE
+def test_the_section_of_a_command_is_up_to_date(name):
+    printed = preloaded.gmlp(name, "--help").stdout
+    section = generate.command_section(name, printed)
+    assert section in Path("docs/commands.md").read_text(), ADVICE
 
 
 def test_every_key_has_a_row():
@@ -53,8 +54,8 @@ def test_every_key_has_a_row():
             assert listed >= set(schema.keys_of(task, block))
 
 
-def test_a_bar_does_not_end_a_cell():
-    row = generate.table({"a.b": generate.Option("x|y", "one | two", ("x|y", "z"))}).splitlines()[
-        -1
-    ]
+def test_vertical_bars_in_cells_are_escaped():
+    option = generate.Option("x|y", "one | two", ("x|y", "z"))
+    table = generate.table({"a.b": option})
+    row = table.splitlines()[-1]
     assert row == r"| `a.b` | `'x\|y'` | `x\|y`, `z` | one \| two |"

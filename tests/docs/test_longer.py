@@ -1,6 +1,6 @@
-"""The CSV files of the alternatives after ten times the tokens, and the table that is made of
-them."""
+"""The CSV files of the alternatives after ten times the tokens, and the table made from them."""
 
+import json
 import statistics
 
 import pytest
@@ -14,27 +14,29 @@ from tests.reports.test_runs import write_run
 
 @pytest.fixture
 def runs(tmp_path):
-    """Two finished seeds of gMLP, the beginning of the third, and the search of its rate."""
+    """Two finished seeds of gMLP, an unfinished third, and the search for its learning rate."""
     column = COLUMNS["longer"]
     [config] = column.configs("cpu", ("sgu",)).values()
     config.data.train = "books"
-    for seed, last in ((0, 18.5), (1, 17.5)):
+    curves = [
+        [(900, 50.0), (9000, 18.5)],
+        [(900, 50.0), (9000, 17.5)],
+        [(900, 51.0)],
+    ]
+    for seed, curve in enumerate(curves):
         config.seed = seed
-        write_run(tmp_path / "longer" / f"{seed}", config, [(900, 50.0), (9000, last)])
-    config.seed = 2
-    write_run(tmp_path / "longer" / "2", config, [(900, 51.0)])
+        write_run(tmp_path / "longer" / f"{seed}", config, curve)
     for point in column.search_points("cpu", "sgu"):
         folder = tmp_path / "longer" / "search" / points.name(point)
         folder.mkdir(parents=True)
         perplexity = 25.0 + 1000 * point["optimizer.learning_rate"]
-        (folder / "result.json").write_text(
-            f'{{"step": 3000, "eval": {{"perplexity": {perplexity}}}}}'
-        )
+        result = {"step": 3000, "eval": {"perplexity": perplexity}}
+        (folder / "result.json").write_text(json.dumps(result))
     return tmp_path
 
 
 def test_runs_become_csv_files(runs, monkeypatch, tmp_path):
-    """What the files have of other rows and seeds stays."""
+    """Lines of other rows and seeds are kept."""
     data = tmp_path / "data"
     data.mkdir()
     monkeypatch.setattr(generate, "DATA", data)
@@ -78,7 +80,7 @@ def test_medians_are_of_three_finished_seeds():
     assert len(expected) >= 14
 
 
-def test_a_row_says_how_many_of_its_seeds_have_ended():
+def test_a_row_shows_how_many_of_its_seeds_have_ended():
     ended = {longer.TOKENS: 20.0}
     half = {longer.TOKENS // 2: 40.0}
     row = longer.Row({1e-3: 30.0}, {0: ended, 1: half}, None)
@@ -87,7 +89,7 @@ def test_a_row_says_how_many_of_its_seeds_have_ended():
     assert longer._end(longer.Row({1e-3: 30.0}, three, None)) == "21.0 (20.0 to 22.0)"
 
 
-def test_a_row_that_has_not_ended_stands_in_brackets():
+def test_an_unfinished_row_is_in_brackets():
     curves = {0: {100_000: 60.0, 200_000: 40.0}, 1: {100_000: 70.0}}
     row = longer.Row({1e-3: 30.0}, curves, None)
     assert longer._end(row) == "[65.0 at 0.1 M]"

@@ -1,4 +1,4 @@
-"""The table of speeds beside torch."""
+"""The table of speeds compared with torch."""
 
 from docs import generate
 from docs.results import peers
@@ -7,8 +7,8 @@ from gmlp_flax.benchmarks.machine import Machine
 from gmlp_flax.benchmarks.results_file import ResultsFile
 
 
-def measured(path, processor, ratio):
-    """Writes what a machine measured of one model."""
+def write_measurements(path, processor, ratio):
+    """Writes what a machine measured for one model."""
     opened = ResultsFile.open(str(path))
     machine = Machine(processor, 2, "AVX2", "Python 3.11.7", "2026-01-02", load=0.0)
     rows = [
@@ -20,9 +20,9 @@ def measured(path, processor, ratio):
         opened.add({"part": "peers"} | row, machine)
 
 
-def test_machines_stand_side_by_side(tmp_path, monkeypatch):
-    measured(tmp_path / "speed-peers-amd.csv", "AMD", 1.5)
-    measured(tmp_path / "speed-peers-intel.csv", "Intel", 0.9)
+def test_each_machine_has_a_row(tmp_path, monkeypatch):
+    write_measurements(tmp_path / "speed-peers-amd.csv", "AMD", 1.5)
+    write_measurements(tmp_path / "speed-peers-intel.csv", "Intel", 0.9)
     monkeypatch.setattr(generate, "DATA", tmp_path)
     lines = peers.section().splitlines()
     assert lines[2:4] == [
@@ -33,9 +33,9 @@ def test_machines_stand_side_by_side(tmp_path, monkeypatch):
 
 
 def test_every_measured_line_is_in_the_table():
-    lines = sum(
-        len(results_file.read(str(path))) for path in generate.DATA.glob("speed-peers-*.csv")
-    )
+    lines = 0
+    for path in generate.DATA.glob("speed-peers-*.csv"):
+        lines += len(results_file.read(str(path)))
     cells = 0
     for speeds in peers.speeds():
         cells += len(speeds.ours) + len(speeds.eager) + len(speeds.compiled)

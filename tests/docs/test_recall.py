@@ -1,4 +1,4 @@
-"""The tables and the pictures of docs/results/recall.md."""
+"""The tables of docs/results/recall.md and the CSV files that they are made of."""
 
 import json
 
@@ -21,17 +21,20 @@ def write_run(folder, point, accuracies):
     (run / "result.json").write_text(json.dumps(lines[-1]))
 
 
-def test_runs_become_lines_of_the_files(tmp_path):
-    """Of cells whose three seeds have ended, at the best rate of their search."""
-    shown = Cell("amlp_causal", 64, 32)
-    for point, accuracy in zip(rows.search_points(shown, "cpu"), (0.3, 0.9, 0.5), strict=True):
+def test_finished_cells_become_lines_of_the_files(tmp_path):
+    """Cells whose three seeds have ended, at the best rate of their search."""
+    finished = Cell("amlp_causal", 64, 32)
+    searched = rows.search_points(finished, "cpu")
+    for point, accuracy in zip(searched, (0.3, 0.9, 0.5), strict=True):
         write_run(tmp_path / "search", point, [accuracy])
-    for point in rows.points(shown, "cpu", 3e-3):
-        write_run(tmp_path, point, [0.25, 0.5 + 0.125 * point["seed"]])
+    for point in rows.points(finished, "cpu", 3e-3):
+        last_accuracy = 0.5 + 0.125 * point["seed"]
+        write_run(tmp_path, point, [0.25, last_accuracy])
     unfinished = Cell("sgu_causal", 64, 32)
     for point in rows.search_points(unfinished, "cpu"):
         write_run(tmp_path / "search", point, [0.25])
-    write_run(tmp_path, rows.points(unfinished, "cpu", 1e-3)[0], [0.25])
+    first_seed, *_ = rows.points(unfinished, "cpu", 1e-3)
+    write_run(tmp_path, first_seed, [0.25])
     assert list(recall.ends(str(tmp_path))) == [
         ("amlp_causal", "64", "32", "0.003", "0", "50.00", "600"),
         ("amlp_causal", "64", "32", "0.003", "1", "62.50", "600"),
@@ -45,8 +48,8 @@ def test_runs_become_lines_of_the_files(tmp_path):
     ]
 
 
-def test_lines_of_other_cells_stay(tmp_path, monkeypatch):
-    """New lines replace those of their cell, and the cells are sorted as in the tables."""
+def test_new_lines_replace_those_of_their_cell_alone(tmp_path, monkeypatch):
+    """The cells are sorted as in the tables."""
     monkeypatch.setattr(generate, "DATA", tmp_path)
     titles = ("row", "n", "d", "accuracy (%)")
     attention = ("bert_causal", "64", "32", "99")
@@ -60,32 +63,40 @@ def test_lines_of_other_cells_stay(tmp_path, monkeypatch):
 
 
 def test_every_line_is_a_seed_of_a_cell():
-    cells = [cell for of_row in recall.cells().values() for cell in of_row]
-    assert sum(len(cell.accuracies) for cell in cells) == len(generate.read("recall"))
-    for cell in cells:
-        assert len(cell.seeds) == 3
-        assert cell.accuracies == sorted(cell.accuracies)
-        assert cell.median == cell.accuracies[1]
+    seeds = 0
+    for cells_of_row in recall.cells().values():
+        for cell in cells_of_row:
+            assert len(cell.seeds) == 3
+            assert cell.accuracies == sorted(cell.accuracies)
+            assert cell.median == cell.accuracies[1]
+            seeds += len(cell.accuracies)
+    assert seeds == len(generate.read("recall"))
+
+
+def cells_of(line):
+    """The cells of a line of a table."""
+    cells = line.strip("|\n").split("|")
+    return [cell.strip() for cell in cells]
 
 
 def test_the_table_shows_every_seed_and_a_guess():
-    lines = [
-        [cell.strip() for cell in line.strip("|\n").split("|")]
-        for line in recall.section().splitlines()
-    ]
-    head, _, *of_rows, guesses = lines
-    assert head[1] == "n = 64, d = 16"
-    assert guesses[1:4] == ["25.0"] * 3
-    attention = of_rows[0]
+    head, _, *body, guesses = recall.section().splitlines()
+    titles = cells_of(head)
+    assert titles[1] == "n = 64, d = 16"
+    assert cells_of(guesses)[1:4] == ["25.0", "25.0", "25.0"]
+    attention = cells_of(body[0])
     assert attention[0].startswith("`bert_causal`")
     assert attention[2] == "99, 99, 100"
-    assert all(len(row) == len(head) for row in of_rows)
+    for line in body:
+        assert len(cells_of(line)) == len(titles)
 
 
 def test_the_table_of_mixers_has_those_at_one_width():
-    lines = recall.mixers_section().splitlines()
-    assert (
-        lines[2]
-        == "| `bert_causal`, attention, learned positions | 99, 99, 100 | 2,700, 2,400, 1,500 | 0.003 |"
-    )
-    assert len(lines) == 2 + 12
+    _, _, first, *others = recall.mixers_section().splitlines()
+    assert cells_of(first) == [
+        "`bert_causal`, attention, learned positions",
+        "99, 99, 100",
+        "2,700, 2,400, 1,500",
+        "0.003",
+    ]
+    assert len(others) == 11

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,9 @@ pytestmark = [
         importlib.util.find_spec("mkdocs") is None, reason="mkdocs is not installed (extra: docs)"
     ),
 ]
-SEEN = pytest.mark.skipif(not (BROWSER and DRIVER), reason="no chromium and chromedriver on PATH")
+NEEDS_BROWSER = pytest.mark.skipif(
+    not (BROWSER and DRIVER), reason="no chromium and chromedriver on PATH"
+)
 MAIN = (
     "",
     "gmlp-in-five-minutes/",
@@ -46,18 +49,17 @@ def site(tmp_path_factory):
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder, and says nothing."""
+    """Serves a folder, and logs nothing."""
 
     def log_message(self, *_):
-        """Nothing."""
+        """Logs nothing."""
 
 
 @pytest.fixture(scope="module")
 def address(site):
-    """Where the site is served."""
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Handler, directory=str(site))
-    )
+    """The address at which the site is served."""
+    handler = functools.partial(Handler, directory=str(site))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/"
@@ -78,29 +80,25 @@ def pages(site) -> list[str]:
     return sorted(str(path.parent.relative_to(site)) + "/" for path in site.rglob("index.html"))
 
 
-def test_pages_and_notebooks_are_all_there(site):
+def test_every_page_and_notebook_is_built(site):
     built = pages(site)
-    assert {
-        f"{name}/" for name in ("first-run", "first-run-notebook", "keys", "python", "results")
-    } <= set(built)
-    expected = sum(
-        path.endswith((".md", ".ipynb")) for _, _, files in os.walk("docs") for path in files
-    )
-    assert len(built) == expected
+    assert {"first-run/", "first-run-notebook/", "keys/", "python/", "results/"} <= set(built)
+    sources = [*Path("docs").rglob("*.md"), *Path("docs").rglob("*.ipynb")]
+    assert len(built) == len(sources)
 
 
-@SEEN
+@NEEDS_BROWSER
 @pytest.mark.parametrize("name", MAIN)
-def test_no_errors_and_no_other_host(page, address, name):
+def test_pages_have_no_errors_and_use_no_other_host(page, address, name):
     page.console()
     page.open(address + name)
-    used = page.run("return performance.getEntriesByType('resource').map(entry => entry.name)")
-    got = [url for url in used if not url.startswith((address, "data:", "blob:"))]
-    assert got == []
+    urls = page.run("return performance.getEntriesByType('resource').map(entry => entry.name)")
+    external = [url for url in urls if not url.startswith((address, "data:", "blob:"))]
+    assert external == []
     assert page.console() == []
 
 
-@SEEN
+@NEEDS_BROWSER
 @pytest.mark.nightly
 @pytest.mark.parametrize("width", [400, 1400])
 def test_no_page_is_wider_than_the_window(page, site, address, width):
@@ -108,28 +106,31 @@ def test_no_page_is_wider_than_the_window(page, site, address, width):
     wide = []
     for name in pages(site):
         page.open(address + name)
-        needed, given = page.run(
+        page_width, window_width = page.run(
             "const root = document.documentElement; return [root.scrollWidth, root.clientWidth]"
         )
-        if needed > given:
-            wide.append((name, needed))
+        if page_width > window_width:
+            wide.append((name, page_width))
     assert wide == []
 
 
-@SEEN
-def test_a_point_of_a_figure_says_what_it_is(page, address):
-    """Which it does in its own mode; the other mode's figure is not seen."""
+@NEEDS_BROWSER
+def test_focused_points_of_a_figure_show_their_tip(page, address):
+    """The figure of the other mode is hidden."""
     page.open(address + "results/which-mixer/")
-    shown = "const point = document.querySelector('.figure-{}').getBoundingClientRect(); return point.width"
-    assert page.run(shown.format("light")) > 100
-    assert page.run(shown.format("dark")) == 0
-    said = page.run(
-        "document.querySelector('.figure-light .tip').focus(); return document.querySelector('.tip-box').innerText"
-    )
-    assert "gmlp train --config=c4_ablation:" in said
+    assert width_of(page, ".figure-light") > 100
+    assert width_of(page, ".figure-dark") == 0
+    page.run("document.querySelector('.figure-light .tip').focus()")
+    tip = page.run("return document.querySelector('.tip-box').innerText")
+    assert "gmlp train --config=c4_ablation:" in tip
 
 
-def test_numbers_and_flags_stay_whole_and_long_names_may_wrap():
+def width_of(page, selector):
+    """The width in pixels of the first such element."""
+    return page.run(f"return document.querySelector('{selector}').getBoundingClientRect().width")
+
+
+def test_numbers_and_flags_do_not_wrap_but_long_names_may():
     hooks = pytest.importorskip("docs.hooks")
     assert hooks.in_lines("<p>5 M, n = 1,024, or</p>") == (
         '<p><span class="flag">5 M</span>, <span class="flag">n = 1,024</span>, or</p>'
@@ -142,12 +143,13 @@ def test_numbers_and_flags_stay_whole_and_long_names_may_wrap():
     )
 
 
-@SEEN
-def test_no_code_of_the_notebook_hides_on_a_narrow_screen(page, address):
+@NEEDS_BROWSER
+def test_code_of_the_notebook_is_fully_visible_on_a_narrow_screen(page, address):
     page.resize(400)
     page.open(address + "first-run-notebook/")
-    hidden = page.run(
-        "return [...document.querySelectorAll('.highlight-ipynb')].map(box => box.scrollWidth - box.clientWidth)"
+    overflows = page.run(
+        "const boxes = [...document.querySelectorAll('.highlight-ipynb')];"
+        "return boxes.map(box => box.scrollWidth - box.clientWidth)"
     )
-    assert hidden
-    assert set(hidden) == {0}
+    assert overflows
+    assert set(overflows) == {0}

@@ -8,37 +8,56 @@ from docs import generate
 from docs.results import slices
 from gmlp_flax.paper.alternatives import ROWS
 
+SLICES = ("recall", "other")  # predicted tokens that repeat a pair of the text, and the others
 
-def test_the_share_is_that_of_zoology():
-    """The gap on AR hits, counted, over the gap on all tokens."""
-    scores = {line["row"]: line for line in generate.read("alternatives-slices")}
-    shares = {}
+
+@pytest.fixture(scope="module")
+def measured():
+    """The lines of the CSV file by row."""
+    return {line["row"]: line for line in generate.read("alternatives-slices")}
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Row -> the cells of the table."""
+    rows = {}
     for line in slices.section().splitlines()[2:]:
-        _, row, _, recall, other, share, _ = (cell.strip() for cell in line.split("|"))
-        name = row.strip("`")
-        shares[name] = share
-        assert float(recall) == pytest.approx(float(scores[name]["recall_perplexity"]), abs=0.05)
-        assert float(other) == pytest.approx(float(scores[name]["other_perplexity"]), abs=0.05)
-    assert set(shares) <= set(ROWS)
-    assert shares["bert_rel"] == ""
+        cells = [cell.strip() for cell in line.split("|")]
+        name = cells[1].strip("`")
+        rows[name] = cells[2:-1]
+    return rows
+
+
+def log_loss(line, name):
+    """Summed over the predictions of a slice."""
+    count = int(line[f"{name}_predictions"])
+    perplexity = float(line[f"{name}_perplexity"])
+    return count * math.log(perplexity)
+
+
+def test_the_table_has_the_measured_perplexities(table, measured):
+    assert set(table) <= set(ROWS)
+    for name, (_, recall, other, _) in table.items():
+        line = measured[name]
+        assert float(recall) == pytest.approx(float(line["recall_perplexity"]), abs=0.05)
+        assert float(other) == pytest.approx(float(line["other_perplexity"]), abs=0.05)
+
+
+def test_the_share_is_that_of_zoology(table, measured):
+    """The gap in the loss of AR hits, over the gap in that of all tokens."""
+    shares = {name: share for name, (_, _, _, share) in table.items()}
     gaps = {}
-    for kind in ("recall_", "other_"):
-        count = int(scores["sgu"][f"{kind}predictions"])
-        model, reference = (
-            math.log(float(scores[row][f"{kind}perplexity"])) for row in ("sgu", "bert_rel")
-        )
-        gaps[kind] = count * (model - reference)
-    expected = 100 * gaps["recall_"] / (gaps["recall_"] + gaps["other_"])
+    for name in SLICES:
+        gaps[name] = log_loss(measured["sgu"], name) - log_loss(measured["bert_rel"], name)
+    expected = 100 * gaps["recall"] / (gaps["recall"] + gaps["other"])
     assert float(shares["sgu"]) == pytest.approx(expected, abs=0.6)
+    assert shares["bert_rel"] == ""
 
 
-def test_the_slices_are_all_predicted_tokens():
-    for line in generate.read("alternatives-slices"):
-        parts = int(line["recall_predictions"]) + int(line["other_predictions"])
-        assert parts == int(line["predictions"])
-        total = float(line["loss"]) * parts
-        by_slice = sum(
-            int(line[f"{kind}predictions"]) * math.log(float(line[f"{kind}perplexity"]))
-            for kind in ("recall_", "other_")
-        )
+def test_the_slices_are_all_predicted_tokens(measured):
+    for line in measured.values():
+        count = int(line["recall_predictions"]) + int(line["other_predictions"])
+        assert count == int(line["predictions"])
+        total = float(line["loss"]) * count
+        by_slice = sum(log_loss(line, name) for name in SLICES)
         assert total == pytest.approx(by_slice, rel=1e-3)

@@ -17,16 +17,17 @@ def folder(tmp_path, monkeypatch):
 
 def test_bands(text_run, folder):
     weights.write("shift-invariance-bands", str(text_run), folder)
-    expected = filters.matrices(gmlp_flax.load(str(text_run), "latest"))
+    model = gmlp_flax.load(str(text_run), "latest")
+    expected = filters.matrices(model)
     layers, tokens, _ = expected.shape
     lines = matrices.read("shift-invariance-bands", 2)
     assert len(lines) == layers * 17
     for (layer, offset), row in lines:
+        matrix = expected[int(layer) - 1]
         for token, value in enumerate(row):
             neighbour = token + int(offset)
             if 0 <= neighbour < tokens:
-                wanted = expected[int(layer) - 1, token, neighbour]
-                assert value == pytest.approx(wanted, abs=1e-3)
+                assert value == pytest.approx(matrix[token, neighbour], abs=1e-3)
             else:
                 assert np.isnan(value)
 
@@ -35,11 +36,14 @@ def test_filters_of_images(image_run, folder):
     weights.write("image-filters-rows", str(image_run), folder)
     model = gmlp_flax.load(str(image_run), "latest")
     expected, grid = filters.between_tokens(model)
-    lines = {tuple(names): row for names, row in matrices.read("image-filters-rows", 3)}
+    height, width = grid
+    rows = {}
+    for names, row in matrices.read("image-filters-rows", 3):
+        rows[tuple(names)] = row
     last = len(expected[0]) - 1
-    shown = expected[1, last].reshape(grid)
-    for row in range(grid[0]):
-        found = lines["2", f"patch {last}", str(row)][: grid[1]]
-        np.testing.assert_allclose(found, shown[row], atol=1e-4)
+    filter_of_last = expected[1, last].reshape(grid)
+    for number in range(height):
+        row = rows["2", f"patch {last}", str(number)]
+        np.testing.assert_allclose(row[:width], filter_of_last[number], atol=1e-4)
     mean = filters.mean_filters(expected, grid)[0]
-    np.testing.assert_allclose(lines["1", "mean", "0"], mean[0], atol=1e-4)
+    np.testing.assert_allclose(rows["1", "mean", "0"], mean[0], atol=1e-4)

@@ -1,4 +1,4 @@
-"""Messages of errors that a user may cause."""
+"""The messages of user errors."""
 
 import pytest
 
@@ -6,14 +6,15 @@ from gmlp_flax.errors import DataError
 
 
 def raised(error: type[Exception] | tuple[type[Exception], ...], function, *args, **options) -> str:
-    """The message of the error of this class, or one of several, that a call raises, which must be
-    one line."""
+    """Calls a function that must raise an error of this class, or of one of several, and returns the
+    message. It must be one line."""
     with pytest.raises(error) as caught:
         function(*args, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
 
 
 def failure(function, *args, **options) -> str:
-    """The message of the DataError that a call raises, which must be one line."""
+    """Calls a function that must raise a DataError, and returns the message."""
     return raised(DataError, function, *args, **options)

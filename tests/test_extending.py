@@ -57,7 +57,7 @@ def trained(folder):
 
 @pytest.mark.slow
 @pytest.mark.smoke
-def test_the_pages_config_trains_its_block_and_its_task(trained):
+def test_the_config_of_the_page_trains_its_block_and_its_task(trained):
     config = json.loads((trained / "run/config.json").read_text())
     assert config["task"] == "my_package.penalized:Penalized"
     assert config["penalty"] == {"embedding": 0.1}
@@ -67,7 +67,7 @@ def test_the_pages_config_trains_its_block_and_its_task(trained):
     assert json.loads((trained / "run/result.json").read_text())["step"] == 2
 
 
-def test_a_run_of_it_is_used_only_if_its_module_is_trusted(trained):
+def test_runs_of_user_defined_blocks_are_loaded_only_if_their_module_is_trusted(trained):
     """A run's config may be a stranger's; the config file is the user's own, so training goes
     on."""
     for command in ("predict", "evaluate"):
@@ -93,7 +93,7 @@ def test_a_run_of_it_is_used_only_if_its_module_is_trusted(trained):
 
 
 @pytest.mark.slow
-def test_the_pages_whole_task_learns_and_predicts(folder):
+def test_the_task_of_the_page_learns_and_predicts(folder):
     """Waves: with 100 steps nearly all of those held out are told apart."""
     train = ("train", "--config=my_waves.py", "--workdir=waves")
     done = preloaded.gmlp(*train, "--config.eval.every=100", cwd=folder)
@@ -109,7 +109,7 @@ def test_the_pages_whole_task_learns_and_predicts(folder):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_pages_options_are_known(folder, command):
+def test_the_options_of_the_page_are_known(folder, command):
     """Up to the first thing that a check refuses, here the number of steps."""
     words = command.replace("\\\n", " ").split()
     done = preloaded.gmlp(*words, "--config.steps=0", cwd=folder)
@@ -123,7 +123,7 @@ def test_the_pages_options_are_known(folder, command):
         ([BLOCK, "--config.model.first_weight=0"], "expected above 0"),
     ],
 )
-def test_mistakes_are_one_line(folder, flags, message):
+def test_user_errors_are_one_line(folder, flags, message):
     done = preloaded.gmlp("train", "--config=quickstart_text", "--workdir=none", *flags, cwd=folder)
     errors = [line for line in done.stderr.splitlines() if not line.startswith("note: ")]
     assert done.returncode == 2, done.stderr

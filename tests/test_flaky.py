@@ -20,7 +20,7 @@ def test_tests_that_passed_alone_are_listed_by_name(capsys, monkeypatch, tmp_pat
     assert summary.read_text() == printed
 
 
-def test_nothing_is_printed_where_all_failures_remain(capsys, monkeypatch, tmp_path):
+def test_nothing_is_printed_if_all_failures_remain(capsys, monkeypatch, tmp_path):
     summary = tmp_path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     flaky.main(FAILED, FAILED)

@@ -1,4 +1,4 @@
-"""The layers by themselves, under the transformations and tools of JAX and Flax."""
+"""The single layers, under the transformations and tools of JAX and Flax."""
 
 import pickle
 import warnings
@@ -13,63 +13,79 @@ from gmlp_flax import layers
 from tests.models.reference import in_float64, normal
 
 TOKENS = 6
-MADE = {
-    "gate": lambda **more: layers.SpatialGatingUnit(
-        channels=16, tokens=TOKENS, spatial_init_std=1.0, **more
-    ),
-    "toeplitz": lambda **more: layers.ToeplitzLinear(TOKENS, spatial_init_std=1.0, **more),
-    "attention": lambda **more: layers.TinyAttention(16, 8, 4, spatial_init_std=1.0, **more),
-    "block": lambda **more: layers.GMLPBlock(
-        16, d_ffn=32, tokens=TOKENS, d_attn=4, spatial_init_std=1.0, **more
-    ),
-}
-each_layer = pytest.mark.parametrize("name", MADE)
+LAYERS = ("gate", "toeplitz", "attention", "block")
+each_layer = pytest.mark.parametrize("name", LAYERS)
 
 
-def made(name: str, **more):
-    return MADE[name](rngs=nnx.Rngs(0), **more)
+def make(name: str, **options):
+    """A layer of 16 channels whose initial spatial weights are not small."""
+    options = {"rngs": nnx.Rngs(0), "spatial_init_std": 1.0} | options
+    if name == "gate":
+        return layers.SpatialGatingUnit(16, TOKENS, **options)
+    if name == "toeplitz":
+        return layers.ToeplitzLinear(TOKENS, **options)
+    if name == "attention":
+        return layers.TinyAttention(16, 8, 4, **options)
+    return layers.GMLPBlock(16, d_ffn=32, tokens=TOKENS, d_attn=4, **options)
+
+
+def assert_close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @each_layer
-def test_any_leading_axes(name):
-    layer = made(name)
+def test_inputs_may_have_any_leading_axes(name):
+    layer = make(name)
     x = np.float32(normal(1, 2, 3, TOKENS, 16))
-    call = jax.jit(layer)
     y = layer(x)
-    assert y.shape == (2, 3, TOKENS, 8 if name in ("gate", "attention") else 16)
+    channels = 8 if name in ("gate", "attention") else 16
+    assert y.shape == (2, 3, TOKENS, channels)
+    compiled = jax.jit(layer)
     for i, j in np.ndindex(2, 3):
-        got = call(x[i, j])
-        np.testing.assert_allclose(got, y[i, j], rtol=1e-5, atol=1e-5)
-    got = jax.vmap(call)(x[0])
-    np.testing.assert_allclose(got, y[0], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(call(x), y, rtol=1e-5, atol=1e-5)
+        assert_close(compiled(x[i, j]), y[i, j])
+    assert_close(compiled(x), y)
+    vectorized = jax.vmap(compiled)
+    assert_close(vectorized(x[0]), y[0])
+
+
+def sine_loss(name):
+    """A smooth function of the state of a layer and a factor of its input, and the state."""
+    definition, state = nnx.split(make(name, dtype="float64"))
+    x = normal(1, 2, TOKENS, 16)
+
+    def loss(state, factor):
+        layer = nnx.merge(definition, state)
+        return jnp.sin(layer(factor * x)).sum()
+
+    return loss, state
 
 
 @each_layer
 @in_float64
 def test_forward_mode_agrees_with_reverse_mode(name):
-    definition, state = nnx.split(made(name, dtype="float64"))
-    x = normal(1, 2, TOKENS, 16)
+    loss, state = sine_loss(name)
     direction = jax.tree.map(lambda leaf: normal(2, *leaf.shape), state)
 
-    def loss(state, x):
-        return jnp.sin(nnx.merge(definition, state)(x)).sum()
-
     @jax.jit
-    def both(state, direction):
-        _, slope = jax.jvp(lambda state: loss(state, x), (state,), (direction,))
-        scaled = lambda factor: loss(state, factor * x)  # noqa: E731
-        return (
-            slope,
-            jax.grad(loss)(state, x),
-            jax.hessian(scaled)(1.0),
-            jax.grad(jax.grad(scaled))(1.0),
-        )
+    def forward(state):
+        _, slope = jax.jvp(lambda state: loss(state, 1.0), (state,), (direction,))
+        return slope
 
-    slope, gradients, forward, reverse = both(state, direction)
-    expected = sum(jax.tree.leaves(jax.tree.map(np.vdot, gradients, direction)))
-    np.testing.assert_allclose(slope, expected, rtol=1e-9)
-    np.testing.assert_allclose(forward, reverse, rtol=1e-8)
+    gradients = jax.jit(jax.grad(loss))(state, 1.0)
+    products = jax.tree.map(np.vdot, gradients, direction)
+    expected = sum(jax.tree.leaves(products))
+    np.testing.assert_allclose(forward(state), expected, rtol=1e-9)
+
+
+@each_layer
+@in_float64
+def test_second_derivatives_agree(name):
+    """Forward over reverse mode, and reverse mode twice."""
+    loss, state = sine_loss(name)
+    hessian = jax.jit(jax.hessian(loss, argnums=1))
+    slope = jax.grad(loss, argnums=1)
+    second_slope = jax.jit(jax.grad(slope, argnums=1))
+    np.testing.assert_allclose(hessian(state, 1.0), second_slope(state, 1.0), rtol=1e-8)
 
 
 def test_the_gate_is_equation_4():
@@ -89,74 +105,110 @@ def test_the_gate_is_equation_4():
 
 
 def test_toeplitz_is_one_filter_for_all_positions():
-    layer = made("toeplitz")
+    layer = make("toeplitz")
     w = np.asarray(layer.matrix())
     taps = np.asarray(layer.taps[...])
     for i, j in np.ndindex(TOKENS, TOKENS):
         assert w[i, j] == taps[TOKENS - 1 + j - i]
-    assert layer(jnp.ones((4, 3))).shape == (4, 3)  # fewer tokens
-    causal = layers.ToeplitzLinear(TOKENS, rngs=nnx.Rngs(0), causal=True, spatial_init_std=1.0)
-    assert np.all(np.triu(causal.matrix(), 1) == 0)
-    assert np.any(causal.matrix())
+
+
+def test_toeplitz_takes_fewer_tokens():
+    x = jnp.ones((4, 3))
+    y = make("toeplitz")(x)
+    assert y.shape == (4, 3)
+
+
+def test_causal_toeplitz_matrices_are_lower_triangular():
+    matrix = make("toeplitz", causal=True).matrix()
+    assert np.all(np.triu(matrix, 1) == 0)
+    assert np.any(matrix)
 
 
 @each_layer
-def test_tools(name):
-    layer = made(name)
+def test_layers_survive_pickle(name):
+    layer = make(name)
     x = np.float32(normal(1, 2, TOKENS, 16))
-    got = pickle.loads(pickle.dumps(layer))(x)
-    np.testing.assert_array_equal(got, layer(x))
-    table = nnx.tabulate(layer, x, console_kwargs={"force_terminal": False, "width": 200})
+    copy = pickle.loads(pickle.dumps(layer))
+    np.testing.assert_array_equal(copy(x), layer(x))
+
+
+WIDE = {"force_terminal": False, "width": 200}
+
+
+@each_layer
+def test_layers_are_tabulated(name):
+    layer = make(name)
+    x = np.float32(normal(1, 2, TOKENS, 16))
+    table = nnx.tabulate(layer, x, console_kwargs=WIDE)
     assert type(layer).__name__ in table
     assert "float32[2,6,16]" in table
+
+
+@each_layer
+def test_treescope_renders_layers(name):
     treescope = pytest.importorskip("treescope")
-    with warnings.catch_warnings():  # of NumPy, about names that treescope looks into
+    layer = make(name)
+    with warnings.catch_warnings():  # treescope reads deprecated names of NumPy
         warnings.simplefilter("ignore", DeprecationWarning)
-        assert type(layer).__name__ in treescope.render_to_text(layer)
+        rendered = treescope.render_to_text(layer)
+    assert type(layer).__name__ in rendered
 
 
 def test_whole_models_are_tabulated():
     import gmlp_flax as gf
 
-    model = gf.create(
-        "gmlp_s", classes=2, image_size=32, patch_size=(8, 8), layers=2, d_model=8, d_ffn=16
-    )
-    table = nnx.tabulate(
-        model.module,
-        jnp.ones((1, 32, 32, 3)),
-        console_kwargs={"force_terminal": False, "width": 200},
-    )
+    sizes = {"image_size": 32, "patch_size": (8, 8), "layers": 2, "d_model": 8, "d_ffn": 16}
+    model = gf.create("gmlp_s", classes=2, **sizes)
+    images = jnp.ones((1, 32, 32, 3))
+    table = nnx.tabulate(model.module, images, console_kwargs=WIDE)
     assert "encoder" in table
     assert "ImageClassifier" in table
 
 
-def test_layers_of_a_linen_model():
-    class Model(linen.Module):
-        @linen.compact
-        def __call__(self, x):
-            block = nnx.bridge.to_linen(layers.GMLPBlock, 16, d_ffn=32, tokens=TOKENS, name="block")
-            return linen.Dense(1)(block(linen.Dense(16)(x)))
+class LinenModel(linen.Module):
+    """A block between two layers of linen."""
 
+    @linen.compact
+    def __call__(self, x):
+        block = nnx.bridge.to_linen(layers.GMLPBlock, 16, d_ffn=32, tokens=TOKENS, name="block")
+        wide = linen.Dense(16)(x)
+        return linen.Dense(1)(block(wide))
+
+
+def test_linen_models_may_have_our_layers():
+    model = LinenModel()
     x = np.float32(normal(1, 2, TOKENS, 4))
-    variables = Model().init(jax.random.key(0), x)
-    assert Model().apply(variables, x).shape == (2, TOKENS, 1)
-    gradients = jax.grad(lambda variables: Model().apply(variables, x).sum())(variables)
-    kernel = linen.unbox(gradients)["params"]["block"]["proj_in"]["kernel"]
+    variables = model.init(jax.random.key(0), x)
+    y = model.apply(variables, x)
+    assert y.shape == (2, TOKENS, 1)
+    gradients = jax.grad(lambda variables: model.apply(variables, x).sum())(variables)
+    params = linen.unbox(gradients)["params"]
+    kernel = params["block"]["proj_in"]["kernel"]
     assert kernel.shape == (16, 32)
     assert np.any(kernel)
 
 
+def odd_d_ffn(rngs):
+    layers.GMLPBlock(16, d_ffn=33, tokens=6, rngs=rngs)
+
+
+def no_length(rngs):
+    layers.ToeplitzLinear(0, rngs=rngs)
+
+
+def fewer_tokens(rngs):
+    block = layers.GMLPBlock(16, d_ffn=32, tokens=6, rngs=rngs)
+    block(jnp.ones((5, 16)))
+
+
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("call", "message"),
     [
-        (lambda rngs: layers.GMLPBlock(16, d_ffn=33, tokens=6, rngs=rngs), "it must be even"),
-        (lambda rngs: layers.ToeplitzLinear(0, rngs=rngs), "length is 0"),
-        (
-            lambda rngs: layers.GMLPBlock(16, d_ffn=32, tokens=6, rngs=rngs)(jnp.ones((5, 16))),
-            "was given 5",
-        ),
+        (odd_d_ffn, "it must be even"),
+        (no_length, "length is 0"),
+        (fewer_tokens, "was given 5"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, message):
+def test_invalid_sizes_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
-        make(nnx.Rngs(0))
+        call(nnx.Rngs(0))

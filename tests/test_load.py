@@ -26,7 +26,7 @@ def test_importing_imports_nothing_else():
     assert python(code) == ("False True True\n", "")
 
 
-def test_every_name_is_there_and_has_a_docstring():
+def test_every_name_exists_and_has_a_docstring():
     for name in gmlp_flax.__all__:
         assert getattr(gmlp_flax, name).__doc__
     with pytest.raises(AttributeError, match="no attribute 'lod'"):

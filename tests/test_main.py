@@ -123,7 +123,7 @@ def test_every_file_is_a_command_or_shared():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_starts_without_the_server(name):
+def test_commands_start_without_preloaded_modules(name):
     """tests/preloaded.py imports everything first, which hides an import that a command forgets."""
     done = preloaded.gmlp(name, "--help", PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr

@@ -5,7 +5,7 @@ import pytest
 from tests.once import made_once
 
 
-def test_the_second_worker_makes_nothing(tmp_path_factory):
+def test_the_second_worker_reuses_the_result(tmp_path_factory):
     made = []
 
     def make(folder):
@@ -19,7 +19,7 @@ def test_the_second_worker_makes_nothing(tmp_path_factory):
     assert (first / "file").read_text() == "text"
 
 
-def test_what_failed_is_begun_again(tmp_path_factory):
+def test_failed_work_is_repeated(tmp_path_factory):
     def fail(folder):
         (folder / "half").write_text("text")
         raise ValueError("in the middle")

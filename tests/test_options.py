@@ -37,14 +37,14 @@ TWO = "expected 2 values, as in (1, 1)"
         (None, None, (1, "x"), {}),
     ],
 )
-def test_values_that_make_sense(default, values, good, bad):
+def test_valid_and_invalid_values(default, values, good, bad):
     declared = Option(default, "a meaning", values)
     got = [declared.problem(value) for value in good]
     assert got == [""] * len(good)
     assert {value: declared.problem(value) for value in bad} == bad
 
 
-def test_few_values_are_part_of_the_meaning():
+def test_short_lists_of_values_are_part_of_the_help():
     assert Option("a", "the kind", ("a", "b")).meaning == "the kind (a, b)"
     assert Option(1, "the number", AT_LEAST_1).meaning == "the number"
 
@@ -68,7 +68,7 @@ def test_a_subclass_adds_options_and_may_replace_one():
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_every_default_of_a_block_makes_sense(block):
+def test_every_default_of_a_block_is_valid(block):
     for name, declared in options_of(BLOCKS[block].Spec).items():
         assert not declared.problem(declared.default), name
     BLOCKS[block].spec(length=4)

@@ -1,5 +1,4 @@
-"""The README and the documentation: their commands, configs and links name what exists, their
-examples run."""
+"""The README and the documentation: their commands, configs and links exist, and their examples run."""
 
 import configparser
 import functools
@@ -18,16 +17,17 @@ from tests import preloaded
 
 
 def read(path: str) -> str:
-    """The text of a page: of a notebook, what its cells hold, not what they print."""
+    """The text of a page, with continued lines joined. Outputs of a notebook are left out."""
     text = Path(path).read_text()
     if path.endswith(".ipynb"):
-        text = "\n\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+        cells = json.loads(text)["cells"]
+        text = "\n\n".join("".join(cell["source"]) for cell in cells)
     return text.replace("\\\n", " ")
 
 
-DOCS = sorted(
-    path for kind in ("md", "ipynb") for path in glob.glob(f"docs/**/*.{kind}", recursive=True)
-)
+MARKDOWN = glob.glob("docs/**/*.md", recursive=True)
+NOTEBOOKS = glob.glob("docs/**/*.ipynb", recursive=True)
+DOCS = sorted(MARKDOWN + NOTEBOOKS)
 # The last one draws commands into a picture.
 FILES = ("README.md", "CONTRIBUTING.md", *DOCS, "docs/figures.py")
 PAGES = {path: read(path) for path in FILES}
@@ -43,70 +43,84 @@ EVERYWHERE = pytest.mark.parametrize("page", FILES)
 
 @functools.cache
 def flags_of(command: str) -> set[str]:
-    """The flags that `gmlp COMMAND --help` lists, which are those that the command has defined."""
+    """The flags that `gmlp COMMAND --help` lists."""
     done = preloaded.gmlp(command, "--help")
     assert done.returncode == 0, done.stderr
-    return {"help", *re.findall(r"^ +--(\w+)", done.stdout, re.M)}
+    flags = re.findall(r"^ +--(\w+)", done.stdout, re.M)
+    return {"help", *flags}
 
 
 @functools.cache
 def help_of(script: str) -> str:
     """The comment at the head of a script, which its --help prints."""
-    return re.match(r"#!.*\n((?:#.*\n)+)", Path(f"scripts/{script}.sh").read_text())[1]
+    text = Path(f"scripts/{script}.sh").read_text()
+    head = re.match(r"#!.*\n((?:#.*\n)+)", text)
+    assert head, script
+    return head[1]
 
 
-def check_flags(page: str, command: str, given: str) -> None:
-    """Fails if a command has not the flags that it is given; keys of a config or a sweep are no
-    flags of its own."""
-    for flag in re.findall(r"(?<!\S)--(\w+)(?![\w.-])", given):
+def check_flags(page: str, command: str, arguments: str) -> None:
+    """Fails if a command does not have one of these flags. Keys of a config or a sweep are not
+    checked."""
+    for flag in re.findall(r"(?<!\S)--(\w+)(?![\w.-])", arguments):
         known = flags_of(command)
-        assert {flag, flag.removeprefix("no")} & known, (
-            f"{page}: {command} --{flag}; it has {sorted(known)}"
-        )
+        is_known = flag in known or flag.removeprefix("no") in known
+        assert is_known, f"{page}: {command} --{flag}; it has {sorted(known)}"
 
 
 @EVERYWHERE
-def test_commands_have_the_flags_that_they_are_given(page):
-    for name, given in CALLS.findall(PAGES[page]):
+def test_flags_of_commands_exist(page):
+    for name, arguments in CALLS.findall(PAGES[page]):
         assert name in COMMANDS, f"{page}: gmlp {name}"
-        check_flags(page, name, re.split(" -- | #| gmlp ", given)[0])
+        own_arguments = re.split(" -- | #| gmlp ", arguments)[0]
+        check_flags(page, name, own_arguments)
 
 
 @EVERYWHERE
-def test_scripts_take_what_they_are_given(page):
-    """Words in capitals stand for something else; what follows `launch_tpu.sh train` is for
+def test_arguments_of_scripts_exist(page):
+    """Words in capitals are placeholders. The words after `launch_tpu.sh train` are flags of
     training."""
-    for script, given in SCRIPT_CALLS.findall(PAGES[page]):
-        own, _, training = given.partition(" train ") if script == "launch_tpu" else (given, "", "")
-        check_flags(page, "train", training)
-        flags = [word.partition("=")[0] for word in own.split() if word.startswith("--")]
-        got = {flag for flag in flags if flag not in help_of(script)}
-        assert got == set(), f"{page}: {script}{own}"
-        words = {word for word in own.split() if re.fullmatch(r"[a-z]+", word)}
-        assert script != "setup" or words <= EXTRAS, f"{page}: {script}{own}"
-        assert script not in ("launch_tpu", "docs") or all(
-            word in help_of(script) for word in words
-        ), f"{page}:{own}"
+    for script, arguments in SCRIPT_CALLS.findall(PAGES[page]):
+        call = f"{page}: {script}{arguments}"
+        if script == "launch_tpu":
+            arguments, _, training = arguments.partition(" train ")
+            check_flags(page, "train", training)
+        for word in arguments.split():
+            if word.startswith("--"):
+                flag, _, _ = word.partition("=")
+                assert flag in help_of(script), call
+            elif re.fullmatch(r"[a-z]+", word):
+                if script == "setup":
+                    assert word in EXTRAS, call
+                if script in ("launch_tpu", "docs"):
+                    assert word in help_of(script), call
 
 
 @EVERYWHERE
 def test_extras_exist(page):
+    """EXTRA is a placeholder."""
     for extras in INSTALLED.findall(PAGES[page]):
-        assert extras == "EXTRA" or set(extras.split(",")) <= EXTRAS, f"{page}: {extras}"
+        for extra in extras.split(","):
+            assert extra in EXTRAS | {"EXTRA"}, f"{page}: {extras}"
 
 
 @EVERYWHERE
-def test_configs_and_their_keys_exist(page):
-    """Names in capitals, and the files of an example, stand for something else."""
-    for given in re.findall(r"--config=([a-z]\w*(?::[\w,=.]+)?)(?=[\s`])", PAGES[page]):
-        if not given.startswith("my_") and not given.partition(":")[2].isupper():
-            assert config.open_config(given), f"{page}: {given}"
-    for key in re.findall(
-        r"--config\.([a-z][\w.]*)=",
-        PAGES[page].replace("config.mesh=auto", "config.mesh.auto=True"),
-    ):
-        # which declares keys of its own, see test_extending.py
-        if key != "a.b" and page != "docs/extending.md":
+def test_configs_exist(page):
+    """Arguments in capitals and my_... are placeholders."""
+    for source in re.findall(r"--config=([a-z]\w*(?::[\w,=.]+)?)(?=[\s`])", PAGES[page]):
+        _, _, argument = source.partition(":")
+        if not source.startswith("my_") and not argument.isupper():
+            assert config.open_config(source), f"{page}: {source}"
+
+
+@EVERYWHERE
+def test_keys_of_configs_exist(page):
+    """a.b is a placeholder."""
+    if page == "docs/extending.md":
+        return  # declares keys, see test_extending.py
+    text = PAGES[page].replace("config.mesh=auto", "config.mesh.auto=True")
+    for key in re.findall(r"--config\.([a-z][\w.]*)=", text):
+        if key != "a.b":
             config.check_name(key, page)
 
 
@@ -122,64 +136,79 @@ def test_links_and_scripts_exist(page):
 
 def linked(page: str) -> set[str]:
     """The pages of docs/ that a page links to."""
-    targets = re.findall(r"\]\(([\w./-]+\.(?:md|ipynb))[^)]*\)", PAGES[page])
-    return {
-        os.path.normpath(os.path.join(os.path.dirname(page), target)) for target in targets
-    } & set(DOCS)
+    folder = os.path.dirname(page)
+    pages = set()
+    for target in re.findall(r"\]\(([\w./-]+\.(?:md|ipynb))[^)]*\)", PAGES[page]):
+        path = os.path.normpath(os.path.join(folder, target))
+        if path in DOCS:
+            pages.add(path)
+    return pages
 
 
-def test_links_lead_from_the_home_page_to_every_page():
-    near = {"docs/README.md"}.union(
-        *map(linked, linked("docs/README.md")), linked("docs/README.md")
-    )
+def test_every_page_is_within_two_links_of_the_home_page():
+    linked_pages = linked("docs/README.md")
+    near = {"docs/README.md"} | linked_pages
+    for page in linked_pages:
+        near |= linked(page)
     assert near == set(DOCS)
 
 
 @pytest.mark.parametrize("page", [page for page in DOCS if page.endswith(".md")])
-def test_pages_open_with_what_the_reader_can_do(page):
-    first = PAGES[page].split("\n\n")[1]
-    assert re.match(r"\**[A-Za-z]", first), first  # a sentence, not a table, a picture or code
+def test_pages_start_with_a_sentence(page):
+    _, first, *_ = PAGES[page].split("\n\n")
+    assert re.match(r"\**[A-Za-z]", first), first  # not a table, a picture or code
     assert not first.startswith("For anyone"), first
 
 
 def test_the_readme_is_short():
-    assert len(Path("README.md").read_text().splitlines()) <= 120
+    lines = Path("README.md").read_text().splitlines()
+    assert len(lines) <= 120
+
+
+def pages_in(navigation) -> list[str]:
+    """The pages of a part of the site's navigation, which is a page, a list, or titles with
+    parts."""
+    if isinstance(navigation, str):
+        return [navigation]
+    if isinstance(navigation, dict):
+        navigation = navigation.values()
+    pages = []
+    for part in navigation:
+        pages += pages_in(part)
+    return pages
 
 
 def test_every_page_is_in_the_navigation_of_the_site():
-    def pages(entry):
-        for part in entry if isinstance(entry, list) else entry.values():
-            yield from [part] if isinstance(part, str) else pages(part)
-
-    found = list(
-        pages(yaml.safe_load("nav:" + Path("mkdocs.yml").read_text().partition("\nnav:")[2])["nav"])
-    )
-    got = sorted(f"docs/{path}" for path in found)
+    _, _, text = Path("mkdocs.yml").read_text().partition("\nnav:")
+    navigation = yaml.safe_load(f"nav:{text}")["nav"]
+    pages = sorted(f"docs/{path}" for path in pages_in(navigation))
     expected = [page for page in DOCS if "/developers/" not in page]
-    assert got == expected
+    assert pages == expected
 
 
 def examples(page: str) -> list[str]:
-    """The Python of a page, with a run and a size that tests have."""
-    return [
-        text.replace("layers=12", "layers=1")
-        for text in re.findall(r"```python\n(.*?)```", PAGES[page], re.S)
-    ]
+    """The Python code of a page, with smaller models."""
+    code = re.findall(r"```python\n(.*?)```", PAGES[page], re.S)
+    return [example.replace("layers=12", "layers=1") for example in code]
 
 
-def test_the_example_of_the_readme_prints_what_stands_below_it(capsys):
-    (example,) = examples("README.md")
+def test_the_example_of_the_readme_prints_the_output_below_it(capsys):
+    [example] = examples("README.md")
     assert example in examples("docs/README.md")
     exec(example, {})
-    assert f"```\n\n```\n{capsys.readouterr().out}```" in PAGES["README.md"]
+    printed = capsys.readouterr().out
+    assert f"```\n\n```\n{printed}```" in PAGES["README.md"]
 
 
 def test_the_example_of_five_minutes_learns(capsys):
-    (example,) = examples("docs/gmlp-in-five-minutes.md")
+    [example] = examples("docs/gmlp-in-five-minutes.md")
     exec(example, {})
-    printed = capsys.readouterr().out.splitlines()
-    losses = [float(line.partition("loss ")[2]) for line in printed[:-1]]
+    *lines, last = capsys.readouterr().out.splitlines()
+    losses = []
+    for line in lines:
+        _, _, loss = line.partition("loss ")
+        losses.append(float(loss))
     assert losses[0] == pytest.approx(3, abs=0.3)
     assert losses[-1] < 0.1
-    assert printed[-1].endswith("position 5")  # three places before position 8
-    assert printed[-1] in PAGES["docs/gmlp-in-five-minutes.md"]
+    assert last.endswith("position 5")  # three places before position 8
+    assert last in PAGES["docs/gmlp-in-five-minutes.md"]

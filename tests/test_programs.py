@@ -19,7 +19,7 @@ def first(tmp_path):
     return session
 
 
-def test_the_next_session_has_what_one_has_kept(first, tmp_path):
+def test_the_next_session_has_the_kept_programs(first, tmp_path):
     first.keep()
     first.close()
     assert not first.folder.exists()
@@ -36,7 +36,7 @@ def test_sessions_at_the_same_time_keep_a_program_once(first, tmp_path):
     assert [path.name for path in first.kept.iterdir()] == [NAME]
 
 
-def test_half_a_program_is_not_kept(first):
+def test_incomplete_programs_are_not_kept(first):
     """A killed run leaves one."""
     (first.folder / "jit_half-0123-cache").write_bytes(PROGRAM[:-9])
     (first.folder / "jit_none-0123-cache").write_bytes(b"")

@@ -12,7 +12,7 @@ from gmlp_flax.registry import load, refuse_foreign
 from tests.failures import raised
 
 
-def test_a_name_or_a_place():
+def test_classes_are_found_by_name_or_by_path():
     assert find("gmlp") is GMLPBlock
     assert find("gmlp_flax.models.blocks.gmlp:GMLPBlock") is GMLPBlock
     assert [name_of(block) for block in BLOCKS.values()] == list(BLOCKS)
@@ -57,7 +57,7 @@ def test_settings_build_the_spec_again():
     assert find(values.pop("block")).spec(length=5, **values) == spec
 
 
-def test_what_a_stranger_names_is_not_imported(tmp_path, monkeypatch):
+def test_modules_in_untrusted_configs_are_not_imported(tmp_path, monkeypatch):
     """A run's config may name classes of gmlp_flax and of modules that the user has imported."""
     (tmp_path / "stranger.py").write_text("raise AssertionError('imported')")
     (tmp_path / "friend.py").write_text("from gmlp_flax.models.blocks import GMLPBlock as Own")
@@ -103,7 +103,7 @@ def test_the_config_of_a_run_imports_nothing(tmp_path, monkeypatch):
             )
 
 
-def test_a_module_that_ends_the_program_is_no_silent_end(tmp_path, monkeypatch):
+def test_modules_that_exit_on_import_are_reported(tmp_path, monkeypatch):
     """As a script without a main guard does."""
     (tmp_path / "ending_script.py").write_text("import sys\nsys.exit(3)\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,4 +1,4 @@
-"""Attention's maps against a slow reference that runs the whole model, and the images of them."""
+"""Attention maps against a slow reference that runs the whole model, and their images."""
 
 import jax
 import jax.numpy as jnp
@@ -34,18 +34,20 @@ PAIR = ("the time of", "by some")
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     path = tmp_path_factory.mktemp("words") / "vocabulary"
-    Tokenizer.train([" ".join(tiny.WORDS)] * 20, 340).save(path)
+    text = " ".join(tiny.WORDS)
+    trained = Tokenizer.train([text] * 20, 340)
+    trained.save(path)
     return Tokenizer.load(path)
 
 
 def untrained(tokenizer, tmp_path, task="masked_lm", **model) -> Model:
-    """A run whose parameters are random numbers, large enough for attention to prefer some
-    tokens."""
-    config = gmlp_config.changed(tiny.text_config(tmp_path, **model), task)
+    """A model with random parameters, large enough for attention to prefer some tokens."""
+    config = tiny.text_config(tmp_path, **model)
+    config = gmlp_config.changed(config, task)
     config.model.update(length=20, vocab_size=340, layers=3)
-    made = tasks.find(task)(config, {TOKENIZER_FILE: tokenizer.model})
-    params = tiny.random_params(made.shapes(), 0.5)
-    return Model(made, params, Partition.make())
+    opened = tasks.find(task)(config, {TOKENIZER_FILE: tokenizer.model})
+    params = tiny.random_params(opened.shapes(), 0.5)
+    return Model(opened, params, Partition.make())
 
 
 def softmax(scores):
@@ -54,7 +56,7 @@ def softmax(scores):
 
 
 def embedded(params, model, tokens, segments):
-    """What the first layer reads."""
+    """The input of the first layer."""
     x = params["embedding"][tokens]
     if "positions" in params:
         x = x + params["positions"]["table"][: len(tokens)]
@@ -71,14 +73,15 @@ def products(queries, keys):
 
 
 def tiny_weights(p, x):
-    """Those of gMLP's tiny attention."""
+    """The weights of gMLP's tiny attention."""
     normed = reference.layer_norm(p["norm"], x)
-    q, k, _ = np.split(reference.linear(p["attention"]["qkv"], normed), 3, axis=1)
+    projected = reference.linear(p["attention"]["qkv"], normed)
+    q, k, _ = np.split(projected, 3, axis=1)
     return softmax(products(q, k))
 
 
 def largest_weights(p, x, model):
-    """Those of a Transformer's two heads of four channels: the larger ones."""
+    """The larger weights of a Transformer's two heads of four channels."""
     attention_params = p["attention"]
     normed = reference.layer_norm(p["attention_norm"], x)
     projected = reference.linear(attention_params["proj_in"], normed)
@@ -98,8 +101,8 @@ def largest_weights(p, x, model):
 
 
 def slow_maps(trained, tokens, segments):
-    """Each layer's weights, query by query, of a model that numpy runs; of several heads the
-    largest."""
+    """Each layer's weights, query by query, in a model that numpy runs. Of several heads, the
+    largest weight counts."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), trained.params)
     model = trained.config.model
     x = embedded(params, model, tokens, segments)
@@ -117,18 +120,18 @@ def slow_maps(trained, tokens, segments):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_maps_against_numpy(tokenizer, tmp_path, name):
-    """The deeper layers' maps tell that the layers before were run as the model runs them."""
+    """Maps of deeper layers show that the layers before them were run correctly."""
     trained = untrained(tokenizer, tmp_path, **MODELS[name])
     sentences = attention.encode(trained, *PAIR)
-    found = attention.maps(trained, sentences).weights
-    assert found.shape == (3, len(sentences.tokens), len(sentences.tokens))
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(
-        found, slow_maps(trained, sentences.tokens, sentences.segments), atol=2e-5
-    )
-    assert (found[0] > 2 / len(sentences.tokens)).any()
+    weights = attention.maps(trained, sentences).weights
+    count = len(sentences.tokens)
+    assert weights.shape == (3, count, count)
+    assert weights.dtype == np.float32
+    expected = slow_maps(trained, sentences.tokens, sentences.segments)
+    np.testing.assert_allclose(weights, expected, atol=2e-5)
+    assert (weights[0] > 2 / count).any()
     if trained.config.model.block == "gmlp":
-        np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
+        np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -141,96 +144,118 @@ def test_finetuned_models_read_padding_unless_it_is_masked(tokenizer, tmp_path, 
     assert len(sentences.tokens) == 20 > count
     assert (sentences.tokens[count:] == tokenizer.pad_id).all()
     assert 0 < sentences.segments.sum() < count
-    found = attention.maps(trained, sentences).weights
-    np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
+    weights = attention.maps(trained, sentences).weights
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
     if mask:
-        assert (found[:, :, count:] == 0).all()
+        assert (weights[:, :, count:] == 0).all()
     else:
-        np.testing.assert_allclose(
-            found, slow_maps(trained, sentences.tokens, sentences.segments), atol=2e-5
-        )
+        expected = slow_maps(trained, sentences.tokens, sentences.segments)
+        np.testing.assert_allclose(weights, expected, atol=2e-5)
 
 
-def test_what_the_model_reads(tokenizer, tmp_path):
+def test_a_text_is_read_between_special_tokens(tokenizer, tmp_path):
     trained = untrained(tokenizer, tmp_path, d_attn=4)
-    one = attention.encode(trained, "the time")
-    got = [one.labels[0], *one.labels[-1:]]
-    assert got == ["[CLS]", "[SEP]"]
-    assert "the" in one.labels
-    assert one.tokens.tolist() == [
-        tokenizer.cls_id,
-        *tokenizer.encode("the time"),
-        tokenizer.sep_id,
-    ]
-    two = attention.encode(trained, *PAIR)
+    sentence = attention.encode(trained, "the time")
+    first, *words, last = sentence.labels
+    assert first == "[CLS]"
+    assert "the" in words
+    assert last == "[SEP]"
+    ids = tokenizer.encode("the time")
+    assert sentence.tokens.tolist() == [tokenizer.cls_id, *ids, tokenizer.sep_id]
+
+
+def test_a_pair_is_read_as_two_segments(tokenizer, tmp_path):
+    trained = untrained(tokenizer, tmp_path, d_attn=4)
+    sentences = attention.encode(trained, *PAIR)
     first, second = (tokenizer.encode(text) for text in PAIR)
-    assert two.tokens.tolist() == [
-        tokenizer.cls_id,
-        *first,
-        tokenizer.sep_id,
-        *second,
-        tokenizer.sep_id,
-    ]
-    expected = [0] * (len(first) + 2) + [1] * (len(second) + 1)
-    assert two.segments.tolist() == expected
-    # A model of fixed length reads padding, which has no label.
-    padded = attention.encode(untrained(tokenizer, tmp_path, d_attn=4, spatial="dense"), *PAIR)
+    first_segment = [tokenizer.cls_id, *first, tokenizer.sep_id]
+    second_segment = [*second, tokenizer.sep_id]
+    assert sentences.tokens.tolist() == first_segment + second_segment
+    expected = [0] * len(first_segment) + [1] * len(second_segment)
+    assert sentences.segments.tolist() == expected
+
+
+def test_models_of_fixed_length_read_padding_without_labels(tokenizer, tmp_path):
+    fixed = untrained(tokenizer, tmp_path, d_attn=4, spatial="dense")
+    padded = attention.encode(fixed, *PAIR)
+    trained = untrained(tokenizer, tmp_path, d_attn=4)
+    sentences = attention.encode(trained, *PAIR)
     assert len(padded.tokens) == 20
-    assert padded.labels == two.labels
+    assert padded.labels == sentences.labels
 
 
 @pytest.mark.parametrize(
     ("piece", "label"),
     [(" the", "the"), ("ing", "##ing"), (" ", "␣"), ("[CLS]", "[CLS]")],
 )
-def test_labels(piece, label):
+def test_labels_show_spaces_and_continued_words(piece, label):
     assert attention.label(piece) == label
 
 
-def test_figures_show_the_largest_weight_and_each_layer(tokenizer, tmp_path):
+@pytest.fixture
+def measured(tokenizer, tmp_path):
+    """Attention of a pair that is padded, without the padding."""
     trained = untrained(tokenizer, tmp_path, "text_classification", d_attn=4)
-    sentences, found, *_ = measured = attention.of_text(trained, *PAIR)
-    count = len(sentences.labels)
-    np.testing.assert_array_equal(
-        found, attention.maps(trained, sentences).weights[:, :count, :count]
-    )
-    drawn = attention.figures(measured)
-    axis = drawn["attention"].axes[0]
-    # The first half of three layers is one.
-    np.testing.assert_array_equal(axis.images[0].get_array(), found[0])
+    return attention.of_text(trained, *PAIR)
+
+
+def pixels_of(axis) -> np.ndarray:
+    """The array of the image on an axis."""
+    image = axis.images[0]
+    return image.get_array()
+
+
+def layer_of_title(axis) -> str:
+    """The first part of an axis' title."""
+    layer, _, _ = axis.get_title(loc="left").partition(",")
+    return layer
+
+
+def test_maps_of_texts_have_no_padding(tokenizer, tmp_path):
+    trained = untrained(tokenizer, tmp_path, "text_classification", d_attn=4)
+    measured = attention.of_text(trained, *PAIR)
+    count = len(measured.text.labels)
+    padded = attention.maps(trained, measured.text).weights
+    assert padded.shape == (3, 20, 20)
+    np.testing.assert_array_equal(measured.weights, padded[:, :count, :count])
+
+
+def test_the_first_figure_shows_the_largest_weights_with_labels(measured):
+    """Its first image is that of the first half of the layers, here of one."""
+    sentences = measured.text
+    axis = attention.figures(measured)["attention"].axes[0]
+    np.testing.assert_array_equal(pixels_of(axis), measured.weights[0])
     for ticks in (axis.get_xticklabels(), axis.get_yticklabels()):
         assert [tick.get_text() for tick in ticks] == sentences.labels
-    (boundary,) = np.flatnonzero(np.diff(sentences.segments[:count]))
-    got = [line.get_ydata()[0] for line in axis.lines[:1]]
-    assert got == [boundary + 0.5]
-    *layers, colours = drawn["attention_layers"].axes
-    assert colours.get_ylabel() == "weight"
-    assert len({axis.images[0].get_clim() for axis in layers}) == 1
-    assert [axis.get_title(loc="left").partition(",")[0] for axis in layers] == [
-        "layer 1",
-        "layer 2",
-        "layer 3",
-    ]
-    for axis, weights in zip(layers, found, strict=True):
-        np.testing.assert_array_equal(axis.images[0].get_array(), weights)
+    segments = sentences.segments[: len(sentences.labels)]
+    [boundary] = np.flatnonzero(np.diff(segments))
+    line = axis.lines[0]
+    assert line.get_ydata()[0] == boundary + 0.5
+
+
+def test_the_second_figure_shows_each_layer(measured):
+    *axes, colour_bar = attention.figures(measured)["attention_layers"].axes
+    assert colour_bar.get_ylabel() == "weight"
+    scales = {axis.images[0].get_clim() for axis in axes}
+    assert len(scales) == 1
+    assert list(map(layer_of_title, axes)) == ["layer 1", "layer 2", "layer 3"]
+    for axis, weights in zip(axes, measured.weights, strict=True):
+        np.testing.assert_array_equal(pixels_of(axis), weights)
 
 
 def test_layers_keep_their_numbers(tokenizer, tmp_path):
-    """Of a hybrid the last two alone have attention, also with a residual stream of another
-    type."""
-    mixed = {"dtype": "bfloat16", "residual_dtype": "float32"}
-    trained = untrained(tokenizer, tmp_path, block="fnet_hybrid", attention_layers=2, **mixed)
-    found = attention.of_text(trained, *PAIR)
-    assert len(found.weights) == 2
-    assert found.numbers == [2, 3]
-    assert found.depth == 3
-    drawn = attention.figures(found)
-    assert drawn["attention_layers"].axes[0].get_title(loc="left").startswith("layer 2,")
+    """Only the last two layers of a hybrid have attention. Its residual stream has another type."""
+    dtypes = {"dtype": "bfloat16", "residual_dtype": "float32"}
+    trained = untrained(tokenizer, tmp_path, block="fnet_hybrid", attention_layers=2, **dtypes)
+    measured = attention.of_text(trained, *PAIR)
+    assert len(measured.weights) == 2
+    assert measured.numbers == [2, 3]
+    assert measured.depth == 3
+    drawn = attention.figures(measured)
     assert drawn["attention"].axes[1].get_ylabel() == "largest weight in layer 2"
-    titles = [
-        axis.get_title(loc="left").partition(",")[0] for axis in drawn["attention_layers"].axes[:2]
-    ]
-    assert titles == ["layer 2", "layer 3"]
+    first, second, *_ = drawn["attention_layers"].axes
+    assert layer_of_title(first) == "layer 2"
+    assert layer_of_title(second) == "layer 3"
 
 
 @pytest.mark.parametrize(
@@ -240,22 +265,28 @@ def test_layers_keep_their_numbers(tokenizer, tmp_path):
         ({"block": "mixer"}, ("the",), r"no attention \(block mixer\)"),
     ],
 )
-def test_mistakes(tokenizer, tmp_path, model, texts, message):
+def test_long_texts_and_blocks_without_attention_are_refused(
+    tokenizer, tmp_path, model, texts, message
+):
+    trained = untrained(tokenizer, tmp_path, **model)
     with pytest.raises(RunError, match=message):
-        attention.of_text(untrained(tokenizer, tmp_path, **model), *texts)
+        attention.of_text(trained, *texts)
 
 
-def test_a_pair_that_is_read_apart_and_images(tokenizer, tmp_path):
+def test_pairs_are_refused_if_their_texts_are_read_separately(tokenizer, tmp_path):
     trained = untrained(tokenizer, tmp_path, "text_classification", d_attn=4)
     trained.config.model.pairs = "apart"
     with pytest.raises(RunError, match="--second: the run reads the texts of a pair apart"):
         attention.of_text(trained, "the", "the")
-    config = tiny.image_config()
-    images = Model(ImageClassification(config), {}, Partition.make())
-    assert "image_classification" in raised(RunError, attention.of_text, images, "the")
 
 
-def test_command(tokenizer, tmp_path):
+def test_models_of_images_are_refused():
+    task = ImageClassification(tiny.image_config())
+    model = Model(task, {}, Partition.make())
+    assert "image_classification" in raised(RunError, attention.of_text, model, "the")
+
+
+def test_the_command_writes_two_figures(tokenizer, tmp_path):
     trained = untrained(tokenizer, tmp_path, d_attn=4)
     run = tmp_path / "run"
     exported.write(trained.params, trained.config, trained.task.files, str(run))
@@ -269,7 +300,9 @@ def test_command(tokenizer, tmp_path):
 
 def stacks(**fields):
     """The stacks of layers of an encoder."""
-    return Encoder(small_spec(dtype="float32", **fields), nnx.Rngs(0)).stacks
+    spec = small_spec(dtype="float32", **fields)
+    encoder = Encoder(spec, nnx.Rngs(0))
+    return encoder.stacks
 
 
 def first_layer(stack):
@@ -282,7 +315,7 @@ X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 6)), jnp.float32)
 
 
 def test_maps_of_a_model_with_several_kinds_of_layers():
-    """Those of the layers with attention, at what the layers before them gave."""
+    """Layers with attention have maps, whose inputs are the outputs of the layers before them."""
     hybrid = stacks(block="fnet_hybrid", attention_layers=2)
     none, weights = attention.stack_weights(hybrid, X, None)
     assert none is None

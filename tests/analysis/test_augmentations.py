@@ -1,3 +1,5 @@
+"""Sheets of augmented images: what is sampled and mixed, and the command."""
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -17,28 +19,31 @@ def data(tmp_path):
     return data
 
 
-def digits_at(*places: int) -> np.ndarray:
-    """Some embedded digits to train on."""
+def digits_at(*positions: int) -> np.ndarray:
+    """The embedded training digits at some positions."""
     examples = embedded.embedded_digits("train").examples
-    return np.stack([examples[place]["image"] for place in places])
+    return np.stack([examples[position]["image"] for position in positions])
 
 
 def test_samples_without_augmentation_are_the_training_images(data):
     last = len(embedded.embedded_digits("train")) - 1
     views = augmentations.sampled(data, 3, 2)
-    expected = digits_at(0, last // 2, last)
+    digits = digits_at(0, last // 2, last)
     assert views.shape == (3, 3, 8, 8, 1)
-    np.testing.assert_array_equal(views, np.repeat(expected[:, None], 3, axis=1))
+    for digit, views_of_digit in zip(digits, views, strict=True):
+        for view in views_of_digit:
+            np.testing.assert_array_equal(view, digit)
 
 
-def test_samples_with_augmentation_are_others(data):
-    """The same each time, beside the training images."""
+def test_augmented_samples_follow_the_training_image_and_are_reproducible(data):
     plain = augmentations.sampled(data, 3, 2)
     data.config.augment.erasing = 1.0
     erased = augmentations.sampled(data, 3, 2)
     np.testing.assert_array_equal(erased[:, 0], plain[:, 0])
-    assert (erased[:, 1:] != plain[:, 1:]).any((2, 3, 4)).all()
-    np.testing.assert_array_equal(augmentations.sampled(data, 3, 2), erased)
+    differs = (erased[:, 1:] != plain[:, 1:]).any(axis=(2, 3, 4))
+    assert differs.all()
+    repeated = augmentations.sampled(data, 3, 2)
+    np.testing.assert_array_equal(repeated, erased)
 
 
 LEVELS = np.array([0, 50, 200, 250])
@@ -49,17 +54,17 @@ def flat_images() -> np.ndarray:
     return np.stack([np.full((8, 8, 1), level, np.uint8) for level in LEVELS])
 
 
-def test_nothing_is_mixed_unless_the_config_says_so(data):
+def test_images_are_not_mixed_by_default(data):
     assert augmentations.mixed(flat_images(), data.config) == []
 
 
-def test_mixed(data):
-    views = flat_images()
+def test_mixed_images_follow_the_unmixed_ones(data):
+    originals = flat_images()
     data.config.augment.update(mixup=0.8, cutmix=1.0)
-    unmixed, mixup, cutmix = augmentations.mixed(views, data.config)
+    unmixed, mixup, cutmix = augmentations.mixed(originals, data.config)
     name, images, shares = unmixed
     assert name == "before mixing"
-    assert images is views
+    assert images is originals
     assert (shares == 1).all()
     name, images, shares = mixup
     assert name == "mixup"
@@ -72,13 +77,14 @@ def test_mixed(data):
 
 
 def check_means(images, shares) -> None:
-    """Of each image and its partner, by the share of the image."""
+    """Fails unless each image has its share of its own level, and its partner the rest."""
     partners = np.roll(LEVELS, 2)
-    means = shares * LEVELS + (1 - shares) * partners
-    np.testing.assert_allclose(images.mean((1, 2, 3)), means, atol=0.5)
+    expected = shares * LEVELS + (1 - shares) * partners
+    means = images.mean(axis=(1, 2, 3))
+    np.testing.assert_allclose(means, expected, atol=0.5)
 
 
-def test_command(tmp_path):
+def test_the_command_writes_a_sheet(tmp_path):
     out = tmp_path / "grid.png"
     flags = (
         "--images=2",
@@ -95,6 +101,7 @@ def test_command(tmp_path):
         assert image.size == (4 * 200, 4 * 230)
 
 
-def test_images_of_a_text_model_are_refused(tmp_path):
+def test_configs_of_text_are_refused(tmp_path):
+    config = tiny.text_config(tmp_path)
     with pytest.raises(ConfigError, match="config.task is 'masked_lm'"):
-        augmentations.draw(tiny.text_config(tmp_path), "x.png", 1, 1)
+        augmentations.draw(config, "x.png", 1, 1)

@@ -18,7 +18,8 @@ from tests.training import tiny
 
 
 def gate_params(trained):
-    return trained.params["encoder"]["blocks"]["gate"]["spatial"]
+    blocks = trained.params["encoder"]["blocks"]
+    return blocks["gate"]["spatial"]
 
 
 @pytest.mark.slow
@@ -31,74 +32,85 @@ def test_matrices_are_toeplitz_for_text(text_run, layer, row, column):
     assert weights[layer, row, column] == taps[layer, 31 + column - row]
 
 
-def test_a_long_row_is_seen_near_its_token_and_whole():
+def test_long_rows_are_drawn_near_their_token_with_a_small_plot_of_the_whole_row():
     rng = np.random.default_rng(0)
     weights = rng.standard_normal((2, 64, 64), np.float32)
-    for axis in filters.draw_text_filters(weights).axes:
+    figure = filters.draw_text_filters(weights)
+    assert len(figure.axes) == 2
+    for axis in figure.axes:
         assert axis.get_xlim() == (-filters.NEAR, filters.NEAR)
         [whole] = axis.child_axes
-        assert len(whole.lines[0].get_xdata()) == 64
-        assert whole.get_xlim()[0] < -32
+        line = whole.lines[0]
+        first_offset, _ = whole.get_xlim()
+        assert len(line.get_xdata()) == 64
+        assert first_offset < -32
 
 
 def test_text_figure_shows_the_middle_row_of_each_layer():
     numbers = np.arange(7 * 5 * 5, dtype=np.float32)
     weights = numbers.reshape(7, 5, 5)
     figure = filters.draw_text_filters(weights)
-    shown = [axis for axis in figure.axes if axis.axison]
-    for number, axis in enumerate(shown, 1):
-        assert axis.get_title(loc="left") == f"layer {number}"
-    assert len(shown) == 7
-    assert len({axis.get_ylim() for axis in shown}) == 1
-    target, row, mark = shown[3].lines
-    np.testing.assert_array_equal(row.get_ydata(), weights[3, 2])
+    axes = [axis for axis in figure.axes if axis.axison]
+    titles = [axis.get_title(loc="left") for axis in axes]
+    assert titles == [f"layer {number}" for number in range(1, 8)]
+    scales = {axis.get_ylim() for axis in axes}
+    assert len(scales) == 1
+    fourth = axes[3]
+    target, row, mark = fourth.lines
+    middle_row = weights[3, 2]
+    np.testing.assert_array_equal(row.get_ydata(), middle_row)
     assert row.get_xdata().tolist() == [-2, -1, 0, 1, 2]
     assert set(target.get_xdata()) == {0}
-    assert mark.get_xydata().tolist() == [[0, weights[3, 2, 2]]]
-    assert not shown[3].child_axes
+    assert mark.get_xydata().tolist() == [[0, middle_row[2]]]
+    assert not fourth.child_axes
 
 
-def test_rows_of_patches(image_run):
+def test_weights_between_patches_are_whole_matrices_without_a_cls_token(image_run):
     trained = pretrained.load(str(image_run))
     model = trained.config.model
     weights, grid = filters.between_tokens(trained)
     assert grid == patch_grid(model.image_size, model.patch_size)
-    np.testing.assert_array_equal(weights, filters.matrices(trained))  # there is no cls token
+    np.testing.assert_array_equal(weights, filters.matrices(trained))
     np.testing.assert_array_equal(weights, gate_params(trained)["weight"])
 
 
 def pixels_of(axis) -> np.ndarray:
     """The array of the image on an axis."""
-    return axis.images[0].get_array()
+    image = axis.images[0]
+    return image.get_array()
 
 
 def test_rows_of_patches_are_laid_out_as_the_image(image_run, monkeypatch):
     trained = pretrained.load(str(image_run))
-    weights, (rows, columns) = filters.between_tokens(trained)
+    weights, grid = filters.between_tokens(trained)
+    rows, columns = grid
     monkeypatch.setattr(filters, "PATCHES_SHOWN", 1)
-    figure = filters.draw_patch_filters(weights, (rows, columns))
-    means = filters.mean_filters(weights, (rows, columns))
-    for layer, weight in enumerate(weights):
+    figure = filters.draw_patch_filters(weights, grid)
+    *axes, colour_bar = figure.axes
+    means = filters.mean_filters(weights, grid)
+    for layer, mean_filter in enumerate(means):
         start = 3 * layer
-        first, mean, noise = figure.axes[start : start + 3]
-        np.testing.assert_array_equal(pixels_of(first), weight[0].reshape(rows, columns))
-        np.testing.assert_array_equal(pixels_of(mean), means[layer])
-        assert pixels_of(noise).shape == means[layer].shape
+        first, mean, noise = axes[start : start + 3]
+        first_filter = weights[layer, 0].reshape(grid)
+        np.testing.assert_array_equal(pixels_of(first), first_filter)
+        np.testing.assert_array_equal(pixels_of(mean), mean_filter)
+        assert pixels_of(noise).shape == mean_filter.shape
         assert first.patches[0].get_xy() == (-0.5, -0.5)
         assert mean.patches[0].get_xy() == (columns - 1.5, rows - 1.5)
         assert first.get_ylabel() == f"layer {layer + 1}"
-    with_images = figure.axes[: 3 * len(weights)]
-    assert len({axis.images[0].get_clim() for axis in with_images}) == 1
-    assert figure.axes[-1].get_ylabel() == "weight"  # the colour bar
+    scales = {axis.images[0].get_clim() for axis in axes[: 3 * len(weights)]}
+    assert len(scales) == 1
+    assert colour_bar.get_ylabel() == "weight"
 
 
 def test_a_mean_filter_has_the_mean_of_each_offset():
     weights = np.random.default_rng(0).standard_normal((2, 6, 6))
     at_offset = collections.defaultdict(list)
-    for to, (row, column) in enumerate(np.ndindex(2, 3)):
-        for source, (other_row, other_column) in enumerate(np.ndindex(2, 3)):
-            offset = (other_row - row + 1, other_column - column + 2)
-            at_offset[offset].append(weights[:, to, source])
+    places = list(np.ndindex(2, 3))
+    for target, (row, column) in enumerate(places):
+        for source, (source_row, source_column) in enumerate(places):
+            offset = (source_row - row + 1, source_column - column + 2)
+            at_offset[offset].append(weights[:, target, source])
     means = filters.mean_filters(weights, (2, 3))
     assert means.shape == (2, 3, 5)
     assert len(at_offset) == 15
@@ -107,16 +119,17 @@ def test_a_mean_filter_has_the_mean_of_each_offset():
         np.testing.assert_allclose(means[:, row, column], expected, rtol=1e-12)
 
 
-def test_a_run_without_spatial_gates(tmp_path):
+def test_runs_without_spatial_gates_are_refused(tmp_path):
     config = tiny.text_config(tmp_path, block="transformer", heads=2)
     task = tasks.find(config.task)(config)
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), task.shapes())
+    model = Model(task, params, Partition.make())
     with pytest.raises(RunError, match="model.block is 'transformer'"):
-        filters.matrices(Model(task, params, Partition.make()))
+        filters.matrices(model)
 
 
 @pytest.mark.parametrize("kind", ["text_run", "image_run"])
-def test_command_writes_an_image(kind, request):
+def test_the_command_writes_an_image_in_three_formats(kind, request):
     workdir = request.getfixturevalue(kind)
     done = preloaded.gmlp("draw", "filters", str(workdir))
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Where the labels of points stand, on axes of 800 by 600 pixels from 0 to 1."""
+"""The places of the labels of points, on axes of 800 by 600 pixels from 0 to 1."""
 
 import itertools
 
@@ -30,13 +30,14 @@ def boxes_of(axis):
 
 
 def points_at(*points, **options):
+    """Unjoined points with labels."""
     x, y = zip(*points, strict=True)
-    words = [f"model {number}" for number in range(len(points))]
-    options = {"joined": False} | options
-    return Series("line", LOOK, x, y, labels=words, **options)
+    names = [f"model {number}" for number in range(len(points))]
+    return Series("line", LOOK, x, y, labels=names, joined=False, **options)
 
 
 def overlap(first, second):
+    """Whether two boxes have a common point."""
     left, bottom, right, top = first
     other_left, other_bottom, other_right, other_top = second
     in_columns = left <= other_right and other_left <= right
@@ -44,22 +45,22 @@ def overlap(first, second):
     return in_columns and in_rows
 
 
-def test_overlaps_are_counted_as_one_would_by_hand():
+def test_overlaps_are_counted_box_by_box():
     rng = np.random.default_rng(0)
-    ours = Boxes.around(rng.uniform(0, 20, (4, 3, 2)), 2.0)
-    others = Boxes.around(rng.uniform(0, 20, (7, 2)), 1.5)
+    candidates = Boxes.around(rng.uniform(0, 20, (4, 3, 2)), 2.0)
+    obstacles = Boxes.around(rng.uniform(0, 20, (7, 2)), 1.5)
     expected = np.zeros((4, 3), int)
-    for label, side in np.ndindex(4, 3):
-        box = [*ours.low[label, side], *ours.high[label, side]]
-        for low, high in zip(others.low, others.high, strict=True):
+    for place in np.ndindex(4, 3):
+        box = [*candidates.low[place], *candidates.high[place]]
+        for low, high in zip(obstacles.low, obstacles.high, strict=True):
             if overlap(box, [*low, *high]):
-                expected[label, side] += 1
-    found = ours.count_overlaps(others)
-    np.testing.assert_array_equal(found, expected)
-    assert 0 < found.sum() < 84
+                expected[place] += 1
+    counts = candidates.count_overlaps(obstacles)
+    np.testing.assert_array_equal(counts, expected)
+    assert 0 < counts.sum() < 84
 
 
-def test_a_label_with_room_stands_above_its_point(axis):
+def test_a_label_is_above_its_point_if_there_is_room(axis):
     label_points(axis, [points_at((0.5, 0.5))])
     [(left, bottom, right, _)] = boxes_of(axis)
     assert (left + right) / 2 == pytest.approx(400, abs=1)
@@ -80,29 +81,35 @@ def test_labels_of_near_points_do_not_cover_each_other_nor_the_points(axis):
     assert len(boxes) == 4
     for first, second in itertools.combinations(boxes, 2):
         assert not overlap(first, second)
-    for (x, y), box in itertools.product(places, boxes):
-        point = (800 * x, 600 * y, 800 * x, 600 * y)
-        assert not overlap(box, point)
+    for x, y in places:
+        column = 800 * x
+        row = 600 * y
+        for box in boxes:
+            assert not overlap(box, (column, row, column, row))
 
 
 def test_a_label_avoids_a_line_of_another_series(axis):
-    """The line runs through the place above the point."""
-    line = Series("other", LOOK, [0.0, 1.0], [0.54, 0.54])
+    """The line crosses the place above the point."""
+    height = 0.54
+    line = Series("other", LOOK, [0.0, 1.0], [height, height])
     label_points(axis, [points_at((0.5, 0.5)), line])
     [(_, bottom, _, top)] = boxes_of(axis)
-    assert not bottom <= 0.54 * 600 <= top
+    assert not bottom <= 600 * height <= top
 
 
-def test_a_fitted_curve_and_ranges_over_seeds_are_lines_too(axis):
-    """A curve above the point and a bar through it leave the places beside it."""
-    series = points_at((0.5, 0.5), (0.9, 0.1), low=[0.3, 0.1], high=[0.7, 0.1], fit=[0.54, 0.54])
+def test_a_label_avoids_a_fitted_curve_and_ranges_over_seeds(axis):
+    """A curve above the point and a bar through it leave the places on its left and right."""
+    height = 0.54
+    series = points_at(
+        (0.5, 0.5), (0.9, 0.1), low=[0.3, 0.1], high=[0.7, 0.1], fit=[height, height]
+    )
     label_points(axis, [series])
     first, *_ = boxes_of(axis)
     left, bottom, right, top = first
     assert not left <= 400 <= right
-    assert not bottom <= 0.54 * 600 <= top
+    assert not bottom <= 600 * height <= top
 
 
-def test_series_without_labels_get_none(axis):
+def test_series_without_labels_have_no_text(axis):
     label_points(axis, [Series("line", LOOK, [0.1], [0.1])])
     assert not axis.texts

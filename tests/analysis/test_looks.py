@@ -16,8 +16,8 @@ from gmlp_flax.analysis.looks import (
     shades,
 )
 
-# Machado, Oliveira and Fernandes (2009), severity 1: what readers see who lack one kind of cone, of
-# linear RGB.
+# Machado, Oliveira and Fernandes (2009), severity 1: the linear RGB that readers without one kind of
+# cone see.
 VISION = {
     "usual": np.eye(3),
     "deuteranopia": [
@@ -47,8 +47,8 @@ def linear(colour):
 
 
 def lab(rgb):
-    """CIE L*a*b* of linear RGB, where distances are about as people see them; 2.3 is just
-    noticed."""
+    """CIE L*a*b* of linear RGB. Distances are approximately perceptual, and 2.3 is just
+    noticeable."""
     to_xyz = np.array(
         [
             [0.4124, 0.3576, 0.1805],
@@ -66,18 +66,19 @@ def lab(rgb):
 
 
 def colours_of_families(seen) -> dict[str, np.ndarray]:
-    """The colour of each family, and that of models of none, as `seen` sees it."""
+    """The colour of each family, and that of models without one, as `seen` transforms it."""
     colours = {**FAMILIES, "none": GREY}
     return {name: seen(colour) for name, colour in colours.items()}
 
 
-def check_distances(colours: dict[str, np.ndarray], least: float) -> None:
-    for (name, colour), (other_name, other) in itertools.combinations(colours.items(), 2):
-        assert np.linalg.norm(colour - other) > least, (name, other_name)
+def check_distances(colours: dict[str, np.ndarray], minimum: float) -> None:
+    for first, second in itertools.combinations(colours, 2):
+        difference = colours[first] - colours[second]
+        assert np.linalg.norm(difference) > minimum, (first, second)
 
 
 @pytest.mark.parametrize("vision", VISION)
-def test_families_can_be_told_apart_by_every_reader(vision):
+def test_every_reader_can_distinguish_the_families(vision):
     matrix = np.array(VISION[vision])
     colours = colours_of_families(lambda colour: lab(matrix @ linear(colour)))
     check_distances(colours, 15)
@@ -87,7 +88,7 @@ def lightness(colour: str) -> float:
     return lab(linear(colour))[0]
 
 
-def test_series_of_a_family_have_its_colour_and_markers_and_dashes_of_their_own():
+def test_series_of_a_family_share_its_colour_but_have_different_markers_and_dashes():
     first, mixer, second, third, custom = looks(["gMLP", "Mixer", "gMLP", "gMLP", "custom"])
     assert {first.colour, second.colour, third.colour} == {FAMILIES["gMLP"]}
     assert mixer.colour == FAMILIES["Mixer"]
@@ -102,26 +103,25 @@ def test_many_series_of_a_family_differ():
 
 
 def test_the_parts_of_a_model_have_shades():
-    parts = shades("gMLP", 3)
-    got = [lightness(look.colour) for look in parts]
-    assert got == sorted(got, reverse=True)
-    assert len(set(got)) == 3
-    assert parts[1].colour == FAMILIES["gMLP"]
-    assert len({look.marker for look in parts}) == 3
+    first, second, third = shades("gMLP", 3)
+    assert lightness(first.colour) > lightness(second.colour) > lightness(third.colour)
+    assert second.colour == FAMILIES["gMLP"]
+    assert len({first.marker, second.marker, third.marker}) == 3
 
 
-def test_contrast():
-    """As WCAG's own examples: black and white, and #777777, which is just too light on white."""
-    assert contrast("#000000", WHITE) == contrast(WHITE, "#000000") == pytest.approx(21)
+def test_contrast_equals_the_examples_of_wcag():
+    """Black and white, and #777777, which is slightly too light on white."""
+    assert contrast("#000000", WHITE) == pytest.approx(21)
+    assert contrast(WHITE, "#000000") == pytest.approx(21)
     assert contrast("#777777", WHITE) == pytest.approx(4.48, abs=0.005)
     assert contrast("#767676", WHITE) == pytest.approx(4.54, abs=0.005)
 
 
-def test_every_colour_can_be_read_on_a_dark_page():
-    for family in FAMILIES:
-        for look in shades(family, 6):
-            assert contrast(on_dark(look.colour), DARK_PAGE) >= 4.5, look
-            assert contrast(on_dark(look.text), DARK_PAGE) >= 4.5, look
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_colour_is_readable_on_a_dark_page(family):
+    for look in shades(family, 6):
+        assert contrast(on_dark(look.colour), DARK_PAGE) >= 4.5, look
+        assert contrast(on_dark(look.text), DARK_PAGE) >= 4.5, look
 
 
 def test_families_differ_on_a_dark_page():
@@ -130,12 +130,13 @@ def test_families_differ_on_a_dark_page():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_words_on_a_dark_page_have_the_hue_of_their_line(family):
-    """Also those in a dark orange, which is no brown."""
+def test_text_on_a_dark_page_has_the_hue_of_its_line(family):
+    """Dark orange text does not become brown."""
     for look in shades(family, 6):
         line = lab(linear(on_dark(look.colour)))
-        words = lab(linear(on_dark(look.text)))
-        assert np.linalg.norm(line[1:] - words[1:]) < 35, look
+        text = lab(linear(on_dark(look.text)))
+        difference = line[1:] - text[1:]
+        assert np.linalg.norm(difference) < 35, look
 
 
 def test_greys_are_inverted():

@@ -26,27 +26,30 @@ def chart(**options):
 
 def names(axis):
     """The names in an axis' legend."""
-    return [text.get_text() for text in axis.get_legend().get_texts()]
+    texts = axis.get_legend().get_texts()
+    return [text.get_text() for text in texts]
 
 
-def test_names_stand_beside_the_axes_in_the_order_of_the_lines_ends():
+def test_the_legend_is_right_of_the_axes_in_the_order_of_the_lines_ends():
     figure = draw(chart())
     [axis] = figure.axes
     assert names(axis) == ["none", "mixer", "gmlp"]
     figure.draw_without_rendering()
-    box = axis.get_legend().get_window_extent()
-    assert axis.get_window_extent().x1 < box.x0
-    assert box.x1 <= figure.bbox.width
+    legend = axis.get_legend().get_window_extent()
+    assert axis.get_window_extent().x1 < legend.x0
+    assert legend.x1 <= figure.bbox.width
 
 
 def axis_of(*series, x=Scale("x")):
     """The axis of a chart of some series."""
-    [axis] = draw(Chart([Panel("", x, Scale("y"), list(series))])).axes
+    panel = Panel("", x, Scale("y"), list(series))
+    figure = draw(Chart([panel]))
+    [axis] = figure.axes
     return axis
 
 
-def boxes_of_words(axis) -> list:
-    """The boxes of the words on an axis, once it is drawn."""
+def boxes_of_labels(axis) -> list:
+    """The boxes of the texts on an axis, which it draws first."""
     axis.figure.draw_without_rendering()
     return [text.get_window_extent() for text in axis.texts]
 
@@ -56,22 +59,22 @@ def test_axes_have_plain_numbers_and_a_title():
     assert figure.get_size_inches()[0] == 3.25  # a column
     [axis] = figure.axes
     low, high = axis.get_ylim()
-    words = []
+    labels = []
     for tick in axis.get_yticklabels():
-        _, place = tick.get_position()
-        if low <= place <= high:
-            words.append(tick.get_text())
-    assert words == ["50", "100", "200", "500"]
+        _, value = tick.get_position()
+        if low <= value <= high:
+            labels.append(tick.get_text())
+    assert labels == ["50", "100", "200", "500"]
     assert axis.get_title(loc="left") == "gmlp ends lowest"
     assert axis.get_xscale() == axis.get_yscale() == "log"
 
 
 def test_a_title_is_not_broken_between_a_number_and_its_unit():
-    panel = Panel(
-        "bert_rel ends lowest: perplexity 9.09 after 59 M tokens", Scale("x"), Scale("y"), []
-    )
+    title = "bert_rel ends lowest: perplexity 9.09 after 59 M tokens"
+    panel = Panel(title, Scale("x"), Scale("y"), [])
     [axis] = draw(Chart([panel])).axes
-    assert axis.get_title(loc="left").splitlines()[1] == "59\N{NO-BREAK SPACE}M tokens"
+    _, second_line = axis.get_title(loc="left").splitlines()
+    assert second_line == "59\N{NO-BREAK SPACE}M tokens"
 
 
 def test_three_panels_fill_a_page():
@@ -80,8 +83,18 @@ def test_three_panels_fill_a_page():
 
 
 def test_ranges_are_bars_and_fits_are_dashed():
-    shape = {"labels": ["18", "36"], "joined": False, "fit": [3.1, 3.9]}
-    axis = axis_of(Series("a", AMLP, [1, 2], [3, 4], [2, 3], [4, 6], **shape))
+    series = Series(
+        "a",
+        AMLP,
+        x=[1, 2],
+        y=[3, 4],
+        low=[2, 3],
+        high=[4, 6],
+        labels=["18", "36"],
+        joined=False,
+        fit=[3.1, 3.9],
+    )
+    axis = axis_of(series)
     [bars] = axis.collections
     first, second = bars.get_segments()
     assert first.tolist() == [[1, 2], [1, 4]]
@@ -89,54 +102,62 @@ def test_ranges_are_bars_and_fits_are_dashed():
     fit, points = axis.lines
     assert fit.get_ydata().tolist() == [3.1, 3.9]
     assert points.get_ydata().tolist() == [3, 4]
-    assert {text.get_text() for text in axis.texts} == {"18", "36"}
+    labels = {text.get_text() for text in axis.texts}
+    assert labels == {"18", "36"}
     assert names(axis) == ["a"]
 
 
-def test_words_at_points_do_not_cover_each_other():
+def test_labels_of_points_do_not_cover_each_other():
     labels = ["first", "second", "third"]
     axis = axis_of(Series("a", GMLP, [1, 1.01, 1.02], [1, 1.01, 1], labels=labels, joined=False))
-    for first, second in itertools.combinations(boxes_of_words(axis), 2):
+    boxes = boxes_of_labels(axis)
+    assert len(boxes) == 3
+    for first, second in itertools.combinations(boxes, 2):
         assert not first.overlaps(second)
 
 
 def middle_of(box) -> np.ndarray:
-    return np.array([(box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2])
+    x = (box.x0 + box.x1) / 2
+    y = (box.y0 + box.y1) / 2
+    return np.array([x, y])
 
 
-def test_words_stand_at_their_own_point():
-    """Of two points, one a little above the other: each word is nearer to its own than to the
-    other's."""
-    one = Series("a", GMLP, [66.0], [84.3], labels=["B7"])
-    other = Series("b", AMLP, [71.0], [83.6], labels=["F0"])
+def distance(first, second) -> float:
+    return float(np.linalg.norm(first - second))
+
+
+def test_labels_are_nearest_to_their_own_point():
+    """One of two near points is a little above the other."""
+    upper = Series("a", GMLP, [66.0], [84.3], labels=["B7"])
+    lower = Series("b", AMLP, [71.0], [83.6], labels=["F0"])
     far = Series("c", GMLP, [5.0, 300.0], [72.0, 76.0], labels=["low", "a long word"])
-    axis = axis_of(one, other, far, x=Scale("x", log=True))
+    axis = axis_of(upper, lower, far, x=Scale("x", log=True))
     middles = {}
-    for text, box in zip(axis.texts, boxes_of_words(axis), strict=True):
+    for text, box in zip(axis.texts, boxes_of_labels(axis), strict=True):
         middles[text.get_text()] = middle_of(box)
         assert box.x1 <= axis.bbox.x1
-    of_b7, of_f0 = axis.transData.transform([(66.0, 84.3), (71.0, 83.6)])
-    got = np.linalg.norm(middles["B7"] - of_b7)
-    assert got < np.linalg.norm(middles["B7"] - of_f0)
-    got = np.linalg.norm(middles["F0"] - of_f0)
-    assert got < np.linalg.norm(middles["F0"] - of_b7)
+    b7 = axis.transData.transform((66.0, 84.3))
+    f0 = axis.transData.transform((71.0, 83.6))
+    assert distance(middles["B7"], b7) < distance(middles["B7"], f0)
+    assert distance(middles["F0"], f0) < distance(middles["F0"], b7)
 
 
-def test_what_cannot_be_drawn_is_said():
+def test_points_that_cannot_be_drawn_are_counted_below_the_figure():
     series = [
         Series("a", GMLP, [1, 2, 3], [1.0, math.inf, 0.0]),
         Series("b", MIXER, [1], [math.nan]),
     ]
-    shown = Chart([Panel("", Scale("x"), Scale("y", log=True), series)])
-    assert "2 of a's 3 points" in shown.missing()
-    assert "1 of b's 1 points" in shown.missing()
-    figure = draw(shown)
-    assert figure.get_supxlabel().replace("\n", " ") == shown.missing()
-    got = [line.get_xdata().tolist() for line in figure.axes[0].lines]
-    assert got == [[1]]
+    logarithmic = Chart([Panel("", Scale("x"), Scale("y", log=True), series)])
+    missing = logarithmic.missing()
+    assert "2 of a's 3 points" in missing
+    assert "1 of b's 1 points" in missing
+    figure = draw(logarithmic)
+    assert figure.get_supxlabel().replace("\n", " ") == missing
+    [line] = figure.axes[0].lines
+    assert line.get_xdata().tolist() == [1]
 
 
-def test_backwards():
+def test_an_axis_may_run_backwards():
     first = Series("a", GMLP, [10, 100], [1, 4])
     second = Series("b", MIXER, [10, 100], [2, 3])
     axis = axis_of(first, second, x=Scale("x", log=True, backwards=True))
@@ -146,15 +167,15 @@ def test_backwards():
 
 def test_points_that_are_not_joined_have_no_line():
     joined = Series("a", MIXER, [1, 2], [3, 4])
-    apart = Series("b", GMLP, [1, 2], [4, 5], joined=False)
-    _, second_look = looks(["gMLP"] * 2)
-    dashed = Series("c", second_look, [1, 2], [6, 7], joined=False)
-    axis = axis_of(joined, apart, dashed)
+    points = Series("b", GMLP, [1, 2], [4, 5], joined=False)
+    _, dashed_look = looks(["gMLP", "gMLP"])
+    dashed_points = Series("c", dashed_look, [1, 2], [6, 7], joined=False)
+    axis = axis_of(joined, points, dashed_points)
     assert [line.get_linestyle() for line in axis.lines] == ["-", "None", "None"]
 
 
-def test_words_avoid_lines():
-    """Of a line that rises to the right, both sides of the middle point are free."""
+def test_labels_avoid_lines():
+    """The line rises to the right, so that both sides of the middle point are free."""
     labels = ["", "in the middle", ""]
     series = Series("a", GMLP, [1, 2, 3], [1, 2, 3], labels=labels)
     figure = draw_panel(Panel("", Scale("x"), Scale("y"), [series]), 3.25)
@@ -167,27 +188,30 @@ def test_words_avoid_lines():
         assert not box.contains(x, y)
 
 
-def test_a_panel_alone_has_no_title_and_names_its_points():
-    panel = Panel(
-        "seen above",
-        Scale("x"),
-        Scale("y"),
-        [
-            Series("nothing", MIXER, [1], [math.nan]),
-            Series("a", GMLP, [1, 2], [3, 4], fit=[3, 4]),
-            Series("b", AMLP, [1, 2], [4, 5]),
-        ],
-    )
+def test_a_single_panel_has_no_title_and_ids_of_its_points():
+    series = [
+        Series("nothing", MIXER, [1], [math.nan]),
+        Series("a", GMLP, [1, 2], [3, 4], fit=[3, 4]),
+        Series("b", AMLP, [1, 2], [4, 5]),
+    ]
+    panel = Panel("a title", Scale("x"), Scale("y"), series)
     figure = draw_panel(panel, 5)
     [axis] = figure.axes
     assert figure.get_figwidth() == 5
     assert axis.get_title(loc="left") == ""
-    named = {line.get_gid(): list(line.get_ydata()) for line in axis.lines if line.get_gid()}
-    assert named == {points_gid(0): [3, 4], points_gid(1): [4, 5]}
+    values = {}
+    for line in axis.lines:
+        if line.get_gid():
+            values[line.get_gid()] = list(line.get_ydata())
+    assert values == {points_gid(0): [3, 4], points_gid(1): [4, 5]}
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_whole_numbers(whole):
-    axis = axis_of(Series("a", GMLP, [1, 3], [1, 2]), x=Scale("step", whole=whole))
+def test_ticks_may_be_whole_numbers_only(whole):
+    x = Scale("step", whole=whole)
+    axis = axis_of(Series("a", GMLP, [1, 3], [1, 2]), x=x)
     ticks = [tick for tick in axis.get_xticks() if 1 <= tick <= 3]
-    assert (ticks == [1, 2, 3]) == whole
+    if whole:
+        assert ticks == [1, 2, 3]
+    else:
+        assert ticks != [1, 2, 3]

@@ -11,67 +11,78 @@ from gmlp_flax.training import pretrained
 
 
 def slow_share(weight, shape):
-    """By its definition: each entry replaced by the mean of those at the same offset."""
+    """The share by its definition: each entry is replaced by the mean of those at the same
+    offset."""
     places = list(np.ndindex(*shape))
     at_offset = collections.defaultdict(list)
-    for i, place in enumerate(places):
-        for j, other in enumerate(places):
-            offset = tuple(np.subtract(other, place))
+    for i, target in enumerate(places):
+        for j, source in enumerate(places):
+            offset = tuple(np.subtract(source, target))
             at_offset[offset].append(weight[i, j])
     mean = np.mean(weight)
     explained = 0.0
     for entries in at_offset.values():
-        explained += len(entries) * (np.mean(entries) - mean) ** 2
-    return explained / np.square(weight - mean).sum()
+        deviation = np.mean(entries) - mean
+        explained += len(entries) * deviation**2
+    total = np.square(weight - mean).sum()
+    return explained / total
 
 
 @pytest.mark.parametrize("shape", [(12,), (3, 4), (1, 12)])
-def test_share_is_that_of_the_definition(shape):
-    weights = np.random.default_rng(0).standard_normal((3, 12, 12)) + np.eye(12)
+def test_shares_match_the_definition(shape):
+    noise = np.random.default_rng(0).standard_normal((3, 12, 12))
+    weights = noise + np.eye(12)
     expected = [slow_share(weight, shape) for weight in weights]
-    np.testing.assert_allclose(
-        shift_invariance.toeplitz_share(weights, shape), expected, rtol=1e-12
-    )
+    shares = shift_invariance.toeplitz_share(weights, shape)
+    np.testing.assert_allclose(shares, expected, rtol=1e-12)
 
 
-def test_a_constant_changes_nothing():
+def test_an_added_constant_does_not_change_the_share():
     noise = np.random.default_rng(2).standard_normal((9, 9))
-    first, second = shift_invariance.toeplitz_share(np.stack([noise, noise + 7]), (9,))
+    weights = np.stack([noise, noise + 7])
+    first, second = shift_invariance.toeplitz_share(weights, (9,))
     np.testing.assert_allclose(second, first, rtol=1e-10)
 
 
 def test_equal_weights_are_toeplitz():
-    share = shift_invariance.toeplitz_share(np.zeros((1, 9, 9)), (9,))
-    np.testing.assert_allclose(share, [1], rtol=1e-10)
+    weights = np.zeros((1, 9, 9))
+    shares = shift_invariance.toeplitz_share(weights, (9,))
+    np.testing.assert_allclose(shares, [1], rtol=1e-10)
 
 
 def grid_convolution() -> np.ndarray:
     """The matrix of a random convolution of 8 x 8 patches."""
-    places = np.stack(np.unravel_index(np.arange(64), (8, 8)))
-    rows, columns = places[:, None] - places[:, :, None] + 7
     kernel = np.random.default_rng(1).standard_normal((15, 15))
-    return kernel[rows, columns]
+    weights = np.zeros((64, 64))
+    places = list(np.ndindex(8, 8))
+    for target, (row, column) in enumerate(places):
+        for source, (source_row, source_column) in enumerate(places):
+            offset = (source_row - row + 7, source_column - column + 7)
+            weights[target, source] = kernel[offset]
+    return weights
 
 
-def test_a_convolution_of_a_grid_is_one():
+def test_the_share_of_a_convolution_over_a_grid_is_one():
     noise = np.random.default_rng(2).standard_normal((64, 64))
     matrices = np.stack([grid_convolution(), noise])
     of_convolution, of_noise = shift_invariance.toeplitz_share(matrices, (8, 8))
+    by_chance = shift_invariance.chance((8, 8))
     assert of_convolution == pytest.approx(1, abs=1e-9)
-    expected = shift_invariance.chance((8, 8)).noise
-    assert of_noise == pytest.approx(expected, abs=0.02)
+    assert of_noise == pytest.approx(by_chance.noise, abs=0.02)
 
 
-def test_a_convolution_of_a_grid_is_none_of_a_row():
-    """As a matrix over patches in a row it is not Toeplitz: a step from the end of a row leads to
-    the next row."""
-    [flat] = shift_invariance.toeplitz_share(grid_convolution()[None], (64,))
-    assert 0.3 < flat < 0.8
+def test_a_convolution_over_a_grid_is_not_toeplitz_over_a_sequence():
+    """A step from the end of a row leads to the next row."""
+    matrices = grid_convolution()[None]
+    [share] = shift_invariance.toeplitz_share(matrices, (64,))
+    assert 0.3 < share < 0.8
 
 
 def test_the_share_of_noise():
-    assert shift_invariance.chance((8, 8)).noise == pytest.approx(224 / 4095)
-    assert shift_invariance.chance((64,)).noise == pytest.approx(2 / 64, rel=0.02)
+    grid = shift_invariance.chance((8, 8))
+    sequence = shift_invariance.chance((64,))
+    assert grid.noise == pytest.approx(224 / 4095)
+    assert sequence.noise == pytest.approx(2 / 64, rel=0.02)
 
 
 def smooth_field(random) -> np.ndarray:
@@ -89,7 +100,7 @@ def smooth_field(random) -> np.ndarray:
 
 
 def test_smooth_noise_has_a_larger_share_than_noise():
-    """On 8 x 8 patches 29 %, 15 to 47; the same numbers in every call."""
+    """On 8 x 8 patches 29 %, 15 to 47. Every call gives the same numbers."""
     chance = shift_invariance.chance((8, 8))
     assert chance.smooth == pytest.approx(0.29, abs=0.01)
     assert chance.low == pytest.approx(0.15, abs=0.02)
@@ -98,48 +109,58 @@ def test_smooth_noise_has_a_larger_share_than_noise():
     assert chance.words().startswith("0.055 for noise, 0.2")
 
 
-def test_shares_over_steps_or_over_layers():
-    """A single checkpoint has no curve over steps."""
-    share = np.array([0.5, 0.75])
-    weights = np.ones((2, 5, 5))
-    [several] = shift_invariance.shares_chart(
-        ShiftInvariance({1: share, 2: share / 2}, weights, (5,))
-    ).panels
-    got = [(each.name, each.x, each.y) for each in several.series]
-    assert got == [
-        ("layer 1", [1, 2], [0.5, 0.25]),
-        ("layer 2", [1, 2], [0.75, 0.375]),
-    ]
-    [one] = shift_invariance.shares_chart(ShiftInvariance({2: share}, weights, (5,))).panels
-    got = [(each.name, each.x, each.y) for each in one.series]
-    assert got == [("step 2", [1, 2], [0.5, 0.75])]
-    assert one.x.label == "layer"
-    assert one.references[0] == ("noise", 8 / 24)
+SHARE = np.array([0.5, 0.75])
+
+
+def panel_of(shares):
+    """The only panel of the chart of the shares at some steps."""
+    result = ShiftInvariance(shares, np.ones((2, 5, 5)), (5,))
+    [panel] = shift_invariance.shares_chart(result).panels
+    return panel
+
+
+def test_shares_of_several_checkpoints_are_curves_over_steps():
+    first, second = panel_of({1: SHARE, 2: SHARE / 2}).series
+    assert (first.name, second.name) == ("layer 1", "layer 2")
+    assert first.x == second.x == [1, 2]
+    assert first.y == [0.5, 0.25]
+    assert second.y == [0.75, 0.375]
+
+
+def test_shares_of_one_checkpoint_are_a_curve_over_layers():
+    panel = panel_of({2: SHARE})
+    [series] = panel.series
+    assert series.name == "step 2"
+    assert series.x == [1, 2]
+    assert series.y == [0.5, 0.75]
+    assert panel.x.label == "layer"
     by_chance = shift_invariance.chance((5,))
-    assert one.references[1:] == [
+    assert panel.references == [
+        ("noise", 8 / 24),
         ("smooth noise", by_chance.smooth),
         ("smooth noise, 97.5 %", by_chance.high),
     ]
 
 
 def test_a_matrix_of_each_layer_is_drawn():
-    weights = np.ones((7, 5, 5))
-    figure = shift_invariance.figures(ShiftInvariance({1: np.ones(7)}, weights, (5,)))[
-        "spatial_matrices"
-    ]
-    got = sum(bool(axis.images) and axis.axison for axis in figure.axes)
-    assert got == 7
+    result = ShiftInvariance({1: np.ones(7)}, np.ones((7, 5, 5)), (5,))
+    figure = shift_invariance.figures(result)["spatial_matrices"]
+    matrices = [axis for axis in figure.axes if axis.images and axis.axison]
+    assert len(matrices) == 7
 
 
-def test_the_share_of_smooth_noise_against_fields_that_are_made_slowly():
+def test_the_share_of_smooth_noise_matches_slowly_smoothed_noise():
     random = np.random.default_rng(5)
-    shares = [slow_share(smooth_field(random), (8, 8)) for _ in range(60)]
-    expected = shift_invariance.chance((8, 8)).smooth
-    assert np.mean(shares) == pytest.approx(expected, abs=0.04)
+    shares = []
+    for _ in range(60):
+        field = smooth_field(random)
+        shares.append(slow_share(field, (8, 8)))
+    by_chance = shift_invariance.chance((8, 8))
+    assert np.mean(shares) == pytest.approx(by_chance.smooth, abs=0.04)
 
 
 def test_every_checkpoint_of_a_run_of_text_is_read(text_run):
-    """It has the constraint."""
+    """Its matrices are Toeplitz by construction."""
     result = shift_invariance.shift_invariance(str(text_run))
     newest = pretrained.load(str(text_run), "latest")
     np.testing.assert_array_equal(result.weights, filters.matrices(newest))
@@ -157,21 +178,25 @@ def test_every_checkpoint_of_a_run_of_images_is_read(image_run):
         assert ((share > 0) & (share < 1)).all()
 
 
-def test_a_band_has_the_weights_beside_the_diagonal():
+def test_a_band_has_the_weights_near_the_diagonal():
     """Row reach + offset, column i is W[i, i + offset]."""
     weights = np.random.default_rng(3).standard_normal((2, 6, 6))
     expected = np.full((2, 5, 6), np.nan)
     for offset in range(-2, 3):
-        for token in range(max(0, -offset), min(6, 6 - offset)):
-            expected[:, 2 + offset, token] = weights[:, token, token + offset]
+        for token in range(6):
+            source = token + offset
+            if 0 <= source < 6:
+                expected[:, 2 + offset, token] = weights[:, token, source]
     np.testing.assert_array_equal(shift_invariance.band(weights, 2), expected)
 
 
-def test_the_band_of_a_toeplitz_matrix_has_one_number_in_each_row():
+def test_the_band_of_a_toeplitz_matrix_has_equal_weights_in_each_row():
     taps = np.random.default_rng(4).standard_normal(11)
     offsets = np.arange(6)[:, None] - np.arange(6)
-    band = shift_invariance.band(taps[offsets + 5][None], 5)
-    assert np.all(np.nanstd(band, axis=-1) < 1e-12)
+    matrix = taps[offsets + 5]
+    band = shift_invariance.band(matrix[None], 5)
+    deviations = np.nanstd(band, axis=-1)
+    assert np.all(deviations < 1e-12)
 
 
 def test_bands_are_drawn_with_the_number_of_their_layer():

@@ -1,4 +1,4 @@
-"""The benchmark's arithmetic and its quick parts; how fast the machine is stays untested."""
+"""The benchmark's arithmetic and its quick parts. The speed itself is not tested."""
 
 import io
 import json
@@ -21,7 +21,7 @@ from tests import preloaded
 from tests.failures import raised
 
 
-def test_candidates_run_in_turn_each_warmed_up():
+def test_candidates_are_interleaved_after_a_warmup():
     order = []
     seconds = timing.measure(
         {name: lambda name=name: order.append(name) for name in "ab"}, repeats=2
@@ -49,11 +49,11 @@ def test_candidates_run_in_turn_each_warmed_up():
         ([0.9, 1.5, 1.3], "", ""),
     ],
 )
-def test_a_verdict_needs_repeats_that_agree(values, goal, expected):
+def test_verdicts_need_repeats_that_agree(values, goal, expected):
     assert timing.row("x", values, "", goal)["verdict"] == expected
 
 
-def test_unknown_part_is_one_line():
+def test_unknown_parts_are_refused_in_one_line():
     assert "'steps'; did you mean 'step'?" in preloaded.refused("benchmark", "steps")
 
 
@@ -76,7 +76,7 @@ def test_jpegs_of_a_tar_and_of_a_folder(tmp_path):
         images.jpegs(str(tmp_path / "empty"))
 
 
-def test_both_sides_of_the_images_part_make_the_same_images():
+def test_both_candidates_of_the_images_part_decode_the_same_images():
     """Else their speeds could not be compared: the same crops, flips and operations, a few grey
     levels apart."""
     [data] = images.made_up(1)
@@ -150,7 +150,7 @@ def test_settings_of_a_model(monkeypatch, every, seconds, best, tried):
     assert rows["gMLP-S: memory at its peak"]["median"] == 2.0
 
 
-def test_what_the_device_part_begins(monkeypatch, capsys):
+def test_the_device_part_stops_at_its_time_and_leaves_out_failed_models(monkeypatch, capsys):
     """Nothing after its time; a part that fails costs the others nothing."""
     begun = []
 
@@ -205,11 +205,11 @@ def test_forms_of_mixing_compute_the_same():
         np.testing.assert_allclose(results[first], results[second], rtol=1e-4, atol=1e-4)
 
 
-def test_a_worker_that_dies_is_an_error_and_no_wait():
+def test_a_dead_worker_is_an_error_without_a_wait():
     assert "_dies has died (exit code 3" in raised(RunError, timing.Worker, _dies)
 
 
-def test_a_worker_that_dies_in_a_call_and_leaves_a_child():
+def test_a_worker_that_dies_in_a_call_is_an_error_even_if_its_child_lives():
     """The child holds the worker's end of the pipe open for two minutes."""
     with (
         timing.Worker(_aborts) as worker,

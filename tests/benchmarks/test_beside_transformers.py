@@ -1,4 +1,4 @@
-"""Both sides of the comparison of Transformers read the same masked sequences and take the same
+"""Both models of the comparison with transformers read the same masked sequences and take the same
 steps."""
 
 import functools
@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
 
 
 def tiny_settings(name, folder):
-    """A run of six steps, an evaluation after each."""
+    """A run of six steps, each followed by an evaluation."""
     corpus = tiny.write_corpus(folder / "corpus.jsonl")
     config = beside.settings(name, STEPS, 1e-2, corpus)
     config.data.update(cache=str(folder / "cache"), heldout_share=0.2)
@@ -42,76 +42,93 @@ def trained(name, folder):
     return beside.train(name, tiny_settings(name, folder))
 
 
-def test_settings_are_those_of_the_ablation():
-    for name, candidate in beside.CANDIDATES.items():
-        config = beside.settings(name, 900, 2e-3, "books.jsonl")
-        model = config.model
-        sizes = (model.layers, model.d_model, model.d_ffn, model.heads, model.length)
-        assert sizes == (2, 128, 512, 4, 128)
-        assert model.vocab_size == 2000
-        assert model.dropout == 0
-        assert model.embedding_norm
-        assert model.transform
-        assert model.positions == {"bert": "absolute", "bert_rel": "relative"}[candidate.row]
-        adamw = config.optimizer
-        assert adamw.eps == 1e-6
-        assert adamw.weight_decay == 0.01
-        assert adamw.clip == 1.0
-        assert adamw.schedule == "linear"
-        assert adamw.learning_rate == 2e-3
-        assert adamw.warmup == 100
-        assert config.steps == 900
-        assert config.eval.every == 150
-        assert config.eval.examples == 2048
-        is_ours = not name.startswith("hf_")
-        assert (candidate.make is None) == is_ours
-        assert (candidate.ours == "") == is_ours
-    short = beside.settings("hf_bert", 12, 2e-3, "embedded")
-    assert short.eval.every == 2
-    assert short.eval.examples == 192
-    assert short.optimizer.warmup == 1
+@pytest.mark.parametrize("name", beside.CANDIDATES)
+def test_settings_are_those_of_the_ablation(name):
+    config = beside.settings(name, 900, 2e-3, "books.jsonl")
+    model = config.model
+    assert model.layers == 2
+    assert model.d_model == 128
+    assert model.d_ffn == 512
+    assert model.heads == 4
+    assert model.length == 128
+    assert model.vocab_size == 2000
+    assert model.dropout == 0
+    assert model.embedding_norm
+    assert model.transform
+    row = beside.CANDIDATES[name].row
+    assert model.positions == {"bert": "absolute", "bert_rel": "relative"}[row]
+    adamw = config.optimizer
+    assert adamw.eps == 1e-6
+    assert adamw.weight_decay == 0.01
+    assert adamw.clip == 1.0
+    assert adamw.schedule == "linear"
+    assert adamw.learning_rate == 2e-3
+    assert adamw.warmup == 100
+    assert config.steps == 900
+    assert config.eval.every == 150
+    assert config.eval.examples == 2048
+
+
+@pytest.mark.parametrize("name", beside.CANDIDATES)
+def test_models_of_transformers_are_made_and_compared_with_one_of_ours(name):
+    candidate = beside.CANDIDATES[name]
+    if name.startswith("hf_"):
+        assert candidate.make
+        assert candidate.ours in beside.CANDIDATES
+    else:
+        assert candidate.make is None
+        assert candidate.ours == ""
+
+
+def test_short_runs_have_frequent_evaluations_and_a_short_warmup():
+    config = beside.settings("hf_bert", 12, 2e-3, "embedded")
+    assert config.eval.every == 2
+    assert config.eval.examples == 192
+    assert config.optimizer.warmup == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", marked_unless(["hf_prenorm"], COPIES, pytest.mark.nightly))
-def test_a_copy_of_ours_takes_our_steps(transformers, folder, name):
-    """Batches, masks, losses, gradients, clipping, decay, AdamW, and the factor 16 on the rate of
-    biases."""
+def test_copies_of_our_models_take_the_same_steps(transformers, folder, name):
+    """They have the same batches, masks, losses, gradients, clipping, decay, AdamW, and multiplier
+    16 of the biases' learning rate."""
     ours = trained(beside.CANDIDATES[name].ours, folder)
     theirs = trained(name, folder)
     assert len(ours.losses) == STEPS
     assert list(ours.perplexities) == list(range(1, STEPS + 1))
     np.testing.assert_allclose(theirs.losses, ours.losses, rtol=2e-5)
-    perplexities = list(ours.perplexities.values())
-    np.testing.assert_allclose(list(theirs.perplexities.values()), perplexities, rtol=1e-4)
+    found = list(theirs.perplexities.values())
+    expected = list(ours.perplexities.values())
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
     assert theirs.losses[-1] < theirs.losses[0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hf_bert", "hf_mpnet"])
-def test_losses_of_the_others_fall(transformers, folder, name):
-    """From about that of a uniform guess, as BERT's initial values are small."""
+def test_losses_of_bert_and_mpnet_fall(transformers, folder, name):
+    """BERT's initial values are small, so that the first loss is nearly that of a uniform guess."""
     curve = trained(name, folder)
     assert curve.losses[0] == pytest.approx(math.log(320), rel=0.03)
     assert curve.losses[-1] < 0.985 * curve.losses[0]
     assert curve.perplexities[STEPS] < 0.85 * curve.perplexities[1]
 
 
-def test_factors_on_rates(folder):
-    def factor(name, lines=None):
+def test_only_the_multiplier_of_relative_biases_is_supported(folder):
+    def factor(name, lr_multipliers=None):
         config = tiny_settings(name, folder)
-        if lines is not None:
-            config.optimizer.lr_multipliers = lines
+        if lr_multipliers is not None:
+            config.optimizer.lr_multipliers = lr_multipliers
         return beside.bias_factor(MaskedLanguageModeling(config))
 
-    assert factor("bert_rel_full") == 16  # the config's own
+    assert factor("bert_rel_full") == 16
     assert factor("bert_full") == 1
     assert factor("bert_rel_full", ()) == 1
-    message = raised(RunError, factor, "bert_rel_full", ("embedding=2", f"{beside.BIAS}=8"))
+    unsupported = ("embedding=2", f"{beside.BIAS}=8")
+    message = raised(RunError, factor, "bert_rel_full", unsupported)
     assert beside.BIAS in message
 
 
-def test_rows():
+def test_rows_have_perplexities_and_differences():
     curves = {
         "bert_full": beside.Curve([6.0, 5.0], {1: 400.0, 2: 200.0}),
         "hf_bert": beside.Curve([7.0, 5.0], {1: 300.0, 2: 300.0}),
@@ -126,15 +143,14 @@ def test_rows():
     assert rows[title] == pytest.approx(0.05)
 
 
-def test_an_unknown_model_is_named_before_anything_is_loaded():
+def test_unknown_models_are_refused_before_anything_is_loaded():
     message = raised(ConfigError, beside.bench_training, 1, 1e-3, ["bert_full", "hf_bart"], "")
     assert "'hf_bart'" in message
     assert "'hf_bert'" in message
 
 
 @pytest.mark.slow
-def test_the_command(transformers, tmp_path):
-    """On the embedded text, two steps, both sides; the log says what differs."""
+def test_the_command_trains_both_models_and_logs_their_differences(transformers, tmp_path):
     flags = ("--steps=2", "--models=bert_full,hf_prenorm", f"--json={tmp_path}/rows.json")
     done = preloaded.gmlp("benchmark", "training", *flags, PYTHONWARNINGS="error")
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.processes import platforms
 
 
-def test_this_machine():
+def test_the_machine_is_described():
     machine = Machine.here()
     assert machine.processor
     assert machine.cores == usable_cores()
@@ -31,7 +31,7 @@ def test_a_processor_has_its_family_and_model(monkeypatch):
     assert Machine.here().processor in (platform.processor(), platform.machine())
 
 
-def test_a_machine_is_idle_below_a_quarter_of_its_cores():
+def test_machines_are_idle_below_a_load_of_a_quarter_of_their_cores():
     machine = Machine("A processor", 2, "AVX2", "Python 3.11.7", "2026-01-02", load=0.49)
     assert machine.idle
     assert machine.columns()["idle"] == "yes"

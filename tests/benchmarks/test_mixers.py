@@ -1,4 +1,6 @@
-"""Time and memory of the mixers over the number of tokens: what is measured, not how fast it is."""
+"""Time and memory of the mixers over the number of tokens. The speed itself is not tested."""
+
+import pytest
 
 from gmlp_flax import tasks
 from gmlp_flax.benchmarks import mixers
@@ -8,51 +10,60 @@ from tests import preloaded
 from tests.failures import raised
 
 
-def by_figure(entries):
-    return {(entry["row"], entry["tokens"], entry["figure"]): entry for entry in entries}
+def by_figure(entries, row, tokens):
+    """Figure -> entry. All entries are of one row and length."""
+    figures = {}
+    for entry in entries:
+        assert entry["row"] == row
+        assert entry["tokens"] == tokens
+        figures[entry["figure"]] = entry
+    return figures
 
 
 def test_a_step_is_timed_and_its_memory_and_operations_are_counted():
-    found = by_figure(mixers.bench_mixers(2, ["fnet"], [64]))
-    assert set(found) == {
-        ("fnet", 64, figure) for figure in ("seconds", "bytes", "flops", "parameters")
-    }
-    seconds = found["fnet", 64, "seconds"]
+    entries = mixers.bench_mixers(2, ["fnet"], [64])
+    found = by_figure(entries, "fnet", 64)
+    assert set(found) == {"seconds", "bytes", "flops", "parameters"}
+    seconds = found["seconds"]
     assert len(seconds["values"]) == 2
     assert min(seconds["values"]) > 0
     assert seconds["batch"] == 32
     config = mixers.at_length("fnet", 64)
-    assert config.masking.max_predictions == 10
-    assert config.model.length == 64
     task = tasks.find(config.task)(config)
-    assert found["fnet", 64, "parameters"]["median"] == parameters.count(task.shapes())
-    # Two layers: the transform's 2 d^2 + 2 n d and the MLP's 2 d d_ffn per token; logits at 10
-    # places.
+    count = parameters.count(task.shapes())
+    assert found["parameters"]["median"] == count
+    assert found["bytes"]["median"] > 12 * count  # parameters and Adam's moments
     d = 128
     n = 64
-    expected = 2 * (2 * n * (2 * d * d + 2 * n * d + 2 * d * 776) + 10 * d * 2000)
-    assert found["fnet", 64, "flops"]["median"] == expected
-    # parameters and Adam's moments
-    assert found["fnet", 64, "bytes"]["median"] > 12 * parameters.count(task.shapes())
+    transform = 2 * d * d + 2 * n * d
+    mlp = 2 * d * 776
+    logits = 10 * d * 2000  # of 10 masked tokens
+    assert found["flops"]["median"] == 2 * (2 * n * (transform + mlp) + logits)
 
 
-def test_what_does_not_fit_is_compiled_alone(monkeypatch):
+def test_the_length_of_a_row_is_changed():
+    config = mixers.at_length("fnet", 64)
+    assert config.masking.max_predictions == 10
+    assert config.model.length == 64
+
+
+def test_steps_that_exceed_the_memory_are_compiled_but_not_timed(monkeypatch):
     monkeypatch.setattr(mixers, "SHARE", 0.0)
-    found = by_figure(mixers.bench_mixers(2, ["sgu"], [64]))
-    assert ("sgu", 64, "seconds") not in found
-    assert found["sgu", 64, "bytes"]["median"] > 1e6
+    entries = mixers.bench_mixers(2, ["sgu"], [64])
+    found = by_figure(entries, "sgu", 64)
+    assert "seconds" not in found
+    assert found["bytes"]["median"] > 1e6
 
 
-def test_one_sequence_per_step_where_it_is_long():
-    assert [mixers.at_length("sgu", tokens).batch_size for tokens in (128, 2048, 16_384)] == [
-        16,
-        2,
-        2,
-    ]
+@pytest.mark.parametrize(("tokens", "batch_size"), [(128, 16), (2048, 2), (16_384, 2)])
+def test_long_sequences_have_small_batches(tokens, batch_size):
+    config = mixers.at_length("sgu", tokens)
+    assert config.batch_size == batch_size
 
 
 def test_rows_and_lengths_are_checked_before_anything_is_measured():
-    assert "'sgv'; did you mean 'sgu'" in raised(ConfigError, mixers.bench_mixers, 1, ["sgv"], [64])
+    message = raised(ConfigError, mixers.bench_mixers, 1, ["sgv"], [64])
+    assert "'sgv'; did you mean 'sgu'" in message
     done = preloaded.gmlp("benchmark", "mixers", "--rows=sgu", "--lengths=7")
     assert done.returncode == 2
     assert "--lengths has 7" in done.stderr.splitlines()[-1]

@@ -41,7 +41,7 @@ QUICK = (
     "name",
     marked_unless(QUICK, timm_models.MODELS, pytest.mark.nightly),
 )
-def test_names_and_shapes(name, timm):
+def test_parameters_have_timms_names_and_shapes(name, timm):
     """Each tensor of each model, what shapes do not say, and how pixels are seen, are timm's;
     nothing is allocated."""
     import torch
@@ -156,7 +156,7 @@ def test_every_family_is_compared():
 @pytest.mark.parametrize(
     ("package", "missing"), [("timm", "torch"), ("transformers", "transformers")]
 )
-def test_without_the_packages(monkeypatch, package, missing):
+def test_missing_packages_are_reported(monkeypatch, package, missing):
     monkeypatch.setitem(sys.modules, missing, None)
     advice = re.escape(install("parity"))
     with pytest.raises(RunError, match=rf"{package} is not installed .*: {advice}"):

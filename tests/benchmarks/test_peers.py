@@ -1,5 +1,5 @@
-"""The models of other packages beside ours: the same ones, measured in turn; how fast they are
-stays untested."""
+"""Models of other packages compared with ours: equal sizes, and interleaved measurements. The speed
+itself is not tested."""
 
 import pytest
 
@@ -12,18 +12,20 @@ from tests.failures import raised
 
 
 @pytest.mark.parametrize("name", peers.PEERS)
-def test_both_sides_have_the_same_number_of_parameters(name):
+def test_both_models_have_the_same_number_of_parameters(name):
     peer = peers.PEERS[name]
     torch = pytest.importorskip("torch")
-    package = (
-        pytest.importorskip(peer.package)
-        if peer.package == "g_mlp_pytorch"
-        else import_beside_torch(peer.package)
-    )
+    if peer.package == "g_mlp_pytorch":
+        package = pytest.importorskip(peer.package)
+    else:
+        package = import_beside_torch(peer.package)
+    tokens = peer.tokens[0]
     with torch.device("meta"):
-        theirs = sum(tensor.numel() for tensor in peer.make(package, peer.tokens[0]).parameters())
-    options = peer.ours(peer.tokens[0])
-    assert theirs == parameters.count(tasks.find(options.task)(options).shapes())
+        model = peer.make(package, tokens)
+    theirs = sum(tensor.numel() for tensor in model.parameters())
+    config = peer.ours(tokens)
+    task = tasks.find(config.task)(config)
+    assert theirs == parameters.count(task.shapes())
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -37,9 +39,9 @@ def test_steps_and_forward_passes_of_a_small_peer(monkeypatch, compiled):
     peer = peers.PEERS["gMLP of 12 layers"]
 
     def ours(tokens):
-        options = peer.ours(tokens)
-        options.model.update(layers=1, d_model=8, d_ffn=16)
-        return options
+        config = peer.ours(tokens)
+        config.model.update(layers=1, d_model=8, d_ffn=16)
+        return config
 
     monkeypatch.setitem(peers.PEERS, "small", peer._replace(make=lambda *_: model, ours=ours))
     before = table.weight.detach().clone()
@@ -48,49 +50,54 @@ def test_steps_and_forward_passes_of_a_small_peer(monkeypatch, compiled):
     assert torch.equal(table.weight, before)
     assert len(compilations) == compiled
     calls["step"]()
-    moved = (table.weight - before).abs().max(1).values > 5e-4  # decay alone moves a row by less
-    assert 0 < moved.sum() <= 2 * 16
+    changes = (table.weight - before).abs().max(1).values
+    has_gradient = changes > 5e-4  # decay alone changes a row by less
+    assert 0 < has_gradient.sum() <= 2 * 16
     for call in peers.our_calls("small", 2, 16).values():
         call()
 
 
-def test_rows_of_a_peer(monkeypatch, capsys):
-    """Our speed over theirs, of calls that took turns; what is not installed costs the other models
-    nothing."""
+class Worker:
+    """A process of fixed speed: our calls take 2 seconds, torch's 3, and compiled ones 1."""
 
-    class Worker:
-        def __init__(self, make):
-            self.calls = {
-                what: (make.keywords.get("compiled"), what) for what in ("step", "forward")
-            }
+    def __init__(self, make):
+        seconds = {None: 2.0, False: 3.0, True: 1.0}
+        compiled = make.keywords.get("compiled")
+        self.calls = dict.fromkeys(("step", "forward"), seconds[compiled])
 
-        def __enter__(self):
-            return self
+    def __enter__(self):
+        return self
 
-        def __exit__(*_):
-            return None
+    def __exit__(*_):
+        return None
 
-    def missing(package):
-        if package == "timm":
-            raise RunError("timm is not installed: pip install 'gmlp_flax[parity]'")
 
-    seconds = {None: 2.0, False: 3.0, True: 1.0}
+def measure(calls, _):
+    """The seconds of each call, which are the calls of the `Worker` above."""
+    return {name: [seconds] for name, seconds in calls.items()}
+
+
+def import_without_timm(package):
+    if package == "timm":
+        raise RunError("timm is not installed: pip install 'gmlp_flax[parity]'")
+
+
+def test_rows_have_ratios_of_speed_and_leave_out_missing_packages(monkeypatch, capsys):
     monkeypatch.setattr(peers, "Worker", Worker)
-    monkeypatch.setattr(peers, "import_beside_torch", missing)
-    monkeypatch.setattr(
-        peers, "measure", lambda calls, _: {name: [seconds[key[0]]] for name, key in calls.items()}
-    )
+    monkeypatch.setattr(peers, "import_beside_torch", import_without_timm)
+    monkeypatch.setattr(peers, "measure", measure)
     rows = {row["name"]: row for row in peers.bench_peers(1, ["gMLP-S", "BERT-base"])}
     assert "gMLP-S, batch 8 is left out: timm is not installed" in capsys.readouterr().err
     assert len(rows) == 2 * 2 * 3
-    assert rows["BERT-base, n 512, batch 8: step"]["median"] == 8 / 2.0
-    found = rows["BERT-base, n 128, batch 8: step, ours / transformers"]
-    assert found["median"] == 1.5
-    assert found["goal"] == ">= 1.3"
-    assert (
-        rows["BERT-base, n 128, batch 8: forward, ours / transformers, torch.compile"]["median"]
-        == 0.5
-    )
-    assert "'gMLP'; did you mean 'gMLP-S'" in raised(
-        ConfigError, list, peers.bench_peers(1, ["gMLP"])
-    )
+    speed = rows["BERT-base, n 512, batch 8: step"]
+    assert speed["median"] == 8 / 2.0
+    ratio = rows["BERT-base, n 128, batch 8: step, ours / transformers"]
+    assert ratio["median"] == 1.5
+    assert ratio["goal"] == ">= 1.3"
+    compiled = rows["BERT-base, n 128, batch 8: forward, ours / transformers, torch.compile"]
+    assert compiled["median"] == 0.5
+
+
+def test_unknown_models_are_refused():
+    rows = peers.bench_peers(1, ["gMLP"])
+    assert "'gMLP'; did you mean 'gMLP-S'" in raised(ConfigError, list, rows)

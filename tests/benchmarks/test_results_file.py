@@ -34,7 +34,7 @@ def test_rows_are_kept_and_replaced_by_machine(tmp_path):
     assert lines[2]["idle"] == "no, load 3.0"
 
 
-def test_a_path_that_cannot_be_written_costs_no_measurement(tmp_path):
+def test_unwritable_paths_lose_no_measurement(tmp_path):
     (tmp_path / "file").touch()
     path = tmp_path / "file" / "rows.csv"
     message = preloaded.refused("benchmark", "step", f"--csv={path}")
@@ -49,7 +49,7 @@ def test_a_path_that_cannot_be_written_costs_no_measurement(tmp_path):
         (f"{','.join(COLUMNS)}\npeers,step\n", "line 2: expected 14 cells"),
     ],
 )
-def test_another_file_is_refused_before_anything_is_measured(tmp_path, text, message):
+def test_other_files_are_refused_before_anything_is_measured(tmp_path, text, message):
     path = tmp_path / "rows.csv"
     path.write_text(text)
     with pytest.raises(DataError, match=message):

@@ -1,5 +1,7 @@
-"""Models of the package transformers: ours under their names is ours in its numbers, and what decays
-there decays here."""
+"""Models of the package transformers: the copy of our model computes the same logits, and decays the
+same parameters."""
+
+import collections
 
 import jax
 import numpy as np
@@ -16,7 +18,7 @@ HEADS = 2
 
 
 def small_config(positions):
-    """A Transformer of 2 layers with BERT's layers around them."""
+    """A Transformer of 2 layers with BERT's embedding norm and transform."""
     config = config_lib.default(block="transformer")
     config.model.update(layers=2, length=TOKENS, d_model=8, d_ffn=24, heads=HEADS, vocab_size=50)
     config.model.update(positions=positions, embedding_norm=True, transform=True)
@@ -24,7 +26,7 @@ def small_config(positions):
 
 
 def random_params(task):
-    """Parameters that hide no mistake: initial ones have norms of 1 and biases of 0."""
+    """Random parameters. Initial ones, with scales of 1 and biases of 0, would hide errors."""
     random = np.random.default_rng(0)
 
     def draw(leaf):
@@ -38,7 +40,7 @@ def random_params(task):
 
 @pytest.mark.parametrize("positions", ["absolute", "relative"])
 @pytest.mark.parametrize("length", [TOKENS, TOKENS - 5])
-def test_logits_are_ours(transformers, positions, length):
+def test_logits_equal_ours(transformers, positions, length):
     import torch
 
     config = small_config(positions)
@@ -46,47 +48,56 @@ def test_logits_are_ours(transformers, positions, length):
     params = random_params(task)
     random = np.random.default_rng(1)
     tokens = random.integers(0, 50, (3, length))
-    places = random.integers(0, length, (3, 4))
-    ours = np.asarray(task.apply(params, tokens, places))
+    positions_to_predict = random.integers(0, length, (3, 4))
+    ours = np.asarray(task.apply(params, tokens, positions_to_predict))
     model = torch_models.prenorm(config, params)
     with torch.no_grad():
-        theirs = model.logits(torch.tensor(tokens), torch.tensor(places)).numpy()
+        theirs = model.logits(torch.tensor(tokens), torch.tensor(positions_to_predict))
     assert ours.shape == (3, 4, 50)
     assert ours.std() > 0.1
-    np.testing.assert_allclose(theirs, ours, atol=2e-5 * np.abs(ours).max())
+    tolerance = 2e-5 * np.abs(ours).max()
+    np.testing.assert_allclose(theirs.numpy(), ours, atol=tolerance)
+
+
+def sizes_by_decay_and_factor(groups):
+    """(weight decay, learning rate multiplier) -> the number of parameters."""
+    sizes = collections.Counter()
+    for group in groups:
+        case = group["weight_decay"], group["factor"]
+        sizes[case] += sum(parameter.numel() for parameter in group["params"])
+    return sizes
 
 
 @pytest.mark.parametrize("positions", ["absolute", "relative"])
-def test_what_trains_and_decays(transformers, positions):
-    """Every parameter of ours, once; decay by what our model says of it; the factor on relative
-    biases alone."""
+def test_groups_have_our_weight_decay_and_multiplier(transformers, positions):
+    """The multiplier applies to relative biases."""
     config = small_config(positions)
     task = MaskedLanguageModeling(config)
-    groups = torch_models.prenorm(config, random_params(task)).groups(0.01, 8.0)
-    count = {}
-    for group in groups:
-        size = sum(parameter.numel() for parameter in group["params"])
-        count[group["weight_decay"], group["factor"]] = size
-    expected = {}
+    model = torch_models.prenorm(config, random_params(task))
+    groups = model.groups(0.01, 8.0)
+    expected = collections.Counter()
     metadata = task.param_metadata()
     for path, leaf in jax.tree_util.tree_leaves_with_path(task.shapes()):
         name = path_name(path)
         decay = 0.01 if metadata[name].decayed else 0.0
         factor = 8.0 if "relative" in name else 1.0
-        expected[decay, factor] = expected.get((decay, factor), 0) + leaf.size
-    assert count == expected
+        expected[decay, factor] += leaf.size
+    assert sizes_by_decay_and_factor(groups) == expected
     biases = 2 * HEADS * (2 * TOKENS - 1) if positions == "relative" else 0
-    assert expected.get((0.0, 8.0), 0) == biases
+    assert expected[0.0, 8.0] == biases
 
 
-@pytest.mark.parametrize("make", [torch_models.bert, torch_models.mpnet])
-def test_the_others_have_our_sizes(transformers, make):
-    """Counts by hand; the embeddings that ours lacks are zero and stay so; each token's embedding
-    trains."""
-    import torch
+def published_config(make):
+    """A config with the positions of BERT or MPNet."""
+    return small_config("absolute" if make is torch_models.bert else "relative")
 
-    config = small_config("absolute" if make is torch_models.bert else "relative")
-    made = make(config)
+
+PUBLISHED = pytest.mark.parametrize("make", [torch_models.bert, torch_models.mpnet])
+
+
+@PUBLISHED
+def test_bert_and_mpnet_have_our_sizes(transformers, make):
+    model = make(published_config(make))
     d = 8
     f = 24
     v = 50
@@ -94,28 +105,43 @@ def test_the_others_have_our_sizes(transformers, make):
     linear = d * d + d
     feed_forward = 2 * d * f + f + d
     layers = 2 * (4 * linear + 2 * norm + feed_forward)
-    around = v * d + norm + linear + norm + v
+    embedding_and_head = v * d + norm + linear + norm + v
     positions = TOKENS * d if make is torch_models.bert else 32 * HEADS
-    sizes = []
-    for group in made.groups(0.01, 1.0):
-        sizes += [parameter.numel() for parameter in group["params"]]
-    assert sum(sizes) == layers + around + positions
+    sizes = sizes_by_decay_and_factor(model.groups(0.01, 1.0))
+    assert sizes.total() == layers + embedding_and_head + positions
+
+
+@PUBLISHED
+def test_embeddings_of_all_tokens_are_trained(transformers, make):
+    import torch
+
+    made = make(published_config(make))
     tokens = torch.arange(TOKENS)[None]
-    made.encode(tokens).square().sum().backward()
+    loss = made.encode(tokens).square().sum()
+    loss.backward()
     gradient = made.model.get_input_embeddings().weight.grad
     assert (gradient[:TOKENS].abs().sum(1) > 0).all()
     assert not gradient[TOKENS:].any()
-    held = [p for _, p in made.model.named_parameters() if not p.requires_grad]
-    assert len(held) == 1
-    assert not held[0].any()
+
+
+@PUBLISHED
+def test_embeddings_that_our_model_does_not_have_are_fixed_at_zero(transformers, make):
+    model = make(published_config(make)).model
+    [fixed] = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+    assert not fixed.any()
+
+
+@PUBLISHED
+def test_seeds_give_different_parameters(transformers, make):
+    config = published_config(make)
+    first = make(config).model.get_input_embeddings().weight
     config.seed = 1
-    first = made.model.get_input_embeddings().weight
-    other = make(config).model.get_input_embeddings().weight
-    assert not (first == other).all()
-    assert 0.01 < other.std() < 0.03  # BERT's 0.02
+    second = make(config).model.get_input_embeddings().weight
+    assert not (first == second).all()
+    assert 0.01 < second.std() < 0.03  # BERT's 0.02
 
 
-def test_buckets_of_relative_positions_are_mpnets(transformers):
+def test_buckets_of_relative_positions_equal_mpnets(transformers):
     import torch
     from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 

@@ -1,4 +1,4 @@
-"""The rows of finetuning and of compiling; how fast the machine is stays untested."""
+"""The rows of finetuning and of compiling. The speed itself is not tested."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from gmlp_flax.benchmarks import whole_runs
 
 
 @pytest.mark.slow
-def test_finetuning_is_measured_beside_pretraining(monkeypatch):
+def test_finetuning_and_pretraining_are_measured(monkeypatch):
     small = config_lib.open_config("c4_ablation:sgu,scale=small")
     small.batch_size = 2
     small.model.update(layers=1, length=16, d_model=8, d_ffn=16, vocab_size=320)

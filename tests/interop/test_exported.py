@@ -1,4 +1,4 @@
-"""Any model as a folder of plain files, on the hub, too."""
+"""Models exported as folders of plain files and pushed to the hub."""
 
 import dataclasses
 import json
@@ -32,14 +32,15 @@ def text_export(text_run, tmp_path_factory):
     return folder
 
 
-# What is written.
+# Files that are written.
 
 
-def test_plain_files_hold_the_whole_model(text_run, text_export):
-    """Read without this package: the names, the layer axis and what the README says of them."""
+def test_plain_files_contain_the_whole_model(text_run, text_export):
+    """They are read without this package."""
     weights = safetensors.load_file(text_export / "model.safetensors")
     params = gmlp_flax.load(text_run).params
-    spec = json.loads((text_export / "config.json").read_text())["model"]
+    config = json.loads((text_export / "config.json").read_text())
+    spec = config["model"]
     names = {entry.name for entry in text_export.iterdir()}
     assert names == {"README.md", "config.json", "model.safetensors", "tokenizer.model"}
     assert weights["embedding"].shape == (spec["vocab_size"], spec["d_model"])
@@ -47,55 +48,62 @@ def test_plain_files_hold_the_whole_model(text_run, text_export):
     assert kernel.shape == (spec["layers"], spec["d_model"], spec["d_ffn"])
     np.testing.assert_array_equal(weights["embedding"], params["embedding"])
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
-    assert sum(leaf.size for leaf in weights.values()) == count
-    assert f"{count:,} parameters" in (text_export / "README.md").read_text()
+    written = sum(leaf.size for leaf in weights.values())
+    card = (text_export / "README.md").read_text()
+    assert written == count
+    assert f"{count:,} parameters" in card
 
 
-def test_it_is_read_as_a_run_is(text_run, text_export):
+def test_an_export_predicts_like_its_run(text_run, text_export):
     lines = ["the [MASK] is", "a [MASK] [MASK]"]
     run = gmlp_flax.load(text_run)
-    read = gmlp_flax.load(text_export)
-    assert read.predict(lines) == run.predict(lines)
+    export = gmlp_flax.load(text_export)
+    assert export.predict(lines) == run.predict(lines)
     done = preloaded.gmlp("predict", f"--workdir={text_export}", input=lines[0])
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", done.stderr
     assert done.stdout.startswith(lines[0])
 
 
-def test_images_and_their_running_mean(image_run, tmp_path):
-    """What is written is what `predict` uses: the mean; names for people are taken along."""
+def test_averaged_parameters_and_class_names_are_exported(image_run, tmp_path):
+    """`predict` uses the running mean of the parameters."""
     run = shutil.copytree(image_run, tmp_path / "run")
     names = [f"digit {number}" for number in range(10)]
     (run / "names.json").write_text(json.dumps(names))
     model = pretrained.open_model(run).load(unaveraged=True)
     assert model.unaveraged is not None
-    exported.export(model, str(tmp_path / "digits"))
+    folder = tmp_path / "digits"
+    exported.export(model, str(folder))
     lines = MetricsFile.read(str(run / "metrics.jsonl"))
     scores = next(line["eval"] for line in lines if "eval" in line)
-    card = (tmp_path / "digits" / "README.md").read_text()
-    assert f"top1 {100 * scores['ema_top1']:.1f}%" in card
-    found = pretrained.open_model(tmp_path / "digits").load(unaveraged=True)
-    assert found.unaveraged is None
-    assert found.classes == model.classes
-    assert found.predictor.names == tuple(names)
-    jax.tree.map(np.testing.assert_array_equal, found.params, model.params)
+    top1 = 100 * scores["ema_top1"]
+    card = (folder / "README.md").read_text()
+    assert f"top1 {top1:.1f}%" in card
+    loaded = pretrained.open_model(folder).load(unaveraged=True)
+    assert loaded.unaveraged is None
+    assert loaded.classes == model.classes
+    assert loaded.predictor.names == tuple(names)
+    jax.tree.map(np.testing.assert_array_equal, loaded.params, model.params)
 
 
-def test_bfloat16_in_the_file(text_run, tmp_path):
+def assert_rounded(half, whole):
+    """Fails unless an array has the values of another in bfloat16."""
+    rounded = whole.astype(jnp.bfloat16)
+    np.testing.assert_array_equal(half, rounded.astype(whole.dtype))
+
+
+def test_files_may_be_bfloat16(text_run, tmp_path):
     """Parameters are float32 in memory."""
-    flags = f"--model={text_run}", f"--out={tmp_path / 'half'}", "--dtype=bfloat16"
-    done = preloaded.gmlp("export", *flags)
+    folder = tmp_path / "half"
+    done = preloaded.gmlp("export", f"--model={text_run}", f"--out={folder}", "--dtype=bfloat16")
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", done.stderr
-    weights = safetensors.load_file(tmp_path / "half" / "model.safetensors")
-    assert {str(leaf.dtype) for leaf in weights.values()} == {"bfloat16"}
-    found = gmlp_flax.load(tmp_path / "half")
+    weights = safetensors.load_file(folder / "model.safetensors")
+    dtypes = {str(leaf.dtype) for leaf in weights.values()}
+    assert dtypes == {"bfloat16"}
+    loaded = gmlp_flax.load(folder)
     model = gmlp_flax.load(text_run)
-
-    def assert_rounded(half, whole):
-        np.testing.assert_array_equal(half, whole.astype(jnp.bfloat16).astype(whole.dtype))
-
-    jax.tree.map(assert_rounded, found.params, model.params)
+    jax.tree.map(assert_rounded, loaded.params, model.params)
 
 
 def test_the_config_has_no_path_of_this_machine(text_run, text_export, tmp_path):
@@ -108,9 +116,8 @@ def test_the_config_has_no_path_of_this_machine(text_run, text_export, tmp_path)
     assert written.data.cache == "cache"
 
 
-def test_the_card(text_run, text_export):
-    """The hub's block of metadata, scores of this checkpoint beside those of trivial models, and no
-    path of ours."""
+def test_the_card_has_metadata_and_scores_but_no_path(text_run, text_export):
+    """Trivial models have rows, too."""
     card = (text_export / "README.md").read_text()
     _, block, text = card.split("---\n", 2)
     metadata = yaml.safe_load(block)
@@ -124,49 +131,60 @@ def test_the_card(text_run, text_export):
     rows = {}
     for line in text.splitlines():
         if line.startswith("| "):
-            rows[line.split("|")[1].strip()] = line
-    expected = {"", "this model", *(row["name"] for row in result["baselines"])}
-    assert rows.keys() == expected
-    assert f"perplexity {result['eval']['perplexity']:.4g}" in rows["this model"]
+            _, title, *_ = line.split("|")
+            rows[title.strip()] = line
+    baselines = {row["name"] for row in result["baselines"]}
+    assert rows.keys() == {"", "this model"} | baselines
+    perplexity = result["eval"]["perplexity"]
+    assert f"perplexity {perplexity:.4g}" in rows["this model"]
     assert str(text_run.parent) not in card
 
 
-def test_the_card_of_a_model_that_was_never_scored(tmp_path):
-    model = gmlp_flax.create("gmlp_base", layers=1, d_model=8, d_ffn=16, length=8, vocab_size=40)
-    card = exported.card(model, "float32", license="mit")
+def small_model():
+    """A model of text that was not trained."""
+    return gmlp_flax.create("gmlp_base", layers=1, d_model=8, d_ffn=16, length=8, vocab_size=40)
+
+
+def test_the_card_of_an_untrained_model_has_no_scores(tmp_path):
+    card = exported.card(small_model(), "float32", license="mit")
     assert "license: mit\n" in card
     assert "held-out" not in card
     assert "trained for" not in card
 
 
 @pytest.mark.parametrize(
-    ("path", "written"), [("/home/me/c4/", "c4"), ("tfds:c4/en", "tfds:c4/en")]
+    ("path", "exported_name"), [("/home/me/c4/", "c4"), ("tfds:c4/en", "tfds:c4/en")]
 )
-def test_the_names_of_data_are_without_folders_of_this_machine(tmp_path, path, written):
-    model = gmlp_flax.create("gmlp_base", layers=1, d_model=8, d_ffn=16, length=8, vocab_size=40)
+def test_data_are_named_without_folders_of_this_machine(tmp_path, path, exported_name):
+    model = small_model()
     config = gmlp_config.mutable_copy(model.config)
     config.data.train = path
-    model = dataclasses.replace(model, task=type(model.task)(config), step=3)
-    exported.export(model, str(tmp_path / "out"))
-    assert gmlp_config.load(str(tmp_path / "out" / "config.json")).data.train == written
-    assert f"trained for 3 steps on `{written}`" in (tmp_path / "out" / "README.md").read_text()
+    task = type(model.task)(config)
+    trained = dataclasses.replace(model, task=task, step=3)
+    folder = tmp_path / "out"
+    exported.export(trained, str(folder))
+    written = gmlp_config.load(str(folder / "config.json"))
+    card = (folder / "README.md").read_text()
+    assert written.data.train == exported_name
+    assert f"trained for 3 steps on `{exported_name}`" in card
 
 
 FILES = {CLASSES_FILE: json.dumps(["a", "b", "c"], indent=1).encode()}
 
 
 def tiny_weights(value=0.5):
-    """Parameters that are all one number, and their config."""
+    """Parameters that all have one value, and their config."""
     config = gmlp_config.default(task="image_classification")
     config.model.update(
         layers=1, d_model=8, d_ffn=16, image_size=(8, 8), patch_size=(4, 4), channels=1
     )
     config.data.train = ""
     shapes = ImageClassification(config, FILES).shapes()
-    return jax.tree.map(lambda leaf: np.full(leaf.shape, value, np.float32), shapes), config
+    params = jax.tree.map(lambda leaf: np.full(leaf.shape, value, np.float32), shapes)
+    return params, config
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_written_models_are_loaded(tmp_path):
     params, config = tiny_weights()
     out = str(tmp_path / "run")
     exported.require_free(out)
@@ -178,10 +196,10 @@ def test_what_is_written_is_read(tmp_path):
     assert "run holds config.json already" in raised(RunError, exported.require_free, out)
 
 
-# What is refused.
+# Options and folders that are refused.
 
 
-def test_options_that_are_not_there(text_run, tmp_path):
+def test_unknown_dtypes_and_formats_are_refused(text_run, tmp_path):
     model = pretrained.load(text_run)
     out = str(tmp_path / "out")
     message = raised(ConfigError, exported.export, model, out, dtype="int8")
@@ -193,7 +211,7 @@ def test_options_that_are_not_there(text_run, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_is_taken(text_run, text_export, tmp_path):
+def test_folders_with_a_model_are_refused(text_run, text_export, tmp_path):
     model = pretrained.load(text_run)
     message = raised(RunError, exported.export, model, str(text_export))
     assert "holds config.json already" in message
@@ -204,19 +222,19 @@ def test_a_folder_that_is_taken(text_run, text_export, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("value", "names", "words"),
+    ("value", "names", "message"),
     [
         (np.nan, (), "not finite"),
         (0.5, (CLASSES_FILE,), f"holds {CLASSES_FILE} already"),
     ],
 )
-def test_what_is_refused_leaves_the_folder_as_it_was(tmp_path, value, names, words):
+def test_refused_exports_do_not_change_the_folder(tmp_path, value, names, message):
     for name in names:
         (tmp_path / name).write_text("mine")
     params, config = tiny_weights(value)
-    assert words in raised(RunError, exported.write, params, config, FILES, str(tmp_path))
-    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert found == dict.fromkeys(names, "mine")
+    assert message in raised(RunError, exported.write, params, config, FILES, str(tmp_path))
+    contents = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert contents == dict.fromkeys(names, "mine")
 
 
 # The hub.
@@ -239,32 +257,34 @@ def hub(tmp_path):
         yield server, settings
 
 
-def test_push_and_use(text_run, text_export, hub):
-    """A run is exported first, a folder is uploaded as it is."""
+def test_pushed_runs_are_exported_and_loaded_from_the_hub(text_run, text_export, hub):
     server, settings = hub
     done = preloaded.gmlp("push", text_run, "me/run", "--license=mit", **settings)
     assert done.returncode == 0, done.stderr
     assert f"{server.url}/me/run/commit/" in done.stdout
+    files = server["me/run"]
+    for name in ("tokenizer.model", "model.safetensors"):
+        assert files[name] == (text_export / name).read_bytes()
+    assert files["README.md"].startswith(b"---\nlicense: mit\n")
+    line = "the [MASK] is"
+    expected = preloaded.gmlp("predict", f"--workdir={text_run}", input=line, **settings)
+    done = preloaded.gmlp("predict", "--workdir=hf-hub:me/run", input=line, **settings)
+    assert expected.stdout
+    assert done.stdout == expected.stdout
+
+
+def test_pushed_folders_are_uploaded_unchanged(text_export, hub):
+    server, settings = hub
     done = preloaded.gmlp("push", text_export, "me/folder", **settings)
     assert done.returncode == 0, done.stderr
-    for name, file in (
-        ("run", "tokenizer.model"),
-        ("run", "model.safetensors"),
-        ("folder", "README.md"),
-    ):
-        assert server[f"me/{name}"][file] == (text_export / file).read_bytes()
-    assert server["me/run"]["README.md"].startswith(b"---\nlicense: mit\n")
-    line = "the [MASK] is"
-    used = []
-    for model in ("hf-hub:me/run", text_run):
-        done = preloaded.gmlp("predict", f"--workdir={model}", input=line, **settings)
-        used.append(done.stdout)
-    assert used[0] == used[1] != ""
+    card = (text_export / "README.md").read_bytes()
+    assert server["me/folder"]["README.md"] == card
 
 
-def test_what_the_hub_refuses_is_one_line(text_run, text_export, hub, tmp_path):
+def test_failed_pushes_are_one_line(text_run, text_export, hub, tmp_path):
     _, settings = hub
-    done = preloaded.gmlp("push", text_run, "me/x", **{**settings, "HF_TOKEN": "hf_bad"})
+    bad_token = {**settings, "HF_TOKEN": "hf_bad"}
+    done = preloaded.gmlp("push", text_run, "me/x", **bad_token)
     assert_one_line_error(done, "me/x", "log in")
     done = preloaded.gmlp("push", text_export, "me/x", "--dtype=bfloat16", **settings)
     assert_one_line_error(done, f"{text_export} is exported already", "dtype")

@@ -258,7 +258,7 @@ def test_onnx_of_a_model_with_two_inputs(tmp_path):
     assert "position of their logit: 0 entailment, 1 not_entailment." in card
 
 
-def test_what_a_format_does_not_have(tmp_path, monkeypatch):
+def test_unsupported_models_and_options_of_a_format_are_refused(tmp_path, monkeypatch):
     model, *_ = make("mixer", tmp_path)
     with pytest.raises(
         RunError, match=r"^--format=torch does not have this model, mixer in \w+ \(it has"
@@ -270,7 +270,7 @@ def test_what_a_format_does_not_have(tmp_path, monkeypatch):
         formats.encode(model, "onnx")
 
 
-def test_a_task_that_answers_no_single_inputs(tmp_path):
+def test_tasks_without_single_inputs_are_refused(tmp_path):
     """Such as the synthetic ones. A program of the model would need its targets."""
     config = config_lib.default(task="synthetic")
     config.model.update(layers=1, d_model=8, d_ffn=16)

@@ -1,6 +1,7 @@
-"""ONNX in float16 and int8, read by onnxruntime alone: how far logits are from ours, what is stored,
-and the accuracy of a model that ships."""
+"""ONNX in float16 and int8 with onnxruntime: errors of logits, types of stored weights, and the accuracy
+of a bundled model."""
 
+import collections
 import dataclasses
 
 import jax
@@ -14,15 +15,15 @@ from tests.failures import raised
 from tests.interop.test_formats import MODELS, make
 from tests.selection import marked_unless
 
-# jax2onnx loads parts of itself that warn, and drops them if that raises
+# jax2onnx imports plugins that warn, and drops those whose import raises
 pytestmark = pytest.mark.filterwarnings("ignore")
-# Of the largest logit.
-DISTANCES = {"onnx-float16": 5e-3, "onnx-int8": 0.1}
+# The largest error, relative to the largest logit.
+TOLERANCES = {"onnx-float16": 5e-3, "onnx-int8": 0.1}
 # These multiply several projections, and divide the product by its norm or compute filters with
-# sines. With the random weights of
-# these tests, rounding the weights alone moves logits by up to 0.03 (float16) and 0.4 (int8).
+# sines. With the random weights of these tests, rounding the weights moves logits by up to 0.03
+# (float16) and 0.4 (int8).
 SENSITIVE = ("bigs", "delta", "hydra", "long_conv")
-SENSITIVE_DISTANCES = {"onnx-float16": 0.05, "onnx-int8": 0.5}
+SENSITIVE_TOLERANCES = {"onnx-float16": 0.05, "onnx-int8": 0.5}
 ALL = [name for name in MODELS if name not in ("linear", "cls", "grey")]
 KEPT = ("amlp", "images", "vit", "hydra", "long_conv")
 
@@ -44,57 +45,64 @@ def run(content, name, inputs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", marked_unless(KEPT, ALL, pytest.mark.nightly))
-@pytest.mark.parametrize("precision", DISTANCES)
-def test_logits(onnx, name, precision, tmp_path):
-    """Of each block, for any batch; of the model whose layers are written out."""
-    model, inputs, logits = make(name, tmp_path)
+@pytest.mark.parametrize("precision", TOLERANCES)
+def test_logits_of_any_batch_are_close(onnx, name, precision, tmp_path):
+    model, inputs, expected = make(name, tmp_path)
     content = formats.encode(model, precision)
-    graph = onnx.load_from_string(content)
-    got = [(entry.domain, entry.version) for entry in graph.opset_import]
-    assert got == [("", 21)]
-    input_name = graph.graph.input[0].name
+    proto = onnx.load_from_string(content)
+    [opset] = proto.opset_import
+    assert opset.domain == ""
+    assert opset.version == 21
+    input_name = proto.graph.input[0].name
     assert input_name == ("image" if inputs.ndim == 4 else "tokens")
-    distances = SENSITIVE_DISTANCES if name.startswith(SENSITIVE) else DISTANCES
+    tolerances = SENSITIVE_TOLERANCES if name.startswith(SENSITIVE) else TOLERANCES
+    largest = np.abs(expected).max()
     for batch in (1, 3):
-        found = run(content, input_name, inputs[:batch])
-        assert found.dtype == np.float32
-        distance = np.abs(found - logits[:batch]).max() / np.abs(logits).max()
-        assert distance < distances[precision]
+        logits = run(content, input_name, inputs[:batch])
+        assert logits.dtype == np.float32
+        errors = np.abs(logits - expected[:batch])
+        assert errors.max() / largest < tolerances[precision]
 
 
 @pytest.fixture(scope="module")
 def digits():
-    """A model that ships, and its held-out examples."""
+    """A bundled model, and its held-out images and labels."""
     model = gmlp_flax.load("digits")
     data = type(model.task).Data(model.config)
-    examples = data.labelled("heldout")
-    images = np.stack([examples[index]["image"] for index in range(len(examples))])
-    labels = np.array([examples[index]["label"] for index in range(len(examples))])
-    return model, images, labels
+    images = []
+    labels = []
+    for example in data.labelled("heldout"):
+        images.append(example["image"])
+        labels.append(example["label"])
+    return model, np.stack(images), np.array(labels)
 
 
 @pytest.mark.parametrize(
     ("precision", "stored", "share"),
     [("onnx-float16", "FLOAT16", 0.55), ("onnx-int8", "INT8", 0.4)],
 )
-def test_size_and_accuracy_of_a_model_that_ships(onnx, digits, precision, stored, share):
+def test_a_bundled_model_becomes_small_and_keeps_its_accuracy(
+    onnx, digits, precision, stored, share
+):
     model, images, labels = digits
     whole = formats.encode(model, "onnx")
     content = formats.encode(model, precision)
     graph = onnx.load_from_string(content).graph
-    bytes_by_type = {}
+    bytes_by_type = collections.Counter()
     for tensor in graph.initializer:
         kind = onnx.TensorProto.DataType.Name(tensor.data_type)
-        size = onnx.numpy_helper.to_array(tensor).nbytes
-        bytes_by_type[kind] = bytes_by_type.get(kind, 0) + size
-    assert max(bytes_by_type, key=bytes_by_type.get) == stored
+        array = onnx.numpy_helper.to_array(tensor)
+        bytes_by_type[kind] += array.nbytes
+    [(largest, _)] = bytes_by_type.most_common(1)
+    assert largest == stored
     assert len(content) < share * len(whole)
     expected = run(whole, "image", images).argmax(-1)
-    found = run(content, "image", images).argmax(-1)
-    assert np.mean(expected == labels) > 0.94
-    got = abs(np.mean(found == labels) - np.mean(expected == labels))
-    assert got < 0.01
-    assert np.mean(found == expected) > 0.98
+    predicted = run(content, "image", images).argmax(-1)
+    expected_accuracy = np.mean(expected == labels)
+    accuracy = np.mean(predicted == labels)
+    assert expected_accuracy > 0.94
+    assert accuracy == pytest.approx(expected_accuracy, abs=0.01)
+    assert np.mean(predicted == expected) > 0.98
 
 
 def test_weights_that_are_too_large_for_float16_are_refused(onnx, digits):

@@ -1,5 +1,5 @@
-"""The program on the card of an exported model, run as it stands: onnxruntime and Pillow or
-SentencePiece answer as gmlp_flax does."""
+"""The program on the card of an exported model, run unchanged: with onnxruntime and Pillow or
+SentencePiece it gives the answers of gmlp_flax."""
 
 import ast
 import dataclasses
@@ -25,7 +25,7 @@ def onnx():
 
 
 def run_program(model, folder, *arguments, text=""):
-    """What the program of an exported model prints. It must not import gmlp_flax or JAX."""
+    """The output of the program of an exported model."""
     path = export_program(model, folder)
     done = run_path(path, *arguments, text=text.encode())
     assert done.returncode == 0, done.stderr
@@ -33,24 +33,28 @@ def run_program(model, folder, *arguments, text=""):
 
 
 def export_program(model, folder):
-    """The path of the program of a model, which is exported to a folder."""
+    """Exports a model to a folder, and returns the path of its program.
+
+    The program is on the model's card, and does not import gmlp_flax or JAX."""
     exported.export(model, str(folder), format="onnx")
     path = folder / programs.PROGRAM
+    program = path.read_text()
     card = (folder / "README.md").read_text()
-    assert f"```python\n{path.read_text()}```" in card
-    tree = ast.parse(path.read_text())
+    assert f"```python\n{program}```" in card
     imported = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(program)):
         if isinstance(node, ast.Import):
             imported |= {name.name for name in node.names}
-    assert imported & {"gmlp_flax", "jax", "flax"} == set()
+        if isinstance(node, ast.ImportFrom):
+            imported.add(node.module)
+    assert imported.isdisjoint({"gmlp_flax", "jax", "flax"})
     return path
 
 
 def run_path(path, *arguments, text=b""):
-    """The process of a program that has ended, its output as text."""
-    words = [sys.executable, path, *arguments]
-    done = subprocess.run(words, input=text, capture_output=True, check=False)
+    """Runs a program, and returns the finished process with its output as text."""
+    command = [sys.executable, path, *arguments]
+    done = subprocess.run(command, input=text, capture_output=True, check=False)
     done.stdout = done.stdout.decode()
     done.stderr = done.stderr.decode()
     return done
@@ -58,35 +62,34 @@ def run_path(path, *arguments, text=b""):
 
 def check(printed, inputs, model):
     """Fails unless each line is an input, the best name and its probability in percent."""
-    expected = []
-    for given, predictions in zip(inputs, model.predict(list(inputs), top=1), strict=True):
-        for [(name, probability)] in predictions:
-            expected.append((given, name.strip(), 100 * probability))
-    found = []
-    for line, (given, _, _) in zip(printed.splitlines(), expected, strict=True):
-        name, _, percent = line.removeprefix(f"{given}: ").rpartition(" ")
-        found.append((given, name, pytest.approx(float(percent.rstrip("%")), abs=0.1)))
-    assert expected == found
+    lines = iter(printed.splitlines())
+    for source, predictions in zip(inputs, model.predict(list(inputs), top=1), strict=True):
+        for [(expected_name, probability)] in predictions:
+            line = next(lines)
+            assert line.startswith(f"{source}: ")
+            name, _, percent = line.removeprefix(f"{source}: ").rpartition(" ")
+            assert name == expected_name.strip()
+            assert float(percent.rstrip("%")) == pytest.approx(100 * probability, abs=0.1)
+    assert next(lines, None) is None
 
 
 @pytest.mark.parametrize("size", [(8, 8), (40, 64), (97, 33)])
-def test_images(tmp_path, size):
-    """Of other sizes and shapes than the model's, in colour or grey."""
+def test_images_of_any_size_are_classified(tmp_path, size):
     model = gmlp_flax.load("digits")
     rng = np.random.default_rng(0)
-    paths = []
-    for number, mode in enumerate(("L", "RGB")):
-        shape = size if mode == "L" else (*size, 3)
-        path = tmp_path / f"{number}.png"
-        Image.fromarray(rng.integers(0, 256, shape).astype(np.uint8), mode).save(path)
-        paths.append(str(path))
+    grey = np.uint8(rng.integers(0, 256, size))
+    colour = np.uint8(rng.integers(0, 256, (*size, 3)))
+    grey_path = tmp_path / "grey.png"
+    colour_path = tmp_path / "colour.png"
+    Image.fromarray(grey).save(grey_path)
+    Image.fromarray(colour).save(colour_path)
+    paths = [str(grey_path), str(colour_path)]
     printed = run_program(model, tmp_path / "out", *paths)
     check(printed, paths, model)
 
 
-def test_images_of_16_bits_and_transparent_ones(tmp_path):
-    """Pillow's own conversion makes the first ones white, and shows the colours that the others
-    hide."""
+def test_images_with_16_bits_or_transparency_are_classified(tmp_path):
+    """Pillow's conversion would make the first one white, and show hidden colours of the second."""
     model = gmlp_flax.load("digits")
     digit = np.zeros((8, 8), np.uint16)
     digit[1:7, 4] = 60_000
@@ -97,18 +100,20 @@ def test_images_of_16_bits_and_transparent_ones(tmp_path):
     transparent = tmp_path / "transparent.png"
     Image.fromarray(pixels, "RGBA").save(transparent)
     paths = [str(wide), str(transparent)]
-    path = export_program(model, tmp_path / "out")
-    done = run_path(path, *paths)
-    check(done.stdout, paths, model)
+    printed = run_program(model, tmp_path / "out", *paths)
+    check(printed, paths, model)
+
+
+def test_images_of_floats_are_refused(tmp_path):
+    path = export_program(gmlp_flax.load("digits"), tmp_path / "out")
     floats = tmp_path / "floats.tiff"
     Image.fromarray(np.ones((8, 8), np.float32)).save(floats)
-    refused = run_path(path, floats)
-    assert refused.returncode == 1
-    assert refused.stderr == f"{floats}: its pixels do not have 8 or 16 bits\n"
+    done = run_path(path, floats)
+    assert done.returncode == 1
+    assert done.stderr == f"{floats}: its pixels do not have 8 or 16 bits\n"
 
 
-def test_masked_text(tmp_path):
-    """A line that is too long is refused."""
+def test_masked_words_are_predicted_and_long_lines_refused(tmp_path):
     model = gmlp_flax.load("books_gmlp")
     path = export_program(model, tmp_path / "out")
     done = run_path(path, text="\n".join(LINES).encode())
@@ -121,40 +126,43 @@ def test_masked_text(tmp_path):
     assert "Traceback" not in too_long.stderr
 
 
-def test_a_causal_model_continues_as_without_chance(tmp_path):
-    """A line that leaves no room to continue is refused."""
+def test_causal_models_generate_greedily_and_refuse_full_lines(tmp_path):
     model = gmlp_flax.load("books_amlp_causal")
     line = "The old man looked at the sea and"
-    too_long = "the sea " * 100
     path = export_program(model, tmp_path / "out")
     done = run_path(path, text=line.encode())
-    [written] = model.generate(line, tokens=20, temperature=0)
-    assert done.stdout.strip() == (line + written).strip()
+    [continuation] = model.generate(line, tokens=20, temperature=0)
+    assert done.stdout.strip() == (line + continuation).strip()
+    too_long = "the sea " * 100
     refused = run_path(path, text=too_long.encode())
     assert refused.returncode == 1
     assert f"of {model.config.model.length - 1} at most" in refused.stderr
 
 
 @pytest.mark.parametrize("pair", [False, True])
-def test_classes_of_text(tmp_path, pair):
-    """A new classifier on a model that ships."""
+def test_texts_and_pairs_are_classified(tmp_path, pair):
+    """The classifier of a bundled model is new."""
     model = gmlp_flax.load("books_gmlp", classes=["plain", "odd one"])
     lines = ["the sea was calm", "a cold night  on the hills, I think"]
     if pair:
         lines = ["the sea was calm\tit was not", "a cold night\ton the hills, I think"]
         config = config_lib.mutable_copy(model.config)
         config.own.second = "other"
-        model = dataclasses.replace(model, task=type(model.task)(config, model.task.files))
+        task = type(model.task)(config, model.task.files)
+        model = dataclasses.replace(model, task=task)
     printed = run_program(model, tmp_path / "out", text="\n".join(lines))
     check(printed, lines, model)
 
 
-def test_what_no_program_can_read_has_none(tmp_path):
-    """timm's pixels, and text as bytes."""
+def test_models_of_timms_pixels_have_no_program(tmp_path):
     config = config_lib.default(task="image_classification")
     config.data.transform = "timm"
     path = tmp_path / "config.json"
     path.write_text(config_lib.to_json(config))
-    assert programs.program(gmlp_flax.create(str(path)), "model.onnx") == ""
-    text = gmlp_flax.create("gmlp_base", layers=1, d_model=8, d_ffn=16, length=8, vocab_size=40)
-    assert programs.program(text, "model.onnx") == ""
+    model = gmlp_flax.create(str(path))
+    assert programs.program(model, "model.onnx") == ""
+
+
+def test_models_of_bytes_have_no_program():
+    model = gmlp_flax.create("gmlp_base", layers=1, d_model=8, d_ffn=16, length=8, vocab_size=40)
+    assert programs.program(model, "model.onnx") == ""

@@ -30,7 +30,7 @@ def test_nothing_is_started_if_one_run_is_refused(monkeypatch, tmp_path):
     assert not (tmp_path / "sky.called").exists()
 
 
-def test_a_missing_tool_is_said_before_anything_is_started(monkeypatch, tmp_path):
+def test_a_missing_tool_is_reported_before_anything_is_started(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     for name, options, tool in (
         ("xpk", XPK, "xpk"),
@@ -51,7 +51,7 @@ def test_skypilot_copies_a_checkout(monkeypatch, tmp_path):
         )
 
 
-def test_all_runs_are_tried_and_the_first_failure_is_the_code(monkeypatch, tmp_path, capfd):
+def test_all_runs_are_tried_and_the_exit_code_is_the_first_failures(monkeypatch, tmp_path, capfd):
     """The tool finds the specification in a file, which is gone afterwards."""
     sky(
         monkeypatch, tmp_path, 'grep name: "$5" && echo "$5" >>"$0.files" && grep -q "name: b" "$5"'
@@ -94,7 +94,7 @@ def test_all_runs_are_tried_and_the_first_failure_is_the_code(monkeypatch, tmp_p
         ("xpk", replace(XPK, mount=("b:/mnt",)), "--mount=b:/mnt: --on=xpk mounts no buckets"),
     ],
 )
-def test_options_that_an_engine_cannot_use(name, options, words):
+def test_unsupported_options_of_an_engine_are_refused(name, options, words):
     with pytest.raises(RunError) as error:
         engines.find(name, options)
     assert words in str(error.value)
@@ -133,7 +133,7 @@ def test_types_of_slices(topology, clouds, shaped):
     assert f"--tpu-type={shaped} " in got
 
 
-def test_every_kind_that_is_planned_can_be_started():
+def test_every_planned_kind_of_chip_can_be_launched():
     got = {kind for engine in engines.ENGINES.values() for kind in engine.kinds}
     assert got == set(CHIPS)
     assert set(engines.GPUS) == set(engines.ENGINES["slurm"].kinds)
@@ -198,7 +198,7 @@ def test_data_that_only_this_machine_has_are_refused(tmp_path, monkeypatch):
     assert "own disk" in refused_data("slurm", SLURM, "books")
 
 
-def test_several_slices_need_an_engine_that_joins_them():
+def test_several_slices_need_an_engine_that_supports_them():
     assert not check("xpk", XPK, "gs://b/x", slices=2)
     assert "config.mesh.slices is 2, and --on=skypilot gives one slice" in check(
         "skypilot", SKY, "gs://b/x", slices=2

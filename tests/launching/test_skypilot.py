@@ -52,7 +52,7 @@ def called(run: str, program: str, folder, **variables: str) -> list[str]:
     return json.loads(done.stdout)
 
 
-def test_words_reach_training_and_nodes_find_each_other(tmp_path):
+def test_arguments_reach_training_and_nodes_find_each_other(tmp_path):
     train = ["python", "-m", "gmlp_flax.train"]
     words = called(task("skypilot_tpu")[1]["run"], ".venv/bin/python", tmp_path)
     assert words == [*train, *given("skypilot_tpu"), "--stopped_code=75", "--multihost=on"]
@@ -70,7 +70,7 @@ def test_words_reach_training_and_nodes_find_each_other(tmp_path):
     assert said["workdir"] == "."
 
 
-def test_words_reach_training_in_a_container(tmp_path):
+def test_arguments_reach_training_in_a_container(tmp_path):
     _, said = task("skypilot_image")
     words = called(said["run"], "sudo", tmp_path)
     image = words.index("gcr.io/my-project/gmlp")
@@ -96,7 +96,7 @@ def test_words_reach_training_in_a_container(tmp_path):
         ("skypilot_image", [1, {"A100-80GB": 8}, True, None, "None", None]),
     ],
 )
-def test_skypilot_reads_what_was_meant(tmp_path, name, expected):
+def test_skypilot_reads_the_intended_resources(tmp_path, name, expected):
     python = tools.python_with("sky", "sky")
     file = tmp_path / "task.yaml"
     file.write_text(task(name)[0])

@@ -129,7 +129,7 @@ def cluster(tmp_path):
     return Cluster(tmp_path)
 
 
-def test_submits_one_process_a_gpu(cluster):
+def test_one_process_per_gpu_is_submitted(cluster):
     own = ("--partition=long", "--time=24:00:00")
     options = Options(topology="gpu:h100x32", engine_flag=own)
     code, _, err = cluster.run(options, AWKWARD, SLURM_CPUS_PER_TASK="12")
@@ -156,7 +156,7 @@ def test_submits_one_process_a_gpu(cluster):
 
 
 @pytest.mark.parametrize("after", ["", "end"])
-def test_end_of_the_time_saves_and_requeues(cluster, after):
+def test_the_time_limit_saves_and_requeues(cluster, after):
     """And forgets the failures before it."""
     (cluster.folder / "slurm-77.failures").write_text("failed\n" * 5)
     launcher = cluster.start(does="waits", AFTER=after, SLURM_RESTART_COUNT="99")
@@ -168,7 +168,7 @@ def test_end_of_the_time_saves_and_requeues(cluster, after):
     assert not (cluster.folder / "slurm-77.failures").exists()
 
 
-def test_stop_by_the_user_ends_the_job(cluster):
+def test_a_stop_by_the_user_ends_the_job(cluster):
     launcher = cluster.start(does="waits")
     cluster.read("srun.json")
     subprocess.run([cluster.folder / "scancel", "--signal=TERM", "77"], check=True)
@@ -180,7 +180,7 @@ def test_stop_by_the_user_ends_the_job(cluster):
 @pytest.mark.parametrize(
     ("code", "before", "requeued"), [(137, 4, True), (1, 5, False), (2, 0, False), (0, 3, False)]
 )
-def test_failures_but_mistakes_are_tried_again(cluster, code, before, requeued):
+def test_failures_except_user_errors_are_retried(cluster, code, before, requeued):
     """Five times, one after another; ends of the time do not count."""
     failures = cluster.folder / "slurm-77.failures"
     failures.write_text("failed\n" * before)
@@ -189,7 +189,7 @@ def test_failures_but_mistakes_are_tried_again(cluster, code, before, requeued):
     assert failures.exists() == (code != 0)
 
 
-def test_what_is_shown_is_what_is_submitted(cluster):
+def test_the_printed_script_is_the_submitted_one(cluster):
     options = Options(topology="gpu:h100x8", gpus_per_node=4, engine_flag=("--partition=a b",))
     cluster.run(options, AWKWARD)
     shown = engines.find("slurm", options).show(Job("a-run", "/runs/x", AWKWARD))

@@ -45,7 +45,7 @@ def manifest(name: str, folder) -> dict:
 
 
 @pytest.mark.slow
-def test_xpk_makes_of_it_what_was_meant(tmp_path):
+def test_xpk_writes_the_intended_manifest(tmp_path):
     made = manifest("xpk_two_slices", tmp_path)
     (slices,) = made["spec"]["replicatedJobs"]
     assert made["metadata"]["name"] == "base-1"
@@ -66,7 +66,7 @@ def test_xpk_makes_of_it_what_was_meant(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_container_hands_on_words_signals_and_codes(tmp_path):
+def test_the_container_forwards_arguments_signals_and_exit_codes(tmp_path):
     made = manifest("xpk", tmp_path)
     container = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"][
         "containers"
@@ -97,7 +97,7 @@ def test_the_container_hands_on_words_signals_and_codes(tmp_path):
 
 
 @pytest.mark.slow
-def test_types_are_xpks(tmp_path):
+def test_types_of_slices_exist_in_xpk(tmp_path):
     """For every topology that the engine gives."""
     python = tools.python_with("xpk", "xpk")
     topologies = [f"{kind}:{shape}" for kind in Xpk.kinds for shape in CHIPS[kind].slices]

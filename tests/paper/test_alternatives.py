@@ -1,4 +1,4 @@
-"""What is compared, column by column: rows, configs, seeds, scales."""
+"""The comparison of mixers, column by column: rows, configs, seeds, scales."""
 
 import pytest
 
@@ -20,38 +20,41 @@ def test_rows_are_every_mixer():
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", ["cpu", "gpu"])
 def test_rows_of_a_column_train_alike(scale):
-    """But for the model, and the rates of each row."""
+    """Only the model and the learning rates differ."""
     for name, column in COLUMNS.items():
         if column.starts or scale not in column.scales:
             continue
         configs = column.configs(scale)
-        first = next(iter(configs.values()))
-        assert len(configs) == {"mlm": 27, "longer": 27, "cifar10": 23}.get(name, 16)
+        rows = {"mlm": 27, "longer": 27, "cifar10": 23}
+        assert len(configs) == rows.get(name, 16)
+        first, *_ = configs.values()
+        steps = column.settings(scale).get("steps", first.steps)
         for config in configs.values():
             config_lib.validate(config)
-            assert config.steps == column.settings(scale).get("steps", config.steps)
-            changed = {
-                key for key in config_lib.differences(first, config) if not key.startswith("model.")
-            }
-            assert changed <= {"optimizer.learning_rate", "optimizer.lr_multipliers"}
-        expected = len(configs) * (
-            3 if scale == "cpu" and name in ("mlm", "longer", "listops") else 1
-        )
-        assert len(column.points(scale)) == expected
+            assert config.steps == steps
+            for key in config_lib.differences(first, config):
+                is_rate = key in ("optimizer.learning_rate", "optimizer.lr_multipliers")
+                assert is_rate or key.startswith("model."), key
+        has_seeds = scale == "cpu" and name in ("mlm", "longer", "listops")
+        seeds = 3 if has_seeds else 1
+        assert len(column.points(scale)) == len(configs) * seeds
 
 
-def test_finetuned_columns_read_as_many_tokens_as_were_pretrained():
-    """Some mixers have one length."""
-    for name, column in COLUMNS.items():
-        if column.starts:
-            for scale in ("cpu", "gpu"):
-                config = config_lib.open_config(column.of("sgu", scale))
-                config.update_from_flattened_dict(column.settings(scale))
-                assert config.model.length == 128, name
-                assert config.task == "text_classification", name
+FINETUNED = [name for name, column in COLUMNS.items() if column.starts]
 
 
-def test_changes_are_made_where_a_config_has_the_key():
+@pytest.mark.parametrize("scale", ["cpu", "gpu"])
+@pytest.mark.parametrize("name", FINETUNED)
+def test_finetuned_models_keep_the_length_of_pretraining(name, scale):
+    """Some mixers cannot change it."""
+    column = COLUMNS[name]
+    config = config_lib.open_config(column.of("sgu", scale))
+    config.update_from_flattened_dict(column.settings(scale))
+    assert config.model.length == 128
+    assert config.task == "text_classification"
+
+
+def test_changes_apply_to_configs_that_have_the_key():
     changes = {"steps": "7", "masking.rate": "0.3"}
     text = COLUMNS["mlm"].configs("cpu", ("sgu",), changes)["sgu"]
     images = COLUMNS["cifar10"].configs("cpu", ("sgu",), changes)["sgu"]
@@ -59,20 +62,17 @@ def test_changes_are_made_where_a_config_has_the_key():
     assert images.steps == 7
 
 
-def test_a_search_of_rates_scores_training_data_alone():
-    """Its runs are shorter, and no table has their seed."""
+def test_learning_rates_are_searched_in_short_runs_with_another_seed():
+    """They are scored on training data."""
     longer = COLUMNS["longer"]
     points = longer.search_points("cpu", "sgu")
-    assert [point["optimizer.learning_rate"] for point in points] == [
-        1e-3,
-        2e-3,
-        4e-3,
-        8e-3,
-        1.6e-2,
-    ]
+    rates = [point["optimizer.learning_rate"] for point in points]
+    assert rates == [1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2]
     for point in points:
         assert point["config"] == "c4_ablation:sgu,scale=small"
-        assert (point["data.search"], point["steps"], point["seed"]) == (True, 3000, 100)
+        assert point["data.search"] is True
+        assert point["steps"] == 3000
+        assert point["seed"] == 100
     trained = longer.points("cpu", ("sgu", "fnet"), {"sgu": 8e-3, "fnet": 1e-3})
     chosen = [(point["seed"], point["optimizer.learning_rate"]) for point in trained]
     assert chosen == [(0, 8e-3), (1, 8e-3), (2, 8e-3), (0, 1e-3), (1, 1e-3), (2, 1e-3)]

@@ -1,4 +1,4 @@
-"""Blocks of a user's package as rows of the comparisons: the frame, and equal parameters."""
+"""Blocks of a user's package as rows of the comparisons: the same setting and equal parameters."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from gmlp_flax.paper import custom_rows, matching, recall
 from tests.custom_blocks import AVERAGING, PEEKING, SHIFTING, UNUSED
 from tests.failures import raised
 
-# Config with a place for the row, and the Transformer beside which it stands.
+# Config with a place for the row -> the Transformer with which it is compared.
 PLACES = {
     "c4_ablation:{},scale=small": "bert",
     "c4_ablation:{},scale=gpu": "bert",
@@ -30,43 +30,52 @@ def open_row(place, row):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_class_has_the_frame_and_the_parameters_of_the_transformer(place):
+def test_a_class_has_the_setting_and_the_parameters_of_the_transformer(place):
     transformer = open_row(place, PLACES[place])
     config = open_row(place, AVERAGING)
     assert config.model.block == AVERAGING
-    assert matching.encoder_size(config) == pytest.approx(
-        matching.encoder_size(transformer), rel=0.04
-    )
+    size = matching.encoder_size(config)
+    assert size == pytest.approx(matching.encoder_size(transformer), rel=0.04)
     for key in ("batch_size", "steps", "eval", "data", "task"):
         assert config[key] == transformer[key]
     for key in ("layers", "d_model", "dtype", "vocab_size", "image_size"):
         assert config.model.get(key) == transformer.model.get(key)
 
 
-def test_its_architecture_is_its_own():
-    """ViT's class token and its table of positions are ViT's."""
+def test_a_class_has_no_class_token_and_no_positions_of_vit():
     config = open_row("cifar10:{}", AVERAGING)
+    vit = open_row("cifar10:{}", "vit")
     assert config.model.pool == "mean"
     assert config.model.positions == "none"
-    assert open_row("cifar10:{}", "vit").model.positions == "absolute"
+    assert vit.model.positions == "absolute"
 
 
 def test_a_block_without_an_mlp_is_matched_by_its_layers():
+    """bert has 396,800 parameters."""
     config = open_row("c4_ablation:{},scale=small", SHIFTING)
-    # bert has 396,800 parameters; a layer of it 128^2 + 128, and the norm at the end 256
-    assert config.model.layers == round((396_800 - 256) / (128**2 + 128)) == 24
-    assert matching.encoder_size(config) == 24 * (128**2 + 128) + 256
+    layer = 128**2 + 128
+    final_norm = 256
+    assert round((396_800 - final_norm) / layer) == 24
+    assert config.model.layers == 24
+    assert matching.encoder_size(config) == 24 * layer + final_norm
 
 
 @pytest.mark.parametrize(
-    ("match", "layers", "d_ffn"), [("params", 2, 184), ("layers", 1, 768), ("none", 2, 768)]
+    ("match", "layers", "d_ffn"),
+    [
+        ("params", 2, 184),
+        ("layers", 1, 768),
+        ("none", 2, 768),
+    ],
 )
-def test_matches(match, layers, d_ffn):
-    """bert has 24,432 parameters at d = 32; this block has 65 d_ffn + 96 in a layer, whose default
-    d_ffn is 768."""
-    config = open_row("synthetic:{},d=32", custom_rows.with_match(AVERAGING, match))
-    assert (config.model.layers, config.model.d_ffn) == (layers, d_ffn)
-    assert matching.encoder_size(config) == layers * (65 * d_ffn + 96) + 64
+def test_match_chooses_layers_and_width(match, layers, d_ffn):
+    """bert has 24,432 parameters at d = 32. The default d_ffn of this block is 768."""
+    row = custom_rows.with_match(AVERAGING, match)
+    config = open_row("synthetic:{},d=32", row)
+    assert config.model.layers == layers
+    assert config.model.d_ffn == d_ffn
+    layer = 65 * d_ffn + 96
+    assert matching.encoder_size(config) == layers * layer + 64
 
 
 def test_recall_is_causal_where_the_block_can_be():
@@ -75,10 +84,11 @@ def test_recall_is_causal_where_the_block_can_be():
 
 
 def test_recall_refuses_a_class_that_looks_ahead():
-    assert "depends on later tokens" in raised(ConfigError, recall.mqar, PEEKING, 64, 32, "cpu")
+    message = raised(ConfigError, recall.mqar, PEEKING, 64, 32, "cpu")
+    assert "depends on later tokens" in message
 
 
-def test_names():
+def test_names_of_rows():
     assert custom_rows.is_custom(AVERAGING)
     assert not custom_rows.is_custom("sgu")
     row = custom_rows.with_match(AVERAGING, "layers")
@@ -102,7 +112,7 @@ def test_names():
         ("synthetic:sgu,d=32,task=compression", "compression has n = 32 and d = 128"),
     ],
 )
-def test_mistakes(source, message):
+def test_invalid_rows_are_refused(source, message):
     with pytest.raises(ConfigError) as caught:
         config_lib.open_config(source)
     assert message in str(caught.value)

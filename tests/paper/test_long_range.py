@@ -1,4 +1,4 @@
-"""Models of Long Range Arena: of one size per task, as far as the number of tokens allows."""
+"""Models of Long Range Arena: those of a task have equal sizes, if the number of tokens allows it."""
 
 import pytest
 
@@ -7,44 +7,53 @@ from gmlp_flax import tasks
 from gmlp_flax.models import parameters
 from gmlp_flax.paper import long_range
 
-N_ALONE = ("resmlp", "synthesizer")  # n sets the greater part of their size
-# without attention's narrow queries, what is not its gate is as large as the whole layer
+GROW_WITH_N = ("resmlp", "synthesizer")  # the number of tokens sets most of their size
+# Models whose layers are larger even without an MLP, because Pathfinder's attention is narrow.
 LARGER = {("pathfinder", "bigs"): 1.41, ("pathfinder", "long_conv"): 1.27}
 
 
 def layers_of(config) -> int:
-    """Parameters of the encoder, without what tokens alone decide: the final norm is left in."""
-    return parameters.count(tasks.find(config.task)(config).shapes()["encoder"])
+    """Parameters of the encoder: those of its layers and of the final norm."""
+    task = tasks.find(config.task)(config)
+    return parameters.count(task.shapes()["encoder"])
+
+
+def open_model(task, name):
+    setting = long_range.SETTINGS[task]
+    if task == "pathfinder":
+        return long_range.pixel_classifier(name, setting, side=32, pool="mean")
+    return long_range.text_classifier(
+        name, task, setting, length=2048, tokenizer="listops", vocab_size=20
+    )
 
 
 @pytest.mark.parametrize("task", ["listops", "pathfinder"])
-def test_models_are_of_one_size(task):
-    of = long_range.SETTINGS[task]
-
-    def count(name):
-        if task == "pathfinder":
-            return layers_of(long_range.pixel_classifier(name, of, side=32, pool="mean"))
-        return layers_of(
-            long_range.text_classifier(
-                name, task, of, length=2048, tokenizer="listops", vocab_size=20
-            )
-        )
-
-    budget = of.layers * (4 * of.d_model * (of.d_qkv or of.d_model) + 2 * of.d_model * of.d_ffn)
-    counts = {name: count(name) for name in long_range.MODELS}
-    for name, found in counts.items():
-        if name not in N_ALONE:
+def test_models_have_equal_sizes(task):
+    setting = long_range.SETTINGS[task]
+    d = setting.d_model
+    attention = 4 * d * (setting.d_qkv or d)
+    mlp = 2 * d * setting.d_ffn
+    budget = setting.layers * (attention + mlp)
+    for name in long_range.MODELS:
+        count = layers_of(open_model(task, name))
+        if name in GROW_WITH_N:
+            assert count > 0.95 * budget, name
+        else:
             expected = budget * LARGER.get((task, name), 1)
-            assert found == pytest.approx(expected, rel=0.08), (name, found, expected)
-    assert all(counts[name] > 0.95 * budget for name in N_ALONE)
-    assert counts["resmlp"] > of.layers * 1024**2
-    # where n leaves nothing for the channels, they keep half of the Transformer's width
-    if task == "listops":
-        config = long_range.text_classifier(
-            "resmlp", task, of, length=2048, tokenizer=task, vocab_size=20
-        )
-        assert config.model.d_ffn == 512
-        assert of.d_ffn == 1024
+            assert count == pytest.approx(expected, rel=0.08), name
+
+
+@pytest.mark.parametrize("task", ["listops", "pathfinder"])
+def test_layers_of_resmlp_have_a_matrix_over_tokens(task):
+    count = layers_of(open_model(task, "resmlp"))
+    assert count > long_range.SETTINGS[task].layers * 1024**2
+
+
+def test_mlps_keep_half_of_the_transformers_width():
+    """The matrices over tokens exceed the budget."""
+    config = open_model("listops", "resmlp")
+    assert config.model.d_ffn == 512
+    assert long_range.SETTINGS["listops"].d_ffn == 1024
 
 
 def counts_of(config) -> tuple[int, int]:
@@ -54,7 +63,7 @@ def counts_of(config) -> tuple[int, int]:
     return parameters.count(shapes) - head, head
 
 
-def test_the_first_published_image_model_has_the_parameters_that_were_counted():
+def test_the_first_published_image_model_has_the_reported_parameters():
     """52,266 (issue 2 of google-research/long-range-arena), of which 2,762 are its head of two
     layers."""
     setting = long_range.SETTINGS["image"]._replace(d_model=32, heads=1, d_ffn=64, d_qkv=32)
@@ -64,11 +73,12 @@ def test_the_first_published_image_model_has_the_parameters_that_were_counted():
     assert without_head == 52_266 - head
 
 
-def test_short_trees_are_read_by_models_of_one_size():
-    """Where n is small, also by what has parameters for each pair of tokens."""
-    path = "configs/lra_listops.py"
-    names = long_range.MODELS
-    counts = [layers_of(config_lib.from_file(path, f"{name},scale=small")) for name in names]
+def test_small_models_of_listops_have_equal_sizes():
+    """With few tokens, even those that have parameters for each pair of tokens."""
+    counts = []
+    for name in long_range.MODELS:
+        config = config_lib.from_file("configs/lra_listops.py", f"{name},scale=small")
+        counts.append(layers_of(config))
     assert min(counts) > 99_000, counts
     assert max(counts) < 1.02 * min(counts), counts
 
@@ -80,7 +90,8 @@ def layer_params(d, qkv, d_ffn):
 
 def counts_of_transformer(name) -> tuple[int, int]:
     """Parameters of the transformer of a task, without its head and in its head."""
-    return counts_of(config_lib.from_file(f"configs/lra_{name}.py", "transformer"))
+    config = config_lib.from_file(f"configs/lra_{name}.py", "transformer")
+    return counts_of(config)
 
 
 def test_the_newest_published_image_transformer_has_the_parameters_of_its_sizes():
@@ -98,7 +109,7 @@ def test_the_published_listops_transformer_has_the_parameters_of_its_sizes():
 
 
 def test_the_published_retrieval_transformer_has_the_parameters_of_its_sizes():
-    """Its head is of [u, v]."""
+    """The input of its head is [u, v]."""
     without_head, head = counts_of_transformer("retrieval")
     tables = (261 + 4096) * 128
     assert without_head == tables + 4 * layer_params(128, 128, 512) + 2 * 128
@@ -106,10 +117,12 @@ def test_the_published_retrieval_transformer_has_the_parameters_of_its_sizes():
     assert head == expected
 
 
-def test_the_whole_image_is_read():
-    """One token per pixel, none cropped, mirrored or changed."""
-    config = long_range.pixel_classifier("gmlp", long_range.SETTINGS["image"], side=32, pool="cls")
-    assert tasks.find(config.task)(config).length == 1025
+def test_images_are_read_whole_and_without_augmentation():
+    """Each pixel is a token."""
+    setting = long_range.SETTINGS["image"]
+    config = long_range.pixel_classifier("gmlp", setting, side=32, pool="cls")
+    task = tasks.find(config.task)(config)
+    assert task.length == 1025
     assert config.data.min_scale == 1.0
     assert not config.data.flip
     assert config.data.eval_crop == 1.0
@@ -118,15 +131,12 @@ def test_the_whole_image_is_read():
         assert config.augment[name] == 0
 
 
-def test_a_short_convolution_reads_the_mean():
-    """Its [CLS] would see 31 tokens per layer."""
-    of = long_range.SETTINGS["text"]
-    pools = {
-        name: long_range.text_classifier(
-            name, "imdb", of, length=1024, tokenizer="bytes", vocab_size=261
-        ).model.pool
-        for name in long_range.MODELS
-    }
-    assert pools.pop("convolution") == "mean"
-    assert pools.pop("depthwise") == "mean"
-    assert set(pools.values()) == {"cls"}
+@pytest.mark.parametrize("name", long_range.MODELS)
+def test_only_short_convolutions_pool_the_mean(name):
+    """Their [CLS] would see 31 tokens per layer."""
+    setting = long_range.SETTINGS["text"]
+    config = long_range.text_classifier(
+        name, "imdb", setting, length=1024, tokenizer="bytes", vocab_size=261
+    )
+    expected = "mean" if name in ("convolution", "depthwise") else "cls"
+    assert config.model.pool == expected

@@ -35,7 +35,8 @@ def test_layers_are_counted_by_hand():
         "synthetic:long_conv,d=32",
     ],
 )
-def test_the_count_is_that_of_the_models_encoder(source):
+def test_encoder_size_counts_the_parameters_of_the_encoder(source):
     config = config_lib.open_config(source)
     task = tasks.find(config.task)(config)
-    assert matching.encoder_size(config) == parameters.count(task.shapes()["encoder"])
+    encoder = task.shapes()["encoder"]
+    assert matching.encoder_size(config) == parameters.count(encoder)

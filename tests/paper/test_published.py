@@ -1,6 +1,8 @@
-import dataclasses
+"""Published models: their parameters and operations against the papers' tables and counts by hand."""
 
-import numpy as np
+import dataclasses
+from typing import NamedTuple
+
 import pytest
 from flax import nnx
 
@@ -20,34 +22,61 @@ from gmlp_flax.paper.tables import SCORE_COLUMNS, printed_score
 
 IMAGE = [name for name, model in PUBLISHED.items() if model.pool]
 GMLP = [name for name in IMAGE if PUBLISHED[name].source == "Table 1"]
-# Source -> how many models, and the sums of what it prints: parameters in millions, perplexities,
-# multiply-adds in billions, top-1. The sums are taken from the papers' tables, not from our rows.
+
+
+class Sums(NamedTuple):
+    """A source's number of models, and the sums of the numbers that it prints."""
+
+    models: int
+    params_m: float = 0  # millions
+    perplexity: float = 0
+    madds_g: float = 0  # billions of multiply-adds
+    top1: float = 0
+
+
+# Source -> sums, which are taken from the papers' tables, not from our rows.
 SUMS = {
-    "Table 1": (6, 197.6, 0, 0, 467.0),
-    "Table 2": (10, 862, 0, 344.9, 772.1),
-    "Table 3": (8, 806, 38.60, 0, 0),
-    "Table 4": (8, 1442, 33.29, 0, 0),
-    "Table 5": (7, 2307, 25.15, 0, 0),
-    "Table 10": (4, 384, 20.20, 0, 0),
-    "2010.11929": (2, 0, 0, 0, 0),
-    "2105.01601": (4, 303, 0, 0, 0),
-    "2105.02723": (3, 275.7, 0, 0, 0),
-    "2105.03404": (1, 129, 0, 100, 0),
-    "2105.03824": (3, 321, 0, 0, 0),
-    "ablation": (4, 0, 0, 0, 0),
-    "main": (2, 0, 0, 0, 0),
-    "sibling": (21, 0, 0, 0, 0),
+    "Table 1": Sums(6, params_m=197.6, top1=467.0),
+    "Table 2": Sums(10, params_m=862, madds_g=344.9, top1=772.1),
+    "Table 3": Sums(8, params_m=806, perplexity=38.60),
+    "Table 4": Sums(8, params_m=1442, perplexity=33.29),
+    "Table 5": Sums(7, params_m=2307, perplexity=25.15),
+    "Table 10": Sums(4, params_m=384, perplexity=20.20),
+    "2010.11929": Sums(2),
+    "2105.01601": Sums(4, params_m=303),
+    "2105.02723": Sums(3, params_m=275.7),
+    "2105.03404": Sums(1, params_m=129, madds_g=100),
+    "2105.03824": Sums(3, params_m=321),
+    "ablation": Sums(4),
+    "main": Sums(2),
+    "sibling": Sums(21),
 }
 # Image models of other papers -> parameters in millions, as counted from their own code, and
 # whether that prints them without the head of 1,000 classes.
 PEERS = {
-    "vit_b16": 86.57, "vit_l16": 304.33, "vit_b16_384": 86.86, "vit_l16_384": 304.72, "deit_ti": 5.72, "deit_s": 22.05,
-    "deit_b": 86.57, "mixer_s32": 19.1, "mixer_s16": 18.5, "mixer_b32": 60.3, "mixer_b16": 59.9, "mixer_l32": 206.9,
-    "mixer_l16": 208.2, "resmlp_s12": 15.35, "resmlp_s24": 30.02, "resmlp_s36": 44.69, "resmlp_b24": 129.14,
-    "ff_tiny": 7.68, "ff_base": 61.94, "ff_large": 206.2,
-}  # fmt: skip
+    "vit_b16": 86.57,
+    "vit_l16": 304.33,
+    "vit_b16_384": 86.86,
+    "vit_l16_384": 304.72,
+    "deit_ti": 5.72,
+    "deit_s": 22.05,
+    "deit_b": 86.57,
+    "mixer_s32": 19.1,
+    "mixer_s16": 18.5,
+    "mixer_b32": 60.3,
+    "mixer_b16": 59.9,
+    "mixer_l32": 206.9,
+    "mixer_l16": 208.2,
+    "resmlp_s12": 15.35,
+    "resmlp_s24": 30.02,
+    "resmlp_s36": 44.69,
+    "resmlp_b24": 129.14,
+    "ff_tiny": 7.68,
+    "ff_base": 61.94,
+    "ff_large": 206.2,
+}
 PEER = pytest.mark.parametrize("name", PEERS)
-# What the printed figures are not, each with its reason in the note.
+# Models whose printed figures differ from the counts. Their notes give the reasons.
 HEADLESS = {name for name in PEERS if name.startswith("mixer")} | {"vit_b16_384", "deit_b"}
 ODD_PARAMS = {"vit_l16_384", "deit_ti"}
 NO_CLS = {"vit_b16_384", "vit_l16_384", "deit_b"}
@@ -64,24 +93,34 @@ def with_fields(name, **fields):
 
 
 def digits(printed):
-    return len(f"{printed:g}".partition(".")[2])
+    """How many digits a number has after the point."""
+    _, _, decimals = f"{printed:g}".partition(".")
+    return len(decimals)
+
+
+def token_mixing_madds(spec):
+    """Multiply-adds of one layer's mixing of tokens."""
+    n = spec.length
+    d = spec.d_model
+    block = name_of(spec.block)
+    if block == "transformer":
+        return 4 * n * d * d + 2 * n * n * d
+    if block == "resmlp":
+        return n * n * d
+    assert block in ("mixer", "feed_forward")
+    return 2 * n * spec.d_spatial * d
 
 
 def madds_by_hand(name):
-    """Multiply-adds of one image: stem, blocks by the kind of their token mixing, head."""
+    """Multiply-adds of one image: stem, blocks, head."""
     model = PUBLISHED[name]
     spec = model.spec
     patch, _ = model.around["patch_size"]
     n = spec.length
     d = spec.d_model
-    hidden = getattr(spec, "d_spatial", 0)
-    across = {
-        "transformer": 4 * n * d * d + 2 * n * n * d, "mixer": 2 * n * hidden * d, "resmlp": n * n * d,
-        "feed_forward": 2 * n * hidden * d,
-    }  # fmt: skip
     patches = n - 1 if model.pool == "cls" else n
     stem = patches * 3 * patch * patch * d
-    block = across[name_of(spec.block)] + 8 * n * d * d
+    block = token_mixing_madds(spec) + 8 * n * d * d
     head = 1000 * d
     return stem + spec.layers * block + head
 
@@ -118,8 +157,8 @@ def gmlp_params(layers, n, d, f, a=0):
 
 
 def transformer_params(layers, n, d, heads=0, absolute=0):
-    """The same of a Transformer; with `heads`, a relative bias an offset and head, else a table
-    with `absolute`."""
+    """Parameters of a Transformer by hand. `heads` have relative biases; `absolute` tables have a
+    vector for each position."""
     block = 2 * norm_params(d) + 4 * linear_params(d, d) + mlp_params(d)
     block += heads * (2 * n - 1)
     return embedding_params(d) + layers * block + norm_params(d) + absolute * n * d
@@ -129,30 +168,33 @@ def transformer_params(layers, n, d, heads=0, absolute=0):
 @pytest.mark.parametrize(
     "name, expected", [("gmlp_ti", 5_867_328), ("gmlp_s", 19_422_656), ("gmlp_b", 73_075_392)]
 )
-def test_parameters_are_timms(name, expected):
+def test_parameters_equal_timms(name, expected):
     assert param_count(PUBLISHED[name]) == expected
 
 
-def test_what_the_tables_print():
-    sums = {source: np.zeros(5) for source in SUMS}
-    for model in PUBLISHED.values():
-        printed = (model.params_m, model.perplexity, model.madds_g, model.top1)
-        sums[model.source] += [1, *(value or 0 for value in printed)]
-    for source, expected in SUMS.items():
-        assert sums[source] == pytest.approx(expected), source
+def test_every_source_is_summed():
+    assert {model.source for model in PUBLISHED.values()} == set(SUMS)
+
+
+@pytest.mark.parametrize("source", SUMS)
+def test_printed_numbers_have_the_sums_of_the_papers_tables(source):
+    expected = SUMS[source]
+    models = [model for model in PUBLISHED.values() if model.source == source]
+    assert len(models) == expected.models
+    for column in ("params_m", "perplexity", "madds_g", "top1"):
+        total = sum(getattr(model, column) or 0 for model in models)
+        assert total == pytest.approx(getattr(expected, column)), column
 
 
 @PEER
-def test_parameters_of_the_peers(name):
-    """As their own code has them."""
+def test_parameters_of_other_papers_models_equal_their_codes(name):
     count = param_count(PUBLISHED[name]) / 1e6
     assert round(count, digits(PEERS[name])) == PEERS[name]
 
 
 @PEER
-def test_operations_of_the_peers(name):
-    """Exactly those of their products by hand; to the printed digit, where the note does not say
-    otherwise."""
+def test_operations_of_other_papers_models(name):
+    """They equal a count by hand, and the printed digits unless the note explains a difference."""
     printed = PUBLISHED[name].madds_g
     model = PUBLISHED[name]
     madds = forward_flops(model) / 2
@@ -172,16 +214,19 @@ def test_operations_of_the_peers(name):
         assert round(madds / 1e9, digits(printed)) == printed
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in TEXT if PUBLISHED[name].params_m and name != "fnet_large"]
-)
-def test_parameters_of_text_models_are_the_papers(name):
-    assert round(param_count(PUBLISHED[name]) / 1e6) == PUBLISHED[name].params_m
+COUNTED_TEXT = [name for name in TEXT if PUBLISHED[name].params_m and name != "fnet_large"]
+
+
+@pytest.mark.parametrize("name", COUNTED_TEXT)
+def test_parameters_of_text_models_equal_the_papers(name):
+    model = PUBLISHED[name]
+    millions = param_count(model) / 1e6
+    assert round(millions) == model.params_m
 
 
 @PEER
-def test_printed_parameters_of_the_peers(name):
-    """To the printed digit, if the note does not say otherwise."""
+def test_parameters_of_other_papers_models_equal_the_printed_ones(name):
+    """Unless the note explains a difference."""
     model = PUBLISHED[name]
     assert ("without the head" in model.note) == (name in HEADLESS | {"vit_l16_384"})
     if model.params_m is None or name in ODD_PARAMS:
@@ -194,15 +239,18 @@ def test_printed_parameters_of_the_peers(name):
 
 
 def fnet_params(layers, d, attention=0):
-    """FNet by hand: tables of words, positions and types, a norm and a projection; layers; the
-    transform and the bias of the logits. The heads that it leaves out: a pooler, and two classes of
-    sentence pairs."""
+    """Parameters of FNet by hand, and those of the heads that are not in our model.
+
+    FNet has tables of words, positions and types with a norm and a projection, layers, and the
+    transform and the bias of the logits. The other heads are a pooler and two classes of sentence
+    pairs."""
     dense = linear_params(d, d)
     tables = (VOCAB_SIZE + 512 + 4) * d
-    around = tables + norm_params(d) + dense + (dense + norm_params(d)) + VOCAB_SIZE
+    stem = tables + norm_params(d) + dense
+    logits = dense + norm_params(d) + VOCAB_SIZE
     block = 2 * norm_params(d) + mlp_params(d)
-    heads = dense + linear_params(d, 2)
-    return around + layers * block + attention * 4 * dense, heads
+    other_heads = dense + linear_params(d, 2)
+    return stem + layers * block + attention * 4 * dense + logits, other_heads
 
 
 def test_fnet_hybrid_by_hand():
@@ -217,50 +265,54 @@ def test_fnet_hybrid_by_hand():
         ("fnet_large", 24, 1024, 238, [237.0, 236.9]),
     ],
 )
-def test_fnet_by_hand_and_the_heads_that_its_papers_count_includes(
-    name, layers, d, printed, in_notes
-):
-    """The printed 238 M fit pooler, masked-token and next-sentence heads together; 83 M fit any of
-    them."""
+def test_fnet_by_hand_with_and_without_its_heads(name, layers, d, printed, in_notes):
+    """The printed 238 M are those with the pooler, masked-token and next-sentence heads. The printed
+    83 M do not show which heads are counted."""
     model = PUBLISHED[name]
-    whole, left_out = fnet_params(layers, d)
+    whole, other_heads = fnet_params(layers, d)
     assert param_count(model) == whole
-    with_all_heads = (whole + left_out) / 1e6
+    with_all_heads = (whole + other_heads) / 1e6
     assert round(with_all_heads) == printed
     assert f"has {with_all_heads:.2f}M" in model.note
     transform = linear_params(d, d) + norm_params(d) + VOCAB_SIZE
-    with_pooler = whole - transform + linear_params(d, d)  # no other head, as in FACTS' 82.9
-    assert [round(whole / 1e6, 1), round(with_pooler / 1e6, 1)] == in_notes
+    with_pooler_alone = whole - transform + linear_params(d, d)
+    millions = [round(whole / 1e6, 1), round(with_pooler_alone / 1e6, 1)]
+    assert millions == in_notes
 
 
 def frame_params(mixing, d=768, positions=0):
-    """Table 3's frame around another mixer: 12 pre-norm layers with an MLP, tied embeddings, and
-    its parameters."""
+    """Parameters of Table 3's model with another mixer: 12 pre-norm layers with an MLP, and tied
+    embeddings. `mixing` are those of the mixer in a layer."""
     block = 2 * norm_params(d) + mlp_params(d) + mixing
     return embedding_params(d) + positions * d + 12 * block + norm_params(d)
 
 
-DENSE = 768 * 768 + 768
+D = 768
+N = 128
+DENSE = D * D + D
+LOGITS = 12 * N * N  # one matrix for each head
 # Three layers of 64 on 5 features, one of 768, and 64 frequencies.
-FILTER = (5 * 64 + 64) + 2 * (64 * 64 + 64) + 64 * 768 + 64
-# A layer's own parameters; head size 64 and n = 128 = 8 x 16.
+FILTER = (5 * 64 + 64) + 2 * (64 * 64 + 64) + 64 * D + 64
+# gate, values and out; B, C and steps; filters; heads and their diagonal; the norm
+HYDRA = 6 * D**2 + D * (256 + 48) + 8 * (1536 + 256) + 24 * (3 + 1536) + 1536
+# Mixer -> its parameters in a layer, and the millions of the model. Heads have size 64, and
+# factorized matrices n = 8 x 16.
 MIXERS = {
     "fnet": (0, 81.41),
-    "random": (2 * DENSE + 12 * 128 * 128, 97.85),
-    "fixed_random": (2 * DENSE + 12 * 128 * 128, 97.85),
-    "factorized": (2 * DENSE + 12 * 2 * 128 * 8, 95.78),
-    "dense": (3 * DENSE + 12 * (64 * 128 + 128), 103.77),
+    "random": (2 * DENSE + LOGITS, 97.85),
+    "fixed_random": (2 * DENSE + LOGITS, 97.85),
+    "factorized": (2 * DENSE + 12 * 2 * N * 8, 95.78),
+    "dense": (3 * DENSE + 12 * (64 * N + N), 103.77),
     "factorized_dense": (3 * DENSE + 12 * (64 * (8 + 16) + 8 + 16), 102.80),
-    "random_vanilla": (2 * DENSE + 12 * 128 * 128 + 2 * DENSE + 2, 112.02),
-    "external": (2 * DENSE + 2 * 64 * 768, 96.77),
-    "lightweight": (2 * DENSE + DENSE + 12 * 7, 102.58),
-    "dynamic": (2 * DENSE + DENSE + (768 * 12 * 7 + 12 * 7), 103.35),
-    "long_conv": (4 * DENSE + 3 * 768 * 4 + 2 * FILTER + 768, 111.17),
+    "random_vanilla": (4 * DENSE + LOGITS + 2, 112.02),
+    "external": (2 * DENSE + 2 * 64 * D, 96.77),
+    "lightweight": (3 * DENSE + 12 * 7, 102.58),
+    "dynamic": (3 * DENSE + (D * 12 * 7 + 12 * 7), 103.35),
+    "long_conv": (4 * DENSE + 3 * D * 4 + 2 * FILTER + D, 111.17),
     "bert_t5": (4 * DENSE + 12 * 32, 109.67),
-    # gate, values and out; B, C and steps; filters; heads and their diagonal; the norm
-    "hydra": (6 * 768**2 + 768 * (256 + 48) + 8 * (1536 + 256) + 24 * (3 + 1536) + 1536, 127.22),
-    "resmlp": (128 * 128 + 128 + 2 * 768, 81.53),  # and affine layers in the place of norms
-    "feed_forward": (2 * 128 * 384 + 384 + 128 - 2 * (768 - 128), 82.49),  # one norm is over tokens
+    "hydra": (HYDRA, 127.22),
+    "resmlp": (N * N + N + 2 * D, 81.53),  # affine layers replace norms
+    "feed_forward": (2 * N * 384 + 384 + N - 2 * (D - N), 82.49),  # one norm is over tokens
     "hybrid": (8 * DENSE // 12, 86.14),  # attention in two layers of 12
 }
 
@@ -289,8 +341,8 @@ def test_the_parameters_of_delta_by_hand():
 
 
 def test_the_parameters_of_modern_by_hand():
-    """As many products as the Transformer's 12 d^2 in a layer: 4 in attention, and 8 in three
-    matrices of the MLP; no biases, and scales of norms alone."""
+    """A layer has as many products as the Transformer's 12 d^2: 4 in attention, and 8 in three
+    matrices of the MLP. It has no biases, and its norms have only scales."""
     mlp = 3 * 768 * 2048
     assert mlp == 8 * 768**2
     layers = 12 * (12 * 768**2 + 2 * 768)
@@ -299,37 +351,37 @@ def test_the_parameters_of_modern_by_hand():
     assert round(expected / 1e6, 2) == 109.56
 
 
-@pytest.mark.parametrize("name", [*MIXERS, "growing"])
-def test_mixers_of_other_papers_by_hand(name):
-    """To FACTS' figures (C.9), which were derived another time, where it has one."""
-    model = PUBLISHED[name]
-    positions = 128 if name in ("fnet", "hybrid", "external") else 0
-    if name == "growing":
-        expected = frame_params(3 * DENSE) + 12 * sum(GROWING)
-        assert sum(GROWING) == 8 + 14 + 60 + 124
-        assert model.spec.kernel_widths == GROWING
-    else:
-        mixing, millions = MIXERS[name]
-        expected = frame_params(mixing, positions=positions)
-        if name == "fnet":
-            expected -= norm_params(768)  # post-norm: no final one
-        assert round(expected / 1e6, 2) == millions
-    assert param_count(model) == expected
-    if name == "fixed_random":
-        assert round((expected - 12 * 12 * 128 * 128) / 1e6, 2) == 95.49
-        assert "2.36M" in model.note
+@pytest.mark.parametrize("name", MIXERS)
+def test_parameters_of_mixers_of_other_papers_by_hand(name):
+    mixing, millions = MIXERS[name]
+    positions = N if name in ("fnet", "hybrid", "external") else 0
+    expected = frame_params(mixing, positions=positions)
+    if name == "fnet":
+        expected -= norm_params(D)  # post-norm: no final one
+    assert round(expected / 1e6, 2) == millions
+    assert param_count(PUBLISHED[name]) == expected
+
+
+def test_the_parameters_of_growing_kernels_by_hand():
+    model = PUBLISHED["growing"]
+    assert model.spec.kernel_widths == GROWING
+    assert sum(GROWING) == 8 + 14 + 60 + 124
+    assert param_count(model) == frame_params(3 * DENSE) + 12 * sum(GROWING)
+
+
+def test_fixed_random_logits_are_not_trained():
+    """Its note has their number."""
+    model = PUBLISHED["fixed_random"]
+    fixed = 12 * LOGITS
+    assert f"{fixed / 1e6:.2f}M" == "2.36M"
+    assert "2.36M" in model.note
+    assert round((param_count(model) - fixed) / 1e6, 2) == 95.49
 
 
 def test_a_gmlp_with_depthwise_convolutions_by_hand():
-    """A kernel of 31 and a bias for each of 1,536 channels, in place of 2n - 1 taps and n biases."""
-    of_taps = param_count(PUBLISHED["sgu"]) - 36 * (2 * 128 - 1 + 128)
-    assert param_count(PUBLISHED["depthwise"]) == of_taps + 36 * (31 + 1) * 1536
-
-
-D = 768
-
-
-N = 128
+    """A kernel of 31 and a bias for each of 1,536 channels replace 2n - 1 taps and n biases."""
+    without_mixing = param_count(PUBLISHED["sgu"]) - 36 * (2 * N - 1 + N)
+    assert param_count(PUBLISHED["depthwise"]) == without_mixing + 36 * (31 + 1) * 1536
 
 
 @pytest.mark.parametrize(
@@ -342,32 +394,40 @@ N = 128
         ("lightweight", 3 * D * D),
         ("growing", 3 * D * D),
         ("dynamic", 3 * D * D + D * 84),
-        # of the filters, the same for all examples, the products of 128 distances
+        # the filters, which all examples share, are computed for 128 distances
         ("long_conv", 4 * D * D + 2 * (5 * 64 + 2 * 64 * 64 + 64 * D)),
     ],
 )
 def test_operations_of_mixers_by_hand(name, mixing):
-    """Per token and layer, beside the MLP's: see test_flops. Of convolutions the products alone."""
+    """`mixing` is per token and layer, without the MLP. Only the products of convolutions count."""
     layers = 12 * N * (mixing + 8 * D * D)
     head = round(PREDICTED * N) * VOCAB_SIZE * D
     assert forward_flops(PUBLISHED[name]) == 2 * (layers + head)
 
 
-@pytest.mark.parametrize("name, expected", [
-    ("gmlp_36", gmlp_params(36, 128, 512, 3072)), ("amlp_large", gmlp_params(72, 512, 768, 3072, 128)),
-    ("amlp_36", gmlp_params(36, 128, 512, 3072, 64)), ("amlp_36_128", gmlp_params(36, 128, 512, 3072, 128)),
-    ("bert", transformer_params(12, 128, 768, absolute=1)), ("bert_rel", transformer_params(12, 128, 768, 12)),
-    ("bert_rel_only", transformer_params(12, 128, 768, 12) - 12 * 2 * (768 * 768 + 768)),
-    ("transformer_48", transformer_params(48, 128, 768, 12)), ("thin_96", transformer_params(96, 128, 256, 8)),
-    ("bert_large", transformer_params(24, 512, 1024, absolute=1)),
-    ("bert_base_rel", transformer_params(12, 512, 768, 12)), ("bert_large_rel", transformer_params(24, 512, 1024, 16)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gmlp_36", gmlp_params(36, 128, 512, 3072)),
+        ("amlp_large", gmlp_params(72, 512, 768, 3072, 128)),
+        ("amlp_36", gmlp_params(36, 128, 512, 3072, 64)),
+        ("amlp_36_128", gmlp_params(36, 128, 512, 3072, 128)),
+        ("bert", transformer_params(12, 128, 768, absolute=1)),
+        ("bert_rel", transformer_params(12, 128, 768, 12)),
+        ("bert_rel_only", transformer_params(12, 128, 768, 12) - 12 * 2 * DENSE),
+        ("transformer_48", transformer_params(48, 128, 768, 12)),
+        ("thin_96", transformer_params(96, 128, 256, 8)),
+        ("bert_large", transformer_params(24, 512, 1024, absolute=1)),
+        ("bert_base_rel", transformer_params(12, 512, 768, 12)),
+        ("bert_large_rel", transformer_params(24, 512, 1024, 16)),
+    ],
+)
 def test_parameters_by_hand(name, expected):
     assert param_count(PUBLISHED[name]) == expected
 
 
-def test_captions_of_table_3_that_do_not_give_its_counts():
-    """Both with d_ffn 3072: what stands in the captions, and what the paper counts with it."""
+def test_notes_give_the_counts_with_d_ffn_of_table_3s_captions():
+    """The captions say 3072, with which the models have more parameters than the table prints."""
     for gate in ("linear", "additive", "multiplicative"):
         assert PUBLISHED[gate].spec.d_ffn == 2048
         assert "130.1M" in PUBLISHED[gate].note
@@ -393,8 +453,8 @@ def test_parameters_of_image_models_with_a_cls_token(name):
 
 @pytest.mark.parametrize("name", ["gmlp_ti", "gmlp_s", "gmlp_b"])
 def test_operations_of_image_models_are_near_table_1s(name):
-    """With a cls token to the printed digit, but for S (8.84, printed 8.9); without one, within 1.6
-    %."""
+    """With a cls token they have the printed digits, except for S (8.84, printed 8.9). Without one
+    they are within 1.6 %."""
     model = PUBLISHED[name]
     printed = model.flops_g
     with_cls = forward_flops(PUBLISHED[f"{name}_cls"]) / 1e9
@@ -435,39 +495,47 @@ def test_operations_of_text_models_are_near_table_5s(name):
     assert flops == 2 * (model.spec.layers * n * block + head)
 
 
-def test_choices_that_counts_do_not_show():
+@pytest.mark.parametrize("name", GMLP)
+def test_pools_and_survival_of_gmlps_of_images(name):
+    """Parameters do not show them."""
+    model = PUBLISHED[name]
+    has_cls = model.pool == "cls"
+    assert has_cls == name.endswith("cls")
+    assert model.around["pre_logits"] == has_cls
     survival_by_width = {128: 1.0, 256: 0.95, 512: 0.8}
-    for name in GMLP:
-        model = PUBLISHED[name]
-        has_cls = model.pool == "cls"
-        assert has_cls == name.endswith("cls")
-        assert model.around["pre_logits"] == has_cls
-        assert model.spec.survival == survival_by_width[model.spec.d_model]
-    for name in TEXT:
-        model = PUBLISHED[name]
-        spec = model.spec
-        is_long = model.source in ("Table 5", "main", "2105.03824")
-        assert spec.length == (512 if is_long else 128)
-        if name_of(spec.block) == "gmlp":
-            assert spec.spatial == ("depthwise" if name == "depthwise" else "toeplitz")
-        is_bert = name in ("bert", "bert_base", "bert_large")
-        is_absolute = is_bert or name.startswith(("fnet", "hybrid", "external"))
-        assert (spec.positions == "absolute") == is_absolute
+    assert model.spec.survival == survival_by_width[model.spec.d_model]
 
 
-def test_other_numbers_of_classes():
+ABSOLUTE = {"bert", "bert_base", "bert_large"}
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_lengths_and_positions_of_text_models(name):
+    """Parameters do not show them."""
+    model = PUBLISHED[name]
+    spec = model.spec
+    is_long = model.source in ("Table 5", "main", "2105.03824")
+    assert spec.length == (512 if is_long else 128)
+    if name_of(spec.block) == "gmlp":
+        assert spec.spatial == ("depthwise" if name == "depthwise" else "toeplitz")
+    is_absolute = name in ABSOLUTE or name.startswith(("fnet", "hybrid", "external"))
+    assert (spec.positions == "absolute") == is_absolute
+
+
+def test_models_may_have_another_number_of_classes():
     model = nnx.eval_shape(lambda: build(PUBLISHED["gmlp_ti"], nnx.Rngs(0), classes=7))
     params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
     assert params["head"]["kernel"].shape == (128, 7)
 
 
 @pytest.mark.parametrize("name", ["bert_base", "bert_large"])
-def test_relative_positions_are_all_that_differs_from_table_5s_transformers(name):
-    """Their counts fit Table 5's 110 and 336 as well, which is why the paper's choice stays
+def test_transformers_with_relative_positions_differ_from_table_5s_in_nothing_else(name):
+    """Their parameters also round to Table 5's 110 and 336 M, so that the paper's choice remains
     open."""
     relative = PUBLISHED[f"{name}_rel"]
     listed = PUBLISHED[name]
-    assert dataclasses.replace(listed.spec, positions="relative") == relative.spec != listed.spec
+    assert relative.spec != listed.spec
+    assert relative.spec == dataclasses.replace(listed.spec, positions="relative")
     assert relative.note
     assert round(param_count(relative) / 1e6) == listed.params_m
 
@@ -502,8 +570,8 @@ def test_quoted_rows_of_table_2():
     assert sum(row.top1 for row in rows) == pytest.approx(563.9)
 
 
-def test_a_quoted_row_is_our_model_in_another_recipe():
-    """A better accuracy at the same size."""
+def test_a_quoted_row_is_the_same_model_with_better_training():
+    """It has a higher accuracy at the same size."""
     [quoted] = [row for row in QUOTED["Table 2"] if row.name == "Mixer-B/16 (gMLP's training)"]
     ours = PUBLISHED["mixer_b16"]
     assert quoted.params_m == ours.params_m

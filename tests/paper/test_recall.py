@@ -1,4 +1,4 @@
-"""The rows of the recall: as many parameters each, and the published sizes of the tasks."""
+"""The rows of the recall tasks have equal parameters, and the tasks their published sizes."""
 
 import numpy as np
 import pytest
@@ -7,13 +7,13 @@ from gmlp_flax import config as config_lib
 from gmlp_flax.paper import alternatives, matching, recall
 from gmlp_flax.paper.recall import ROWS, Cell
 
-# those whose attention or filters alone are larger than a narrow Transformer
+# Rows whose attention alone is larger than a narrow Transformer.
 LARGER = {("amlp_128", 32), ("amlp_128_causal", 32)}
 
 
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize(("width", "length"), [(32, 64), (64, 128), (128, 128)])
-def test_rows_have_as_many_parameters(row, width, length):
+def test_rows_have_equal_parameters(row, width, length):
     config = recall.mqar(row, length, width, "cpu")
     config_lib.validate(config)
     size = matching.encoder_size(config)
@@ -24,7 +24,7 @@ def test_rows_have_as_many_parameters(row, width, length):
         assert size == pytest.approx(24 * width**2, rel=0.04)
 
 
-def test_every_row_of_the_alternatives_is_there():
+def test_rows_include_those_of_the_alternatives_and_causal_ones():
     assert set(alternatives.ROWS) < set(ROWS)
     causal = {name for name, row in ROWS.items() if row.options.get("causal")}
     assert causal == {
@@ -63,23 +63,31 @@ def test_the_published_setting_of_figure_2():
     assert config.optimizer.weight_decay == 0.1
     expected = np.logspace(-4, -2, 4)
     np.testing.assert_allclose(recall.RATES["paper"], expected, rtol=0.01)
+
+
+def test_cells_have_the_published_lengths_and_widths_or_those_chosen():
     cells = recall.cells("paper", ("sgu",))
     assert {cell.width for cell in cells} == {64, 128, 256, 512}
     assert {cell.length for cell in cells} == {64, 128, 256}
     chosen = recall.cells("paper", ("sgu", "delta"), lengths=(64,), widths=(128, 512))
-    assert [(cell.row, cell.length, cell.width) for cell in chosen] == [
-        ("sgu", 64, 128),
-        ("sgu", 64, 512),
-        ("delta", 64, 128),
-        ("delta", 64, 512),
+    assert chosen == [
+        Cell("sgu", 64, 128),
+        Cell("sgu", 64, 512),
+        Cell("delta", 64, 128),
+        Cell("delta", 64, 512),
     ]
 
 
-def test_scale_cpu_has_steps_enough_for_amlp():
-    config = recall.mqar("amlp_causal", 64, 32, "cpu")
-    assert (config.steps, config.batch_size, config.optimizer.warmup) == (6000, 32, 200)
+def test_steps_of_scale_cpu():
+    """aMLP needs 6,000 for MQAR. MAD's memorization has all 200 epochs of its 256 examples."""
+    mqar = recall.mqar("amlp_causal", 64, 32, "cpu")
+    memorization = recall.mad("sgu", "memorization", "cpu")
+    assert mqar.steps == 6000
+    assert mqar.batch_size == 32
+    assert mqar.optimizer.warmup == 200
     assert recall.mad("sgu", "recall", "cpu").steps == 2000
-    assert recall.mad("sgu", "memorization", "cpu").steps == 400  # all 200 epochs of 256 examples
+    assert memorization.steps == 400
+    assert memorization.batch_size * memorization.steps == 200 * 256
 
 
 @pytest.mark.parametrize(

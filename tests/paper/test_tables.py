@@ -30,20 +30,23 @@ def get_sweep():
 
 @pytest.mark.parametrize("argument", GOLDEN)
 def test_points_are_the_same_as_in_the_first_sweeps(get_sweep, argument):
-    """Also in the order of their keys, which their names follow."""
+    """So is the order of their keys, because the names depend on it."""
     expected = GOLDEN[argument]
     swept = list(get_sweep(argument))
     as_read = json.loads(json.dumps(swept))
     assert as_read == expected
     for point, expected_point in zip(swept, expected, strict=True):
         assert list(point) == list(expected_point)
-    got = len({points.name(point) for point in expected})
-    assert got == len(expected)
+    names = {points.name(point) for point in expected}
+    assert len(names) == len(expected)
 
 
 def test_every_trained_table_has_a_sweep(get_sweep):
-    got = {argument.partition(",")[0] for argument in GOLDEN} | {"figure5"}
-    assert got == set(TRAINED)
+    names = {"figure5"}
+    for argument in GOLDEN:
+        name, _, _ = argument.partition(",")
+        names.add(name)
+    assert names == set(TRAINED)
     assert get_sweep("table3") == get_sweep("table3,scale=cpu")
     assert get_sweep("figure5,scale=paper") == get_sweep("table4,scale=paper")
 
@@ -56,20 +59,24 @@ def test_every_trained_table_has_a_sweep(get_sweep):
         ("table3,scale=tpu", r"cpu\|gpu\|paper"),
     ],
 )
-def test_arguments_that_name_no_sweep(get_sweep, argument, message):
+def test_unknown_sweeps_are_refused(get_sweep, argument, message):
     with pytest.raises(ConfigError, match=message):
         get_sweep(argument)
 
 
 def identity(config):
-    """What tells rows apart."""
+    """The model and the steps: rows of a table differ in one of them."""
     return json.dumps(config.model.to_dict(), default=str), config.steps
 
 
+def test_tables_finetune_on_known_tasks():
+    for name in TRAINED:
+        assert set(TABLES[name].tasks) <= set(TUNED)
+
+
 @pytest.mark.parametrize("name", TRAINED)
-def test_what_is_trained_is_what_a_report_looks_for(name):
+def test_sweeps_train_the_rows_of_the_reports(name):
     table = TABLES[name]
-    assert set(table.tasks) <= set(TUNED)
     for scale in recipes.SCALES:
         configs = table.configs(scale)
         assert list(configs) == list(table.rows)
@@ -78,17 +85,19 @@ def test_what_is_trained_is_what_a_report_looks_for(name):
         identities = {identity(config) for config in configs.values()}
         assert len(identities) == len(configs), "two rows are one model, trained alike"
         for point in table.points(scale):
-            config = config_lib.open_config(point["config"])
-            config.update_from_flattened_dict(
-                {key: value for key, value in point.items() if key != "config"}
-            )
+            keys = dict(point)
+            config = config_lib.open_config(keys.pop("config"))
+            config.update_from_flattened_dict(keys)
             assert identity(config) in identities, point
 
 
-@pytest.mark.parametrize("name", [name for name in TRAINED if TABLES[name].settings])
+WITH_SETTINGS = [name for name in TRAINED if TABLES[name].settings]
+
+
+@pytest.mark.parametrize("name", WITH_SETTINGS)
 @pytest.mark.parametrize("scale", recipes.SCALES)
-def test_what_a_table_changes_can_be_trained(name, scale):
-    """Factors on rates name parameters that are still there."""
+def test_settings_of_a_table_make_optimizers(name, scale):
+    """Learning rate multipliers name existing parameters."""
     for config in TABLES[name].configs(scale).values():
         task = tasks.find(config.task)(config)
         optimizer.make(config, task.shapes(), task.param_metadata())
@@ -96,8 +105,9 @@ def test_what_a_table_changes_can_be_trained(name, scale):
 
 def test_rows_are_published_models():
     for table in TABLES.values():
-        got = {row.partition(",")[0] for row in table.rows}
-        assert got <= set(PUBLISHED)
+        for row in table.rows:
+            name, _, _ = row.partition(",")
+            assert name in PUBLISHED
         for rows in (*table.series.values(), *table.longer.values(), *table.trained.values()):
             assert set(rows) <= set(table.rows)
 
@@ -124,7 +134,7 @@ def listed_in(source: str) -> set[str]:
 
 
 def test_table_6_has_the_rows_of_table_5_and_relative_positions():
-    """Which no sweep trains unasked."""
+    """By default, no sweep trains those with relative positions."""
     listed = listed_in("Table 5")
     table = TABLES["table6"]
     assert set(table.rows) == listed | {"bert_base_rel", "bert_large_rel"}
@@ -132,7 +142,6 @@ def test_table_6_has_the_rows_of_table_5_and_relative_positions():
         assert set(rows) == listed
 
 
-def test_a_scale_without_a_row():
-    assert "amlp_36_128 has no scale=small" in raised(
-        ConfigError, TABLES["table4"].config, "amlp_36_128", "cpu"
-    )
+def test_rows_without_a_scale_are_refused():
+    message = raised(ConfigError, TABLES["table4"].config, "amlp_36_128", "cpu")
+    assert "amlp_36_128 has no scale=small" in message

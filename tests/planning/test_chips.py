@@ -16,7 +16,7 @@ from tests.failures import raised
         ("gpu:a100-40gbx1", ("gpu:a100-40gb", "", 1)),
     ],
 )
-def test_a_topology_is_a_kind_a_shape_and_a_number(topology, expected):
+def test_topologies_have_a_kind_a_shape_and_a_number_of_chips(topology, expected):
     assert chips.parse(topology) == expected
     assert chips.parse(topology).chip is chips.CHIPS[expected[0]]
 
@@ -39,7 +39,7 @@ def test_a_topology_is_a_kind_a_shape_and_a_number(topology, expected):
         ("", "v"),
     ],
 )
-def test_an_unknown_topology_is_one_line_with_what_is_meant(topology, meant):
+def test_unknown_topologies_are_refused_with_the_nearest_ones(topology, meant):
     message = raised(RunError, chips.parse, topology)
     assert repr(topology) in message
     assert meant in message
@@ -53,7 +53,7 @@ def test_larger_slices_of_the_same_kind():
 
 
 @pytest.mark.parametrize("kind", chips.CHIPS)
-def test_slices_go_from_small_to_large_and_figures_are_per_chip(kind):
+def test_slices_are_sorted_by_size_and_numbers_are_per_chip(kind):
     chip = chips.CHIPS[kind]
     counts = [chips.parse(f"{kind}:{shape}").count for shape in chip.slices]
     assert counts == sorted(counts)

@@ -37,7 +37,7 @@ def rows(plan: Plan) -> dict[str, str]:
     return found
 
 
-def test_numbers_and_units():
+def test_numbers_have_units():
     found = rows(PLAN)
     assert describe(PLAN, "images").splitlines()[0] == "v5e:4x4: 16 chips, compiled"
     assert found["parameters"] == "19,422,656"
@@ -52,7 +52,7 @@ def test_numbers_and_units():
     assert "note: evaluations are left out" in describe(PLAN, "images")
 
 
-def test_without_a_price_and_too_large():
+def test_plans_without_a_price_that_exceed_the_memory():
     plan = dataclasses.replace(PLAN, cost=None, per_price=None, fits=False, products_bound=None)
     found = rows(plan)
     assert found["run"] == "12.0 hours, 192 chip-hours"
@@ -74,12 +74,12 @@ def test_without_a_price_and_too_large():
         (1234.0, 473_856.0, "1,234.0 days, 473,856 chip-hours"),
     ],
 )
-def test_a_run_below_three_days_is_in_hours(days, chip_hours, expected):
+def test_runs_shorter_than_three_days_are_in_hours(days, chip_hours, expected):
     plan = dataclasses.replace(PLAN, cost=None, run_days=days, chip_hours=chip_hours)
     assert rows(plan)["run"] == expected
 
 
-def test_what_moves_most_bytes():
+def test_operations_that_move_most_bytes_are_listed():
     moved = {"bytes": 60_000_000, "runs": 12, "results": "f32[8,8]", "source": "mlp/dot"}
     lines = describe(dataclasses.replace(PLAN, moved=(moved,)), "images").splitlines()
     [line] = [line for line in lines if line.endswith("f32[8,8] <- mlp/dot")]

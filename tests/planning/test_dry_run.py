@@ -60,7 +60,7 @@ def logits(
 
 
 @pytest.mark.smoke
-def test_xlarge_compiles_here_and_has_logits_at_masked_positions_alone():
+def test_xlarge_compiles_here_and_has_logits_only_at_masked_positions():
     """Arrays of the logits at 77 positions of 4 sequences, and none at all 512."""
     options = text_config("gmlp_xlarge")
     options.batch_size = 4
@@ -84,7 +84,7 @@ def test_xlarge_compiles_here_and_has_logits_at_masked_positions_alone():
     assert max(sizes) == VOCAB_SIZE * options.model.d_model < batch * length * VOCAB_SIZE
 
 
-def test_a_topology_that_libtpu_refuses_is_one_line_with_the_nearest_ones(monkeypatch):
+def test_topologies_that_libtpu_refuses_are_one_line_with_the_nearest_ones(monkeypatch):
     refuse = mock.Mock(side_effect=RuntimeError("no such slice\nand a page of text"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     monkeypatch.setattr(dry_run.topologies, "get_topology_desc", refuse)
@@ -94,7 +94,7 @@ def test_a_topology_that_libtpu_refuses_is_one_line_with_the_nearest_ones(monkey
         dry_run.devices("v5e:1x3")
 
 
-def test_without_libtpu_is_one_line_with_the_extra(monkeypatch):
+def test_missing_libtpu_is_one_line_with_the_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     advice = re.escape(install("plan"))
     with pytest.raises(RunError, match=rf"^v5e:4x4 needs libtpu.*: {advice}$"):

@@ -104,7 +104,7 @@ ENTRY %main (p: f32[10], q: bf16[4,32], r: f32[64]) -> f32[10] {{
 """
 
 
-def test_loops_multiply():
+def test_collectives_in_loops_are_multiplied():
     """Seven iterations, as stated, of a body whose own loop counts from 2 to 5; four of eight
     devices in each group."""
     costs = Program(LOOPS, devices=8).costs()
@@ -118,7 +118,7 @@ def test_loops_multiply():
     assert costs.unknown_loops == 0
 
 
-def test_collectives_of_one_channel_are_several():
+def test_collectives_of_one_channel_are_counted_separately():
     """As `jax.shard_map` makes them, all with the same; only what libtpu splits into fusions is one
     by its channel."""
     assert (
@@ -133,7 +133,7 @@ def test_a_loop_of_unknown_length_counts_once():
     assert costs.unknown_loops == 1
 
 
-def test_what_starts_and_ends_is_one_collective():
+def test_a_start_and_its_done_are_one_collective():
     """In each of XLA's notations: -start and -done, wrapped, and split by libtpu; groups of 4."""
     found = Program(ASYNC, devices=8).costs().collectives
     assert {kind: (each.count, each.bytes) for kind, each in found.items()} == {
@@ -154,7 +154,7 @@ def test_what_starts_and_ends_is_one_collective():
     assert waiting == {"all-to-all": 30, "reduce-scatter": 192}
 
 
-def test_a_collective_that_spans_a_loop_is_one():
+def test_a_collective_that_spans_a_loop_counts_once():
     """Its steps are in fusions of the loop's body, its start and end outside the loop."""
     step = f"""
 %step (x: f32[8,16]) -> f32[8,16] {{
@@ -203,12 +203,12 @@ ENTRY %main (s: f32[6,1024], i: s32[], x: f32[1,1024], d: f32[6,1024]) -> f32[6,
 """
 
 
-def test_slices_of_stacked_layers_count_and_not_the_stack():
+def test_slices_of_stacked_layers_are_counted_instead_of_the_stack():
     """One row is read and one is written in place; x is on the chip already."""
     assert Program(SLICED, devices=1).costs().traffic == 2 * 4096
 
 
-def test_what_moves_most():
+def test_operations_are_sorted_by_the_bytes_that_they_move():
     """By instruction, the largest first: in the loops 7 x 3 runs that read and write what is not on
     the chip."""
     named = LOOPS.replace(
@@ -228,7 +228,7 @@ def test_a_fusion_that_reads_the_stack_counts_all_of_it():
     assert Program(whole, devices=1).costs().traffic == pytest.approx(6 * 4096 + 4096)
 
 
-def test_memory_that_is_only_reserved_does_not_count():
+def test_reserved_memory_is_not_counted():
     """libtpu's AllocateBuffer; a kernel's custom call reads its operands and writes its result."""
     kernel = """
 ENTRY %main (x: f32[1024]) -> f32[1024] {

@@ -19,7 +19,7 @@ ENTRY %main (x: f32[4]) -> f32[] {
 """
 
 
-def test_a_module():
+def test_modules_are_parsed():
     module = parse(TEXT)
     assert list(module.computations) == ["add", "main"]
     assert module.entry == "main"
@@ -32,7 +32,7 @@ def test_a_module():
     assert constant(root) is None
 
 
-def test_arrays():
+def test_arrays_of_a_type_are_parsed():
     in_memory, on_chip = arrays("(f32[2,3]{1,0}, bf16[8]{0:T(128)S(1)})")
     assert in_memory == ("f32[2,3]", 24, True)
     assert on_chip == ("bf16[8]", 16, False)

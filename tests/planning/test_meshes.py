@@ -1,9 +1,11 @@
 """The mesh that the planner chooses."""
 
+import itertools
 import json
 import pathlib
 import types
 import unittest.mock
+from typing import NamedTuple
 
 import jax
 import pytest
@@ -28,29 +30,44 @@ TOPOLOGIES = ("gpu:h100x1", "gpu:h100x8", "v5e:4x4", "v5e:8x8")
         (32, 2, [(32, 1, 1), (4, 8, 1), (2, 16, 1), (2, 8, 2)]),
     ],
 )
-def test_meshes_that_make_sense(devices, slices, expected):
+def test_candidate_meshes(devices, slices, expected):
     assert [*meshes.candidates(devices, slices)] == expected
 
 
-def planned(monkeypatch, figures):
-    """Has `plan.make` give, for a mesh, (does it fit, milliseconds of products, memory and links,
-    GB); or an error."""
+class Plan(NamedTuple):
+    """A plan of a mesh."""
+
+    fits: bool
+    products: float  # milliseconds of a step
+    memory: float
+    links: float
+    gigabytes: float
+
+    def seconds(self) -> dict[str, float]:
+        return {
+            "products": self.products / 1e3,
+            "memory": self.memory / 1e3,
+            "links": self.links / 1e3,
+        }
+
+
+def replace_plans(monkeypatch, plans):
+    """Makes `plan.make` return these plans, or raise errors, by mesh. Returns the list of the meshes
+    that it is called with."""
     tried = []
 
     def make(config, topology, devices=None):
-        sizes = tuple(config.mesh[axis] for axis in ("data", "fsdp", "tensor"))
+        sizes = (config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
         tried.append(sizes)
-        if isinstance(figures[sizes], Exception):
-            raise figures[sizes]
-        fits, *times, size = figures[sizes]
-        seconds = dict(
-            zip(("products", "memory", "links"), (time / 1e3 for time in times), strict=True)
-        )
+        planned = plans[sizes]
+        if isinstance(planned, Exception):
+            raise planned
+        seconds = planned.seconds()
         return types.SimpleNamespace(
-            fits=fits,
+            fits=planned.fits,
             seconds=seconds,
             step_seconds=max(seconds.values()),
-            per_chip_bytes={"peak": size * 1e9},
+            per_chip_bytes={"peak": planned.gigabytes * 1e9},
             hbm_bytes=60e9,
         )
 
@@ -58,45 +75,47 @@ def planned(monkeypatch, figures):
     return tried
 
 
-def test_copies_are_taken_if_links_do_not_hold_them_up(monkeypatch):
-    tried = planned(monkeypatch, {(8, 1, 1): (True, 5, 9, 8, 10)})
+PLANS = {
+    (8, 1, 1): Plan(fits=False, products=5, memory=6, links=8, gigabytes=99),
+    (1, 8, 1): Plan(fits=True, products=5, memory=6, links=9, gigabytes=50),
+    (1, 4, 2): Plan(fits=True, products=5, memory=8, links=8.5, gigabytes=40),
+}
+
+
+def test_data_parallelism_is_chosen_if_links_are_fast_enough(monkeypatch):
+    fast = Plan(fits=True, products=5, memory=9, links=8, gigabytes=10)
+    tried = replace_plans(monkeypatch, {(8, 1, 1): fast})
     sizes, reason = meshes.choose(small(), "gpu:h100x8")
     assert sizes == (8, 1, 1)
     assert tried == [(8, 1, 1)]
     assert reason == "9 ms at least; it fits, and links do not hold it up"
 
 
-def test_the_fastest_of_those_that_fit_is_taken(monkeypatch):
-    figures = {
-        (8, 1, 1): (False, 5, 6, 8, 99),
-        (1, 8, 1): (True, 5, 6, 9, 50),
-        (1, 4, 2): (True, 5, 8, 8.5, 40),
-    }
-    planned(monkeypatch, figures)
+def test_the_fastest_mesh_that_fits_is_chosen(monkeypatch):
+    replace_plans(monkeypatch, PLANS)
     sizes, reason = meshes.choose(small(), "gpu:h100x8")
     assert sizes == (1, 4, 2)
     others = "data 8 x fsdp 1 x tensor 1 does not fit; data 1 x fsdp 8 x tensor 1 9 ms at least"
     assert reason == f"8.5 ms at least; the fastest that fits ({others})"
 
 
-def test_a_mesh_that_the_model_cannot_have_is_passed_over(monkeypatch):
+def test_meshes_that_the_model_does_not_support_are_skipped(monkeypatch):
     refusal = RunError("config.batch_size is 3")
-    figures = {
-        (8, 1, 1): (False, 5, 6, 8, 99),
-        (1, 8, 1): refusal,
-        (1, 4, 2): (True, 5, 8, 8.5, 40),
-    }
-    planned(monkeypatch, figures)
-    assert meshes.choose(small(), "gpu:h100x8")[0] == (1, 4, 2)
-    planned(monkeypatch, dict.fromkeys(figures, refusal))
-    with pytest.raises(
-        RunError, match=r"no mesh of gpu:h100x8 suits the run: config.batch_size is 3$"
-    ):
+    replace_plans(monkeypatch, PLANS | {(1, 8, 1): refusal})
+    sizes, _ = meshes.choose(small(), "gpu:h100x8")
+    assert sizes == (1, 4, 2)
+
+
+def test_runs_that_no_mesh_supports_are_refused(monkeypatch):
+    refusal = RunError("config.batch_size is 3")
+    replace_plans(monkeypatch, dict.fromkeys(PLANS, refusal))
+    message = r"no mesh of gpu:h100x8 suits the run: config.batch_size is 3$"
+    with pytest.raises(RunError, match=message):
         meshes.choose(small(), "gpu:h100x8")
 
 
-def test_what_would_fit_is_said(monkeypatch):
-    """Estimated: gMLP-B with 1,024 images on one GPU needs its activations computed again."""
+def test_the_error_names_a_slice_that_would_fit(monkeypatch):
+    """The estimate: gMLP-B with 1,024 images on one GPU must recompute its activations."""
     monkeypatch.setattr(dry_run, "gpu_plugin", lambda: None)
     options = config.from_file("configs/imagenet.py", "gmlp_b")
     options.batch_size = 1024
@@ -107,77 +126,109 @@ def test_what_would_fit_is_said(monkeypatch):
         meshes.choose(options, "gpu:h100x1")
 
 
-def test_of_this_machine(monkeypatch):
-    """One device has one mesh, devices without figures have copies, others are planned."""
-    given = small(**{"mesh.auto": True})
-    assert meshes.choose_here(given) == ((1, 1, 1), "one device")
-    for kind, count, topology in (
-        ("cpu", 8, None),
-        ("TPU v5 lite", 4, "v5e:2x2"),
-        ("TPU v4", 2, None),
-    ):
-        devices = [types.SimpleNamespace(device_kind=kind)] * count
-        monkeypatch.setattr(jax, "devices", lambda devices=devices: devices)
-        choose = unittest.mock.Mock(return_value=((1, 4, 1), "so"))
-        monkeypatch.setattr(meshes, "choose", choose)
-        sizes, _ = meshes.choose_here(given)
-        calls = [call.args for call in choose.call_args_list]
-        assert calls == ([(given, topology, devices)] if topology else [])
-        assert sizes == ((1, 4, 1) if topology else (count, 1, 1))
+def test_one_device_has_one_mesh():
+    options = small(**{"mesh.auto": True})
+    assert meshes.choose_here(options) == ((1, 1, 1), "one device")
+
+
+def devices_of(monkeypatch, kind, count):
+    """Makes JAX find devices of a kind."""
+    devices = [types.SimpleNamespace(device_kind=kind)] * count
+    monkeypatch.setattr(jax, "devices", lambda: devices)
+    return devices
+
+
+@pytest.mark.parametrize(("kind", "count"), [("cpu", 8), ("TPU v4", 2)])
+def test_unknown_devices_have_data_parallelism(monkeypatch, kind, count):
+    devices_of(monkeypatch, kind, count)
+    monkeypatch.setattr(meshes, "choose", lambda *_: pytest.fail("planned"))
+    sizes, _ = meshes.choose_here(small(**{"mesh.auto": True}))
+    assert sizes == (count, 1, 1)
+
+
+def test_the_mesh_of_known_devices_is_planned(monkeypatch):
+    options = small(**{"mesh.auto": True})
+    devices = devices_of(monkeypatch, "TPU v5 lite", 4)
+    choose = unittest.mock.Mock(return_value=((1, 4, 1), "a reason"))
+    monkeypatch.setattr(meshes, "choose", choose)
+    sizes, _ = meshes.choose_here(options)
+    choose.assert_called_once_with(options, "v5e:2x2", devices)
+    assert sizes == (1, 4, 1)
 
 
 def test_the_short_form_of_the_flag():
-    new, left = config_lib.apply_overrides(
-        small(), ["gmlp train", "--config.mesh=auto", "--workdir=x"]
-    )
-    assert new.mesh.auto
-    assert left == ["gmlp train", "--workdir=x"]
+    arguments = ["gmlp train", "--config.mesh=auto", "--workdir=x"]
+    options, others = config_lib.apply_overrides(small(), arguments)
+    assert options.mesh.auto
+    assert others == ["gmlp train", "--workdir=x"]
 
 
-def test_kinds_of_devices():
-    names = {kind: chips.of_device(chip.device) for kind, chip in chips.CHIPS.items()}
-    for kind, found in names.items():
-        assert kind == found
+@pytest.mark.parametrize("kind", chips.CHIPS)
+def test_chips_are_found_by_the_name_of_their_device(kind):
+    chip = chips.CHIPS[kind]
+    assert chips.of_device(chip.device) == kind
+
+
+def test_similar_names_of_devices_are_distinguished():
     assert chips.of_device("TPU v5") == "v5p"
     assert chips.of_device("TPU v5 lite") == "v5e"
     assert chips.of_device("NVIDIA L40S") != "gpu:l4"
     assert chips.of_device("cpu") is None
+
+
+def test_the_usual_topology_of_a_number_of_chips():
     assert chips.usual("v5e", 16) == "v5e:4x4"
     assert chips.usual("gpu:h100", 3) == "gpu:h100x3"
     assert chips.usual("v5e", 5) is None
 
 
-def chosen(name, topology):
-    """What the golden file has of a model of the paper: the mesh, or what is said if none fits."""
-    file = "imagenet" if name in MODELS[:3] else "c4_bert"
+# Model -> its config file.
+MODELS = {
+    "gmlp_ti": "imagenet",
+    "gmlp_s": "imagenet",
+    "gmlp_b": "imagenet",
+    "bert_base": "c4_bert",
+    "bert_large": "c4_bert",
+    "gmlp_base": "c4_bert",
+    "gmlp_large": "c4_bert",
+    "amlp_base": "c4_bert",
+    "amlp_large": "c4_bert",
+    "gmlp_xlarge": "c4_bert",
+}
+
+
+def golden_row(name, topology):
+    """The row of the golden file for a model of the paper. If no mesh fits, its reason is the
+    error."""
+    row = {"model": name, "topology": topology}
+    options = config.from_file(f"configs/{MODELS[name]}.py", name)
     try:
-        sizes, reason = meshes.choose(config.from_file(f"configs/{file}.py", name), topology)
-        return {"mesh": config.mesh_name(sizes), "reason": reason}
+        sizes, reason = meshes.choose(options, topology)
     except RunError as error:
-        return {"mesh": "none", "reason": str(error)}
+        return row | {"mesh": "none", "reason": str(error)}
+    return row | {"mesh": config.mesh_name(sizes), "reason": reason}
 
 
-MODELS = ["gmlp_ti", "gmlp_s", "gmlp_b"] + [
-    f"{model}_{size}" for model in ("bert", "gmlp", "amlp") for size in ("base", "large")
-]
-MODELS.append("gmlp_xlarge")
+def read_golden():
+    """(model, topology) -> its mesh in the golden file."""
+    found = {}
+    for row in json.loads(FILE.read_text()):
+        found[row["model"], row["topology"]] = row["mesh"]
+    return found
+
+
+def test_the_golden_file_has_every_model_on_every_topology():
+    assert read_golden().keys() == set(itertools.product(MODELS, TOPOLOGIES))
 
 
 @pytest.mark.parametrize("name", ["gmlp_b", "gmlp_large"])
 def test_meshes_of_the_paper(name, monkeypatch):
-    """Ten models on four topologies are known; those of GPUs, which are estimated, are chosen
-    again."""
-    golden = json.loads(FILE.read_text())
-    got = {(row["model"], row["topology"]) for row in golden}
-    expected = {(model, topology) for model in MODELS for topology in TOPOLOGIES}
-    assert got == expected
+    """Plans of GPUs are estimated, so that they are quick to repeat."""
     monkeypatch.setattr(dry_run, "gpu_plugin", lambda: None)
-    [row] = [row for row in golden if (row["model"], row["topology"]) == (name, "gpu:h100x8")]
-    assert row["mesh"] == chosen(name, "gpu:h100x8")["mesh"]
+    row = golden_row(name, "gpu:h100x8")
+    assert row["mesh"] == read_golden()[name, "gpu:h100x8"]
 
 
 if __name__ == "__main__":
-    rows = [
-        {"model": name, "topology": at} | chosen(name, at) for name in MODELS for at in TOPOLOGIES
-    ]
+    rows = [golden_row(*case) for case in itertools.product(MODELS, TOPOLOGIES)]
     FILE.write_text(json.dumps(rows, indent=1) + "\n")

@@ -26,11 +26,11 @@ from tests.planning.test_plan import small
         ("RESOURCE_EXHAUSTED: in other words", None),
     ],
 )
-def test_the_compiler_says_what_it_would_have_needed(message, expected):
+def test_required_memory_is_read_from_the_compilers_error(message, expected):
     assert needs.needed_bytes(message) == expected
 
 
-def test_what_data_and_fsdp_parallelism_exchange():
+def test_bytes_that_data_and_fsdp_parallelism_exchange():
     """Four copies in two parts, two microbatches. Of a ring of n, n - 1 of n parts of a result pass
     each device, twice in a reduction."""
     options = small(**{"mesh.data": 4, "mesh.fsdp": 2, "optimizer.grad_accum_steps": 2})

@@ -89,7 +89,7 @@ def test_the_estimate_of_a_gpu():
     assert found.notes[0].startswith("an estimate")
 
 
-def test_of_a_gpus_memory_jax_gives_programs_a_share(monkeypatch):
+def test_programs_get_a_share_of_a_gpus_memory(monkeypatch):
     """gMLP-B without recomputation: for 256 images, XLA's program for an H100 has 37.0 GB of
     temporaries."""
     options = config.from_file("configs/imagenet.py", "gmlp_b")
@@ -107,7 +107,7 @@ def test_of_a_gpus_memory_jax_gives_programs_a_share(monkeypatch):
     assert plan.make(options, "gpu:h100x1").fits
 
 
-def test_sharded_parameters_are_gathered_and_held_in_parts():
+def test_sharded_parameters_are_gathered_and_stored_in_shards():
     whole = plan.make(small(**{"mesh.fsdp": 1}), "gpu:h100x8")
     parts = plan.make(small(**{"mesh.fsdp": 8}), "gpu:h100x8")
     assert parts.per_chip_bytes["arguments"] < whole.per_chip_bytes["arguments"] / 4
@@ -117,7 +117,7 @@ def test_sharded_parameters_are_gathered_and_held_in_parts():
         assert counts == {"all-gather": gathers, "reduce-scatter": 1}
 
 
-def test_what_is_not_split_counts_whole():
+def test_parameters_that_are_not_sharded_count_fully():
     """Biases, norms and counters are on every device; kernels are split over fsdp."""
     options = small(**{"mesh.fsdp": 8, "mesh.data": 1})
     partition = Partition.make(options.mesh, 8)
@@ -139,19 +139,19 @@ def test_what_is_not_split_counts_whole():
     assert found.per_chip_bytes["arguments"] == pytest.approx(share.state + batch, abs=1)
 
 
-def test_beyond_a_node_the_network_counts():
+def test_several_nodes_are_limited_by_the_network():
     one, two = (plan.make(small(), f"gpu:h100x{count}") for count in (8, 16))
     assert two.seconds["links"] > 1.5 * one.seconds["links"]
 
 
-def test_the_batch_from_which_products_take_longest():
+def test_the_smallest_batch_that_is_limited_by_products():
     """Milliseconds of a batch of 64: products 4, memory 5 of which 3 for the state, links 2."""
     assert plan.compute_bound(64, 4.0, 3.0, 5.0, 2.0) == 96  # 1.5 x (4, 5 - 3) = 6, 3 + 3 = 6
     assert plan.compute_bound(64, 4.0, 0.5, 1.0, 6.0) == 96  # links: 1.5 x 4 = 6
     assert plan.compute_bound(64, 4.0, 1.0, 5.5, 2.0) is None
 
 
-def test_utilisation_and_what_a_price_buys():
+def test_utilisation_and_cost():
     found = plan.make(small(), "gpu:h100x4", price=2.0, mfu=0.5)
     assert found.utilization == pytest.approx(
         found.flops_per_step / (4 * 989e12 * found.step_seconds)
@@ -163,7 +163,7 @@ def test_utilisation_and_what_a_price_buys():
 
 @pytest.mark.skipif(PLUGIN is None, reason="JAX's CUDA plugin is not installed (extra: plan-gpu)")
 @pytest.mark.parametrize("kind", [kind for kind, chip in chips.CHIPS.items() if chip.processors])
-def test_a_program_for_gpus_is_compiled_without_one(kind, monkeypatch):
+def test_programs_for_gpus_are_compiled_without_a_gpu(kind, monkeypatch):
     """All gradients are added up among the GPUs of two nodes."""
     monkeypatch.setattr(dry_run, "gpu_plugin", lambda: PLUGIN)
     found = plan.make(small(), f"{kind}x16")
@@ -173,7 +173,7 @@ def test_a_program_for_gpus_is_compiled_without_one(kind, monkeypatch):
     assert found.collectives["all-reduce"]["bytes"] == pytest.approx(4 * found.params, rel=0.01)
 
 
-def test_a_run_is_its_steps_and_costs_what_its_chips_do():
+def test_the_time_and_cost_of_a_run():
     found = plan.make(small(), "gpu:a100x4", price=3.0)
     assert found.run_days == pytest.approx(1000 * found.step_seconds / 86400)
     assert found.chip_hours == pytest.approx(4 * 24 * found.run_days)
@@ -181,7 +181,7 @@ def test_a_run_is_its_steps_and_costs_what_its_chips_do():
     assert plan.make(small(), "gpu:a100x4").cost is None
 
 
-def test_a_known_utilisation_takes_the_place_of_the_peak():
+def test_a_measured_utilisation_replaces_the_peak():
     peak = plan.make(small(), "gpu:h100x1", mfu=None)
     half = plan.make(small(), "gpu:h100x1", mfu=0.5)
     assert half.seconds["products"] == 2 * peak.seconds["products"]
@@ -201,13 +201,13 @@ def test_a_program_that_exceeds_the_memory_does_not_fit(monkeypatch):
     assert "exceeds the memory" in found.notes[0]
 
 
-def test_other_errors_of_the_compiler_are_not_hidden(monkeypatch):
+def test_other_errors_of_the_compiler_are_raised(monkeypatch):
     fake_slice(monkeypatch, jax.errors.JaxRuntimeError("INTERNAL: a bug"))
     with pytest.raises(jax.errors.JaxRuntimeError, match="a bug"):
         plan.make(small(), "v5e:2x2")
 
 
-def test_a_compiled_program_is_read(monkeypatch):
+def test_compiled_programs_are_analysed(monkeypatch):
     """Memory traffic: 4 KB read and 4 KB written. The program waits for the reduction."""
     text = """
 ENTRY %main (p: f32[1024]) -> f32[1024] {
@@ -229,7 +229,7 @@ ENTRY %main (p: f32[1024]) -> f32[1024] {
     assert math.isclose(found.step_seconds, beside + found.seconds["links"])
 
 
-def test_a_program_that_cannot_be_printed_has_its_memory_all_the_same(monkeypatch):
+def test_programs_that_cannot_be_printed_still_have_their_memory(monkeypatch):
     fake_slice(monkeypatch, program(jax.errors.JaxRuntimeError("INTERNAL: RET_CHECK failure")))
     found = plan.make(small(), "v5p:2x2x1")
     assert found.fits
@@ -261,7 +261,7 @@ def test_two_devices_of_a_chip_share_its_memory(monkeypatch):
         ({"mesh.fsdp": 3}, "gpu:h100x8", "config.mesh"),
     ],
 )
-def test_what_cannot_be_shared_is_refused_before_anything_is_counted(
+def test_unshardable_models_are_refused_before_anything_is_counted(
     monkeypatch, keys, topology, message
 ):
     monkeypatch.setattr(dry_run, "workload", lambda _: pytest.fail("counted"))

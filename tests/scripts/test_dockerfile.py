@@ -70,7 +70,7 @@ def test_the_python_is_the_one_of_the_constraints(steps):
     assert f"constraints-{re.search('[0-9.]+', python)[0]}.txt" in dict(steps)["RUN"]
 
 
-def test_what_is_copied_is_sent_to_docker_and_runs_as_no_root(steps):
+def test_copied_files_are_in_the_build_context_and_run_without_root(steps):
     copied = {word for step, value in steps if step == "COPY" for word in value.split()[:-1]}
     for name in copied:
         assert (ROOT / name).exists()

@@ -38,7 +38,7 @@ def cloud(tmp_path):
         ),
     ],
 )
-def test_create_asks_for_the_type_and_waits(cloud, variables, flags):
+def test_create_requests_the_type_and_waits(cloud, variables, flags):
     (cloud.folder / "states").write_text("WAITING_FOR_RESOURCES PROVISIONING ACTIVE")
     code, out, err = cloud.launch("create", "--spot", **variables)
     assert code == 0, err
@@ -48,7 +48,7 @@ def test_create_asks_for_the_type_and_waits(cloud, variables, flags):
     assert re.findall(r"pod is (\w+)", out) == ["WAITING_FOR_RESOURCES", "PROVISIONING"]
 
 
-def test_a_request_that_fails_is_one_line(cloud):
+def test_failed_requests_are_one_line(cloud):
     (cloud.folder / "states").write_text("FAILED")
     code, _, err = cloud.launch("create", TPU_TYPE="v5litepod-16")
     assert code == 2
@@ -91,7 +91,7 @@ def test_training_outlives_the_connection_and_saves_when_it_is_stopped(cloud):
     assert cloud.launch("train", "--other")[0] == 0
 
 
-def test_logs_follow_one_worker_and_the_slice_is_given_back(cloud):
+def test_logs_follow_one_worker_and_delete_removes_the_slice(cloud):
     cloud.program(cloud.bin / "tail", '#!/bin/sh\necho "$HOME $*"\n')
     assert cloud.launch("logs", "1")[:2] == (
         0,
@@ -120,7 +120,7 @@ def test_logs_follow_one_worker_and_the_slice_is_given_back(cloud):
         ("train", {}, "--config"),
     ],
 )
-def test_mistakes_are_one_line(cloud, command, variables, words):
+def test_user_errors_are_one_line(cloud, command, variables, words):
     code, out, err = cloud.launch(command, **variables)
     assert (code, out) == (2, "")
     assert words in err

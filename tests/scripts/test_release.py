@@ -57,7 +57,7 @@ def test_links_work_outside_the_repository():
     assert not re.search(r'\]\((?!https?:|#)|src(set)?="(?!https?:)', absolute)
 
 
-def test_what_is_not_released(checkout):
+def test_invalid_releases_are_refused(checkout):
     assert "expected three numbers, such as 0.3.0" in refused(checkout, "publish", "0.3.0.dev0")
     assert "git has no remote origin" in refused(checkout, "publish", "0.3.0")
     git(checkout, "remote", "add", "origin", f"{URL}.git")
@@ -69,7 +69,7 @@ def test_what_is_not_released(checkout):
     assert "dist/ has 0 wheels" in refused(checkout, "try")
 
 
-def test_the_version_is_written_where_it_stands(checkout):
+def test_the_version_is_updated_in_every_file(checkout):
     script = runpy.run_path(str(checkout / "scripts" / "release.py"))
     script["write_version"]("7.8.9", "2030-01-02")
     init = (checkout / "gmlp_flax" / "__init__.py").read_text()
@@ -81,7 +81,7 @@ def test_the_version_is_written_where_it_stands(checkout):
     assert str(citation["date-released"]) == "2030-01-02"
 
 
-def test_the_workflow_publishes_what_it_built_and_tried():
+def test_the_workflow_publishes_the_files_that_it_built_and_tried():
     workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
     jobs = workflow["jobs"]
     assert workflow["permissions"] == {"contents": "read"}

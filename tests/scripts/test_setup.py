@@ -115,12 +115,12 @@ def assert_one_line_error(result: subprocess.CompletedProcess, *words: str) -> N
         (("test", "tests"), {}, ["'tests'", "parity", "cuda", "plan", "tensorboard", "test"]),
     ],
 )
-def test_mistakes_are_one_line(checkout, arguments, variables, words):
+def test_user_errors_are_one_line(checkout, arguments, variables, words):
     assert_one_line_error(checkout.setup(*arguments, **variables), *words)
     assert not (checkout.root / ".venv").exists()
 
 
-def test_folder_that_is_no_environment_is_left_alone(checkout):
+def test_a_folder_that_is_no_environment_is_not_changed(checkout):
     precious = checkout.root / ".venv" / "thesis.tex"
     precious.parent.mkdir()
     precious.touch()
@@ -128,7 +128,7 @@ def test_folder_that_is_no_environment_is_left_alone(checkout):
     assert precious.exists()
 
 
-def test_second_run_does_nothing_and_extras_add_up(checkout):
+def test_a_second_run_does_nothing_and_extras_accumulate(checkout):
     assert checkout.setup("test").returncode == 0
     again = checkout.setup("test")
     assert again.returncode == 0, again.stderr
@@ -174,7 +174,7 @@ def test_constraints_name_every_requirement(name):
     assert required <= pinned
 
 
-def test_failed_installation_is_done_again(checkout):
+def test_failed_installations_are_repeated(checkout):
     checkout.setup("test")
     failed = checkout.setup("plan", PIP_STATUS="1")
     assert failed.returncode != 0
@@ -184,7 +184,7 @@ def test_failed_installation_is_done_again(checkout):
     assert checkout.installed() == [".[test]", ".[plan,test]", ".[test]"]
 
 
-def test_another_python_rebuilds(checkout):
+def test_another_python_rebuilds_the_environment(checkout):
     checkout.setup("test")
     other = str(checkout.add_python("python3.12"))
     rebuilt = checkout.setup(PYTHON=other, VERSION="3.12.1")
@@ -197,7 +197,7 @@ def test_another_python_rebuilds(checkout):
     assert "3.12.1" in kept.stdout
 
 
-def test_venv_and_checkout_may_stand_elsewhere(checkout, tmp_path):
+def test_the_environment_and_the_checkout_may_be_elsewhere(checkout, tmp_path):
     for venv in (str(tmp_path / "my venv"), "my venv"):
         assert checkout.setup("test", VENV=venv).returncode == 0
         assert "up to date" in checkout.setup("test", VENV=venv).stdout
@@ -217,7 +217,7 @@ def test_help_prints_usage(script):
     assert "set -e" not in result.stdout
 
 
-def test_another_command_of_docs_is_refused():
+def test_unknown_commands_of_docs_are_refused():
     done = subprocess.run([ROOT / "scripts/docs.sh", "publish"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -225,7 +225,7 @@ def test_another_command_of_docs_is_refused():
 
 
 @pytest.mark.slow
-def test_a_command_that_lasts_is_said_to_last_also_in_a_pipe():
+def test_long_commands_print_heartbeats_even_in_a_pipe():
     script = f". {ROOT}/scripts/patiently.sh; say() {{ echo docs: $*; }}; patiently bash -c 'sleep 5; exit 3'"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 3

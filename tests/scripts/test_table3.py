@@ -48,7 +48,7 @@ def call(trainer, minutes, *words):
 
 
 @pytest.mark.slow
-def test_a_second_call_goes_on_and_a_third_does_nothing(trainer):
+def test_a_second_call_resumes_and_a_third_does_nothing(trainer):
     scores = dict(zip([*SEARCH, *REPORTED], (30.0, 20.0, 21.0, 22.0), strict=True))
     trainer.plan(scores | {REPORTED[0]: "stops"})  # as a run does that saves when the time is over
     done = call(trainer, "60")
@@ -76,13 +76,13 @@ def test_without_time_nothing_is_trained(trainer):
 
 
 @pytest.mark.parametrize("words", [[], ["x", "books.jsonl", "runs"], ["25", "books.jsonl"]])
-def test_mistakes_are_one_line(words):
+def test_user_errors_are_one_line(words):
     done = subprocess.run(["scripts/table3.sh", *words], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.startswith("error: expected scripts/table3.sh MINUTES DATA RUNS")
 
 
-def test_its_rows_are_table_3s():
+def test_its_rows_are_those_of_table_3():
     help_ = subprocess.run(
         ["scripts/table3.sh", "--help"], capture_output=True, text=True, check=True
     ).stdout

@@ -169,7 +169,7 @@ def text(fresh):
     return done.stdout + done.stderr
 
 
-def test_training_says_what_it_is_and_where_to_look_next(text):
+def test_training_prints_its_progress_and_the_next_commands(text):
     assert "compiling the training step" in text
     assert "gmlp, masked_lm: 4 steps of 32 examples on 1 cpu device; writing to" in text
     assert re.search(
@@ -197,7 +197,7 @@ def test_the_run_predicts(fresh, text):
     assert len(eval(done.stdout)[0][0]) == 3, done.stderr
 
 
-def test_the_models_that_come_with_it(fresh):
+def test_bundled_models_are_loaded(fresh):
     done = fresh.run(
         "python", "-c", "from gmlp_flax.weights import exports; print([*exports.shipped()])"
     )
@@ -217,7 +217,7 @@ def test_tables_plans_and_sizes(fresh):
     )
 
 
-def test_mistakes_are_told_in_a_wheels_words(fresh):
+def test_user_errors_give_advice_for_an_installed_package(fresh):
     assert "did you mean 'train'?" in fresh.refused("trian")
     assert "pip install 'gmlp_flax[plan]'" in fresh.refused(
         "plan", "--config=imagenet:gmlp_s", "--topology=v5e:2x2"

@@ -1,5 +1,4 @@
-"""The reader for PyTorch by itself, beside sums that one can do by hand. `test_formats` compares it
-with whole models."""
+"""The reader for PyTorch against sums done by hand. `test_formats` compares it with whole models."""
 
 import ast
 import importlib.resources
@@ -28,7 +27,8 @@ def module():
 @pytest.fixture
 def make(module):
     def make(weights, **options):
-        config = {"model": {**MODEL, **options}, "data": {"mean": [0.5] * 3, "std": [0.25] * 3}}
+        data = {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
+        config = {"model": {**MODEL, **options}, "data": data}
         tensors = {}
         for name, values in weights.items():
             tensors[name] = torch.tensor(np.asarray(values, np.float32))
@@ -38,43 +38,53 @@ def make(module):
 
 
 def test_example_in_the_docstring_is_python(module):
-    """Users read it in the folder that they export to."""
+    """Users see it in the exported folder."""
     lines = [line for line in module.__doc__.splitlines() if line.startswith("    ")]
-    statements = ast.parse(textwrap.dedent("\n".join(lines))).body
-    assert [ast.unparse(statement).partition(" ")[0] for statement in statements] == [
-        "from",
-        "model",
-        "logits",
-        "logits",
-    ]
+    example = textwrap.dedent("\n".join(lines))
+    load, make, read_text, read_images = ast.parse(example).body
+    assert isinstance(load, ast.ImportFrom)
+    assert ast.unparse(make).startswith("model = ")
+    assert ast.unparse(read_text).startswith("logits = ")
+    assert ast.unparse(read_images).startswith("logits = ")
 
 
-def test_toeplitz_matrix(make):
-    """W[i, j] = taps[n - 1 + j - i]; a causal one stores no taps of later tokens."""
-    n = 4
-    taps = np.arange(1.0, 2 * n)
-    expected = np.zeros((n, n))
-    for i in range(n):
-        for j in range(n):
-            expected[i, j] = taps[n - 1 + j - i]
-    matrix = make({f"{SPATIAL}taps": [taps]}).spatial(0, n)
-    np.testing.assert_array_equal(matrix.detach(), expected)
-    shorter = make({f"{SPATIAL}taps": [taps]}).spatial(0, 3)
-    np.testing.assert_array_equal(shorter.detach(), expected[:3, :3])
-    causal = make({f"{SPATIAL}taps": [taps[:n]]}, causal=True).spatial(0, n)
-    np.testing.assert_array_equal(causal.detach(), np.tril(expected))
+TOKENS = 4
+TAPS = np.arange(1.0, 2 * TOKENS)
 
 
-def test_dense_matrix(make):
+def toeplitz():
+    """W[i, j] = taps[n - 1 + j - i]"""
+    weights = np.zeros((TOKENS, TOKENS))
+    for i, j in np.ndindex(TOKENS, TOKENS):
+        weights[i, j] = TAPS[TOKENS - 1 + j - i]
+    return weights
+
+
+@pytest.mark.parametrize("length", [4, 3])
+def test_toeplitz_matrices_fit_shorter_texts(make, length):
+    matrix = make({f"{SPATIAL}taps": [TAPS]}).spatial(0, length)
+    np.testing.assert_array_equal(matrix.detach(), toeplitz()[:length, :length])
+
+
+def test_causal_toeplitz_matrices_store_no_taps_of_later_tokens(make):
+    matrix = make({f"{SPATIAL}taps": [TAPS[:TOKENS]]}, causal=True).spatial(0, TOKENS)
+    np.testing.assert_array_equal(matrix.detach(), np.tril(toeplitz()))
+
+
+def test_dense_matrices_fit_only_their_length(make):
     weight = np.arange(9.0).reshape(1, 3, 3)
-    full = make({f"{SPATIAL}weight": weight})
-    np.testing.assert_array_equal(full.spatial(0, 3).detach(), weight[0])
+    model = make({f"{SPATIAL}weight": weight})
+    np.testing.assert_array_equal(model.spatial(0, 3).detach(), weight[0])
     with pytest.raises(ValueError, match="made for 3 tokens and was given 2"):
-        full.spatial(0, 2)
-    causal = make({f"{SPATIAL}weight": weight}, causal=True)
-    np.testing.assert_array_equal(causal.spatial(0, 2).detach(), [[0, 0], [3, 4]])
+        model.spatial(0, 2)
+
+
+def test_causal_dense_matrices_fit_shorter_texts(make):
+    weight = np.arange(9.0).reshape(1, 3, 3)
+    model = make({f"{SPATIAL}weight": weight}, causal=True)
+    np.testing.assert_array_equal(model.spatial(0, 2).detach(), [[0, 0], [3, 4]])
     with pytest.raises(ValueError, match="at most 3 tokens and was given 4"):
-        causal.spatial(0, 4)
+        model.spatial(0, 4)
 
 
 def test_patches_are_read_row_by_row(make):
@@ -87,8 +97,9 @@ def test_patches_are_read_row_by_row(make):
         patches = []
         for top in (0, 2):
             for left in (0, 3):
-                patch = image[top : top + 2, left : left + 3] / 255
-                patches.append(((patch - 0.5) / 0.25).ravel())
+                pixels = image[top : top + 2, left : left + 3] / 255
+                normalised = (pixels - 0.5) / 0.25
+                patches.append(normalised.ravel())
         expected.append(patches)
     found = model.stem(torch.tensor(images)).detach()
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
@@ -96,8 +107,7 @@ def test_patches_are_read_row_by_row(make):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_tiny_attention(make, causal):
-    """softmax(q k^T / sqrt(d_attn)) v over the tokens that are not padding and, if causal, not
-    later."""
+    """softmax(q k^T / sqrt(d_attn)) v without padding and, if causal, without later tokens."""
     rng = np.random.default_rng(1)
     width = 5
     d_attn = 2
@@ -114,23 +124,28 @@ def test_tiny_attention(make, causal):
     q, k, v = np.split(y[0] @ kernel[0], 3, axis=-1)
     expected = []
     for i in range(4):
-        read = [j for j in range(3) if j <= i or not causal]  # the last token is padding
-        scores = np.exp([q[i] @ k[j] / np.sqrt(d_attn) for j in read])
-        mixed = sum(score * v[j] for score, j in zip(scores, read, strict=True)) / scores.sum()
+        count = min(i + 1, 3) if causal else 3  # the last token is padding
+        scores = np.exp(q[i] @ k[:count].T / np.sqrt(d_attn))
+        mixed = scores @ v[:count] / scores.sum()
         expected.append(mixed @ out[0])
     mask = torch.tensor([[True, True, True, False]])
-    found = make(weights, causal=causal).tiny_attention(
-        torch.tensor(y, dtype=torch.float32), 0, mask
-    )
+    model = make(weights, causal=causal)
+    inputs = torch.tensor(y, dtype=torch.float32)
+    found = model.tiny_attention(inputs, 0, mask)
     np.testing.assert_allclose(found[0].detach(), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"), [("linear", [0.0, 3.0]), ("additive", [2.0, 7.0]), ("split", [0.0, 12.0])]
+    ("kind", "expected"),
+    [
+        ("linear", [0.0, 3.0]),
+        ("additive", [2.0, 7.0]),
+        ("split", [0.0, 12.0]),
+    ],
 )
 def test_gate(make, kind, expected):
-    """W = 0 and the bias (0, 3) make f(Z2) the bias, for two tokens of one channel with Z1 = (2, 4);
-    only "split" halves the channels."""
+    """Two tokens have one channel, with Z1 = (2, 4). With W = 0, f(Z2) is the bias (0, 3). Only
+    "split" halves the channels."""
     width = 1
     weights = {
         "encoder/blocks/gate/norm/scale": np.ones((1, width)),

@@ -1,4 +1,4 @@
-"""Buckets for tests: a store of their own in a process of its own, and how commands reach it."""
+"""Buckets for tests: a store in a separate process, and the settings with which commands reach it."""
 
 import contextlib
 import importlib.util

@@ -90,7 +90,7 @@ class RaisingInTraining(Averaging):
 
 
 class Peeking(Shifting):
-    """x + the mean of each four tokens, although it says that it can be causal."""
+    """x + the mean of each four tokens, although it claims to support causal models."""
 
     def __call__(self, x, rng=EVALUATION, padding_mask=None, cache=None):
         batch, tokens, channels = x.shape

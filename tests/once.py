@@ -21,7 +21,7 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent
     folder = root / name
-    finished = folder / "finished"  # a file that says so
+    finished = folder / "finished"  # this file marks the end
     with open(root / f"{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not finished.exists():

@@ -182,7 +182,7 @@ def refused(*words: object, **options) -> str:
 
 
 def devices(count: int) -> str:
-    """A value of XLA_FLAGS with so many devices, beside the flags of all tests."""
+    """A value of XLA_FLAGS with this number of devices, and the flags of all tests."""
     return f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
 
 

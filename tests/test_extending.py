@@ -94,7 +94,7 @@ def test_runs_of_user_defined_blocks_are_loaded_only_if_their_module_is_trusted(
 
 @pytest.mark.slow
 def test_the_task_of_the_page_learns_and_predicts(folder):
-    """Waves: with 100 steps nearly all of those held out are told apart."""
+    """Waves: after 100 steps, nearly all held-out examples are classified correctly."""
     train = ("train", "--config=my_waves.py", "--workdir=waves")
     done = preloaded.gmlp(*train, "--config.eval.every=100", cwd=folder)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The package's own names: imported lazily, and silent in a program of the user's own."""
+"""The package's names are imported lazily, and print nothing in a user's program."""
 
 import subprocess
 import sys

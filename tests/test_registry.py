@@ -1,4 +1,4 @@
-"""Classes by their names, in a table or in a package of the user's own."""
+"""Classes by their names, in a table or in a user's package."""
 
 import json
 

@@ -173,7 +173,7 @@ def test_the_device_part_stops_at_its_time_and_leaves_out_failed_models(monkeypa
 
 @pytest.mark.nightly
 def test_the_device_part_on_a_cpu():
-    """A model, and every form of mixing, each in a process of its own."""
+    """A model and every form of mixing, each in a separate process."""
     model = device.Model("tiny", "quickstart_text.py", "", device.MODELS[0].settings[1:])
     fastest = {}
     rows = rows_of(device.model_rows(model, TINY, 1, math.inf, fastest))

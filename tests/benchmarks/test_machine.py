@@ -1,4 +1,4 @@
-"""What a benchmark says of its machine."""
+"""The description of a benchmark's machine."""
 
 import dataclasses
 import datetime

@@ -1,5 +1,5 @@
-"""The forward pass of models in other formats, read without our code: torch alone, jax.export
-alone, onnxruntime."""
+"""The forward pass of models in other formats, read without our code: with torch, jax.export and
+onnxruntime."""
 
 import dataclasses
 import importlib.util
@@ -109,54 +109,70 @@ IN_STABLEHLO = ("amlp", "vit", "fnet", "bigs", "delta", "hydra", "depthwise", "l
 
 
 def make(name, tmp_path):
-    """A model whose parameters are all random, what it reads, and its logits."""
+    """A model whose parameters are all random, three inputs, and their logits."""
     task, block, options = MODELS[name]
     config = config_lib.default(task=task, block=block)
-    config.model.update(
-        {"layers": 2, "d_model": 16, "d_ffn": 24, "causal": task == "causal_lm"} | options
-    )
+    config.model.update(layers=2, d_model=16, d_ffn=24, causal=task == "causal_lm")
+    config.model.update(options)
     path = tmp_path / "config.json"
     path.write_text(config_lib.to_json(config))
-    classes = {"classes": 5} if task == "image_classification" else {}
-    model = gmlp_flax.create(str(path), **classes)
     rng = np.random.default_rng(0)
-    leaves, structure = jax.tree.flatten(model.params)
-    changed = [leaf + 0.3 * rng.normal(size=leaf.shape).astype(leaf.dtype) for leaf in leaves]
-    model = dataclasses.replace(model, params=jax.tree.unflatten(structure, changed))
-    shape = (*config.model.image_size, config.model.channels) if classes else (config.model.length,)
-    inputs = rng.integers(0, 40, (3, *shape)).astype(np.uint8 if classes else np.int32)
+    if task == "image_classification":
+        model = gmlp_flax.create(str(path), classes=5)
+        model = with_noise(model, rng)
+        shape = (3, *config.model.image_size, config.model.channels)
+        inputs = rng.integers(0, 40, shape).astype(np.uint8)
+    else:
+        model = with_noise(gmlp_flax.create(str(path)), rng)
+        inputs = rng.integers(0, 40, (3, config.model.length)).astype(np.int32)
     return model, inputs, np.asarray(model.logits(inputs))
 
 
+def with_noise(model, rng):
+    """A model with changed parameters. Initial ones, with scales of 1 and biases of 0, would hide
+    errors."""
+    leaves, structure = jax.tree.flatten(model.params)
+    changed = []
+    for leaf in leaves:
+        noise = 0.3 * rng.normal(size=leaf.shape)
+        changed.append(leaf + noise.astype(leaf.dtype))
+    params = jax.tree.unflatten(structure, changed)
+    return dataclasses.replace(model, params=params)
+
+
 @pytest.mark.parametrize("name", marked_unless(["amlp", "causal"], TORCH, pytest.mark.slow))
-def test_torch(name, tmp_path):
+def test_logits_in_torch(name, tmp_path):
     torch = pytest.importorskip("torch")
     pytest.importorskip("safetensors")
     model, inputs, logits = make(name, tmp_path)
     out = tmp_path / "model"
-    files = {"modeling_gmlp.py": formats.encode(model, "torch")}
-    exported.write(model.params, model.config, files, str(out))
-    assert len(files["modeling_gmlp.py"].splitlines()) <= 260
-    assert b"gmlp_flax." not in files["modeling_gmlp.py"]
-    spec = importlib.util.spec_from_file_location("modeling_gmlp", out / "modeling_gmlp.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    reader = module.GMLP.from_pretrained(str(out))
-    with torch.no_grad():
-        found = reader(torch.tensor(inputs)).numpy()
-    np.testing.assert_allclose(found, logits, atol=1e-5 * np.abs(logits).max())
-    if name in ("amlp", "causal"):  # shorter texts
+    code = formats.encode(model, "torch")
+    exported.write(model.params, model.config, {"modeling_gmlp.py": code}, str(out))
+    assert len(code.splitlines()) <= 260
+    assert b"gmlp_flax." not in code
+    reader = import_file(out / "modeling_gmlp.py").GMLP.from_pretrained(str(out))
+    tolerance = 1e-5 * np.abs(logits).max()
+
+    def check(inputs):
         with torch.no_grad():
-            found = reader(torch.tensor(inputs[:, :7])).numpy()
-        expected = model.logits(inputs[:, :7])
-        np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(logits).max())
+            found = reader(torch.tensor(inputs)).numpy()
+        np.testing.assert_allclose(found, model.logits(inputs), atol=tolerance)
+
+    check(inputs)
+    if name in ("amlp", "causal"):  # these take shorter texts
+        check(inputs[:, :7])
     if "vocab_size" in model.config.model:
         padded = inputs.copy()
         padded[:, 5:] = model.task.tokenizer.pad_id
-        with torch.no_grad():
-            found = reader(torch.tensor(padded)).numpy()
-        expected = model.logits(padded)
-        np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(logits).max())
+        check(padded)
+
+
+def import_file(path):
+    """The module of a Python file."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.parametrize("name", marked_unless(["amlp", "vit"], IN_STABLEHLO, pytest.mark.slow))

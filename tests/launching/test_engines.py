@@ -16,7 +16,7 @@ SLURM = Options(topology="gpu:h100x8")
 
 
 def sky(monkeypatch, folder, does: str) -> None:
-    """A stand-in for SkyPilot's command, which does what the line of a shell says."""
+    """A stand-in for SkyPilot's command, which runs a line of shell."""
     (folder / "sky").write_text(f"#!/bin/sh\n{does}\n")
     (folder / "sky").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")

@@ -24,7 +24,7 @@ PRINT = "#!{python}\nimport json, os, sys\nprint(json.dumps([os.path.basename(sy
 
 
 def task(name: str) -> tuple[str, dict]:
-    """The text of a golden call's task file, and what it says."""
+    """The text of a golden call's task file, and its content."""
     text, _, command = golden.expected(name).partition("# submitted by: ")
     assert command == "sky jobs launch --yes --async base-1.yaml\n"
     return text, yaml.safe_load(text)

@@ -112,7 +112,7 @@ class Cluster:
         return launcher.returncode, out, err
 
     def read(self, name: str) -> str:
-        """A file that a stand-in writes, once it is there."""
+        """Waits for a file that a stand-in writes."""
         for _ in range(3000):
             if (self.folder / name).exists():
                 return (self.folder / name).read_text()

@@ -17,7 +17,7 @@ from gmlp_flax.launching.engines import Job, Options, Xpk
 from gmlp_flax.planning.chips import CHIPS
 from tests.launching import golden, tools
 
-# As `python` in the container: notes its words, and saves when it is told to stop.
+# `python` in the container: writes down its arguments, and saves at a signal to stop.
 TRAINING = """#!{python}
 import json, os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))

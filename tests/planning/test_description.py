@@ -30,7 +30,7 @@ PLAN = Plan(
 
 
 def rows(plan: Plan) -> dict[str, str]:
-    """Name of a row -> what it says."""
+    """Name of a row -> its text."""
     found = {}
     for line in describe(plan, "images").splitlines()[1:]:
         found[line[2:18].strip()] = line[19:]

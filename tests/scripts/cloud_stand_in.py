@@ -49,7 +49,7 @@ for worker in range(2):
 sys.exit(max((process.wait() for process in running), default=0))
 """
 
-# Training: notes its arguments, and saves when it is told to stop.
+# Training: writes down its arguments, and saves at a signal to stop.
 TRAINING = """#!{python} -SE
 import json, os, signal, sys, time
 def stop(*_):
@@ -103,7 +103,7 @@ class Cloud:
             "TPU_ZONE": "z",
             "TPU_INTERVAL": "0",
         }
-        # Files, not pipes: training goes on after the command, and would keep a pipe open.
+        # Files, not pipes: training outlives the command, and would keep a pipe open.
         with (self.folder / "out").open("w+") as out, (self.folder / "err").open("w+") as err:
             command = [self.checkout / "scripts/launch_tpu.sh", *arguments]
             done = subprocess.run(

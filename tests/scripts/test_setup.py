@@ -16,7 +16,7 @@ CONSTRAINTS = "constraints-3.11.txt", "constraints-3.13.txt"
 TOOLS = "bash cat chmod cksum dirname grep ls mkdir paste sed sort".split()
 
 # A Python that reports version $VERSION, makes environments of copies of itself that keep that
-# version, and notes what it is told to install.
+# version, and writes down the packages that it must install.
 STANDIN = """#!/bin/bash
 case "$*" in
   *version_info*) echo "$VERSION $0" ;;
@@ -190,7 +190,7 @@ def test_another_python_rebuilds_the_environment(checkout):
     rebuilt = checkout.setup(PYTHON=other, VERSION="3.12.1")
     assert "making .venv with Python 3.12.1" in rebuilt.stdout
     assert "up to date" in checkout.setup(PYTHON=other, VERSION="3.12.1").stdout
-    # A fresh environment holds what was asked for now, and keeps its Python when none is named.
+    # A fresh environment has the extras of this call, and keeps its Python when none is named.
     assert checkout.installed() == [".[test]", "."]
     kept = checkout.setup(VERSION="3.10.13")
     assert "up to date" in kept.stdout

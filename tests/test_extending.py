@@ -1,5 +1,4 @@
-"""The examples of docs/extending.md, run as they stand there: a block, a task and an optimizer of a
-user's own."""
+"""The examples of docs/extending.md, run unchanged: a user-defined block, task and optimizer."""
 
 import json
 import re

@@ -71,7 +71,9 @@ def digits():
     data = type(model.task).Data(model.config)
     images = []
     labels = []
-    for example in data.labelled("heldout"):
+    examples = data.labelled("heldout")
+    for index in range(len(examples)):
+        example = examples[index]
         images.append(example["image"])
         labels.append(example["label"])
     return model, np.stack(images), np.array(labels)

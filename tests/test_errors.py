@@ -45,7 +45,7 @@ def test_any_error_becomes_one_line(raised, reason):
 
 
 @pytest.mark.parametrize(
-    "raised", [DataError("told"), StorageError("later"), KeyboardInterrupt(), SystemExit(3)]
+    "raised", [DataError("a line"), StorageError("later"), KeyboardInterrupt(), SystemExit(3)]
 )
 def test_user_errors_and_exits_pass_unchanged(raised):
     with pytest.raises(type(raised)) as caught, decode_errors("a", "b", RunError):

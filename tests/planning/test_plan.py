@@ -72,20 +72,19 @@ def program(text):
 
 
 def test_the_estimate_of_a_gpu():
-    options = small()
     work = dry_run.workload(small())
-    found = plan.make(options, "gpu:h100x8")
-    arguments = work.state_bytes + 8 * work.batch_bytes
+    found = plan.make(small(), "gpu:h100x8")
     assert found.method == "estimated"
     assert found.chips == 8
     assert found.fits
+    arguments = work.state_bytes + 8 * work.batch_bytes
+    temporaries = 8 * work.saved_bytes + work.param_bytes
     assert found.per_chip_bytes["arguments"] == pytest.approx(arguments, abs=1)
-    expected = 8 * work.saved_bytes + work.param_bytes
-    assert found.per_chip_bytes["temporaries"] == pytest.approx(expected, abs=1)
+    assert found.per_chip_bytes["temporaries"] == pytest.approx(temporaries, abs=1)
     assert found.collectives == {"all-reduce": {"count": 1, "bytes": work.param_bytes}}
     assert found.seconds["products"] == work.flops / (8 * 989e12)
-    expected = 2 * 7 / 8 * work.param_bytes / 450e9
-    assert found.seconds["links"] == pytest.approx(expected)
+    reduced_bytes = 2 * 7 / 8 * work.param_bytes
+    assert found.seconds["links"] == pytest.approx(reduced_bytes / 450e9)
     assert found.notes[0].startswith("an estimate")
 
 
@@ -95,9 +94,8 @@ def test_programs_get_a_share_of_a_gpus_memory(monkeypatch):
     options = config.from_file("configs/imagenet.py", "gmlp_b")
     options.batch_size = 256
     options.model.remat = "none"
-    assert plan.make(options, "gpu:h100x1").per_chip_bytes["temporaries"] == pytest.approx(
-        37.0e9, rel=0.04
-    )
+    found = plan.make(options, "gpu:h100x1")
+    assert found.per_chip_bytes["temporaries"] == pytest.approx(37.0e9, rel=0.04)
     options.batch_size = 512
     found = plan.make(options, "gpu:h100x1")
     assert not found.fits
@@ -107,31 +105,36 @@ def test_programs_get_a_share_of_a_gpus_memory(monkeypatch):
     assert plan.make(options, "gpu:h100x1").fits
 
 
-def test_sharded_parameters_are_gathered_and_stored_in_shards():
+def test_sharded_parameters_need_less_memory():
     whole = plan.make(small(**{"mesh.fsdp": 1}), "gpu:h100x8")
-    parts = plan.make(small(**{"mesh.fsdp": 8}), "gpu:h100x8")
-    assert parts.per_chip_bytes["arguments"] < whole.per_chip_bytes["arguments"] / 4
-    again = plan.make(small(**{"mesh.fsdp": 8, "model.remat": "full"}), "gpu:h100x8")
-    for found, gathers in ((parts, 1), (again, 2)):
-        counts = {kind: each["count"] for kind, each in found.collectives.items()}
-        assert counts == {"all-gather": gathers, "reduce-scatter": 1}
+    sharded = plan.make(small(**{"mesh.fsdp": 8}), "gpu:h100x8")
+    assert sharded.per_chip_bytes["arguments"] < whole.per_chip_bytes["arguments"] / 4
+
+
+@pytest.mark.parametrize(("remat", "gathers"), [("matmuls", 1), ("full", 2)])
+def test_sharded_parameters_are_gathered_again_for_recomputation(remat, gathers):
+    found = plan.make(small(**{"mesh.fsdp": 8, "model.remat": remat}), "gpu:h100x8")
+    counts = {kind: collective["count"] for kind, collective in found.collectives.items()}
+    assert counts == {"all-gather": gathers, "reduce-scatter": 1}
 
 
 def test_parameters_that_are_not_sharded_count_fully():
-    """Biases, norms and counters are on every device; kernels are split over fsdp."""
+    """Biases, norms and counters are on every device. Kernels are sharded over fsdp."""
     options = small(**{"mesh.fsdp": 8, "mesh.data": 1})
     partition = Partition.make(options.mesh, 8)
     share = dry_run.share_of_device(options, partition)
     task = tasks.find(options.task)(options)
-    split = whole = 0
+    shardings = partition.for_model(task.param_metadata())
+    sharded = 0
+    replicated = 0
     for path, leaf in leaves_by_path(task.shapes()).items():
-        spec = partition.for_model(task.param_metadata()).sharding(path, leaf.shape).spec
-        if "fsdp" in spec:
-            split += 4 * leaf.size
+        sharding = shardings.sharding(path, leaf.shape)
+        if "fsdp" in sharding.spec:
+            sharded += 4 * leaf.size
         else:
-            whole += 4 * leaf.size
-    assert whole > 1000
-    assert share.params == split / 8 + whole
+            replicated += 4 * leaf.size
+    assert replicated > 1000
+    assert share.params == sharded / 8 + replicated
     # AdamW: the parameters and two moments; the step, two counts, the window's sums
     assert 3 * share.params < share.state < 3 * share.params + 200
     found = plan.make(options, "gpu:h100x8")
@@ -140,8 +143,9 @@ def test_parameters_that_are_not_sharded_count_fully():
 
 
 def test_several_nodes_are_limited_by_the_network():
-    one, two = (plan.make(small(), f"gpu:h100x{count}") for count in (8, 16))
-    assert two.seconds["links"] > 1.5 * one.seconds["links"]
+    one_node = plan.make(small(), "gpu:h100x8")
+    two_nodes = plan.make(small(), "gpu:h100x16")
+    assert two_nodes.seconds["links"] > 1.5 * one_node.seconds["links"]
 
 
 def test_the_smallest_batch_that_is_limited_by_products():
@@ -151,20 +155,20 @@ def test_the_smallest_batch_that_is_limited_by_products():
     assert plan.compute_bound(64, 4.0, 1.0, 5.5, 2.0) is None
 
 
-def test_utilisation_and_cost():
+def test_utilization_and_cost():
     found = plan.make(small(), "gpu:h100x4", price=2.0, mfu=0.5)
-    assert found.utilization == pytest.approx(
-        found.flops_per_step / (4 * 989e12 * found.step_seconds)
-    )
+    peak_flops = 4 * 989e12 * found.step_seconds
+    assert found.utilization == pytest.approx(found.flops_per_step / peak_flops)
     tokens_per_hour = 64 * 64 / found.step_seconds * 3600
-    assert found.per_price == pytest.approx(tokens_per_hour / (2.0 * 4))
+    price_per_hour = 2.0 * 4
+    assert found.per_price == pytest.approx(tokens_per_hour / price_per_hour)
     assert plan.make(small(), "gpu:a100x4").per_price is None
 
 
 @pytest.mark.skipif(PLUGIN is None, reason="JAX's CUDA plugin is not installed (extra: plan-gpu)")
 @pytest.mark.parametrize("kind", [kind for kind, chip in chips.CHIPS.items() if chip.processors])
 def test_programs_for_gpus_are_compiled_without_a_gpu(kind, monkeypatch):
-    """All gradients are added up among the GPUs of two nodes."""
+    """All gradients are summed over the GPUs of two nodes."""
     monkeypatch.setattr(dry_run, "gpu_plugin", lambda: PLUGIN)
     found = plan.make(small(), f"{kind}x16")
     assert found.method == "compiled"
@@ -181,7 +185,7 @@ def test_the_time_and_cost_of_a_run():
     assert plan.make(small(), "gpu:a100x4").cost is None
 
 
-def test_a_measured_utilisation_replaces_the_peak():
+def test_a_measured_utilization_replaces_the_peak():
     peak = plan.make(small(), "gpu:h100x1", mfu=None)
     half = plan.make(small(), "gpu:h100x1", mfu=0.5)
     assert half.seconds["products"] == 2 * peak.seconds["products"]
@@ -195,8 +199,8 @@ def test_a_program_that_exceeds_the_memory_does_not_fit(monkeypatch):
     found = plan.make(small(), "v5e:2x2")
     assert not found.fits
     assert found.per_chip_bytes["peak"] == 20 * 2**30
-    got = sum(found.per_chip_bytes[name] for name in ("arguments", "temporaries"))
-    assert got == pytest.approx(20 * 2**30, abs=2)
+    total = found.per_chip_bytes["arguments"] + found.per_chip_bytes["temporaries"]
+    assert total == pytest.approx(20 * 2**30, abs=2)
     assert found.step_seconds > 0
     assert "exceeds the memory" in found.notes[0]
 
@@ -225,8 +229,8 @@ ENTRY %main (p: f32[1024]) -> f32[1024] {
     assert found.collectives == {"all-reduce": {"count": 1, "bytes": 4096}}
     assert found.seconds["memory"] == 2 * 4096 / chip.hbm_bandwidth
     assert found.seconds["links"] == 1.5 * 4096 / chip.link
-    beside = max(found.seconds["products"], found.seconds["memory"])
-    assert math.isclose(found.step_seconds, beside + found.seconds["links"])
+    overlapped = max(found.seconds["products"], found.seconds["memory"])
+    assert math.isclose(found.step_seconds, overlapped + found.seconds["links"])
 
 
 def test_programs_that_cannot_be_printed_still_have_their_memory(monkeypatch):
@@ -239,11 +243,9 @@ def test_programs_that_cannot_be_printed_still_have_their_memory(monkeypatch):
 
 
 def test_two_devices_of_a_chip_share_its_memory(monkeypatch):
-    """libtpu lists each core of v2, v3 and tpu7x as a device: a chip holds the data of both."""
-    fake_slice(
-        monkeypatch,
-        program("ENTRY %main (p: f32[]) -> f32[] {\n  ROOT %p = f32[] parameter(0)\n}\n"),
-    )
+    """libtpu lists each core of v2, v3 and tpu7x as a device. A chip has the data of both."""
+    text = "ENTRY %main (p: f32[]) -> f32[] {\n  ROOT %p = f32[] parameter(0)\n}\n"
+    fake_slice(monkeypatch, program(text))
     found = plan.make(small(), "v3:2x1")
     assert found.chips == 2
     assert found.per_chip_bytes["peak"] == 2 * 290

@@ -40,9 +40,14 @@ class ReadableExamples:
         return len(self.images)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """An example for evaluation, with the label UNREAD if it replaces another."""
-        position, example = self._first_readable(index, self.transform)
-        if position != index:
+        """An example for evaluation, with the label UNREAD if it replaces another.
+
+        Raises:
+            IndexError: there is no such example, which ends a loop over all.
+        """
+        wanted = range(len(self))[index]
+        position, example = self._first_readable(wanted, self.transform)
+        if position != wanted:
             example = {**example, "label": np.int32(UNREAD)}
         return example
 

@@ -50,6 +50,16 @@ def readable(numbers, limit=100, path="numbers", labels=None):
     return ReadableExamples(dataset, decoded, BadRecords(limit))
 
 
+def test_examples_end():
+    """A loop over them ends, as over a list, whether or not the last one can be read."""
+    examples = readable(Numbers(3, damaged=(2,)))
+    values = [example["x"] for example in examples]
+    assert values == [0, 1, 0]
+    assert examples[-2]["x"] == 1
+    with pytest.raises(IndexError):
+        examples[3]
+
+
 def train(numbers, limit=100, count=6, path="numbers", start=0, host=0, hosts=1):
     """The first batches of four."""
     examples = readable(numbers, limit, path)

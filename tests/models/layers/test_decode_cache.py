@@ -86,9 +86,6 @@ def tokens_like(count):
 FUTURE = 77.0  # a number that must not matter
 
 
-FUTURE = 77.0  # a number that must not matter
-
-
 def bidirectional(p, name):
     """The parameters of a causal block as those of one that sees all tokens, with numbers for the
     future that must not matter."""

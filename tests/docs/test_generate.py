@@ -36,6 +36,7 @@ def test_the_page_of_keys_is_up_to_date():
     assert Path("docs/keys.md").read_text() == generate.keys_page(), ADVICE
 
 
+@pytest.mark.slow
 def test_the_page_of_sizes_is_up_to_date(printed_sizes):
     assert Path("docs/sizes.md").read_text() == generate.sizes_page(printed_sizes), ADVICE
 

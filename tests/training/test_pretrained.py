@@ -395,6 +395,7 @@ def test_repositories_without_a_model_are_refused(image, hub, tmp_path):
         assert_one_line_error(done, *words)
 
 
+@pytest.mark.slow
 def test_unreachable_hub_is_one_line(image, tmp_path):
     """A refused connection, and a server that never answers, on which it gives up after seconds."""
     pytest.importorskip(

@@ -134,6 +134,7 @@ def shrink_vocabulary(run) -> None:
     path.write_text(config.replace('"vocab_size": 2000', '"vocab_size": 500'))
 
 
+@pytest.mark.slow
 def test_changed_flags_are_shown(tmp_path):
     perplexities = {"sgu": ((9.0, 8.0),), "bert": ((9.0, 7.0),)}
     made_up_columns.write_runs(tmp_path, "alternatives", perplexities)

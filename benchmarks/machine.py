@@ -20,7 +20,8 @@ class Machine:
     Attributes:
         processor: its name as the operating system gives it.
         cores: that this process may use.
-        instructions: the widest vector instructions: "AVX-512", "AVX2", or "" if not known.
+        instructions: the widest vector instructions: "AVX-512", "AVX2", or "" if not known; and
+            those for products of bfloat16, as in "AVX-512, AMX".
         software: Python and the packages that are measured, with their versions.
         date: when, YYYY-MM-DD.
         load: processes that wanted to run in the last minute before the benchmark, on average.
@@ -86,9 +87,16 @@ def _processor(described: str) -> str:
 
 def _instructions(described: str) -> str:
     flags = set(described.split())
+    names = []
     if "avx512f" in flags:
-        return "AVX-512"
-    return "AVX2" if "avx2" in flags else ""
+        names.append("AVX-512")
+    elif "avx2" in flags:
+        names.append("AVX2")
+    if "amx_bf16" in flags:
+        names.append("AMX")
+    elif "avx512_bf16" in flags:
+        names.append("BF16")
+    return ", ".join(names)
 
 
 def _software() -> str:

@@ -116,9 +116,9 @@ PEERS = {
 }
 
 
-def bench_peers(repeats: int, models: Sequence[str]) -> Iterator[Row]:
+def bench_peers(repeats: int, models: Sequence[str], dtype: str) -> Iterator[Row]:
     """Examples per second here, and our speed over that of each peer; a package that is not
-    installed is named and left out.
+    installed is named and left out. `dtype` is that of activations, here and there.
 
     Raises:
         ConfigError: one of the models is not in PEERS.
@@ -130,11 +130,29 @@ def bench_peers(repeats: int, models: Sequence[str]) -> Iterator[Row]:
         peer = PEERS[name]
         for tokens, batch in itertools.product(peer.tokens, peer.batches):
             title = f"{name}, n {tokens}, batch {batch}" if tokens else f"{name}, batch {batch}"
+            if dtype != "float32":
+                title += f", {dtype}"
             print(f"{title} ...", file=sys.stderr, flush=True)
             try:
-                yield from _beside(title, name, batch, tokens, repeats)
+                yield from _beside(title, Setting(name, batch, tokens, dtype), repeats)
             except RunError as error:
                 print(f"{title} is left out: {error}", file=sys.stderr, flush=True)
+
+
+class Setting(NamedTuple):
+    """What is measured of a model.
+
+    Attributes:
+        name: a key of `PEERS`.
+        batch: examples in a step.
+        tokens: in an example; 0 for images.
+        dtype: of activations.
+    """
+
+    name: str
+    batch: int
+    tokens: int
+    dtype: str = "float32"
 
 
 class _Goals(NamedTuple):
@@ -147,15 +165,14 @@ class _Goals(NamedTuple):
 GOALS = {"step": _Goals(">= 1.3", ">= 1.0"), "forward": _Goals(">= 1.0", ">= 1.0")}
 
 
-def _beside(title: str, name: str, batch: int, tokens: int, repeats: int) -> Iterator[Row]:
-    """The rows of one model with one batch size."""
-    package = PEERS[name].package
+def _beside(title: str, setting: Setting, repeats: int) -> Iterator[Row]:
+    """The rows of one model in one setting."""
+    package = PEERS[setting.name].package
     import_beside_torch(package)
-    arguments = (name, batch, tokens)
     with (
-        Worker(functools.partial(our_calls, *arguments)) as ours,
-        Worker(functools.partial(torch_calls, *arguments, compiled=False)) as eager,
-        Worker(functools.partial(torch_calls, *arguments, compiled=True)) as compiled,
+        Worker(functools.partial(our_calls, setting)) as ours,
+        Worker(functools.partial(torch_calls, setting, compiled=False)) as eager,
+        Worker(functools.partial(torch_calls, setting, compiled=True)) as compiled,
     ):
         calls = {}
         for kind in GOALS:
@@ -167,7 +184,7 @@ def _beside(title: str, name: str, batch: int, tokens: int, repeats: int) -> Ite
         seconds = measure(calls, repeats)
     for kind, goals in GOALS.items():
         our_seconds = seconds[f"ours {kind}"]
-        rates = [batch / value for value in our_seconds]
+        rates = [setting.batch / value for value in our_seconds]
         yield row(f"{title}: {kind}", rates, "examples/s")
         speed = ratios(seconds[f"eager {kind}"], our_seconds)
         yield row(f"{title}: {kind}, ours / {package}", speed, "x", goals.eager)
@@ -175,13 +192,13 @@ def _beside(title: str, name: str, batch: int, tokens: int, repeats: int) -> Ite
         yield row(f"{title}: {kind}, ours / {package}, torch.compile", speed, "x", goals.compiled)
 
 
-def our_calls(name: str, batch: int, tokens: int) -> dict[str, Callable[[], None]]:
-    """A training step and a forward pass of our model, in float32, in a process that is set up as
-    commands set it up."""
+def our_calls(setting: Setting) -> dict[str, Callable[[], None]]:
+    """A training step and a forward pass of our model, in a process that is set up as commands set
+    it up."""
     platforms.keep_freed_memory()
-    options = PEERS[name].ours(tokens)
-    options.batch_size = batch
-    options.model.dtype = "float32"
+    options = PEERS[setting.name].ours(setting.tokens)
+    options.batch_size = setting.batch
+    options.model.dtype = setting.dtype
     config.validate(options)
     task = tasks.find(options.task)(options)
     params = task.init(jax.random.key(0))
@@ -190,27 +207,25 @@ def our_calls(name: str, batch: int, tokens: int) -> dict[str, Callable[[], None
     @jax.jit
     def forward(params: Any, inputs: jax.Array) -> jax.Array:
         model = task.bind(params)
-        if not tokens:
+        if not setting.tokens:
             return model(inputs)
         hidden = model.hidden(inputs)
         return model.logits(hidden)
 
-    inputs = examples["tokens" if tokens else "image"]
+    inputs = examples["tokens" if setting.tokens else "image"]
     return {
         "step": step_call(options),
         "forward": lambda: jax.block_until_ready(forward(params, inputs)),
     }
 
 
-def torch_calls(
-    name: str, batch: int, tokens: int, dtype: str = "float32", compiled: bool = True
-) -> dict[str, Callable[[], None]]:
-    """A training step and a forward pass of the peer, on a GPU if torch sees one; `dtype` is that
-    of activations.
+def torch_calls(setting: Setting, compiled: bool = True) -> dict[str, Callable[[], None]]:
+    """A training step and a forward pass of the peer, on a GPU if torch sees one.
 
     Raises:
         RunError: the package or torch is not installed.
     """
+    name, batch, tokens, dtype = setting
     peer = PEERS[name]
     package = import_beside_torch(peer.package)
     import torch

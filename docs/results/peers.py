@@ -76,9 +76,15 @@ def _cell(line: results_file.Line | None) -> str:
     """The median and the range of the repeats."""
     if line is None:
         return ""
+    median = _digits(line["median"])
     if line["min"] == line["max"]:
-        return line["median"]
-    return f"{line['median']} ({line['min']} to {line['max']})"
+        return median
+    return f"{median} ({_digits(line['min'])} to {_digits(line['max'])})"
+
+
+def _digits(number: str) -> str:
+    """A number with three digits, as a file may have more."""
+    return number if len(number) <= len("0.123") else f"{float(number):.3g}"
 
 
 def _slower(measured: Speeds) -> list[str]:
@@ -89,7 +95,7 @@ def _slower(measured: Speeds) -> list[str]:
             line = lines.get(kind)
             if line is not None and float(line["median"]) < 1:
                 found.append(
-                    f"{measured.model}, {measured.processor}: our {kind} has {line['median']} of "
-                    f"the speed of {name}"
+                    f"{measured.model}, {measured.processor}: our {kind} has "
+                    f"{_digits(line['median'])} of the speed of {name}"
                 )
     return found

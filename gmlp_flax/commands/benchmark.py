@@ -9,7 +9,7 @@ Without a PART, measures all of them:
     step          gMLP-S's training step and forward pass, compared with one large product
     peers         training steps and forward passes compared with models of timm, transformers and
                   g-mlp-pytorch (extra `parity`), eager and under torch.compile; all of them take
-                  long on a CPU, so choose some with --models
+                  long on a CPU, so choose some with --models; in float32 or bfloat16 (--dtype)
     device        models on one accelerator, at the best of several settings; forms of attention, of
                   the gate and of Toeplitz products; timm's and transformers' models under
                   torch.compile (extra `parity`)
@@ -154,6 +154,9 @@ def run() -> None:
         "rows", [], "mixers: which rows; empty: all. precision: which rows, or all; empty: two."
     )
     flags.DEFINE_integer("layers", 12, "precision: number of blocks.", lower_bound=1)
+    flags.DEFINE_enum(
+        "dtype", "float32", ["float32", "bfloat16"], "peers: type of activations, here and there."
+    )
     flags.DEFINE_list("lengths", ["128", "512", "2048"], "mixers: tokens.")
     flags.DEFINE_enum("scale", "small", ["small", "gpu"], "mixers: shapes.")
     cli.run(main, "[PART]...")

@@ -52,7 +52,7 @@ def main(argv: list[str]) -> None:
     from gmlp_flax.tasks.inference.prediction import Settings
 
     with cli.waiting(f"loading {source}; the first answer waits until its program is compiled"):
-        model = factory.load(source, values.checkpoint)
+        model = factory.load(source, values.checkpoint, dtype=values.dtype)
     sampling = chosen_sampling(model, source)
     settings = Settings(values.top, values.batch_size, values.truncate)
     words = argv[1:]
@@ -145,6 +145,12 @@ def define_flags() -> None:
     flags.DEFINE_integer("top", 5, "How many candidates to print.", lower_bound=1)
     flags.DEFINE_string(
         "model", None, "Instead of --workdir: whatever gmlp_flax.load accepts, such as a name."
+    )
+    flags.DEFINE_enum(
+        "dtype",
+        None,
+        ["float32", "bfloat16"],
+        "Type of activations and matrix products; the default is the model's.",
     )
     flags.DEFINE_integer(
         "batch_size", 32, "How many inputs the model reads at once.", lower_bound=1

@@ -28,9 +28,22 @@ saving_only_inputs = functools.partial(
 )
 
 
+def _matmul_on_cpu(x: jax.Array, y: jax.Array) -> jax.Array:
+    """x y. Sums of products of bfloat16 are in float32 and rounded once: before jax 0.12, a CPU's
+    instructions for these (AVX512_BF16, AMX) are used only in this form. Its derivatives, which
+    JAX makes from it, multiply in float32."""
+    dtype = jnp.result_type(x, y)
+    if dtype != jnp.bfloat16:
+        return x @ y
+    sums = jnp.matmul(x, y, preferred_element_type=jnp.float32)
+    return sums.astype(dtype)
+
+
 @jax.custom_jvp
 def _over_channels(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    return x @ kernel
+    if x.dtype != jnp.bfloat16:
+        return x @ kernel
+    return jax.lax.platform_dependent(x, kernel, cpu=_matmul_on_cpu, default=jnp.matmul)
 
 
 @_over_channels.defjvp
@@ -38,7 +51,7 @@ def _over_channels_jvp(primals, tangents):
     x, kernel = primals
     d_x, d_kernel = tangents
     y = _over_channels(x, kernel)
-    by_x = _over_channels(d_x, kernel)
+    by_x = d_x @ kernel
     by_kernel = _in_rows(x, d_kernel)
     return y, by_x + by_kernel
 
@@ -90,7 +103,9 @@ def _add_bias_jvp(primals, tangents):
 @jax.custom_jvp
 def over_tokens_unnamed(weight: jax.Array, x: jax.Array) -> jax.Array:
     """`over_tokens` without the name by which a remat policy saves the product."""
-    return jax.lax.platform_dependent(weight, x, cpu=_repeated, cuda=_repeated, default=_einsum)
+    return jax.lax.platform_dependent(
+        weight, x, cpu=_repeated_on_cpu, cuda=_repeated, default=_einsum
+    )
 
 
 @over_tokens_unnamed.defjvp
@@ -106,6 +121,12 @@ def _over_tokens_jvp(primals, tangents):
 def _repeated(weight: jax.Array, x: jax.Array) -> jax.Array:
     weights = _repeat(weight, x)
     return weights @ x
+
+
+def _repeated_on_cpu(weight: jax.Array, x: jax.Array) -> jax.Array:
+    """`_repeated`, as `_matmul_on_cpu`."""
+    weights = _repeat(weight, x)
+    return _matmul_on_cpu(weights, x)
 
 
 def _repeat(weight: jax.Array, x: jax.Array) -> jax.Array:

@@ -5,6 +5,8 @@ import datetime
 import platform
 import re
 
+import pytest
+
 from gmlp_flax.benchmarks.machine import Machine
 from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.processes import platforms
@@ -29,6 +31,20 @@ def test_a_processor_has_its_family_and_model(monkeypatch):
     assert machine.instructions == "AVX-512"
     monkeypatch.setattr(platforms, "cpu_features", lambda: "Features\t: fp asimd\n")
     assert Machine.here().processor in (platform.processor(), platform.machine())
+
+
+@pytest.mark.parametrize(
+    ("flags", "instructions"),
+    [
+        ("fma avx2", "AVX2"),
+        ("avx2 avx512f avx512_bf16", "AVX-512, BF16"),
+        ("avx2 avx512f avx512_bf16 amx_bf16 amx_tile", "AVX-512, AMX"),
+        ("fp asimd", ""),
+    ],
+)
+def test_vector_instructions_are_named(monkeypatch, flags, instructions):
+    monkeypatch.setattr(platforms, "cpu_features", lambda: f"flags\t\t: {flags}\n")
+    assert Machine.here().instructions == instructions
 
 
 def test_machines_are_idle_below_a_load_of_a_quarter_of_their_cores():

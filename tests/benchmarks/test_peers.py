@@ -45,7 +45,8 @@ def test_steps_and_forward_passes_of_a_small_peer(monkeypatch, compiled):
 
     monkeypatch.setitem(peers.PEERS, "small", peer._replace(make=lambda *_: model, ours=ours))
     before = table.weight.detach().clone()
-    calls = peers.torch_calls("small", 2, 16, compiled=compiled)
+    setting = peers.Setting("small", batch=2, tokens=16)
+    calls = peers.torch_calls(setting, compiled=compiled)
     calls["forward"]()
     assert torch.equal(table.weight, before)
     assert len(compilations) == compiled
@@ -53,7 +54,7 @@ def test_steps_and_forward_passes_of_a_small_peer(monkeypatch, compiled):
     changes = (table.weight - before).abs().max(1).values
     has_gradient = changes > 5e-4  # decay alone changes a row by less
     assert 0 < has_gradient.sum() <= 2 * 16
-    for call in peers.our_calls("small", 2, 16).values():
+    for call in peers.our_calls(setting).values():
         call()
 
 
@@ -86,7 +87,7 @@ def test_rows_have_ratios_of_speed_and_leave_out_missing_packages(monkeypatch, c
     monkeypatch.setattr(peers, "Worker", Worker)
     monkeypatch.setattr(peers, "import_beside_torch", import_without_timm)
     monkeypatch.setattr(peers, "measure", measure)
-    rows = {row["name"]: row for row in peers.bench_peers(1, ["gMLP-S", "BERT-base"])}
+    rows = {row["name"]: row for row in peers.bench_peers(1, ["gMLP-S", "BERT-base"], "float32")}
     assert "gMLP-S, batch 8 is left out: timm is not installed" in capsys.readouterr().err
     assert len(rows) == 2 * 2 * 3
     speed = rows["BERT-base, n 512, batch 8: step"]
@@ -99,5 +100,5 @@ def test_rows_have_ratios_of_speed_and_leave_out_missing_packages(monkeypatch, c
 
 
 def test_unknown_models_are_refused():
-    rows = peers.bench_peers(1, ["gMLP"])
+    rows = peers.bench_peers(1, ["gMLP"], "float32")
     assert "'gMLP'; did you mean 'gMLP-S'" in raised(ConfigError, list, rows)

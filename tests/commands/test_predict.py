@@ -53,6 +53,17 @@ def test_images_from_files(image_run, tmp_path):
     assert out == f"{tmp_path / 'digit.png'}: {shown(expected)}\n"
 
 
+def test_images_in_bfloat16(image_run, tmp_path):
+    digit = embedded_digits("heldout").examples.images[0]
+    path = tmp_path / "digit.png"
+    Image.fromarray(digit[..., 0]).save(path)
+    code, out, error = run(f"--workdir={image_run}", "--dtype=bfloat16", "--top=3", str(path))
+    assert code == 0, error
+    model = gmlp_flax.load(image_run, dtype="bfloat16")
+    [[expected]] = model.predict([digit], top=3)
+    assert out == f"{path}: {shown(expected)}\n"
+
+
 @pytest.mark.parametrize(
     ("run", "lines", "answer"),
     [

@@ -163,6 +163,24 @@ def test_bfloat16_products_have_bfloat16_gradients(order, product, formula, shap
     assert d_right.dtype == jnp.bfloat16
 
 
+@PRODUCTS
+def test_bfloat16_products_on_a_cpu_are_rounded_once(product, formula, shapes):
+    """The program multiplies bfloat16 and adds float32, as AMX does."""
+    left, right = (jnp.asarray(side, jnp.bfloat16) for side in factors(shapes))
+    exact = jnp.einsum(formula, left, right, preferred_element_type=jnp.float32)
+    y = jax.jit(product)(left, right)
+    np.testing.assert_array_equal(np.float32(y), np.float32(exact.astype(jnp.bfloat16)))
+    [line] = [
+        line
+        for line in lowered(product, "cpu", left, right).splitlines()
+        if "stablehlo.dot_general" in line
+    ]
+    _, types = line.rsplit(" : ", 1)
+    inputs, output = types.split("->")
+    assert inputs.count("bf16") == 2
+    assert "f32" in output
+
+
 def test_bfloat16_gradients_are_summed_over_a_batch_in_float32(order):
     """1,024 equal examples, whose sum in bfloat16 would stop at 256."""
     ones = jnp.ones((1024, 2, 3), jnp.bfloat16)

@@ -195,6 +195,19 @@ def test_bfloat16_gradients_are_summed_over_a_batch_in_float32(order):
     np.testing.assert_array_equal(np.float32(d_weight), sums)
 
 
+def test_bfloat16_gradients_of_kernels_are_summed_in_float32(order):
+    ones = jnp.ones((1024, 2, 3), jnp.bfloat16)
+
+    @jax.jit
+    @jax.grad
+    def gradient(kernel):
+        return over_channels(ones, kernel).sum()
+
+    d_kernel = gradient(jnp.zeros((3, 4), jnp.bfloat16))
+    sums = np.full((3, 4), 1024 * 2)
+    np.testing.assert_array_equal(np.float32(d_kernel), sums)
+
+
 @pytest.mark.parametrize(("product", "size"), [(over_channels, 4), (over_tokens, 3)])
 def test_remat_policies_save_products_by_name(product, size):
     """Two products whose outputs the backward pass needs: 2 forward, 4 backward, and 2 more if

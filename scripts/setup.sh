@@ -100,16 +100,18 @@ if [[ -n $rebuild ]]; then
   patiently "$python" -m venv --clear ${uv:+--without-pip} "$venv"
 fi
 printf '%s\n' "$installed" >"$stamp"
+packages=(${constraints:+--constraint "$constraints"} --editable ".${extras:+[$extras]}")
 if [[ -n $uv ]]; then
   say "installing $what with uv"
-  installer=(uv pip install --quiet --python "$venv/bin/python")
-else
+  # uv does not read pip's settings, such as the address of a package index.
+  patiently uv pip install --quiet --python "$venv/bin/python" "${packages[@]}" || { say "uv failed, see above: trying pip"; uv=; }
+fi
+if [[ -z $uv ]]; then
   say "installing $what with pip (a first time takes about a minute, and 1.3 GB)"
   # An environment has no pip if uv filled it or if its making was interrupted.
   "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$venv/bin/python" -m ensurepip >/dev/null
-  installer=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
+  patiently "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${packages[@]}" || fail "installation failed, see above; run again to try again"
 fi
-patiently "${installer[@]}" ${constraints:+--constraint "$constraints"} --editable ".${extras:+[$extras]}" || fail "installation failed, see above; run again to try again"
 # The first command would compile our modules, and every one where PYTHONDONTWRITEBYTECODE is set.
 "$venv/bin/python" -m compileall -q gmlp_flax || say "the modules are compiled later, as this folder cannot be written to"
 printf '%s\n' "$extras" "$want" >"$stamp"

@@ -66,6 +66,7 @@ def test_the_config_of_the_page_trains_its_block_and_its_task(trained):
     assert json.loads((trained / "run/result.json").read_text())["step"] == 2
 
 
+@pytest.mark.slow
 def test_runs_of_user_defined_blocks_are_loaded_only_if_their_module_is_trusted(trained):
     """A run's config may be a stranger's; the config file is the user's own, so training goes
     on."""

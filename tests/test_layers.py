@@ -175,6 +175,7 @@ class LinenModel(linen.Module):
         return linen.Dense(1)(block(wide))
 
 
+@pytest.mark.slow
 def test_linen_models_may_have_our_layers():
     model = LinenModel()
     x = np.float32(normal(1, 2, TOKENS, 4))

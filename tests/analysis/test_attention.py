@@ -314,6 +314,7 @@ def first_layer(stack):
 X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 6)), jnp.float32)
 
 
+@pytest.mark.slow
 def test_maps_of_a_model_with_several_kinds_of_layers():
     """Layers with attention have maps, whose inputs are the outputs of the layers before them."""
     hybrid = stacks(block="fnet_hybrid", attention_layers=2)

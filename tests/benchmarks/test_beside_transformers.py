@@ -13,7 +13,6 @@ from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from tests import preloaded
 from tests.failures import raised
-from tests.selection import marked_unless
 from tests.training import tiny
 
 STEPS = 6
@@ -87,8 +86,8 @@ def test_short_runs_have_frequent_evaluations_and_a_short_warmup():
     assert config.optimizer.warmup == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", marked_unless(["hf_prenorm"], COPIES, pytest.mark.nightly))
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", COPIES)
 def test_copies_of_our_models_take_the_same_steps(transformers, folder, name):
     """They have the same batches, masks, losses, gradients, clipping, decay, AdamW, and multiplier
     16 of the biases' learning rate."""

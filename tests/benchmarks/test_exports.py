@@ -11,6 +11,7 @@ from gmlp_flax.data.embedded import embedded_text
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+@pytest.mark.slow
 def test_language_models_predict_the_masked_tokens_of_all_held_out_text():
     """Most inputs at the places of the answers are [MASK]."""
     model = gmlp_flax.load("books_gmlp")

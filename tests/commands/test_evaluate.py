@@ -128,6 +128,7 @@ def test_other_data_of_the_same_classes(image_run, tmp_path):
     assert metrics["real"] == pytest.approx(hits / 29)
 
 
+@pytest.mark.slow
 def test_slices_and_share_of_the_gap(text_run):
     """The first checkpoint is behind the last one; compared with itself, it has no gap."""
     flags = ["--slices", "--config.eval.frequent_bigrams=0", "--checkpoint=6"]

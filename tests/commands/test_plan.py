@@ -183,6 +183,7 @@ TINY = (
 )
 
 
+@pytest.mark.slow
 @needs_libtpu
 def test_too_small_slice_is_reported():
     done = command(

@@ -34,6 +34,7 @@ def test_finished_run_resumes_with_more_steps(text_run, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_unwritable_figure_loses_no_result(text_run, tmp_path):
     """A file is in the place of the figures' folder."""
     run = shutil.copytree(text_run, tmp_path / "run")

@@ -221,7 +221,7 @@ QUICK_IN_ONNX = ("amlp", "images", "vit", "hydra_causal", "long_conv")
 
 # jax2onnx loads parts of itself that warn, and drops them if that raises
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", marked_unless(QUICK_IN_ONNX, IN_ONNX, pytest.mark.slow))
+@pytest.mark.parametrize("name", marked_unless(QUICK_IN_ONNX, IN_ONNX, pytest.mark.nightly))
 def test_onnx(name, tmp_path):
     pytest.importorskip("jax2onnx", reason="jax2onnx is not installed (extra: onnx)")
     onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")

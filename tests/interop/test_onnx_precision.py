@@ -107,6 +107,7 @@ def test_a_bundled_model_becomes_small_and_keeps_its_accuracy(
     assert np.mean(predicted == expected) > 0.98
 
 
+@pytest.mark.slow
 def test_weights_that_are_too_large_for_float16_are_refused(onnx, digits):
     model, _, _ = digits
     params = jax.tree.map(lambda leaf: leaf * 1e6, model.params)

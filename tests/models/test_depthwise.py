@@ -44,7 +44,9 @@ def test_convolutions_agree_with_sums(width):
         np.testing.assert_allclose(convolve(x, kernel, before), expected, atol=1e-12)
 
 
-@WIDTHS
+@pytest.mark.parametrize(
+    "width", [1, 2, 3, *(pytest.param(width, marks=pytest.mark.nightly) for width in (8, 13))]
+)
 @in_float64
 def test_gradients_agree_with_differences(width):
     """Once and twice, in forward and reverse mode."""

@@ -39,8 +39,8 @@ def one_by_one(encoder, x):
     [
         (2, {}),
         pytest.param(7, {}, marks=pytest.mark.slow),
-        pytest.param(1, {"first_norm": False}, marks=pytest.mark.slow),
-        pytest.param(8, {"first_norm": False}, marks=pytest.mark.slow),
+        pytest.param(1, {"first_norm": False}, marks=pytest.mark.nightly),
+        pytest.param(8, {"first_norm": False}, marks=pytest.mark.nightly),
         pytest.param(7, {"scan_layers": False}, marks=pytest.mark.slow),
     ],
 )
@@ -69,6 +69,7 @@ def test_every_third_layer_reads_all_tokens(layers, options):
     np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_states_within_a_period_are_outputs_of_shorter_encoders():
     spec = transformer(layers=7, window=4, **ROTARY)
     encoder = Encoder(spec, nnx.Rngs(0))

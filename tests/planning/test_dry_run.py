@@ -122,6 +122,7 @@ lowered = dry_run.lower(options, Partition.make(None, dry_run.devices("v5e:4x8")
 """
 
 
+@pytest.mark.slow
 @needs_libtpu
 def test_no_product_is_computed_twice():
     """gMLP-B at the paper's batch of 4096 in bfloat16 on 32 chips, with mixup and CutMix, as XLA

@@ -23,8 +23,7 @@ TRAINED = {
     "convolution": ({"kernel_widths": (3, 5)}, "stack_1/convolution/kernel/logits"),
 }
 QUICK = "convolution"  # in two stacks, as fnet_hybrid; the others use the same code
-# The mixer's parameters depend on the length, as the synthesizer's do.
-SLOW = {"mixer", "transformer"}
+SLOW = {"mixer"}  # its parameters depend on the length, as the synthesizer's do
 
 
 def marked(name: str):

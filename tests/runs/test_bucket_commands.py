@@ -28,6 +28,7 @@ def upload(store: buckets.Store, folder: Path, prefix: str) -> None:
             store.write("runs", f"{prefix}/{path.relative_to(folder)}", path.read_bytes())
 
 
+@pytest.mark.nightly
 def test_two_processes(commands, store, text, tmp_path):
     """Both processes write parts of a checkpoint, are killed, and read their own part again. The result
     is bit identical to that of a local run."""

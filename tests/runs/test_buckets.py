@@ -172,7 +172,7 @@ def test_second_run_in_a_folder_is_refused(commands, store, text):
     "rule",
     [
         pytest.param({"kind": "503", "times": 3}, marks=long),
-        pytest.param({"kind": "503", "times": 3, "path": "checkpoints"}),
+        pytest.param({"kind": "503", "times": 3, "path": "checkpoints"}, marks=pytest.mark.nightly),
         pytest.param({"kind": "drop", "times": 3, "path": "checkpoints"}, marks=long),
         pytest.param(
             {"kind": "lost", "times": 3, "path": "checkpoints", "method": "POST"}, marks=long
@@ -226,6 +226,7 @@ def test_permanent_errors_of_a_store_are_one_line(commands, store, text, kind, c
         )
 
 
+@pytest.mark.slow
 def test_bad_addresses_are_one_line(commands, store, text):
     environment = store.environment | {"timeout": 100}  # a store is awaited for 15 minutes
     result = commands(text, "--workdir=gs://nobody/x", **environment)

@@ -47,6 +47,7 @@ def test_listops_are_parsed_and_learned(tmp_path):
     assert "the symbol 'MAX'; expected one of" in message
 
 
+@pytest.mark.slow
 def test_pairs_of_papers(tmp_path):
     """The papers are encoded separately. Their order in the pair counts; the rest of the batch does
     not."""
@@ -80,6 +81,7 @@ def test_pairs_of_papers(tmp_path):
     assert dict(one) != dict(reverse)
 
 
+@pytest.mark.slow
 def test_paths_in_pixels(tmp_path):
     """Images of 8 x 8 in Pathfinder's layout."""
     rng = np.random.default_rng(0)

@@ -35,6 +35,14 @@ esac
 """
 
 
+# A uv that writes down the packages that it must install.
+UV = """#!/bin/bash
+if [[ $1 == --version ]]; then exit 0; fi
+echo "uv ${@: -1}" >>installed.txt
+exit "$UV_STATUS"
+"""
+
+
 class Checkout:
     """A copy of what setup.sh reads, in a folder with a space in its name, and a PATH that holds no
     uv."""
@@ -63,6 +71,11 @@ class Checkout:
         path.chmod(0o755)
         return path
 
+    def add_uv(self) -> None:
+        path = self.bin / "uv"
+        path.write_text(UV)
+        path.chmod(0o755)
+
     def setup(
         self, *arguments: str, cwd: str = "/", **variables: str
     ) -> subprocess.CompletedProcess:
@@ -84,7 +97,7 @@ class Checkout:
         )
 
     def installed(self) -> list[str]:
-        """The targets given to pip, in order."""
+        """The targets given to pip, in order, and to uv, which are marked."""
         notes = self.root / "installed.txt"
         return notes.read_text().splitlines() if notes.exists() else []
 
@@ -230,3 +243,17 @@ def test_long_commands_print_heartbeats_even_in_a_pipe():
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 3
     assert re.fullmatch(r"docs: [45] s so far\n", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        pytest.param("0", ["uv .[test]"], id="uv"),
+        pytest.param("1", ["uv .[test]", ".[test]"], id="pip, if uv fails"),
+    ],
+)
+def test_uv_installs_if_it_is_present(checkout, status, expected):
+    checkout.add_uv()
+    result = checkout.setup("test", UV_STATUS=status)
+    assert result.returncode == 0, result.stderr
+    assert checkout.installed() == expected

@@ -300,7 +300,7 @@ print(*losses)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_number_of_devices_does_not_change_the_pairs():
     """Images move between devices as bytes, each once, and none is gathered."""
     losses = {}

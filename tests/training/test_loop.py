@@ -330,6 +330,7 @@ def test_accuracy_above_the_target_stops_the_run(tmp_path):
         assert result["step"] == last
 
 
+@pytest.mark.slow
 def test_log_window_of_skipped_steps_is_written(tmp_path, capfd):
     """Its lines have no mean loss, which must not be reported as a loss that is not finite."""
     options = tiny.text_config(tmp_path)

@@ -170,6 +170,7 @@ def test_unreadable_data_leave_a_checkpoint_of_each_member(tmp_path):
         assert checkpoint_names(tmp_path / name) == ["3"]
 
 
+@pytest.mark.slow
 def test_diverging_run_fails_alone(tmp_path, capfd):
     options = config(tmp_path)
     options.optimizer.clip = 0.0

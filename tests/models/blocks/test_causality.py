@@ -7,8 +7,10 @@ import pytest
 from gmlp_flax.models.blocks import BLOCKS, find
 from gmlp_flax.models.blocks.causality import looks_ahead
 from tests.custom_blocks import PEEKING, SHIFTING
+from tests.selection import marked_unless
 
 SIZES = {"layers": 2, "d_model": 16}
+QUICK = ("transformer", "bigs")
 CAUSAL_BLOCKS = [name for name, block in BLOCKS.items() if block.can_be_causal]
 
 
@@ -16,10 +18,10 @@ CAUSAL_BLOCKS = [name for name, block in BLOCKS.items() if block.can_be_causal]
     "length",
     [
         7,
-        pytest.param(200, marks=pytest.mark.slow),
+        pytest.param(200, marks=pytest.mark.nightly),
     ],
 )
-@pytest.mark.parametrize("name", CAUSAL_BLOCKS)
+@pytest.mark.parametrize("name", marked_unless(QUICK, CAUSAL_BLOCKS, pytest.mark.slow))
 def test_causal_blocks_do_not_read_later_tokens(name, length):
     spec = BLOCKS[name].spec(length=length, causal=True, **SIZES)
     assert not looks_ahead(spec)
@@ -32,6 +34,7 @@ def test_bidirectional_blocks_read_later_tokens(name):
     assert looks_ahead(spec)
 
 
+@pytest.mark.slow
 def test_low_precision_hides_no_later_tokens():
     spec = BLOCKS["gmlp"].spec(length=16, causal=False, **SIZES)
     low_precision = dataclasses.replace(spec, dtype="bfloat16")

@@ -181,6 +181,7 @@ def depthwise_spec(**fields):
     return small_spec(**{"spatial": "depthwise", "gate_kernel": 4} | fields)
 
 
+@pytest.mark.slow
 def test_depthwise_gates_start_as_published():
     """Near zero, with biases of 1 where f multiplies, so that the gate passes its input."""
     spec = depthwise_spec(length=40, gate_kernel=31, d_ffn=64, dtype="float32")

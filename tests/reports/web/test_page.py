@@ -274,6 +274,7 @@ def test_lines_have_the_color_of_their_family(opened, scheme):
     opened.prefer("light")
 
 
+@pytest.mark.slow
 def test_files_of_a_report(tmp_path):
     write_runs(tmp_path / "runs")
     made = gather("table3", tmp_path / "runs")

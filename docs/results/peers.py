@@ -83,8 +83,8 @@ def _cell(line: results_file.Line | None) -> str:
 
 
 def _digits(number: str) -> str:
-    """A number with three digits, as a file may have more."""
-    return number if len(number) <= len("0.123") else f"{float(number):.3g}"
+    """A number with at most three digits; a file has more."""
+    return f"{float(number):.3g}"
 
 
 def _slower(measured: Speeds) -> list[str]:

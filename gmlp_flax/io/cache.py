@@ -30,7 +30,8 @@ USUAL = 50.0
 def default_folder() -> str:
     """The folder that keeps tokenizers and token ids between runs, unless another folder is
     given."""
-    parent = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    usual_parent = os.path.expanduser("~/.cache")
+    parent = os.environ.get("XDG_CACHE_HOME") or usual_parent
     return os.path.join(parent, "gmlp_flax")
 
 
@@ -52,7 +53,7 @@ def cached_file(path: str | os.PathLike, make: Callable[[], bytes]) -> Path:
     path = Path(path)
     record = Path(f"{path}.sha256")
     content = files.read(str(path))
-    if content is not None and _digest(content) == files.read(str(record)):
+    if content is not None and _is_intact(content, record):
         return path
     files.write(record, b"")
     content = make()
@@ -61,9 +62,16 @@ def cached_file(path: str | os.PathLike, make: Callable[[], bytes]) -> Path:
     return path
 
 
+def _is_intact(content: bytes, record: Path) -> bool:
+    """Whether content has the digest that a file records."""
+    recorded = files.read(str(record))
+    return _digest(content) == recorded
+
+
 def _digest(content: bytes) -> bytes:
     digest = hashlib.sha256(content)
-    return digest.hexdigest().encode()
+    hexadecimal = digest.hexdigest()
+    return hexadecimal.encode()
 
 
 class ResultCache:
@@ -125,8 +133,9 @@ class LocalCopy(contextlib.ExitStack):
         if not files.is_remote(file.path):
             return
         key = cache_key(file.path, file.size, file.version)
-        name = f"{key}-{os.path.basename(file.path)}"
-        path = Path(default_folder()) / "remote" / name
+        base = os.path.basename(file.path)
+        name = f"{key}-{base}"
+        path = Path(default_folder(), "remote", name)
         self.path = str(path)
         with file_errors(f"copying {file.path} to {path}"):
             held = self._hold(path)
@@ -139,7 +148,8 @@ class LocalCopy(contextlib.ExitStack):
         descriptor."""
         while True:
             try:
-                return self.enter_context(file_lock(path, mode=fcntl.LOCK_SH))
+                lock = file_lock(path, mode=fcntl.LOCK_SH)
+                return self.enter_context(lock)
             except FileNotFoundError:  # also if it is deleted between copying and opening
                 _fetch(self._file, path)
 

@@ -22,8 +22,9 @@ COMPRESSIONS = tuple(_DECOMPRESSORS)  # suffixes of compressed files
 
 def compression(path: str) -> str:
     """The suffix among COMPRESSIONS that `path` ends with, or ''."""
+    name = path.lower()
     for kind in COMPRESSIONS:
-        if path.lower().endswith(kind):
+        if name.endswith(kind):
             return kind
     return ""
 
@@ -31,7 +32,8 @@ def compression(path: str) -> str:
 def suffix(path: str) -> str:
     """The suffix of `path` in small letters, without that of its compression: ".jsonl" of
     "A.JSONL.gz"; or ''."""
-    uncompressed = path.lower().removesuffix(compression(path))
+    name = path.lower()
+    uncompressed = name.removesuffix(compression(path))
     _, ending = os.path.splitext(uncompressed)
     return ending
 
@@ -42,7 +44,9 @@ def open_compressed(raw: BinaryIO, kind: str) -> BinaryIO:
     if not raw.read(1):
         raise EOFError("the file is empty")  # gzip accepts it as an empty archive
     raw.seek(0)
-    return io.BufferedReader(_DECOMPRESSORS[kind](raw), BUFFER)
+    decompress = _DECOMPRESSORS[kind]
+    stream = decompress(raw)
+    return io.BufferedReader(stream, BUFFER)
 
 
 def _zstandard(raw: BinaryIO) -> Any:

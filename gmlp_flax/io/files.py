@@ -88,7 +88,8 @@ def count_by_suffix(names: Iterable[str]) -> str:
     counts: Counter[str] = Counter()
     for name in names:
         _, ending = os.path.splitext(name)
-        counts[ending.lower() or "no suffix"] += 1
+        kind = ending.lower() or "no suffix"
+        counts[kind] += 1
     most_common_first = []
     for ending, count in counts.most_common():
         most_common_first.append(f"{ending} {count:,}")
@@ -132,7 +133,8 @@ def find_files(path: str) -> tuple[File, ...]:
     if not exists(path):
         raise DataError(f"nothing at {path!r}: expected a file or a folder; check the path")
     if is_remote(path):
-        files = call(path, functools.partial(_find_remote, path))
+        find_below = functools.partial(_find_remote, path)
+        files = call(path, find_below)
     else:
         files = list(_find_local(path))
     visible = [file for file in files if not _is_hidden(file)]
@@ -153,13 +155,15 @@ def _outside_of_runs(files: Sequence[File]) -> list[File]:
 
 def _is_hidden(file: File) -> bool:
     """Whether a file, or a folder that it is in, is hidden."""
-    return any(part.startswith(".") for part in file.name.split("/"))
+    parts = file.name.split("/")
+    return any(part.startswith(".") for part in parts)
 
 
 def _find_local(path: str) -> Iterator[File]:
     """As fsspec's `find`, but through links to folders as well."""
     if not os.path.isdir(path):
-        yield _local_file(path, os.path.dirname(path) or ".")
+        root = os.path.dirname(path) or "."
+        yield _local_file(path, root)
         return
     for folder, _, names in walk(path):
         for name in names:
@@ -185,7 +189,8 @@ def _find_remote(path: str, system: Any, root: str) -> list[File]:
     info_by_path = system.find(root, detail=True)
     for path_in_store, info in info_by_path.items():
         name = path_in_store.removeprefix(root).strip("/")
-        file = _remote_file(join(path, name), name, info)
+        file_path = join(path, name)
+        file = _remote_file(file_path, name, info)
         files.append(file)
     return files
 
@@ -193,9 +198,11 @@ def _find_remote(path: str, system: Any, root: str) -> list[File]:
 def _remote_file(path: str, name: str, info: Mapping[str, Any]) -> File:
     """A file with what fsspec says of it."""
     stamps = map(info.get, _VERSIONS)
-    version = next(filter(None, stamps), "")
+    present_stamps = filter(None, stamps)
+    stamp = next(present_stamps, "")
+    version = str(stamp)
     size = int(info["size"])
-    return File(path, name, size, str(version))
+    return File(path, name, size, version)
 
 
 def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
@@ -214,14 +221,16 @@ def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
             )
         entered = []
         for name in folders:
-            if not _is_run(os.path.join(folder, name)):
+            subfolder = os.path.join(folder, name)
+            if not _is_run(subfolder):
                 entered.append(name)
         folders[:] = entered  # in place: these are walked next
         yield folder, folders, names
 
 
 def _is_run(folder: str) -> bool:
-    return os.path.exists(os.path.join(folder, RUN_FILE))
+    run_file = os.path.join(folder, RUN_FILE)
+    return os.path.exists(run_file)
 
 
 class _ShardSet(NamedTuple):
@@ -246,8 +255,9 @@ def check_shards(path: str, files: Iterable[File]) -> None:
             count=shard["count"],
             kind=suffix(name) + compression(name),
         )
+        number = int(shard["number"])
         numbers = numbers_of.setdefault(shard_set, set())
-        numbers.add(int(shard["number"]))
+        numbers.add(number)
     for shard_set, numbers in numbers_of.items():
         _check_shard_set(path, shard_set, numbers)
 
@@ -275,7 +285,8 @@ def subfolders(path: str) -> tuple[str, ...]:
         return _remote_subfolders(path)
     folders = []
     for name in listdir(path):
-        if os.path.isdir(os.path.join(path, name)):
+        folder = os.path.join(path, name)
+        if os.path.isdir(folder):
             folders.append(name)
     return tuple(folders)
 
@@ -317,7 +328,10 @@ def glob(pattern: str) -> list[str]:
         names = call(pattern, lambda system, name: system.glob(name))
     else:
         names = call(pattern, lambda _, name: [name])
-    paths = [f"{scheme}://{name.strip('/')}" for name in names]
+    paths = []
+    for name in names:
+        path_in_store = name.strip("/")
+        paths.append(f"{scheme}://{path_in_store}")
     return sorted(paths)
 
 
@@ -339,7 +353,8 @@ def expand(name: str, suffixes: Sequence[str]) -> list[str]:
         if ending.lower() in suffixes:
             paths.append(file.path)
     if not paths:
-        raise DataError(f"{name} has no file of these: {', '.join(suffixes)}; give files")
+        expected = ", ".join(suffixes)
+        raise DataError(f"{name} has no file of these: {expected}; give files")
     return paths
 
 
@@ -353,14 +368,17 @@ def open_file(path: str, decompress: bool = True, buffer: int = BUFFER) -> Itera
     """
     kind = compression(path) if decompress else ""
     with ExitStack() as stack:
-        raw = stack.enter_context(_open_raw(path, buffer))
+        opened = _open_raw(path, buffer)
+        raw = stack.enter_context(opened)
         try:
             if kind:
-                yield stack.enter_context(open_compressed(raw, kind))
+                unpacked = open_compressed(raw, kind)
+                yield stack.enter_context(unpacked)
             else:
                 yield raw
         except DAMAGE as error:
-            if kind and getattr(error, "errno", None) is None:
+            is_of_system = getattr(error, "errno", None) is not None
+            if kind and not is_of_system:
                 raise DataError(
                     f"{path}: truncated or not a {kind} archive ({error}); copy it again"
                 ) from error
@@ -388,19 +406,27 @@ def read_small(path: str | os.PathLike, most: int = SMALL, decompress: bool = Fa
     unpacked."""
     path = os.fspath(path)
     is_local = not is_remote(path)
-    # A pipe without a writer would hang where it is opened.
-    if is_local and os.path.exists(path) and not os.path.isfile(path):
-        raise DataError(f"{path}: expected a plain file, not a folder, a device or a pipe")
+    if is_local:
+        _refuse_special(path)
     with open_file(path, decompress) as file:
-        size = most
+        expected_size = most
         if is_local and not decompress:
-            size = min(os.path.getsize(path), most)
-        content = file.read(size + 1)  # allocates that much memory at once, however small the file
+            file_size = os.path.getsize(path)
+            expected_size = min(file_size, most)
+        # Allocates that much memory at once, however small the file.
+        content = file.read(expected_size + 1)
     if len(content) > most:
         raise DataError(
             f"{path} has more than {most:,} bytes: check the path, or cut it into several files"
         )
     return content
+
+
+def _refuse_special(path: str) -> None:
+    """Raises DataError if something other than a plain file is at a local path: a pipe without a
+    writer would hang where it is opened."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise DataError(f"{path}: expected a plain file, not a folder, a device or a pipe")
 
 
 def read_range(path: str, start: int, stop: int) -> bytes:
@@ -412,9 +438,10 @@ def read_range(path: str, start: int, stop: int) -> bytes:
             return system.cat_file(name, start=start, end=stop)
 
         return call(path, fetch)
+    size = stop - start
     with open_file(path, decompress=False, buffer=0) as file:
         file.seek(start)
-        return file.read(stop - start)
+        return file.read(size)
 
 
 @contextmanager
@@ -426,7 +453,8 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     is missing. An OSError is not translated.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    unique = secrets.token_hex(4)
+    temporary = path.with_name(f".{path.name}.{unique}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         yield temporary
@@ -453,8 +481,9 @@ def write(path: str | os.PathLike, content: bytes) -> None:
 
 def upload(path: Path, folder: str) -> None:
     """Moves a local file to a remote folder; raises FileError if it cannot be written to."""
+    local_path = str(path)
     target = join(folder, path.name)
-    call(target, lambda system, name: system.put_file(str(path), name), "writing")
+    call(target, lambda system, name: system.put_file(local_path, name), "writing")
     path.unlink()
 
 
@@ -464,7 +493,9 @@ class StagingFolder:
 
     def __init__(self, folder: str):
         self._folder = folder
-        self.path = tempfile.mkdtemp(prefix="gmlp_flax_") if is_remote(folder) else folder
+        self.path = folder
+        if is_remote(folder):
+            self.path = tempfile.mkdtemp(prefix="gmlp_flax_")
 
     def close(self) -> None:
         """Moves what was written to the bucket."""
@@ -497,7 +528,8 @@ def move(path: str, target: str) -> str:
     if is_remote(path):
         _move_remote(path, free)
         return free
-    make_folder(os.path.dirname(free))
+    parent = os.path.dirname(free)
+    make_folder(parent)
     _change(lambda: os.rename(path, free), f"moving {path} to {free}")
     return free
 
@@ -529,7 +561,8 @@ def remove_all(path: str) -> None:
         return not file.endswith(f"/{COMMIT_MARK}")
 
     def delete(system: Any, name: str) -> None:
-        marks_first = sorted(system.find(name), key=is_no_mark)
+        found = system.find(name)
+        marks_first = sorted(found, key=is_no_mark)
         for file in marks_first:
             with contextlib.suppress(FileNotFoundError):
                 system.rm_file(file)

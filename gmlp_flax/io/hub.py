@@ -39,7 +39,9 @@ def fetch(repository: str, name: str, revision: str | None = None, optional: boo
             return ""
         return client.hf_hub_download(repository, name, revision=revision, etag_timeout=SECONDS)
     except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        words = str(error).split()
+        message = " ".join(words)
+        reason = message[:200] or type(error).__name__
         raise RunError(
             f"{name} of {PREFIX}{repository} cannot be downloaded ({reason}): check the name and "
             "the network, or download the files elsewhere and give their folder"

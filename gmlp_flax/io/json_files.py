@@ -14,13 +14,15 @@ DIGITS = 300  # of a whole number, which then has a float
 def read(path: str | os.PathLike, kind: type = object) -> Any:
     """The value in a JSON file; raises DataError if it cannot be read, or as `parse` does."""
     content = files.read_small(path)
-    return parse(content, os.fspath(path), kind)
+    name = os.fspath(path)
+    return parse(content, name, kind)
 
 
 def write(path: str | os.PathLike, value: Any) -> None:
     """Writes a JSON file completely or not at all; raises FileError if it cannot be written."""
     text = json.dumps(value, indent=2)
-    files.write(path, f"{text}\n".encode())
+    line = f"{text}\n"
+    files.write(path, line.encode())
 
 
 def parse(data: bytes, where: str, kind: type = object) -> Any:
@@ -31,7 +33,8 @@ def parse(data: bytes, where: str, kind: type = object) -> Any:
     than DIGITS digits.
     """
     try:
-        value = loads(data.decode("utf-8-sig"))
+        text = data.decode("utf-8-sig")
+        value = loads(text)
     except ValueError as error:
         raise DataError(f"{where}: not JSON ({error}); copy or make it again") from None
     if not isinstance(value, kind):
@@ -41,8 +44,9 @@ def parse(data: bytes, where: str, kind: type = object) -> Any:
 
 def parse_object(data: bytes | None) -> dict[str, Any]:
     """The object in a JSON text; an empty one if it holds something else, or if there is no data."""
+    content = data or b""
     try:
-        return parse(data or b"", "", dict)
+        return parse(content, "", dict)
     except DataError:
         return {}
 

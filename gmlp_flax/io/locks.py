@@ -70,10 +70,12 @@ def folder_lock(folder: str | os.PathLike) -> Iterator[None]:
         with file_errors(f"locking {folder}"):  # some network file systems have no locks
             os.makedirs(folder, exist_ok=True)
             try:
-                closing.enter_context(file_lock(path, flags, fcntl.LOCK_EX | fcntl.LOCK_NB))
+                free_lock = file_lock(path, flags, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                closing.enter_context(free_lock)
             except BlockingIOError:
                 with heartbeat(f"waiting for another process that prepares {str(folder)!r}"):
-                    closing.enter_context(file_lock(path, flags))
+                    lock = file_lock(path, flags)
+                    closing.enter_context(lock)
         yield
 
 
@@ -87,10 +89,11 @@ class Lease:
     def __init__(self, folder: str):
         self.folder = folder
         self._path = files.join(folder, LEASE_FILE)
+        now = datetime.datetime.now(datetime.UTC)
         self._lease: dict[str, Any] = {
             "host": socket.gethostname(),
             "process": os.getpid(),
-            "since": datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds"),
+            "since": now.isoformat(" ", "seconds"),
             "token": secrets.token_hex(8),
             "beats": 0,
         }
@@ -124,12 +127,14 @@ class Lease:
         host = owner.get("host", this_host)  # a full disk may have left an empty file
         if host != this_host:
             return False
-        return is_locked or not _is_alive(owner.get("process"))
+        process = owner.get("process")
+        return is_locked or not _is_alive(process)
 
     def check(self) -> None:
         """Raises RunError if the lease is lost; call it before each write to the folder. It reads
         no file, unless the last beat is late."""
-        if _clock() - self._renewed > STALE / 2:
+        since_renewed = _clock() - self._renewed
+        if since_renewed > STALE / 2:
             self._renew()
         if self._lost:
             raise RunError(
@@ -165,7 +170,8 @@ class Lease:
         deadline = _clock() + ENDING
         while not files.is_remote(self.folder):
             try:
-                self._lock.enter_context(file_lock(self.folder, mode=fcntl.LOCK_EX | fcntl.LOCK_NB))
+                lock = file_lock(self.folder, mode=fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._lock.enter_context(lock)
                 return True
             except BlockingIOError:
                 if _clock() > deadline:
@@ -186,7 +192,8 @@ class Lease:
             RunError: the owner is alive.
         """
         deadline = _clock() + STALE
-        what = f"{self.folder} has the lease of {_name(content)}"
+        owner = _name(content)
+        what = f"{self.folder} has the lease of {owner}"
         with heartbeat(f"{what}: waiting {STALE:.0f} s for a sign of life"):
             while _clock() < deadline:
                 time.sleep(BEAT / 10)
@@ -219,12 +226,13 @@ class Lease:
                 self._lost = f"{_name(current)} has taken it"
 
     def _content(self) -> bytes:
-        return json.dumps(self._lease).encode() + b"\n"
+        text = json.dumps(self._lease)
+        return text.encode() + b"\n"
 
     def _refusal(self, content: bytes | None) -> RunError:
+        owner = _name(content)
         return RunError(
-            f"{self.folder} is in use by {_name(content)}: wait for it, stop it, or give another "
-            "--workdir"
+            f"{self.folder} is in use by {owner}: wait for it, stop it, or give another --workdir"
         )
 
 
@@ -278,7 +286,10 @@ def _name(content: bytes | None) -> str:
     lease = json_files.parse_object(content)
     if not lease:
         return "another process"
-    return f"process {lease.get('process')} on {lease.get('host')}, since {lease.get('since')}"
+    process = lease.get("process")
+    host = lease.get("host")
+    since = lease.get("since")
+    return f"process {process} on {host}, since {since}"
 
 
 def _clock() -> float:

@@ -36,7 +36,8 @@ class _Waiting:
         """Begins the heartbeat that an event ends. Time in which nothing had to be said, as before a
         forked process or between two calls in a notebook, does not count."""
         now = time.monotonic()
-        if not self.begun and now - self.last_line >= BEAT:
+        silence = now - self.last_line
+        if not self.begun and silence >= BEAT:
             self.last_line = now
         self.begun.append(done)
 
@@ -96,7 +97,9 @@ def heartbeat(
 
 def begin(path: str, content: bytes) -> Log:
     """A file that lines are added to; it has this content now, whatever it had before."""
-    return BucketLog(path, content) if files.is_remote(path) else Log(path, content)
+    if files.is_remote(path):
+        return BucketLog(path, content)
+    return Log(path, content)
 
 
 class Log:
@@ -117,7 +120,8 @@ class Log:
         def attempt() -> None:
             written = self._file.write(content)
             if written != len(content):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                words = os.strerror(errno.ENOSPC)
+                raise OSError(errno.ENOSPC, words)
 
         storage.retry(attempt, f"writing {self._path}")
 
@@ -125,7 +129,8 @@ class Log:
         """Returns when all that was added is in storage, and outlasts the machine."""
         # a second call would return as if all were well
         with storage.file_errors(f"writing {self._path}"):
-            os.fsync(self._file.fileno())
+            descriptor = self._file.fileno()
+            os.fsync(descriptor)
 
     def close(self) -> None:
         """Ends the file."""
@@ -145,7 +150,8 @@ class BucketLog(Log):
     def write(self, content: bytes) -> None:
         self._content += content
         self._changed = True
-        if time.monotonic() - self._written > HOLD:
+        held = time.monotonic() - self._written
+        if held > HOLD:
             self.flush()
 
     def flush(self) -> None:

@@ -59,7 +59,8 @@ class BadRecords:
     @property
     def first(self) -> list[str]:
         """The messages of the first five."""
-        return [*self._met][:5]
+        messages = list(self._met)
+        return messages[:5]
 
     def skip(self, message: str) -> bool:
         """Counts a bad record, whose file and number the message names. Returns whether it was not
@@ -67,7 +68,8 @@ class BadRecords:
         is_new = message not in self._met
         # before the limit is checked: threads may exceed it at the same time
         self._met[message] = None
-        skipped_before = min(self.count - 1, self.limit)
+        met_before = self.count - 1
+        skipped_before = min(met_before, self.limit)
         check_limit(message, skipped_before, 1, self.limit)
         return is_new
 
@@ -118,9 +120,10 @@ def example_features(record: bytes) -> Mapping[str, Any]:
 
     try:
         # Protobuf makes the class at run time: type checkers do not see it.
-        return tf_example_pb2.Example.FromString(record).features.feature  # type: ignore[reportAttributeAccessIssue]
+        example = tf_example_pb2.Example.FromString(record)  # type: ignore[reportAttributeAccessIssue]
     except DecodeError as error:
         raise BadRecord("not a tf.train.Example") from error
+    return example.features.feature
 
 
 class TFRecordFile:
@@ -149,7 +152,8 @@ class TFRecordFile:
         count = len(self)
         if not 0 <= index < count:
             raise IndexError(f"record {index} of {count} in {self.path}")
-        start = int(self.offsets[index]) + _HEADER.size
+        header_start = int(self.offsets[index])
+        start = header_start + _HEADER.size
         stop = int(self.offsets[index + 1])
         data = files.read_range(self.path, start, stop)
         return _checked(data, index)
@@ -161,7 +165,8 @@ class TFRecordFile:
         index."""
         count = 0
         with files.open_file(self.path, decompress=False) as stream:
-            for number, end in enumerate(self._walk(stream)):
+            record_ends = self._walk(stream)
+            for number, end in enumerate(record_ends):
                 if number == stop:
                     return
                 count += 1
@@ -181,7 +186,8 @@ class TFRecordFile:
         """int64 [records + 1]: the position of each record's header, and the end."""
         # With a small buffer, little more than the headers of large records is read.
         with files.open_file(self.path, decompress=False, buffer=8192) as stream:
-            return np.array([0, *self._walk(stream)], np.int64)
+            record_ends = self._walk(stream)
+            return np.array([0, *record_ends], np.int64)
 
     def _walk(self, stream: Any) -> Iterator[int]:
         """Yields the end of each record, with the stream at its data."""
@@ -194,7 +200,8 @@ class TFRecordFile:
             if len(header) < _HEADER.size:
                 raise self._truncated(number)
             length, checksum = _HEADER.unpack(header)
-            if checksum != _masked_crc32c(header[:8]):
+            length_bytes = header[:8]
+            if checksum != _masked_crc32c(length_bytes):
                 raise DataError(
                     f"{self.path}, record {number}: not a TFRecord file, or damaged: copy it again"
                 )
@@ -225,7 +232,8 @@ def array_records(
     with LocalCopy(path) as copy, files.open_file(copy.path, decompress=False):
         reader = ArrayRecordReader(copy.path)
         count = reader.num_records()
-        _check_count(path, count, stop or 1)
+        expected = stop or 1
+        _check_count(path, count, expected)
         end = count if stop is None else stop
         for first in range(start, end, _BATCH):
             after_last = min(first + _BATCH, end)
@@ -269,7 +277,8 @@ def parquet_records(
         _require_text_column(file, column, path)
         first = 0
         for group in range(start):
-            first += file.metadata.row_group(group).num_rows
+            row_group = file.metadata.row_group(group)
+            first += row_group.num_rows
         rows = _parquet_values(file, [column], start, stop)
         for number, (value,) in enumerate(rows, first):
             yield number, value
@@ -281,22 +290,24 @@ def _require_text_column(file: Any, column: str, path: str) -> None:
         if field.name == column and _is_text(field.type):
             return
         columns.append(f"{field.name!r} ({field.type})")
+    available = ", ".join(columns)
     raise DataError(
-        f"{path}: no column {column!r} of strings, found {', '.join(columns)}; give a corpus with "
-        "one"
+        f"{path}: no column {column!r} of strings, found {available}; give a corpus with one"
     )
 
 
 def parquet_columns(path: str) -> tuple[str, ...]:
     """The names of the columns of a parquet or .arrow file."""
     with _parquet(path) as file:
-        return tuple(file.schema_arrow.names)
+        names = file.schema_arrow.names
+        return tuple(names)
 
 
 def parquet_classes(path: str) -> dict[str, tuple[str, ...]]:
     """Column -> names of its classes, as the package datasets declares them in a file's schema."""
     with _parquet(path) as file:
-        return _declared_classes(file.schema_arrow.metadata or {})
+        metadata = file.schema_arrow.metadata or {}
+        return _declared_classes(metadata)
 
 
 def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -309,12 +320,14 @@ def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[
     with _parquet(path) as file:
         schema = file.schema_arrow
         names = [name for name in schema.names if name in wanted]
-        declared = _declared_classes(schema.metadata or {})
+        metadata = schema.metadata or {}
+        declared = _declared_classes(metadata)
         rows = _parquet_values(file, names, 0, None)
         for number, values in enumerate(rows):
-            row = dict(zip(names, values, strict=True))
-            for name, value in row.items():
-                row[name] = named_cell(value, declared.get(name, ()))
+            row = {}
+            for name, value in zip(names, values, strict=True):
+                classes = declared.get(name, ())
+                row[name] = named_cell(value, classes)
             yield number, row
 
 
@@ -350,15 +363,18 @@ def _parquet_values(
         for name in names:
             column = batch.column(name)
             if _is_text(column.type):
-                column = column.cast(pyarrow.large_binary())
-            columns.append(column.to_pylist())
+                binary = pyarrow.large_binary()
+                column = column.cast(binary)
+            cells = column.to_pylist()
+            columns.append(cells)
         yield from zip(*columns, strict=True)
 
 
 def _declared_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
     """`feature_classes` of the description in a file's schema; {} without one."""
     try:
-        description = json_files.loads(metadata[b"huggingface"].decode())
+        text = metadata[b"huggingface"].decode()
+        description = json_files.loads(text)
         features = description["info"]["features"]
     except (KeyError, ValueError, TypeError):
         return {}
@@ -372,8 +388,10 @@ def feature_classes(features: Any) -> dict[str, tuple[str, ...]]:
     try:
         for name, feature in features.items():
             # The feature of a list is a list.
-            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
-                classes[name] = tuple(map(str, feature["names"]))
+            is_label = isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+            if is_label:
+                names = map(str, feature["names"])
+                classes[name] = tuple(names)
     except (KeyError, TypeError, AttributeError):
         return {}
     return classes
@@ -381,18 +399,23 @@ def feature_classes(features: Any) -> dict[str, tuple[str, ...]]:
 
 def _is_text(kind: Any) -> bool:
     """Whether a type of pyarrow's, or None, is one of strings or bytes."""
-    if str(kind).startswith("dictionary<"):
-        kind = kind.value_type
-    name = str(kind).removeprefix("large_")
-    return name in ("string", "binary")
+    name = str(kind)
+    if name.startswith("dictionary<"):
+        name = str(kind.value_type)
+    plain_name = name.removeprefix("large_")
+    return plain_name in ("string", "binary")
 
 
 def parquet_sizes(path: str) -> list[int]:
     """Compressed size, in bytes, of each row group of a parquet file; raises DataError as
     parquet_records does."""
+    sizes = []
     with _parquet(path) as file:
-        groups = range(file.num_row_groups)
-        return [_compressed_size(file.metadata.row_group(number)) for number in groups]
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            size = _compressed_size(group)
+            sizes.append(size)
+    return sizes
 
 
 def _compressed_size(group: Any) -> int:
@@ -483,7 +506,8 @@ def _checked(data: bytes, number: int) -> bytes:
     size = len(data) - _FOOTER.size
     record = data[:size]
     checksum = _masked_crc32c(record)
-    if data[size:] != _FOOTER.pack(checksum):
+    footer = _FOOTER.pack(checksum)
+    if data[size:] != footer:
         raise BadRecord(f"record {number}: fails its checksum")
     return record
 

@@ -50,7 +50,8 @@ _NAMES = re.compile(r"\S*(?:/|%2F)\S*|\b\d[\d,]* (?:of \d[\d,]* )?bytes")
 
 def is_remote(path: str | os.PathLike) -> bool:
     """Whether the path has a scheme, so that fsspec opens it."""
-    return "://" in os.fspath(path)
+    name = os.fspath(path)
+    return "://" in name
 
 
 def retry(action: Callable[[], T], doing: str) -> T:
@@ -68,7 +69,8 @@ def retry(action: Callable[[], T], doing: str) -> T:
             raise
         # ValueError: what no path has, such as a zero byte
         except (OSError, MemoryError, ValueError) as error:
-            is_permanent = isinstance(error, ValueError) or errno_of(error) in _AT_ONCE
+            number = errno_of(error)
+            is_permanent = isinstance(error, ValueError) or number in _AT_ONCE
             if pause is None or is_permanent:
                 raise storage_error(doing, error) from error
             time.sleep(pause)
@@ -80,7 +82,8 @@ def storage_error(doing: str, error: BaseException) -> FileError:
     if isinstance(error, FileError):
         return error
     if isinstance(error, ImportError):
-        return _failure(FileError, doing, *_missing_package(doing, error))
+        reason, advice = _missing_package(doing, error)
+        return _failure(FileError, doing, reason, advice)
     number = errno_of(error)
     is_local = "://" not in doing
     message = f"{type(error).__name__}: {error}"
@@ -103,15 +106,19 @@ def storage_error(doing: str, error: BaseException) -> FileError:
 
 
 def _failure(kind: type[FileError], doing: str, reason: str, advice: str) -> FileError:
-    return kind(f"{doing} failed ({reason[:_MESSAGE]}): {advice}; run the same command again")
+    short_reason = reason[:_MESSAGE]
+    return kind(f"{doing} failed ({short_reason}): {advice}; run the same command again")
 
 
 def _missing_package(doing: str, error: ImportError) -> tuple[str, str]:
     """Why a store cannot be reached without its package, and what to do."""
     before, _, _ = doing.partition("://")
     _, _, scheme = before.rpartition(" ")
-    reason = f"{scheme}:// needs a package that cannot be imported: {error.__cause__ or error}"
-    advice = install(EXTRAS[scheme]) if scheme in EXTRAS else "install it"
+    cause = error.__cause__ or error
+    reason = f"{scheme}:// needs a package that cannot be imported: {cause}"
+    advice = "install it"
+    if scheme in EXTRAS:
+        advice = install(EXTRAS[scheme])
     return reason, advice
 
 
@@ -122,11 +129,13 @@ def errno_of(error: BaseException) -> int | None:
         return number
     if isinstance(error, FileNotFoundError):  # of a store
         return errno.ENOENT
-    written = re.search(r"(?:\[OS error |os_error_code=')(?P<number>\d+)", str(error))
+    message = str(error)
+    written = re.search(r"(?:\[OS error |os_error_code=')(?P<number>\d+)", message)
     if written:
         return int(written["number"])
     for full in FULL:
-        if os.strerror(full) in str(error):  # some messages have only the words
+        words = os.strerror(full)
+        if words in message:  # some messages have only the words
             return full
     return None
 
@@ -156,7 +165,8 @@ def call(path: str | os.PathLike, action: Callable[[Any, str], T], doing: str = 
 
         def act() -> T:
             system = LocalFileSystem()
-            return action(system, os.path.abspath(path))
+            name = os.path.abspath(path)
+            return action(system, name)
 
         return retry(act, f"{doing} {path}")
     try:
@@ -180,7 +190,8 @@ def file_system(path: str) -> tuple[Any, str]:
     """fsspec's file system for a path, and the path's name there; it raises whatever the store's
     package raises."""
     scheme, _, name = path.partition("://")
-    if scheme in EXTRAS and not name.strip("/"):  # the store would be asked for it, for minutes
+    has_bucket = name.strip("/") != ""
+    if scheme in EXTRAS and not has_bucket:  # the store would be asked for it, for minutes
         raise DataError(f"{path!r} names no bucket: expected {scheme}://BUCKET/PATH")
     configure(scheme)
     import fsspec.core  # slow, and only remote paths need it

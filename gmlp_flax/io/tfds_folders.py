@@ -18,7 +18,8 @@ _Records = Iterator[tuple[int, bytes | BadRecord | None]]
 
 
 def _tfrecords(path: str, start: int, stop: int | None) -> _Records:
-    return records.TFRecordFile(path).records(start, stop)
+    file = records.TFRecordFile(path)
+    return file.records(start, stop)
 
 
 def _parquet_records(path: str, start: int, stop: int | None) -> _Records:
@@ -70,10 +71,11 @@ class Folder(NamedTuple):
     @property
     def listed(self) -> str:
         """The names of an example's features, for an error; its type if it has none."""
-        names = [repr(name) for name in sorted(self.fields)]
+        names = sorted(self.fields)
         if not names:
             return type(self.features).__name__
-        return ", ".join(names)
+        quoted = map(repr, names)
+        return ", ".join(quoted)
 
     def shards(self, split: str) -> list[Shard]:
         """The shards of a split, in order; raises DataError if one is missing or empty."""
@@ -118,9 +120,12 @@ def find(path: str) -> str:
     """
     if not path.startswith("tfds:"):
         return path
-    name, _, version = path.removeprefix("tfds:").partition(":")
-    root = os.environ.get("TFDS_DATA_DIR") or os.path.expanduser("~/tensorflow_datasets")
-    parent = files.join(root, *name.split("/"))
+    name_and_version = path.removeprefix("tfds:")
+    name, _, version = name_and_version.partition(":")
+    default_root = os.path.expanduser("~/tensorflow_datasets")
+    root = os.environ.get("TFDS_DATA_DIR") or default_root
+    parts = name.split("/")
+    parent = files.join(root, *parts)
     subfolders = files.subfolders(parent)
     versions = []
     for folder in subfolders:
@@ -133,7 +138,10 @@ def find(path: str) -> str:
         if _has_metadata(prepared):
             return prepared
     wanted = files.join(parent, version) if version else parent
-    content = f"found {', '.join(subfolders)}" if subfolders else "no such folder"
+    content = "no such folder"
+    if subfolders:
+        available = ", ".join(subfolders)
+        content = f"found {available}"
     raise DataError(
         f"{path!r} is not prepared in {wanted!r} ({content}): prepare it with `tfds build {name} "
         f"--file_format=array_record --data_dir={root}`, copy it there (gcloud storage cp -r), or "
@@ -142,7 +150,8 @@ def find(path: str) -> str:
 
 
 def _version_numbers(version: str) -> list[int]:
-    return [int(number) for number in version.split(".")]
+    numbers = version.split(".")
+    return [int(number) for number in numbers]
 
 
 def _has_metadata(folder: str) -> bool:
@@ -166,15 +175,16 @@ def load(path: str, contents: tuple[File, ...]) -> Folder | None:
             metadata_path = os.path.join(folder, name)
             metadata = json_files.read(metadata_path)
             _refuse_code(metadata, f"{path}/{name}")
-        what = f"{path!r}: {' or '.join(_METADATA)} is damaged"
+        metadata_files = " or ".join(_METADATA)
+        what = f"{path!r}: {metadata_files} is damaged"
         with decode_errors(what, "prepare or copy them again"):
             info = _read_info(folder)
             lengths = _lengths(info.splits)
             file_format = info.file_format.value if info.file_format else "unknown"
     if file_format not in FORMATS:
+        expected = ", ".join(FORMATS)
         raise DataError(
-            f"{path!r} is in TFDS's format {file_format!r}; expected {', '.join(FORMATS)}: prepare "
-            "it again"
+            f"{path!r} is in TFDS's format {file_format!r}; expected {expected}: prepare it again"
         )
     if not all(lengths.values()) or not lengths:
         raise DataError(
@@ -197,7 +207,8 @@ def _refuse_code(value: Any, where: str) -> None:
                     f"{where}: {key} is {entry!r}, not a class of TFDS; prepare it without"
                 )
             if key == "json" and isinstance(entry, str):
-                entry = json_files.parse(entry.encode("utf-8", "replace"), where)
+                content = entry.encode("utf-8", "replace")
+                entry = json_files.parse(content, where)
             _refuse_code(entry, where)
 
 
@@ -205,15 +216,18 @@ def _read_info(folder: str) -> Any:
     """TFDS's description of the data set in a folder."""
     import tensorflow_datasets as tfds  # slow, and only such folders need it
 
-    return tfds.builder_from_directory(folder).info
+    builder = tfds.builder_from_directory(folder)
+    return builder.info
 
 
 def _lengths(splits: Any) -> dict[str, dict[str, int]]:
     """`Folder.lengths`, by TFDS's splits."""
     lengths = {}
     for name, split in splits.items():
-        shard_names = sorted(map(os.path.basename, split.filenames))
-        lengths[name] = dict(zip(shard_names, split.shard_lengths, strict=True))
+        file_names = map(os.path.basename, split.filenames)
+        shard_names = sorted(file_names)
+        shard_lengths = zip(shard_names, split.shard_lengths, strict=True)
+        lengths[name] = dict(shard_lengths)
     return lengths
 
 
@@ -230,7 +244,8 @@ def _local_metadata(path: str, by_name: dict[str, File]) -> Iterator[str]:
             has_class_names = name.endswith(_CLASS_NAMES) and "/" not in name
             if name in _METADATA or has_class_names:
                 content = files.read_small(file.path)
-                Path(folder, name).write_bytes(content)
+                copy = Path(folder, name)
+                copy.write_bytes(content)
         yield folder
 
 
@@ -240,7 +255,8 @@ def require_text(folder: Folder) -> None:
 
     text = folder.fields.get("text")
     # a shape means ids of a deprecated encoder
-    if not isinstance(text, tfds.features.Text) or text.shape:
+    is_text = isinstance(text, tfds.features.Text) and not text.shape
+    if not is_text:
         raise DataError(
             f"{folder.path!r} has no text feature 'text', found {folder.listed}; give a corpus "
             "with one"

@@ -39,7 +39,8 @@ def read(path: str) -> State:
             library is missing.
     """
     with _local(path) as local:
-        return _format_of(path).read(local)
+        kind = _format_of(path)
+        return kind.read(local)
 
 
 def shapes(path: str) -> dict[str, Shape]:
@@ -49,7 +50,8 @@ def shapes(path: str) -> dict[str, Shape]:
         RunError: as `read`.
     """
     with _local(path) as local:
-        return _format_of(path).shapes(local)
+        kind = _format_of(path)
+        return kind.shapes(local)
 
 
 def is_weight_file(path: str) -> bool:
@@ -68,25 +70,28 @@ def require_all(state: State, wanted: Mapping[str, Shape], where: str) -> None:
             names the first.
     """
     present = [name for name in wanted if name in state]
+    missing = [name for name in wanted if name not in state]
+    unexpected = [name for name in state if name not in wanted]
     problems = {
-        "missing": [name for name in wanted if name not in state],
-        "unexpected": [name for name in state if name not in wanted],
+        "missing": missing,
+        "unexpected": unexpected,
         "of another shape": _misshapen(state, wanted, present),
-        "of a type that weights do not have": [
-            f"{name} {state[name].dtype}" for name in present if not _is_float(state[name])
-        ],
+        "of a type that weights do not have": _mistyped(state, present),
     }
     counts = []
     for kind, names in problems.items():
         if names:
-            counts.append(f"{len(names)} {kind} ({listed(names)})")
+            count = len(names)
+            examples = listed(names)
+            counts.append(f"{count} {kind} ({examples})")
     if counts:
-        raise RunError(f"{where} does not hold the weights of this model: {'; '.join(counts)}")
-    infinite = [name for name in present if not np.isfinite(state[name]).all()]
+        summary = "; ".join(counts)
+        raise RunError(f"{where} does not hold the weights of this model: {summary}")
+    infinite = [name for name in present if not _is_finite(state[name])]
     if infinite:
+        count = len(infinite)
         raise RunError(
-            f"{where}: {infinite[0]} has numbers that are not finite ({len(infinite)} such "
-            "parameters)"
+            f"{where}: {infinite[0]} has numbers that are not finite ({count} such parameters)"
         )
 
 
@@ -95,9 +100,25 @@ def _misshapen(state: State, wanted: Mapping[str, Shape], names: Iterable[str]) 
     misshapen = []
     for name in names:
         shape = state[name].shape
-        if shape != wanted[name]:
-            misshapen.append(f"{name} {list(shape)}, not {list(wanted[name])}")
+        wanted_shape = wanted[name]
+        if shape != wanted_shape:
+            misshapen.append(f"{name} {list(shape)}, not {list(wanted_shape)}")
     return misshapen
+
+
+def _mistyped(state: State, names: Iterable[str]) -> list[str]:
+    """The names whose weights are not floating point numbers, with their types."""
+    mistyped = []
+    for name in names:
+        array = state[name]
+        if not _is_float(array):
+            mistyped.append(f"{name} {array.dtype}")
+    return mistyped
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    is_finite = np.isfinite(array)
+    return bool(is_finite.all())
 
 
 def _is_float(array: np.ndarray) -> bool:
@@ -146,7 +167,12 @@ def _safetensors_shapes(path: str) -> dict[str, Shape]:
         safetensors.safe_open(path, framework="numpy") as file,
     ):
         names = file.keys()
-        return {name: tuple(file.get_slice(name).get_shape()) for name in names}
+        shape_of = {}
+        for name in names:
+            weights = file.get_slice(name)
+            shape = weights.get_shape()
+            shape_of[name] = tuple(shape)
+        return shape_of
 
 
 # NumPy
@@ -246,12 +272,14 @@ def _load_torch(torch: Any, path: str, device: str) -> Mapping[Any, Any]:
                 "here: give the .safetensors file, or save the state dict alone"
             ) from None
     for key in INNER:
-        if isinstance(state, dict) and isinstance(state.get(key), dict):
-            state = state[key]
+        if not isinstance(state, dict):
+            break
+        inner = state.get(key)
+        if isinstance(inner, dict):
+            state = inner
     if not _is_state_dict(torch, state):
-        raise RunError(
-            f"{path} holds no state dict of dense tensors, alone or under {' or '.join(INNER)}"
-        )
+        keys = " or ".join(INNER)
+        raise RunError(f"{path} holds no state dict of dense tensors, alone or under {keys}")
     return state
 
 

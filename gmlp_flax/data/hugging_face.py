@@ -42,7 +42,9 @@ def declared_classes(path: str) -> dict[str, tuple[str, ...]]:
         DataError: the dataset_info.json holds no object of JSON.
     """
     folder, _, _ = path.rpartition("/")
-    info_path = files.join(folder, INFO_FILE) if folder else INFO_FILE
+    info_path = INFO_FILE
+    if folder:
+        info_path = files.join(folder, INFO_FILE)
     if not files.exists(info_path):
         return {}
     info = json_files.read(info_path, dict)
@@ -52,7 +54,9 @@ def declared_classes(path: str) -> dict[str, tuple[str, ...]]:
 
 def write_info(path: str, column: str, classes: Sequence[str]) -> None:
     """Writes a dataset_info.json that declares the classes of a column."""
-    feature = {"names": list(classes), "_type": "ClassLabel"}
+    names = list(classes)
+    feature = {"names": names, "_type": "ClassLabel"}
     info = {"features": {column: feature}}
     text = json.dumps(info, indent=1)
-    files.write(path, text.encode())
+    content = text.encode()
+    files.write(path, content)

@@ -89,8 +89,8 @@ def find_answers(
     answers: list[list[Answer]] = []
     for number in range(len(windows.questions)):
         best: list[Answer] = []
-        has_tokens = len(windows.spans(number)) > 0
-        if has_tokens:
+        tokens = windows.spans(number)
+        if len(tokens):
             spans = _possible_spans(windows, scores, number, max_answer)
             best = _best_answers(windows, number, spans, n_best)
         answers.append(best)
@@ -102,7 +102,8 @@ def _possible_spans(windows: Windows, scores: SpanScores, number: int, max_answe
     starts = _candidates(windows, number, scores.start_positions, scores.start_scores)
     ends = _candidates(windows, number, scores.end_positions, scores.end_scores)
     widest = windows.widest(number)
-    may_start = starts.is_inside & _are_widest(starts.tokens, widest)
+    are_widest = _are_widest(starts.tokens, widest)
+    may_start = starts.is_inside & are_widest
 
     # Each start with each end: [windows, starts, ends].
     first = starts.tokens[:, :, None]
@@ -184,7 +185,8 @@ def null_scores(windows: Windows, null: np.ndarray) -> np.ndarray:
     lowest = []
     for number in range(len(windows.questions)):
         rows = windows.rows(number)
-        lowest.append(null[rows].min())
+        of_question = null[rows]
+        lowest.append(of_question.min())
     return np.array(lowest, np.float64)
 
 
@@ -195,10 +197,10 @@ def null_odds(
     official script reads."""
     odds = {}
     for question, best, null in zip(questions, answers, nulls.tolist(), strict=True):
+        odds_of_question = CERTAIN
         if best:
-            odds[question.id] = null - best[0].score
-        else:
-            odds[question.id] = CERTAIN
+            odds_of_question = null - best[0].score
+        odds[question.id] = odds_of_question
     return odds
 
 
@@ -234,9 +236,11 @@ def n_best_lists(
         best = list(answers[number])
         if nulls is not None:
             null_score = float(nulls[number])
-            best.append(Answer("", null_score))
+            no_answer = Answer("", null_score)
+            best.append(no_answer)
         if not best:
-            best.append(Answer("", 0.0))
+            no_answer = Answer("", 0.0)
+            best.append(no_answer)
         best.sort(key=lambda answer: -answer.score)
         lists[question.id] = _with_probabilities(best)
     return lists
@@ -245,7 +249,8 @@ def n_best_lists(
 def _with_probabilities(best: Sequence[Answer]) -> list[dict[str, Any]]:
     """Answers, best first, with the softmax of their scores."""
     scores = np.array([answer.score for answer in best])
-    weights = np.exp(scores - scores[0])
+    below_best = scores - scores[0]
+    weights = np.exp(below_best)
     probabilities = weights / weights.sum()
     entries = []
     for answer, probability in zip(best, probabilities.tolist(), strict=True):
@@ -260,8 +265,9 @@ def _with_probabilities(best: Sequence[Answer]) -> list[dict[str, Any]]:
 
 def words(answer: str) -> list[str]:
     """The words of an answer: lower case, without ASCII punctuation and English articles."""
-    text = answer.lower().translate(_NO_PUNCTUATION)
-    without_articles = _ARTICLES.sub(" ", text)
+    lower_case = answer.lower()
+    without_punctuation = lower_case.translate(_NO_PUNCTUATION)
+    without_articles = _ARTICLES.sub(" ", without_punctuation)
     return without_articles.split()
 
 
@@ -281,7 +287,8 @@ def score(prediction: str, references: Iterable[str]) -> tuple[float, float]:
     for reference in wanted:
         is_exact = predicted == reference
         exact = max(exact, float(is_exact))
-        f1 = max(f1, _f1(predicted, reference))
+        f1_of_reference = _f1(predicted, reference)
+        f1 = max(f1, f1_of_reference)
     return exact, f1
 
 
@@ -297,7 +304,8 @@ def _f1(predicted: list[str], reference: list[str]) -> float:
         return 0.0
     precision = common / len(predicted)
     recall = common / len(reference)
-    return 2 * precision * recall / (precision + recall)
+    total = precision + recall
+    return 2 * precision * recall / total
 
 
 def scores(questions: Sequence[Question], predictions: Predictions) -> np.ndarray:
@@ -307,8 +315,10 @@ def scores(questions: Sequence[Question], predictions: Predictions) -> np.ndarra
     for question in questions:
         prediction = predictions.get(question.id, "")
         references = [text for text, _ in question.answers]
-        rows.append(score(prediction, references))
-    return np.array(rows, np.float64).reshape(-1, 2)
+        row = score(prediction, references)
+        rows.append(row)
+    values = np.array(rows, np.float64)
+    return values.reshape(-1, 2)
 
 
 def evaluate(questions: Sequence[Question], predictions: Predictions) -> dict[str, float]:
@@ -319,10 +329,11 @@ def evaluate(questions: Sequence[Question], predictions: Predictions) -> dict[st
     are ignored.
     """
     values = scores(questions, predictions)
-    impossible = np.array([question.impossible for question in questions], bool)
+    impossible = [question.impossible for question in questions]
+    is_impossible = np.array(impossible, bool)
     groups = {
-        "HasAns": values[~impossible],
-        "NoAns": values[impossible],
+        "HasAns": values[~is_impossible],
+        "NoAns": values[is_impossible],
     }
     metrics = summary(values)
     for prefix, group in groups.items():
@@ -377,7 +388,8 @@ def best_thresholds(
         total = float(unanswerable)
         best_total = total
         best_threshold = 0.0
-        for question, gain in zip(judged, gains[:, column].tolist(), strict=True):
+        gains_of_column = gains[:, column]
+        for question, gain in zip(judged, gains_of_column.tolist(), strict=True):
             total += gain
             if total > best_total:
                 best_total = total

@@ -137,7 +137,8 @@ def _by_table(table: Table) -> Callable:
 
     def apply(pixels: ImageArray, argument: float, fill: Fill) -> ImageArray:
         """The image with other levels."""
-        levels = _bytes(table(argument))
+        entries = table(argument)
+        levels = _bytes(entries)
         return cv2.LUT(pixels, levels)
 
     return apply
@@ -149,10 +150,12 @@ def _by_histogram(table: Table) -> Operation:
 
     def apply(pixels: ImageArray, *_: object) -> ImageArray:
         """The image with other levels."""
+        channels = pixels.shape[2]
         tables = []
-        for channel in range(pixels.shape[2]):
+        for channel in range(channels):
             histogram = _histogram(pixels, channel)
-            tables.append(table(histogram))
+            entries = table(histogram)
+            tables.append(entries)
         by_channel = np.stack(tables, axis=-1)
         levels = _bytes(by_channel[None])
         return cv2.LUT(pixels, levels)
@@ -163,7 +166,8 @@ def _by_histogram(table: Table) -> Operation:
 def _histogram(pixels: ImageArray, channel: int) -> np.ndarray:
     """The number of pixels of each level of a channel: int [256]."""
     counts = cv2.calcHist([pixels], [channel], None, [256], [0, 256])
-    return counts.ravel().astype(int)
+    flat = counts.ravel()
+    return flat.astype(int)
 
 
 def _bytes(table: np.ndarray) -> np.ndarray:
@@ -174,7 +178,7 @@ def _bytes(table: np.ndarray) -> np.ndarray:
 
 def _contrast_table(counts: np.ndarray) -> np.ndarray:
     """Maps the darkest level that occurs to 0, and the brightest to 255."""
-    present = counts.nonzero()[0]
+    present = np.flatnonzero(counts)
     low = present[0]
     high = present[-1]
     if low == high:
@@ -186,9 +190,10 @@ def _contrast_table(counts: np.ndarray) -> np.ndarray:
 def _equalizing_table(counts: np.ndarray) -> np.ndarray:
     """Maps each level to the number of darker pixels, in units of a 255th of all pixels except the
     brightest."""
-    present = counts.nonzero()[0]
+    present = np.flatnonzero(counts)
     brightest = present[-1]
-    others = counts.sum() - counts[brightest]
+    total = counts.sum()
+    others = total - counts[brightest]
     step = others // 255
     if not step:
         return _LEVELS
@@ -229,8 +234,10 @@ def enhance(pixels: ImageArray, kind: Enhancer, factor: float) -> ImageArray:
     if shape[2] == 1:
         pixels = pixels[..., 0]
     image = Image.fromarray(pixels)
-    enhanced = kind(image).enhance(factor)
-    return np.asarray(enhanced).reshape(shape)
+    enhancer = kind(image)
+    enhanced = enhancer.enhance(factor)
+    values = np.asarray(enhanced)
+    return values.reshape(shape)
 
 
 def _enhancement(kind: Enhancer) -> Operation:
@@ -359,7 +366,8 @@ def apply(
     operation = OPERATIONS[name]
     argument = 0.0
     if operation.argument is not None:
-        argument = operation.argument(magnitude / MAX_MAGNITUDE)
+        scaled = magnitude / MAX_MAGNITUDE
+        argument = operation.argument(scaled)
     if operation.signed and rng.random() < 0.5:
         argument = -argument
     cv2.setNumThreads(1)  # the pipeline has its own threads
@@ -390,7 +398,8 @@ def rand_augment(
         if rng.random() >= LAYER_PROBABILITY:
             continue
         drawn = rng.normal(mean, deviation)
-        magnitude = min(max(drawn, 0), MAX_MAGNITUDE)
+        non_negative = max(drawn, 0)
+        magnitude = min(non_negative, MAX_MAGNITUDE)
         name = RANDAUGMENT[choice]
         pixels = apply(name, pixels, magnitude, rng, fill)
     return pixels
@@ -403,7 +412,8 @@ def augment(pixels: ImageArray, rng: Generator, options: Augmentation) -> ImageA
     `rng` is the only source of randomness. Options that are switched off draw nothing.
     """
     channels = pixels.shape[2]
-    fill = _fill(options.mean[:channels])
+    mean = options.mean[:channels]
+    fill = _fill(mean)
     if options.auto == "autoaugment":
         pixels = auto_augment(pixels, rng, fill)
     elif options.auto == "randaugment":
@@ -419,8 +429,9 @@ def _fill(mean: tuple[float, ...]) -> Fill:
     """The colour of the mean, from 0 to 255 for each channel."""
     levels = []
     for value in mean:
-        level = round(255 * value)
-        levels.append(min(255, level))
+        rounded = round(255 * value)
+        level = min(255, rounded)
+        levels.append(level)
     return tuple(levels)
 
 
@@ -435,7 +446,8 @@ def color_jitter(pixels: ImageArray, rng: Generator, strength: float) -> ImageAr
     most = 1 + strength
     for number in rng.permutation(len(_JITTERED)):
         factor = rng.uniform(least, most)
-        pixels = enhance(pixels, _JITTERED[number], factor)
+        kind = _JITTERED[number]
+        pixels = enhance(pixels, kind, factor)
     return pixels
 
 
@@ -462,7 +474,8 @@ def random_erasing(
     scale = np.array(std[:channels], np.float32)
     centre = np.array(mean[:channels], np.float32)
     values = 255 * (centre + scale * noise)
-    levels = values.round().clip(0, 255)
+    rounded = values.round()
+    levels = rounded.clip(0, 255)
     erased = pixels.copy()
     erased[box.slices] = levels
     return erased

@@ -82,7 +82,8 @@ def evaluation_example(
     [*size, channels]."""
     image = decoding.decoded(record, pixels.channels, pixels.max_value)
     make_view = TRANSFORMS[transform]
-    example = {**record, "image": make_view(image, size, eval_crop)}
+    view = make_view(image, size, eval_crop)
+    example = {**record, "image": view}
     example.pop("name", None)
     return example
 
@@ -103,7 +104,9 @@ def exact_view(image: ImageArray, size: Size, resize_ratio: float = 0.875) -> Im
     out_height, out_width = size
     scaled_height = round(out_height / resize_ratio)
     scaled_width = round(out_width / resize_ratio)
-    scale = max(scaled_height / height, scaled_width / width)
+    scale_down = scaled_height / height
+    scale_across = scaled_width / width
+    scale = max(scale_down, scale_across)
     # The shorter side's box may exceed the image by a rounding error.
     crop_height = min(out_height / scale, height)
     crop_width = min(out_width / scale, width)
@@ -115,7 +118,8 @@ def exact_view(image: ImageArray, size: Size, resize_ratio: float = 0.875) -> Im
     left = (width - crop_width) / 2
     bottom = top + crop_height
     right = left + crop_width
-    return _bicubic(image, size, (left, top, right, bottom))
+    box = (left, top, right, bottom)
+    return _bicubic(image, size, box)
 
 
 def timm_view(image: ImageArray, size: Size, resize_ratio: float) -> ImageArray:
@@ -127,8 +131,10 @@ def timm_view(image: ImageArray, size: Size, resize_ratio: float) -> ImageArray:
     scaled_size = _timm_size(height, width, size, resize_ratio)
     scaled = _bicubic(image, scaled_size)
     scaled_height, scaled_width = scaled_size
-    top = round((scaled_height - out_height) / 2)
-    left = round((scaled_width - out_width) / 2)
+    spare_height = scaled_height - out_height
+    spare_width = scaled_width - out_width
+    top = round(spare_height / 2)
+    left = round(spare_width / 2)
     crop = Box(top, left, out_height, out_width)
     return scaled[crop.slices]
 
@@ -162,9 +168,12 @@ def _bicubic(image: ImageArray, size: Size, box: Any = None) -> ImageArray:
     all, to `size`."""
     height, width = size
     channels = image.shape[2]
-    pixels = image[..., 0] if channels == 1 else image
+    pixels = image
+    if channels == 1:
+        pixels = image[..., 0]
     whole = Image.fromarray(pixels)
-    scaled = whole.resize((width, height), Image.Resampling.BICUBIC, box=box)
+    pillow_size = (width, height)
+    scaled = whole.resize(pillow_size, Image.Resampling.BICUBIC, box=box)
     view = np.asarray(scaled)
     return view.reshape(height, width, channels)
 
@@ -234,6 +243,7 @@ def random_box(height: int, width: int, rng: Generator, min_scale: float) -> Box
 
     After ten tries that do not fit, the largest crop at the centre with an allowed aspect ratio.
     """
+    image_size = (height, width)
     image_area = height * width
     for _ in range(10):
         scale = rng.uniform(min_scale, 1.0)
@@ -243,7 +253,7 @@ def random_box(height: int, width: int, rng: Generator, min_scale: float) -> Box
         fits_down = 0 < crop_height <= height
         fits_across = 0 < crop_width <= width
         if fits_down and fits_across:
-            return random_place(crop_size, (height, width), rng)
+            return random_place(crop_size, image_size, rng)
     return _largest_box(height, width)
 
 
@@ -282,7 +292,10 @@ def _reduction(height: int, width: int, size: Size) -> int:
     """The largest reduction of a JPEG, 1, 2, 4 or 8, with which the crop has at least as many
     pixels as the view."""
     out_height, out_width = size
-    spare = min(height // out_height, width // out_width)  # pixels for each pixel of the view
+    # pixels for each pixel of the view
+    down = height // out_height
+    across = width // out_width
+    spare = min(down, across)
     for reduction in (8, 4, 2):
         if reduction <= spare:
             return reduction
@@ -300,7 +313,8 @@ def _resize(image: ImageArray, size: Size) -> ImageArray:
     smooth = _smoothed(averaged, size)
     channels = image.shape[2]
     out_height, out_width = size
-    scaled = cv2.resize(smooth, (out_width, out_height), interpolation=cv2.INTER_CUBIC)
+    out_size = (out_width, out_height)  # in OpenCV's order
+    scaled = cv2.resize(smooth, out_size, interpolation=cv2.INTER_CUBIC)
     return scaled.reshape(out_height, out_width, channels)
 
 
@@ -310,9 +324,14 @@ def _smoothed(image: ImageArray, size: Size) -> ImageArray:
     out_height, out_width = size
     blur_down = _blur(height, out_height)
     blur_across = _blur(width, out_width)
-    kernel = _kernel_size(blur_across), _kernel_size(blur_down)
+    kernel_width = _kernel_size(blur_across)
+    kernel_height = _kernel_size(blur_down)
     return cv2.GaussianBlur(
-        image, kernel, blur_across, sigmaY=blur_down, borderType=cv2.BORDER_REPLICATE
+        image,
+        (kernel_width, kernel_height),
+        blur_across,
+        sigmaY=blur_down,
+        borderType=cv2.BORDER_REPLICATE,
     )
 
 
@@ -345,5 +364,6 @@ def _kernel_size(deviation: float) -> int:
 def _blur(pixels: int, out: int) -> float:
     """The standard deviation of the blur along a side, in pixels of the image."""
     ratio = pixels / out
-    variance = max(ratio**2 - 1, 0)
+    excess = ratio**2 - 1
+    variance = max(excess, 0)
     return 0.5 * math.sqrt(variance)

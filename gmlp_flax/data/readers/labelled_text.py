@@ -56,7 +56,8 @@ def read(path: str, task: TextTask, bad: BadRecords, ignore_splits: bool = False
     tables = rows.find_by_suffix(path, listing)
     groups = splits.group_files(path, listing, tables, ignore_splits)
     if not ignore_splits:
-        _refuse_split_column(groups.get("", ()), task)
+        without_split = groups.get("", ())
+        _refuse_split_column(without_split, task)
     note = rows.unread_files_note(path, listing, tables)
     start = functools.partial(Reading, path, task, bad, note)
     read_split = functools.partial(_read_files, start)
@@ -68,8 +69,8 @@ def _refuse_split_column(members: Sequence[File], task: TextTask) -> None:
     for file in members:
         header = rows.column_names(file.path)
         columns = _resolve_columns(file.path, header, task)
-        names_splits = SPLIT_COLUMN in header and SPLIT_COLUMN not in columns.read
-        if names_splits:
+        is_read = SPLIT_COLUMN in columns.read  # as the text or the label
+        if SPLIT_COLUMN in header and not is_read:
             raise DataError(
                 f"{file.path} has a column {SPLIT_COLUMN!r}, which is read only from a single "
                 f"file: give the path of that file, or --config.data.split={splits.ALL} if all "
@@ -92,7 +93,9 @@ def _read_files(start: Callable[[], Reading], split: str, members: Sequence[File
         columns = _resolve_columns(file.path, header, reading.task)
         located = rows.read_rows(file.path, columns.read)
         reading.add(located, columns)
-        declared = rows.declared_classes(file.path, columns.label) or declared
+        declared_by_file = rows.declared_classes(file.path, columns.label)
+        if declared_by_file:
+            declared = declared_by_file
     return reading.finish(FORM, split, members, declared)
 
 
@@ -113,7 +116,8 @@ def _by_split_column(path: str, members: Sequence[File], task: TextTask, bad: Ba
     columns = _resolve_columns(path, header, task)
     is_read = SPLIT_COLUMN in columns.read  # as the text or the label
     split_columns = () if is_read else (SPLIT_COLUMN,)
-    located = rows.read_rows(path, columns.read + split_columns)
+    to_read = columns.read + split_columns
+    located = rows.read_rows(path, to_read)
     groups = splits.by_column(path, located, split_columns, bad)
     start = functools.partial(Reading, path, task, bad)
     declared = rows.declared_classes(path, columns.label)

@@ -131,9 +131,10 @@ def _dataset(path: str, split: str, members: Sequence[File], usable: Sequence[Qu
 def _attempt(where: str, parse: Callable[[Any], Question], record: Any) -> _Located:
     """The question that a record holds."""
     try:
-        return _Located(where, parse(record))
+        question = parse(record)
     except BadRecord as error:
         return _Located(where, error)
+    return _Located(where, question)
 
 
 class _Entry(NamedTuple):
@@ -145,7 +146,8 @@ class _Entry(NamedTuple):
 
 
 def _from_official(path: str) -> Iterator[_Located]:
-    for number, entry in enumerate(_official_entries(path), start=1):
+    entries = _official_entries(path)
+    for number, entry in enumerate(entries, start=1):
         name: Any = number
         if isinstance(entry.question, dict):
             name = entry.question.get("id") or number
@@ -163,7 +165,8 @@ def _official_entries(path: str) -> list[_Entry]:
         for article in values["data"]:
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
-                    entries.append(_Entry(article, paragraph, question))
+                    entry = _Entry(article, paragraph, question)
+                    entries.append(entry)
     return entries
 
 
@@ -181,7 +184,8 @@ def _official_question(entry: _Entry) -> Question:
     has_no_answer = not answers
     is_impossible = question.get("is_impossible", has_no_answer)
     if is_impossible is not has_no_answer:
-        raise BadRecord(f"is_impossible is {is_impossible} and there are {len(answers)} answers")
+        count = len(answers)
+        raise BadRecord(f"is_impossible is {is_impossible} and there are {count} answers")
     return Question(name, title, context, text, tuple(answers))
 
 
@@ -204,7 +208,8 @@ def _row_question(row: Mapping[str, Any]) -> Question:
     texts = _field(answers, "text", list)
     starts = _field(answers, "answer_start", list)
     pairs = _pairs(texts, starts)
-    return Question(str(name), title, context, question, pairs)
+    question_id = str(name)
+    return Question(question_id, title, context, question, pairs)
 
 
 def _is_name(value: Any) -> bool:
@@ -238,13 +243,16 @@ def _field(record: Any, name: str, kind: type) -> Any:
     """A field of an object; raises BadRecord if it is missing or of another type."""
     expected = f"expected SQuAD's form, with {name!r} of type {kind.__name__}"
     if not isinstance(record, dict):
-        raise BadRecord(f"found {type(record).__name__}; {expected}")
+        record_kind = type(record).__name__
+        raise BadRecord(f"found {record_kind}; {expected}")
     value = record.get(name)
     if value is None:
-        keys = ", ".join(map(repr, record))
+        names = map(repr, record)
+        keys = ", ".join(names)
         raise BadRecord(f"found fields {keys}; {expected}")
     if isinstance(value, bool) or not isinstance(value, kind):
-        raise BadRecord(f"found {type(value).__name__} {name!r}; {expected}")
+        value_kind = type(value).__name__
+        raise BadRecord(f"found {value_kind} {name!r}; {expected}")
     return value
 
 
@@ -263,8 +271,9 @@ def _tfds_question(record: bytes) -> Question:
     context = _tfds_text(features, "context")
     text = _tfds_text(features, "question")
     answers = _tfds_texts(features, "answers/text")
-    starts = features["answers/answer_start"].int64_list.value
-    pairs = _pairs(answers, list(starts))
+    start_feature = features["answers/answer_start"]
+    starts = list(start_feature.int64_list.value)
+    pairs = _pairs(answers, starts)
     return Question(name, title, context, text, pairs)
 
 
@@ -280,5 +289,6 @@ def _tfds_text(features: Mapping[str, Any], name: str) -> str:
 
 def _tfds_texts(features: Mapping[str, Any], name: str) -> list[str]:
     # The positions of answers count a byte-order mark.
-    values = features[name].bytes_list.value
+    feature = features[name]
+    values = feature.bytes_list.value
     return [decode_utf8(value, keep_mark=True) for value in values]

@@ -135,7 +135,8 @@ class SyntheticExamples(Examples):
         return {"tokens": chunk.tokens[row], "targets": chunk.targets[row]}
 
     def _draw(self, number: int) -> recipe.Examples:
-        entropy = [self.seed, ROLES.index(self.role), number]
+        role_number = ROLES.index(self.role)
+        entropy = [self.seed, role_number, number]
         rng = np.random.default_rng(entropy)
         kind = KINDS[self.kind]
         is_training = self.role == TRAIN
@@ -151,12 +152,16 @@ class SyntheticExamples(Examples):
 
     def content(self, index: int) -> bytes:
         """See `Examples`: the tokens."""
-        return self[index]["tokens"].tobytes()
+        example = self[index]
+        return example["tokens"].tobytes()
 
     def fingerprint(self, classes: Sequence[str], labels: np.ndarray | None) -> Fingerprint:
         """See `Examples`."""
         made_of = f"{self.kind} {self.recipe} {self.role} {self.seed}"
-        return {"examples": len(self), "made of": digest([made_of])}
+        return {
+            "examples": len(self),
+            "made of": digest([made_of]),
+        }
 
     def describe(self, index: int) -> str:
         """See `Examples`: the tokens, and behind each that is asked for something its answer."""
@@ -175,6 +180,7 @@ class SyntheticExamples(Examples):
 
 def dataset(kind: str, made_of: Recipe, role: str, seed: int, count: int) -> Dataset:
     """The data set of a role; the arguments are those of `SyntheticExamples`."""
-    form = f"{KINDS[kind].title}, generated from seed {seed}"
+    title = KINDS[kind].title
+    form = f"{title}, generated from seed {seed}"
     examples = SyntheticExamples(kind, made_of, role, seed, count)
     return Dataset("", form, examples, split=role)

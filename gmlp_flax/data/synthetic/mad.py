@@ -54,15 +54,19 @@ def _recall_text(recipe: Recipe, rng: Generator) -> Text:
             noise_pair = rng.integers(first_noise, recipe.vocab_size, size=2)
             text.write(noise_pair)
             continue
-        key = int(rng.choice(symbols.keys))
+        drawn_key = rng.choice(symbols.keys)
+        key = int(drawn_key)
         is_known = key in value_of
         if not is_known:
-            value_of[key] = int(rng.choice(symbols.values))
-        text.write_pair([key], [value_of[key]], asked=is_known)
+            drawn_value = rng.choice(symbols.values)
+            value_of[key] = int(drawn_value)
+        value = value_of[key]
+        text.write_pair([key], [value], asked=is_known)
     known_keys = list(value_of)
     choice = rng.integers(len(known_keys))
     probe = known_keys[choice]
-    text.write_pair([probe], [value_of[probe]], asked=True)
+    probe_value = value_of[probe]
+    text.write_pair([probe], [probe_value], asked=True)
     return text
 
 
@@ -100,7 +104,8 @@ def _fuzzy_text(recipe: Recipe, rng: Generator, shortest_key: int) -> Text:
             key = probe
         new_value = _draw_motif(rng, symbols.values, 1, longest)
         value = value_of.setdefault(key, new_value)
-        text.write_pair(key, value, asked=key in shown)
+        is_known = key in shown
+        text.write_pair(key, value, asked=is_known)
         shown.add(key)
     text.write_pair(probe, probe_value, asked=True)
     return text

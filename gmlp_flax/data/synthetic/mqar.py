@@ -73,7 +73,8 @@ def draw_distinct(rng: Generator, count: int, size: int, first: int, end: int) -
     size]."""
     ids = end - first
     if size**2 > MOST_COLLISIONS * ids:
-        return _first_of_permutations(rng, count, size, ids) + first
+        offsets = _first_of_permutations(rng, count, size, ids)
+        return first + offsets
     drawn = rng.integers(first, end, size=(count, size))
     repeated = has_repeats(drawn)
     while repeated.any():
@@ -87,7 +88,8 @@ def _first_of_permutations(rng: Generator, count: int, size: int, ids: int) -> n
     """The first `size` entries of random permutations of 0 to `ids` - 1, int [count, size]."""
     in_order = np.arange(ids)
     unshuffled = np.broadcast_to(in_order, (count, ids))
-    return rng.permuted(unshuffled, axis=1)[:, :size]
+    shuffled = rng.permuted(unshuffled, axis=1)
+    return shuffled[:, :size]
 
 
 def has_repeats(rows: np.ndarray) -> np.ndarray:

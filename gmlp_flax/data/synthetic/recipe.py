@@ -91,7 +91,8 @@ class Text:
     def write(self, tokens, asked: bool = False) -> None:
         """Adds tokens; whether they are answers."""
         for token in tokens:
-            self._tokens.append(int(token))
+            plain_token = int(token)
+            self._tokens.append(plain_token)
             self._asked.append(asked)
 
     def write_pair(self, key, value, asked: bool = False) -> None:
@@ -128,4 +129,6 @@ class Text:
 def stacked(pairs: list[tuple[np.ndarray, np.ndarray]]) -> Examples:
     """Examples of the tokens and the targets of each, any integers [length]."""
     tokens, targets = zip(*pairs, strict=True)
-    return examples(np.stack(tokens), np.stack(targets))
+    all_tokens = np.stack(tokens)
+    all_targets = np.stack(targets)
+    return examples(all_tokens, all_targets)

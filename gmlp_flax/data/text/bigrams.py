@@ -18,7 +18,9 @@ def keys_of(tokens: np.ndarray, vocab_size: int) -> np.ndarray:
         vocab_size: more than the largest id.
     """
     wide = tokens.astype(np.int64)
-    return wide[:-1] * vocab_size + wide[1:]
+    first = wide[:-1]
+    second = wide[1:]
+    return first * vocab_size + second
 
 
 def frequent_keys(text: Prepared, most: int, counted_tokens: int = COUNTED_TOKENS) -> np.ndarray:
@@ -32,11 +34,14 @@ def frequent_keys(text: Prepared, most: int, counted_tokens: int = COUNTED_TOKEN
     keys = []
     tokens = 0
     for ids in text.some_blocks(counted_tokens):
-        keys.append(keys_of(ids, vocab_size))
+        keys_of_block = keys_of(ids, vocab_size)
+        keys.append(keys_of_block)
         tokens += len(ids)
-    found, counts = np.unique(np.concatenate(keys), return_counts=True)
+    all_keys = np.concatenate(keys)
+    different, counts = np.unique(all_keys, return_counts=True)
     scale = text.tokens / tokens
-    return found[counts * scale > most]
+    is_frequent = counts * scale > most
+    return different[is_frequent]
 
 
 def are_frequent(tokens: np.ndarray, frequent: np.ndarray, vocab_size: int) -> np.ndarray:
@@ -52,7 +57,8 @@ def are_frequent(tokens: np.ndarray, frequent: np.ndarray, vocab_size: int) -> n
     if len(frequent):
         keys = keys_of(tokens, vocab_size)
         after = np.searchsorted(frequent, keys)
-        nearest = np.minimum(after, len(frequent) - 1)
+        last = len(frequent) - 1
+        nearest = np.minimum(after, last)
         result[1:] = frequent[nearest] == keys
     return result
 

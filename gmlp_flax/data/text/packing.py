@@ -77,7 +77,8 @@ class Packing:
         count = end - first
         shape = (count, self.length)
         ids = self._read_text(first, count)
-        missing = count * self.room - len(ids)
+        places = count * self.room
+        missing = places - len(ids)
         padded = np.pad(ids, (0, missing), constant_values=tokenizer.pad_id)
         texts = padded.reshape(count, self.room)
         after_text = 1 + self.room  # 1 for [CLS]
@@ -113,8 +114,9 @@ class Packing:
             raise IndexError(f"window {index} of {len(self)}")
         group, row = divmod(int(index), self.group)
         windows = self._groups(group)
+        window = windows[row]
         return {
-            "tokens": windows[row].astype(np.int32),
+            "tokens": window.astype(np.int32),
             "index": np.int32(index),
         }
 
@@ -195,8 +197,8 @@ class WindowOrder:
         self.seed = seed
         groups = _ceil_div(len(packing), packing.group)
         group_tokens = packing.group * packing.length
-        pools = _ceil_div(groups * group_tokens, POOL_TOKENS)
-        pools = min(groups, pools)
+        full_pools = _ceil_div(groups * group_tokens, POOL_TOKENS)
+        pools = min(groups, full_pools)
         self._group_count = groups
         # Where each pool begins, counted in groups of the epoch, and the end.
         pool_numbers = np.arange(pools + 1)
@@ -292,13 +294,17 @@ class Mixture:
         if len(self._orders) == 1:
             [order] = self._orders
             return order.take(positions.start, count)
-        bounds = np.arange(positions.start, positions.stop + 1)
-        examples = _Examples.empty(count, self.packings[0].length)
+        after_last = positions.stop + 1
+        bounds = np.arange(positions.start, after_last)
+        length = self.packings[0].length
+        examples = _Examples.empty(count, length)
+        taken_of_corpora = self._taken(bounds)
         windows_before = 0
-        for order, taken in zip(self._orders, self._taken(bounds), strict=True):
+        for order, taken in zip(self._orders, taken_of_corpora, strict=True):
             first = int(taken[0])
             stop = int(taken[-1])
-            part = order.take(first, stop - first)
+            part_count = stop - first
+            part = order.take(first, part_count)
             is_of_corpus = np.diff(taken) == 1  # [examples]
             numbers = windows_before + part["index"]
             examples.put(is_of_corpus, part["tokens"], numbers)
@@ -316,10 +322,12 @@ class Mixture:
         left = positions
         left_share = 1.0
         for share in self.shares[:-1]:
-            part = left * (share / left_share)
-            rounded = np.floor(part + 0.5).astype(np.int64)
-            taken.append(rounded)
-            left = left - rounded
+            share_of_left = share / left_share
+            part = left * share_of_left
+            rounded = np.floor(part + 0.5)
+            whole = rounded.astype(np.int64)
+            taken.append(whole)
+            left = left - whole
             left_share -= share
         taken.append(left)
         return taken
@@ -338,7 +346,8 @@ def read_shares(lines: Iterable[str]) -> dict[str, float]:
     for line in lines:
         path, _, number = line.rpartition("=")
         share = _to_float(number)
-        total = sum(shares.values()) + share
+        total_before = sum(shares.values())
+        total = total_before + share
         is_new_path = path != "" and path not in shares
         is_valid_share = share > 0 and total < 1  # not if it is NaN
         if not is_new_path or not is_valid_share:

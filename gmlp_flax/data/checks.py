@@ -52,16 +52,20 @@ def check_classes(train: Dataset) -> list[str]:
     """
     single = _single_classes(train)
     if single and len(single) == len(train.classes):
+        count = len(single)
+        name = single[0]
         raise DataError(
-            f"{train.path!r}: each of {len(single):,} classes has a single example, such as "
-            f"{single[0][:60]!r}: are these the labels?"
+            f"{train.path!r}: each of {count:,} classes has a single example, such as "
+            f"{name[:60]!r}: are these the labels?"
         )
     notes = []
     absent = classes.absent(train)
     if absent:
-        notes.append(_note_of_classes("without an example to train on", absent))
+        note = _note_of_classes("without an example to train on", absent)
+        notes.append(note)
     if single:
-        notes.append(_note_of_classes("with a single example to train on", single))
+        note = _note_of_classes("with a single example to train on", single)
+        notes.append(note)
     notes += _notes_on_names(train.classes)
     return notes
 
@@ -92,7 +96,8 @@ def _joined_classes(names: Sequence[str]) -> list[str]:
     known = set(names)
     joined = []
     for name in names:
-        parts = _SEPARATORS.sub(" ", name).split()
+        with_blanks = _SEPARATORS.sub(" ", name)
+        parts = with_blanks.split()
         if len(parts) > 1 and known.issuperset(parts):
             joined.append(name)
     return joined
@@ -109,15 +114,17 @@ def check_heldout_classes(heldout: Dataset) -> list[str]:
 def check_heldout_size(heldout: Dataset) -> list[str]:
     """A line if there are so few labelled held-out examples that their accuracy says little."""
     counts = heldout.class_counts()
-    count = len(heldout) if counts is None else int(counts.sum())
+    count = len(heldout)
+    if counts is not None:
+        count = int(counts.sum())
     if not 0 < count < FEW_HELDOUT:
         return []
     points = 100 / count
     verb = "is" if count == 1 else "are"
+    held_out = counted(count, "held-out example")
     return [
-        f"note: {counted(count, 'held-out example')} {verb} too few to measure an accuracy: each "
-        f"is worth {points:.0f} points; hold out more (config.data.heldout_share, or "
-        "config.data.heldout)"
+        f"note: {held_out} {verb} too few to measure an accuracy: each is worth {points:.0f} "
+        "points; hold out more (config.data.heldout_share, or config.data.heldout)"
     ]
 
 
@@ -131,8 +138,9 @@ def _single_classes(dataset: Dataset) -> list[str]:
 
 
 def _note_of_classes(problem: str, names: Sequence[str]) -> str:
+    count = len(names)
     shown = listed(map(repr, names), 3)
-    return f"note: classes {problem}: {len(names):,} ({shown})"
+    return f"note: classes {problem}: {count:,} ({shown})"
 
 
 def check_overlap(train: Dataset, heldout: Dataset) -> str:
@@ -160,7 +168,8 @@ def check_overlap(train: Dataset, heldout: Dataset) -> str:
     equal_share = equal / len(sample)
     sized_share = min(1.0, TRAIN_SAMPLE / len(train))  # of the training examples, sizes compared
     read_share = len(read) / len(candidates)  # of those with such a size
-    overlap = min(1.0, equal_share / (read_share * sized_share))
+    searched_share = read_share * sized_share
+    overlap = min(1.0, equal_share / searched_share)
     if overlap <= OVERLAP_REPORTED:
         return ""
     if equal == len(sample):
@@ -179,7 +188,8 @@ def _count_equal(
     known = {_digest(train.examples, index) for index in read}
     equal = 0
     for index in sample:
-        if _digest(heldout.examples, index) in known:
+        digest = _digest(heldout.examples, index)
+        if digest in known:
             equal += 1
     return equal
 
@@ -194,7 +204,8 @@ def _same_size(train: Dataset, heldout: Dataset, sample: Iterable[int]) -> list[
             sizes.add(size)
     candidates = []
     for index in spread(len(train), TRAIN_SAMPLE):
-        if train.examples.size(index) in sizes:
+        size = train.examples.size(index)
+        if size in sizes:
             candidates.append(index)
     return candidates
 
@@ -264,7 +275,8 @@ def _groups(indices: Iterable[int], key: Callable[[int], object]) -> list[list[i
     """Groups of two or more indices with the same key."""
     groups: dict[object, list[int]] = {}
     for index in indices:
-        group = groups.setdefault(key(index), [])
+        key_of_index = key(index)
+        group = groups.setdefault(key_of_index, [])
         group.append(index)
     repeated = []
     for group in groups.values():
@@ -275,14 +287,16 @@ def _groups(indices: Iterable[int], key: Callable[[int], object]) -> list[list[i
 
 def _differ(dataset: Dataset, group: list[int]) -> bool:
     """Whether the examples at these positions have different labels."""
-    labels = dataset.labels[group].tolist()
-    return len(set(labels)) > 1
+    labels = dataset.labels[group]
+    different = set(labels.tolist())
+    return len(different) > 1
 
 
 def _first_of_two_labels(dataset: Dataset, group: list[int]) -> tuple[str, str]:
     """Two examples of a group whose labels differ, for messages."""
+    labels = dataset.labels
     first, *others = group
-    second = next(index for index in others if dataset.labels[index] != dataset.labels[first])
+    second = next(index for index in others if labels[index] != labels[first])
     return _with_label(dataset, first), _with_label(dataset, second)
 
 
@@ -298,7 +312,8 @@ def _with_label(dataset: Dataset, index: int) -> str:
 
 def _digest(examples: Examples, index: int) -> bytes:
     content = examples.content(index)
-    return hashlib.blake2b(content, digest_size=16).digest()
+    state = hashlib.blake2b(content, digest_size=16)
+    return state.digest()
 
 
 def check_documents(train: Iterable[bytes], heldout: Iterable[bytes], train_documents: int) -> str:
@@ -320,8 +335,9 @@ def check_documents(train: Iterable[bytes], heldout: Iterable[bytes], train_docu
         equal += waiting.pop(document, 0)
     if equal <= OVERLAP_REPORTED * compared:
         return ""
+    share = equal / compared
     return (
-        f"warning: {equal:,} of {compared:,} held-out documents ({equal / compared:.1%}) are also "
+        f"warning: {equal:,} of {compared:,} held-out documents ({share:.1%}) are also "
         f"among {searched:,} of the {train_documents:,} training documents that were compared: "
         "scores on them are too high; remove them from one side"
     )
@@ -352,7 +368,8 @@ def check_passages(
     searched = 0
     for block in train:
         searched += len(block)
-        is_found |= np.isin(wanted, _passage_hashes(block))
+        hashes_of_block = _passage_hashes(block)
+        is_found |= np.isin(wanted, hashes_of_block)
     count = np.count_nonzero(is_found)
     share = count / len(starts)
     searched_share = min(1.0, searched / max(1, train_tokens))
@@ -405,13 +422,14 @@ def check_unknown(ids: Sequence[np.ndarray], tokenizer: Any, where: str) -> str:
     Raises:
         DataError: the share is above UNKNOWN_REFUSED: a model would learn nothing.
     """
-    parts = [part.ravel() for part in ids]
-    no_tokens = np.zeros(0, np.int64)
-    tokens = np.concatenate([no_tokens, *parts])
+    parts = [np.zeros(0, np.int64)]
+    parts += [part.ravel() for part in ids]
+    tokens = np.concatenate(parts)
     is_special = np.isin(tokens, tokenizer.special_ids)
     words = np.count_nonzero(~is_special)
     unknown = np.count_nonzero(tokens == tokenizer.unk_id)
-    share = unknown / max(1, unknown + words)
+    counted_tokens = unknown + words
+    share = unknown / max(1, counted_tokens)
     line = f"{where}: {share:.1%} of the tokens of the first texts are [UNK]"
     if share <= UNKNOWN_WARNED:
         return line

@@ -22,7 +22,7 @@ from gmlp_flax.io.records import BadRecord
 
 UNLABELLED = -1
 
-_WHOLE = re.compile(r"[+-]?\d{1,300}")  # Python reads no number of thousands of digits
+_WHOLE = re.compile(r"[+-]?\d{1,300}")  # Python refuses numbers with thousands of digits
 
 
 def class_name(value: Any) -> str:
@@ -40,7 +40,9 @@ def class_name(value: Any) -> str:
         return ""
     if not isinstance(value, str | bool | int | float):
         raise BadRecord(f"the label {value!r:.60}: expected text or a number")
-    text = value if isinstance(value, str) else json.dumps(value)
+    text = value
+    if not isinstance(value, str):
+        text = json.dumps(value)
     composed = unicodedata.normalize("NFC", text)
     return composed.strip()
 
@@ -78,7 +80,9 @@ def _by_number(name: str) -> tuple[int, str]:
 def positions(names: Sequence[str], classes: Sequence[str]) -> np.ndarray:
     """The position of each name in the classes: int32 [names]; raises KeyError for an unknown
     one."""
-    position_of = {name: position for position, name in enumerate(classes)}
+    position_of = {}
+    for position, name in enumerate(classes):
+        position_of[name] = position
     labels = [position_of[name] for name in names]
     return np.array(labels, np.int32)
 
@@ -102,8 +106,9 @@ def check_names(counts: Mapping[str, int], where: str, allow_letters: bool = Fal
         plain = name if is_letter else _plain(name)
         other = seen.setdefault(plain, name)
         if other != name:
+            other_count = counts[other]
             raise DataError(
-                f"{where}: the classes {other!r} ({counts[other]:,}) and {name!r} ({count:,}) "
+                f"{where}: the classes {other!r} ({other_count:,}) and {name!r} ({count:,}) "
                 "differ only in capitals or blanks: write them the same way"
             )
 
@@ -148,13 +153,15 @@ def from_names(
     else:
         check_names(counts, where, allow_letters)
         classes = ordered(counts)
-    return classes, positions(names, classes)
+    labels = positions(names, classes)
+    return classes, labels
 
 
 def _check_declared(names: Iterable[str], classes: Sequence[str], where: str) -> None:
     """Refuses declared classes if two have the same name, and names that are not declared."""
     known = set(classes)
-    expected = listed(map(repr, classes))
+    quoted = map(repr, classes)
+    expected = listed(quoted)
     if len(known) < len(classes):
         raise DataError(f"{where}: two of its classes have one name: {expected}")
     unknown = set(names) - known
@@ -201,7 +208,8 @@ def in_order(dataset: Dataset, order: Sequence[str], where: str, partial: bool =
     missing = _without(wanted, names)
     is_incomplete = bool(missing) and not partial
     if strange or is_incomplete:
-        raise DataError(_differences(dataset, order, strange, missing, where))
+        differences = _differences(dataset, order, strange, missing, where)
+        raise DataError(differences)
     new_labels = positions(names, wanted)
     return relabelled(dataset, order, new_labels)
 
@@ -230,7 +238,8 @@ def relabelled(dataset: Dataset, classes: Sequence[str], new: np.ndarray) -> Dat
     labels = dataset.labels.copy()
     is_known = labels >= 0
     known_labels = labels[is_known]
-    labels[is_known] = new[known_labels]
+    new_labels = new[known_labels]
+    labels[is_known] = new_labels
     return dataclasses.replace(changed, labels=labels)
 
 
@@ -258,10 +267,12 @@ def _differences(
     dataset: Dataset, order: Sequence[str], strange: list[str], missing: list[str], where: str
 ) -> str:
     path = repr(dataset.path)
+    count = len(dataset.classes)
+    wanted_count = len(order)
     only_in_data = listed(map(repr, strange)) or "none"
     only_in_order = listed(map(repr, missing)) or "none"
     text = (
-        f"{path} has {len(dataset.classes)} classes, and {where} has {len(order)}: "
+        f"{path} has {count} classes, and {where} has {wanted_count}: "
         f"{only_in_order} only there, {only_in_data} only in {path}; give data with the "
         "same classes"
     )
@@ -289,10 +300,11 @@ def named(dataset: Dataset, order: Sequence[str]) -> Dataset:
     numbers = [int(name) for name in dataset.classes]
     largest = max(numbers, default=-1)
     count = len(order)
-    if largest >= count:
+    last = count - 1
+    if largest > last:
         raise DataError(
             f"{dataset.path!r} has a class {largest}, and config.data.class_map has "
-            f"{count} classes, from 0 to {count - 1}: give the list of these images"
+            f"{count} classes, from 0 to {last}: give the list of these images"
         )
     positions_in_order = np.array(numbers, np.int32)
     return relabelled(dataset, order, positions_in_order)

@@ -56,7 +56,8 @@ class Examples(abc.ABC):
     def describe(self, index: int) -> str:
         """The example at a position in a line, for people; raises BadRecord if it cannot be
         read."""
-        return line_of(str(self[index]))
+        text = str(self[index])
+        return line_of(text)
 
     def take(self, indices: np.ndarray) -> Examples:
         """The examples at `indices`, int [examples], in this order."""
@@ -74,23 +75,28 @@ class Wrapped(Examples):
         return len(self.source)
 
     def __getitem__(self, index: int) -> Any:
-        return self.source[self.position(index)]
+        position = self.position(index)
+        return self.source[position]
 
     def position(self, index: int) -> int:
         """The position in `source` of the example at `index`."""
         return index
 
     def key(self, index: int) -> str:
-        return self.source.key(self.position(index))
+        position = self.position(index)
+        return self.source.key(position)
 
     def content(self, index: int) -> bytes:
-        return self.source.content(self.position(index))
+        position = self.position(index)
+        return self.source.content(position)
 
     def size(self, index: int) -> int | None:
-        return self.source.size(self.position(index))
+        position = self.position(index)
+        return self.source.size(position)
 
     def describe(self, index: int) -> str:
-        return self.source.describe(self.position(index))
+        position = self.position(index)
+        return self.source.describe(position)
 
     def fingerprint(self, classes: Sequence[str], labels: np.ndarray | None) -> Fingerprint:
         return self.source.fingerprint(classes, labels)
@@ -107,7 +113,8 @@ class Subset(Wrapped):
         return len(self.indices)
 
     def position(self, index: int) -> int:
-        return int(self.indices[index])
+        position = self.indices[index]
+        return int(position)
 
 
 class Relabelled(Wrapped):
@@ -119,7 +126,8 @@ class Relabelled(Wrapped):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         example = super().__getitem__(index)
-        return {**example, "label": self.positions[example["label"]]}
+        label = example["label"]
+        return {**example, "label": self.positions[label]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,9 +179,10 @@ class Dataset:
         """The number of examples of each class, int [classes]; None if labels are not known."""
         if self.labels is None or not self.classes:
             return None
+        class_count = len(self.classes)
         is_known = self.labels >= 0
         known = self.labels[is_known]
-        return np.bincount(known, minlength=len(self.classes))
+        return np.bincount(known, minlength=class_count)
 
     @property
     def units(self) -> str:
@@ -197,14 +206,16 @@ class Dataset:
             if size is None:
                 return None
             total += size
-        return round(total * len(self) / len(looked_at))
+        estimate = total * len(self) / len(looked_at)
+        return round(estimate)
 
     def some(self, count: int) -> list[str]:
         """Some examples with their labels, a line each, evenly spread."""
         lines = []
         for index in spread(len(self), count):
             try:
-                line = self.examples.describe(index) + self._describe_label(index)
+                example = self.examples.describe(index)
+                line = example + self._describe_label(index)
             except (BadRecord, DataError, OSError) as error:
                 line = f"cannot be read: {error}"
             lines.append(line)
@@ -214,19 +225,22 @@ class Dataset:
         if self.labels is not None:
             label = self.labels[index]
         elif self.classes:
-            label = self.examples[index]["label"]
+            example = self.examples[index]
+            label = example["label"]
         else:
             return ""
         if not self.classes:
             return f"  -> {label:g}"
         if label < 0:
             return "  -> no label"
-        return f"  -> {self.classes[label]}"
+        name = self.classes[label]
+        return f"  -> {name}"
 
     def with_notes(self, *notes: str) -> Dataset:
         """The same data set with further notes, without empty lines and lines that it has
         already."""
-        lines = dict.fromkeys((*self.notes, *notes))
+        all_notes = (*self.notes, *notes)
+        lines = dict.fromkeys(all_notes)
         lines.pop("", None)
         return dataclasses.replace(self, notes=tuple(lines))
 
@@ -251,21 +265,24 @@ class Dataset:
         Raises:
             DataError: nothing would be left for this role, or a class has a single example.
         """
-        keys = [self.examples.key(index) for index in range(len(self))]
+        indices = range(len(self))
+        keys = [self.examples.key(index) for index in indices]
         if self.stratified:
             groups = self._groups_to_share()
             chosen = holdout.stratified_members(keys, groups, role, share)
         else:
             chosen = holdout.members(keys, role, share)
         if not len(chosen):
-            raise holdout.nothing_left(f"the examples of {self.path!r}", role, share)
+            what = f"the examples of {self.path!r}"
+            raise holdout.nothing_left(what, role, share)
         return self.take(chosen)
 
     def _groups_to_share(self) -> list[np.ndarray]:
         """The positions of the examples of each class, int [two or more]. A declared class without
         examples is left out."""
         groups = []
-        for name, indices in self._examples_by_class().items():
+        examples_by_class = self._examples_by_class()
+        for name, indices in examples_by_class.items():
             if len(indices) == 1:
                 raise DataError(
                     f"{self.path!r}: the class {name!r} has a single example, which cannot be both "
@@ -282,7 +299,8 @@ class Dataset:
             all_examples = np.arange(len(self))
             return {self.split: all_examples}
         by_label = np.argsort(self.labels, kind="stable")
-        counts = np.bincount(self.labels, minlength=len(self.classes))
+        class_count = len(self.classes)
+        counts = np.bincount(self.labels, minlength=class_count)
         ends = np.cumsum(counts)
         bounds = ends[:-1]
         groups = np.split(by_label, bounds)
@@ -291,10 +309,13 @@ class Dataset:
 
 def line_of(text: str) -> str:
     """A text in one line of at most LINE columns."""
-    line = " ".join(text.split())
+    words = text.split()
+    line = " ".join(words)
     if len(line) <= LINE:
         return line
-    return f"{line[: LINE - 3]}..."
+    ellipsis = "..."
+    shown = LINE - len(ellipsis)
+    return line[:shown] + ellipsis
 
 
 class Splits(Mapping[str, Dataset]):

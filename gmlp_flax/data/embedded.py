@@ -34,7 +34,8 @@ def sentences(text: str) -> list[str]:
 
 def _one_spaced(text: str) -> str:
     """A text with single spaces between words and no white space around them."""
-    return " ".join(text.split())
+    words = text.split()
+    return " ".join(words)
 
 
 def embedded_text(role: str) -> list[str]:
@@ -63,7 +64,8 @@ def embedded_text(role: str) -> list[str]:
         return heldout
     unwanted: set[str] = set()
     for text in heldout:
-        unwanted.update(sentences(text))
+        sentences_of_text = sentences(text)
+        unwanted.update(sentences_of_text)
     train = []
     for name in sorted(topics):
         if name in HELDOUT_TOPICS:
@@ -84,7 +86,8 @@ def embedded_digits(role: str) -> Dataset:
     Args:
         role: "train" or "heldout".
     """
-    path = importlib.resources.files("gmlp_flax.data").joinpath("digits", "digits.npz")
+    folder = importlib.resources.files("gmlp_flax.data")
+    path = folder.joinpath("digits", "digits.npz")
     with path.open("rb") as file, np.load(file) as arrays:
         images = arrays["images"][..., None]
         labels = arrays["labels"].astype(np.int32)

@@ -17,7 +17,7 @@ from gmlp_flax.io.files import File
 
 Fingerprint = dict[str, int | str]
 
-SAMPLE = 64  # at most so many files have their ends read
+SAMPLE = 64  # files, at most, whose ends are read
 END = 64 << 10  # bytes of an end
 _THREADS = 16
 
@@ -27,8 +27,9 @@ def spread(count: int, most: int = SAMPLE) -> list[int]:
     last = count - 1
     sampled = min(count, most)
     positions = np.linspace(0, last, sampled)
-    whole = np.unique(positions.astype(int))
-    return whole.tolist()
+    whole = positions.astype(int)
+    different = np.unique(whole)
+    return different.tolist()
 
 
 def digest(values: Iterable[str | bytes]) -> str:
@@ -36,10 +37,11 @@ def digest(values: Iterable[str | bytes]) -> str:
     state = hashlib.sha256()
     for value in values:
         content = _as_bytes(value) if isinstance(value, str) else value
-        length = len(content).to_bytes(8, "little")
-        state.update(length)
+        size = len(content)
+        state.update(size.to_bytes(8, "little"))
         state.update(content)
-    return state.hexdigest()[:16]
+    hexadecimal = state.hexdigest()
+    return hexadecimal[:16]
 
 
 def _as_bytes(text: str) -> bytes:
@@ -54,17 +56,20 @@ def ends(file: File) -> bytes:
         return b""
     if file.size <= END:
         return files.read_range(file.path, 0, file.size)
+    last_start = file.size - END
     first = files.read_range(file.path, 0, END)
-    last = files.read_range(file.path, file.size - END, file.size)
+    last = files.read_range(file.path, last_start, file.size)
     return first + last
 
 
 def of_files(present: Sequence[File]) -> Fingerprint:
     """A fingerprint of the names and sizes of all files, and of the ends of some. Raises DataError
     if a file cannot be read."""
-    sample = [present[position] for position in spread(len(present))]
+    positions = spread(len(present))
+    sample = [present[position] for position in positions]
     with ThreadPoolExecutor(_THREADS) as pool:
-        content = digest(pool.map(ends, sample))
+        ends_of_files = pool.map(ends, sample)
+        content = digest(ends_of_files)
     names = []
     sizes = []
     for file in present:
@@ -84,7 +89,8 @@ def of_texts(texts: Sequence[str]) -> str:
     checksums = []
     for text in texts:
         if text not in checksum_of:
-            checksum_of[text] = zlib.crc32(_as_bytes(text))
+            content = _as_bytes(text)
+            checksum_of[text] = zlib.crc32(content)
         checksums.append(checksum_of[text])
-    packed = np.array(checksums, np.uint32).tobytes()
-    return digest([packed])
+    packed = np.array(checksums, np.uint32)
+    return digest([packed.tobytes()])

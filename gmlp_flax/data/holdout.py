@@ -27,11 +27,12 @@ ROLES = (TRAIN, HELDOUT)
 def is_member(role: str, key: str, share: float) -> bool:
     """Whether the example with a key has a role, TRAIN or HELDOUT, if a share is held out."""
     position = _hash(key) / 2**32  # from 0 to 1
+    holds_out = role == HELDOUT
     if share >= 0:
         is_heldout = position < share
-        return is_heldout == (role == HELDOUT)
+        return is_heldout == holds_out
     is_heldout = position >= 1 + share
-    if role == HELDOUT:
+    if holds_out:
         return is_heldout
     return not is_heldout and position >= -share
 
@@ -88,25 +89,29 @@ def _bounds(hashes: Sequence[int], share: float) -> tuple[int, int]:
     positions = np.array(hashes) / 2**32  # from 0 to 1
     is_low = positions < abs(share)
     low_count = int(np.count_nonzero(is_low))
-    first = min(max(low_count, 1), count - 1)
+    at_least_one = max(low_count, 1)
+    first = min(at_least_one, count - 1)
     if share >= 0:
         return first, count
     is_high = positions >= 1 + share
     high_count = int(np.count_nonzero(is_high))
     most = count - first - 1  # one of the others is trained on
-    heldout_count = min(max(high_count, 1), most)
+    at_least_one = max(high_count, 1)
+    heldout_count = min(at_least_one, most)
     stop = count - heldout_count
     return first, stop
 
 
 def _hash(key: str) -> int:
     # Lone surrogates are legal in JSON strings and in names of files, but not in UTF-8.
-    return zlib.crc32(key.encode("utf-8", "surrogatepass"))
+    content = key.encode("utf-8", "surrogatepass")
+    return zlib.crc32(content)
 
 
 def share_in_words(share: float) -> str:
     """A share for messages; a negative one is that of a search of settings, see `is_member`."""
-    words = f"heldout_share={abs(share):g}"
+    size = abs(share)
+    words = f"heldout_share={size:g}"
     if share < 0:
         words += " and as much for the search of settings (data.search)"
     return words
@@ -114,7 +119,8 @@ def share_in_words(share: float) -> str:
 
 def nothing_left(what: str, role: str, share: float) -> DataError:
     """The error if a share leaves nothing for a role; `what` is "the articles of ..."."""
+    words = share_in_words(share)
     return DataError(
-        f"{what}: nothing is left for {role!r} with {share_in_words(share)}; change it, give more "
-        "data, or give the held-out data a path of their own"
+        f"{what}: nothing is left for {role!r} with {words}; change it, give more data, or give "
+        "the held-out data a path of their own"
     )

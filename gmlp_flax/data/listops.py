@@ -80,7 +80,8 @@ def generate(grammar: Grammar, seed: int) -> Iterator[Tree]:
         if tree is None or tree.length <= grammar.shortest:
             continue
         content = tree.text.encode()
-        digest = hashlib.blake2b(content, digest_size=16).digest()
+        state = hashlib.blake2b(content, digest_size=16)
+        digest = state.digest()
         if digest not in known:
             known.add(digest)
             thrown = 0
@@ -99,7 +100,8 @@ def draw_tree(draw: Callable[[], float], grammar: Grammar) -> Tree | None:
 
     def node(depth: int) -> int:
         """Adds a node's symbols and returns its value. Above it, `depth - 1` brackets are open."""
-        if len(symbols) + depth >= grammar.longest:
+        least_length = len(symbols) + depth
+        if least_length >= grammar.longest:
             raise OverflowError
         if depth >= grammar.depth or draw() > _OPERATOR_SHARE:
             digit = int(10 * draw())
@@ -108,7 +110,8 @@ def draw_tree(draw: Callable[[], float], grammar: Grammar) -> Tree | None:
         choice = int(len(operators) * draw())
         operator = operators[choice]
         evaluate = OPERATORS[operator]
-        arguments = 2 + int((grammar.arguments - 1) * draw())
+        argument_choices = grammar.arguments - 1
+        arguments = 2 + int(argument_choices * draw())
         symbols.append(operator)
         values = [node(depth + 1) for _ in range(arguments)]
         symbols.append(END)
@@ -118,7 +121,9 @@ def draw_tree(draw: Callable[[], float], grammar: Grammar) -> Tree | None:
         value = node(1)
     except OverflowError:
         return None
-    return Tree(" ".join(symbols), value, len(symbols))
+    text = " ".join(symbols)
+    length = len(symbols)
+    return Tree(text, value, length)
 
 
 def parse_numbers(text: str, what: str, count: int) -> tuple[int, ...]:
@@ -129,7 +134,8 @@ def parse_numbers(text: str, what: str, count: int) -> tuple[int, ...]:
     has_count = len(words) == count
     if not are_numbers or not has_count:
         raise DataError(f"{what}: expected {count} numbers with commas between them")
-    return tuple(map(int, words))
+    numbers = map(int, words)
+    return tuple(numbers)
 
 
 def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed: int = 0) -> int:
@@ -143,7 +149,11 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
             cannot be written to; or as in `generate`.
     """
     _check_grammar(sizes, grammar)
-    arguments = {"sizes": list(sizes), **grammar._asdict(), "seed": seed}
+    arguments = {
+        "sizes": list(sizes),
+        **grammar._asdict(),
+        "seed": seed,
+    }
     if FACTS in files.listdir(folder):  # it is written last
         return _read_longest(folder, arguments)
     trees = generate(grammar, seed)
@@ -154,7 +164,8 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
         longest_of_split = _write_split(path, trees_of_split)
         longest = max(longest, longest_of_split)
     facts = {"made of": arguments, "longest": longest}
-    json_files.write(files.join(folder, FACTS), facts)
+    facts_path = files.join(folder, FACTS)
+    json_files.write(facts_path, facts)
     return longest
 
 

@@ -106,7 +106,9 @@ class Shuffled:
         # from sharing epochs.
         seeds = np.random.SeedSequence(seed)
         order_seed, transform_seed = seeds.generate_state(2).tolist()
-        examples = grain.MapDataset.source(source).shuffle(order_seed).repeat()
+        in_order = grain.MapDataset.source(source)
+        shuffled = in_order.shuffle(order_seed)
+        examples = shuffled.repeat()
         if repeats > 1:
             # Mixing pairs examples that are exactly half a batch apart.
             stretch = max(1, batch_size // (2 * repeats))
@@ -128,15 +130,21 @@ class Shuffled:
 def _repeated(stretch: int, repeats: int, position: int) -> int:
     """The position in the order without repeats of the example at a position of the order with
     repeats, which has each stretch of examples `repeats` times."""
-    whole_stretches = position // (stretch * repeats)
-    return whole_stretches * stretch + position % stretch
+    repeated_stretch = stretch * repeats
+    whole_stretches = position // repeated_stretch
+    in_stretch = position % stretch
+    return whole_stretches * stretch + in_stretch
 
 
 def _reordered(examples: grain.MapDataset, index: Callable[[int], int]) -> grain.MapDataset:
     """Endless examples: number i is examples[index(i)]."""
     import grain
 
-    return grain.MapDataset.range(_ENDLESS).map(lambda position: examples[index(position)])
+    def example_at(position: int) -> Any:
+        return examples[index(position)]
+
+    positions = grain.MapDataset.range(_ENDLESS)
+    return positions.map(example_at)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +171,8 @@ class Reading:
 
     def __post_init__(self):
         if self.batch_size < 1 or self.batch_size % self.hosts:
-            nearest = max(1, self.batch_size // self.hosts) * self.hosts
+            nearest_share = max(1, self.batch_size // self.hosts)
+            nearest = nearest_share * self.hosts
             raise DataError(
                 f"batch_size={self.batch_size} counts examples over all hosts and must be a "
                 f"positive multiple of their number, {self.hosts}; use {nearest}"
@@ -186,14 +195,17 @@ def train_batches(order: Order, reading: Reading, start: int = 0) -> Batches:
 
     make = functools.partial(_train_batch, order, reading)
     numbers = grain.MapDataset.range(start, _ENDLESS)
-    return _read_ahead(numbers.map(make), reading.workers)
+    batches = numbers.map(make)
+    return _read_ahead(batches, reading.workers)
 
 
 def _train_batch(order: Order, reading: Reading, step: int) -> Batch:
     first_of_batch = step * reading.batch_size
-    first = first_of_batch + reading.host * reading.share
+    first_of_host = reading.host * reading.share
+    first = first_of_batch + first_of_host
     stop = first + reading.share
-    batch = order.batch(range(first, stop))
+    positions = range(first, stop)
+    batch = order.batch(positions)
     return reading.finish(batch)
 
 
@@ -214,7 +226,8 @@ def evaluation_batches(source: Source, reading: Reading) -> Batches:
     count = math.ceil(len(source) / reading.batch_size)
     make = functools.partial(_evaluation_batch, source, reading)
     numbers = grain.MapDataset.range(count)
-    return _read_ahead(numbers.map(make), reading.workers)
+    batches = numbers.map(make)
+    return _read_ahead(batches, reading.workers)
 
 
 def _evaluation_batch(source: Source, reading: Reading, number: int) -> Batch:
@@ -223,10 +236,12 @@ def _evaluation_batch(source: Source, reading: Reading, number: int) -> Batch:
     stop = first + reading.batch_size
     examples = []
     for position in range(first, stop, reading.hosts):
-        example = source[min(position, last)]
+        present = min(position, last)
+        example = source[present]
         is_copy = position > last
         weight = np.float32(0 if is_copy else 1)
-        examples.append({**example, "weight": weight})
+        weighted = {**example, "weight": weight}
+        examples.append(weighted)
     batch = stack(examples)
     return reading.finish(batch)
 
@@ -236,14 +251,16 @@ class Spread:
 
     def __init__(self, source: Source, count: int):
         length = len(source)
+        wanted = count or length
         self._source = source
-        self._count = min(count or length, length)
+        self._count = min(wanted, length)
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, index: int) -> Example:
-        position = index * len(self._source) // self._count
+        length = len(self._source)
+        position = index * length // self._count
         return self._source[position]
 
 
@@ -257,7 +274,8 @@ def usable_cores() -> int:
     """The number of cores that this process may use: what taskset, SLURM or a container leaves it,
     not all cores of the machine."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
+        cores = os.sched_getaffinity(0)
+        return len(cores)
     return os.cpu_count() or 1
 
 
@@ -293,7 +311,8 @@ class Batches(Iterator[Batch], contextlib.AbstractContextManager):
 
 
 def _close_and_drop(iterators: list[grain.DatasetIterator], workers: int) -> None:
-    iterators.pop().close()
+    iterator = iterators.pop()
+    iterator.close()
     if workers:
         # At the end of the data, a reference cycle in Grain holds the workers' last batches. Their
         # shared memory must be freed before the interpreter ends, or Python prints warnings.
@@ -316,10 +335,14 @@ def _read_ahead(batches: grain.MapDataset, workers: int) -> Batches:
         )
         ahead = ahead.mp_prefetch(processes)
         ahead = ahead.map(_private_copy)
-    return Batches(iter(ahead), workers)
+    iterator = iter(ahead)
+    return Batches(iterator, workers)
 
 
 def _private_copy(batch: Batch) -> Batch:
     """The batch in private memory. JAX may hold it longer than shared memory may live (see
     `_close_and_drop`)."""
-    return {name: np.array(value) for name, value in batch.items()}
+    copy = {}
+    for name, value in batch.items():
+        copy[name] = np.array(value)
+    return copy

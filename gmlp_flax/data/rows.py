@@ -51,10 +51,8 @@ def require_suffix(path: str, suffixes: Collection[str] = SUFFIXES, kind: str = 
     if suffix in COLUMNAR and compression.compression(path):
         raise DataError(f"{path!r}: compressed {suffix} files are not read: decompress it")
     if suffix not in suffixes:
-        raise DataError(
-            f"{path!r} is not a {kind}: expected {_listed_suffixes(suffixes)}; rename it if it is "
-            "one"
-        )
+        expected = _listed_suffixes(suffixes)
+        raise DataError(f"{path!r} is not a {kind}: expected {expected}; rename it if it is one")
 
 
 def _listed_suffixes(suffixes: Collection[str]) -> str:
@@ -63,15 +61,17 @@ def _listed_suffixes(suffixes: Collection[str]) -> str:
     compressible = [suffix for suffix in suffixes if suffix not in COLUMNAR]
     if not compressible:
         return text
+    kinds = ", ".join(compressible)
     compressions = ", ".join(compression.COMPRESSIONS)
-    return f"{text} ({', '.join(compressible)} also with {compressions})"
+    return f"{text} ({kinds} also with {compressions})"
 
 
 def is_file(path: str, listing: Sequence[File]) -> bool:
     """Whether the listing of a path is a single file, not the files of a folder."""
     if len(listing) != 1:
         return False
-    return listing[0].path == path
+    [file] = listing
+    return file.path == path
 
 
 def find_by_suffix(
@@ -94,14 +94,15 @@ def find_by_suffix(
     for file in listing:
         if hugging_face.is_metadata(file.name):
             continue
-        if compression.suffix(file.name) in suffixes:
+        suffix = compression.suffix(file.name)
+        if suffix in suffixes:
             require_suffix(file.path, suffixes, kind)
             members.append(file)
     if not members:
-        kinds = files.count_by_suffix(file.name for file in listing) or "no files"
-        raise DataError(
-            f"{path!r} holds no {kind} ({kinds}): expected {_listed_suffixes(suffixes)}"
-        )
+        names = [file.name for file in listing]
+        kinds = files.count_by_suffix(names) or "no files"
+        expected = _listed_suffixes(suffixes)
+        raise DataError(f"{path!r} holds no {kind} ({kinds}): expected {expected}")
     files.check_shards(path, members)
     return members
 
@@ -149,9 +150,11 @@ def read_rows(
         return _columnar_rows(path, columns)
     if suffix in JSON_LINES:
         declared = hugging_face.declared_classes(path)
-        return _with_class_names(_json_rows(path), declared)
+        located = _json_rows(path)
+        return _with_class_names(located, declared)
+    names = tuple(header)
     lines = _cells(path, quoted)
-    return _named_rows(path, lines, tuple(header))
+    return _named_rows(path, lines, names)
 
 
 def _with_class_names(
@@ -164,7 +167,8 @@ def _with_class_names(
     for where, row in located:
         if not isinstance(row, BadRecord):
             for column in declared.keys() & row.keys():
-                row[column] = records.named_cell(row[column], declared[column])
+                value = row[column]
+                row[column] = records.named_cell(value, declared[column])
         yield Located(where, row)
 
 
@@ -189,7 +193,8 @@ def column_names(path: str, quoted: bool = True) -> tuple[str, ...]:
 def first_cells(path: str, quoted: bool = True) -> tuple[str, ...]:
     """The cells of the first line of a .csv or .tsv file, which may be a header or a row; () if the
     file is empty."""
-    first = next(_cells(path, quoted), None)
+    lines = _cells(path, quoted)
+    first = next(lines, None)
     if first is None:
         return ()
     return tuple(first.cells)
@@ -199,7 +204,8 @@ def declared_classes(path: str, column: str) -> tuple[str, ...]:
     """The names of the classes of a column, if the package datasets declared them in the file or in
     the dataset_info.json beside it; else ()."""
     declared: Mapping[str, tuple[str, ...]] = {}
-    if compression.suffix(path) in COLUMNAR:
+    suffix = compression.suffix(path)
+    if suffix in COLUMNAR:
         declared = records.parquet_classes(path)
     if not declared:
         declared = hugging_face.declared_classes(path)
@@ -237,10 +243,12 @@ def _named_rows(path: str, lines: Iterator[_Line], header: tuple[str, ...]) -> I
 
 def _named_row(cells: list[str], names: tuple[str, ...]) -> Row:
     """A row of a table as a dict; raises BadRecord if it has fewer or more cells than columns."""
-    if len(cells) != len(names):
-        count = counted(len(cells), "cell")
+    cell_count = len(cells)
+    column_count = len(names)
+    if cell_count != column_count:
+        found = counted(cell_count, "cell")
         columns = listed(map(repr, names))
-        raise BadRecord(f"found {count}; expected {len(names)}, for the columns {columns}")
+        raise BadRecord(f"found {found}; expected {column_count}, for the columns {columns}")
     row: Row = {}
     for name, cell in zip(names, cells, strict=True):
         row[name] = _utf8_cell(cell)
@@ -292,8 +300,10 @@ def _plain_cells(path: str, delimiter: str) -> Iterator[_Line]:
     """The rows of a table in which a quotation mark is a character like any other."""
     for number, line in _lines(path):
         text = line.rstrip("\r\n")
-        if text.strip(" "):
-            yield _Line(number, text.split(delimiter))
+        is_blank = not text.strip(" ")
+        if not is_blank:
+            cells = text.split(delimiter)
+            yield _Line(number, cells)
 
 
 def _quoted_cells(path: str, delimiter: str) -> Iterator[_Line]:
@@ -334,14 +344,16 @@ def numbered_lines(
     with files.open_file(path) as stream:
         position = 0
         if start:
-            stream.seek(start - 1)
+            position = start - 1
+            stream.seek(position)
             rest_of_line = stream.readline()  # of a line that begins before `start`
-            position = start - 1 + len(rest_of_line)
+            position += len(rest_of_line)
         for number in itertools.count(1):
             line = stream.readline(LONGEST + 1)
             if len(line) > LONGEST:
                 name = line_name(number, start)
-                raise DataError(f"{path}, {name} has more than {LONGEST >> 20:,} MiB")
+                limit = LONGEST >> 20
+                raise DataError(f"{path}, {name} has more than {limit:,} MiB")
             is_behind = stop is not None and position >= stop
             if not line or is_behind:
                 return
@@ -368,7 +380,8 @@ def json_object(line: bytes) -> Row:
     if isinstance(value, list):
         raise BadRecord("found list; expected one object per line (jq -c '.[]' writes a list so)")
     if not isinstance(value, dict):
-        raise BadRecord(f"found {type(value).__name__}; expected one object per line")
+        kind = type(value).__name__
+        raise BadRecord(f"found {kind}; expected one object per line")
     return value
 
 
@@ -378,15 +391,18 @@ def _json_rows(path: str) -> Iterator[Located]:
             continue
         where = f"{path}, line {number}"
         try:
-            yield Located(where, json_object(line))
+            row = json_object(line)
         except BadRecord as error:
             yield Located(where, error)
+        else:
+            yield Located(where, row)
 
 
 def _first_keys(path: str) -> tuple[str, ...]:
     """The keys of the first object of JSON lines."""
     problem = f"{path} is empty: expected one JSON object per line"
-    for number, (where, row) in enumerate(_json_rows(path)):
+    located = _json_rows(path)
+    for number, (where, row) in enumerate(located):
         if not isinstance(row, BadRecord):
             return tuple(row)
         if number == 0:

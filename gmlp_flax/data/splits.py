@@ -61,30 +61,33 @@ class Request(NamedTuple):
 
 def split_of_folder(name: str) -> str:
     """The split that a folder's name means, or ""."""
-    return WORDS.get(name.lower(), "")
+    word = name.lower()
+    return WORDS.get(word, "")
 
 
 def is_held_out(split: str) -> bool:
     """Whether a split is one to hold out: validation or test, also in parts such as
     validation_matched."""
     word, _, _ = split.partition("_")
-    return split_of_folder(word) in (VALIDATION_SPLIT, TEST_SPLIT)
+    whole_split = split_of_folder(word)
+    return whole_split in (VALIDATION_SPLIT, TEST_SPLIT)
 
 
 def names_split(name: str) -> bool:
     """Whether the first or the last word of a name means a split."""
-    ends = _ends(_words(name))
-    return any(word in WORDS for word in ends)
+    words = _words(name)
+    return any(word in WORDS for word in _ends(words))
 
 
 def _ends(words: list[str]) -> list[str]:
     """The first and the last of some words."""
-    return [*words[:1], *words[-1:]]
+    return words[:1] + words[-1:]
 
 
 def _words(name: str) -> list[str]:
     composed = unicodedata.normalize("NFC", name)
-    return [word.lower() for word in re.findall(r"[^\W\d_]+", composed)]
+    words = re.findall(r"[^\W\d_]+", composed)
+    return [word.lower() for word in words]
 
 
 def split_of_file(name: str) -> str:
@@ -106,8 +109,9 @@ def split_of_file(name: str) -> str:
         return first
     for word in words:
         if word in WORDS:
+            split = WORDS[word]
             raise DataError(
-                f"{name!r} may mean the split {WORDS[word]!r}, but {word!r} is neither the first "
+                f"{name!r} may mean the split {split!r}, but {word!r} is neither the first "
                 f"nor the last word of its name: rename it; --config.data.split={ALL} reads all "
                 "files whatever their names"
             )
@@ -182,7 +186,8 @@ def group_files(
     if ignore_splits or rows.is_file(path, listing):
         return {"": list(members)}
     metadata = hugging_face.metadata(listing)
-    return by_name(path, [*members, *metadata])
+    named_files = [*members, *metadata]
+    return by_name(path, named_files)
 
 
 def _declared_split(name: str) -> str:
@@ -246,7 +251,8 @@ def _word_of(name: str, split: str) -> str:
     """The word by which a file's folders or, if they mean nothing, its own name means a split."""
     *folders, base = name.split("/")
     words = [folder.lower() for folder in folders]
-    words += _ends(_words(stem(base)))
+    words_of_base = _words(stem(base))
+    words += _ends(words_of_base)
     for word in words:
         if WORDS.get(word) == split:
             return word
@@ -281,7 +287,8 @@ def by_column(
         if split not in groups:
             split_of_first[entry.where] = split
             groups[split] = []
-        groups[split].append((position, entry))
+        members = groups[split]
+        members.append((position, entry))
     require_all_or_none(path, split_of_first, FILL)
     return groups or {"": []}
 
@@ -302,13 +309,15 @@ def split_of_row(entry: Located, columns: Sequence[str]) -> str:
 def _split_of_cell(value: Any, where: str, column: str) -> str:
     if value is None:
         return ""
-    word = str(value).strip().lower()
+    text = str(value).strip()
+    word = text.lower()
     if not word:
         return ""
     if word not in WORDS:
+        known = ", ".join(WORDS)
         raise DataError(
             f"{where}: the column {column!r} holds {value!r:.40}: expected one of "
-            f"{', '.join(WORDS)}; --config.data.split={ALL} reads all rows as one"
+            f"{known}; --config.data.split={ALL} reads all rows as one"
         )
     return WORDS[word]
 

@@ -54,7 +54,8 @@ def count_tokens(ids: Sequence[np.ndarray], unknown_id: int, most: int | None = 
         unknown_id: the id of [UNK].
         most: how many tokens of an example are used; None if all are.
     """
-    lengths = np.array(list(map(len, ids)))
+    lengths = np.array([len(tokens) for tokens in ids])
+    total = int(lengths.sum())
     unknown = 0
     for tokens in ids:
         unknown += np.count_nonzero(tokens == unknown_id)
@@ -67,7 +68,7 @@ def count_tokens(ids: Sequence[np.ndarray], unknown_id: int, most: int | None = 
         shortest=int(lengths.min()),
         median=int(np.median(lengths)),
         longest=int(lengths.max()),
-        unknown=unknown / max(1, int(lengths.sum())),
+        unknown=unknown / max(1, total),
         cut=cut,
     )
 
@@ -132,7 +133,8 @@ class DataSummary:
 
     def __str__(self) -> str:
         rows = self.rows()
-        width = max(len(name) for name, _ in rows)
+        names = [name for name, _ in rows]
+        width = max(map(len, names))
         lines = [self.role]
         for name, value in rows:
             lines.append(f"  {name:<{width}}  {value}")
@@ -153,7 +155,9 @@ class Inspection:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [str(self.train), str(self.heldout), *self.notes]
+        train = str(self.train)
+        heldout = str(self.heldout)
+        lines = [train, heldout, *self.notes]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -163,7 +167,8 @@ class Inspection:
         """The display in notebooks: a table for each role."""
         parts = [_html_table(self.train), _html_table(self.heldout)]
         for note in self.notes:
-            parts.append(f"<p>{html.escape(note)}</p>")
+            escaped = html.escape(note)
+            parts.append(f"<p>{escaped}</p>")
         return "".join(parts)
 
 
@@ -215,9 +220,11 @@ def summarize_examples(examples: Sequence[Any], form: str, role: str) -> DataSum
     """
     shown = []
     for index in spread(len(examples), SHOWN):
+        example = examples[index]
         arrays = []
-        for name, value in examples[index].items():
-            arrays.append(f"{name} {_shape(value)}")
+        for name, value in example.items():
+            shape = _shape(value)
+            arrays.append(f"{name} {shape}")
         shown.append(", ".join(arrays))
     return DataSummary(
         role=role,
@@ -240,7 +247,8 @@ def _shape(value: Any) -> str:
     array = np.asarray(value)
     if array.ndim == 0:
         return str(value)
-    return f"{array.dtype} {list(array.shape)}"
+    axes = list(array.shape)
+    return f"{array.dtype} {axes}"
 
 
 def line(dataset: Dataset, role: str) -> str:
@@ -255,11 +263,13 @@ def line(dataset: Dataset, role: str) -> str:
         names = [file.name for file in dataset.files]
         parts.append(names_of_files(names))
     if dataset.columns:
-        parts.append(f"columns {', '.join(dataset.columns)}")
+        columns = ", ".join(dataset.columns)
+        parts.append(f"columns {columns}")
     if dataset.classes:
         sizes = class_sizes(dataset)
         parts.append(names_of_classes(sizes))
-    return f"{role}: {'; '.join(parts)}"
+    text = "; ".join(parts)
+    return f"{role}: {text}"
 
 
 def class_sizes(dataset: Dataset) -> dict[str, int | None]:
@@ -268,13 +278,15 @@ def class_sizes(dataset: Dataset) -> dict[str, int | None]:
     if counts is None:
         return dict.fromkeys(dataset.classes)
     sizes = counts.tolist()
-    return dict(zip(dataset.classes, sizes, strict=True))
+    pairs = zip(dataset.classes, sizes, strict=True)
+    return dict(pairs)
 
 
 def names_of_files(names: Sequence[str]) -> str:
     """The number of files, and some of their names."""
     count = counted(len(names), "file")
-    return f"{count} ({listed(names, NAMES_SHOWN)})"
+    shown = listed(names, NAMES_SHOWN)
+    return f"{count} ({shown})"
 
 
 def names_of_classes(sizes: Mapping[str, int | None]) -> str:
@@ -284,16 +296,16 @@ def names_of_classes(sizes: Mapping[str, int | None]) -> str:
         total = "1 class"
     known = _known_sizes(sizes)
     if len(known) < len(sizes):
-        return f"{total}: {listed(sizes, CLASSES_SHOWN)}"
+        shown = listed(sizes, CLASSES_SHOWN)
+        return f"{total}: {shown}"
     if len(known) <= CLASSES_SHOWN:
         classes = [_with_size(name, known) for name in known]
-        return f"{total}: {', '.join(classes)}"
-    smallest = min(known, key=known.__getitem__)
-    largest = max(known, key=known.__getitem__)
-    return (
-        f"{total}: {listed(sizes, NAMES_SHOWN)}; the smallest {_with_size(smallest, known)}, "
-        f"the largest {_with_size(largest, known)}"
-    )
+        shown = ", ".join(classes)
+        return f"{total}: {shown}"
+    shown = listed(sizes, NAMES_SHOWN)
+    smallest = _with_size(min(known, key=known.__getitem__), known)
+    largest = _with_size(max(known, key=known.__getitem__), known)
+    return f"{total}: {shown}; the smallest {smallest}, the largest {largest}"
 
 
 def _known_sizes(sizes: Mapping[str, int | None]) -> dict[str, int]:
@@ -305,7 +317,8 @@ def _known_sizes(sizes: Mapping[str, int | None]) -> dict[str, int]:
 
 
 def _with_size(name: str, sizes: Mapping[str, int]) -> str:
-    return f"{name} ({sizes[name]:,})"
+    size = sizes[name]
+    return f"{name} ({size:,})"
 
 
 def readable_size(size: float) -> str:

@@ -52,17 +52,21 @@ class TextRows(Examples):
         return self.rows[index]
 
     def key(self, index: int) -> str:
-        return self.rows[index].texts[0]
+        row = self.rows[index]
+        return row.texts[0]
 
     def content(self, index: int) -> bytes:
-        text = "\0".join(self.rows[index].texts)
+        row = self.rows[index]
+        text = "\0".join(row.texts)
         return text.encode("utf-8", "surrogatepass")
 
     def size(self, index: int) -> int:
-        return sum(map(len, self.rows[index].texts))
+        row = self.rows[index]
+        return sum(map(len, row.texts))
 
     def describe(self, index: int) -> str:
-        lines = [line_of(text) for text in self.rows[index].texts]
+        row = self.rows[index]
+        lines = [line_of(text) for text in row.texts]
         return " | ".join(lines)
 
     def take(self, indices: np.ndarray) -> "TextRows":
@@ -145,7 +149,8 @@ def _spellings(labels: Sequence[str]) -> dict[str, str]:
 
 def _number(text: str, column: str, interval: Interval) -> float:
     try:
-        number = float(text.replace("_", "?"))  # only Python reads 1_000 as a number
+        strict_text = text.replace("_", "?")  # only Python reads 1_000 as a number
+        number = float(strict_text)
     except ValueError:
         number = math.nan
     if not interval.least <= number <= interval.most:
@@ -224,7 +229,8 @@ class Reading:
         Raises:
             DataError: there are more bad rows than allowed.
         """
-        self.add_numbered(enumerate(located, start=self.seen), columns, part)
+        numbered = enumerate(located, start=self.seen)
+        self.add_numbered(numbered, columns, part)
 
     def add_numbered(
         self, numbered: Iterable[tuple[int, Located]], columns: Columns, part: int = 0

@@ -20,7 +20,9 @@ def read_rows(folder: Folder, split: str, columns: Sequence[str]) -> Iterator[Lo
     Raises:
         DataError: a shard is missing or damaged.
     """
-    classes = {name: declared_classes(folder, name) for name in columns}
+    classes = {}
+    for name in columns:
+        classes[name] = declared_classes(folder, name)
     for where, data in folder.records(split):
         try:
             row = _row(data, classes)
@@ -45,7 +47,8 @@ def _row(data: bytes | BadRecord, classes: dict[str, tuple[str, ...]]) -> Row:
     row: Row = {}
     for name, class_names in classes.items():
         if name in features:
-            row[name] = _value(features[name], class_names)
+            feature = features[name]
+            row[name] = _value(feature, class_names)
     return row
 
 
@@ -61,13 +64,17 @@ def _value(feature: Any, classes: tuple[str, ...]) -> Any:
     is_class = classes and isinstance(value, int) and value < len(classes)
     if not is_class:
         return value
-    return classes[value] if value >= 0 else None
+    if value < 0:
+        return None
+    return classes[value]
 
 
 def _values(feature: Any) -> list[Any]:
     """All values of a feature: texts or numbers."""
-    if feature.bytes_list.value:
-        return [decode_utf8(value) for value in feature.bytes_list.value]
-    if feature.float_list.value:
-        return list(feature.float_list.value)
+    texts = feature.bytes_list.value
+    if texts:
+        return [decode_utf8(text) for text in texts]
+    floats = feature.float_list.value
+    if floats:
+        return list(floats)
     return list(feature.int64_list.value)

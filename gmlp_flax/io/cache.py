@@ -1,7 +1,7 @@
 """Cached results: files that are built once, copies of remote files on this disk, and values in
 memory.
 
-The copies of all processes lie in one folder of the cache, `remote/`. If they would exceed
+The copies of all processes are in one folder of the cache, `remote/`. If they would exceed
 `limit()` bytes, the least recently used ones are deleted, but none that a process holds. A file that
 changes in the bucket gets a new copy.
 """

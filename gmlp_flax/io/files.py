@@ -1,5 +1,4 @@
-"""Local and remote files: read, written, listed and moved, with errors of one line (see
-storage)."""
+"""Local and remote files: read, written, listed and moved, with one-line errors (see storage)."""
 
 import contextlib
 import functools

@@ -6,8 +6,8 @@ from typing import Any
 
 from gmlp_flax.errors import RunError, require
 
-PREFIX = "hf-hub:"  # what stands before the name of a repository
-SECONDS = 4  # until a hub that is silent counts as unreachable
+PREFIX = "hf-hub:"  # of the name of a repository
+SECONDS = 4  # until a hub that does not answer counts as unreachable
 
 
 def repository_of(name: str) -> str:

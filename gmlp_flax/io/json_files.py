@@ -1,5 +1,4 @@
-"""JSON from other programs, read strictly and with limits: a malformed file is an error of one
-line."""
+"""JSON from other programs, read strictly and with limits: a malformed file is a one-line error."""
 
 import json
 import os
@@ -26,7 +25,7 @@ def write(path: str | os.PathLike, value: Any) -> None:
 
 
 def parse(data: bytes, where: str, kind: type = object) -> Any:
-    """The value that JSON stands for, in UTF-8, also with a byte-order mark.
+    """The value of a JSON text in UTF-8, with or without a byte-order mark.
 
     Raises DataError, which begins with `where`, if the bytes are not that, or if the value is of
     another kind (dict, list), is nested too deep for Python's reader, or has a whole number of more

@@ -55,7 +55,7 @@ def is_remote(path: str | os.PathLike) -> bool:
 
 
 def retry(action: Callable[[], T], doing: str) -> T:
-    """Calls `action` until the disk lets it.
+    """Calls `action` until the disk allows it.
 
     Raises:
         FileNotFoundError, NotADirectoryError, FileExistsError: at once.

@@ -21,10 +21,12 @@ def encode(
     first `max_tokens` of a text are dropped."""
     encoded: list[np.ndarray] = []
     for start in range(0, len(texts), _TEXTS):
-        batch = texts[start : start + _TEXTS]
+        stop = start + _TEXTS
+        batch = texts[start:stop]
         for ids in tokenizer.encode_batch(batch):
             # A view would keep the ids of the whole batch.
-            encoded.append(ids[:max_tokens].copy())
+            kept = ids[:max_tokens].copy()
+            encoded.append(kept)
     return encoded
 
 
@@ -34,9 +36,10 @@ def room_for(texts: int, length: int) -> int:
     room = length - 1 - texts
     if room < texts:
         what = "a text" if texts == 1 else "two texts"
+        shortest = 1 + 2 * texts
         raise DataError(
             f"length={length} has no room for {what} besides [CLS] and [SEP]: give "
-            f"{1 + 2 * texts} or more"
+            f"{shortest} or more"
         )
     return room
 
@@ -78,7 +81,8 @@ def assemble(texts: Sequence[np.ndarray], length: int, tokenizer: Tokenizer) -> 
     start = 1
     for segment, text in enumerate(texts):
         size = len(text)
-        left_by_others = room - (total - size)
+        size_of_others = total - size
+        left_by_others = room - size_of_others
         most = max(left_by_others, halves[segment])
         kept = min(size, most)
         separator = start + kept
@@ -183,4 +187,6 @@ class Pairs:
             inputs = assemble([text], self.length, self.tokenizer)
             tokens.append(inputs.tokens)
             segments.append(inputs.segments)
-        return Inputs(np.stack(tokens), np.stack(segments))
+        all_tokens = np.stack(tokens)
+        all_segments = np.stack(segments)
+        return Inputs(all_tokens, all_segments)

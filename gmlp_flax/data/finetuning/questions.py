@@ -76,25 +76,32 @@ class Questions(Examples):
         return self.questions[index]
 
     def key(self, index: int) -> str:
-        return self._titles[self.questions[index].context]
+        question = self.questions[index]
+        return self._titles[question.context]
 
     def content(self, index: int) -> bytes:
-        return self.questions[index].context.encode("utf-8", "surrogatepass")
+        question = self.questions[index]
+        return question.context.encode("utf-8", "surrogatepass")
 
     def size(self, index: int) -> int:
-        return len(self.questions[index].context)
+        question = self.questions[index]
+        return len(question.context)
 
     def describe(self, index: int) -> str:
         question = self.questions[index]
         answer = "(no answer)"
         if not question.impossible:
             answer, _ = question.answers[0]
-        return f"{line_of(question.question)}  -> {line_of(answer)}"
+        question_line = line_of(question.question)
+        answer_line = line_of(answer)
+        return f"{question_line}  -> {answer_line}"
 
     def take(self, indices: np.ndarray) -> "Questions":
-        return Questions([self.questions[index] for index in indices.tolist()])
+        taken = [self.questions[index] for index in indices.tolist()]
+        return Questions(taken)
 
     def fingerprint(self, classes: Sequence[str], labels: np.ndarray | None) -> Fingerprint:
         """All questions."""
-        content = fingerprints.digest(map(repr, self.questions))
+        texts = map(repr, self.questions)
+        content = fingerprints.digest(texts)
         return {"questions": len(self), "content": content}

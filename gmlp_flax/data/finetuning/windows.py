@@ -79,7 +79,8 @@ class Windows:
         room = length - SPECIALS - query_lengths
         self.number, self.begin, self.size = window_bounds(passage_lengths, room, stride)
         # The first window of each question, and the number of all windows.
-        question_bounds = np.arange(len(self.questions) + 1)
+        bounds = len(self.questions) + 1
+        question_bounds = np.arange(bounds)
         self._first_window = np.searchsorted(self.number, question_bounds)
 
     def _add(self, questions: Sequence[Question], training: bool) -> None:
@@ -104,14 +105,16 @@ class Windows:
         size = int(self.size[index])
         stop = begin + size
         query = self._queries[number]
-        passage = self._passages[number].ids[begin:stop]
-        inputs = pairs.assemble([query, passage], self.length, self._tokenizer)
+        passage = self._passages[number]
+        ids = passage.ids[begin:stop]
+        inputs = pairs.assemble([query, ids], self.length, self._tokenizer)
         first, last = self.targets[number]
         start = 0
         end = 0
         holds_answer = first >= begin and last < stop
         if holds_answer:
-            shift = self.passage_offset(index) - begin
+            offset = self.passage_offset(index)
+            shift = offset - begin
             start = first + shift
             end = last + shift
         return {
@@ -126,7 +129,8 @@ class Windows:
         """The position in window `index` at which its part of the passage begins."""
         number = self.number[index]
         query = self._queries[number]
-        return len(query) + SPECIALS - 1
+        specials_before = SPECIALS - 1
+        return len(query) + specials_before
 
     def of_question(self, number: int) -> range:
         """The windows of a question."""
@@ -151,7 +155,8 @@ class Windows:
     def spans(self, number: int) -> np.ndarray:
         """The spans of the tokens of a question's passage: int32 [tokens, 2], start and stop in
         characters."""
-        return self._passages[number].spans
+        passage = self._passages[number]
+        return passage.spans
 
 
 def _encode_passages(questions: Sequence[Question], tokenizer: Tokenizer) -> dict[str, Encoding]:
@@ -187,13 +192,15 @@ def window_bounds(
         size: int64 [windows], how many of its tokens are in the window.
     """
     step = np.minimum(stride, room)
-    after_first = np.maximum(0, lengths - room)  # tokens that the first window does not hold
+    excess = lengths - room
+    after_first = np.maximum(0, excess)  # tokens that the first window does not hold
     more_windows = -(-after_first // step)  # rounded up
     counts = 1 + more_windows
     passages = np.arange(len(lengths))
     number = np.repeat(passages, counts)
     windows = np.arange(len(number))
-    first_windows = np.cumsum(counts) - counts  # of each passage
+    window_ends = np.cumsum(counts)
+    first_windows = window_ends - counts  # of each passage
     window_in_passage = windows - first_windows[number]
     begin = window_in_passage * step[number]
     left = lengths[number] - begin
@@ -219,7 +226,8 @@ def widest_context(begin: np.ndarray, size: np.ndarray, tokens: int) -> np.ndarr
     tokens_before = position - first
     tokens_after = last - position
     nearest_end = np.minimum(tokens_before, tokens_after)
-    context = nearest_end + 0.01 * sizes
+    bonus = 0.01 * sizes
+    context = nearest_end + bonus
     is_outside = nearest_end < 0
     context[is_outside] = -1.0
     return context.argmax(axis=0)
@@ -239,9 +247,10 @@ def find_target(question: Question, spans: np.ndarray) -> tuple[int, int]:
     stop = position + len(without_trailing)
     token_starts = spans[:, 0]
     token_stops = spans[:, 1]
-    first = int(np.searchsorted(token_stops, start, side="right"))
-    after_last = int(np.searchsorted(token_starts, stop, side="left"))
-    if first >= after_last:
+    tokens_before = np.searchsorted(token_stops, start, side="right")
+    tokens_begun = np.searchsorted(token_starts, stop, side="left")
+    first = int(tokens_before)
+    last = int(tokens_begun) - 1
+    if first > last:
         return NO_TARGET
-    last = after_last - 1
     return first, last

@@ -27,7 +27,7 @@ class Box(NamedTuple):
 
     @property
     def right(self) -> int:
-        """The first column behind the box."""
+        """The first column to the right of the box."""
         return self.left + self.width
 
     @property
@@ -44,18 +44,20 @@ def random_place(size: Size, image_size: Size, rng: Generator) -> Box:
     image_height, image_width = image_size
     last_top = image_height - height
     last_left = image_width - width
-    top = int(rng.integers(last_top + 1))
-    left = int(rng.integers(last_left + 1))
-    return Box(top, left, height, width)
+    top = rng.integers(last_top + 1)
+    left = rng.integers(last_left + 1)
+    return Box(int(top), int(left), height, width)
 
 
 def random_sides(
     area: float, least_log_ratio: float, most_log_ratio: float, rng: Generator
 ) -> Size:
-    """The sides of a box of an area, in pixels, whose quotient has a uniform logarithm: the shorter
+    """The sides of a box of an area, in pixels, whose ratio has a uniform logarithm: the shorter
     one first if the logarithm is positive."""
     log_ratio = rng.uniform(least_log_ratio, most_log_ratio)
     ratio = math.exp(log_ratio)
-    first = math.sqrt(area / ratio)
-    second = math.sqrt(area * ratio)
+    first_square = area / ratio
+    second_square = area * ratio
+    first = math.sqrt(first_square)
+    second = math.sqrt(second_square)
     return round(first), round(second)

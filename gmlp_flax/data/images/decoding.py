@@ -94,7 +94,8 @@ def write_image(image: Any, path: str, channels: int) -> None:
     pixels = decoded(record, channels)
     if channels == 1:
         pixels = pixels[..., 0]
-    Image.fromarray(pixels).save(path, "PNG")
+    plain_image = Image.fromarray(pixels)
+    plain_image.save(path, "PNG")
 
 
 _EXPECTED = (
@@ -124,9 +125,11 @@ def pixels_of(image: Any, channels: int) -> np.ndarray:
 
 
 def _image_of_array(array: Any) -> Image.Image:
-    dtype = getattr(array, "dtype", type(array).__name__)
-    shape = list(getattr(array, "shape", ()))
-    with decode_errors(f"an image is {_EXPECTED}, not {dtype} {shape}", "convert it"):
+    type_name = type(array).__name__
+    dtype = getattr(array, "dtype", type_name)
+    shape = getattr(array, "shape", ())
+    axes = list(shape)
+    with decode_errors(f"an image is {_EXPECTED}, not {dtype} {axes}", "convert it"):
         pixels = _whole_pixels(array)
         return Image.fromarray(pixels)
 
@@ -164,8 +167,9 @@ def _without_grey_axis(values: np.ndarray) -> np.ndarray:
     """An image [height, width] or [height, width, 3 or 4]; raises ValueError for other axes."""
     if values.shape[2:] == (1,):
         values = values[..., 0]
+    channels = values.shape[2:]
     has_rows = values.ndim >= 2
-    has_channels = values.shape[2:] in ((), (3,), (4,))
+    has_channels = channels in ((), (3,), (4,))
     if not has_rows or not has_channels or not values.size:
         raise ValueError("other axes")
     return values
@@ -210,7 +214,8 @@ def _orientation(file: Image.Image) -> int:
     reports its rotated size."""
     if file.format == "TIFF":
         return 1
-    value = file.getexif().get(ExifTags.Base.Orientation)
+    exif = file.getexif()
+    value = exif.get(ExifTags.Base.Orientation)
     if isinstance(value, int):
         return value
     return 1
@@ -219,7 +224,8 @@ def _orientation(file: Image.Image) -> int:
 def upright_shape(file: Image.Image) -> tuple[int, int]:
     """(height, width) after EXIF orientation; orientations 5 to 8 swap the two."""
     width, height = file.size
-    if 5 <= _orientation(file) <= 8:
+    orientation = _orientation(file)
+    if 5 <= orientation <= 8:
         return width, height
     return height, width
 
@@ -239,7 +245,7 @@ def pixels_of_file(
         data: the file's bytes.
         channels, max_value: see `decode`.
         reduction: 1, 2, 4 or 8: the size of a JPEG is divided by it.
-        rows: only this number of first rows, by default all, is decoded for sure.
+        rows: how many of the first rows are needed, by default all; others may not be decoded.
 
     Returns:
         uint8 [height, width, channels].
@@ -305,13 +311,15 @@ def _is_negative_tiff(image: Image.Image) -> bool:
     """Whether 0 is white in a TIFF."""
     if image.format != "TIFF":
         return False
-    return image.getexif().get(ExifTags.Base.PhotometricInterpretation) == 0
+    exif = image.getexif()
+    return exif.get(ExifTags.Base.PhotometricInterpretation) == 0
 
 
 def _has_wide_colours(image: Image.Image) -> bool:
     """Whether an image that is not loaded yet has colours of 16 bits."""
-    tiles = str(getattr(image, "tile", ""))
-    return ";16" in tiles and not image.mode.startswith("I")
+    tile = getattr(image, "tile", "")
+    has_wide_tiles = ";16" in str(tile)
+    return has_wide_tiles and not image.mode.startswith("I")
 
 
 def brightest_wide_pixel(file: Image.Image) -> int:
@@ -319,7 +327,8 @@ def brightest_wide_pixel(file: Image.Image) -> int:
     and for PGM files, whose headers say which pixel is white."""
     if not file.mode.startswith("I;16"):
         return 0
-    return int(np.asarray(file).max())
+    pixels = np.asarray(file)
+    return int(pixels.max())
 
 
 def is_plain_jpeg(image: Image.Image, channels: int) -> bool:
@@ -329,7 +338,8 @@ def is_plain_jpeg(image: Image.Image, channels: int) -> bool:
     if image.format not in ("JPEG", "MPO"):
         return False
     # simplejpeg converts colours to grey in another way.
-    return _JPEG_COMPONENTS.get(image.mode, 4) <= channels
+    components = _JPEG_COMPONENTS.get(image.mode, 4)
+    return components <= channels
 
 
 def decode_jpeg(
@@ -361,14 +371,18 @@ def decode_jpeg(
     pixels = np.empty((out_height, out_width, channels), np.uint8)
     # Colours have half of the resolution, and their interpolation needs the row below.
     rows_read = rows + 4 * reduction
-    needed = _BLOCK * math.ceil(rows_read / _BLOCK)
-    offset = _height_offset(data, image) if needed < height else None
+    blocks = math.ceil(rows_read / _BLOCK)
+    needed = _BLOCK * blocks
+    offset = None
+    if needed < height:
+        offset = _height_offset(data, image)
     if offset is None:
         _decode_into(pixels, data, reduction)
         return pixels
     shorter = bytearray(data)
     struct.pack_into(">H", shorter, offset, needed)
-    first_rows = pixels[: needed // reduction]
+    needed_rows = needed // reduction
+    first_rows = pixels[:needed_rows]
     try:
         _decode_into(first_rows, shorter, reduction)
     except ValueError as error:
@@ -397,7 +411,8 @@ def _height_offset(data: bytes, image: Image.Image) -> int | None:
     components = _JPEG_COMPONENTS[image.mode]
     width, height = image.size
     # The frame's length, bits per sample, height and width.
-    header = struct.pack(">HBHH", 8 + 3 * components, 8, height, width)
+    length = 8 + 3 * components
+    header = struct.pack(">HBHH", length, 8, height, width)
     frame = data.find(_FRAME + header)
     if frame < 0:
         return None

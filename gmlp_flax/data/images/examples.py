@@ -29,7 +29,8 @@ class ImageExamples(Examples):
         return len(self.names)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"image": self.read(index), "name": self.names[index]}
+        image = self.read(index)
+        return {"image": image, "name": self.names[index]}
 
     @abc.abstractmethod
     def read(self, index: int) -> bytes | np.ndarray:
@@ -40,7 +41,8 @@ class ImageExamples(Examples):
 
     def content(self, index: int) -> bytes:
         with contextlib.suppress(BadRecord):
-            return bytes(self.read(index))
+            image = self.read(index)
+            return bytes(image)
         return b""
 
     def describe(self, index: int) -> str:
@@ -58,7 +60,8 @@ class ImageExamples(Examples):
 
     def fingerprint(self, classes: Sequence[str], labels: np.ndarray | None) -> Fingerprint:
         """A fingerprint of the names and labels of all images, and of the content of some."""
-        sample = (self.content(index) for index in fingerprints.spread(len(self)))
+        positions = fingerprints.spread(len(self))
+        sample = (self.content(index) for index in positions)
         label_bytes = b"" if labels is None else labels.tobytes()
         return {
             "images": len(self),
@@ -76,10 +79,12 @@ class StoredImages(ImageExamples):
         self.names = names
 
     def read(self, index: int) -> bytes:
-        return self.reader.read(self.names[index])
+        name = self.names[index]
+        return self.reader.read(name)
 
     def size(self, index: int) -> int | None:
-        return self.reader.size(self.names[index])
+        name = self.names[index]
+        return self.reader.size(name)
 
 
 class ListedImages(ImageExamples):
@@ -91,11 +96,15 @@ class ListedImages(ImageExamples):
 
     def read(self, index: int) -> bytes:
         image = self.images[index]
-        return read_image(image) if isinstance(image, str) else image
+        if isinstance(image, str):
+            return read_image(image)
+        return image
 
     def size(self, index: int) -> int | None:
         image = self.images[index]
-        return local_size(image) if isinstance(image, str) else len(image)
+        if isinstance(image, str):
+            return local_size(image)
+        return len(image)
 
 
 class ArrayImages(ImageExamples):
@@ -107,13 +116,15 @@ class ArrayImages(ImageExamples):
 
     def __init__(self, images: np.ndarray):
         self.images = images
-        self.names = [f"image {index}" for index in range(len(images))]
+        positions = range(len(images))
+        self.names = [f"image {index}" for index in positions]
 
     def read(self, index: int) -> np.ndarray:
         return self.images[index]
 
     def size(self, index: int) -> int:
-        return self.images[index].nbytes
+        image = self.images[index]
+        return image.nbytes
 
 
 def with_classes(dataset: Dataset, labels: Sequence[str], declared: Sequence[str] = ()) -> Dataset:

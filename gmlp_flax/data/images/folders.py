@@ -60,7 +60,8 @@ def split_folders(store: Store, ignore_splits: bool = False) -> dict[str, str]:
         return {"": ""}
     tops = first_folders(store.images)
     meant = {top: splits.split_of_folder(top) for top in tops if top}
-    if not any(meant.values()):
+    names_splits = any(meant.values())
+    if not names_splits:
         _refuse_numbered_splits(store.path, list(meant))
         return {"": ""}
     if "" in tops:
@@ -81,22 +82,24 @@ def split_folders(store: Store, ignore_splits: bool = False) -> dict[str, str]:
 def _refuse_numbered_splits(path: str, names: list[str]) -> None:
     """Raises DataError if the names of all folders are words for splits with a suffix, like
     train1."""
-    if len(names) > 1 and all(splits.names_split(name) for name in names):
+    if len(names) > 1 and all(map(splits.names_split, names)):
+        quoted = listed(map(repr, names))
+        words = ", ".join(splits.WORDS)
         raise DataError(
-            f"{path!r}: the folders {listed(map(repr, names))} may be splits: rename each to one "
-            f"word of {', '.join(splits.WORDS)}, or give --config.data.split={splits.ALL} if they "
-            "are classes"
+            f"{path!r}: the folders {quoted} may be splits: rename each to one word of {words}, or "
+            f"give --config.data.split={splits.ALL} if they are classes"
         )
 
 
 def first_folders(names: Iterable[str], prefix: str = "") -> dict[str, list[str]]:
-    """The first folder behind a prefix -> the names in it; "" for names directly behind it."""
+    """The first folder under a prefix -> the names in it; "" for names directly under it."""
     folders: dict[str, list[str]] = {}
     length = len(prefix)
     for name in names:
         if not name.startswith(prefix):
             continue
-        first, slash, _ = name[length:].partition("/")
+        rest = name[length:]
+        first, slash, _ = rest.partition("/")
         folder = first if slash else ""
         members = folders.setdefault(folder, [])
         members.append(name)

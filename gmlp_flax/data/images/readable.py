@@ -45,10 +45,12 @@ class ReadableExamples:
         Raises:
             IndexError: there is no such example, which ends a loop over all.
         """
-        wanted = range(len(self))[index]
+        positions = range(len(self))
+        wanted = positions[index]
         position, example = self._first_readable(wanted, self.transform)
         if position != wanted:
-            example = {**example, "label": np.int32(UNREAD)}
+            unread = np.int32(UNREAD)
+            example = {**example, "label": unread}
         return example
 
     def train(self, index: int, rng: np.random.Generator) -> dict[str, Any]:
@@ -67,7 +69,9 @@ class ReadableExamples:
         self, start: int, transform: Callable[[dict], dict]
     ) -> tuple[int, dict[str, Any]]:
         """The position of the first image from `start` on that can be read, and its example."""
-        for index in itertools.chain(range(start, len(self)), range(start)):
+        from_start = range(start, len(self))
+        before_start = range(start)
+        for index in itertools.chain(from_start, before_start):
             try:
                 record = self.record(index)
             except BadRecord as error:
@@ -84,7 +88,8 @@ class ReadableExamples:
         record = self.images[index]
         if self.labels is None:
             return record
-        return {**record, "label": self.labels[index]}
+        label = self.labels[index]
+        return {**record, "label": label}
 
     def _skip(self, error: Exception) -> None:
         message = f"{self.path}: {error}"

@@ -38,7 +38,8 @@ class RealLabels(Wrapped):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         example = super().__getitem__(index)
-        return {**example, "real": self.real[self.row(example["name"])]}
+        row = self.row(example["name"])
+        return {**example, "real": self.real[row]}
 
     def row(self, name: str) -> int:
         """The row of `real` for the image with a name."""
@@ -49,9 +50,10 @@ class RealLabels(Wrapped):
                 "ILSVRC2012_val_N"
             )
         number = int(match[1])
-        if not 1 <= number <= len(self.real):
+        count = len(self.real)
+        if not 1 <= number <= count:
             raise DataError(
-                f"{self.path}: labels of {len(self.real)} images, but none for {name!r}; give the "
+                f"{self.path}: labels of {count} images, but none for {name!r}; give the "
                 "labels of these images"
             )
         return number - 1
@@ -71,14 +73,15 @@ def with_real_labels(dataset: Dataset, path: str) -> Dataset:
     """
     lists: list[Any] = json_files.read(path, list)
     largest = _largest_label(lists, path)
-    if largest >= len(dataset.classes):
+    class_count = len(dataset.classes)
+    if largest >= class_count:
         raise DataError(
-            f"{path}: label {largest}, but {dataset.path!r} has {len(dataset.classes)} "
+            f"{path}: label {largest}, but {dataset.path!r} has {class_count} "
             "classes; evaluate on ImageNet's validation set, with its 1,000 classes"
         )
     columns = list(itertools.zip_longest(*lists, fillvalue=-1))
-    real = np.array(columns, np.int32).T
-    examples = RealLabels(dataset.examples, real, path)
+    by_column = np.array(columns, np.int32)  # [most labels, images]
+    examples = RealLabels(dataset.examples, by_column.T, path)
     if dataset.labels is not None:  # the names are known: their numbers are checked now
         for index in range(len(dataset)):
             name = dataset.examples.key(index)
@@ -90,7 +93,10 @@ def _largest_label(lists: list[Any], path: str) -> int:
     """The largest label in lists of labels; raises DataError for anything else."""
     labels = []
     for entry in lists:
-        labels += entry if isinstance(entry, list) else [None]
+        if isinstance(entry, list):
+            labels += entry
+        else:
+            labels.append(None)  # which is no label
     if not labels or not all(map(_is_label, labels)):
         raise DataError(f"{_KEY}={path}: expected a list of labels for each image, as in real.json")
     return max(labels)

@@ -32,11 +32,14 @@ def sample(dataset: Dataset) -> Sampled:
     brightest = 0
     for index in looked_at:
         content = dataset.examples.content(index)
-        with contextlib.suppress(Exception), Image.open(io.BytesIO(content)) as file:
+        stream = io.BytesIO(content)
+        with contextlib.suppress(Exception), Image.open(stream) as file:
             # MPO files come from cameras, and their other frames are thumbnails.
             if file.format != "MPO" and getattr(file, "is_animated", False):
-                animated.append(dataset.examples[index]["name"])
-            brightest = max(brightest, decoding.brightest_wide_pixel(file))
+                example = dataset.examples[index]
+                animated.append(example["name"])
+            brightest_of_file = decoding.brightest_wide_pixel(file)
+            brightest = max(brightest, brightest_of_file)
     return Sampled(len(looked_at), tuple(animated), brightest)
 
 
@@ -44,9 +47,11 @@ def notes(sampled: Sampled, max_value: int) -> list[str]:
     """Lines for the user on sampled images; `max_value` is what 16-bit images are divided by."""
     lines = []
     if sampled.animated:
+        count = len(sampled.animated)
+        name = sampled.animated[0]
         lines.append(
-            f"note: {len(sampled.animated)} of {sampled.looked_at} images that were opened have "
-            f"several frames, such as {sampled.animated[0]!r}: the first is read"
+            f"note: {count} of {sampled.looked_at} images that were opened have "
+            f"several frames, such as {name!r}: the first is read"
         )
     if sampled.brightest:
         lines.append(

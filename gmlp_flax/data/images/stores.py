@@ -37,12 +37,14 @@ def suffix(name: str) -> str:
 
 def is_image(name: str) -> bool:
     """Whether a file is an image, by its suffix."""
-    return name.lower().endswith(SUFFIXES)
+    lower_case = name.lower()
+    return lower_case.endswith(SUFFIXES)
 
 
 def is_hidden(name: str) -> bool:
     """Whether a part of a path is hidden, or was left behind by an operating system."""
-    return any(part.startswith(_JUNK) for part in name.split("/"))
+    parts = name.split("/")
+    return any(part.startswith(_JUNK) for part in parts)
 
 
 def read_image(file: File | str) -> bytes:
@@ -58,7 +60,8 @@ def read_image(file: File | str) -> bytes:
 def local_size(path: str) -> int | None:
     """The size of a file on this disk in bytes; None if it is missing."""
     with contextlib.suppress(OSError, ValueError):  # ValueError: a NUL or another bad character
-        return os.stat(path).st_size
+        status = os.stat(path)
+        return status.st_size
     return None
 
 
@@ -93,12 +96,14 @@ class Store:
     @functools.cached_property
     def images(self) -> tuple[str, ...]:
         """The names of the images, in order."""
-        return tuple(name for name in self.names if is_image(name))
+        names = [name for name in self.names if is_image(name)]
+        return tuple(names)
 
     @functools.cached_property
     def others(self) -> tuple[str, ...]:
         """The names of the files that are not images, in order."""
-        return tuple(name for name in self.names if not is_image(name))
+        names = [name for name in self.names if not is_image(name)]
+        return tuple(names)
 
     def read(self, name: str) -> bytes:
         """The content of a file; raises BadRecord if it is gone."""
@@ -113,12 +118,14 @@ class FolderReader(Reader):
         self.remote = remote
 
     def read(self, name: str) -> bytes:
-        file = self.remote.get(name) or os.path.join(self.path, name)
+        local_path = os.path.join(self.path, name)
+        file = self.remote.get(name, local_path)
         return read_image(file)
 
     def size(self, name: str) -> int | None:
         if name in self.remote:
-            return self.remote[name].size
+            file = self.remote[name]
+            return file.size
         path = os.path.join(self.path, name)
         return local_size(path)
 
@@ -134,7 +141,9 @@ def open_folder(path: str) -> Store:
     else:
         names, folders = _walk(path)
     reader = FolderReader(path, remote)
-    return Store(path, reader, _visible(names), _visible(folders))
+    visible_names = _visible(names)
+    visible_folders = _visible(folders)
+    return Store(path, reader, visible_names, visible_folders)
 
 
 def _folders_of(names: Iterable[str]) -> set[str]:
@@ -150,7 +159,8 @@ def _folders_of(names: Iterable[str]) -> set[str]:
 def _visible(names: Iterable[str]) -> tuple[str, ...]:
     """The names that are not hidden, in order."""
     visible = [name for name in names if not is_hidden(name)]
-    return tuple(sorted(visible))
+    visible.sort()
+    return tuple(visible)
 
 
 def _walk(path: str) -> tuple[list[str], set[str]]:
@@ -159,7 +169,9 @@ def _walk(path: str) -> tuple[list[str], set[str]]:
     folders = set()
     for folder, subfolders, members in files.walk(path):
         relative = os.path.relpath(folder, path)
-        prefix = "" if relative == "." else f"{relative}/"
+        prefix = ""
+        if relative != ".":
+            prefix = f"{relative}/"
         for name in members:
             names.append(prefix + name)
         # In place: what is left in the list is searched next.
@@ -232,11 +244,12 @@ def _tar_entries(
     Args:
         tar: the opened tar file.
         end: the bytes of the outermost tar file.
-        prefix: stands before all names.
+        prefix: comes before all names.
         start: where `tar` begins in the outermost tar file.
     """
     for member in tar:
-        name = prefix + member.name.removeprefix("./").strip("/")
+        path = member.name.removeprefix("./")
+        name = prefix + path.strip("/")
         if is_hidden(name) or name == prefix:
             continue
         if member.islnk() or member.issym():
@@ -248,7 +261,8 @@ def _tar_entries(
         first = start + member.offset_data
         _require_bytes(member, name, first, end)
         if suffix(name) != ".tar":
-            yield _Member(name, first, first + member.size)
+            stop = first + member.size
+            yield _Member(name, first, stop)
             continue
         folder, _ = os.path.splitext(name)
         content: Any = tar.extractfile(member)
@@ -258,7 +272,7 @@ def _tar_entries(
 
 
 def _require_bytes(member: tarfile.TarInfo, name: str, first: int, end: int) -> None:
-    """Raises ReadError unless the bytes of a member lie in one piece in the tar file."""
+    """Raises ReadError unless the bytes of a member are in one piece in the tar file."""
     size = member.size
     stop = first + size
     is_inside = first <= stop <= end
@@ -275,7 +289,7 @@ def _require_end(tar: tarfile.TarFile) -> None:
     stream: Any = tar.fileobj
     stream.seek(tar.offset)
     has_end = False
-    for block in iter(lambda: stream.read(files.BUFFER), b""):
+    while block := stream.read(files.BUFFER):
         if block.strip(b"\0"):
             raise tarfile.ReadError("its members do not follow each other")
         has_end = True

@@ -63,7 +63,7 @@ def _read_split(store: Store, split: str, prefix: str) -> Dataset:
 def _require_classes(
     store: Store, prefix: str, by_folder: Mapping[str, Sequence[str]], deeper: set[str]
 ) -> None:
-    """Raises DataError unless the first folders behind a prefix are classes.
+    """Raises DataError unless the first folders under a prefix are classes.
 
     Args:
         store, prefix: the files.
@@ -73,18 +73,20 @@ def _require_classes(
     if "" in by_folder:
         image, *_ = by_folder[""]
         folder_path = f"{store.path}/{prefix}".rstrip("/")
+        tables = " or ".join(TABLES)
         raise DataError(
             f"{folder_path!r}: the image {image!r} is in no class folder: move it into one, or "
-            f"give {' or '.join(TABLES)} with the columns file_name and label"
+            f"give {tables} with the columns file_name and label"
         )
     _refuse_empty(store, prefix, by_folder)
     if len(by_folder) == 1 and deeper:
-        (folder,) = by_folder
+        [folder] = by_folder
+        folder_name = prefix + folder
         advice = "move them up, or give the path of the folder around them"
         if not files.is_folder(store.path):
-            advice = f"make the tar file from inside this folder, tar -C {prefix}{folder}"
+            advice = f"make the tar file from inside this folder, tar -C {folder_name}"
         raise DataError(
-            f"{store.path!r}: {prefix + folder!r} is the only class folder, and has folders "
+            f"{store.path!r}: {folder_name!r} is the only class folder, and has folders "
             f"inside: if these are the classes, {advice}"
         )
 
@@ -94,13 +96,15 @@ def _refuse_empty(store: Store, prefix: str, with_images: Container[str]) -> Non
     inside = list(store.others)
     for folder in store.folders:
         inside.append(f"{folder}/")
-    for folder, names in folders.first_folders(inside, prefix).items():
+    by_folder = folders.first_folders(inside, prefix)
+    for folder, names in by_folder.items():
         if not folder or folder in with_images:
             continue
+        folder_name = prefix + folder
         others = [name for name in names if not name.endswith("/")]
         kinds = files.count_by_suffix(others) or "it is empty"
         raise DataError(
-            f"{store.path!r}: the folder {prefix + folder!r} holds no images ({kinds}): each "
+            f"{store.path!r}: the folder {folder_name!r} holds no images ({kinds}): each "
             "folder there is a class; fill it, or move it away"
         )
 
@@ -114,8 +118,10 @@ def _refuse_inner_splits(store: Store, prefix: str) -> None:
     if len(by_folder) == 1:
         return
     length = len(prefix)
-    for folder in sorted(_deeper_folders(by_folder, prefix)):
-        _, _, below = folder[length:].partition("/")
+    deeper = _deeper_folders(by_folder, prefix)
+    for folder in sorted(deeper):
+        behind_prefix = folder[length:]
+        _, _, below = behind_prefix.partition("/")
         split, _, _ = below.partition("/")
         if splits.split_of_folder(split):
             raise DataError(
@@ -126,7 +132,7 @@ def _refuse_inner_splits(store: Store, prefix: str) -> None:
 
 
 def _deeper_folders(by_folder: Mapping[str, Sequence[str]], prefix: str) -> set[str]:
-    """The folders of images inside the class folders behind a prefix."""
+    """The folders of images inside the class folders under a prefix."""
     depth = prefix.count("/") + 1
     deeper = set()
     for names in by_folder.values():
@@ -161,7 +167,7 @@ def read_beside_validation(
         form: the form of the data set, in words.
         ignore_splits: refused, because `val` has no class folders.
         holds_validation: whether the store is the folder `val` itself.
-        read_validation: reads the split `validation` of a store, behind a prefix.
+        read_validation: reads the split `validation` of a store, under a prefix.
     """
     if ignore_splits:
         raise DataError(

@@ -54,13 +54,18 @@ def _read_split(path: str, note: str, split: str, members: Sequence[File]) -> Da
     declared: tuple[str, ...] = ()
     for file in members:
         _require_columns(file.path)
-        declared = rows.declared_classes(file.path, LABEL_COLUMN) or declared
+        declared_by_file = rows.declared_classes(file.path, LABEL_COLUMN)
+        if declared_by_file:
+            declared = declared_by_file
         for where, row in rows.read_rows(file.path, COLUMNS):
             if isinstance(row, BadRecord):
                 raise DataError(f"{where}: {row}")
-            names.append(file.name + where.removeprefix(file.path))
-            images.append(_image(file, where, row))
-            labels.append(classes.class_in_cell(row[LABEL_COLUMN], where, LABEL_COLUMN))
+            place_in_file = where.removeprefix(file.path)
+            image = _image(file, where, row)
+            label = classes.class_in_cell(row[LABEL_COLUMN], where, LABEL_COLUMN)
+            names.append(file.name + place_in_file)
+            images.append(image)
+            labels.append(label)
     if not names:
         raise DataError(f"{path!r} holds no rows: give other data")
     dataset = Dataset(
@@ -79,9 +84,11 @@ def _require_memory(path: str, members: Sequence[File]) -> None:
     """Raises DataError if the files of a split do not fit into memory."""
     total = sum(file.size for file in members)
     if total > MEMORY_BYTES:
+        size = total / 2**30
+        most = MEMORY_BYTES >> 30
         raise DataError(
-            f"{path!r}: {total / 2**30:.1f} GiB of rows, of which at most "
-            f"{MEMORY_BYTES >> 30} GiB fit into memory: write the images to class folders"
+            f"{path!r}: {size:.1f} GiB of rows, of which at most {most} GiB fit into memory: write "
+            "the images to class folders"
         )
 
 

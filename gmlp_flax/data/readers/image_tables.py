@@ -48,7 +48,8 @@ def matches(store: Store) -> bool:
     if not tables:
         return False
     if not files.is_folder(store.path):
-        raise DataError(f"{store.path!r} holds the table {tables[0]!r}: unpack it to a folder")
+        table = tables[0]
+        raise DataError(f"{store.path!r} holds the table {table!r}: unpack it to a folder")
     return True
 
 
@@ -57,7 +58,8 @@ def _tables(store: Store) -> list[str]:
     tables = []
     for name in store.others:
         folder, _, base = name.rpartition("/")
-        is_in_place = not folder or splits.split_of_folder(folder)
+        split = splits.split_of_folder(folder)
+        is_in_place = not folder or split
         if base in TABLES and is_in_place:
             tables.append(name)
     return tables
@@ -107,12 +109,14 @@ def _groups(path: str, entries: list[Entry], ignore_splits: bool) -> dict[str, l
 def _read_folder(store: Store, split: str, prefix: str) -> Dataset:
     tables = [table for table in _tables(store) if table.startswith(prefix)]
     if not tables:
+        expected = " or ".join(TABLES)
         raise DataError(
-            f"{store.path!r}: there is no {' or '.join(TABLES)} in {prefix!r}: expected one with "
+            f"{store.path!r}: there is no {expected} in {prefix!r}: expected one with "
             f"the columns {FILE_COLUMN} and {LABEL_COLUMN}"
         )
     _require_one_table(store, tables)
-    entries = _entries(store, tables[0])
+    table = tables[0]
+    entries = _entries(store, table)
     for entry in entries:
         if entry.split not in ("", split):
             raise DataError(
@@ -134,7 +138,7 @@ def _require_one_table(store: Store, tables: Sequence[str]) -> None:
 
 
 class _Listing(NamedTuple):
-    """The rows of tables that list the images behind a prefix, such as "train/"."""
+    """The rows of tables that list the images under a prefix, such as "train/"."""
 
     prefix: str
     tables: Sequence[str]
@@ -149,7 +153,8 @@ def _entries(store: Store, table: str, ignore_splits: bool = False) -> list[Entr
     entries = []
     for entry in read_entries(path, ignore_splits):
         name = prefix + entry.file_name
-        entries.append(entry._replace(file_name=name))
+        entry_in_store = entry._replace(file_name=name)
+        entries.append(entry_in_store)
     return entries
 
 
@@ -167,28 +172,33 @@ def _read_rows(store: Store, listing: _Listing, split: str, entries: Sequence[En
 
 
 def _require_same_images(store: Store, listing: _Listing) -> None:
-    """Raises DataError unless a listing has the images that are there behind its prefix."""
+    """Raises DataError unless a listing has exactly the images that are under its prefix."""
     present = {name for name in store.images if name.startswith(listing.prefix)}
     named = {entry.file_name for entry in listing.entries}
-    where = f"{store.path}/{' and '.join(listing.tables)}"
+    tables = " and ".join(listing.tables)
+    where = f"{store.path}/{tables}"
     missing = sorted(named - present)
     if missing:
+        first_missing = missing[0]
+        advice = _how_to_find(first_missing, present)
         raise DataError(
             f"{where}: {len(missing):,} of {len(named):,} images are missing, such as "
-            f"{missing[0]!r}: {_how_to_find(missing[0], present)}"
+            f"{first_missing!r}: {advice}"
         )
     unlisted = sorted(present - named)
     if unlisted:
+        first_unlisted = unlisted[0]
         raise DataError(
             f"{where}: no row for {len(unlisted):,} of {len(present):,} images, such as "
-            f"{unlisted[0]!r}: add rows, or move these images away"
+            f"{first_unlisted!r}: add rows, or move these images away"
         )
 
 
 def _how_to_find(missing: str, images: Iterable[str]) -> str:
     """What may be wrong with the path of a missing image."""
-    composed = {unicodedata.normalize("NFC", name) for name in images}
-    if unicodedata.normalize("NFC", missing) in composed:
+    composed_images = {unicodedata.normalize("NFC", name) for name in images}
+    composed = unicodedata.normalize("NFC", missing)
+    if composed in composed_images:
         return "its accents are written in Unicode's other form (NFC or NFD) there"
     example = min(images, default="a.png")
     return f"expected paths from the table's folder on, such as {example!r}"
@@ -221,7 +231,8 @@ def _entry(where: str, row: rows.Row | BadRecord, ignore_splits: bool) -> Entry:
         raise DataError(f"{where}: {row}")
     for column in COLUMNS:
         if column not in row:
-            available = listed(map(repr, row)) or "none"
+            quoted = map(repr, row)
+            available = listed(quoted) or "none"
             raise DataError(
                 f"{where}: no column {column!r}, found {available}: rename one, or move the table "
                 "away if folders are the classes"
@@ -232,7 +243,8 @@ def _entry(where: str, row: rows.Row | BadRecord, ignore_splits: bool) -> Entry:
     label = classes.class_in_cell(row[LABEL_COLUMN], where, LABEL_COLUMN)
     split = ""
     if not ignore_splits:
-        split = splits.split_of_row(Located(where, row), (SPLIT_COLUMN,))
+        located = Located(where, row)
+        split = splits.split_of_row(located, (SPLIT_COLUMN,))
     return Entry(where, file_name, label, split)
 
 
@@ -247,11 +259,13 @@ def by_split(path: str, entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     """
     rows_name_splits = any(entry.split for entry in entries)
     if rows_name_splits:
-        splits.require_all_or_none(path, _splits_of_rows(entries), splits.FILL)
+        split_of_row = _splits_of_rows(entries)
+        splits.require_all_or_none(path, split_of_row, splits.FILL)
     else:
         entries = [_split_by_path(entry) for entry in entries]
+        split_of_row = _splits_of_rows(entries)
         split_of_image = {entry.file_name: entry.split for entry in entries}
-        splits.require_all_or_none(path, _splits_of_rows(entries))
+        splits.require_all_or_none(path, split_of_row)
         splits.require_one_word(path, split_of_image)
     groups: dict[str, list[Entry]] = {}
     for entry in entries:

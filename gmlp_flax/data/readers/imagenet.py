@@ -26,14 +26,16 @@ def matches(store: Store) -> bool:
     """Whether ROOT, or its folder of the validation split, has ImageNet's validation images."""
     for name in store.images:
         folder, _, base = name.rpartition("/")
-        is_in_place = not folder or splits.split_of_folder(folder) == splits.VALIDATION_SPLIT
+        split = splits.split_of_folder(folder)
+        is_in_place = not folder or split == splits.VALIDATION_SPLIT
         if is_in_place and _VALIDATION.fullmatch(base):
             return True
     return False
 
 
 def read(store: Store, ignore_splits: bool = False) -> Splits:
-    """The splits of ImageNet's folders. `ignore_splits` is refused, because `val` has no class folders.
+    """The splits of ImageNet's folders. `ignore_splits` is refused, because `val` has no class
+    folders.
 
     Raises:
         DataError: when `validation` is read: LOC_val_solution.csv is missing, or has no class for
@@ -48,9 +50,10 @@ def read(store: Store, ignore_splits: bool = False) -> Splits:
 def _read_validation(store: Store, prefix: str) -> Dataset:
     tables = _solution_tables(store, prefix)
     if not tables:
+        folder = prefix or "it"
         raise DataError(
-            f"{store.path!r}: {prefix or 'it'} holds ImageNet's validation images and no "
-            f"{SOLUTION}: copy it there, from the top of Kaggle's archive"
+            f"{store.path!r}: {folder} holds ImageNet's validation images and no {SOLUTION}: copy "
+            "it there, from the top of Kaggle's archive"
         )
     table = tables[0]
     class_of_key = _read_solution(store, table)
@@ -63,20 +66,24 @@ def _read_validation(store: Store, prefix: str) -> Dataset:
         if key not in class_of_key:
             raise DataError(f"{store.path!r}: {table} has no class for {name!r}")
         class_of[name] = class_of_key[key]
-    missing_note = folders.missing_note(store, table, len(class_of_key), len(class_of))
+    listed_images = len(class_of_key)
+    images = len(class_of)
+    missing_note = folders.missing_note(store, table, listed_images, images)
     unread_files_note = folders.unread_files_note(store, tables)
     dataset = folders.labelled(store, FORM, splits.VALIDATION_SPLIT, class_of)
     return dataset.with_notes(missing_note, unread_files_note)
 
 
 def _solution_tables(store: Store, prefix: str) -> list[str]:
-    """The names of LOC_val_solution.csv in ROOT and behind a prefix; [] if there is none."""
-    return [name for name in (SOLUTION, prefix + SOLUTION) if name in store.names]
+    """The names of LOC_val_solution.csv in ROOT and under a prefix; [] if there is none."""
+    names = (SOLUTION, prefix + SOLUTION)
+    return [name for name in names if name in store.names]
 
 
 def _read_rows(where: str, text: str) -> list[list[str]]:
     """The rows of LOC_val_solution.csv, without its header."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    stream = io.StringIO(text, newline="")
+    reader = csv.reader(stream, strict=True)
     try:
         rows = [row for row in reader if row]
     except csv.Error as error:
@@ -90,11 +97,13 @@ def _read_solution(store: Store, name: str) -> dict[str, str]:
     """Image without its suffix -> its WordNet id, the first word of its row; boxes follow it."""
     where = f"{store.path}/{name}"
     try:
-        text = decode_utf8(store.read(name))
+        content = store.read(name)
+        text = decode_utf8(content)
     except BadRecord as error:
         raise DataError(f"{where}: {error}") from None
     class_of = {}
-    for number, row in enumerate(_read_rows(where, text), start=2):
+    rows = _read_rows(where, text)
+    for number, row in enumerate(rows, start=2):
         words = row[-1].split()
         if len(row) != 2 or not words:
             raise DataError(f"{where}, row {number}: expected an image and its class")

@@ -64,7 +64,8 @@ def read(path: str, cache_folder: str = "", ignore_splits: bool = False) -> Spli
     if folder is not None:
         return tfds_images.read(folder, cache_folder)
     if not files.exists(path):
-        raise DataError(f"no images at {str(path)!r}: expected a folder or a file; check the path")
+        name = str(path)
+        raise DataError(f"no images at {name!r}: expected a folder or a file; check the path")
     if files.is_folder(path):
         return _read_folder(path, ignore_splits)
     return _read_file(path, ignore_splits)
@@ -77,13 +78,15 @@ def _read_folder(path: str, ignore_splits: bool) -> Splits:
     if store.images:
         return _read_store(store, ignore_splits)
     by_suffix = _first_by_suffix(store)
-    if by_suffix.keys() & set(rows.COLUMNAR):
+    has_rows = any(suffix in by_suffix for suffix in rows.COLUMNAR)
+    if has_rows:
         return image_rows.read(path, ignore_splits)
     if ".tar" in by_suffix:
         return webdataset.read(path, ignore_splits)
     if ".zip" in by_suffix:
         archive = by_suffix[".zip"]
-        raise _zipped(files.join(path, archive))
+        archive_path = files.join(path, archive)
+        raise _zipped(archive_path)
     if ".npz" in by_suffix:
         arrays = by_suffix[".npz"]
         raise DataError(f"{path!r} holds {arrays!r}: give the path of this file")
@@ -95,7 +98,8 @@ def _first_by_suffix(store: Store) -> dict[str, str]:
     """Suffix -> the first file that has it."""
     first: dict[str, str] = {}
     for name in store.names:
-        first.setdefault(stores.suffix(name), name)
+        suffix = stores.suffix(name)
+        first.setdefault(suffix, name)
     return first
 
 
@@ -109,13 +113,16 @@ def _read_file(path: str, ignore_splits: bool) -> Splits:
         return image_tables.read_table(path, ignore_splits)
     if suffix == ".zip":
         raise _zipped(path)
-    if suffix == ".tgz" or (suffix == ".tar" and compression.compression(path)):
+    is_compressed_tar = suffix == ".tar" and compression.compression(path)
+    if suffix == ".tgz" or is_compressed_tar:
+        quoted = shlex.quote(path)
         raise DataError(
             f"{path!r} is a compressed tar file, which is not read in place: unpack it, tar -xf "
-            f"{shlex.quote(path)}, and give its folder"
+            f"{quoted}, and give its folder"
         )
     if suffix != ".tar":
-        known = ", ".join((".tar", ".npz", *rows.COLUMNAR, *TABLE_SUFFIXES))
+        suffixes = (".tar", ".npz", *rows.COLUMNAR, *TABLE_SUFFIXES)
+        known = ", ".join(suffixes)
         raise DataError(f"{path!r} is not a file of images: expected {known}, or a folder")
     store = stores.open_tar(path)
     if webdataset.is_shard(store):
@@ -124,13 +131,16 @@ def _read_file(path: str, ignore_splits: bool) -> Splits:
 
 
 def _read_store(store: Store, ignore_splits: bool) -> Splits:
-    form = next(form for form in FOLDER_FORMS if form.matches(store))
+    matching = (form for form in FOLDER_FORMS if form.matches(store))
+    form = next(matching)
     return form.read(store, ignore_splits)
 
 
 def _zipped(path: str) -> DataError:
     target, _ = os.path.splitext(path)
+    archive = shlex.quote(path)
+    folder = shlex.quote(target)
     return DataError(
         f"{path!r} is a zip archive, which is not read in place: unpack it, unzip -q "
-        f"{shlex.quote(path)} -d {shlex.quote(target)}, and give that folder"
+        f"{archive} -d {folder}, and give that folder"
     )

@@ -70,8 +70,10 @@ def _splits_of(arrays: Mapping[str, np.ndarray], path: str) -> dict[str, Arrays]
             present.append(names.images)
             by_split[names.split] = names
     if not present:
-        available = listed(map(repr, arrays)) or "none"
-        known = ", ".join(f"{names.images} and {names.labels}" for names in ARRAYS[:2])
+        quoted = map(repr, arrays)
+        available = listed(quoted) or "none"
+        usual = ARRAYS[:2]
+        known = ", ".join(f"{names.images} and {names.labels}" for names in usual)
         raise DataError(f"{path}: expected arrays {known}, or train_images, found {available}")
     is_mixed = "" in by_split and len(by_split) > 1
     has_twins = len(by_split) < len(present)
@@ -91,7 +93,8 @@ def _unread_note(path: str, arrays: Mapping[str, np.ndarray], read: Iterable[Arr
         others.pop(names.labels, None)
     if not others:
         return ""
-    return f"{path!r}: arrays not read: {listed(map(repr, others))}"
+    unread = listed(map(repr, others))
+    return f"{path!r}: arrays not read: {unread}"
 
 
 def _load(path: str) -> dict[str, np.ndarray]:
@@ -110,8 +113,9 @@ def _load(path: str) -> dict[str, np.ndarray]:
 
 
 def _read_split(path: str, names: Arrays, arrays: Mapping[str, np.ndarray], note: str) -> Dataset:
+    no_labels = np.empty(0)
     images = arrays[names.images]
-    labels = arrays.get(names.labels, np.empty(0))
+    labels = arrays.get(names.labels, no_labels)
     _check_arrays(path, names, images, labels)
     if images.ndim == 3:
         images = images[..., None]
@@ -124,7 +128,8 @@ def _read_split(path: str, names: Arrays, arrays: Mapping[str, np.ndarray], note
         columns=(names.images, names.labels),
     )
     class_names = _class_names(path, names, labels)
-    return examples.with_classes(dataset, class_names).with_notes(note)
+    labelled = examples.with_classes(dataset, class_names)
+    return labelled.with_notes(note)
 
 
 def _check_arrays(path: str, names: Arrays, images: np.ndarray, labels: np.ndarray) -> None:
@@ -135,8 +140,9 @@ def _check_arrays(path: str, names: Arrays, images: np.ndarray, labels: np.ndarr
     are_images = images.dtype == np.uint8 and has_rows and has_channels
     if are_images and images.size and labels.size == len(images):
         return
+    axes = list(shape)
     raise DataError(
-        f"{path}: {names.images} is {images.dtype} {list(shape)} and {names.labels} has "
+        f"{path}: {names.images} is {images.dtype} {axes} and {names.labels} has "
         f"{labels.size} entries: expected uint8 [images, height, width(, 1 or 3)], and a class "
         "for each image"
     )
@@ -145,7 +151,8 @@ def _check_arrays(path: str, names: Arrays, images: np.ndarray, labels: np.ndarr
 def _class_names(path: str, names: Arrays, labels: np.ndarray) -> list[str]:
     """The name of each image's class."""
     class_names = []
-    for index, label in enumerate(labels.ravel().tolist()):
+    flat_labels = labels.ravel()
+    for index, label in enumerate(flat_labels.tolist()):
         where = f"{path}, {names.labels}[{index}]"
         if isinstance(label, bytes):
             label = _decoded(where, label)

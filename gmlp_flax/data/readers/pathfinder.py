@@ -40,13 +40,14 @@ def matches(path: str) -> bool:
     inside = files.subfolders(path)
     curves = [name for name in inside if name.startswith("curv_")]
     if curves:
+        names = ", ".join(curves)
         raise DataError(
-            f"{path!r} holds one folder per difficulty of Pathfinder: give one of "
-            f"{', '.join(curves)}"
+            f"{path!r} holds one folder per difficulty of Pathfinder: give one of {names}"
         )
     if inside == ("imgs",):
-        return _holds_samples(files.join(path, "imgs"))
-    return {"metadata", "imgs"} <= set(inside)
+        images_path = files.join(path, "imgs")
+        return _holds_samples(images_path)
+    return "metadata" in inside and "imgs" in inside
 
 
 def _holds_samples(path: str) -> bool:
@@ -54,7 +55,8 @@ def _holds_samples(path: str) -> bool:
     parts = files.subfolders(path)
     if not parts:
         return False
-    names = files.listdir(files.join(path, parts[0]))
+    first_part = files.join(path, parts[0])
+    names = files.listdir(first_part)
     return any(name.startswith("sample_") for name in names)
 
 
@@ -86,9 +88,9 @@ def _read_all(path: str) -> Dataset:
         labels=np.array(labels, np.int32),
         stratified=True,
     )
-    return dataset.with_notes(
-        _left_out_note(path, empty, "bytes"), _left_out_note(path, len(unlisted), "a line")
-    )
+    empty_note = _left_out_note(path, empty, "bytes")
+    unlisted_note = _left_out_note(path, len(unlisted), "a line")
+    return dataset.with_notes(empty_note, unlisted_note)
 
 
 def _left_out_note(path: str, count: int, problem: str) -> str:
@@ -96,7 +98,8 @@ def _left_out_note(path: str, count: int, problem: str) -> str:
     none."""
     if not count:
         return ""
-    return f"{path!r}: {counted(count, 'image')} without {problem} left out"
+    images = counted(count, "image")
+    return f"{path!r}: {images} without {problem} left out"
 
 
 def _labels_of_images(store: Store) -> dict[str, int]:
@@ -110,12 +113,14 @@ def _labels_of_images(store: Store) -> dict[str, int]:
         )
     label_of: dict[str, int] = {}
     for name in tables:
-        label_of |= _labels(files.join(path, name))
+        table_path = files.join(path, name)
+        label_of |= _labels(table_path)
     missing = sorted(label_of.keys() - set(store.names))
     if missing:
+        first_missing = missing[0]
         raise DataError(
             f"{path!r}: {len(missing)} of {len(label_of)} images are missing, such as "
-            f"{missing[0]!r}: copy them as well"
+            f"{first_missing!r}: copy them as well"
         )
     return label_of
 
@@ -123,8 +128,10 @@ def _labels_of_images(store: Store) -> dict[str, int]:
 def _labels(path: str) -> dict[str, int]:
     """Path of an image below the folder -> its label, from one file of lines."""
     labels = {}
-    text = files.read_small(path).decode("utf-8", "replace")
-    for number, line in enumerate(text.split("\n"), start=1):
+    content = files.read_small(path)
+    text = content.decode("utf-8", "replace")
+    lines = text.split("\n")
+    for number, line in enumerate(lines, start=1):
         words = line.split()
         if not words:
             continue

@@ -53,7 +53,9 @@ def read(path: str, ignore_splits: bool = False) -> Splits:
     if folder is not None:
         tfds_folders.require_text(folder)
         return _tfds_splits(folder, ignore_splits)
-    if rows.is_file(path, listing) and compression.suffix(path) in rows.DELIMITERS:
+    suffix = compression.suffix(path)
+    is_table = suffix in rows.DELIMITERS
+    if is_table and rows.is_file(path, listing):
         raise DataError(f'{path!r} is a table: write its text as JSON lines, {{"text": ...}}')
     texts = rows.find_by_suffix(path, listing, READERS, "text file")
     note = rows.unread_files_note(path, listing, texts)
@@ -66,15 +68,17 @@ def _read_files(path: str, note: str, split: str, members: Sequence[File]) -> Co
     parts: list[FilePart] = []
     for file in members:
         suffix = compression.suffix(file.name)
-        parts += corpus.cut(file, READERS[suffix])
+        reader = READERS[suffix]
+        parts += corpus.cut(file, reader)
     notes = (note,) if note else ()
     return corpus.from_files(path, FORM, split, parts, members, notes)
 
 
 def _tfds_splits(folder: Folder, ignore_splits: bool) -> Splits:
-    groups = {name: [name] for name in folder.lengths}
+    names = list(folder.lengths)
+    groups = {name: [name] for name in names}
     if ignore_splits:
-        groups = {"": list(folder.lengths)}
+        groups = {"": names}
     read_split = functools.partial(_read_shards, folder)
     return Splits.of_groups(folder.path, TFDS_FORM, groups, read_split)
 

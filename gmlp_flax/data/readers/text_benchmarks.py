@@ -89,7 +89,8 @@ def _files_by_split(path: str, listing: Sequence[File]) -> dict[str, list[File]]
     groups: dict[str, list[File]] = {}
     for file in listing:
         split = _split_of_file(file.name)
-        is_table = compression.suffix(file.name) in rows.SUFFIXES
+        suffix = compression.suffix(file.name)
+        is_table = suffix in rows.SUFFIXES
         if split and is_table:
             members = groups.setdefault(split, [])
             members.append(file)
@@ -108,12 +109,13 @@ def _split_of_file(name: str) -> str:
     """The split, with its part, at the end of the name of a file directly in the folder; or ""."""
     if "/" in name:
         return ""
-    stem = splits.stem(name).lower()
-    match = _SPLIT.search(stem)
+    stem = splits.stem(name)
+    match = _SPLIT.search(stem.lower())
     if not match:
         return ""
     word, part = match.groups()
-    return f"{WORDS[word]}{part}"
+    split = WORDS[word]
+    return split + part
 
 
 def _require_one_set(path: str, split: str, members: Sequence[File]) -> None:
@@ -142,11 +144,15 @@ def _with_joined_parts(
 ) -> dict[str, Callable[[], Dataset]]:
     """The readers of all splits, and of the splits that consist of MNLI's two parts."""
     joined = dict(readers)
-    for split in dict.fromkeys(WORDS.values()):
+    known_splits = dict.fromkeys(WORDS.values())  # each of them once
+    for split in known_splits:
         if split in readers:
             continue
-        names = [split + part for part in PARTS]
-        parts = [readers[name] for name in names if name in readers]
+        parts = []
+        for part in PARTS:
+            name = split + part
+            if name in readers:
+                parts.append(readers[name])
         if parts:
             joined[split] = functools.partial(_join, parts)
     return joined
@@ -165,7 +171,8 @@ def _read_files(start: Callable[[], Reading], split: str, members: Sequence[File
     for file in members:
         columns, located = _located(file.path, task)
         reading.add(located, columns, part)
-    return reading.finish(FORM, split, members, _declared(task))
+    declared = _declared(task)
+    return reading.finish(FORM, split, members, declared)
 
 
 def _part_of(split: str, task: TextTask) -> int:
@@ -195,10 +202,12 @@ def _located(path: str, task: TextTask) -> tuple[Columns, Iterator[Located]]:
 def _added_header(path: str, task: TextTask) -> tuple[str, ...]:
     """The columns of a table, from the task, if its first line is a row; () if the first line names
     them."""
-    is_table = compression.suffix(path) in rows.DELIMITERS
+    suffix = compression.suffix(path)
+    is_table = suffix in rows.DELIMITERS
     if not is_table or not task.columns_without_header:
         return ()
-    first_line = set(rows.first_cells(path, quoted=False))
+    cells = rows.first_cells(path, quoted=False)
+    first_line = set(cells)
     for names in task.texts:
         if first_line.isdisjoint(names):
             return task.columns_without_header

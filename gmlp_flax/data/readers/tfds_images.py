@@ -42,10 +42,12 @@ def folder_at(path: str) -> Folder | None:
         DataError: the folder is not prepared, or its metadata are missing or damaged.
     """
     path = tfds_folders.find(path)
+    features_path = files.join(path, "features.json")
     # Checked first, because listing a folder of a million images takes a long time.
-    if not files.exists(files.join(path, "features.json")):
+    if not files.exists(features_path):
         return None
-    return tfds_folders.load(path, files.find_files(path))
+    listing = files.find_files(path)
+    return tfds_folders.load(path, listing)
 
 
 def read(folder: Folder, cache_folder: str = "") -> Splits:
@@ -60,9 +62,10 @@ def read(folder: Folder, cache_folder: str = "") -> Splits:
             shards are missing, empty or truncated.
     """
     if folder.file_format not in FORMATS:
+        expected = " or ".join(FORMATS)
         raise DataError(
             f"{folder.path!r} is in TFDS's format {folder.file_format!r}, from which images are "
-            f"not read; expected {' or '.join(FORMATS)}: prepare it with "
+            f"not read; expected {expected}: prepare it with "
             "`tfds build --file_format=array_record`"
         )
     read_split = functools.partial(_read_split, folder, cache_folder)
@@ -118,7 +121,8 @@ class TFDSImages(ImageExamples):
         self._shards = folder.shards(split)
         lengths = [shard.records for shard in self._shards]
         self._stops = list(itertools.accumulate(lengths))
-        self._records = _Shards(folder, self._shards, cache_folder or cache.default_folder())
+        index_folder = cache_folder or cache.default_folder()
+        self._records = _Shards(folder, self._shards, index_folder)
 
     def __len__(self) -> int:
         return self._stops[-1]
@@ -126,7 +130,8 @@ class TFDSImages(ImageExamples):
     def __getitem__(self, index: int) -> dict[str, Any]:
         number = bisect.bisect_right(self._stops, index)
         shard = self._shards[number]
-        start = self._stops[number] - shard.records
+        stop = self._stops[number]
+        start = stop - shard.records
         position = index - start
         where = f"record {position} of {shard.file.name}"
         with decode_errors(f"{where} cannot be read", "copy or prepare it again", BadRecord):
@@ -143,9 +148,10 @@ class TFDSImages(ImageExamples):
             raise BadRecord(f"{image_count} images and {label_count} labels, expected one of each")
         [image] = images
         [label] = labels
-        if not 0 <= label < len(self.classes):
+        class_count = len(self.classes)
+        if not 0 <= label < class_count:
             raise DataError(
-                f"{self.path!r}, {where}: label {label} is not one of {len(self.classes)} classes; "
+                f"{self.path!r}, {where}: label {label} is not one of {class_count} classes; "
                 f"give a split with labels in place of {self.split!r}"
             )
         name = self._name(features) or where
@@ -158,10 +164,12 @@ class TFDSImages(ImageExamples):
         names = features[self._file_name].bytes_list.value
         if not names:
             return ""
-        return names[0].decode("utf-8", "replace")
+        name = names[0]
+        return name.decode("utf-8", "replace")
 
     def read(self, index: int) -> bytes:
-        return self[index]["image"]
+        example = self[index]
+        return example["image"]
 
     def key(self, index: int) -> str:
         return str(index)
@@ -171,7 +179,8 @@ class TFDSImages(ImageExamples):
 
     def fingerprint(self, classes: Sequence[str], labels: np.ndarray | None) -> Fingerprint:
         """The fingerprint of the files of the split."""
-        return fingerprints.of_files([shard.file for shard in self._shards])
+        members = [shard.file for shard in self._shards]
+        return fingerprints.of_files(members)
 
 
 def _text_feature(folder: Folder) -> str:
@@ -179,7 +188,8 @@ def _text_feature(folder: Folder) -> str:
     import tensorflow_datasets as tfds
 
     for name in _FILE_NAMES:
-        if isinstance(folder.fields.get(name), tfds.features.Text):
+        feature = folder.fields.get(name)
+        if isinstance(feature, tfds.features.Text):
             return name
     return ""
 
@@ -216,13 +226,17 @@ class _Shards:
         if is_tfrecord:
             self._indexes = _indexes(shards, cache_folder)
         is_remote = files.is_remote(folder.path)
-        most_open = _most_copies(shards) if is_remote else len(shards)
+        most_open = len(shards)
+        if is_remote:
+            most_open = _most_copies(shards)
         if not is_remote and not is_tfrecord:
             _allow_open_files(most_open)
         self._open = ResultCache(self._open_shard, most_open)
         if not is_remote:
+            numbers = range(len(shards))
             with ThreadPoolExecutor(_THREADS) as pool:
-                list(pool.map(self._open, range(len(shards))))
+                opened = pool.map(self._open, numbers)
+                list(opened)  # raises what opening a shard raises
 
     def read(self, number: int, position: int) -> bytes:
         """A record of a shard."""
@@ -260,19 +274,21 @@ def _indexes(shards: Sequence[Shard], cache_folder: str) -> list[np.ndarray]:
 
     def offsets_of(shard: Shard) -> np.ndarray:
         """Where the records of a shard begin."""
-        return TFRecordFile(shard.file.path).offsets
+        file = TFRecordFile(shard.file.path)
+        return file.offsets
 
     def make() -> bytes:
         """The file with the offsets of all shards."""
         with ThreadPoolExecutor(_THREADS) as pool:
-            offsets = list(pool.map(offsets_of, shards))
+            offsets_of_shards = pool.map(offsets_of, shards)
+            offsets = list(offsets_of_shards)
         content = io.BytesIO()
         np.savez(content, *offsets)
         return content.getvalue()
 
     members = [shard.file for shard in shards]
     key = cache.cache_key("index", members)
-    path = Path(cache_folder) / f"tfrecord-{key}.npz"
+    path = Path(cache_folder, f"tfrecord-{key}.npz")
     index_file = cache.cached_file(path, make)
     with np.load(index_file) as arrays:
         return [arrays[f"arr_{number}"] for number in range(len(shards))]
@@ -282,8 +298,9 @@ def _most_copies(shards: Sequence[Shard]) -> int:
     """How many copies of remote shards may be open. Open copies cannot be deleted, so they take at
     most a quarter of the cache."""
     sizes = [shard.file.size for shard in shards]
+    largest = max(sizes)
     quarter = cache.limit() // 4
-    fitting = quarter // max(sizes)
+    fitting = quarter // largest
     most = min(len(shards), fitting)
     return max(1, most)
 

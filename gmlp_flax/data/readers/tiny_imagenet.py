@@ -19,7 +19,8 @@ ANNOTATIONS = "val_annotations.txt"
 
 def matches(store: Store) -> bool:
     """Whether there is a val_annotations.txt in ROOT or in its folder val."""
-    return ANNOTATIONS in store.names or f"val/{ANNOTATIONS}" in store.names
+    places = (ANNOTATIONS, f"val/{ANNOTATIONS}")
+    return any(place in store.names for place in places)
 
 
 def read(store: Store, ignore_splits: bool = False) -> Splits:
@@ -47,7 +48,9 @@ def _read_validation(store: Store, prefix: str) -> Dataset:
         if base not in annotations:
             raise DataError(f"{store.path!r}: {table} has no class for {name!r}")
         class_of[name] = annotations[base]
-    missing_note = folders.missing_note(store, table, len(annotations), len(class_of))
+    listed_images = len(annotations)
+    images = len(class_of)
+    missing_note = folders.missing_note(store, table, listed_images, images)
     unread_files_note = folders.unread_files_note(store, [table])
     dataset = folders.labelled(store, FORM, splits.VALIDATION_SPLIT, class_of)
     return dataset.with_notes(missing_note, unread_files_note)
@@ -57,11 +60,13 @@ def _read_annotations(store: Store, name: str) -> dict[str, str]:
     """Image -> class."""
     where = f"{store.path}/{name}"
     try:
-        text = decode_utf8(store.read(name))
+        content = store.read(name)
+        text = decode_utf8(content)
     except BadRecord as error:
         raise DataError(f"{where}: {error}") from None
     class_of = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    lines = text.splitlines()
+    for number, line in enumerate(lines, start=1):
         words = line.split()
         if len(words) < 2:
             raise DataError(

@@ -77,7 +77,8 @@ def read(path: str, ignore_splits: bool = False) -> Splits:
     listing = files.find_files(path)
     shards = []
     for file in listing:
-        if stores.suffix(file.name) == ".tar":
+        suffix = stores.suffix(file.name)
+        if suffix == ".tar":
             shards.append(file)
     files.check_shards(path, shards)
     note = rows.unread_files_note(path, listing, shards)
@@ -97,11 +98,14 @@ def _read_split(path: str, note: str, split: str, members: Sequence[File]) -> Da
         readers.append(store.reader)
         unread += [name for name in store.names if not _is_read(name)]
         for pair in _pairs(store):
-            locations.append(Location(shard, pair.image))
+            location = Location(shard, pair.image)
+            label = _class(store, pair.label)
+            locations.append(location)
             names.append(f"{file.name}/{pair.image}")
-            labels.append(_class(store, pair.label))
+            labels.append(label)
     if not names:
-        raise DataError(f"{path!r}: {counted(len(members), 'tar file')} without any image")
+        tar_files = counted(len(members), "tar file")
+        raise DataError(f"{path!r}: {tar_files} without any image")
     dataset = Dataset(
         path=path,
         form=FORM,
@@ -130,20 +134,24 @@ def _pairs(store: Store) -> list[_Pair]:
     members: dict[str, list[str]] = {}
     for name in store.names:
         if _is_read(name):
-            names = members.setdefault(_key(name), [])
+            key = _key(name)
+            names = members.setdefault(key, [])
             names.append(name)
     pairs = []
     for key, names in members.items():
         images = [name for name in names if is_image(name)]
         label = key + CLASS_SUFFIX
-        if len(images) != 1 or len(names) != 2 or label not in names:
+        is_pair = len(images) == 1 and len(names) == 2 and label in names
+        if not is_pair:
+            available = listed(map(repr, names))
             raise DataError(
-                f"{store.path}: the key {key!r} has {listed(map(repr, names))}: expected one image "
+                f"{store.path}: the key {key!r} has {available}: expected one image "
                 f"and {label!r} with its class; a tar file of class folders is read "
                 "by its own path, or unpacked"
             )
         [image] = images
-        pairs.append(_Pair(image, label))
+        pair = _Pair(image, label)
+        pairs.append(pair)
     return pairs
 
 
@@ -157,7 +165,8 @@ def _key(name: str) -> str:
 def _class(store: Store, name: str) -> str:
     """The class in a file."""
     try:
-        text = decode_utf8(store.read(name))
+        content = store.read(name)
+        text = decode_utf8(content)
         label = class_name(text)
     except BadRecord as error:
         raise DataError(f"{store.path}, {name}: {error}") from None

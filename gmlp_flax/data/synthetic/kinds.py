@@ -23,8 +23,8 @@ class Kind:
         title: for people.
         generate: makes examples of a recipe.
         check: raises ConfigError for a recipe whose sizes do not fit together.
-        answers: how many answers are equally likely for who does not read the example, at least.
-        guess: what such a guess is, in words.
+        answers: how many answers, at least, are equally likely without reading the example.
+        guess: what a guess among them is, in words.
         most_asked: how many answers an example may ask for, at most.
         compresses: whether the state of the last token alone is decoded.
     """
@@ -164,7 +164,7 @@ class SyntheticExamples(Examples):
         }
 
     def describe(self, index: int) -> str:
-        """See `Examples`: the tokens, and behind each that is asked for something its answer."""
+        """See `Examples`: the tokens, each followed by its answer if one is asked for."""
         example = self[index]
         tokens = example["tokens"]
         targets = example["targets"]

@@ -26,8 +26,8 @@ MEMORY_SEED = 12345  # of the one map of keys to values that `memorization` asks
 
 
 def recall(recipe: Recipe, rng: Generator, count: int, training: bool) -> Examples:
-    """In-context recall: pairs of a key and its value. A key may come again, with the same value,
-    which is then asked for; the last pair always does."""
+    """In-context recall: pairs of a key and its value. A key may occur again, with the same value,
+    which is then asked for; that of the last pair always repeats an earlier one."""
     without_noise = dataclasses.replace(recipe, noise=0.0, noise_tokens=0)
     return noisy_recall(without_noise, rng, count, training)
 
@@ -72,7 +72,7 @@ def _recall_text(recipe: Recipe, rng: Generator) -> Text:
 
 def fuzzy_recall(recipe: Recipe, rng: Generator, count: int, training: bool) -> Examples:
     """In-context recall with keys and values of one to `motif` tokens, in training; held-out keys
-    have `motif` tokens. Padding stands in front."""
+    have `motif` tokens. Padding comes first."""
     pad = recipe.vocab_size - 1
     shortest_key = 1 if training else recipe.motif
     generated = []
@@ -120,7 +120,7 @@ def _draw_motif(rng: Generator, ids: np.ndarray, least: int, most: int) -> tuple
 
 def selective_copying(recipe: Recipe, rng: Generator, count: int, training: bool) -> Examples:
     """Tokens among blanks, then a sign to copy, then as many blanks, where they are asked for in
-    their order. The last token always stands just before the sign."""
+    their order. The last token is always just before the sign."""
     copy_sign = recipe.vocab_size - 1
     blank = recipe.vocab_size - 2
     copied = recipe.copied
@@ -139,7 +139,8 @@ def selective_copying(recipe: Recipe, rng: Generator, count: int, training: bool
 
 
 def compression(recipe: Recipe, rng: Generator, count: int, training: bool) -> Examples:
-    """Random tokens and a sign, whose state alone a decoder gets: it has to give back all tokens."""
+    """Random tokens and a sign. A decoder sees only the state of the sign, and must reproduce all
+    tokens."""
     sign = recipe.vocab_size - 1
     tokens = rng.integers(sign, size=(count, recipe.length))
     tokens[:, -1] = sign

@@ -3,8 +3,8 @@
     Tokens   2 8 4 7 0 0 4 0 0 0 0 0 2 0 0 0
     Targets  . . . . . . 7 . . . . . 8 . . .
 
-An example begins with pairs of a key and its value. Each key stands there again later, and asks for
-its value. The definition is that of the published generator (HazyResearch/zoology,
+An example begins with pairs of a key and its value. Each key occurs again later, where its value is
+asked for. The definition is that of the published generator (HazyResearch/zoology,
 zoology/data/multiquery_ar.py); this one draws other numbers.
 """
 
@@ -14,8 +14,8 @@ from numpy.random import Generator
 from gmlp_flax.data.synthetic.recipe import IGNORED, Examples, Recipe, examples
 from gmlp_flax.errors import ConfigError
 
-# Rows that repeat an id are drawn again as long as few do: of size^2 / ids up to this, one in seven
-# has no repeats. Beyond it, permutations are drawn.
+# Rows that repeat an id are drawn again, unless too many do: if size^2 / ids is at most this, one
+# row in seven has no repeats. Beyond it, permutations are drawn.
 MOST_COLLISIONS = 4
 
 
@@ -36,7 +36,7 @@ def check(recipe: Recipe) -> None:
 
 
 def gap_shares(slots: int, power: float) -> np.ndarray:
-    """The probability that a query stands in each slot of two tokens behind the pairs, float64
+    """The probability that a query is in each slot of two tokens after the pairs, float64
     [slots]: proportional to i^(power - 1) for the slots 1, 2, ..."""
     numbers = np.arange(1, slots + 1)
     weights = numbers ** (power - 1)
@@ -44,8 +44,8 @@ def gap_shares(slots: int, power: float) -> np.ndarray:
 
 
 def generate(recipe: Recipe, rng: Generator, count: int, training: bool) -> Examples:
-    """So many examples. Training and held-out examples are alike, and so are those for models that
-    see later tokens: no answer stands in the text."""
+    """`count` examples. Training and held-out examples are alike, and so are those for models that
+    see later tokens: no answer is in the text."""
     pairs = recipe.pairs
     shape = (count, recipe.length)
     first_value = recipe.vocab_size // 2
@@ -93,7 +93,7 @@ def _first_of_permutations(rng: Generator, count: int, size: int, ids: int) -> n
 
 
 def has_repeats(rows: np.ndarray) -> np.ndarray:
-    """Whether a number stands in a row more than once: bool [rows]."""
+    """Whether a number occurs in a row more than once: bool [rows]."""
     in_order = np.sort(rows, axis=1)
     before = in_order[:, :-1]
     after = in_order[:, 1:]

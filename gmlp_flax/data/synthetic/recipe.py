@@ -16,7 +16,7 @@ class Recipe:
         length: tokens of an example, n.
         vocab_size: symbols of the task, the special ones among them. The id `mask_id` comes after
             them.
-        both_ways: whether the model sees later tokens: answers that stand in the text are then
+        both_ways: whether the model sees later tokens: answers that are in the text are then
             masked. Else a target is the next token.
         pairs: of a key and its value in an example of `mqar`.
         power: of the gaps of `mqar`: a gap of i pairs has a probability proportional to i^(power - 1).
@@ -101,7 +101,7 @@ class Text:
         self.write(value, asked)
 
     def pad_left(self, length: int, pad: int) -> None:
-        """Adds padding in front, up to so many tokens."""
+        """Adds padding at the beginning, up to a length of `length` tokens."""
         missing = length - len(self._tokens)
         padding = [pad] * missing
         unasked = [False] * missing

@@ -66,7 +66,8 @@ class BytePairs:
         what = f"{name}: not a tokenizer that the tokenizers library reads"
         with decode_errors(what, "copy it again"):
             document = json_files.parse(model, name, dict)
-            tokenizer = library.Tokenizer.from_str(model.decode("utf-8-sig"))
+            text = model.decode("utf-8-sig")
+            tokenizer = library.Tokenizer.from_str(text)
             tokenizer.no_truncation()
             tokenizer.no_padding()
             tokenizer.encode_special_tokens = True
@@ -90,7 +91,8 @@ class BytePairs:
         mask = added.get(self.special["mask"])
         self._mask_takes_blanks = mask is not None and mask.lstrip
         white_space = self._encode(_WHITE_SPACE)
-        self.keeps_white_space = tokenizer.decode(white_space.ids) == _WHITE_SPACE
+        decoded = tokenizer.decode(white_space.ids)
+        self.keeps_white_space = decoded == _WHITE_SPACE
 
     def _encode(self, text: str) -> Any:
         """The library's encoding of a text that is valid UTF-8."""
@@ -100,7 +102,7 @@ class BytePairs:
         """See Tokenizer.encode_batch."""
         valid = [utf8(text).decode() for text in texts]
         if threads == 1:  # the library uses one thread or all of them
-            encodings = list(map(self._encode, valid))
+            encodings = [self._encode(text) for text in valid]
         else:
             encodings = self._tokenizer.encode_batch_fast(valid, add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
@@ -116,7 +118,8 @@ class BytePairs:
             first = skip_blanks(valid, token_start, token_stop)
             start = max(first, start)
             stop = max(start, token_stop, stop)
-            spans.append((start, stop))
+            span = (start, stop)
+            spans.append(span)
         return make_encoding(encoded.ids, spans)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -144,15 +147,18 @@ class BytePairs:
         try:
             return content.decode()
         except UnicodeDecodeError:
-            return "".join(f"<0x{byte:02X}>" for byte in content)
+            shown = [f"<0x{byte:02X}>" for byte in content]
+            return "".join(shown)
 
     def byte_count(self, token: int) -> int:
         """How many bytes of text a piece stands for."""
         piece = self.pieces[token]
         if token in self._added:
-            return len(utf8(piece))
+            content = utf8(piece)
+            return len(content)
         if self.is_over_bytes:
-            return len(_bytes_of(piece))
+            content = _bytes_of(piece)
+            return len(content)
         is_byte = piece.startswith("<0x") and len(piece) == len("<0x00>")
         if is_byte:
             return 1
@@ -166,7 +172,7 @@ def _has_part(document: word_piece.Document, kind: str) -> bool:
     for name in ("pre_tokenizer", "decoder"):
         part = document.get(name) or {}
         parts = part.get("pretokenizers") or part.get("decoders") or [part]
-        if any(each.get("type") == kind for each in parts):
+        if any(inner.get("type") == kind for inner in parts):
             return True
     return False
 
@@ -177,13 +183,17 @@ def _special(ids: dict[str, int], name: str) -> dict[str, int]:
     for role, names in _NAMES.items():
         token = _first_id(ids, names)
         if token is None:
+            piece = f"[{role.upper()}]"
+            expected = " or ".join(names)
             raise DataError(
-                f"{name}: a tokenizer.json with BPE without a piece for [{role.upper()}]: expected "
-                f"{' or '.join(names)}"
+                f"{name}: a tokenizer.json with BPE without a piece for {piece}: expected "
+                f"{expected}"
             )
         special[role] = token
     unknown = _first_id(ids, _UNKNOWN)
-    special["unk"] = special["pad"] if unknown is None else unknown
+    if unknown is None:
+        unknown = special["pad"]
+    special["unk"] = unknown
     return special
 
 
@@ -201,11 +211,12 @@ def _byte_characters() -> dict[str, int]:
     characters = {}
     substitute = 0x100
     for byte in range(0x100):
-        if byte in printed:
-            characters[chr(byte)] = byte
-        else:
-            characters[chr(substitute)] = byte
+        code = byte
+        if byte not in printed:
+            code = substitute
             substitute += 1
+        character = chr(code)
+        characters[character] = byte
     return characters
 
 

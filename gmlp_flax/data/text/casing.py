@@ -45,9 +45,10 @@ def decide(path: str, keys: Mapping[str, str]) -> tuple[bytes, str]:
     chosen = _chosen_keys(keys)
     if vocabulary.cases is None:
         if chosen:
-            key = next(iter(chosen))
+            key, *_ = chosen
             raise DataError(f"{path} has a normalizer that is not BERT's: {key} must be auto")
-        return as_json(vocabulary.document), f"{name}: text is normalized as it says"
+        content = as_json(vocabulary.document)
+        return content, f"{name}: text is normalized as it says"
     settings: dict[str, Any] = {}
     config = find_sibling(path, "tokenizer_config.json")
     if config:
@@ -58,8 +59,10 @@ def decide(path: str, keys: Mapping[str, str]) -> tuple[bytes, str]:
         chosen = _stated_keys(settings) | chosen
     cases, reason = _settle(path, statements, chosen)
     document = _with_cases(vocabulary, settings, cases)
-    note = f"{name}: {_in_words(cases)}, {reason}"
-    return _content(path, vocabulary, document), note
+    content = _content(path, vocabulary, document)
+    words = _in_words(cases)
+    note = f"{name}: {words}, {reason}"
+    return content, note
 
 
 def _statements(
@@ -117,17 +120,25 @@ def _read_with_siblings(path: str) -> WordPieces:
     Raises:
         DataError: the two have different pieces, or another file adds some.
     """
-    vocabulary = WordPieces(files.read_small(path), path)
+    content = files.read_small(path)
+    vocabulary = WordPieces(content, path)
     if vocabulary.is_json:
         return vocabulary
     sibling = find_sibling(path, "tokenizer.json")
-    if sibling and kind_of(json_files.read(sibling, dict)) == "WordPiece":
-        full = WordPieces(files.read_small(sibling), sibling)
+    if sibling and _has_word_pieces(sibling):
+        full_content = files.read_small(sibling)
+        full = WordPieces(full_content, sibling)
         if full.model_pieces() != vocabulary.model_pieces():
             raise DataError(f"{path} and {sibling} have different pieces: move the wrong one away")
         return full
     _refuse_added_tokens(path, vocabulary)
     return vocabulary
+
+
+def _has_word_pieces(path: str) -> bool:
+    """Whether a tokenizer.json has a model of WordPiece."""
+    document = json_files.read(path, dict)
+    return kind_of(document) == "WordPiece"
 
 
 def _refuse_added_tokens(path: str, vocabulary: WordPieces) -> None:
@@ -136,10 +147,13 @@ def _refuse_added_tokens(path: str, vocabulary: WordPieces) -> None:
     if not added:
         return
     known = set(vocabulary.pieces)
-    new = [piece for piece in json_files.read(added, dict) if piece not in known]
+    pieces = json_files.read(added, dict)
+    new = [piece for piece in pieces if piece not in known]
     if new:
+        first = new[0]
+        count = len(new)
         raise DataError(
-            f"{added} adds {new[0]!r} ({len(new)} in all): give a tokenizer.json, which has them"
+            f"{added} adds {first!r} ({count} in all): give a tokenizer.json, which has them"
         )
 
 
@@ -167,7 +181,8 @@ def _settle(
         reasons.append(f"as {values} says")
     if stated:
         cases = stated[0]
-        reasons.append(f"as {' and '.join(statements)} says")
+        names = " and ".join(statements)
+        reasons.append(f"as {names} says")
     elif "do_lower_case" in chosen:
         lower = chosen["do_lower_case"]
         cases = Cases(lower, lower)
@@ -178,12 +193,18 @@ def _settle(
             "vocabulary, False for a cased one, or write tokenizer_config.json with "
             '{"do_lower_case": true} or false'
         )
-    return cases._replace(**chosen), "; else ".join(reasons)
+    settled = cases._replace(**chosen)
+    reason = "; else ".join(reasons)
+    return settled, reason
 
 
 def _contradiction(path: str, statements: Mapping[str, Cases]) -> DataError:
     """The error if the files beside a vocabulary say different things."""
-    described = "; ".join(f"{name}: {cases._asdict()}" for name, cases in statements.items())
+    descriptions = []
+    for name, cases in statements.items():
+        settings = cases._asdict()
+        descriptions.append(f"{name}: {settings}")
+    described = "; ".join(descriptions)
     keys = " and ".join(f"config.data.{key}" for key in KEYS)
     return DataError(f"{path}: files contradict each other: {described}; set {keys}")
 
@@ -191,10 +212,12 @@ def _contradiction(path: str, statements: Mapping[str, Cases]) -> DataError:
 def _content(path: str, vocabulary: WordPieces, document: Document) -> bytes:
     """A file that says what a document says: the vocabulary's lines if they are read in the same
     way, else a tokenizer.json."""
-    is_plain = plain_document(vocabulary.pieces) == document
+    plain = plain_document(vocabulary.pieces)
+    is_plain = plain == document
     if is_plain and not vocabulary.is_json:
         return files.read_small(path)
-    lines = "\n".join(vocabulary.pieces) + "\n"
+    joined = "\n".join(vocabulary.pieces)
+    lines = joined + "\n"
     if is_plain and read_lines(lines) == vocabulary.pieces:
         return lines.encode()
     return as_json(document)
@@ -205,9 +228,10 @@ def find_sibling(path: str, file: str) -> str:
     beside ko_vocab.txt; empty if there is none."""
     folder, slash, name = path.rpartition("/")
     names = [file]
-    stem = name.rpartition(".")[0]
+    stem, _, _ = name.rpartition(".")
     if "vocab" in stem:
-        sibling_stem = stem.replace("vocab", file.removesuffix(".json"))
+        file_stem = file.removesuffix(".json")
+        sibling_stem = stem.replace("vocab", file_stem)
         names.insert(0, f"{sibling_stem}.json")
     for candidate in names:
         sibling = f"{folder}{slash}{candidate}"
@@ -219,9 +243,10 @@ def find_sibling(path: str, file: str) -> str:
 def _require_bert_splitting(settings: Mapping[str, Any], path: str) -> None:
     """Raises DataError if a tokenizer_config.json splits text in another way than BERT does."""
     for key, expected in _SPLITS_AS_BERT.items():
-        if settings.get(key) not in (expected, None):
+        value = settings.get(key)
+        if value not in (expected, None):
             raise DataError(
-                f"{path}: {key} is {settings[key]!r}, which does not split text as BERT's "
+                f"{path}: {key} is {value!r}, which does not split text as BERT's "
                 "WordPiece does: give a tokenizer.json or a SentencePiece model"
             )
 

@@ -128,7 +128,8 @@ class Selection(NamedTuple):
         if len(first) == 1:
             part = self._cut(first[0])
             return iter([part])
-        return filter(self._takes, itertools.chain(first, documents))
+        all_documents = itertools.chain(first, documents)
+        return filter(self._takes, all_documents)
 
     def _takes(self, document: str) -> bool:
         return holdout.is_member(self.role, document, self.share)
@@ -196,7 +197,8 @@ class Documents:
         """
         if bad is None:
             bad = BadRecords()
-        return self.selection.pick(chain_documents(self.parts, bad), is_whole=True)
+        documents = chain_documents(self.parts, bad)
+        return self.selection.pick(documents, is_whole=True)
 
 
 def chain_documents(parts: Iterable[Part], bad: BadRecords) -> Iterator[str]:
@@ -245,7 +247,8 @@ class Corpus(Dataset):
         their readers."""
         parts = []
         for part in self.examples.parts:
-            parts.append((part.name, part.size, part.reader))
+            identity = (part.name, part.size, part.reader)
+            parts.append(identity)
         description = repr((self.content, parts))
         digest = hashlib.sha256(description.encode())
         return digest.hexdigest()
@@ -268,8 +271,9 @@ class Corpus(Dataset):
 def no_text(corpus: Corpus) -> DataError:
     """The error of a corpus that has no text at all, or none for its role."""
     if not _has_text(corpus):
+        all_files = _files(corpus)
         return DataError(
-            f"{corpus.name!r} has no text: {_files(corpus)} empty, or only white space; give a file "
+            f"{corpus.name!r} has no text: {all_files} empty, or only white space; give a file "
             "with text"
         )
     selection = corpus.examples.selection
@@ -314,10 +318,11 @@ def in_memory(name: str, documents: Iterable[str]) -> Corpus:
     """A corpus of one part, recognized by its content; documents that are only white space are left
     out."""
     texts = tuple(document for document in documents if document.strip())
+    part = MemoryPart(name, texts)
     return Corpus(
         path=name,
         form="texts in memory",
-        examples=Documents((MemoryPart(name, texts),)),
+        examples=Documents((part,)),
         content=fingerprints.digest(texts),
     )
 
@@ -342,7 +347,8 @@ def from_files(
     """
     lines = [split]
     for file in members:
-        lines.append(f"{file.name}\t{file.size}\t{file.version}\t{_ends(file)}")
+        ends = _ends(file)
+        lines.append(f"{file.name}\t{file.size}\t{file.version}\t{ends}")
     description = "\n".join(lines)
     digest = hashlib.sha256(description.encode("utf-8", "surrogateescape"))
     return Corpus(
@@ -362,7 +368,8 @@ def _ends(file: File) -> str:
     if files.is_remote(file.path):
         return ""
     content = fingerprints.ends(file)
-    return hashlib.sha256(content).hexdigest()
+    digest = hashlib.sha256(content)
+    return digest.hexdigest()
 
 
 def cut(file: File, reader: str, count: int | None = None) -> Iterator[FilePart]:
@@ -391,11 +398,13 @@ def cut(file: File, reader: str, count: int | None = None) -> Iterator[FilePart]
         return
     bounds = [total * piece // pieces for piece in range(pieces + 1)]
     for start, stop in itertools.pairwise(bounds):
+        last = stop - 1
+        length = stop - start
         yield FilePart(
-            name=f"{file.name}, {unit} {start} to {stop - 1}",
+            name=f"{file.name}, {unit} {start} to {last}",
             path=file.path,
             reader=reader,
-            size=file.size * (stop - start) // total,
+            size=file.size * length // total,
             start=start,
             stop=stop,
         )

@@ -31,10 +31,12 @@ Reader = Callable[[str, int, int | None], Documents]
 def _read_text(path: str, start: int, stop: int | None) -> Documents:
     data = files.read_small(path, rows.LONGEST, decompress=True)
     try:
-        records.refuse_utf16(data[:1024])
+        beginning = data[:1024]
+        records.refuse_utf16(beginning)
         yield records.decode_utf8(data)
     except NotUTF8 as error:
-        line = 1 + data.count(b"\n", 0, error.offset)
+        lines_before = data.count(b"\n", 0, error.offset)
+        line = 1 + lines_before
         raise DataError(f"{path}, line {line}: {error}") from error
 
 
@@ -52,7 +54,8 @@ def _read_json_lines(path: str, start: int, stop: int | None) -> Documents:
 
 def _field(record: rows.Row) -> str:
     if TEXT not in record:
-        fields = listed(map(repr, record)) or "none"
+        quoted = map(repr, record)
+        fields = listed(quoted) or "none"
         raise BadRecord(f"found fields {fields}; expected an object with a string field {TEXT!r}")
     text = record[TEXT]
     if text is None:
@@ -80,7 +83,8 @@ def _read_tfds_parquet(path: str, start: int, stop: int | None) -> Documents:
 
 def _read_tfrecord(path: str, start: int, stop: int | None) -> Documents:
     file = records.TFRecordFile(path)
-    return _from_examples(file.records(start, stop))
+    examples = file.records(start, stop)
+    return _from_examples(examples)
 
 
 def _read_array_record(path: str, start: int, stop: int | None) -> Documents:
@@ -95,8 +99,9 @@ def _from_examples(examples: Iterable[tuple[int, Any]]) -> Documents:
         if isinstance(example, BadRecord):
             yield example
             continue
+        content = example or b""
         try:
-            yield _feature(example or b"")
+            yield _feature(content)
         except BadRecord as error:
             yield BadRecord(f"record {number}: {error}")
 
@@ -107,11 +112,14 @@ def _feature(example: bytes) -> str:
     features = records.example_features(example)
     values: Sequence[bytes] = ()
     if TEXT in features:
-        values = features[TEXT].bytes_list.value
+        feature = features[TEXT]
+        values = feature.bytes_list.value
     if len(values) != 1:
-        names = listed(map(repr, features)) or "none"
+        quoted = map(repr, features)
+        names = listed(quoted) or "none"
         raise BadRecord(f"found features {names}; expected one string {TEXT!r}")
-    return records.decode_utf8(values[0])
+    [value] = values
+    return records.decode_utf8(value)
 
 
 READERS: dict[str, Reader] = {

@@ -36,7 +36,8 @@ def encode_documents(
 ) -> Iterator[EncodedBatch]:
     """Encodes documents one after another, with [SEP] after each."""
     sep = np.array([tokenizer.sep_id], np.int32)
-    pieces = itertools.chain.from_iterable(map(_pieces, documents))
+    pieces_of_documents = map(_pieces, documents)
+    pieces = itertools.chain.from_iterable(pieces_of_documents)
     while batch := list(itertools.islice(pieces, BATCH)):
         texts = [piece.text for piece in batch]
         encoded = tokenizer.encode_batch(texts, threads)
@@ -44,8 +45,9 @@ def encode_documents(
         ended = 0
         text_bytes = 0
         for ids, piece in zip(encoded, batch, strict=True):
+            content = utf8(piece.text)
             id_parts.append(ids)
-            text_bytes += len(utf8(piece.text))
+            text_bytes += len(content)
             if piece.is_last:
                 id_parts.append(sep)
                 ended += 1
@@ -72,6 +74,8 @@ def _pieces(document: str) -> Iterator[_Piece]:
         line_feed = document.rfind("\n", start + 1, limit)
         cut = max(space, line_feed)
         stop = cut if cut > 0 else limit
-        yield _Piece(document[start:stop], False)
+        text = document[start:stop]
+        yield _Piece(text, False)
         start = stop
-    yield _Piece(document[start:], True)
+    rest = document[start:]
+    yield _Piece(rest, True)

@@ -27,7 +27,10 @@ def utf8(text: str) -> bytes:
 def is_blank(character: str) -> bool:
     """Whether a character is white space or has no width: models turn these into white space or
     drop them."""
-    return character.isspace() or unicodedata.category(character) in ("Cc", "Cf")
+    if character.isspace():
+        return True
+    category = unicodedata.category(character)
+    return category in ("Cc", "Cf")
 
 
 def skip_blanks(text: str, start: int, stop: int) -> int:
@@ -53,7 +56,8 @@ def make_encoding(ids: ArrayLike, spans: Sequence[tuple[int, int]]) -> Encoding:
     """An Encoding of plain numbers."""
     id_array = np.asarray(ids, np.int32)
     span_array = np.array(spans, np.int32)
-    return Encoding(id_array, span_array.reshape(-1, 2))
+    span_rows = span_array.reshape(-1, 2)
+    return Encoding(id_array, span_rows)
 
 
 class FixedVocabulary(abc.ABC):
@@ -75,7 +79,8 @@ class FixedVocabulary(abc.ABC):
         self.special_ids = tuple(range(_FIRST))
         self.special: dict[str, int] = {}
         for number, piece in enumerate(SPECIAL_PIECES):
-            role = piece.strip("[]").lower()
+            name = piece.strip("[]")
+            role = name.lower()
             self.special[role] = number
 
     @abc.abstractmethod
@@ -108,11 +113,13 @@ class Bytes(FixedVocabulary):
     """
 
     def __init__(self) -> None:
-        super().__init__(map(_show_byte, range(256)))
+        pieces = map(_show_byte, range(256))
+        super().__init__(pieces)
 
     def ids(self, text: str) -> np.ndarray:
         """See `FixedVocabulary`: an id for each byte."""
-        values = np.frombuffer(utf8(text), np.uint8)
+        content = utf8(text)
+        values = np.frombuffer(content, np.uint8)
         return values.astype(np.int32) + _FIRST
 
     def encode_with_offsets(self, text: str) -> Encoding:
@@ -123,21 +130,25 @@ class Bytes(FixedVocabulary):
             stop = position + 1
             start = stop if is_blank(character) else position
             span = (start, stop)
-            byte_count = len(utf8(character))
-            spans += [span] * byte_count
-        return make_encoding(self.ids(text), spans)
+            content = utf8(character)
+            spans += [span] * len(content)
+        ids = self.ids(text)
+        return make_encoding(ids, spans)
 
     def decode(self, ids: Iterable[int]) -> str:
         content = bytearray()
         for token in ids:
             if token >= _FIRST:
-                content.append(token - _FIRST)
+                byte = token - _FIRST
+                content.append(byte)
         return content.decode("utf-8", "replace")
 
 
 def _show_byte(byte: int) -> str:
     is_printable = 0x20 <= byte < 0x7F
-    return chr(byte) if is_printable else f"<0x{byte:02X}>"
+    if is_printable:
+        return chr(byte)
+    return f"<0x{byte:02X}>"
 
 
 class Symbols(FixedVocabulary):
@@ -160,7 +171,8 @@ class Symbols(FixedVocabulary):
             if word not in _SYMBOL_IDS:
                 known = " ".join(listops.SYMBOLS)
                 raise DataError(f"the symbol {word[:40]!r}; expected one of {known}")
-            ids.append(_SYMBOL_IDS[word])
+            symbol_id = _SYMBOL_IDS[word]
+            ids.append(symbol_id)
         return np.array(ids, np.int32)
 
     def encode_with_offsets(self, text: str) -> Encoding:
@@ -168,8 +180,10 @@ class Symbols(FixedVocabulary):
         for match in _WORD.finditer(text):
             word = match.group()
             if word not in listops.BRACES:
-                spans.append(match.span())
-        return make_encoding(self.ids(text), spans)
+                span = match.span()
+                spans.append(span)
+        ids = self.ids(text)
+        return make_encoding(ids, spans)
 
     def decode(self, ids: Iterable[int]) -> str:
         words = [self.pieces[token] for token in ids if token >= _FIRST]

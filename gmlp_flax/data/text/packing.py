@@ -19,7 +19,7 @@ POOL_TOKENS = 2**24
 
 
 class Packing:
-    """The windows of a prepared corpus, as a random-access source; no token is lost or doubled.
+    """The windows of a prepared corpus, as a random-access source; no token is lost or duplicated.
 
     A window is [CLS], the next `length - 2` tokens of all documents, each followed by its own
     [SEP], and another [SEP]; the last window has [PAD] to its length. Items are {"tokens": int32
@@ -97,7 +97,7 @@ class Packing:
         return self.prepared.read(begin, end)
 
     def _close(self, windows: np.ndarray, tokens: int) -> None:
-        """Puts [SEP] behind the text of each window; `tokens` is the length of all their text."""
+        """Puts [SEP] after the text of each window; `tokens` is the length of all their text."""
         sep_id = self.prepared.tokenizer.sep_id
         rows = np.arange(len(windows))
         begins = self.room * rows

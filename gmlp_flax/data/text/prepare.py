@@ -64,7 +64,8 @@ class _Shard(NamedTuple):
     @property
     def record(self) -> Path:
         """The file of the result, written after the shard's own file."""
-        return self.work / _UNFINISHED / f"shard-{self.number:05}.json"
+        name = f"shard-{self.number:05}.json"
+        return self.work / _UNFINISHED / name
 
     @property
     def path(self) -> Path:
@@ -87,7 +88,8 @@ class _Shard(NamedTuple):
         Args:
             sizes: bytes of the files in the result's folder, by name.
         """
-        content = files.read(str(self.record))
+        path = str(self.record)
+        content = files.read(path)
         record = json_files.parse_object(content)
         size = sizes.get(self.path.name)
         if size is None or size != record.get("ids_bytes"):
@@ -126,7 +128,8 @@ def cached_tokenizer(
         options.update(KEEPING_WHITE_SPACE)
     selection = tuple(corpus.examples.selection)
     key = cache_key(corpus.digest, vocab_size, selection, SAMPLE, TRAINING_THREADS, options)
-    path = cached_file(Path(cache) / f"tokenizer-{key}.model", make_model)
+    path = Path(cache, f"tokenizer-{key}.model")
+    cached_file(path, make_model)
     return Tokenizer.load(path)
 
 
@@ -139,11 +142,13 @@ def sample_documents(corpus: Corpus, sample: int, bad: BadRecords) -> Iterator[s
     parts = corpus.examples.parts
     selection = corpus.examples.selection
     is_whole = len(parts) == 1
-    total = max(1, sum(part.size for part in parts))
+    corpus_size = sum(part.size for part in parts)
+    total = max(1, corpus_size)
     is_empty = True
     for part in parts:
         room = -(-sample * part.size // total)  # rounded up
-        for document in selection.pick(part.documents(bad), is_whole):
+        documents = part.documents(bad)
+        for document in selection.pick(documents, is_whole):
             is_empty = False
             yield document[:room]
             room -= len(document)
@@ -192,10 +197,11 @@ def prepare(
     plan = _make_plan(corpus, tokenizer, len(groups))
     work = _work_folder(folder, plan)
     shards = []
+    count = len(groups)
     for number, parts in enumerate(groups):
         shard = _Shard(
             number=number,
-            count=len(groups),
+            count=count,
             parts=parts,
             tokenizer=tokenizer,
             selection=selection,
@@ -206,7 +212,9 @@ def prepare(
         shards.append(shard)
     with folder_lock(work):
         if not _is_done(shards, plan):
-            role = f", {selection.role}" if selection.share else ""
+            role = ""
+            if selection.share:
+                role = f", {selection.role}"
             to_stderr(f"tokenizing {corpus.name}{role}")
             cores = limits.workers or usable_cores()
             _begin(shards, plan)
@@ -215,7 +223,8 @@ def prepare(
         shutil.rmtree(finished, ignore_errors=True)
     result = Prepared(folder)
     if result.skipped:
-        check_limit(result.skipped_first[0], 0, result.skipped, limits.max_bad_records)
+        first = result.skipped_first[0]
+        check_limit(first, 0, result.skipped, limits.max_bad_records)
     return result
 
 
@@ -224,7 +233,7 @@ def _work_folder(folder: str, plan: Plan) -> Path:
     if not files.is_remote(folder):
         return Path(folder)
     key = cache_key(folder, plan)
-    return Path(default_folder()) / f"preparing-{key}"
+    return Path(default_folder(), f"preparing-{key}")
 
 
 def _make_plan(corpus: Corpus, tokenizer: Tokenizer, shards: int) -> Plan:
@@ -263,17 +272,20 @@ def prepare_in_cache(
 ) -> Prepared:
     """`prepare` into `prepared-<key>` in the cache; the key depends on these arguments alone.
     Reports bad records."""
+    selection = tuple(corpus.examples.selection)
     key = cache_key(
         prepared.FORMAT,
         corpus.digest,
         tokenizer.checksum,
-        tuple(corpus.examples.selection),
+        selection,
         limits.shard_bytes,
     )
-    result = prepare(corpus, tokenizer, Path(cache) / f"prepared-{key}", limits)
+    folder = Path(cache, f"prepared-{key}")
+    result = prepare(corpus, tokenizer, folder, limits)
     if result.skipped:
         skipped = counted(result.skipped, "bad record")
-        to_stderr(f"{corpus.name}: {skipped} skipped, the first: {result.skipped_first[0]}")
+        first = result.skipped_first[0]
+        to_stderr(f"{corpus.name}: {skipped} skipped, the first: {first}")
     return result
 
 
@@ -282,16 +294,18 @@ def _group(parts: Sequence[Part], shard_bytes: int) -> list[tuple[Part, ...]]:
     part_bytes = sum(part.size for part in parts)
     total = max(1, part_bytes)
     needed_shards = total // shard_bytes
-    most_shards = max(1, min(MAX_SHARDS, needed_shards))
+    allowed_shards = min(MAX_SHARDS, needed_shards)
+    most_shards = max(1, allowed_shards)
     last = most_shards - 1
     groups: dict[int, list[Part]] = collections.defaultdict(list)
     bytes_before = 0
     for part in parts:
         # The middle of a part decides, as if all shards had one size. In whole numbers, twice all.
         twice_middle = 2 * bytes_before + part.size
-        number = twice_middle * most_shards // (2 * total)
-        group = groups[min(number, last)]  # an empty last part would fall past the last shard
-        group.append(part)
+        twice_total = 2 * total
+        place = twice_middle * most_shards // twice_total
+        number = min(place, last)  # an empty last part would fall past the last shard
+        groups[number].append(part)
         bytes_before += part.size
     return [tuple(group) for group in groups.values()]
 
@@ -300,19 +314,23 @@ def _sizes(folder: str) -> dict[str, int]:
     """Name -> bytes of the files in a folder; {} if it does not exist."""
     if not files.exists(folder):
         return {}
-    return {file.name: file.size for file in files.find_files(folder)}
+    listing = files.find_files(folder)
+    return {file.name: file.size for file in listing}
 
 
 def _is_done(shards: Sequence[_Shard], plan: Plan) -> bool:
     """Whether the folder holds the plan's result; raises DataError if it holds anything but that or
     a part of it."""
-    folder = shards[0].folder
-    plan_file = shards[0].work / _UNFINISHED / _PLAN
+    first = shards[0]
+    folder = first.folder
+    plan_file = first.work / _UNFINISHED / _PLAN
     if prepared.is_prepared(folder):
-        _require_same_plan(folder, prepared.read_index(folder), plan)
+        index = prepared.read_index(folder)
+        _require_same_plan(folder, index, plan)
         return True
     if plan_file.exists():
-        _require_same_plan(folder, json_files.read(plan_file, dict), plan)
+        present = json_files.read(plan_file, dict)
+        _require_same_plan(folder, present, plan)
     else:
         shard_names = {shard.path.name for shard in shards}
         _refuse_other_files(folder, shard_names)
@@ -327,9 +345,8 @@ def _require_same_plan(folder: str, present: Mapping[str, Any], plan: Plan) -> N
         if other != value:
             differences.append(f"{name} {other!r}, not {value!r}")
     if differences:
-        raise DataError(
-            f"{folder!r} holds another preparation: {'; '.join(differences)}; give another folder"
-        )
+        listing = "; ".join(differences)
+        raise DataError(f"{folder!r} holds another preparation: {listing}; give another folder")
 
 
 def _refuse_other_files(folder: str, shard_names: set[str]) -> None:
@@ -357,7 +374,8 @@ def _write_shards(shards: Sequence[_Shard], cores: int) -> list[ShardRecord]:
     results of all shards."""
     results = _finished(shards)
     waiting = [shard for shard in shards if shard.number not in results]
-    processes = max(1, min(cores, len(waiting)))
+    useful_processes = min(cores, len(waiting))
+    processes = max(1, useful_processes)
     threads = max(1, cores // processes)
     with _progress_bar(shards, waiting) as bar, _executor(processes) as executor:
         pending = {}
@@ -378,7 +396,8 @@ def _write_shards(shards: Sequence[_Shard], cores: int) -> list[ShardRecord]:
 
 def _finished(shards: Sequence[_Shard]) -> dict[int, ShardRecord]:
     """Number of a shard -> its result, for the shards that are done."""
-    sizes = _sizes(shards[0].folder)
+    folder = shards[0].folder
+    sizes = _sizes(folder)
     results = {}
     for shard in shards:
         result = shard.result(sizes)
@@ -407,6 +426,7 @@ def _progress_bar(shards: Sequence[_Shard], waiting: Sequence[_Shard]) -> tqdm.t
     of the whole time, because shards end in groups."""
     total = sum(shard.size for shard in shards)
     left = sum(shard.size for shard in waiting)
+    interval = 0.25 if sys.stderr.isatty() else BEAT
     return tqdm.tqdm(
         total=total,
         initial=total - left,
@@ -415,7 +435,7 @@ def _progress_bar(shards: Sequence[_Shard], waiting: Sequence[_Shard]) -> tqdm.t
         unit_scale=True,
         file=sys.stderr,
         delay=DELAY,
-        mininterval=0.25 if sys.stderr.isatty() else BEAT,
+        mininterval=interval,
         miniters=0,
         smoothing=0,
     )
@@ -440,7 +460,8 @@ def _begin_process() -> None:
             parent.join()
             os._exit(1)
 
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    thread = threading.Thread(target=end_with_parent, daemon=True)
+    thread.start()
 
 
 def _write_shard(shard: _Shard, threads: int) -> ShardRecord:

@@ -55,12 +55,14 @@ SAMPLE_SHARDS = 16
 
 def ids_dtype(vocab_size: int) -> np.dtype:
     """The type in which the ids of a vocabulary of this size are stored."""
-    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+    name = "<u2" if vocab_size <= 2**16 else "<u4"
+    return np.dtype(name)
 
 
 def shard_file(folder: str | os.PathLike, number: int, count: int) -> Path:
     """The file of a shard."""
-    return Path(folder) / f"ids-{number:05}-of-{count:05}.array_record"
+    name = f"ids-{number:05}-of-{count:05}.array_record"
+    return Path(folder, name)
 
 
 def write_shard(path: Path, batches: Iterable[EncodedBatch], dtype: np.dtype) -> ShardRecord:
@@ -87,17 +89,20 @@ def write_shard(path: Path, batches: Iterable[EncodedBatch], dtype: np.dtype) ->
             documents += batch.documents
             tokens += len(batch.ids)
             text_bytes += batch.text_bytes
-            unwritten = np.concatenate([unwritten, batch.ids.astype(dtype)])
+            new_ids = batch.ids.astype(dtype)
+            unwritten = np.concatenate([unwritten, new_ids])
             while len(unwritten) >= BLOCK:
-                write(unwritten[:BLOCK].tobytes())
+                block = unwritten[:BLOCK]
+                write(block.tobytes())
                 unwritten = unwritten[BLOCK:]
         if len(unwritten):
             write(unwritten.tobytes())
+    status = path.stat()
     return {
         "documents": documents,
         "tokens": tokens,
         "text_bytes": text_bytes,
-        "ids_bytes": path.stat().st_size,
+        "ids_bytes": status.st_size,
     }
 
 
@@ -153,11 +158,13 @@ class Prepared:
             present[file.name] = file
         shard_files = []
         for number, shard in enumerate(shards):
-            name = shard_file("", number, len(shards)).name
+            path = shard_file("", number, len(shards))
+            name = path.name
+            expected_size = shard["ids_bytes"]
             file = present.get(name)
-            if file is None or file.size != shard["ids_bytes"]:
+            if file is None or file.size != expected_size:
                 raise DataError(
-                    f"{self.folder}/{name}: missing, or its size is not the {shard['ids_bytes']} "
+                    f"{self.folder}/{name}: missing, or its size is not the {expected_size} "
                     f"bytes that were written; {_AGAIN}"
                 )
             shard_files.append(file)
@@ -166,7 +173,8 @@ class Prepared:
     def _read_tokenizer(self) -> Tokenizer:
         path = files.join(self.folder, TOKENIZER_FILE)
         content = files.read_small(path)
-        checksum = hashlib.sha256(content).hexdigest()
+        digest = hashlib.sha256(content)
+        checksum = digest.hexdigest()
         if checksum != self.index.get("tokenizer"):
             raise DataError(f"{path} is not the tokenizer that made the ids; {_AGAIN}")
         return Tokenizer(content, path)
@@ -194,7 +202,8 @@ class Prepared:
     def _shard_at(self, position: int) -> int:
         """The shard that holds a position of the stream."""
         shards_begun = np.searchsorted(self.offsets, position, "right")
-        return int(shards_begun) - 1
+        shard = shards_begun - 1
+        return int(shard)
 
     def _shard_range(self, shard: int) -> range:
         """The positions of a shard's ids in the stream."""
@@ -207,7 +216,8 @@ class Prepared:
         `most`, in evenly spread blocks."""
         counts = np.zeros(vocab_size, np.int64)
         for ids in self.some_blocks(most):
-            counts += np.bincount(ids, minlength=vocab_size)
+            counts_of_block = np.bincount(ids, minlength=vocab_size)
+            counts += counts_of_block
         return counts
 
     def some_blocks(self, most: int) -> Iterator[np.ndarray]:
@@ -217,7 +227,8 @@ class Prepared:
         most_blocks = max(1, most // BLOCK)
         for block in spread(blocks, most_blocks):
             start = block * BLOCK
-            stop = min(start + BLOCK, self.tokens)
+            block_end = start + BLOCK
+            stop = min(block_end, self.tokens)
             yield self.read(start, stop)
 
     def some_documents(self, most: int) -> Iterator[bytes]:
@@ -227,11 +238,13 @@ class Prepared:
         """
         most_shards = 1 if files.is_remote(self.folder) else SAMPLE_SHARDS
         shards = spread(len(self.files), most_shards)
-        tokens_each = SAMPLE_TOKENS // len(shards)
-        documents_each = max(1, most // len(shards))
+        count = len(shards)
+        tokens_each = SAMPLE_TOKENS // count
+        documents_each = max(1, most // count)
         for shard in shards:
             ids = self._first_ids(shard, tokens_each)
-            documents = self._whole_documents(ids.astype(np.uint32))
+            wide_ids = ids.astype(np.uint32)
+            documents = self._whole_documents(wide_ids)
             yield from itertools.islice(documents, documents_each)
 
     def _first_ids(self, shard: int, most: int) -> np.ndarray:
@@ -244,7 +257,8 @@ class Prepared:
     def _whole_documents(self, ids: np.ndarray) -> Iterator[bytes]:
         """The documents, as bytes, whose [SEP] is among the first ids of a shard, [tokens]."""
         is_separator = ids == self.tokenizer.sep_id
-        ends = np.flatnonzero(is_separator) + 1
+        separators = np.flatnonzero(is_separator)
+        ends = separators + 1
         begin = 0
         for end in ends.tolist():
             document = ids[begin:end]
@@ -285,12 +299,14 @@ class Prepared:
         records: list[bytes] = []
         # One by one: the library would fetch a range with a pool of threads, which is slower.
         for number in numbers:
-            records += reader.read([number])
+            record_list = reader.read([number])
+            records += record_list
         content = b"".join(records)
         return np.frombuffer(content, self.dtype)
 
     def _open_reader(self, shard: int) -> tuple[ArrayRecordReader, cache.LocalCopy]:
-        copy = cache.LocalCopy(self.files[shard])
+        file = self.files[shard]
+        copy = cache.LocalCopy(file)
         reader = ArrayRecordReader(copy.path, options="readahead_buffer_size:0")
         return reader, copy
 
@@ -304,7 +320,9 @@ def _total(shards: list[ShardRecord], name: str) -> int:
 
 def is_prepared(folder: str | os.PathLike) -> bool:
     """Whether the folder holds a finished preparation."""
-    return files.exists(files.join(os.fspath(folder), INDEX))
+    name = os.fspath(folder)
+    index_path = files.join(name, INDEX)
+    return files.exists(index_path)
 
 
 def read_index(folder: str) -> dict[str, Any]:
@@ -319,8 +337,10 @@ def read_index(folder: str) -> dict[str, Any]:
     version = index.get("format")
     if version != FORMAT:
         raise DataError(f"{path}: format {version!r}, expected {FORMAT}; prepare the corpus again")
-    has_dtype = index.get("dtype") in ("<u2", "<u4")
-    if not has_dtype or not _are_shards(index.get("shards")):
+    dtype = index.get("dtype")
+    shards = index.get("shards")
+    has_dtype = dtype in ("<u2", "<u4")
+    if not has_dtype or not _are_shards(shards):
         raise DataError(f"{path}: damaged; {_AGAIN}")
     return index
 
@@ -336,7 +356,8 @@ def _is_shard(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
     for name in ("documents", "tokens", "text_bytes", "ids_bytes", "skipped"):
-        if not _is_count(value.get(name)):
+        count = value.get(name)
+        if not _is_count(count):
             return False
     messages = value.get("skipped_first")
     if not isinstance(messages, list):
@@ -366,7 +387,8 @@ class PreparedDocuments:
     def _first(self) -> list[bytes]:
         """The first documents of some shards."""
         documents = self.prepared.some_documents(SAMPLE_SHARDS)
-        return list(itertools.islice(documents, SAMPLE_SHARDS))
+        first = itertools.islice(documents, SAMPLE_SHARDS)
+        return list(first)
 
     def describe(self, index: int) -> str:
         """One of the first documents, in a line."""

@@ -92,7 +92,8 @@ class SentencePieces:
         self._processor = processor
         normalized = processor.normalize(_WHITE_SPACE)
         # Llama's begins every text with a blank, and keeps all others.
-        self.keeps_white_space = normalized.removeprefix(_SPACE) == _WHITE_SPACE_KEPT
+        without_first = normalized.removeprefix(_SPACE)
+        self.keeps_white_space = without_first == _WHITE_SPACE_KEPT
         self.special: dict[str, int] = {"unk": processor.unk_id()}
         self._added: list[str] = []
         self.vocab_size = count
@@ -131,7 +132,8 @@ class SentencePieces:
 
     def encode_with_offsets(self, text: str) -> Encoding:
         """See Tokenizer.encode_with_offsets."""
-        text = utf8(text).decode()
+        content = utf8(text)  # without lone surrogates
+        text = content.decode()
         encoded = self._processor.encode(text, return_type="offset_mapping")
         spans = _text_spans(text, encoded["offsets"])
         return make_encoding(encoded["ids"], spans)
@@ -140,8 +142,10 @@ class SentencePieces:
         """The ids of a text that follows another token: without the space that begins a line."""
         encode = self._processor.encode
         if not text or text[0].isspace():
-            return encode(utf8(text))
-        stand_in = encode(utf8(_STAND_IN), return_type=str)
+            content = utf8(text)
+            return encode(content)
+        stand_in_content = utf8(_STAND_IN)
+        stand_in = encode(stand_in_content, return_type=str)
         whole = utf8(_STAND_IN + text)
         pieces = encode(whole, return_type=str)
         ids = encode(whole)
@@ -161,16 +165,18 @@ class SentencePieces:
         """See Tokenizer.piece."""
         first_added = self.vocab_size - len(self._added)
         if token >= first_added:
-            return self._added[token - first_added]
+            number = token - first_added
+            return self._added[number]
         piece = self._processor.id_to_piece(token)
         return piece.replace(_SPACE, " ")
 
 
 def _missing_piece(name: str, names: Sequence[str]) -> DataError:
     """The error of a model that has a special piece under none of its names."""
-    others = " or ".join(names[1:])
+    first, *further = names
+    others = " or ".join(further)
     return DataError(
-        f"{name}: the model has no special token {names[0]} (nor {others}); use a model with "
+        f"{name}: the model has no special token {first} (nor {others}); use a model with "
         "padding and an end of text, or train one with gmlp prepare"
     )
 
@@ -187,7 +193,8 @@ def _text_spans(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int
         span = offsets[-1]
     for start, stop in reversed(offsets):
         if start < stop:
-            span = (skip_blanks(text, start, stop), stop)
+            first = skip_blanks(text, start, stop)
+            span = (first, stop)
         spans.append(span)
     spans.reverse()
     return spans

@@ -76,7 +76,8 @@ class Tokenizer:
 
     def __init__(self, model: bytes, name: str = "the given bytes"):
         self.model = model
-        self.checksum = hashlib.sha256(model).hexdigest()
+        digest = hashlib.sha256(model)
+        self.checksum = digest.hexdigest()
         self.note = ""
         engine = _make_engine(model, name)
         self._engine = engine
@@ -139,12 +140,14 @@ class Tokenizer:
         """
         path = os.fspath(path)
         if path in NAMED:
-            tokenizer = cls(_named_content(path), path)
+            content = _named_content(path)
+            tokenizer = cls(content, path)
             tokenizer.check(keys, path)
             return tokenizer
         if files.is_folder(path):
             path = _find_in_folder(path)
-        tokenizer = cls(files.read_small(path), path)
+        content = files.read_small(path)
+        tokenizer = cls(content, path)
         is_settled = path.endswith(TOKENIZER_FILE)
         if isinstance(tokenizer._engine, SentencePieces):
             tokenizer._refuse_lower_case(path)
@@ -161,7 +164,8 @@ class Tokenizer:
         config = find_sibling(path, "tokenizer_config.json")
         if not config:
             return
-        wants_lower_case = read_settings(config).get("do_lower_case") is True
+        settings = read_settings(config)
+        wants_lower_case = settings.get("do_lower_case") is True
         if wants_lower_case and self.encode("ABC") != self.encode("abc"):
             raise DataError(
                 f"{config}: do_lower_case is true, and {path} does not lower-case text: lower-case "
@@ -171,14 +175,17 @@ class Tokenizer:
     def check(self, keys: Mapping[str, str], name: str) -> None:
         """Raises DataError if the tokenizer's lower-casing or stripping of accents contradicts
         word_piece.KEYS; `name` is the tokenizer's, for the message."""
-        settled = {} if self.cases is None else self.cases._asdict()
+        settled = {}
+        if self.cases is not None:
+            settled = self.cases._asdict()
         for key, value in keys.items():
-            is_met = str(settled.get(key)) == value.title()
+            setting = settled.get(key)
+            is_met = str(setting) == value.title()
             if value == "auto" or is_met:
                 continue
             reading = "it is not a WordPiece vocabulary with BERT's normalizer"
             if settled:
-                reading = f"its {key} is {settled[key]}"
+                reading = f"its {key} is {setting}"
             raise DataError(
                 f"config.data.{key} is {value}, which does not fit {name}: {reading}; leave the "
                 "key auto"
@@ -197,7 +204,8 @@ class Tokenizer:
     def save(self, path: str | os.PathLike) -> None:
         """Writes the model to `path`, atomically. WordPiece is written to a name that ends in .json
         as Hugging Face's `tokenizer.json`. Raises DataError if that fails."""
-        is_json = os.fspath(path).endswith(".json")
+        name = os.fspath(path)
+        is_json = name.endswith(".json")
         content = self.model
         if is_json and isinstance(self._engine, WordPieces):
             content = self._engine.to_json()
@@ -217,7 +225,8 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], threads: int | None = None) -> list[np.ndarray]:
         """`encode` of each text, as int32 [tokens]; `threads=None` uses all cores."""
-        return self._engine.encode_batch(texts, threads or usable_cores())
+        thread_count = threads or usable_cores()
+        return self._engine.encode_batch(texts, thread_count)
 
     def encode_with_offsets(self, text: str) -> Encoding:
         """`encode`, and the span of each token in the given text, before normalization.
@@ -249,7 +258,8 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids, without special pieces."""
-        return self._engine.decode([int(token) for token in ids])
+        tokens = [int(token) for token in ids]
+        return self._engine.decode(tokens)
 
     def byte_counts(self) -> np.ndarray:
         """How many bytes of text each piece stands for, int32 [vocab_size]: 0 for special pieces.
@@ -265,20 +275,24 @@ class Tokenizer:
             if isinstance(self._engine, BytePairs):
                 counts[token] = self._engine.byte_count(token)
             else:
-                counts[token] = self._byte_count(self.piece(token))
+                piece = self.piece(token)
+                counts[token] = self._byte_count(piece)
         return counts
 
     def _byte_count(self, piece: str) -> int:
         if _BYTE.fullmatch(piece):
             return 1
+        text = piece
         if isinstance(self._engine, WordPieces) and _SPACE_AND_MARK.fullmatch(piece):
-            return len(utf8(piece[1:]))
-        return len(utf8(piece))
+            text = piece[1:]
+        content = utf8(text)
+        return len(content)
 
     def piece(self, token: int) -> str:
         """The piece of one id, for display: with a leading space if it begins a word; `<0x0A>` for
         a byte."""
-        return self._engine.piece(int(token))
+        plain_token = int(token)
+        return self._engine.piece(plain_token)
 
     def __reduce__(self):
         return Tokenizer, (self.model,)
@@ -310,7 +324,8 @@ def _make_engine(
 
 def _named_content(name: str) -> bytes:
     """The content of the file that stands for a name of NAMED."""
-    return f"{name}\n".encode()
+    line = f"{name}\n"
+    return line.encode()
 
 
 def _find_in_folder(folder: str) -> str:
@@ -319,11 +334,13 @@ def _find_in_folder(folder: str) -> str:
         path = files.join(folder, name)
         if files.exists(path):
             return path
-    raise DataError(f"{folder} has no tokenizer ({', '.join(_IN_FOLDERS)}): give its file")
+    expected = ", ".join(_IN_FOLDERS)
+    raise DataError(f"{folder} has no tokenizer ({expected}): give its file")
 
 
 def _is_text(model: bytes) -> bool:
     try:
-        return "\0" not in model.decode()
+        text = model.decode()
     except UnicodeDecodeError:
         return False
+    return "\0" not in text

@@ -83,7 +83,8 @@ class WordPieces:
         self.pieces = sorted(ids, key=ids.__getitem__)
         self.vocab_size = len(ids)
         self.special = {role: ids[piece] for role, piece in _ROLES.items()}
-        self.special_ids = tuple(sorted(self.special.values()))
+        special_ids = sorted(self.special.values())
+        self.special_ids = tuple(special_ids)
         self._tokenizer = _build(self.document, name)
 
     @property
@@ -100,7 +101,8 @@ class WordPieces:
 
     def model_pieces(self) -> dict[str, int]:
         """Piece -> id, without the added tokens of a tokenizer.json."""
-        return self.document["model"]["vocab"]
+        model = self.document["model"]
+        return model["vocab"]
 
     def encode_batch(self, texts: Sequence[str], threads: int) -> list[np.ndarray]:
         """See Tokenizer.encode_batch."""
@@ -126,7 +128,8 @@ class WordPieces:
         """The `tokenizer.json` of Hugging Face's libraries, with BERT's special tokens and [CLS] a
         [SEP] b [SEP]."""
         library = importlib.import_module("tokenizers")
-        copy = library.Tokenizer.from_str(self._tokenizer.to_str())
+        description = self._tokenizer.to_str()
+        copy = library.Tokenizer.from_str(description)
         copy.add_special_tokens(list(_SPECIAL))
         sep = (_ROLES["sep"], self.special["sep"])
         cls = (_ROLES["cls"], self.special["cls"])
@@ -150,46 +153,51 @@ def _build(document: Document, name: str) -> Any:
     library = require("tokenizers", "a WordPiece vocabulary", "wordpiece")
     what = f"{name}: not a tokenizer that the tokenizers library reads"
     with decode_errors(what, "copy it again"):
-        tokenizer = library.Tokenizer.from_str(json.dumps(document))
+        text = json.dumps(document)
+        tokenizer = library.Tokenizer.from_str(text)
     tokenizer.decoder = library.decoders.WordPiece(prefix=PREFIX, cleanup=True)
     return tokenizer
 
 
 def _without_surrogates(text: str) -> str:
-    return utf8(text).decode()
+    content = utf8(text)
+    return content.decode()
 
 
 def is_json(text: str) -> bool:
     """Whether a file is a tokenizer.json, and no list of pieces."""
-    begins = text.lstrip().startswith("{")
-    return begins and text.rstrip().endswith("}")
+    stripped = text.strip()
+    return stripped.startswith("{") and stripped.endswith("}")
 
 
 def _ids(document: Document) -> dict[str, int]:
     """The id of each piece, added tokens included."""
-    ids = dict(document["model"]["vocab"])
+    model = document["model"]
+    ids = dict(model["vocab"])
     for token in document["added_tokens"]:
-        ids[token["content"]] = token["id"]
+        piece = token["content"]
+        ids[piece] = token["id"]
     return ids
 
 
 def _require_special(ids: Mapping[str, int], name: str) -> None:
     missing = [piece for piece in _SPECIAL if piece not in ids]
     if missing:
+        count = len(ids)
+        pieces = " or ".join(missing)
         raise DataError(
             f"{name}: a text file is a WordPiece vocabulary, one piece per line, but none of its "
-            f"{len(ids)} pieces is {' or '.join(missing)}; give BERT's vocab.txt or a "
-            "SentencePiece model"
+            f"{count} pieces is {pieces}; give BERT's vocab.txt or a SentencePiece model"
         )
 
 
 def require_consecutive(ids: Mapping[str, int], name: str) -> None:
     """Raises DataError if the ids of pieces are not those from 0 on."""
     count = len(ids)
-    if sorted(ids.values()) != list(range(count)):
-        raise DataError(
-            f"{name}: the ids of its {count} pieces are not 0 to {count - 1}; copy it again"
-        )
+    expected = list(range(count))
+    if sorted(ids.values()) != expected:
+        last = count - 1
+        raise DataError(f"{name}: the ids of its {count} pieces are not 0 to {last}; copy it again")
 
 
 def in_brackets(piece: str) -> bool:
@@ -204,9 +212,12 @@ def kind_of(document: Document) -> str:
         return "no model"
     if "type" in model:
         return str(model["type"])
-    if isinstance(model.get("vocab"), list):
+    vocabulary = model.get("vocab")
+    if isinstance(vocabulary, list):
         return "Unigram"
-    return "BPE" if "merges" in model else "WordPiece"
+    if "merges" in model:
+        return "BPE"
+    return "WordPiece"
 
 
 def _read_json(content: bytes, name: str) -> Document:
@@ -215,10 +226,13 @@ def _read_json(content: bytes, name: str) -> Document:
     _require_word_piece(document, name)
     model = _MODEL | document["model"]
     for key in ("unk_token", "continuing_subword_prefix"):
-        if model[key] != _MODEL[key]:
-            raise DataError(f"{name}: {key} is {model[key]!r}: expected {_MODEL[key]!r}")
+        value = model[key]
+        expected = _MODEL[key]
+        if value != expected:
+            raise DataError(f"{name}: {key} is {value!r}: expected {expected!r}")
     for part in ("normalizer", "pre_tokenizer"):
-        if not isinstance(document.get(part), dict | None):
+        value = document.get(part)
+        if not isinstance(value, dict | None):
             raise DataError(f"{name}: damaged: its {part} is not an object; copy it again")
     settings = {key: model[key] for key in _MODEL}
     with decode_errors(f"{name}: damaged", "copy it again"):
@@ -252,7 +266,8 @@ def _added_tokens(document: Document) -> list[Document]:
             raise TypeError(f"an added token is {text!r}")
         _require_id(token["id"])
         if text not in _SPECIAL:
-            added.append(dict(token))
+            copy = dict(token)
+            added.append(copy)
     return added
 
 
@@ -287,15 +302,18 @@ def read_lines(text: str) -> list[str]:
     ends of lines. A byte-order mark, which concatenated files may have inside, is not part of a
     piece."""
     pieces = []
-    for line in text.removesuffix("\n").split("\n"):
-        piece = line.lstrip(_BYTE_ORDER_MARK)
-        pieces.append(piece.rstrip())
+    without_last_end = text.removesuffix("\n")
+    for line in without_last_end.split("\n"):
+        without_mark = line.lstrip(_BYTE_ORDER_MARK)
+        piece = without_mark.rstrip()
+        pieces.append(piece)
     return pieces
 
 
 def plain_document(pieces: Sequence[str]) -> Document:
     """The tokenizer of a vocabulary about which nothing else is known."""
-    is_uncased = not any(map(_has_capitals, pieces))
+    is_cased = any(map(_has_capitals, pieces))
+    is_uncased = not is_cased
     normalizer = {
         "type": "BertNormalizer",
         "clean_text": True,
@@ -313,7 +331,9 @@ def plain_document(pieces: Sequence[str]) -> Document:
 
 
 def _has_capitals(piece: str) -> bool:
-    return not in_brackets(piece) and piece != piece.lower()
+    if in_brackets(piece):
+        return False
+    return piece != piece.lower()
 
 
 def _document(
@@ -336,4 +356,5 @@ def _document(
 def as_json(document: Document) -> bytes:
     """A document as a file, with its keys in order."""
     text = json.dumps(document, ensure_ascii=False, sort_keys=True)
-    return f"{text}\n".encode()
+    line = f"{text}\n"
+    return line.encode()

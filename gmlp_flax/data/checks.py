@@ -296,7 +296,8 @@ def _first_of_two_labels(dataset: Dataset, group: list[int]) -> tuple[str, str]:
     """Two examples of a group whose labels differ, for messages."""
     labels = dataset.labels
     first, *others = group
-    second = next(index for index in others if labels[index] != labels[first])
+    first_label = labels[first]
+    second = next(index for index in others if labels[index] != first_label)
     return _with_label(dataset, first), _with_label(dataset, second)
 
 

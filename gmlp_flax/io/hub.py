@@ -6,7 +6,7 @@ from typing import Any
 
 from gmlp_flax.errors import RunError, require
 
-PREFIX = "hf-hub:"  # of the name of a repository
+PREFIX = "hf-hub:"  # before the name of a repository
 SECONDS = 4  # until a hub that does not answer counts as unreachable
 
 

@@ -40,9 +40,7 @@ def class_name(value: Any) -> str:
         return ""
     if not isinstance(value, str | bool | int | float):
         raise BadRecord(f"the label {value!r:.60}: expected text or a number")
-    text = value
-    if not isinstance(value, str):
-        text = json.dumps(value)
+    text = value if isinstance(value, str) else json.dumps(value)
     composed = unicodedata.normalize("NFC", text)
     return composed.strip()
 

@@ -70,8 +70,10 @@ def tally(claims: Sequence[Claim]) -> str:
         if count or word in ALWAYS_COUNTED:
             part = counted(count, word)
             parts.append(part)
-    noun = "claim" if len(claims) == 1 else "claims"
-    return f"{len(claims)} {noun} over all pairs of seeds: {', '.join(parts)}."
+    total = len(claims)
+    noun = "claim" if total == 1 else "claims"
+    counts_of_verdicts = ", ".join(parts)
+    return f"{total} {noun} over all pairs of seeds: {counts_of_verdicts}."
 
 
 def verdict(
@@ -107,8 +109,9 @@ def orderings(papers: Mapping[str, float], last: Mapping[str, Sequence[float]]) 
         papers: row -> the paper's number.
         last: row -> the last value of each run.
     """
-    values = sorted(set(papers.values()))
-    places = {row: values.index(value) for row, value in papers.items()}
+    different_values = set(papers.values())
+    lowest_first = sorted(different_values)
+    places = {row: lowest_first.index(value) for row, value in papers.items()}
     rows = sorted(papers, key=lambda row: places[row])
     neighbours = []
     others = []
@@ -130,11 +133,13 @@ def _ordering(
     last: Mapping[str, Sequence[float]],
 ) -> Claim:
     """The claim that a row is lower than another."""
-    better_mean = statistics.mean(last[better])
-    worse_mean = statistics.mean(last[worse])
+    better_values = last[better]
+    worse_values = last[worse]
+    better_mean = statistics.mean(better_values)
+    worse_mean = statistics.mean(worse_values)
     return Claim(
         f"{better} < {worse}",
-        verdict(last[better], last[worse]),
+        verdict(better_values, worse_values),
         f"means {better_mean:.4g} and {worse_mean:.4g}",
     )
 
@@ -163,7 +168,8 @@ def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _centred_ranks(values: ArrayLike) -> np.ndarray:
     """The ranks of values [..., rows] on the last axis, less their mean."""
     ranks = scipy.stats.rankdata(values, axis=-1)
-    return ranks - ranks.mean(axis=-1, keepdims=True)
+    means = ranks.mean(axis=-1, keepdims=True)
+    return ranks - means
 
 
 def chance(ours: Sequence[float], papers: Sequence[float]) -> float:
@@ -180,10 +186,12 @@ def chance(ours: Sequence[float], papers: Sequence[float]) -> float:
 
     def correlation(order: np.ndarray, axis: int) -> np.ndarray:
         """The correlation of each order of ours, on the last axis."""
-        return spearman(np.moveaxis(order, axis, -1), papers)
+        with_rows_last = np.moveaxis(order, axis, -1)
+        return spearman(with_rows_last, papers)
 
+    sample = np.asarray(ours, np.float64)
     test = scipy.stats.permutation_test(
-        (np.asarray(ours, np.float64),),
+        (sample,),
         correlation,
         permutation_type="pairings",
         alternative="greater",
@@ -199,7 +207,10 @@ def shared_tokens(curves: Sequence[Curve]) -> list[float]:
     """The token counts at which every curve has a value, in order."""
     if not curves:
         return []
-    tokens_of_curves = [{tokens for tokens, _ in curve} for curve in curves]
+    tokens_of_curves = []
+    for curve in curves:
+        tokens_of_curve = {tokens for tokens, _ in curve}
+        tokens_of_curves.append(tokens_of_curve)
     shared = set.intersection(*tokens_of_curves)
     return sorted(shared)
 
@@ -220,10 +231,14 @@ def rank_curve(
         all_curves += curves[row]
     points = []
     for tokens in shared_tokens(all_curves):
-        means = [spread_at(curves[row], tokens).centre for row in papers]
-        correlation = float(spearman(means, column))
-        places = scipy.stats.rankdata(means, "min").astype(int)
-        point = RankPoint(tokens, correlation, places.tolist())
+        means = []
+        for row in papers:
+            spread = spread_at(curves[row], tokens)
+            means.append(spread.centre)
+        correlation = spearman(means, column)
+        ranks = scipy.stats.rankdata(means, "min")
+        places = ranks.astype(int).tolist()
+        point = RankPoint(tokens, float(correlation), places)
         points.append(point)
     return points
 

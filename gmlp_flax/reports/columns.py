@@ -70,11 +70,15 @@ class Plan(NamedTuple):
     def paper_table(self) -> PaperTable:
         """The table, with the rows that are made."""
         table = TABLES[self.table]
-        return table.of_rows(self.rows) if table.takes_classes else table
+        if table.takes_classes:
+            return table.of_rows(self.rows)
+        return table
 
     def column_of(self, name: str) -> Column:
         """The column that is trained under a name; a table's own runs are masked LM."""
-        return COLUMNS["mlm"] if name == self.table else COLUMNS[name]
+        if name == self.table:
+            return COLUMNS["mlm"]
+        return COLUMNS[name]
 
     def searches(self, name: str) -> list[str]:
         """The rows whose rate is searched before they are trained under a name."""
@@ -92,13 +96,16 @@ class Plan(NamedTuple):
     @property
     def columns(self) -> Mapping[str, Column]:
         """Columns by name; for a table of the paper, the tasks for finetuning."""
-        return COLUMNS if self.table == ALTERNATIVES else TUNED
+        if self.table == ALTERNATIVES:
+            return COLUMNS
+        return TUNED
 
     def is_finetuned(self, name: str) -> bool:
         """Whether the runs of this name start from other runs."""
         if name not in self.columns:
             return False
-        return bool(self.columns[name].starts)
+        column = self.columns[name]
+        return bool(column.starts)
 
     def flag(self, name: str) -> str:
         """The flag that takes the data of this name."""
@@ -172,10 +179,11 @@ def _check_data(plan: Plan, name: str) -> None:
     """Raises ConfigError if the runs of this name need data and have none, or the data are
     missing."""
     data = plan.data[name]
+    scale = plan.scale
     flag = plan.flag(name)
     if not data:
-        if plan.scale != "paper":
-            raise ConfigError(f"{flag} is without its data: at scale {plan.scale} give {flag}=PATH")
+        if scale != "paper":
+            raise ConfigError(f"{flag} is without its data: at scale {scale} give {flag}=PATH")
         return
     is_path = ":" not in data and data != EMBEDDED
     if is_path and not os.path.exists(data):
@@ -235,20 +243,27 @@ def _work(plan: Plan, name: str) -> list[Work]:
 def _finetuning_work(plan: Plan, name: str) -> list[Work]:
     """The work of each sweep of a finetuned column, if all runs that it starts from will finish."""
     column = plan.columns[name]
-    changes = {**column.settings(plan.scale), **plan.finetune_changes}
-    config = config_lib.overridden(config_lib.open_config(column.of("", plan.scale)), changes)
+    settings = column.settings(plan.scale)
+    changes = {**settings, **plan.finetune_changes}
+    path = column.of("", plan.scale)
+    config_as_it_is = config_lib.open_config(path)
+    config = config_lib.overridden(config_as_it_is, changes)
     seeds = plan.finetune_seeds or column.seeds_at(plan.scale)
-    sweeps = len(_rows_to_finetune(plan)) * len(column.starts)
-    return [Work.of(len(seeds), config.steps)] * sweeps
+    work = Work.of(len(seeds), config.steps)
+    rows = _rows_to_finetune(plan)
+    sweeps = len(rows) * len(column.starts)
+    return [work] * sweeps
 
 
 def _rows_to_finetune(plan: Plan) -> set[str]:
     """The rows that have a finished run, or are trained before."""
     rows: set[str] = set()
     if plan.table == ALTERNATIVES and "mlm" in plan.data:
-        rows.update(_pretraining_configs(plan))
+        configs = _pretraining_configs(plan)
+        rows.update(configs)
     if plan.table in plan.data:
-        rows.update(plan.paper_table.trained[plan.scale])
+        trained = plan.paper_table.trained
+        rows.update(trained[plan.scale])
     with contextlib.suppress(RunError):  # no run has finished
         rows.update(_pretrained_runs(plan))
     return rows
@@ -341,10 +356,9 @@ def _column_changes(plan: Plan, name: str) -> dict[str, Any]:
     column = plan.column_of(name)
     configs = column.configs(plan.scale, plan.rows)
     first, *_ = configs.values()
-    changes: dict[str, Any] = {}
-    changes |= _data_change(plan, name)
-    changes |= config_lib.applying(first, plan.changes)
-    return changes
+    data = _data_change(plan, name)
+    applying = config_lib.applying(first, plan.changes)
+    return {**data, **applying}
 
 
 def _finetuning(plan: Plan, name: str) -> Iterator[Sweep]:
@@ -359,13 +373,13 @@ def _finetuning(plan: Plan, name: str) -> Iterator[Sweep]:
     seeds = plan.finetune_seeds or column.seeds_at(plan.scale)
     points = tuple({"seed": seed} for seed in seeds)
     config = column.of("", plan.scale)
-    common_changes = {
-        **_data_change(plan, name),
-        **column.settings(plan.scale),
-        **plan.finetune_changes,
-    }
-    for row, start in itertools.product(sorted(pretrained), column.starts):
-        out = f"{name}-{points_lib.folder_name(row)}"
+    data = _data_change(plan, name)
+    settings = column.settings(plan.scale)
+    common_changes = {**data, **settings, **plan.finetune_changes}
+    rows = sorted(pretrained)
+    for row, start in itertools.product(rows, column.starts):
+        row_folder = points_lib.folder_name(row)
+        out = f"{name}-{row_folder}"
         if not start:
             out += "-random"
         folder = os.path.join(plan.runs, run_finder.FINETUNED, out)
@@ -378,8 +392,9 @@ def _finetuning(plan: Plan, name: str) -> Iterator[Sweep]:
 def _pretrained_runs(plan: Plan) -> dict[str, str]:
     """Row -> its first finished run; raises RunError if no row has one."""
     rows = _pretraining_configs(plan)
+    runs = run_finder.find(plan.runs, rows)
     first: dict[str, str] = {}
-    for run in run_finder.find(plan.runs, rows):
+    for run in runs:
         if run.finished:
             first.setdefault(run.row, run.path)
     if not first:
@@ -410,9 +425,11 @@ def measure_slices(plan: Plan) -> None:
     finished = [run for run in runs if run.finished]
     count = len(finished)
     for number, run in enumerate(finished, start=1):
-        print(f"slices of {run.path} ({number} of {count})", file=sys.stderr, flush=True)
+        line = f"slices of {run.path} ({number} of {count})"
+        print(line, file=sys.stderr, flush=True)
         config = configs[run.row]
-        recall_slices.measure(run, config.eval.frequent_bigrams)
+        most = config.eval.frequent_bigrams
+        recall_slices.measure(run, most)
 
 
 def _data_change(plan: Plan, name: str) -> dict[str, str]:
@@ -449,13 +466,14 @@ def _measure(plan: Plan) -> None:
             f"--scale={scale}",
         ]
         with stopping.terminable():  # a signal ends the process too
-            code = subprocess.run(command).returncode
+            process = subprocess.run(command)
+        code = process.returncode
         if code:
-            raise RunError(
-                f"gmlp benchmark ended with exit code {code}: what it wrote stands above"
-            )
+            raise RunError(f"gmlp benchmark ended with exit code {code}: its output is above")
 
 
 def _quoted(row: str) -> str:
     """A row as one entry of --rows, whose entries have commas between them."""
-    return f'"{row}"' if "," in row else row
+    if "," in row:
+        return f'"{row}"'
+    return row

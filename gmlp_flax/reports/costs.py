@@ -41,18 +41,21 @@ class Cost(NamedTuple):
         if not self.seconds:
             return None
         tokens = self.batch * self.tokens
-        return Spread.median(1e6 * seconds / tokens for seconds in self.seconds)
+        times = [1e6 * seconds / tokens for seconds in self.seconds]
+        return Spread.median(times)
 
     @property
     def per_sequence(self) -> Spread:
         """Milliseconds for one sequence, over repeats."""
-        return Spread.median(1e3 * seconds / self.batch for seconds in self.seconds)
+        times = [1e3 * seconds / self.batch for seconds in self.seconds]
+        return Spread.median(times)
 
     @property
     def speed(self) -> float:
         """Tokens per second."""
         tokens = self.batch * self.tokens
-        return tokens / statistics.median(self.seconds)
+        seconds = statistics.median(self.seconds)
+        return tokens / seconds
 
 
 Costs = Mapping[str, Mapping[int, Cost]]  # row -> tokens -> step
@@ -80,9 +83,11 @@ def read_costs(folder: str, rows: Sequence[str]) -> dict[str, dict[int, Cost]]:
     measured: dict[str, dict[int, Cost]] = {}
     for name in files.listdir(folder):
         match = re.fullmatch(r"(?P<row>.+)-(?P<tokens>\d+)\.json", name)
-        if match is None or match["row"] not in row_of:
+        if match is None:
             continue
-        row = row_of[match["row"]]
+        row = row_of.get(match["row"])
+        if row is None:
+            continue
         tokens = int(match["tokens"])
         path = os.path.join(folder, name)
         by_length = measured.setdefault(row, {})
@@ -90,7 +95,8 @@ def read_costs(folder: str, rows: Sequence[str]) -> dict[str, dict[int, Cost]]:
     costs = {}
     for row in rows:
         if row in measured:
-            shortest_first = sorted(measured[row].items())
+            by_length = measured[row]
+            shortest_first = sorted(by_length.items())
             costs[row] = dict(shortest_first)
     return costs
 
@@ -101,7 +107,8 @@ def _read(path: str) -> Cost:
     with decode_errors(f"{path} is damaged", advice, RunError):
         figures: dict[str, Any] = {}
         for entry in json_files.read(path, list):
-            figures[entry["figure"]] = entry
+            name = entry["figure"]
+            figures[name] = entry
         memory = figures["bytes"]
         times = figures.get("seconds", {"values": ()})
         return Cost(
@@ -143,7 +150,9 @@ def nearest(
     with the shortest one are returned."""
 
     def distance(cost: Cost) -> float:
-        return abs(math.log2(cost.tokens / tokens))
+        """How far its length is from the number of tokens, in factors of two."""
+        ratio = cost.tokens / tokens
+        return abs(math.log2(ratio))
 
     steps = {}
     lengths = []
@@ -174,11 +183,13 @@ def cost_cells(costs: Costs) -> dict[str, Cells]:
     for row, by_length in costs.items():
         row_cells: Cells = {}
         for n in _ends(timed_lengths):
+            title = f"ms per 1,000 tokens, n = {n:,}"
             step = by_length.get(n)
-            row_cells[f"ms per 1,000 tokens, n = {n:,}"] = step.per_thousand if step else None
+            row_cells[title] = step.per_thousand if step else None
         for n in _ends(lengths):
+            title = f"MB of a step, n = {n:,}"
             step = by_length.get(n)
-            row_cells[f"MB of a step, n = {n:,}"] = step.size / 1e6 if step else None
+            row_cells[title] = step.size / 1e6 if step else None
         time = growth(by_length)
         memory = growth(by_length, memory=True)
         row_cells["time grows as n^"] = time.exponent if time else None
@@ -198,7 +209,9 @@ def _ends(values: Collection[int]) -> list[int]:
     """The smallest and the largest, which may be the same."""
     if not values:
         return []
-    return sorted({min(values), max(values)})
+    smallest = min(values)
+    largest = max(values)
+    return sorted({smallest, largest})
 
 
 def cost_notes(costs: Costs) -> Iterator[str]:
@@ -208,7 +221,8 @@ def cost_notes(costs: Costs) -> Iterator[str]:
             "Costs: a training step of the small shapes, of 2,048 tokens or two sequences; on a "
             "CPU, processor time."
         )
-    if any(growth(by_length) for by_length in costs.values()):
+    laws = [growth(by_length) for by_length in costs.values()]
+    if any(laws):
         yield (
             "Powers of n are those of a sequence's time and memory, fitted from "
             f"{FITTED_FROM:,} tokens on."
@@ -254,9 +268,10 @@ def _chart_at(length: int, costs: Costs, look_of: Mapping[str, Look]) -> Chart:
         cost = by_length.get(length)
         if cost is None or not cost.seconds:
             continue
-        time = cost.per_sequence.centre
+        time = cost.per_sequence
         size = cost.size / 1e6
-        point = Series(row, look_of[row], [time], [size], labels=[row], joined=False)
+        look = look_of[row]
+        point = Series(row, look, [time.centre], [size], labels=[row], joined=False)
         series.append(point)
     panel = Panel(
         f"Memory over time, n = {length:,}",
@@ -283,5 +298,6 @@ def _times(
         lengths.append(n)
         times.append(cost.per_sequence)
         if law is not None:
-            fit.append(1e3 * law(n))
+            seconds = law(n)
+            fit.append(1e3 * seconds)
     return over_seeds(row, look, lengths, times, fit=fit)

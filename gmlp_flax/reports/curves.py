@@ -30,7 +30,8 @@ def of_sweep(out: str) -> Report:
     metric = sweep["metric"]
     named = {}
     for point in sweep["points"]:
-        name = points.name(point["point"]) or "the config as it is"
+        keys = point["point"]
+        name = points.name(keys) or "the config as it is"
         named[name] = point
     rows = []
     for name, point in named.items():
@@ -65,8 +66,8 @@ def _sweep_row(
     """A point of a sweep as a row: name, number of seeds, statistics over them, each value."""
     values = []
     for run in point["runs"]:
-        value = run["eval"][metric]
-        values.append(value)
+        metrics = run["eval"]
+        values.append(metrics[metric])
     statistics: list[Cell] = []
     for statistic in STATISTICS.values():
         cell = statistic(values) if values else None
@@ -81,10 +82,12 @@ def _sweep_curves(
     metric: str,
 ) -> list[Series]:
     """The held-out metric of each point of a sweep over the steps."""
-    families = itertools.islice(itertools.cycle(FAMILIES), len(named))
+    endless_families = itertools.cycle(FAMILIES)
+    families = itertools.islice(endless_families, len(named))
     look_of = looks(list(families))
     series = []
-    for look, (name, point) in zip(look_of, named.items(), strict=True):
+    for name, look in zip(named, look_of, strict=True):
+        point = named[name]
         curves = []
         for run in point["runs"]:
             folder = os.path.join(out, run["workdir"])
@@ -129,11 +132,14 @@ def _notes_on_choice(sweep: Mapping[str, Any], names: Sequence[str]) -> list[str
     chosen = sweep["chosen"]
     if chosen is None:
         return []
-    first_run = sweep["points"][0]["runs"][0]
+    name = names[chosen]
+    metric = sweep["metric"]
+    first_point = sweep["points"][0]
+    first_run = first_point["runs"][0]
     seed = first_run["seed"]
-    why = f"for its {sweep['metric']} with seed {seed} on data held out for that"
+    why = f"for its {metric} with seed {seed} on data held out for that"
     flag = "--choose=best; the paper does not say how it chose"
-    return [f"chosen: {names[chosen]}, {why} ({flag})"]
+    return [f"chosen: {name}, {why} ({flag})"]
 
 
 def of_run(workdir: str) -> Chart:
@@ -157,13 +163,19 @@ def of_run(workdir: str) -> Chart:
     series = []
     if training:
         name = "training"
-        if _softens_targets(os.path.join(workdir, CONFIG_FILE)):
+        config_path = os.path.join(workdir, CONFIG_FILE)
+        if _softens_targets(config_path):
             name = "training, of softened targets"
-        series.append(_loss(name, Look(GREY, "."), training))
+        look = Look(GREY, ".")
+        training_line = _loss(name, look, training)
+        series.append(training_line)
     title = "training loss"
     if heldout:
-        series.append(_loss("held out", Look(FAMILIES["gMLP"]), heldout))
-        step, loss = list(heldout.items())[-1]
+        look = Look(FAMILIES["gMLP"])
+        heldout_line = _loss("held out", look, heldout)
+        series.append(heldout_line)
+        *_, step = heldout
+        loss = heldout[step]
         title = f"held-out loss {loss:.3g} after {step:,} steps"
     panel = Panel(
         title,
@@ -191,4 +203,5 @@ def _softens_targets(path: str) -> bool:
         return False
     config = config_lib.load(path)
     options = config_lib.keys(config)
-    return any(option.softens_targets and config[name] for name, option in options.items())
+    softening = [config[name] for name, option in options.items() if option.softens_targets]
+    return any(softening)

@@ -38,7 +38,8 @@ class Row(NamedTuple):
     @property
     def params(self) -> float:
         """Millions of parameters."""
-        return self.runs[0].param_count / 1e6
+        first = self.runs[0]
+        return first.param_count / 1e6
 
     @property
     def curves(self) -> list[claims.Curve]:
@@ -57,7 +58,8 @@ class Row(NamedTuple):
     @property
     def rate(self) -> float:
         """The peak learning rate."""
-        return self.runs[0].config.optimizer.learning_rate
+        first = self.runs[0]
+        return first.config.optimizer.learning_rate
 
     @property
     def paper(self) -> float | None:
@@ -74,15 +76,17 @@ class Row(NamedTuple):
             tokens = _tokens(run)
             seed = run.config.seed
             so_far.append(f"seed {seed} at {tokens:,} tokens")
+        runs = ", ".join(so_far)
         use = "not counted" if self.compared else "shown, but compared with no other row"
-        return f"{', '.join(so_far)}: behind the other runs, {use}"
+        return f"{runs}: behind the other runs, {use}"
 
 
 def _paper(row: str) -> float | None:
     """The paper's perplexity of a row, if it prints one."""
     if row not in PUBLISHED:
         return None
-    return PUBLISHED[row].perplexity
+    published = PUBLISHED[row]
+    return published.perplexity
 
 
 def _tokens(run: Run) -> int:
@@ -98,7 +102,8 @@ def trained_rows(names: Sequence[str], runs: Sequence[Run]) -> dict[str, Row]:
     for run in evaluated:
         steps = run.config.steps
         tokens = _tokens(run)
-        furthest[steps] = max(furthest.get(steps, 0), tokens)
+        furthest_so_far = furthest.get(steps, 0)
+        furthest[steps] = max(furthest_so_far, tokens)
     rows = {}
     for name in names:
         in_front = []
@@ -106,7 +111,8 @@ def trained_rows(names: Sequence[str], runs: Sequence[Run]) -> dict[str, Row]:
         for run in evaluated:
             if run.row != name:
                 continue
-            if _tokens(run) < furthest[run.config.steps]:
+            steps = run.config.steps
+            if _tokens(run) < furthest[steps]:
                 behind.append(run)
             else:
                 in_front.append(run)
@@ -151,6 +157,7 @@ def perplexities(
         *_notes_on_ranks(ranks, papers),
         *scores.notes(),
     ]
+    orderings = claims.orderings(papers, last)
     charts = {
         "curves": curves_chart(rows, table.rows),
         "places": places_chart(ranks, papers),
@@ -159,14 +166,15 @@ def perplexities(
         points = _points(compared, scores)
         by_depth = _lines(table.series, points)
         by_data = _lines(table.longer, points)
-        charts["scaling"], laws = scaling(by_depth)
+        scaling_chart, laws = scaling(by_depth)
+        charts["scaling"] = scaling_chart
         charts["transfer"] = transfer({**by_depth, **by_data})
         notes += laws
         notes += papers_laws(table.series)
     return Report(
         table.title,
         _table(table, rows, scores),
-        [*claims.orderings(papers, last), *scores.claims()],
+        [*orderings, *scores.claims()],
         setting(table, runs, scale),
         notes,
         {name: chart for name, chart in charts.items() if chart},
@@ -176,7 +184,10 @@ def perplexities(
 
 def slices_of_rows(rows: Mapping[str, Row], table: PaperTable) -> dict[str, Table]:
     """The table of `recall_slices` for the rows that compare; {} if no run was scored."""
-    runs = {name: row.runs for name, row in rows.items() if row.compared}
+    runs = {}
+    for name, row in rows.items():
+        if row.compared:
+            runs[name] = row.runs
     return recall_slices.tables(runs, table.recall_reference)
 
 
@@ -184,8 +195,12 @@ def _points(rows: Mapping[str, Row], scores: Scores) -> dict[str, Point]:
     """Row -> its point in the figures of scaling."""
     points = {}
     for name, row in rows.items():
-        medians = scores.medians(name)
-        points[name] = Point(name, row.params, row.last, medians)
+        points[name] = Point(
+            row=name,
+            params=row.params,
+            perplexity=row.last,
+            scores=scores.medians(name),
+        )
     return points
 
 
@@ -193,7 +208,11 @@ def _lines(series: Mapping[str, Sequence[str]], points: Mapping[str, Point]) -> 
     """The points of each series of a table, for the rows that have one."""
     lines = {}
     for name, rows in series.items():
-        lines[name] = [points[row] for row in rows if row in points]
+        line = []
+        for row in rows:
+            if row in points:
+                line.append(points[row])
+        lines[name] = line
     return lines
 
 
@@ -248,7 +267,8 @@ def _notes_on_absent(names: Sequence[str], rows: Mapping[str, Row]) -> list[str]
             absent.append(f"{name} (paper: {paper})")
     if not absent:
         return []
-    return [f"Without a run, and so not in the table and the figures: {', '.join(absent)}."]
+    rows_without_run = ", ".join(absent)
+    return [f"Without a run, and so not in the table and the figures: {rows_without_run}."]
 
 
 def _notes_on_baselines(runs: Sequence[Run]) -> list[str]:
@@ -256,7 +276,8 @@ def _notes_on_baselines(runs: Sequence[Run]) -> list[str]:
     notes = []
     scores = baselines(runs, METRIC)
     for name, value in scores.items():
-        notes.append(f"To compare: {name}: {METRIC} {shown(value)}.")
+        text = shown(value)
+        notes.append(f"To compare: {name}: {METRIC} {text}.")
     return notes
 
 
@@ -265,7 +286,8 @@ def _notes_on_ranks(ranks: Sequence[claims.RankPoint], papers: Mapping[str, floa
     if not ranks:
         return []
     last = ranks[-1]
-    p = claims.chance(last.places, list(papers.values()))
+    column = list(papers.values())
+    p = claims.chance(last.places, column)
     over = f"over {len(papers)} models, after {last.tokens:,} tokens"
     note = (
         f"Spearman's rank correlation with the paper's column: {last.correlation:.2f} {over}; "
@@ -284,8 +306,9 @@ def curves_chart(rows: Mapping[str, Row], names: Sequence[str]) -> Chart | None:
     series = []
     several = False
     for name, row in rows.items():
-        tokens = claims.shared_tokens(row.curves)
-        spreads = [claims.spread_at(row.curves, count) for count in tokens]
+        curves = row.curves
+        tokens = claims.shared_tokens(curves)
+        spreads = [claims.spread_at(curves, count) for count in tokens]
         line = over_seeds(name, look_of[name], tokens, spreads)
         series.append(line)
         several |= len(row.runs) > 1
@@ -314,15 +337,19 @@ def places_chart(
     if len(papers) < 3 or len(ranks) < 2:
         return None
     rows = list(papers)
-    papers_places = scipy.stats.rankdata(list(papers.values()), "min")
+    column = list(papers.values())
+    papers_places = scipy.stats.rankdata(column, "min")
+    look_of = looks(rows)
     tokens = [at.tokens for at in ranks]
     series = []
-    for index, (row, look) in enumerate(looks(rows).items()):
-        name = f"{row} (paper: {papers_places[index]:.0f})"
+    for index, row in enumerate(rows):
+        papers_place = papers_places[index]
+        name = f"{row} (paper: {papers_place:.0f})"
         places = [at.places[index] for at in ranks]
-        line = Series(name, look, tokens, places)
+        line = Series(name, look_of[row], tokens, places)
         series.append(line)
-    correlation = ranks[-1].correlation
+    last = ranks[-1]
+    correlation = last.correlation
     panel = Panel(
         f"Places of {len(rows)} models: rho = {correlation:.2f} with the paper's at the end",
         Scale("tokens"),

@@ -96,10 +96,11 @@ def image_filters(path: str) -> Drawn:
     grid = measured.shape
     shares = measured.newest
     by_chance = shift_invariance.chance(tuple(grid))
-    beyond = []
+    beyond_chance = []
     for layer, share in enumerate(shares, start=1):
         if share > by_chance.high:
-            beyond.append(f"{layer}")
+            beyond_chance.append(f"{layer}")
+    layers_beyond = ", ".join(beyond_chance) or "none"
     equal = np.ones_like(weights[:1])
     [[itself, neighbours, rest, distance]] = locality(equal, grid)
     note = (
@@ -109,9 +110,10 @@ def image_filters(path: str) -> Drawn:
         f"{itself:.3f}, {neighbours:.3f}, {rest:.3f} and {distance:.2f}. "
         "Offsets: the share of W's variance that offsets between patches explain, 1 if W depends "
         f"on nothing else, {by_chance.words()}; "
-        f"layers beyond both: {', '.join(beyond) or 'none'}."
+        f"layers beyond both: {layers_beyond}."
     )
-    rows = np.column_stack([locality(weights, grid), shares])
+    localities = locality(weights, grid)
+    rows = np.column_stack([localities, shares])
     return Drawn(
         columns=("layer", "itself", "neighbours", "beyond", "distance (patches)", "offsets"),
         rows=enumerate(rows, start=1),
@@ -125,7 +127,8 @@ def image_filters(path: str) -> Drawn:
 
 def text_filters(path: str) -> Drawn:
     """Figure 4: the row of W that mixes into the middle token, layer by layer."""
-    weights = filters.matrices(pretrained.load(path, "latest"))
+    model = pretrained.load(path, "latest")
+    weights = filters.matrices(model)
     note = (
         "Shares of the energy (squared sum) of the middle token's row of W: on tokens before it, "
         "on itself, on tokens after it. The paper sees layers that look forward, backward and both "
@@ -160,13 +163,17 @@ def shift_invariant_matrices(path: str) -> Drawn:
 
 def attention_in_a_pair(path: str) -> Drawn:
     """Figure 10: how much each token of a pair attends to each other token."""
-    measured = attention.of_text(pretrained.load(path, "latest"), *PAIR)
-    count = len(measured.text.labels)
-    segments = measured.text.segments[:count]
+    model = pretrained.load(path, "latest")
+    measured = attention.of_text(model, *PAIR)
+    text = measured.text
+    count = len(text.labels)
+    segments = text.segments[:count]
+    shares = across(measured.weights, segments)
     equal = np.full((1, count, count), 1 / count)
     [[even, *_]] = across(equal, segments)
+    pair = " / ".join(PAIR)
     note = (
-        f"The pair: {' / '.join(PAIR)} "
+        f"The pair: {pair} "
         "Across: the share of its weight that a token gives to the other sentence, a mean over "
         "tokens. Within and across add up to less than 1 if weight lies on padding. "
         f"Equal weights on the {count} tokens would give {even:.3f}. "
@@ -175,7 +182,7 @@ def attention_in_a_pair(path: str) -> Drawn:
     )
     return Drawn(
         columns=("layer", "across", "within", "largest weight across"),
-        rows=zip(measured.numbers, across(measured.weights, segments), strict=True),
+        rows=zip(measured.numbers, shares, strict=True),
         note=note,
         figures=attention.figures(measured),
     )
@@ -228,10 +235,10 @@ def locality(weights: np.ndarray, grid: Sequence[int]) -> np.ndarray:
     column = columns.ravel()
     down = np.subtract.outer(row, row)
     right = np.subtract.outer(column, column)
-    moves = np.maximum(abs(down), abs(right))  # a king's
-    itself = moves == 0
-    neighbour = moves == 1
-    beyond = moves > 1
+    chebyshev = np.maximum(abs(down), abs(right))
+    itself = chebyshev == 0
+    neighbour = chebyshev == 1
+    beyond = chebyshev > 1
     squared_distances = down**2 + right**2
     return _shares(weights, (itself, neighbour, beyond), squared_distances)
 
@@ -281,7 +288,8 @@ def across(maps: np.ndarray, segments: np.ndarray) -> np.ndarray:
     mean_other = _mean_of_token(to_other)
     mean_own = _mean_of_token(to_own)
     largest_other = to_other.max((-1, -2))
-    return np.stack([mean_other, mean_own, largest_other], axis=-1)
+    columns = [mean_other, mean_own, largest_other]
+    return np.stack(columns, axis=-1)
 
 
 def _mean_of_token(maps: np.ndarray) -> np.ndarray:

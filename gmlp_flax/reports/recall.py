@@ -100,25 +100,35 @@ def _planned(plan: Plan) -> list[Work]:
     seeds."""
     works = []
     searches: list[Points] = []
+    search_folder = _search_folder(plan)
     for cell in plan.cells():
         search = recall.search_points(cell, plan.scale)
         steps = _steps(cell.length, cell.width, plan)
         if search not in searches:
             searches.append(search)
-            works.append(_work(search, _search_folder(plan), steps))
-        rate = best_rate(plan, cell)
-        if rate is None:
-            works.append(Work.of(len(recall.SEEDS), steps))
-        else:
-            seeds = recall.points(cell, plan.scale, rate)
-            works.append(_work(seeds, plan.runs, steps))
+            work_of_search = _work(search, search_folder, steps)
+            works.append(work_of_search)
+        work_of_seeds = _work_of_seeds(plan, cell, steps)
+        works.append(work_of_seeds)
     return works
+
+
+def _work_of_seeds(plan: Plan, cell: Cell, steps: int) -> Work:
+    """The work of a cell's runs at the best rate, which may not be known yet."""
+    rate = best_rate(plan, cell)
+    if rate is None:
+        count = len(recall.SEEDS)
+        return Work.of(count, steps)
+    seeds = recall.points(cell, plan.scale, rate)
+    return _work(seeds, plan.runs, steps)
 
 
 def _work(trials: Points, folder: str, steps: int) -> Work:
     """The work of runs of so many steps, some of which may be finished."""
+    runs = len(trials)
     unfinished = [point for point in trials if _result(folder, point) is None]
-    return Work(len(trials), len(trials) * steps, len(unfinished) * steps)
+    left = len(unfinished) * steps
+    return Work(runs, runs * steps, left)
 
 
 def _steps(length: int, width: int, plan: Plan) -> int:
@@ -140,8 +150,10 @@ def best_rate(plan: Plan, cell: Cell) -> float | None:
         result = _result(folder, point)
         if result is None:
             continue
-        accuracy = min(result["eval"]["accuracy"], recall.SOLVED)
-        score = (accuracy, -result["step"])
+        metrics = result["eval"]
+        accuracy = min(metrics["accuracy"], recall.SOLVED)
+        steps = result["step"]
+        score = (accuracy, -steps)
         if score > best:
             best = score
             rate = point[RATE]
@@ -150,7 +162,9 @@ def best_rate(plan: Plan, cell: Cell) -> float | None:
 
 def _result(folder: str, point: Point) -> dict[str, Any] | None:
     """What the run of a point ended with; None if it has not ended."""
-    return read_result(os.path.join(folder, points.name(point)))
+    name = points.name(point)
+    path = os.path.join(folder, name)
+    return read_result(path)
 
 
 def accuracies(plan: Plan) -> dict[Cell, Spread]:
@@ -164,7 +178,8 @@ def accuracies(plan: Plan) -> dict[Cell, Spread]:
         for point in recall.points(cell, plan.scale, rate):
             result = _result(plan.runs, point)
             if result is not None:
-                values.append(100 * result["eval"]["accuracy"])
+                metrics = result["eval"]
+                values.append(100 * metrics["accuracy"])
         if values:
             results[cell] = Spread.mean(values)
     return results
@@ -198,12 +213,13 @@ def _table(results: Accuracies) -> Table:
 
 def _cell_table(plan: Plan, results: Accuracies) -> Table:
     """A line for each cell, with the rate that its search chose."""
+    columns = ("model", "n", "d", "accuracy (%)", "rate")
     rows = []
     for cell, accuracy in results.items():
-        rate = printed(best_rate(plan, cell))
-        row = (cell.row, cell.length, cell.width, accuracy, rate)
+        rate = best_rate(plan, cell)
+        row = (cell.row, cell.length, cell.width, accuracy, printed(rate))
         rows.append(row)
-    return Table(("model", "n", "d", "accuracy (%)", "rate"), rows)
+    return Table(columns, rows)
 
 
 def _setting(plan: Plan, results: Accuracies) -> str:
@@ -212,13 +228,15 @@ def _setting(plan: Plan, results: Accuracies) -> str:
     if scale == "paper":
         setting = "Scale paper: figure 2's setting, without its dropout."
     else:
-        widths = sorted({cell.width for cell in results})
+        different_widths = {cell.width for cell in results}
+        widths = ", ".join(map(str, sorted(different_widths)))
         setting = (
             f"Scale {scale}. Scaled down: a vocabulary of {recall.CPU_VOCABULARY} (paper: 8192), "
             f"{recall.CPU_STEPS:,} steps of {recall.CPU_BATCH} examples (paper: 64 epochs of "
-            f"100,000), d {', '.join(map(str, widths))} (paper: 64 to 512)."
+            f"100,000), d {widths} (paper: 64 to 512)."
         )
-    return " ".join([setting, *_changes(plan, results)])
+    changes = _changes(plan, results)
+    return " ".join([setting, *changes])
 
 
 def _changes(plan: Plan, results: Accuracies) -> list[str]:
@@ -227,12 +245,15 @@ def _changes(plan: Plan, results: Accuracies) -> list[str]:
     for cell in results:
         changes = _changes_of_cell(plan, cell)
         if changes:
+            name = f"{cell.row} at n = {cell.length}, d = {cell.width}"
             cells = cells_by_changes.setdefault(changes, [])
-            cells.append(f"{cell.row} at n = {cell.length}, d = {cell.width}")
+            cells.append(name)
     sentences = []
     for changes, cells in cells_by_changes.items():
-        is_everywhere = len(cells) == len(results)
-        where = "All runs" if is_everywhere else f"The runs of {'; '.join(cells)}"
+        where = "All runs"
+        if len(cells) < len(results):
+            names = "; ".join(cells)
+            where = f"The runs of {names}"
         sentences.append(f"{where} differ: {changes}.")
     return sentences
 
@@ -247,13 +268,15 @@ def _changes_of_cell(plan: Plan, cell: Cell) -> str:
     if rate is None:
         return ""
     first_point, *_ = recall.points(cell, plan.scale, rate)
-    path = os.path.join(plan.runs, points.name(first_point), CONFIG_FILE)
+    name = points.name(first_point)
+    path = os.path.join(plan.runs, name, CONFIG_FILE)
     if not files.exists(path):
         return ""
     config = config_lib.load(path)
     expected = _config_of_scale(cell.length, cell.width, plan.scale)
+    options = config_lib.keys(expected)
     changes = []
-    for key, option in config_lib.keys(expected).items():
+    for key, option in options.items():
         is_of_row = key.startswith("model.") and key not in OF_EXAMPLES
         is_compared = option.compared == ALL_RUNS and not is_of_row
         value = config.get(key)
@@ -266,23 +289,35 @@ def _changes_of_cell(plan: Plan, cell: Cell) -> str:
 @functools.cache
 def _config_of_scale(length: int, width: int, scale: str) -> ConfigDict:
     """The config of a row whose keys outside the model are those of every row."""
-    return config_lib.open_config(Cell(ATTENTION, length, width).config(scale))
+    cell = Cell(ATTENTION, length, width)
+    name = cell.config(scale)
+    return config_lib.open_config(name)
 
 
 def _notes(results: Accuracies, scale: str) -> list[str]:
-    searched_at = f" of n = {min(recall.LENGTHS[scale])}" if scale == "cpu" else ""
+    searched_at = ""
+    if scale == "cpu":
+        shortest = min(recall.LENGTHS[scale])
+        searched_at = f" of n = {shortest}"
     floors = []
-    for length in sorted({cell.length for cell in results}):
+    for length in _lengths(results):
         floor = _floor(length)
         floors.append(f"{floor:.1f} % at n = {length}")
+    all_floors = " and ".join(floors)
     seeds = ", ".join(map(str, recall.SEEDS))
     return [
         f"Accuracy in percent at the repeated keys; a guess among the values shown has "
-        f"{' and '.join(floors)}.",
+        f"{all_floors}.",
         f"Each width has the best of several rates, chosen by runs with seed {recall.SEARCH_SEED} "
         f"on other examples{searched_at}. Then the seeds {seeds} train with it. A run ends early at "
         f"{SOLVED:g} %.",
     ]
+
+
+def _lengths(results: Accuracies) -> list[int]:
+    """The lengths of all cells, shortest first."""
+    lengths = {cell.length for cell in results}
+    return sorted(lengths)
 
 
 # The figure.
@@ -291,7 +326,7 @@ def _notes(results: Accuracies, scale: str) -> list[str]:
 def chart(results: Accuracies) -> Chart:
     """Accuracy over the width, a panel for each length, a line for the best row of each family."""
     panels = []
-    for length in sorted({cell.length for cell in results}):
+    for length in _lengths(results):
         panel = _panel(results, length)
         panels.append(panel)
     caption = (
@@ -303,18 +338,23 @@ def chart(results: Accuracies) -> Chart:
 def _panel(results: Accuracies, length: int) -> Panel:
     """The accuracies at one length."""
     best = best_of_families(results, length)
-    look_of = looks_lib.looks(list(best))
+    families = list(best)
+    look_of = looks_lib.looks(families)
     series = []
-    for look, (name, widths) in zip(look_of, best.items(), strict=True):
-        line = over_seeds(name, look, list(widths), list(widths.values()))
+    for name, look in zip(families, look_of, strict=True):
+        by_width = best[name]
+        widths = list(by_width)
+        accuracies_of_widths = list(by_width.values())
+        line = over_seeds(name, look, widths, accuracies_of_widths)
         series.append(line)
     pairs = PAIRS[length]
+    guess = ("a guess among the values", _floor(length))
     return Panel(
         f"{pairs} pairs in {length} tokens",
         Scale("width d", log=True, whole=True),
         Scale("accuracy (%)"),
         series,
-        references=[("a guess among the values", _floor(length))],
+        references=[guess],
     )
 
 
@@ -329,11 +369,12 @@ def best_of_families(results: Accuracies, length: int) -> dict[str, dict[int, Sp
     for cell, accuracy in results.items():
         if cell.length != length:
             continue
+        width = cell.width
         name = _family(cell.row)
         by_width = best.setdefault(name, {})
-        best_so_far = by_width.setdefault(cell.width, accuracy)
+        best_so_far = by_width.setdefault(width, accuracy)
         if accuracy.centre > best_so_far.centre:
-            by_width[cell.width] = accuracy
+            by_width[width] = accuracy
     return best
 
 
@@ -359,11 +400,10 @@ def claims(results: Accuracies) -> list[Claim]:
 def _attention_claims(results: Accuracies) -> Iterable[Claim]:
     for cell, accuracy in results.items():
         if cell.row == ATTENTION and cell.width == 64:
-            yield Claim(
-                f"attention solves it at d = 64, Zoology, figure 2: n = {cell.length}",
-                _solved(accuracy),
-                _detail(cell, accuracy),
-            )
+            text = f"attention solves it at d = 64, Zoology, figure 2: n = {cell.length}"
+            verdict = _solved(accuracy)
+            detail = _detail(cell, accuracy)
+            yield Claim(text, verdict, detail)
 
 
 def _width_claims(results: Accuracies) -> Iterable[Claim]:
@@ -382,11 +422,11 @@ def _width_claims(results: Accuracies) -> Iterable[Claim]:
         verdict = HOLDS
     else:
         verdict = REVERSED
-    yield Claim(
-        "gated convolutions need a d that grows with n, Zoology, figure 2: sgu_causal solves it at",
-        verdict,
-        "; ".join(words),
+    text = (
+        "gated convolutions need a d that grows with n, Zoology, figure 2: sgu_causal solves it at"
     )
+    detail = "; ".join(words)
+    yield Claim(text, verdict, detail)
 
 
 def _solving_widths(results: Accuracies, row: str) -> dict[int, int | None]:
@@ -400,8 +440,8 @@ def _solving_widths(results: Accuracies, row: str) -> dict[int, int | None]:
         if _solved(accuracy) == HOLDS:
             solving.append(cell.width)
     smallest = {}
-    for length in sorted(widths):
-        smallest[length] = min(widths[length], default=None)
+    for length, solving in sorted(widths.items()):
+        smallest[length] = min(solving, default=None)
     return smallest
 
 
@@ -451,5 +491,6 @@ def _solved(accuracy: Spread) -> str:
 
 
 def _detail(cell: Cell, accuracy: Spread) -> str:
+    percent = shown(accuracy)
     floor = _floor(cell.length)
-    return f"{shown(accuracy)} %, a guess {floor:.1f} %"
+    return f"{percent} %, a guess {floor:.1f} %"

@@ -76,7 +76,8 @@ def measure(run: Run, frequent_bigrams: int) -> None:
         "frequent_bigrams": frequent_bigrams,
         "eval": scores.metrics,
     }
-    json_files.write(os.path.join(run.path, FILE), content)
+    path = os.path.join(run.path, FILE)
+    json_files.write(path, content)
 
 
 def read(run: Run) -> SlicedRun | None:
@@ -100,7 +101,9 @@ def read(run: Run) -> SlicedRun | None:
         SliceLosses.of_metrics(sliced.metrics)
         for name in SHOWN:
             float(sliced.metrics[name])
-    return sliced if sliced.step == run.last_step else None
+    if sliced.step != run.last_step:
+        return None
+    return sliced
 
 
 def slices_of(runs: Sequence[Run]) -> list[SlicedRun]:
@@ -135,11 +138,14 @@ def tables(rows: Mapping[str, Sequence[Run]], reference: str) -> dict[str, Table
     _check_equal_settings(everything)
     models = {}
     for name, sliced in by_row.items():
-        models[name] = _cells(sliced)
+        cells = _cells(sliced)
         if reference in by_row:
-            share = share_of_gap(_mean(sliced), _mean(by_row[reference]))
+            mean = _mean(sliced)
+            mean_of_reference = _mean(by_row[reference])
+            share = share_of_gap(mean, mean_of_reference)
             title = f"gap to {reference} from AR hits (%)"
-            models[name][title] = None if share is None else 100 * share
+            cells[title] = None if share is None else 100 * share
+        models[name] = cells
     return {HEADING: Table.of_models(models)}
 
 
@@ -149,9 +155,9 @@ def notes(tables: Mapping[str, Table], runs: Sequence[Run]) -> list[str]:
         return []
     first, *_ = slices_of(runs)
     most = first.frequent_bigrams
-    frequent = (
-        f"and that the training text has at most {most:,} times" if most else "however common"
-    )
+    frequent = "however common"
+    if most:
+        frequent = f"and that the training text has at most {most:,} times"
     return [
         "AR hits: the predicted tokens that complete a bigram which their window has elsewhere, "
         f"{frequent} (Zoology, 2312.04927; for masked tokens, our definition). A gap is that of "
@@ -191,9 +197,8 @@ def _cells(sliced: Sequence[SlicedRun]) -> Cells:
 
 def _mean(sliced: Sequence[SlicedRun]) -> SliceLosses:
     """The mean losses of a row's runs, which were scored on the same tokens."""
-    runs = [run.losses for run in sliced]
-    first = runs[0]
-    return first._replace(
-        loss=statistics.mean(run.loss for run in runs),
-        recall_loss=statistics.mean(run.recall_loss for run in runs),
-    )
+    losses_of_runs = [run.losses for run in sliced]
+    first = losses_of_runs[0]
+    loss = statistics.mean(losses.loss for losses in losses_of_runs)
+    recall_loss = statistics.mean(losses.recall_loss for losses in losses_of_runs)
+    return first._replace(loss=loss, recall_loss=recall_loss)

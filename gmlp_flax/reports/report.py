@@ -69,8 +69,9 @@ class Report:
             text = more_table.markdown()
             parts.append(f"\n## {title}\n\n{text}")
         if self.claims:
+            columns = ("claim", "here", "verdict")
             rows = [(claim.text, claim.detail, claim.verdict) for claim in self.claims]
-            claims = Table(("claim", "here", "verdict"), rows)
+            claims = Table(columns, rows)
             text = claims.markdown()
             parts.append(f"\n## Claims\n\n{text}")
         return "".join(parts)
@@ -95,7 +96,8 @@ def _family_names() -> dict[str, str]:
     names = {"long_conv": "long convolution", "delta": "delta rule"}
     for name in FAMILIES:
         if name not in names.values():
-            block = re.sub("[- ]", "_", name.lower())
+            lower_case = name.lower()
+            block = re.sub("[- ]", "_", lower_case)
             names[block] = name
     names["fnet_hybrid"] = "FNet"
     return names
@@ -106,7 +108,9 @@ FAMILY_NAMES = _family_names()
 
 def row_label(row: str) -> str:
     """What a figure calls a row."""
-    return custom_rows.label(row) if custom_rows.is_custom(row) else row
+    if custom_rows.is_custom(row):
+        return custom_rows.label(row)
+    return row
 
 
 def family(row: str) -> str:
@@ -152,10 +156,11 @@ def over_seeds(
     high = []
     several = False
     for spread in y:
+        values = spread.values
         centres.append(spread.centre)
-        low.append(min(spread.values))
-        high.append(max(spread.values))
-        several |= len(spread.values) > 1
+        low.append(min(values))
+        high.append(max(values))
+        several |= len(values) > 1
     if several:
         options |= {"low": low, "high": high}
     return Series(name, look, x, centres, **options)

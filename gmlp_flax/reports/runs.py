@@ -46,17 +46,21 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether the run came to its last step and wrote its result."""
-        return files.exists(os.path.join(self.path, RESULT_FILE))
+        path = os.path.join(self.path, RESULT_FILE)
+        return files.exists(path)
 
     @functools.cached_property
     def per_step(self) -> int:
         """Tokens, or whatever the task counts, per step."""
-        return self.config.batch_size * bare_task(self.config).units_per_example
+        task = bare_task(self.config)
+        return self.config.batch_size * task.units_per_example
 
     @functools.cached_property
     def param_count(self) -> int:
         """Parameters of the model."""
-        return parameters.count(bare_task(self.config).shapes())
+        task = bare_task(self.config)
+        shapes = task.shapes()
+        return parameters.count(shapes)
 
     @property
     def last_step(self) -> int:
@@ -70,7 +74,8 @@ class Run:
             evaluation = line.get("eval", {})
             if metric in evaluation:
                 count = line["step"] * self.per_step
-                points.append((count, evaluation[metric]))
+                value = evaluation[metric]
+                points.append((count, value))
         return points
 
     def last_score(self, metric: str) -> float | None:
@@ -101,7 +106,8 @@ def baselines(runs: Sequence[Run], metric: str) -> dict[str, float]:
 
 def bare_task(config: ConfigDict) -> Any:
     """The task of a config, without its data."""
-    return tasks.find(config.task)(config)
+    task = tasks.find(config.task)
+    return task(config)
 
 
 def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
@@ -124,19 +130,22 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
         place = order.index(run.row)
         key = (place, run.config.seed)
         _refuse_twin(known, key, run, f"the row {run.row}")
-    runs = [known[key] for key in sorted(known)]
+    in_order = sorted(known)
+    runs = [known[key] for key in in_order]
     if not runs:
         names = ", ".join(rows)
         raise NoRuns(
             f"{pattern} holds no run of {names}, or only runs of other sizes: "
             "give a folder of run folders"
         )
-    keys = _compared(runs, _steps_key(rows))
+    steps_key = _steps_key(rows)
+    keys = _compared(runs, steps_key)
     first_of_row: dict[str, Run] = {}
     for run in runs:
         _compare(runs[0], run, keys)
         first = first_of_row.setdefault(run.row, run)
-        _compare(first, run, _keys(run.config, RUNS_OF_A_ROW))
+        keys_of_row = _keys(run.config, RUNS_OF_A_ROW)
+        _compare(first, run, keys_of_row)
     _check_tokenizers(runs)
     return runs
 
@@ -181,7 +190,9 @@ def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, li
         first = first_of_task.setdefault(group, run)
         keys = _compared([run], ("init_from", "init_parameters"))
         shared = config_lib.keys(first.config)
-        keys += [key for key in _keys(config, FINETUNED_RUNS) if key in shared]
+        for name in _keys(config, FINETUNED_RUNS):
+            if name in shared:
+                keys.append(name)
         _compare(first, run, keys)
         tuned[run.row].append(run)
     return tuned
@@ -200,8 +211,9 @@ def setting(
     scale: str,
 ) -> str:
     """What was scaled down from the paper's config of the first run, in words."""
-    row = runs[0].row
-    config = runs[0].config
+    first = runs[0]
+    row = first.row
+    config = first.config
     paper = table.config(row, "paper")
     changes = []
     options = config_lib.keys(config)
@@ -212,7 +224,8 @@ def setting(
             changes.append(f"{key} {value} (paper: {papers_value})")
     if not changes:
         return f"Scale {scale}: the paper's setting."
-    return f"Scale {scale}. Scaled down for {row}: {'; '.join(changes)}."
+    all_changes = "; ".join(changes)
+    return f"Scale {scale}. Scaled down for {row}: {all_changes}."
 
 
 def unfinished(runs: Sequence[Run]) -> list[str]:
@@ -231,11 +244,21 @@ def unfinished(runs: Sequence[Run]) -> list[str]:
 def every_run(pattern: str) -> Iterator[Run]:
     """The runs in a folder or of a glob pattern, as in `find`, of no row in particular."""
     for path in _run_folders(pattern):
-        config_path = os.path.join(path, CONFIG_FILE)
-        metrics_path = os.path.join(path, METRICS_FILE)
-        config = config_lib.load(config_path)
-        lines = MetricsFile.read(metrics_path)
+        config = _read_config(path)
+        lines = _read_lines(path)
         yield Run("", path, config, lines)
+
+
+def _read_config(path: str) -> ConfigDict:
+    """The config in a run folder."""
+    config_path = os.path.join(path, CONFIG_FILE)
+    return config_lib.load(config_path)
+
+
+def _read_lines(path: str) -> list[dict[str, Any]]:
+    """The lines of the metrics.jsonl in a run folder."""
+    metrics_path = os.path.join(path, METRICS_FILE)
+    return MetricsFile.read(metrics_path)
 
 
 # Which run belongs to which row.
@@ -252,16 +275,14 @@ def _runs(
     steps = _steps_key(rows)
     names = _row_names(rows, (*identity, *steps))
     for path in _run_folders(pattern):
-        config_path = os.path.join(path, CONFIG_FILE)
-        metrics_path = os.path.join(path, METRICS_FILE)
-        config = config_lib.load(config_path)
+        config = _read_config(path)
         values = [config.get(key) for key in identity]
         if steps:
             start = pretrained(config)
             values.append(start[STEPS])
         row = names.get(tuple(values))
         if row and not config.data.search:  # such a run only chose a setting
-            lines = MetricsFile.read(metrics_path)
+            lines = _read_lines(path)
             yield Run(row, path, config, lines)
 
 
@@ -312,7 +333,8 @@ def _pretrained(config: ConfigDict) -> Mapping[str, Any]:
         return {STEPS: None}
     if "task" not in source.described:
         return {STEPS: None}
-    return config_lib.load(source.path(CONFIG_FILE))
+    config_path = source.path(CONFIG_FILE)
+    return config_lib.load(config_path)
 
 
 def _architecture(rows: Mapping[str, ConfigDict]) -> list[str]:
@@ -366,7 +388,8 @@ def _compared(runs: Sequence[Run], free: Sequence[str]) -> list[str]:
     for run in runs:
         for name in _keys(run.config, ALL_RUNS):
             is_of_model = name.startswith("model.")
-            if not is_of_model and name not in free:
+            is_free = name in free
+            if not is_of_model and not is_free:
                 names[name] = None
     return list(names)
 

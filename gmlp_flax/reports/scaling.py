@@ -42,7 +42,9 @@ class PowerLaw(NamedTuple):
         """The exponent's interval in words."""
         if math.isinf(self.low):
             return "two points, no interval"
-        return f"{self.low:.{digits}f} to {self.high:.{digits}f}"
+        low = f"{self.low:.{digits}f}"
+        high = f"{self.high:.{digits}f}"
+        return f"{low} to {high}"
 
     def sentence(self) -> str:
         """The law of perplexity over parameters in words."""
@@ -50,7 +52,8 @@ class PowerLaw(NamedTuple):
         if math.isfinite(self.low):
             interval = f"95 % interval {interval}"
         fit = f"{interval}; R squared {self.r_squared:.3f}"
-        return f"{METRIC} is proportional to parameters ** {self.exponent:.3f} ({fit})"
+        power = f"parameters ** {self.exponent:.3f}"
+        return f"{METRIC} is proportional to {power} ({fit})"
 
 
 def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
@@ -62,7 +65,8 @@ def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
     margin = math.inf
     freedom = len(x) - 2
     if freedom > 0:
-        quantile = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, freedom)
+        probability = (1 + CONFIDENCE) / 2  # two-sided
+        quantile = scipy.stats.t.ppf(probability, freedom)
         margin = float(fit.stderr * quantile)
     return PowerLaw(
         scale=math.exp(fit.intercept),
@@ -86,7 +90,8 @@ def papers_laws(series: Mapping[str, Sequence[str]]) -> list[str]:
                 perplexities.append(model.perplexity)
         if len(params) > 1:
             law = power_law(params, perplexities)
-            notes.append(f"{name} in the paper: {law.sentence()}.")
+            sentence = law.sentence()
+            notes.append(f"{name} in the paper: {sentence}.")
     return notes
 
 
@@ -129,10 +134,11 @@ def scaling(lines: Lines) -> tuple[Chart | None, list[str]]:
     marks: dict[str, list[Mark]] = {}
     laws: dict[str, PowerLaw] = {}
     for name, points in lines.items():
-        marks[name] = []
+        line_marks = []
         for point in points:
             mark = Mark(point.row, point.params, point.perplexity)
-            marks[name].append(mark)
+            line_marks.append(mark)
+        marks[name] = line_marks
         if len(points) > 1:
             laws[name] = _law(points)
     if not laws:
@@ -189,10 +195,12 @@ def _score_panels(
         counts = [len(line_marks) for line_marks in marks.values()]
         if max(counts) < 2:
             continue
-        every = itertools.chain(*marks.values())
-        best = max(every, key=lambda mark: mark.y.centre)
-        heading = f"{title}: {best.row} is best, {best.y.centre:.1f} %"
-        panel = _panel(heading, x, Scale(f"{title} (%)"), marks, laws={})
+        all_marks = itertools.chain(*marks.values())
+        best = max(all_marks, key=lambda mark: mark.y.centre)
+        score = best.y.centre
+        heading = f"{title}: {best.row} is best, {score:.1f} %"
+        y = Scale(f"{title} (%)")
+        panel = _panel(heading, x, y, marks, laws={})
         panels.append(panel)
     return panels
 
@@ -214,11 +222,13 @@ def _score_marks(
     """Name of a line -> the points of its models that have a score in a column."""
     marks: dict[str, list[Mark]] = {}
     for name, points in lines.items():
-        marks[name] = []
+        line_marks = []
         for point in points:
             if title in point.scores:
-                mark = Mark(point.row, x_of(point), point.scores[title])
-                marks[name].append(mark)
+                score = point.scores[title]
+                mark = Mark(point.row, x_of(point), score)
+                line_marks.append(mark)
+        marks[name] = line_marks
     return marks
 
 
@@ -242,12 +252,14 @@ def _panel(
     families = []
     for name, line_marks in marks.items():
         if line_marks:
+            first = line_marks[0]
             drawn[name] = line_marks
-            families.append(family(line_marks[0].row))
+            families.append(family(first.row))
+    look_of = looks(families)
     series = []
-    for look, (name, line_marks) in zip(looks(families), drawn.items(), strict=True):
+    for name, look in zip(drawn, look_of, strict=True):
         law = laws.get(name)
-        line = _line(name, look.solid(), line_marks, law)
+        line = _line(name, look.solid(), drawn[name], law)
         series.append(line)
     return Panel(title, x, y, series)
 
@@ -263,7 +275,8 @@ def _line(
     y = []
     labels = []
     fit = []
-    for mark in sorted(marks, key=lambda mark: mark.x):
+    from_left_to_right = sorted(marks, key=lambda mark: mark.x)
+    for mark in from_left_to_right:
         x.append(mark.x)
         y.append(mark.y)
         family_name, _, label = mark.row.partition("_")

@@ -50,7 +50,8 @@ def score(
         if last is None:
             continue
         config = run.config
-        choice = (config.optimizer.learning_rate, config.batch_size)
+        rate = config.optimizer.learning_rate
+        choice = (rate, config.batch_size)
         percents = by_choice.setdefault(choice, [])
         percents.append(column.percent * last)
     scores = []
@@ -69,14 +70,18 @@ def _counts(
     if not run.finished:
         return False
     config = run.config
+    if task_of(config) != column.task:
+        return False
     started_pretrained = bool(config.init_parameters)
-    return task_of(config) == column.task and started_pretrained == pretrained
+    return started_pretrained == pretrained
 
 
 def _preference(score: Score) -> tuple[int, float]:
     """Prefers many seeds, then a high median: a setting with one lucky seed would win over one that
     a sweep trained with all seeds."""
-    return len(score.spread.values), score.spread.centre
+    spread = score.spread
+    seeds = len(spread.values)
+    return seeds, spread.centre
 
 
 class Scores:
@@ -115,9 +120,10 @@ class Scores:
         medians = self.medians(row)
         cells: Cells = {}
         for column in self.columns:
+            title = column.title
             paper = printed_score(row, column)
-            cells[column.title] = medians.get(column.title)
-            cells[f"paper's {column.title}"] = printed(paper)
+            cells[title] = medians.get(title)
+            cells[f"paper's {title}"] = printed(paper)
         return cells
 
     def medians(self, row: str) -> dict[str, Spread]:
@@ -125,7 +131,8 @@ class Scores:
         medians = {}
         for title, scores in self.by_title.items():
             if row in scores:
-                medians[title] = scores[row].spread
+                row_score = scores[row]
+                medians[title] = row_score.spread
         return medians
 
     def claims(self) -> Iterator[Claim]:
@@ -152,7 +159,8 @@ class Scores:
             runs = self._runs_of(column)
             trivial = baselines(runs, column.metric)
             for name, value in trivial.items():
-                yield f"{title}, to compare: {name}: {column.percent * value:.1f}."
+                percent = column.percent * value
+                yield f"{title}, to compare: {name}: {percent:.1f}."
             papers = _papers(column, scores)
             if len(papers) > 1:
                 correlation = _correlation(scores, papers)
@@ -197,11 +205,10 @@ def _claim(
     better = scores[statement.better].spread
     worse = scores[statement.worse].spread
     source = OURS if column.task == OUR_TASK else ""
-    return Claim(
-        f"{column.title}: {statement.better} > {statement.worse}{source}",
-        claims.verdict(better.values, worse.values, lower=False),
-        f"medians {better.centre:.1f} and {worse.centre:.1f}",
-    )
+    text = f"{column.title}: {statement.better} > {statement.worse}{source}"
+    verdict = claims.verdict(better.values, worse.values, lower=False)
+    detail = f"medians {better.centre:.1f} and {worse.centre:.1f}"
+    return Claim(text, verdict, detail)
 
 
 def _ranges(scores: Mapping[str, Score]) -> str:
@@ -215,10 +222,14 @@ def _ranges(scores: Mapping[str, Score]) -> str:
 
 def _correlation(scores: Mapping[str, Score], papers: Mapping[str, float]) -> str:
     """The rank correlation of our scores with the paper's, in words."""
-    ours = [scores[row].spread.centre for row in papers]
+    ours = []
+    for row in papers:
+        spread = scores[row].spread
+        ours.append(spread.centre)
     column = list(papers.values())
     correlation = claims.spearman(ours, column)
     rank = float(correlation)
     p = claims.chance(ours, column)
-    over = f"over {len(papers)} models; one-sided permutation p = {p:.2g}"
+    count = len(papers)
+    over = f"over {count} models; one-sided permutation p = {p:.2g}"
     return f"rank correlation with the paper's column {rank:.2f} {over}."

@@ -106,10 +106,12 @@ def _chart(table: PaperTable) -> Chart:
     for line, point in (*_our_points(table), *_quoted_points(table)):
         points = lines.setdefault(line, [])
         points.append(point)
-    look_of = looks([line.family for line in lines])
+    families = [line.family for line in lines]
+    look_of = looks(families)
     series = []
-    for look, (line, points) in zip(look_of, lines.items(), strict=True):
-        params, accuracies, labels = zip(*sorted(points), strict=True)
+    for line, look in zip(lines, look_of, strict=True):
+        smallest_first = sorted(lines[line])
+        params, accuracies, labels = zip(*smallest_first, strict=True)
         drawn = Series(line.name, look.solid(), params, accuracies, labels=labels)
         series.append(drawn)
     panel = Panel(
@@ -131,11 +133,13 @@ def _our_points(table: PaperTable) -> Iterator[tuple[_Line, _Point]]:
         model = PUBLISHED[name]
         if model.top1 is None:
             continue
-        kind, _, label = name.partition("_")
-        line = _Line(NAMES.get(kind, kind), family(name))
+        kind, _, variant = name.partition("_")
+        line_name = NAMES.get(kind, kind)
+        line = _Line(line_name, family(name))
         params = param_count(model) / 1e6
-        label = label.removesuffix("_cls")
-        yield line, _Point(params, model.top1, label)
+        label = variant.removesuffix("_cls")
+        point = _Point(params, model.top1, label)
+        yield line, point
 
 
 def _quoted_points(table: PaperTable) -> Iterator[tuple[_Line, _Point]]:
@@ -143,9 +147,10 @@ def _quoted_points(table: PaperTable) -> Iterator[tuple[_Line, _Point]]:
     for row in table.quoted:
         if row.top1 is None:
             continue
-        kind, _, label = row.name.partition("-")
+        kind, _, variant = row.name.partition("-")
         is_twice = kind in NAMES.values()
         name = f"{kind} (gMLP's training)" if is_twice else kind
         line = _Line(name, kind)
-        size, _, _ = label.partition(" ")
-        yield line, _Point(row.params_m, row.top1, size)
+        size, _, _ = variant.partition(" ")
+        point = _Point(row.params_m, row.top1, size)
+        yield line, point

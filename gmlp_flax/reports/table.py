@@ -42,13 +42,15 @@ class Spread(NamedTuple):
     def mean(cls, values: Iterable[float]) -> Spread:
         """The spread of one or more numbers around their mean."""
         values = tuple(values)
-        return cls(statistics.mean(values), values)
+        centre = statistics.mean(values)
+        return cls(centre, values)
 
     @classmethod
     def median(cls, values: Iterable[float]) -> Spread:
         """The spread of one or more numbers around their median."""
         values = tuple(values)
-        return cls(statistics.median(values), values, MEDIAN)
+        centre = statistics.median(values)
+        return cls(centre, values, MEDIAN)
 
     @property
     def deviation(self) -> float | None:
@@ -102,7 +104,8 @@ class Table:
             for title in kept:
                 row.append(cells.get(title))
             rows.append(row)
-        return cls(("model", *kept), rows, over)
+        columns = ("model", *kept)
+        return cls(columns, rows, over)
 
     def column(self, index: int) -> list[Cell]:
         """The cells of a column."""
@@ -113,8 +116,8 @@ class Table:
         rule = ["---"] * len(self.columns)
         lines = [_markdown_line(self.columns), _markdown_line(rule)]
         for row in self.rows:
-            line = _markdown_line([shown(cell) for cell in row])
-            lines.append(line)
+            cells = [shown(cell) for cell in row]
+            lines.append(_markdown_line(cells))
         legend = self.legend()
         if legend:
             lines.append(f"\n{legend}\n")
@@ -131,7 +134,8 @@ class Table:
         if not means:
             statistic = f"{MEDIAN} over the {self.over}"
         elif medians:
-            statistic += f" (in {', '.join(medians)}: the {MEDIAN})"
+            names = ", ".join(medians)
+            statistic += f" (in {names}: the {MEDIAN})"
         return (
             f"The number before ± is the {statistic}, and the number after it is their standard "
             "deviation."
@@ -141,8 +145,8 @@ class Table:
         """The names of the columns in which a cell has a ± after this statistic."""
         names = []
         for index, name in enumerate(self.columns):
-            cells = self.column(index)
-            if any(_has_deviation(cell, statistic) for cell in cells):
+            have_deviation = [_has_deviation(cell, statistic) for cell in self.column(index)]
+            if any(have_deviation):
                 names.append(name)
         return names
 
@@ -174,7 +178,8 @@ def _has_deviation(cell: Cell, statistic: str) -> bool:
 
 def _markdown_line(cells: Sequence[str]) -> str:
     escaped = [cell.replace("|", "\\|") for cell in cells]
-    return f"| {' | '.join(escaped)} |\n"
+    line = " | ".join(escaped)
+    return f"| {line} |\n"
 
 
 def _statistics(cell: Cell) -> list[Cell]:
@@ -237,17 +242,19 @@ def _shown_spread(spread: Spread) -> str:
         return centre
     digits = decimals(spread.centre)
     if round(deviation, digits) == 0:
-        digits = min(decimals(deviation, 1), 6)
+        needed = decimals(deviation, 1)
+        digits = min(needed, 6)
     return f"{centre} ± {deviation:,.{digits}f}"
 
 
 def decimals(value: float, digits: int = DIGITS) -> int:
     """How many decimals show this many digits of a number."""
     most = digits - 1
-    rounded = abs(float(f"{value:.{most}e}"))
-    if rounded == 0:
+    rounded = f"{value:.{most}e}"
+    size = abs(float(rounded))
+    if size == 0:
         return most
-    exponent = math.floor(math.log10(rounded))
+    exponent = math.floor(math.log10(size))
     return max(0, most - exponent)
 
 

@@ -46,15 +46,19 @@ def claims(
     """
     late = {}
     for name, baseline in baselines.items():
+        column = COLUMNS[name]
         by_row = scores.get(name, {})
-        late[name] = late_starters(by_row, baseline, COLUMNS[name].lower)
+        late[name] = late_starters(by_row, baseline, column.lower)
     judged = []
     for statement in STATEMENTS:
+        rows = {statement.better, statement.worse}
         for name in statement.columns:
             by_row = scores.get(name, {})
-            if statement.better in by_row and statement.worse in by_row:
-                claim = _claim(statement, COLUMNS[name], by_row, examples.get(name, 0))
-                claim = _unless_late(claim, statement, late.get(name, {}))
+            if rows <= by_row.keys():
+                count = examples.get(name, 0)
+                claim = _claim(statement, COLUMNS[name], by_row, count)
+                late_rows = late.get(name, {})
+                claim = _unless_late(claim, statement, late_rows)
                 judged.append(claim)
     return [*judged, *_speed_claims(costs), *_growth_claims(costs)]
 
@@ -81,7 +85,8 @@ def _claim(
         bound = f"{statement.share:g} of {statement.worse}"
     sign = "<" if column.lower else ">"
     ordering = f"{statement.better} {sign} {bound}"
-    return Claim(f"{statement.source}. {column.title}: {ordering}", verdict, detail)
+    text = f"{statement.source}. {column.title}: {ordering}"
+    return Claim(text, verdict, detail)
 
 
 def _standard_error(
@@ -114,7 +119,8 @@ def late_starters(
             gains[row] = _log(baseline) - _log(spread.centre)
         else:
             gains[row] = spread.centre - baseline
-    least = BEGUN * max(gains.values(), default=0)
+    best_gain = max(gains.values(), default=0)
+    least = BEGUN * best_gain
     late = {}
     for row, gain in gains.items():
         if gain <= 0:
@@ -126,7 +132,8 @@ def late_starters(
 
 def _log(perplexity: float) -> float:
     """The logarithm of a perplexity, which is at least 1."""
-    return math.log(max(perplexity, 1))
+    at_least_1 = max(perplexity, 1)
+    return math.log(at_least_1)
 
 
 def _unless_late(
@@ -149,14 +156,14 @@ def _speed_claims(costs: Costs) -> Iterator[Claim]:
         steps = nearest(costs, (faster, slower), SPEED_AT)
         if len(steps) < 2:
             continue
-        ratio = steps[faster].speed / steps[slower].speed
-        tokens = steps[faster].tokens
-        step = f"A training step of {tokens:,} tokens"
-        yield Claim(
-            f"{source}. {step}: {faster} takes less time than {slower}",
-            _speed_verdict(ratio),
-            f"{ratio:.2f} times its speed here, where a factor of {NOISE} may be noise",
-        )
+        faster_step = steps[faster]
+        slower_step = steps[slower]
+        ratio = faster_step.speed / slower_step.speed
+        step = f"A training step of {faster_step.tokens:,} tokens"
+        text = f"{source}. {step}: {faster} takes less time than {slower}"
+        verdict = _speed_verdict(ratio)
+        detail = f"{ratio:.2f} times its speed here, where a factor of {NOISE} may be noise"
+        yield Claim(text, verdict, detail)
 
 
 def _speed_verdict(ratio: float) -> str:
@@ -171,13 +178,15 @@ def _speed_verdict(ratio: float) -> str:
 def _growth_claims(costs: Costs) -> Iterator[Claim]:
     """The papers' claims about how time grows."""
     for source, row in GROWS:
-        law = growth(costs.get(row, {}))
-        if law is not None:
-            yield Claim(
-                f"{source}. Time grows by less than n^{LINEAR}: {row}",
-                _growth_verdict(law),
-                f"n^{law.exponent:.2f}, 95 % interval: {law.interval()}",
-            )
+        by_length = costs.get(row, {})
+        law = growth(by_length)
+        if law is None:
+            continue
+        text = f"{source}. Time grows by less than n^{LINEAR}: {row}"
+        verdict = _growth_verdict(law)
+        interval = law.interval()
+        detail = f"n^{law.exponent:.2f}, 95 % interval: {interval}"
+        yield Claim(text, verdict, detail)
 
 
 def _growth_verdict(law: PowerLaw) -> str:

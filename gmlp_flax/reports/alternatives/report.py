@@ -72,9 +72,16 @@ def of_folder(
         )
     configs = {row: table.config(row, scale) for row in rows}
     baselines = baselines_of(runs)
+    best = best_baselines(baselines)
+    examples = heldout_examples(runs)
     masked_lm = runs["mlm"]
-    sliced = slices_of_rows(trained_rows(known_rows, masked_lm), table)
-    submission_hash = setting_hash(masked_lm[0]) if masked_lm else ""
+    masked_lm_rows = trained_rows(known_rows, masked_lm)
+    sliced = slices_of_rows(masked_lm_rows, table)
+    setting = ""
+    submission_hash = ""
+    if masked_lm:
+        setting = run_finder.setting(table, masked_lm, scale)
+        submission_hash = setting_hash(masked_lm[0])
     submitted = submitted_rows.comparable(submissions, scale, submission_hash)
     notes = [
         *_notes_on_runs(known_rows, runs),
@@ -85,12 +92,13 @@ def of_folder(
         *_notes_on_absent(scores, costs),
         *submitted_rows.notes(submissions, submitted),
     ]
+    different_notes = dict.fromkeys(notes)
     return Report(
         table.title,
         _score_table(scores, masked_lm, configs, submitted),
-        claims(scores, costs, best_baselines(baselines), heldout_examples(runs)),
-        setting=run_finder.setting(table, masked_lm, scale) if masked_lm else "",
-        notes=list(dict.fromkeys(notes)),
+        claims(scores, costs, best, examples),
+        setting=setting,
+        notes=list(different_notes),
         figures=_charts(runs, scores, costs, submitted),
         more_tables={
             "costs": _cost_table(costs, configs),
@@ -118,7 +126,10 @@ def _score_table(
     submitted: Sequence[Submission],
 ) -> Table:
     """The table of scores. `runs` are those of masked LM; `submitted`, the rows of others."""
-    rates = {run.row: run.config.optimizer.learning_rate for run in runs}
+    rates: dict[str, float] = {}
+    for run in runs:
+        optimizer = run.config.optimizer
+        rates[run.row] = optimizer.learning_rate
     models: dict[str, Cells] = {}
     for row, config in configs.items():
         cells: Cells = {
@@ -126,12 +137,14 @@ def _score_table(
             "M parameters": _encoder_size(config),
         }
         for name, column in COLUMNS.items():
+            title = column.title
             from_random = f"{name}{RANDOM}"
             pretrained = scores.get(name, {})
             random = scores.get(from_random, {})
-            cells[column.title] = pretrained.get(row)
-            cells[f"{column.title}, from random parameters"] = random.get(row)
-        cells["rate"] = printed(rates.get(row))
+            cells[title] = pretrained.get(row)
+            cells[f"{title}, from random parameters"] = random.get(row)
+        rate = rates.get(row)
+        cells["rate"] = printed(rate)
         models[row] = cells
     models |= submitted_rows.cells_of(submitted)
     return Table.of_models(models)
@@ -139,8 +152,10 @@ def _score_table(
 
 def _encoder_size(config: ConfigDict) -> float:
     """Millions of parameters without embeddings and positions."""
-    shapes = bare_task(config).shapes()
-    return parameters.count(shapes["encoder"]) / 1e6
+    task = bare_task(config)
+    shapes = task.shapes()
+    count = parameters.count(shapes["encoder"])
+    return count / 1e6
 
 
 def _cost_table(costs: Costs, configs: Mapping[str, ConfigDict]) -> Table:
@@ -149,7 +164,8 @@ def _cost_table(costs: Costs, configs: Mapping[str, ConfigDict]) -> Table:
     models: dict[str, Cells] = {}
     for row, config in configs.items():
         task = bare_task(config)
-        cells: Cells = {"GFLOPs": dry_run.forward_flops(task) / 1e9}
+        flops = dry_run.forward_flops(task)
+        cells: Cells = {"GFLOPs": flops / 1e9}
         cells |= measured.get(row, {})
         models[row] = cells
     return Table.of_models(models, over="repeats")
@@ -164,7 +180,8 @@ def _rate_tables(rows: Sequence[str], folder: str, scale: str) -> dict[str, Tabl
             continue
         models: dict[str, Cells] = {}
         folder_of_search = search_folder(folder, name)
-        for row in column.configs(scale, rows):
+        configs = column.configs(scale, rows)
+        for row in configs:
             scores = searched(folder_of_search, column, scale, row)
             if scores:
                 models[row] = _rate_cells(column, scale, row, scores)
@@ -182,7 +199,8 @@ def _rate_cells(
     """The scores that the search of a row's rate found, and the best rate."""
     cells: Cells = {}
     for rate in column.rates_of(row, scale):
-        cells[f"{rate:g}"] = scores.get(rate)
+        title = f"{rate:g}"
+        cells[title] = scores.get(rate)
     best = best_rate(scores, column)
     cells["best"] = printed(best)
     return cells
@@ -196,7 +214,8 @@ def _notes_on_runs(rows: Sequence[str], runs: Mapping[str, Sequence[Run]]) -> It
     for name, column in COLUMNS.items():
         if column.starts:
             continue
-        for note in run_finder.unfinished(runs[name]):
+        column_runs = runs[name]
+        for note in run_finder.unfinished(column_runs):
             yield f"{column.title}: {note}"
     masked_lm_rows = trained_rows(rows, runs["mlm"])
     for name, row in masked_lm_rows.items():
@@ -207,10 +226,10 @@ def _notes_on_runs(rows: Sequence[str], runs: Mapping[str, Sequence[Run]]) -> It
 def _notes_on_baselines(baselines: Baselines) -> Iterator[str]:
     """What trivial models score."""
     for name, scores in baselines.items():
-        title = COLUMNS[name].title
+        column = COLUMNS[name]
         for model, value in scores.items():
             text = shown(value)
-            yield f"{title}, to compare: {model}: {text}."
+            yield f"{column.title}, to compare: {model}: {text}."
 
 
 def _note_on_sizes(scale: str, configs: Mapping[str, ConfigDict]) -> str:
@@ -225,7 +244,8 @@ def _note_on_sizes(scale: str, configs: Mapping[str, ConfigDict]) -> str:
     largest = max(sizes)
     same = "by BERT's depth and widths"
     if scale != "paper":
-        excess = 100 * (largest / smallest - 1)
+        ratio = largest / smallest
+        excess = 100 * (ratio - 1)
         same = f"the same up to {excess:.1f} %"
     layers = ", ".join(str(depth) for depth in sorted(depths))
     return (
@@ -242,7 +262,8 @@ def _notes_on_absent(scores: Scores, costs: Costs) -> list[str]:
         absent.append(COSTS)
     if not absent:
         return []
-    return [f"Columns without anything: {', '.join(absent)}."]
+    names = ", ".join(absent)
+    return [f"Columns without anything: {names}."]
 
 
 # Charts.
@@ -262,8 +283,9 @@ def _charts(
             task = bare_task(first_run.config)
             chart = over_speed(COLUMNS[name], scores[name], costs, task.length)
             charts[f"speed_{name}"] = chart
+    perplexities = scores.get("mlm", {})
     charts["costs"] = cost_chart(costs, list(costs))
-    charts["submitted"] = submitted_rows.chart(scores.get("mlm", {}), submitted)
+    charts["submitted"] = submitted_rows.chart(perplexities, submitted)
     return {name: chart for name, chart in charts.items() if chart}
 
 
@@ -282,14 +304,16 @@ def over_speed(
     look_of = looks_lib.looks(list(families))
     series = []
     several = False
-    for look, (name, rows) in zip(look_of, families.items(), strict=True):
+    for name, look in zip(families, look_of, strict=True):
+        rows = families[name]
         speeds = [steps[row].speed for row in rows]
         values = [scores[row] for row in rows]
         labels = [row_label(row) for row in rows]
         line = over_seeds(name, look, speeds, values, labels=labels, joined=False)
         series.append(line)
         several |= bool(line.low)
-    n, *_ = {step.tokens for step in steps.values()}  # the same of all
+    first_step, *_ = steps.values()
+    n = first_step.tokens  # the same for all
     panel = Panel(
         f"{column.title} over speed",
         Scale(f"tokens per second in training, n = {n:,}", log=True),

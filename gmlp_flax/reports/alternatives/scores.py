@@ -35,7 +35,8 @@ def folder_of(folder: str, column: str) -> str:
 
 def search_folder(folder: str, column: str) -> str:
     """The folder of the runs that try a column's rates."""
-    return os.path.join(folder_of(folder, column), SEARCH)
+    column_folder = folder_of(folder, column)
+    return os.path.join(column_folder, SEARCH)
 
 
 def searched(folder: str, column: Column, scale: str, row: str) -> dict[float, float]:
@@ -50,13 +51,15 @@ def searched(folder: str, column: Column, scale: str, row: str) -> dict[float, f
     """
     scores = {}
     for point in column.search_points(scale, row):
-        path = os.path.join(folder, points.name(point))
+        name = points.name(point)
+        path = os.path.join(folder, name)
         result = read_result(path)
         if result is None:
             continue
         rate = point[RATE]
         metrics = result["eval"]
-        scores[rate] = column.percent * metrics[column.metric]
+        value = metrics[column.metric]
+        scores[rate] = column.percent * value
     return scores
 
 
@@ -73,7 +76,8 @@ def find_runs(
     rows: Sequence[str] = ROWS,
 ) -> dict[str, list[Run]]:
     """The runs of the rows in each column; none of a column that has no such scale."""
-    pretrained = COLUMNS["mlm"].configs(scale, rows, changes)
+    masked_lm = COLUMNS["mlm"]
+    pretrained = masked_lm.configs(scale, rows, changes)
     tuned_by_row = run_finder.find_finetuned(folder, pretrained)
     tuned = list(itertools.chain.from_iterable(tuned_by_row.values()))
     runs: dict[str, list[Run]] = {name: [] for name in COLUMNS}
@@ -133,7 +137,8 @@ def _finetuned_scores(
 def _perplexities(runs: Sequence[Run], rows: Sequence[str]) -> RowScores:
     """Row -> its perplexity, for the rows that came as far as the others."""
     perplexities = {}
-    for name, row in trained_rows(rows, runs).items():
+    trained = trained_rows(rows, runs)
+    for name, row in trained.items():
         if row.compared:
             perplexities[name] = row.last
     return perplexities
@@ -161,7 +166,8 @@ def baselines_of(runs: Runs) -> dict[str, dict[str, float]]:
     """Column -> trivial model -> its score."""
     baselines = {}
     for name, column in COLUMNS.items():
-        scores = run_finder.baselines(runs[name], column.metric)
+        column_runs = runs[name]
+        scores = run_finder.baselines(column_runs, column.metric)
         shown = {}
         for model, value in scores.items():
             shown[model] = column.percent * value
@@ -174,7 +180,8 @@ def best_baselines(baselines: Baselines) -> dict[str, float]:
     best = {}
     for name, scores in baselines.items():
         if scores:
-            choose = min if COLUMNS[name].lower else max
+            column = COLUMNS[name]
+            choose = min if column.lower else max
             best[name] = choose(scores.values())
     return best
 

@@ -107,7 +107,8 @@ def read(path: str) -> list[Submission]:
     """
     header, *lines = _read_lines(path)
     if tuple(header) != COLUMNS:
-        raise DataError(f"{path} has other columns than {','.join(COLUMNS)}: {_EXPECTED}")
+        columns = ",".join(COLUMNS)
+        raise DataError(f"{path} has other columns than {columns}: {_EXPECTED}")
     count = len(lines)
     if count > MOST_ROWS:
         raise DataError(f"{path} has {count:,} rows: expected {MOST_ROWS:,} or fewer")
@@ -115,9 +116,10 @@ def read(path: str) -> list[Submission]:
     for number, cells in enumerate(lines, start=2):
         where = f"{path}, line {number}"
         submission = _parse(cells, where)
-        if submission.row in submissions:
-            raise DataError(f"{where}: the row {submission.row} is there twice: remove one")
-        submissions[submission.row] = submission
+        row = submission.row
+        if row in submissions:
+            raise DataError(f"{where}: the row {row} is there twice: remove one")
+        submissions[row] = submission
     return list(submissions.values())
 
 
@@ -127,7 +129,8 @@ def _read_lines(path: str) -> list[list[str]]:
     try:
         text = content.decode("utf-8-sig")  # spreadsheets write a byte order mark
         stream = io.StringIO(text, newline="")
-        lines = list(csv.reader(stream, strict=True))
+        reader = csv.reader(stream, strict=True)
+        lines = list(reader)
     except (ValueError, csv.Error) as error:
         raise DataError(f"{path} is not a CSV file in UTF-8 ({error}): {_EXPECTED}") from None
     return lines or [[]]
@@ -191,13 +194,15 @@ def _parse(cells: Sequence[str], where: str) -> Submission:
 def _check(submission: Submission, where: str) -> None:
     """Raises DataError if the numbers of a row contradict each other."""
     perplexities = submission.perplexities
-    if len(perplexities) != len(submission.seeds):
+    seed_count = len(submission.seeds)
+    if len(perplexities) != seed_count:
         raise DataError(
-            f"{where}: there are {len(submission.seeds)} seeds and {len(perplexities)} "
+            f"{where}: there are {seed_count} seeds and {len(perplexities)} "
             "perplexities: expected one for each seed"
         )
-    if min(perplexities) < 1:
-        raise DataError(f"{where}: a perplexity is {min(perplexities)}: expected at least 1")
+    lowest = min(perplexities)
+    if lowest < 1:
+        raise DataError(f"{where}: a perplexity is {lowest}: expected at least 1")
     if submission.rate not in submission.rates:
         raise DataError(f"{where}: the rate {submission.rate} is not among the rates tried")
     median = statistics.median(perplexities)
@@ -237,10 +242,14 @@ class _Line(NamedTuple):
         """Different whole numbers, one or more."""
         expected = "different whole numbers with blanks between them"
         numbers: dict[int, None] = {}  # in order
-        for word in self.cells[name].split():
-            if not re.fullmatch("[0-9]{1,10}", word) or int(word) in numbers:
+        cell = self.cells[name]
+        for word in cell.split():
+            if not re.fullmatch("[0-9]{1,10}", word):
                 raise self.wrong(name, expected)
-            numbers[int(word)] = None
+            number = int(word)
+            if number in numbers:
+                raise self.wrong(name, expected)
+            numbers[number] = None
         if not numbers:
             raise self.wrong(name, expected)
         return tuple(numbers)
@@ -256,10 +265,14 @@ class _Line(NamedTuple):
         """One or more finite numbers above 0."""
         expected = "numbers above 0 with blanks between them"
         values = []
-        for word in self.cells[name].split():
+        cell = self.cells[name]
+        for word in cell.split():
             if not re.fullmatch(r"[0-9]{1,20}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,2})?", word):
                 raise self.wrong(name, expected)
-            values.append(float(word))
-        if not values or min(values) <= 0 or not math.isfinite(max(values)):
+            value = float(word)
+            if value <= 0 or not math.isfinite(value):
+                raise self.wrong(name, expected)
+            values.append(value)
+        if not values:
             raise self.wrong(name, expected)
         return tuple(values)

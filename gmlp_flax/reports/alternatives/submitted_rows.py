@@ -21,7 +21,8 @@ def cells_of(submissions: Sequence[Submission]) -> dict[str, Cells]:
     """The lines of submitted rows in the table of scores."""
     models: dict[str, Cells] = {}
     for submission in submissions:
-        models[f"{submission.row} ({MARK})"] = {
+        name = f"{submission.row} ({MARK})"
+        models[name] = {
             "M parameters": submission.parameters / 1e6,
             COLUMN.title: Spread.mean(submission.perplexities),
             "rate": printed(submission.rate),
@@ -46,7 +47,9 @@ def comparable(submissions: Sequence[Submission], scale: str, setting: str) -> l
     """The submitted rows of a scale and of a setting, see `submitting.setting_hash`."""
     same = []
     for submission in submissions:
-        if submission.scale == scale and submission.setting == setting:
+        same_scale = submission.scale == scale
+        same_setting = submission.setting == setting
+        if same_scale and same_setting:
             same.append(submission)
     return same
 
@@ -57,9 +60,10 @@ def notes(submissions: Sequence[Submission], compared: Sequence[Submission]) -> 
         yield "Submitted rows were trained by others and are shown as submitted, not checked here."
     left_out = [submission.row for submission in submissions if submission not in compared]
     if left_out:
+        names = ", ".join(left_out)
         yield (
             "Submitted rows that do not compare, as their scale, text, tokenizer or steps are not "
-            f"those of the rows here: {', '.join(left_out)}."
+            f"those of the rows here: {names}."
         )
 
 
@@ -80,13 +84,17 @@ def chart(scores: Mapping[str, Spread], submissions: Sequence[Submission]) -> Ch
     places = {row: place for place, row in enumerate(in_order, start=1)}
     families: dict[str, list[str]] = {}
     for row in scores:
-        families.setdefault(family(row), []).append(row)
-    looks = looks_lib.looks(list(families))
+        name = family(row)
+        members = families.setdefault(name, [])
+        members.append(row)
+    look_of = looks_lib.looks(list(families))
     series = []
-    for look, (name, rows) in zip(looks, families.items(), strict=True):
-        series.append(_points(name, look, rows, places, everything))
+    for name, look in zip(families, look_of, strict=True):
+        points = _points(name, look, families[name], places, everything)
+        series.append(points)
     submitted = [submission.row for submission in submissions]
-    series.append(_points(MARK, LOOK, submitted, places, everything))
+    submitted_points = _points(MARK, LOOK, submitted, places, everything)
+    series.append(submitted_points)
     panel = Panel(
         "Perplexities with submitted rows",
         Scale("place", whole=True),

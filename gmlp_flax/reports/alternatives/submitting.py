@@ -3,7 +3,7 @@
 import json
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -50,21 +50,21 @@ def submission(name: str, pattern: str, scale: str, changes: Mapping[str, Any]) 
             f"{pattern} holds no finished run of masked_lm: train your row first, as the page on "
             "adding a row says"
         )
-    first = runs[0]
-    _check_setting(first, COLUMN.configs(scale, changes=changes))
-    for run in runs[1:]:
+    first, *others = runs
+    configs = COLUMN.configs(scale, changes=changes)
+    _check_setting(first, configs)
+    for run in others:
         _check_equal(first, run)
     seeds = tuple(run.config.seed for run in runs)
-    if len(set(seeds)) < len(seeds):
+    different_seeds = set(seeds)
+    if len(different_seeds) < len(seeds):
         raise RunError(f"{pattern} holds two runs of one seed: leave one out")
-    model = first.config.model.to_dict()
-    rates = set()
-    for run in every_run:
-        if run.config.model.to_dict() == model:
-            rates.add(run.config[RATE])
+    rates = _rates_of(every_run, first)
     perplexities = tuple(_perplexity(run) for run in runs)
-    tokens, _ = first.curve(METRIC)[-1]
-    shapes = bare_task(first.config).shapes()
+    *_, last_point = first.curve(METRIC)
+    tokens, _ = last_point
+    task = bare_task(first.config)
+    shapes = task.shapes()
     environment = _environment(first)
     packages = environment.get("packages", {})
     return Submission(
@@ -77,11 +77,22 @@ def submission(name: str, pattern: str, scale: str, changes: Mapping[str, Any]) 
         parameters=parameters.count(shapes["encoder"]),
         tokens=tokens,
         rate=first.config[RATE],
-        rates=tuple(sorted(rates)),
+        rates=rates,
         seeds=seeds,
         perplexities=perplexities,
         median=statistics.median(perplexities),
     )
+
+
+def _rates_of(runs: Iterable[Run], first: Run) -> tuple[float, ...]:
+    """The rates of all runs that have the model of the first one, lowest first."""
+    model = first.config.model.to_dict()
+    rates = set()
+    for run in runs:
+        config = run.config
+        if config.model.to_dict() == model:
+            rates.add(config[RATE])
+    return tuple(sorted(rates))
 
 
 def setting_hash(run: Run) -> str:
@@ -106,7 +117,8 @@ def config_hash(config: ConfigDict) -> str:
 def setting_values(config: ConfigDict) -> dict[str, Any]:
     """The keys that must agree in all runs of the comparison, and their values."""
     values = {}
-    for name, option in config_lib.keys(config).items():
+    options = config_lib.keys(config)
+    for name, option in options.items():
         is_of_model = name.startswith("model.")
         is_compared = option.compared == ALL_RUNS and not option.may_move
         is_shared = is_compared and not is_of_model
@@ -117,8 +129,10 @@ def setting_values(config: ConfigDict) -> dict[str, Any]:
 
 def _learned_values(config: ConfigDict) -> dict[str, Any]:
     values = {}
-    for name, option in config_lib.keys(config).items():
-        if option.compared != NO_RUNS and not option.may_move:
+    options = config_lib.keys(config)
+    for name, option in options.items():
+        is_learned = option.compared != NO_RUNS
+        if is_learned and not option.may_move:
             values[name] = config[name]
     return values
 
@@ -126,13 +140,16 @@ def _learned_values(config: ConfigDict) -> dict[str, Any]:
 def _hash(values: Mapping[str, Any]) -> str:
     text = json.dumps(values, sort_keys=True)
     content = text.encode()
-    return sha256(content)[:LENGTH_OF_HASH]
+    digest = sha256(content)
+    return digest[:LENGTH_OF_HASH]
 
 
 def _counts(run: Run) -> bool:
     """Whether a run is a finished run of masked LM and not of a search."""
-    is_scored = bool(run.curve(METRIC))
-    return run.finished and is_scored and not run.config.data.search
+    curve = run.curve(METRIC)
+    if not curve or not run.finished:
+        return False
+    return not run.config.data.search
 
 
 def _check_setting(run: Run, configs: Mapping[str, ConfigDict]) -> None:
@@ -170,8 +187,9 @@ def _check_equal(first: Run, run: Run) -> None:
 
 def _perplexity(run: Run) -> float:
     """The perplexity at the end of a run."""
-    _, last = run.curve(METRIC)[-1]
-    return last
+    *_, last_point = run.curve(METRIC)
+    _, value = last_point
+    return value
 
 
 def _environment(run: Run) -> dict[str, Any]:
@@ -187,4 +205,6 @@ def _commit(environment: Mapping[str, Any]) -> str:
     commit = environment.get("git_commit")
     if not commit:
         return "unknown"
-    return f"{commit}-changed" if environment.get("git_dirty") else commit
+    if environment.get("git_dirty"):
+        return f"{commit}-changed"
+    return commit

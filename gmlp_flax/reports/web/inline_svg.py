@@ -42,7 +42,8 @@ def panel_svg(panel: Panel, name: str) -> str:
         RunError: it cannot be drawn.
     """
     with drawing_errors(name), style():
-        root = _svg(draw_panel(panel, WIDTH))
+        figure = draw_panel(panel, WIDTH)
+        root = _svg(figure)
         for number, series in enumerate(panel.drawable()):
             gid = points_gid(number)
             tips = []
@@ -57,13 +58,15 @@ def figure_svg(figure: Figure, name: str) -> str:
     """A figure. Arguments and errors are those of `panel_svg`."""
     with drawing_errors(name), style():
         root = _svg(figure)
-    return _element(root, name, name.replace("_", " "))
+    label = name.replace("_", " ")
+    return _element(root, name, label)
 
 
 def dark_colours(html: str) -> str:
     """CSS declarations of the variables in a page, with the colours for a dark screen."""
     declarations = []
-    for colour in sorted(set(VARIABLE.findall(html))):
+    colours = set(VARIABLE.findall(html))
+    for colour in sorted(colours):
         dark = on_dark(f"#{colour}")
         declarations.append(f"--c-{colour}: {dark};")
     return " ".join(declarations)
@@ -81,7 +84,8 @@ def _svg(figure: Figure) -> Element:
             transparent=True,
             metadata={"Date": None},
         )
-    root = ElementTree.fromstring(file.getvalue())
+    content = file.getvalue()
+    root = ElementTree.fromstring(content)
     for element in root.iter():
         _drop_namespaces(element)
     return root
@@ -126,7 +130,8 @@ def _add_tips(
     """Puts each marker of a line into a group with a title, which browsers show at the pointer."""
     [points] = root.findall(f".//g[@id='{gid}']")
     [markers] = points.findall(".//use/..")
-    for marker, tip in zip(list(markers), tips, strict=True):
+    drawn_markers = list(markers)  # which change places below
+    for marker, tip in zip(drawn_markers, tips, strict=True):
         group = ElementTree.SubElement(markers, "g")
         title = ElementTree.SubElement(group, "title")
         title.text = tip
@@ -179,7 +184,8 @@ def _rename(root: Element, name: str) -> None:
 
 def _use_variables(element: Element) -> None:
     """Replaces the colours of an element by variables, except of what is drawn over an image."""
-    if element.get("id", "").endswith(ON_IMAGE):
+    identifier = element.get("id", "")
+    if identifier.endswith(ON_IMAGE):
         return
     declarations = element.get("style", "")
     if declarations:

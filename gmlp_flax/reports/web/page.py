@@ -43,14 +43,18 @@ def write(report: Report, folder: str) -> str:
 
     A figure that cannot be drawn is a line on standard error; nothing else is lost.
     """
-    _write_text(folder, "table.md", markdown(report))
+    text = markdown(report)
+    _write_text(folder, "table.md", text)
     for name, table in report.tables.items():
-        _write_text(folder, f"{name}.csv", table.csv())
+        rows = table.csv()
+        _write_text(folder, f"{name}.csv", rows)
     for name, chart in report.charts.items():
-        _write_text(folder, f"{name}.csv", chart.csv())
+        numbers = chart.csv()
+        _write_text(folder, f"{name}.csv", numbers)
     for name, figure in report.figures.items():
         _write_figure(name, figure, folder)
-    return _write_text(folder, "index.html", html(report))
+    page = html(report)
+    return _write_text(folder, "index.html", page)
 
 
 def markdown(report: Report) -> str:
@@ -58,7 +62,8 @@ def markdown(report: Report) -> str:
     lines = [report.markdown()]
     for sentence in report.sentences():
         lines.append(f"- {sentence}")
-    return "\n".join(lines).rstrip() + "\n"
+    text = "\n".join(lines)
+    return f"{text.rstrip()}\n"
 
 
 def _write_text(
@@ -88,11 +93,13 @@ def html(report: Report) -> str:
     """A report's page."""
     parts = [_claims(report.claims)]
     if report.setting:
-        parts.append(f"<p>{escape(report.setting)}</p>")
+        setting = escape(report.setting)
+        parts.append(f"<p>{setting}</p>")
     parts.append(_table("table", report.table))
     _, *more_tables = report.tables.items()
     for heading, (name, table) in zip(report.more_tables, more_tables, strict=True):
-        parts.append(f"<h2>{escape(heading.capitalize())}</h2>")
+        title = escape(heading.capitalize())
+        parts.append(f"<h2>{title}</h2>")
         parts.append(_table(name, table))
     if report.figures:
         parts.append('<div class="figures">')
@@ -101,7 +108,8 @@ def html(report: Report) -> str:
         parts.append("</div>")
     parts.append(_notes(report.notes))
     content = "\n".join(parts)
-    page = string.Template(_resource("page.html"))
+    template = _resource("page.html")
+    page = string.Template(template)
     return page.substitute(
         title=escape(report.title),
         style=_resource("page.css"),
@@ -115,24 +123,27 @@ def _resource(name: str) -> str:
     """The text of a file next to this one."""
     folder = importlib.resources.files("gmlp_flax.reports.web")
     path = folder / name
-    return path.read_text().rstrip()
+    text = path.read_text()
+    return text.rstrip()
 
 
 def _claims(judged: Sequence[claims.Claim]) -> str:
     """The claims with their verdicts; empty if there are none."""
     if not judged:
         return ""
-    tally = claims.tally(judged)
+    tally = escape(claims.tally(judged))
     lines = [
         '<section aria-label="claims">',
-        f"<p>{escape(tally)}</p>",
+        f"<p>{tally}</p>",
         '<ul class="claims">',
     ]
     for claim in judged:
         style, sign = MARKS[claim.verdict]
-        verdict = f"<b>{sign} {claim.verdict}</b>"
-        detail = f"<small>{escape(claim.detail)}</small>" if claim.detail else ""
         text = escape(claim.text)
+        verdict = f"<b>{sign} {claim.verdict}</b>"
+        detail = ""
+        if claim.detail:
+            detail = f"<small>{escape(claim.detail)}</small>"
         lines.append(f'<li class="{style}">{text} {verdict}{detail}</li>')
     lines.append("</ul></section>")
     return "\n".join(lines)
@@ -162,7 +173,8 @@ def _table(name: str, table: Table) -> str:
     for index, column in enumerate(table.columns):
         has_words = any(isinstance(cell, str) for cell in table.column(index))
         kind = ' class="words"' if has_words else ""
-        button = f'<button type="button">{escape(column)}</button>'
+        title = escape(column)
+        button = f'<button type="button">{title}</button>'
         lines.append(f'<th scope="col"{kind}>{button}</th>')
         kinds.append(kind)
     lines.append("</tr></thead>")
@@ -172,7 +184,8 @@ def _table(name: str, table: Table) -> str:
         for cell, kind in zip(row, kinds, strict=True):
             lines.append(_cell(cell, kind, table.over))
         lines.append("</tr>")
-    link = f'<a href="{escape(name)}.csv" download>CSV</a>'
+    file_stem = escape(name)
+    link = f'<a href="{file_stem}.csv" download>CSV</a>'
     legend = escape(table.legend())
     lines += [
         "</tbody></table></div>",
@@ -207,7 +220,8 @@ def _figure(name: str, figure: Chart | Figure) -> str:
             return _chart(name, figure)
         return _image(name, figure)
     except RunError as error:
-        return f"<p>{escape(str(error))}</p>"
+        reason = escape(str(error))
+        return f"<p>{reason}</p>"
 
 
 def _image(name: str, figure: Figure) -> str:
@@ -227,17 +241,20 @@ def _chart(name: str, chart: Chart) -> str:
     style = ' class="whole-row"' if len(chart.panels) > 1 else ""
     lines = [f'<figure{style}><div class="panels">']
     for number, panel in enumerate(chart.panels, start=1):
+        title = escape(panel.title)
+        drawing = inline_svg.panel_svg(panel, f"{name}-{number}")
         lines += [
             '<div class="panel">',
-            f"<h3>{escape(panel.title)}</h3>",
-            inline_svg.panel_svg(panel, f"{name}-{number}"),
+            f"<h3>{title}</h3>",
+            drawing,
             "</div>",
         ]
-    caption = f"{chart.caption} {chart.missing()}".strip()
+    sentences = f"{chart.caption} {chart.missing()}"
+    caption = escape(sentences.strip())
     links = _links(name, chart)
     lines += [
         "</div>",
-        f"<figcaption>{escape(caption)} {links}</figcaption>",
+        f"<figcaption>{caption} {links}</figcaption>",
         "</figure>",
     ]
     return "\n".join(lines)
@@ -252,4 +269,5 @@ def _links(name: str, figure: Chart | Figure) -> str:
     for kind in kinds:
         word = kind.upper()
         links.append(f'<a href="{name}.{kind}">{word}</a>')
-    return f'<span class="files">For print: {", ".join(links)}</span>'
+    all_links = ", ".join(links)
+    return f'<span class="files">For print: {all_links}</span>'

@@ -173,7 +173,8 @@ class Task(abc.ABC):
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def shapes(self) -> Any:
         """Shapes and types of the parameters, a nested dict."""
-        return jax.eval_shape(self.init, jax.random.key(0))
+        key = jax.random.key(0)
+        return jax.eval_shape(self.init, key)
 
     def bind(self, params: Any) -> Any:
         """The model with the given parameters."""
@@ -254,9 +255,9 @@ class Task(abc.ABC):
         `batch["key"]` holds a random key per example, the only source of randomness: an example
         draws the same numbers on every device.
         """
-        keys = model_keys(batch)  # [batch]
-        weights = jnp.ones(keys.shape, jnp.float32)
-        sums = self.sums(params, batch, weights, keys)
+        keys = model_keys(batch)
+        ones = jnp.ones(keys.shape, jnp.float32)  # [batch]
+        sums = self.sums(params, batch, ones, keys)
         loss, _ = sums["loss"]
         return loss, sums
 
@@ -272,8 +273,8 @@ class Task(abc.ABC):
         """
         weights = batch["weight"]
         sums = self.sums(params, batch, weights, None)
-        all_sums = {**sums, "examples": example_count(weights)}
-        return all_sums, {}
+        examples = example_count(weights)
+        return {**sums, "examples": examples}, {}
 
     # The metrics.
 
@@ -308,13 +309,16 @@ class Task(abc.ABC):
         """Metrics in a line, for people: shares in percent, large counts with all their digits."""
         parts = []
         for name, value in metrics.items():
-            factor = self.percent.get(name.removeprefix("ema_"))
+            plain_name = name.removeprefix("ema_")
+            factor = self.percent.get(plain_name)
             if factor:
-                parts.append(f"{name} {value * factor:.1f}%")
+                percent = value * factor
+                text = f"{percent:.1f}%"
             elif 1e4 <= value < 1e9:
-                parts.append(f"{name} {value:,.0f}")
+                text = f"{value:,.0f}"
             else:
-                parts.append(f"{name} {value:.4g}")
+                text = f"{value:.4g}"
+            parts.append(f"{name} {text}")
         return "  ".join(parts)
 
     # Predictions.
@@ -327,7 +331,8 @@ class Task(abc.ABC):
             RunError: the task has no predictions.
         """
         if self.Predictor is None:
-            raise RunError(f"the task {type(self).__name__} has no predictions for single inputs")
+            name = type(self).__name__
+            raise RunError(f"the task {name} has no predictions for single inputs")
         return self.Predictor(self)
 
 
@@ -337,12 +342,14 @@ def block_spec(config: ConfigDict, length: int) -> Any:
     Raises:
         ValueError: its options contradict each other.
     """
-    if config.model.dtype == "float64" and not jax.config.read("jax_enable_x64"):
+    model = config.model
+    if model.dtype == "float64" and not jax.config.read("jax_enable_x64"):
         raise ValueError(
             "model.dtype is 'float64': set JAX_ENABLE_X64=1 in the environment as well"
         )
-    block = blocks.find(config.model.block)
-    values = {name: config.model[name] for name in options_of(block.Spec)}
+    block = blocks.find(model.block)
+    options = options_of(block.Spec)
+    values = {name: model[name] for name in options}
     return block.spec(length=length, **values)
 
 
@@ -366,7 +373,8 @@ def model_keys(batch: Batch) -> jax.Array:
 
 def example_count(weights: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The sum "examples" of an evaluation batch, each example counted `weights` times."""
-    return weighted_sum(jnp.ones_like(weights), weights)
+    ones = jnp.ones_like(weights)
+    return weighted_sum(ones, weights)
 
 
 def weighted_sum(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -41,10 +41,11 @@ class CausalData(LanguageData):
         normalizes text; more if it drops white space."""
         heldout = self.windows(HELDOUT).prepared
         counts = heldout.counts(self.tokenizer.vocab_size)  # of some tokens of a long text
-        bytes_by_token = self.tokenizer.byte_counts()
-        counted_bytes = (counts * bytes_by_token).sum()
+        bytes_of_token = self.tokenizer.byte_counts()
+        counted_bytes = counts * bytes_of_token
         counted_tokens = max(1, counts.sum())
-        piece_bytes = counted_bytes / counted_tokens * heldout.tokens
+        mean_bytes = counted_bytes.sum() / counted_tokens
+        piece_bytes = mean_bytes * heldout.tokens
         return heldout.text_bytes / max(1.0, piece_bytes)
 
 
@@ -54,7 +55,8 @@ class CausalPredictor(TextPredictor, GeneratingPredictor):
     @functools.cached_property
     def names(self) -> list[str]:
         """See `Predictor`: the text of each token of the vocabulary."""
-        return [self.tokenizer.piece(token) for token in range(self.tokenizer.vocab_size)]
+        tokenizer = self.tokenizer
+        return [tokenizer.piece(token) for token in range(tokenizer.vocab_size)]
 
     def label(self, number: int) -> str:
         """See `Predictor`."""
@@ -62,8 +64,12 @@ class CausalPredictor(TextPredictor, GeneratingPredictor):
 
     def encode(self, inputs: Sequence[str]) -> np.ndarray:
         """See `Predictor`: int32 [batch, tokens], each text after [CLS]."""
-        texts = [self.tokenizer.encode(line) for line in inputs]
-        return self.padded([self.tokenizer.cls_id, *ids] for ids in texts)
+        tokenizer = self.tokenizer
+        texts = []
+        for line in inputs:
+            ids = tokenizer.encode(line)
+            texts.append([tokenizer.cls_id, *ids])
+        return self.padded(texts)
 
     def prepare(self, value: str, truncate: bool = False) -> Prepared:
         """See `Predictor`: a line of text. The model reads its end, and ranks the next token.
@@ -72,10 +78,11 @@ class CausalPredictor(TextPredictor, GeneratingPredictor):
             RunError: a line has a [MASK].
         """
         refuse_mask(value)
-        text = self.tokenizer.encode(value)
+        tokenizer = self.tokenizer
+        text = tokenizer.encode(value)
         room = self.task.length - 1  # besides [CLS]
         first = max(0, len(text) - room)
-        ids = [self.tokenizer.cls_id, *text[first:]]
+        ids = [tokenizer.cls_id, *text[first:]]
         last = len(ids) - 1  # the padding after it changes nothing
         arrays = {
             "tokens": np.array(ids, np.int32),
@@ -95,7 +102,8 @@ class CausalPredictor(TextPredictor, GeneratingPredictor):
         """See `Predictor`: the one prediction is the token after "last"."""
         model = self.task.bind(params)
         states = model.hidden(batch["tokens"])
-        positions = batch["last"][..., None]
+        last = batch["last"]  # [batch, 1]
+        positions = last[..., None]
         last_states = jnp.take_along_axis(states, positions, axis=1)
         return model.logits(last_states)
 
@@ -125,8 +133,9 @@ class CausalPredictor(TextPredictor, GeneratingPredictor):
 def refuse_mask(text: str) -> None:
     """Raises RunError if a text has a [MASK]."""
     if MASK in text:
+        start = text[:60]
         raise RunError(
-            f"a causal model continues a text and fills no {MASK}: leave it out of {text[:60]!r}"
+            f"a causal model continues a text and fills no {MASK}: leave it out of {start!r}"
         )
 
 
@@ -147,11 +156,13 @@ class CausalLanguageModeling(LanguageModeling):
     def check(cls, config: ConfigDict) -> None:
         """See `Task`."""
         super().check(config)
-        if not blocks.find(config.model.block).can_be_causal:
+        name = config.model.block
+        if not blocks.find(name).can_be_causal:
             able = [name for name, block in blocks.BLOCKS.items() if block.can_be_causal]
+            expected = ", ".join(able)
             raise ConfigError(
-                f"config.model.block is {config.model.block!r}, which mixes all tokens: expected "
-                f"one of {', '.join(able)}"
+                f"config.model.block is {name!r}, which mixes all tokens: expected one of "
+                f"{expected}"
             )
         if not config.model.causal:
             raise ConfigError(
@@ -160,7 +171,10 @@ class CausalLanguageModeling(LanguageModeling):
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         """See `Task`."""
-        return CausalLM(self.spec(), self.config.model.vocab_size, rngs, **self.embedding())
+        spec = self.spec()
+        rows = self.config.model.vocab_size
+        embedding = self.embedding()
+        return CausalLM(spec, rows, rngs, **embedding)
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         """See `Task`."""
@@ -174,12 +188,12 @@ class CausalLanguageModeling(LanguageModeling):
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         """See `Task`."""
         targets, weights = self._targets(batch)
-        example_weights = batch["weight"][:, None]
-        weights = weights * example_weights
+        example_weights = batch["weight"]
+        weights = weights * example_weights[:, None]
         logits = self._logits(params, batch, None)
         sums = cross_entropy(logits, targets, weights)
-        bytes_by_token = jnp.asarray(self.tokenizer.byte_counts())
-        target_bytes = bytes_by_token[targets]
+        bytes_of_token = jnp.asarray(self.tokenizer.byte_counts())
+        target_bytes = bytes_of_token[targets]
         sums["bytes"] = weighted_sum(target_bytes, weights)
         if self.config.eval.recall_slices:
             repeats = self._repeats(batch)
@@ -200,7 +214,8 @@ class CausalLanguageModeling(LanguageModeling):
     def _logits(self, params: Any, batch: Batch, keys: jax.Array | None) -> jax.Array:
         """Logits of the token after each, float32 [batch, n, vocabulary]; `keys` are given in
         training."""
-        tokens = batch["tokens"][:, :-1]
+        window = batch["tokens"]
+        tokens = window[:, :-1]
         mask = None
         if self.config.data.mask_documents:
             mask = self.padding_mask(tokens)
@@ -208,7 +223,8 @@ class CausalLanguageModeling(LanguageModeling):
 
     def _targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The tokens to predict, int [batch, n], and their weights, 0 for padding."""
-        targets = batch["tokens"][:, 1:]
+        window = batch["tokens"]
+        targets = window[:, 1:]
         is_text = targets != self.tokenizer.pad_id
         weights = is_text.astype(jnp.float32)
         return targets, weights
@@ -230,17 +246,19 @@ class CausalLanguageModeling(LanguageModeling):
     def baselines(self, sums: Totals, data: Any) -> list[Baseline]:
         """See `LanguageModeling`; in bits per byte as well."""
         [frequencies] = super().baselines(sums, data)
+        metrics = frequencies.metrics
         _, predictions = sums["targets"]
-        mean_loss = math.log(frequencies.metrics["perplexity"])
+        mean_loss = math.log(metrics["perplexity"])
         loss = predictions * mean_loss
         bits = bits_per_byte(loss, sums, data)
-        metrics = {**frequencies.metrics, "bits_per_byte": bits}
-        return [frequencies._replace(metrics=metrics)]
+        with_bits = {**metrics, "bits_per_byte": bits}
+        return [frequencies._replace(metrics=with_bits)]
 
     @property
     def unpredicted(self) -> tuple[int, ...]:
         """See `LanguageModeling`: [SEP] ends a document, and is a target."""
-        return self.tokenizer.pad_id, self.tokenizer.cls_id, self.tokenizer.mask_id
+        tokenizer = self.tokenizer
+        return tokenizer.pad_id, tokenizer.cls_id, tokenizer.mask_id
 
 
 def bits_per_byte(loss: float, sums: Totals, data: CausalData) -> float:

@@ -42,7 +42,9 @@ class FinetuningData(TextData):
 
     def notes(self) -> list[str]:
         """See `TaskData`: texts that are trained on and held out."""
-        overlap = checks.check_overlap(self.dataset(TRAIN), self.dataset(HELDOUT))
+        train = self.dataset(TRAIN)
+        heldout = self.dataset(HELDOUT)
+        overlap = checks.check_overlap(train, heldout)
         return [overlap] if overlap else []
 
 
@@ -76,7 +78,8 @@ class Finetuning(TextTask):
     def example_shapes(self) -> Shapes:
         """See `Task`."""
         text = ((self.length,), jnp.int32)
-        return {"tokens": text, "segments": text, "index": ((), jnp.int32)}
+        number = ((), jnp.int32)
+        return {"tokens": text, "segments": text, "index": number}
 
     def notes(self) -> list[str]:
         """See `Task`: a small model learns little at a rate for models of 100 M parameters."""
@@ -95,11 +98,13 @@ class Finetuning(TextTask):
         if isinstance(inputs, Mapping):
             batch = dict(inputs)
         else:
-            batch = {"tokens": inputs, "segments": jnp.zeros_like(inputs)}
+            segments = jnp.zeros_like(inputs)
+            batch = {"tokens": inputs, "segments": segments}
         return self.scores(params, batch, None)
 
     def scores(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
         """The model's logits for a batch; `key`, [batch], is given in training."""
         tokens = batch["tokens"]
+        segments = batch["segments"]
         mask = self.padding_mask(tokens)
-        return self.apply(params, tokens, batch["segments"], mask, key)
+        return self.apply(params, tokens, segments, mask, key)

@@ -79,12 +79,14 @@ class ImagePredictor(Predictor):
 
     def prepare(self, value: Any, truncate: bool = False) -> Prepared:
         """See `Predictor`; it raises as `transform` does."""
-        return Prepared([{"image": self.transform(value)}])
+        pixels = self.transform(value)
+        return Prepared([{"image": pixels}])
 
     def encode(self, inputs: Sequence[Any]) -> np.ndarray:
         """See `Predictor`: uint8 [batch, height, width, channels], as evaluation sees the
         images."""
-        return np.stack([self.transform(image) for image in inputs])
+        images = [self.transform(image) for image in inputs]
+        return np.stack(images)
 
     def scores(self, params: Any, batch: Batch) -> jax.Array:
         """See `Predictor`: one prediction for each image."""
@@ -104,7 +106,8 @@ class ImagePredictor(Predictor):
             return None
         name = os.fspath(inputs)
         paths = io_files.expand(name, SUFFIXES)
-        return None if paths == [name] else paths
+        is_one_file = paths == [name]
+        return None if is_one_file else paths
 
     def inputs_of_file(
         self, path: str, read_lines: Callable[[str, BinaryIO], Iterator[Any]]
@@ -114,7 +117,8 @@ class ImagePredictor(Predictor):
 
     def format(self, answer: Answer) -> str:
         """See `Predictor`: in one line."""
-        return f"{answer.input}: {shown(answer.predictions[0])}"
+        candidates = answer.predictions[0]
+        return f"{answer.input}: {shown(candidates)}"
 
 
 class ImageClassification(Task):
@@ -235,9 +239,11 @@ class ImageClassification(Task):
 
     def __init__(self, config: ConfigDict, files: Files = MappingProxyType({})):
         super().__init__(config, files)
-        self.classes = tuple(map(str, range(IMAGENET_CLASSES)))
+        numbers = range(IMAGENET_CLASSES)
+        self.classes = tuple(map(str, numbers))
         if CLASSES_FILE in files:
-            self.classes = names_in(files[CLASSES_FILE], CLASSES_FILE)
+            content = files[CLASSES_FILE]
+            self.classes = names_in(content, CLASSES_FILE)
 
     @property
     def class_names(self) -> Sequence[str]:
@@ -249,30 +255,32 @@ class ImageClassification(Task):
         """What to show people for each class: the words among the files, else the class itself."""
         if NAMES_FILE not in self.files:
             return self.classes
-        names = names_in(self.files[NAMES_FILE], NAMES_FILE)
-        if len(names) != len(self.classes):
+        content = self.files[NAMES_FILE]
+        names = names_in(content, NAMES_FILE)
+        count = len(self.classes)
+        if len(names) != count:
             raise DataError(
-                f"{NAMES_FILE} has {len(names)} names for {len(self.classes)} classes: remove it, "
-                "or fix it"
+                f"{NAMES_FILE} has {len(names)} names for {count} classes: remove it, or fix it"
             )
         return names
 
     @classmethod
     def check(cls, config: ConfigDict) -> None:
         """See `Task`."""
+        model = config.model
         mixes = config.augment.mixup or config.augment.cutmix
         microbatch_size = config.batch_size // config.optimizer.grad_accum_steps
         if mixes and microbatch_size % 2:
             raise ConfigError(
                 f"config.batch_size is {config.batch_size}: mixup and CutMix need even microbatches"
             )
-        if config.model.get("causal") and config.model.pool == "cls":
+        if model.get("causal") and model.pool == "cls":
             raise ConfigError(
                 "config.model.pool is 'cls', and the model is causal: it sees no patch; set it to "
                 "'mean'"
             )
-        is_grey = config.model.channels == 1 and config.model.patch_size == (1, 1)
-        if config.model.stem == "table" and (mixes or not is_grey):
+        is_grey = model.channels == 1 and model.patch_size == (1, 1)
+        if model.stem == "table" and (mixes or not is_grey):
             raise ConfigError(
                 "config.model.stem is 'table', a vector for each grey value: set "
                 "config.model.channels=1 and config.model.patch_size=(1,1), and set "
@@ -283,18 +291,19 @@ class ImageClassification(Task):
         """See `Task`."""
         model = self.config.model
         data = self.config.data
+        spec = self.spec()
         classes = len(self.classes)
         names = ("image_size", "patch_size", "channels", "pool", "pre_logits", "stem")
         options = {name: model[name] for name in names}
-        return ImageClassifier(
-            self.spec(), rngs, classes=classes, mean=data.mean, std=data.std, **options
-        )
+        return ImageClassifier(spec, rngs, classes=classes, mean=data.mean, std=data.std, **options)
 
     def example_shapes(self) -> Shapes:
         """See `Task`."""
         model = self.config.model
         shape = (*model.image_size, model.channels)
-        return {"image": (shape, jnp.uint8), "label": ((), jnp.int32)}
+        image = (shape, jnp.uint8)
+        label = ((), jnp.int32)
+        return {"image": image, "label": label}
 
     @property
     def length(self) -> int:
@@ -305,22 +314,27 @@ class ImageClassification(Task):
     def as_inputs(self, array: np.ndarray) -> np.ndarray:
         """See `Task`: images of whole numbers from 0 to 255, or of floats from 0 to 1, which are
         scaled."""
-        shape, _ = self.example_shapes()["image"]
+        shapes = self.example_shapes()
+        image_shape, _ = shapes["image"]
         kind = array.dtype.kind
-        is_image = array.shape[1:] == shape and kind not in "cOSU"
+        is_image = array.shape[1:] == image_shape and kind not in "cOSU"
         white = 255 if kind in "iu" else 1
         if is_image and 0 <= array.min() <= array.max() <= white:
-            return np.asarray(self.scaled_inputs(array))
+            scaled = self.scaled_inputs(array)
+            return np.asarray(scaled)
+        shape = list(array.shape)
+        expected = ["batch", *image_shape]
         raise DataError(
-            f"inputs is an array of {array.dtype} {[*array.shape]}: expected "
-            f"{['batch', *shape]}, whole numbers 0 to 255 or floats 0 to 1, or a list of images"
+            f"inputs is an array of {array.dtype} {shape}: expected {expected}, whole numbers 0 "
+            "to 255 or floats 0 to 1, or a list of images"
         )
 
     def scaled_inputs(self, inputs: Any) -> Any:
         """See `Task`: whole numbers are from 0 to 255, and floats from 0 to 1."""
         if jnp.issubdtype(inputs.dtype, jnp.integer):
             return inputs
-        return 255 * jnp.asarray(inputs, jnp.float32)
+        floats = jnp.asarray(inputs, jnp.float32)
+        return 255 * floats
 
     def mix(self, batch: Batch, key: jax.Array) -> Batch:
         """Mixup or CutMix: adds "share", how much of its own label an example keeps, and "other",
@@ -331,9 +345,10 @@ class ImageClassification(Task):
         if not (augment.mixup or augment.cutmix):
             return batch
         keys = key[None] if augment.mixing == "batch" else pair_keys(batch["key"])
+        size = images.shape[1:-1]
         pixel_weights, share = keep_weights(
             keys,
-            images.shape[1:-1],
+            size,
             mixup=augment.mixup,
             cutmix=augment.cutmix,
             switch=augment.switch,
@@ -355,13 +370,15 @@ class ImageClassification(Task):
         labels = batch["label"]
         keys = model_keys(batch)
         logits = self.apply(params, batch["image"], keys)
-        targets = jax.nn.one_hot(labels, logits.shape[-1])
+        classes = logits.shape[-1]
+        targets = jax.nn.one_hot(labels, classes)
         if "share" in batch:
             targets, labels = mixed_targets(batch, targets)
         smoothing = self.config.optimizer.label_smoothing
         targets = optax.smooth_labels(targets, smoothing)
         losses = optax.softmax_cross_entropy(logits, targets)
-        hits = logits.argmax(-1) == labels
+        predicted = logits.argmax(-1)
+        hits = predicted == labels
         ones = jnp.ones(losses.shape)
         sums = {
             "loss": weighted_sum(losses, ones),
@@ -385,10 +402,12 @@ class ImageClassification(Task):
         is_read = labels != UNREAD
         read_weights = weights * is_read
         targets = jnp.maximum(labels, 0)
-        _, best = jax.lax.top_k(logits, min(5, classes))
+        ranked = min(5, classes)
+        _, best = jax.lax.top_k(logits, ranked)
         hits = best == labels[:, None]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
-        class_counts = jnp.zeros(classes).at[targets].add(read_weights)
+        zeros = jnp.zeros(classes)
+        class_counts = zeros.at[targets].add(read_weights)
         sums = {
             "loss": weighted_sum(losses, read_weights),
             "top1": weighted_sum(hits[:, 0], read_weights),
@@ -397,7 +416,8 @@ class ImageClassification(Task):
             "classes": (class_counts, read_weights.sum()),
         }
         if "real" in batch:
-            sums["real"] = _real_hits(batch["real"], best[:, :1], read_weights)
+            predicted = best[:, :1]
+            sums["real"] = _real_hits(batch["real"], predicted, read_weights)
         return sums, {}
 
     @property
@@ -438,15 +458,14 @@ class ImageClassification(Task):
         """Raises DataError if no image has a ReaL label."""
         _, labelled_images = sums["real"]
         if not labelled_images:
-            raise DataError(
-                f"{self.config.eval.real_labels} has no label for any held-out image; give ReaL's "
-                "file"
-            )
+            path = self.config.eval.real_labels
+            raise DataError(f"{path} has no label for any held-out image; give ReaL's file")
 
     def baselines(self, sums: Totals, data: Any) -> list[Baseline]:
         """One class for all images: the most frequent one of the held-out data."""
         counts, read = sums["classes"]
-        top1 = float(max(counts)) / read
+        most_frequent = float(max(counts))
+        top1 = most_frequent / read
         return [Baseline("the most frequent class", {"top1": top1})]
 
 
@@ -454,6 +473,9 @@ def _real_hits(
     real: jax.Array, predicted: jax.Array, weights: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Hits of predicted classes [batch, 1] on ReaL labels [batch, labels], of images with some."""
-    has_labels = (real >= 0).any(-1)
-    is_hit = (predicted == real).any(-1)
-    return weighted_sum(is_hit, weights * has_labels)
+    is_label = real >= 0
+    has_labels = is_label.any(-1)
+    is_equal = predicted == real
+    is_hit = is_equal.any(-1)
+    label_weights = weights * has_labels
+    return weighted_sum(is_hit, label_weights)

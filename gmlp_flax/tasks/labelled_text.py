@@ -164,18 +164,26 @@ class LabelledTextData(FinetuningData):
 
         def read(path: str, ignore_splits: bool) -> Splits:
             """The splits of the labelled texts at a path."""
+            task = self.text_task
             if self.is_own:
-                return labelled_text.read(path, self.text_task, bad, ignore_splits)
-            return text_benchmarks.read(path, self.text_task, bad, ignore_splits)
+                return labelled_text.read(path, task, bad, ignore_splits)
+            return text_benchmarks.read(path, task, bad, ignore_splits)
 
         dataset = data_config.open_split(self.config, role, read, EXPECTED)
-        if role == TRAIN and not self.is_labelled(dataset).any():
+        if role == TRAIN:
+            self._require_labels(dataset)
+        labelled = self.with_labels(dataset, role)
+        return data_config.with_skipped(labelled, bad)
+
+    def _require_labels(self, dataset: Dataset) -> None:
+        """Raises DataError if the data to train on have no labels."""
+        is_labelled = self.is_labelled(dataset)
+        if not is_labelled.any():
             columns = " or ".join(map(repr, self.text_task.label))
             raise DataError(
                 f"config.data.train: {dataset.path!r} has no labels to train on: expected a column "
                 f"{columns}"
             )
-        return data_config.with_skipped(self.with_labels(dataset, role), bad)
 
     def with_labels(self, dataset: Dataset, role: str) -> Dataset:
         """The data of a role with the labels that the run predicts."""
@@ -195,34 +203,37 @@ class LabelledTextData(FinetuningData):
             tokens = []
             for texts in _columns_of_texts(rows):
                 # No more tokens are ever read. One more shows that a text is cut.
-                tokens.append(pairs.encode(texts, self.tokenizer, max_tokens=length))
-            parts = np.array([row.part for row in rows], np.int32)
-            columns = {"label": dataset.labels, "part": parts}
+                encoded = pairs.encode(texts, self.tokenizer, max_tokens=length)
+                tokens.append(encoded)
+            parts = [row.part for row in rows]
+            columns = {"label": dataset.labels, "part": np.array(parts, np.int32)}
             source = encoded_pairs(self.config, self.tokenizer, tokens, length, **columns)
         report_unknown(self.tokenizer, source, f"{role} examples")
         if source.cut:
-            data_config.warn(
-                role,
-                "examples",
+            message = (
                 f"{source.cut} of {len(source)} are longer than config.model.length={length} and "
-                "are cut",
+                "are cut"
             )
+            data_config.warn(role, "examples", message)
         return source
 
     def tokens(self, role: str) -> Tokens:
         """See `TaskData`: of both texts of a pair together, if they are read together."""
         dataset = self.dataset(role)
+        all_rows = dataset.examples.rows
         indices = spread(len(dataset), DOCUMENTS)
-        rows = [dataset.examples.rows[index] for index in indices]
+        rows = [all_rows[index] for index in indices]
         ids_by_column = []
         for texts in _columns_of_texts(rows):
-            ids_by_column.append(self.tokenizer.encode_batch(texts))
+            ids_of_column = self.tokenizer.encode_batch(texts)
+            ids_by_column.append(ids_of_column)
         if encodes_separately(self.config):
             texts_read = 1
             ids = list(itertools.chain.from_iterable(ids_by_column))
         else:
             texts_read = len(ids_by_column)
-            ids = [np.concatenate(texts) for texts in zip(*ids_by_column, strict=True)]
+            ids_by_example = zip(*ids_by_column, strict=True)
+            ids = [np.concatenate(texts) for texts in ids_by_example]
         room = pairs.room_for(texts_read, self.config.model.length)
         return count_tokens(ids, self.tokenizer.unk_id, room)
 
@@ -243,13 +254,13 @@ class LabelledTextData(FinetuningData):
         columns = [names[0] for names in task.texts]
         label_column = task.label[0]
         count = len(inputs)
-        if count != len(columns) or label is None:
+        expected = len(columns)
+        if count != expected or label is None:
             advice = "give (text, label)"
             if count == 2:
                 advice = "set own.second to the name of a second text"
             raise DataError(
-                f"an example has {count} text(s), label {label!r}; expected {len(columns)}: "
-                f"{advice}"
+                f"an example has {count} text(s), label {label!r}; expected {expected}: {advice}"
             )
         require_texts(inputs)
         row = dict(zip(columns, inputs, strict=True))
@@ -281,15 +292,18 @@ class LabelledTextPredictor(FinetuningPredictor):
         """
         config = self.task.config
         texts = self._split(value)
-        ids = [np.array(self.tokenizer.encode(text), np.int32) for text in texts]
-        lengths = [len(text) + 1 for text in ids]  # with the [SEP] after each
+        ids = []
+        for text in texts:
+            ids_of_text = self.tokenizer.encode(text)
+            ids.append(np.array(ids_of_text, np.int32))
+        lengths = [len(ids_of_text) + 1 for ids_of_text in ids]  # with the [SEP] after each
         texts_length = max(lengths) if encodes_separately(config) else sum(lengths)
         needed = 1 + texts_length  # with [CLS]
         note = self.note_of_cut(needed, value, truncate)
         length = self.task.length
         if hides_padding(config):
             length = min(needed, length)
-        columns = [[text] for text in ids]
+        columns = [[ids_of_text] for ids_of_text in ids]
         examples = encoded_pairs(config, self.tokenizer, columns, length)
         example = examples[0]
         arrays = {"tokens": example["tokens"], "segments": example["segments"]}
@@ -301,10 +315,12 @@ class LabelledTextPredictor(FinetuningPredictor):
         texts = [line]
         if isinstance(line, Line) or expected > 1:
             texts = line.split("\t")
-        if len(texts) != expected:
+        count = len(texts)
+        if count != expected:
+            start = line[:60]
             raise RunError(
-                f"the line has {len(texts)} text(s), the task reads {expected}: put a tab between "
-                f"two texts, none in a single one: {line[:60]!r}"
+                f"the line has {count} text(s), the task reads {expected}: put a tab between "
+                f"two texts, none in a single one: {start!r}"
             )
         return texts
 
@@ -346,7 +362,8 @@ class LabelledText(Finetuning):
             )
         if not encodes_separately(config):
             return
-        if len(text_task(config, cls.Data.known).texts) == 1:
+        task = text_task(config, cls.Data.known)
+        if len(task.texts) == 1:
             raise ConfigError(
                 f"config.model.pairs is 'apart', and the task {config.glue.task} has no pairs: set "
                 "it to 'joined'"
@@ -361,13 +378,14 @@ class LabelledText(Finetuning):
         """See `Task`; the head has an output for each label, or one for a number."""
         model = self.config.model
         spec = self.spec()
+        rows = model.vocab_size
         label_count = len(self.text_task.labels)
         options = {"pool": model.pool, **self.embedding()}
         if encodes_separately(self.config):
             options["interaction"] = model.interaction
-            return PairClassifier(spec, model.vocab_size, label_count, rngs, **options)
+            return PairClassifier(spec, rows, label_count, rngs, **options)
         options["pooler"] = model.pooler
-        return SequenceClassifier(spec, model.vocab_size, label_count, rngs, **options)
+        return SequenceClassifier(spec, rows, label_count, rngs, **options)
 
     def spec(self) -> Any:
         """See `Task`."""
@@ -397,16 +415,18 @@ class LabelledText(Finetuning):
 
         An id or label of the user's own data that contains a tab or a line feed is quoted.
         """
-        examples = data.dataset(HELDOUT).examples
-        tables: dict[int, list[tuple[str, str]]] = {}
-        for row, label in zip(examples.rows, outputs["label"], strict=True):
+        heldout = data.dataset(HELDOUT)
+        rows = heldout.examples.rows
+        tables: dict[int, list[tuple[str, str]]] = {}  # by part
+        for row, label in zip(rows, outputs["label"], strict=True):
             text = self.label_text(label)
             table = tables.setdefault(row.part, [])
             table.append((row.id, text))
+        names = self.text_task.submission
         files = {}
-        for part, table in sorted(tables.items()):
-            name = self.text_task.submission[part]
-            files[name] = _submission_table(table)
+        for part in sorted(tables):
+            name = names[part]
+            files[name] = _submission_table(tables[part])
         return files
 
     def label_text(self, label: Any) -> str:
@@ -420,4 +440,5 @@ def _submission_table(lines: Sequence[tuple[str, str]]) -> bytes:
     writer = csv.writer(table, "excel-tab", lineterminator="\n")
     writer.writerow(("index", "prediction"))
     writer.writerows(lines)
-    return table.getvalue().encode("utf-8", "backslashreplace")
+    text = table.getvalue()
+    return text.encode("utf-8", "backslashreplace")

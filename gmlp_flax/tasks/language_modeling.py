@@ -35,7 +35,8 @@ def cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> 
     # A sum and no lookup, because devices that hold parts of the vocabulary can share a sum.
     vocabulary = jnp.arange(logits.shape[-1])
     is_target = vocabulary == targets[..., None]
-    target_logits = jnp.where(is_target, logits, 0).sum(-1)
+    only_targets = jnp.where(is_target, logits, 0)
+    target_logits = only_targets.sum(-1)
     log_normalizers = jax.nn.logsumexp(logits, axis=-1)
     losses = log_normalizers - target_logits
     predicted = jnp.argmax(logits, axis=-1)
@@ -107,13 +108,15 @@ class LanguageModeling(TextTask):
         packing.read_shares(config.data.mixture)
         if not config.data.mask_documents:
             return
-        block = blocks.find(config.model.block)
-        if not block.masks_documents:
-            able = [name for name, block in blocks.BLOCKS.items() if block.masks_documents]
-            raise ConfigError(
-                f"config.data.mask_documents is True, and {config.model.block} mixes all tokens of "
-                f"a window: expected one of {', '.join(able)}"
-            )
+        name = config.model.block
+        if blocks.find(name).masks_documents:
+            return
+        able = [name for name, block in blocks.BLOCKS.items() if block.masks_documents]
+        expected = ", ".join(able)
+        raise ConfigError(
+            f"config.data.mask_documents is True, and {name} mixes all tokens of a window: "
+            f"expected one of {expected}"
+        )
 
     def padding_mask(self, tokens: Any) -> Any:
         """See `TextTask`; with data.mask_documents int32 [batch, tokens], the document of each
@@ -134,7 +137,9 @@ class LanguageModeling(TextTask):
     def example_shapes(self) -> Shapes:
         """See `Task`."""
         tokens = self.length + self.Data.extra_tokens
-        return {"tokens": ((tokens,), jnp.int32), "index": ((), jnp.int32)}
+        window = ((tokens,), jnp.int32)
+        number = ((), jnp.int32)
+        return {"tokens": window, "index": number}
 
     def evaluation_sums(
         self, scores: Sums, batch: Batch, targets: jax.Array, weights: jax.Array
@@ -156,8 +161,10 @@ class LanguageModeling(TextTask):
             logits, targets, weights: of `cross_entropy`.
             repeats: which targets do, bool [...].
         """
-        sums = cross_entropy(logits, targets, weights * repeats)
-        return {f"{recall_slices.RECALL}{name}": total for name, total in sums.items()}
+        prefix = recall_slices.RECALL
+        recall_weights = weights * repeats
+        sums = cross_entropy(logits, targets, recall_weights)
+        return {f"{prefix}{name}": total for name, total in sums.items()}
 
     def documents(self, tokens: jax.Array) -> jax.Array:
         """The document of each token in which it may repeat a bigram, int [batch, tokens]: one for
@@ -174,7 +181,8 @@ class LanguageModeling(TextTask):
             tokens, weights: [batch, tokens].
         """
         zeros = jnp.zeros(self.config.model.vocab_size)
-        return zeros.at[tokens].add(weights), weights.sum()
+        counts = zeros.at[tokens].add(weights)
+        return counts, weights.sum()
 
     @property
     def eval_metrics(self) -> tuple[str, ...]:
@@ -210,7 +218,8 @@ class LanguageModeling(TextTask):
         targets, predictions = sums["targets"]
         frequencies = self.frequencies(data)
         log_frequencies = np.log(np.maximum(frequencies, 1e-300))
-        loss = -(targets * log_frequencies).sum()
+        log_likelihoods = targets * log_frequencies
+        loss = -log_likelihoods.sum()
         perplexity = math.exp(loss / predictions)
         return [Baseline("token frequencies alone", {"perplexity": perplexity})]
 

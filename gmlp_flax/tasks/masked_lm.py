@@ -94,7 +94,8 @@ def _choose_positions(
     scores = jnp.where(is_ordinary, random_scores, -1.0)
     predictions = min(masking.max_predictions, len(tokens))
     best, positions = jax.lax.top_k(scores, predictions)
-    wanted = jnp.round(masking.rate * is_ordinary.sum())
+    ordinary_tokens = is_ordinary.sum()
+    wanted = jnp.round(masking.rate * ordinary_tokens)
     count = jnp.maximum(wanted, 1)
     is_counted = jnp.arange(predictions) < count
     is_found = best >= 0
@@ -107,7 +108,8 @@ def _draw_ordinary(key: jax.Array, count: int, tokenizer: Tokenizer) -> jax.Arra
     ids = np.arange(tokenizer.vocab_size, dtype=np.int32)
     ordinary_ids = np.setdiff1d(ids, tokenizer.special_ids)
     vocabulary = jnp.asarray(ordinary_ids)
-    indices = jax.random.randint(key, (count,), 0, len(vocabulary))
+    shape = (count,)
+    indices = jax.random.randint(key, shape, 0, len(vocabulary))
     return vocabulary[indices]
 
 
@@ -117,7 +119,8 @@ class MaskedPredictor(TextPredictor):
     @functools.cached_property
     def names(self) -> list[str]:
         """See `Predictor`: the text of each token of the vocabulary."""
-        return [self.tokenizer.piece(token) for token in range(self.tokenizer.vocab_size)]
+        tokenizer = self.tokenizer
+        return [tokenizer.piece(token) for token in range(tokenizer.vocab_size)]
 
     def label(self, number: int) -> str:
         """See `Predictor`."""
@@ -129,7 +132,8 @@ class MaskedPredictor(TextPredictor):
 
     def _ids(self, text: str) -> list[int]:
         tokenizer = self.tokenizer
-        return [tokenizer.cls_id, *tokenizer.encode_masked(text), tokenizer.sep_id]
+        ids = tokenizer.encode_masked(text)
+        return [tokenizer.cls_id, *ids, tokenizer.sep_id]
 
     def prepare(self, value: str, truncate: bool = False) -> Prepared:
         """See `Predictor`: a line of text with one or more [MASK].
@@ -146,10 +150,10 @@ class MaskedPredictor(TextPredictor):
         is_mask = np.array(ids) == tokenizer.mask_id
         positions = np.flatnonzero(is_mask)
         if not len(positions):
-            where = f" in the first {length} tokens of" if note else " in"
+            where = f"in the first {length} tokens of" if note else "in"
+            start = value[:60]
             raise RunError(
-                f"there is no [MASK]{where} {value[:60]!r}; put one where a token is to be "
-                "predicted"
+                f"there is no [MASK] {where} {start!r}; put one where a token is to be predicted"
             )
         if not self.task.can_hide_padding:
             missing = length - len(ids)
@@ -162,7 +166,9 @@ class MaskedPredictor(TextPredictor):
 
     def scores(self, params: Any, batch: Batch) -> jax.Array:
         """See `Predictor`: a prediction for each position."""
-        return self.task.logits(params, batch["tokens"], batch["positions"])
+        tokens = batch["tokens"]
+        positions = batch["positions"]
+        return self.task.logits(params, tokens, positions)
 
 
 class MaskedLanguageModeling(LanguageModeling):
@@ -217,15 +223,19 @@ class MaskedLanguageModeling(LanguageModeling):
         predictions = round(rate * words)
         if most >= predictions:
             return []
+        share = most / words
         return [
-            f"note: masking.max_predictions is {most}, so {most / words:.1%} of {words:,} tokens "
+            f"note: masking.max_predictions is {most}, so {share:.1%} of {words:,} tokens "
             f"are masked and not masking.rate, {rate:.1%}: consider "
             f"--config.masking.max_predictions={predictions}"
         ]
 
     def module(self, rngs: nnx.Rngs, spec: Any = None) -> nnx.Module:
         """See `Task`; with the config's spec of the blocks, or with a variant of it."""
-        return MaskedLM(spec or self.spec(), self.config.model.vocab_size, rngs, **self.embedding())
+        spec = spec or self.spec()
+        rows = self.config.model.vocab_size
+        embedding = self.embedding()
+        return MaskedLM(spec, rows, rngs, **embedding)
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         """See `Task`."""
@@ -241,11 +251,12 @@ class MaskedLanguageModeling(LanguageModeling):
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         """See `Task`; it also counts, for `baselines`, the tokens that are shown where the text's
         token is kept or a random one replaces it."""
-        masked = self.fixed_mask(batch, self.config.eval.seed)
-        example_weights = batch["weight"][:, None]
-        weights = masked.weights * example_weights
+        options = self.config.eval
+        masked = self.fixed_mask(batch, options.seed)
+        example_weights = batch["weight"]
+        weights = masked.weights * example_weights[:, None]
         repeats = None
-        if self.config.eval.recall_slices:
+        if options.recall_slices:
             repeats = self._repeats(batch, masked)
         sums = self.masked_loss(params, masked, weights, None, repeats)
         sums |= self._counts_of_shown_tokens(masked, weights)
@@ -256,20 +267,23 @@ class MaskedLanguageModeling(LanguageModeling):
         """Which of the tokens to predict complete a visible bigram, see `recall_slices`: bool
         [batch, predictions]."""
         tokens = batch["tokens"]
+        positions = masked.positions
         ordinary = recall_slices.hide(tokens, self.tokenizer.special_ids)
         rows = jnp.arange(len(tokens))[:, None]
         # where a sequence has fewer tokens to predict, the other positions stay visible
         is_predicted = masked.weights > 0
-        shown = jnp.take_along_axis(ordinary, masked.positions, axis=1)
+        shown = jnp.take_along_axis(ordinary, positions, axis=1)
         hidden = jnp.where(is_predicted, recall_slices.HIDDEN, shown)
+        visible = ordinary.at[rows, positions].set(hidden)
         predicted = recall_slices.MaskedTokens(
-            visible=ordinary.at[rows, masked.positions].set(hidden),
-            positions=masked.positions,
+            visible=visible,
+            positions=positions,
             targets=masked.targets,
             documents=self.documents(tokens),
             is_frequent=batch["is_frequent"],
         )
-        return jax.vmap(recall_slices.repeat_visible_bigrams)(predicted)
+        find_repeats = jax.vmap(recall_slices.repeat_visible_bigrams)
+        return find_repeats(predicted)
 
     def _counts_of_shown_tokens(self, masked: Masked, weights: jax.Array) -> Sums:
         """How often each token is shown where it is the target, "kept", and where it is drawn,
@@ -296,7 +310,8 @@ class MaskedLanguageModeling(LanguageModeling):
         _, predictions = sums["targets"]
         gain = self._gain_of_shown_tokens(sums, data)
         factor = math.exp(-gain / predictions)
-        perplexity = without_context.metrics["perplexity"] * factor
+        metrics = without_context.metrics
+        perplexity = metrics["perplexity"] * factor
         shown = Baseline("the shown token alone, without context", {"perplexity": perplexity})
         return [without_context, shown]
 
@@ -304,17 +319,21 @@ class MaskedLanguageModeling(LanguageModeling):
         """By how many nats the shown tokens reduce the loss of the frequencies, over all
         predictions: the logarithms of (r + k [t = s]) / (r + k p(s)), see `baselines`."""
         masking = self.config.masking
-        ordinary_tokens = self.tokenizer.vocab_size - len(self.tokenizer.special_ids)
+        tokenizer = self.tokenizer
+        ordinary_tokens = tokenizer.vocab_size - len(tokenizer.special_ids)
         kept = 1 - masking.mask_share - masking.random_share  # k
         drawn = masking.random_share / ordinary_tokens  # r
         numerators = {"kept": drawn + kept, "replaced": drawn}
-        denominator = drawn + kept * self.frequencies(data)
+        frequencies = self.frequencies(data)
+        denominator = drawn + kept * frequencies
         log_denominator = np.log(np.maximum(denominator, LEAST))
         gain = 0.0
         for name, numerator in numerators.items():
             counts, _ = sums[name]
-            log_ratio = math.log(max(numerator, LEAST)) - log_denominator
-            gain += (counts * log_ratio).sum()
+            log_numerator = math.log(max(numerator, LEAST))
+            log_ratio = log_numerator - log_denominator
+            gains = counts * log_ratio
+            gain += gains.sum()
         return gain
 
     def mask(self, keys: jax.Array, tokens: jax.Array) -> Masked:
@@ -327,7 +346,8 @@ class MaskedLanguageModeling(LanguageModeling):
             random_share=config.random_share,
         )
         mask_sequence = functools.partial(mask_tokens, tokenizer=self.tokenizer, masking=masking)
-        return jax.vmap(mask_sequence)(keys, tokens)
+        mask_sequences = jax.vmap(mask_sequence)
+        return mask_sequences(keys, tokens)
 
     def fixed_mask(self, batch: Batch, seed: int) -> Masked:
         """Masks that depend only on a seed and the example's index: they are the same for every run
@@ -349,17 +369,20 @@ class MaskedLanguageModeling(LanguageModeling):
         """Loss and hits of masked sequences, summed by weights [batch, predictions]; `key` is given
         in training. With `repeats`, bool [batch, predictions], also the sums of these
         predictions."""
-        mask = self.padding_mask(masked.inputs)
-        logits = self.apply(params, masked.inputs, masked.positions, key, mask)
-        sums = cross_entropy(logits, masked.targets, weights)
+        inputs = masked.inputs
+        targets = masked.targets
+        mask = self.padding_mask(inputs)
+        logits = self.apply(params, inputs, masked.positions, key, mask)
+        sums = cross_entropy(logits, targets, weights)
         if repeats is not None:
-            sums |= self.recall_sums(logits, masked.targets, weights, repeats)
+            sums |= self.recall_sums(logits, targets, weights, repeats)
         return sums
 
     def forward(self, params: Any, inputs: Any) -> jax.Array:
         """See `Task`: logits [batch, tokens, vocabulary] at all positions."""
         tokens = inputs.shape[1]
-        positions = jnp.broadcast_to(jnp.arange(tokens), inputs.shape)
+        all_positions = jnp.arange(tokens)
+        positions = jnp.broadcast_to(all_positions, inputs.shape)
         return self.logits(params, inputs, positions)
 
     def logits(self, params: Any, tokens: Any, positions: Any) -> jax.Array:

@@ -53,7 +53,8 @@ def mixed_targets(
     other_part = (1 - weights) * other_targets
     is_other = share < 0.5
     labels = jnp.where(is_other, other_labels, batch["label"])
-    return own_part + other_part, labels
+    mixed = own_part + other_part
+    return mixed, labels
 
 
 def pair_keys(keys: jax.Array) -> jax.Array:
@@ -99,7 +100,8 @@ def keep_weights(
         is_cutmix = number < switch
         weights = jnp.where(is_cutmix, outside, share)
         # The mean of a box's weights is exact. The mean of equal fractions would not be.
-        mean = jnp.where(is_cutmix, outside.mean(), share)
+        mean_outside = outside.mean()
+        mean = jnp.where(is_cutmix, mean_outside, share)
         return weights, mean
 
     return jax.vmap(draw)(keys)
@@ -124,8 +126,9 @@ def outside_box(size: tuple[int, ...], share: jax.Array, centre: jax.Array) -> j
     height, width = size
     row, column = centre
     side_share = jnp.sqrt(1 - share)
-    sides = jnp.floor(jnp.array(size) * side_share)
-    box_height, box_width = sides.astype(jnp.int32)
+    sides = jnp.array(size) * side_share
+    whole_sides = jnp.floor(sides)
+    box_height, box_width = whole_sides.astype(jnp.int32)
     in_rows = _is_within(height, row, box_height)
     in_columns = _is_within(width, column, box_width)
     is_inside = in_rows[:, None] & in_columns

@@ -83,15 +83,17 @@ class QuestionPredictor(FinetuningPredictor):
         """
         question, _, passage = value.partition("\t")
         if not question.strip() or not passage.strip():
-            raise RunError(
-                f"give a question and a passage with a tab between them, not {value[:60]!r}"
-            )
+            start = value[:60]
+            raise RunError(f"give a question and a passage with a tab between them, not {start!r}")
         questions = [Question(LINE, "", passage, question, ())]
         windows = windows_of(self.task.config, self.tokenizer, questions)
         examples = []
         for window in windows:
-            example = {name: np.asarray(value) for name, value in window.items()}
-            examples.append({**example, "weight": np.float32(1)})
+            example: dict[str, Any] = {}
+            for name, array in window.items():
+                example[name] = np.asarray(array)
+            example["weight"] = np.float32(1)
+            examples.append(example)
         return Prepared(examples, windows)
 
     def rank(self, params: Any, batch: Batch, top: int) -> Outputs:
@@ -102,7 +104,8 @@ class QuestionPredictor(FinetuningPredictor):
     def read_answer(self, prepared: Prepared, outputs: list[Outputs], top: int) -> list[Candidates]:
         """See `Predictor`: the likeliest answers to the question."""
         windows = prepared.context
-        answers = self.task.answers(windows, stack(outputs))
+        stacked = stack(outputs)
+        answers = self.task.answers(windows, stacked)
         lists = squad_answers.n_best_lists(windows.questions, answers.best, answers.nulls)
         n_best = lists[LINE]
         predicted = answers.predictions[LINE]
@@ -165,11 +168,16 @@ class QuestionAnswering(Finetuning):
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         """See `Task`."""
-        return SpanPredictor(self.spec(), self.config.model.vocab_size, rngs, **self.embedding())
+        spec = self.spec()
+        rows = self.config.model.vocab_size
+        embedding = self.embedding()
+        return SpanPredictor(spec, rows, rngs, **embedding)
 
     def example_shapes(self) -> Shapes:
         """See `Task`."""
-        return {**super().example_shapes(), "start": ((), jnp.int32), "end": ((), jnp.int32)}
+        shapes = super().example_shapes()
+        position = ((), jnp.int32)
+        return {**shapes, "start": position, "end": position}
 
     def sums(self, params: Any, batch: Batch, weights: jax.Array, key: jax.Array | None) -> Sums:
         """See `Task`: the mean of both cross-entropies, and hits: windows whose start and end are
@@ -181,7 +189,8 @@ class QuestionAnswering(Finetuning):
         """Sums as in training, and the fields of SpanScores."""
         weights = batch["weight"]
         scores = self._span_scores(params, batch, None)
-        n_best = min(self.config.squad.n_best, scores.shape[-1])
+        tokens = scores.shape[-1]
+        n_best = min(self.config.squad.n_best, tokens)
         start_scores, start_positions = jax.lax.top_k(scores[:, 0], n_best)
         end_scores, end_positions = jax.lax.top_k(scores[:, 1], n_best)
         cls_scores = scores[..., 0]
@@ -229,7 +238,8 @@ class QuestionAnswering(Finetuning):
         answers = self.answers(windows, outputs)
         metrics = squad_answers.evaluate(questions, answers.predictions)
         if answers.odds is None:
-            metrics = {name: metrics[name] for name in (*SCORES, "total")}
+            names = (*SCORES, "total")
+            metrics = {name: metrics[name] for name in names}
         else:
             del metrics["missing_filled_with_empty"]
             with_answers = squad_answers.predictions(questions, answers.best)
@@ -240,7 +250,8 @@ class QuestionAnswering(Finetuning):
 
     def baselines(self, sums: Totals, data: QuestionData) -> list[Baseline]:
         """v1.1: the whole passage answers every question. v2.0: no question has an answer."""
-        questions = data.examples(HELDOUT).questions
+        windows = data.examples(HELDOUT)
+        questions = windows.questions
         if self._allows_no_answer:
             name = "no answer to any question"
             answers = {question.id: "" for question in questions}
@@ -265,7 +276,8 @@ class QuestionAnswering(Finetuning):
             contents["null_odds.json"] = answers.odds
         files = {}
         for name, content in contents.items():
-            files[name] = json.dumps(content, indent=1).encode()
+            text = json.dumps(content, indent=1)
+            files[name] = text.encode()
         return files
 
     def answers(self, windows: Windows, outputs: Outputs) -> Answers:
@@ -276,6 +288,7 @@ class QuestionAnswering(Finetuning):
             outputs: of `evaluate`, [windows, ...].
         """
         options = self.config.squad
+        questions = windows.questions
         fields = [outputs[name] for name in SpanScores._fields]
         scores = SpanScores(*fields)
         best = squad_answers.find_answers(
@@ -285,9 +298,9 @@ class QuestionAnswering(Finetuning):
         odds = None
         if self._allows_no_answer:
             nulls = squad_answers.null_scores(windows, scores.null)
-            odds = squad_answers.null_odds(windows.questions, best, nulls)
+            odds = squad_answers.null_odds(questions, best, nulls)
         threshold = options.null_threshold
-        predictions = squad_answers.predictions(windows.questions, best, odds, threshold)
+        predictions = squad_answers.predictions(questions, best, odds, threshold)
         return Answers(best, nulls, odds, predictions)
 
 

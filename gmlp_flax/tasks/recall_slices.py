@@ -49,8 +49,10 @@ def repeat_earlier_bigrams(tokens: jax.Array, documents: jax.Array) -> jax.Array
     same_first = _each_equal(first, first)
     same_second = _each_equal(second, second)
     same_document = _each_equal(document, document)
-    is_repeated = is_earlier & same_first & same_second & same_document
-    repeats = is_repeated.any(axis=1) & _are_bigrams(first, second)
+    is_same = is_earlier & same_first & same_second & same_document
+    is_repeated = is_same.any(axis=1)
+    is_bigram = _are_bigrams(first, second)
+    repeats = is_repeated & is_bigram
     return jnp.pad(repeats, (1, 0))
 
 
@@ -61,7 +63,9 @@ def _each_equal(left: jax.Array, right: jax.Array) -> jax.Array:
 
 def _are_bigrams(first: jax.Array, second: jax.Array) -> jax.Array:
     """Which pairs have no HIDDEN token."""
-    return (first != HIDDEN) & (second != HIDDEN)
+    is_first_shown = first != HIDDEN
+    is_second_shown = second != HIDDEN
+    return is_first_shown & is_second_shown
 
 
 class MaskedTokens(NamedTuple):
@@ -91,14 +95,17 @@ def repeat_visible_bigrams(masked: MaskedTokens) -> jax.Array:
     the same document. This is our definition, not Zoology's, whose models are causal.
     """
     positions = masked.positions
-    tokens_before = jnp.pad(masked.visible[:-1], (1, 0), constant_values=HIDDEN)
-    tokens_after = jnp.pad(masked.visible[1:], (0, 1), constant_values=HIDDEN)
-    is_frequent_with_next = jnp.pad(masked.is_frequent[1:], (0, 1))
+    targets = masked.targets
+    visible = masked.visible
+    is_frequent = masked.is_frequent
+    tokens_before = jnp.pad(visible[:-1], (1, 0), constant_values=HIDDEN)
+    tokens_after = jnp.pad(visible[1:], (0, 1), constant_values=HIDDEN)
+    is_frequent_with_next = jnp.pad(is_frequent[1:], (0, 1))
     left = tokens_before[positions]
     right = tokens_after[positions]
-    is_left_shown = _are_visible(masked, left, masked.targets)
-    is_right_shown = _are_visible(masked, masked.targets, right)
-    is_left_frequent = masked.is_frequent[positions]
+    is_left_shown = _are_visible(masked, left, targets)
+    is_right_shown = _are_visible(masked, targets, right)
+    is_left_frequent = is_frequent[positions]
     is_right_frequent = is_frequent_with_next[positions]
     completes_left = is_left_shown & ~is_left_frequent
     completes_right = is_right_shown & ~is_right_frequent
@@ -115,14 +122,18 @@ def _are_visible(masked: MaskedTokens, first: jax.Array, second: jax.Array) -> j
     same_first = _each_equal(first, shown_first)  # [predictions, bigrams]
     same_second = _each_equal(second, shown_second)
     same_document = _each_equal(document, shown_document)
-    is_found = same_first & same_second & same_document
-    return is_found.any(axis=1) & _are_bigrams(first, second)
+    is_same = same_first & same_second & same_document
+    is_shown = is_same.any(axis=1)
+    is_bigram = _are_bigrams(first, second)
+    return is_shown & is_bigram
 
 
 def perplexity(loss: float, predictions: float) -> float:
     """The exponential of the mean of a loss that is summed over predictions, in nats."""
     mean = loss / predictions
-    return math.exp(mean) if mean < MOST_NATS else math.inf
+    if mean < MOST_NATS:
+        return math.exp(mean)
+    return math.inf
 
 
 def metrics_of(sums: Totals) -> dict[str, float]:
@@ -151,10 +162,10 @@ def _slice_metrics(prefix: str, loss: float, hits: float, predictions: float) ->
     """The metrics of one slice, from its sums."""
     metrics: dict[str, float] = {}
     if predictions:
-        metrics["perplexity"] = perplexity(loss, predictions)
-        metrics["accuracy"] = hits / predictions
-    metrics["predictions"] = int(predictions)
-    return {f"{prefix}{name}": value for name, value in metrics.items()}
+        metrics[f"{prefix}perplexity"] = perplexity(loss, predictions)
+        metrics[f"{prefix}accuracy"] = hits / predictions
+    metrics[f"{prefix}predictions"] = int(predictions)
+    return metrics
 
 
 class SliceLosses(NamedTuple):
@@ -179,6 +190,7 @@ class SliceLosses(NamedTuple):
         Raises:
             RunError: they have no slices, or the text has no AR hit.
         """
+        recall_predictions = f"{RECALL}predictions"
         recall_perplexity = metrics.get(f"{RECALL}perplexity")
         if recall_perplexity is None:
             raise RunError(
@@ -188,7 +200,7 @@ class SliceLosses(NamedTuple):
         return cls(
             predictions=int(metrics["predictions"]),
             loss=metrics["loss"],
-            recall_predictions=int(metrics[f"{RECALL}predictions"]),
+            recall_predictions=int(metrics[recall_predictions]),
             recall_loss=math.log(recall_perplexity),
         )
 
@@ -199,7 +211,8 @@ def of_running_mean(metrics: Mapping[str, float]) -> dict[str, float]:
     of_mean = {}
     for name, value in metrics.items():
         if name.startswith("ema_"):
-            of_mean[name.removeprefix("ema_")] = value
+            plain_name = name.removeprefix("ema_")
+            of_mean[plain_name] = value
     return of_mean or dict(metrics)
 
 
@@ -217,17 +230,19 @@ def share_of_gap(model: SliceLosses, reference: SliceLosses) -> float | None:
     Raises:
         RunError: they were not scored on the same tokens.
     """
-    ours = (model.predictions, model.recall_predictions)
-    theirs = (reference.predictions, reference.recall_predictions)
-    if ours != theirs:
+    predictions = model.predictions
+    their_predictions = reference.predictions
+    hits = model.recall_predictions
+    their_hits = reference.recall_predictions
+    if predictions != their_predictions or hits != their_hits:
         raise RunError(
-            f"the models have {ours[0]:,} and {theirs[0]:,} predicted tokens, {ours[1]:,} and "
-            f"{theirs[1]:,} of them AR hits: score both on the same held-out tokens"
+            f"the models have {predictions:,} and {their_predictions:,} predicted tokens, "
+            f"{hits:,} and {their_hits:,} of them AR hits: score both on the same held-out tokens"
         )
     gap_of_token = model.loss - reference.loss
-    gap = gap_of_token * model.predictions
+    gap = gap_of_token * predictions
     if gap <= 0:
         return None
     gap_of_hit = model.recall_loss - reference.recall_loss
-    recall_gap = gap_of_hit * model.recall_predictions
+    recall_gap = gap_of_hit * hits
     return recall_gap / gap

@@ -59,8 +59,9 @@ class SyntheticData(TaskData):
         """See `TaskData`."""
         options = self.config.synthetic
         recipe = recipe_of(self.config)
+        seed = options.data_seed
         count = options.examples if role == TRAIN else options.heldout_examples
-        return kinds.dataset(options.task, recipe, role, options.data_seed, count)
+        return kinds.dataset(options.task, recipe, role, seed, count)
 
     def examples(self, role: str) -> pipeline.Source:
         """See `TaskData`: {"tokens", "targets"}, int32 [tokens] each."""
@@ -107,7 +108,9 @@ class Synthetic(Task):
     @classmethod
     def check(cls, config: ConfigDict) -> None:
         """See `Task`."""
-        kind_of(config).check(recipe_of(config))
+        kind = kind_of(config)
+        recipe = recipe_of(config)
+        kind.check(recipe)
 
     @property
     def kind(self) -> Kind:
@@ -127,10 +130,11 @@ class Synthetic(Task):
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         """See `Task`."""
         options = self.config.model
+        spec = self.spec()
         rows = options.vocab_size + 1
         embedding = {name: options[name] for name in AROUND_ENCODER}
         make = AutoEncoder if self.kind.compresses else MaskedLM
-        return make(self.spec(), rows, rngs, **embedding)
+        return make(spec, rows, rngs, **embedding)
 
     def sums(self, params: Any, batch: Batch, weights: jax.Array, key: jax.Array | None) -> Sums:
         """See `Task`."""
@@ -143,7 +147,8 @@ class Synthetic(Task):
             targets = jnp.take_along_axis(targets, positions, axis=1)
             logits = self.apply(params, tokens, positions, key)
         is_asked = targets != IGNORED
-        return cross_entropy(logits, targets, weights[:, None] * is_asked)
+        target_weights = weights[:, None] * is_asked
+        return cross_entropy(logits, targets, target_weights)
 
     def _positions(self, targets: jax.Array) -> jax.Array:
         """Where something is asked, int32 [batch, positions]; where fewer answers are asked for
@@ -153,7 +158,8 @@ class Synthetic(Task):
             all_positions = jnp.arange(self.length)
             return jnp.broadcast_to(all_positions, targets.shape)
         is_asked = targets != IGNORED
-        _, positions = jax.lax.top_k(is_asked.astype(jnp.float32), most)
+        scores = is_asked.astype(jnp.float32)
+        _, positions = jax.lax.top_k(scores, most)
         return positions
 
     def _most_asked(self) -> int:
@@ -170,5 +176,6 @@ class Synthetic(Task):
 
     def baselines(self, sums: Totals, data: Any) -> list[Baseline]:
         """See `Task`: a guess among the answers that are possible."""
-        accuracy = 1 / self.kind.answers(self._recipe)
-        return [Baseline(self.kind.guess, {"accuracy": accuracy})]
+        kind = self.kind
+        accuracy = 1 / kind.answers(self._recipe)
+        return [Baseline(kind.guess, {"accuracy": accuracy})]

@@ -117,12 +117,14 @@ class TextTask(Task):
         super().__init__(config, files)
         self.tokenizer: Any = StandInTokenizer(config.model.vocab_size)
         if TOKENIZER_FILE in files:
-            self.tokenizer = Tokenizer(files[TOKENIZER_FILE], TOKENIZER_FILE)
+            content = files[TOKENIZER_FILE]
+            self.tokenizer = Tokenizer(content, TOKENIZER_FILE)
             require_room(config, self.tokenizer)
 
     def embedding(self) -> dict[str, Any]:
         """The options of a `TextModel`'s embeddings, and of a language model's logits."""
-        return {name: self.config.model[name] for name in self.around_encoder}
+        model = self.config.model
+        return {name: model[name] for name in self.around_encoder}
 
     def padding_mask(self, tokens: Any) -> Any:
         """The mask of tokens [batch, tokens], False for padding; None if the model may read
@@ -134,7 +136,9 @@ class TextTask(Task):
     def reader(self, params: Any, tokens: Any) -> tuple[Any, Any]:
         """The model that reads texts outside training, and the padding mask that it is given with
         these tokens."""
-        return self.bind(params), self.padding_mask(tokens)
+        model = self.bind(params)
+        mask = self.padding_mask(tokens)
+        return model, mask
 
     def features(
         self, params: Any, inputs: Any, layers: Sequence[int] = (-1,), pool: str | None = None
@@ -158,18 +162,22 @@ class TextTask(Task):
         is_supported = is_whole and self.spec().supports_length(tokens)
         if is_supported and 0 <= array.min() <= array.max() < vocabulary:
             return array
+        shape = list(array.shape)
+        last_id = vocabulary - 1
         raise DataError(
-            f"inputs is an array of {array.dtype} {[*array.shape]}: expected whole numbers from 0 "
-            f"to {vocabulary - 1}, of {self.length} tokens or fewer"
+            f"inputs is an array of {array.dtype} {shape}: expected whole numbers from 0 "
+            f"to {last_id}, of {self.length} tokens or fewer"
         )
 
 
 def require_room(config: ConfigDict, tokenizer: Tokenizer) -> None:
     """Raises DataError if a tokenizer has more pieces than config.model.vocab_size."""
-    if config.model.vocab_size < tokenizer.vocab_size:
+    rows = config.model.vocab_size
+    pieces = tokenizer.vocab_size
+    if rows < pieces:
         raise DataError(
-            f"the tokenizer has {tokenizer.vocab_size} pieces, config.model.vocab_size is "
-            f"{config.model.vocab_size}: raise it, or train a smaller tokenizer"
+            f"the tokenizer has {pieces} pieces, config.model.vocab_size is {rows}: raise it, or "
+            "train a smaller tokenizer"
         )
 
 
@@ -214,7 +222,8 @@ class TextPredictor(Predictor):
         texts = list(super().listed(inputs))
         for text in texts:
             if not isinstance(text, str):
-                raise DataError(f"an input is {type(text).__name__}: expected text, as str")
+                name = type(text).__name__
+                raise DataError(f"an input is {name}: expected text, as str")
         return texts
 
     def note_of_cut(self, tokens: int, text: str, truncate: bool) -> str:
@@ -227,9 +236,10 @@ class TextPredictor(Predictor):
         if tokens <= length:
             return ""
         if not truncate:
+            start = text[:60]
             raise RunError(
                 f"the line has {tokens} tokens, the model reads at most {length}: shorten it, or "
-                f"have it cut (--truncate, truncate=True): {text[:60]!r}..."
+                f"have it cut (--truncate, truncate=True): {start!r}..."
             )
         return f"the line has {tokens} tokens; the model reads the first {length} of them"
 
@@ -247,8 +257,10 @@ class TextPredictor(Predictor):
             raise RunError(
                 f"a text has {longest} tokens, and the model reads at most {length}: cut it"
             )
-        tokens = longest if self.task.spec().supports_length(longest) else length
-        array = np.full((len(texts), tokens), self.pad_id, np.int32)
-        for row, text in enumerate(texts):
-            array[row, : len(text)] = text
+        spec = self.task.spec()
+        tokens = longest if spec.supports_length(longest) else length
+        shape = (len(texts), tokens)
+        array = np.full(shape, self.pad_id, np.int32)
+        for row, text in zip(array, texts, strict=True):
+            row[: len(text)] = text
         return array

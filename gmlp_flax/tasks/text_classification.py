@@ -61,9 +61,10 @@ def matthews(examples: int, positives: int, predicted: int, true_positives: int)
 def f1(examples: int, positives: int, predicted: int, true_positives: int) -> float:
     """Harmonic mean of precision and recall, counted as in `matthews`; 0 if nothing is positive or
     predicted to be."""
-    if not positives + predicted:
+    total = positives + predicted
+    if not total:
         return 0.0
-    return 2 * true_positives / (positives + predicted)
+    return 2 * true_positives / total
 
 
 SCORES = {"matthews": matthews, "f1": f1}
@@ -90,10 +91,11 @@ class TextClassificationData(LabelledTextData):
         """See `LabelledTextData`; a note names the classes that are not held out."""
         if self.is_own:
             dataset = self._in_order(dataset, role)
-        if role == HELDOUT:
-            notes = [*checks.check_heldout_size(dataset), *checks.check_heldout_classes(dataset)]
-            return dataset.with_notes(*notes)
-        return dataset
+        if role != HELDOUT:
+            return dataset
+        notes_on_size = checks.check_heldout_size(dataset)
+        notes_on_classes = checks.check_heldout_classes(dataset)
+        return dataset.with_notes(*notes_on_size, *notes_on_classes)
 
     def _in_order(self, dataset: Dataset, role: str) -> Dataset:
         """Own data with the classes of the run, or of the training data."""
@@ -109,13 +111,15 @@ class TextClassificationData(LabelledTextData):
     @classmethod
     def label_column(cls, config: ConfigDict) -> str:
         """See `TaskData`."""
-        return text_task(config, CLASS_TASKS).label[0]
+        task = text_task(config, CLASS_TASKS)
+        return task.label[0]
 
     def assets(self) -> dict[str, bytes]:
         """See `TaskData`: the tokenizer, and the names of the classes."""
+        assets = super().assets()
         labels = {"task": self.config.glue.task, "labels": self.classes}
         content = json.dumps(labels, indent=1)
-        return {**super().assets(), LABELS_FILE: content.encode()}
+        return {**assets, LABELS_FILE: content.encode()}
 
     def notes(self) -> list[str]:
         """See `TaskData`."""
@@ -162,7 +166,8 @@ class TextClassification(LabelledText):
         if not self.text_task.labels:
             names = STAND_IN_CLASSES
             if LABELS_FILE in files:
-                names = names_in(files[LABELS_FILE], LABELS_FILE)
+                content = files[LABELS_FILE]
+                names = names_in(content, LABELS_FILE)
             self.text_task = dataclasses.replace(self.text_task, labels=names)
 
     @property
@@ -181,7 +186,8 @@ class TextClassification(LabelledText):
         label_weights = weights * is_labelled
         targets = jnp.maximum(labels, 0)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
-        hits = logits.argmax(-1) == labels
+        predicted = logits.argmax(-1)
+        hits = predicted == labels
         return {
             "loss": weighted_sum(losses, label_weights),
             "accuracy": weighted_sum(hits, label_weights),
@@ -204,7 +210,8 @@ class TextClassification(LabelledText):
         sums = self._sums_of_logits(logits, batch, weights)
         for name, part in PARTS.items():
             is_in_part = batch["part"] == part
-            sums[name] = weighted_sum(hits, label_weights * is_in_part)
+            part_weights = label_weights * is_in_part
+            sums[name] = weighted_sum(hits, part_weights)
         sums["examples"] = example_count(weights)
         if self.text_task.scores:
             sums |= _counts_of_positives(labels, predicted, label_weights)
@@ -213,8 +220,9 @@ class TextClassification(LabelledText):
     @property
     def eval_metrics(self) -> tuple[str, ...]:
         """The task's scores; a task with two held-out parts has two accuracies."""
-        mismatched = ["accuracy_mm"] if len(self.text_task.submission) == 2 else []
-        return "accuracy", "loss", *mismatched, *self.text_task.scores
+        task = self.text_task
+        mismatched = ("accuracy_mm",) if len(task.submission) == 2 else ()
+        return "accuracy", "loss", *mismatched, *task.scores
 
     def summarize(self, sums: Totals, outputs: Outputs, data: Any) -> dict[str, float]:
         """Accuracy (for MNLI matched, and mismatched as `accuracy_mm`), loss, and the other scores
@@ -232,9 +240,14 @@ class TextClassification(LabelledText):
         _, label_weight = sums["loss"]
         labelled = int(label_weight)
         if labelled:
-            counts = [int(sums[name][0]) for name in COUNTS if name in sums]
+            counts = []
+            for name in COUNTS:
+                if name in sums:
+                    count, _ = sums[name]
+                    counts.append(int(count))
             for name in self.text_task.scores:
-                metrics[name] = SCORES[name](labelled, *counts)
+                score = SCORES[name]
+                metrics[name] = score(labelled, *counts)
         metrics["examples"] = examples
         if examples > labelled:
             metrics["unlabelled"] = examples - labelled
@@ -248,16 +261,19 @@ class TextClassification(LabelledText):
         metrics = {}
         for name, part in PARTS.items():
             is_in_part = parts == part
-            labels = heldout.labels[is_in_part & is_labelled]
+            is_counted = is_in_part & is_labelled
+            labels = heldout.labels[is_counted]
             if len(labels):
                 counts = np.bincount(labels)
-                metrics[name] = float(counts.max()) / len(labels)
+                most_frequent = float(counts.max())
+                metrics[name] = most_frequent / len(labels)
         if not metrics:
             return []
         return [Baseline("the most frequent label", metrics)]
 
     def label_text(self, label: Any) -> str:
         """See `LabelledText`."""
-        if self.text_task.names_submitted:
-            return self.text_task.labels[label]
+        task = self.text_task
+        if task.names_submitted:
+            return task.labels[label]
         return super().label_text(label)

@@ -80,15 +80,18 @@ class TextRegressionData(LabelledTextData):
         are all the same, or the file of the run is damaged."""
         content = self.run_files.read(SCALE_FILE)
         if content is not None:
-            return read_scale(content, self.run_files.path(SCALE_FILE))
-        labels = self.dataset(TRAIN).labels.astype(np.float64)
-        scale = Scale(float(labels.mean()), float(labels.std()))
-        if not scale.deviation:
+            where = self.run_files.path(SCALE_FILE)
+            return read_scale(content, where)
+        train = self.dataset(TRAIN)
+        labels = train.labels.astype(np.float64)
+        mean = float(labels.mean())
+        deviation = float(labels.std())
+        if not deviation:
             raise DataError(
                 f"config.data.train: all {len(labels)} labels are {labels[0]}: give data with "
                 "different ones"
             )
-        return scale
+        return Scale(mean, deviation)
 
     def is_labelled(self, dataset: Dataset) -> np.ndarray:
         """See `LabelledTextData`."""
@@ -96,8 +99,8 @@ class TextRegressionData(LabelledTextData):
 
     def assets(self) -> dict[str, bytes]:
         """See `TaskData`: the tokenizer, and the scale."""
-        scale = json.dumps(self.scale._asdict())
-        return {**super().assets(), SCALE_FILE: scale.encode()}
+        content = json.dumps(self.scale._asdict())
+        return {**super().assets(), SCALE_FILE: content.encode()}
 
     def notes(self) -> list[str]:
         """See `TaskData`; the range of the labels too."""
@@ -107,11 +110,15 @@ class TextRegressionData(LabelledTextData):
         return [line, *super().notes()]
 
     def _range_of_labels(self, role: str) -> str:
-        labels = self.dataset(role).labels
-        known = labels[np.isfinite(labels)]
+        dataset = self.dataset(role)
+        labels = dataset.labels
+        is_known = np.isfinite(labels)
+        known = labels[is_known]
         if not len(known):
             return "none"
-        return f"{known.min():.4g} to {known.max():.4g}"
+        lowest = known.min()
+        highest = known.max()
+        return f"{lowest:.4g} to {highest:.4g}"
 
 
 class TextRegressionPredictor(LabelledTextPredictor):
@@ -162,11 +169,14 @@ class TextRegression(LabelledText):
         self.text_task = text_task(config, NUMBER_TASKS, numbers=True)
         self.scale = Scale(0.0, 1.0)
         if SCALE_FILE in files:
-            self.scale = read_scale(files[SCALE_FILE], SCALE_FILE)
+            content = files[SCALE_FILE]
+            self.scale = read_scale(content, SCALE_FILE)
 
     def example_shapes(self) -> Shapes:
         """See `Task`."""
-        return {**super().example_shapes(), "label": ((), jnp.float32)}
+        shapes = super().example_shapes()
+        number = ((), jnp.float32)
+        return {**shapes, "label": number}
 
     def output(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
         """The model's output, float32 [batch]: the label minus the mean, in standard
@@ -195,10 +205,12 @@ class TextRegression(LabelledText):
     def _sums_of_output(self, output: jax.Array, batch: Batch, weights: jax.Array) -> Sums:
         labels = batch["label"]
         is_known = jnp.isfinite(labels)
-        targets = jnp.where(is_known, self._scaled(labels), 0)
-        errors = jnp.square(output - targets)
+        scaled = self._scaled(labels)
+        targets = jnp.where(is_known, scaled, 0)
+        errors = output - targets
+        squares = jnp.square(errors)
         known_weights = weights * is_known
-        return {"loss": weighted_sum(errors, known_weights)}
+        return {"loss": weighted_sum(squares, known_weights)}
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         """The squared error of the labelled examples, and the prediction for each, in the labels'
@@ -207,7 +219,8 @@ class TextRegression(LabelledText):
         output = self.output(params, batch, None)
         sums = self._sums_of_output(output, batch, weights)
         sums["examples"] = example_count(weights)
-        return sums, {"label": self._in_unit(output)}
+        predicted = self._in_unit(output)
+        return sums, {"label": predicted}
 
     @property
     def eval_metrics(self) -> tuple[str, ...]:
@@ -219,15 +232,18 @@ class TextRegression(LabelledText):
     ) -> dict[str, float]:
         """Correlations of Spearman and Pearson, 0 if all predictions are the same, and the mean
         squared error over the training labels' variance; examples without a label are left out."""
-        labels = data.dataset(HELDOUT).labels
+        heldout = data.dataset(HELDOUT)
+        labels = heldout.labels
         is_known = np.isfinite(labels)
         _, examples = sums["examples"]
         counts: dict[str, float] = {"examples": int(examples)}
         if not is_known.all():
-            counts["unlabelled"] = int((~is_known).sum())
+            is_unknown = ~is_known
+            counts["unlabelled"] = int(is_unknown.sum())
         if not is_known.any():
             return counts
-        true = labels[is_known].astype(np.float64)
+        known = labels[is_known]
+        true = known.astype(np.float64)
         predictions = np.asarray(outputs["label"], np.float64)
         predicted = predictions[is_known]
         total, weight = sums["loss"]
@@ -242,12 +258,15 @@ class TextRegression(LabelledText):
 
     def baselines(self, sums: Totals, data: TextRegressionData) -> list[Baseline]:
         """The mean of the training labels for all examples, which correlates with nothing."""
-        labels = data.dataset(HELDOUT).labels
-        known = labels[np.isfinite(labels)]
+        heldout = data.dataset(HELDOUT)
+        labels = heldout.labels
+        is_known = np.isfinite(labels)
+        known = labels[is_known]
         if not len(known):
             return []
         scaled = self._scaled(known)
-        loss = float(np.square(scaled).mean())
+        squares = np.square(scaled)
+        loss = float(squares.mean())
         return [Baseline("the mean of the labels", {"loss": loss})]
 
     def label_text(self, label: Any) -> str:
@@ -257,7 +276,9 @@ class TextRegression(LabelledText):
 
 def correlation(first: np.ndarray, second: np.ndarray) -> float:
     """Pearson's correlation of two arrays [examples]; 0 if one of them does not vary."""
-    if not np.ptp(first) or not np.ptp(second):
+    first_range = np.ptp(first)
+    second_range = np.ptp(second)
+    if not first_range or not second_range:
         return 0.0
     matrix = np.corrcoef(first, second)
     return float(matrix[0, 1])

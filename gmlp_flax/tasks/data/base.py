@@ -94,12 +94,14 @@ def _are_names(values: list[Any]) -> bool:
 def single_input(inputs: Sequence[Any], kind: str) -> Any:
     """The input of a program's example, for a task that takes one; `kind` is what it reads.
     Raises DataError if there are several."""
-    if len(inputs) != 1:
+    count = len(inputs)
+    first = inputs[0]
+    if count != 1:
         raise DataError(
-            f"an example has {len(inputs)} inputs, such as {inputs[0]!r:.60}: expected one {kind}; "
-            "leave the other columns out"
+            f"an example has {count} inputs, such as {first!r:.60}: expected one {kind}; leave "
+            "the other columns out"
         )
-    return inputs[0]
+    return first
 
 
 class TaskData:
@@ -147,15 +149,18 @@ class TaskData:
         dataset = self.dataset(role)
         if dataset is None:
             return []
-        return [summaries.line(dataset, role), *dataset.notes]
+        line = summaries.line(dataset, role)
+        return [line, *dataset.notes]
 
     def summary(self, role: str) -> DataSummary:
         """The same with some examples and, of text, its tokens."""
         dataset = self.dataset(role)
         if dataset is None:
+            examples = self.examples(role)
             name = type(self).__name__
-            return summaries.summarize_examples(self.examples(role), name, role)
-        return summaries.summarize(dataset, role, self.tokens(role))
+            return summaries.summarize_examples(examples, name, role)
+        tokens = self.tokens(role)
+        return summaries.summarize(dataset, role, tokens)
 
     def tokens(self, role: str) -> Tokens | None:
         """The tokens of some examples of a role; None if they are not text."""
@@ -190,13 +195,15 @@ class TaskData:
         """What was read for both roles."""
         train = self.summary(TRAIN)
         heldout = self.summary(HELDOUT)
-        return Inspection(train, heldout, tuple(self.notes()))
+        notes = tuple(self.notes())
+        return Inspection(train, heldout, notes)
 
     # Batches.
 
     def train_order(self) -> pipeline.Order:
         """The examples to train on, in the order of training."""
-        return pipeline.Shuffled(self.examples(TRAIN), self.config.seed)
+        examples = self.examples(TRAIN)
+        return pipeline.Shuffled(examples, self.config.seed)
 
     def finish(self, hosts: int) -> Callable[[pipeline.Batch], pipeline.Batch]:
         """What is done with a host's batch once it is stacked: a function, picklable if there are

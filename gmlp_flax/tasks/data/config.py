@@ -82,15 +82,19 @@ def open_split(
         heldout_split="" if data.search else data.heldout_split,
         heldout_share=share_of(config),
     )
-    with errors_name(f"data.{key_of(config, role)}"):
+    key = key_of(config, role)
+    with errors_name(f"data.{key}"):
         refuse_run(path)
         ignore_splits = data.split == splits.ALL and role_shares_split(config, role)
-        return splits.choose(read(path, ignore_splits), request, heldout_names)
+        splits_of_path = read(path, ignore_splits)
+        return splits.choose(splits_of_path, request, heldout_names)
 
 
 def refuse_run(path: str) -> None:
     """Raises DataError if the data are the folder of a run."""
-    if files.exists(files.join(files.user_path(path), files.RUN_FILE)):
+    folder = files.user_path(path)
+    run_file = files.join(folder, files.RUN_FILE)
+    if files.exists(run_file):
         raise DataError(
             f"{path!r} is the folder of a run ({files.RUN_FILE} is in it): give a folder of data"
         )
@@ -132,7 +136,8 @@ def with_skipped(dataset: Dataset, bad: BadRecords) -> Dataset:
     if not bad.count:
         return dataset
     skipped = counted(bad.count, "bad record")
-    return dataset.with_notes(f"{skipped} skipped, the first: {bad.first[0]}")
+    first = bad.first[0]
+    return dataset.with_notes(f"{skipped} skipped, the first: {first}")
 
 
 def role_shares_split(config: ConfigDict, role: str) -> bool:

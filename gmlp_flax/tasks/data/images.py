@@ -92,7 +92,8 @@ class ImageData(TaskData):
             DataError: there are none, or they have other classes.
         """
         read = self._read(role)
-        sampled = sampling.sample(read.origin or read)
+        original = read.origin or read
+        sampled = sampling.sample(original)
         dataset = self._with_classes_of_run(read, role)
         notes = sampling.notes(sampled, self.config.data.max_value)
         if role == HELDOUT:
@@ -123,7 +124,8 @@ class ImageData(TaskData):
         class_map = self._class_map
         if class_map:
             dataset = classes.named(dataset, class_map)
-        classes.require_several(dataset.origin or dataset)
+        original = dataset.origin or dataset
+        classes.require_several(original)
         return dataset
 
     def _splits(self, path: str, ignore_splits: bool) -> Splits:
@@ -134,7 +136,8 @@ class ImageData(TaskData):
         if not self.config.data.search:
             return embedded.embedded_digits(role)
         digits = embedded.embedded_digits(TRAIN)
-        return digits.hold_out(role, data_config.share_of(self.config))
+        share = data_config.share_of(self.config)
+        return digits.hold_out(role, share)
 
     @functools.cached_property
     def _class_map(self) -> Sequence[str]:
@@ -157,12 +160,14 @@ class ImageData(TaskData):
         if role != TRAIN:
             return self.labelled(role)
         example = training_example(self.config)
-        return ReadableExamples(self.dataset(role), example, self._bad)
+        dataset = self.dataset(role)
+        return ReadableExamples(dataset, example, self._bad)
 
     def labelled(self, role: str) -> ReadableExamples:
         """See `TaskData`: as evaluation sees them."""
         example = evaluation_example(self.config)
-        return ReadableExamples(self.dataset(role), example, self._bad)
+        dataset = self.dataset(role)
+        return ReadableExamples(dataset, example, self._bad)
 
     @functools.cached_property
     def _bad(self) -> BadRecords:
@@ -193,10 +198,11 @@ class ImageData(TaskData):
         train = self.dataset(TRAIN)
         heldout = self.dataset(HELDOUT)
         self._decode_some_heldout()
+        original = train.origin or train
         lines = [
             *checks.check_classes(train),
             checks.check_overlap(train, heldout),
-            checks.check_contradictions(train.origin or train),
+            checks.check_contradictions(original),
         ]
         return [line for line in lines if line]
 
@@ -206,7 +212,8 @@ class ImageData(TaskData):
         most = DECODED_REMOTE if files.is_remote(heldout.path) else DECODED_LOCAL
         indices = spread(len(heldout), most)
         examples = self.labelled(HELDOUT)
-        with ThreadPoolExecutor(pipeline.usable_cores()) as pool:
+        threads = pipeline.usable_cores()
+        with ThreadPoolExecutor(threads) as pool:
             for _ in pool.map(examples.__getitem__, indices):
                 pass
 
@@ -237,7 +244,8 @@ class ImageData(TaskData):
 
 def _classes_in_lines(path: str) -> list[str]:
     """The classes in the lines of a file of config.data.class_map."""
-    text = decode_utf8(files.read_small(path))
+    content = files.read_small(path)
+    text = decode_utf8(content)
     names = []
     for line in text.splitlines():
         name = line.strip()
@@ -246,10 +254,13 @@ def _classes_in_lines(path: str) -> list[str]:
             # LOC_synset_mapping.txt.
             name, *_ = line.split(maxsplit=1)
         names.append(name)
-    if len(set(names)) < len(names) or len(names) < 2 or "" in names:
+    count = len(names)
+    has_twins = len(set(names)) < count
+    if has_twins or count < 2 or "" in names:
         raise DataError(f"{CLASS_MAP_KEY}={path}: expected one class a line, all different")
     return names
 
 
 def _as_json(names: Sequence[str]) -> bytes:
-    return json.dumps(names, indent=1).encode()
+    text = json.dumps(names, indent=1)
+    return text.encode()

@@ -55,7 +55,8 @@ class LanguageData(TextData):
         """See `TextData`: the tokenizer of the run folder, of the config, of prepared data or of
         `config.init_from`; if there is none, one is trained on the text."""
         data = self.config.data
-        tokenizer = configured_tokenizer(self.config, self.run_files, self._prepared_tokenizers())
+        others = self._prepared_tokenizers()
+        tokenizer = configured_tokenizer(self.config, self.run_files, others)
         if tokenizer is not None:
             return tokenizer
         corpus = self.corpus(TRAIN)
@@ -99,11 +100,13 @@ class LanguageData(TextData):
     def _embedded(self, role: str) -> Corpus:
         """The text that comes with Python."""
         is_search = self.config.data.search
-        texts = embedded.embedded_text(TRAIN if is_search else role)
+        role_of_text = TRAIN if is_search else role
+        texts = embedded.embedded_text(role_of_text)
         text = corpora.in_memory(f"{data_config.EMBEDDED}, {role}", texts)
         if not is_search:
             return text
-        return text.hold_out(role, data_config.share_of(self.config))
+        share = data_config.share_of(self.config)
+        return text.hold_out(role, share)
 
     @functools.cache  # noqa: B019 - as above
     def windows(self, role: str) -> packing.Packing:
@@ -113,7 +116,8 @@ class LanguageData(TextData):
         if self.tokenizer.may_be_unknown:
             searched = min(tokens.tokens, FIRST_TOKENS)
             first = tokens.read(0, searched)
-            to_stderr(checks.check_unknown([first], self.tokenizer, f"{role} text"))
+            line = checks.check_unknown([first], self.tokenizer, f"{role} text")
+            to_stderr(line)
         with data_config.errors_name(f"data.{role}", "model.length"):
             return self._pack(tokens)
 
@@ -139,11 +143,14 @@ class LanguageData(TextData):
     def _open_mixture_corpus(self, path: str) -> MixtureCorpus:
         if prepared.is_prepared(path):
             tokens = prepared.Prepared(path)
-            return MixtureCorpus(self._pack(tokens), tokens.files)
+            windows = self._pack(tokens)
+            return MixtureCorpus(windows, tokens.files)
         text_splits = text_reader.read(path)
-        corpus: Any = splits.choose(text_splits, splits.Request(TRAIN))
+        request = splits.Request(TRAIN)
+        corpus: Any = splits.choose(text_splits, request)
         tokens = self._prepare(corpus)
-        return MixtureCorpus(self._pack(tokens), corpus.files)
+        windows = self._pack(tokens)
+        return MixtureCorpus(windows, corpus.files)
 
     def _prepare(self, corpus: Corpus) -> prepared.Prepared:
         """The text of a corpus as token ids, from the cache or made now."""
@@ -163,10 +170,12 @@ class LanguageData(TextData):
         windows = self.windows(role)
         if role == TRAIN:
             return windows
-        heldout = pipeline.Spread(windows, self.config.eval.examples)
-        if not self.config.eval.recall_slices:
+        options = self.config.eval
+        heldout = pipeline.Spread(windows, options.examples)
+        if not options.recall_slices:
             return heldout
-        return bigrams.WithFrequency(heldout, self.frequent_bigrams, self.tokenizer.vocab_size)
+        vocab_size = self.tokenizer.vocab_size
+        return bigrams.WithFrequency(heldout, self.frequent_bigrams, vocab_size)
 
     @functools.cached_property
     def frequent_bigrams(self) -> np.ndarray:
@@ -180,26 +189,28 @@ class LanguageData(TextData):
         if not most:
             return np.empty(0, np.int64)
         try:
-            text = self.windows(TRAIN).prepared
+            windows = self.windows(TRAIN)
         except UserError as error:
             raise DataError(
                 f"{error}; the training text is read because it says which bigrams are frequent: "
                 "config.eval.frequent_bigrams=0 counts all bigrams and reads none"
             ) from None
-        return bigrams.frequent_keys(text, most)
+        return bigrams.frequent_keys(windows.prepared, most)
 
     @functools.cached_property
     def token_counts(self) -> np.ndarray:
         """How often each id occurs in the text to train on, without the mixture: int [vocabulary];
         see `Prepared.counts`."""
-        tokens = self.windows(TRAIN).prepared
+        windows = self.windows(TRAIN)
+        tokens = windows.prepared
         return tokens.counts(self.config.model.vocab_size)
 
     def train_order(self) -> pipeline.Order:
         """See `TaskData`: the windows of all corpora, in their shares."""
-        shares = packing.read_shares(self.config.data.mixture)
-        rest = 1 - sum(shares.values())
-        all_shares = [rest, *shares.values()]
+        by_path = packing.read_shares(self.config.data.mixture)
+        shares = list(by_path.values())
+        rest = 1 - sum(shares)
+        all_shares = [rest, *shares]
         windows = [self.windows(TRAIN)]
         for corpus in self.mixture.values():
             windows.append(corpus.windows)
@@ -225,14 +236,16 @@ class LanguageData(TextData):
 
     def dataset(self, role: str) -> Dataset:
         """See `TaskData`."""
-        if self._is_prepared(role):
-            return self.windows(role).prepared.dataset()
-        return self.corpus(role)
+        if not self._is_prepared(role):
+            return self.corpus(role)
+        windows = self.windows(role)
+        return windows.prepared.dataset()
 
     def tokens(self, role: str) -> Tokens:
         """See `TaskData`: those of the first documents, without cutting any."""
         if self._is_prepared(role):
-            documents = self.windows(role).prepared.some_documents(DOCUMENTS)
+            windows = self.windows(role)
+            documents = windows.prepared.some_documents(DOCUMENTS)
             ids = [np.frombuffer(document, np.uint32) for document in documents]
         else:
             texts = self._first_texts(role)
@@ -260,32 +273,35 @@ class LanguageData(TextData):
         self._require_other_files()
         lines = self.note_of_white_space()
         heldout = self.windows(HELDOUT).prepared
-        trained = [self.windows(TRAIN).prepared]
+        train = self.windows(TRAIN).prepared
+        trained = [train]
         for path, mixed in self.mixture.items():
-            trained.append(mixed.windows.prepared)
-            lines.append(self._note_of_mixture(path, len(mixed.windows)))
-        for train in trained:
-            lines.append(self._note_of_overlap(train, heldout))
+            windows = mixed.windows
+            trained.append(windows.prepared)
+            note = self._note_of_mixture(path, len(windows))
+            lines.append(note)
+        for tokens in trained:
+            note = self._note_of_overlap(tokens, heldout)
+            lines.append(note)
         return [line for line in lines if line]
 
     def _note_of_mixture(self, path: str, sequences: int) -> str:
         """How much a corpus of the mixture is trained on."""
         shares = packing.read_shares(self.config.data.mixture)
         share = shares[path]
+        percent = 100 * share
         examples_read = share * self.config.steps * self.config.batch_size
         epochs = examples_read / sequences
         return (
-            f"mixture: {100 * share:.4g} % of the examples from {path} "
+            f"mixture: {percent:.4g} % of the examples from {path} "
             f"({sequences:,} sequences, {epochs:.2g} epochs)"
         )
 
     def _note_of_overlap(self, train: prepared.Prepared, heldout: prepared.Prepared) -> str:
         """A line if documents or passages of the held-out text are trained on; else ""."""
-        line = checks.check_documents(
-            train.some_documents(checks.DOCUMENTS_SEARCHED),
-            heldout.some_documents(checks.DOCUMENTS_COMPARED),
-            train.documents,
-        )
+        searched_documents = train.some_documents(checks.DOCUMENTS_SEARCHED)
+        compared_documents = heldout.some_documents(checks.DOCUMENTS_COMPARED)
+        line = checks.check_documents(searched_documents, compared_documents, train.documents)
         if line:
             return line
         # Every read of remote text takes a request.
@@ -313,8 +329,10 @@ class LanguageData(TextData):
         if any(map(self._is_prepared, ROLES)):
             return
         heldout = self.corpus(HELDOUT)
-        if not heldout.examples.selection.share:
-            require_other_files(self.corpus(TRAIN), heldout)
+        selection = heldout.examples.selection
+        if not selection.share:
+            train = self.corpus(TRAIN)
+            require_other_files(train, heldout)
 
     @classmethod
     def row(
@@ -322,14 +340,16 @@ class LanguageData(TextData):
     ) -> Mapping[str, Any]:
         """See `TaskData`."""
         require_texts(inputs)
-        return {"text": single_input(inputs, "text")}
+        text = single_input(inputs, "text")
+        return {"text": text}
 
 
 def require_other_files(train: Corpus, heldout: Corpus) -> None:
     """Raises DataError if a file, perhaps under two names, is in both corpora."""
     trained = {os.path.realpath(file.path): file.path for file in train.files}
     for file in heldout.files:
-        trained_path = trained.get(os.path.realpath(file.path))
+        real_path = os.path.realpath(file.path)
+        trained_path = trained.get(real_path)
         if trained_path is not None:
             raise DataError(
                 f"{file.path!r} is held out and also trained on, as {trained_path!r}: give other "

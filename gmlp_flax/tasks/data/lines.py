@@ -62,7 +62,8 @@ def _read_file(path: str, predictor: Predictor, as_json: bool) -> Iterator[Any]:
         """The lines of a file."""
         return read_lines(name, stream, as_json)
 
-    if predictor.reads_tables and compression.suffix(path) in rows.SUFFIXES:
+    suffix = compression.suffix(path)
+    if predictor.reads_tables and suffix in rows.SUFFIXES:
         yield from read_table(path, predictor)
         return
     for value in predictor.inputs_of_file(path, read_lines_of):
@@ -79,11 +80,12 @@ def read_table(path: str, predictor: Predictor) -> Iterator[Any]:
         DataError: a column is missing, or the file cannot be read.
     """
     header = rows.column_names(path)
-    if INPUT in header and compression.suffix(path) in rows.JSON_LINES:
+    suffix = compression.suffix(path)
+    if INPUT in header and suffix in rows.JSON_LINES:
         columns: tuple[str, ...] = (INPUT,)
     else:
         columns = predictor.table_columns(path, header)
-    is_columnar = compression.suffix(path) in rows.COLUMNAR
+    is_columnar = suffix in rows.COLUMNAR
     for where, row in rows.read_rows(path, columns):
         try:
             if isinstance(row, BadRecord):
@@ -126,13 +128,16 @@ def read_lines(name: str, stream: Any, as_json: bool = False) -> Iterator[Any]:
         *whole, rest = chunk.split(b"\n")
         for end in whole:
             number += 1
+            where = f"{name}, line {number}"
             line = b"".join([*begun, end])
-            yield from _read_line(line, f"{name}, line {number}", as_json)
+            yield from _read_line(line, where, as_json)
             begun = []
         begun.append(rest)
         if not _is_ready(stream):
             yield PAUSE
-    yield from _read_line(b"".join(begun), f"{name}, line {number + 1}", as_json)
+    where = f"{name}, line {number + 1}"
+    last_line = b"".join(begun)
+    yield from _read_line(last_line, where, as_json)
 
 
 def _read_line(data: bytes, where: str, as_json: bool) -> Iterator[Any]:

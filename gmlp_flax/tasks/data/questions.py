@@ -54,7 +54,8 @@ class QuestionData(FinetuningData):
     def examples(self, role: str) -> Windows:
         """The windows of a role; raises DataError if the questions do not fit the model's
         length."""
-        questions = self.dataset(role).examples.questions
+        dataset = self.dataset(role)
+        questions = dataset.examples.questions
         with data_config.errors_name("model.length"):
             windows = windows_of(self.config, self.tokenizer, questions, role == TRAIN)
         report_unknown(self.tokenizer, windows, f"{role} passages")
@@ -68,7 +69,8 @@ class QuestionData(FinetuningData):
 
     def tokens(self, role: str) -> Tokens:
         """See `TaskData`: of the passages, which are read in windows."""
-        questions = self.dataset(role).examples.questions
+        dataset = self.dataset(role)
+        questions = dataset.examples.questions
         indices = spread(len(questions), DOCUMENTS)
         passages = [questions[index].context for index in indices]
         ids = self.tokenizer.encode_batch(passages)

@@ -68,7 +68,8 @@ def configured_tokenizer(
     path = config.data.tokenizer
     if path in NAMED or io_files.exists(path):
         settled = [*present.values(), *inherited.values()]
-        present[f"config.data.tokenizer, {path}"] = _load_configured(path, keys, settled)
+        name = f"config.data.tokenizer, {path}"
+        present[name] = _load_configured(path, keys, settled)
     elif path and run_files.read_local(TOKENIZER_FILE) is None:
         # A run folder has its own copy, and may have been moved away from the file.
         raise DataError(f"config.data.tokenizer is {path!r}, which does not exist; give a file")
@@ -87,9 +88,11 @@ def _present_tokenizers(run_files: RunFiles, others: Mapping[str, str]) -> dict[
     content = run_files.read_local(TOKENIZER_FILE)
     if content is not None:
         run_path = run_files.path(TOKENIZER_FILE)
-        tokenizers[f"this run's, {run_path}"] = Tokenizer(content, run_path)
+        name = f"this run's, {run_path}"
+        tokenizers[name] = Tokenizer(content, run_path)
     for source, path in others.items():
-        tokenizers[f"{source}, {path}"] = Tokenizer.load(path)
+        name = f"{source}, {path}"
+        tokenizers[name] = Tokenizer.load(path)
     return tokenizers
 
 
@@ -116,10 +119,12 @@ def _load_configured(path: str, keys: Mapping[str, str], settled: list[Tokenizer
     """The tokenizer of config.data.tokenizer. If a settled tokenizer has the same pieces, it
     replaces this one and decides how text is read, unless the keys of the config do."""
     tokenizer = Tokenizer.load(path, **keys)
-    is_open = all(value == "auto" for value in keys.values())
-    if is_open:
-        alike = [other for other in settled if other.same_pieces(tokenizer)]
-        tokenizer = next(iter(alike), tokenizer)
+    leaves_open = all(value == "auto" for value in keys.values())
+    if leaves_open:
+        for other in settled:
+            if other.same_pieces(tokenizer):
+                tokenizer = other
+                break
     if tokenizer.note:
         to_stderr(tokenizer.note)
     return tokenizer
@@ -138,15 +143,18 @@ def report_unknown(tokenizer: Tokenizer, source: Any, where: str) -> None:
     """
     if not tokenizer.may_be_unknown:
         return
+    count = min(len(source), DOCUMENTS)
     ids = []
-    for index in range(min(len(source), DOCUMENTS)):
+    for index in range(count):
         example = source[index]
         ids.append(example["tokens"])
-    to_stderr(checks.check_unknown(ids, tokenizer, where))
+    line = checks.check_unknown(ids, tokenizer, where)
+    to_stderr(line)
 
 
 def require_texts(inputs: Iterable[Any]) -> None:
     """Raises DataError if a program's input is not text."""
     for text in inputs:
         if not isinstance(text, str):
-            raise DataError(f"an example of text is {type(text).__name__}: expected str")
+            name = type(text).__name__
+            raise DataError(f"an example of text is {name}: expected str")

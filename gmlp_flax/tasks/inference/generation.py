@@ -33,8 +33,9 @@ def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
         order = order[: sampling.top_k]
     best = logits[order].astype(np.float64)
     shares = _softmax(best, sampling.temperature)
+    kept = _keep_top_p(shares, sampling.top_p)
     result = np.zeros(logits.shape)
-    result[order] = _keep_top_p(shares, sampling.top_p)
+    result[order] = kept
     return result
 
 
@@ -60,14 +61,16 @@ def _keep_top_p(shares: np.ndarray, top_p: float) -> np.ndarray:
 def program_length(tokens: int, most: int) -> int:
     """The length that an array of some tokens is filled up to: a power of two, or `most`, as each
     length is a program to compile."""
-    power = 1 << (tokens - 1).bit_length()
+    exponent = (tokens - 1).bit_length()
+    power = 1 << exponent
     return min(most, power)
 
 
 def draw(probabilities: np.ndarray, random: np.random.Generator) -> int:
     """A token, by one number of the generator."""
     sums = np.cumsum(probabilities)
-    drawn = random.random() * sums[-1]
+    total = sums[-1]
+    drawn = random.random() * total
     token = np.searchsorted(sums, drawn, "right")
     return int(token)
 
@@ -133,15 +136,17 @@ class TextGenerator:
         self, logits: np.ndarray, sampling: Sampling, random: np.random.Generator
     ) -> int:
         """The next token, from logits [vocabulary], which may have more entries than pieces."""
-        logits_of_pieces = logits[: len(self._allowed)]
-        allowed_logits = np.where(self._allowed, logits_of_pieces, -np.inf)
+        is_allowed = self._is_allowed
+        pieces = len(is_allowed)
+        allowed_logits = np.where(is_allowed, logits[:pieces], -np.inf)
         chances = probabilities(allowed_logits, sampling)
         return draw(chances, random)
 
     def _text_after(self, ids: list[int], new: list[int]) -> str:
         """The text of new tokens, which begins with the space that belongs before them."""
+        all_ids = [*ids, *new]
         prompt = self.tokenizer.decode(ids)
-        whole = self.tokenizer.decode([*ids, *new])
+        whole = self.tokenizer.decode(all_ids)
         common = os.path.commonprefix([prompt, whole])  # noqa: RUF071 - of texts, not of paths
         start = len(common)
         return whole[start:]
@@ -186,10 +191,12 @@ class TextGenerator:
         return window + padding
 
     @functools.cached_property
-    def _allowed(self) -> np.ndarray:
+    def _is_allowed(self) -> np.ndarray:
         """bool [pieces]: which tokens may be drawn, those of text and the [SEP] that ends a
         text."""
-        allowed = np.ones(self.tokenizer.vocab_size, bool)
-        allowed[list(self.tokenizer.special_ids)] = False
-        allowed[self.tokenizer.sep_id] = True
-        return allowed
+        tokenizer = self.tokenizer
+        special_ids = list(tokenizer.special_ids)
+        is_allowed = np.ones(tokenizer.vocab_size, bool)
+        is_allowed[special_ids] = False
+        is_allowed[tokenizer.sep_id] = True
+        return is_allowed

@@ -125,7 +125,8 @@ class Predictor(abc.ABC):
         names = len(self.names)
         scores = padded_scores[..., :names]
         probabilities = jax.nn.softmax(scores)
-        count = min(top, scores.shape[-1])
+        scored_names = scores.shape[-1]
+        count = min(top, scored_names)
         values, indices = jax.lax.top_k(probabilities, count)
         return {"values": values, "indices": indices}
 
@@ -135,9 +136,11 @@ class Predictor(abc.ABC):
         count = prepared.context or 1
         predictions = []
         for output in outputs:
-            indices = output["indices"][:count].tolist()
-            values = output["values"][:count].tolist()
-            for ranked, probabilities in zip(indices, values, strict=True):
+            indices = output["indices"]
+            values = output["values"]
+            ranked_indices = indices[:count].tolist()
+            ranked_values = values[:count].tolist()
+            for ranked, probabilities in zip(ranked_indices, ranked_values, strict=True):
                 names = [self.names[index] for index in ranked]
                 candidates = list(zip(names, probabilities, strict=True))
                 predictions.append(candidates)
@@ -146,7 +149,8 @@ class Predictor(abc.ABC):
     @functools.cache  # noqa: B019 - a predictor lives as long as its model
     def compiled_rank(self, top: int) -> Callable[[Any, Arrays], Arrays]:
         """`rank` as a compiled function of parameters and a batch."""
-        return jax.jit(functools.partial(self.rank, top=top))
+        rank = functools.partial(self.rank, top=top)
+        return jax.jit(rank)
 
     def predict(
         self, params: Any, inputs: Iterable[Any], settings: Settings = Settings()
@@ -179,7 +183,8 @@ class Predictor(abc.ABC):
                 error of its answer.
             settings: how they are answered.
         """
-        return _Stream(self, params, settings).run(inputs)
+        stream = _Stream(self, params, settings)
+        return stream.run(inputs)
 
     # Inputs from a program, and from a command line.
 
@@ -358,20 +363,21 @@ class _Stream:
     def _prepare_all(self, inputs: list[Any], pool: ThreadPoolExecutor) -> list[_Item]:
         """Prepares inputs in threads, about two parts in each."""
         part_count = 2 * self.threads
-        size = max(1, math.ceil(len(inputs) / part_count))
-        parts = _in_parts(inputs, size)
+        inputs_of_part = math.ceil(len(inputs) / part_count)
+        parts = _in_parts(inputs, max(1, inputs_of_part))
         items: list[_Item] = []
         for prepared_part in pool.map(self._prepare, parts):
             items += prepared_part
         return items
 
     def _prepare(self, inputs: list[Any]) -> list[_Item]:
+        truncate = self.settings.truncate
         items = []
         for value in inputs:
             try:
                 if isinstance(value, DataError):
                     raise value
-                prepared = self.predictor.prepare(value, truncate=self.settings.truncate)
+                prepared = self.predictor.prepare(value, truncate=truncate)
                 answer = Answer(value, [], note=prepared.note)
             except UserError as error:
                 prepared = Prepared([])
@@ -393,10 +399,12 @@ class _Stream:
         """Starts a batch on the device; its last example is repeated to fill it."""
         predictor = self.predictor
         examples = [row.example for row in rows]
-        if len(rows) > 1:
+        count = len(examples)
+        if count > 1:
             last = examples[-1]
-            filled = program_length(max(len(rows), _LEAST_FILLED), self.settings.batch_size)
-            missing = filled - len(rows)
+            least = max(count, _LEAST_FILLED)
+            filled = program_length(least, self.settings.batch_size)
+            missing = filled - count
             examples += [last] * missing
         batch = batch_of(examples, predictor.task.length, predictor.pad_id)
         rank = predictor.compiled_rank(self.settings.top)
@@ -410,8 +418,11 @@ class _Stream:
         no_batch = _Batch([], {})  # the last one, so that inputs without examples are answered too
         for batch in [*batches, no_batch]:
             _add_outputs(items, batch)
-            while done < len(items) and items[done].is_complete:
-                yield self._answer(items[done])
+            while done < len(items):
+                item = items[done]
+                if not item.is_complete:
+                    break
+                yield self._answer(item)
                 done += 1
 
     def _answer(self, item: _Item) -> Answer:
@@ -434,8 +445,9 @@ def _add_outputs(items: list[_Item], batch: _Batch) -> None:
     """Waits for a batch, and gives each item the outputs of its examples."""
     arrays = jax.device_get(batch.outputs)
     for row, number in enumerate(batch.items):
+        item = items[number]
         output = {name: values[row] for name, values in arrays.items()}
-        items[number].outputs.append(output)
+        item.outputs.append(output)
 
 
 def batch_of(examples: list[Arrays], length: int, pad_id: int) -> Arrays:
@@ -456,7 +468,8 @@ def _padded_shape(arrays: list[np.ndarray], length: int) -> list[int]:
     shapes = [array.shape for array in arrays]
     largest = np.max(shapes, axis=0)
     shape = largest.astype(int).tolist()
-    is_image = arrays[0].dtype == np.uint8
+    first = arrays[0]
+    is_image = first.dtype == np.uint8
     if shape and not is_image:
         longest = shape[-1]
         shape[-1] = program_length(longest, length)
@@ -469,5 +482,6 @@ def _padded_stack(arrays: list[np.ndarray], shape: list[int], fill_value: int) -
     stack = np.full(stack_shape, fill_value, first.dtype)
     for row, array in enumerate(arrays):
         corner = map(slice, array.shape)
-        stack[(row, *corner)] = array
+        index = (row, *corner)
+        stack[index] = array
     return stack

@@ -40,7 +40,9 @@ class Trial(NamedTuple):
     @property
     def seedless(self) -> Point:
         """The point without its seed, which the trials of other seeds share."""
-        return {key: value for key, value in self.point.items() if key != "seed"}
+        point = dict(self.point)
+        point.pop("seed", None)
+        return point
 
 
 class Sweep(NamedTuple):
@@ -76,7 +78,8 @@ def from_file(name: str) -> Points:
     path, colon, argument = name.partition(":")
     path = config_lib.locate(path, "sweep")
     try:
-        get_sweep = runpy.run_path(path)["get_sweep"]
+        module = runpy.run_path(path)
+        get_sweep = module["get_sweep"]
         arguments = [argument] if colon else []
         points: Points = tuple(get_sweep(*arguments))
         points_lib.chained(points)  # checks the names, and that there are points
@@ -124,7 +127,8 @@ def define(
                 raise ConfigError(f"--config.{key} and the sweep set the same key: give one")
         keys = {CONFIG: source} | overrides | point
         flags = [*points_lib.flags(keys), *trust]
-        base = open_config(keys.pop(CONFIG))
+        base_name = keys.pop(CONFIG)
+        base = open_config(base_name)
         config = config_lib.overridden(base, keys)
         trial = Trial(point, flags, config)
         folder = os.path.join(out, trial.name)
@@ -148,8 +152,9 @@ def _refuse_twin(trial: Trial, names: dict[str, str]) -> None:
     config_text = config_lib.to_json(trial.config)
     for mark in (name, config_text):
         if mark in names:
+            earlier = names[mark]
             raise ConfigError(
-                f"two points are one run, or share the name of its folder: {names[mark]} and {name}"
+                f"two points are one run, or share the name of its folder: {earlier} and {name}"
             )
         names[mark] = name
 
@@ -184,13 +189,15 @@ def _refuse_other_run(folder: str, config: ConfigDict, explicit: Collection[str]
             return None
         return config_lib.Start(config.init_from, before, {})
 
+    mesh = before.mesh
+
     def mesh_before(config: ConfigDict) -> tuple[config_lib.Sizes, str]:
-        sizes = (before.mesh.data, before.mesh.fsdp, before.mesh.tensor)
+        sizes = (mesh.data, mesh.fsdp, mesh.tensor)
         return sizes, "as before"
 
-    choose_mesh = None if before.mesh.auto else mesh_before
-    now = config_lib.resolve(config, inherited_before, choose_mesh, explicit).config
-    differences = config_lib.differences(before, now)
+    choose_mesh = None if mesh.auto else mesh_before
+    resolution = config_lib.resolve(config, inherited_before, choose_mesh, explicit)
+    differences = config_lib.differences(before, resolution.config)
     for key, (old, new) in differences.items():
         raise RunError(
             f"{folder} is a run of another config (config.{key} was {old!r} and is now {new!r}): "

@@ -37,7 +37,8 @@ def product(*parts: Part) -> Points:
     Raises:
         ConfigError: a name is unknown or is set by two parts, or a part is empty.
     """
-    combinations = itertools.product(*_sweeps(parts))
+    sweeps = _sweeps(parts)
+    combinations = itertools.product(*sweeps)
     return tuple(_merge(points) for points in combinations)
 
 
@@ -52,12 +53,13 @@ def zipped(*parts: Part) -> Points:
     if len(lengths) > 1:
         counts = []
         for sweep in sweeps:
-            keys = "+".join(sweep[0])
+            first = sweep[0]
+            keys = "+".join(first)
             counts.append(f"{keys}: {len(sweep)}")
-        raise ConfigError(
-            f"zipped values differ in number ({', '.join(counts)}): give as many of each"
-        )
-    return tuple(_merge(points) for points in zip(*sweeps, strict=True))
+        all_counts = ", ".join(counts)
+        raise ConfigError(f"zipped values differ in number ({all_counts}): give as many of each")
+    aligned = zip(*sweeps, strict=True)
+    return tuple(_merge(points) for points in aligned)
 
 
 def chained(*parts: Part) -> Points:
@@ -66,7 +68,8 @@ def chained(*parts: Part) -> Points:
     Raises:
         ConfigError: a name is unknown, or a part is empty.
     """
-    return tuple(itertools.chain(*_sweeps(parts)))
+    sweeps = _sweeps(parts)
+    return tuple(itertools.chain(*sweeps))
 
 
 def parse(words: Iterable[str]) -> Points:
@@ -91,7 +94,9 @@ def _parse_word(word: str) -> Points:
     count = len(keys)
     points = []
     for value in _values(values):
-        cells = value.split(":") if count > 1 else [value]
+        cells = [value]
+        if count > 1:
+            cells = value.split(":")
         has_all = len(cells) == count and all(cells)
         if not equals or not has_all:
             expected = ":".join(["VALUE"] * count)
@@ -121,7 +126,8 @@ def flags(point: Point) -> list[str]:
     """The command line's words for a point."""
     words = []
     if CONFIG in point:
-        words.append(f"--config={point[CONFIG]}")
+        source = point[CONFIG]
+        words.append(f"--config={source}")
     for key, value in point.items():
         if key != CONFIG:
             words.append(f"--config.{key}={value}")
@@ -139,7 +145,8 @@ def name(point: Point) -> str:
             words.append(_config_name(value))
         else:
             words.append(f"{key}={value}")
-    return folder_name(",".join(words))
+    text = ",".join(words)
+    return folder_name(text)
 
 
 def folder_name(text: str) -> str:
@@ -154,7 +161,8 @@ def _config_name(source: str) -> str:
     stem, _ = os.path.splitext(base)
     if not argument:
         return stem
-    words = argument.replace(",", "-").replace("=", "_")
+    with_hyphens = argument.replace(",", "-")
+    words = with_hyphens.replace("=", "_")
     return f"{stem}-{words}"
 
 

@@ -51,8 +51,10 @@ def training_pool(out: str, jobs: int) -> Iterator[Callable[[Sequence[Trial]], F
         unfinished = [trial for trial in trials if trial.name not in outcomes]
         if not unfinished:
             return outcomes
-        log = f"{folder_of(out, unfinished[0])}.log"
-        command = [sys.executable, "-m", "gmlp_flax.train", *_words(out, unfinished)]
+        first_folder = folder_of(out, unfinished[0])
+        log = f"{first_folder}.log"
+        words = _words(out, unfinished)
+        command = [sys.executable, "-m", "gmlp_flax.train", *words]
         code = processes.run(command, log)
         for trial in unfinished:
             workdir = folder_of(out, trial)
@@ -69,7 +71,8 @@ def training_pool(out: str, jobs: int) -> Iterator[Callable[[Sequence[Trial]], F
 
 def folder_of(out: str, trial: Trial) -> str:
     """The folder of a trial."""
-    return os.path.join(files.absolute(out), trial.name)
+    absolute_out = files.absolute(out)
+    return os.path.join(absolute_out, trial.name)
 
 
 def _finished(out: str, trials: Sequence[Trial]) -> Outcomes:
@@ -87,7 +90,8 @@ def _words(out: str, trials: Sequence[Trial]) -> list[str]:
     """The words of `gmlp train` for one trial, or for several that are trained together."""
     first, *others = trials
     if not others:
-        return [f"--workdir={folder_of(out, first)}", *first.flags]
+        workdir = folder_of(out, first)
+        return [f"--workdir={workdir}", *first.flags]
     words = [_member_flag(out, trial) for trial in trials]
     for word in first.flags:
         flag, _, _ = word.partition("=")
@@ -99,10 +103,10 @@ def _words(out: str, trials: Sequence[Trial]) -> list[str]:
 
 def _member_flag(out: str, trial: Trial) -> str:
     """The flag of `gmlp train` for one of several trials that are trained together."""
-    seed = trial.config.seed
-    rate = trial.config.optimizer.learning_rate
+    config = trial.config
+    rate = config.optimizer.learning_rate
     folder = folder_of(out, trial)
-    return f"--member={seed}:{rate}:{folder}"
+    return f"--member={config.seed}:{rate}:{folder}"
 
 
 def _outcome(workdir: str, code: int, log: str) -> Metrics | RunError:
@@ -115,8 +119,10 @@ def _outcome(workdir: str, code: int, log: str) -> Metrics | RunError:
         return RunError(
             f"the run {workdir} was stopped before its end: give the same command again to resume it"
         )
+    suffix = ""
     reason = run_logs.read_error(log)
-    suffix = f" ({reason})" if reason else ""
+    if reason:
+        suffix = f" ({reason})"
     return RunError(f"the run {workdir} failed{suffix}: its output is in {log}")
 
 

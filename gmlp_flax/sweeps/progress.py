@@ -1,4 +1,4 @@
-"""How far a command is that trains one sweep, or several one after the other."""
+"""The progress of a command that trains one sweep, or several one after the other."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +23,8 @@ class Work(NamedTuple):
     @classmethod
     def of(cls, runs: int, steps: int) -> "Work":
         """Runs of so many steps each, none of which has begun."""
-        return cls(runs, runs * steps, runs * steps)
+        all_steps = runs * steps
+        return cls(runs, all_steps, all_steps)
 
 
 def total(works: Iterable[Work]) -> Work:
@@ -103,13 +104,17 @@ class Progress:
     def end_run(self) -> None:
         """Notes that a run has ended, whether or not it failed."""
         self.ended += 1
-        self._begun = self._begun._replace(runs=self._begun.runs - 1)
+        runs = self._begun.runs - 1
+        self._begun = self._begun._replace(runs=runs)
 
     @property
     def runs(self) -> int:
         """All runs of the command."""
-        later = [total(sweeps).runs for sweeps in self._later.values()]
-        return self.ended + self._begun.runs + sum(later)
+        runs = self.ended + self._begun.runs
+        for sweeps in self._later.values():
+            later = total(sweeps)
+            runs += later.runs
+        return runs
 
     def part(self) -> Work:
         """The work of the whole part, without the runs that have ended."""
@@ -118,19 +123,31 @@ class Progress:
 
     def eta(self) -> str:
         """The time that the rest of the part will take; empty if it is not known."""
-        left = self.part().left
+        part = self.part()
+        left = part.left
         if not left or self.taken <= 0:
             return ""
         elapsed = self._clock() - self._began
-        interval = tqdm.tqdm.format_interval(left * elapsed / self.taken)
-        others = [name for name, sweeps in self._later.items() if name != self._part and sweeps]
-        if others:
+        seconds = left * elapsed / self.taken
+        interval = tqdm.tqdm.format_interval(seconds)
+        if self._has_other_parts():
             return f"ETA of {self._part} {interval}"
         return f"ETA {interval}"
 
+    def _has_other_parts(self) -> bool:
+        """Whether sweeps of other parts are still to come."""
+        for name, sweeps in self._later.items():
+            is_other = name != self._part
+            if is_other and sweeps:
+                return True
+        return False
+
     def __str__(self) -> str:
         """The runs that have ended and the ETA: "3 of 21 runs, ETA 02:10"."""
-        noun = "run" if self.runs == 1 else "runs"
-        counted = f"{self.ended} of {self.runs} {noun}"
+        runs = self.runs
+        noun = "run" if runs == 1 else "runs"
+        counted = f"{self.ended} of {runs} {noun}"
         eta = self.eta()
-        return f"{counted}, {eta}" if eta else counted
+        if eta:
+            return f"{counted}, {eta}"
+        return counted

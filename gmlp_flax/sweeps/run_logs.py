@@ -24,14 +24,16 @@ LINE_WIDTH = 60  # of a line of a log, beside a bar
 def open_log(path: str, command: Sequence[str]) -> Iterator[BinaryIO]:
     """A file to append to, after a line with the command; in a bucket, it is written when the block
     ends."""
-    line = os.fsencode(f"{shlex.join(command)}\n")
+    words = shlex.join(command)
+    line = os.fsencode(f"{words}\n")
     if files.is_remote(path):
         with _open_remote(path) as log:
             log.write(line)
             log.flush()
             yield log
         return
-    files.make_folder(os.path.dirname(path))
+    folder = os.path.dirname(path)
+    files.make_folder(folder)
     with storage.file_errors(f"writing {path}"), open(path, "ab") as log:
         log.write(line)
     with open(path, "ab") as log:
@@ -67,7 +69,8 @@ def last_line(log: str) -> str:
     content = files.read(log)
     if not content:
         return ""
-    *_, line = content.decode(errors="replace").splitlines()
+    text = content.decode(errors="replace")
+    *_, line = text.splitlines()
     if _COMMAND.search(line):
         return "starting"
     return textwrap.shorten(line, LINE_WIDTH, placeholder=" ...")

@@ -49,7 +49,8 @@ def run_states(sweep: Sweep) -> list[RunState]:
         log = f"{folder}.log"
         has_begun = files.exists(folder) or files.exists(log)
         if has_begun or not sweep.choosing:
-            runs.append(_state(trial, folder, log))
+            run = _state(trial, folder, log)
+            runs.append(run)
     return runs
 
 
@@ -100,8 +101,9 @@ def status_object(sweep: Sweep) -> dict[str, Any]:
     runs = []
     done = 0
     for state in run_states(sweep):
+        metrics = {name: _in_json(value) for name, value in state.eval.items()}
         run = dataclasses.asdict(state)
-        run["eval"] = {name: _in_json(value) for name, value in state.eval.items()}
+        run["eval"] = metrics
         runs.append(run)
         if state.state == "done":
             done += 1
@@ -122,9 +124,11 @@ def _in_json(value: Any) -> Any:
 
 def work_of(sweep: Sweep) -> Work:
     """The runs and the steps of a sweep, and the steps that are left."""
-    steps = sum(trial.config.steps for trial in sweep.trials)
-    left = steps_left(sweep.out, sweep.trials)
-    return Work(len(sweep.trials), steps, left)
+    trials = sweep.trials
+    runs = len(trials)
+    steps = sum(trial.config.steps for trial in trials)
+    left = steps_left(sweep.out, trials)
+    return Work(runs, steps, left)
 
 
 def steps_left(out: str, trials: Iterable[Trial]) -> int:
@@ -138,6 +142,9 @@ def steps_left(out: str, trials: Iterable[Trial]) -> int:
     left = 0
     for trial in trials:
         folder = os.path.join(out, trial.name)
-        if not files.exists(os.path.join(folder, RESULT_FILE)):
-            left += max(0, trial.config.steps - _last_step(folder))
+        result_path = os.path.join(folder, RESULT_FILE)
+        if files.exists(result_path):
+            continue
+        steps = trial.config.steps
+        left += max(0, steps - _last_step(folder))
     return left

@@ -23,24 +23,33 @@ def rows(sweep: Sweep, metrics: Mapping[str, Metrics]) -> list[dict[str, Any]]:
         point = str(trial.seedless)
         trials = trials_of_point.setdefault(point, [])
         trials.append(trial)
-    return [_row(trials, metrics) for trials in trials_of_point.values()]
+    all_rows = []
+    for trials in trials_of_point.values():
+        row = _row(trials, metrics)
+        all_rows.append(row)
+    return all_rows
 
 
 def _row(trials: Sequence[Trial], metrics: Mapping[str, Metrics]) -> dict[str, Any]:
     """The row of a point, from all of its trials; see `rows`."""
-    finished = [trial for trial in trials if trial.name in metrics]
     runs = []
-    for trial in finished:
+    metrics_of_runs = []
+    for trial in trials:
+        name = trial.name
+        if name not in metrics:
+            continue
         run = {
             "seed": trial.config.seed,
-            "workdir": trial.name,
-            "eval": metrics[trial.name],
+            "workdir": name,
+            "eval": metrics[name],
         }
         runs.append(run)
+        metrics_of_runs.append(metrics[name])
+    first = trials[0]
     return {
-        "point": trials[0].seedless,
+        "point": first.seedless,
         "runs": runs,
-        "summary": _summary([metrics[trial.name] for trial in finished]),
+        "summary": _summary(metrics_of_runs),
     }
 
 
@@ -48,8 +57,9 @@ def _summary(metrics: Sequence[Metrics]) -> dict[str, dict[str, float]]:
     """The statistics of each metric that is a number in all runs."""
     if not metrics:
         return {}
+    first = metrics[0]
     summary = {}
-    for key in metrics[0]:
+    for key in first:
         values: list[Any] = [run.get(key) for run in metrics]
         if all(map(_is_number, values)):
             summary[key] = _statistics(values)
@@ -62,7 +72,4 @@ def _is_number(value: Any) -> bool:
 
 def _statistics(values: Sequence[float]) -> dict[str, float]:
     """Each of STATISTICS of some numbers."""
-    statistics_of_values = {}
-    for name, statistic in STATISTICS.items():
-        statistics_of_values[name] = statistic(values)
-    return statistics_of_values
+    return {name: statistic(values) for name, statistic in STATISTICS.items()}

@@ -35,8 +35,8 @@ def train(
     Args:
         sweep: the sweep.
         jobs: processes at a time.
-        continue_on_failure: whether the others continue if a trial fails; a sweep that chooses needs all trials
-            of its search.
+        continue_on_failure: whether the others continue if a trial fails; a sweep that chooses
+            needs all trials of its search.
         together: how many trials one program trains at most.
         progress: of the command, if it trains other sweeps too.
 
@@ -50,16 +50,19 @@ def train(
     if sweep.choosing:
         search = [trial for trial in sweep.trials if SEARCH in trial.point]
     if progress is None:
-        progress = Progress({"": _planned(sweep, search)})
+        planned = _planned(sweep, search)
+        progress = Progress({"": planned})
     trainer = _Trainer(sweep, continue_on_failure, together, progress)
     reported = list(sweep.trials)
     with pool.training_pool(sweep.out, jobs) as submit:
         if search:
             trainer.train(submit, search)
             best = trainer.best_of(search)
-            reported = _of_point(sweep.trials[len(search) :], best)
+            others = sweep.trials[len(search) :]
+            reported = _of_point(others, best)
         trainer.train(submit, reported)
-    trained = sweep._replace(trials=tuple(search + reported))
+    trained_trials = tuple(search + reported)
+    trained = sweep._replace(trials=trained_trials)
     failed = trainer.failed
     report = {
         "config": sweep.source,
@@ -74,7 +77,7 @@ def train(
     report_path = files.join(sweep.out, "sweep.json")
     json_files.write(report_path, report)
     if failed:
-        count = f"{len(failed)} of {len(trained.trials)} runs failed"
+        count = f"{len(failed)} of {len(trained_trials)} runs failed"
         print(f"{count}; the same command tries them again:", file=sys.stderr)
         print(*failed.values(), sep="\n", file=sys.stderr)
     return not failed
@@ -85,11 +88,13 @@ def _planned(sweep: Sweep, search: Sequence[Trial]) -> list[Work]:
     if not search:
         return [states.work_of(sweep)]
     others = sweep.trials[len(search) :]
-    of_first_point = _of_point(others, search[0].seedless)
+    first = search[0]
+    of_first_point = _of_point(others, first.seedless)
     works = []
     for trials in (search, of_first_point):
         part = sweep._replace(trials=tuple(trials))
-        works.append(states.work_of(part))
+        work = states.work_of(part)
+        works.append(work)
     return works
 
 
@@ -129,7 +134,8 @@ class _Trainer:
             run = submit(group)
             group_of[run] = group
         part = self.sweep._replace(trials=tuple(trials))
-        self.progress.begin_sweep(states.work_of(part))
+        work = states.work_of(part)
+        self.progress.begin_sweep(work)
         for run in ended(group_of, self.sweep.out, self.progress):
             outcomes = _outcomes(run, group_of[run])
             for name, outcome in outcomes.items():
@@ -210,7 +216,8 @@ def ended(
             unfinished: list[Trial] = []
             for run in pending:
                 unfinished += group_of[run]
-            progress.advance(states.steps_left(out, unfinished))
+            left = states.steps_left(out, unfinished)
+            progress.advance(left)
             part = progress.part()
             taken = part.steps - part.left
             doing = _preparing(out, unfinished) or f"{taken:,} of {part.steps:,} steps"
@@ -235,7 +242,8 @@ def _preparing(out: str, unfinished: Sequence[Trial]) -> str:
     doing = ""
     for trial in unfinished:
         folder = pool.folder_of(out, trial)
-        if files.exists(os.path.join(folder, CONFIG_FILE)):  # written with the first step
+        config_path = os.path.join(folder, CONFIG_FILE)
+        if files.exists(config_path):  # written with the first step
             return ""
         line = run_logs.last_line(f"{folder}.log")
         if line:

@@ -51,13 +51,15 @@ def _continuations(
         seconds = time.perf_counter() - began
         note = predictor.note_of_prompt(generated.prompt_tokens)
         yield Answer(prompt, [], note=note, text=generated.text)
-        report(_summary(generated, seconds, model.task.length))
+        line = _summary(generated, seconds, model.task.length)
+        report(line)
 
 
 def _summary(generated: GeneratedText, seconds: float, length: int) -> str:
     """A line about a text that a model for sequences of some length has generated."""
-    rate = generated.new_tokens / seconds
-    line = f"{generated.new_tokens} tokens in {seconds:.2f} s ({rate:,.0f} a second)"
+    tokens = generated.new_tokens
+    rate = tokens / seconds
+    line = f"{tokens} tokens in {seconds:.2f} s ({rate:,.0f} a second)"
     if generated.ended:
         line += ", where the model ended the text"
     if generated.windows > 1:

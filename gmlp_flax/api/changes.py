@@ -44,19 +44,24 @@ def changed_task(config: ConfigDict, files: Files, changes: Changes, where: str)
             raise ConfigError(
                 f"{where}: a model of the task {config.task} has no classes: leave classes out"
             )
+        classes_file = heads[0]
         names = class_names(changes.classes, where)
-        files[heads[0]] = json.dumps(names).encode()
+        content = json.dumps(names)
+        files[classes_file] = content.encode()
     values = config.to_dict()
-    values["model"].update(_model_options(changes, where))
+    options = _model_options(changes, where)
+    values["model"].update(options)
     changed = config_lib.from_dict(values, where)
-    resolved = config_lib.resolve(changed).config
+    resolution = config_lib.resolve(changed)
+    resolved = resolution.config
     task = tasks.find(resolved.task)
     return task(resolved, files)
 
 
 def as_classifier(config: ConfigDict) -> ConfigDict:
     """The config of a classifier of other classes, with the same model if the task allows it."""
-    keys = dict(tasks.find(config.task).as_classifier)
+    current_task = tasks.find(config.task)
+    keys = dict(current_task.as_classifier)
     task = keys.pop("task", "")
     new = config_lib.changed(config, task=task)
     new.update_from_flattened_dict(keys)
@@ -78,7 +83,8 @@ def class_names(classes: Any, where: str) -> list[str]:
     elif isinstance(classes, Iterable) and not is_text:
         values = classes
     names = [str(value) for value in values]
-    has_twins = len(set(names)) < len(names)
+    different_names = set(names)
+    has_twins = len(different_names) < len(names)
     if not names or has_twins:
         raise ConfigError(
             f"{where}: classes is {classes!r}: expected a number from 1, or different names"
@@ -91,7 +97,8 @@ def _model_options(changes: Changes, where: str) -> dict[str, Any]:
     options = dict(changes.options)
     size: Any = changes.image_size
     if hasattr(size, "__index__"):  # one number for both
-        size = (int(size), int(size))
+        side = int(size)
+        size = (side, side)
     if size is not None:
         options["image_size"] = size
     dtype = changes.dtype

@@ -70,14 +70,16 @@ def store(
     folder = os.path.abspath(folder)
     keys_file = os.path.join(folder, KEYS_FILE)
     if _has_taken_a_step(folder, keys_file):
-        with tempfile.TemporaryDirectory(dir=os.path.dirname(folder)) as copy:
+        workdir = os.path.dirname(folder)
+        with tempfile.TemporaryDirectory(dir=workdir) as copy:
             _write_all(by_role, config, copy, classes)
             _require_same(folder, copy)
         return json_files.read(keys_file, dict)
     _make_empty(folder, keys_file)
     io_files.write(keys_file, b"{}")  # marks the folder as ours until all is written
     keys = _write_all(by_role, config, folder, classes)
-    io_files.write(keys_file, json.dumps(keys).encode())
+    text = json.dumps(keys)
+    io_files.write(keys_file, text.encode())
     return keys
 
 
@@ -99,9 +101,9 @@ def _say_unread(data: Mapping, key_of_role: Mapping[str, str]) -> None:
     read = list(key_of_role.values())
     unread = [str(key) for key in data if key not in read]
     if unread:
-        distributed.say(
-            f"note: of the data, {' and '.join(read)} are read, and not {', '.join(unread)}"
-        )
+        read_keys = " and ".join(read)
+        unread_keys = ", ".join(unread)
+        distributed.say(f"note: of the data, {read_keys} are read, and not {unread_keys}")
 
 
 def _is_path(data: Any) -> bool:
@@ -124,13 +126,15 @@ def _require_same(folder: str, copy: str) -> None:
     written_now = _files_below(copy)
     different = sorted(written ^ written_now)
     if not different:
-        _, different, unread = filecmp.cmpfiles(folder, copy, sorted(written), shallow=False)
+        names = sorted(written)
+        _, different, unread = filecmp.cmpfiles(folder, copy, names, shallow=False)
         different += unread
     if different:
         workdir = os.path.dirname(folder)
+        first = different[0]
         raise RunError(
             f"the data are not those that the run in {workdir} was trained on, "
-            f"which are in {folder} ({different[0]} differs): give those data, or another workdir"
+            f"which are in {folder} ({first} differs): give those data, or another workdir"
         )
 
 
@@ -140,7 +144,8 @@ def _files_below(folder: str) -> set[str]:
     for parent, _, names in os.walk(folder):
         for name in names:
             path = os.path.join(parent, name)
-            relative_paths.add(os.path.relpath(path, folder))
+            relative_path = os.path.relpath(path, folder)
+            relative_paths.add(relative_path)
     return relative_paths
 
 
@@ -208,7 +213,8 @@ def limit_of(data: Any, role: str, config: ConfigDict, by_role: Mapping[str, Any
     kind = tasks.find(config.task)
     if issubclass(kind, LanguageModeling):
         tokens_read = examples_read * config.model.length
-        return Limit(tokens_read * CHARACTERS_OF_TOKEN, of_text=True)
+        characters_read = tokens_read * CHARACTERS_OF_TOKEN
+        return Limit(characters_read, of_text=True)
     return Limit(examples_read)
 
 
@@ -235,9 +241,11 @@ class RowWriter:
         """Writes the examples of a role, and says how many there are so far, every few seconds."""
         os.makedirs(self.files)
         last_report = time.monotonic()
-        with open(f"{self.target}.jsonl", "w", encoding="utf-8") as file:
+        path = f"{self.target}.jsonl"
+        with open(path, "w", encoding="utf-8") as file:
             for number, row in enumerate(self._rows(data), start=1):
-                file.write(f"{json.dumps(row)}\n")
+                line = json.dumps(row)
+                file.write(f"{line}\n")
                 now = time.monotonic()
                 if now - last_report > SECONDS_BETWEEN_LINES:
                     last_report = now
@@ -320,7 +328,8 @@ def _rows(data: Any) -> Iterator[Any]:
     """The rows of a table in memory, of arrays (inputs, labels), or of an iterable of examples."""
     if hasattr(data, "keys"):  # a dict of columns, or a pandas.DataFrame
         columns = {name: data[name] for name in data}
-        for values in _aligned(list(columns.values())):
+        all_values = list(columns.values())
+        for values in _aligned(all_values):
             yield dict(zip(columns, values, strict=True))
     elif isinstance(data, tuple):
         yield from _aligned(data)
@@ -329,8 +338,8 @@ def _rows(data: Any) -> Iterator[Any]:
 
 
 def _aligned(columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """The rows of columns; raises DataError if one is not a list or array, or some have more rows than
-    others."""
+    """The rows of columns; raises DataError if one is not a list or array, or some have more rows
+    than others."""
     for column in columns:
         is_scalar = getattr(column, "ndim", 1) == 0
         if is_scalar or not hasattr(column, "__len__"):
@@ -374,16 +383,16 @@ def _example_of_columns(row: Mapping[str, Any]) -> Example:
         if name not in LABELS and _is_input(value):
             inputs.append(value)
     if not inputs:
-        raise DataError(
-            f"an example has no input: it has {', '.join(row)}; expected text, or an image"
-        )
+        names = ", ".join(row)
+        raise DataError(f"an example has no input: it has {names}; expected text, or an image")
     return tuple(inputs), label
 
 
 def _is_input(value: Any) -> bool:
     """Whether a value in a row is a text, a path, an array of pixels or a Pillow image."""
     is_array = getattr(value, "ndim", 0) > 1
-    return _is_path(value) or is_array or hasattr(value, "getexif")
+    is_pillow_image = hasattr(value, "getexif")
+    return _is_path(value) or is_array or is_pillow_image
 
 
 def _plain_label(label: Any, names: Sequence[str]) -> Any:

@@ -38,13 +38,15 @@ def list_models(pattern: str = "*") -> list[str]:
     Args:
         pattern: as a shell's: "gmlp*".
     """
-    return fnmatch.filter(sorted(_models()), pattern)
+    names = sorted(_models())
+    return fnmatch.filter(names, pattern)
 
 
 def list_pretrained(pattern: str = "*") -> list[str]:
     """The names of the trained models that come with gmlp_flax, which `load` takes; `pattern` as in
     `list_models`."""
-    return fnmatch.filter(exports.shipped(), pattern)
+    names = exports.shipped()
+    return fnmatch.filter(names, pattern)
 
 
 def create(
@@ -96,20 +98,27 @@ def create(
     changes = Changes(classes, image_size, dtype, options)
     task = changed_task(config, files, changes, f"create({name!r})")
     try:
-        mesh_partition = Partition.make(mesh_sizes(mesh))
-        partition = mesh_partition.for_model(task.param_metadata())
-        shardings = partition.shardings(task.shapes())
+        sizes = mesh_sizes(mesh)
+        mesh_partition = Partition.make(sizes)
+        metadata = task.param_metadata()
+        partition = mesh_partition.for_model(metadata)
+        shapes = task.shapes()
+        shardings = partition.shardings(shapes)
     except ValueError as error:
         raise RunError(str(error)) from None
     init = jax.jit(task.init, out_shardings=shardings)
-    params = init(jax.random.key(seed))
+    key = jax.random.key(seed)
+    params = init(key)
     return Model(task, params, partition)
 
 
 def _config_of(name: str) -> ConfigDict:
     """The config of a model of `list_models`, or in a config file."""
-    make = _models().get(name)
-    return _open_config(name) if make is None else make()
+    makers = _models()
+    if name not in makers:
+        return _open_config(name)
+    make = makers[name]
+    return make()
 
 
 def load(
@@ -186,11 +195,13 @@ def _models() -> dict[str, Callable[[], ConfigDict]]:
 
 
 def _of_small_images(name: str) -> ConfigDict:
-    return config_lib.from_file(f"{config_lib.PACKAGED}.cifar10", name)
+    path = f"{config_lib.PACKAGED}.cifar10"
+    return config_lib.from_file(path, name)
 
 
 def _published(name: str) -> ConfigDict:
-    if PUBLISHED[name].pool:
+    published = PUBLISHED[name]
+    if published.pool:
         return recipes.image_model(name)
     config = recipes.language_model(name)
     config.model.vocab_size = VOCAB_SIZE
@@ -226,5 +237,6 @@ def mesh_sizes(mesh: Mesh | None) -> dict[str, int]:
     sizes = mesh.shape if isinstance(mesh, jax.sharding.Mesh) else mesh
     for axis in sizes:
         if axis not in AXES:
-            raise ConfigError(f"mesh has an axis {axis!r}: expected some of {', '.join(AXES)}")
+            known = ", ".join(AXES)
+            raise ConfigError(f"mesh has an axis {axis!r}: expected some of {known}")
     return dict(sizes)

@@ -37,7 +37,8 @@ def inspect(
         target = os.path.join(folder, "data")
         keys = examples.store(data, opened, target)
         opened.update_from_flattened_dict(keys)
-        task_data = read(opened, explicit=options.keys())
+        explicit_keys = options.keys()
+        task_data = read(opened, explicit=explicit_keys)
         return task_data.inspect()
 
 
@@ -58,6 +59,6 @@ def read(config: ConfigDict, workdir: str = "", explicit: Collection[str] = ()) 
 
     resolution = config_lib.resolve(config, read_start, explicit=explicit)
     resolved = resolution.config
-    kind = tasks.find(resolved.task)
-    files = RunFiles(workdir, inherited=resolution.files)
-    return kind.Data(resolved, files)
+    task = tasks.find(resolved.task)
+    run_files = RunFiles(workdir, inherited=resolution.files)
+    return task.Data(resolved, run_files)

@@ -81,7 +81,8 @@ def probe(
     _require_known("kind", kind, KINDS)
     _require_known("pool", pool, POOLS)
     config = as_classifier(model.config)
-    if not tasks.find(config.task).inheritance.heads:
+    task = tasks.find(config.task)
+    if not task.inheritance.heads:
         raise RunError(
             f"a model of the task {config.task} cannot be probed: give one of images or text"
         )
@@ -90,8 +91,10 @@ def probe(
         keys = examples.store(data, config, target)
         config.update_from_flattened_dict(keys)
         source = _task_data(config, model)
-        train = _features(model, source.labelled(TRAIN), layers, pool, batch_size)
-        heldout = _features(model, source.labelled(HELDOUT), layers, pool, batch_size)
+        train_examples = source.labelled(TRAIN)
+        train = _features(model, train_examples, layers, pool, batch_size)
+        heldout_examples = source.labelled(HELDOUT)
+        heldout = _features(model, heldout_examples, layers, pool, batch_size)
     classify = KINDS[kind]
     scores = classify(train, heldout)
     return {**scores, "examples": len(heldout.labels)}
@@ -99,17 +102,20 @@ def probe(
 
 def _require_known(name: str, value: Any, known: Any) -> None:
     if value not in known:
-        raise RunError(f"{name} is {value!r}: expected one of {', '.join(known)}")
+        expected = ", ".join(known)
+        raise RunError(f"{name} is {value!r}: expected one of {expected}")
 
 
 def _task_data(config: ConfigDict, model: Model) -> TaskData:
     """The data of a classifier, with the files of a model except its classes."""
-    resolved = config_lib.resolve(config).config
-    kind = tasks.find(resolved.task)
+    resolution = config_lib.resolve(config)
+    resolved = resolution.config
+    task = tasks.find(resolved.task)
     files = dict(model.task.files)
-    for name in kind.inheritance.heads:
+    for name in task.inheritance.heads:
         files.pop(name, None)
-    return kind.Data(resolved, RunFiles(local=files))
+    run_files = RunFiles(local=files)
+    return task.Data(resolved, run_files)
 
 
 def _features(
@@ -149,18 +155,20 @@ def nearest_neighbours(train: Features, heldout: Features) -> dict[str, float]:
         """The votes for each class, [states, classes]."""
         all_similarities = states @ train_states.T
         similarities, nearest = jax.lax.top_k(all_similarities, count)
-        weights = jnp.exp(similarities / TEMPERATURE)
+        scaled = similarities / TEMPERATURE
+        weights = jnp.exp(scaled)
         votes = targets[nearest]  # [states, neighbours, classes]
         return jnp.einsum("sn,snc->sc", weights, votes)
 
     heldout_states = _normalized(heldout.states)
     part_count = math.ceil(len(heldout_states) / _ROWS)
-    counted = []
+    votes_of_parts = []
     for part in np.array_split(heldout_states, part_count):
         votes = count_votes(part)
-        counted.append(votes)
-    all_votes = np.concatenate(counted)
-    return {"accuracy": _accuracy(all_votes, heldout.labels)}
+        votes_of_parts.append(votes)
+    all_votes = np.concatenate(votes_of_parts)
+    accuracy = _accuracy(all_votes, heldout.labels)
+    return {"accuracy": accuracy}
 
 
 def linear(train: Features, heldout: Features) -> dict[str, float]:
@@ -170,6 +178,7 @@ def linear(train: Features, heldout: Features) -> dict[str, float]:
     heldout_states = scaling.apply(heldout.states)
     classes = _class_count(train, heldout)
     channels = train_states.shape[1]
+    weight_count = channels * classes
 
     def logits_of(states: np.ndarray, flat: Any) -> Any:
         """Logits [examples, classes] by weights [channels, classes] and then biases [classes],
@@ -185,24 +194,26 @@ def linear(train: Features, heldout: Features) -> dict[str, float]:
         """The loss with these weights and biases, flattened."""
         logits = logits_of(train_states, flat)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, train.labels)
-        weights = flat[: channels * classes]
+        weights = flat[:weight_count]
         squares = weights**2
         penalty = DECAY / 2 * squares.sum()
         return losses.mean() + penalty
 
-    size = (channels + 1) * classes
+    size = weight_count + classes
     start = np.zeros(size, np.float32)
     options = {"maxiter": STEPS}
     solution = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
     logits = logits_of(heldout_states, solution.x)
-    return {"accuracy": _accuracy(logits, heldout.labels)}
+    accuracy = _accuracy(logits, heldout.labels)
+    return {"accuracy": accuracy}
 
 
 def few_shots(train: Features, heldout: Features) -> dict[str, float]:
     """The accuracies of ridge regression on few examples: see `probe`."""
     classes = _class_count(train, heldout)
     counts = np.bincount(train.labels, minlength=classes)
-    fewest = counts[counts > 0].min()
+    is_present = counts > 0
+    fewest = counts[is_present].min()
     by_shots = {}
     for shots in SHOTS:
         if shots > fewest:
@@ -210,7 +221,9 @@ def few_shots(train: Features, heldout: Features) -> dict[str, float]:
         accuracies = []
         for seed in range(DRAWS):
             chosen = _draw(train.labels, classes, shots, seed)
-            drawn = Features(train.states[chosen], train.labels[chosen])
+            states = train.states[chosen]
+            labels = train.labels[chosen]
+            drawn = Features(states, labels)
             accuracy = _ridge_accuracy(drawn, heldout, classes)
             accuracies.append(accuracy)
         mean = np.mean(accuracies)
@@ -234,9 +247,12 @@ def _draw(labels: np.ndarray, classes: int, shots: int, seed: int) -> np.ndarray
 def _ridge_accuracy(train: Features, heldout: Features, classes: int) -> float:
     """The accuracy of ridge regression to 1 for the class and -1 for all others."""
     scaling = _Scaling.of(train.states)
-    train_inputs = _with_bias(scaling.apply(train.states))
-    heldout_inputs = _with_bias(scaling.apply(heldout.states))
-    targets = np.full((len(train.labels), classes), -1.0)
+    train_states = scaling.apply(train.states)
+    heldout_states = scaling.apply(heldout.states)
+    train_inputs = _with_bias(train_states)
+    heldout_inputs = _with_bias(heldout_states)
+    shape = (len(train.labels), classes)
+    targets = np.full(shape, -1.0)
     for target, label in zip(targets, train.labels, strict=True):
         target[label] = 1.0
     weights = _ridge(train_inputs, targets)
@@ -248,14 +264,17 @@ def _ridge(inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """The weights [channels, classes] that minimize the squared errors of inputs [examples,
     channels] plus RIDGE times the squared weights: (X^T X + RIDGE I)^-1 X^T Y."""
     transposed = inputs.T
-    penalty = RIDGE * np.eye(len(transposed))
-    gram = transposed @ inputs + penalty
+    channels = len(transposed)
+    penalty = RIDGE * np.eye(channels)
+    gram = transposed @ inputs
     products = transposed @ targets
-    return np.linalg.solve(gram, products)
+    return np.linalg.solve(gram + penalty, products)
 
 
 def _class_count(train: Features, heldout: Features) -> int:
-    last = max(train.labels.max(), heldout.labels.max())
+    last_trained = train.labels.max()
+    last_heldout = heldout.labels.max()
+    last = max(last_trained, last_heldout)
     return int(last) + 1
 
 
@@ -275,8 +294,9 @@ class _Scaling(NamedTuple):
     @classmethod
     def of(cls, states: np.ndarray) -> "_Scaling":
         """The scaling of states [examples, channels]."""
+        mean = states.mean(axis=0)
         deviation = states.std(axis=0)
-        return cls(states.mean(axis=0), deviation + 1e-6)
+        return cls(mean, deviation + 1e-6)
 
     def apply(self, states: np.ndarray) -> np.ndarray:
         """States [examples, channels], shifted and scaled."""

@@ -69,7 +69,8 @@ def train(
     start = _start_from(init)
     opened = open_config(config, init, options)
     if data is not None:
-        keys = examples.store(data, opened, io_files.join(workdir, "data"))
+        target = io_files.join(workdir, "data")
+        keys = examples.store(data, opened, target)
         opened.update_from_flattened_dict(keys)
     train_options = loop.TrainOptions(
         explicit_keys=options.keys(),
@@ -157,7 +158,8 @@ def _score(model: Model, config: ConfigDict) -> dict[str, float]:
     """The metrics of a model on the held-out data of a resolved config."""
     kind = tasks.find(config.task)
     files = model.task.files
-    heldout = kind.Data(config, RunFiles(local=files))
+    run_files = RunFiles(local=files)
+    heldout = kind.Data(config, run_files)
     task = kind(config, files)
     evaluator = Evaluator(task, heldout, model.partition)
     metrics, _ = evaluator(model.params)

@@ -121,12 +121,15 @@ def export(
     onnx_files: list[str] = []
     for name in formats:
         target = FORMATS[name]
-        with heartbeat(f"making {target.file}", at_once=False):
-            files[target.file] = encode(model, name, opset)
+        file = target.file
+        with heartbeat(f"making {file}", at_once=False):
+            files[file] = encode(model, name, opset)
         openers.append(target.opener)
-        if target.file.endswith(".onnx"):
-            onnx_files.append(target.file)
-    program = programs.program(model, onnx_files[0]) if onnx_files else ""
+        if file.endswith(".onnx"):
+            onnx_files.append(file)
+    program = ""
+    if onnx_files:
+        program = programs.program(model, onnx_files[0])
     if program:
         files[programs.PROGRAM] = program.encode()
     text = card(model, dtype, openers, license, program)
@@ -139,7 +142,8 @@ def _dtype_name(dtype: Any) -> str:
     """The name of a type, such as jnp.bfloat16; a name is left as it is."""
     if isinstance(dtype, str):
         return dtype
-    advice = f"give one of {', '.join(DTYPES)}"
+    known = ", ".join(DTYPES)
+    advice = f"give one of {known}"
     with decode_errors(f"dtype is {dtype!r:.80}", advice, ConfigError):
         return jnp.dtype(dtype).name
 
@@ -156,11 +160,13 @@ def _exported_config(model: Model) -> ConfigDict:
     """The config of a model for other readers: without paths of this machine, and for one set of
     parameters."""
     config = config_lib.mutable_copy(model.config)
-    for key, value in config.data.items():
+    data = config.data
+    for key, value in data.items():
         if isinstance(value, str) and "/" in value:
-            config.data[key] = _without_folder(value)
-    if "tokenizer" in config.data and TOKENIZER_FILE not in model.task.files:
-        config.data.tokenizer = NO_TOKENIZER
+            data[key] = _without_folder(value)
+    has_tokenizer = TOKENIZER_FILE in model.task.files
+    if "tokenizer" in data and not has_tokenizer:
+        data.tokenizer = NO_TOKENIZER
     if keeps_mean(config.optimizer):  # only the mean is written
         config.optimizer.update(name="adamw", ema=0.0)
     return config
@@ -170,14 +176,16 @@ def _without_folder(path: str) -> str:
     """The last part of a path, which says nothing about this machine; tfds:NAME/CONFIG as it is."""
     if path.startswith("tfds:"):
         return path
-    return os.path.basename(path.rstrip("/"))
+    folder = path.rstrip("/")
+    return os.path.basename(folder)
 
 
 def require_free(out: str, *names: str) -> None:
     """Raises RunError if a folder already holds a run or a model, or a file with one of the
     names."""
     for name in (CONFIG_FILE, RUN_FILE, CHECKPOINTS, WEIGHTS, *names):
-        if io_files.exists(os.path.join(out, name)):
+        path = os.path.join(out, name)
+        if io_files.exists(path):
             raise RunError(
                 f"{out} holds {name} already, which would be overwritten: give another folder"
             )
@@ -202,16 +210,22 @@ def write(params: Any, config: ConfigDict, files: Files, out: str, dtype: str = 
     _require_finite(weights)
     # Readers in torch require this entry.
     content = safetensors.numpy.save(weights, metadata={"format": "pt"})
-    description = config_lib.to_json(config).encode()
-    write_files(out, {**files, WEIGHTS: content, CONFIG_FILE: description})
+    config_text = config_lib.to_json(config)
+    all_files = {**files, WEIGHTS: content, CONFIG_FILE: config_text.encode()}
+    write_files(out, all_files)
 
 
 def _require_finite(weights: Mapping[str, np.ndarray]) -> None:
-    not_finite = [name for name, weight in weights.items() if not np.isfinite(weight).all()]
+    not_finite = []
+    for name, weight in weights.items():
+        is_finite = np.isfinite(weight)
+        if not is_finite.all():
+            not_finite.append(name)
     if not_finite:
+        first = not_finite[0]
+        count = len(not_finite)
         raise RunError(
-            f"{not_finite[0]} has numbers that are not finite ({len(not_finite)} such parameters): "
-            "give other weights"
+            f"{first} has numbers that are not finite ({count} such parameters): give other weights"
         )
 
 
@@ -297,6 +311,7 @@ def card(
     program_text = ""
     if program:
         program_text = PROGRAM_TEXT.format(file=programs.PROGRAM, program=program)
+    opener_lines = [f"    {line}\n" for line in openers]
     return TEXT.format(
         metadata=yaml.safe_dump(known, sort_keys=False),
         block=config.model.block,
@@ -304,7 +319,7 @@ def card(
         count=parameters.count(model.params),
         trained=_training(model),
         scores=_table(model, scores),
-        openers="".join(f"    {line}\n" for line in openers),
+        openers="".join(opener_lines),
         dtype=dtype,
         inputs=inputs,
         program=program_text,
@@ -318,7 +333,8 @@ def _inputs_table(model: Model) -> str:
     shapes = input_shapes(model.task)
     for name, array in shapes.items():
         axes = ", ".join(map(str, array.shape))
-        line = f"| `{name}` | [{axes}] | {array.dtype} | {MEANING[name]} |"
+        meaning = MEANING[name]
+        line = f"| `{name}` | [{axes}] | {array.dtype} | {meaning} |"
         lines.append(line)
     rows = "\n".join(lines)
     outputs = "[batch, classes]" if model.classes else "[batch, tokens, ...]"
@@ -379,7 +395,8 @@ def _scores(model: Model) -> dict[str, dict[str, Any]]:
             of_model[name] = newest[key]
     scores = {THIS_MODEL: of_model}
     for baseline in newest_baselines(lines):
-        scores[baseline["name"]] = baseline["eval"]
+        name = baseline["name"]
+        scores[name] = baseline["eval"]
     return scores
 
 
@@ -387,6 +404,7 @@ def _newest_metrics(lines: Iterable[Mapping[str, Any]], step: int) -> dict[str, 
     """The held-out metrics of a step; those of the last evaluation, if there are several."""
     newest = None
     for line in lines:
-        if line["step"] == step and "eval" in line:
+        is_of_step = line["step"] == step
+        if is_of_step and "eval" in line:
             newest = line["eval"]
     return newest

@@ -49,22 +49,25 @@ def encode(model: Model, name: str, opset: int = OPSET) -> bytes:
     target = FORMATS[name]
     for package in target.packages:
         require(package, f"--format={name}", target.extra)
-    block = model.config.model.block
-    what = f"--format={name} does not have this model, {block} in {model.config.task}"
+    config = model.config
+    block = config.model.block
+    what = f"--format={name} does not have this model, {block} in {config.task}"
     with decode_errors(what, "leave the format out", RunError):
         return target.encode(model, opset)
 
 
 def _torch(model: Model, _opset: int) -> bytes:
-    block = blocks.find(model.config.model.block)
+    config = model.config
+    block = blocks.find(config.model.block)
     reader = block.torch_reader
-    if not reader or model.config.task not in TORCH_TASKS:
+    if not reader or config.task not in TORCH_TASKS:
         known = ", ".join(TORCH_TASKS)
         raise ValueError(f"it has gMLP and aMLP in {known}")
-    folder = importlib.resources.files("gmlp_flax.interop") / "templates"
-    template = folder / reader
+    package = importlib.resources.files("gmlp_flax.interop")
+    template = package / "templates" / reader
     content = template.read_text(encoding="utf-8")
-    padding = f"PAD_ID: int | None = {_pad_id(model)}"
+    pad_id = _pad_id(model)
+    padding = f"PAD_ID: int | None = {pad_id}"
     filled = content.replace(NO_PADDING, padding)
     return filled.encode()
 
@@ -82,16 +85,21 @@ def _pad_id(model: Model) -> int | None:
 
 
 def _stablehlo(model: Model, _opset: int) -> bytes:
-    forward = jax.jit(functools.partial(model.task.forward, model.params))
+    task = model.task
+    of_inputs = functools.partial(task.forward, model.params)
+    forward = jax.jit(of_inputs)
     with sharding.portable():
-        shapes = input_shapes(model.task)
+        shapes = input_shapes(task)
+        inputs = _as_inputs(shapes)
         export = jax.export.export(forward, platforms=PLATFORMS)
-        exported = export(_as_inputs(shapes))
-    return bytes(exported.serialize())
+        exported = export(inputs)
+    content = exported.serialize()
+    return bytes(content)
 
 
 def _onnx(model: Model, opset: int) -> bytes:
-    return onnx_precision.to_float32(_traced(model, opset))
+    traced = _traced(model, opset)
+    return onnx_precision.to_float32(traced)
 
 
 def _traced(model: Model, opset: int) -> bytes:
@@ -100,17 +108,20 @@ def _traced(model: Model, opset: int) -> bytes:
     import jax2onnx
 
     for name in ("jax2onnx", "onnx_ir"):  # they warn of operators that our models do not have
-        logging.getLogger(name).setLevel(logging.ERROR)
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.ERROR)
     config = config_lib.mutable_copy(model.config)
     config.model.scan_layers = False
-    task = type(model.task)(config, model.task.files)
+    kind = type(model.task)
+    task = kind(config, model.task.files)
     shapes = input_shapes(task)
     params = jax.device_get(model.params)
 
     def forward(*arrays: Any) -> Any:
         """The logits of arrays in the order of `shapes`."""
         by_name = dict(zip(shapes, arrays, strict=True))
-        return task.forward(params, _as_inputs(by_name))
+        inputs = _as_inputs(by_name)
+        return task.forward(params, inputs)
 
     # jax2onnx has no operator for a choice of platform. It replaces other functions of JAX in the
     # same way while it traces.
@@ -131,11 +142,13 @@ def _traced(model: Model, opset: int) -> bytes:
 
 
 def _onnx_float16(model: Model, opset: int) -> bytes:
-    return onnx_precision.to_float16(_traced(model, opset))
+    traced = _traced(model, opset)
+    return onnx_precision.to_float16(traced)
 
 
 def _onnx_int8(model: Model, opset: int) -> bytes:
-    return onnx_precision.to_int8(_traced(model, opset))
+    traced = _traced(model, opset)
+    return onnx_precision.to_int8(traced)
 
 
 def _default_platform(*args: Any, default: Callable[..., Any], **_: Any) -> Any:
@@ -191,9 +204,10 @@ def input_shapes(task: Task) -> dict[str, jax.ShapeDtypeStruct]:
     inputs."""
     if task.Predictor is None:
         raise ValueError("its task answers no single inputs")
-    (batch,) = jax.export.symbolic_shape("batch")
+    [batch] = jax.export.symbolic_shape("batch")
+    shapes = task.example_shapes()
     arrays = {}
-    for name, (shape, dtype) in task.example_shapes().items():
+    for name, (shape, dtype) in shapes.items():
         if name not in ("image", "tokens", "segments"):
             continue
         if name != "image":

@@ -33,7 +33,8 @@ def to_float32(content: bytes) -> bytes:
         content: a model, whose layers are written out.
     """
     _, model = _with_matmuls(content)
-    return _without_unused(model).SerializeToString()
+    smaller = _without_unused(model)
+    return smaller.SerializeToString()
 
 
 def to_float16(content: bytes) -> bytes:
@@ -47,11 +48,13 @@ def to_float16(content: bytes) -> bytes:
         ValueError: a weight is too large for float16.
     """
     onnx, model = _with_matmuls(content)
-    lowered = _Float16Nodes(onnx, model.graph)
-    for node in model.graph.node:
+    graph = model.graph
+    lowered = _Float16Nodes(onnx, graph)
+    for node in graph.node:
         lowered.add(node)
-    _replace(model.graph.node, lowered.nodes)
-    return _without_unused(model).SerializeToString()
+    _replace(graph.node, lowered.nodes)
+    smaller = _without_unused(model)
+    return smaller.SerializeToString()
 
 
 class _Float16Nodes:
@@ -76,7 +79,10 @@ class _Float16Nodes:
         if not is_large:
             self.nodes.append(node)
             return
-        inputs = [self._float16(name) if name in to_lower else name for name in node.input]
+        inputs = []
+        for name in node.input:
+            is_lowered = name in to_lower
+            inputs.append(self._float16(name) if is_lowered else name)
         [output] = node.output
         lower_output = f"{output}_in_float16"
         lower = self._onnx.NodeProto()
@@ -108,22 +114,26 @@ class _Float16Nodes:
             self._add_cast(name, new_name, self._onnx.TensorProto.FLOAT16)
             return new_name
         arrays = self._onnx.numpy_helper
-        values = _float16(arrays.to_array(constant))
+        precise_values = arrays.to_array(constant)
+        values = _float16(precise_values)
         tensor = arrays.from_array(values, new_name)
         self._graph.initializer.append(tensor)
         return new_name
 
     def _add_cast(self, name: str, output: str, kind: int) -> None:
+        make_node = self._onnx.helper.make_node
         node_name = f"cast_to_{output}"
-        cast = self._onnx.helper.make_node("Cast", [name], [output], node_name, to=kind)
+        cast = make_node("Cast", [name], [output], node_name, to=kind)
         self.nodes.append(cast)
 
     def _is_large(self, name: str) -> bool:
         """Whether a name is that of a constant of many floats."""
         tensor = self._constants.get(name)
-        if tensor is None or tensor.data_type != self._onnx.TensorProto.FLOAT:
+        if tensor is None:
             return False
-        return math.prod(tensor.dims) >= LEAST
+        elements = math.prod(tensor.dims)
+        is_float = tensor.data_type == self._onnx.TensorProto.FLOAT
+        return is_float and elements >= LEAST
 
 
 def _float16(values: np.ndarray) -> np.ndarray:
@@ -159,7 +169,8 @@ def to_int8(content: bytes) -> bytes:
             weight_type=quantization.QuantType.QInt8,
         )
         quantized = onnx.load(target)
-    return _without_unused(quantized).SerializeToString()
+    smaller = _without_unused(quantized)
+    return smaller.SerializeToString()
 
 
 @contextlib.contextmanager
@@ -179,12 +190,14 @@ def _with_matmuls(content: bytes) -> tuple[Any, Any]:
     import onnx
     import onnx.numpy_helper
 
-    model = onnx.load_from_string(_folded(content))
+    folded = _folded(content)
+    model = onnx.load_from_string(folded)
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
     nodes = []
     for node in graph.node:
-        if node.op_type == "Einsum" and len(node.input) == 2:
+        is_einsum = node.op_type == "Einsum"
+        if is_einsum and len(node.input) == 2:
             node = _as_matmul(onnx, node, constants, graph)
         nodes.append(node)
     _replace(graph.node, nodes)
@@ -199,9 +212,10 @@ def _folded(content: bytes) -> bytes:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.log_severity_level = 3
     with tempfile.TemporaryDirectory() as folder:
-        options.optimized_model_filepath = os.path.join(folder, "folded.onnx")
+        path = os.path.join(folder, "folded.onnx")
+        options.optimized_model_filepath = path
         onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        with open(options.optimized_model_filepath, "rb") as file:
+        with open(path, "rb") as file:
             return file.read()
 
 
@@ -214,7 +228,8 @@ def _as_matmul(onnx: Any, node: Any, constants: dict[str, Any], graph: Any) -> A
     equation = _equation(node)
     if not equation.is_product:
         return node
-    values = onnx.numpy_helper.to_array(constants[name])
+    arrays = onnx.numpy_helper
+    values = arrays.to_array(constants[name])
     rows, columns = values.shape[-2:]
     is_matrix = values.size == rows * columns
     if not is_matrix:
@@ -225,7 +240,7 @@ def _as_matmul(onnx: Any, node: Any, constants: dict[str, Any], graph: Any) -> A
     new_name = f"{name}_{equation.weight}"
     if new_name not in constants:
         contiguous = np.ascontiguousarray(matrix)
-        tensor = onnx.numpy_helper.from_array(contiguous, new_name)
+        tensor = arrays.from_array(contiguous, new_name)
         constants[new_name] = tensor
         graph.initializer.append(tensor)
     return onnx.helper.make_node("MatMul", [states, new_name], node.output, node.name)
@@ -249,7 +264,8 @@ def _equation(node: Any) -> _Equation:
     """The equation of an Einsum of two arrays."""
     [attribute] = node.attribute
     text = attribute.s.decode()
-    letters = text.replace(" ", "").replace("...", "")
+    without_blanks = text.replace(" ", "")
+    letters = without_blanks.replace("...", "")
     axes = _AXES.fullmatch(letters)
     if axes is None:
         return _Equation(text, is_product=False, is_transposed=False)
@@ -284,7 +300,8 @@ def _replace(messages: Any, new: list[Any]) -> None:
     """Replaces all messages in a list of a protocol buffer."""
     copies = []
     for message in new:
-        copy = type(message)()
+        kind = type(message)
+        copy = kind()
         copy.CopyFrom(message)
         copies.append(copy)
     del messages[:]

@@ -30,17 +30,19 @@ def program(model: Model, onnx_file: str) -> str:
         constants = _text_constants(model)
     if not constants:
         return ""
-    folder = importlib.resources.files("gmlp_flax.interop") / "templates"
-    template = folder / f"run_{task}.py"
+    package = importlib.resources.files("gmlp_flax.interop")
+    template = package / "templates" / f"run_{task}.py"
     content = template.read_text(encoding="utf-8")
-    for names, value in {"MODEL": onnx_file, **constants}.items():
+    all_constants = {"MODEL": onnx_file, **constants}
+    for names, value in all_constants.items():
         content = _with_constant(content, names, value)
     return content
 
 
 def _with_constant(content: str, names: str, value: Any) -> str:
     """The program with a new value in the line that sets these names."""
-    pattern = rf"(?m)^{re.escape(names)} = [^#\n]*?(?=  #|$)"
+    escaped_names = re.escape(names)
+    pattern = rf"(?m)^{escaped_names} = [^#\n]*?(?=  #|$)"
     line = f"{names} = {value!r}"
     return re.sub(pattern, lambda _: line, content, count=1)
 
@@ -48,14 +50,15 @@ def _with_constant(content: str, names: str, value: Any) -> str:
 def _image_constants(model: Model) -> dict[str, Any]:
     """The constants of an image classifier's program; none if the model preprocesses images as timm
     does."""
-    config = model.config
-    if config.data.transform != "exact":
+    options = model.config.model
+    data = model.config.data
+    if data.transform != "exact":
         return {}
     return {
-        "MODE": "RGB" if config.model.channels == 3 else "L",
-        "HEIGHT, WIDTH": tuple(config.model.image_size),
-        "KEPT": config.data.eval_crop,
-        "WHITE": config.data.max_value,
+        "MODE": "RGB" if options.channels == 3 else "L",
+        "HEIGHT, WIDTH": tuple(options.image_size),
+        "KEPT": data.eval_crop,
+        "WHITE": data.max_value,
     }
 
 
@@ -80,6 +83,8 @@ def _text_constants(model: Model) -> dict[str, Any]:
         ids["MASK"] = tokenizer.mask_id
         constants["SPECIAL"] = tuple(sorted(special))
     else:
-        constants["SPECIAL"] = tuple(sorted(special - {tokenizer.sep_id}))
-    constants[", ".join(ids)] = tuple(ids.values())
+        special.discard(tokenizer.sep_id)
+        constants["SPECIAL"] = tuple(sorted(special))
+    names = ", ".join(ids)
+    constants[names] = tuple(ids.values())
     return constants

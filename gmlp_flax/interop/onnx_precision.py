@@ -1,5 +1,5 @@
-"""ONNX models as onnxruntime runs them best: in float32, or in float16 and int8, which take a half
-and a quarter of the space.
+"""ONNX models as onnxruntime runs them best: in float32, or in float16 and int8, which take half and
+a quarter of the space.
 
 Constants are folded, and products with a constant become MatMul. It is faster than the Einsum that
 jax2onnx writes, and the tools of onnxruntime know it.
@@ -30,7 +30,7 @@ def to_float32(content: bytes) -> bytes:
     """The same model, folded and with MatMul.
 
     Args:
-        content: a model, whose layers are written out.
+        content: a model with unrolled layers.
     """
     _, model = _with_matmuls(content)
     smaller = _without_unused(model)
@@ -42,7 +42,7 @@ def to_float16(content: bytes) -> bytes:
     embeddings stored in float16. Norms, activations, sums, inputs and outputs stay float32.
 
     Args:
-        content: a model, whose layers are written out.
+        content: a model with unrolled layers.
 
     Raises:
         ValueError: a weight is too large for float16.
@@ -152,7 +152,7 @@ def to_int8(content: bytes) -> bytes:
     own tool). Products over tokens stay float32.
 
     Args:
-        content: a model, whose layers are written out.
+        content: a model with unrolled layers.
     """
     from onnxruntime import quantization
 

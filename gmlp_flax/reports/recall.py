@@ -124,7 +124,7 @@ def _work_of_seeds(plan: Plan, cell: Cell, steps: int) -> Work:
 
 
 def _work(trials: Points, folder: str, steps: int) -> Work:
-    """The work of runs of so many steps, some of which may be finished."""
+    """The work of runs of `steps` steps each, some of which may be finished."""
     runs = len(trials)
     unfinished = [point for point in trials if _result(folder, point) is None]
     left = len(unfinished) * steps

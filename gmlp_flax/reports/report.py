@@ -144,7 +144,7 @@ def over_seeds(
     **options: Any,
 ) -> Series:
     """A series of numbers over seeds: their centres, and the ranges from the lowest to the highest
-    seed if there are several of any.
+    seed if any has several.
 
     Args:
         name, look, x: of the series.

@@ -66,7 +66,8 @@ def _counts(
     column: Column,
     pretrained: bool,
 ) -> bool:
-    """Whether a run is finished, of a column's task, and started from such parameters."""
+    """Whether a run is finished, is of a column's task, and started from parameters of this
+    kind."""
     if not run.finished:
         return False
     config = run.config

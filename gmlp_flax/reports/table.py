@@ -30,7 +30,7 @@ class Spread(NamedTuple):
 
     Attributes:
         centre: the mean or the median.
-        values: one of each seed or repeat.
+        values: one for each seed or repeat.
         statistic: what the centre is, MEAN or MEDIAN.
     """
 

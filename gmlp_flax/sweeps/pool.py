@@ -1,4 +1,4 @@
-"""Processes that train runs, some at a time."""
+"""Processes that train runs, a few at a time."""
 
 import concurrent.futures
 import contextlib
@@ -27,7 +27,7 @@ Outcomes = dict[str, Metrics | RunError]  # name of a trial -> its metrics, or w
 
 @contextlib.contextmanager
 def training_pool(out: str, jobs: int) -> Iterator[Callable[[Sequence[Trial]], Future[Outcomes]]]:
-    """Trains runs in processes, some at a time. They work in the current folder.
+    """Trains runs in processes, a few at a time. They work in the current folder.
 
     If the `with` block ends early, or on Ctrl-C or SIGTERM, the running processes save and stop,
     and no other begins.
@@ -171,7 +171,7 @@ class _Processes:
     def run(self, command: list[str], log_path: str) -> int:
         """Runs a command, its output in a log; returns its exit code, 0 if it was not begun."""
         if self._is_stopped:
-            return 0  # before the log is there, which says that a run was begun
+            return 0  # before there is a log, which would say that a run began
         with run_logs.open_log(log_path, command) as log:
             with self._lock:
                 if self._is_stopped:

@@ -13,7 +13,7 @@ class Work(NamedTuple):
     Attributes:
         runs: how many.
         steps: the steps of all of them together.
-        left: those of the steps that are not taken yet.
+        left: the steps that have not been taken yet.
     """
 
     runs: int = 0
@@ -22,7 +22,7 @@ class Work(NamedTuple):
 
     @classmethod
     def of(cls, runs: int, steps: int) -> "Work":
-        """Runs of so many steps each, none of which has begun."""
+        """Runs of `steps` steps each, none of which has begun."""
         all_steps = runs * steps
         return cls(runs, all_steps, all_steps)
 
@@ -42,9 +42,9 @@ def total(works: Iterable[Work]) -> Work:
 class Progress:
     """Counts the runs of a command over all of its sweeps, and predicts when they end.
 
-    Sweeps are in parts, such as the columns of a comparison. Steps of other parts take other times,
-    so that steps and ETA are those of one part: its steps that are left take as long on average as
-    those that this command has taken.
+    Sweeps are in parts, such as the columns of a comparison. Steps of different parts take
+    different times, so steps and ETA are those of one part. Its remaining steps are expected to
+    take as long, on average, as those that this command has taken.
 
     Args:
         planned: part -> the work of each of its sweeps, in order, as far as it is known before
@@ -53,8 +53,8 @@ class Progress:
 
     Attributes:
         ended: how many runs have ended.
-        taken: how many steps of the part this command has taken, or need not take any more, as their
-            run ended early.
+        taken: how many steps of the part this command has taken, or no longer has to take because
+            their run ended early.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How far the runs of a sweep are, by their folders and logs."""
+"""The progress of a sweep's runs, read from their folders and logs."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ from gmlp_flax.sweeps.progress import Work
 
 @dataclasses.dataclass(frozen=True)
 class RunState:
-    """How far a run is.
+    """The progress of a run.
 
     Attributes:
         name: the name of its folder in that of the sweep.
@@ -37,7 +37,7 @@ class RunState:
 
 
 def run_states(sweep: Sweep) -> list[RunState]:
-    """How far each run is. If the sweep chooses, runs that have not begun are left out: most of
+    """The progress of each run. If the sweep chooses, runs that have not begun are left out: most of
     them never will.
 
     Raises:
@@ -55,7 +55,7 @@ def run_states(sweep: Sweep) -> list[RunState]:
 
 
 def _state(trial: Trial, folder: str, log: str) -> RunState:
-    """How far the run in a folder is, whose output is in the file `log`."""
+    """The progress of the run in a folder, whose output is in the file `log`."""
     step = _last_step(folder)
     steps = trial.config.steps
     result = read_result(folder)

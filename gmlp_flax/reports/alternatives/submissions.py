@@ -1,7 +1,7 @@
 """Rows that others have added to the comparison of `gmlp reproduce alternatives`: a CSV file with a
 line for each row.
 
-A file may come from anybody, so that every cell is checked before it is shown.
+A file may come from anybody, so every cell is checked before it is shown.
 """
 
 import csv
@@ -102,8 +102,8 @@ def read(path: str) -> list[Submission]:
     """The rows of a file.
 
     Raises:
-        DataError: it is not such a file, has too many rows, a cell that is not as it must be, a
-            row twice, or a row that has the name of one of ours.
+        DataError: it is not such a file, has too many rows, a malformed cell, a duplicate row, or a
+            row that has the name of one of ours.
     """
     header, *lines = _read_lines(path)
     if tuple(header) != COLUMNS:

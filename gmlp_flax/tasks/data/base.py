@@ -137,7 +137,7 @@ class TaskData:
         return None
 
     def fingerprint(self, role: str) -> Fingerprint:
-        """What recognizes the data of a role when a run resumes (`data.fingerprints`); {} if they
+        """What identifies the data of a role when a run resumes (`data.fingerprints`); {} if they
         are not compared."""
         dataset = self.dataset(role)
         if dataset is None:

@@ -27,7 +27,7 @@ from gmlp_flax.tasks.data.base import single_input
 from gmlp_flax.tasks.data.text import TextData, configured_tokenizer, require_texts
 
 EXPECTED = "PATH, a file or a folder"  # of config.data.train
-FIRST_TOKENS = 1 << 20  # so many tokens of a text are searched for [UNK]
+FIRST_TOKENS = 1 << 20  # of a text, which are searched for [UNK]
 
 
 class MixtureCorpus(NamedTuple):

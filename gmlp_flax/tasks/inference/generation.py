@@ -59,7 +59,7 @@ def _keep_top_p(shares: np.ndarray, top_p: float) -> np.ndarray:
 
 
 def program_length(tokens: int, most: int) -> int:
-    """The length that an array of some tokens is filled up to: a power of two, or `most`, as each
+    """The length to which an array of tokens is padded: a power of two, or `most`, because each
     length is a program to compile."""
     exponent = (tokens - 1).bit_length()
     power = 1 << exponent

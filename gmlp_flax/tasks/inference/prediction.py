@@ -27,10 +27,10 @@ Arrays = dict[str, Any]  # name -> array
 
 # Stands among inputs where the next one is not ready yet: all answers are due.
 PAUSE: Any = object()
-# So many batches of consecutive inputs are sorted by length, so that a batch has similar lengths.
+# This many batches of consecutive inputs are sorted by length, so that a batch has similar lengths.
 _SORTED_BATCHES = 8
-# A batch with fewer examples is filled up to so many, or to a power of two above. Each size is a
-# program to compile, so that batches of up to 32 have one.
+# A smaller batch is filled up to this many examples, a larger one to a power of two. Each size is a
+# program to compile, so batches of up to 32 share one.
 _LEAST_FILLED = 32
 
 
@@ -433,7 +433,7 @@ class _Stream:
 
 
 def _in_parts(values: list[T], size: int) -> list[list[T]]:
-    """Consecutive parts of so many values; the last one may have fewer."""
+    """Consecutive parts of `size` values each; the last one may have fewer."""
     parts = []
     for first in range(0, len(values), size):
         stop = first + size

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models.layers import LayerNorm, Linear
 from gmlp_flax.models.spec import BlockSpec
@@ -57,7 +57,7 @@ class AutoEncoder(TextModel):
         self.last_norm = LayerNorm(spec, width)
         self.head = Linear(spec, width, vocab_size, rngs)
 
-    def __call__(self, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
+    def __call__(self, tokens: Array, key: Array | None = None) -> Array:
         """float32 logits [batch, tokens, vocab_size]; arguments as in `hidden`."""
         states = self.hidden(tokens, key)
         last = states[:, -1:]  # [batch, 1, d_model]

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import chex
-import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models import parameters, sharding
 from gmlp_flax.models.layers import CacheArrays, dropout, split_keys
@@ -97,8 +97,8 @@ class Encoder(nnx.Module):
         return numbered
 
     def __call__(
-        self, x: jax.Array, key: jax.Array | None = None, padding_mask: jax.Array | None = None
-    ) -> jax.Array:
+        self, x: Array, key: Array | None = None, padding_mask: Array | None = None
+    ) -> Array:
         """Runs the layers: [batch, tokens, d_model] in the compute type to the same, normalized.
         Between the layers the type is `spec.stream_dtype`.
 
@@ -120,8 +120,8 @@ class Encoder(nnx.Module):
         return self._output(streams[last])
 
     def states(
-        self, x: jax.Array, layers: Sequence[int], padding_mask: jax.Array | None = None
-    ) -> list[jax.Array]:
+        self, x: Array, layers: Sequence[int], padding_mask: Array | None = None
+    ) -> list[Array]:
         """The states after some layers in evaluation, each [batch, tokens, d_model] in the compute
         type, through the final norm.
 
@@ -148,11 +148,11 @@ class Encoder(nnx.Module):
 
     def _run(
         self,
-        x: jax.Array,
+        x: Array,
         kept: Sequence[int],
-        padding_mask: jax.Array | None,
-        keys: jax.Array | None = None,
-    ) -> dict[int, jax.Array]:
+        padding_mask: Array | None,
+        keys: Array | None = None,
+    ) -> dict[int, Array]:
         """Number of a layer -> the residual stream after it, for the layers in `kept`.
 
         Args:
@@ -182,7 +182,7 @@ class Encoder(nnx.Module):
         return streams
 
     def _part(
-        self, stack: _Stack, start: int, stop: int, padding_mask: jax.Array | None
+        self, stack: _Stack, start: int, stop: int, padding_mask: Array | None
     ) -> tuple[StackProgram, Any]:
         """The program and the stacked parameters of the encoder's layers [start, stop), which are in
         this stack."""
@@ -194,18 +194,18 @@ class Encoder(nnx.Module):
         program = StackProgram.make(definition, stack.spec, layer_specs, padding_mask)
         return program, params
 
-    def _output(self, x: jax.Array) -> jax.Array:
+    def _output(self, x: Array) -> Array:
         """The final norm, [batch, tokens, d_model] to the same in the compute type."""
         normed = self.norm(x)
         return normed.astype(self.spec.compute_dtype)
 
     def extend(
         self,
-        x: jax.Array,
+        x: Array,
         caches: list[CacheArrays] | None,
-        first: jax.Array,
-        text: jax.Array | None = None,
-    ) -> tuple[jax.Array, list[CacheArrays]]:
+        first: Array,
+        text: Array | None = None,
+    ) -> tuple[Array, list[CacheArrays]]:
         """Runs the layers of a causal encoder on further tokens of a text, without reading the
         earlier ones again.
 
@@ -237,7 +237,7 @@ class Encoder(nnx.Module):
         return self._output(x), updated_caches
 
 
-def _check_mask(padding_mask: jax.Array, x: jax.Array) -> None:
+def _check_mask(padding_mask: Array, x: Array) -> None:
     """Raises ValueError unless a mask has an entry for each token of x [batch, tokens, d_model]."""
     batch, tokens, _ = x.shape
     if padding_mask.shape != (batch, tokens):
@@ -247,7 +247,7 @@ def _check_mask(padding_mask: jax.Array, x: jax.Array) -> None:
         )
 
 
-def pooled_states(states: jax.Array, pool: str, padding_mask: jax.Array | None) -> jax.Array:
+def pooled_states(states: Array, pool: str, padding_mask: Array | None) -> Array:
     """[batch, tokens, d_model] to [batch, d_model]: the state of the first token of each example
     (`pool="cls"`), or the mean over all tokens that are not padding (`pool="mean"`), which is 0 for
     an example of nothing but padding. `padding_mask` is bool [batch, tokens], False for padding; None

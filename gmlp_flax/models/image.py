@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.models.layers import LearnedPositions, Linear
@@ -44,7 +45,7 @@ def token_count(image_size: tuple[int, int], patch_size: tuple[int, int], pool: 
     return patches
 
 
-def cut_patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
+def cut_patches(images: Array, patch_size: tuple[int, int]) -> Array:
     """[batch, height, width, channels] to [batch, patches, patch height * patch width * channels],
     row-major. Raises like `patch_grid`."""
     batch, height, width, channels = images.shape
@@ -76,7 +77,7 @@ class GreyTable(nnx.Module):
         self.table = parameter(table)
         self.dtype = spec.compute_dtype
 
-    def __call__(self, images: jax.Array) -> jax.Array:
+    def __call__(self, images: Array) -> Array:
         """[batch, height, width, 1], 0 to 255, to [batch, height * width, d_model], row by row."""
         pixels = jax.lax.collapse(images, 1)
         greys = pixels.astype(jnp.int32)  # [batch, height * width]
@@ -157,7 +158,7 @@ class ImageClassifier(nnx.Module):
         self.mean = tuple(mean[:channels])
         self.std = tuple(std[:channels])
 
-    def __call__(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
+    def __call__(self, images: Array, key: Array | None = None) -> Array:
         """Images [batch, height, width, channels], uint8 or float, 0 to 255, to float32 logits
         [batch, classes]. `key` has a random key per example, [batch]; None for evaluation."""
         embedded = self.embed(images)
@@ -169,18 +170,18 @@ class ImageClassifier(nnx.Module):
         precise = pooled.astype(self.spec.precise_dtype)
         return self.head(precise)
 
-    def _pool(self, states: jax.Array) -> jax.Array:
+    def _pool(self, states: Array) -> Array:
         """The mean of the tokens or the state of the cls token, [batch, d_model]."""
         if self.cls is not None:
             return states[:, 0]
         return states.mean(axis=1, dtype=self.spec.precise_dtype)
 
-    def states(self, images: jax.Array, layers: Sequence[int]) -> list[jax.Array]:
+    def states(self, images: Array, layers: Sequence[int]) -> list[Array]:
         """The states after some layers, each [batch, tokens, d_model]: see `Encoder.states`."""
         embedded = self.embed(images)
         return self.encoder.states(embedded, layers)
 
-    def embed(self, images: jax.Array) -> jax.Array:
+    def embed(self, images: Array) -> Array:
         """The input of the encoder, [batch, tokens, d_model]; a cls token is the first."""
         chex.assert_shape(images, (None, None, None, len(self.mean)))
         x = self._patches(images)
@@ -193,7 +194,7 @@ class ImageClassifier(nnx.Module):
             x = self.positions(x)
         return x
 
-    def _patches(self, images: jax.Array) -> jax.Array:
+    def _patches(self, images: Array) -> Array:
         """The stem's output, [batch, patches, d_model]."""
         if isinstance(self.stem, GreyTable):
             return self.stem(images)
@@ -202,7 +203,7 @@ class ImageClassifier(nnx.Module):
         # backward recomputes the patches: saved, they would be the largest array outside the
         # encoder
         @jax.checkpoint
-        def stem(params: nnx.State, images: jax.Array) -> jax.Array:
+        def stem(params: nnx.State, images: Array) -> Array:
             """The embedded patches of images, [batch, tokens, d_model]."""
             precise = self.spec.precise_dtype
             mean = jnp.array(self.mean, precise)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import sharding
@@ -28,7 +29,7 @@ saving_only_inputs = functools.partial(
 )
 
 
-def _matmul_on_cpu(x: jax.Array, y: jax.Array) -> jax.Array:
+def _matmul_on_cpu(x: Array, y: Array) -> Array:
     """x y. Sums of products of bfloat16 are in float32 and rounded once: before jax 0.12, a CPU's
     instructions for these (AVX512_BF16, AMX) are used only in this form. Its derivatives, which
     JAX makes from it, multiply in float32."""
@@ -40,7 +41,7 @@ def _matmul_on_cpu(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 @jax.custom_jvp
-def _over_channels(x: jax.Array, kernel: jax.Array) -> jax.Array:
+def _over_channels(x: Array, kernel: Array) -> Array:
     if x.dtype != jnp.bfloat16:
         return x @ kernel
     return jax.lax.platform_dependent(x, kernel, cpu=_matmul_on_cpu, default=jnp.matmul)
@@ -57,10 +58,10 @@ def _over_channels_jvp(primals, tangents):
 
 
 @saving_only_inputs
-def _in_rows(x: jax.Array, kernel: jax.Array) -> jax.Array:
+def _in_rows(x: Array, kernel: Array) -> Array:
     """x kernel, for a gradient of the kernel that transposes no activations."""
 
-    def flattened(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    def flattened(x: Array, kernel: Array) -> Array:
         *leading, d_in = x.shape
         d_out = kernel.shape[1]
         rows = x.reshape(-1, d_in)  # [batch tokens, in]
@@ -70,14 +71,14 @@ def _in_rows(x: jax.Array, kernel: jax.Array) -> jax.Array:
     return jax.lax.platform_dependent(x, kernel, cpu=flattened, default=jnp.matmul)
 
 
-def over_channels(x: jax.Array, kernel: jax.Array) -> jax.Array:
+def over_channels(x: Array, kernel: Array) -> Array:
     """x kernel: [..., in] and [in, out] to [..., out]."""
     product = _over_channels(x, kernel)
     return checkpoint_name(product, NAME)
 
 
 @jax.custom_jvp
-def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
+def add_bias(x: Array, bias: Array) -> Array:
     """x + bias in the type of x. The gradient of the bias is summed in float32: a sum over a batch
     in bfloat16 stops growing.
 
@@ -101,7 +102,7 @@ def _add_bias_jvp(primals, tangents):
 
 
 @jax.custom_jvp
-def over_tokens_unnamed(weight: jax.Array, x: jax.Array) -> jax.Array:
+def over_tokens_unnamed(weight: Array, x: Array) -> Array:
     """`over_tokens` without the name by which a remat policy saves the product."""
     return jax.lax.platform_dependent(
         weight, x, cpu=_repeated_on_cpu, cuda=_repeated, default=_einsum
@@ -118,36 +119,36 @@ def _over_tokens_jvp(primals, tangents):
     return y, by_x + by_weight
 
 
-def _repeated(weight: jax.Array, x: jax.Array) -> jax.Array:
+def _repeated(weight: Array, x: Array) -> Array:
     weights = _repeat(weight, x)
     return weights @ x
 
 
-def _repeated_on_cpu(weight: jax.Array, x: jax.Array) -> jax.Array:
+def _repeated_on_cpu(weight: Array, x: Array) -> Array:
     """`_repeated`, as `_matmul_on_cpu`."""
     weights = _repeat(weight, x)
     return _matmul_on_cpu(weights, x)
 
 
-def _repeat(weight: jax.Array, x: jax.Array) -> jax.Array:
+def _repeat(weight: Array, x: Array) -> Array:
     """A weight [out, in] for each example of x [..., in, channels]: [..., out, in]."""
     examples = x.shape[:-2]
     weights = jnp.broadcast_to(weight, (*examples, *weight.shape))
     return sharding.shard_as(weights, x, len(examples))
 
 
-def _einsum(weight: jax.Array, x: jax.Array) -> jax.Array:
+def _einsum(weight: Array, x: Array) -> Array:
     return jnp.einsum("ij,...jc->...ic", weight, x)
 
 
 @saving_only_inputs
-def _linear_in_x(weight: jax.Array, x: jax.Array) -> jax.Array:
+def _linear_in_x(weight: Array, x: Array) -> Array:
     """weight x, where only the derivative by x is needed."""
     return jax.lax.platform_dependent(weight, x, cpu=_repeated, cuda=_repeated, default=_einsum)
 
 
 @saving_only_inputs
-def _linear_in_weight(x: jax.Array, weight: jax.Array) -> jax.Array:
+def _linear_in_weight(x: Array, weight: Array) -> Array:
     """weight x, for a gradient of the weight that is added up over examples in float32: a sum over
     a batch in bfloat16 stops growing."""
     # A loop over examples cannot be sharded: every device would gather the batch.
@@ -158,12 +159,12 @@ def _linear_in_weight(x: jax.Array, weight: jax.Array) -> jax.Array:
     )
 
 
-def _in_turn(weight: jax.Array, x: jax.Array) -> jax.Array:
+def _in_turn(weight: Array, x: Array) -> Array:
     """weight x in float32, one example after another."""
     precise = jnp.promote_types(x.dtype, jnp.float32)
     precise_weight = weight.astype(precise)
 
-    def product(example: jax.Array) -> jax.Array:
+    def product(example: Array) -> Array:
         precise_example = example.astype(precise)
         y = precise_weight @ precise_example
         return y.astype(x.dtype)
@@ -175,7 +176,7 @@ def _in_turn(weight: jax.Array, x: jax.Array) -> jax.Array:
     return products.reshape(*leading, out_tokens, channels)
 
 
-def _repeated_in_float32(weight: jax.Array, x: jax.Array) -> jax.Array:
+def _repeated_in_float32(weight: Array, x: Array) -> Array:
     """weight x, with a float32 weight for each example, so that their gradients add up in
     float32."""
     precise = jnp.promote_types(x.dtype, jnp.float32)
@@ -185,7 +186,7 @@ def _repeated_in_float32(weight: jax.Array, x: jax.Array) -> jax.Array:
     return weights @ x
 
 
-def over_tokens(weight: jax.Array, x: jax.Array) -> jax.Array:
+def over_tokens(weight: Array, x: Array) -> Array:
     """weight x over the token axis: [out, in] and [..., in, channels] to [..., out, channels]."""
     product = over_tokens_unnamed(weight, x)
     return checkpoint_name(product, NAME)

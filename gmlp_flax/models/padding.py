@@ -1,10 +1,10 @@
 """Zeros around the entries of one axis, and in place of the tokens that are padding."""
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 
-def pad_axis(x: jax.Array, axis: int, before: int, after: int) -> jax.Array:
+def pad_axis(x: Array, axis: int, before: int, after: int) -> Array:
     """x with `before` zeros before its entries along an axis, and `after` zeros after them. The axis
     may be counted from the end."""
     widths = [(0, 0)] * x.ndim
@@ -12,7 +12,7 @@ def pad_axis(x: jax.Array, axis: int, before: int, after: int) -> jax.Array:
     return jnp.pad(x, widths)
 
 
-def zero_padding(x: jax.Array, padding_mask: jax.Array | None) -> jax.Array:
+def zero_padding(x: Array, padding_mask: Array | None) -> Array:
     """x [..., tokens, channels] with zeros at padding. `padding_mask` is that of `Block`, bool or int
     [..., tokens]; None leaves x unchanged."""
     if padding_mask is None:
@@ -21,7 +21,7 @@ def zero_padding(x: jax.Array, padding_mask: jax.Array | None) -> jax.Array:
     return jnp.where(is_text, x, jnp.zeros_like(x))
 
 
-def documents_of(padding_mask: jax.Array | None) -> jax.Array | None:
+def documents_of(padding_mask: Array | None) -> Array | None:
     """The documents in a `padding_mask` of `Block`: int [batch, tokens], from 1, and 0 for padding;
     None if there is one document."""
     if padding_mask is None or padding_mask.dtype == jnp.bool_:

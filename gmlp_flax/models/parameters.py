@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models.sharding import FSDP
 
@@ -31,7 +32,7 @@ class Grids(NamedTuple):
     prefix: int = 0
 
 
-Resize = Callable[[jax.Array, tuple[int, ...], Grids | None], jax.Array]
+Resize = Callable[[Array, tuple[int, ...], Grids | None], Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +48,7 @@ class OverPatches:
     outputs: int | None = None
     inputs: int | None = None
 
-    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
+    def __call__(self, x: Array, shape: tuple[int, ...], grids: Grids | None) -> Array:
         """A rule, as above."""
         if not grids:
             return x
@@ -57,7 +58,7 @@ class OverPatches:
             x = self._resize_axis(x, self.inputs, grids, summed=True)
         return x
 
-    def _resize_axis(self, x: jax.Array, axis: int, grids: Grids, summed: bool) -> jax.Array:
+    def _resize_axis(self, x: Array, axis: int, grids: Grids, summed: bool) -> Array:
         patches = math.prod(grids.old)
         tokens = grids.prefix + patches
         if x.shape[axis] != tokens:
@@ -84,7 +85,7 @@ class CropOrPad:
     axes: tuple[int, ...] = (-1,)
     over_patches: bool = False
 
-    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
+    def __call__(self, x: Array, shape: tuple[int, ...], grids: Grids | None) -> Array:
         """A rule, as above."""
         for axis in self.axes:
             if grids and self.over_patches:
@@ -101,7 +102,7 @@ class CropOrPad:
             x = self._crop(x, axis, new) if new <= old else self._pad(x, axis, new)
         return x
 
-    def _crop(self, x: jax.Array, axis: int, new: int) -> jax.Array:
+    def _crop(self, x: Array, axis: int, new: int) -> Array:
         """The `new` entries along an axis that stay."""
         removed = x.shape[axis] - new
         first = self._count_before(removed)
@@ -109,7 +110,7 @@ class CropOrPad:
         axis_from_start = axis % x.ndim
         return jax.lax.slice_in_dim(x, first, stop, axis=axis_from_start)
 
-    def _pad(self, x: jax.Array, axis: int, new: int) -> jax.Array:
+    def _pad(self, x: Array, axis: int, new: int) -> Array:
         """x with `new` entries along an axis."""
         added = new - x.shape[axis]
         before = self._count_before(added)
@@ -144,7 +145,7 @@ def token_logits(*axes: int) -> CropOrPad:
     return CropOrPad("first", "constant", axes, over_patches=True)
 
 
-def resize_tokens(x: jax.Array, axis: int, grids: Grids, summed: bool = False) -> jax.Array:
+def resize_tokens(x: Array, axis: int, grids: Grids, summed: bool = False) -> Array:
     """Interpolates an axis of tokens over their 2-D grid of patches.
 
     Args:
@@ -168,7 +169,7 @@ def resize_tokens(x: jax.Array, axis: int, grids: Grids, summed: bool = False) -
     return jnp.concatenate([prefix, new_patches], axis)
 
 
-def _resize_patches(patches: jax.Array, axis: int, grids: Grids) -> jax.Array:
+def _resize_patches(patches: Array, axis: int, grids: Grids) -> Array:
     """Patches [..., h * w, ...] along an axis, interpolated to [..., H * W, ...]."""
     before = patches.shape[:axis]
     after = patches.shape[axis + 1 :]
@@ -215,7 +216,7 @@ class ParamMetadata(NamedTuple):
 PLAIN = ParamMetadata()  # of a parameter about which nothing was stated
 
 
-def parameter(value: jax.Array, **metadata: Any) -> nnx.Param:
+def parameter(value: Array, **metadata: Any) -> nnx.Param:
     """A parameter with its `ParamMetadata`, whose fields are the other arguments."""
     return nnx.Param(value, param_metadata=ParamMetadata(**metadata))
 
@@ -279,7 +280,7 @@ def _fsdp_axes(leaves: list[nnx.Variable]) -> dict[int, int]:
     return axes
 
 
-def _gather_arrays(shards: list[jax.Array]) -> list[jax.Array]:
+def _gather_arrays(shards: list[Array]) -> list[Array]:
     """The whole arrays of which each device along `fsdp` has a shard of the leading axis, by one
     collective: each [rows of a device, ...] to [rows of all devices, ...]."""
     all_rows, row_counts = _in_rows(shards)
@@ -295,7 +296,7 @@ def _gather_arrays(shards: list[jax.Array]) -> list[jax.Array]:
     return arrays
 
 
-def _in_rows(arrays: list[jax.Array]) -> tuple[jax.Array, list[int]]:
+def _in_rows(arrays: list[Array]) -> tuple[Array, list[int]]:
     """The entries of all arrays in rows of one width, [rows, width], and each array's number of
     rows. Rows that fill a TPU's tiles are copied the least, so the width is up to 1,024."""
     sizes = [array.size for array in arrays]

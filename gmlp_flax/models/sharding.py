@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+from jax import Array
 from jax.sharding import AxisType, PartitionSpec
 
 DATA = "data"
@@ -41,13 +42,13 @@ def _auto_axes() -> set[str]:
     return axes
 
 
-def is_sharded_explicitly(x: jax.Array) -> bool:
+def is_sharded_explicitly(x: Array) -> bool:
     """Whether x is sharded over axes of type `AxisType.Explicit`, as those of `jax.make_mesh` are."""
     spec = jax.typeof(x).sharding.spec
     return any(names is not None for names in spec)
 
 
-def shard_as(x: jax.Array, like: jax.Array, axes: int) -> jax.Array:
+def shard_as(x: Array, like: Array, axes: int) -> Array:
     """x, with its first axes sharded over explicit axes as the same axes of `like`.
 
     JAX refuses to combine an array that is sharded explicitly with a new one, such as zeros, which is
@@ -64,7 +65,7 @@ def shard_as(x: jax.Array, like: jax.Array, axes: int) -> jax.Array:
     return jax.sharding.reshard(x, PartitionSpec(*spec[:axes]))
 
 
-def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
+def constrain(x: Array, *axes: str | tuple[str, ...] | None) -> Array:
     """x with its axes sharded over the given axes of the current mesh. Axes that are not the
     compiler's are ignored."""
     free = compiler_axes()
@@ -79,7 +80,7 @@ def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
 
 
-def map_shards(function: Callable[..., jax.Array], batched: Any, *whole: Any) -> jax.Array:
+def map_shards(function: Callable[..., Array], batched: Any, *whole: Any) -> Array:
     """function(batched, *whole) for a function that treats each example independently: each device
     runs it on its own examples.
 

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any, ClassVar, Self
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 from gmlp_flax.options import (
     AT_LEAST_0,
@@ -155,7 +155,7 @@ class BlockSpec:
         it."""
         return self.survival < 1 or self.dropout > 0
 
-    def survival_by_layer(self) -> jax.Array:
+    def survival_by_layer(self) -> Array:
         """Survival probability of each layer, float32 [layers]. A single layer with the linear
         schedule has 1."""
         first = self.survival if self.survival_schedule == "constant" else 1.0

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models import matmul, parameters, sharding
 from gmlp_flax.models.layers import CacheArrays, DecodeCache, LayerRng
@@ -36,8 +37,8 @@ class LayerInputs(NamedTuple):
     """
 
     params: Any
-    survival: jax.Array
-    keys: jax.Array | None = None
+    survival: Array
+    keys: Array | None = None
     cache: CacheArrays | None = None
 
 
@@ -49,12 +50,12 @@ class Extension(NamedTuple):
         text: int, how many of them are not padding, which follows them; None if all are.
     """
 
-    first: jax.Array
-    text: jax.Array | None = None
+    first: Array
+    text: Array | None = None
 
 
 # One layer: [batch, tokens, d_model] to the same, and the layer's updated cache, None without one.
-Layer = Callable[[jax.Array, LayerInputs], tuple[jax.Array, CacheArrays | None]]
+Layer = Callable[[Array, LayerInputs], tuple[Array, CacheArrays | None]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,7 +71,7 @@ class StackProgram:
 
     spec: BlockSpec
     definitions: Sequence[Any]
-    padding_mask: jax.Array | None
+    padding_mask: Array | None
     extension: Extension | None
 
     @classmethod
@@ -79,7 +80,7 @@ class StackProgram:
         stack_definition: Any,
         stack_spec: BlockSpec,
         layer_specs: Sequence[BlockSpec],
-        padding_mask: jax.Array | None = None,
+        padding_mask: Array | None = None,
         extension: Extension | None = None,
     ) -> Self:
         """The program of layers with these specs; see `definitions_of` for the stack's definition
@@ -108,7 +109,7 @@ class StackProgram:
         has_whole_periods = self.spec.layers % self.period == 0
         return gathers_by_hand and self.is_scanned and keeps_kernels and has_whole_periods
 
-    def run(self, x: jax.Array, inputs: LayerInputs) -> tuple[jax.Array, Any]:
+    def run(self, x: Array, inputs: LayerInputs) -> tuple[Array, Any]:
         """Runs the layers on the residual stream, [batch, tokens, d_model].
 
         Returns:
@@ -129,7 +130,7 @@ class StackProgram:
         x, other_caches = self._run_each(x, other_inputs, count - scanned)
         return x, _concatenated(caches, other_caches)
 
-    def _run_each(self, x: jax.Array, inputs: LayerInputs, count: int) -> tuple[jax.Array, Any]:
+    def _run_each(self, x: Array, inputs: LayerInputs, count: int) -> tuple[Array, Any]:
         """Runs `count` layers in turn, without a scan."""
         by_layer = _unstack(inputs, count)
         layers = self._layers_of_period(scanned=False)
@@ -150,8 +151,8 @@ class StackProgram:
         return layers
 
     def _run_layer(
-        self, definition: Any, x: jax.Array, inputs: LayerInputs
-    ) -> tuple[jax.Array, CacheArrays | None]:
+        self, definition: Any, x: Array, inputs: LayerInputs
+    ) -> tuple[Array, CacheArrays | None]:
         """A `Layer`, except for its definition."""
         spec = self.spec
         params = inputs.params
@@ -214,7 +215,7 @@ def select_layers(stack: Any, start: int, stop: int, count: int) -> Any:
     if is_whole:
         return stack
 
-    def select(leaf: jax.Array) -> jax.Array:
+    def select(leaf: Array) -> Array:
         return leaf[start:stop]
 
     definition, params = nnx.split(stack)
@@ -223,8 +224,8 @@ def select_layers(stack: Any, start: int, stop: int, count: int) -> Any:
 
 
 def _run_in_turn(
-    layers: Sequence[Layer], x: jax.Array, by_layer: Sequence[LayerInputs]
-) -> tuple[jax.Array, Any]:
+    layers: Sequence[Layer], x: Array, by_layer: Sequence[LayerInputs]
+) -> tuple[Array, Any]:
     """Runs layers whose programs repeat `layers`, each compiled alone: the residual stream, and the
     stacked caches."""
     period = len(layers)
@@ -237,19 +238,19 @@ def _run_in_turn(
 
 
 def _scan_periods(
-    layers: Sequence[Layer], x: jax.Array, inputs: LayerInputs, count: int
-) -> tuple[jax.Array, Any]:
+    layers: Sequence[Layer], x: Array, inputs: LayerInputs, count: int
+) -> tuple[Array, Any]:
     """A scan over `count` layers, a multiple of `len(layers)`, whose programs repeat `layers`: the
     residual stream, and the stacked caches."""
     period = len(layers)
     if period == 1:
         return jax.lax.scan(layers[0], x, inputs)
 
-    def run_period(x: jax.Array, inputs: LayerInputs) -> tuple[jax.Array, Any]:
+    def run_period(x: Array, inputs: LayerInputs) -> tuple[Array, Any]:
         by_layer = _unstack(inputs, period)
         return _run_in_turn(layers, x, by_layer)
 
-    def by_layer(leaf: jax.Array) -> jax.Array:
+    def by_layer(leaf: Array) -> Array:
         """[periods, period, ...] to [count, ...]."""
         shape_of_layer = leaf.shape[2:]
         return leaf.reshape(count, *shape_of_layer)
@@ -268,16 +269,16 @@ class _GatheredGroup(NamedTuple):
         params: the gathered parameters of each layer of the group.
     """
 
-    x: jax.Array
+    x: Array
     params: list[Any]
 
 
 def _scan_ahead(
     layers: Sequence[Layer],
-    x: jax.Array,
+    x: Array,
     inputs: LayerInputs,
     spec: BlockSpec,
-) -> jax.Array:
+) -> Array:
     """A scan over groups of layers that gathers the kernels of a group while the group before it
     runs, and scatters their gradients while those of the group before are computed.
 
@@ -351,19 +352,19 @@ def _kernel_bytes_of_layer(params: Any, spec: BlockSpec) -> int:
     return size_of_layer * spec.compute_dtype.itemsize
 
 
-def _roll_back(leaf: jax.Array) -> jax.Array:
+def _roll_back(leaf: Array) -> Array:
     """Moves each entry of the leading axis one place to the front, and the first one to the end."""
     return jnp.roll(leaf, -1, axis=0)
 
 
-def _first(leaf: jax.Array) -> jax.Array:
+def _first(leaf: Array) -> Array:
     return leaf[0]
 
 
 def _grouped(inputs: LayerInputs, count: int) -> LayerInputs:
     """[layers, ...] to [groups, layers of a group, ...], `count` layers in each."""
 
-    def grouped(leaf: jax.Array) -> jax.Array:
+    def grouped(leaf: Array) -> Array:
         shape_of_layer = leaf.shape[1:]
         return leaf.reshape(-1, count, *shape_of_layer)
 
@@ -373,7 +374,7 @@ def _grouped(inputs: LayerInputs, count: int) -> LayerInputs:
 def _stacked(trees: Sequence[Any]) -> Any:
     """Trees of the same structure as one, with a leading axis for them."""
 
-    def stack(*leaves: jax.Array) -> jax.Array:
+    def stack(*leaves: Array) -> Array:
         return jnp.stack(leaves)
 
     return jax.tree.map(stack, *trees)
@@ -382,7 +383,7 @@ def _stacked(trees: Sequence[Any]) -> Any:
 def _concatenated(*trees: Any) -> Any:
     """Trees of the same structure as one, whose leading axis has the entries of all."""
 
-    def concatenate(*leaves: jax.Array) -> jax.Array:
+    def concatenate(*leaves: Array) -> Array:
         return jnp.concatenate(leaves)
 
     return jax.tree.map(concatenate, *trees)

@@ -8,6 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models import sharding
 from gmlp_flax.models.encoder import Encoder, pooled_states
@@ -90,11 +91,11 @@ class TextModel(nnx.Module):
 
     def hidden(
         self,
-        tokens: jax.Array,
-        key: jax.Array | None = None,
-        segments: jax.Array | None = None,
-        padding_mask: jax.Array | None = None,
-    ) -> jax.Array:
+        tokens: Array,
+        key: Array | None = None,
+        segments: Array | None = None,
+        padding_mask: Array | None = None,
+    ) -> Array:
         """The states of the last layer, after the final norm.
 
         Args:
@@ -116,19 +117,17 @@ class TextModel(nnx.Module):
 
     def states(
         self,
-        tokens: jax.Array,
+        tokens: Array,
         layers: Sequence[int],
-        segments: jax.Array | None = None,
-        padding_mask: jax.Array | None = None,
-    ) -> list[jax.Array]:
+        segments: Array | None = None,
+        padding_mask: Array | None = None,
+    ) -> list[Array]:
         """The states after some layers, each [batch, tokens, d_model]: see `Encoder.states`. The
         other arguments are those of `hidden`."""
         x = self.embed(tokens, segments)
         return self.encoder.states(x, layers, padding_mask)
 
-    def embed(
-        self, tokens: jax.Array, segments: jax.Array | None = None, first: jax.Array | int = 0
-    ) -> jax.Array:
+    def embed(self, tokens: Array, segments: Array | None = None, first: Array | int = 0) -> Array:
         """The input of the encoder, [batch, tokens, d_model]. Arguments as in `hidden`; `first` is the
         position of the first token."""
         # Not sharded here: otherwise the compiler moves activations instead of the table.
@@ -175,7 +174,7 @@ class LanguageModel(TextModel):
         bias = jnp.zeros((vocab_size,), spec.param_dtype)
         self.bias = parameter(bias, sharding=(TENSOR,), decayed=False)
 
-    def logits(self, hidden: jax.Array) -> jax.Array:
+    def logits(self, hidden: Array) -> Array:
         """Hidden states [..., d_model], only of tokens to predict, to float32 logits [...,
         vocab_size]."""
         if self.transform is not None and self.transform_norm is not None:
@@ -195,11 +194,11 @@ class MaskedLM(LanguageModel):
 
     def __call__(
         self,
-        tokens: jax.Array,
-        positions: jax.Array,
-        key: jax.Array | None = None,
-        padding_mask: jax.Array | None = None,
-    ) -> jax.Array:
+        tokens: Array,
+        positions: Array,
+        key: Array | None = None,
+        padding_mask: Array | None = None,
+    ) -> Array:
         """float32 logits [batch, predictions, vocab_size] at `positions`, int [batch, predictions],
         of each sequence; other arguments as in `hidden`."""
         hidden = self.hidden(tokens, key, padding_mask=padding_mask)
@@ -216,18 +215,18 @@ class CausalLM(LanguageModel):
 
     def __call__(
         self,
-        tokens: jax.Array,
-        key: jax.Array | None = None,
-        padding_mask: jax.Array | None = None,
-    ) -> jax.Array:
+        tokens: Array,
+        key: Array | None = None,
+        padding_mask: Array | None = None,
+    ) -> Array:
         """float32 logits [batch, tokens, vocab_size] of the token after each; arguments as in
         `hidden`."""
         hidden = self.hidden(tokens, key, padding_mask=padding_mask)
         return self.logits(hidden)
 
     def extend(
-        self, tokens: jax.Array, caches: list[CacheArrays] | None, first: jax.Array, last: jax.Array
-    ) -> tuple[jax.Array, list[CacheArrays]]:
+        self, tokens: Array, caches: list[CacheArrays] | None, first: Array, last: Array
+    ) -> tuple[Array, list[CacheArrays]]:
         """Reads further tokens of a text: float32 logits [batch, vocab_size] of the token after
         them, and new caches.
 
@@ -272,12 +271,12 @@ class SequenceClassifier(TextModel):
 
     def __call__(
         self,
-        tokens: jax.Array,
-        segments: jax.Array,
-        padding_mask: jax.Array | None = None,
-        key: jax.Array | None = None,
-        text_mask: jax.Array | None = None,
-    ) -> jax.Array:
+        tokens: Array,
+        segments: Array,
+        padding_mask: Array | None = None,
+        key: Array | None = None,
+        text_mask: Array | None = None,
+    ) -> Array:
         """float32 logits [batch, classes]; arguments as in `hidden`, [CLS] first. Dropout applies
         to the pooled state too. `text_mask`, bool [batch, tokens], is False for padding, which the
         mean leaves out even if the encoder reads it; None if it is `padding_mask`."""
@@ -324,12 +323,12 @@ class PairClassifier(TextModel):
 
     def __call__(
         self,
-        tokens: jax.Array,
-        segments: jax.Array,
-        padding_mask: jax.Array | None = None,
-        key: jax.Array | None = None,
-        text_mask: jax.Array | None = None,
-    ) -> jax.Array:
+        tokens: Array,
+        segments: Array,
+        padding_mask: Array | None = None,
+        key: Array | None = None,
+        text_mask: Array | None = None,
+    ) -> Array:
         """float32 logits [batch, classes] of tokens [batch, 2, tokens], also the shape of
         `segments`, `padding_mask` and `text_mask` (see `SequenceClassifier`)."""
         chex.assert_shape(tokens, (None, 2, None))
@@ -352,7 +351,7 @@ class PairClassifier(TextModel):
         x = dropout(x, self.spec.dropout, head_key)
         return self.head(x)
 
-    def _features(self, pooled: jax.Array) -> jax.Array:
+    def _features(self, pooled: Array) -> Array:
         """What the head reads of pooled states [2 batch, d_model]: [batch, parts * d_model]."""
         pairs = pooled.reshape(-1, 2, self.spec.d_model)
         u, v = jnp.moveaxis(pairs, 1, 0)
@@ -374,7 +373,7 @@ class PairHead(nnx.Module):
         self.second = Linear(spec, d_first, d_second, rngs)
         self.last = Linear(spec, d_second, classes, rngs)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """[batch, parts * d_model] to [batch, classes]."""
         x = self.first(x)
         x = jax.nn.relu(x)
@@ -393,11 +392,11 @@ class SpanPredictor(TextModel):
 
     def __call__(
         self,
-        tokens: jax.Array,
-        segments: jax.Array,
-        padding_mask: jax.Array | None = None,
-        key: jax.Array | None = None,
-    ) -> jax.Array:
+        tokens: Array,
+        segments: Array,
+        padding_mask: Array | None = None,
+        key: Array | None = None,
+    ) -> Array:
         """float32 scores [batch, tokens, 2], of starts and of ends; arguments as in `hidden`."""
         states = self.hidden(tokens, key, segments, padding_mask)
         states = states.astype(self.spec.precise_dtype)

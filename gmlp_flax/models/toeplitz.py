@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import sharding
@@ -30,7 +31,7 @@ FASTEST = {
 }
 
 
-def length_of(taps: jax.Array) -> int:
+def length_of(taps: Array) -> int:
     """The n of taps [..., 2n - 1]. Raises ValueError if their number is even."""
     count = taps.shape[-1] if taps.ndim else 0
     is_odd = count % 2 == 1
@@ -41,7 +42,7 @@ def length_of(taps: jax.Array) -> int:
     return (count + 1) // 2
 
 
-def expand(taps: jax.Array) -> jax.Array:
+def expand(taps: Array) -> Array:
     """Taps [2n - 1] to the matrix [n, n].
 
     Neither this nor its transpose gathers or scatters. A TPU moves the matrix once in bands of BAND
@@ -55,7 +56,7 @@ def expand(taps: jax.Array) -> jax.Array:
 
 
 @jax.custom_jvp
-def _expand(taps: jax.Array) -> jax.Array:
+def _expand(taps: Array) -> Array:
     n = length_of(taps)
     one_band = functools.partial(in_bands, height=n)
     many_bands = functools.partial(in_bands, height=BAND)
@@ -71,7 +72,7 @@ def _expand_jvp(primals, tangents):
     return weight, d_weight
 
 
-def in_bands(taps: jax.Array, height: int) -> jax.Array:
+def in_bands(taps: Array, height: int) -> Array:
     """`expand` in bands of `height` rows: [2n - 1] to [n, n].
 
     Row i of the matrix is taps[n - 1 - i : 2n - 1 - i]. `_shifted_rows` moves the taps one column to
@@ -90,7 +91,7 @@ def in_bands(taps: jax.Array, height: int) -> jax.Array:
     return jnp.concatenate(bands)
 
 
-def _shifted_rows(taps: jax.Array, height: int) -> jax.Array:
+def _shifted_rows(taps: Array, height: int) -> Array:
     """Taps [2n - 1] in each of `height` rows, moved one column to the right from row to row:
     [height, 2n - 1]. `in_bands` reads none of the columns that the taps have left.
 
@@ -113,7 +114,7 @@ def fastest_form(n: int) -> str:
     return "direct" if n <= most else beyond
 
 
-def apply_direct(taps: jax.Array, x: jax.Array) -> jax.Array:
+def apply_direct(taps: Array, x: Array) -> Array:
     """W x over the token axis by one matrix product: O(n^2) work and memory.
 
     Taps [2n - 1] and x [..., n, channels] give [..., n, channels] in the type of x.
@@ -123,7 +124,7 @@ def apply_direct(taps: jax.Array, x: jax.Array) -> jax.Array:
     return over_tokens(weight, x)
 
 
-def apply_blocked(taps: jax.Array, x: jax.Array) -> jax.Array:
+def apply_blocked(taps: Array, x: Array) -> Array:
     """`apply_direct` by matrix products alone, O(n (BAND + n / BAND)) work and O(n) memory.
 
     W is cut into blocks [BAND, BAND], each of which depends only on its row of blocks less its
@@ -146,7 +147,7 @@ def apply_blocked(taps: jax.Array, x: jax.Array) -> jax.Array:
     return checkpoint_name(y, NAME)
 
 
-def _pad_tokens(x: jax.Array, tokens: int) -> jax.Array:
+def _pad_tokens(x: Array, tokens: int) -> Array:
     """[..., n, channels] to [..., tokens, channels], with zeros after the n tokens."""
     n = x.shape[-2]
     added = tokens - n
@@ -210,7 +211,7 @@ def _inverse_scales(blocks: int) -> np.ndarray:
     return counts / points
 
 
-def _to_frequencies(x: jax.Array, transforms: _BlockTransforms) -> jax.Array:
+def _to_frequencies(x: Array, transforms: _BlockTransforms) -> Array:
     """The transform over blocks of tokens, [..., blocks BAND, channels] to [..., frequencies, 2
     BAND, channels]: the real parts of a frequency's tokens, then the imaginary ones."""
     *leading, _, channels = x.shape
@@ -224,7 +225,7 @@ def _to_frequencies(x: jax.Array, transforms: _BlockTransforms) -> jax.Array:
     return parts.reshape(shape_by_frequency)
 
 
-def _from_frequencies(z: jax.Array, transforms: _BlockTransforms) -> jax.Array:
+def _from_frequencies(z: Array, transforms: _BlockTransforms) -> Array:
     """The inverse of `_to_frequencies`."""
     *leading, frequencies, _, channels = z.shape
     shape_by_part = (*leading, 2 * frequencies, BAND * channels)
@@ -236,9 +237,7 @@ def _from_frequencies(z: jax.Array, transforms: _BlockTransforms) -> jax.Array:
     return by_block.reshape(shape_by_token)
 
 
-def _block_weights(
-    taps: jax.Array, blocks: int, transforms: _BlockTransforms, dtype: Any
-) -> jax.Array:
+def _block_weights(taps: Array, blocks: int, transforms: _BlockTransforms, dtype: Any) -> Array:
     """W's matrix for each frequency in the given type, [frequencies, 2 BAND, 2 BAND], which
     multiplies the real parts of a block of tokens, followed by the imaginary parts."""
     precise = jnp.promote_types(dtype, jnp.float32)
@@ -258,7 +257,7 @@ def _block_weights(
     return jnp.block([to_real, to_imaginary])
 
 
-def _taps_of_blocks(taps: jax.Array, blocks: int) -> jax.Array:
+def _taps_of_blocks(taps: Array, blocks: int) -> Array:
     """Taps [2n - 1] to the taps of W's blocks, each a Toeplitz matrix [BAND, BAND]: [2 blocks, 2
     BAND - 1], by their column less their row from -blocks on."""
     tokens = blocks * BAND
@@ -274,7 +273,7 @@ def _taps_of_blocks(taps: jax.Array, blocks: int) -> jax.Array:
     return both_rows[:, 1:]
 
 
-def apply_fft(taps: jax.Array, x: jax.Array) -> jax.Array:
+def apply_fft(taps: Array, x: Array) -> Array:
     """`apply_direct` by a circular convolution of at least 2n - 1 points: O(n log n) work, O(n)
     memory. The transform runs in float32 (float64 for float64), and every output is rounded by
     terms of all tokens, later ones included."""
@@ -297,7 +296,7 @@ def apply_fft(taps: jax.Array, x: jax.Array) -> jax.Array:
     return checkpoint_name(y.astype(x.dtype), NAME)
 
 
-def pad_future(taps: jax.Array) -> jax.Array:
+def pad_future(taps: Array) -> Array:
     """Taps of the offsets 1 - n to 0, [..., n], to all taps [..., 2n - 1] of a matrix that is 0
     above its diagonal."""
     n = taps.shape[-1]
@@ -305,13 +304,13 @@ def pad_future(taps: jax.Array) -> jax.Array:
     return pad_axis(taps, -1, 0, future)
 
 
-def rows(taps: jax.Array, first: jax.Array | int, count: int) -> jax.Array:
+def rows(taps: Array, first: Array | int, count: int) -> Array:
     """Rows [first, first + count) of the matrix of taps [2n - 1]: [count, n], in O(count n) work."""
     n = length_of(taps)
     if count == n:
         return expand(taps)
 
-    def row(start: jax.Array) -> jax.Array:
+    def row(start: Array) -> Array:
         return jax.lax.dynamic_slice(taps, (start,), (n,))
 
     start_of_first = n - 1 - first
@@ -320,7 +319,7 @@ def rows(taps: jax.Array, first: jax.Array | int, count: int) -> jax.Array:
     return take_rows(starts)
 
 
-def crop(taps: jax.Array, length: int) -> jax.Array:
+def crop(taps: Array, length: int) -> Array:
     """The central taps: [..., 2n - 1] to [..., 2 length - 1], the upper-left [length, length]
     corner of the matrix. Raises ValueError if length exceeds n."""
     n = length_of(taps)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -32,7 +33,6 @@ MOST_LOGITS = 512 * 512
 MOST_BLOCKS = 5
 TILE = 16  # rows of a block are a multiple of this, the rows of a register in bfloat16
 
-Array = jax.Array
 Ref = Any  # what a kernel reads and writes: a part of an array, in the chip's memory
 
 

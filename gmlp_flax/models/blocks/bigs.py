@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.layers import EVALUATION, DecodeCache, LayerNorm, LayerRng, Linear, add_branch
@@ -94,7 +95,7 @@ class DiagonalStateSpace(nnx.Module):
         c = Complex(c_real, c_imag)
         return state_space.discretize(a, c, step)
 
-    def kernel(self, modes: state_space.Modes, tokens: int) -> jax.Array:
+    def kernel(self, modes: state_space.Modes, tokens: int) -> Array:
         """The kernel of the convolution, [spaces, tokens] from lag 0 on; D is added at lag 0."""
         kernel = state_space.kernel(modes, tokens)
         d = self.d[...][:, None]
@@ -118,10 +119,10 @@ class GatedDirection(nnx.Module):
 
     def __call__(
         self,
-        x: jax.Array,
-        padding_mask: jax.Array | None = None,
+        x: Array,
+        padding_mask: Array | None = None,
         cache: DecodeCache | None = None,
-    ) -> jax.Array:
+    ) -> Array:
         """[batch, tokens, d_model] to the same. Padding counts as zeros; arguments as in
         `Block`."""
         u = self.proj_in(x)
@@ -137,8 +138,8 @@ class GatedDirection(nnx.Module):
         return self.proj_out(y)
 
     def _extend(
-        self, modes: state_space.Modes, kernel: jax.Array, u: jax.Array, cache: DecodeCache
-    ) -> jax.Array:
+        self, modes: state_space.Modes, kernel: Array, u: Array, cache: DecodeCache
+    ) -> Array:
         """The outputs of the tokens of a call, whose states are kept in the cache."""
         zeros = state_space.first_state(modes, u)
         real = cache.state("state_real", zeros.real)
@@ -177,11 +178,11 @@ class BiGSBlock(Block):
 
     def __call__(
         self,
-        x: jax.Array,
+        x: Array,
         rng: LayerRng = EVALUATION,
-        padding_mask: jax.Array | None = None,
+        padding_mask: Array | None = None,
         cache: DecodeCache | None = None,
-    ) -> jax.Array:
+    ) -> Array:
         """See `Block`."""
         normed = self.norm(x)
         mixed = self.forward(normed, padding_mask, cache)

@@ -6,6 +6,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models.attention.spec import HeadsSpec
 from gmlp_flax.models.blocks.base import PreNormBlock
@@ -58,7 +59,7 @@ class ExternalAttention(nnx.Module):
         self.heads = spec.heads
         self.over_tokens = spec.memory_softmax == TOKENS
 
-    def __call__(self, x: jax.Array, padding_mask: jax.Array | None = None) -> jax.Array:
+    def __call__(self, x: Array, padding_mask: Array | None = None) -> Array:
         """[batch, tokens, d_model] to the same. A softmax over tokens ignores padding;
         `padding_mask` as in `Block`."""
         keys = self.keys[...]
@@ -77,7 +78,7 @@ class ExternalAttention(nnx.Module):
         mixed = recalled.swapaxes(1, 2)  # [batch, tokens, heads, d]
         return self.out(mixed.reshape(x.shape))
 
-    def _weights(self, scores: jax.Array, padding_mask: jax.Array | None) -> jax.Array:
+    def _weights(self, scores: Array, padding_mask: Array | None) -> Array:
         """The softmax of scores [batch, heads, tokens, memory], of the same shape."""
         if not self.over_tokens:
             return jax.nn.softmax(scores, axis=-1)
@@ -105,7 +106,7 @@ class ExternalAttentionBlock(PreNormBlock):
         super().__init__(spec, rngs)
 
     def mix(
-        self, x: jax.Array, rng: LayerRng, padding_mask: jax.Array | None, cache: DecodeCache | None
-    ) -> jax.Array:
+        self, x: Array, rng: LayerRng, padding_mask: Array | None, cache: DecodeCache | None
+    ) -> Array:
         """See `PreNormBlock`."""
         return self.external(x, padding_mask)

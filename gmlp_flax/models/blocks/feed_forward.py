@@ -1,8 +1,8 @@
 """The feed-forward block of "Do You Even Need Attention?" (arXiv 2105.02723): a ViT with an MLP
 over tokens for attention."""
 
-import jax
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.layers import (
@@ -36,8 +36,8 @@ class FeedForwardBlock(Block):
         self.length = spec.length
 
     def __call__(
-        self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
-    ) -> jax.Array:
+        self, x: Array, rng: LayerRng = EVALUATION, padding_mask: Array | None = None
+    ) -> Array:
         """See `Block`. Raises ValueError if the number of tokens is not n."""
         check_tokens(x, self.length)
         hidden = self.mlp(self.mlp_norm(x))

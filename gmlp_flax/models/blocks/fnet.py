@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import sharding
@@ -32,7 +33,7 @@ MATMUL_UP_TO_ON_CPU = 80  # tokens and channels together
 MATMUL_UP_TO_ON_TPU = 4096  # tokens
 
 
-def dft(points: int, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
+def dft(points: int, dtype: jnp.dtype) -> tuple[Array, Array]:
     """C and S, each [points, points], of the DFT matrix F = C - i S:
     C[j, k] = cos(2 pi j k / points), S[j, k] = sin(2 pi j k / points).
 
@@ -54,7 +55,7 @@ def dft(points: int, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
     return cosines[entries], sines[entries]
 
 
-def by_matmul(x: jax.Array) -> jax.Array:
+def by_matmul(x: Array) -> Array:
     """`fourier` by matrix products over the channels and over the tokens: Re(F_n x F_d) = C_n x C_d
     - S_n x S_d."""
     _, tokens, channels = x.shape
@@ -67,10 +68,10 @@ def by_matmul(x: jax.Array) -> jax.Array:
     return cos_cos - sin_sin
 
 
-def by_fft(x: jax.Array) -> jax.Array:
+def by_fft(x: Array) -> Array:
     """`fourier` by the fast Fourier transform, in float32 (float64 for float64)."""
 
-    def transform(x: jax.Array) -> jax.Array:
+    def transform(x: Array) -> Array:
         transformed = jnp.fft.fft2(x, axes=(1, 2))
         return transformed.real
 
@@ -80,7 +81,7 @@ def by_fft(x: jax.Array) -> jax.Array:
     return y.astype(x.dtype)
 
 
-def by_platform(x: jax.Array) -> jax.Array:
+def by_platform(x: Array) -> Array:
     """`fourier` by the faster algorithm on the platform that the program is compiled for."""
     _, tokens, channels = x.shape
     is_small = tokens + channels <= MATMUL_UP_TO_ON_CPU
@@ -94,7 +95,7 @@ ALGORITHMS = {"auto": by_platform, "matmul": by_matmul, "fft": by_fft}
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def fourier(x: jax.Array, algorithm: str) -> jax.Array:
+def fourier(x: Array, algorithm: str) -> Array:
     """The real part of the 2-D DFT over tokens and channels: [batch, tokens, channels] to the same.
 
     `algorithm` is a key of ALGORITHMS, which differ only by rounding. The gradient is one more
@@ -155,20 +156,20 @@ class FNetBlock(Block):
         self.dft = spec.dft
 
     def __call__(
-        self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
-    ) -> jax.Array:
+        self, x: Array, rng: LayerRng = EVALUATION, padding_mask: Array | None = None
+    ) -> Array:
         """See `Block`. Padding takes part in the transform."""
         x = add_normed(x, self.mixing_norm, self.transform, rng, 0, dropped=False)
         return add_normed(x, self.mlp_norm, self.mlp, rng, 1)
 
-    def transform(self, x: jax.Array) -> jax.Array:
+    def transform(self, x: Array) -> Array:
         """F(x): [batch, tokens, d_model] to the same."""
         _, tokens, channels = x.shape
         scale = 1.0
         if self.pre_norm:
             numbers = tokens * channels
             scale = numbers**-0.5
-        transformed: jax.Array = fourier(x, self.dft)
+        transformed: Array = fourier(x, self.dft)
         scaled = scale * transformed
         return checkpoint_name(scaled, NAME)
 
@@ -214,8 +215,8 @@ class FNetHybridBlock(Block):
         self.dtype = spec.compute_dtype
 
     def __call__(
-        self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
-    ) -> jax.Array:
+        self, x: Array, rng: LayerRng = EVALUATION, padding_mask: Array | None = None
+    ) -> Array:
         """See `Block`."""
         attention = functools.partial(
             self.attention, dropout_keys=rng.mixing_keys, padding_mask=padding_mask
@@ -238,7 +239,7 @@ class FNetHybridBlock(Block):
             stacks.append(dataclasses.replace(spec, layers=with_attention))
         return tuple(stacks)
 
-    def attention_scores(self, x: jax.Array) -> jax.Array:
+    def attention_scores(self, x: Array) -> Array:
         """See `Block`."""
         x = self.mixing_norm(x) if self.pre_norm else x.astype(self.dtype)
         return self.attention.scores(x)

@@ -11,6 +11,7 @@ from typing import Self
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import depthwise, toeplitz
@@ -168,11 +169,11 @@ class GMLPBlock(Block):
 
     def __call__(
         self,
-        x: jax.Array,
+        x: Array,
         rng: LayerRng = EVALUATION,
-        padding_mask: jax.Array | None = None,
+        padding_mask: Array | None = None,
         cache: DecodeCache | None = None,
-    ) -> jax.Array:
+    ) -> Array:
         """See `Block`."""
         shortcut = x
         x = self.norm(x)
@@ -184,11 +185,11 @@ class GMLPBlock(Block):
         y = self.proj_out(z)  # V s(Z), [batch, tokens, d_model]
         return add_branch(shortcut, y, rng)
 
-    def spatial_matrix(self) -> jax.Array:
+    def spatial_matrix(self) -> Array:
         """See `Block`; with a depthwise convolution, whose channels differ, their mean."""
         return self.gate.spatial.matrix()
 
-    def attention_scores(self, x: jax.Array) -> jax.Array | None:
+    def attention_scores(self, x: Array) -> Array | None:
         """See `Block`: the one head of tiny attention."""
         if self.attention is None:
             return None
@@ -218,11 +219,11 @@ class SpatialGatingUnit(nnx.Module):
 
     def __call__(
         self,
-        z: jax.Array,
-        attention: jax.Array | None = None,
+        z: Array,
+        attention: Array | None = None,
         cache: DecodeCache | None = None,
-        padding_mask: jax.Array | None = None,
-    ) -> jax.Array:
+        padding_mask: Array | None = None,
+    ) -> Array:
         """The gate s(Z).
 
         Args:
@@ -284,7 +285,7 @@ class SpatialProjection(nnx.Module):
         self.bias = parameter(biases, decayed=False, resize=bias_resize)
         self.spec = spec
 
-    def __call__(self, z: jax.Array, cache: DecodeCache | None = None) -> jax.Array:
+    def __call__(self, z: Array, cache: DecodeCache | None = None) -> Array:
         """[..., tokens, channels] to the same. With a cache, W's rows for these tokens sum over the
         earlier ones too. Raises ValueError for a number of tokens that `spec.supports_length`
         refuses."""
@@ -314,14 +315,12 @@ class SpatialProjection(nnx.Module):
                 f"given {tokens}"
             )
 
-    def matrix(self) -> jax.Array:
+    def matrix(self) -> Array:
         """W [n, n]; rows are outputs."""
         n = self.spec.length
         return self._rows(0, n, n, self.spec.param_dtype)
 
-    def _rows(
-        self, first: jax.Array | int, count: int, columns: int, dtype: jnp.dtype
-    ) -> jax.Array:
+    def _rows(self, first: Array | int, count: int, columns: int, dtype: jnp.dtype) -> Array:
         """Rows [first, first + count) and the first columns of W: [count, columns]."""
         if self.spec.spatial == "dense":
             weight = self.weight[...]
@@ -359,7 +358,7 @@ class DepthwiseProjection(nnx.Module):
         self.before = others if spec.causal else others // 2
         self.length = spec.length
 
-    def __call__(self, z: jax.Array, cache: DecodeCache | None = None) -> jax.Array:
+    def __call__(self, z: Array, cache: DecodeCache | None = None) -> Array:
         """[..., tokens, channels] to the same, any number of tokens. With a cache the kernels read
         the earlier tokens too."""
         taps = self.taps[...]
@@ -371,7 +370,7 @@ class DepthwiseProjection(nnx.Module):
         mixed = checkpoint_name(mixed, NAME)
         return add_bias(mixed, self.bias[...])
 
-    def matrix(self) -> jax.Array:
+    def matrix(self) -> Array:
         """The mean over the channels of their matrices [n, n]; rows are outputs."""
         n = self.length
         mean = self.taps[...].mean(axis=1)  # [gate_kernel]
@@ -397,11 +396,11 @@ class TinyAttention(nnx.Module):
 
     def __call__(
         self,
-        x: jax.Array,
-        keys: jax.Array | None = None,
-        padding_mask: jax.Array | None = None,
+        x: Array,
+        keys: Array | None = None,
+        padding_mask: Array | None = None,
         cache: DecodeCache | None = None,
-    ) -> jax.Array:
+    ) -> Array:
         """[..., tokens, d_model] to [..., tokens, d_out]. `keys` [batch] are for dropout on the
         weights."""
         tokens = x.shape[-2]
@@ -421,7 +420,7 @@ class TinyAttention(nnx.Module):
         mixed = attend(logits, v, tokens, padding_mask, rate, keys)  # [..., tokens, d_attn]
         return self.out(mixed)
 
-    def scores(self, x: jax.Array) -> jax.Array:
+    def scores(self, x: Array) -> Array:
         """[batch, tokens, d_model] to the logits before the softmax, [batch, tokens, tokens]."""
         tokens = x.shape[1]
         qkv = self.qkv(x)

@@ -1,7 +1,7 @@
 """The MLP-Mixer block (arXiv 2105.01601)."""
 
-import jax
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.layers import (
@@ -27,8 +27,8 @@ class MixerBlock(Block):
         self.mlp = ChannelMLP(spec, rngs)
 
     def __call__(
-        self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
-    ) -> jax.Array:
+        self, x: Array, rng: LayerRng = EVALUATION, padding_mask: Array | None = None
+    ) -> Array:
         """See `Block`."""
         mixed = self.token_mlp(self.token_norm(x))
         x = add_branch(x, mixed, rng, 0)

@@ -3,9 +3,9 @@ activations."""
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.layers import (
@@ -49,7 +49,7 @@ class Affine(nnx.Module):
         self.precise_dtype = spec.precise_dtype
         self.dtype = spec.compute_dtype
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """[..., channels] to [..., channels]."""
         precise = x.astype(self.precise_dtype)
         y = precise * self.scale[...] + self.bias[...]
@@ -65,7 +65,7 @@ class LayerScale(nnx.Module):
         self.scale = parameter(scale, decayed=False)
         self.precise_dtype = spec.precise_dtype
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """[..., d_model] to the same, in the type of x."""
         precise = x.astype(self.precise_dtype)
         y = precise * self.scale[...]
@@ -90,8 +90,8 @@ class ResMLPBlock(Block):
         self.mlp_scale = LayerScale(spec)
 
     def __call__(
-        self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
-    ) -> jax.Array:
+        self, x: Array, rng: LayerRng = EVALUATION, padding_mask: Array | None = None
+    ) -> Array:
         """See `Block`."""
         branch = self.token_affine(x)
         branch = self.token_linear(branch)
@@ -102,6 +102,6 @@ class ResMLPBlock(Block):
         branch = self.mlp_scale(branch)
         return add_branch(x, branch, rng, 1)
 
-    def spatial_matrix(self) -> jax.Array:
+    def spatial_matrix(self) -> Array:
         """See `Block`: A."""
         return self.token_linear.weight[...]

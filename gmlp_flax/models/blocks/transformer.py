@@ -2,8 +2,8 @@
 
 import dataclasses
 
-import jax
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models.attention.kernels import served_by
 from gmlp_flax.models.attention.multi_head import MultiHeadAttention
@@ -107,14 +107,14 @@ class TransformerBlock(Block):
 
     def __call__(
         self,
-        x: jax.Array,
+        x: Array,
         rng: LayerRng = EVALUATION,
-        padding_mask: jax.Array | None = None,
+        padding_mask: Array | None = None,
         cache: DecodeCache | None = None,
-    ) -> jax.Array:
+    ) -> Array:
         """See `Block`."""
 
-        def attention(x: jax.Array) -> jax.Array:
+        def attention(x: Array) -> Array:
             return self.attention(x, rng.mixing_keys, padding_mask, cache)
 
         if self.attention_norm is None:
@@ -169,7 +169,7 @@ class TransformerBlock(Block):
             notes.append(f"{what}: {served_by(others[0], platform)}")
         return notes
 
-    def attention_scores(self, x: jax.Array) -> jax.Array:
+    def attention_scores(self, x: Array) -> Array:
         """See `Block`."""
         if self.pre_norm and self.attention_norm is not None:
             return self.attention.scores(self.attention_norm(x))

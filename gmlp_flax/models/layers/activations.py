@@ -4,12 +4,13 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from gmlp_flax.models.matmul import saving_only_inputs
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def activation(name: str, x: jax.Array) -> jax.Array:
+def activation(name: str, x: Array) -> Array:
     """The exact GELU x Phi(x), its tanh approximation (`gelu_tanh`), or x sigmoid(x) (`silu`),
     computed in float32, in the type of x.
 
@@ -21,7 +22,7 @@ def activation(name: str, x: jax.Array) -> jax.Array:
     return y.astype(x.dtype)
 
 
-def _gelu(name: str, x: jax.Array) -> jax.Array:
+def _gelu(name: str, x: Array) -> Array:
     match name:
         case "silu":
             return jax.nn.silu(x)

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 # of all layers of a stack: the leading axis of each array is the layer
-CacheArrays = dict[str, jax.Array]
+CacheArrays = dict[str, Array]
 
 
 class DecodeCache:
@@ -25,17 +26,17 @@ class DecodeCache:
 
     def __init__(
         self,
-        arrays: Mapping[str, jax.Array],
-        first: jax.Array,
+        arrays: Mapping[str, Array],
+        first: Array,
         length: int,
-        text: jax.Array | None = None,
+        text: Array | None = None,
     ):
         self.arrays = dict(arrays)
         self.first = first
         self.length = length
         self.text = text
 
-    def update(self, name: str, values: jax.Array, axis: int = 1) -> jax.Array:
+    def update(self, name: str, values: Array, axis: int = 1) -> Array:
         """Stores values of the tokens of this call, and returns those of all n positions.
 
         Later positions hold zeros, or values of padding: no causal output depends on them.
@@ -53,16 +54,16 @@ class DecodeCache:
         self.arrays[name] = updated
         return updated
 
-    def state(self, name: str, initial: jax.Array) -> jax.Array:
+    def state(self, name: str, initial: Array) -> Array:
         """The stored state of a recurrence, after the last token of the previous call; `initial` if
         there was none."""
         return self.arrays.get(name, initial)
 
-    def store(self, name: str, state: jax.Array) -> None:
+    def store(self, name: str, state: Array) -> None:
         """Stores the state after the last token of this call that is not padding (`count`)."""
         self.arrays[name] = state
 
-    def with_earlier(self, name: str, values: jax.Array, count: int) -> jax.Array:
+    def with_earlier(self, name: str, values: Array, count: int) -> Array:
         """Values of the last `count` tokens before this call, followed by those of this call: [batch,
         tokens, ...] to [batch, count + tokens, ...]. Zeros precede the first token of a text.
 
@@ -78,6 +79,6 @@ class DecodeCache:
         self.store(name, last)
         return whole
 
-    def count(self, tokens: int) -> jax.Array | int:
+    def count(self, tokens: int) -> Array | int:
         """How many of the `tokens` of this call are not padding. Padding follows them."""
         return tokens if self.text is None else self.text

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models.parameters import Resize, parameter
 from gmlp_flax.models.spec import BlockSpec
@@ -21,7 +22,7 @@ class LearnedPositions(nnx.Module):
         table = init(rngs.params(), shape, spec.param_dtype)
         self.table = parameter(table, decayed=False, resize=resize)
 
-    def __call__(self, x: jax.Array, first: jax.Array | int = 0) -> jax.Array:
+    def __call__(self, x: Array, first: Array | int = 0) -> Array:
         """[batch, tokens, d_model] to the same, in the type of x; `first` is the position of the
         first token. Raises ValueError for more tokens than the table has rows."""
         rows = self.table.shape[0]
@@ -52,7 +53,7 @@ class LearnedSegments(nnx.Module):
             table = init(rngs.params(), shape)
         self.table = parameter(table.astype(spec.param_dtype), decayed=False)
 
-    def __call__(self, x: jax.Array, segments: jax.Array) -> jax.Array:
+    def __call__(self, x: Array, segments: Array) -> Array:
         """x [batch, tokens, d_model] plus the vector of each token's segment, in the type of x.
         `segments` are int [batch, tokens], below the number of rows."""
         vectors = jnp.take(self.table[...], segments, axis=0, mode="clip")

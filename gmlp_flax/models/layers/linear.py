@@ -1,8 +1,8 @@
 """The linear layer on the channels of each token."""
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models import sharding
 from gmlp_flax.models.layers.activations import activation
@@ -51,7 +51,7 @@ class Linear(nnx.Module):
         self.activation = activation
         self.parts = parts
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """[..., d_in] to [..., d_out] in the type of x."""
         kernel = self.kernel[...].astype(x.dtype)
         kernels = jnp.split(kernel, self.parts, axis=-1)
@@ -67,7 +67,7 @@ class Linear(nnx.Module):
             return output
         return jnp.concatenate(outputs, axis=-1)
 
-    def _part(self, x: jax.Array, kernel: jax.Array, bias: jax.Array | None) -> jax.Array:
+    def _part(self, x: Array, kernel: Array, bias: Array | None) -> Array:
         """One part of the output, [..., d_in] to [..., d_out / parts]."""
         y = over_channels(x, kernel)
         if bias is not None:

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models.layers.activations import activation
 from gmlp_flax.models.layers.linear import Linear
@@ -49,7 +49,7 @@ class ChannelMLP(nnx.Module):
             spec, spec.d_ffn, spec.d_model, rngs, sharding=(TENSOR, FSDP), bias=spec.biases
         )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """[batch, tokens, d_model] to the same."""
         hidden = self.proj_in(x)
         return self.proj_out(hidden)
@@ -75,14 +75,14 @@ class GatedMLP(nnx.Module):
             spec, width, spec.d_model, rngs, sharding=(TENSOR, FSDP), bias=biases
         )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """[batch, tokens, d_model] to the same."""
         gate = self.gate(x)
         hidden = gate * self.proj_in(x)
         return self.proj_out(hidden)
 
 
-def check_tokens(x: jax.Array, tokens: int) -> None:
+def check_tokens(x: Array, tokens: int) -> None:
     """Raises ValueError unless x [batch, tokens, channels] has the number of tokens that a layer
     was made for."""
     if x.shape[-2] != tokens:
@@ -116,7 +116,7 @@ class TokenLinear(nnx.Module):
         bias = jnp.zeros((tokens_out,), spec.param_dtype)
         self.bias = parameter(bias, decayed=False, resize=bias_resize)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """[batch, in, channels] to [batch, out, channels] in the type of x; ValueError for another
         number of tokens."""
         _, tokens = self.weight.shape
@@ -137,7 +137,7 @@ class TokenMLP(nnx.Module):
         self.proj_out = TokenLinear(spec, spec.d_spatial, spec.length, rngs, over_outputs)
         self.activation = spec.activation
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """[batch, n, channels] to the same; ValueError for another number of tokens."""
         hidden = self.proj_in(x)  # [batch, d_spatial, channels]
         hidden = activation(self.activation, hidden)

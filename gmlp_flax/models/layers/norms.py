@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models.matmul import saving_only_inputs
 from gmlp_flax.models.parameters import parameter
@@ -45,7 +46,7 @@ class LayerNorm(nnx.Module):
         self.compute_dtype = spec.compute_dtype
         self.dtype = spec.stream_dtype if post else spec.compute_dtype
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """[..., channels] to [..., channels]."""
         scale = self.scale[...]
         if self.is_rms:
@@ -60,7 +61,7 @@ class LayerNorm(nnx.Module):
         return jax.lax.optimization_barrier(y)
 
 
-def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def moments(x: Array) -> tuple[Array, Array]:
     """Mean and variance of x [..., n] over its last axis, each [..., 1]."""
     mean = x.mean(-1, keepdims=True)
     centred = x - mean
@@ -69,7 +70,7 @@ def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return mean, variance
 
 
-def moments_in_one_pass(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def moments_in_one_pass(x: Array) -> tuple[Array, Array]:
     """`moments` from one pass over x: with x_0 the first entry, var(x) is mean((x - x_0)^2) -
     mean(x - x_0)^2.
 
@@ -89,7 +90,7 @@ def moments_in_one_pass(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return mean, not_negative
 
 
-def _statistics(x: jax.Array, eps: float) -> tuple[jax.Array, jax.Array]:
+def _statistics(x: Array, eps: float) -> tuple[Array, Array]:
     """Mean and 1 / sqrt(variance + eps) over the last axis of x, each [..., 1]. On a GPU, XLA reads
     x twice for `moments`; on a TPU, one pass moves more bytes (docs/developers/measurements.md)."""
     mean, variance = jax.lax.platform_dependent(x, cuda=moments_in_one_pass, default=moments)
@@ -98,9 +99,7 @@ def _statistics(x: jax.Array, eps: float) -> tuple[jax.Array, jax.Array]:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
-def layer_norm(
-    x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float, dtype: jnp.dtype
-) -> jax.Array:
+def layer_norm(x: Array, scale: Array, bias: Array, eps: float, dtype: jnp.dtype) -> Array:
     """(x - mean) / sqrt(variance + eps) * scale + bias over the last axis of x [..., channels], with
     `scale` and `bias` [channels]: computed in the type of `scale`, returned in `dtype`.
 
@@ -151,7 +150,7 @@ def _layer_norm_jvp(eps: float, dtype: jnp.dtype, primals, tangents):
     return y, d_y
 
 
-def rms_norm(x: jax.Array, scale: jax.Array, eps: float, dtype: jnp.dtype) -> jax.Array:
+def rms_norm(x: Array, scale: Array, eps: float, dtype: jnp.dtype) -> Array:
     """x / sqrt(mean of x^2 + eps) * scale over the last axis of x [..., channels], computed in the
     type of `scale` [channels], returned in `dtype`."""
     x = x.astype(scale.dtype)

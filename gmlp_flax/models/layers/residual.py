@@ -5,32 +5,33 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from gmlp_flax.models import sharding
 from gmlp_flax.models.layers.norms import LayerNorm
 
-Branch = Callable[[jax.Array], jax.Array]
+Branch = Callable[[Array], Array]
 
 
-def split_keys(keys: jax.Array, count: int) -> jax.Array:
+def split_keys(keys: Array, count: int) -> Array:
     """[batch] keys, one per example, to `count` new keys per example, [count, batch]. The random
     numbers of an example depend on nothing but its own key, however a batch is spread over
     devices."""
 
-    def split(key: jax.Array) -> jax.Array:
+    def split(key: Array) -> Array:
         return jax.random.split(key, count)
 
     split_each = jax.vmap(split, out_axes=1)
     return split_each(keys)
 
 
-def fold_in(keys: jax.Array, number: jax.Array | int) -> jax.Array:
+def fold_in(keys: Array, number: Array | int) -> Array:
     """[batch] random keys to new keys for this number, [batch]."""
     fold_in_each = jax.vmap(jax.random.fold_in, (0, None))
     return fold_in_each(keys, number)
 
 
-def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
+def dropout(x: Array, rate: float, keys: Array | None) -> Array:
     """Zeroes elements of x [batch, ...] with probability `rate` and scales the others by 1 / (1 -
     rate). `keys` has a random key per example, [batch]; None for evaluation, which returns x."""
     if keys is None or rate == 0:
@@ -38,7 +39,7 @@ def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
     keep_rate = 1 - rate
     shape_of_example = x.shape[1:]
 
-    def draw(key: jax.Array) -> jax.Array:
+    def draw(key: Array) -> Array:
         return jax.random.bernoulli(key, keep_rate, shape_of_example)
 
     draw_each = jax.vmap(draw)
@@ -47,12 +48,12 @@ def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
     return jnp.where(keep, scaled, 0)
 
 
-def drop_path(branch: jax.Array, survival: jax.Array, keys: jax.Array) -> jax.Array:
+def drop_path(branch: Array, survival: Array, keys: Array) -> Array:
     """Stochastic depth: zeroes the whole branch of an example with probability 1 - survival, and
     scales the others by 1 / survival, so that the expected value is the branch of evaluation.
     `branch` is [batch, tokens, d_model], `survival` float32 [], and `keys` [batch]."""
 
-    def draw(key: jax.Array) -> jax.Array:
+    def draw(key: Array) -> Array:
         return jax.random.bernoulli(key, survival)
 
     draw_each = jax.vmap(draw)
@@ -75,12 +76,12 @@ class LayerRng:
             keep all.
     """
 
-    keys: jax.Array | None = None
+    keys: Array | None = None
     dropout: float = 0.0
-    survival: jax.Array | None = None
+    survival: Array | None = None
 
     @property
-    def mixing_keys(self) -> jax.Array | None:
+    def mixing_keys(self) -> Array | None:
         """Keys for dropout inside the block, such as on the weights of attention: [batch], or None
         for evaluation."""
         if self.keys is None:
@@ -92,8 +93,8 @@ EVALUATION = LayerRng()
 
 
 def add_branch(
-    x: jax.Array, branch: jax.Array, rng: LayerRng, number: int = 0, dropped: bool = True
-) -> jax.Array:
+    x: Array, branch: Array, rng: LayerRng, number: int = 0, dropped: bool = True
+) -> Array:
     """The residual stream x + branch, in training with dropout and stochastic depth on the branch.
 
     Args:
@@ -119,8 +120,8 @@ def add_branch(
 
 
 def add_normed(
-    x: jax.Array, norm: LayerNorm, branch: Branch, rng: LayerRng, number: int, dropped: bool = True
-) -> jax.Array:
+    x: Array, norm: LayerNorm, branch: Branch, rng: LayerRng, number: int, dropped: bool = True
+) -> Array:
     """x + branch(norm(x)) or, if the norm stands in the residual stream (`post`), norm(x +
     branch(x)); the other arguments are those of `add_branch`."""
     if norm.post:

@@ -2,6 +2,7 @@
 
 import jax
 from flax import nnx
+from jax import Array
 
 from gmlp_flax.models.matrix_mixers.base import MatrixMixer, MatrixSpec, View
 from gmlp_flax.models.parameters import OverPatches, parameter
@@ -30,7 +31,7 @@ class Dense(MatrixMixer):
         if spec.form == "fast":
             raise ValueError("model.form is 'fast': a dense matrix has no faster form; use 'auto'")
 
-    def rows(self, inputs: dict[str, jax.Array], view: View) -> jax.Array:
+    def rows(self, inputs: dict[str, Array], view: View) -> Array:
         """See `MatrixMixer`."""
         weight = self.weight[:, :, : view.keys]  # [heads, n, keys]
         scale = self.spec.length**-0.5

@@ -4,11 +4,12 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 
 def step_bias(
-    key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype, steps: tuple[float, float]
-) -> jax.Array:
+    key: Array, shape: tuple[int, ...], dtype: jnp.dtype, steps: tuple[float, float]
+) -> Array:
     """Biases whose softplus is log-uniform in a range of steps, as in the code of Mamba (arXiv
     2312.00752).
 

@@ -50,19 +50,24 @@ def build(
     _check_lora(config, init)
     distributed.say(_describe_run(config, folder.path))
     kind = tasks.find(config.task)
-    check_metric(config, kind(config))
+    task_without_data = kind(config)
+    check_metric(config, task_without_data)
     with heartbeat("reading the data", distributed.say, at_once=False):
-        data = kind.Data(config, RunFiles(folder.path, inherited=resolved.files))
+        files = RunFiles(folder.path, inherited=resolved.files)
+        data = kind.Data(config, files)
         _print_data(data)
         assets = data.assets()
     with heartbeat("building the model", distributed.say, at_once=False):
         task = kind(config, assets)
         if config.model.get("causal", False):
-            validation.require_causal(config.model.block, task.spec())
+            spec = task.spec()
+            validation.require_causal(config.model.block, spec)
         training = Training(task, mesh, transformation)
         _require_alike(task, data)
-        count = parameters.count(task.shapes())
-        distributed.say(f"{count:,} parameters; {_describe_sizes(task, data)}")
+        shapes = task.shapes()
+        count = parameters.count(shapes)
+        sizes = _describe_sizes(task, data)
+        distributed.say(f"{count:,} parameters; {sizes}")
     advice = "start over with --restart, or resume over these with --other_data"
     with heartbeat("comparing the data with those of the run", distributed.say, at_once=False):
         folder.data = record.check_data(folder.path, data, advice, other_data)
@@ -73,7 +78,8 @@ def build(
 def _make_mesh(config: ConfigDict) -> Partition:
     """The devices of a run. Raises RunError if they cannot share its batches."""
     mesh = Partition.make(config.mesh)
-    mesh.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
+    microbatches = config.optimizer.grad_accum_steps
+    mesh.check_batch(config.batch_size, microbatches, "config.batch_size")
     eval_batch_size = config.eval.batch_size or config.batch_size
     mesh.check_batch(eval_batch_size, 1, "config.eval.batch_size")
     return mesh
@@ -92,13 +98,12 @@ def _check_lora(config: ConfigDict, init: Pretrained | None) -> None:
 def _describe_run(config: ConfigDict, workdir: str) -> str:
     """What is known before any data is read, in a line."""
     devices = jax.devices()
+    count = len(devices)
     kind = devices[0].device_kind
-    noun = "device" if len(devices) == 1 else "devices"
+    noun = "device" if count == 1 else "devices"
+    model = f"{config.model.block}, {config.task}"
     steps = f"{config.steps:,} steps of {config.batch_size:,} examples"
-    return (
-        f"{config.model.block}, {config.task}: {steps} on {len(devices)} {kind} {noun}; "
-        f"writing to {workdir}"
-    )
+    return f"{model}: {steps} on {count} {kind} {noun}; writing to {workdir}"
 
 
 def _print_data(data: TaskData) -> None:
@@ -111,9 +116,11 @@ def _print_data(data: TaskData) -> None:
 
 def _require_alike(task: Task, data: TaskData) -> None:
     """Raises an error unless all processes have the same config, files and held-out data."""
+    config = config_lib.to_json(task.config)
+    heldout = str(data.evaluation_examples())
     contents = {
-        "the config": config_lib.to_json(task.config).encode(),
-        "the held-out data": str(data.evaluation_examples()).encode(),
+        "the config": config.encode(),
+        "the held-out data": heldout.encode(),
     }
     distributed.require_alike({**contents, **task.files})
 
@@ -122,11 +129,11 @@ def _describe_sizes(task: Task, data: TaskData) -> str:
     """How many examples there are to train on, and held out."""
     length = task.units_per_example
     examples = task.unit if length == 1 else f"sequences of {length:,} {task.unit}"
-    heldout = f"{data.evaluation_examples():,}"
+    heldout = data.evaluation_examples()
     training = data.training_examples()
     if training is None:
-        return f"{heldout} {examples} held out"
-    return f"{training:,} {examples} to train on, {heldout} held out"
+        return f"{heldout:,} {examples} held out"
+    return f"{training:,} {examples} to train on, {heldout:,} held out"
 
 
 def _print_warnings(training: Training) -> None:

@@ -22,9 +22,8 @@ def check_metric(config: ConfigDict, task: Task) -> None:
         known += [f"ema_{name}" for name in task.eval_metrics]
     metric = config.checkpoint.metric
     if metric and metric not in known:
-        raise RunError(
-            f"config.checkpoint.metric is {metric!r}: expected one of {', '.join(known)}"
-        )
+        expected = ", ".join(known)
+        raise RunError(f"config.checkpoint.metric is {metric!r}: expected one of {expected}")
 
 
 def best_metric(config: ConfigDict) -> tuple[str, str]:
@@ -36,8 +35,10 @@ def best_metric(config: ConfigDict) -> tuple[str, str]:
     if chosen == name:
         return name, mode
     if chosen:
-        is_lower_better = chosen.removeprefix("ema_") in task.lower_is_better
-        return chosen, "min" if is_lower_better else "max"
+        without_prefix = chosen.removeprefix("ema_")
+        if without_prefix in task.lower_is_better:
+            return chosen, "min"
+        return chosen, "max"
     if keeps_mean(config.optimizer):
         return f"ema_{name}", mode
     return name, mode

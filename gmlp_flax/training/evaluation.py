@@ -71,7 +71,8 @@ class Evaluator:
             sums, outputs = self.task.evaluate(params, batch)
         chex.assert_tree_shape_prefix(outputs, weight.shape)
         if outputs:
-            outputs = outputs | {"index": batch["index"], "weight": weight}
+            index = batch["index"]
+            outputs = outputs | {"index": index, "weight": weight}
         return sums, outputs
 
     def _score(
@@ -100,7 +101,8 @@ class Evaluator:
         pending: Any = None
         batch_outputs = []
         host, hosts = self.partition.host_share()
-        with self.data.evaluation_batches(host, hosts, self.partition.batch_shares) as batches:
+        shares = self.partition.batch_shares
+        with self.data.evaluation_batches(host, hosts, shares) as batches:
             for host_batch in batches:
                 batch = self.partition.put_batch(host_batch)
                 batch_sums, outputs = self.step(params, batch)
@@ -133,7 +135,8 @@ def _totals(sums: Mapping[str, Any]) -> Totals:
     """The (sum, weight) of each metric, as Python floats unless the sum is an array."""
     totals: Totals = {}
     for name, (total, weight) in sums.items():
-        if np.ndim(total) == 0:
+        is_number = np.ndim(total) == 0
+        if is_number:
             total = float(total)
         totals[name] = (total, float(weight))
     return totals
@@ -142,7 +145,8 @@ def _totals(sums: Mapping[str, Any]) -> Totals:
 def _gather_in_order(batch_outputs: list[Outputs]) -> Outputs:
     """The outputs of all batches in the order of "index", without padding, on every host: arrays
     [examples, ...]."""
-    if not batch_outputs[0]:
+    first_outputs = batch_outputs[0]
+    if not first_outputs:
         return {}
 
     def join(*parts: np.ndarray) -> np.ndarray:
@@ -150,7 +154,8 @@ def _gather_in_order(batch_outputs: list[Outputs]) -> Outputs:
 
     gathered = []
     for outputs in batch_outputs:
-        gathered.append(multihost_utils.process_allgather(outputs, tiled=True))
+        of_all_hosts = multihost_utils.process_allgather(outputs, tiled=True)
+        gathered.append(of_all_hosts)
     joined = jax.tree.map(join, *gathered)
     weight = joined.pop("weight")
     rows = np.flatnonzero(weight)  # without padding

@@ -100,7 +100,8 @@ def train(
             # This is last: from now on the run is done, whatever ends this process.
             return loop.write_result()
         saved = f"{loop.stop.agreed}: step {done} is saved in {folder.path}"
-        distributed.say(f"{saved}; to resume: {_resume_command(options)}")
+        command = _resume_command(options)
+        distributed.say(f"{saved}; to resume: {command}")
         return None
 
 
@@ -222,7 +223,8 @@ def _resume(
             )
         distributed.say(f"resuming {workdir} at step {done}")
     unused = ", which no step uses" if done == config.steps else ""
-    for name, (old, new) in record.changes(workdir, config).items():
+    changes = record.changes(workdir, config)
+    for name, (old, new) in changes.items():
         distributed.say(f"note: config.{name} was {old!r} and is now {new!r}{unused}")
     return state, done
 
@@ -249,7 +251,8 @@ def command_as_typed() -> str:
     """The command line of this process, without the flags that apply only to this start."""
     program, *words = sys.orig_argv
     # The system starts this script as PYTHON PATH.
-    if words and os.path.basename(words[0]) == _PROGRAM:
+    is_script = bool(words) and os.path.basename(words[0]) == _PROGRAM
+    if is_script:
         program, *words = words
         if program == shutil.which(_PROGRAM):
             program = _PROGRAM
@@ -317,9 +320,11 @@ class Loop:
         done = max(evaluations)
         if distributed.is_first():
             known = read_result(self.folder.path)
-            if known is not None and known.get("step") == done:
+            is_current = known is not None and known.get("step") == done
+            if is_current:
                 return known
-        result: dict[str, Any] = {"step": done, "eval": evaluations[done]}
+        scores = evaluations[done]
+        result: dict[str, Any] = {"step": done, "eval": scores}
         baselines = self.metrics.baselines
         if baselines:
             result["baselines"] = baselines
@@ -341,9 +346,10 @@ class Loop:
         name, mode = best_metric(self.config)
         if not goal or name not in scores:
             return False
+        score = scores[name]
         if mode == "min":
-            return scores[name] <= goal
-        return scores[name] >= goal
+            return score <= goal
+        return score >= goal
 
     def evaluate_if_missing(self, state: TrainState, done: int) -> None:
         """Scores the state from which the run resumes, if that was interrupted."""
@@ -357,7 +363,8 @@ class Loop:
         which the run resumes."""
         if done == 0 or not self.evaluates(done):
             return False
-        return not distributed.everywhere(done in self.metrics.evaluations)
+        has_scores = done in self.metrics.evaluations
+        return not distributed.everywhere(has_scores)
 
     def _train(self, state: TrainState, done: int, batches: Iterator[Any]) -> int:
         """Takes steps. The metrics of a step are read while the next step runs, so that the device
@@ -383,7 +390,8 @@ class Loop:
             has_signal = self.stop.agreed is not None
             end = done == config.steps or has_signal
             is_evaluated = self.evaluates(done)
-            save = end or done % config.checkpoint.every == 0
+            is_saved = done % config.checkpoint.every == 0
+            save = end or is_saved
             if is_evaluated or save or is_first:
                 self._read(pending)
                 pending = None
@@ -422,7 +430,9 @@ class Loop:
         self._begin_trackers()
 
     def _begin_trackers(self) -> None:
-        self.trackers.begin(self.config, self.folder.path, self.folder.id, self.metrics.resume_step)
+        folder = self.folder
+        resume_step = self.metrics.resume_step
+        self.trackers.begin(self.config, folder.path, folder.id, resume_step)
 
     def _read(self, pending: _Window | None) -> None:
         """Waits for a step, and writes its line of the metrics if one is due.
@@ -436,8 +446,11 @@ class Loop:
         jax.block_until_ready(sums)
         self.watchdog.alive()
         self.progress.advance(done)
-        if done % self.config.log.every == 0 or done == self.config.steps:
-            self.write_line(done, jax.device_get(sums))
+        ends_window = done % self.config.log.every == 0
+        is_last = done == self.config.steps
+        if ends_window or is_last:
+            on_host = jax.device_get(sums)
+            self.write_line(done, on_host)
         else:
             self.progress.show_step(done)
 
@@ -454,10 +467,12 @@ class Loop:
             return
         is_finite = all(map(math.isfinite, means.values()))
         if not is_finite:
+            first_unread = self.read_to + 1
+            last_good = self.checkpoints.last_good()
             raise RunError(
-                "the loss or its gradient stopped being finite between steps "
-                f"{self.read_to + 1} and {done}; {self.checkpoints.last_good()}; lower "
-                "config.optimizer.learning_rate or clip, and start from there"
+                f"the loss or its gradient stopped being finite between steps {first_unread} and "
+                f"{done}; {last_good}; lower config.optimizer.learning_rate or clip, and start "
+                "from there"
             )
         if skipped_share:
             skipped, _ = sums["skipped"]
@@ -466,9 +481,11 @@ class Loop:
         self.read_to = done
         self.folder.check()
         rate = self.progress.rate(done)
-        line = {"step": done, **means, f"{self.task.unit}_per_second": round(rate, 1)}
+        rate_name = f"{self.task.unit}_per_second"
+        line = {"step": done, **means, rate_name: round(rate, 1)}
         self.metrics.write(line)
-        self.progress.show_loss(done, means["loss"])
+        loss = means["loss"]
+        self.progress.show_loss(done, loss)
         self.trackers.log(done, "train", means)
 
     def _write_skipped_window(self, done: int, sums: Sums) -> None:
@@ -478,7 +495,8 @@ class Loop:
         self.progress.show(f"note: skipped all {count} steps before {done} (skip_spikes)")
         self.read_to = done
         self.folder.check()
-        self.metrics.write({"step": done, "skipped": 1.0})
+        line = {"step": done, "skipped": 1.0}
+        self.metrics.write(line)
 
     def evaluates(self, done: int) -> bool:
         """Whether a step has an evaluation."""
@@ -505,7 +523,8 @@ class Loop:
         self.folder.check()
         self.checkpoints.set_metrics(done, metrics)
         baselines: list[Baseline] = []
-        if distributed.is_first() and self._ends_with(done, metrics):
+        is_last = self._ends_with(done, metrics)
+        if is_last and distributed.is_first():
             with heartbeat("scoring the baselines", self.progress.show, at_once=False):
                 baselines = self.evaluator.baselines()
         self._write_evaluation(done, metrics, baselines)
@@ -517,7 +536,11 @@ class Loop:
     ) -> None:
         line: dict[str, Any] = {"step": done, "eval": metrics}
         if baselines:
-            line["baselines"] = [{"name": name, "eval": scores} for name, scores in baselines]
+            entries = []
+            for name, scores in baselines:
+                entry = {"name": name, "eval": scores}
+                entries.append(entry)
+            line["baselines"] = entries
         self.metrics.write(line)
 
     def _show_evaluation(
@@ -526,7 +549,8 @@ class Loop:
         show = self.progress.show
         shown = self.task.format_metrics(metrics)
         show(f"step {done}  held out: {shown}")
-        if done < self.config.steps and self.is_last(done):
+        is_early = done < self.config.steps
+        if is_early and self.is_last(done):
             show(f"step {done} is the last: the run reached eval.stop_at")
         for name, scores in baselines:
             shown = self.task.format_metrics(scores)
@@ -547,8 +571,9 @@ class Loop:
         self.watchdog.alive()
         self.folder.check()
         self.metrics.flush()
+        scores = self.metrics.evaluations.get(done)
         with heartbeat("saving", self.progress.show, at_once=False):
-            self.checkpoints.save(done, state, self.metrics.evaluations.get(done))
+            self.checkpoints.save(done, state, scores)
         if self.has_checkpoint:  # saving another one has waited for it
             self.folder.note_checkpoint()
         self.has_checkpoint = True

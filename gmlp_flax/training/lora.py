@@ -99,7 +99,8 @@ class Lora:
         """The metadata of A and B: they have the layers of their kernels, and are not sharded."""
         adapters = {}
         for kernel in self.kernels:
-            adapter = ParamMetadata(layers=metadata[kernel].layers)
+            layers = metadata[kernel].layers
+            adapter = ParamMetadata(layers=layers)
             adapters |= _by_path(kernel, adapter, adapter)
         return adapters
 
@@ -114,7 +115,8 @@ class Lora:
             b_shape = (layers, self.rank, outputs)
             number = zlib.crc32(kernel.encode())
             key = jax.random.fold_in(run_key, number)
-            a = jax.random.normal(key, a_shape) / inputs**0.5
+            standard_normal = jax.random.normal(key, a_shape)
+            a = standard_normal / inputs**0.5
             b = jnp.zeros(b_shape)
             adapters |= _by_path(kernel, a, b)
         return adapters
@@ -138,7 +140,8 @@ class Lora:
         def init(params: Any) -> LoraState:
             adapters = self.adapters(params)
             tree = self.trained(adapters, params)
-            optimizer = make(_shapes(tree))
+            shapes = _shapes(tree)
+            optimizer = make(shapes)
             inner = optimizer.init(tree)
             return LoraState(adapters, inner)
 
@@ -148,15 +151,18 @@ class Lora:
             tree = self.trained(adapters, params)
             adapter_grads = self._gradients(grads, adapters)
             tree_grads = self.trained(adapter_grads, grads)
-            optimizer = make(_shapes(tree))
+            shapes = _shapes(tree)
+            optimizer = make(shapes)
             tree_updates, inner = optimizer.update(tree_grads, state.inner, tree)
             updates: dict[str, Any] = traverse_util.flatten_dict(tree_updates, sep="/")
             new_adapters = {}
             for path, adapter in adapters.items():
                 new_adapters[path] = adapter + updates[path]
-            updates |= self._kernel_updates(adapters, new_adapters)
+            kernel_updates = self._kernel_updates(adapters, new_adapters)
+            by_path = {**updates, **kernel_updates}
+            all_updates = _zero_elsewhere(by_path, grads)
             new_state = LoraState(new_adapters, inner)
-            return _zero_elsewhere(updates, grads), new_state
+            return all_updates, new_state
 
         return optax.GradientTransformation(init, update)  # type: ignore[reportArgumentType]  # it needs the parameters
 
@@ -182,7 +188,8 @@ class Lora:
             new_a, new_b = _of_kernel(new, kernel)
             new_product = new_a @ new_b
             old_product = old_a @ old_b
-            updates[kernel] = self.factor * (new_product - old_product)
+            difference = new_product - old_product
+            updates[kernel] = self.factor * difference
         return updates
 
 

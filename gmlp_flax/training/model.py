@@ -176,7 +176,8 @@ class Model:
             predictions = predictor.predict(self.params, bar, settings)
         if paths is None:
             return predictions
-        return dict(zip(paths, predictions, strict=True))
+        by_path = zip(paths, predictions, strict=True)
+        return dict(by_path)
 
     def generate(self, texts: str | Sequence[str], **options: Any) -> list[str]:
         """How a causal language model continues texts.
@@ -207,10 +208,10 @@ class Model:
 
     def __repr__(self) -> str:
         model = self.config.model
+        task = self.config.task
         count = parameters.count(self.params)
         return (
-            f"Model({model.block}, {self.config.task}, {count:,} parameters, {model.dtype}, "
-            f"step {self.step})"
+            f"Model({model.block}, {task}, {count:,} parameters, {model.dtype}, step {self.step})"
         )
 
     def __reduce__(self):
@@ -230,7 +231,9 @@ class Model:
     def _layer_numbers(self, layers: Any) -> tuple[int, ...]:
         """The numbers of layers; raises RunError if there is no such layer."""
         depth = self.config.model.layers
-        numbers = tuple(layers) if isinstance(layers, Iterable) else (layers,)
+        numbers = (layers,)
+        if isinstance(layers, Iterable):
+            numbers = tuple(layers)
         known = range(-depth, depth)
         are_known = all(number in known for number in numbers)
         if not numbers or not are_known:
@@ -245,17 +248,20 @@ class Model:
         them."""
         if isinstance(inputs, Mapping):
             return self._named_arrays(inputs)
-        if getattr(inputs, "ndim", 0) == self.predictor.array_rank:
+        predictor = self.predictor
+        rank = getattr(inputs, "ndim", 0)
+        if rank == predictor.array_rank:
             return self._array(inputs)
-        listed = list(self.predictor.listed(inputs))
+        listed = list(predictor.listed(inputs))
         if not listed:
             raise DataError("there are no inputs: give one or more")
-        return self.predictor.encode(listed)
+        return predictor.encode(listed)
 
     def _named_arrays(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Tokens and segments, of a model that reads both."""
         both = {"tokens", "segments"}
-        reads_both = both <= self.task.example_shapes().keys()
+        names_read = self.task.example_shapes().keys()
+        reads_both = both <= names_read
         has_both = set(inputs) == both
         if not reads_both or not has_both:
             expected = "tokens and segments" if reads_both else "an array"
@@ -315,7 +321,8 @@ def require_tokenizer(model: Any) -> None:
 def place(task: Task, params: Any, step: int = 0) -> Model:
     """A model of a task with parameters, which are copied to all devices."""
     metadata = task.param_metadata()
-    partition = Partition.make().for_model(metadata)
+    mesh = Partition.make()
+    partition = mesh.for_model(metadata)
     shardings = partition.shardings(params)
     on_devices = jax.device_put(params, shardings)
     return Model(task, on_devices, partition, step)
@@ -326,7 +333,8 @@ def restore(config: str, files: Files, step: int, params: Any) -> Model:
     its parameters."""
     values = json_files.loads(config)
     unresolved = config_lib.from_dict(values, "the pickled model")
-    resolved = config_lib.resolve(unresolved).config
+    resolution = config_lib.resolve(unresolved)
+    resolved = resolution.config
     kind = tasks.find(resolved.task)
     task = kind(resolved, files)
     return place(task, params, step)

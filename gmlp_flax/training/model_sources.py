@@ -38,7 +38,8 @@ class Source:
 
     def has(self, name: str) -> bool:
         """Whether the folder has a file."""
-        return io_files.exists(self.path(name))
+        path = self.path(name)
+        return io_files.exists(path)
 
 
 def find(name: str) -> Source:
@@ -57,7 +58,8 @@ def find(name: str) -> Source:
         source = _find_path(name)
     if not source.has(CONFIG_FILE):
         return source
-    described = json_files.read(source.path(CONFIG_FILE), dict)
+    config_path = source.path(CONFIG_FILE)
+    described = json_files.read(config_path, dict)
     return dataclasses.replace(source, described=described)
 
 
@@ -65,12 +67,16 @@ def _find_path(name: str) -> Source:
     """What the name of a path or of a shipped model leads to, without config.json."""
     shipped = exports.shipped()
     path = name
-    if name in shipped and not io_files.exists(name):
+    is_shipped = name in shipped and not io_files.exists(name)
+    if is_shipped:
         path = shipped[name]
     path = io_files.absolute(path)
     folder, last = os.path.split(path)
-    if weight_files.is_weight_file(path) and not io_files.is_folder(path):
+    is_weights = weight_files.is_weight_file(path) and not io_files.is_folder(path)
+    if is_weights:
         return Source(name, folder, file=last)
-    if last.isdigit() and os.path.basename(folder) == CHECKPOINTS:
-        return Source(name, os.path.dirname(folder), step=last)
+    run_folder, folder_name = os.path.split(folder)
+    is_checkpoint = folder_name == CHECKPOINTS and last.isdigit()
+    if is_checkpoint:
+        return Source(name, run_folder, step=last)
     return Source(name, path)

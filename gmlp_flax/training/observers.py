@@ -73,7 +73,8 @@ class Progress:
         started = self._started
         if started is None or step <= started.step:
             return 0.0
-        units = (step - started.step) * self.per_step
+        steps = step - started.step
+        units = steps * self.per_step
         seconds = time.perf_counter() - started.time
         return units / seconds
 
@@ -89,18 +90,24 @@ class Progress:
         """Prints a plain line, if there was none for BEAT seconds. Of several runs that are trained
         together, only the lines of the loss are shown."""
         silence = time.perf_counter() - self._last_line
-        if self._bar.disable and not self._prefix and silence >= BEAT:
-            speed = self._speed(step) if self.rate(step) else "the first of this process"
-            self.show(f"step {step}/{self.steps}  {speed}")
+        shows_steps = self._bar.disable and not self._prefix
+        if not shows_steps or silence < BEAT:
+            return
+        speed = "the first of this process"
+        if self.rate(step):
+            speed = self._speed(step)
+        self.show(f"step {step}/{self.steps}  {speed}")
 
     def is_slow(self, step: int) -> bool:
         """Whether a step takes longer than SLOW_STEP, or it is not known yet how long it takes."""
         rate = self.rate(step)
-        return rate * SLOW_STEP < self.per_step
+        units_of_slow_step = rate * SLOW_STEP
+        return units_of_slow_step < self.per_step
 
     def show_loss(self, step: int, loss: float) -> None:
         """Shows the newest loss."""
-        text = f"loss {loss:.4f}  {self._speed(step)}"
+        speed = self._speed(step)
+        text = f"loss {loss:.4f}  {speed}"
         if self._bar.disable:
             self.show(f"step {step}/{self.steps}  {text}")
         else:
@@ -173,9 +180,11 @@ class _TensorBoard:
     def __init__(self, config: ConfigDict, folder: str, _run: str, step: int):
         import tensorboardX  # type: ignore[import-not-found]  # an extra
 
-        self._staged = files.StagingFolder(os.path.join(folder, "tensorboard"))
+        events = os.path.join(folder, "tensorboard")
+        self._staged = files.StagingFolder(events)
         # Events of steps that are taken again are not shown twice.
-        self._writer = tensorboardX.SummaryWriter(self._staged.path, purge_step=step + 1)
+        next_step = step + 1
+        self._writer = tensorboardX.SummaryWriter(self._staged.path, purge_step=next_step)
         text = config_lib.to_json(config)
         self._writer.add_text("config", f"```\n{text}```")
 
@@ -196,13 +205,15 @@ class _Wandb:
         import wandb  # type: ignore[import-not-found]  # an extra
 
         self._staged = files.StagingFolder(folder)
+        name = os.path.basename(folder)
+        values = config.to_dict()
         self._run = wandb.init(
             project=config.log.wandb,
-            name=os.path.basename(folder),
+            name=name,
             id=run,
             resume="allow",
             dir=self._staged.path,
-            config=config.to_dict(),
+            config=values,
         )
 
     def log(self, step: int, values: dict[str, float]) -> None:
@@ -246,8 +257,9 @@ class Trackers:
         for name in self._to_begin:
             package = TRACKERS[name].package
             if importlib.util.find_spec(package) is None:
+                command = install(name)
                 raise RunError(
-                    f"config.log.{name} needs a package that is not installed: {install(name)}"
+                    f"config.log.{name} needs a package that is not installed: {command}"
                 )
 
     def begin(self, config: ConfigDict, folder: str, run: str, step: int) -> None:
@@ -255,8 +267,9 @@ class Trackers:
         last one before those to be logged."""
         if distributed.is_first():
             for name in self._to_begin:
+                kind = TRACKERS[name]
                 with self._attempt(name):
-                    self._trackers[name] = TRACKERS[name].make(config, folder, run, step)
+                    self._trackers[name] = kind.make(config, folder, run, step)
         self._to_begin = []
 
     def log(self, step: int, group: str, values: dict[str, float]) -> None:
@@ -273,7 +286,8 @@ class Trackers:
 
     def close(self) -> None:
         """Writes what is pending."""
-        for name, tracker in list(self._trackers.items()):
+        trackers = list(self._trackers.items())  # a failing one is removed
+        for name, tracker in trackers:
             with self._attempt(name):
                 tracker.close()
 
@@ -284,7 +298,8 @@ class Trackers:
             yield
         except Exception as error:
             self._trackers.pop(name, None)
-            reason = " ".join(str(error).split())[:200]
-            distributed.say(
-                f"{name}: {type(error).__name__}: {reason}; the run continues without it"
-            )
+            kind = type(error).__name__
+            words = str(error).split()
+            one_line = " ".join(words)
+            reason = one_line[:200]
+            distributed.say(f"{name}: {kind}: {reason}; the run continues without it")

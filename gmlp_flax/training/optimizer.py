@@ -59,18 +59,23 @@ def _after_warmup(config: ConfigDict, warmup: int, peak: Any) -> optax.Schedule:
             return optax.constant_schedule(peak)
         case "wsd":
             share_of_steps = round(options.decay_share * config.steps)
-            decay_steps = min(max(share_of_steps, 1), steps)
-            return optax.linear_schedule(peak, 0.0, decay_steps, steps - decay_steps)
+            at_least_one = max(share_of_steps, 1)
+            decay_steps = min(at_least_one, steps)
+            constant_steps = steps - decay_steps
+            return optax.linear_schedule(peak, 0.0, decay_steps, constant_steps)
         case _:
-            return _rsqrt(peak, max(warmup, 1))
+            warmup_steps = max(warmup, 1)
+            return _rsqrt(peak, warmup_steps)
 
 
 def _rsqrt(peak: Any, warmup: int) -> optax.Schedule:
     """A decay with 1 / sqrt(step) from the peak, which is at the end of the warmup."""
 
     def rate(step: Any) -> jax.Array:
-        warmups = jnp.asarray(step, jnp.float32) / warmup
-        return peak * jax.lax.rsqrt(1 + warmups)
+        precise_step = jnp.asarray(step, jnp.float32)
+        warmups = precise_step / warmup
+        decay = jax.lax.rsqrt(1 + warmups)
+        return peak * decay
 
     return rate
 
@@ -134,7 +139,9 @@ def _factor(
             "layers: give one factor"
         )
     by_layer = np.geomspace(multiplier.first, multiplier.last, layers.total, dtype=np.float32)
-    stacked = by_layer[layers.first : layers.first + leaf.shape[0]]
+    first = layers.first
+    stop = first + leaf.shape[0]
+    stacked = by_layer[first:stop]
     other_axes = (1,) * (leaf.ndim - 1)
     return stacked.reshape(-1, *other_axes)
 
@@ -144,7 +151,8 @@ def masks(metadata: Metadata, decay_all: bool = False) -> optimizers.Masks:
     change all of them."""
 
     def metadata_at(path: tuple) -> ParamMetadata:
-        return metadata.get(path_name(path), PLAIN)
+        name = path_name(path)
+        return metadata.get(name, PLAIN)
 
     def decayed(path: tuple, _: Any) -> bool:
         return decay_all or metadata_at(path).decayed
@@ -155,12 +163,14 @@ def masks(metadata: Metadata, decay_all: bool = False) -> optimizers.Masks:
     def matrix(path: tuple, leaf: Any) -> bool:
         parameter = metadata_at(path)
         has_layers = parameter.layers is not None
-        return has_layers and parameter.decayed and leaf.ndim == 3
+        is_matrix_of_layer = has_layers and leaf.ndim == 3
+        return is_matrix_of_layer and parameter.decayed
 
+    map_with_path = jax.tree_util.tree_map_with_path
     return optimizers.Masks(
-        decayed=functools.partial(jax.tree_util.tree_map_with_path, decayed),
-        stacked=functools.partial(jax.tree_util.tree_map_with_path, stacked),
-        matrices=functools.partial(jax.tree_util.tree_map_with_path, matrix),
+        decayed=functools.partial(map_with_path, decayed),
+        stacked=functools.partial(map_with_path, stacked),
+        matrices=functools.partial(map_with_path, matrix),
     )
 
 
@@ -181,7 +191,8 @@ def parameter_paths(opt_state: Any, params: Any) -> Any:
     paths = paths_of(params)
 
     def is_like_params(node: Any) -> bool:
-        return jax.tree.structure(node, is_leaf=_is_masked) == structure
+        structure_of_node = jax.tree.structure(node, is_leaf=_is_masked)
+        return structure_of_node == structure
 
     def name(node: Any) -> Any:
         if not is_like_params(node):
@@ -193,7 +204,11 @@ def parameter_paths(opt_state: Any, params: Any) -> Any:
 
 def paths_of(params: Any) -> Any:
     """A tree like the parameters of their paths, such as `encoder/norm/scale`."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: path_name(path), params)
+
+    def name(path: tuple, _: Any) -> str:
+        return path_name(path)
+
+    return jax.tree_util.tree_map_with_path(name, params)
 
 
 def _is_masked(node: Any) -> bool:
@@ -249,14 +264,16 @@ def after_skipped_step(before: Any, after: Any) -> Any:
         """The old state, with the new count of a schedule."""
         if not is_scheduled(old):
             return old
+        kind = type(old)
+        of_schedule = SCHEDULE_FIELDS[kind]
         fields = {}
         for name, old_value in old._asdict().items():
             new_value = getattr(new, name)
-            if name in SCHEDULE_FIELDS[type(old)]:
+            if name in of_schedule:
                 fields[name] = new_value
             else:
                 fields[name] = after_skipped_step(old_value, new_value)
-        return type(old)(**fields)
+        return kind(**fields)
 
     return jax.tree.map(merge, before, after, is_leaf=is_scheduled)
 
@@ -285,7 +302,8 @@ def make(
     lora = make_lora(config, params, metadata, heads)
     if lora is None:
         return _make(config, params, metadata, peak)
-    with_adapters = {**metadata, **lora.metadata(metadata)}
+    of_adapters = lora.metadata(metadata)
+    with_adapters = {**metadata, **of_adapters}
     make_inner = functools.partial(_make, config, metadata=with_adapters, peak=peak)
     transformation = lora.transformation(make_inner)
     jax.eval_shape(transformation.init, params)  # raises if a pattern does not fit
@@ -340,8 +358,8 @@ def _average(
     """Keeps the schedule-free average of what the updates make of the parameters."""
 
     def weight(count: Any) -> Any:
-        # optax counts the steps of the average's weights from 1, and those of schedules from 0
-        return rate(count - 1)
+        step = count - 1  # optax counts the steps of weights from 1, and those of schedules from 0
+        return rate(step)
 
     return optax.contrib.schedule_free(transformation, weight, b1)
 
@@ -350,7 +368,9 @@ def _multiply(by_path: Mapping[str, Any]) -> Any:
     """Multiplies each update by a factor, by path."""
 
     def multiply(path: tuple, update: Any) -> Any:
-        return update * by_path[path_name(path)]
+        name = path_name(path)
+        factor = by_path[name]
+        return update * factor
 
     def multiply_all(updates: Any, _: Any) -> Any:
         return jax.tree_util.tree_map_with_path(multiply, updates)
@@ -365,7 +385,8 @@ def _freeze(
     that matches none."""
     names = list(leaves_by_path(params))
     for pattern in patterns:
-        if not any(re.search(pattern, name) for name in names):
+        matches_any = any(re.search(pattern, name) for name in names)
+        if not matches_any:
             raise RunError(
                 f"config.optimizer.freeze: {pattern!r} matches no parameter, e.g. {names[0]}"
             )

@@ -70,10 +70,12 @@ class Partition:
             ConfigError: a rule cannot be read.
         """
         options = options or {}
-        rules = validation.mesh_rules(options.get("rules", ()))
+        lines = options.get("rules", ())
+        rules = validation.mesh_rules(lines)
         if isinstance(devices, int):
             sizes = axis_sizes(options, devices)
-            return cls(AbstractMesh(sizes, AXES), rules)
+            abstract_mesh = AbstractMesh(sizes, AXES)
+            return cls(abstract_mesh, rules)
         if devices is None:
             devices = jax.devices()
         sizes = axis_sizes(options, len(devices))
@@ -88,17 +90,20 @@ class Partition:
     @property
     def batch_shares(self) -> int:
         """The number of parts into which a batch is split."""
-        return self.mesh.shape[DATA] * self.mesh.shape[FSDP]
+        sizes = self.mesh.shape
+        return sizes[DATA] * sizes[FSDP]
 
     @property
     def replicated(self) -> NamedSharding:
         """Every device holds the whole array."""
-        return NamedSharding(self.mesh, PartitionSpec())
+        whole = PartitionSpec()
+        return NamedSharding(self.mesh, whole)
 
     @property
     def over_batch(self) -> NamedSharding:
         """The leading axis, the example, is split over the devices."""
-        return NamedSharding(self.mesh, PartitionSpec(BATCH))
+        split_batch = PartitionSpec(BATCH)
+        return NamedSharding(self.mesh, split_batch)
 
     def check_batch(self, batch_size: int, microbatches: int, name: str) -> None:
         """Raises RunError if the devices cannot share a batch evenly. The message has the nearest
@@ -153,7 +158,8 @@ class Partition:
         problems = []
         for size, axis in _last_axes(shape, axes):
             count = self._device_count(axis)
-            if size % count:
+            is_even = size % count == 0
+            if not is_even:
                 problems.append(f"{path} has {size}, not a multiple of config.mesh.{axis}={count}")
         return problems
 
@@ -185,14 +191,16 @@ class Partition:
         """
         if not path:
             return self.replicated
-        axes = self._rule(path).axes
+        rule = self._rule(path)
+        axes = rule.axes
         whole_axes = len(shape) - len(axes)
         if whole_axes < 0:
             return self.replicated
         names: list[str | None] = [None] * whole_axes
         for size, axis in _last_axes(shape, axes):
-            remainder = size % self._device_count(axis)
-            names.append(None if remainder else axis)
+            count = self._device_count(axis)
+            is_even = size % count == 0
+            names.append(axis if is_even else None)
         spec = PartitionSpec(*names)
         return NamedSharding(self.mesh, spec)
 
@@ -223,7 +231,8 @@ class Partition:
     def around(self) -> contextlib.AbstractContextManager:
         """In this context functions are traced with this mesh, to which sharding constraints of the
         layers apply."""
-        return jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
+        mesh = self.mesh.abstract_mesh
+        return jax.sharding.use_abstract_mesh(mesh)
 
     def on_each_shard(self, function: OnBatch) -> OnBatch:
         """Runs a function of (parameters, batch) on each shard of the batch separately.
@@ -272,9 +281,9 @@ class Partition:
         sizes = self.mesh.shape
         has_fsdp = sizes[FSDP] > 1
         has_tensor = sizes[TENSOR] > 1
-        if has_fsdp and not has_tensor and not self.rules:
-            return AXES
-        return (DATA,)
+        if not has_fsdp or has_tensor or self.rules:
+            return (DATA,)
+        return AXES
 
     def host_share(self) -> tuple[int, int]:
         """Which part of each batch this host reads, and the number of parts that the hosts read.
@@ -284,14 +293,16 @@ class Partition:
         different_parts = set(part_by_host.values())
         parts = sorted(different_parts)
         sizes = [len(part) for part in parts]
-        has_overlap = sum(sizes) != self.batch_shares
+        total = sum(sizes)
+        has_overlap = total != self.batch_shares
         has_one_size = min(sizes) == max(sizes)
         if has_overlap or not has_one_size:
             raise RunError(
                 "config.mesh gives hosts overlapping parts of the batch: change fsdp x tensor"
             )
         host = jax.process_index()
-        number = parts.index(part_by_host[host])
+        part = part_by_host[host]
+        number = parts.index(part)
         return number, len(parts)
 
     def _part_by_host(self) -> dict[int, tuple[int, ...]]:
@@ -314,7 +325,8 @@ class Partition:
         """Puts this host's share of a batch, arrays [examples of this host, ...], on the devices,
         as a part of the global batch, arrays [examples of all hosts, ...]. Does not wait for the
         copy."""
-        return jax.make_array_from_process_local_data(self.over_batch, dict(batch))
+        arrays = dict(batch)
+        return jax.make_array_from_process_local_data(self.over_batch, arrays)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # JAX hashes functions by identity
@@ -350,7 +362,8 @@ class _OnShard:
         return jax.tree_util.tree_map_with_path(self._gather_parameter, parts, self.specs)
 
     def _gather_parameter(self, path: tuple, part: jax.Array, spec: PartitionSpec) -> jax.Array:
-        metadata = self.metadata.get(path_name(path), PLAIN)
+        name = path_name(path)
+        metadata = self.metadata.get(name, PLAIN)
         is_of_layers = metadata.layers is not None
         if is_of_layers or FSDP not in spec:
             return part
@@ -368,8 +381,8 @@ def _described(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
 
 def _last_axes(shape: Shape, axes: Axes) -> Iterable[tuple[int, str | None]]:
     """The sizes of the last axes of a shape, each with its mesh axis."""
-    first = len(shape) - len(axes)
-    sizes = shape[first:]
+    axes_before = len(shape) - len(axes)
+    sizes = shape[axes_before:]
     return zip(sizes, axes, strict=True)
 
 
@@ -408,7 +421,8 @@ def _fill_in(sizes: list[int], devices: int) -> list[int] | None:
     """The sizes, with -1 replaced by the size that is left; None if they do not make `devices`."""
     fixed = [size for size in sizes if size != -1]
     open_axes = len(sizes) - len(fixed)
-    if open_axes > 1 or min(fixed) < 1:
+    smallest = min(fixed, default=0)
+    if open_axes > 1 or smallest < 1:
         return None
     product = math.prod(fixed)
     rest, remainder = divmod(devices, product)

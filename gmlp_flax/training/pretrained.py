@@ -87,10 +87,13 @@ class Pretrained:
         """
         if config is None:
             config = self.config
-        resolved = config_lib.resolve(config).config
+        resolution = config_lib.resolve(config)
+        resolved = resolution.config
         kind = tasks.find(resolved.task)
         task = kind(resolved, self.files)
-        partition = _partition(resolved, mesh).for_model(task.param_metadata())
+        partition = _partition(resolved, mesh)
+        metadata = task.param_metadata()
+        partition = partition.for_model(metadata)
         params = self._read_checked(self.read, task, partition)
         unaveraged_params = None
         if unaveraged and self.read_unaveraged is not None:
@@ -101,7 +104,8 @@ class Pretrained:
         """Reads parameters, and raises RunError if they do not fit the task's model."""
         params = read(partition)
         saved = leaves_by_path(params)
-        wanted = leaves_by_path(task.shapes())
+        shapes = task.shapes()
+        wanted = leaves_by_path(shapes)
         require_fit(saved, wanted, self.where)
         return params
 
@@ -123,7 +127,8 @@ def open_model(source: str | os.PathLike[str] | Model, checkpoint: str = "best")
     """
     if isinstance(source, Model):
         return _open_given(source)
-    location = find(io_files.user_path(source))
+    name = io_files.user_path(source)
+    location = find(name)
     kind = _kind_of(location)
     if kind is not _RUN and checkpoint not in _ANY:
         raise RunError(
@@ -140,10 +145,14 @@ def config_of(source: str | os.PathLike[str]) -> ConfigDict:
     Raises:
         UserError: there is no such model, or its config cannot be read.
     """
-    location = find(io_files.user_path(source))
-    if _kind_of(location) in (_RUN, _EXPORT):
-        return config_lib.load(location.path(CONFIG_FILE))
-    return open_model(source).config
+    name = io_files.user_path(source)
+    location = find(name)
+    kind = _kind_of(location)
+    if kind in (_RUN, _EXPORT):
+        config_path = location.path(CONFIG_FILE)
+        return config_lib.load(config_path)
+    opened = open_model(source)
+    return opened.config
 
 
 def exported_folder(source: str | os.PathLike[str]) -> str:
@@ -152,8 +161,12 @@ def exported_folder(source: str | os.PathLike[str]) -> str:
     Raises:
         UserError: there is no such model.
     """
-    location = find(io_files.user_path(source))
-    return location.folder if _kind_of(location) is _EXPORT else ""
+    name = io_files.user_path(source)
+    location = find(name)
+    kind = _kind_of(location)
+    if kind is not _EXPORT:
+        return ""
+    return location.folder
 
 
 def load(source: str | os.PathLike[str] | Model, checkpoint: str = "best") -> Model:
@@ -163,14 +176,16 @@ def load(source: str | os.PathLike[str] | Model, checkpoint: str = "best") -> Mo
     Raises:
         UserError: as `open_model` and `Pretrained.load`.
     """
-    return open_model(source, checkpoint).load()
+    opened = open_model(source, checkpoint)
+    return opened.load()
 
 
 def _partition(config: ConfigDict, mesh: Mapping[str, int] | None) -> Partition:
     """The devices, see `Pretrained.load`."""
     rules = config.mesh.rules
     if mesh:
-        return Partition.make({**mesh, "rules": rules})
+        options = {**mesh, "rules": rules}
+        return Partition.make(options)
     try:
         return Partition.make(config.mesh)
     except RunError:
@@ -204,7 +219,8 @@ def _kind_of(source: Source) -> Kind:
     if not kinds:
         raise _unrecognized(source)
     if len(kinds) > 1:
-        both = " and ".join(kind.words for kind in kinds)
+        words = [kind.words for kind in kinds]
+        both = " and ".join(words)
         raise RunError(f"{source.folder} holds {both}: keep one of them there, or name its file")
     return kinds[0]
 
@@ -228,13 +244,15 @@ def _unrecognized(source: Source) -> RunError:
             f"{KINDS_IN_WORDS}"
         )
     name = os.path.basename(source.folder)
-    advice = did_you_mean(name, exports.shipped(), KINDS_IN_WORDS)
+    shipped = exports.shipped()
+    advice = did_you_mean(name, shipped, KINDS_IN_WORDS)
     return RunError(f"{source.folder} is not a run folder: it has no {CONFIG_FILE}; {advice}")
 
 
 def _download(source: Source, kind: Kind) -> None:
     """Fetches the files of a kind from the hub, all of the commit of its config.json."""
-    commit = hub.commit_of(source.path(CONFIG_FILE))
+    config_path = source.path(CONFIG_FILE)
+    commit = hub.commit_of(config_path)
     other_files = kind.other_files(source)
     hub.fetch_first(source.repository, kind.weights, commit)
     for name in other_files:
@@ -259,9 +277,11 @@ def _open_run(source: Source, checkpoint: str) -> Pretrained:
     config = run.config
     saved = run.find(source.step or checkpoint)
     files = dict(saved.files)
-    for name in tasks.find(config.task).inheritance.files:
+    task = tasks.find(config.task)
+    for name in task.inheritance.files:
         if source.has(name):
-            files[name] = io_files.read_small(source.path(name))
+            path = source.path(name)
+            files[name] = io_files.read_small(path)
     require_same(saved.files, files, saved.where)
 
     def read_params(partition: Partition) -> Any:
@@ -270,13 +290,17 @@ def _open_run(source: Source, checkpoint: str) -> Pretrained:
     def read_mean(partition: Partition) -> Any:
         return run.read("ema", saved.step, partition)
 
-    has_mean = keeps_mean(config.optimizer)
+    read: Read = read_params
+    read_unaveraged: Read | None = None
+    if keeps_mean(config.optimizer):
+        read = read_mean
+        read_unaveraged = read_params
     return Pretrained(
         where=saved.where,
         config=config,
         files=files,
-        read=read_mean if has_mean else read_params,
-        read_unaveraged=read_params if has_mean else None,
+        read=read,
+        read_unaveraged=read_unaveraged,
         step=saved.step,
         folder=source.folder,
     )
@@ -287,7 +311,8 @@ def _open_run(source: Source, checkpoint: str) -> Pretrained:
 
 def _from_saved(saved: SavedModel, folder: str = "") -> Pretrained:
     def read(partition: Partition) -> Any:
-        return _place(saved.read(), partition)
+        params = saved.read()
+        return _place(params, partition)
 
     return Pretrained(saved.where, saved.config, saved.files, read, folder=folder)
 
@@ -312,8 +337,10 @@ def _open_export(source: Source, _: str) -> Pretrained:
 
 
 def _files_of_export(source: Source) -> Sequence[str]:
-    config = config_lib.load(source.path(CONFIG_FILE))
-    return tasks.find(config.task).inheritance.files
+    config_path = source.path(CONFIG_FILE)
+    config = config_lib.load(config_path)
+    task = tasks.find(config.task)
+    return task.inheritance.files
 
 
 def _is_of_timm(source: Source) -> bool:
@@ -321,17 +348,20 @@ def _is_of_timm(source: Source) -> bool:
 
 
 def _open_timm(source: Source, _: str) -> Pretrained:
-    saved = timm.open_described(_weights_of(source), source.described)
+    weights = _weights_of(source)
+    saved = timm.open_described(weights, source.described)
     return _from_saved(saved)
 
 
 def _is_of_transformers(source: Source) -> bool:
-    model_type = str(source.described.get("model_type"))
-    return model_type in transformers.FAMILIES and not source.step
+    model_type = source.described.get("model_type")
+    is_known = str(model_type) in transformers.FAMILIES
+    return is_known and not source.step
 
 
 def _open_transformers(source: Source, _: str) -> Pretrained:
-    saved = transformers.open_described(_weights_of(source), source.described)
+    weights = _weights_of(source)
+    saved = transformers.open_described(weights, source.described)
     return _from_saved(saved)
 
 
@@ -348,11 +378,13 @@ def _weights_of(source: Source) -> str:
 
 def _is_named_file(source: Source) -> bool:
     is_described = _is_of_timm(source) or _is_of_transformers(source)
-    return timm.named_after(source.file) in timm.MODELS and not is_described
+    name = timm.named_after(source.file)
+    return name in timm.MODELS and not is_described
 
 
 def _open_named_file(source: Source, _: str) -> Pretrained:
-    saved = timm.open_file(source.path(source.file))
+    path = source.path(source.file)
+    saved = timm.open_file(path)
     return _from_saved(saved)
 
 

@@ -72,11 +72,13 @@ def changes(
 def _with_new_values(dropped: Mapping[str, Any], config: ConfigDict) -> dict[str, tuple[Any, Any]]:
     """Old values, each with the value of its key in a config, by today's names of the keys."""
     values = config_lib.flat(config)
-    renamed = schema.former_names(config_lib.keys(config))
+    known = config_lib.keys(config)
+    renamed = schema.former_names(known)
     pairs = {}
     for written_name, old in dropped.items():
         name = renamed.get(written_name, written_name)
-        pairs[name] = (old, values.get(name))
+        new = values.get(name)
+        pairs[name] = (old, new)
     return pairs
 
 
@@ -86,15 +88,17 @@ def refuse_changes(workdir: str, config: ConfigDict) -> None:
     known = config_lib.keys(config)
     identity = run_folder.read_identity(workdir)
     has_fingerprints = bool(identity.get("data"))
+    changed = changes(workdir, config)
     refused = []
-    for name, (old, new) in changes(workdir, config).items():
+    for name, (old, new) in changed.items():
         may_move = has_fingerprints and name in known and known[name].may_move
         if may_move and old and new:
             continue  # `check_data` compares the data
         if not schema.may_change(name, config):
             refused.append(f"config.{name} was {old!r}")
     if refused and checkpoint_steps(workdir):
-        raise RunError(f"{listed(refused)}: use another --workdir, or set it back: it has steps")
+        values = listed(refused)
+        raise RunError(f"{values}: use another --workdir, or set it back: it has steps")
 
 
 def check_data(
@@ -128,7 +132,8 @@ def check_data(
 
     def compare() -> dict[str, Any]:
         """On the first process alone. The other processes raise its error."""
-        before = run_folder.read_identity(workdir).get("data") or {}
+        identity = run_folder.read_identity(workdir)
+        before = identity.get("data") or {}
         now: dict[str, Any] = {}
         if not distributed.is_first():
             return now
@@ -137,19 +142,20 @@ def check_data(
             if not fingerprint:
                 continue
             path = data_config.path_of(data.config, role)
-            now[role] = {"path": _absolute(path), **fingerprint}
+            absolute = _absolute(path)
+            now[role] = {"path": absolute, **fingerprint}
             old = before.get(role, {})
             difference = _difference(old, fingerprint)
             if not difference:
                 continue
             key = data_config.key_of(data.config, role)
-            subject = f"the {_ROLE_WORDS[role]} data, config.data.{key}={path}"
-            if now[role]["path"] == old["path"]:
+            word = _ROLE_WORDS[role]
+            subject = f"the {word} data, config.data.{key}={path}"
+            old_path = old["path"]
+            if absolute == old_path:
                 line = f"{subject}, have changed since the run {workdir} ({difference})"
             else:
-                line = (
-                    f"{subject}, are not those of the run {workdir}, {old['path']} ({difference})"
-                )
+                line = f"{subject}, are not those of the run {workdir}, {old_path} ({difference})"
             if not chosen:
                 raise RunError(f"{line}: give the run's data, or another --workdir, or {advice}")
             distributed.say(f"note: {line}{consequence}")
@@ -162,7 +168,8 @@ def _absolute(path: str) -> str:
     """The path of data, independent of the current folder."""
     if path == data_config.EMBEDDED:
         return path
-    return io_files.absolute(tfds_folders.find(path))
+    folder = tfds_folders.find(path)
+    return io_files.absolute(folder)
 
 
 def check_heldout(
@@ -185,16 +192,18 @@ def check_heldout(
             other_inputs.append(f"{name} {old!r} (here {new!r})")
     if other_inputs:
         model = workdir or "the model"
+        others = listed(other_inputs)
         distributed.say(
-            f"warning: {model} was trained with another {listed(other_inputs)}: these scores are "
-            "of other inputs"
+            f"warning: {model} was trained with another {others}: these scores are of other inputs"
         )
     if not workdir:
         return
     selecting = {name for name, option in known.items() if option.selects_data}
-    chosen = not selecting.isdisjoint({*explicit, *changed})
+    set_keys = {*explicit, *changed}
+    chosen = not selecting.isdisjoint(set_keys)
     key = data_config.key_of(data.config, "heldout")
-    advice = f"score these with --config.data.{key}={data.config.data[key]}"
+    path = data.config.data[key]
+    advice = f"score these with --config.data.{key}={path}"
     consequence = ": do not compare these scores with the run's own"
     check_data(workdir, data, advice, chosen, ("heldout",), consequence)
 
@@ -210,8 +219,10 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         if isinstance(value, int):
             counts.append(f"{value:,} {name}, the run had {old:,}")
         else:
-            others.append(f"different {_FINGERPRINT_WORDS.get(name, name)}")
-    return "; ".join(counts + others)
+            words = _FINGERPRINT_WORDS.get(name, name)
+            others.append(f"different {words}")
+    differences = counts + others
+    return "; ".join(differences)
 
 
 def take_step(folder: RunFolder, config: ConfigDict, files: Files, metrics: MetricsFile) -> None:
@@ -224,26 +235,33 @@ def take_step(folder: RunFolder, config: ConfigDict, files: Files, metrics: Metr
         return
     folder.begin_steps(files)
     environment_path = os.path.join(folder.path, ENVIRONMENT_FILE)
-    json_files.write(environment_path, environment())
+    facts = environment()
+    json_files.write(environment_path, facts)
     metrics.begin()
     changed = {}
-    for name, (old, new) in changes(folder.path, config, metrics.dropped_changes).items():
+    pairs = changes(folder.path, config, metrics.dropped_changes)
+    for name, (old, new) in pairs.items():
         changed[name] = [_plain(old), _plain(new)]
     if changed:
-        metrics.write({"step": metrics.resume_step, "changed": changed})
+        line = {"step": metrics.resume_step, "changed": changed}
+        metrics.write(line)
     config_path = os.path.join(folder.path, CONFIG_FILE)
-    io_files.write(config_path, config_lib.to_json(config).encode())
+    text = config_lib.to_json(config)
+    io_files.write(config_path, text.encode())
 
 
 def _plain(value: Any) -> Any:
     """A value of a config as it is in JSON."""
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return list(value)
+    return value
 
 
 def environment() -> dict[str, Any]:
     """Versions, devices and the commit; None for a package that is not installed and for code
     outside git."""
-    root = str(importlib.resources.files("gmlp_flax"))
+    package = importlib.resources.files("gmlp_flax")
+    root = str(package)
     devices = jax.devices()
     commit = None
     changed_files = None
@@ -251,10 +269,11 @@ def environment() -> dict[str, Any]:
     if _git(root, "ls-files", "--error-unmatch", "__init__.py"):
         commit = _git(root, "rev-parse", "HEAD")
         changed_files = _git(root, "status", "--porcelain")
+    versions = {name: _version(name) for name in PACKAGES}
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": versions,
         "devices": {
             "kind": devices[0].device_kind,
             "count": len(devices),
@@ -273,10 +292,9 @@ def _version(package: str) -> str | None:
 
 
 def _git(root: str, *command: str) -> str | None:
+    arguments = ["git", "-C", root, *command]
     try:
-        done = subprocess.run(
-            ["git", "-C", root, *command], capture_output=True, text=True, check=True
-        )
+        done = subprocess.run(arguments, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()

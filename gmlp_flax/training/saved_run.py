@@ -50,9 +50,11 @@ class SavedRun(NamedTuple):
     @classmethod
     def open(cls, folder: str) -> SavedRun:
         """Raises ConfigError if config.json is damaged."""
-        config = config_lib.load(io_files.join(folder, CONFIG_FILE))
+        config_path = io_files.join(folder, CONFIG_FILE)
+        config = config_lib.load(config_path)
         identity = read_identity(folder)
-        return cls(folder, config, identity.get("id", ""))
+        run = identity.get("id", "")
+        return cls(folder, config, run)
 
     def find(self, checkpoint: str) -> SavedStep:
         """The checkpoint "latest", "best" or of a step. Raises RunError if there is no such
@@ -71,7 +73,8 @@ class SavedRun(NamedTuple):
             shapes = checkpoints.shapes(step)
             if part not in shapes:
                 raise Damaged(f"{checkpoints.folder}/{step} has no {part}")
-            template = partition.describe(shapes[part])
+            shapes_of_part = shapes[part]
+            template = partition.describe(shapes_of_part)
             state = checkpoints.restore(step, {part: template})
             return state[part]
 
@@ -92,5 +95,6 @@ def _naming_others(checkpoints: Checkpoints, step: int) -> Iterator[None]:
         others = [str(other) for other in checkpoints.steps() if other != step]
         advice = "it is the only one"
         if others:
-            advice = f"the run also has checkpoint {', '.join(others)}"
+            steps = ", ".join(others)
+            advice = f"the run also has checkpoint {steps}"
         raise Damaged(f"{error}; {advice}") from None

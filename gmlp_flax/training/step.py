@@ -124,12 +124,14 @@ class Training:
     def _heads(self) -> tuple[str, ...]:
         """The first parts of the paths of what LoRA trains besides its adapters."""
         inheritance = self.task.inheritance
-        return (*inheritance.heads.values(), *inheritance.new_params)
+        heads = inheritance.heads.values()
+        return (*heads, *inheritance.new_params)
 
     def _make_optimizer(self, peak: Any = None) -> optax.GradientTransformation:
         """The config's optimizer, with another peak of the rate if one is given."""
+        config = self.task.config
         metadata = self.partition.metadata
-        return optimizer.make(self.task.config, self._shapes, metadata, self._heads, peak)
+        return optimizer.make(config, self._shapes, metadata, self._heads, peak)
 
     def member_step(
         self, state: TrainState, batch: Batch, member: Member
@@ -140,7 +142,8 @@ class Training:
 
     def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
         config = self.task.config
-        member = Member(config.seed, config.optimizer.learning_rate)
+        peak = config.optimizer.learning_rate
+        member = Member(config.seed, peak)
         return self._update(state, batch, self.optimizer, member)
 
     def _update(
@@ -184,8 +187,10 @@ class Training:
         return new_state, window
 
     def _rate_metric(self, step: jax.Array, peak: Any) -> Sums:
-        schedule = optimizer.learning_rate(self.task.config, peak)
-        rate = jnp.asarray(schedule(step))
+        config = self.task.config
+        schedule = optimizer.learning_rate(config, peak)
+        scheduled = schedule(step)
+        rate = jnp.asarray(scheduled)
         unit_weight = jnp.ones((), jnp.float32)
         return {"learning_rate": (rate, unit_weight)}
 
@@ -193,7 +198,9 @@ class Training:
         """The next `TrainState.ema`."""
         config = self.task.config
         if config.optimizer.ema:
-            step_size = 1 - ema_decay(config, state.step + 1)
+            next_step = state.step + 1
+            decay = ema_decay(config, next_step)
+            step_size = 1 - decay
             return optax.incremental_update(params, state.ema, step_size)
         if state.ema is None:
             return None
@@ -213,7 +220,8 @@ class Training:
 
 def _add_to_window(state: TrainState, sums: Sums, window_steps: int) -> Sums:
     """The window after a step with these sums. `state` is the state before the step."""
-    window_starts = state.step % window_steps == 0
+    step_of_window = state.step % window_steps
+    window_starts = step_of_window == 0
 
     def add(total: jax.Array, value: jax.Array) -> jax.Array:
         previous = jnp.where(window_starts, 0, total)
@@ -232,12 +240,9 @@ def state_paths(state: TrainState, trained: Any) -> TrainState:
     """
     paths = optimizer.paths_of(state.params)
     opt_paths = optimizer.parameter_paths(state.opt_state, trained)
+    ema_paths = None if state.ema is None else paths  # a tree like the parameters
     empty_paths = jax.tree.map(lambda _: "", state)
-    return empty_paths._replace(
-        params=paths,
-        opt_state=opt_paths,
-        ema=None if state.ema is None else paths,  # a tree like the parameters
-    )
+    return empty_paths._replace(params=paths, opt_state=opt_paths, ema=ema_paths)
 
 
 def norms(trees: Mapping[str, Any], metadata: Mapping[str, ParamMetadata]) -> Sums:
@@ -271,10 +276,12 @@ def _squares_by_module(tree: Any, metadata: Mapping[str, ParamMetadata]) -> dict
         layers = metadata.get(path, PLAIN).layers
         if layers is None:
             module, _, _ = path.rpartition("/")
-            by_module[module or path] += squares.sum()
+            name = module or path
+            by_module[name] += squares.sum()
             continue
         encoder, _, _ = path.partition("/")
-        stacked = squares.reshape(len(leaf), -1)  # [layers, ...]
+        count = len(leaf)
+        stacked = squares.reshape(count, -1)  # [layers, ...]
         by_layer = stacked.sum(1)
         for layer, square in enumerate(by_layer, layers.first):
             by_module[f"{encoder}/{layer}"] += square
@@ -321,12 +328,16 @@ def find_spike(sums: Sums, level: jax.Array, factor: float) -> tuple[jax.Array, 
     running_sums = level[:2]
     count = level[2]
     # value > factor * (running sum / count), without the division
-    is_far = values * count > factor * running_sums
+    scaled_values = values * count
+    limits = factor * running_sums
+    is_far = scaled_values > limits
     has_mean = count > 16.6  # the count after 20 steps
-    is_finite = jnp.isfinite(of_step).all()
+    finite = jnp.isfinite(of_step)
+    is_finite = finite.all()
     is_high = is_far.any() & has_mean
     spike = is_high | ~is_finite
-    level_if_taken = 0.98 * level + of_step
+    decayed_level = 0.98 * level
+    level_if_taken = decayed_level + of_step
     next_level = jnp.where(spike, level, level_if_taken)
     return spike, next_level
 
@@ -374,13 +385,11 @@ def init_state(
     ema = None
     if keeps_mean(config.optimizer):
         ema = jax.tree.map(jnp.copy, params)
+    step = jnp.zeros((), jnp.int32)
+    opt_state = transformation.init(params)
+    window = dict.fromkeys(names, (zero, zero))
     return TrainState(
-        step=jnp.zeros((), jnp.int32),
-        params=params,
-        opt_state=transformation.init(params),
-        ema=ema,
-        window=dict.fromkeys(names, (zero, zero)),
-        level=level,
+        step=step, params=params, opt_state=opt_state, ema=ema, window=window, level=level
     )
 
 
@@ -414,10 +423,15 @@ def gradients(
     of_batch = partition.on_each_shard(of_shard)
     grad_sums, sums = of_batch(params, batch)
     chex.assert_trees_all_equal_shapes_and_dtypes(grad_sums, params)
-    chex.assert_rank(jax.tree.leaves(sums), 0)
+    sums_and_weights = jax.tree.leaves(sums)
+    chex.assert_rank(sums_and_weights, 0)
     _, loss_weight = sums["loss"]
     weight = jnp.maximum(loss_weight, 1e-8)
-    mean_grads = jax.tree.map(lambda grad_sum: grad_sum / weight, grad_sums)
+
+    def mean(grad_sum: jax.Array) -> jax.Array:
+        return grad_sum / weight
+
+    mean_grads = jax.tree.map(mean, grad_sums)
     return mean_grads, sums
 
 

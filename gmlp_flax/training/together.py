@@ -90,7 +90,8 @@ def train_together(runs: Sequence[Run], options: TrainOptions = TrainOptions()) 
         members: list[_Member] = []
         for run in runs:
             twin = members[0].loop if members else None
-            member = closing.enter_context(_opened(run, options, twin))
+            opened = _opened(run, options, twin)
+            member = closing.enter_context(opened)
             member.loop.stop = stop
             members.append(member)
         with stopping.handle(stopping.STOPPING, stop.on_signal):
@@ -106,12 +107,14 @@ def train_together(runs: Sequence[Run], options: TrainOptions = TrainOptions()) 
 def _require_alike(runs: Sequence[Run]) -> None:
     """Raises RunError unless the configs differ in MEMBER_KEYS alone, and the folders all differ."""
     first = runs[0]
+    allowed = " and ".join(MEMBER_KEYS)
     for run in runs[1:]:
-        for key, (old, new) in config_lib.differences(first.config, run.config).items():
+        differences = config_lib.differences(first.config, run.config)
+        for key, (old, new) in differences.items():
             if key not in MEMBER_KEYS:
                 raise RunError(
                     f"config.{key} is {old!r} in {first.workdir} and {new!r} in {run.workdir}: runs "
-                    f"that are trained together may differ in {' and '.join(MEMBER_KEYS)} alone"
+                    f"that are trained together may differ in {allowed} alone"
                 )
     folders = [files.absolute(run.workdir) for run in runs]
     for folder in folders:
@@ -164,7 +167,8 @@ class _Member:
         if self.problem:
             return Outcome(None, self.problem)
         if self.loop.has_ended(self.done):
-            return Outcome(self.loop.write_result())
+            result = self.loop.write_result()
+            return Outcome(result)
         folder = self.loop.folder.path
         distributed.say(f"{self.loop.stop.agreed}: step {self.done} is saved in {folder}")
         return Outcome(None)
@@ -215,7 +219,8 @@ def _batches(members: Sequence[_Member]) -> Iterator[Callable[[], Batch]]:
         iterators = []
         for member in members:
             batches = member.loop.data.train_batches(member.done, 0, 1)
-            iterators.append(closing.enter_context(batches))
+            iterator = closing.enter_context(batches)
+            iterators.append(iterator)
 
         def stack(*leaves: np.ndarray) -> np.ndarray:
             return np.stack(leaves)
@@ -279,8 +284,12 @@ class _Steps:
 
     def _take_states(self) -> TrainState:
         """The states of all members as one, which are no longer kept by them."""
+
+        def stack(*leaves: jax.Array) -> jax.Array:
+            return jnp.stack(leaves)
+
         states = [member.take_state() for member in self.members]
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+        return jax.tree.map(stack, *states)
 
     def _is_boundary(self) -> bool:
         """Whether a step is followed by an evaluation or a checkpoint, or is the last one."""
@@ -309,11 +318,14 @@ class _Steps:
         for member in self.running:
             member.loop.watchdog.alive()
             member.loop.progress.advance(done)
-        if done % self.config.log.every and done != self.config.steps:
+        ends_window = done % self.config.log.every == 0
+        is_last = done == self.config.steps
+        if not ends_window and not is_last:
             return
         on_host = jax.device_get(sums)
         for member in list(self.running):
-            own_sums = _pick(on_host, self.members.index(member))
+            number = self.members.index(member)
+            own_sums = _pick(on_host, number)
             try:
                 member.loop.write_line(done, own_sums)
             except RunError as error:
@@ -335,7 +347,8 @@ class _Steps:
             member.done = self.done
             if self._has_signal or member.loop.is_last(self.done):
                 ended.append(member)
-        self._save(states, self.running if self._is_saved else ended)
+        to_save = self.running if self._is_saved else ended
+        self._save(states, to_save)
         self.running = [member for member in self.running if member not in ended]
 
     def _evaluate(self, states: TrainState) -> None:

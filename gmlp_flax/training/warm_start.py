@@ -40,7 +40,8 @@ def read_start(
     Raises:
         UserError: there is no such model, or it cannot be read.
     """
-    shared = tasks.find(config.task).inheritance.shared
+    task = tasks.find(config.task)
+    shared = task.inheritance.shared
     if init is not None:
         files = _only(shared, init.files)
         return config_lib.Start(init.where, config, files)
@@ -52,7 +53,8 @@ def read_start(
         return None
     run_config = os.path.join(workdir, CONFIG_FILE)
     if workdir and io_files.exists(run_config):
-        return config_lib.Start(config.init_from, config_lib.load(run_config), {})
+        resumed = config_lib.load(run_config)
+        return config_lib.Start(config.init_from, resumed, {})
     opened = _open_init_from(config.init_from)
     files = _only(shared, opened.files)
     return config_lib.Start(config.init_from, opened.config, files)
@@ -71,7 +73,9 @@ def _only(names: Collection[str], files: Files) -> Files:
 
 def inherits_parameters(config: ConfigDict, init: Pretrained | None) -> bool:
     """Whether a run starts from the parameters of another model."""
-    return init is not None or bool(config.init_from and config.init_parameters)
+    if init is not None:
+        return True
+    return bool(config.init_from and config.init_parameters)
 
 
 def load(task: Task, partition: Partition, init: Pretrained | None = None) -> Any:
@@ -98,8 +102,10 @@ def load(task: Task, partition: Partition, init: Pretrained | None = None) -> An
         init = _open_init_from(config.init_from)
     shared_files = _only(task.inheritance.shared, task.files)
     require_same(init.files, shared_files, init.where)
-    compare_models(init.config, config, config.init_from or init.where)
-    partition = partition.for_model(task.param_metadata())
+    name = config.init_from or init.where
+    compare_models(init.config, config, name)
+    metadata = task.param_metadata()
+    partition = partition.for_model(metadata)
     params = init.read(partition)
     return carry_over(params, init.files, task, init.config, partition, init.where)
 
@@ -121,8 +127,9 @@ def _fresh_prefixes(params: Any, files: Files, task: Task) -> tuple[str, ...]:
     """The first parts of the paths of the task's parameters that get new initial values."""
     prefixes = []
     for name, head in task.inheritance.heads.items():
-        has_same_classes = files.get(name) == task.files.get(name)
-        if not has_same_classes:
+        saved_classes = files.get(name)
+        classes = task.files.get(name)
+        if saved_classes != classes:
             prefixes.append(head)
     saved_paths = traverse_util.flatten_dict(params, sep="/")
     for prefix in task.inheritance.new_params:
@@ -143,7 +150,8 @@ def compare_models(old_config: ConfigDict, config: ConfigDict, where: str) -> No
     new = config_lib.flat(config)
     changed = []
     for name, option in config_lib.keys(config).items():
-        if option.architecture and name in old and old[name] != new[name]:
+        is_compared = option.architecture and name in old
+        if is_compared and old[name] != new[name]:
             changed.append(name)
     if "model.causal" in changed:
         sees = {False: "all tokens", True: "only the tokens before it"}
@@ -169,7 +177,8 @@ def _fresh(task: Task, prefixes: tuple[str, ...], partition: Partition) -> dict[
         return {}
 
     def init(key: jax.Array) -> dict[str, Any]:
-        by_path = traverse_util.flatten_dict(task.init(key), sep="/")
+        params = task.init(key)
+        by_path = traverse_util.flatten_dict(params, sep="/")
         fresh = {}
         for path, leaf in by_path.items():
             if path.startswith(prefixes):
@@ -208,7 +217,8 @@ def adapt(
     """
     flat: dict[str, Any] = traverse_util.flatten_dict(saved, sep="/")
     flat.update(fresh or {})
-    wanted: dict[str, Any] = traverse_util.flatten_dict(task.shapes(), sep="/")
+    shapes = task.shapes()
+    wanted: dict[str, Any] = traverse_util.flatten_dict(shapes, sep="/")
     grids = _grids(old_config, task.config)
     metadata = task.param_metadata()
     _refuse_other_rows(metadata, wanted, grids, where)
@@ -216,7 +226,8 @@ def adapt(
     try:
         require_fit(flat, wanted, where)
     except Unfit as error:
-        old_task = tasks.find(old_config.task)(old_config)
+        old_kind = tasks.find(old_config.task)
+        old_task = old_kind(old_config)
         if grids or old_task.length == task.length:  # images of another size were resized above
             raise
         raise Unfit(
@@ -238,7 +249,8 @@ def _refuse_other_rows(
     if old_row == new_row:
         return
     for name in names:
-        if is_for_offsets(metadata[name].resize):
+        resize = metadata[name].resize
+        if is_for_offsets(resize):
             raise Unfit(
                 f"{where} has {name}, of offsets between patches in rows of {old_row}, and rows "
                 f"of {new_row} make them others: keep the width of images and patches, or start "
@@ -260,7 +272,8 @@ def _resize(
         if name not in saved or resize is None:
             continue
         value = saved[name]
-        if has_other_grid or value.shape != leaf.shape:
+        has_other_shape = value.shape != leaf.shape
+        if has_other_grid or has_other_shape:
             saved[name] = resize(value, leaf.shape, grids)
 
 

@@ -60,7 +60,9 @@ def convolve(x: Array, kernel: Array, before: int, documents: Array | None = Non
     terms = []
     for entry in range(width):
         shifted = padded_tokens.at(entry - before)
-        term = kernel[entry] * shifted.astype(precise)
+        weight = kernel[entry]  # [channels]
+        precise_shifted = shifted.astype(precise)
+        term = weight * precise_shifted
         terms.append(term)
     total = functools.reduce(jnp.add, terms)
     return total.astype(x.dtype)
@@ -104,7 +106,8 @@ def sum_of_slices(x: Array, kernel: Array) -> Array:
         stop = entry + tokens
         shifted = jax.lax.slice_in_dim(x, entry, stop, axis=-2)
         weight = kernel[entry]  # [channels]
-        term = weight * shifted.astype(precise)
+        precise_shifted = shifted.astype(precise)
+        term = weight * precise_shifted
         terms.append(term)
     total = functools.reduce(jnp.add, terms)
     return total.astype(x.dtype)
@@ -127,7 +130,8 @@ def sum_of_pads(x: Array, kernel: Array) -> Array:
         rounded = product.astype(x.dtype)
         # term[i + past] = kernel[entry] x[i + entry]
         term = pad_axis(rounded, -2, past - entry, entry)
-        terms.append(term.astype(precise))
+        precise_term = term.astype(precise)
+        terms.append(precise_term)
     total = functools.reduce(jnp.add, terms)
     stop = past + tokens
     rounded_total = total.astype(x.dtype)
@@ -144,16 +148,19 @@ def sum_in_a_loop(x: Array, kernel: Array) -> Array:
     @saving_only_inputs
     def term(x: Array, entry: Array, weight: Array) -> Array:
         shifted = jax.lax.dynamic_slice_in_dim(x, entry, tokens, axis=-2)
-        return weight * shifted.astype(precise)
+        precise_shifted = shifted.astype(precise)
+        return weight * precise_shifted
 
     def add_term(total: Array, entry_and_weight: tuple[Array, Array]) -> tuple[Array, None]:
         entry, weight = entry_and_weight
-        return total + term(x, entry, weight), None
+        new_total = total + term(x, entry, weight)
+        return new_total, None
 
     entries = jnp.arange(width)
     # Not zeros, which would not be sharded as x is.
     first = term(x, entries[0], kernel[0])
-    total, _ = jax.lax.scan(add_term, first, (entries[1:], kernel[1:]))
+    other_entries = (entries[1:], kernel[1:])
+    total, _ = jax.lax.scan(add_term, first, other_entries)
     return total.astype(x.dtype)
 
 

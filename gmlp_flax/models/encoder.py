@@ -113,8 +113,9 @@ class Encoder(nnx.Module):
         chex.assert_shape(x, (None, None, spec.d_model))
         keys = None
         if key is not None and spec.draws:
-            keys = split_keys(key, spec.layers + 1)  # the last for embeddings
-            x = dropout(x, spec.dropout, keys[-1])
+            keys = split_keys(key, spec.layers + 1)
+            keys_of_embeddings = keys[-1]
+            x = dropout(x, spec.dropout, keys_of_embeddings)
         last = spec.layers - 1
         streams = self._run(x, [last], padding_mask, keys)
         return self._output(streams[last])
@@ -258,8 +259,9 @@ def pooled_states(states: Array, pool: str, padding_mask: Array | None) -> Array
         return states.mean(axis=1)
     is_text = padding_mask[..., None]  # [batch, tokens, 1]
     has_text = is_text.any(axis=1)  # [batch, 1]
+    has_text_of_tokens = has_text[:, None]  # [batch, 1, 1]
     # a mean over no tokens, and its gradient, would be NaN
-    is_counted = is_text | ~has_text[:, None]
+    is_counted = is_text | ~has_text_of_tokens
     mean = states.mean(axis=1, where=is_counted)
     return jnp.where(has_text, mean, 0)
 
@@ -298,8 +300,9 @@ def _runs_of_equal(layer_specs: Sequence[BlockSpec]) -> list[tuple[int, int]]:
     """The first layer, and the one after the last, of each run of layers with equal specs."""
     runs = []
     start = 0
-    for stop in range(1, len(layer_specs) + 1):
-        is_end = stop == len(layer_specs)
+    count = len(layer_specs)
+    for stop in range(1, count + 1):
+        is_end = stop == count
         if is_end or layer_specs[stop] != layer_specs[start]:
             runs.append((start, stop))
             start = stop

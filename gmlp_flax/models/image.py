@@ -56,7 +56,8 @@ def cut_patches(images: Array, patch_size: tuple[int, int]) -> Array:
     cut = images.reshape(cut_shape)
     patches = cut.swapaxes(2, 3)  # [batch, rows, columns, patch height, patch width, channels]
     tokens = rows * columns
-    return patches.reshape(batch, tokens, patch_height * patch_width * channels)
+    numbers = patch_height * patch_width * channels  # of a patch
+    return patches.reshape(batch, tokens, numbers)
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -81,7 +82,8 @@ class GreyTable(nnx.Module):
         """[batch, height, width, 1], 0 to 255, to [batch, height * width, d_model], row by row."""
         pixels = jax.lax.collapse(images, 1)
         greys = pixels.astype(jnp.int32)  # [batch, height * width]
-        vectors = jnp.take(self.table[...], greys, axis=0, mode="clip")
+        table = self.table[...]
+        vectors = jnp.take(table, greys, axis=0, mode="clip")
         return vectors.astype(self.dtype)
 
 
@@ -187,8 +189,10 @@ class ImageClassifier(nnx.Module):
         x = self._patches(images)
         if self.cls is not None:
             batch, _, d_model = x.shape
-            token = self.cls[...].astype(x.dtype)
-            tokens = jnp.broadcast_to(token, (batch, 1, d_model))
+            token = self.cls[...]
+            token = token.astype(x.dtype)
+            shape = (batch, 1, d_model)
+            tokens = jnp.broadcast_to(token, shape)
             x = jnp.concatenate([tokens, x], axis=1)
         if self.positions is not None:
             x = self.positions(x)
@@ -208,7 +212,8 @@ class ImageClassifier(nnx.Module):
             precise = self.spec.precise_dtype
             mean = jnp.array(self.mean, precise)
             std = jnp.array(self.std, precise)
-            shares = images.astype(precise) / 255  # of white
+            precise_images = images.astype(precise)
+            shares = precise_images / 255  # of white
             normalized = (shares - mean) / std
             pixels = normalized.astype(self.spec.compute_dtype)
             patches = cut_patches(pixels, self.patch_size)

@@ -86,7 +86,8 @@ def add_bias(x: Array, bias: Array) -> Array:
         x: [..., a, b].
         bias: [b], or [a, 1].
     """
-    return x + bias.astype(x.dtype)
+    rounded = bias.astype(x.dtype)
+    return x + rounded
 
 
 @add_bias.defjvp
@@ -133,7 +134,8 @@ def _repeated_on_cpu(weight: Array, x: Array) -> Array:
 def _repeat(weight: Array, x: Array) -> Array:
     """A weight [out, in] for each example of x [..., in, channels]: [..., out, in]."""
     examples = x.shape[:-2]
-    weights = jnp.broadcast_to(weight, (*examples, *weight.shape))
+    shape = (*examples, *weight.shape)
+    weights = jnp.broadcast_to(weight, shape)
     return sharding.shard_as(weights, x, len(examples))
 
 

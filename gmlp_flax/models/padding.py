@@ -17,8 +17,10 @@ def zero_padding(x: Array, padding_mask: Array | None) -> Array:
     [..., tokens]; None leaves x unchanged."""
     if padding_mask is None:
         return x
-    is_text = padding_mask[..., None].astype(bool)  # [..., tokens, 1]
-    return jnp.where(is_text, x, jnp.zeros_like(x))
+    mask_of_channels = padding_mask[..., None]  # [..., tokens, 1]
+    is_text = mask_of_channels.astype(bool)
+    zeros = jnp.zeros_like(x)
+    return jnp.where(is_text, x, zeros)
 
 
 def documents_of(padding_mask: Array | None) -> Array | None:

@@ -95,11 +95,13 @@ class CropOrPad:
             old = x.shape[axis]
             new = shape[axis]
             # an even number of biases belongs to buckets of offsets, which do not depend on n
-            has_buckets = self.keep == "center" and (new - old) % 2 == 1
+            is_odd = (new - old) % 2 == 1
+            has_buckets = self.keep == "center" and is_odd
             is_too_short = new > old and not self.fill
             if has_buckets or is_too_short:
                 return x
-            x = self._crop(x, axis, new) if new <= old else self._pad(x, axis, new)
+            resize = self._crop if new <= old else self._pad
+            x = resize(x, axis, new)
         return x
 
     def _crop(self, x: Array, axis: int, new: int) -> Array:
@@ -218,7 +220,8 @@ PLAIN = ParamMetadata()  # of a parameter about which nothing was stated
 
 def parameter(value: Array, **metadata: Any) -> nnx.Param:
     """A parameter with its `ParamMetadata`, whose fields are the other arguments."""
-    return nnx.Param(value, param_metadata=ParamMetadata(**metadata))
+    param_metadata = ParamMetadata(**metadata)
+    return nnx.Param(value, param_metadata=param_metadata)
 
 
 def metadata_of(variable: nnx.Variable) -> ParamMetadata:
@@ -255,8 +258,10 @@ def gather(params: Any, dtype: jnp.dtype) -> Any:
         return params
     shards = []
     for number, axis in axes.items():
-        shard = leaves[number][...].astype(dtype)
-        shards.append(jnp.moveaxis(shard, axis, 0))
+        leaf = leaves[number]
+        shard = leaf[...].astype(dtype)
+        shard = jnp.moveaxis(shard, axis, 0)
+        shards.append(shard)
     gathered = _gather_arrays(shards)
     for (number, axis), whole in zip(axes.items(), gathered, strict=True):
         leaf = leaves[number]
@@ -320,6 +325,7 @@ def metadata(module: nnx.Module) -> dict[str, ParamMetadata]:
     params = nnx.state(module, nnx.Param)
     by_path = {}
     for path, variable in nnx.to_flat_state(params):
-        name = "/".join(map(str, path))
+        parts = map(str, path)
+        name = "/".join(parts)
         by_path[name] = metadata_of(variable)
     return by_path

@@ -62,7 +62,9 @@ def shard_as(x: Array, like: Array, axes: int) -> Array:
     if not is_sharded_explicitly(like):
         return x
     spec = jax.typeof(like).sharding.spec
-    return jax.sharding.reshard(x, PartitionSpec(*spec[:axes]))
+    first_axes = spec[:axes]
+    spec_of_x = PartitionSpec(*first_axes)
+    return jax.sharding.reshard(x, spec_of_x)
 
 
 def constrain(x: Array, *axes: str | tuple[str, ...] | None) -> Array:

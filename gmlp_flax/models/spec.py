@@ -137,7 +137,8 @@ class BlockSpec:
     def stream_dtype(self) -> jnp.dtype:
         """Type of the residual stream between blocks: `compute_dtype`, or float32 at least if
         `residual_dtype` is."""
-        return jnp.promote_types(self.compute_dtype, self.residual_dtype or self.compute_dtype)
+        residual_dtype = self.residual_dtype or self.compute_dtype
+        return jnp.promote_types(self.compute_dtype, residual_dtype)
 
     @property
     def precise_dtype(self) -> jnp.dtype:

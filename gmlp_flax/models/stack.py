@@ -128,7 +128,8 @@ class StackProgram:
         if scanned == count:
             return x, caches
         x, other_caches = self._run_each(x, other_inputs, count - scanned)
-        return x, _concatenated(caches, other_caches)
+        all_caches = _concatenated(caches, other_caches)
+        return x, all_caches
 
     def _run_each(self, x: Array, inputs: LayerInputs, count: int) -> tuple[Array, Any]:
         """Runs `count` layers in turn, without a scan."""
@@ -323,7 +324,8 @@ def _with_params(inputs: LayerInputs, params: list[Any]) -> list[LayerInputs]:
     by_layer = _unstack(without_params, len(params))
     inputs_of_layers = []
     for layer_inputs, layer_params in zip(by_layer, params, strict=True):
-        inputs_of_layers.append(layer_inputs._replace(params=layer_params))
+        with_params = layer_inputs._replace(params=layer_params)
+        inputs_of_layers.append(with_params)
     return inputs_of_layers
 
 
@@ -393,13 +395,15 @@ def _split_layers(inputs: LayerInputs, count: int, layers: int) -> tuple[Any, An
     """The inputs of the first `count` layers of a stack, and those of the others."""
     if count == layers:
         return inputs, None
-    first, others = _split(inputs, [count, layers - count])
+    sizes = [count, layers - count]
+    first, others = _split(inputs, sizes)
     return first, others
 
 
 def _unstack(tree: Any, count: int) -> list[Any]:
     """Arrays [count, ...] to a tree for each of their entries."""
-    parts = _split(tree, [1] * count)
+    sizes = [1] * count
+    parts = _split(tree, sizes)
     return [jax.tree.map(_first, part) for part in parts]
 
 

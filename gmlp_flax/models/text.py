@@ -131,7 +131,8 @@ class TextModel(nnx.Module):
         """The input of the encoder, [batch, tokens, d_model]. Arguments as in `hidden`; `first` is the
         position of the first token."""
         # Not sharded here: otherwise the compiler moves activations instead of the table.
-        table = sharding.constrain(self.embedding[...], None, None)
+        table = self.embedding[...]
+        table = sharding.constrain(table, None, None)
         vectors = jnp.take(table, tokens, axis=0, mode="clip")  # [batch, tokens, d_model]
         x = vectors.astype(self.spec.compute_dtype)
         if self.positions is not None:
@@ -182,10 +183,10 @@ class LanguageModel(TextModel):
             hidden = activation(self.spec.activation, hidden)
             hidden = self.transform_norm(hidden)
         embedding = self.embedding if self.output_embedding is None else self.output_embedding
-        table = embedding[...].astype(hidden.dtype)
-        scores = jnp.einsum(
-            "...d,vd->...v", hidden, table, preferred_element_type=self.spec.precise_dtype
-        )
+        table = embedding[...]
+        table = table.astype(hidden.dtype)
+        precise_dtype = self.spec.precise_dtype
+        scores = jnp.einsum("...d,vd->...v", hidden, table, preferred_element_type=precise_dtype)
         return scores + self.bias[...]
 
 
@@ -357,7 +358,9 @@ class PairClassifier(TextModel):
         u, v = jnp.moveaxis(pairs, 1, 0)
         features = [u, v]
         if self.nli:
-            features = [u, v, u * v, u - v]
+            product = u * v
+            difference = u - v
+            features += [product, difference]
         return jnp.concatenate(features, axis=-1)
 
 

@@ -100,7 +100,8 @@ def _shifted_rows(taps: Array, height: int) -> Array:
     """
     count = len(taps)
     with_zero = jnp.append(taps, 0)  # [2n]
-    copies = jnp.broadcast_to(with_zero, (height, count + 1))
+    shape = (height, count + 1)
+    copies = jnp.broadcast_to(with_zero, shape)
     repeated = copies.reshape(-1)
     entries = height * count
     read = repeated[:entries]
@@ -138,7 +139,8 @@ def apply_blocked(taps: Array, x: Array) -> Array:
     transforms = _block_transforms(blocks)
     weights = _block_weights(taps, blocks, transforms, x.dtype)  # [frequencies, 2 BAND, 2 BAND]
 
-    padded = _pad_tokens(x, blocks * BAND)  # [..., blocks BAND, channels]
+    tokens = blocks * BAND
+    padded = _pad_tokens(x, tokens)  # [..., blocks BAND, channels]
     spectrum = _to_frequencies(padded, transforms)  # [..., frequencies, 2 BAND, channels]
     product_of_frequencies = jax.vmap(over_tokens_unnamed, in_axes=(0, -3), out_axes=-3)
     mixed = product_of_frequencies(weights, spectrum)
@@ -186,7 +188,8 @@ def _block_transforms(blocks: int) -> _BlockTransforms:
     scales = _inverse_scales(blocks)
     scales_of_rows = scales.repeat(2)  # [2 frequencies]
     scaled = scales_of_rows[:, None] * forwards
-    return _BlockTransforms(forwards, scaled.T, taps)
+    backwards = scaled.T
+    return _BlockTransforms(forwards, backwards, taps)
 
 
 def _angles(blocks: int) -> np.ndarray:
@@ -217,7 +220,8 @@ def _to_frequencies(x: Array, transforms: _BlockTransforms) -> Array:
     *leading, _, channels = x.shape
     forwards = jnp.asarray(transforms.forwards, x.dtype)
     rows, blocks = forwards.shape
-    shape_by_block = (*leading, blocks, BAND * channels)
+    numbers_of_block = BAND * channels
+    shape_by_block = (*leading, blocks, numbers_of_block)
     by_block = x.reshape(shape_by_block)
     parts = jnp.einsum("fb,...bm->...fm", forwards, by_block)  # [..., 2 frequencies, BAND channels]
     frequencies = rows // 2
@@ -288,12 +292,14 @@ def apply_fft(taps: Array, x: Array) -> Array:
     filter_hat = jnp.fft.rfft(precise_taps, points)  # [points / 2 + 1]
     precise_x = x.astype(precise)
     x_hat = jnp.fft.rfft(precise_x, points, axis=-2)  # [..., points / 2 + 1, channels]
-    product = x_hat * filter_hat[:, None]
+    filter_of_channels = filter_hat[:, None]
+    product = x_hat * filter_of_channels
     convolution = jnp.fft.irfft(product, points, axis=-2)  # [..., points, channels]
     first = n - 1
     stop = first + n
     y = convolution[..., first:stop, :]
-    return checkpoint_name(y.astype(x.dtype), NAME)
+    rounded = y.astype(x.dtype)
+    return checkpoint_name(rounded, NAME)
 
 
 def pad_future(taps: Array) -> Array:
@@ -314,7 +320,8 @@ def rows(taps: Array, first: Array | int, count: int) -> Array:
         return jax.lax.dynamic_slice(taps, (start,), (n,))
 
     start_of_first = n - 1 - first
-    starts = start_of_first - jnp.arange(count)
+    numbers = jnp.arange(count)
+    starts = start_of_first - numbers
     take_rows = jax.vmap(row)
     return take_rows(starts)
 

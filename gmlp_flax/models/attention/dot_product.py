@@ -39,8 +39,10 @@ def dot_products(q: Array, k: Array, spec: BlockSpec, first: Array | int = 0) ->
         products = jnp.einsum(
             "...nd,...md->...nm", rows, k, preferred_element_type=spec.precise_dtype
         )
-        scores = products * d**-0.5  # [..., count, keys]
-        return hide_out_of_reach(scores, spec, first + start)
+        scale = d**-0.5
+        scores = products * scale  # [..., count, keys]
+        first_row = first + start
+        return hide_out_of_reach(scores, spec, first_row)
 
     return logits
 
@@ -52,7 +54,8 @@ def hide_out_of_reach(scores: Array, spec: BlockSpec, first: Array | int) -> Arr
     if not spec.causal and not spec.window:
         return scores
     *_, queries, keys = scores.shape
-    query_positions = first + jnp.arange(queries)[:, None]
+    rows = jnp.arange(queries)[:, None]
+    query_positions = first + rows
     key_positions = jnp.arange(keys)
     is_in_reach = within_reach(query_positions, key_positions, spec)
     return jnp.where(is_in_reach, scores, -jnp.inf)
@@ -104,7 +107,8 @@ def visible_keys(padding_mask: Array, first: Array | int, queries: int) -> Array
     if padding_mask.dtype == jnp.bool_:
         return documents_of_keys
     documents_of_queries = jax.lax.dynamic_slice_in_dim(padding_mask, first, queries, axis=1)
-    is_same_document = documents_of_keys == documents_of_queries[..., None]
+    documents_of_rows = documents_of_queries[..., None]  # [batch, queries, 1]
+    is_same_document = documents_of_keys == documents_of_rows
     is_text = documents_of_keys > 0
     return is_same_document & is_text  # [batch, queries, keys]
 
@@ -148,7 +152,8 @@ def attend(
     has_heads = v.ndim == 4
 
     def rows(first: Array | int, count: int, dropout_keys: Array | None) -> Array:
-        scores = hide_padding(logits(first, count), padding_mask, has_heads, first)
+        scores = logits(first, count)
+        scores = hide_padding(scores, padding_mask, has_heads, first)
         return mix(scores, v, rate, dropout_keys)
 
     if queries <= WHOLE:
@@ -168,7 +173,9 @@ def _in_blocks(
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def block(first: Array) -> Array:
-        keys = None if dropout_keys is None else fold_in(dropout_keys, first)
+        keys = None
+        if dropout_keys is not None:
+            keys = fold_in(dropout_keys, first)
         return rows(first, count, keys)
 
     # the last block may overlap the one before

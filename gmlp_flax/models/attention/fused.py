@@ -129,8 +129,9 @@ def _attention(qkv: Array, mask: Array | None, bias: Array | None, options: _Opt
 def _attention_fwd(
     qkv: Array, mask: Array | None, bias: Array | None, options: _Options
 ) -> tuple[Array, Any]:
+    mixed = _attention(qkv, mask, bias, options)
     saved = (qkv, mask, bias)
-    return _attention(qkv, mask, bias, options), saved
+    return mixed, saved
 
 
 def _attention_bwd(
@@ -228,12 +229,15 @@ class _Tiling:
     def key_rows(self) -> int:
         """Rows that a block of queries has for the gradients of the keys: the tokens, or the next
         multiple of TILE if there are several blocks."""
-        return self.tokens if self.blocks == 1 else _round_up(self.tokens, TILE)
+        if self.blocks == 1:
+            return self.tokens
+        return _round_up(self.tokens, TILE)
 
     def lanes(self, head: int) -> slice:
         """The columns of a head, numbered within its group, among those of the group."""
         start = head * self.d
-        return slice(start, start + self.d)
+        stop = start + self.d
+        return slice(start, stop)
 
 
 def _tiling(qkv: Array, heads: int) -> _Tiling:
@@ -299,12 +303,13 @@ def _forward(inputs: _Inputs, options: _Options) -> Array:
         first = _first_query(tiling)
         for number in range(tiling.heads_per_group):
             head = _read_head(refs, number, first, tiling, options)
-            weights = head.weights.astype(head.v.dtype)
-            mixed = _dot(weights, head.v, 1, 0)  # [rows, d]
+            v = head.v
+            weights = head.weights.astype(v.dtype)
+            mixed = _dot(weights, v, 1, 0)  # [rows, d]
             lanes = tiling.lanes(number)
             mixed_ref[:, lanes] = mixed.astype(mixed_ref.dtype)
 
-    return pl.pallas_call(
+    call = pl.pallas_call(
         kernel,
         grid=(tiling.groups, tiling.blocks, tiling.batch),
         in_specs=[_input_specs(inputs, tiling)],
@@ -312,7 +317,8 @@ def _forward(inputs: _Inputs, options: _Options) -> Array:
         out_shape=_shape_of_queries(inputs, tiling),
         compiler_params=_compiler_params(),
         interpret=options.interpret,
-    )(inputs)
+    )
+    return call(inputs)
 
 
 def _backward(inputs: _Inputs, d_mixed: Array, options: _Options) -> _Gradients:
@@ -325,19 +331,21 @@ def _backward(inputs: _Inputs, d_mixed: Array, options: _Options) -> _Gradients:
         for number in range(tiling.heads_per_group):
             head = _read_head(refs, number, first, tiling, options)
             lanes = tiling.lanes(number)
-            d_mixed = _zero_beyond(d_mixed_ref[:, lanes], first, tiling.tokens)
+            d_mixed = d_mixed_ref[:, lanes]
+            d_mixed = _zero_beyond(d_mixed, first, tiling.tokens)
             _write_gradients(gradients, number, head, d_mixed, refs.mask, tiling)
 
     queries_shape = _shape_of_queries(inputs, tiling)
     key_rows_of_blocks = tiling.blocks * tiling.key_rows
-    keys_shape = queries_shape.update(shape=(tiling.batch, key_rows_of_blocks, tiling.width))
+    shape_of_keys = (tiling.batch, key_rows_of_blocks, tiling.width)
+    keys_shape = queries_shape.update(shape=shape_of_keys)
     bias_shape = None
     if inputs.bias is not None:
         bias_shape = jax.ShapeDtypeStruct(inputs.bias.shape, jnp.float32)
     queries_spec = _output_spec(tiling.rows, tiling)
     keys_spec = _output_spec(tiling.key_rows, tiling)
     bias_spec = _bias_spec(inputs, tiling)
-    return pl.pallas_call(
+    call = pl.pallas_call(
         kernel,
         grid=(tiling.groups, tiling.blocks, tiling.batch),
         in_specs=[_input_specs(inputs, tiling), queries_spec],
@@ -345,7 +353,8 @@ def _backward(inputs: _Inputs, d_mixed: Array, options: _Options) -> _Gradients:
         out_shape=_Gradients(queries_shape, keys_shape, keys_shape, bias_shape),
         compiler_params=_compiler_params(),
         interpret=options.interpret,
-    )(inputs, d_mixed)
+    )
+    return call(inputs, d_mixed)
 
 
 def _sum_of_blocks(gradient: Array, tiling: _Tiling) -> Array:
@@ -388,12 +397,15 @@ def _read_head(
     """Reads a head, numbered within its group, and computes its weights; `first` is the position of
     the first query."""
     lanes = tiling.lanes(number)
-    q = _zero_beyond(refs.q[:, lanes], first, tiling.tokens)
+    tokens = tiling.tokens
+    q = refs.q[:, lanes]
+    q = _zero_beyond(q, first, tokens)
     k = refs.k[:, lanes]
     v = refs.v[:, lanes]
     bias = None
     if refs.bias is not None:
-        bias = _zero_beyond(refs.bias[number], first, tiling.tokens)
+        bias = refs.bias[number]
+        bias = _zero_beyond(bias, first, tokens)
     logits = _logits(q, k, bias, refs.mask)
     if options.causal or options.window:
         logits = _hide_out_of_reach(logits, first, options)
@@ -403,7 +415,8 @@ def _read_head(
 
 def _first_query(tiling: _Tiling) -> Array:
     """The position of the first query of a program's block."""
-    return pl.program_id(1) * tiling.rows
+    block = pl.program_id(1)
+    return block * tiling.rows
 
 
 def _zero_beyond(x: Array, first: Array, tokens: int) -> Array:
@@ -414,7 +427,8 @@ def _zero_beyond(x: Array, first: Array, tokens: int) -> Array:
         return x
     numbers = jax.lax.broadcasted_iota(jnp.int32, (rows, 1), 0)
     positions = first + numbers
-    return jnp.where(positions < tokens, x, 0)
+    is_token = positions < tokens
+    return jnp.where(is_token, x, 0)
 
 
 def _logits(q: Array, k: Array, bias: Array | None, mask_ref: Ref | None) -> Array:
@@ -422,9 +436,11 @@ def _logits(q: Array, k: Array, bias: Array | None, mask_ref: Ref | None) -> Arr
     key is padding."""
     _, d = q.shape
     products = _dot(q, k, 1, 1)
-    logits = products * d**-0.5
+    scale = d**-0.5
+    logits = products * scale
     if bias is not None:
-        logits += bias.astype(jnp.float32)
+        precise_bias = bias.astype(jnp.float32)
+        logits = logits + precise_bias
     if mask_ref is not None:
         is_text = mask_ref[...] > 0
         least = jnp.finfo(jnp.float32).min
@@ -439,13 +455,15 @@ def _hide_out_of_reach(logits: Array, first: Array, options: _Options) -> Array:
     keys = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
     # Queries beyond the tokens see what the last one sees: a row without any key would be NaN.
     _, tokens = logits.shape
-    queries = jnp.minimum(first + rows, tokens - 1)
+    positions = first + rows
+    queries = jnp.minimum(positions, tokens - 1)
     if options.causal:
         is_past = keys <= queries
         logits = jnp.where(is_past, logits, -jnp.inf)
     if options.window:
         half = options.window // 2
-        distances = jnp.abs(keys - queries)
+        offsets = keys - queries
+        distances = jnp.abs(offsets)
         is_near = distances <= half
         logits = jnp.where(is_near, logits, -jnp.inf)
     return logits
@@ -453,7 +471,8 @@ def _hide_out_of_reach(logits: Array, first: Array, options: _Options) -> Array:
 
 def _softmax(logits: Array) -> Array:
     largest = logits.max(axis=-1, keepdims=True)
-    powers = jnp.exp(logits - largest)
+    shifted = logits - largest
+    powers = jnp.exp(shifted)
     total = powers.sum(axis=-1, keepdims=True)
     return powers / total
 
@@ -481,16 +500,19 @@ def _write_gradients(
     d_weights = _dot(d_mixed, v, 1, 1)  # [rows, tokens]
     products = weights * d_weights
     mean_d_weight = products.sum(axis=-1, keepdims=True)  # over the keys, by their weights
-    d_logits = weights * (d_weights - mean_d_weight)
+    deviations = d_weights - mean_d_weight
+    d_logits = weights * deviations
     if mask_ref is not None:
         # Where all keys are padding the weights are equal, but no logit has been read.
         is_text = mask_ref[...] > 0
         d_logits = jnp.where(is_text, d_logits, 0.0)
     if gradients.bias is not None:
-        is_first_example = pl.program_id(2) == 0
+        example = pl.program_id(2)
+        is_first_example = example == 0
         sum_before = jnp.where(is_first_example, 0.0, gradients.bias[number])
         gradients.bias[number] = sum_before + d_logits
-    d_products = d_logits * tiling.d**-0.5  # of q k^T, [rows, tokens]
+    scale = tiling.d**-0.5
+    d_products = d_logits * scale  # of q k^T, [rows, tokens]
     d_products = d_products.astype(q.dtype)
     d_q = _dot(d_products, k, 1, 0)  # [rows, d]
     gradients.q[:, lanes] = d_q.astype(gradients.q.dtype)
@@ -502,4 +524,5 @@ def _dot(x: Array, y: Array, x_axis: int, y_axis: int) -> Array:
     """The product of two matrices in float32, summed over axis `x_axis` of x and `y_axis` of y."""
     contracted = ((x_axis,), (y_axis,))
     batched = ((), ())
-    return jax.lax.dot_general(x, y, (contracted, batched), preferred_element_type=jnp.float32)
+    axes = (contracted, batched)
+    return jax.lax.dot_general(x, y, axes, preferred_element_type=jnp.float32)

@@ -111,7 +111,8 @@ def _cudnn_serves(dtype: jnp.dtype, tokens: int, d: int) -> bool:
     """Whether cuDNN's kernel supports heads of d channels of this type, and this number of
     tokens."""
     is_half = dtype in (jnp.bfloat16, jnp.float16)
-    return is_half and d % 8 == 0 and d <= 128 and tokens % 64 == 0
+    has_width = d % 8 == 0 and d <= 128
+    return is_half and has_width and tokens % 64 == 0
 
 
 def served_by(spec: AttentionSpec, platform: str) -> str:

@@ -45,10 +45,13 @@ class MultiHeadAttention(nnx.Module):
         width = spec.heads * spec.d_head
         width_in = width
         if spec.positions != "relative_only":
-            width_in += 2 * spec.key_heads * spec.d_head
+            width_of_keys = spec.key_heads * spec.d_head
+            width_in += 2 * width_of_keys
         self.proj_in = Linear(spec, spec.d_model, width_in, rngs, bias=spec.attention_bias)
-        has_bias = spec.positions.startswith("relative")
-        self.relative = RelativeBias(spec, rngs) if has_bias else None
+        if spec.positions.startswith("relative"):
+            self.relative = RelativeBias(spec, rngs)
+        else:
+            self.relative = None
         if spec.qk_norm:
             ones = jnp.ones((spec.d_head,), spec.param_dtype)
             self.q_scale = parameter(ones, decayed=False)
@@ -161,7 +164,10 @@ class MultiHeadAttention(nnx.Module):
         spec = self.spec
         if spec.key_heads != spec.heads:
             q, k, v = self._split(projected)
-            return _Heads(q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2))
+            q = q.swapaxes(1, 2)  # [batch, heads, tokens, d]
+            k = k.swapaxes(1, 2)
+            v = v.swapaxes(1, 2)
+            return _Heads(q, k, v)
         batch, tokens, channels = projected.shape
         parts = channels // (spec.heads * spec.d_head)
         side_by_side = projected.reshape(batch, tokens, parts, spec.heads, spec.d_head)
@@ -192,9 +198,11 @@ class MultiHeadAttention(nnx.Module):
         def logits(first: Array | int, count: int) -> Array:
             bias = jnp.zeros((), spec.precise_dtype)
             if self.relative is not None:
-                bias = self.relative(position + first, count, keys)
+                first_position = position + first
+                bias = self.relative(first_position, count, keys)
             if products is None:
                 return bias
-            return products(first, count) + bias
+            from_content = products(first, count)
+            return from_content + bias
 
         return logits

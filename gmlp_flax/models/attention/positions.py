@@ -28,7 +28,8 @@ def buckets(offsets: np.ndarray, count: int, causal: bool = False) -> np.ndarray
         return _buckets_of_direction(distance, count)
     per_direction = count // 2
     distance = np.abs(offsets)
-    first = np.where(offsets > 0, per_direction, 0)
+    is_later = offsets > 0
+    first = np.where(is_later, per_direction, 0)
     return first + _buckets_of_direction(distance, per_direction)
 
 
@@ -37,15 +38,18 @@ def _buckets_of_direction(distance: np.ndarray, count: int) -> np.ndarray:
     exact = count // 2  # buckets of one distance each
     logarithmic = count - exact
     # With 256 causal buckets, MAX_DISTANCE is `exact`: the logarithm must not be 0.
-    ratio = max(MAX_DISTANCE / exact, 1 + 1e-9)
-    doublings_of_all = np.log2(ratio)
+    ratio_of_all = max(MAX_DISTANCE / exact, 1 + 1e-9)
+    doublings_of_all = np.log2(ratio_of_all)
     far_distance = np.maximum(distance, exact)
-    doublings = np.log2(far_distance / exact)
+    ratio = far_distance / exact
+    doublings = np.log2(ratio)
     growth = doublings * logarithmic / doublings_of_all  # buckets beyond the exact ones
     small_growth = np.minimum(growth, count)  # so that it fits into an integer
     last = count - 1
-    far = np.minimum(exact + small_growth.astype(int), last)
-    return np.where(distance < exact, distance, far)
+    far = exact + small_growth.astype(int)
+    far = np.minimum(far, last)
+    is_near = distance < exact
+    return np.where(is_near, distance, far)
 
 
 class RelativeBias(nnx.Module):
@@ -137,5 +141,6 @@ def _angles(first: Array | int, tokens: int, d: int, theta: float) -> Array:
     exponents = even_channels / d
     frequencies = theta**-exponents
     rounded = jnp.asarray(frequencies, jnp.float32)
-    positions = first + jnp.arange(tokens)
+    numbers = jnp.arange(tokens)
+    positions = first + numbers
     return jnp.outer(positions, rounded)

@@ -142,7 +142,8 @@ class AttentionSpec(HeadsSpec, ContentAttentionSpec):
     @property
     def d_head(self) -> int:
         """Channels of a query, a key and a value in each head."""
-        return (self.d_qkv or self.d_model) // self.heads
+        width = self.d_qkv or self.d_model
+        return width // self.heads
 
     @property
     def key_heads(self) -> int:

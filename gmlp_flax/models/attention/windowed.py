@@ -74,11 +74,14 @@ def _within_reach_of_blocks(spec: ContentAttentionSpec, tokens: int, blocks: int
     query_positions = starts + queries_of_block  # [blocks, window, 1]
     keys_of_block = jnp.arange(2 * window)
     key_positions = starts + keys_of_block - half  # [blocks, 1, 2 window]
-    is_token = (key_positions >= 0) & (key_positions < tokens)
+    is_after_start = key_positions >= 0
+    is_before_end = key_positions < tokens
+    is_token = is_after_start & is_before_end
     # queries beyond the tokens see themselves: a row without any key would be NaN
     is_itself = key_positions == query_positions
     in_reach = within_reach(query_positions, key_positions, spec)
-    return in_reach & (is_token | is_itself)
+    is_key = is_token | is_itself
+    return in_reach & is_key
 
 
 def _visible_in_windows(padding_mask: Array, blocks: int, window: int) -> Array:

@@ -21,7 +21,9 @@ from gmlp_flax.models.spec import BlockSpec
 def final_norm(spec: Any, d_model: int) -> Callable[[Array], Array]:
     """`Block.final_norm` for specs with an option `norm`: post-norm blocks already end with a
     norm."""
-    return LayerNorm(spec, d_model) if spec.norm == "pre" else nnx.identity
+    if spec.norm == "pre":
+        return LayerNorm(spec, d_model)
+    return nnx.identity
 
 
 class Block(nnx.Module):

@@ -68,16 +68,20 @@ class DiagonalStateSpace(nnx.Module):
         spaces = spec.state_spaces
         shape = (spaces, spec.d_state)
         modes = state_space.legs_modes(spec.d_state)
-        a_real = jnp.asarray(np.real(modes), dtype)
+        real = np.real(modes)
+        a_real = jnp.asarray(real, dtype)
         a_real = jnp.broadcast_to(a_real, shape)
-        a_imag = jnp.asarray(np.imag(modes), dtype)
+        imag = np.imag(modes)
+        a_imag = jnp.asarray(imag, dtype)
         a_imag = jnp.broadcast_to(a_imag, shape)
         shortest, longest = STEPS
-        log_step = jax.random.uniform(
-            rngs.params(), (spaces,), dtype, math.log(shortest), math.log(longest)
-        )
-        normal = nnx.initializers.normal(math.sqrt(0.5))
-        c = normal(rngs.params(), (*shape, 2), dtype)
+        low = math.log(shortest)
+        high = math.log(longest)
+        log_step = jax.random.uniform(rngs.params(), (spaces,), dtype, low, high)
+        std = math.sqrt(0.5)
+        normal = nnx.initializers.normal(std)
+        shape_of_parts = (*shape, 2)  # real and imaginary
+        c = normal(rngs.params(), shape_of_parts, dtype)
         d = jnp.ones((spaces,), dtype)
         self.a_real = parameter(a_real, decayed=False)
         self.a_imag = parameter(a_imag, decayed=False)
@@ -98,9 +102,11 @@ class DiagonalStateSpace(nnx.Module):
     def kernel(self, modes: state_space.Modes, tokens: int) -> Array:
         """The kernel of the convolution, [spaces, tokens] from lag 0 on; D is added at lag 0."""
         kernel = state_space.kernel(modes, tokens)
-        d = self.d[...][:, None]
+        d = self.d[...]
+        d = d[:, None]  # [spaces, 1]
         is_first = jnp.arange(tokens) == 0
-        skip = jnp.where(is_first, d, jnp.zeros_like(d))
+        zeros = jnp.zeros_like(d)
+        skip = jnp.where(is_first, d, zeros)
         return kernel + skip
 
 

@@ -52,17 +52,22 @@ def _layer_looks_ahead(spec: Any) -> bool:
     block = _randomized(spec)
     call = nnx.jit(lambda block, x: block(x))
     shape = (1, spec.length, spec.d_model)
-    text_key, other_key = jax.random.split(jax.random.key(1))
+    key = jax.random.key(1)
+    text_key, other_key = jax.random.split(key)
     text = jax.random.normal(text_key, shape)
     other = jax.random.normal(other_key, shape)
     outputs = call(block, text)
     for position in _positions(spec.length):
-        is_later = jnp.arange(spec.length)[:, None] >= position
-        changed = call(block, jnp.where(is_later, other, text))
-        change = jnp.abs(changed - outputs)[0]
+        positions = jnp.arange(spec.length)[:, None]
+        is_later = positions >= position
+        other_text = jnp.where(is_later, other, text)
+        changed = call(block, other_text)
+        changes = jnp.abs(changed - outputs)
+        change = changes[0]
         earlier = change[:position].max()
         later = change[position:].max()
-        if earlier > TOLERANCE * later:
+        most_noise = TOLERANCE * later
+        if earlier > most_noise:
             return True
     return False
 

@@ -34,8 +34,9 @@ def convolve(x: Array, kernel: Array, dilation: int = 1, documents: Array | None
     """
     width = kernel.shape[-1]
     entries_before = (width - 1) // 2
+    entries_after = width // 2
     before = dilation * entries_before
-    after = dilation * (width // 2)
+    after = dilation * entries_after
     padded = depthwise.pad_tokens(x, before, after, documents)
     shifted = []
     for entry in range(width):
@@ -45,7 +46,8 @@ def convolve(x: Array, kernel: Array, dilation: int = 1, documents: Array | None
     total = weights * shifted[0]
     for entry in range(1, width):
         weights = kernel[..., entry, None]
-        total = total + weights * shifted[entry]
+        term = weights * shifted[entry]
+        total = total + term
     return total
 
 
@@ -97,7 +99,8 @@ class ConvolutionSpec(HeadsSpec, WeightDropoutSpec, AnyLengthSpec):
         """The width and the dilation of each layer."""
         widths = self._by_layer(self.kernel_widths)
         dilations = self._by_layer(self.dilations)
-        return list(zip(widths, dilations, strict=True))
+        pairs = zip(widths, dilations, strict=True)
+        return list(pairs)
 
     def _by_layer(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
         if len(numbers) == 1:
@@ -112,12 +115,14 @@ class LightweightKernel(nnx.Module):
     def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
         width = spec.kernel_widths[0]
         init = nnx.initializers.glorot_uniform()
-        logits = init(rngs.params(), (spec.heads, width), spec.param_dtype)
+        shape = (spec.heads, width)
+        logits = init(rngs.params(), shape, spec.param_dtype)
         self.logits = parameter(logits, decayed=False)
 
     def __call__(self, x: Array) -> Array:
         """[batch, tokens, d_model] to [heads, width]."""
-        return jax.nn.softmax(self.logits[...])
+        logits = self.logits[...]
+        return jax.nn.softmax(logits)
 
 
 class DynamicKernel(nnx.Module):
@@ -125,7 +130,8 @@ class DynamicKernel(nnx.Module):
 
     def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
         width = spec.kernel_widths[0]
-        self.proj = Linear(spec, spec.d_model, spec.heads * width, rngs)
+        width_of_heads = spec.heads * width
+        self.proj = Linear(spec, spec.d_model, width_of_heads, rngs)
         self.heads = spec.heads
         self.precise_dtype = spec.precise_dtype
 
@@ -133,7 +139,8 @@ class DynamicKernel(nnx.Module):
         """[batch, tokens, d_model] to [batch, tokens, heads, width]."""
         batch, tokens, _ = x.shape
         logits = self.proj(x)  # [batch, tokens, heads width]
-        width = logits.shape[-1] // self.heads
+        width_of_heads = logits.shape[-1]
+        width = width_of_heads // self.heads
         logits = logits.reshape(batch, tokens, self.heads, width)
         logits = logits.astype(self.precise_dtype)
         return jax.nn.softmax(logits)

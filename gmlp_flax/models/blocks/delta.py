@@ -71,7 +71,8 @@ class DeltaSpec(HeadsSpec, AnyLengthSpec):
     @property
     def projected(self) -> int:
         """Channels of the queries, keys and values of all heads."""
-        return self.heads * (2 * self.key_size + self.value_size)
+        of_head = 2 * self.key_size + self.value_size
+        return self.heads * of_head
 
     @property
     def directions(self) -> int:
@@ -150,10 +151,12 @@ class Direction(nnx.Module):
     def _extend(self, inputs: delta_rule.Inputs, cache: DecodeCache) -> Array:
         """The rule for further tokens of a text, whose state is kept in the cache."""
         tokens = inputs.keys.shape[1]
-        is_text = jnp.arange(tokens) < cache.count(tokens)
+        positions = jnp.arange(tokens)
+        is_text = positions < cache.count(tokens)
         fresh_state = delta_rule.first_state(inputs)
         state = cache.state("state", fresh_state)
-        inputs = _skip_padding(inputs, is_text[None])
+        padding_mask = is_text[None]
+        inputs = _skip_padding(inputs, padding_mask)
         mixed, state = delta_rule.delta_rule(inputs, self.spec.chunk, state)
         cache.store("state", state)
         return mixed
@@ -165,22 +168,26 @@ class Direction(nnx.Module):
         precise = spec.precise_dtype
         batch, tokens, _ = x.shape
         keys_end = 2 * spec.heads * spec.key_size
-        queries_and_keys = qkv[..., :keys_end].astype(precise)
+        queries_and_keys = qkv[..., :keys_end]
+        queries_and_keys = queries_and_keys.astype(precise)
         by_head = queries_and_keys.reshape(batch, tokens, 2, spec.heads, spec.key_size)
         unit = _of_unit_length(by_head)
-        values = qkv[..., keys_end:].astype(precise)
-        gates = self.gates(x).astype(precise)  # [batch, tokens, 2 heads]
+        values = qkv[..., keys_end:]
+        values = values.astype(precise)
+        gates = self.gates(x)  # [batch, tokens, 2 heads]
+        gates = gates.astype(precise)
         decay_gate, write_gate = jnp.split(gates, 2, axis=-1)
-        rate = jnp.exp(self.a_log[...])
-        step = jax.nn.softplus(decay_gate + self.dt_bias[...])
+        log_rate = self.a_log[...]
+        rate = jnp.exp(log_rate)
+        biased_gate = decay_gate + self.dt_bias[...]
+        step = jax.nn.softplus(biased_gate)
         scale = spec.key_size**-0.5
-        return delta_rule.Inputs(
-            queries=unit[:, :, 0] * scale,
-            keys=unit[:, :, 1],
-            values=values.reshape(batch, tokens, spec.heads, spec.value_size),
-            log_decay=-rate * step,
-            beta=jax.nn.sigmoid(write_gate),
-        )
+        queries = unit[:, :, 0] * scale
+        keys = unit[:, :, 1]
+        values = values.reshape(batch, tokens, spec.heads, spec.value_size)
+        log_decay = -rate * step
+        beta = jax.nn.sigmoid(write_gate)
+        return delta_rule.Inputs(queries, keys, values, log_decay, beta)
 
 
 def _skip_padding(inputs: delta_rule.Inputs, padding_mask: Array | None) -> delta_rule.Inputs:

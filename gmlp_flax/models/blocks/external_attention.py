@@ -49,7 +49,8 @@ class ExternalAttention(nnx.Module):
     def __init__(self, spec: ExternalAttentionSpec, rngs: nnx.Rngs):
         d_model = spec.d_model
         init = nnx.initializers.glorot_uniform()
-        shape = (spec.memory, d_model // spec.heads)
+        d = d_model // spec.heads
+        shape = (spec.memory, d)
         self.proj_in = Linear(spec, d_model, d_model, rngs)
         keys = init(rngs.params(), shape, spec.param_dtype)
         self.keys = parameter(keys)
@@ -67,16 +68,19 @@ class ExternalAttention(nnx.Module):
         precise_dtype = keys.dtype
         projected = self.proj_in(x)
         batch, tokens, channels = projected.shape
-        by_head = projected.reshape(batch, tokens, self.heads, channels // self.heads)
+        d = channels // self.heads
+        by_head = projected.reshape(batch, tokens, self.heads, d)
         queries = by_head.swapaxes(1, 2)  # [batch, heads, tokens, d]
         keys = keys.astype(x.dtype)
         # [batch, heads, tokens, memory]
         scores = jnp.einsum("bhnc,sc->bhns", queries, keys, preferred_element_type=precise_dtype)
-        weights = self._weights(scores, padding_mask).astype(x.dtype)
+        weights = self._weights(scores, padding_mask)
+        weights = weights.astype(x.dtype)
         values = values.astype(x.dtype)
         recalled = jnp.einsum("bhns,sc->bhnc", weights, values)
         mixed = recalled.swapaxes(1, 2)  # [batch, tokens, heads, d]
-        return self.out(mixed.reshape(x.shape))
+        joined = mixed.reshape(x.shape)
+        return self.out(joined)
 
     def _weights(self, scores: Array, padding_mask: Array | None) -> Array:
         """The softmax of scores [batch, heads, tokens, memory], of the same shape."""
@@ -88,7 +92,8 @@ class ExternalAttention(nnx.Module):
             scores = jnp.where(is_text, scores, least)
         weights = jax.nn.softmax(scores, axis=-2)
         total = weights.sum(-1, keepdims=True)
-        return weights / (1e-9 + total)
+        divisor = 1e-9 + total
+        return weights / divisor
 
 
 class ExternalAttentionBlock(PreNormBlock):

@@ -40,9 +40,11 @@ class FeedForwardBlock(Block):
     ) -> Array:
         """See `Block`. Raises ValueError if the number of tokens is not n."""
         check_tokens(x, self.length)
-        hidden = self.mlp(self.mlp_norm(x))
+        normed = self.mlp_norm(x)
+        hidden = self.mlp(normed)
         x = add_branch(x, hidden, rng, 0)
         by_channel = x.swapaxes(1, 2)  # [batch, d_model, tokens]
-        normed = self.token_norm(by_channel).swapaxes(1, 2)
-        mixed = self.token_mlp(normed)
+        normed_channels = self.token_norm(by_channel)
+        normed_tokens = normed_channels.swapaxes(1, 2)
+        mixed = self.token_mlp(normed_tokens)
         return add_branch(x, mixed, rng, 1)

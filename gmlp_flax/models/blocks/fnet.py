@@ -101,7 +101,8 @@ def fourier(x: Array, algorithm: str) -> Array:
     `algorithm` is a key of ALGORITHMS, which differ only by rounding. The gradient is one more
     transform, and nothing is saved for it.
     """
-    return ALGORITHMS[algorithm](x)
+    transform = ALGORITHMS[algorithm]
+    return transform(x)
 
 
 @fourier.defjvp
@@ -241,5 +242,8 @@ class FNetHybridBlock(Block):
 
     def attention_scores(self, x: Array) -> Array:
         """See `Block`."""
-        x = self.mixing_norm(x) if self.pre_norm else x.astype(self.dtype)
-        return self.attention.scores(x)
+        if self.pre_norm:
+            normed = self.mixing_norm(x)
+            return self.attention.scores(normed)
+        inputs = x.astype(self.dtype)
+        return self.attention.scores(inputs)

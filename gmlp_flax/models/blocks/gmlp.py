@@ -301,10 +301,12 @@ class SpatialProjection(nnx.Module):
             weight = self._rows(first, tokens, columns, z.dtype)
             mixed = over_tokens(weight, z)  # W Z
         else:
-            taps = toeplitz.crop(self.taps[...], tokens)
+            taps = self.taps[...]
+            taps = toeplitz.crop(taps, tokens)
             apply_taps = toeplitz.FORMS[form]
             mixed = apply_taps(taps, z)
-        bias = jax.lax.dynamic_slice_in_dim(self.bias[...], first, tokens)  # [tokens]
+        biases = self.bias[...]
+        bias = jax.lax.dynamic_slice_in_dim(biases, first, tokens)  # [tokens]
         return add_bias(mixed, bias[:, None])
 
     def _check_length(self, tokens: int) -> None:
@@ -350,7 +352,8 @@ class DepthwiseProjection(nnx.Module):
         width = spec.gate_kernel
         channels = spec.gate_width
         near_zero = nnx.initializers.normal(spec.spatial_init_std)
-        taps = near_zero(rngs.params(), (width, channels), spec.param_dtype)
+        shape = (width, channels)
+        taps = near_zero(rngs.params(), shape, spec.param_dtype)
         self.taps = parameter(taps, sharding=(None, TENSOR))
         biases = jnp.full((channels,), bias, spec.param_dtype)
         self.bias = parameter(biases, sharding=(TENSOR,), decayed=False)
@@ -368,15 +371,19 @@ class DepthwiseProjection(nnx.Module):
             whole = cache.with_earlier("gate", z, self.before)
             mixed = depthwise.convolve_valid(whole, taps)
         mixed = checkpoint_name(mixed, NAME)
-        return add_bias(mixed, self.bias[...])
+        bias = self.bias[...]
+        return add_bias(mixed, bias)
 
     def matrix(self) -> Array:
         """The mean over the channels of their matrices [n, n]; rows are outputs."""
         n = self.length
-        mean = self.taps[...].mean(axis=1)  # [gate_kernel]
+        taps_of_channels = self.taps[...]
+        mean = taps_of_channels.mean(axis=1)  # [gate_kernel]
         after = mean.size - 1 - self.before
         largest = n - 1  # distance between two tokens
-        taps = jnp.pad(mean, (largest - self.before, largest - after))
+        zeros_before = largest - self.before
+        zeros_after = largest - after
+        taps = jnp.pad(mean, (zeros_before, zeros_after))
         return toeplitz.expand(taps)
 
 

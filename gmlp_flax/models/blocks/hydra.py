@@ -98,9 +98,11 @@ class HydraMixer(nnx.Module):
         rows = self.matrix.rows(inputs, view)
         weights = rows.astype(precise)
         diagonal = self.matrix.diagonal(v)
-        entries = diagonal.astype(precise)[..., None]
+        diagonal = diagonal.astype(precise)
+        entries = diagonal[..., None]  # [batch or 1, heads, tokens or 1, 1]
         identity = jnp.eye(view.keys, dtype=precise)
-        return weights + entries * identity
+        diagonal_matrix = entries * identity
+        return weights + diagonal_matrix
 
     def scores(self, x: Array) -> Array:
         """[batch, tokens, d_model] to [batch or 1, heads, tokens, tokens]: the logits of attention, or
@@ -121,8 +123,9 @@ class HydraMixer(nnx.Module):
         tokens = x.shape[1]
         view = View(0, tokens, tokens, padding_mask)
         x = view.hide(x)
-        inputs = {"values": self.values(x)}
-        inputs |= self.matrix.project(x)
+        values = self.values(x)
+        projected = self.matrix.project(x)
+        inputs = {"values": values, **projected}
         if cache is not None:
             for name, array in inputs.items():
                 inputs[name] = cache.update(name, array)
@@ -176,4 +179,5 @@ class HydraBlock(PreNormBlock):
 
     def attention_scores(self, x: Array) -> Array:
         """See `Block`; for other matrices than attention, the logarithm of the absolute weights."""
-        return self.hydra.scores(self.mixing_norm(x))
+        normed = self.mixing_norm(x)
+        return self.hydra.scores(normed)

@@ -59,8 +59,10 @@ def convolve(x: Array, past: Array, future: Array | None = None) -> Array:
     taps = _at_front(past, points)
     if future is not None and tokens > 1:
         # distance 1 is the last point
-        reversed_future = jnp.flip(future[:-1], axis=0)
-        taps = taps + _at_end(reversed_future, points)
+        future_read = future[:-1]
+        reversed_future = jnp.flip(future_read, axis=0)
+        future_taps = _at_end(reversed_future, points)
+        taps = taps + future_taps
     is_exported = sharding.platform() == "any"
     by_products = is_exported and tokens <= PRODUCTS_UP_TO
     transform = circular_by_products if by_products else circular_by_fft
@@ -89,8 +91,10 @@ def circular_by_products(x: Array, taps: Array) -> Array:
     tokens = x.shape[1]
     cosines, sines = dft(points, taps.dtype)
     precise_x = x.astype(taps.dtype)
-    x_cos = _precise_product(cosines[:, :tokens], precise_x)  # [batch, points, channels]
-    x_sin = _precise_product(sines[:, :tokens], precise_x)
+    cosines_of_x = cosines[:, :tokens]  # the points beyond are zeros
+    x_cos = _precise_product(cosines_of_x, precise_x)  # [batch, points, channels]
+    sines_of_x = sines[:, :tokens]
+    x_sin = _precise_product(sines_of_x, precise_x)
     taps_cos = _precise_product(cosines, taps)
     taps_sin = _precise_product(sines, taps)
     # (x_cos - i x_sin) (taps_cos - i taps_sin)
@@ -100,9 +104,12 @@ def circular_by_products(x: Array, taps: Array) -> Array:
     cos_sin = x_cos * taps_sin
     sin_cos = x_sin * taps_cos
     imaginary = -(cos_sin + sin_cos)
-    y_real = _precise_product(cosines[:tokens], real)
-    y_imaginary = _precise_product(sines[:tokens], imaginary)
-    y = (y_real - y_imaginary) / points
+    cosines_of_y = cosines[:tokens]
+    y_real = _precise_product(cosines_of_y, real)
+    sines_of_y = sines[:tokens]
+    y_imaginary = _precise_product(sines_of_y, imaginary)
+    sums = y_real - y_imaginary
+    y = sums / points
     return y.astype(x.dtype)
 
 
@@ -183,7 +190,8 @@ class FilterLayer(nnx.Module):
 
     def __init__(self, spec: BlockSpec, d_in: int, d_out: int, rngs: nnx.Rngs, last: bool = False):
         init = _uniform(d_in)
-        weight = init(rngs.params(), (d_in, d_out), spec.param_dtype)
+        shape = (d_in, d_out)
+        weight = init(rngs.params(), shape, spec.param_dtype)
         output_axis = FSDP if last else None
         self.weight = parameter(weight, sharding=(None, output_axis))
         if last:
@@ -228,10 +236,12 @@ class ImplicitFilter(nnx.Module):
             projected = layer(hidden)  # [tokens, filter_width]
             hidden = self._activation(projected)
         values = self.last(hidden)  # [tokens, d_model]
-        return values * self._window(tokens)
+        window = self._window(tokens)
+        return values * window
 
     def _activation(self, x: Array) -> Array:
-        return jnp.sin(self.frequencies[...] * x)
+        frequencies = self.frequencies[...]
+        return jnp.sin(frequencies * x)
 
     def _shares(self, tokens: int) -> Array:
         """The distances as shares of the longest one, n - 1: [tokens]."""
@@ -250,7 +260,8 @@ class ImplicitFilter(nnx.Module):
         angle_of_token = 2 * math.pi / self.spec.length  # at one turn per n tokens
         distances = jnp.arange(tokens, dtype=dtype)
         angles_of_turn = angle_of_token * distances
-        angles = angles_of_turn[:, None] * turns  # [tokens, frequencies]
+        angles_of_rows = angles_of_turn[:, None]  # [tokens, 1]
+        angles = angles_of_rows * turns  # [tokens, frequencies]
         cosines = jnp.cos(angles)
         sines = -jnp.sin(angles)
         shares = self._shares(tokens)[:, None]
@@ -265,7 +276,8 @@ class ImplicitFilter(nnx.Module):
         channels = self.spec.d_model
         rates = jnp.linspace(slowest, fastest, channels, dtype=self.spec.param_dtype)
         shares = self._shares(tokens)[:, None]
-        return jnp.exp(-rates * shares)
+        exponents = -rates * shares
+        return jnp.exp(exponents)
 
 
 class ShortFilter(nnx.Module):
@@ -275,7 +287,8 @@ class ShortFilter(nnx.Module):
     def __init__(self, spec: BlockSpec, channels: int, rngs: nnx.Rngs):
         dtype = spec.param_dtype
         init = _uniform(SHORT_WIDTH)
-        taps = init(rngs.params(), (SHORT_WIDTH, channels), dtype)
+        shape = (SHORT_WIDTH, channels)
+        taps = init(rngs.params(), shape, dtype)
         self.taps = parameter(taps, sharding=(None, FSDP))
         bias = init(rngs.params(), (channels,), dtype)
         self.bias = parameter(bias, decayed=False)
@@ -349,9 +362,11 @@ class LongConvolution(nnx.Module):
 
     def _past_and_skip(self, tokens: int) -> Array:
         """The filter of the distances from 0, with the skip at distance 0: [tokens, d_model]."""
-        skip_of_first = self.skip[...][None]  # [1, d_model]
-        skip = _at_front(skip_of_first, tokens)
-        return self.past(tokens) + skip
+        skip = self.skip[...]
+        skip_of_first = skip[None]  # [1, d_model]
+        skip_of_tokens = _at_front(skip_of_first, tokens)
+        past = self.past(tokens)
+        return past + skip_of_tokens
 
 
 class LongConvBlock(PreNormBlock):

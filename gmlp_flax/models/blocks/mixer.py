@@ -30,7 +30,9 @@ class MixerBlock(Block):
         self, x: Array, rng: LayerRng = EVALUATION, padding_mask: Array | None = None
     ) -> Array:
         """See `Block`."""
-        mixed = self.token_mlp(self.token_norm(x))
+        normed = self.token_norm(x)
+        mixed = self.token_mlp(normed)
         x = add_branch(x, mixed, rng, 0)
-        hidden = self.mlp(self.mlp_norm(x))
+        normed = self.mlp_norm(x)
+        hidden = self.mlp(normed)
         return add_branch(x, hidden, rng, 1)

@@ -52,7 +52,8 @@ class Affine(nnx.Module):
     def __call__(self, x: Array) -> Array:
         """[..., channels] to [..., channels]."""
         precise = x.astype(self.precise_dtype)
-        y = precise * self.scale[...] + self.bias[...]
+        scaled = precise * self.scale[...]
+        y = scaled + self.bias[...]
         return y.astype(self.dtype)
 
 

@@ -62,19 +62,24 @@ class SynthesizerSpec(HeadsSpec, WeightDropoutSpec):
     def supports_length(self, tokens: int) -> bool:
         """At most n tokens; any number if the logits come from content alone and there are no
         learned positions."""
-        return tokens <= self.length or (self.parts == ("attention",) and self.positions == "none")
+        if tokens <= self.length:
+            return True
+        is_from_content = self.parts == ("attention",)
+        return is_from_content and self.positions == "none"
 
     @property
     def parts(self) -> tuple[str, ...]:
         """The kinds of logits that are mixed."""
-        return tuple(self.synthesizer.split("+"))
+        parts = self.synthesizer.split("+")
+        return tuple(parts)
 
     @property
     def factors(self) -> tuple[int, int]:
         """The paper's a and b, whose product is n."""
         n = self.length
         a = self.dense_factor or _largest_factor_up_to_root(n)
-        return a, n // a
+        b = n // a
+        return a, b
 
 
 def _largest_factor_up_to_root(n: int) -> int:
@@ -141,7 +146,8 @@ class Heads(nnx.Module):
         init = nnx.initializers.variance_scaling(
             1.0, "fan_avg", "uniform", in_axis=-2, out_axis=-1, batch_axis=0
         )
-        shape = (spec.heads, spec.d_model // spec.heads, outputs)
+        d = spec.d_model // spec.heads
+        shape = (spec.heads, d, outputs)
         weight = init(rngs.params(), shape, spec.param_dtype)
         self.weight = parameter(weight, resize=resize)
         bias = jnp.zeros((spec.heads, outputs), spec.param_dtype)
@@ -162,7 +168,8 @@ class Heads(nnx.Module):
         products = jnp.matmul(rows, weight, preferred_element_type=bias.dtype)
         products = products.reshape(heads, batch, tokens, outputs)
         by_example = products.swapaxes(0, 1)  # [batch, heads, tokens, out]
-        return by_example + bias[:, None]
+        bias_of_rows = bias[:, None]  # [heads, 1, out]
+        return by_example + bias_of_rows
 
 
 class DenseLogits(nnx.Module):
@@ -174,7 +181,8 @@ class DenseLogits(nnx.Module):
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
         self.proj_in = Linear(spec, spec.d_model, spec.d_model, rngs)
-        self.proj_out = Heads(spec, spec.length, rngs, token_logits(-1))
+        resize = token_logits(-1)
+        self.proj_out = Heads(spec, spec.length, rngs, resize)
 
     def __call__(self, x: Array) -> Array:
         """[batch, tokens, d_model] to [batch, heads, tokens, tokens]."""
@@ -221,7 +229,8 @@ class ContentLogits(nnx.Module):
         batch, tokens, d_model = x.shape
         heads = self.spec.heads
         projected = self.proj_in(x)
-        by_head = projected.reshape(batch, tokens, 2, heads, d_model // heads)
+        d = d_model // heads
+        by_head = projected.reshape(batch, tokens, 2, heads, d)
         q, k = by_head.transpose(2, 0, 3, 1, 4)  # each [batch, heads, tokens, d]
         logits = dot_products(q, k, self.spec)
         return logits(0, tokens)
@@ -249,8 +258,9 @@ class SyntheticAttention(nnx.Module):
         for part in spec.parts:
             make_logits = LOGITS[part]
             setattr(self, part, make_logits(spec, rngs))
-        if len(spec.parts) > 1:
-            weights = jnp.zeros((len(spec.parts),), spec.param_dtype)
+        count = len(spec.parts)
+        if count > 1:
+            weights = jnp.zeros((count,), spec.param_dtype)
             self.weights = parameter(weights, decayed=False)
         else:
             self.weights = None
@@ -319,4 +329,5 @@ class SynthesizerBlock(PreNormBlock):
 
     def attention_scores(self, x: Array) -> Array:
         """See `Block`."""
-        return self.synthesizer.scores(self.mixing_norm(x))
+        normed = self.mixing_norm(x)
+        return self.synthesizer.scores(normed)

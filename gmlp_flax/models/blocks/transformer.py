@@ -162,15 +162,19 @@ class TransformerBlock(Block):
         others = [layer for layer in layers if not layer.window]
         notes = []
         if local:
+            kernel = served_by(local[0], platform)
             what = f"attention in {len(local)} layers with windows of {spec.window}"
-            notes.append(f"{what}: {served_by(local[0], platform)}")
+            notes.append(f"{what}: {kernel}")
         if others:
+            kernel = served_by(others[0], platform)
             what = f"attention in {len(others)} layers that see all tokens"
-            notes.append(f"{what}: {served_by(others[0], platform)}")
+            notes.append(f"{what}: {kernel}")
         return notes
 
     def attention_scores(self, x: Array) -> Array:
         """See `Block`."""
         if self.pre_norm and self.attention_norm is not None:
-            return self.attention.scores(self.attention_norm(x))
-        return self.attention.scores(x.astype(self.dtype))
+            inputs = self.attention_norm(x)
+        else:
+            inputs = x.astype(self.dtype)
+        return self.attention.scores(inputs)

@@ -18,7 +18,8 @@ def activation(name: str, x: Array) -> Array:
     below 1e-6. The derivative keeps only x of the forward pass.
     """
     precise = jnp.promote_types(x.dtype, jnp.float32)
-    y = _gelu(name, x.astype(precise))
+    precise_x = x.astype(precise)
+    y = _gelu(name, precise_x)
     return y.astype(x.dtype)
 
 

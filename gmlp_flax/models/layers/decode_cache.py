@@ -81,4 +81,6 @@ class DecodeCache:
 
     def count(self, tokens: int) -> Array | int:
         """How many of the `tokens` of this call are not padding. Padding follows them."""
-        return tokens if self.text is None else self.text
+        if self.text is None:
+            return tokens
+        return self.text

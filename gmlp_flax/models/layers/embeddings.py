@@ -51,10 +51,13 @@ class LearnedSegments(nnx.Module):
         else:
             init = nnx.initializers.normal(0.02)
             table = init(rngs.params(), shape)
-        self.table = parameter(table.astype(spec.param_dtype), decayed=False)
+        table = table.astype(spec.param_dtype)
+        self.table = parameter(table, decayed=False)
 
     def __call__(self, x: Array, segments: Array) -> Array:
         """x [batch, tokens, d_model] plus the vector of each token's segment, in the type of x.
         `segments` are int [batch, tokens], below the number of rows."""
-        vectors = jnp.take(self.table[...], segments, axis=0, mode="clip")
-        return x + vectors.astype(x.dtype)  # cast last: gradients are summed in the table's type
+        table = self.table[...]
+        vectors = jnp.take(table, segments, axis=0, mode="clip")
+        rounded = vectors.astype(x.dtype)  # last: gradients are summed in the table's type
+        return x + rounded

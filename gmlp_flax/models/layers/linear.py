@@ -53,11 +53,13 @@ class Linear(nnx.Module):
 
     def __call__(self, x: Array) -> Array:
         """[..., d_in] to [..., d_out] in the type of x."""
-        kernel = self.kernel[...].astype(x.dtype)
+        kernel = self.kernel[...]
+        kernel = kernel.astype(x.dtype)
         kernels = jnp.split(kernel, self.parts, axis=-1)
         biases = [None] * self.parts
         if self.bias is not None:
-            biases = jnp.split(self.bias[...], self.parts)
+            bias = self.bias[...]
+            biases = jnp.split(bias, self.parts)
         outputs = []
         for kernel, bias in zip(kernels, biases, strict=True):
             part = self._part(x, kernel, bias)

@@ -78,7 +78,8 @@ class GatedMLP(nnx.Module):
     def __call__(self, x: Array) -> Array:
         """[batch, tokens, d_model] to the same."""
         gate = self.gate(x)
-        hidden = gate * self.proj_in(x)
+        values = self.proj_in(x)
+        hidden = gate * values
         return self.proj_out(hidden)
 
 
@@ -121,9 +122,11 @@ class TokenLinear(nnx.Module):
         number of tokens."""
         _, tokens = self.weight.shape
         check_tokens(x, tokens)
-        weight = self.weight[...].astype(x.dtype)
+        weight = self.weight[...]
+        weight = weight.astype(x.dtype)
         mixed = over_tokens(weight, x)  # [batch, out, channels]
-        return add_bias(mixed, self.bias[:, None])
+        bias = self.bias[:, None]
+        return add_bias(mixed, bias)
 
 
 class TokenMLP(nnx.Module):

@@ -55,7 +55,8 @@ class LayerNorm(nnx.Module):
             no_bias = jnp.zeros_like(scale)
             y = layer_norm(x, scale, no_bias, self.eps, self.dtype)
         else:
-            y = layer_norm(x, scale, self.bias[...], self.eps, self.dtype)
+            bias = self.bias[...]
+            y = layer_norm(x, scale, bias, self.eps, self.dtype)
         # The output feeds matrix products. Without the barrier the compiler fuses the norm into
         # each of them and computes it in several layouts, which takes more memory on a TPU.
         return jax.lax.optimization_barrier(y)
@@ -110,7 +111,8 @@ def layer_norm(x: Array, scale: Array, bias: Array, eps: float, dtype: jnp.dtype
     mean, inverse = _statistics(x, eps)
     centred = x - mean
     normed = centred * inverse
-    y = normed * scale + bias
+    scaled = normed * scale
+    y = scaled + bias
     return y.astype(dtype)
 
 

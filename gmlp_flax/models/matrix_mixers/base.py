@@ -70,7 +70,9 @@ class MatrixSpec(HeadsSpec):
     def supports_length(self, tokens: int) -> bool:
         """See `BlockSpec`: at most n tokens; any number if the matrix is computed from the input and
         there are no learned positions."""
-        return tokens <= self.length or (self.input_dependent and self.positions == "none")
+        if tokens <= self.length:
+            return True
+        return self.input_dependent and self.positions == "none"
 
     @property
     def d_inner(self) -> int:
@@ -113,7 +115,8 @@ class View(NamedTuple):
         shape[axis] = self.keys
         is_text = self.padding_mask.astype(bool)
         is_text = is_text.reshape(shape)
-        return jnp.where(is_text, x, jnp.zeros_like(x))
+        zeros = jnp.zeros_like(x)
+        return jnp.where(is_text, x, zeros)
 
     def hide_documents(self, weights: Array) -> Array:
         """Weights [batch or 1, heads, count, keys] with zeros between different documents."""
@@ -135,7 +138,8 @@ class View(NamedTuple):
 def by_head(x: Array, heads: int) -> Array:
     """[batch, tokens, heads d] to [batch, heads, tokens, d]."""
     batch, tokens, channels = x.shape
-    by_token = x.reshape(batch, tokens, heads, channels // heads)
+    d = channels // heads
+    by_token = x.reshape(batch, tokens, heads, d)
     return by_token.swapaxes(1, 2)
 
 
@@ -148,7 +152,8 @@ def apply(weights: Array, v: Array) -> Array:
     weights = weights.astype(v.dtype)
     if weights.shape[0] == 1:  # len would refuse the symbolic batch of an export
         over_tokens_of_heads = jax.vmap(over_tokens, in_axes=(0, 1), out_axes=1)
-        return over_tokens_of_heads(weights[0], v)
+        weights_of_heads = weights[0]
+        return over_tokens_of_heads(weights_of_heads, v)
     mixed = jnp.matmul(weights, v)
     return checkpoint_name(mixed, NAME)
 
@@ -171,8 +176,10 @@ class ShortConvolution(nnx.Module):
     def __call__(self, x: Array, documents: Array | None = None) -> Array:
         """[batch, tokens, channels] to the same, in the type of x; `documents` as in
         `depthwise.convolve`."""
-        mixed = depthwise.convolve(x, self.kernel[...], self.tokens_before, documents)
-        return add_bias(mixed, self.bias[...])
+        kernel = self.kernel[...]
+        mixed = depthwise.convolve(x, kernel, self.tokens_before, documents)
+        bias = self.bias[...]
+        return add_bias(mixed, bias)
 
 
 class Features(nnx.Module):
@@ -242,4 +249,6 @@ class MatrixMixer(nnx.Module):
         """What is added to the diagonal, [batch or 1, heads, keys or 1], from v [batch, heads,
         keys, channels]: ones, because in the released code the structures have a residual
         connection."""
-        return jnp.ones((1, v.shape[1], 1), v.dtype)
+        heads = v.shape[1]
+        shape = (1, heads, 1)
+        return jnp.ones(shape, v.dtype)

@@ -48,7 +48,8 @@ class Quasiseparable(MatrixMixer):
 
     def _add_projections(self, spec: MatrixSpec, rngs: nnx.Rngs) -> None:
         """The layers that compute B, C, the steps and the diagonal."""
-        numbers_of_direction = 2 * spec.groups * spec.d_state  # of B and C, for each token
+        numbers_of_b = spec.groups * spec.d_state  # for each token; C has as many
+        numbers_of_direction = 2 * numbers_of_b
         channels = spec.directions * numbers_of_direction
         steps = spec.directions * spec.heads
         self.features = Features(spec, channels, rngs)
@@ -125,8 +126,10 @@ class Quasiseparable(MatrixMixer):
     def _computed_models(self, inputs: dict[str, Array], view: View) -> list[StateSpaceModel]:
         """One model for each direction, from what `project` gave."""
         spec = self.spec
-        all_states = self.features.convolve(inputs["states"], view)
-        all_logits = inputs["steps"].astype(spec.precise_dtype)
+        projected = inputs["states"]
+        all_states = self.features.convolve(projected, view)
+        all_logits = inputs["steps"]
+        all_logits = all_logits.astype(spec.precise_dtype)
         states_by_direction = jnp.split(all_states, spec.directions, axis=-1)
         logits_by_direction = jnp.split(all_logits, spec.directions, axis=-1)
         models = []
@@ -154,9 +157,11 @@ class Quasiseparable(MatrixMixer):
     def _learned_models(self, view: View) -> list[StateSpaceModel]:
         """One model for each direction, the same for all inputs except at padding."""
         spec = self.spec
-        step = jax.nn.softplus(self.step_bias[...])  # [heads]
+        bias = self.step_bias[...]
+        step = jax.nn.softplus(bias)  # [heads]
+        step_of_keys = step[:, None]
         shape = (1, spec.heads, view.keys)
-        steps = jnp.broadcast_to(step[:, None], shape)
+        steps = jnp.broadcast_to(step_of_keys, shape)
         visible_steps = view.hide(steps, axis=2)
         models = []
         for number in range(spec.directions):
@@ -171,8 +176,10 @@ class Quasiseparable(MatrixMixer):
     def _model(self, steps: Array, b: Array, c: Array) -> StateSpaceModel:
         """The model with these steps [batch or 1, heads, keys], whose log decays are -exp(A)
         times the steps."""
-        rates = jnp.exp(self.log_rates[...])
-        log_decays = -rates[:, None] * steps
+        log_rates = self.log_rates[...]
+        rates = jnp.exp(log_rates)
+        rates_of_keys = rates[:, None]  # [heads, 1]
+        log_decays = -rates_of_keys * steps
         return StateSpaceModel(steps, log_decays, b, c)
 
 
@@ -181,6 +188,7 @@ def _for_batch(model: StateSpaceModel, batch: int) -> StateSpaceModel:
 
     def repeat(array: Array) -> Array:
         shape_of_example = array.shape[1:]
-        return jnp.broadcast_to(array, (batch, *shape_of_example))
+        shape = (batch, *shape_of_example)
+        return jnp.broadcast_to(array, shape)
 
     return jax.tree.map(repeat, model)

@@ -59,7 +59,8 @@ class QueriesAndKeys(MatrixMixer):
         compute type."""
         if not self.spec.input_dependent:
             return self._learned_queries_and_keys(view.keys)
-        features = self.features.convolve(inputs["queries_keys"], view, self.activation)
+        projected = inputs["queries_keys"]
+        features = self.features.convolve(projected, view, self.activation)
         both = by_head(features, 2 * self.spec.heads)  # [batch, 2 heads, keys, d_state]
         queries, keys = jnp.split(both, 2, axis=1)
         return queries, keys
@@ -89,7 +90,8 @@ class LowRank(QueriesAndKeys):
     @classmethod
     def fastest_form(cls, spec: MatrixSpec, tokens: int) -> str:
         """See `MatrixMixer`. A causal matrix is scanned, as a quasiseparable one."""
-        return "direct" if spec.causal and tokens <= BUILT_UP_TO else "fast"
+        is_built = spec.causal and tokens <= BUILT_UP_TO
+        return "direct" if is_built else "fast"
 
     def rows(self, inputs: dict[str, Array], view: View) -> Array:
         """See `MatrixMixer`."""
@@ -118,8 +120,9 @@ class LowRank(QueriesAndKeys):
         state = jnp.einsum(
             "bhms,bhmp->bhsp", keys, v, preferred_element_type=self.spec.precise_dtype
         )
-        state = self._scale * state
-        mixed = jnp.matmul(queries, state.astype(v.dtype))
+        scaled_state = self._scale * state
+        rounded_state = scaled_state.astype(v.dtype)
+        mixed = jnp.matmul(queries, rounded_state)
         return checkpoint_name(mixed, NAME)
 
     @property
@@ -144,7 +147,8 @@ class LowRank(QueriesAndKeys):
         from_future = jnp.flip(scanned, 2)
         mixed = from_past + from_future
         products = jnp.einsum("bhns,bhns->bhn", queries, keys, preferred_element_type=precise_dtype)
-        from_itself = products[..., None] * v
+        weights = products[..., None]  # [batch, heads, tokens, 1]
+        from_itself = weights * v
         return mixed - from_itself  # both scans have the diagonal
 
 

@@ -84,7 +84,8 @@ class Toeplitz(MatrixMixer):
         form = toeplitz.fastest_form(view.keys)
         if form == "direct":
             form = "fft"
-        apply_to_heads = jax.vmap(toeplitz.FORMS[form])
+        apply_taps = toeplitz.FORMS[form]
+        apply_to_heads = jax.vmap(apply_taps)
         apply_to_batch = jax.vmap(apply_to_heads)
         return apply_to_batch(taps, v)
 
@@ -112,7 +113,8 @@ class Toeplitz(MatrixMixer):
         """The scaled weights that each token gives, [batch, heads, keys]: those for earlier keys,
         and those for later keys (None in a causal model)."""
         spec = self.spec
-        features = self.features.convolve(inputs["weights"], view)
+        projected = inputs["weights"]
+        features = self.features.convolve(projected, view)
         precise = features.astype(spec.precise_dtype)
         weights = precise * self._scale
         weights = weights.swapaxes(1, 2)  # [batch, directions heads, keys]
@@ -145,7 +147,8 @@ def _giving_tokens(documents: Array, positions: Array) -> Array:
     of all keys."""
     starts = _starts(documents, positions)
     starts_of_rows = starts[:, :, None]  # [batch, keys, 1]
-    distances = jnp.abs(positions[:, None] - positions)  # [keys, keys]
+    offsets = positions[:, None] - positions  # [keys, keys]
+    distances = jnp.abs(offsets)
     giving_tokens = starts_of_rows + distances
     # Only pairs of tokens of different documents, which are hidden, are farther apart.
     last = len(positions) - 1

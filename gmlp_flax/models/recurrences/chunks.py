@@ -32,7 +32,8 @@ def join(x: Array, tokens: int, axis: int) -> Array:
     size = x.shape[axis + 1]
     before = x.shape[:axis]
     after = x.shape[axis + 2 :]
-    padded = x.reshape(*before, chunks * size, *after)
+    padded_tokens = chunks * size
+    padded = x.reshape(*before, padded_tokens, *after)
     return jax.lax.slice_in_dim(padded, 0, tokens, axis=axis)
 
 

@@ -46,7 +46,8 @@ def first_state(inputs: Inputs) -> Array:
     """S^T before the first token: zeros [batch, heads, c, d]."""
     batch, _, heads, keys = inputs.keys.shape
     values = inputs.values.shape[-1]
-    zeros = jnp.zeros((batch, heads, keys, values), inputs.values.dtype)
+    shape = (batch, heads, keys, values)
+    zeros = jnp.zeros(shape, inputs.values.dtype)
     return sharding.shard_as(zeros, inputs.keys, 1)
 
 
@@ -172,7 +173,8 @@ def _overlaps(chunks: _Chunks, ratios: Array) -> Array:
     products = _products_of_tokens(chunks.keys, chunks.keys)  # k_i^T k_j
     all_pairs = jnp.ones((size, size), bool)
     is_before = jnp.tril(all_pairs, -1)
-    weights = chunks.beta[..., None] * ratios
+    beta_of_rows = chunks.beta[..., None]  # [chunks, batch, heads, size, 1]
+    weights = beta_of_rows * ratios
     overlaps = weights * products
     zeros = jnp.zeros_like(overlaps)
     return jnp.where(is_before, overlaps, zeros)

@@ -180,7 +180,8 @@ def _shift_back(x: Array, axis: int) -> Array:
     """For each token along an axis, the entry of the token after it; 0 for the last token."""
     tokens = x.shape[axis]
     padded = pad_axis(x, axis, 0, 1)
-    return jax.lax.slice_in_dim(padded, 1, tokens + 1, axis=axis)
+    stop = tokens + 1
+    return jax.lax.slice_in_dim(padded, 1, stop, axis=axis)
 
 
 def mix(
@@ -250,7 +251,9 @@ def scan(model: StateSpaceModel, v: Array, documents: Array | None = None) -> Ar
     """
     n = v.shape[2]
     chunks = _in_chunks(model, v, documents)
-    y = _within_chunks(chunks) + _across_chunks(chunks)  # [batch, heads, chunks, CHUNK, channels]
+    from_chunk = _within_chunks(chunks)
+    from_state = _across_chunks(chunks)
+    y = from_chunk + from_state  # [batch, heads, chunks, CHUNK, channels]
     return chunks_lib.join(y, n, axis=2)
 
 
@@ -299,7 +302,8 @@ def _within_chunks(chunks: _Chunks) -> Array:
     )
     products_of_heads = _for_heads(products, chunks.steps)
     steps_of_columns = chunks.steps[..., None, :]
-    weights = products_of_heads * chunks.decays.ratios * steps_of_columns
+    decayed_products = products_of_heads * chunks.decays.ratios
+    weights = decayed_products * steps_of_columns
     weights = weights.astype(chunks.values.dtype)
     return jnp.matmul(weights, chunks.values, preferred_element_type=precise_dtype)
 
@@ -311,14 +315,17 @@ def _across_chunks(chunks: _Chunks) -> Array:
     dtype = chunks.values.dtype
     from_state = chunks.decays.from_state[..., None]  # [batch, heads, chunks, CHUNK, 1]
     to_end = chunks.decays.to_end * chunks.steps
-    weighted = to_end[..., None] * chunks.values
+    weights = to_end[..., None]  # [batch, heads, chunks, CHUNK, 1]
+    weighted = weights * chunks.values
     b = _for_heads(chunks.b, chunks.steps)  # [batch, heads, chunks, CHUNK, state]
+    rounded = weighted.astype(dtype)
     added = jnp.einsum(
-        "bhkjs,bhkjp->bhksp", b, weighted.astype(dtype), preferred_element_type=precise_dtype
+        "bhkjs,bhkjp->bhksp", b, rounded, preferred_element_type=precise_dtype
     )  # [batch, heads, chunks, state, channels]
     decay_of_chunk = from_state[..., -1:, :]  # [batch, heads, chunks, 1, 1]
     states = _accumulate(decay_of_chunk, added)  # at the end of each chunk
-    states_before = _shift(states, axis=2).astype(dtype)
+    states_before = _shift(states, axis=2)
+    states_before = states_before.astype(dtype)
     c = _for_heads(chunks.c, chunks.steps)
     read = jnp.einsum("bhkis,bhksp->bhkip", c, states_before, preferred_element_type=precise_dtype)
     return from_state * read

@@ -54,7 +54,9 @@ def times(a: Complex, b: Complex) -> Complex:
 
 def over(a: Complex, b: Complex) -> Complex:
     """The quotient a / b."""
-    square = jnp.square(b.real) + jnp.square(b.imag)  # |b|^2
+    square_of_real = jnp.square(b.real)
+    square_of_imag = jnp.square(b.imag)
+    square = square_of_real + square_of_imag  # |b|^2
     conjugate = Complex(b.real, -b.imag)
     product = times(a, conjugate)
     real = product.real / square
@@ -72,14 +74,17 @@ def scale(z: Complex, factor: Array) -> Complex:
 def exp(z: Complex) -> Complex:
     """exp(z), from its absolute value and its angle."""
     size = jnp.exp(z.real)
-    real = size * jnp.cos(z.imag)
-    imag = size * jnp.sin(z.imag)
+    cosine = jnp.cos(z.imag)
+    real = size * cosine
+    sine = jnp.sin(z.imag)
+    imag = size * sine
     return Complex(real, imag)
 
 
 def powers(exponents: Complex, counts: Array) -> Complex:
     """exp(count z): z [spaces, N] and counts [k] to [spaces, k, N]."""
-    factors = counts[:, None].astype(exponents.real.dtype)  # [k, 1]
+    counts_of_rows = counts[:, None]  # [k, 1]
+    factors = counts_of_rows.astype(exponents.real.dtype)
     exponents_of_counts = _for_counts(exponents)
     multiples = scale(exponents_of_counts, factors)
     return exp(multiples)
@@ -118,12 +123,15 @@ def _expm1(z: Complex) -> Complex:
     """
     half_angle = z.imag / 2
     half_sine = jnp.sin(half_angle)
-    minus_cosine = 2 * jnp.square(half_sine)  # 1 - cos(b)
+    square = jnp.square(half_sine)
+    minus_cosine = 2 * square  # 1 - cos(b)
     growth = jnp.expm1(z.real)
-    grown_cosine = growth * jnp.cos(z.imag)
+    cosine = jnp.cos(z.imag)
+    grown_cosine = growth * cosine
     real = grown_cosine - minus_cosine
     size = jnp.exp(z.real)
-    imag = size * jnp.sin(z.imag)
+    sine = jnp.sin(z.imag)
+    imag = size * sine
     return Complex(real, imag)
 
 
@@ -135,7 +143,8 @@ def legs_modes(count: int) -> np.ndarray:
     products = np.outer(roots, roots)
     lower = np.tril(products, -1)
     # LegS plus the rank-one term that makes it normal is -1/2 plus an antisymmetric matrix
-    antisymmetric = (lower.T - lower) / 2
+    difference = lower.T - lower
+    antisymmetric = difference / 2
     hermitian = -1j * antisymmetric
     imaginary = np.linalg.eigvalsh(hermitian)
     return -0.5 + 1j * imaginary
@@ -214,7 +223,8 @@ def _apply(form: str, kernels: Array, u: Array, reverse: bool = False) -> Array:
 def _by_space(u: Array, spaces: int) -> Array:
     """[batch, tokens, channels] to [batch, tokens, spaces, channels of a space]."""
     batch, tokens, channels = u.shape
-    return u.reshape(batch, tokens, spaces, channels // spaces)
+    channels_of_space = channels // spaces
+    return u.reshape(batch, tokens, spaces, channels_of_space)
 
 
 def first_state(modes: Modes, u: Array) -> Complex:
@@ -247,7 +257,8 @@ def extend(
     within = _apply("direct", kernels, u)
     from_before = _response(modes, tokens, state, spaces)
     from_before = from_before.reshape(u.shape)
-    y = within + from_before.astype(u.dtype)
+    from_before = from_before.astype(u.dtype)
+    y = within + from_before
     new_state = _advance(modes, u, state, count)
     return y, new_state
 
@@ -279,7 +290,8 @@ def _advance(modes: Modes, u: Array, state: Complex, count: Array | int) -> Comp
     weights = _token_weights(modes, tokens, count)
     precise = u.astype(weights.real.dtype)
     by_space = _by_space(precise, spaces)
-    one_count = jnp.asarray(count)[None]
+    count = jnp.asarray(count)
+    one_count = count[None]
     decay = powers(modes.exponents, one_count)  # [spaces, 1, N]
     states_of_spaces = _split_state(state, spaces)
     carried = times(states_of_spaces, decay)  # [batch, spaces, channels of a space, N]
@@ -300,8 +312,10 @@ def _token_weights(modes: Modes, tokens: int, count: Array | int) -> Complex:
     """The weight of each token in the state after the first `count` of them: exp(lag z), and 0 for
     later tokens, [spaces, tokens, N]."""
     last = count - 1
-    lags = last - jnp.arange(tokens)
-    is_read = (lags >= 0)[:, None]
+    positions = jnp.arange(tokens)
+    lags = last - positions
+    is_past = lags >= 0
+    is_read = is_past[:, None]  # [tokens, 1]
     past_lags = jnp.maximum(lags, 0)
     decays = powers(modes.exponents, past_lags)
     zeros = jnp.zeros_like(decays.real)

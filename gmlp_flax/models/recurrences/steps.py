@@ -26,4 +26,5 @@ def step_bias(
     drawn = jnp.exp(log_steps)
     # The inverse of softplus is log(exp(step) - 1), which is step + log(1 - exp(-step)).
     rest = -jnp.expm1(-drawn)  # 1 - exp(-step)
-    return drawn + jnp.log(rest)
+    log_rest = jnp.log(rest)
+    return drawn + log_rest

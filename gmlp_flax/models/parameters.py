@@ -320,8 +320,8 @@ def count(shapes: Any) -> int:
 
 
 def metadata(module: nnx.Module) -> dict[str, ParamMetadata]:
-    """Path, such as `encoder/norm/scale` -> metadata, of all parameters of a module. Shapes instead
-    of arrays do."""
+    """Path, such as `encoder/norm/scale` -> metadata, of all parameters of a module. They may be
+    shapes instead of arrays."""
     params = nnx.state(module, nnx.Param)
     by_path = {}
     for path, variable in nnx.to_flat_state(params):

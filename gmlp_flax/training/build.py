@@ -29,7 +29,7 @@ def build(
     transformation: optax.GradientTransformation | None = None,
     other_data: bool = False,
 ) -> tuple[Training, TaskData]:
-    """Reads the data, makes all checks that need no device time, and makes the programs of the run.
+    """Reads the data, runs all checks that need no device time, and builds the programs of the run.
     All processes must agree.
 
     Args:
@@ -96,7 +96,7 @@ def _check_lora(config: ConfigDict, init: Pretrained | None) -> None:
 
 
 def _describe_run(config: ConfigDict, workdir: str) -> str:
-    """What is known before any data is read, in a line."""
+    """What is known before any data is read, in one line."""
     devices = jax.devices()
     count = len(devices)
     kind = devices[0].device_kind

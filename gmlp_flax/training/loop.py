@@ -268,7 +268,7 @@ class _Window(NamedTuple):
 
 
 class _Stopped(Exception):
-    """All processes stop, inside an evaluation."""
+    """All processes stop during an evaluation."""
 
 
 @dataclasses.dataclass
@@ -332,7 +332,7 @@ class Loop:
         return result
 
     def finish_saving(self) -> None:
-        """Waits until the last checkpoint is written, and notes it."""
+        """Waits until the last checkpoint is written, and records it."""
         with heartbeat("saving", self.progress.show, at_once=False):
             self.checkpoints.wait()
         self.folder.note_checkpoint()
@@ -352,7 +352,7 @@ class Loop:
         return score >= goal
 
     def evaluate_if_missing(self, state: TrainState, done: int) -> None:
-        """Scores the state from which the run resumes, if that was interrupted."""
+        """Scores the state from which the run resumes, if its evaluation was interrupted."""
         if self._has_missing_evaluation(done):
             self._begin_trackers()
             self.evaluate(state, done)
@@ -406,7 +406,7 @@ class Loop:
         return done
 
     def _waiting_for_batch(self, step: int) -> contextlib.AbstractContextManager[None]:
-        """Says that a batch is read, if that lasts and steps are slow."""
+        """Reports that a batch is being read, if that takes long and steps are slow."""
         if self.progress.is_slow(step - 1):
             return heartbeat(f"reading batch {step}", self.progress.show, at_once=False)
         return contextlib.nullcontext()
@@ -414,7 +414,7 @@ class Loop:
     def _waiting_for_step(
         self, step: int, is_first: bool
     ) -> contextlib.AbstractContextManager[None]:
-        """Says that the step is compiled or, of a slow one, that it is taken."""
+        """Reports that the step is being compiled or, if steps are slow, that it is being taken."""
         if is_first:
             return heartbeat("compiling the training step", self.progress.show)
         if self.progress.is_slow(step - 1):
@@ -557,7 +557,8 @@ class Loop:
             show(f"to compare: {name}: {shown}")
 
     def _evaluate_or_save(self, state: TrainState, done: int) -> None:
-        """Evaluates. Saves the state before an error of the held-out data ends the run."""
+        """Evaluates. If the held-out data cannot be read, saves the state before the error ends the
+        run."""
         try:
             self.evaluate(state, done)
         except DataError:

@@ -147,8 +147,8 @@ def _factor(
 
 
 def masks(metadata: Metadata, decay_all: bool = False) -> optimizers.Masks:
-    """What the model says of its parameters, for the optimizers. `decay_all` has weight decay
-    change all of them."""
+    """What the model says about its parameters, for the optimizers. With `decay_all`, weight decay
+    applies to all of them."""
 
     def metadata_at(path: tuple) -> ParamMetadata:
         name = path_name(path)

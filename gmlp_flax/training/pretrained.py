@@ -118,12 +118,12 @@ def open_model(source: str | os.PathLike[str] | Model, checkpoint: str = "best")
             weights in it; "hf-hub:OWNER/NAME"; a folder of timm's with its config.json; a file of
             weights of timm's or vision_transformer's, named after its model; a folder of a BERT,
             FNet, RoBERTa, DistilBERT, ModernBERT or Llama as transformers saves it, or the weights
-            in it; one of `exports.shipped`; or a model of a program.
+            in it; one of `exports.shipped`; or a `Model`.
         checkpoint: for a run, "latest", "best", or a step.
 
     Raises:
         UserError: there is no such model, the checkpoint does not exist or is damaged, or a file is
-            missing or cannot be read. The message is one line.
+            missing or cannot be read. The message is one line long.
     """
     if isinstance(source, Model):
         return _open_given(source)
@@ -408,7 +408,7 @@ _TRANSFORMERS = Kind(
 KINDS = (_RUN, _EXPORT, _TIMM, _NAMED_FILE, _TRANSFORMERS)
 
 
-# A model of a program.
+# A `Model`.
 
 
 def _open_given(model: Model) -> Pretrained:

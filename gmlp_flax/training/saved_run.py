@@ -35,7 +35,7 @@ class SavedStep(NamedTuple):
 
 
 class SavedRun(NamedTuple):
-    """A run folder, to read from.
+    """A run folder that is read.
 
     Attributes:
         folder: its path.
@@ -88,7 +88,7 @@ class SavedRun(NamedTuple):
 
 @contextlib.contextmanager
 def _naming_others(checkpoints: Checkpoints, step: int) -> Iterator[None]:
-    """Adds the other checkpoints of the run to the error that one is damaged."""
+    """Adds the other checkpoints of the run to the error for a damaged one."""
     try:
         yield
     except Damaged as error:

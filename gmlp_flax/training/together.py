@@ -156,7 +156,7 @@ class _Member:
         return Member(seed, peak)
 
     def take_state(self) -> TrainState:
-        """The state from which it resumes, which is no longer kept here."""
+        """The state from which it resumes. It is no longer kept here."""
         state = self.state
         assert state is not None
         self.state = None
@@ -283,7 +283,7 @@ class _Steps:
             is_first = False
 
     def _take_states(self) -> TrainState:
-        """The states of all members as one, which are no longer kept by them."""
+        """The states of all members as one. The members no longer keep them."""
 
         def stack(*leaves: jax.Array) -> jax.Array:
             return jnp.stack(leaves)

@@ -140,7 +140,8 @@ def _fresh_prefixes(params: Any, files: Files, task: Task) -> tuple[str, ...]:
 
 
 def compare_models(old_config: ConfigDict, config: ConfigDict, where: str) -> None:
-    """Prints what makes the saved parameters another function in the new model, even if they fit.
+    """Prints what makes the saved parameters compute something else in the new model, even if they
+    fit.
 
     Raises:
         RunError: only in one of the models each token sees only those before it, so its weights

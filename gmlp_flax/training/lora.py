@@ -64,7 +64,8 @@ def lora_kernels(shapes: Any, metadata: Metadata) -> list[str]:
     kernels = []
     for path, leaf in leaves_by_path(shapes).items():
         parameter = metadata.get(path, PLAIN)
-        is_matrix = path.endswith("/kernel") and leaf.ndim == 3
+        is_kernel = path.endswith("/kernel")
+        is_matrix = is_kernel and leaf.ndim == 3
         has_layers = parameter.layers is not None
         mixes_tokens = parameter.resize is not None
         if is_matrix and has_layers and not mixes_tokens:

@@ -218,7 +218,8 @@ class Model:
         config = config_lib.to_json(self.config)
         files = dict(self.task.files)
         params = jax.tree.map(np.asarray, self.params)
-        return restore, (config, files, self.step, params)
+        arguments = (config, files, self.step, params)
+        return restore, arguments
 
     @functools.cached_property
     def _forward(self) -> Callable:

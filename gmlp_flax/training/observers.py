@@ -118,7 +118,9 @@ class Progress:
         rate = self.rate(step)
         steps_left = self.steps - step
         units_left = steps_left * self.per_step
-        seconds_left = units_left / rate if rate else 0.0
+        seconds_left = 0.0
+        if rate:
+            seconds_left = units_left / rate
         eta = tqdm.tqdm.format_interval(seconds_left)
         return f"{rate:,.0f} {self.unit}/s  ETA {eta}"
 

@@ -244,11 +244,12 @@ class _Steps:
     """The steps of members that are at the same step."""
 
     def __init__(self, members: Sequence[_Member]):
+        first = members[0]
         self.members = members
         self.running = list(members)
-        self.first = members[0].loop
+        self.first = first.loop
         self.config = self.first.config
-        self.done = members[0].done
+        self.done = first.done
         step = jax.vmap(self.first.training.member_step)
         self.step = jax.jit(step, donate_argnums=0)
         self.pick = jax.jit(_pick)
@@ -336,7 +337,8 @@ class _Steps:
     def _at_boundary(self, states: TrainState) -> None:
         """Evaluates and saves each member, as is due after this step. All are saved before an error
         of the held-out data ends them."""
-        if self.first.evaluates(self.done) and not self._has_signal:
+        is_evaluated = self.first.evaluates(self.done) and not self._has_signal
+        if is_evaluated:
             try:
                 self._evaluate(states)
             except DataError:

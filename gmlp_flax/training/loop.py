@@ -320,8 +320,7 @@ class Loop:
         done = max(evaluations)
         if distributed.is_first():
             known = read_result(self.folder.path)
-            is_current = known is not None and known.get("step") == done
-            if is_current:
+            if known is not None and known.get("step") == done:
                 return known
         scores = evaluations[done]
         result: dict[str, Any] = {"step": done, "eval": scores}

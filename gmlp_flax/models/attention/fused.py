@@ -129,9 +129,8 @@ def _attention(qkv: Array, mask: Array | None, bias: Array | None, options: _Opt
 def _attention_fwd(
     qkv: Array, mask: Array | None, bias: Array | None, options: _Options
 ) -> tuple[Array, Any]:
-    mixed = _attention(qkv, mask, bias, options)
     saved = (qkv, mask, bias)
-    return mixed, saved
+    return _attention(qkv, mask, bias, options), saved
 
 
 def _attention_bwd(

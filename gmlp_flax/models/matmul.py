@@ -30,9 +30,9 @@ saving_only_inputs = functools.partial(
 
 
 def _matmul_on_cpu(x: Array, y: Array) -> Array:
-    """x y. Sums of products of bfloat16 are in float32 and rounded once: before jax 0.12, a CPU's
-    instructions for these (AVX512_BF16, AMX) are used only in this form. Its derivatives, which
-    JAX makes from it, multiply in float32."""
+    """x y: [..., a, b] and [..., b, c] to [..., a, c]. Products of bfloat16 are summed in float32
+    and rounded once: before jax 0.12, XLA uses a CPU's instructions for them (AVX512_BF16, AMX) only
+    in this form. JAX's derivatives of this form multiply in float32."""
     dtype = jnp.result_type(x, y)
     if dtype != jnp.bfloat16:
         return x @ y
@@ -126,7 +126,7 @@ def _repeated(weight: Array, x: Array) -> Array:
 
 
 def _repeated_on_cpu(weight: Array, x: Array) -> Array:
-    """`_repeated`, as `_matmul_on_cpu`."""
+    """`_repeated` by `_matmul_on_cpu`."""
     weights = _repeat(weight, x)
     return _matmul_on_cpu(weights, x)
 

@@ -7,8 +7,10 @@
 #   CONSTRAINTS=none scripts/setup.sh      the newest versions that requirements.txt allows, not the tested ones of
 #                                          constraints-3.11.txt or, for Python 3.12 and newer, constraints-3.13.txt
 #
-# Nothing is installed outside the environment. uv does the work if it is present, else venv and pip. A stamp in the
-# environment tells the next call what is there: it installs what is missing, and returns at once if nothing is.
+# Nothing is installed outside the environment. uv does the work: the one on PATH, or one that pip puts into the
+# environment. pip does it where uv fails, and where pip's settings name another package index, which uv does not read.
+# A stamp in the environment tells the next call what is there: it installs what is missing, and returns at once if
+# nothing is.
 set -euo pipefail
 unset CDPATH
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -27,6 +29,14 @@ print("%d.%d.%d %s" % (sys.version_info[:3] + (getattr(sys, "_base_executable", 
 too_old() {  # version $1, such as 3.10.2
   local major=${1%%.*} rest=${1#*.}
   ((major < 3 || (major == 3 && ${rest%%.*} < oldest)))
+}
+
+# Prints the uv in the environment, which pip installs, or nothing if pip must do the work itself.
+environment_uv() {
+  local pip=("$venv/bin/python" -m pip --disable-pip-version-check)
+  if "${pip[@]}" config list 2>/dev/null | grep -q '\.index-url='; then return; fi
+  if [[ ! -x $venv/bin/uv ]]; then "${pip[@]}" install --quiet uv >/dev/null 2>&1 || return 0; fi
+  printf '%s\n' "$venv/bin/uv"
 }
 
 # What an installation depends on, as one number; the root is in it because an editable install points there.
@@ -51,7 +61,7 @@ for extra in "$@"; do
   grep -qxF -e "$extra" <<<"$known" || fail "unknown extra '$extra'; expected any of: ${known//$'\n'/ }"
 done
 uv=
-if uv --version >/dev/null 2>&1; then uv=yes; fi
+if uv --version >/dev/null 2>&1; then uv=uv; fi
 
 # 1. Is there an environment with the Python that was asked for? Without PYTHON, any Python of it will do.
 present=$(describe "$venv/bin/python")
@@ -101,15 +111,18 @@ if [[ -n $rebuild ]]; then
 fi
 printf '%s\n' "$installed" >"$stamp"
 packages=(${constraints:+--constraint "$constraints"} --editable ".${extras:+[$extras]}")
+say "installing $what (a first time takes up to a minute, and 1.3 GB)"
+# An environment has no pip if uv filled it or if its making was interrupted.
+ensure_pip() { "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$venv/bin/python" -m ensurepip >/dev/null; }
+if [[ -z $uv ]]; then
+  ensure_pip
+  uv=$(environment_uv)
+fi
 if [[ -n $uv ]]; then
-  say "installing $what with uv"
-  # uv does not read pip's settings, such as the address of a package index.
-  patiently uv pip install --quiet --python "$venv/bin/python" "${packages[@]}" || { say "uv failed, see above: trying pip"; uv=; }
+  patiently "$uv" pip install --quiet --python "$venv/bin/python" "${packages[@]}" || { say "uv failed, see above: trying pip"; uv=; }
 fi
 if [[ -z $uv ]]; then
-  say "installing $what with pip (a first time takes about a minute, and 1.3 GB)"
-  # An environment has no pip if uv filled it or if its making was interrupted.
-  "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$venv/bin/python" -m ensurepip >/dev/null
+  ensure_pip
   patiently "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${packages[@]}" || fail "installation failed, see above; run again to try again"
 fi
 # The first command would compile our modules, and every one where PYTHONDONTWRITEBYTECODE is set.

@@ -162,6 +162,25 @@ def test_modules_that_are_commands(name):
     assert done.stderr.count("\n") == 1
 
 
+def test_text_is_predicted_without_the_libraries_of_images():
+    program = """
+import sys
+from gmlp_flax.__main__ import main
+main(["predict", "--model=books_gmlp", "--top=1"])
+assert not {"PIL", "cv2", "tensorflow", "torch"} & set(sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input="A [MASK].\n",
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "[MASK] 1" in done.stdout
+
+
 def test_a_failed_command_does_not_wait_for_the_threads_of_a_library():
     """As Orbax's, which wait for the parts of a checkpoint that could not be written."""
     code = (

@@ -13,6 +13,7 @@ import optax
 from flax import nnx
 from ml_collections import ConfigDict
 
+from gmlp_flax.checkpoints.assets import CLASSES_FILE, NAMES_FILE
 from gmlp_flax.data.images import decoding
 from gmlp_flax.data.images.readable import UNREAD
 from gmlp_flax.data.images.stores import SUFFIXES
@@ -35,7 +36,7 @@ from gmlp_flax.tasks.base import (
     weighted_sum,
 )
 from gmlp_flax.tasks.data.base import names_in
-from gmlp_flax.tasks.data.images import CLASSES_FILE, NAMES_FILE, ImageData, evaluation_example
+from gmlp_flax.tasks.data.images import ImageData, evaluation_example
 from gmlp_flax.tasks.inference.prediction import Answer, Predictor, Prepared, shown
 from gmlp_flax.tasks.mixing import (
     blend_pixels,

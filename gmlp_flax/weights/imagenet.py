@@ -5,8 +5,7 @@ import importlib
 import importlib.resources
 import json
 
-from gmlp_flax.checkpoints.assets import Files
-from gmlp_flax.tasks.data.images import CLASSES_FILE, NAMES_FILE
+from gmlp_flax.checkpoints.assets import CLASSES_FILE, NAMES_FILE, Files
 
 CLASSES = 1000  # of ImageNet-1k
 # In tensorflow_datasets: the WordNet ids in the order of the labels.

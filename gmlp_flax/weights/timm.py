@@ -9,10 +9,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
+from gmlp_flax import tasks
 from gmlp_flax.errors import RunError, decode_errors, did_you_mean
 from gmlp_flax.io import weight_files
 from gmlp_flax.io.weight_files import Shape, State
-from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.weights import imagenet, vision_transformer
 from gmlp_flax.weights.saved import SavedModel
 from gmlp_flax.weights.state_dicts import from_torch
@@ -124,7 +124,9 @@ def open_model(name: str, config: ConfigDict, path: str) -> SavedModel:
     files = imagenet.class_files(_class_count(shapes, path))
 
     def read() -> dict[str, Any]:
-        task = ImageClassification(config_lib.resolve(config).config, files)
+        resolved = config_lib.resolve(config).config
+        kind = tasks.find(config.task)
+        task = kind(resolved, files)
         return from_timm(weight_files.read(path), name, task.shapes(), path)
 
     return SavedModel(path, config, files, read)

@@ -13,10 +13,11 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONSTRAINTS = "constraints-3.11.txt", "constraints-3.13.txt"
-TOOLS = "bash cat chmod cksum dirname grep ls mkdir paste sed sort".split()
+TOOLS = "bash cat chmod cksum cp dirname grep ls mkdir paste sed sort".split()
 
 # A Python that reports version $VERSION, makes environments of copies of itself that keep that
-# version, and writes down the packages that it must install.
+# version, and writes down the packages that it must install. Its pip has the settings $PIP_SETTINGS,
+# and finds the file $PIP_UV as uv.
 STANDIN = """#!/bin/bash
 case "$*" in
   *version_info*) echo "$VERSION $0" ;;
@@ -27,6 +28,8 @@ case "$*" in
     { echo "#!/bin/bash"; echo "VERSION=$VERSION"; cat "$0"; } >"$venv/bin/python"
     chmod +x "$venv/bin/python"
     echo made >"$venv/pyvenv.cfg" ;;
+  *"config list") echo "$PIP_SETTINGS" ;;
+  *"install --quiet uv") cp "$PIP_UV" "${0%/*}/uv" ;;
   "-m pip install"*)
     echo "${@: -1}" >>installed.txt
     echo "$*" >>commands.txt
@@ -71,10 +74,11 @@ class Checkout:
         path.chmod(0o755)
         return path
 
-    def add_uv(self) -> None:
-        path = self.bin / "uv"
+    def add_uv(self, folder: pathlib.Path) -> pathlib.Path:
+        path = folder / "uv"
         path.write_text(UV)
         path.chmod(0o755)
+        return path
 
     def setup(
         self, *arguments: str, cwd: str = "/", **variables: str
@@ -85,6 +89,8 @@ class Checkout:
             "VERSION": "3.11.7",
             "NO_ENSUREPIP": "0",
             "PIP_STATUS": "0",
+            "PIP_SETTINGS": "global.timeout='60'",
+            "PIP_UV": "/no/uv",
             **variables,
         }
         return subprocess.run(
@@ -253,7 +259,23 @@ def test_long_commands_print_heartbeats_even_in_a_pipe():
     ],
 )
 def test_uv_installs_if_it_is_present(checkout, status, expected):
-    checkout.add_uv()
+    checkout.add_uv(checkout.bin)
     result = checkout.setup("test", UV_STATUS=status)
     assert result.returncode == 0, result.stderr
     assert checkout.installed() == expected
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("global.extra-index-url='https://a.example/simple'", "uv .[test]"),
+        ("global.index-url='https://a.example/simple'", ".[test]"),
+        (":env:.index-url='https://a.example/simple'", ".[test]"),
+    ],
+)
+def test_pip_provides_uv_unless_its_index_is_another_one(checkout, tmp_path, setting, expected):
+    uv = checkout.add_uv(tmp_path)
+    result = checkout.setup("test", PIP_UV=str(uv), UV_STATUS="0", PIP_SETTINGS=setting)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    assert checkout.installed() == [expected]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from gmlp_flax.checkpoints.assets import CLASSES_FILE, NAMES_FILE
 from gmlp_flax.data import checks, classes, embedded, pipeline, splits
 from gmlp_flax.data.dataset import Dataset, Splits
 from gmlp_flax.data.fingerprints import spread
@@ -27,9 +28,6 @@ from gmlp_flax.io.records import BadRecords, decode_utf8
 from gmlp_flax.tasks.data import config as data_config
 from gmlp_flax.tasks.data.base import TaskData, single_input
 
-CLASSES_FILE = "classes.json"
-# Words for people, in the order of the classes; converted weights have it.
-NAMES_FILE = "names.json"
 EXPECTED = "PATH or tfds:NAME"  # of config.data.train
 HELDOUT_SPLITS = (splits.VALIDATION_SPLIT, splits.TEST_SPLIT)  # the first that exists
 

@@ -119,7 +119,7 @@ if [[ -z $uv ]]; then
   uv=$(environment_uv)
 fi
 if [[ -n $uv ]]; then
-  patiently "$uv" pip install --quiet --python "$venv/bin/python" "${packages[@]}" || { say "uv failed, see above: trying pip"; uv=; }
+  patiently "$uv" pip install --compile-bytecode --quiet --python "$venv/bin/python" "${packages[@]}" || { say "uv failed, see above: trying pip"; uv=; }
 fi
 if [[ -z $uv ]]; then
   ensure_pip

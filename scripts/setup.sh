@@ -111,17 +111,19 @@ if [[ -n $rebuild ]]; then
 fi
 printf '%s\n' "$installed" >"$stamp"
 packages=(${constraints:+--constraint "$constraints"} --editable ".${extras:+[$extras]}")
-say "installing $what (a first time takes up to a minute, and 1.3 GB)"
 # An environment has no pip if uv filled it or if its making was interrupted.
 ensure_pip() { "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$venv/bin/python" -m ensurepip >/dev/null; }
 if [[ -z $uv ]]; then
+  say "looking for uv"
   ensure_pip
   uv=$(environment_uv)
 fi
 if [[ -n $uv ]]; then
+  say "installing $what with uv (1.3 GB)"
   patiently "$uv" pip install --compile-bytecode --quiet --python "$venv/bin/python" "${packages[@]}" || { say "uv failed, see above: trying pip"; uv=; }
 fi
 if [[ -z $uv ]]; then
+  say "installing $what with pip (a first time takes about a minute, and 1.3 GB)"
   ensure_pip
   patiently "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${packages[@]}" || fail "installation failed, see above; run again to try again"
 fi

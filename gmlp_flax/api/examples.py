@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from gmlp_flax import tasks
@@ -397,8 +398,14 @@ def _is_input(value: Any) -> bool:
 
 def _plain_label(label: Any, names: Sequence[str]) -> Any:
     """A label as Python's number, text or None; the name of its class, if it is the position of a
-    name that the data declare."""
+    name that the data declare. Raises DataError for an array of several numbers."""
     if hasattr(label, "item"):
+        if np.size(label) != 1:
+            shape = list(np.shape(label))
+            raise DataError(
+                f"a label is an array {shape}: expected text or a number; of one-hot labels give "
+                "labels.argmax(-1)"
+            )
         label = label.item()
     return records.named_cell(label, names)
 

@@ -333,7 +333,7 @@ def apply_overrides(config: ConfigDict, words: Sequence[str]) -> tuple[ConfigDic
     try:
         left = parser(words, known_only=True)
     except flags.Error as error:
-        raise ConfigError(str(error)) from None
+        raise ConfigError(_in_words(str(error))) from None
     # ml_collections raises these for a value
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise explain(error, "the command line") from None
@@ -343,6 +343,21 @@ def apply_overrides(config: ConfigDict, words: Sequence[str]) -> tuple[ConfigDic
         if problem:
             raise ConfigError(problem)
     return new, left
+
+
+# What absl and Python say of a value of another type, and what they mean.
+_OTHER_TYPES = {
+    r"invalid literal for int\(\).*": "expected a whole number",
+    r"could not convert string to float.*": "expected a number",
+    r"\('Non-boolean argument to boolean flag', .*\)": "expected True or False",
+}
+
+
+def _in_words(message: str) -> str:
+    """The message about a wrong flag, in words for people."""
+    for pattern, meaning in _OTHER_TYPES.items():
+        message = re.sub(f": {pattern}", f": {meaning}", message)
+    return message
 
 
 def overridden(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:

@@ -212,7 +212,7 @@ def _same_size(train: Dataset, heldout: Dataset, sample: Iterable[int]) -> list[
 
 def _trained_on(train: Dataset, heldout: Dataset) -> DataError:
     return DataError(
-        f"{heldout.path!r} would be held out, and all of it is also in {train.path!r}, which is "
+        f"{heldout.name} would be held out, and all of it is also in {train.name}, which is "
         "trained on: give other data as config.data.heldout, or leave it empty to hold out a share"
     )
 
@@ -326,6 +326,9 @@ def check_documents(train: Iterable[bytes], heldout: Iterable[bytes], train_docu
 
     Returns:
         A line if more than 1 % of the held-out documents are also trained on; else "".
+
+    Raises:
+        DataError: all these held-out documents are trained on.
     """
     waiting = Counter(heldout)
     compared = waiting.total()
@@ -336,6 +339,11 @@ def check_documents(train: Iterable[bytes], heldout: Iterable[bytes], train_docu
         equal += waiting.pop(document, 0)
     if equal <= OVERLAP_REPORTED * compared:
         return ""
+    if equal == compared:
+        raise DataError(
+            f"all of {compared:,} held-out documents are also trained on: give other text as "
+            "config.data.heldout, or leave it empty to hold out a share"
+        )
     share = equal / compared
     return (
         f"warning: {equal:,} of {compared:,} held-out documents ({share:.1%}) are also "

@@ -183,7 +183,7 @@ def require_several(dataset: Dataset) -> None:
         present = "no class"
     examples = counted(len(dataset), "example")
     raise DataError(
-        f"{dataset.path!r}, read as {dataset.form}: {examples} with {present}: a classifier needs "
+        f"{dataset.name}, read as {dataset.form}: {examples} with {present}: a classifier needs "
         "two classes or more; check the path"
     )
 
@@ -264,14 +264,14 @@ def absent(dataset: Dataset) -> list[str]:
 def _differences(
     dataset: Dataset, order: Sequence[str], strange: list[str], missing: list[str], where: str
 ) -> str:
-    path = repr(dataset.path)
+    name = dataset.name
     count = len(dataset.classes)
     wanted_count = len(order)
     only_in_data = listed(map(repr, strange)) or "none"
     only_in_order = listed(map(repr, missing)) or "none"
     text = (
-        f"{path} has {count} classes, and {where} has {wanted_count}: "
-        f"{only_in_order} only there, {only_in_data} only in {path}; give data with the "
+        f"{name} has {count} classes, and {where} has {wanted_count}: "
+        f"{only_in_order} only there, {only_in_data} only in {name}; give data with the "
         "same classes"
     )
     if _are_decimal(dataset.classes):

@@ -185,6 +185,14 @@ class Dataset:
         return np.bincount(known, minlength=class_count)
 
     @property
+    def name(self) -> str:
+        """The path and the split, for messages: "'photos' (test)"."""
+        path = repr(self.path)
+        if not self.split:
+            return path
+        return f"{path} ({self.split})"
+
+    @property
     def units(self) -> str:
         """The word for several examples, such as "images"."""
         return self.examples.units

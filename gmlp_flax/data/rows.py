@@ -27,6 +27,8 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 JSON_LINES = (".jsonl", ".json")
 COLUMNAR = (".parquet", ".arrow")
 SUFFIXES = (*DELIMITERS, *JSON_LINES, *COLUMNAR)
+SEPARATORS_ADVICE = ": columns are separated by commas in .csv and by tabs in .tsv files"
+_SEPARATORS = frozenset(",;|\t")  # of the cells of a table
 
 Row = dict[str, Any]  # name of the column -> value
 
@@ -36,6 +38,14 @@ class Located(NamedTuple):
 
     where: str
     row: Row | BadRecord
+
+
+def is_unseparated(header: Collection[str]) -> bool:
+    """Whether a table's only column has a name with another separator in it."""
+    if len(header) != 1:
+        return False
+    [name] = header
+    return not _SEPARATORS.isdisjoint(name)
 
 
 def require_suffix(path: str, suffixes: Collection[str] = SUFFIXES, kind: str = "table") -> None:

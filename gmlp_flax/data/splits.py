@@ -293,6 +293,17 @@ def by_column(
     return groups or {"": []}
 
 
+def refuse_other_capitals(where: str, header: Iterable[str], column: str) -> None:
+    """Raises DataError if the column that names splits is written in other capitals: its rows would
+    all be trained on."""
+    for name in header:
+        if name != column and name.strip().casefold() == column:
+            raise DataError(
+                f"{where}: the column {name!r} is not read: rename it to {column!r} if it assigns "
+                "rows to splits, or to another word if not"
+            )
+
+
 def split_of_row(entry: Located, columns: Sequence[str]) -> str:
     """The split that a row names in the first of some columns that it has, or "".
 

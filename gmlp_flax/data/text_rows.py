@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gmlp_flax.data import classes, fingerprints
+from gmlp_flax.data import classes, fingerprints, rows
 from gmlp_flax.data.classes import UNLABELLED, class_name
 from gmlp_flax.data.dataset import Dataset, Examples, Splits, line_of
 from gmlp_flax.data.finetuning.text_tasks import Interval, TextTask
@@ -19,8 +19,6 @@ from gmlp_flax.data.rows import Located, Row
 from gmlp_flax.errors import DataError, counted, listed
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord, BadRecords
-
-_SEPARATORS = frozenset(",;|\t")  # of the cells of a table
 
 
 class TextRow(NamedTuple):
@@ -413,17 +411,9 @@ def missing_column(
     by_similarity = difflib.get_close_matches(names[0], header, n=most, cutoff=0.0)
     available = listed(map(repr, by_similarity)) or "none"
     wanted = " or ".join(map(repr, names))
-    if _is_unseparated(header):
-        advice = ": columns are separated by commas in .csv and by tabs in .tsv files"
+    if rows.is_unseparated(header):
+        advice = rows.SEPARATORS_ADVICE
     return DataError(f"{path}: no column {wanted}, found {available}{advice}")
-
-
-def _is_unseparated(header: Sequence[str]) -> bool:
-    """Whether the only column has a name with another separator in it."""
-    if len(header) != 1:
-        return False
-    [name] = header
-    return not _SEPARATORS.isdisjoint(name)
 
 
 def joined(parts: Sequence[Dataset]) -> Dataset:

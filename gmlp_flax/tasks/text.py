@@ -14,6 +14,7 @@ from gmlp_flax.data.text.documents import TEXT as TEXT_COLUMN
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.data.text.word_piece import KEYS, VALUES
 from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.io import compression
 from gmlp_flax.io import files as io_files
 from gmlp_flax.options import FINETUNED_RUNS, SIZE, VOCABULARY, Option
 from gmlp_flax.tasks.base import Files, Task, joined_states
@@ -25,7 +26,8 @@ NO_TEXT = (
     "create(..., tokenizer=FILE)"
 )
 # The files of a folder that have these suffixes are read, by their lines or rows.
-TEXT_SUFFIXES = (".txt", *rows.SUFFIXES)
+LINES_SUFFIX = ".txt"
+TEXT_SUFFIXES = (LINES_SUFFIX, *rows.SUFFIXES)
 # What to do about a table without the column of the text.
 LINES_ADVICE = "; rename the column, or put texts on the lines of a file .txt"
 
@@ -213,6 +215,13 @@ class TextPredictor(Predictor):
             raise DataError(
                 f"nothing at {path!r}: arguments are files, folders or patterns of files; texts "
                 "are lines of standard input: echo TEXT | gmlp predict ..."
+            )
+        suffix = compression.suffix(path)
+        if suffix not in ("", LINES_SUFFIX):
+            expected = ", ".join(TEXT_SUFFIXES)
+            raise DataError(
+                f"{path}: a {suffix} file is not read; expected one of {expected}: rename it to "
+                "end in .txt if each of its lines is a text"
             )
         with io_files.open_file(path) as stream:
             yield from read_lines(path, stream)

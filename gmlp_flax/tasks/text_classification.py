@@ -105,7 +105,7 @@ class TextClassificationData(LabelledTextData):
             classes.require_several(dataset)
             return dataset
         else:
-            where = self.dataset(TRAIN).path
+            where = self.dataset(TRAIN).name
         return classes.in_order(dataset, self.classes, where, partial=True)
 
     @classmethod

@@ -123,6 +123,10 @@ def test_labels_are_positions_in_declared_names():
         ([{}], "no input"),
         ([("a", "b", "c")], "('a', 'b', 'c')"),
         ([((), 1)], "((), 1)"),
+        (
+            (np.zeros((2, 4, 4, 3), np.uint8), np.eye(2)),
+            "a label is an array [2]: expected text or a number; of one-hot labels give",
+        ),
     ],
 )
 def test_invalid_examples_are_refused(data, words):

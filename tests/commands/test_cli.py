@@ -49,6 +49,18 @@ XPK = ("--topology=v5e:4x4", "--cluster=c", "--zone=z", "--project=p", "--image=
             ["--config.model.layrs=2", "'model.layers'"],
         ),
         ([TEXT, "--work-dir=RUN"], ["work-dir", "workdir"]),
+        (
+            [TEXT, "--workdir=RUN", "--config.batch_size=1e9"],
+            ["--config.batch_size=1e9: expected a whole number"],
+        ),
+        (
+            [TEXT, "--workdir=RUN", "--config.data.heldout_share=5%"],
+            ["--config.data.heldout_share=5%: expected a number"],
+        ),
+        (
+            [TEXT, "--workdir=RUN", "--config.data.search=yes"],
+            ["--config.data.search=yes: expected True or False"],
+        ),
         ([TEXT, "--workdir=RUN", "--confg.steps=3"], ["confg.steps"]),
         ([TEXT, "--workdir=RUN", "steps=3"], ["'steps=3'", "--name=value"]),
         ([TEXT, "--workdir=RUN", "--processes=2"], ["--processes=2", "--coordinator=HOST:PORT"]),

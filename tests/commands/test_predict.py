@@ -309,20 +309,20 @@ def test_masked_models_do_not_continue_texts(text_run):
             "text_run",
             b"A [MASK] b.\n\xff [MASK]\n",
             "A [MASK] b.",
-            "line 2: not UTF-8 (byte 0xff); convert it",
+            ", line 2: not UTF-8 (byte 0xff); convert it",
         ),
         (
             "text_run",
             "A [MASK] b.".encode("utf-16-le"),
             "",
-            "line 1: not UTF-8 (a zero byte, as UTF-16 has)",
+            ": not UTF-8 (a zero byte, as UTF-16 has)",
         ),
         # also by a model of bytes
         (
             "causal_run",
             b"good\nbad \xff\n",
             "good",
-            "line 2: not UTF-8 (byte 0xff); convert it",
+            ", line 2: not UTF-8 (byte 0xff); convert it",
         ),
     ],
 )
@@ -332,5 +332,5 @@ def test_non_utf8_text_is_one_line(request, run, text, answered, words):
     process.stdin.buffer.write(text)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 1, err
-    assert f"error: standard input, {words}" in err, err
+    assert f"error: standard input{words}" in err, err
     assert out.startswith(answered), out

@@ -271,7 +271,7 @@ def test_only_examples_of_equal_size_are_read():
 DOCUMENTS = [f"document {number}".encode() for number in range(200)]
 
 
-@pytest.mark.parametrize("equal", [2, 100])
+@pytest.mark.parametrize("equal", [2, 99])
 def test_equal_documents_are_counted(equal):
     heldout = DOCUMENTS[100 - equal : 200 - equal]
     note = checks.check_documents(DOCUMENTS[:100], heldout, 1000)
@@ -284,6 +284,11 @@ def test_equal_documents_are_counted(equal):
 def test_one_percent_of_equal_documents_is_not_reported(equal):
     heldout = DOCUMENTS[100 - equal : 200 - equal]
     assert checks.check_documents(DOCUMENTS[:100], heldout, 1000) == ""
+
+
+def test_held_out_documents_that_are_all_trained_on_are_refused():
+    message = failure(checks.check_documents, DOCUMENTS, DOCUMENTS[:100], 200)
+    assert message.startswith("all of 100 held-out documents are also trained on: ")
 
 
 def test_repeated_documents_count_each_time():

@@ -81,11 +81,12 @@ class Questions(Examples):
 
     def content(self, index: int) -> bytes:
         question = self.questions[index]
-        return question.context.encode("utf-8", "surrogatepass")
+        text = f"{question.context}\n{question.question}"
+        return text.encode("utf-8", "surrogatepass")
 
     def size(self, index: int) -> int:
         question = self.questions[index]
-        return len(question.context)
+        return len(question.context) + len(question.question)
 
     def describe(self, index: int) -> str:
         question = self.questions[index]

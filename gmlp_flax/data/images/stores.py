@@ -214,7 +214,8 @@ def open_tar(path: str) -> Store:
     """The files of a tar file, and of tar files inside it, which become folders.
 
     Raises:
-        DataError: the file is damaged, truncated, compressed, or not a tar file; or it has a link.
+        DataError: the file is damaged, truncated, compressed, or not a tar file; or it has a link
+            or a path with `..`.
     """
     copy = cache.LocalCopy(path)
     folders = []
@@ -250,6 +251,8 @@ def _tar_entries(
     for member in tar:
         path = member.name.removeprefix("./")
         name = prefix + path.strip("/")
+        if ".." in name.split("/"):
+            raise tarfile.ReadError(f"{name!r} is outside of the file: pack it again without '..'")
         if is_hidden(name) or name == prefix:
             continue
         if member.islnk() or member.issym():

@@ -233,10 +233,10 @@ def _entry(where: str, row: rows.Row | BadRecord, ignore_splits: bool) -> Entry:
         if column not in row:
             quoted = map(repr, row)
             available = listed(quoted) or "none"
-            raise DataError(
-                f"{where}: no column {column!r}, found {available}: rename one, or move the table "
-                "away if folders are the classes"
-            )
+            advice = ": rename one, or move the table away if folders are the classes"
+            if rows.is_unseparated(row):
+                advice = rows.SEPARATORS_ADVICE
+            raise DataError(f"{where}: no column {column!r}, found {available}{advice}")
     file_name = row[FILE_COLUMN]
     if not isinstance(file_name, str) or not file_name:
         raise DataError(f"{where}: no path in the column {FILE_COLUMN!r}, but {file_name!r}")
@@ -244,6 +244,7 @@ def _entry(where: str, row: rows.Row | BadRecord, ignore_splits: bool) -> Entry:
     split = ""
     if not ignore_splits:
         located = Located(where, row)
+        splits.refuse_other_capitals(where, row, SPLIT_COLUMN)
         split = splits.split_of_row(located, (SPLIT_COLUMN,))
     return Entry(where, file_name, label, split)
 

@@ -114,6 +114,8 @@ def _by_split_column(path: str, members: Sequence[File], task: TextTask, bad: Ba
     """The splits of a file whose rows may name them."""
     header = rows.column_names(path)
     columns = _resolve_columns(path, header, task)
+    other_columns = [name for name in header if name not in columns.read]
+    splits.refuse_other_capitals(path, other_columns, SPLIT_COLUMN)
     is_read = SPLIT_COLUMN in columns.read  # as the text or the label
     split_columns = () if is_read else (SPLIT_COLUMN,)
     to_read = columns.read + split_columns

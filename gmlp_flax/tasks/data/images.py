@@ -108,7 +108,7 @@ class ImageData(TaskData):
         if self.run_files.names(CLASSES_FILE):
             where = self.run_files.path(CLASSES_FILE)
         elif is_heldout:
-            where = self.dataset(TRAIN).path
+            where = self.dataset(TRAIN).name
         else:
             return dataset
         return classes.in_order(dataset, self.classes, where, partial=is_heldout)

@@ -1,5 +1,6 @@
 """A model's inputs on a command line: lines of a stream, and files of lines or rows."""
 
+import codecs
 import io
 import select
 from collections.abc import Iterable, Iterator, Mapping
@@ -124,7 +125,12 @@ def read_lines(name: str, stream: Any, as_json: bool = False) -> Iterator[Any]:
     number = 0
     begun: list[bytes] = []  # the parts of a line whose end has not arrived yet
     read = getattr(stream, "read1", stream.read)  # read1 does not wait until a chunk is full
+    is_start = True
     while chunk := read(CHUNK):
+        if is_start and _begins_as_utf16(chunk):
+            yield from _read_line(chunk, name, as_json)
+            return
+        is_start = False
         *whole, rest = chunk.split(b"\n")
         for end in whole:
             number += 1
@@ -138,6 +144,12 @@ def read_lines(name: str, stream: Any, as_json: bool = False) -> Iterator[Any]:
     where = f"{name}, line {number + 1}"
     last_line = b"".join(begun)
     yield from _read_line(last_line, where, as_json)
+
+
+def _begins_as_utf16(data: bytes) -> bool:
+    """Whether a stream begins as UTF-16 or UTF-32 does, so that none of its lines can be read."""
+    has_mark = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return has_mark or b"\0" in data[:4]
 
 
 def _read_line(data: bytes, where: str, as_json: bool) -> Iterator[Any]:

@@ -321,14 +321,20 @@ def test_compressed_tar_files_must_be_unpacked(tmp_path, suffix):
 
 
 def test_reading_a_tar_writes_nothing(tmp_path):
-    """Its names are never joined to a path, and names with .. are hidden."""
-    contents = {"x/../../pwned/a.png": b"x", "/tmp/gone/b.png": b"y", "cat/c.png": b"z"}
+    """Its names are never joined to a path."""
+    contents = {"/tmp/gone/b.png": b"y", "cat/c.png": b"z"}
     path = make_tar(tmp_path, contents)
     before = sorted(tmp_path.rglob("*"))
     store = stores.open_tar(str(path))
     visible = [store.read(name) for name in store.names]
     assert visible == [b"z", b"y"]
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_names_with_two_dots_in_a_tar_are_refused(tmp_path):
+    path = make_tar(tmp_path, {"cat/a.png": b"x", "cat/../../pwned/b.png": b"y"})
+    message = failure(stores.open_tar, str(path))
+    assert "'cat/../../pwned/b.png' is outside of the file" in message
 
 
 def link_to_folder(source, target):

@@ -197,6 +197,11 @@ def test_unprintable_json_labels_are_refused_in_printable_words(tmp_path):
         (b"", ["labels.csv", "empty"]),
         (b"\n\n", ["labels.csv", "empty"]),
         (HEADER, ["labels.csv", "no rows"]),
+        (b"file_name;label\n0.png;cat\n", ["'file_name;label'", "separated by commas in .csv"]),
+        (
+            b"file_name,label,Split\n0.png,cat,train\n",
+            ["line 2", "the column 'Split' is not read: rename it to 'split'"],
+        ),
         (b"0.png,cat\nb/1.png,dog\n2.png,cat\n", ["'file_name'", "'0.png', 'cat'"]),
         (b"file_name,kind\n0.png,cat\n", ["'label'", "'file_name', 'kind'"]),
         (b"file,label\n0.png,cat\n", ["'file_name'", "'file', 'label'"]),

@@ -348,6 +348,14 @@ def test_rows_are_split_by_a_column(tmp_path, suffix):
     assert ids(whole[""]) == ["0", "1", "2", "3"]
 
 
+def test_column_of_splits_in_other_capitals_is_refused(tmp_path):
+    """Otherwise all rows would be trained on."""
+    path = write(tmp_path / "a.csv", b"text,label,Split\na,x,train\nb,y,test\n")
+    assert "the column 'Split' is not read: rename it to 'split'" in failure(read, path)
+    whole = read(path, ignore_splits=True)[""]
+    assert ids(whole) == ["0", "1"]
+
+
 def test_splits_in_only_some_rows_are_refused(tmp_path):
     """Here the first JSON object does not name one."""
     rows = [{"text": "a", "label": 1}, {"text": "b", "label": 1, "split": "test"}]

@@ -98,6 +98,31 @@ def test_lines_that_are_not_utf8_are_errors_in_order(content):
     assert str(errors[0]).startswith("here, line 2: ")
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_utf16_is_one_error(encoding):
+    [error] = lines_of("one\ntwo\nthree\n".encode(encoding))
+    assert isinstance(error, DataError)
+    assert str(error).startswith("here: not UTF-8")
+    advised = encoding.removesuffix("-le").removesuffix("-be").upper()
+    assert f"iconv -f {advised}" in str(error)
+
+
+@pytest.mark.parametrize("name", ["d.ndjson", "page.html", "table.xlsx", "notes.md"])
+def test_files_of_other_suffixes_are_refused(tmp_path, name):
+    path = tmp_path / name
+    path.write_text("one\n")
+    [error] = inputs_of(Lines(), path)
+    assert isinstance(error, DataError)
+    assert f"a {path.suffix} file is not read; expected one of .txt, .csv" in str(error)
+
+
+def test_files_without_a_suffix_are_lines(tmp_path):
+    """Such as /dev/fd/63, which bash gives for <(COMMAND)."""
+    path = tmp_path / "63"
+    path.write_text("one\ntwo\n")
+    assert inputs_of(Lines(), path) == ["one", "two"]
+
+
 def test_json_objects_keep_their_other_keys():
     plain, named = lines_of(b'plain\n{"id": 7, "input": "one\\ttwo"}\n', as_json=True)
     assert plain == "plain"

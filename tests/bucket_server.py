@@ -143,9 +143,12 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         return json.loads(content)["generation"] if code == 200 else "0"
 
     def _ask(self, method: str, path: str, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        headers = {"Content-Length": str(len(body))}
+        for name, value in self.headers.items():
+            if name.lower() not in HOP | {"content-length"}:
+                headers[name] = value
         connection = http.client.HTTPConnection("127.0.0.1", self.emulator, timeout=60)
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in HOP}
-        connection.request(method, path, body, headers | {"Content-Length": str(len(body))})
+        connection.request(method, path, body, headers)
         answer = connection.getresponse()
         content = answer.read()
         connection.close()

@@ -134,10 +134,12 @@ def test_labels_are_nearest_to_their_own_point():
     axis = axis_of(upper, lower, far, x=Scale("x", log=True))
     middles = {}
     for text, box in zip(axis.texts, boxes_of_labels(axis), strict=True):
-        middles[text.get_text()] = middle_of(box)
+        label = text.get_text()
+        middles[label] = middle_of(box)
         assert box.x1 <= axis.bbox.x1
-    b7 = axis.transData.transform((66.0, 84.3))
-    f0 = axis.transData.transform((71.0, 83.6))
+    to_pixels = axis.transData.transform
+    b7 = to_pixels((66.0, 84.3))
+    f0 = to_pixels((71.0, 83.6))
     assert distance(middles["B7"], b7) < distance(middles["B7"], f0)
     assert distance(middles["F0"], f0) < distance(middles["F0"], b7)
 

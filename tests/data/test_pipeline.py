@@ -167,9 +167,10 @@ def test_stack_gives_values_a_leading_axis():
     zeros = np.zeros((2, 3), np.float32)
     ones = np.ones((2, 3))
     batch = stack([{"a": zeros, "b": 1}, {"a": ones, "b": 2}])
-    assert batch["a"].shape == (2, 2, 3)
-    assert batch["a"].min(axis=(1, 2)).tolist() == [0, 1]
-    assert batch["a"].max(axis=(1, 2)).tolist() == [0, 1]
+    arrays = batch["a"]
+    assert arrays.shape == (2, 2, 3)
+    assert arrays.min(axis=(1, 2)).tolist() == [0, 1]
+    assert arrays.max(axis=(1, 2)).tolist() == [0, 1]
     assert batch["b"].tolist() == [1, 2]
 
 

@@ -114,9 +114,11 @@ class Table:
         """The header of cells, and all rows."""
         if self.suffix not in DELIMITERS:
             return [json.dumps(row, ensure_ascii=False) + "\n" for row in self.rows]
-        lines = [self.line(list(self.rows[0]))]
+        header = list(self.rows[0])
+        lines = [self.line(header)]
         for row in self.rows:
-            lines.append(self.line([cell_of(value) for value in row.values()]))
+            cells = [cell_of(value) for value in row.values()]
+            lines.append(self.line(cells))
         return lines
 
     def line(self, cells: list[str]) -> str:
@@ -276,9 +278,11 @@ def ids_of(dataset: Dataset) -> list[str]:
 
 def compare_cells(path: Path, table: Table) -> None:
     """Compares all cells with those that another program reads."""
-    header, *theirs = read_cells("".join(table.lines()), table.delimiter)
-    ours = [entry.row for entry in table_rows.read_rows(str(path))]
-    assert ours == [dict(zip(header, cells, strict=True)) for cells in theirs]
+    text = "".join(table.lines())
+    header, *rows = read_cells(text, table.delimiter)
+    expected = [dict(zip(header, cells, strict=True)) for cells in rows]
+    found = [entry.row for entry in table_rows.read_rows(str(path))]
+    assert found == expected
 
 
 def read_cells(text: str, delimiter: str) -> list[list[str]]:

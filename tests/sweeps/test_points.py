@@ -48,11 +48,14 @@ def test_product_equals_nested_loops(axes):
 
 @given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True), st.integers(1, 4))
 def test_zipped_advances_all_keys_together(names, count):
-    found = sweep.zipped({name: range(place, place + count) for place, name in enumerate(names)})
-    expected = tuple(
-        {name: place + number for place, name in enumerate(names)} for number in range(count)
-    )
-    assert found == expected
+    values = {}
+    for first, name in enumerate(names):
+        values[name] = range(first, first + count)
+    expected = []
+    for number in range(count):
+        point = {name: first + number for first, name in enumerate(names)}
+        expected.append(point)
+    assert sweep.zipped(values) == tuple(expected)
 
 
 @pytest.mark.parametrize("text, expected", [

@@ -67,12 +67,13 @@ def results(patch, trainer, names, jobs=1):
 
 
 def test_trials_that_differ_in_seed_and_rate_alone_are_trained_together():
+    steps_of_trials = {"a": 7, "b": 7, "c": 8, "d": 7}
     trials = []
-    for name, steps in (("a", 7), ("b", 7), ("c", 8), ("d", 7)):
+    for number, (name, steps) in enumerate(steps_of_trials.items()):
         options = config_lib.default()
         options.steps = steps
-        options.seed = len(trials)
-        options.optimizer.learning_rate = 1e-3 * (1 + len(trials))
+        options.seed = number
+        options.optimizer.learning_rate = 1e-3 * (1 + number)
         trials.append(Trial({"config": name}, [], options))
     a, b, c, d = trials
     assert pool.groups(trials, 1) == [[a], [b], [c], [d]]
@@ -147,15 +148,18 @@ def alive(process: int) -> bool:
 
 
 def test_each_run_gives_its_metrics(monkeypatch, trainer):
-    trainer.plan({"a": {"accuracy": 0.5, "loss": 1.0}, "b": {"accuracy": 0.25}})
-    metrics = results(monkeypatch, trainer, "ab")
-    assert metrics == {"a": {"accuracy": 0.5, "loss": 1.0}, "b": {"accuracy": 0.25}}
-    train = ["-m", "gmlp_flax.train"]
+    planned = {"a": {"accuracy": 0.5, "loss": 1.0}, "b": {"accuracy": 0.25}}
+    trainer.plan(planned)
+    assert results(monkeypatch, trainer, "ab") == planned
     out = trainer.folder / "out"
-    expected = [[*train, f"--workdir={out}/{name}", *trial(name).flags] for name in "ab"]
+    expected = []
+    for name in "ab":
+        call = ["-m", "gmlp_flax.train", f"--workdir={out}/{name}", *trial(name).flags]
+        expected.append(call)
     assert trainer.calls() == expected
     # Finished runs are read, not trained again.
-    assert results(monkeypatch, trainer, "abc")["b"] == {"accuracy": 0.25}
+    again = results(monkeypatch, trainer, "abc")
+    assert again["b"] == {"accuracy": 0.25}
     assert trainer.names() == ["a", "b", "c"]
 
 

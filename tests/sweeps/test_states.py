@@ -21,7 +21,8 @@ For simplicity, JAX has removed its internal frames from the traceback.
 def write_steps(folder: Path, step: int, name: str) -> None:
     """A run folder with metrics up to a step, and an empty file of this name."""
     folder.mkdir(parents=True)
-    (folder / "metrics.jsonl").write_text(json.dumps({"step": step, "loss": 4.0}) + "\n")
+    line = json.dumps({"step": step, "loss": 4.0})
+    (folder / "metrics.jsonl").write_text(f"{line}\n")
     (folder / name).write_text("{}")
 
 

@@ -53,9 +53,9 @@ class Waves:
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         rng = np.random.default_rng([self.seed, index])
         label = index % len(SHAPES)
-        series = wave(SHAPES[label], rng.random(), self.length)
+        clean = wave(SHAPES[label], rng.random(), self.length)
         noise = rng.normal(size=self.length).astype(np.float32)
-        series += self.noise * noise
+        series = clean + self.noise * noise
         return {"series": series, "label": np.int32(label)}
 
 

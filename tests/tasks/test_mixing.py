@@ -44,15 +44,17 @@ def inside(center: int, side: int, size: int) -> range:
 def test_boxes(size):
     """Around every center, for every hundredth of the area."""
     every_center = list(np.ndindex(size))
-    centers = np.array(every_center * 101)
     # Between the shares at which a side is a whole number.
-    steps = np.append(np.arange(100) / 100 + 1e-4, 1)
-    shares = np.repeat(steps, len(every_center)).astype(np.float32)
+    hundredths = np.arange(100) / 100 + 1e-4
+    every_share = np.append(hundredths, 1).astype(np.float32)
+    centers = np.array(every_center * len(every_share))
+    shares = np.repeat(every_share, len(every_center))
     outside_box = functools.partial(mixing.outside_box, size)
     outside_boxes = jax.jit(jax.vmap(outside_box))
     boxes = np.asarray(outside_boxes(shares, centers))
-    for outside, share, center in zip(boxes, shares, centers, strict=True):
-        np.testing.assert_array_equal(outside, slow_outside(size, share, center))
+    for box, share, center in zip(boxes, shares, centers, strict=True):
+        expected = slow_outside(size, share, center)
+        np.testing.assert_array_equal(box, expected)
 
 
 RNG = np.random.default_rng(0)

@@ -235,8 +235,9 @@ def test_bfloat16_convolutions_keep_float32_transforms():
     past = jnp.asarray(normal(1, 512, 4), jnp.float32)
     y = long_conv.convolve(x, past)
     assert y.dtype == jnp.bfloat16
+    found = y.astype(jnp.float32)
     exact = long_conv.convolve(x.astype(jnp.float32), past)
-    np.testing.assert_allclose(y.astype(jnp.float32), exact, rtol=2**-8, atol=1e-4)
+    np.testing.assert_allclose(found, exact, rtol=2**-8, atol=1e-4)
 
 
 @pytest.mark.parametrize("features", [1, 4])

@@ -252,10 +252,12 @@ def flops_of_continuing(name, length):
 
 def test_values_are_stored_at_their_positions():
     cache = DecodeCache({}, jnp.int32(1), 4)
-    stored = cache.update("a", jnp.ones((2, 2, 3)), axis=1)
+    ones = jnp.ones((2, 2, 3))
+    stored = cache.update("a", ones, axis=1)
     assert stored.shape == (2, 4, 3)
     later = DecodeCache(cache.arrays, jnp.int32(3), 4)
-    stored = later.update("a", 5 * jnp.ones((2, 1, 3)))
+    fives = jnp.full((2, 1, 3), 5.0)
+    stored = later.update("a", fives)
     np.testing.assert_array_equal(stored[0, :, 0], [0, 1, 1, 5])
 
 

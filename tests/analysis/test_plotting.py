@@ -109,7 +109,8 @@ def test_ranges_are_bars_and_fits_are_dashed():
 
 def test_labels_of_points_do_not_cover_each_other():
     labels = ["first", "second", "third"]
-    axis = axis_of(Series("a", GMLP, [1, 1.01, 1.02], [1, 1.01, 1], labels=labels, joined=False))
+    near = Series("a", GMLP, [1, 1.01, 1.02], [1, 1.01, 1], labels=labels, joined=False)
+    axis = axis_of(near)
     boxes = boxes_of_labels(axis)
     assert len(boxes) == 3
     for first, second in itertools.combinations(boxes, 2):
@@ -173,7 +174,8 @@ def test_points_that_are_not_joined_have_no_line():
     _, dashed_look = looks(["gMLP", "gMLP"])
     dashed_points = Series("c", dashed_look, [1, 2], [6, 7], joined=False)
     axis = axis_of(joined, points, dashed_points)
-    assert [line.get_linestyle() for line in axis.lines] == ["-", "None", "None"]
+    styles = [line.get_linestyle() for line in axis.lines]
+    assert styles == ["-", "None", "None"]
 
 
 def test_labels_avoid_lines():

@@ -484,8 +484,9 @@ def synthesized_logits(p, x, part, heads):
     if part in ("random", "fixed_random"):
         return p["logits"][:, :tokens, :tokens]
     if part == "factorized_random":
-        factors = zip(p["rows"], p["columns"], strict=True)
-        return [rows[:tokens] @ columns[:tokens].T for rows, columns in factors]
+        rows = p["rows"][:, :tokens]
+        columns = p["columns"][:, :tokens]
+        return rows @ columns.transpose(0, 2, 1)
     hidden = linear(p["proj_in"], x)
     if part == "attention":
         return [attention_logits(hidden, head, heads) for head in range(heads)]
@@ -741,7 +742,8 @@ def delta_direction(p, x, qkv, heads, value_size):
         v = v_of_head[head]
         _, key_size = k.shape
         scaled_q = q / math.sqrt(key_size)
-        mixed.append(delta_rule(scaled_q, k, v, a[:, head], b[:, head]))
+        outputs = delta_rule(scaled_q, k, v, a[:, head], b[:, head])
+        mixed.append(outputs)
     return np.stack(mixed, axis=1)
 
 
@@ -755,8 +757,10 @@ def delta_block(p, x, heads=3):
     value_size = len(scale)
     mixed = delta_direction(params["forward"], normed, qkv, heads, value_size)
     if "backward" in params:
-        reversed_ = delta_direction(params["backward"], normed[::-1], qkv[::-1], heads, value_size)
-        mixed = mixed + reversed_[::-1]
+        reversed_x = normed[::-1]
+        reversed_qkv = qkv[::-1]
+        later = delta_direction(params["backward"], reversed_x, reversed_qkv, heads, value_size)
+        mixed = mixed + later[::-1]
     scaled = rms_norm(scale, mixed, 1e-6)
     gate = silu(normed @ params["gate"]["kernel"])
     gated = scaled.reshape(gate.shape) * gate
@@ -801,8 +805,9 @@ def long_conv_block(p, x, length):
     params = p["convolution"]
     normed = layer_norm(p["mixing_norm"], x)
     projected = linear(params["proj_in"], normed)
-    short = depthwise(params["short"]["taps"], projected, 2) + params["short"]["bias"]
-    last_gate, first_gate, values = np.split(short, 3, axis=1)
+    short = params["short"]
+    convolved = depthwise(short["taps"], projected, 2) + short["bias"]
+    last_gate, first_gate, values = np.split(convolved, 3, axis=1)
     gated = first_gate * values
     past = implicit_filter(params["past"], tokens, length)
     future = np.zeros_like(past)
@@ -810,10 +815,11 @@ def long_conv_block(p, x, length):
         future = implicit_filter(params["future"], tokens, length)
     mixed = params["skip"] * gated
     for i, j in np.ndindex(tokens, tokens):
+        distance = abs(i - j)
         if j <= i:
-            mixed[i] += past[i - j] * gated[j]
+            mixed[i] += past[distance] * gated[j]
         else:
-            mixed[i] += future[j - i - 1] * gated[j]
+            mixed[i] += future[distance - 1] * gated[j]
     x = x + linear(params["out"], last_gate * mixed)
     return add_mlp(p, x)
 

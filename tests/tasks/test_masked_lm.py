@@ -448,8 +448,11 @@ def first_masks(masks: dict[int, list]) -> dict[int, list]:
 def equal_share(first: dict, second: dict) -> float:
     """The fraction of the common keys whose values are equal."""
     common = first.keys() & second.keys()
-    are_equal = [first[key] == second[key] for key in common]
-    return sum(are_equal) / len(common)
+    equal = 0
+    for key in common:
+        if first[key] == second[key]:
+            equal += 1
+    return equal / len(common)
 
 
 def test_static_masks_repeat_each_epoch(tmp_path):

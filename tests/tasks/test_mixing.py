@@ -35,9 +35,11 @@ def slow_outside(size: tuple[int, int], share: float, center: tuple[int, int]) -
 
 def inside(center: int, side: int, size: int) -> range:
     """The pixels of a side around a center that are at least 0 and less than `size`."""
-    first = center - side // 2
-    end = center + (side + 1) // 2
-    return range(max(0, first), min(size, end))
+    before = side // 2
+    after = (side + 1) // 2
+    first = max(0, center - before)
+    end = min(size, center + after)
+    return range(first, end)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 12), (8, 8)])
@@ -81,7 +83,8 @@ def test_blended_pixels_are_rounded(shares):
 
 def test_pixels_in_the_box_come_from_the_partner():
     outside = np.arange(30).reshape(1, 6, 5) % 2
-    expected = np.where(outside[..., None], PIXELS, PARTNERS)
+    is_outside = outside[..., None] == 1
+    expected = np.where(is_outside, PIXELS, PARTNERS)
     found = mixing.blend_pixels(PIXELS, outside.astype(np.float32))
     np.testing.assert_array_equal(found, expected)
 
@@ -314,5 +317,6 @@ def test_number_of_devices_does_not_change_the_pairs():
         done = preloaded.run("-c", DEVICES, **variables)
         assert done.returncode == 0, done.stderr
         losses[devices] = np.array(done.stdout.split(), float)
-    assert len(set(losses[1])) == 3
-    np.testing.assert_allclose(losses[4], losses[1], rtol=1e-5)
+    on_one_device = losses[1]
+    assert len(set(on_one_device)) == 3
+    np.testing.assert_allclose(losses[4], on_one_device, rtol=1e-5)

@@ -56,9 +56,9 @@ class Trainer:
     def __init__(self, folder: Path, waits: bool = False):
         self.folder = folder
         self.executable = folder / "python"
-        self.executable.write_text(
-            TRAINER.format(python=sys.executable, folder=folder, waits="waits" * waits)
-        )
+        word = "waits" if waits else ""
+        program = TRAINER.format(python=sys.executable, folder=folder, waits=word)
+        self.executable.write_text(program)
         self.executable.chmod(0o755)
         self.plan({})
 

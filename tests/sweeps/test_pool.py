@@ -114,21 +114,21 @@ def test_a_member_that_fails_does_not_fail_the_others(monkeypatch, trainer):
     monkeypatch.setattr(sys, "executable", str(trainer.executable))
     out = trainer.folder / "out"
     with pool.training_pool(str(out), 1) as submit:
-        outcomes = submit([trial("a"), trial("b", 1)]).result()
+        run = submit([trial("a"), trial("b", 1)])
+        outcomes = run.result()
     assert outcomes["a"] == {"perplexity": 10.0}
-    assert str(outcomes["b"]) == (
-        f"the run {out}/b failed (the reason of b): its output is in {out}/a.log"
-    )
+    message = f"the run {out}/b failed (the reason of b): its output is in {out}/a.log"
+    assert str(outcomes["b"]) == message
 
 
 def start(trainer: Trainer, jobs: int = 1) -> subprocess.Popen:
     """A script whose first run hangs, once it does."""
     trainer.plan({"first": "hangs"})
-    program = PROGRAM.format(
-        executable=str(trainer.executable), out=str(trainer.folder / "out"), jobs=jobs
-    )
+    executable = str(trainer.executable)
+    out = str(trainer.folder / "out")
+    program = PROGRAM.format(executable=executable, out=out, jobs=jobs)
     process = preloaded.start("-c", program)
-    wait_until(lambda: (trainer.folder / "hanging").exists())
+    wait_until((trainer.folder / "hanging").exists)
     return process
 
 
@@ -140,10 +140,13 @@ def wait_until(true) -> None:
 
 
 def alive(process: int) -> bool:
+    """Whether a process exists and is not a zombie."""
     try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        stat = Path(f"/proc/{process}/stat").read_text()
     except OSError:
         return False
+    _, _, after_name = stat.rpartition(")")
+    state, *_ = after_name.split()
     return state != "Z"
 
 
@@ -167,10 +170,8 @@ def test_a_failing_run_ends_the_running_ones(monkeypatch, tmp_path):
     """Even if it is the second, and the first would run for a long time."""
     trainer = Trainer(tmp_path, waits=True)
     trainer.plan({"a": "hangs", "b": "fails"})
-    with pytest.raises(
-        RunError,
-        match=r"^the run .*/out/b failed \(the reason of b\): its output is in .*/out/b.log$",
-    ):
+    message = r"^the run .*/out/b failed \(the reason of b\): its output is in .*/out/b.log$"
+    with pytest.raises(RunError, match=message):
         results(monkeypatch, trainer, "abc", jobs=2)
     assert "b says fails" in trainer.log("b").read_text()
     wait_until(lambda: not alive(int((tmp_path / "hanging").read_text())))

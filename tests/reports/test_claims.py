@@ -88,8 +88,9 @@ def test_p_value_of_many_rows_is_sampled():
     paper = list(range(9))
     ours = [4, 0, 1, 6, 2, 3, 8, 5, 7]
     correlation = float(claims.spearman(ours, paper))
-    normal = stats.norm.sf(correlation * 8**0.5)
-    assert claims.chance(ours, paper) == pytest.approx(normal, abs=0.01)
+    deviations = correlation * 8**0.5
+    expected = stats.norm.sf(deviations)
+    assert claims.chance(ours, paper) == pytest.approx(expected, abs=0.01)
     many = list(range(18))
     assert claims.chance(many, many) == pytest.approx(1 / 100_001)
 

@@ -57,12 +57,12 @@ def change_of(adapted: dict):
 
 
 def make_problem() -> Problem:
-    keys = jax.random.split(jax.random.key(0), 4)
+    kernel_key, head_key, x_key, y_key = jax.random.split(jax.random.key(0), 4)
     return Problem(
-        kernel=jax.random.normal(keys[0], (2, 6, 5)),
-        head=jax.random.normal(keys[1], (5,)),
-        x=jax.random.normal(keys[2], (16, 6)),
-        y=jax.random.normal(keys[3], (2, 16)),
+        kernel=jax.random.normal(kernel_key, (2, 6, 5)),
+        head=jax.random.normal(head_key, (5,)),
+        x=jax.random.normal(x_key, (16, 6)),
+        y=jax.random.normal(y_key, (2, 16)),
     )
 
 

@@ -27,6 +27,7 @@ import sys
 import threading
 import time
 import urllib.parse
+from typing import NamedTuple
 
 from gcp_storage_emulator.server import create_server
 
@@ -55,15 +56,39 @@ class Faults:
         """The rule that this request meets."""
         with self._lock:
             for rule in self.rules:
-                if (
-                    rule["times"]
-                    and method in (rule.get("method") or method)
-                    and re.search(rule["path"], path)
-                ):
+                if rule["times"] and applies(rule, method, path):
                     rule["times"] -= 1
                     self.met[rule["kind"]] += 1
                     return rule
         return None
+
+
+def applies(rule: dict, method: str, path: str) -> bool:
+    """Whether a rule is about such a request; one without a method is about all methods."""
+    is_method = rule.get("method") in (None, "", method)
+    return is_method and re.search(rule["path"], path) is not None
+
+
+class Answer(NamedTuple):
+    """Of the emulator."""
+
+    code: int
+    headers: list[tuple[str, str]]
+    content: bytes
+
+
+def error_body(code: int, message: str) -> bytes:
+    """The content of an error's answer."""
+    error = {"code": code, "message": message}
+    return json.dumps({"error": error}).encode()
+
+
+def name_in_upload(body: bytes) -> str:
+    """The name of the object in the JSON with which an upload begins."""
+    start = body.index(b"{")
+    text = body[start:].decode("latin-1")
+    metadata, _ = json.JSONDecoder().raw_decode(text)
+    return metadata["name"]
 
 
 class Proxy(http.server.BaseHTTPRequestHandler):
@@ -82,18 +107,17 @@ class Proxy(http.server.BaseHTTPRequestHandler):
             self._answer(200, json.dumps(self.faults.met).encode())
             return
         rule = self.faults.next(self.command, self.path) or {"kind": ""}
-        if rule["kind"].isdigit():
-            code = int(rule["kind"])
-            self._answer(
-                code, json.dumps({"error": {"code": code, "message": MESSAGES[code]}}).encode()
-            )
-        elif rule["kind"] == "drop":
+        kind = rule["kind"]
+        if kind.isdigit():
+            code = int(kind)
+            self._answer(code, error_body(code, MESSAGES[code]))
+        elif kind == "drop":
             self._hang_up()
         else:
-            if rule["kind"] == "slow":
+            if kind == "slow":
                 time.sleep(rule["seconds"])
             code, headers, content = self._pass_on(body)
-            if rule["kind"] == "lost":
+            if kind == "lost":
                 self._hang_up()
             else:
                 self._answer(code, content, headers)
@@ -102,54 +126,56 @@ class Proxy(http.server.BaseHTTPRequestHandler):
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        parts = []
-        while size := int(self.rfile.readline().partition(b";")[0], 16):
-            parts.append(self.rfile.read(size))
+            length = self.headers.get("Content-Length") or 0
+            return self.rfile.read(int(length))
+        body = b""
+        while True:
+            size, _, _ = self.rfile.readline().partition(b";")
+            chunk = self.rfile.read(int(size, 16))
             self.rfile.readline()
-        self.rfile.readline()
-        return b"".join(parts)
+            if not chunk:
+                return body
+            body += chunk
 
-    def _pass_on(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+    def _pass_on(self, body: bytes) -> Answer:
         url = urllib.parse.urlsplit(self.path)
         query = urllib.parse.parse_qs(url.query)
         with self.one_at_a_time:
             wanted = query.get("ifGenerationMatch")
             if wanted and wanted[0] != self._generation(url.path, query, body):
-                return (
-                    412,
-                    [],
-                    json.dumps({"error": {"code": 412, "message": "conditionNotMet"}}).encode(),
-                )
-            code, headers, content = self._ask(self.command, self.path, body)
-            if self.command == "GET" and query.get("alt") == ["media"] and code in (200, 206):
-                headers.append(("X-Goog-Generation", self._generation(url.path, query, body)))
-            return code, headers, content
+                return Answer(412, [], error_body(412, "conditionNotMet"))
+            answer = self._ask(self.command, self.path, body)
+            is_content = self.command == "GET" and query.get("alt") == ["media"]
+            if is_content and answer.code in (200, 206):
+                generation = self._generation(url.path, query, body)
+                answer.headers.append(("X-Goog-Generation", generation))
+            return answer
 
     def _generation(self, path: str, query: dict[str, list[str]], body: bytes) -> str:
         """Of the object that a request is about, which is named in its address or, for an upload,
         in its first part."""
-        place = re.search(r"/b/([^/]+)/o(?:/(.+))?", path)
-        assert place, path
-        name = place[2] or urllib.parse.quote(
-            query["name"][0]
-            if "name" in query
-            else json.JSONDecoder().raw_decode(body[body.index(b"{") :].decode("latin-1"))[0][
-                "name"
-            ],
-            safe="",
-        )
-        code, _, content = self._ask("GET", f"/storage/v1/b/{place[1]}/o/{name}", b"")
-        return json.loads(content)["generation"] if code == 200 else "0"
+        found = re.search(r"/b/([^/]+)/o(?:/(.+))?", path)
+        assert found, path
+        bucket, quoted_name = found.groups()
+        if not quoted_name:
+            name = query["name"][0] if "name" in query else name_in_upload(body)
+            quoted_name = urllib.parse.quote(name, safe="")
+        answer = self._ask("GET", f"/storage/v1/b/{bucket}/o/{quoted_name}", b"")
+        if answer.code != 200:
+            return "0"
+        return json.loads(answer.content)["generation"]
 
-    def _ask(self, method: str, path: str, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+    def _ask(self, method: str, path: str, body: bytes) -> Answer:
+        headers = {"Content-Length": str(len(body))}
+        for name, value in self.headers.items():
+            if name.lower() not in HOP:
+                headers[name] = value
         connection = http.client.HTTPConnection("127.0.0.1", self.emulator, timeout=60)
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in HOP}
-        connection.request(method, path, body, headers | {"Content-Length": str(len(body))})
-        answer = connection.getresponse()
-        content = answer.read()
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        content = response.read()
         connection.close()
-        return answer.status, answer.getheaders(), content
+        return Answer(response.status, response.getheaders(), content)
 
     def _answer(self, code: int, content: bytes, headers: list[tuple[str, str]] = ()) -> None:
         self.send_response_only(code)

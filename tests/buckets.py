@@ -18,7 +18,8 @@ SERVER = pathlib.Path(__file__).with_name("bucket_server.py")
 def installed() -> bool:
     """Whether there is what a store needs. It is not imported: gcsfs reads an environment variable
     as it is."""
-    return all(importlib.util.find_spec(name) for name in ("gcsfs", "gcp_storage_emulator"))
+    needed = ("gcsfs", "gcp_storage_emulator")
+    return all(importlib.util.find_spec(name) for name in needed)
 
 
 class Store:
@@ -49,42 +50,38 @@ class Store:
     def names(self, bucket: str, prefix: str = "") -> list[str]:
         """The names of all objects, sorted."""
         query = urllib.parse.urlencode({"prefix": prefix})
-        return sorted(
-            item["name"]
-            for item in self._call("GET", f"/storage/v1/b/{bucket}/o?{query}").get("items", [])
-        )
+        listing = self._call("GET", f"/storage/v1/b/{bucket}/o?{query}")
+        names = [item["name"] for item in listing.get("items", [])]
+        return sorted(names)
 
     def read(self, bucket: str, name: str) -> bytes:
         """An object's content."""
-        return self._fetch(
-            "GET",
-            f"/download/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}?alt=media",
-        )
+        quoted = urllib.parse.quote(name, safe="")
+        return self._fetch("GET", f"/download/storage/v1/b/{bucket}/o/{quoted}?alt=media")
 
     def write(self, bucket: str, name: str, content: bytes) -> None:
         """Writes an object."""
         query = urllib.parse.urlencode({"uploadType": "media", "name": name})
-        self._send(
-            "POST", f"/upload/storage/v1/b/{bucket}/o?{query}", content, "application/octet-stream"
-        )
+        path = f"/upload/storage/v1/b/{bucket}/o?{query}"
+        self._send("POST", path, content, "application/octet-stream")
 
     def delete(self, bucket: str, name: str) -> None:
         """Deletes an object, if there is one."""
         if name in self.names(bucket, name):
-            self._fetch("DELETE", f"/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}")
+            quoted = urllib.parse.quote(name, safe="")
+            self._fetch("DELETE", f"/storage/v1/b/{bucket}/o/{quoted}")
 
     def _call(self, method: str, path: str, value: object = None) -> dict:
         return json.loads(self._fetch(method, path, value) or b"{}")
 
     def _fetch(self, method: str, path: str, value: object = None) -> bytes:
-        return self._send(
-            method, path, None if value is None else json.dumps(value).encode(), "application/json"
-        )
+        data = None if value is None else json.dumps(value).encode()
+        return self._send(method, path, data, "application/json")
 
     def _send(self, method: str, path: str, data: bytes | None, kind: str) -> bytes:
-        request = urllib.request.Request(
-            self.address + path, data, {"Content-Type": kind}, method=method
-        )
+        address = self.address + path
+        headers = {"Content-Type": kind}
+        request = urllib.request.Request(address, data, headers, method=method)
         with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.read()
 

@@ -36,9 +36,10 @@ class Averaging(Block):
         self.mlp = ChannelMLP(spec, rngs)
 
     def __call__(self, x, rng=EVALUATION, padding_mask=None):
-        mean = jnp.broadcast_to(x.mean(axis=1, keepdims=True), x.shape)
-        x = add_branch(x, mean, rng, 0)
-        return add_branch(x, self.mlp(self.norm(x)), rng, 1)
+        mean = x.mean(axis=1, keepdims=True)
+        x = add_branch(x, jnp.broadcast_to(mean, x.shape), rng, 0)
+        hidden = self.mlp(self.norm(x))
+        return add_branch(x, hidden, rng, 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,5 +96,6 @@ class Peeking(Shifting):
     def __call__(self, x, rng=EVALUATION, padding_mask=None, cache=None):
         batch, tokens, channels = x.shape
         chunks = x.reshape(batch, tokens // 4, 4, channels)
-        means = jnp.repeat(chunks.mean(axis=2), 4, axis=1)
-        return add_branch(x, self.linear(means), rng, 0)
+        means = chunks.mean(axis=2)
+        mixed = self.linear(jnp.repeat(means, 4, axis=1))
+        return add_branch(x, mixed, rng, 0)

@@ -44,43 +44,52 @@ class Handler(BaseHTTPRequestHandler):
         match = FILE.fullmatch(self.path)
         if not match or match["repository"] not in self.hub:
             return self.answer(404, X_Error_Code="RepoNotFound")
-        files = self.hub[match["repository"]]
-        commit = {"X_Repo_Commit": self.hub.commit(match["repository"])}
-        if match["name"] not in files:
+        repository = match["repository"]
+        name = match["name"]
+        files = self.hub[repository]
+        commit = {"X_Repo_Commit": self.hub.commit(repository)}
+        if name not in files:
             return self.answer(404, X_Error_Code="EntryNotFound", **commit)
-        content = files[match["name"]]
-        return self.answer(200, content, ETag=f'"{hashlib.sha1(content).hexdigest()}"', **commit)
+        content = files[name]
+        digest = hashlib.sha1(content).hexdigest()
+        return self.answer(200, content, ETag=f'"{digest}"', **commit)
 
     do_HEAD = do_GET
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        length = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(length)
         if self.headers.get("Authorization") != "Bearer hf_good":
             return self.answer(401, b'{"error": "Invalid username or password."}')
         if self.path == "/api/repos/create":
             asked = json.loads(body)
-            repository = f"{asked.get('organization', 'me')}/{asked['name']}"
+            owner = asked.get("organization", "me")
+            repository = f"{owner}/{asked['name']}"
             self.hub.setdefault(repository, {})
             return self.answer_json({"url": f"{self.hub.url}/{repository}", "name": repository})
         if self.path == "/api/validate-yaml":
             return self.answer_json({"errors": [], "warnings": []})
-        match = API.fullmatch(self.path.partition("?")[0])
+        path, _, _ = self.path.partition("?")
+        match = API.fullmatch(path)
         if not match:
             return self.answer(404)
         if match["action"] == "preupload":
-            files = [
-                {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False}
-                for file in json.loads(body)["files"]
-            ]
-            return self.answer_json({"files": files})
-        for line in map(json.loads, body.decode().splitlines()):
-            if line["key"] == "file":
-                content = base64.b64decode(line["value"]["content"])
-                self.hub[match["repository"]][line["value"]["path"]] = content
-        commit = self.hub.commit(match["repository"])
-        url = f"{self.hub.url}/{match['repository']}/commit/{commit}"
+            return self.answer_json({"files": uploads_of(json.loads(body)["files"])})
+        repository = match["repository"]
+        for line in body.decode().splitlines():
+            operation = json.loads(line)
+            if operation["key"] == "file":
+                file = operation["value"]
+                content = base64.b64decode(file["content"])
+                self.hub[repository][file["path"]] = content
+        commit = self.hub.commit(repository)
         return self.answer_json(
-            {"success": True, "commitOid": commit, "commitUrl": url, "hookOutput": ""}
+            {
+                "success": True,
+                "commitOid": commit,
+                "commitUrl": f"{self.hub.url}/{repository}/commit/{commit}",
+                "hookOutput": "",
+            }
         )
 
     def log_message(self, *_: object) -> None:
@@ -91,7 +100,8 @@ class Handler(BaseHTTPRequestHandler):
 def serve():
     """Yields a `Hub`, on a free port of 127.0.0.1."""
     hub = Hub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": hub}))
+    handler = type("Bound", (Handler,), {"hub": hub})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     hub.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
@@ -101,3 +111,12 @@ def serve():
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def uploads_of(files: list[dict]) -> list[dict]:
+    """How each file of a commit is to be uploaded: with the commit, not through LFS."""
+    uploads = []
+    for file in files:
+        upload = {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False}
+        uploads.append(upload)
+    return uploads

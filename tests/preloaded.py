@@ -33,6 +33,12 @@ from tests.programs import Programs
 
 ROOT = Path(__file__).parents[1]
 WARNINGS = "PYTHONWARNINGS"
+IGNORED_BY_DEFAULT = (
+    DeprecationWarning,
+    PendingDeprecationWarning,
+    ImportWarning,
+    ResourceWarning,
+)
 CODE = struct.Struct("i")  # a process id, then an exit code
 HEARTBEAT = re.compile(r".*: \d+ s so far\n")
 
@@ -278,14 +284,8 @@ def _become(request: dict) -> None:
     sys.warnoptions[:] = ["error"] if strict else []
     if not strict:
         warnings.resetwarnings()
-        # as usual
-        for quiet in (
-            DeprecationWarning,
-            PendingDeprecationWarning,
-            ImportWarning,
-            ResourceWarning,
-        ):
-            warnings.simplefilter("ignore", quiet)
+        for category in IGNORED_BY_DEFAULT:
+            warnings.simplefilter("ignore", category)
     sys.orig_argv = [sys.executable, *request["words"]]
     kind, what, *rest = request["words"]
     sys.argv = [kind, *rest]

@@ -179,12 +179,14 @@ def test_batches_of_small_models_of_table_5(scale, tokens):
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("scale", ["base", "small"])
 def test_long_inputs(length, scale):
+    tokens = int(length)
     options = valid("long_text", f"{length},scale={scale}")
-    assert options.model.length == int(length)
+    assert options.model.length == tokens
     assert options.model.toeplitz == "auto"
-    blocks_params = shapes_of(options)["encoder"]["blocks"]
-    taps = blocks_params["gate"]["spatial"]["taps"]
-    assert taps.shape == (options.model.layers, 2 * int(length) - 1)
+    shapes = shapes_of(options)
+    gate = shapes["encoder"]["blocks"]["gate"]
+    taps = gate["spatial"]["taps"]
+    assert taps.shape == (options.model.layers, 2 * tokens - 1)
 
 
 @pytest.mark.parametrize(
@@ -499,8 +501,9 @@ def test_optimizers_of_long_range_arena(name):
     assert adamw.eps == 1e-9
     assert adamw.clip == 0
     assert adamw.decay_all
-    if name in ("image", "pathfinder"):
-        assert adamw.learning_rate == {"image": 5e-4, "pathfinder": 1e-3}[name]
+    image_rates = {"image": 5e-4, "pathfinder": 1e-3}
+    if name in image_rates:
+        assert adamw.learning_rate == image_rates[name]
         assert adamw.weight_decay == 0
         assert adamw.schedule == "cosine"
     else:

@@ -66,9 +66,12 @@ def test_forward_mode_agrees_with_reverse_mode(name):
     loss, state = sine_loss(name)
     direction = jax.tree.map(lambda leaf: normal(2, *leaf.shape), state)
 
+    def loss_of_state(state):
+        return loss(state, 1.0)
+
     @jax.jit
     def forward(state):
-        _, slope = jax.jvp(lambda state: loss(state, 1.0), (state,), (direction,))
+        _, slope = jax.jvp(loss_of_state, (state,), (direction,))
         return slope
 
     gradients = jax.jit(jax.grad(loss))(state, 1.0)
@@ -93,12 +96,11 @@ def test_the_gate_is_equation_4():
     x = np.float32(normal(1, TOKENS, 16))
     u, v = np.split(np.asarray(x, np.float64), 2, axis=-1)
     mean = v.mean(-1, keepdims=True)
-    deviation = np.sqrt(v.var(-1, keepdims=True) + 1e-6)
-    normed = (v - mean) / deviation
+    variance = v.var(-1, keepdims=True)
+    normed = (v - mean) / np.sqrt(variance + 1e-6)
     weight = np.asarray(layer.spatial.weight[...])
     gate = weight @ normed + 1
-    expected = u * gate
-    np.testing.assert_allclose(layer(x), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(layer(x), u * gate, rtol=1e-4, atol=1e-5)
     fresh = layers.SpatialGatingUnit(16, TOKENS, rngs=nnx.Rngs(0))
     # near the identity on the first half
     np.testing.assert_allclose(fresh(x), u, rtol=1e-4, atol=1e-4)
@@ -109,7 +111,8 @@ def test_toeplitz_is_one_filter_for_all_positions():
     w = np.asarray(layer.matrix())
     taps = np.asarray(layer.taps[...])
     for i, j in np.ndindex(TOKENS, TOKENS):
-        assert w[i, j] == taps[TOKENS - 1 + j - i]
+        offset = j - i
+        assert w[i, j] == taps[TOKENS - 1 + offset]
 
 
 def test_toeplitz_takes_fewer_tokens():

@@ -62,9 +62,10 @@ def help_of(script: str) -> str:
 def check_flags(page: str, command: str, arguments: str) -> None:
     """Fails if a command does not have one of these flags. Keys of a config or a sweep are not
     checked."""
+    known = flags_of(command)
     for flag in re.findall(r"(?<!\S)--(\w+)(?![\w.-])", arguments):
-        known = flags_of(command)
-        is_known = flag in known or flag.removeprefix("no") in known
+        positive = flag.removeprefix("no")
+        is_known = flag in known or positive in known
         assert is_known, f"{page}: {command} --{flag}; it has {sorted(known)}"
 
 

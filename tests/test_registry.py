@@ -62,45 +62,35 @@ def test_modules_in_untrusted_configs_are_not_imported(tmp_path, monkeypatch):
     (tmp_path / "stranger.py").write_text("raise AssertionError('imported')")
     (tmp_path / "friend.py").write_text("from gmlp_flax.models.blocks import GMLPBlock as Own")
     monkeypatch.syspath_prepend(tmp_path)
-    for name in (
-        "gmlp",
-        "",
-        "gmlp_flax.models.blocks.gmlp:GMLPBlock",
-        "gmlp_flax.no_such:X",
-        "os:system",
-    ):
+    packaged = ("gmlp", "", "gmlp_flax.models.blocks.gmlp:GMLPBlock", "gmlp_flax.no_such:X")
+    for name in (*packaged, "os:system"):
         refuse_foreign(name, "model.block")
     for module in ("stranger", "friend", "friend.more", "gmlp_flaxx", ""):
-        with pytest.raises(ConfigError) as caught:
-            refuse_foreign(f"{module}:Own", "RUN/config.json: model.block")
-        assert str(caught.value).startswith(
-            f"RUN/config.json: model.block is '{module}:Own', which is code"
-        )
-        assert f"add --trust={module} (in Python: import it first)" in str(caught.value)
+        name = f"{module}:Own"
+        message = raised(ConfigError, refuse_foreign, name, "RUN/config.json: model.block")
+        assert message.startswith(f"RUN/config.json: model.block is '{name}', which is code")
+        assert f"add --trust={module} (in Python: import it first)" in message
     load("friend", "--trust=friend")
     refuse_foreign("friend:Own", "model.block")
     assert find("friend:Own") is GMLPBlock
-    with pytest.raises(
-        ConfigError, match="^--trust=stranger cannot be imported .AssertionError: imported.: "
-    ):
-        load("stranger", "--trust=stranger")
+    message = raised(ConfigError, load, "stranger", "--trust=stranger")
+    assert message.startswith("--trust=stranger cannot be imported (AssertionError: imported): ")
 
 
 def test_the_config_of_a_run_imports_nothing(tmp_path, monkeypatch):
     (tmp_path / "stranger.py").write_text("raise AssertionError('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     path = tmp_path / "config.json"
-    for values, key in (
-        ({"task": "stranger:X"}, "task"),
-        ({"model": {"block": "stranger:X"}}, "model.block"),
-    ):
+    contents = {
+        "task": {"task": "stranger:X"},
+        "model.block": {"model": {"block": "stranger:X"}},
+    }
+    for key, values in contents.items():
         path.write_text(json.dumps(values))
         for read in (config.load, config.open_config):
-            with pytest.raises(ConfigError) as caught:
-                read(str(path))
-            assert str(caught.value).startswith(
-                f"{path}: {key} is 'stranger:X', which is code from outside"
-            )
+            message = raised(ConfigError, read, str(path))
+            start = f"{path}: {key} is 'stranger:X', which is code from outside"
+            assert message.startswith(start)
 
 
 def test_modules_that_exit_on_import_are_reported(tmp_path, monkeypatch):

@@ -43,8 +43,11 @@ NAME = re.compile(r"(gmlp_flax(?:\.\w+)+)(?::\w+)?")
 def modules() -> dict[str, Path]:
     names = {}
     for path in sorted(PACKAGE.rglob("*.py")):
-        parts = ("gmlp_flax", *path.relative_to(PACKAGE).with_suffix("").parts)
-        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+        relative = path.relative_to(PACKAGE).with_suffix("")
+        parts = ["gmlp_flax", *relative.parts]
+        if parts[-1] == "__init__":
+            parts.pop()
+        names[".".join(parts)] = path
     return names
 
 

@@ -75,9 +75,10 @@ def products(queries, keys):
 def tiny_weights(p, x):
     """The weights of gMLP's tiny attention."""
     normed = reference.layer_norm(p["norm"], x)
-    projected = reference.linear(p["attention"]["qkv"], normed)
-    q, k, _ = np.split(projected, 3, axis=1)
-    return softmax(products(q, k))
+    qkv = reference.linear(p["attention"]["qkv"], normed)
+    q, k, _ = np.split(qkv, 3, axis=1)
+    scores = products(q, k)
+    return softmax(scores)
 
 
 def largest_weights(p, x, model):
@@ -171,8 +172,9 @@ def test_a_pair_is_read_as_two_segments(tokenizer, tmp_path):
     first_segment = [tokenizer.cls_id, *first, tokenizer.sep_id]
     second_segment = [*second, tokenizer.sep_id]
     assert sentences.tokens.tolist() == first_segment + second_segment
-    expected = [0] * len(first_segment) + [1] * len(second_segment)
-    assert sentences.segments.tolist() == expected
+    zeros = [0] * len(first_segment)
+    ones = [1] * len(second_segment)
+    assert sentences.segments.tolist() == zeros + ones
 
 
 def test_models_of_fixed_length_read_padding_without_labels(tokenizer, tmp_path):
@@ -223,22 +225,26 @@ def test_maps_of_texts_have_no_padding(tokenizer, tmp_path):
 def test_the_first_figure_shows_the_largest_weights_with_labels(measured):
     """Its first image is that of the first half of the layers, here of one."""
     sentences = measured.text
-    axis = attention.figures(measured)["attention"].axes[0]
+    figure = attention.figures(measured)["attention"]
+    axis = figure.axes[0]
     np.testing.assert_array_equal(pixels_of(axis), measured.weights[0])
     for ticks in (axis.get_xticklabels(), axis.get_yticklabels()):
-        assert [tick.get_text() for tick in ticks] == sentences.labels
+        labels = [tick.get_text() for tick in ticks]
+        assert labels == sentences.labels
     segments = sentences.segments[: len(sentences.labels)]
-    [boundary] = np.flatnonzero(np.diff(segments))
-    line = axis.lines[0]
-    assert line.get_ydata()[0] == boundary + 0.5
+    [last_of_first_text] = np.flatnonzero(np.diff(segments))
+    boundary = axis.lines[0].get_ydata()
+    assert boundary[0] == last_of_first_text + 0.5
 
 
 def test_the_second_figure_shows_each_layer(measured):
-    *axes, colour_bar = attention.figures(measured)["attention_layers"].axes
+    figure = attention.figures(measured)["attention_layers"]
+    *axes, colour_bar = figure.axes
     assert colour_bar.get_ylabel() == "weight"
     scales = {axis.images[0].get_clim() for axis in axes}
     assert len(scales) == 1
-    assert list(map(layer_of_title, axes)) == ["layer 1", "layer 2", "layer 3"]
+    titles = [layer_of_title(axis) for axis in axes]
+    assert titles == ["layer 1", "layer 2", "layer 3"]
     for axis, weights in zip(axes, measured.weights, strict=True):
         np.testing.assert_array_equal(pixels_of(axis), weights)
 

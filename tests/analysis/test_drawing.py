@@ -30,7 +30,11 @@ def tick_labels(low: float, high: float) -> list[str]:
     _, (axis,) = drawing.subplots(1, 1, 3.25, 2.4)
     axis.set(yscale="log", ylim=(low, high))
     drawing.plain_axis(axis.yaxis, log=True)
-    return [drawing.plain(tick) for tick in axis.get_yticks() if low <= tick <= high]
+    labels = []
+    for tick in axis.get_yticks():
+        if low <= tick <= high:
+            labels.append(drawing.plain(tick))
+    return labels
 
 
 @pytest.mark.parametrize(

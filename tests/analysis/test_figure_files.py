@@ -12,7 +12,10 @@ def save(folder):
     axis.plot([1, 2])
     paths = figure_files.save({"x": figure}, str(folder))
     assert paths == [f"{folder}/figures/x.png"]
-    return {path.name: path.read_bytes() for path in (folder / "figures").iterdir()}
+    contents = {}
+    for path in (folder / "figures").iterdir():
+        contents[path.name] = path.read_bytes()
+    return contents
 
 
 def test_a_figure_is_saved_in_three_formats_with_reproducible_bytes(tmp_path):

@@ -29,7 +29,8 @@ def test_matrices_are_toeplitz_for_text(text_run, layer, row, column):
     weights = filters.matrices(trained)
     taps = np.asarray(gate_params(trained)["taps"])
     assert weights.shape == (2, 32, 32)
-    assert weights[layer, row, column] == taps[layer, 31 + column - row]
+    offset = column - row
+    assert weights[layer, row, column] == taps[layer, 31 + offset]
 
 
 def test_long_rows_are_drawn_near_their_token_with_a_small_plot_of_the_whole_row():
@@ -98,7 +99,8 @@ def test_rows_of_patches_are_laid_out_as_the_image(image_run, monkeypatch):
         assert first.patches[0].get_xy() == (-0.5, -0.5)
         assert mean.patches[0].get_xy() == (columns - 1.5, rows - 1.5)
         assert first.get_ylabel() == f"layer {layer + 1}"
-    scales = {axis.images[0].get_clim() for axis in axes[: 3 * len(weights)]}
+    drawn = axes[: 3 * len(weights)]
+    scales = {axis.images[0].get_clim() for axis in drawn}
     assert len(scales) == 1
     assert colour_bar.get_ylabel() == "weight"
 
@@ -106,17 +108,19 @@ def test_rows_of_patches_are_laid_out_as_the_image(image_run, monkeypatch):
 def test_a_mean_filter_has_the_mean_of_each_offset():
     weights = np.random.default_rng(0).standard_normal((2, 6, 6))
     at_offset = collections.defaultdict(list)
-    places = list(np.ndindex(2, 3))
-    for target, (row, column) in enumerate(places):
-        for source, (source_row, source_column) in enumerate(places):
-            offset = (source_row - row + 1, source_column - column + 2)
-            at_offset[offset].append(weights[:, target, source])
+    patches = list(np.ndindex(2, 3))
+    for target, (row, column) in enumerate(patches):
+        for source, (source_row, source_column) in enumerate(patches):
+            down = source_row - row
+            right = source_column - column
+            at_offset[down, right].append(weights[:, target, source])
     means = filters.mean_filters(weights, (2, 3))
     assert means.shape == (2, 3, 5)
     assert len(at_offset) == 15
-    for (row, column), values in at_offset.items():
+    for (down, right), values in at_offset.items():
+        found = means[:, down + 1, right + 2]
         expected = np.mean(values, axis=0)
-        np.testing.assert_allclose(means[:, row, column], expected, rtol=1e-12)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_runs_without_spatial_gates_are_refused(tmp_path):

@@ -49,12 +49,13 @@ def test_overlaps_are_counted_box_by_box():
     rng = np.random.default_rng(0)
     candidates = Boxes.around(rng.uniform(0, 20, (4, 3, 2)), 2.0)
     obstacles = Boxes.around(rng.uniform(0, 20, (7, 2)), 1.5)
+    obstacle_boxes = np.concatenate([obstacles.low, obstacles.high], axis=1)
     expected = np.zeros((4, 3), int)
-    for place in np.ndindex(4, 3):
-        box = [*candidates.low[place], *candidates.high[place]]
-        for low, high in zip(obstacles.low, obstacles.high, strict=True):
-            if overlap(box, [*low, *high]):
-                expected[place] += 1
+    for index in np.ndindex(4, 3):
+        box = [*candidates.low[index], *candidates.high[index]]
+        for obstacle in obstacle_boxes:
+            if overlap(box, obstacle):
+                expected[index] += 1
     counts = candidates.count_overlaps(obstacles)
     np.testing.assert_array_equal(counts, expected)
     assert 0 < counts.sum() < 84
@@ -63,7 +64,8 @@ def test_overlaps_are_counted_box_by_box():
 def test_a_label_is_above_its_point_if_there_is_room(axis):
     label_points(axis, [points_at((0.5, 0.5))])
     [(left, bottom, right, _)] = boxes_of(axis)
-    assert (left + right) / 2 == pytest.approx(400, abs=1)
+    middle = (left + right) / 2
+    assert middle == pytest.approx(400, abs=1)
     assert bottom == pytest.approx(300 + labels.GAP, abs=1)
 
 
@@ -71,7 +73,8 @@ def test_a_label_stays_inside_the_axes(axis):
     """Above a point at the top there is no room."""
     label_points(axis, [points_at((0.5, 0.99))])
     [(_, _, _, top)] = boxes_of(axis)
-    assert top == pytest.approx(0.99 * 600 - labels.GAP, abs=1)
+    point = 0.99 * 600
+    assert top == pytest.approx(point - labels.GAP, abs=1)
 
 
 def test_labels_of_near_points_do_not_cover_each_other_nor_the_points(axis):

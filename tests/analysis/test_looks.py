@@ -72,9 +72,10 @@ def colours_of_families(seen) -> dict[str, np.ndarray]:
 
 
 def check_distances(colours: dict[str, np.ndarray], minimum: float) -> None:
-    for first, second in itertools.combinations(colours, 2):
-        difference = colours[first] - colours[second]
-        assert np.linalg.norm(difference) > minimum, (first, second)
+    for pair in itertools.combinations(colours, 2):
+        first, second = (colours[name] for name in pair)
+        distance = np.linalg.norm(first - second)
+        assert distance > minimum, pair
 
 
 @pytest.mark.parametrize("vision", VISION)
@@ -90,11 +91,12 @@ def lightness(colour: str) -> float:
 
 def test_series_of_a_family_share_its_colour_but_have_different_markers_and_dashes():
     first, mixer, second, third, custom = looks(["gMLP", "Mixer", "gMLP", "gMLP", "custom"])
-    assert {first.colour, second.colour, third.colour} == {FAMILIES["gMLP"]}
+    family = (first, second, third)
+    assert {look.colour for look in family} == {FAMILIES["gMLP"]}
+    assert len({look.marker for look in family}) == 3
+    assert len({look.dashes for look in family}) == 3
     assert mixer.colour == FAMILIES["Mixer"]
     assert custom.colour == GREY
-    assert len({first.marker, second.marker, third.marker}) == 3
-    assert len({first.dashes, second.dashes, third.dashes}) == 3
     assert lightness(first.text) < lightness(first.colour)
 
 
@@ -103,10 +105,11 @@ def test_many_series_of_a_family_differ():
 
 
 def test_the_parts_of_a_model_have_shades():
-    first, second, third = shades("gMLP", 3)
-    assert lightness(first.colour) > lightness(second.colour) > lightness(third.colour)
-    assert second.colour == FAMILIES["gMLP"]
-    assert len({first.marker, second.marker, third.marker}) == 3
+    parts = shades("gMLP", 3)
+    first, second, third = (lightness(part.colour) for part in parts)
+    assert first > second > third
+    assert parts[1].colour == FAMILIES["gMLP"]
+    assert len({part.marker for part in parts}) == 3
 
 
 def test_contrast_equals_the_examples_of_wcag():

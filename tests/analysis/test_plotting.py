@@ -109,7 +109,8 @@ def test_ranges_are_bars_and_fits_are_dashed():
 
 def test_labels_of_points_do_not_cover_each_other():
     labels = ["first", "second", "third"]
-    axis = axis_of(Series("a", GMLP, [1, 1.01, 1.02], [1, 1.01, 1], labels=labels, joined=False))
+    near = Series("a", GMLP, [1, 1.01, 1.02], [1, 1.01, 1], labels=labels, joined=False)
+    axis = axis_of(near)
     boxes = boxes_of_labels(axis)
     assert len(boxes) == 3
     for first, second in itertools.combinations(boxes, 2):
@@ -134,10 +135,12 @@ def test_labels_are_nearest_to_their_own_point():
     axis = axis_of(upper, lower, far, x=Scale("x", log=True))
     middles = {}
     for text, box in zip(axis.texts, boxes_of_labels(axis), strict=True):
-        middles[text.get_text()] = middle_of(box)
+        label = text.get_text()
+        middles[label] = middle_of(box)
         assert box.x1 <= axis.bbox.x1
-    b7 = axis.transData.transform((66.0, 84.3))
-    f0 = axis.transData.transform((71.0, 83.6))
+    to_pixels = axis.transData.transform
+    b7 = to_pixels((66.0, 84.3))
+    f0 = to_pixels((71.0, 83.6))
     assert distance(middles["B7"], b7) < distance(middles["B7"], f0)
     assert distance(middles["F0"], f0) < distance(middles["F0"], b7)
 
@@ -171,7 +174,8 @@ def test_points_that_are_not_joined_have_no_line():
     _, dashed_look = looks(["gMLP", "gMLP"])
     dashed_points = Series("c", dashed_look, [1, 2], [6, 7], joined=False)
     axis = axis_of(joined, points, dashed_points)
-    assert [line.get_linestyle() for line in axis.lines] == ["-", "None", "None"]
+    styles = [line.get_linestyle() for line in axis.lines]
+    assert styles == ["-", "None", "None"]
 
 
 def test_labels_avoid_lines():

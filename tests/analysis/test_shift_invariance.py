@@ -54,11 +54,12 @@ def grid_convolution() -> np.ndarray:
     """The matrix of a random convolution of 8 x 8 patches."""
     kernel = np.random.default_rng(1).standard_normal((15, 15))
     weights = np.zeros((64, 64))
-    places = list(np.ndindex(8, 8))
-    for target, (row, column) in enumerate(places):
-        for source, (source_row, source_column) in enumerate(places):
-            offset = (source_row - row + 7, source_column - column + 7)
-            weights[target, source] = kernel[offset]
+    patches = list(np.ndindex(8, 8))
+    for target, (row, column) in enumerate(patches):
+        for source, (source_row, source_column) in enumerate(patches):
+            down = source_row - row
+            right = source_column - column
+            weights[target, source] = kernel[down + 7, right + 7]
     return weights
 
 
@@ -143,7 +144,9 @@ def test_shares_of_one_checkpoint_are_a_curve_over_layers():
 
 
 def test_a_matrix_of_each_layer_is_drawn():
-    result = ShiftInvariance({1: np.ones(7)}, np.ones((7, 5, 5)), (5,))
+    shares = {1: np.ones(7)}
+    weights = np.ones((7, 5, 5))
+    result = ShiftInvariance(shares, weights, (5,))
     figure = shift_invariance.figures(result)["spatial_matrices"]
     matrices = [axis for axis in figure.axes if axis.images and axis.axison]
     assert len(matrices) == 7

@@ -21,8 +21,9 @@ class Images:
         self.names = names
         self.labels = np.asarray(labels)
         levels = self.labels * 255 // (COUNT - 1)
-        grey = levels.astype(np.uint8).reshape(-1, 1, 1, 1)
-        self.pixels = np.broadcast_to(grey, (len(labels), SIZE, SIZE, 1))
+        grey = levels.astype(np.uint8)
+        shape = (len(grey), SIZE, SIZE, 1)
+        self.pixels = np.broadcast_to(grey.reshape(-1, 1, 1, 1), shape)
 
     def named(self):
         return [self.names[label] for label in self.labels]

@@ -37,13 +37,14 @@ def perfect_model(data, folder):
     config.update_from_flattened_dict(keys)
     assets = ImageData(config, RunFiles()).assets()
     config.data.train = data_config.EMBEDDED
-    task = ImageClassification(config_lib.resolve(config).config, assets)
+    resolved = config_lib.resolve(config)
+    task = ImageClassification(resolved.config, assets)
     params = task.init(jax.random.key(0))
     # The states of one grey have the same norm at each level, so that each is nearest to itself.
     names = WORDS if set(task.classes) == set(WORDS) else NUMBERS
     levels = [names.index(name) for name in task.classes]
-    pixels = jnp.asarray(Images(names, levels).pixels)
-    states = task.features(params, pixels, pool="mean")
+    images = Images(names, levels)
+    states = task.features(params, jnp.asarray(images.pixels), pool="mean")
     params["head"]["kernel"] = jnp.asarray(states).T
     return model_lib.place(task, params)
 

@@ -327,8 +327,8 @@ def test_images_are_read_back_unchanged(image_config, tmp_path):
 
 def test_numbered_classes_are_ordered_by_size(image_config, tmp_path):
     """In whatever order they occur: a label is its position."""
-    rng = np.random.default_rng(0)
-    labels = rng.permutation(np.repeat(np.arange(12), 4))
+    four_of_each = np.repeat(np.arange(12), 4)
+    labels = np.random.default_rng(0).permutation(four_of_each)
     levels = labels.astype(np.uint8).reshape(48, 1, 1, 1)
     pixels = np.broadcast_to(levels, (48, 8, 8, 1))
     keys = examples.store((pixels, labels), image_config, str(tmp_path / "data"))
@@ -338,7 +338,8 @@ def test_numbered_classes_are_ordered_by_size(image_config, tmp_path):
     assert source.classes == tuple(names)
     read = source.labelled("train")
     for index in range(len(read)):
-        assert read[index]["label"] == read[index]["image"].mean()
+        example = read[index]
+        assert example["label"] == example["image"].mean()
 
 
 class Letters:

@@ -29,6 +29,12 @@ def test_names():
     assert gf.list_pretrained("nothing*") == []
 
 
+PARTS_OF_A_CARD = (
+    "license: apache-2.0",
+    "| this model |",
+    "Made by `scripts/pretrained.sh`",
+    "Data: ",
+)
 # An input for each shipped model, and a word that is among its answers.
 INPUTS = {
     "books_amlp_causal": ("He did not know what to", "do"),
@@ -48,12 +54,7 @@ def test_shipped_models_are_listed():
         for file in folder.iterdir():
             size += file.stat().st_size
         card = (folder / "README.md").read_text()
-        for part in (
-            "license: apache-2.0",
-            "| this model |",
-            "Made by `scripts/pretrained.sh`",
-            "Data: ",
-        ):
+        for part in PARTS_OF_A_CARD:
             assert part in card, name
         assert card.count("\n| ") >= 3
         config = (folder / "config.json").read_text()
@@ -125,10 +126,12 @@ def test_create_refuses_invalid_arguments(name, options, message):
 
 def test_numpy_numbers_and_names_are_accepted():
     """As data sets contain them."""
-    named = gf.create("gmlp_s", classes=np.array(["a", "b"]), image_size=np.int64(32), **TINY)
+    names = np.array(["a", "b"])
+    named = gf.create("gmlp_s", classes=names, image_size=np.int64(32), **TINY)
     assert named.classes == ("a", "b")
     assert named.config.model.image_size == (32, 32)
-    counted = gf.create("gmlp_s", classes=np.int32(3), image_size=32, **TINY)
+    count = np.int32(3)
+    counted = gf.create("gmlp_s", classes=count, image_size=32, **TINY)
     assert counted.classes == ("0", "1", "2")
 
 
@@ -146,14 +149,17 @@ def test_run_is_loaded_for_other_classes_and_another_size(image_run, capsys):
     assert larger.config.model.image_size == (16, 16)
     assert model.step == 12
     assert larger.step == 12
-    assert larger.params["head"]["kernel"].shape == (16, 3)
-    stem = model.params["stem"]["kernel"]
-    np.testing.assert_array_equal(larger.params["stem"]["kernel"], stem)
+    head = larger.params["head"]
+    assert head["kernel"].shape == (16, 3)
+    stem = model.params["stem"]
+    larger_stem = larger.params["stem"]
+    np.testing.assert_array_equal(larger_stem["kernel"], stem["kernel"])
     assert spatial_of(model).shape == (2, 16, 16)
     assert spatial_of(larger).shape == (2, 64, 64)
     pixels = np.zeros((2, 16, 16, 1), np.uint8)
     assert larger.logits(pixels).shape == (2, 3)
-    assert larger.features(pixels[:1]).dtype == jnp.bfloat16
+    features = larger.features(pixels[:1])
+    assert features.dtype == jnp.bfloat16
 
 
 def test_language_model_becomes_a_classifier(text_run, capsys):

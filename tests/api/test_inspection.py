@@ -37,9 +37,10 @@ def test_table_of_texts(table):
 def test_examples_from_python():
     levels = np.arange(8, dtype=np.uint8).reshape(8, 1, 1, 1)
     pixels = np.broadcast_to(levels, (8, 8, 8, 1))
-    train = (pixels[:6], [0, 1] * 3)
+    train = (pixels[:6], [0, 1, 0, 1, 0, 1])
     heldout = (pixels[6:], [0, 1])
-    found = gf.inspect({"train": train, "test": heldout}, tiny.image_config())
+    data = {"train": train, "test": heldout}
+    found = gf.inspect(data, tiny.image_config())
     assert found.train.examples == 6
     assert found.heldout.examples == 2
 

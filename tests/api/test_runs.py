@@ -167,10 +167,12 @@ def test_hugging_face_dataset(digits, tmp_path):
     images, labels = digits
     rows = []
     for image, label in zip(images, labels, strict=True):
-        rows.append({"img": image[..., 0], "label": int(label)})
+        row = {"img": image[..., 0], "label": int(label)}
+        rows.append(row)
     data = {"train": Named(rows[:30]), "test": Named(rows[30:])}
     gf.train(images_config(), tmp_path, data=data, options=SHORT)
-    assert gf.load(tmp_path).classes == Feature.names
+    model = gf.load(tmp_path)
+    assert model.classes == Feature.names
 
 
 def test_grain_dataset(digits, tmp_path):

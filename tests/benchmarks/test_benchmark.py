@@ -23,12 +23,15 @@ from tests.failures import raised
 
 def test_candidates_are_interleaved_after_a_warmup():
     order = []
-    seconds = timing.measure(
-        {name: lambda name=name: order.append(name) for name in "ab"}, repeats=2
-    )
+    candidates = {
+        "a": lambda: order.append("a"),
+        "b": lambda: order.append("b"),
+    }
+    seconds = timing.measure(candidates, repeats=2)
     assert order == ["a", "a", "b", "b", "a", "a", "b", "b"]
-    got = {name: len(values) for name, values in seconds.items()}
-    assert got == {"a": 2, "b": 2}
+    assert seconds.keys() == {"a", "b"}
+    for repeats in seconds.values():
+        assert len(repeats) == 2
     row = timing.row("x", [3.0, 1.0, 2.0], "s", "<= 4")
     assert row["median"] == 2.0
     assert row["min"] == 1.0
@@ -58,22 +61,21 @@ def test_unknown_parts_are_refused_in_one_line():
 
 
 def test_jpegs_of_a_tar_and_of_a_folder(tmp_path):
-    with tarfile.open(tmp_path / "flat.tar", "w") as tar:
-        for name, data in {
-            "b.JPEG": b"2",
-            "a.jpg": b"1",
-            "list.txt": b"no",
-            "c/d.jpeg": b"3",
-        }.items():
-            path = tmp_path / "folder" / name
+    archive = tmp_path / "flat.tar"
+    folder = tmp_path / "folder"
+    contents = {"b.JPEG": b"2", "a.jpg": b"1", "list.txt": b"no", "c/d.jpeg": b"3"}
+    with tarfile.open(archive, "w") as tar:
+        for name, data in contents.items():
+            path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
             tar.add(path, name)
-    assert images.jpegs(str(tmp_path / "flat.tar")) == [b"1", b"2", b"3"]
-    assert images.jpegs(str(tmp_path / "folder")) == [b"1", b"2", b"3"]
-    (tmp_path / "empty").mkdir()
+    assert images.jpegs(str(archive)) == [b"1", b"2", b"3"]
+    assert images.jpegs(str(folder)) == [b"1", b"2", b"3"]
+    empty = tmp_path / "empty"
+    empty.mkdir()
     with pytest.raises(DataError, match="jpeg file in '.*empty'"):
-        images.jpegs(str(tmp_path / "empty"))
+        images.jpegs(str(empty))
 
 
 def test_both_candidates_of_the_images_part_decode_the_same_images():
@@ -84,13 +86,16 @@ def test_both_candidates_of_the_images_part_decode_the_same_images():
     with Image.open(io.BytesIO(data)) as image:
         assert image.size == (500, 375)
     for stage, calls in images.STAGES.items():
+        most = 0 if stage == "decode" else 12
         for seed in range(6):
-            plain, ours = (
-                np.asarray(call(data, np.random.default_rng(seed))).astype(int) for call in calls
-            )
+            levels = []
+            for call in calls:
+                pixels = call(data, np.random.default_rng(seed))
+                levels.append(np.asarray(pixels).astype(int))
+            plain, ours = levels
             assert plain.shape == ours.shape, stage
-            got = np.median(abs(plain - ours))
-            assert got <= (0 if stage == "decode" else 12), (stage, seed)
+            differences = abs(plain - ours)
+            assert np.median(differences) <= most, (stage, seed)
 
 
 def tiny_text():
@@ -103,12 +108,19 @@ def tiny_text():
 def test_steps_are_compiled_once(monkeypatch):
     """Else the first one that is timed would be a compilation."""
     made = []
-    make = step.Training
-    monkeypatch.setattr(step, "Training", lambda *given: made.append(make(*given)) or made[-1])
+    original = step.Training
+
+    def make(*arguments):
+        training = original(*arguments)
+        made.append(training)
+        return training
+
+    monkeypatch.setattr(step, "Training", make)
     call = timing.step_call(tiny_text())
     for _ in range(3):
         call()
-    assert made[0].step._cache_size() == 1
+    first, *_ = made
+    assert first.step._cache_size() == 1
 
 
 TINY = device.Device("float32", 256, 64, (32,), 2, 2)
@@ -162,7 +174,8 @@ def test_the_device_part_stops_at_its_time_and_leaves_out_failed_models(monkeypa
 
     monkeypatch.setattr(device, "model_rows", of_model)
     monkeypatch.setattr(device, "peer_rows", lambda name, *_: iter([{"name": name}]))
-    assert list(device.bench_device(1, ["gmlp_b", "gmlp_s"], 1)) == [{"name": "gMLP-S"}] * 2
+    rows = list(device.bench_device(1, ["gmlp_b", "gmlp_s"], 1))
+    assert rows == [{"name": "gMLP-S"}, {"name": "gMLP-S"}]
     assert begun == ["gmlp_b", "gmlp_s"]
     assert "gMLP-B is left out: the process" in capsys.readouterr().err
     assert not list(device.bench_device(1, [], 0))
@@ -179,14 +192,15 @@ def test_the_device_part_on_a_cpu():
     rows = rows_of(device.model_rows(model, TINY, 1, math.inf, fastest))
     options = config.from_file("configs/quickstart_text.py")
     options.batch_size = 2
-    seconds = rows["tiny: step"]["median"] / 1e3
-    assert rows["tiny, batch 2, remat matmuls: rate"]["median"] == pytest.approx(2 / seconds)
-    expected = 2 * options.model.length / seconds
-    assert rows["tiny: rate"]["median"] == pytest.approx(expected)
-    product = rows["one large product of 256 x 256 in float32"]
-    share = rows["tiny: model FLOPs, of the product's rate"]
-    got = share["median"] * product["median"] * 1e12 * seconds
-    assert got == pytest.approx(dry_run.workload(options).flops)
+    medians = {name: row["median"] for name, row in rows.items()}
+    seconds = medians["tiny: step"] / 1e3
+    assert medians["tiny, batch 2, remat matmuls: rate"] == pytest.approx(2 / seconds)
+    tokens = 2 * options.model.length
+    assert medians["tiny: rate"] == pytest.approx(tokens / seconds)
+    product_rate = 1e12 * medians["one large product of 256 x 256 in float32"]
+    share = medians["tiny: model FLOPs, of the product's rate"]
+    flops = share * product_rate * seconds
+    assert flops == pytest.approx(dry_run.workload(options).flops)
     mixing = rows_of(device.mixing_rows(32, TINY, 1))
     assert len(mixing) == 20
     for row in mixing.values():
@@ -196,12 +210,15 @@ def test_the_device_part_on_a_cpu():
 def test_forms_of_mixing_compute_the_same():
     """Beside each other they are of use only so."""
     forms = device.mixing_forms(32, 2, "float32")
-    results = {name: jax.jit(call)(*arrays) for name, (call, arrays) in forms.items()}
-    for first, second in (
+    results = {}
+    for name, (call, arrays) in forms.items():
+        results[name] = jax.jit(call)(*arrays)
+    pairs = (
         ("gate, Toeplitz direct", "gate, Toeplitz fft"),
         ("Toeplitz product direct", "Toeplitz product fft"),
         ("attention auto, positions relative", "attention xla, positions relative"),
-    ):
+    )
+    for first, second in pairs:
         np.testing.assert_allclose(results[first], results[second], rtol=1e-4, atol=1e-4)
 
 

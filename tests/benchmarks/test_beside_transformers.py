@@ -55,7 +55,8 @@ def test_settings_are_those_of_the_ablation(name):
     assert model.embedding_norm
     assert model.transform
     row = beside.CANDIDATES[name].row
-    assert model.positions == {"bert": "absolute", "bert_rel": "relative"}[row]
+    positions = {"bert": "absolute", "bert_rel": "relative"}
+    assert model.positions == positions[row]
     adamw = config.optimizer
     assert adamw.eps == 1e-6
     assert adamw.weight_decay == 0.01
@@ -107,9 +108,11 @@ def test_copies_of_our_models_take_the_same_steps(transformers, folder, name):
 def test_losses_of_bert_and_mpnet_fall(transformers, folder, name):
     """BERT's initial values are small, so that the first loss is nearly that of a uniform guess."""
     curve = trained(name, folder)
-    assert curve.losses[0] == pytest.approx(math.log(320), rel=0.03)
-    assert curve.losses[-1] < 0.985 * curve.losses[0]
-    assert curve.perplexities[STEPS] < 0.85 * curve.perplexities[1]
+    first, *_, last = curve.losses
+    assert first == pytest.approx(math.log(320), rel=0.03)
+    assert last < 0.985 * first
+    perplexities = curve.perplexities
+    assert perplexities[STEPS] < 0.85 * perplexities[1]
 
 
 def test_only_the_multiplier_of_relative_biases_is_supported(folder):

@@ -47,23 +47,16 @@ def test_parameters_have_timms_names_and_shapes(name, timm):
     import torch
 
     config = timm_models.config_for(name)
-    zero = np.float32(0)
     ours = ImageClassification(config).shapes()
-    flat = {
-        path: np.broadcast_to(zero, leaf.shape)
-        for path, leaf in traverse_util.flatten_dict(ours, sep="/").items()
-    }
+    flat = zeros_like(traverse_util.flatten_dict(ours, sep="/"))
     views = torch_views(flat, timm_models.MODELS[name].rows)
     with torch.device("meta"):
         model = timm.create_model(name, num_classes=1000)
-    state = {
-        key: np.broadcast_to(zero, tuple(tensor.shape))
-        for key, tensor in model.state_dict().items()
-    }
+    state = zeros_like(model.state_dict())
     folded = timm_models.folded(state, ours)
-    got = {key: view.shape for key, view in views.items()}
+    shapes = {key: view.shape for key, view in views.items()}
     expected = {key: value.shape for key, value in folded.items()}
-    assert got == expected
+    assert shapes == expected
     seen = model.pretrained_cfg
     assert seen["mean"] == config.data.mean
     assert seen["std"] == config.data.std
@@ -72,12 +65,21 @@ def test_parameters_have_timms_names_and_shapes(name, timm):
     assert model.norm.__dict__.get("eps", 1e-6) == config.model.norm_eps
     if config.model.block == "transformer":
         block = model.blocks[0]
-        pool = {"token": "cls", "avg": "mean"}[model.global_pool]
+        our_pools = {"token": "cls", "avg": "mean"}
         assert block.attn.num_heads == config.model.heads
-        assert pool == config.model.pool
-        got = type(block.mlp.act).__name__.lower()
+        assert our_pools[model.global_pool] == config.model.pool
+        activation = type(block.mlp.act).__name__
         expected = config.model.activation.replace("_", "")
-        assert got == expected
+        assert activation.lower() == expected
+
+
+def zeros_like(arrays):
+    """Zeros of the shapes of some arrays, which take no memory."""
+    zero = np.float32(0)
+    zeros = {}
+    for name, array in arrays.items():
+        zeros[name] = np.broadcast_to(zero, tuple(array.shape))
+    return zeros
 
 
 FAMILY_MEMBERS = (
@@ -103,9 +105,11 @@ def test_float64(name, timm, monkeypatch):
     """One a family, oblong and small, ViTs of two layers; tight enough to see a wrong epsilon,
     which changes logits by about 1e-5."""
     if "it" in name:  # timm's other models have no argument for it
+        create_shallow = functools.partial(timm.create_model, depth=2)
+        monkeypatch.setattr(timm, "create_model", create_shallow)
         row = timm_models.MODELS[name]
-        monkeypatch.setattr(timm, "create_model", functools.partial(timm.create_model, depth=2))
-        monkeypatch.setitem(timm_models.MODELS, name, row._replace(model=row.model | {"layers": 2}))
+        shallow = row._replace(model=row.model | {"layers": 2})
+        monkeypatch.setitem(timm_models.MODELS, name, shallow)
     errors = parity.compare(name, "float64", image_size=(32, 64))
     assert errors.logits < 1e-12, errors
     assert errors.gradient < 1e-12, errors

@@ -32,7 +32,12 @@ def test_both_models_have_the_same_number_of_parameters(name):
 def test_steps_and_forward_passes_of_a_small_peer(monkeypatch, compiled):
     torch = pytest.importorskip("torch")
     compilations = []
-    monkeypatch.setattr(torch, "compile", lambda model: compilations.append(model) or model)
+
+    def noted(model):
+        compilations.append(model)
+        return model
+
+    monkeypatch.setattr(torch, "compile", noted)
     monkeypatch.setattr(peers, "import_beside_torch", lambda _: torch)
     table = torch.nn.Embedding(peers.VOCABULARY, 4)
     model = torch.nn.Sequential(table, torch.nn.Linear(4, peers.VOCABULARY))
@@ -43,7 +48,8 @@ def test_steps_and_forward_passes_of_a_small_peer(monkeypatch, compiled):
         config.model.update(layers=1, d_model=8, d_ffn=16)
         return config
 
-    monkeypatch.setitem(peers.PEERS, "small", peer._replace(make=lambda *_: model, ours=ours))
+    small = peer._replace(make=lambda *_: model, ours=ours)
+    monkeypatch.setitem(peers.PEERS, "small", small)
     before = table.weight.detach().clone()
     setting = peers.Setting("small", batch=2, tokens=16)
     calls = peers.torch_calls(setting, compiled=compiled)

@@ -88,9 +88,11 @@ class Folder:
     def assert_newest(self, number: int | None = None) -> None:
         """Asserts that the newest good checkpoint (of this step, if given) has the saved state."""
         found, state = self.newest()
-        assert number in (found, None)
+        if number is not None:
+            assert found == number
         assert jax.tree.structure(state) == jax.tree.structure(self.template)
-        jax.tree.map(np.testing.assert_array_equal, state, self.state(found))
+        expected = self.state(found)
+        jax.tree.map(np.testing.assert_array_equal, state, expected)
 
     def folder_of(self, number: int) -> Path:
         return self.root / "checkpoints" / str(number)

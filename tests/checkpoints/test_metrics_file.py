@@ -135,26 +135,26 @@ def test_changes_after_the_checkpoint_are_dropped(path):
 
 def test_evaluations_before_the_first_step_keep_dropped_changes(path):
     """If the run is killed after it, the next start still knows the changes of repeated steps."""
-    lines = [
-        {"step": 4, "loss": 2.0},
-        change(4, a=[2, 3]),
-        {"step": 6, "loss": 1.5},
-        change(6, a=[3, 4]),
-    ]
-    write_lines(path, lines)
+    fourth = {"step": 4, "loss": 2.0}
+    fourth_change = change(4, a=[2, 3])
+    sixth = {"step": 6, "loss": 1.5}
+    sixth_change = change(6, a=[3, 4])
+    write_lines(path, [fourth, fourth_change, sixth, sixth_change])
     file = MetricsFile(str(path), 4)
     evaluation = {"step": 4, "eval": {"loss": 2.5}}
     file.write(evaluation)
     file.write(evaluation)  # again, because one host did not see it
-    expected = [lines[0], lines[1], lines[3], evaluation]
-    assert MetricsFile.read(str(path)) == expected
+    lines = MetricsFile.read(str(path))
+    assert lines == [fourth, fourth_change, sixth_change, evaluation]
     assert file.dropped_changes == {"a": 2}
     next_start = MetricsFile(str(path), 4)
     assert next_start.dropped_changes == {"a": 2}
     file.begin()
-    file.write({"step": 5, "loss": 1.0})
+    fifth = {"step": 5, "loss": 1.0}
+    file.write(fifth)
     file.close()
-    assert MetricsFile.read(str(path)) == [lines[0], evaluation, {"step": 5, "loss": 1.0}]
+    lines = MetricsFile.read(str(path))
+    assert lines == [fourth, evaluation, fifth]
 
 
 BASELINE = {"name": "token frequencies alone", "eval": {"loss": 2.0}}

@@ -53,7 +53,7 @@ def test_round_trip_keeps_structure_and_values(ema):
 
 def arrays(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    values = 1e3 * rng.normal(size=shape)
+    values = rng.normal(scale=1e3, size=shape)
     dtype = ml_dtypes.bfloat16 if name == "bfloat16" else name
     return values.astype(dtype)
 

@@ -48,7 +48,8 @@ def test_the_best_stay_while_a_run_improves(keep, best):
         verified = {step: {"loss": 1 / step} for step in [*steps, newest]}
         steps = kept(verified, keep=keep, keep_best=best)
         oldest = max(1, newest + 1 - most)
-        assert steps == list(range(oldest, newest + 1))
+        expected = range(oldest, newest + 1)
+        assert steps == list(expected)
 
 
 def test_without_an_evaluation_only_the_newest_stay():

@@ -55,7 +55,8 @@ def test_arguments_reach_training_unchanged():
         "--mount=/tmp",
         "--dry_run",
     ]
-    assert launched("launch", TEXT, *train, *own, *after) == [[TEXT, *train, *after]]
+    [words] = launched("launch", TEXT, *train, *own, *after)
+    assert words == [TEXT, *train, *after]
 
 
 @pytest.mark.parametrize(
@@ -120,11 +121,13 @@ def test_documentation_shows_every_engine():
 
 
 def test_jobs_are_named_after_the_folder_and_numbered_in_a_sweep():
-    for workdir, name in (
-        ("/shared/My Run_2/", "my-run-2"),
-        ("/shared/7", "run-7"),
-        ("/s/" + 50 * "x", 35 * "x"),
-    ):
+    long_name = 50 * "x"
+    names = {
+        "/shared/My Run_2/": "my-run-2",
+        "/shared/7": "run-7",
+        f"/s/{long_name}": long_name[:35],
+    }
+    for workdir, name in names.items():
         done = preloaded.gmlp("launch", *SLURM, TEXT, f"--workdir={workdir}")
         assert f"\n#SBATCH --job-name={name}\n" in done.stdout
     done = preloaded.gmlp("sweep", TEXT, "--out=/shared/rates", "--sweep.seed=0,1", *SLURM)

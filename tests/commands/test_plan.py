@@ -99,7 +99,8 @@ def test_inherited_model_is_planned(text_run):
 def planned(name: str) -> dict:
     """The plan of a model of the paper."""
     file, topology, *more = PLANS[name]
-    done = command(f"--config=configs/{file}.py:{name}", f"--topology={topology}", "--json", *more)
+    flags = (f"--config=configs/{file}.py:{name}", f"--topology={topology}", *more)
+    done = command(*flags, "--json")
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 

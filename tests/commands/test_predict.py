@@ -46,11 +46,13 @@ def test_text_from_standard_input(text_run):
 
 def test_images_from_files(image_run, tmp_path):
     digit = embedded_digits("heldout").examples.images[0]
-    Image.fromarray(digit[..., 0]).save(tmp_path / "digit.png")
-    code, out, error = run(f"--workdir={image_run}", "--top=3", str(tmp_path / "digit.png"))
+    path = tmp_path / "digit.png"
+    Image.fromarray(digit[..., 0]).save(path)
+    code, out, error = run(f"--workdir={image_run}", "--top=3", str(path))
     assert code == 0, error
-    [[expected]] = pretrained.load(image_run).predict([digit], top=3)
-    assert out == f"{tmp_path / 'digit.png'}: {shown(expected)}\n"
+    model = pretrained.load(image_run)
+    [[expected]] = model.predict([digit], top=3)
+    assert out == f"{path}: {shown(expected)}\n"
 
 
 def test_images_in_bfloat16(image_run, tmp_path):

@@ -157,10 +157,12 @@ def test_bad_records(folder, tmp_path):
 def test_vocabulary_of_words(tmp_path):
     """The output has the decision about lower case and the share of unknown tokens."""
     pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    (tmp_path / "vocab.txt").write_text("\n".join([*special, "ban", "der", "lo"]))
-    write_lines(tmp_path / "a.jsonl", *["Ban der lo", "ban DER mun"] * 3)
-    command = (tmp_path / "a.jsonl", f"--tokenizer={tmp_path}/vocab.txt")
+    text = tmp_path / "a.jsonl"
+    vocabulary = tmp_path / "vocab.txt"
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ban", "der", "lo"]
+    vocabulary.write_text("\n".join(words))
+    write_lines(text, *["Ban der lo", "ban DER mun"] * 3)
+    command = (text, f"--tokenizer={vocabulary}")
     assert "do_lower_case" in error(*command, f"--out={tmp_path}/a")
     done = run(*command, f"--out={tmp_path}/a", "--do_lower_case=True")
     assert "vocab.txt: text is lower-cased, accents are stripped" in done.stderr
@@ -168,10 +170,12 @@ def test_vocabulary_of_words(tmp_path):
     done = run(*command, f"--out={tmp_path}/b", "--do_lower_case=False")
     assert "text is not lower-cased" in done.stderr
     assert "50.0% of the tokens" in done.stderr
-    assert Prepared(tmp_path / "a").read(0, 4).tolist() == [5, 6, 7, 3]
-    assert Prepared(tmp_path / "b").read(0, 4).tolist() == [1, 6, 7, 3]
+    lower_cased = Prepared(tmp_path / "a")
+    cased = Prepared(tmp_path / "b")
+    assert lower_cased.read(0, 4).tolist() == [5, 6, 7, 3]
+    assert cased.read(0, 4).tolist() == [1, 6, 7, 3]
     flags = (f"--out={tmp_path}/c", "--tokenizer=bytes", "--do_lower_case=True")
-    message = error(tmp_path / "a.jsonl", *flags)
+    message = error(text, *flags)
     assert "do_lower_case is True" in message
 
 
@@ -179,21 +183,24 @@ def test_user_errors_are_one_line(folder, tmp_path):
     model = f"--tokenizer={folder}/t.model"
     out = f"--out={tmp_path}/out"
     text = folder / "text"
-    (tmp_path / "a.csv").write_text("text\nwords\n")
-    for words, message in (
-        ((tmp_path / "missing", out, model), "nothing at '"),
-        ((tmp_path / "a.csv", out, model), "is a table"),
-        ((text, model), "--out"),
-        ((text, out, "--tokenizer=missing.model"), "reading missing.model failed"),
-        ((text, out, "--vocab_size=0"), "--vocab_size=0"),
-        ((text, out, "--vocab_size=200"), "vocab_size=200"),
-        ((text, out, model, "--side=both"), "--side=both: expected one of train, heldout"),
-        ((text, out, model, "--side=heldout"), "--heldout_share=0.0"),
-        ((text, out, model, "--heldout_share=1"), "--heldout_share=1.0"),
-        ((text, out, model, "--split=dev"), "has no split 'dev'"),
-        (("listops:tiny", out), "listops:tiny: expected 3 numbers"),
-        (("listops:1,1,1", out, "--lengths=9"), "--lengths=9: expected 2 numbers"),
-    ):
+    table = tmp_path / "a.csv"
+    table.write_text("text\nwords\n")
+    missing = tmp_path / "missing"
+    cases = (
+        ("nothing at '", (missing, out, model)),
+        ("is a table", (table, out, model)),
+        ("--out", (text, model)),
+        ("reading missing.model failed", (text, out, "--tokenizer=missing.model")),
+        ("--vocab_size=0", (text, out, "--vocab_size=0")),
+        ("vocab_size=200", (text, out, "--vocab_size=200")),
+        ("--side=both: expected one of train, heldout", (text, out, model, "--side=both")),
+        ("--heldout_share=0.0", (text, out, model, "--side=heldout")),
+        ("--heldout_share=1.0", (text, out, model, "--heldout_share=1")),
+        ("has no split 'dev'", (text, out, model, "--split=dev")),
+        ("listops:tiny: expected 3 numbers", ("listops:tiny", out)),
+        ("--lengths=9: expected 2 numbers", ("listops:1,1,1", out, "--lengths=9")),
+    )
+    for message, words in cases:
         assert message in error(*words, f"--cache={folder}/c")
     assert not (tmp_path / "out").exists()
     run(text, out, model)
@@ -284,14 +291,17 @@ def test_workers_end_with_a_killed_parent(folder, tmp_path):
 
 def test_prepared_listops(tmp_path):
     """They are made only once."""
-    flags = (f"--out={tmp_path}/a", "--lengths=10,60", "--depth=5", "--seed=2")
-    done = run("listops:40,8,8", *flags)
+    folder = tmp_path / "a"
+    command = ("listops:40,8,8", f"--out={folder}", "--lengths=10,60", "--depth=5", "--seed=2")
+    done = run(*command)
     trees, use, more = done.stdout.splitlines()
     assert trees.split(maxsplit=1) == ["trees", "train 40, validation 8, test 8"]
-    assert use.endswith(f"--config=lra_listops --config.data.train={tmp_path}/a")
-    facts = json.loads((tmp_path / "a" / "listops.json").read_text())
-    assert f"--config.model.length={facts['longest'] + 2} " in more
-    assert run("listops:40,8,8", *flags).stdout == done.stdout
-    names = {path.name for path in (tmp_path / "a").iterdir()}
+    assert use.endswith(f"--config=lra_listops --config.data.train={folder}")
+    facts = json.loads((folder / "listops.json").read_text())
+    length = facts["longest"] + 2
+    assert f"--config.model.length={length} " in more
+    again = run(*command)
+    assert again.stdout == done.stdout
+    names = {path.name for path in folder.iterdir()}
     assert names == {"basic_test.tsv", "basic_train.tsv", "basic_val.tsv", "listops.json"}
-    assert "'seed': 2" in error("listops:40,8,8", *flags, "--seed=3")
+    assert "'seed': 2" in error(*command, "--seed=3")

@@ -176,10 +176,12 @@ def test_table_of_some_rows_and_a_class(tmp_path):
     """The class is named on the command line, which the user controls, so its runs are read."""
     table = TABLES["table3"].of_rows(("sgu", AVERAGING))
     rows = table.configs("cpu")
-    for row, perplexity in (("sgu", 31.0), (AVERAGING, 29.0)):
+    perplexities = {"sgu": 31.0, AVERAGING: 29.0}
+    for row, perplexity in perplexities.items():
         config = rows[row].copy_and_resolve_references()
         config.data.train = "books.jsonl"
-        write_run(tmp_path / "runs" / row.replace(":", "_"), config, ((900, perplexity),), True)
+        name = row.replace(":", "_")
+        write_run(tmp_path / "runs" / name, config, ((900, perplexity),), True)
     done = preloaded.gmlp(
         "reproduce",
         "table3",

@@ -133,15 +133,16 @@ def test_muon_makes_each_layer_orthogonal():
     params = {"layers": jnp.ones((3, 8, 12)), "embedding": jnp.ones((5, 8))}
     gradients = {}
     for name, array in params.items():
-        gradients[name] = jnp.asarray(rng.normal(size=array.shape), jnp.float32)
+        noise = rng.normal(size=array.shape)
+        gradients[name] = jnp.asarray(noise, jnp.float32)
 
     def in_layers(params):
         return {"layers": True, "embedding": False}
 
     masks = Masks(decayed=all_of(True), stacked=in_layers, matrices=in_layers)
-    transformation = find("muon").make(optax.constant_schedule(1.0), options, masks)
-    state = transformation.init(params)
-    updates, _ = jax.jit(transformation.update)(gradients, state, params)
+    rate = optax.constant_schedule(1.0)
+    transformation = find("muon").make(rate, options, masks)
+    updates = first_updates(transformation, gradients, params)
     muon = optax.contrib.muon(1.0, consistent_rms=0.2)
     scale = 0.2 * 12**0.5
     for gradient, update in zip(gradients["layers"], updates["layers"], strict=True):
@@ -151,9 +152,15 @@ def test_muon_makes_each_layer_orthogonal():
         assert values.min() > 0.5
         assert values.max() < 1.5
     adam = optax.adam(1.0, eps=options.eps, nesterov=True)
-    embedding = params["embedding"]
-    expected, _ = adam.update(gradients["embedding"], adam.init(embedding), embedding)
+    expected = first_updates(adam, gradients["embedding"], params["embedding"])
     np.testing.assert_allclose(updates["embedding"], expected, rtol=1e-5)
+
+
+def first_updates(transformation, gradients, params):
+    """The updates of a new optimizer."""
+    state = transformation.init(params)
+    updates, _ = jax.jit(transformation.update)(gradients, state, params)
+    return updates
 
 
 ADAFACTOR = {"weight_decay": 0.0, "multiply_by_parameter_scale": True}

@@ -165,10 +165,18 @@ def test_invalid_profile_steps_are_refused(config, steps):
     ],
 )
 def test_invalid_values_are_refused(name, value):
-    configs = map(gmlp_config.default, tasks.TASKS)
-    config = next(config for config in configs if name in gmlp_config.keys(config))
+    config = config_with(name)
     config.update_from_flattened_dict({name: value})
     assert_refused(config, f"config.{name} is {value!r}: ")
+
+
+def config_with(name):
+    """The default config of the first task that has this key."""
+    for task in tasks.TASKS:
+        config = gmlp_config.default(task)
+        if name in gmlp_config.keys(config):
+            return config
+    raise ValueError(f"no task has {name}")
 
 
 def test_checks_of_blocks_need_no_data():

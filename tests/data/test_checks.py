@@ -376,9 +376,11 @@ def test_few_passages_are_reported_if_only_a_part_of_the_training_text_is_read()
 
 def class_notes(*classes: str) -> list[str]:
     """The notes on data with two examples of each class."""
-    labels = [*range(len(classes))] * 2
+    numbers = list(range(len(classes)))
+    labels = [*numbers, *numbers]
     texts = [f"text {number}" for number in range(len(labels))]
-    return checks.check_classes(labelled(texts, labels, classes))
+    dataset = labelled(texts, labels, classes)
+    return checks.check_classes(dataset)
 
 
 @pytest.mark.parametrize("joined", ["joy fear", "fear,joy", "joy; fear", "joy|fear|love"])

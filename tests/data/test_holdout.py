@@ -34,7 +34,8 @@ def test_the_crc_of_a_key_decides_its_role(share, role):
 
 
 def test_negative_shares_omit_what_the_positive_share_holds_out():
-    held_out = [key for key in map(str, range(100)) if holdout.is_member(HELDOUT, key, 0.1)]
+    keys = [str(number) for number in range(100)]
+    held_out = [key for key in keys if holdout.is_member(HELDOUT, key, 0.1)]
     assert held_out
     for key in held_out:
         assert not holdout.is_member(TRAIN, key, -0.1)

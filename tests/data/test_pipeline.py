@@ -28,10 +28,12 @@ from tests.failures import failure, raised
 
 def take(size, steps, *, start=0, batch_size=4, host=0, hosts=1, seed=0, repeats=1):
     """Batches of numbers below `size`, each with noise."""
-    order = Shuffled(Numbers(size), seed, noisy, repeats, batch_size)
+    numbers = Numbers(size)
+    order = Shuffled(numbers, seed, noisy, repeats, batch_size)
     reading = Reading(batch_size, host, hosts)
     with train_batches(order, reading, start) as batches:
-        return list(itertools.islice(batches, steps))
+        first = itertools.islice(batches, steps)
+        return list(first)
 
 
 def in_order(size, count, *, seed=0, repeats=1, batch_size=4):
@@ -82,7 +84,8 @@ def test_the_order_of_a_seed_stays_the_same(seed, repeats, start):
     numbers, noise = GOLDEN[seed, repeats, start]
     first, second = take(11, 2, batch_size=6, start=start, seed=seed, repeats=repeats)
     assert first["x"].tolist() == numbers
-    assert second["noise"][2] == noise
+    found_noise = second["noise"]
+    assert found_noise[2] == noise
 
 
 @pytest.mark.parametrize("start", [0, 7, 10**12])
@@ -167,9 +170,10 @@ def test_stack_gives_values_a_leading_axis():
     zeros = np.zeros((2, 3), np.float32)
     ones = np.ones((2, 3))
     batch = stack([{"a": zeros, "b": 1}, {"a": ones, "b": 2}])
-    assert batch["a"].shape == (2, 2, 3)
-    assert batch["a"].min(axis=(1, 2)).tolist() == [0, 1]
-    assert batch["a"].max(axis=(1, 2)).tolist() == [0, 1]
+    arrays = batch["a"]
+    assert arrays.shape == (2, 2, 3)
+    assert arrays.min(axis=(1, 2)).tolist() == [0, 1]
+    assert arrays.max(axis=(1, 2)).tolist() == [0, 1]
     assert batch["b"].tolist() == [1, 2]
 
 

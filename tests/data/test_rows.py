@@ -139,7 +139,8 @@ def test_tables_of_other_programs_are_read(tmp_path, suffix, delimiter, quoting,
     cells = numbered(texts)
     content = table(cells, delimiter, quoting=quoting, lineterminator=line_end)
     path = write(tmp_path / f"a.{suffix}", content)
-    expected = [{"text": text, "label": label} for text, label in cells[1:]]
+    _, *rows = cells
+    expected = [{"text": text, "label": label} for text, label in rows]
     assert values(path) == expected
 
 

@@ -124,7 +124,8 @@ def test_classes_of_unknown_sizes_have_no_counts():
 
 def test_token_statistics_by_hand():
     """[UNK] is 1; two of the four examples are longer than three tokens."""
-    ids = [np.array([5, 1]), np.array([1, 1, 6, 7]), np.array([8]), np.array([5, 6, 7, 8, 9])]
+    examples = ([5, 1], [1, 1, 6, 7], [8], [5, 6, 7, 8, 9])
+    ids = [np.array(example) for example in examples]
     tokens = count_tokens(ids, unknown_id=1, most=3)
     assert dataclasses.asdict(tokens) == {
         "examples": 4,

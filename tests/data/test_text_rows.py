@@ -93,7 +93,8 @@ def test_labels_are_stripped_texts(value, expected):
 @pytest.mark.parametrize("value", [["pos"], [], {"a": 1}, b"pos", (1, 2), math])
 @pytest.mark.parametrize("task", [CUSTOM, NUMBERS, CLASS_TASKS["sst2"]])
 def test_labels_of_other_types_are_bad_records(value, task):
-    raised(BadRecord, Labels(task).read, value, "label")
+    labels = Labels(task)
+    raised(BadRecord, labels.read, value, "label")
 
 
 @pytest.mark.parametrize(
@@ -281,7 +282,8 @@ def test_positions_count_the_rows_of_all_files():
 def test_rows_may_have_given_positions():
     reading = Reading("a.csv", CUSTOM, BadRecords())
     first, second = located({"text": "a", "label": "x"}, {"text": "b", "label": "y"})
-    reading.add_numbered([(3, first), (7, second)], COLUMNS)
+    numbered = [(3, first), (7, second)]
+    reading.add_numbered(numbered, COLUMNS)
     rows = finished(reading).examples.rows
     assert rows == [TextRow(("a",), "3"), TextRow(("b",), "7")]
 
@@ -374,15 +376,16 @@ ROWS = [
 
 
 def test_examples_have_keys_contents_and_sizes():
+    first, _, third = ROWS
     examples = pickle.loads(pickle.dumps(TextRows(ROWS)))
     assert len(examples) == 3
-    assert examples[2] == ROWS[2]
+    assert examples[2] == third
     assert examples.key(1) == "a"
     assert examples.content(1) == b"a\0c"
     assert examples.content(2) == b"\xed\xa0\xbd\0d"
     assert examples.size(1) == 2
     part = examples.take(np.array([2, 0]))
-    assert part.rows == [ROWS[2], ROWS[0]]
+    assert part.rows == [third, first]
 
 
 LABELS = np.array([0, 1, 0], np.int32)
@@ -396,8 +399,10 @@ def test_fingerprints_do_not_depend_on_class_names():
 
 @pytest.mark.parametrize("labels", [np.array([0, 1, 1], np.int32), None], ids=["other", "none"])
 def test_fingerprints_depend_on_labels(labels):
-    original = TextRows(ROWS).fingerprint((), LABELS)
-    assert TextRows(ROWS).fingerprint((), labels) != original
+    rows = TextRows(ROWS)
+    original = rows.fingerprint((), LABELS)
+    changed = rows.fingerprint((), labels)
+    assert changed != original
 
 
 @pytest.mark.parametrize(

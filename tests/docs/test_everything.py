@@ -89,11 +89,15 @@ def test_every_form_of_data_and_every_kind_of_weights_has_a_row():
 
 
 def test_every_name_that_has_a_page_exists():
-    assert set(everything.CONFIG_PAGES) <= set(listing.names_of("configs"))
-    assert set(everything.REPORT_PAGES) <= {*TABLES, recall.NAME}
+    configs = listing.names_of("configs")
+    reports = {*TABLES, recall.NAME}
+    figures = {*draw.FIGURES, draw.AUGMENTATIONS}
+    scripts = stems(Path("scripts"), "*.sh")
+    assert set(everything.CONFIG_PAGES) <= set(configs)
+    assert set(everything.REPORT_PAGES) <= reports
     assert set(everything.BENCHMARK_PAGES) <= set(benchmark.PARTS)
-    assert set(everything.FIGURE_PAGES) <= {*draw.FIGURES, draw.AUGMENTATIONS}
-    assert set(everything.SCRIPT_PAGES) <= stems(Path("scripts"), "*.sh")
+    assert set(everything.FIGURE_PAGES) <= figures
+    assert set(everything.SCRIPT_PAGES) <= scripts
 
 
 def test_the_table_of_extras_has_those_of_setup():

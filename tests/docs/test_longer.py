@@ -1,5 +1,6 @@
 """The CSV files of the alternatives after ten times the tokens, and the table made from them."""
 
+import collections
 import json
 import statistics
 
@@ -40,12 +41,14 @@ def test_runs_become_csv_files(runs, monkeypatch, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     monkeypatch.setattr(generate, "DATA", data)
+    curves = data / "alternatives-longer.csv"
+    rates = data / "alternatives-rates.csv"
     titles = "row,seed,rate,tokens,perplexity"
     before = [titles, "fnet,0,0.002,18432000,29.00", "sgu,0,0.004,921600,99.00"]
-    (data / "alternatives-longer.csv").write_text("\n".join([*before, ""]))
-    (data / "alternatives-rates.csv").write_text("row,rate,perplexity\nfnet,0.001,51.8\n")
+    curves.write_text("\n".join([*before, ""]))
+    rates.write_text("row,rate,perplexity\nfnet,0.001,51.8\n")
     longer.collect(str(runs))
-    assert (data / "alternatives-longer.csv").read_text().splitlines() == [
+    assert curves.read_text().splitlines() == [
         titles,
         "fnet,0,0.002,18432000,29.00",
         "sgu,0,0.004,1843200,50.00",
@@ -54,7 +57,8 @@ def test_runs_become_csv_files(runs, monkeypatch, tmp_path):
         "sgu,1,0.004,18432000,17.50",
         "sgu,2,0.004,1843200,51.00",
     ]
-    assert (data / "alternatives-rates.csv").read_text().splitlines()[:4] == [
+    lines = rates.read_text().splitlines()
+    assert lines[:4] == [
         "row,rate,perplexity",
         "fnet,0.001,51.8",
         "sgu,0.001,26.0",
@@ -71,29 +75,37 @@ def test_the_published_files_have_every_row_and_rate():
 
 
 def test_medians_are_of_three_finished_seeds():
-    last = {}
+    last = collections.defaultdict(list)
     for line in generate.read("alternatives-longer"):
         if line["tokens"] == "18432000":
-            last.setdefault(line["row"], []).append(float(line["perplexity"]))
-    expected = {row: statistics.median(values) for row, values in last.items() if len(values) == 3}
+            perplexity = float(line["perplexity"])
+            last[line["row"]].append(perplexity)
+    expected = {}
+    for row, perplexities in last.items():
+        if len(perplexities) == 3:
+            expected[row] = statistics.median(perplexities)
     assert longer.medians() == expected
     assert len(expected) >= 14
 
 
 def test_a_row_shows_how_many_of_its_seeds_have_ended():
+    rates = {1e-3: 30.0}
     ended = {longer.TOKENS: 20.0}
     half = {longer.TOKENS // 2: 40.0}
-    row = longer.Row({1e-3: 30.0}, {0: ended, 1: half}, None)
+    row = longer.Row(rates, {0: ended, 1: half}, None)
     assert longer._end(row) == "20.0 (one seed)"
-    three = {seed: {longer.TOKENS: 20.0 + seed} for seed in range(3)}
-    assert longer._end(longer.Row({1e-3: 30.0}, three, None)) == "21.0 (20.0 to 22.0)"
+    curves = {seed: {longer.TOKENS: 20.0 + seed} for seed in range(3)}
+    row = longer.Row(rates, curves, None)
+    assert longer._end(row) == "21.0 (20.0 to 22.0)"
 
 
 def test_an_unfinished_row_is_in_brackets():
+    rates = {1e-3: 30.0}
     curves = {0: {100_000: 60.0, 200_000: 40.0}, 1: {100_000: 70.0}}
-    row = longer.Row({1e-3: 30.0}, curves, None)
+    row = longer.Row(rates, curves, None)
     assert longer._end(row) == "[65.0 at 0.1 M]"
-    assert longer._end(longer.Row({1e-3: 30.0}, {}, None)) == ""
+    not_begun = longer.Row(rates, {}, None)
+    assert longer._end(not_begun) == ""
 
 
 def test_a_curve_is_of_the_finished_seeds():

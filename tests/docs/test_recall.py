@@ -16,9 +16,10 @@ def write_run(folder, point, accuracies):
     lines = []
     for number, accuracy in enumerate(accuracies, start=1):
         metrics = {"accuracy": accuracy, "loss": 1.0}
-        lines.append({"step": 300 * number, "eval": metrics})
-    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    (run / "result.json").write_text(json.dumps(lines[-1]))
+        line = json.dumps({"step": 300 * number, "eval": metrics})
+        lines.append(line)
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    (run / "result.json").write_text(lines[-1])
 
 
 def test_finished_cells_become_lines_of_the_files(tmp_path):

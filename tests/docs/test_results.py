@@ -38,9 +38,9 @@ def lines(name, first):
     assert found, f"{name}: no table {first}"
     table = {}
     for line in found[1].splitlines():
-        row, *others = line.strip("|").split("|")
-        title = row.strip().strip("`")
-        table[title] = [cell.strip() for cell in others]
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        row, *others = cells
+        table[row.strip("`")] = others
     return table
 
 
@@ -48,6 +48,11 @@ def ranged(spread):
     lowest = min(spread.values)
     highest = max(spread.values)
     return f"{spread.centre:.1f} ({lowest:.1f} to {highest:.1f})"
+
+
+def assert_printed(cell, score, where) -> None:
+    """Asserts that a cell has the centre of a score with one digit after the point."""
+    assert float(cell) == pytest.approx(score.centre, abs=0.051), where
 
 
 @pytest.mark.parametrize("name", generate.PAGES)
@@ -65,11 +70,9 @@ def test_the_table_of_the_alternatives():
     for row, (_, perplexity, *accuracies, top1) in table.items():
         assert perplexity == ranged(scores["mlm"][row]), row
         for column, cell in zip(finetuned, accuracies, strict=True):
-            accuracy = scores[column][row].centre
-            assert float(cell) == pytest.approx(accuracy, abs=0.051), (row, column)
+            assert_printed(cell, scores[column][row], (row, column))
         if row in scores["cifar10"]:
-            accuracy = scores["cifar10"][row].centre
-            assert float(top1) == pytest.approx(accuracy, abs=0.051), row
+            assert_printed(top1, scores["cifar10"][row], row)
         else:
             assert top1 == ""
 
@@ -79,12 +82,13 @@ def test_the_costs_of_the_alternatives():
     table = lines("which-mixer", "row | ms, n = 128")
     assert table.keys() == generate.scores()["mlm"].keys()
     for row, cells in table.items():
+        costs_of_row = costs[row]
         times = zip((128, 1024, 8192), cells[:3], strict=True)
         for tokens, cell in times:
-            assert cell == time_cell(costs[row], tokens), (row, tokens)
+            assert cell == time_cell(costs_of_row, tokens), (row, tokens)
         sizes = zip((1024, 8192), cells[3:], strict=True)
         for tokens, cell in sizes:
-            megabytes = costs[row][tokens].size / 1e6
+            megabytes = costs_of_row[tokens].size / 1e6
             assert cell == f"{megabytes:,.0f}", (row, tokens)
 
 
@@ -103,8 +107,8 @@ def test_the_table_of_long_inputs():
     for row, listops_score in scores["listops"].items():
         listops, text, pixels = table[row]
         assert listops == ranged(listops_score), row
-        assert float(text) == pytest.approx(scores["bytes"][row].centre, abs=0.051), row
-        assert float(pixels) == pytest.approx(scores["pixels"][row].centre, abs=0.051), row
+        assert_printed(text, scores["bytes"][row], row)
+        assert_printed(pixels, scores["pixels"][row], row)
 
 
 def rank(first, second):
@@ -112,13 +116,17 @@ def rank(first, second):
     are changed, so that more is better."""
     scores = generate.scores()
     rows = [row for row in scores[first] if row in scores[second]]
-    columns = []
-    for name in (first, second):
-        values = [scores[name][row].centre for row in rows]
-        if name == "mlm":
-            values = [-value for value in values]
-        columns.append(values)
-    return float(claims.spearman(*columns))
+    correlation = claims.spearman(quality(first, rows), quality(second, rows))
+    return float(correlation)
+
+
+def quality(column, rows):
+    """The scores of rows in a column, or minus their perplexities: more is better."""
+    scores = generate.scores()[column]
+    values = [scores[row].centre for row in rows]
+    if column == "mlm":
+        return [-value for value in values]
+    return values
 
 
 def gains(column):
@@ -153,28 +161,28 @@ def test_gains_of_the_alternatives_by_pretraining(position, column):
         -rank("mlm", f"{column} from random"),
         float(claims.spearman(of_rows, values)),
     )
+    expected = "; ".join(f"{value:.2f}" for value in ranks)
     table = lines("which-mixer", "over the 21 rows")
-    [correlations] = [cells for row, cells in table.items() if row.startswith("rank correlation")]
+    [title] = [title for title in table if title.startswith("rank correlation")]
+    correlations = table[title]
     assert len(correlations) == 2
-    assert correlations[position] == "; ".join(f"{value:.2f}" for value in ranks)
+    assert correlations[position] == expected
     mean = statistics.mean(values)
     losing = [value for value in values if value < 0]
-    number = ("no", "one", "two", "three", "four", "five", "six", "seven")[len(losing)]
+    numbers = ("no", "one", "two", "three", "four", "five", "six", "seven")
+    number = numbers[len(losing)]
     means = table["gain by pretraining, mean"]
     assert len(means) == 2
     assert means[position] == f"{mean:.1f} points; {number} rows lose"
 
 
 def test_listops_is_ranked_most_like_cifar10():
-    scores = generate.scores()
+    rows = list(generate.scores()["listops"])
     correlation = rank("listops", "cifar10")
-    listops = [score.centre for score in scores["listops"].values()]
-    images = [scores["cifar10"][row].centre for row in scores["listops"]]
-    p = claims.chance(listops, images)
-    expected = (
-        f"over these 11 rows is {correlation:.2f} with CIFAR-10 (one-sided permutation p = {p:.2f})"
-    )
-    assert expected in words("which-mixer")
+    p = claims.chance(quality("listops", rows), quality("cifar10", rows))
+    rank_note = f"over these 11 rows is {correlation:.2f} with CIFAR-10"
+    p_note = f"(one-sided permutation p = {p:.2f})"
+    assert f"{rank_note} {p_note}" in words("which-mixer")
     for name in ("mlm", "pixels", "bytes", "sst2"):
         assert rank("listops", name) < correlation
 
@@ -206,11 +214,9 @@ def holding(orderings):
 def test_the_verdicts_of_table_3():
     """The page's introduction has those of the last measurement, the index those of each."""
     orderings = [generate.orderings(name, **only) for name, only in TABLE_3.items()]
-    short, long, wide = map(holding, orderings)
-    index = (
-        f"{short} of 28 orderings hold after 1.8 M tokens, {long} of 28 after 18 M, {wide} of 28 in"
-    )
-    assert index in words("README")
+    short, long, wide = (holding(found) for found in orderings)
+    small_scale = f"{short} of 28 orderings hold after 1.8 M tokens, {long} of 28 after 18 M"
+    assert f"{small_scale}, {wide} of 28 in" in words("README")
     last = orderings[-1]
     assert last.agree == wide
     intro, _, _ = words("table3").partition("## ")
@@ -223,7 +229,11 @@ def test_the_verdicts_of_table_3():
 def test_an_agreeing_pair_counts_once():
     assert generate.agreeing([1, 2, 3], [10, 20, 30]) == 3
     assert generate.agreeing([1, 3, 2], [10, 20, 20]) == 2
-    curves = {"bert_rel": [[(1, 0.0)]], "sgu": [[(1, 1.0)]], "bert": [[(1, 2.0)]]}
+    curves = {
+        "bert_rel": [[(1, 0.0)]],
+        "sgu": [[(1, 1.0)]],
+        "bert": [[(1, 2.0)]],
+    }
     found = generate.of_curves(curves)
     assert found.agree == 3
     assert found.rank == 1
@@ -238,16 +248,16 @@ def mean_and_bounds(values: list[float]) -> str:
 
 def last_perplexities(name, only):
     """Row of a file of Table 3 -> the last perplexity of each seed."""
-    last = defaultdict(dict)  # row -> seed -> (tokens, perplexity)
+    last_points = defaultdict(dict)  # row -> seed -> (tokens, perplexity)
     for line in generate.read(name):
-        if all(line[key] == value for key, value in only.items()):
-            point = int(line["tokens"]), float(line["perplexity"])
-            seeds = last[line["row"]]
+        if only.items() <= line.items():
+            point = (int(line["tokens"]), float(line["perplexity"]))
+            points = last_points[line["row"]]
             seed = line["seed"]
-            seeds[seed] = max(point, seeds.get(seed, point))
+            points[seed] = max(point, points.get(seed, point))
     perplexities = {}
-    for row, seeds in last.items():
-        perplexities[row] = [perplexity for _, perplexity in seeds.values()]
+    for row, points in last_points.items():
+        perplexities[row] = [perplexity for _, perplexity in points.values()]
     return perplexities
 
 
@@ -268,12 +278,13 @@ def test_the_table_of_table_3():
     assert table.keys() == names.keys()
     short, long, wide = (last_perplexities(name, only) for name, only in TABLE_3.items())
     for title, row in names.items():
+        short_cell, long_cell, wide_cell, paper_cell, *_ = table[title]
+        assert short_cell == mean_and_bounds(short[row]), title
+        assert long_cell == mean_and_bounds(long[row]), title
+        first_seed, *_ = wide[row]
+        assert wide_cell == f"{first_seed:.2f}", title
         paper = PUBLISHED[row].perplexity
-        cells = table[title]
-        assert cells[0] == mean_and_bounds(short[row]), title
-        assert cells[1] == mean_and_bounds(long[row]), title
-        assert cells[2] == f"{wide[row][0]:.2f}", title
-        assert cells[3] == (f"{paper:.2f}" if paper else "not in the table"), title
+        assert paper_cell == (f"{paper:.2f}" if paper else "not in the table"), title
 
 
 @pytest.mark.parametrize(
@@ -302,9 +313,10 @@ def test_the_table_of_61_m_tokens():
     """Both seeds of four rows, and the ratio of SGU to positions alone."""
     found = defaultdict(dict)  # row and millions of tokens -> seed -> perplexity
     for line in generate.read("table3-longest"):
-        millions = round(int(line["tokens"]) / 1e6, 1)
-        by_seed = found[line["row"], millions]
-        by_seed[line["seed"]] = float(line["perplexity"])
+        tokens = int(line["tokens"])
+        point = (line["row"], round(tokens / 1e6, 1))
+        seed = line["seed"]
+        found[point][seed] = float(line["perplexity"])
     names = {
         "Transformer, relative positions": "bert_rel",
         "additive gate": "additive",
@@ -315,13 +327,13 @@ def test_the_table_of_61_m_tokens():
     table = lines("table3", "held-out perplexity after M tokens | 3.1")
     for title, row in names.items():
         for cell, time in zip(table[title], times, strict=False):
-            values = [value for _, value in sorted(found[row, time].items())]
+            by_seed = found[row, time]
+            values = [by_seed[seed] for seed in sorted(by_seed)]
             assert numbers_of(cell) == pytest.approx(values, abs=0.051), (title, time)
     for cell, time in zip(table["SGU beside positions alone"], times, strict=False):
-        ratios = []
-        for seed in ("0", "1"):
-            alone = found["bert_rel_only", time][seed]
-            ratios.append(found["sgu", time][seed] / alone)
+        sgu = found["sgu", time]
+        alone = found["bert_rel_only", time]
+        ratios = [sgu[seed] / alone[seed] for seed in ("0", "1")]
         assert numbers_of(cell) == pytest.approx(ratios, abs=0.00501), time
 
 
@@ -407,7 +419,11 @@ def test_the_points_of_which_mixer(name):
     tips = [mark.tip for mark in figures.marks(column, tokens)]
     scores = figures.scores_of(column)
     costs = generate.costs()
-    timed = [row for row in scores if tokens in costs.get(row, {}) and costs[row][tokens].seconds]
+    timed = []
+    for row in scores:
+        cost = costs.get(row, {}).get(tokens)
+        if cost is not None and cost.seconds:
+            timed.append(row)
     assert len(tips) == len(timed) > 8
     for row, tip in zip(timed, tips, strict=True):
         assert f"({row}): " in tip
@@ -419,10 +435,12 @@ def test_the_points_of_which_mixer(name):
 def test_files_of_which_mixer_have_its_points(name, mode):
     _, column, tokens = figures.PANELS[name]
     tips = [mark.tip for mark in figures.marks(column, tokens)]
-    text = (figures.FOLDER / f"{name}-{mode}.svg").read_text()
+    path = figures.FOLDER / f"{name}-{mode}.svg"
+    text = path.read_text()
     ElementTree.fromstring(text)
     escaped = re.findall(r'class="tip" tabindex="0" aria-label="([^"]*)"', text)
-    assert [html.unescape(tip) for tip in escaped] == tips, "run: python -m docs.results.figures"
+    tips_of_file = [html.unescape(tip) for tip in escaped]
+    assert tips_of_file == tips, "run: python -m docs.results.figures"
 
 
 def test_pages_show_every_figure_in_both_modes():
@@ -476,9 +494,14 @@ def is_scored(line):
     """Whether a run is in the table. Seeds 0 and 1 of SST-2 chose its rates."""
     start = line["pretrained"]
     if line["task"] == "pairs":
-        return line["rate"] == PAIRS_RATES[start] and line["pool"] == "mean with padding"
-    rate = SST2_RATES[line["row"]][start]
-    return line["rate"] == rate and line["pool"] == "mean" and int(line["seed"]) > 1
+        rate = PAIRS_RATES[start]
+        pool = "mean with padding"
+        chose_rate = False
+    else:
+        rate = SST2_RATES[line["row"]][start]
+        pool = "mean"
+        chose_rate = int(line["seed"]) <= 1
+    return line["rate"] == rate and line["pool"] == pool and not chose_rate
 
 
 @pytest.fixture(scope="module")
@@ -487,8 +510,9 @@ def finetuned():
     accuracies = defaultdict(list)
     for line in generate.read("finetuning"):
         if is_scored(line):
-            case = line["task"], line["row"], line["pretrained"]
-            accuracies[case].append(float(line["accuracy"]))
+            case = (line["task"], line["row"], line["pretrained"])
+            accuracy = float(line["accuracy"])
+            accuracies[case].append(accuracy)
     return accuracies
 
 
@@ -553,13 +577,15 @@ ORDER_TITLES = {
 def test_the_order_of_the_feed_forward_stack():
     found = defaultdict(list)
     for line in generate.read("feed-forward-order"):
-        case = line["token_norm"], line["token_mlp_first"]
-        found[case].append(float(line["perplexity"]))
+        case = (line["token_norm"], line["token_mlp_first"])
+        perplexity = float(line["perplexity"])
+        found[case].append(perplexity)
     table = lines("which-mixer", "held-out perplexity: norm before")
     for norm, title in ORDER_TITLES.items():
         for first, cell in zip(("False", "True"), table[title], strict=True):
             perplexities = found[norm, first]
             assert len(perplexities) == 3
-            assert cell.startswith(ranged(Spread.mean(perplexities))), (norm, first)
+            spread = Spread.mean(perplexities)
+            assert cell.startswith(ranged(spread)), (norm, first)
     published = generate.scores()["mlm"]["feed_forward"]
     assert found["tokens", "False"] == list(published.values)

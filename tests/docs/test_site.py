@@ -77,7 +77,11 @@ def page(tmp_path_factory):
 
 def pages(site) -> list[str]:
     """The addresses of all pages."""
-    return sorted(str(path.parent.relative_to(site)) + "/" for path in site.rglob("index.html"))
+    addresses = []
+    for path in site.rglob("index.html"):
+        folder = path.parent.relative_to(site)
+        addresses.append(f"{folder}/")
+    return sorted(addresses)
 
 
 def test_every_page_and_notebook_is_built(site):

@@ -183,18 +183,21 @@ def _watch(child: subprocess.Popen, progress: Progress) -> bool:
     start = time.monotonic()
     while child.poll() is None:
         time.sleep(0.1)
-        now = progress.numbers[0]
+        now, done, _ = progress.numbers
         work = processor_seconds(child.pid)
         # Linux forgets the waits of a thread that has ended.
         waits = max(waits, waiting_seconds(child.pid))
         own = time.monotonic() - start - waits
-        is_first = progress.numbers[1] == 0  # imports and compiles
+        is_first = done == 0  # imports and compiles
         limit = 4 * SECONDS if is_first else SECONDS
         if now != seed:
             seed = now
             since = own
             work_since = work
-        elif own - since > limit or work - work_since > 4 * limit:
+            continue
+        is_late = own - since > limit
+        is_busy = work - work_since > 4 * limit
+        if is_late or is_busy:
             child.kill()
             child.wait()
             return True
@@ -203,21 +206,25 @@ def _watch(child: subprocess.Popen, progress: Progress) -> bool:
 
 def waiting_seconds(process: int) -> float:
     """Seconds for which a process's threads waited for a processor, summed, as Linux counts them."""
-    waits = 0
+    nanoseconds = 0
     for path in Path(f"/proc/{process}/task").glob("*/schedstat"):
-        with contextlib.suppress(OSError, IndexError):  # a thread that has ended
-            waits += int(path.read_text().split()[1])
-    return waits / 1e9
+        with contextlib.suppress(OSError, ValueError):  # a thread that has ended
+            _, waited, _ = path.read_text().split()
+            nanoseconds += int(waited)
+    return nanoseconds / 1e9
 
 
 def processor_seconds(process: int) -> float:
     """The processor time that a process has used."""
     try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        stat = Path(f"/proc/{process}/stat").read_text()
     except OSError:
         return 0.0
-    ticks = int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    _, _, after_name = stat.rpartition(")")
+    fields = after_name.split()
+    user_ticks = int(fields[11])
+    system_ticks = int(fields[12])
+    return (user_ticks + system_ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -233,12 +240,13 @@ def main() -> None:
     if options.place:
         return work(options.target, options.first, options.count, options.seconds, options.place)
     failed = False
-    for target in TARGETS if options.target == "all" else [options.target]:
+    targets = TARGETS if options.target == "all" else [options.target]
+    for target in targets:
         found = run(target, options.count, options.minutes, options.first)
         if found["tracebacks"] or found["hangs"] or found["crashes"]:
             failed = True
-        counts = ", ".join(f"{count:,} {name}" for name, count in found.items())
-        print(f"{target}: {counts}", flush=True)
+        counts = [f"{count:,} {name}" for name, count in found.items()]
+        print(f"{target}: {', '.join(counts)}", flush=True)
     raise SystemExit(failed)
 
 

@@ -100,9 +100,10 @@ class Damages:
             assert step in (3, 5), what
             assert found is not None, what
             jax.tree.map(np.testing.assert_array_equal, jax.device_get(found), self.states[step])
-            assert (
-                (inside / "5").exists() == (step == 5) != (self.run / "damaged" / "5").exists()
-            ), what
+            is_good = step == 5
+            is_moved = (self.run / "damaged" / "5").exists()
+            assert (inside / "5").exists() == is_good, what
+            assert is_moved != is_good, what
             if rng.random() < 0.1:
                 self._check_retention(checkpoints, step)
             return step
@@ -112,7 +113,8 @@ class Damages:
     def _check_retention(self, checkpoints: Checkpoints, best: int) -> None:
         checkpoints.save(7, state(7), {"loss": LOSSES[7]})
         checkpoints.wait()
-        assert checkpoints.steps() == [best, 7], (checkpoints.steps(), best)
+        steps = checkpoints.steps()
+        assert steps == [best, 7], (steps, best)
 
 
 def make(folder):

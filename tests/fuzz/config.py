@@ -19,12 +19,13 @@ from tests.training import tiny
 
 def make(folder):
     (folder / "tokenizer.model").write_bytes(tokenizer().model)
-    squad_files.write(
-        folder / "squad.json", *(squad_files.colours(number) for number in range(6)), version="v1.1"
-    )
-    (folder / "own.tsv").write_text(
-        "text\tlabel\n" + "".join(f"words {i}\t{i % 2}\n" for i in range(40))
-    )
+    articles = [squad_files.colours(number) for number in range(6)]
+    squad_files.write(folder / "squad.json", *articles, version="v1.1")
+    lines = ["text\tlabel\n"]
+    for number in range(40):
+        label = number % 2
+        lines.append(f"words {number}\t{label}\n")
+    (folder / "own.tsv").write_text("".join(lines))
     (folder / "cats").mkdir()
 
     def check(rng: random.Random) -> None:
@@ -39,7 +40,8 @@ def make(folder):
             elif how == 1:
                 values = config.to_dict()
                 group, _, last = name.rpartition(".")
-                (values[group] if group else values)[last] = rng.choice(VALUES)
+                values_of_group = values[group] if group else values
+                values_of_group[last] = rng.choice(VALUES)
                 config = gmlp_config.from_dict(values, "config.json")
                 gmlp_config.validate(config)
             else:
@@ -56,25 +58,22 @@ def make(folder):
 
 def small(task, block, folder):
     """A config of every task that starts in a moment."""
-    config = (
-        tiny.image_config(block=block)
-        if task == "image_classification"
-        else tiny.text_config(folder, block=block)
-    )
+    if task == "image_classification":
+        config = tiny.image_config(block=block)
+    else:
+        config = tiny.text_config(folder, block=block)
     config = gmlp_config.changed(config, task)
     if task == "question_answering":
         config.model.length = 64
         config.squad.update(stride=16, max_query=16)
-        config.data.update(
-            train=str(folder / "squad.json"),
-            heldout_share=0.3,
-            tokenizer=str(folder / "tokenizer.model"),
-        )
+        read_text(config, folder / "squad.json")
     if task == "text_classification":
         config.glue.task = "own"
-        config.data.update(
-            train=str(folder / "own.tsv"),
-            heldout_share=0.3,
-            tokenizer=str(folder / "tokenizer.model"),
-        )
+        read_text(config, folder / "own.tsv")
     return config
+
+
+def read_text(config, path):
+    """Makes a config read labelled text with the tokenizer beside it."""
+    tokenizer_path = path.with_name("tokenizer.model")
+    config.data.update(train=str(path), tokenizer=str(tokenizer_path), heldout_share=0.3)

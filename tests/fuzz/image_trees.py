@@ -83,8 +83,10 @@ def _tree(rng, content):
     paths = _paths(rng)
     files = dict.fromkeys(sorted(paths), content)
     for path in rng.sample(sorted(paths), min(2, len(paths))):
-        folder = path.rpartition("/")[0]
-        files[f"{folder}/{rng.choice(NO_IMAGES)}".lstrip("/")] = b"-"
+        folder, _, _ = path.rpartition("/")
+        no_image = rng.choice(NO_IMAGES)
+        name = f"{folder}/{no_image}" if folder else no_image
+        files[name] = b"-"
     rows = {}
     if rng.random() < 0.4:
         tops = {path.partition("/")[0] for path in paths if "/" in path}
@@ -208,10 +210,14 @@ def _groups(images):
 
 
 def _mentions_split(name):
-    letters = "".join(char if char.isalpha() else " " for char in name)
+    letters = ""
+    for char in name:
+        letters += char if char.isalpha() else " "
     words = letters.lower().split()
-    known = {word.lower() for word in SPLITS}
-    return bool(words) and (words[0] in known or words[-1] in known)
+    if not words:
+        return False
+    splits = {word.lower() for word in SPLITS}
+    return words[0] in splits or words[-1] in splits
 
 
 def _have_inner_splits(names):

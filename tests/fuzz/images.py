@@ -77,11 +77,16 @@ def whole_files():
 def _image(rng, size, mode):
     """An image of noise."""
     if mode == "I;16":
-        return Image.fromarray(rng.integers(0, 65536, size, np.uint16))
+        levels = rng.integers(0, 65536, size, np.uint16)
+        return Image.fromarray(levels)
     if mode == "LAB":  # to which Pillow has no way
-        bands = [Image.fromarray(rng.integers(0, 256, size, np.uint8)) for _ in range(3)]
+        bands = []
+        for _ in range(3):
+            levels = rng.integers(0, 256, size, np.uint8)
+            bands.append(Image.fromarray(levels))
         return Image.merge("LAB", bands)
-    return Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)).convert(mode)
+    colours = rng.integers(0, 256, (*size, 3), np.uint8)
+    return Image.fromarray(colours).convert(mode)
 
 
 def _exif(orientation):

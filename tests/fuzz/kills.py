@@ -114,15 +114,18 @@ class Campaign:
 
         The moment does not depend on a clock, so that runs advance even on a busy machine.
         """
+        first, *_ = processes
         if self.mode == "save":
-            self._await_saves(processes[0], workdir, self.rng.randint(1, 2))
+            self._await_saves(first, workdir, self.rng.randint(1, 2))
         elif self.mode == "evaluation":
-            self._await_lines(processes[0], self.rng.randint(1, 4))
+            self._await_lines(first, self.rng.randint(1, 4))
         else:
-            self._await_lines(processes[0], self.rng.randint(0, 14))
-        time.sleep(self.rng.uniform(0, 0.06))
-        for each in self.rng.sample(processes, self.rng.randint(1, len(processes))):
-            each.kill()
+            self._await_lines(first, self.rng.randint(0, 14))
+        delay = self.rng.uniform(0, 0.06)
+        time.sleep(delay)
+        count = self.rng.randint(1, len(processes))
+        for process in self.rng.sample(processes, count):
+            process.kill()
         # Otherwise the survivors exit by themselves after half a minute.
         if self.mode == "processes" and self.rng.random() < 0.8:
             self._end_others(processes)
@@ -340,10 +343,14 @@ def campaign(mode: str, seed: int, minutes: float, kills: int) -> Campaign | Pre
 
 def report(mode: str, found: Campaign | Preparations) -> str:
     """The counts in a line."""
-    counts = found.counts
-    during = ", ".join(f"{task} {number}" for task, number in sorted(found.interrupted.items()))
-    kills = f"{mode}: {counts['kills']} kills ({during}), {counts['resumed']} resumed"
-    return f"{kills}, {counts['runs']} ended as if never killed"
+    interrupted = []
+    for task, number in sorted(found.interrupted.items()):
+        interrupted.append(f"{task} {number}")
+    during = ", ".join(interrupted)
+    kills = found.counts["kills"]
+    resumed = found.counts["resumed"]
+    ended = found.counts["runs"]
+    return f"{mode}: {kills} kills ({during}), {resumed} resumed, {ended} ended as if never killed"
 
 
 def main() -> None:

@@ -82,11 +82,27 @@ def _file(
     return check
 
 
+def _damaged_file(path: Path, content: bytes, read: Callable[[str, Random], Any]) -> Check:
+    """An input is the content of a file, damaged."""
+    return _file(path, partial(damaged, content), read)
+
+
+def _damaged_rows(
+    path: Path, rows: list[dict], share: float, read: Callable[[str, Random], Any]
+) -> Check:
+    """An input is JSON lines, each damaged with a probability of `share`."""
+
+    def write(rng: Random) -> bytes:
+        return _some_damaged(rows, share, rng)
+
+    return _file(path, write, read)
+
+
 def _read_text(path: str | Path, rng: Random | None = None) -> None:
     bad = BadRecords(5)
-    found = text.read(str(path))
-    for split in found:
-        for document in itertools.islice(found[split].examples.read(bad), 100):
+    for dataset in text.read(str(path)).values():
+        documents = dataset.examples.read(bad)
+        for document in itertools.islice(documents, 100):
             document.encode("utf-8", "replace")
 
 
@@ -94,25 +110,32 @@ def _read_images(path: str | Path, rng: Random | None = None) -> None:
     found = images.read(str(path), f"{path}-cache")
     for role in ROLES:
         dataset = splits.choose(found, Request(role, heldout_share=ROLE_SHARE))
-        for index in range(min(len(dataset), 20)):
+        count = min(len(dataset), 20)
+        for index in range(count):
             with contextlib.suppress(BadRecord):
-                dataset.examples[index]["name"].encode("utf-8", "replace")
+                example = dataset.examples[index]
+                example["name"].encode("utf-8", "replace")
 
 
 def _read_rows(path: str, rng: Random, task: TextTask, read: Callable) -> None:
     """Reads labelled text as one of the roles, and checks every row."""
-    found = read(path, task, BadRecords(rng.choice((0, 5))))
-    dataset = splits.choose(found, Request(rng.choice(ROLES), heldout_share=ROLE_SHARE))
+    bad = BadRecords(rng.choice((0, 5)))
+    found = read(path, task, bad)
+    request = Request(rng.choice(ROLES), heldout_share=ROLE_SHARE)
+    dataset = splits.choose(found, request)
+    rows = dataset.examples.rows
     assert len(dataset.examples) == len(dataset.labels) > 0
     assert dataset.fingerprint
-    for row in dataset.examples.rows:
+    for row in rows:
         assert len(row.texts) == len(task.texts)
-        assert all(text == text.strip() != "" for text in row.texts)
+        for cell in row.texts:
+            assert cell == cell.strip() != ""
 
 
 def _read_questions(path: str, rng: Random) -> None:
     version = rng.choice(("v1.1", "v2.0"))
-    found = squad.read(path, version, BadRecords(rng.choice((0, 5))))
+    bad = BadRecords(rng.choice((0, 5)))
+    found = squad.read(path, version, bad)
     dataset = splits.choose(found, Request(TRAIN))
     for question in dataset.examples.questions:
         for answer, start in question.answers:
@@ -179,29 +202,36 @@ def _image_rows(folder: Path, suffix: str) -> Check:
             lines.append(f"rows/{i}.png,{label}\n")
         image_files.make_folder(folder, content)
         path.write_text("".join(lines))
-    return _file(path, partial(damaged, path.read_bytes()), _read_images)
+    return _damaged_file(path, path.read_bytes(), _read_images)
 
 
 def _safetensors(folder: Path) -> Check:
-    arrays = {"a": np.ones((2, 3), np.float32), "b": np.arange(5)}
-    arrays["c"] = np.zeros(0, np.float16)
+    arrays = {
+        "a": np.ones((2, 3), np.float32),
+        "b": np.arange(5),
+        "c": np.zeros(0, np.float16),
+    }
     whole = safetensors.numpy.save(arrays)
-    size = 8 + int.from_bytes(whole[:8], "little")
-    header = json.loads(whole[8:size])
+    header_size = int.from_bytes(whole[:8], "little")
+    header_end = 8 + header_size
+    header = json.loads(whole[8:header_end])
+    content = whole[header_end:]
 
     def write(rng: Random) -> bytes:
         if rng.random() < 0.4:
             return damaged(whole, rng)
         changed = damaged_json(header, rng)
-        return len(changed).to_bytes(8, "little") + changed + whole[size:]
+        size = len(changed).to_bytes(8, "little")
+        return size + changed + content
 
     return _file(folder / "x.safetensors", write, _read_weights)
 
 
 def _arrays(folder: Path) -> Check:
+    arrays = {"head/kernel": np.ones((2, 3), np.float32), "b": np.arange(5)}
     file = io.BytesIO()
-    np.savez(file, **{"head/kernel": np.ones((2, 3), np.float32), "b": np.arange(5)})
-    return _file(folder / "x.npz", partial(damaged, file.getvalue()), _read_weights)
+    np.savez(file, **arrays)
+    return _damaged_file(folder / "x.npz", file.getvalue(), _read_weights)
 
 
 def _read_weights(path: str, rng: Random) -> None:
@@ -222,15 +252,15 @@ def _questions(folder: Path) -> list[Check]:
     table = writers.table(folder / "squad.parquet", rows)
     return [
         _file(path, partial(damaged_json, {"data": articles}), _read_questions),
-        _file(folder / "squad.jsonl", partial(_some_damaged, rows, 0.1), _read_questions),
-        _file(table, partial(damaged, table.read_bytes()), _read_questions),
+        _damaged_rows(folder / "squad.jsonl", rows, 0.1, _read_questions),
+        _damaged_file(table, table.read_bytes(), _read_questions),
     ]
 
 
 def _benchmark(path: Path, task: TextTask, lines: list[str]) -> Check:
     content = "\n".join(lines).encode()
     read = partial(_read_rows, task=task, read=text_benchmarks.read)
-    return _file(path, partial(damaged, content), read)
+    return _damaged_file(path, content, read)
 
 
 def _benchmarks(folder: Path) -> list[Check]:
@@ -238,7 +268,7 @@ def _benchmarks(folder: Path) -> list[Check]:
     sst2 = CLASS_TASKS["sst2"]
     sentences = [{"sentence": f"words {i}", "label": i % 2} for i in range(6)]
     read = partial(_read_rows, task=sst2, read=text_benchmarks.read)
-    checks = [_file(folder / "train.jsonl", partial(_some_damaged, sentences, 0.3), read)]
+    checks = [_damaged_rows(folder / "train.jsonl", sentences, 0.3, read)]
     tables = {
         "sst2": ["sentence\tlabel"],
         "cola": [],
@@ -261,25 +291,27 @@ def _benchmarks(folder: Path) -> list[Check]:
 def _labelled_texts(folder: Path) -> list[Check]:
     """Rows of a user's data in each format."""
     rows = []
+    lines = ["text,label,split\n"]
     for i in range(12):
-        rows.append({"text": f"said, {i} é", "label": "xyz"[i % 3], "split": SPLIT[i % 2]})
+        sentence = f"said, {i} é"
+        label = "xyz"[i % 3]
+        split = SPLIT[i % 2]
+        rows.append({"text": sentence, "label": label, "split": split})
+        lines.append(f'"{sentence}",{label},{split}\n')
     task = custom_task(("text",), "label")
     read = partial(_read_rows, task=task, read=labelled_text.read)
-    lines = ["text,label,split\n"]
-    for row in rows:
-        lines.append(f'"{row["text"]}",{row["label"]},{row["split"]}\n')
     content = "".join(lines).encode()
     with_tabs = content.replace(b",", b"\t")
     checks = [
-        _file(folder / "own.csv", partial(damaged, content), read),
-        _file(folder / "own.tsv", partial(damaged, with_tabs), read),
-        _file(folder / "own.jsonl", partial(_some_damaged, rows, 0.2), read),
+        _damaged_file(folder / "own.csv", content, read),
+        _damaged_file(folder / "own.tsv", with_tabs, read),
+        _damaged_rows(folder / "own.jsonl", rows, 0.2, read),
     ]
     for suffix in ("parquet", "arrow"):
         path = writers.table(folder / f"own.{suffix}", rows)
-        checks.append(_file(path, partial(damaged, path.read_bytes()), read))
+        checks.append(_damaged_file(path, path.read_bytes(), read))
     packed = gzip.compress(content)
-    checks.append(_file(folder / "own.csv.gz", partial(damaged, packed), read))
+    checks.append(_damaged_file(folder / "own.csv.gz", packed, read))
     return checks
 
 
@@ -321,15 +353,18 @@ def _corpora(folder: Path, kind: str) -> Check:
         is_inner = rng.random() < 0.5
         if kind == "jsonl" and is_inner:
             return _some_damaged(ROWS, 0.2, rng)
-        return pack(damaged(data, rng)) if is_inner else damaged(pack(data), rng)
+        if is_inner:
+            return pack(damaged(data, rng))
+        return damaged(pack(data), rng)
 
     return _file(folder / f"corpus.{kind}", write, _read_text)
 
 
 def _parquet(folder: Path) -> Check:
-    texts = [f"line {i}" for i in range(20)]
-    path = writers.parquet(folder / "table.parquet", 4, text=texts, n=list(range(20)))
-    return _file(path, partial(damaged, path.read_bytes()), _read_text)
+    numbers = list(range(20))
+    texts = [f"line {i}" for i in numbers]
+    path = writers.parquet(folder / "table.parquet", 4, text=texts, n=numbers)
+    return _damaged_file(path, path.read_bytes(), _read_text)
 
 
 def _tfds(folder: Path, file_format: str, kind: str, read: Callable[[Path], None]) -> Check:
@@ -339,9 +374,8 @@ def _tfds(folder: Path, file_format: str, kind: str, read: Callable[[Path], None
     if kind == "text":
         shards = []
         for name in "ab":
-            shard = []
-            for i in range(9):
-                shard.append(writers.example(text=f"line {i}{name}".encode()))
+            lines = [f"line {i}{name}" for i in range(9)]
+            shard = [writers.example(text=line.encode()) for line in lines]
             shards.append(shard)
         writers.tfds_folder(whole, {"train": shards}, file_format)
     else:

@@ -21,8 +21,10 @@ def make(folder):
         block = rng.choice([*blocks.BLOCKS])
         options = configs.small(task, block, folder)
         content = json.loads(gmlp_config.to_json(options))
-        (workdir / "config.json").write_bytes(damaged_json(content, rng))
-        record.changes(str(workdir), gmlp_config.load(str(workdir / "config.json")))
+        path = workdir / "config.json"
+        path.write_bytes(damaged_json(content, rng))
+        loaded = gmlp_config.load(str(path))
+        record.changes(str(workdir), loaded)
 
     def names(rng):
         options = configs.small("image_classification", "gmlp", folder)
@@ -36,9 +38,12 @@ def make(folder):
 
     def labels(rng):
         options = configs.small("text_classification", "gmlp", folder)
-        (workdir / "labels.json").write_bytes(damaged_json({"labels": ["0", "1"]}, rng))
+        content = damaged_json({"labels": ["0", "1"]}, rng)
+        (workdir / "labels.json").write_bytes(content)
         task, data = tiny.open_task(options, workdir)
-        _ = task.class_names, task.shapes(), data.training_examples()
+        _ = task.class_names
+        task.shapes()
+        data.training_examples()
 
     def check(rng):
         for path in workdir.iterdir():

@@ -114,9 +114,11 @@ class Table:
         """The header of cells, and all rows."""
         if self.suffix not in DELIMITERS:
             return [json.dumps(row, ensure_ascii=False) + "\n" for row in self.rows]
-        lines = [self.line(list(self.rows[0]))]
+        header = list(self.rows[0])
+        lines = [self.line(header)]
         for row in self.rows:
-            lines.append(self.line([cell_of(value) for value in row.values()]))
+            cells = [cell_of(value) for value in row.values()]
+            lines.append(self.line(cells))
         return lines
 
     def line(self, cells: list[str]) -> str:
@@ -229,19 +231,22 @@ def write(folder: Path, table: Table, rng: random.Random) -> Path:
     """Writes a table, perhaps compressed."""
     path = folder / f"table{table.suffix}"
     if table.suffix == ".parquet":
-        pq.write_table(
-            pa.Table.from_pylist(table.rows), path, row_group_size=rng.choice([1, 7, 99])
-        )
+        rows_of_group = rng.choice([1, 7, 99])
+        arrow_table = pa.Table.from_pylist(table.rows)
+        pq.write_table(arrow_table, path, row_group_size=rows_of_group)
         return path
     if table.suffix == ".arrow":
         new = rng.choice([pa.ipc.new_stream, pa.ipc.new_file])
-        writers.arrow(path, pa.Table.from_pylist(table.rows), new, rows=rng.choice([1, 7, None]))
+        rows_of_batch = rng.choice([1, 7, None])
+        arrow_table = pa.Table.from_pylist(table.rows)
+        writers.arrow(path, arrow_table, new, rows=rows_of_batch)
         return path
     lines = table.lines()
     if table.bad is not None:
-        is_json = table.suffix not in DELIMITERS
-        place = table.bad if is_json else table.bad + 1
-        lines.insert(place, '{"text": 3\n' if is_json else "one cell\n")
+        if table.suffix in DELIMITERS:
+            lines.insert(table.bad + 1, "one cell\n")
+        else:
+            lines.insert(table.bad, '{"text": 3\n')
     packing = rng.choice(list(PACKERS))
     content = "".join(lines).encode(table.encoding, "replace")
     path = folder / f"table{table.suffix}{packing}"
@@ -255,9 +260,8 @@ def read(path: Path, table: Table) -> Found:
     splits = labelled_text.read(str(path), task, BadRecords(1))
     found: Found = {}
     for split, dataset in splits.items():
-        found[split] = list(
-            zip(texts_of(dataset), labels_of(dataset), ids_of(dataset), strict=True)
-        )
+        rows = zip(texts_of(dataset), labels_of(dataset), ids_of(dataset), strict=True)
+        found[split] = list(rows)
     return found
 
 
@@ -267,7 +271,9 @@ def texts_of(dataset: Dataset) -> list[str]:
 
 def labels_of(dataset: Dataset) -> list[Any]:
     labels = dataset.labels.tolist()
-    return [dataset.classes[label] for label in labels] if dataset.classes else labels
+    if not dataset.classes:
+        return labels
+    return [dataset.classes[label] for label in labels]
 
 
 def ids_of(dataset: Dataset) -> list[str]:
@@ -276,9 +282,11 @@ def ids_of(dataset: Dataset) -> list[str]:
 
 def compare_cells(path: Path, table: Table) -> None:
     """Compares all cells with those that another program reads."""
-    header, *theirs = read_cells("".join(table.lines()), table.delimiter)
-    ours = [entry.row for entry in table_rows.read_rows(str(path))]
-    assert ours == [dict(zip(header, cells, strict=True)) for cells in theirs]
+    text = "".join(table.lines())
+    header, *rows = read_cells(text, table.delimiter)
+    expected = [dict(zip(header, cells, strict=True)) for cells in rows]
+    found = [entry.row for entry in table_rows.read_rows(str(path))]
+    assert found == expected
 
 
 def read_cells(text: str, delimiter: str) -> list[list[str]]:

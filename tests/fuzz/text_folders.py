@@ -88,16 +88,22 @@ def expected_roles(tree):
         return {"train": sorted(train), "heldout": sorted(by_split["validation"])}
     if len(train) == 1:
         return cut_roles(train[0])
-    heldout = [text for text in train if zlib.crc32(text.encode()) < SHARE * 2**32]
-    kept = [text for text in train if text not in heldout]
+    kept = []
+    heldout = []
+    for text in train:
+        is_heldout = zlib.crc32(text.encode()) < SHARE * 2**32
+        side = heldout if is_heldout else kept
+        side.append(text)
     return {"train": sorted(kept), "heldout": sorted(heldout)}
 
 
 def cut_roles(text):
     """The two parts of the only document, of one line: its last words, as near to the share as
     words are or, if the nearest are too far away, characters."""
-    target = round(len(text) * (1 - SHARE))
-    farthest = max(0, target - round(len(text) * SHARE / 2))
+    length = len(text)
+    target = round(length * (1 - SHARE))
+    half_of_share = round(length * SHARE / 2)
+    farthest = max(0, target - half_of_share)
     cut = target
     for position in range(farthest, target):
         if text[position].isspace():
@@ -142,7 +148,8 @@ def word_of_file(name):
     if not words:
         return ""
     ends = [word for word in (words[0], words[-1]) if word in MEANINGS]
-    if len({MEANINGS[word] for word in ends}) > 1:
+    splits = {MEANINGS[word] for word in ends}
+    if len(splits) > 1:
         return None
     if ends:
         return ends[0]

@@ -44,20 +44,21 @@ def text_export(text_run, tmp_path_factory):
 
 def test_plain_files_contain_the_whole_model(text_run, text_export):
     """They are read without this package."""
-    weights = safetensors.load_file(text_export / "model.safetensors")
-    params = gmlp_flax.load(text_run).params
-    config = json.loads((text_export / "config.json").read_text())
-    spec = config["model"]
     names = {entry.name for entry in text_export.iterdir()}
     assert names == {"README.md", "config.json", "model.safetensors", "tokenizer.model"}
-    assert weights["embedding"].shape == (spec["vocab_size"], spec["d_model"])
+    config = json.loads((text_export / "config.json").read_text())
+    spec = config["model"]
+    weights = safetensors.load_file(text_export / "model.safetensors")
+    params = gmlp_flax.load(text_run).params
+    embedding = weights["embedding"]
+    assert embedding.shape == (spec["vocab_size"], spec["d_model"])
     kernel = weights["encoder/blocks/proj_in/kernel"]
     assert kernel.shape == (spec["layers"], spec["d_model"], spec["d_ffn"])
-    np.testing.assert_array_equal(weights["embedding"], params["embedding"])
+    np.testing.assert_array_equal(embedding, params["embedding"])
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     written = sum(leaf.size for leaf in weights.values())
-    card = (text_export / "README.md").read_text()
     assert written == count
+    card = (text_export / "README.md").read_text()
     assert f"{count:,} parameters" in card
 
 

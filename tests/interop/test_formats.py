@@ -180,7 +180,8 @@ def test_stablehlo(name, tmp_path):
     """Any batch, and three platforms in one file."""
     pytest.importorskip("flatbuffers", reason="flatbuffers is not installed (extra: stablehlo)")
     model, inputs, logits = make(name, tmp_path)
-    program = jax.export.deserialize(bytearray(formats.encode(model, "stablehlo")))
+    content = formats.encode(model, "stablehlo")
+    program = jax.export.deserialize(bytearray(content))
     assert program.platforms == ("cpu", "cuda", "tpu")
     for batch in (1, 3):
         got = program.call(inputs[:batch])
@@ -255,8 +256,13 @@ def test_onnx_of_a_model_with_two_inputs(tmp_path):
     path.write_text(config_lib.to_json(config))
     model = gmlp_flax.create(str(path))
     rng = np.random.default_rng(0)
-    noise = lambda leaf: leaf + 0.3 * rng.normal(size=leaf.shape).astype(leaf.dtype)  # noqa: E731
-    model = dataclasses.replace(model, params=jax.tree.map(noise, model.params))
+
+    def with_noise(leaf):
+        noise = 0.3 * rng.normal(size=leaf.shape)
+        return leaf + noise.astype(leaf.dtype)
+
+    params = jax.tree.map(with_noise, model.params)
+    model = dataclasses.replace(model, params=params)
     shape = (3, config.model.length)
     inputs = {
         "segments": rng.integers(0, 2, shape).astype(np.int32),

@@ -63,13 +63,16 @@ def run_path(path, *arguments, text=b""):
 def check(printed, inputs, model):
     """Fails unless each line is an input, the best name and its probability in percent."""
     lines = iter(printed.splitlines())
-    for source, predictions in zip(inputs, model.predict(list(inputs), top=1), strict=True):
+    all_predictions = model.predict(list(inputs), top=1)
+    for source, predictions in zip(inputs, all_predictions, strict=True):
         for [(expected_name, probability)] in predictions:
             line = next(lines)
-            assert line.startswith(f"{source}: ")
-            name, _, percent = line.removeprefix(f"{source}: ").rpartition(" ")
+            start = f"{source}: "
+            assert line.startswith(start)
+            name, _, percent = line.removeprefix(start).rpartition(" ")
             assert name == expected_name.strip()
-            assert float(percent.rstrip("%")) == pytest.approx(100 * probability, abs=0.1)
+            percentage = float(percent.rstrip("%"))
+            assert percentage == pytest.approx(100 * probability, abs=0.1)
     assert next(lines, None) is None
 
 

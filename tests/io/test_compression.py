@@ -66,7 +66,9 @@ def test_all_streams_of_a_file_are_read(folder, suffix):
 def test_damage_after_the_first_stream_is_noticed(folder, suffix):
     one, two = two_streams(suffix)
     path = files.join(folder, "a.txt" + suffix)
-    for data in (one + b"X" + two[1:], one + two[:5]):
+    damaged = one + b"X" + two[1:]
+    truncated = one + two[:5]
+    for data in (damaged, truncated):
         write(path, data)
         message = failure(read, path)
         assert message.startswith(f"{path}: truncated or not a {suffix} archive (")

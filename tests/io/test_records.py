@@ -57,7 +57,8 @@ def test_remote_tfrecord_files_are_read(tmp_path):
     assert len(file) == 5
     for index in (4, 0, 2, 1, 3):
         assert file[index] == SOME[index]
-    assert list(file.records(2, 4)) == [(2, SOME[2]), (3, SOME[3])]
+    numbered = list(enumerate(SOME))
+    assert list(file.records(2, 4)) == numbered[2:4]
     for index in (-1, 5):
         with pytest.raises(IndexError, match=f"record {index} of 5 in"):
             file[index]
@@ -75,7 +76,7 @@ def test_flipped_bits_of_tfrecord_files_are_always_noticed(tmp_path_factory, dat
     except DataError as error:
         assert str(error).endswith("it again")
         return
-    (bad,) = [index for index, record in enumerate(read) if isinstance(record, BadRecord)]
+    bad = index_of_bad_record(read)
     expected = f"record {bad}: fails its checksum"
     assert str(read[bad]) == expected
     expected_records = list(SOME)
@@ -96,7 +97,8 @@ def test_truncated_tfrecord_files_are_refused(tmp_path):
     for record in SOME:
         ends.add(max(ends) + len(record) + 16)
     path = tmp_path / "cut.tfrecord"
-    for size in [*range(60), len(whole) - 30, len(whole) - 20, len(whole) - 1]:
+    near_the_end = [len(whole) - missing for missing in (30, 20, 1)]
+    for size in [*range(60), *near_the_end]:
         path.write_bytes(whole[:size])
         if size in ends:  # only the number of records shows that some are missing
             message = failure(read_all, path, 0, 5)
@@ -104,6 +106,12 @@ def test_truncated_tfrecord_files_are_refused(tmp_path):
         else:
             assert "cut.tfrecord, record " in failure(read_all, path)
             assert "the file is truncated" in failure(len, TFRecordFile(path))
+
+
+def index_of_bad_record(records: list) -> int:
+    """The index of the only bad record."""
+    [bad] = [index for index, record in enumerate(records) if isinstance(record, BadRecord)]
+    return bad
 
 
 def test_other_files_are_not_tfrecord_files(tmp_path):
@@ -116,8 +124,9 @@ def test_other_files_are_not_tfrecord_files(tmp_path):
 def test_ranges_of_array_records_are_read(tmp_path):
     data = [b"%d" % number for number in range(1000)]
     path = writers.array_record(tmp_path / "a.array_record", data)
-    found = list(records.array_records(str(path), 250, 600))
-    assert found == list(enumerate(data))[250:600]
+    numbered = list(enumerate(data))
+    found = records.array_records(str(path), 250, 600)
+    assert list(found) == numbered[250:600]
 
 
 def array_record_failure(path, stop: int | None) -> str:
@@ -132,7 +141,7 @@ def test_damaged_array_records_are_bad_records(tmp_path):
     path = writers.array_record(tmp_path / "a.array_record", data)
     flip(path, 300)
     read = [record for _, record in records.array_records(str(path), 0, None)]
-    (bad,) = [index for index, record in enumerate(read) if isinstance(record, BadRecord)]
+    bad = index_of_bad_record(read)
     error = read.pop(bad)
     assert str(error).startswith(f"record {bad}: Corrupted")
     del data[bad]

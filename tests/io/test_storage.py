@@ -25,12 +25,15 @@ PERMANENT = (errno.ENAMETOOLONG, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.
 
 @pytest.mark.parametrize("number", TRANSIENT + PERMANENT, ids=errno.errorcode.get)
 def test_transient_errors_are_storage_errors(number):
-    error = OSError(number, "x") if number != errno.ENOENT else PermissionError(number, "x")
-    failing = mock.Mock(side_effect=error)
+    kind = PermissionError if number == errno.ENOENT else OSError
+    failing = mock.Mock(side_effect=kind(number, "x"))
     with pytest.raises(FileError) as caught:
         storage.retry(failing, "reading there")
-    assert isinstance(caught.value, StorageError) == (number in TRANSIENT)
-    assert str(caught.value).startswith(f"reading there failed ({os.strerror(number)}): ")
+    error = caught.value
+    is_transient = isinstance(error, StorageError)
+    assert is_transient == (number in TRANSIENT)
+    reason = os.strerror(number)
+    assert str(error).startswith(f"reading there failed ({reason}): ")
 
 
 def test_transient_errors_are_retried():

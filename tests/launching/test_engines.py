@@ -32,23 +32,23 @@ def test_nothing_is_started_if_one_run_is_refused(monkeypatch, tmp_path):
 
 def test_a_missing_tool_is_reported_before_anything_is_started(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    for name, options, tool in (
-        ("xpk", XPK, "xpk"),
-        ("skypilot", SKY, "sky"),
-        ("slurm", SLURM, "sbatch"),
-    ):
+    job = Job("run", "gs://b/x", ("--x",))
+    engine_of_tool = {
+        "xpk": engines.find("xpk", XPK),
+        "sky": engines.find("skypilot", SKY),
+        "sbatch": engines.find("slurm", SLURM),
+    }
+    for tool, engine in engine_of_tool.items():
         with pytest.raises(RunError, match=f"there is no {tool} here: "):
-            engines.launch(
-                engines.find(name, options), [Job("run", "gs://b/x", ("--x",))], dry_run=False
-            )
+            engines.launch(engine, [job], dry_run=False)
 
 
 def test_skypilot_copies_a_checkout(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    engine = engines.find("skypilot", SKY)
+    job = Job("run", "gs://b/x", ("--x",))
     with pytest.raises(RunError, match="run this in a checkout of the repository"):
-        engines.launch(
-            engines.find("skypilot", SKY), [Job("run", "gs://b/x", ("--x",))], dry_run=True
-        )
+        engines.launch(engine, [job], dry_run=True)
 
 
 def test_all_runs_are_tried_and_the_exit_code_is_the_first_failures(monkeypatch, tmp_path, capfd):
@@ -134,9 +134,12 @@ def test_types_of_slices(topology, clouds, shaped):
 
 
 def test_every_planned_kind_of_chip_can_be_launched():
-    got = {kind for engine in engines.ENGINES.values() for kind in engine.kinds}
-    assert got == set(CHIPS)
-    assert set(engines.GPUS) == set(engines.ENGINES["slurm"].kinds)
+    launched = set()
+    for engine in engines.ENGINES.values():
+        launched.update(engine.kinds)
+    assert launched == set(CHIPS)
+    slurm = engines.ENGINES["slurm"]
+    assert set(engines.GPUS) == set(slurm.kinds)
 
 
 def check(name: str, options: Options, workdir: str, slices: int = 1) -> str:

@@ -77,12 +77,8 @@ class Cluster:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        for name, text in {
-            "sbatch": SBATCH,
-            "srun": SRUN,
-            "scancel": SCANCEL,
-            "scontrol": SCONTROL,
-        }.items():
+        programs = {"sbatch": SBATCH, "srun": SRUN, "scancel": SCANCEL, "scontrol": SCONTROL}
+        for name, text in programs.items():
             path = folder / name
             path.write_text(text.format(python=sys.executable, folder=folder))
             path.chmod(0o755)
@@ -94,11 +90,10 @@ class Cluster:
         does: object = 0,
         **variables: str,
     ):
-        environment = (
-            os.environ
-            | {"PATH": f"{self.folder}:{os.environ['PATH']}", "DOES": str(does)}
-            | variables
-        )
+        environment = dict(os.environ)
+        environment["PATH"] = f"{self.folder}:{os.environ['PATH']}"
+        environment["DOES"] = str(does)
+        environment |= variables
         pipe = subprocess.PIPE
         program = PROGRAM.format(options=options, words=words)
         command = [sys.executable, "-c", program]
@@ -108,8 +103,9 @@ class Cluster:
 
     def run(self, *arguments, **options) -> tuple[int, str, str]:
         with self.start(*arguments, **options) as launcher:
-            out, err = launcher.communicate(timeout=60)
-        return launcher.returncode, out, err
+            output, errors = launcher.communicate(timeout=60)
+            code = launcher.returncode
+        return code, output, errors
 
     def read(self, name: str) -> str:
         """Waits for a file that a stand-in writes."""
@@ -183,8 +179,10 @@ def test_a_stop_by_the_user_ends_the_job(cluster):
 def test_failures_except_user_errors_are_retried(cluster, code, before, requeued):
     """Five times, one after another; ends of the time do not count."""
     failures = cluster.folder / "slurm-77.failures"
-    failures.write_text("failed\n" * before)
-    assert cluster.run(does=code, SLURM_RESTART_COUNT="99")[0] == code
+    lines = ["failed\n"] * before
+    failures.write_text("".join(lines))
+    found_code, _, _ = cluster.run(does=code, SLURM_RESTART_COUNT="99")
+    assert found_code == code
     assert cluster.requeued == requeued
     assert failures.exists() == (code != 0)
 

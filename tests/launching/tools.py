@@ -30,8 +30,10 @@ def run(python: str, *words: str, home: Path, **options) -> subprocess.Completed
     settings = home / ".config/xpk/config.yaml"
     settings.parent.mkdir(parents=True, exist_ok=True)
     settings.write_text("configs: {send-telemetry: 'false'}\n")
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment = kept | {"HOME": str(home), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
+    environment = dict(os.environ)
+    environment.pop("PYTHONPATH", None)
+    environment["HOME"] = str(home)
+    environment["SKYPILOT_DISABLE_USAGE_COLLECTION"] = "1"
     return subprocess.run(
         [python, *words],
         env=environment,

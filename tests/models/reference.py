@@ -7,6 +7,8 @@ Activations here are one sample's, [tokens, channels]; parameters are nested dic
 
 import functools
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -166,10 +168,12 @@ def largest_array(function, *args):
 
 def toeplitz_matrix(taps):
     """W[i, j] = taps[n - 1 + j - i], entry by entry."""
+    taps = np.asarray(taps)
     n = (len(taps) + 1) // 2
-    matrix = np.zeros((n, n), np.asarray(taps).dtype)
+    matrix = np.zeros((n, n), taps.dtype)
     for i, j in np.ndindex(n, n):
-        matrix[i, j] = taps[n - 1 + j - i]
+        offset = j - i
+        matrix[i, j] = taps[n - 1 + offset]
     return matrix
 
 
@@ -179,16 +183,25 @@ def layer_norm(p, x, eps=1e-6):
     for row in np.asarray(x, np.float64):
         centred = row - row.mean()
         variance = (centred**2).mean()
-        rows.append(centred / math.sqrt(variance + eps))
-    return np.stack(rows) * p["scale"] + p["bias"]
+        normalized = centred / math.sqrt(variance + eps)
+        rows.append(normalized)
+    scaled = np.stack(rows) * p["scale"]
+    return scaled + p["bias"]
+
+
+def rms_norm(scale, x, eps):
+    """Each token's channels over their root mean square, then the scale."""
+    mean_square = (x**2).mean(axis=-1, keepdims=True)
+    root_mean_square = np.sqrt(mean_square + eps)
+    return x / root_mean_square * scale
 
 
 def gelu(x):
     """x Phi(x) with the standard library's erf."""
     x = np.asarray(x, np.float64)
     phi = np.zeros_like(x)
-    for index in np.ndindex(x.shape):
-        error_function = math.erf(x[index] / math.sqrt(2))
+    for index, number in np.ndenumerate(x):
+        error_function = math.erf(number / math.sqrt(2))
         phi[index] = 0.5 * (1 + error_function)
     return x * phi
 
@@ -198,7 +211,8 @@ def gelu_tanh(x):
     x = np.asarray(x, np.float64)
     cubic = x + 0.044715 * x**3
     factor = math.sqrt(2 / math.pi)
-    return 0.5 * x * (1 + np.tanh(factor * cubic))
+    tanh = np.tanh(factor * cubic)
+    return 0.5 * x * (1 + tanh)
 
 
 def linear(p, x):
@@ -288,10 +302,17 @@ def t5_bucket(offset, count, causal=False):
     distance = abs(offset)
     if distance < exact:
         return side + distance
-    # floor(log(distance / exact) / log(128 / exact) * steps) is the largest k that holds here.
+    # floor(log(distance / exact) / log(128 / exact) * steps) is the largest k for which
+    # (distance / exact) ** steps >= (128 / exact) ** k.
     steps = half - exact
-    far = max(k for k in range(steps + 1) if distance**steps * exact**k >= exact**steps * 128**k)
-    return side + min(exact + far, half - 1)
+    far = 0
+    for k in range(steps + 1):
+        reached = distance**steps * exact**k
+        needed = exact**steps * 128**k
+        if reached >= needed:
+            far = k
+    bucket = min(exact + far, half - 1)
+    return side + bucket
 
 
 def relative_bias(p, tokens, length, count=0):
@@ -310,24 +331,20 @@ def relative_bias(p, tokens, length, count=0):
 def multi_head_attention(p, x, heads, length, count=0):
     """Head by head and query by query; without content, where only values are projected."""
     tokens, width = x.shape
-    size = width // heads
     projected = linear(p["proj_in"], x)
     has_content = projected.shape[1] == 3 * width
-    v = projected[:, -width:]
     bias = np.zeros((heads, tokens, tokens))
     if "relative" in p:
         bias = relative_bias(p["relative"], tokens, length, count)
-    mixed = np.zeros((tokens, width))
-    for head in range(heads):
-        channels = slice(head * size, (head + 1) * size)
-        for i in range(tokens):
-            scores = bias[head, i]
-            if has_content:
-                q = projected[:, :width]
-                k = projected[:, width : 2 * width]
-                scores = scores + dot_products(q[i, channels], k[:, channels])
-            mixed[i, channels] = softmax_mix(scores, v[:, channels])
-    return linear(p["out"], mixed)
+    values = np.split(projected[:, -width:], heads, axis=1)
+    mixed = []
+    for head, v in enumerate(values):
+        logits = bias[head]
+        if has_content:
+            logits = logits + attention_logits(projected[:, : 2 * width], head, heads)
+        rows = [softmax_mix(scores, v) for scores in logits]
+        mixed.append(np.stack(rows))
+    return linear(p["out"], np.concatenate(mixed, axis=1))
 
 
 def channel_mlp(p, x, activation=gelu):
@@ -343,7 +360,8 @@ def token_mlp(p, x, activation=gelu):
     columns = []
     for channel in x.T:
         hidden = activation(first["weight"] @ channel + first["bias"])
-        columns.append(second["weight"] @ hidden + second["bias"])
+        column = second["weight"] @ hidden + second["bias"]
+        columns.append(column)
     return np.stack(columns, axis=1)
 
 
@@ -380,7 +398,8 @@ def affine(p, x):
     """Each channel times its scale, plus its bias."""
     columns = []
     for channel, scale, bias in zip(x.T, p["scale"], p["bias"], strict=True):
-        columns.append(scale * channel + bias)
+        column = scale * channel + bias
+        columns.append(column)
     return np.stack(columns, axis=1)
 
 
@@ -390,10 +409,11 @@ def resmlp_block(p, x):
     token_linear = p["token_linear"]
     weight = token_linear["weight"]
     bias = token_linear["bias"]
-    mixed = []
+    columns = []
     for channel in affine(p["token_affine"], x).T:
-        mixed.append(weight @ channel + bias)
-    x = x + np.stack(mixed, axis=1) * p["token_scale"]["scale"]
+        columns.append(weight @ channel + bias)
+    mixed = np.stack(columns, axis=1)
+    x = x + mixed * p["token_scale"]["scale"]
     branch = channel_mlp(p["mlp"], affine(p["mlp_affine"], x))
     return x + branch * p["mlp_scale"]["scale"]
 
@@ -441,10 +461,11 @@ def fnet_block(p, x, norm="post", eps=1e-12, heads=3):
         return fourier(x)
 
     if norm == "pre":
-        x = x + mix(layer_norm(p["mixing_norm"], x, eps))
-        return add_mlp(p, x, eps)
+        normed = layer_norm(p["mixing_norm"], x, eps)
+        return add_mlp(p, x + mix(normed), eps)
     x = layer_norm(p["mixing_norm"], x + mix(x), eps)
-    return layer_norm(p["mlp_norm"], x + channel_mlp(p["mlp"], x), eps)
+    branch = channel_mlp(p["mlp"], x)
+    return layer_norm(p["mlp_norm"], x + branch, eps)
 
 
 def by_head(p, hidden):
@@ -457,23 +478,28 @@ def by_head(p, hidden):
     return outputs
 
 
-def synthesized_logits(p, x, part):
+def synthesized_logits(p, x, part, heads):
     """One kind of logits: [heads][tokens, tokens]."""
     tokens = len(x)
     if part in ("random", "fixed_random"):
-        return [logits[:tokens, :tokens] for logits in p["logits"]]
+        return p["logits"][:, :tokens, :tokens]
     if part == "factorized_random":
-        factors = zip(p["rows"], p["columns"], strict=True)
-        return [rows[:tokens] @ columns[:tokens].T for rows, columns in factors]
+        rows = p["rows"][:, :tokens]
+        columns = p["columns"][:, :tokens]
+        return rows @ columns.transpose(0, 2, 1)
     hidden = linear(p["proj_in"], x)
     if part == "attention":
-        return hidden
+        return [attention_logits(hidden, head, heads) for head in range(heads)]
     hidden = np.maximum(hidden, 0)
     if part == "dense":
         return [logits[:, :tokens] for logits in by_head(p["proj_out"], hidden)]
     first = by_head(p["first"], hidden)
     second = by_head(p["second"], hidden)
-    return [products_of_rows(*pair)[:, :tokens] for pair in zip(first, second, strict=True)]
+    logits = []
+    for first_factor, second_factor in zip(first, second, strict=True):
+        products = products_of_rows(first_factor, second_factor)
+        logits.append(products[:, :tokens])
+    return logits
 
 
 def products_of_rows(a, b):
@@ -491,15 +517,15 @@ def synthesizer_block(p, x, parts, heads=3):
     normed = layer_norm(p["mixing_norm"], x)
     params = p["synthesizer"]
     shares = softmax(params["weights"]) if len(parts) > 1 else [1.0]
+    logits_of_part = {}
+    for part in parts:
+        logits_of_part[part] = synthesized_logits(params[part], normed, part, heads)
     values = np.split(linear(params["values"], normed), heads, axis=1)
     mixed = []
     for head, v in enumerate(values):
         logits = 0
         for part, share in zip(parts, shares, strict=True):
-            made = synthesized_logits(params[part], normed, part)
-            if part == "attention":
-                made = {head: attention_logits(made, head, heads)}
-            logits = logits + share * made[head]
+            logits = logits + share * logits_of_part[part][head]
         rows = [softmax_mix(row, v) for row in logits]
         mixed.append(np.stack(rows))
     x = x + linear(params["out"], np.concatenate(mixed, axis=1))
@@ -520,15 +546,18 @@ def external_attention_block(p, x, over="tokens", heads=3):
     by row alone."""
     normed = layer_norm(p["mixing_norm"], x)
     params = p["external"]
+    projected = linear(params["proj_in"], normed)
     mixed = []
-    for queries in np.split(linear(params["proj_in"], normed), heads, axis=1):
-        weights = np.exp(queries @ params["keys"].T)
+    for queries in np.split(projected, heads, axis=1):
+        logits = queries @ params["keys"].T
+        weights = np.exp(logits)
         if over == "tokens":
             weights = weights / weights.sum(axis=0)
             totals = 1e-9 + weights.sum(axis=1, keepdims=True)
         else:
             totals = weights.sum(axis=1, keepdims=True)
-        mixed.append(weights / totals @ params["values"])
+        normalized = weights / totals
+        mixed.append(normalized @ params["values"])
     x = x + linear(params["out"], np.concatenate(mixed, axis=1))
     return add_mlp(p, x)
 
@@ -541,55 +570,91 @@ def softmax(scores):
 
 def convolution_block(p, x, heads=3, dilation=1):
     """GLU, then output by output and channel by channel, each tap that meets a token."""
-    tokens = len(x)
     normed = layer_norm(p["mixing_norm"], x)
     params = p["convolution"]
     projected = linear(params["proj_in"], normed)
     a, b = np.split(projected, 2, axis=1)
     gated = a * sigmoid(b)
-    kernel_params = params["kernel"]
-    if "proj" in kernel_params:
-        logits = linear(kernel_params["proj"], gated)
-        logits = logits.reshape(tokens, heads, -1)
-    else:
-        logits = np.stack([kernel_params["logits"]] * tokens)
-    mixed = np.zeros_like(gated)
-    size = gated.shape[1] // heads
-    width = logits.shape[-1]
-    for i, channel in np.ndindex(gated.shape):
-        head = channel // size
-        kernel = softmax(logits[i, head])
-        for j in range(width):
-            source = i + dilation * (j - (width - 1) // 2)
-            if 0 <= source < tokens:
-                mixed[i, channel] += kernel[j] * gated[source, channel]
+    kernels = softmax_kernels(params["kernel"], gated, heads)
+    mixed = convolved_by_head(kernels, gated, dilation)
     x = x + linear(params["out"], mixed)
     return add_mlp(p, x)
 
 
+def softmax_kernels(p, x, heads):
+    """The kernel of each token and head, the same for all tokens unless it is computed from
+    them: [tokens, heads, width]."""
+    tokens = len(x)
+    if "proj" in p:
+        logits = linear(p["proj"], x)
+        logits = logits.reshape(tokens, heads, -1)
+    else:
+        logits = np.stack([p["logits"]] * tokens)
+    kernels = np.zeros_like(logits)
+    for token, head in np.ndindex(tokens, heads):
+        kernels[token, head] = softmax(logits[token, head])
+    return kernels
+
+
+def convolved_by_head(kernels, x, dilation):
+    """Each token and channel with its head's kernel, around the token."""
+    tokens, channels = x.shape
+    _, heads, width = kernels.shape
+    head_size = channels // heads
+    convolved = np.zeros_like(x)
+    for token, channel in np.ndindex(tokens, channels):
+        kernel = kernels[token, channel // head_size]
+        for tap, weight in enumerate(kernel):
+            distance = tap - (width - 1) // 2
+            source = token + dilation * distance
+            if 0 <= source < tokens:
+                convolved[token, channel] += weight * x[source, channel]
+    return convolved
+
+
 def state_space_outputs(p, u):
-    """Token by token, the complex states of each channel's space."""
-    tokens, channels = u.shape
+    """Channel by channel, with the modes of its space."""
+    _, channels = u.shape
     spaces = len(p["log_step"])
     channels_of_space = channels // spaces
-    outputs = np.zeros_like(u)
+    outputs = []
     for channel in range(channels):
         space = channel // channels_of_space
-        real = np.minimum(p["a_real"][space], -1e-4)
-        a = real + 1j * p["a_imag"][space]
-        c_real, c_imaginary = p["c"][space].T
-        c = c_real + 1j * c_imaginary
-        d = p["d"][space]
-        step = np.exp(p["log_step"][space])
-        decay = np.exp(step * a)
-        held = (decay - 1) / a
-        state = np.zeros_like(a)
-        for token in range(tokens):
-            number = u[token, channel]
-            state = decay * state + held * number
-            read = (c * state).sum()
-            outputs[token, channel] = read.real + d * number
-    return outputs
+        read = read_modes(discretized(p, space), u[:, channel])
+        skipped = p["d"][space] * u[:, channel]
+        outputs.append(read + skipped)
+    return np.stack(outputs, axis=1)
+
+
+class Modes(NamedTuple):
+    """The complex modes of a space, [modes]: their decay in a step, and the weights of what enters
+    the state and of what is read from it."""
+
+    decay: np.ndarray
+    write: np.ndarray
+    read: np.ndarray
+
+
+def discretized(p, space):
+    """The modes of a space, whose input is held for a step."""
+    real = np.minimum(p["a_real"][space], -1e-4)
+    a = real + 1j * p["a_imag"][space]
+    step = np.exp(p["log_step"][space])
+    decay = np.exp(step * a)
+    write = (decay - 1) / a
+    c_real, c_imaginary = p["c"][space].T
+    return Modes(decay, write, read=c_real + 1j * c_imaginary)
+
+
+def read_modes(modes, u):
+    """What is read from the states after each token of a channel: [tokens]."""
+    state = np.zeros_like(modes.decay)
+    outputs = []
+    for number in u:
+        state = modes.decay * state + modes.write * number
+        total = (modes.read * state).sum()
+        outputs.append(total.real)
+    return np.array(outputs)
 
 
 def bigs_block(p, x):
@@ -632,15 +697,16 @@ def unit(rows):
 
 def delta_rule(q, k, v, a, b):
     """The recurrence of one head, equation 10 of 2412.06464: [tokens, d]."""
-    tokens, size = k.shape
-    state = np.zeros((v.shape[1], size))
+    _, key_size = k.shape
+    _, value_size = v.shape
+    identity = np.eye(key_size)
+    state = np.zeros((value_size, key_size))
     outputs = []
-    for t in range(tokens):
-        key = k[t]
-        erase = np.eye(size) - b[t] * np.outer(key, key)
-        write = b[t] * np.outer(v[t], key)
-        state = a[t] * state @ erase + write
-        outputs.append(state @ q[t])
+    for query, key, value, decay, rate in zip(q, k, v, a, b, strict=True):
+        erase = identity - rate * np.outer(key, key)
+        write = rate * np.outer(value, key)
+        state = decay * state @ erase + write
+        outputs.append(state @ query)
     return np.array(outputs)
 
 
@@ -648,12 +714,13 @@ def causal_convolution(kernel, x):
     """Tap by tap, over a token and those before it."""
     convolved = np.zeros_like(x)
     for t, lag in np.ndindex(len(x), len(kernel)):
-        if lag <= t:
-            convolved[t] += kernel[lag] * x[t - lag]
+        source = t - lag
+        if source >= 0:
+            convolved[t] += kernel[lag] * x[source]
     return convolved
 
 
-def delta_direction(p, x, qkv, heads):
+def delta_direction(p, x, qkv, heads, value_size):
     """Head by head: [tokens, heads, d]."""
     gates = x @ p["gates"]["kernel"]
     decay_logits, write_logits = np.split(gates, 2, axis=1)
@@ -662,16 +729,20 @@ def delta_direction(p, x, qkv, heads):
     a = np.exp(-rates * steps)
     b = sigmoid(write_logits)
     convolved = silu(causal_convolution(p["convolution"]["kernel"], qkv))
-    channels = qkv.shape[1] // heads  # of a head's query, key and value
-    size = (channels - p["value_size"]) // 2
-    all_q, all_k, all_v = np.split(convolved, [size * heads, 2 * size * heads], axis=1)
+    _, channels = qkv.shape
+    values_start = channels - heads * value_size
+    queries, keys = np.split(convolved[:, :values_start], 2, axis=1)
+    q_of_head = np.split(queries, heads, axis=1)
+    k_of_head = np.split(keys, heads, axis=1)
+    v_of_head = np.split(convolved[:, values_start:], heads, axis=1)
     mixed = []
     for head in range(heads):
-        q = np.split(all_q, heads, axis=1)[head]
-        k = np.split(all_k, heads, axis=1)[head]
-        v = np.split(all_v, heads, axis=1)[head]
-        scaled_q = unit(q) / math.sqrt(size)
-        outputs = delta_rule(scaled_q, unit(k), v, a[:, head], b[:, head])
+        q = unit(q_of_head[head])
+        k = unit(k_of_head[head])
+        v = v_of_head[head]
+        _, key_size = k.shape
+        scaled_q = q / math.sqrt(key_size)
+        outputs = delta_rule(scaled_q, k, v, a[:, head], b[:, head])
         mixed.append(outputs)
     return np.stack(mixed, axis=1)
 
@@ -683,13 +754,14 @@ def delta_block(p, x, heads=3):
     params = p["delta"]
     qkv = normed @ params["proj_in"]["kernel"]
     scale = params["norm_scale"]
-    size = {"value_size": len(scale)}
-    mixed = delta_direction(params["forward"] | size, normed, qkv, heads)
+    value_size = len(scale)
+    mixed = delta_direction(params["forward"], normed, qkv, heads, value_size)
     if "backward" in params:
-        reversed_ = delta_direction(params["backward"] | size, normed[::-1], qkv[::-1], heads)
-        mixed = mixed + reversed_[::-1]
-    mean_square = (mixed**2).mean(-1, keepdims=True)
-    scaled = mixed / np.sqrt(mean_square + 1e-6) * scale
+        reversed_x = normed[::-1]
+        reversed_qkv = qkv[::-1]
+        later = delta_direction(params["backward"], reversed_x, reversed_qkv, heads, value_size)
+        mixed = mixed + later[::-1]
+    scaled = rms_norm(scale, mixed, 1e-6)
     gate = silu(normed @ params["gate"]["kernel"])
     gated = scaled.reshape(gate.shape) * gate
     x = x + gated @ params["out"]["kernel"]
@@ -700,18 +772,14 @@ def implicit_filter(p, tokens, length):
     """[tokens, channels], distance by distance: a network of sines of features of the distance,
     times a window that falls exponentially."""
     last = p["last"]["weight"]
-    features = len(p["first"]["weight"])
     _, channels = last.shape
-    bands = (features - 1) // 2
-    frequencies = np.linspace(1e-4, bands - 1, bands)
     fall = math.log(100)
     rates = np.linspace(fall / 1.5, fall / 0.3, channels)
+    features = len(p["first"]["weight"])
     rows = []
     for distance in range(tokens):
         share = distance / max(1, length - 1)
-        turns = distance / length * frequencies
-        wave = np.exp(-2j * math.pi * turns)
-        hidden = np.concatenate([[share], wave.real, wave.imag])
+        hidden = features_of_distance(distance, length, features)
         for name in ("first", "second", "third"):
             layer = p[name]
             product = hidden @ layer["weight"] + layer["bias"]
@@ -721,14 +789,25 @@ def implicit_filter(p, tokens, length):
     return np.stack(rows)
 
 
+def features_of_distance(distance, length, features):
+    """Its share of the length, and cosines and sines: [features]."""
+    share = distance / max(1, length - 1)
+    bands = (features - 1) // 2
+    frequencies = np.linspace(1e-4, bands - 1, bands)
+    turns = distance / length * frequencies
+    wave = np.exp(-2j * math.pi * turns)
+    return np.concatenate([[share], wave.real, wave.imag])
+
+
 def long_conv_block(p, x, length):
     """Output by output, over all tokens, or with one filter over the earlier ones; then the MLP."""
     tokens = len(x)
     params = p["convolution"]
     normed = layer_norm(p["mixing_norm"], x)
     projected = linear(params["proj_in"], normed)
-    short = depthwise(params["short"]["taps"], projected, 2) + params["short"]["bias"]
-    last_gate, first_gate, values = np.split(short, 3, axis=1)
+    short = params["short"]
+    convolved = depthwise(short["taps"], projected, 2) + short["bias"]
+    last_gate, first_gate, values = np.split(convolved, 3, axis=1)
     gated = first_gate * values
     past = implicit_filter(params["past"], tokens, length)
     future = np.zeros_like(past)
@@ -736,10 +815,11 @@ def long_conv_block(p, x, length):
         future = implicit_filter(params["future"], tokens, length)
     mixed = params["skip"] * gated
     for i, j in np.ndindex(tokens, tokens):
+        distance = abs(i - j)
         if j <= i:
-            mixed[i] += past[i - j] * gated[j]
+            mixed[i] += past[distance] * gated[j]
         else:
-            mixed[i] += future[j - i - 1] * gated[j]
+            mixed[i] += future[distance - 1] * gated[j]
     x = x + linear(params["out"], last_gate * mixed)
     return add_mlp(p, x)
 
@@ -796,34 +876,60 @@ def state_space(steps, rate, b, c, v):
 
 def quasiseparable(p, x, v, heads, groups):
     """Both directions head by head, and the free diagonal."""
+    forward, backward = directions_of(p, x, heads, groups)
+    diagonal = np.tile(p["skip"], (len(x), 1))
+    if "skip_proj" in p:
+        diagonal = diagonal + v @ p["skip_proj"]["kernel"]
+    mixed = []
+    for head, v_head in enumerate(np.split(v, heads, axis=1)):
+        skipped = diagonal[:, [head]] * v_head
+        before = read_direction(p, forward, head, groups, v_head)
+        after = read_direction(p, backward, head, groups, v_head[::-1])
+        mixed.append(skipped + before + after[::-1])
+    return np.concatenate(mixed, axis=1)
+
+
+class Direction(NamedTuple):
+    """What is read in a direction, in its order of the tokens: B and C of each group,
+    [groups][tokens, state], and the logits of the steps, [tokens, heads]."""
+
+    b: Sequence[np.ndarray]
+    c: Sequence[np.ndarray]
+    step_logits: np.ndarray
+
+
+def directions_of(p, x, heads, groups):
+    """The forward and the backward direction: computed from tokens, or parameters."""
     tokens = len(x)
     if "steps" in p:
         states = silu(convolved_features(p["features"], x))
         parts = np.split(states, 4 * groups, axis=1)
-        steps_of_directions = np.split(x @ p["steps"]["kernel"], 2, axis=1)
-        diagonal = p["skip"] + v @ p["skip_proj"]["kernel"]
+        forward_b, forward_c, backward_b, backward_c = in_parts_of(groups, parts)
+        forward_steps, backward_steps = np.split(x @ p["steps"]["kernel"], 2, axis=1)
     else:
-        parts = []
-        for b, c in zip(p["b"], p["c"], strict=True):
-            parts += [part[:tokens] for part in (*b, *c)]
-        steps_of_directions = [np.zeros((tokens, heads))] * 2
-        diagonal = np.tile(p["skip"], (tokens, 1))
-    mixed = []
-    for head, v_head in enumerate(np.split(v, heads, axis=1)):
-        group = head * groups // heads
-        rate = math.exp(p["log_rates"][head])
-        total = diagonal[:, head : head + 1] * v_head
-        for direction in range(2):
-            first_of_direction = 2 * groups * direction
-            b = parts[first_of_direction + group]
-            c = parts[first_of_direction + groups + group]
-            step_logits = steps_of_directions[direction][:, head]
-            steps = softplus(step_logits + p["step_bias"][head])
-            order = slice(None, None, -1 if direction else 1)
-            read = state_space(steps[order], rate, b[order], c[order], v_head[order])
-            total = total + read[order]
-        mixed.append(total)
-    return np.concatenate(mixed, axis=1)
+        forward_b, backward_b = p["b"][:, :, :tokens]
+        forward_c, backward_c = p["c"][:, :, :tokens]
+        forward_steps = np.zeros((tokens, heads))
+        backward_steps = forward_steps
+    reversed_b = [b[::-1] for b in backward_b]
+    reversed_c = [c[::-1] for c in backward_c]
+    forward = Direction(forward_b, forward_c, forward_steps)
+    backward = Direction(reversed_b, reversed_c, backward_steps[::-1])
+    return forward, backward
+
+
+def in_parts_of(size, items):
+    """Consecutive parts of a list."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def read_direction(p, direction, head, groups, v):
+    """What a head reads from its states before each token: [tokens, channels]."""
+    heads = len(p["log_rates"])
+    group = head * groups // heads
+    rate = math.exp(p["log_rates"][head])
+    logits = direction.step_logits[:, head] + p["step_bias"][head]
+    return state_space(softplus(logits), rate, direction.b[group], direction.c[group], v)
 
 
 def matrix_mixed(p, x, v, kind, heads, length):
@@ -834,6 +940,7 @@ def matrix_mixed(p, x, v, kind, heads, length):
         computed = convolved_features(p["features"], x)
         if kind != "attention":
             computed = silu(computed)
+    identity = np.eye(tokens)
     mixed = []
     for head, v_head in enumerate(np.split(v, heads, axis=1)):
         if kind == "dense":
@@ -841,37 +948,44 @@ def matrix_mixed(p, x, v, kind, heads, length):
         elif kind == "toeplitz":
             matrix = matrix_of_offsets(p, computed, head, heads, length, tokens)
         else:
-            if computed is None:
-                q = p["queries"][head, :tokens]
-                k = p["keys"][head, :tokens]
-            else:
-                parts = np.split(computed, 2 * heads, axis=1)
-                q = parts[head]
-                k = parts[heads + head]
+            q, k = query_and_key(p, computed, head, heads, tokens)
             matrix = matrix_of_products(q, k, kind, length)
-        mixed.append((matrix + np.eye(tokens)) @ v_head)
+        mixed.append((matrix + identity) @ v_head)
     return np.concatenate(mixed, axis=1)
+
+
+def query_and_key(p, computed, head, heads, tokens):
+    """A head's queries and keys, [tokens, size]: computed from tokens, or parameters."""
+    if computed is None:
+        return p["queries"][head, :tokens], p["keys"][head, :tokens]
+    parts = np.split(computed, 2 * heads, axis=1)
+    return parts[head], parts[heads + head]
 
 
 def matrix_of_offsets(p, computed, head, heads, length, tokens):
     """A head's Toeplitz matrix: from taps, or from features of the distance, first those to the
     left."""
     matrix = np.zeros((tokens, tokens))
+    scale = 2 * math.sqrt(length)
     for i, j in np.ndindex(tokens, tokens):
+        offset = j - i
+        distance = abs(offset)
         if computed is None:
-            weight = p["taps"][head, length - 1 + j - i]
-        elif j > i:
-            weight = computed[j - i, heads + head]
+            weight = p["taps"][head, length - 1 + offset]
+        elif offset > 0:
+            weight = computed[distance, heads + head]
         else:
-            weight = computed[i - j, head]
-        matrix[i, j] = weight / (2 * math.sqrt(length))
+            weight = computed[distance, head]
+        matrix[i, j] = weight / scale
     return matrix
 
 
 def matrix_of_products(q, k, kind, length):
     """The products of queries and keys, as they are or, of attention, their softmax."""
-    scale = q.shape[1] * (length if kind == "low_rank" else 1)
-    matrix = q @ k.T / math.sqrt(scale)
+    _, variance = q.shape
+    if kind == "low_rank":
+        variance = variance * length
+    matrix = q @ k.T / math.sqrt(variance)
     if kind == "attention":
         return np.stack([softmax(row) for row in matrix])
     return matrix
@@ -888,8 +1002,7 @@ def hydra_block(p, x, kind, heads=3, groups=1, length=5):
         mixed = quasiseparable(matrix, normed, v, heads, groups)
     else:
         mixed = matrix_mixed(matrix, normed, v, kind, heads, length)
-    mean_square = (mixed**2).mean(axis=1, keepdims=True)
-    scaled = mixed / np.sqrt(mean_square + 1e-5) * params["norm_scale"]
+    scaled = rms_norm(params["norm_scale"], mixed, 1e-5)
     gate = silu(normed @ params["gate"]["kernel"])
     gated = scaled * gate
     x = x + gated @ params["out"]["kernel"]

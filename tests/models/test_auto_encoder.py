@@ -23,7 +23,8 @@ def test_logits_depend_only_on_the_last_state_and_the_position():
     assert logits.shape == (1, 8, 12)
     assert logits.dtype == jnp.float32
     states = auto_encoding.hidden(tokens)
-    x = np.asarray(states[:, -1:]) + auto_encoder.sines(8, 16)
+    last_state = np.asarray(states[:, -1:])
+    x = last_state + auto_encoder.sines(8, 16)
     x = apply_layer(auto_encoding.first_norm, auto_encoding.first, x)
     x = apply_layer(auto_encoding.second_norm, auto_encoding.second, x)
     expected = auto_encoding.head(auto_encoding.last_norm(x))
@@ -38,10 +39,11 @@ def apply_layer(norm, linear, x):
 
 def test_sines_are_those_of_the_transformer_paper():
     positions = auto_encoder.sines(6, 4)
-    for token in range(6):
-        slow = token / 1e4
-        expected = [np.sin(token), np.sin(slow), np.cos(token), np.cos(slow)]
-        np.testing.assert_allclose(positions[token], expected, rtol=1e-6)
+    for token, found in enumerate(positions):
+        angles = np.array([token, token / 1e4])
+        expected = np.concatenate([np.sin(angles), np.cos(angles)])
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert len(positions) == 6
 
 
 def test_sines_of_odd_widths_end_with_zeros():

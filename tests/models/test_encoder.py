@@ -164,8 +164,14 @@ def test_the_last_state_is_the_output_and_the_first_that_of_one_layer(kind, scan
     module = mixed_precision_encoder(kind, scan_layers)
     layers = module.spec.layers
     x = jnp.asarray(normal(0, 2, 5, 6), jnp.bfloat16)
-    first, last, same = quick_jit(lambda x: module.states(x, [0, -1, layers - 1]))(x)
-    np.testing.assert_array_equal(last, quick_jit(module)(x))
+
+    @quick_jit
+    def states(x):
+        return module.states(x, [0, -1, layers - 1])
+
+    first, last, same = states(x)
+    output = quick_jit(module)(x)
+    np.testing.assert_array_equal(last, output)
     np.testing.assert_array_equal(same, last)
     first_spec, *_ = module.stack_specs
     first_stack, *_ = module.stacks
@@ -195,10 +201,10 @@ def test_small_branches_are_not_lost_in_a_float32_stream(stream_dtype, total):
     """32 layers add 1/2 to one channel of 256, near which bfloat16 has only even numbers."""
     spec = small_spec(block="resmlp", layers=32, dtype="bfloat16", residual_dtype=stream_dtype)
     module = randomized(lambda: Encoder(spec, nnx.Rngs(0)), std=0.0)
-    ones = jnp.ones((32, 6))
     half_for_first_channel = jnp.zeros((32, 6)).at[:, 0].set(0.5)
-    module.blocks.mlp_scale.scale[...] = ones
-    module.blocks.mlp.proj_out.bias[...] = half_for_first_channel
+    blocks = module.blocks
+    blocks.mlp_scale.scale[...] = jnp.ones((32, 6))
+    blocks.mlp.proj_out.bias[...] = half_for_first_channel
     module.norm.scale[...] = jnp.ones(6)
     x = jnp.full((1, 5, 6), 256, jnp.bfloat16)
     y = quick_jit(module)(x)

@@ -169,12 +169,10 @@ def test_bfloat16_products_on_a_cpu_are_rounded_once(product, formula, shapes):
     left, right = (jnp.asarray(side, jnp.bfloat16) for side in factors(shapes))
     exact = jnp.einsum(formula, left, right, preferred_element_type=jnp.float32)
     y = jax.jit(product)(left, right)
-    np.testing.assert_array_equal(np.float32(y), np.float32(exact.astype(jnp.bfloat16)))
-    [line] = [
-        line
-        for line in lowered(product, "cpu", left, right).splitlines()
-        if "stablehlo.dot_general" in line
-    ]
+    rounded = exact.astype(jnp.bfloat16)
+    np.testing.assert_array_equal(np.float32(y), np.float32(rounded))
+    text = lowered(product, "cpu", left, right)
+    [line] = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
     _, types = line.rsplit(" : ", 1)
     inputs, output = types.split("->")
     assert inputs.count("bf16") == 2
@@ -245,10 +243,9 @@ def test_each_platform_has_one_order_of_the_products(platform, product, formula,
     gradient = jax.grad(squares(product), argnums=(0, 1))
     text = lowered(gradient, platform, left, right)
     assert text.count("stablehlo.dot_general") == 3
-    repeated = 0
-    if product is over_tokens:
-        repeated = {"cpu": 2, "cuda": 3, "tpu": 0}[platform]
-    assert text.count("batching_dims") == repeated
+    repeated = {"cpu": 2, "cuda": 3, "tpu": 0}
+    expected = repeated[platform] if product is over_tokens else 0
+    assert text.count("batching_dims") == expected
 
 
 def scanned(a, b):

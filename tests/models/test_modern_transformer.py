@@ -13,6 +13,7 @@ from gmlp_flax.models import blocks
 from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.models.layers import rms_norm
 from gmlp_flax.models.text import CausalLM
+from tests.models import reference
 from tests.models.continuation import assert_same_logits_token_by_token
 from tests.models.reference import function_of
 
@@ -34,9 +35,9 @@ def transformer(length=16, **options):
 def test_rms_norm_divides_by_the_root_mean_square():
     x = np.random.default_rng(0).normal(size=(3, 8)) + 2
     scale = np.linspace(0.5, 2, 8)
-    mean_square = (x**2).mean(-1, keepdims=True)
-    expected = x / np.sqrt(mean_square + 1e-6) * scale
-    y = rms_norm(jnp.asarray(x), jnp.asarray(scale, jnp.float32), 1e-6, jnp.float32)
+    expected = reference.rms_norm(scale, x, 1e-6)
+    float32_scale = jnp.asarray(scale, jnp.float32)
+    y = rms_norm(jnp.asarray(x), float32_scale, 1e-6, jnp.float32)
     np.testing.assert_allclose(y, expected, rtol=1e-5)
 
 

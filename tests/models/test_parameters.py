@@ -178,11 +178,12 @@ def smooth_projection(grid):
     y = np.repeat(rows, width)
     x = np.tile(columns, height)
     down = y[:, None] - y
-    right = x[:, None] - x
-    distance = down**2 + 0.5 * (right - 0.1) ** 2
+    right = x[:, None] - x - 0.1
+    distance = down**2 + 0.5 * right**2
+    nearness = np.exp(-3 * distance)
     slope = 1 + y[:, None] + 0.5 * x
     patches = height * width
-    weight = np.exp(-3 * distance) * slope / patches
+    weight = nearness * slope / patches
     bias = np.sin(2 * y) + x
     return weight.astype(np.float32), bias.astype(np.float32)
 
@@ -215,7 +216,8 @@ def test_resized_means_are_means(new_grid):
     rows, columns = new_grid
     patches = rows * columns
     mean = jnp.full((12, 12), 1 / 12)
-    weight, bias = resize(mean, jnp.ones(12), (3, 4), new_grid)
-    expected = np.full((patches, patches), 1 / patches)
-    np.testing.assert_allclose(weight, expected, rtol=1e-5)
+    ones = jnp.ones(12)
+    weight, bias = resize(mean, ones, (3, 4), new_grid)
+    new_mean = np.full((patches, patches), 1 / patches)
+    np.testing.assert_allclose(weight, new_mean, rtol=1e-5)
     np.testing.assert_allclose(bias, np.ones(patches), rtol=1e-5)

@@ -20,14 +20,25 @@ def mesh_of(data, fsdp, tensor):
 
 def constraints(mesh, *axes):
     """The axes of the mesh over which `sharding.constrain` shards an array."""
+
+    def constrained(x):
+        return sharding.constrain(x, *axes)
+
     with jax.sharding.use_abstract_mesh(mesh):
-        equations = program(lambda x: sharding.constrain(x, *axes), jnp.zeros((4, 6, 8)))
+        equations = program(constrained, jnp.zeros((4, 6, 8)))
     specs = []
     for equation in equations:
         if equation.primitive.name == "sharding_constraint":
             spec = equation.params["sharding"].spec
-            specs.append([np.ravel(names).tolist() if names else [] for names in spec])
+            specs.append([mesh_axes(names) for names in spec])
     return specs
+
+
+def mesh_axes(names) -> list[str]:
+    """The axes of an entry of a spec: None, a name or a tuple of names."""
+    if not names:
+        return []
+    return np.ravel(names).tolist()
 
 
 def test_nothing_is_constrained_without_a_mesh():

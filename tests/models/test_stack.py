@@ -95,8 +95,9 @@ def test_runs_are_consecutive_layers_of_one_program():
         windows.append(run.attention.spec.window)
     assert counts == [1, 2, 1, 2, 1, 1]
     assert windows == [0, 4, 0, 4, 0, 4]
-    last = encoder.runs[-1].mlp.proj_in.kernel[...]
-    np.testing.assert_array_equal(last[0], encoder.stacks[-1].mlp.proj_in.kernel[-1])
+    last_run = encoder.runs[-1].mlp.proj_in.kernel[...]
+    last_stack = encoder.stacks[-1].mlp.proj_in.kernel[...]
+    np.testing.assert_array_equal(last_run[0], last_stack[-1])
 
 
 def test_deep_encoders_are_compiled_by_periods():

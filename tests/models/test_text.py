@@ -117,9 +117,11 @@ def test_embeddings_of_fnet_agree_with_numpy():
     segments = p["segments"]["table"]
     assert segments.shape == (4, 6)
     assert p["embedding_projection"]["kernel"].shape == (6, 6)
+    positions = p["positions"]["table"]
     projected = []
     for tokens in TOKENS:
-        embedded = p["embedding"][tokens] + segments[0] + p["positions"]["table"]
+        words = p["embedding"][tokens]
+        embedded = words + segments[0] + positions
         normed = layer_norm(p["embedding_norm"], embedded, 1e-12)
         projected.append(linear(p["embedding_projection"], normed))
     first_segment = jnp.zeros_like(TOKENS)
@@ -185,9 +187,13 @@ def test_both_ends_share_one_table():
         logits = with_table(table_out).logits(hidden)
         return (logits**2).sum()
 
+    def loss_of_one(table):
+        return loss(table, table)
+
     table = module.embedding[...]
-    gradient = quick_jit(jax.grad(lambda table: loss(table, table)))(table)
-    gradient_in, gradient_out = quick_jit(jax.grad(loss, argnums=(0, 1)))(table, table)
+    gradient = quick_jit(jax.grad(loss_of_one))(table)
+    gradients_of_two = quick_jit(jax.grad(loss, argnums=(0, 1)))
+    gradient_in, gradient_out = gradients_of_two(table, table)
     assert np.abs(gradient_in).max() > 0.1
     assert np.abs(gradient_out).max() > 0.1
     np.testing.assert_allclose(gradient, gradient_in + gradient_out, rtol=1e-10)
@@ -341,7 +347,8 @@ def test_the_two_texts_of_a_pair_are_dropped_independently():
     compiled = quick_jit(call)
     gradient, noisy = quick_jit(jax.grad(loss, has_aux=True))(state)
     quiet = compiled(state, same, NO_SEGMENTS)
-    alone = compiled(state, same[:1], NO_SEGMENTS[:1], None, keys(0, 2)[:1])
+    first_key = keys(0, 2)[:1]
+    alone = compiled(state, same[:1], NO_SEGMENTS[:1], None, first_key)
     assert np.abs(noisy - quiet).max() > 1e-3
     np.testing.assert_allclose(noisy[:1], alone, atol=1e-12)
     reference.assert_gradient_reaches_every_parameter(nnx.to_pure_dict(gradient))

@@ -21,10 +21,16 @@ LENGTHS = [1, 2, 8, 9, 17, 128, 129, 300]
 
 
 def test_expanded_taps_agree_entry_by_entry():
-    by_length = [np.arange(1, 2 * n, dtype=np.float32) for n in range(1, 41)]
-    expand_all = quick_jit(lambda by_length: [toeplitz.expand(taps) for taps in by_length])
-    for taps, matrix in zip(by_length, expand_all(by_length), strict=True):
-        np.testing.assert_array_equal(matrix, toeplitz_matrix(taps))
+    all_taps = [np.arange(1, 2 * n, dtype=np.float32) for n in range(1, 41)]
+
+    @quick_jit
+    def expand_all(all_taps):
+        return [toeplitz.expand(taps) for taps in all_taps]
+
+    matrices = expand_all(all_taps)
+    for taps, matrix in zip(all_taps, matrices, strict=True):
+        expected = toeplitz_matrix(taps)
+        np.testing.assert_array_equal(matrix, expected)
 
 
 def sums_of_diagonals(matrix):
@@ -173,8 +179,13 @@ def test_rows_of_past_taps_are_those_of_the_matrix(n):
 
 
 def test_rows_do_not_hold_the_matrix():
-    largest = largest_array(lambda taps: toeplitz.rows(taps, 5, 3), jnp.ones(2 * 300 - 1))
-    assert largest == 3 * 300
+    n = 300
+    taps = jnp.ones(2 * n - 1)
+
+    def three_rows(taps):
+        return toeplitz.rows(taps, 5, 3)
+
+    assert largest_array(three_rows, taps) == 3 * n
 
 
 @pytest.mark.parametrize("platform", toeplitz.FASTEST)

@@ -13,12 +13,16 @@ def test_layers_are_counted_by_hand():
     config = config_lib.open_config(f"c4_ablation:{AVERAGING},scale=small")
     narrow = config.copy_and_resolve_references()
     narrow.model.d_ffn = 128
-    layer = 2 * 128 * 128 + 128 + 128 + 2 * 128  # two maps with biases, and a norm
-    assert matching.encoder_size(narrow) == 2 * layer + 256
-    assert matching.fitted_layers(narrow, 10 * layer + 256 + layer // 3) == 10
+    maps = 2 * (128 * 128 + 128)
+    norm = 2 * 128
+    layer = maps + norm
+    final_norm = 256
+    assert matching.encoder_size(narrow) == 2 * layer + final_norm
+    ten_layers = 10 * layer + final_norm
+    assert matching.fitted_layers(narrow, ten_layers + layer // 3) == 10
     assert matching.fitted_layers(narrow, 100) == 1
-    wide = 2 * 128 * 1000 + 1000 + 128 + 256
-    assert matching.fitted_width(narrow, 2 * wide + 256) == 1000
+    wide_layer = 2 * 128 * 1000 + 1000 + 128 + norm
+    assert matching.fitted_width(narrow, 2 * wide_layer + final_norm) == 1000
     assert matching.fitted_width(narrow, 100) == 64  # at least half of d_model
     assert narrow.model.d_ffn == 128
 

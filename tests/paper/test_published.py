@@ -104,7 +104,9 @@ def token_mixing_madds(spec):
     d = spec.d_model
     block = name_of(spec.block)
     if block == "transformer":
-        return 4 * n * d * d + 2 * n * n * d
+        projections = 4 * n * d * d
+        attention = 2 * n * n * d
+        return projections + attention
     if block == "resmlp":
         return n * n * d
     assert block in ("mixer", "feed_forward")
@@ -120,7 +122,8 @@ def madds_by_hand(name):
     d = spec.d_model
     patches = n - 1 if model.pool == "cls" else n
     stem = patches * 3 * patch * patch * d
-    block = token_mixing_madds(spec) + 8 * n * d * d
+    mlp = 8 * n * d * d
+    block = token_mixing_madds(spec) + mlp
     head = 1000 * d
     return stem + spec.layers * block + head
 
@@ -146,22 +149,28 @@ def embedding_params(d):
 
 
 def gmlp_params(layers, n, d, f, a=0):
-    """Parameters of a gMLP by hand: table and output bias, blocks, final norm."""
+    """Parameters of a gMLP by hand: table and output bias, blocks, final norm. `a` is the size of
+    tiny attention."""
     half = f // 2
-    spatial = (2 * n - 1) + n
-    block = norm_params(d) + linear_params(d, f) + norm_params(half) + spatial
+    taps = 2 * n - 1
+    spatial = taps + n
+    block = norm_params(d)
+    block += linear_params(d, f)
+    block += norm_params(half) + spatial
     block += linear_params(half, d)
     if a:
         block += linear_params(d, 3 * a) + linear_params(a, half)
     return embedding_params(d) + layers * block + norm_params(d)
 
 
-def transformer_params(layers, n, d, heads=0, absolute=0):
-    """Parameters of a Transformer by hand. `heads` have relative biases; `absolute` tables have a
-    vector for each position."""
-    block = 2 * norm_params(d) + 4 * linear_params(d, d) + mlp_params(d)
+def transformer_params(layers, n, d, heads=0, absolute=False):
+    """Parameters of a Transformer by hand. `heads` have relative biases; if `absolute`, a table has
+    a vector for each position."""
+    block = 2 * norm_params(d)
+    block += 4 * linear_params(d, d) + mlp_params(d)
     block += heads * (2 * n - 1)
-    return embedding_params(d) + layers * block + norm_params(d) + absolute * n * d
+    positions = n * d if absolute else 0
+    return embedding_params(d) + layers * block + norm_params(d) + positions
 
 
 @pytest.mark.smoke
@@ -182,8 +191,9 @@ def test_printed_numbers_have_the_sums_of_the_papers_tables(source):
     models = [model for model in PUBLISHED.values() if model.source == source]
     assert len(models) == expected.models
     for column in ("params_m", "perplexity", "madds_g", "top1"):
-        total = sum(getattr(model, column) or 0 for model in models)
-        assert total == pytest.approx(getattr(expected, column)), column
+        values = [getattr(model, column) for model in models]
+        printed = [value for value in values if value is not None]
+        assert sum(printed) == pytest.approx(getattr(expected, column)), column
 
 
 @PEER
@@ -238,8 +248,15 @@ def test_parameters_of_other_papers_models_equal_the_printed_ones(name):
     assert round(count, digits(model.params_m)) == model.params_m
 
 
-def fnet_params(layers, d, attention=0):
-    """Parameters of FNet by hand, and those of the heads that are not in our model.
+class Params(NamedTuple):
+    """Parameters of our model, and of the paper's heads that it does not have."""
+
+    model: int
+    other_heads: int
+
+
+def fnet_params(layers, d, attention_layers=0):
+    """Parameters of FNet by hand.
 
     FNet has tables of words, positions and types with a norm and a projection, layers, and the
     transform and the bias of the logits. The other heads are a pooler and two classes of sentence
@@ -247,15 +264,16 @@ def fnet_params(layers, d, attention=0):
     dense = linear_params(d, d)
     tables = (VOCAB_SIZE + 512 + 4) * d
     stem = tables + norm_params(d) + dense
-    logits = dense + norm_params(d) + VOCAB_SIZE
     block = 2 * norm_params(d) + mlp_params(d)
-    other_heads = dense + linear_params(d, 2)
-    return stem + layers * block + attention * 4 * dense + logits, other_heads
+    attention = attention_layers * 4 * dense
+    logits = dense + norm_params(d) + VOCAB_SIZE
+    model = stem + layers * block + attention + logits
+    return Params(model, other_heads=dense + linear_params(d, 2))
 
 
 def test_fnet_hybrid_by_hand():
-    expected, _ = fnet_params(12, 768, attention=2)
-    assert param_count(PUBLISHED["fnet_hybrid"]) == expected
+    expected = fnet_params(12, 768, attention_layers=2)
+    assert param_count(PUBLISHED["fnet_hybrid"]) == expected.model
 
 
 @pytest.mark.parametrize(
@@ -269,14 +287,15 @@ def test_fnet_by_hand_with_and_without_its_heads(name, layers, d, printed, in_no
     """The printed 238 M are those with the pooler, masked-token and next-sentence heads. The printed
     83 M do not show which heads are counted."""
     model = PUBLISHED[name]
-    whole, other_heads = fnet_params(layers, d)
-    assert param_count(model) == whole
-    with_all_heads = (whole + other_heads) / 1e6
+    expected = fnet_params(layers, d)
+    assert param_count(model) == expected.model
+    with_all_heads = (expected.model + expected.other_heads) / 1e6
     assert round(with_all_heads) == printed
     assert f"has {with_all_heads:.2f}M" in model.note
     transform = linear_params(d, d) + norm_params(d) + VOCAB_SIZE
-    with_pooler_alone = whole - transform + linear_params(d, d)
-    millions = [round(whole / 1e6, 1), round(with_pooler_alone / 1e6, 1)]
+    pooler = linear_params(d, d)
+    with_pooler_alone = expected.model - transform + pooler
+    millions = [round(count / 1e6, 1) for count in (expected.model, with_pooler_alone)]
     assert millions == in_notes
 
 
@@ -284,17 +303,23 @@ def frame_params(mixing, d=768, positions=0):
     """Parameters of Table 3's model with another mixer: 12 pre-norm layers with an MLP, and tied
     embeddings. `mixing` are those of the mixer in a layer."""
     block = 2 * norm_params(d) + mlp_params(d) + mixing
-    return embedding_params(d) + positions * d + 12 * block + norm_params(d)
+    stem = embedding_params(d) + positions * d
+    return stem + 12 * block + norm_params(d)
 
 
 D = 768
 N = 128
-DENSE = D * D + D
+DENSE = linear_params(D, D)
 LOGITS = 12 * N * N  # one matrix for each head
 # Three layers of 64 on 5 features, one of 768, and 64 frequencies.
-FILTER = (5 * 64 + 64) + 2 * (64 * 64 + 64) + 64 * D + 64
-# gate, values and out; B, C and steps; filters; heads and their diagonal; the norm
-HYDRA = 6 * D**2 + D * (256 + 48) + 8 * (1536 + 256) + 24 * (3 + 1536) + 1536
+FILTER = linear_params(5, 64) + 2 * linear_params(64, 64) + 64 * D + 64
+HYDRA = (
+    6 * D**2  # gate, values and out
+    + D * (256 + 48)  # B, C and steps
+    + 8 * (1536 + 256)  # filters
+    + 24 * (3 + 1536)  # heads and their diagonal
+    + 1536  # the norm
+)
 # Mixer -> its parameters in a layer, and the millions of the model. Heads have size 64, and
 # factorized matrices n = 8 x 16.
 MIXERS = {
@@ -321,20 +346,23 @@ def test_the_parameters_of_bigs_by_hand():
     """A gate of 3 d, four projections of d, and for each direction 64 modes of 4 numbers, D and a
     step."""
     gate = 2 * linear_params(768, 2304) + linear_params(2304, 768)
-    direction = 2 * DENSE + 64 * 4 + 2
-    layers = 12 * (norm_params(768) + gate + 2 * direction)
-    expected = embedding_params(768) + layers + norm_params(768)
+    state_space = 64 * 4 + 2
+    direction = 2 * DENSE + state_space
+    layer = norm_params(768) + gate + 2 * direction
+    expected = embedding_params(768) + 12 * layer + norm_params(768)
     assert param_count(PUBLISHED["bigs"]) == expected
     assert round(expected / 1e6, 2) == 116.75
 
 
 def test_the_parameters_of_delta_by_hand():
     """6 d^2 in projections as published: 6 heads of 96 keys and 192 values."""
-    keys = 576
-    values = 1152
+    keys = 6 * 96
+    values = 6 * 192
     projections = 768 * (2 * keys + 3 * values)
     assert projections == 6 * 768**2
-    direction = 4 * (2 * keys + values) + 768 * 12 + 2 * 6
+    convolution = 4 * (2 * keys + values)
+    gates = 768 * 12
+    direction = convolution + gates + 2 * 6
     expected = frame_params(projections + 2 * direction + 192)
     assert param_count(PUBLISHED["delta"]) == expected
     assert round(expected / 1e6, 2) == 124.23
@@ -343,10 +371,11 @@ def test_the_parameters_of_delta_by_hand():
 def test_the_parameters_of_modern_by_hand():
     """A layer has as many products as the Transformer's 12 d^2: 4 in attention, and 8 in three
     matrices of the MLP. It has no biases, and its norms have only scales."""
+    attention = 4 * 768**2
     mlp = 3 * 768 * 2048
     assert mlp == 8 * 768**2
-    layers = 12 * (12 * 768**2 + 2 * 768)
-    expected = embedding_params(768) + layers + 768
+    layer = attention + mlp + 2 * 768
+    expected = embedding_params(768) + 12 * layer + 768
     assert param_count(PUBLISHED["modern"]) == expected
     assert round(expected / 1e6, 2) == 109.56
 
@@ -380,8 +409,10 @@ def test_fixed_random_logits_are_not_trained():
 
 def test_a_gmlp_with_depthwise_convolutions_by_hand():
     """A kernel of 31 and a bias for each of 1,536 channels replace 2n - 1 taps and n biases."""
-    without_mixing = param_count(PUBLISHED["sgu"]) - 36 * (2 * N - 1 + N)
-    assert param_count(PUBLISHED["depthwise"]) == without_mixing + 36 * (31 + 1) * 1536
+    toeplitz = 2 * N - 1 + N
+    depthwise = (31 + 1) * 1536
+    without_mixing = param_count(PUBLISHED["sgu"]) - 36 * toeplitz
+    assert param_count(PUBLISHED["depthwise"]) == without_mixing + 36 * depthwise
 
 
 @pytest.mark.parametrize(
@@ -400,8 +431,10 @@ def test_a_gmlp_with_depthwise_convolutions_by_hand():
 )
 def test_operations_of_mixers_by_hand(name, mixing):
     """`mixing` is per token and layer, without the MLP. Only the products of convolutions count."""
-    layers = 12 * N * (mixing + 8 * D * D)
-    head = round(PREDICTED * N) * VOCAB_SIZE * D
+    mlp = 8 * D * D
+    layers = 12 * N * (mixing + mlp)
+    predictions = round(PREDICTED * N)
+    head = predictions * VOCAB_SIZE * D
     assert forward_flops(PUBLISHED[name]) == 2 * (layers + head)
 
 
@@ -412,12 +445,12 @@ def test_operations_of_mixers_by_hand(name, mixing):
         ("amlp_large", gmlp_params(72, 512, 768, 3072, 128)),
         ("amlp_36", gmlp_params(36, 128, 512, 3072, 64)),
         ("amlp_36_128", gmlp_params(36, 128, 512, 3072, 128)),
-        ("bert", transformer_params(12, 128, 768, absolute=1)),
+        ("bert", transformer_params(12, 128, 768, absolute=True)),
         ("bert_rel", transformer_params(12, 128, 768, 12)),
         ("bert_rel_only", transformer_params(12, 128, 768, 12) - 12 * 2 * DENSE),
         ("transformer_48", transformer_params(48, 128, 768, 12)),
         ("thin_96", transformer_params(96, 128, 256, 8)),
-        ("bert_large", transformer_params(24, 512, 1024, absolute=1)),
+        ("bert_large", transformer_params(24, 512, 1024, absolute=True)),
         ("bert_base_rel", transformer_params(12, 512, 768, 12)),
         ("bert_large_rel", transformer_params(24, 512, 1024, 16)),
     ],
@@ -464,8 +497,13 @@ def test_operations_of_image_models_are_near_table_1s(name):
     assert abs(without_cls / printed - 1) < 0.016
     n = 196
     d = model.spec.d_model
-    block = n * (d * 6 * d + n * 3 * d + 3 * d * d)
-    expected = 2 * (n * 768 * d + 30 * block + d * 1000) / 1e9
+    proj_in = d * 6 * d
+    spatial = n * 3 * d
+    proj_out = 3 * d * d
+    block = n * (proj_in + spatial + proj_out)
+    stem = n * 768 * d
+    head = d * 1000
+    expected = 2 * (stem + 30 * block + head) / 1e9
     assert without_cls == expected
 
 
@@ -487,11 +525,16 @@ def test_operations_of_text_models_are_near_table_5s(name):
     f = model.spec.d_ffn
     a = getattr(model.spec, "d_attn", 0)
     if name.startswith("bert"):
-        block = 4 * d * d + 2 * n * d + 2 * d * f
+        attention = 4 * d * d + 2 * n * d
+        mlp = 2 * d * f
+        block = attention + mlp
     else:
-        gmlp = d * f + n * f // 2 + f // 2 * d
-        block = gmlp + d * 3 * a + 2 * n * a + a * f // 2
-    head = round(PREDICTED * n) * VOCAB_SIZE * d
+        half = f // 2
+        gmlp = d * f + n * half + half * d
+        tiny_attention = d * 3 * a + 2 * n * a + a * half
+        block = gmlp + tiny_attention
+    predictions = round(PREDICTED * n)
+    head = predictions * VOCAB_SIZE * d
     assert flops == 2 * (model.spec.layers * n * block + head)
 
 
@@ -523,9 +566,11 @@ def test_lengths_and_positions_of_text_models(name):
 
 
 def test_models_may_have_another_number_of_classes():
-    model = nnx.eval_shape(lambda: build(PUBLISHED["gmlp_ti"], nnx.Rngs(0), classes=7))
-    params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
-    assert params["head"]["kernel"].shape == (128, 7)
+    published = PUBLISHED["gmlp_ti"]
+    model = nnx.eval_shape(lambda: build(published, nnx.Rngs(0), classes=7))
+    state = nnx.state(model, nnx.Param)
+    head = nnx.to_pure_dict(state)["head"]
+    assert head["kernel"].shape == (128, 7)
 
 
 @pytest.mark.parametrize("name", ["bert_base", "bert_large"])
@@ -542,32 +587,33 @@ def test_transformers_with_relative_positions_differ_from_table_5s_in_nothing_el
 
 def test_the_paper_has_the_finetuned_scores_of_its_tables():
     """Table 4 has two columns, Table 6 five; no table has RTE."""
-    tables = ("Table 4", "Table 5")
-    models = {name for name, model in PUBLISHED.items() if model.source in tables}
-    expected = models | {row.name for row in QUOTED["Table 6"]}
-    assert set(FINETUNED_SCORES) == expected
-    for name in models:
-        assert len(FINETUNED_SCORES[name]) == (2 if PUBLISHED[name].source == "Table 4" else 5)
+    columns_of_source = {"Table 4": 2, "Table 5": 5}
+    models = {}
+    for name, model in PUBLISHED.items():
+        if model.source in columns_of_source:
+            models[name] = model
+    quoted = {row.name for row in QUOTED["Table 6"]}
+    assert set(FINETUNED_SCORES) == models.keys() | quoted
+    for name, model in models.items():
+        assert len(FINETUNED_SCORES[name]) == columns_of_source[model.source]
     sst2, mnli, _, squad, *_ = SCORE_COLUMNS
     assert printed_score("amlp_base", squad) == 90.7
     assert printed_score("gmlp_36", mnli) == 80.9
     assert printed_score("gmlp_36", squad) is None
     assert printed_score("sgu", sst2) is None
-    assert {column.task for column in SCORE_COLUMNS} == {
-        "sst2",
-        "mnli",
-        "squad_v1.1",
-        "squad_v2.0",
-        "rte",
-    }
+    tasks = {column.task for column in SCORE_COLUMNS}
+    assert tasks == {"sst2", "mnli", "squad_v1.1", "squad_v2.0", "rte"}
 
 
 def test_quoted_rows_of_table_2():
     """Against the sums of the paper's columns: parameters, multiply-adds, top-1."""
     rows = QUOTED["Table 2"]
-    assert sum(row.params_m for row in rows) == pytest.approx(313)
-    assert sum(row.madds_g for row in rows) == pytest.approx(83.59)
-    assert sum(row.top1 for row in rows) == pytest.approx(563.9)
+    params_m = [row.params_m for row in rows]
+    madds_g = [row.madds_g for row in rows]
+    top1 = [row.top1 for row in rows]
+    assert sum(params_m) == pytest.approx(313)
+    assert sum(madds_g) == pytest.approx(83.59)
+    assert sum(top1) == pytest.approx(563.9)
 
 
 def test_a_quoted_row_is_the_same_model_with_better_training():
@@ -587,12 +633,17 @@ def test_table_2_has_all_its_rows():
 
 def test_quoted_rows_of_table_6():
     base, large = QUOTED["Table 6"]
-    for row, total in ((base, 341.9), (large, 353.0)):
-        scores = [printed_score(row.name, column) for column in SCORE_COLUMNS]
-        printed = [score for score in scores if score is not None]
-        assert len(printed) == 4
-        assert sum(printed) == pytest.approx(total)
+    assert sum(printed_scores(base.name)) == pytest.approx(341.9)
+    assert sum(printed_scores(large.name)) == pytest.approx(353.0)
     assert base.params_m == PUBLISHED["bert_base"].params_m
     assert large.params_m == PUBLISHED["bert_large"].params_m
     assert base.top1 is base.madds_g is None
     assert "Devlin" in base.name
+
+
+def printed_scores(name):
+    """The four scores that the paper prints for a row."""
+    scores = [printed_score(name, column) for column in SCORE_COLUMNS]
+    printed = [score for score in scores if score is not None]
+    assert len(printed) == 4
+    return printed

@@ -108,8 +108,9 @@ def test_rows_are_published_models():
         for row in table.rows:
             name, _, _ = row.partition(",")
             assert name in PUBLISHED
-        for rows in (*table.series.values(), *table.longer.values(), *table.trained.values()):
-            assert set(rows) <= set(table.rows)
+        for groups in (table.series, table.longer, table.trained):
+            for rows in groups.values():
+                assert set(rows) <= set(table.rows)
 
 
 @pytest.mark.parametrize(

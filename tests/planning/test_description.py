@@ -81,6 +81,10 @@ def test_runs_shorter_than_three_days_are_in_hours(days, chip_hours, expected):
 
 def test_operations_that_move_most_bytes_are_listed():
     moved = {"bytes": 60_000_000, "runs": 12, "results": "f32[8,8]", "source": "mlp/dot"}
-    lines = describe(dataclasses.replace(PLAN, moved=(moved,)), "images").splitlines()
-    [line] = [line for line in lines if line.endswith("f32[8,8] <- mlp/dot")]
-    assert line.split()[:3] == ["60.0", "12", "5.0"]
+    plan = dataclasses.replace(PLAN, moved=(moved,))
+    text = describe(plan, "images")
+    [line] = [line for line in text.splitlines() if line.endswith("f32[8,8] <- mlp/dot")]
+    megabytes, runs, megabytes_of_a_run, *_ = line.split()
+    assert megabytes == "60.0"
+    assert runs == "12"
+    assert megabytes_of_a_run == "5.0"

@@ -18,6 +18,8 @@ from gmlp_flax.training.partition import Partition
 from tests import preloaded
 from tests.commands.test_plan import GOLDEN
 
+Shape = tuple[int, ...]
+
 pytestmark = pytest.mark.usefixtures("optimized")
 
 QUICK = {"xla_backend_optimization_level": 0}  # of machine code: the program of arrays is the same
@@ -37,26 +39,22 @@ def without_data(options):
     return tasks.find(options.task)(options)
 
 
-def array_shapes(program: str) -> set[tuple[int, ...]]:
+def array_shapes(program: str) -> set[Shape]:
     """The shapes of all arrays in the text of a compiled program, of any type, in tuples and
     fusions too."""
     without_names = re.sub(r'"[^"]*"', "", program)
-    return {
-        tuple(map(int, dims.split(",")))
-        for dims in re.findall(r"\b[a-z]\w*\[(\d[\d,]*)\]", without_names)
-    }
+    shapes = set()
+    for dims in re.findall(r"\b[a-z]\w*\[(\d[\d,]*)\]", without_names):
+        sizes = [int(size) for size in dims.split(",")]
+        shapes.add(tuple(sizes))
+    return shapes
 
 
-def logits(
-    program: str, batch: int, positions: int, vocabulary: int = VOCAB_SIZE
-) -> list[tuple[int, ...]]:
+def logits(program: str, batch: int, positions: int, vocabulary: int = VOCAB_SIZE) -> list[Shape]:
     """Arrays with as many elements as the logits at some positions, for any merging and order of
     their axes."""
-    return [
-        shape
-        for shape in array_shapes(program)
-        if math.prod(shape) == batch * positions * vocabulary
-    ]
+    elements = batch * positions * vocabulary
+    return [shape for shape in array_shapes(program) if math.prod(shape) == elements]
 
 
 @pytest.mark.smoke
@@ -66,9 +64,8 @@ def test_xlarge_compiles_here_and_has_logits_only_at_masked_positions():
     options.batch_size = 4
     compiled = dry_run.lower(options, Partition.make()).compile(QUICK)
     # The arguments are weights and two moments, 12 bytes per parameter, and a batch; no gradients.
-    assert compiled.memory_analysis().argument_size_in_bytes == pytest.approx(
-        12 * 940_614_768, rel=1e-3
-    )
+    memory = compiled.memory_analysis()
+    assert memory.argument_size_in_bytes == pytest.approx(12 * 940_614_768, rel=1e-3)
     program = compiled.as_text()
     batch = options.batch_size
     length = options.model.length
@@ -81,16 +78,16 @@ def test_xlarge_compiles_here_and_has_logits_only_at_masked_positions():
     assert not logits(program, batch, length)
     # The embedding table is the largest array with a vocabulary axis.
     sizes = [math.prod(shape) for shape in array_shapes(program) if VOCAB_SIZE in shape]
-    assert max(sizes) == VOCAB_SIZE * options.model.d_model < batch * length * VOCAB_SIZE
+    table_size = VOCAB_SIZE * options.model.d_model
+    assert max(sizes) == table_size < batch * length * VOCAB_SIZE
 
 
 def test_topologies_that_libtpu_refuses_are_one_line_with_the_nearest_ones(monkeypatch):
     refuse = mock.Mock(side_effect=RuntimeError("no such slice\nand a page of text"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     monkeypatch.setattr(dry_run.topologies, "get_topology_desc", refuse)
-    with pytest.raises(
-        RunError, match=r"'v5e:1x3' \(no such slice\): the nearest are v5e:2x2, v5e:2x4"
-    ):
+    message = r"'v5e:1x3' \(no such slice\): the nearest are v5e:2x2, v5e:2x4"
+    with pytest.raises(RunError, match=message):
         dry_run.devices("v5e:1x3")
 
 
@@ -181,17 +178,18 @@ print(json.dumps(moved))
 def test_memory_of_a_toeplitz_gmlp_grows_as_n():
     """The step of two layers of 16 channels on one sequence of 4,096 and 8,192 tokens, compiled
     here."""
+    one_device = Partition.make({"data": 1}, jax.devices()[:1])
     temporaries = []
     for length in ("4096", "8192"):
         options = config.from_file("configs/long_text.py", f"{length},scale=small")
         options.batch_size = 1
         options.masking.max_predictions = 64
         options.model.update(layers=2, d_model=16, d_ffn=32, vocab_size=100)
-        compiled = dry_run.lower(options, Partition.make({"data": 1}, jax.devices()[:1])).compile(
-            QUICK
-        )
-        temporaries.append(compiled.memory_analysis().temp_size_in_bytes)
-    assert 1.5 < temporaries[1] / temporaries[0] < 2.1
+        lowered = dry_run.lower(options, one_device)
+        memory = lowered.compile(QUICK).memory_analysis()
+        temporaries.append(memory.temp_size_in_bytes)
+    short, long = temporaries
+    assert 1.5 < long / short < 2.1
 
 
 @needs_libtpu
@@ -219,11 +217,14 @@ print(json.dumps(costs))
 
 
 def test_batches_have_the_shapes_of_the_task():
-    text = dry_run.batch_shapes(without_data(text_config("gmlp_base")), 2)
-    got = {name: leaf.shape for name, leaf in text.items()}
-    assert got == {"tokens": (2, 512), "index": (2,)}
+    masked_lm = without_data(text_config("gmlp_base"))
+    text = dry_run.batch_shapes(masked_lm, 2)
+    shapes = {name: leaf.shape for name, leaf in text.items()}
+    assert shapes == {"tokens": (2, 512), "index": (2,)}
     options = config.from_file("configs/own_images.py", "gmlp_ti")
-    images = dry_run.batch_shapes(without_data(options), 1024)
+    classification = without_data(options)
+    images = dry_run.batch_shapes(classification, 1024)
     assert images["image"].shape == (1024, 224, 224, 3)
     assert images["image"].dtype == "uint8"
-    assert jax.tree.leaves(tasks.find(options.task)(options).shapes())
+    task = tasks.find(options.task)(options)
+    assert jax.tree.leaves(task.shapes())

@@ -108,11 +108,11 @@ def test_collectives_in_loops_are_multiplied():
     """Seven iterations, as stated, of a body whose own loop counts from 2 to 5; four of eight
     devices in each group."""
     costs = Program(LOOPS, devices=8).costs()
-    reduced = 8 * 16 * 4
-    gathered = 64 * 16 * 2
+    reduced = 21 * 8 * 16 * 4
+    gathered = 7 * 64 * 16 * 2
     expected = {
-        "all-gather": Collectives(7, 7 * gathered, 7 * gathered * 0.75, 7 * gathered * 0.75),
-        "all-reduce": Collectives(21, 21 * reduced, 21 * reduced * 1.5, 21 * reduced * 1.5),
+        "all-gather": Collectives(7, gathered, gathered * 0.75, gathered * 0.75),
+        "all-reduce": Collectives(21, reduced, reduced * 1.5, reduced * 1.5),
     }
     assert costs.collectives == expected
     assert costs.unknown_loops == 0
@@ -121,14 +121,15 @@ def test_collectives_in_loops_are_multiplied():
 def test_collectives_of_one_channel_are_counted_separately():
     """As `jax.shard_map` makes them, all with the same; only what libtpu splits into fusions is one
     by its channel."""
-    assert (
-        Program(re.sub(r"channel_id=\d+", "channel_id=1", LOOPS), devices=8).costs()
-        == Program(LOOPS, devices=8).costs()
-    )
+    of_one_channel = re.sub(r"channel_id=\d+", "channel_id=1", LOOPS)
+    found = Program(of_one_channel, devices=8).costs()
+    expected = Program(LOOPS, devices=8).costs()
+    assert found == expected
 
 
 def test_a_loop_of_unknown_length_counts_once():
-    costs = Program(LOOPS.replace("known_trip_count", "something_else"), devices=8).costs()
+    unknown = LOOPS.replace("known_trip_count", "something_else")
+    costs = Program(unknown, devices=8).costs()
     assert costs.collectives["all-reduce"].count == 3
     assert costs.unknown_loops == 1
 
@@ -136,22 +137,29 @@ def test_a_loop_of_unknown_length_counts_once():
 def test_a_start_and_its_done_are_one_collective():
     """In each of XLA's notations: -start and -done, wrapped, and split by libtpu; groups of 4."""
     found = Program(ASYNC, devices=8).costs().collectives
-    assert {kind: (each.count, each.bytes) for kind, each in found.items()} == {
+    count_and_bytes = {}
+    wire_bytes = {}
+    waiting_bytes = {}
+    for kind, collectives in found.items():
+        count_and_bytes[kind] = (collectives.count, collectives.bytes)
+        wire_bytes[kind] = collectives.wire_bytes
+        if collectives.waiting_bytes:
+            waiting_bytes[kind] = collectives.waiting_bytes
+    assert count_and_bytes == {
         "all-gather": (2, 2 * 1024),
         "all-reduce": (1, 40),
         "all-to-all": (1, 40),
         "collective-permute": (1, 40),
         "reduce-scatter": (1, 64),
     }
-    assert {kind: each.wire_bytes for kind, each in found.items()} == {
+    assert wire_bytes == {
         "all-gather": 2 * 768,
         "all-reduce": 60,
         "all-to-all": 30,
         "collective-permute": 40,
         "reduce-scatter": 192,
     }
-    waiting = {kind: each.waiting_bytes for kind, each in found.items() if each.waiting_bytes}
-    assert waiting == {"all-to-all": 30, "reduce-scatter": 192}
+    assert waiting_bytes == {"all-to-all": 30, "reduce-scatter": 192}
 
 
 def test_a_collective_that_spans_a_loop_counts_once():
@@ -165,13 +173,11 @@ def test_a_collective_that_spans_a_loop_counts_once():
 """
     loop = LOOPS.replace("get-tuple-element(%b), index=1", "fusion(%b), kind=kOutput, calls=%step")
     begin = ASYNC[ASYNC.index("%begin") : ASYNC.index("%end")]
-    start = "%began = (bf16[4,32]{1,0}, bf16[16,32]{1,0}) fusion(%p), kind=kCustom, calls=%begin\n  %zero = s32[] constant(0)"
-    found = (
-        Program(begin + step + loop.replace("%zero = s32[] constant(0)", start), devices=8)
-        .costs()
-        .collectives
-    )
-    assert found["all-gather"].count == 7 + 1
+    zero = "%zero = s32[] constant(0)"
+    start = f"%began = (bf16[4,32]{{1,0}}, bf16[16,32]{{1,0}}) fusion(%p), kind=kCustom, calls=%begin\n  {zero}"
+    loop = loop.replace(zero, start)
+    costs = Program(begin + step + loop, devices=8).costs()
+    assert costs.collectives["all-gather"].count == 7 + 1
 
 
 SLICED = """
@@ -211,16 +217,19 @@ def test_slices_of_stacked_layers_are_counted_instead_of_the_stack():
 def test_operations_are_sorted_by_the_bytes_that_they_move():
     """By instruction, the largest first: in the loops 7 x 3 runs that read and write what is not on
     the chip."""
-    named = LOOPS.replace(
-        "to_apply=%add", 'to_apply=%add, metadata={op_name="jit(f)/transpose(jvp())/layer/psum"}'
-    )
+    metadata = 'metadata={op_name="jit(f)/transpose(jvp())/layer/psum"}'
+    named = LOOPS.replace("to_apply=%add", f"to_apply=%add, {metadata}")
     costs = Program(named, devices=8).costs()
     gathered, reduced, *others = costs.moved
-    expected = (7 * (8 * 16 * 4 + 64 * 16 * 2), 7, "all-gather.1", "bf16[64,16]")
+    operand_bytes = 8 * 16 * 4
+    gathered_bytes = 64 * 16 * 2
+    expected = (7 * (operand_bytes + gathered_bytes), 7, "all-gather.1", "bf16[64,16]")
     assert gathered[:4] == expected
-    assert reduced == (21 * 8 * 16 * 4, 21, "all-reduce.1", "f32[8,16]*", "backward layer/psum")
-    expected = gathered.bytes + reduced.bytes + sum(one.bytes for one in others)
-    assert costs.traffic == expected
+    reduced_bytes = 21 * 8 * 16 * 4
+    expected = (reduced_bytes, 21, "all-reduce.1", "f32[8,16]*", "backward layer/psum")
+    assert reduced == expected
+    other_bytes = sum(operation.bytes for operation in others)
+    assert costs.traffic == gathered.bytes + reduced.bytes + other_bytes
 
 
 def test_a_fusion_that_reads_the_stack_counts_all_of_it():

@@ -142,7 +142,8 @@ def devices_of(monkeypatch, kind, count):
 def test_unknown_devices_have_data_parallelism(monkeypatch, kind, count):
     devices_of(monkeypatch, kind, count)
     monkeypatch.setattr(meshes, "choose", lambda *_: pytest.fail("planned"))
-    sizes, _ = meshes.choose_here(small(**{"mesh.auto": True}))
+    options = small(**{"mesh.auto": True})
+    sizes, _ = meshes.choose_here(options)
     assert sizes == (count, 1, 1)
 
 

@@ -113,8 +113,11 @@ def test_sharded_parameters_need_less_memory():
 
 @pytest.mark.parametrize(("remat", "gathers"), [("matmuls", 1), ("full", 2)])
 def test_sharded_parameters_are_gathered_again_for_recomputation(remat, gathers):
-    found = plan.make(small(**{"mesh.fsdp": 8, "model.remat": remat}), "gpu:h100x8")
-    counts = {kind: collective["count"] for kind, collective in found.collectives.items()}
+    options = small(**{"mesh.fsdp": 8, "model.remat": remat})
+    found = plan.make(options, "gpu:h100x8")
+    counts = {}
+    for kind, collective in found.collectives.items():
+        counts[kind] = collective["count"]
     assert counts == {"all-gather": gathers, "reduce-scatter": 1}
 
 
@@ -174,15 +177,19 @@ def test_programs_for_gpus_are_compiled_without_a_gpu(kind, monkeypatch):
     assert found.method == "compiled"
     assert found.seconds["memory"]
     assert found.fits
-    assert found.collectives["all-reduce"]["bytes"] == pytest.approx(4 * found.params, rel=0.01)
+    reduced = found.collectives["all-reduce"]
+    assert reduced["bytes"] == pytest.approx(4 * found.params, rel=0.01)
 
 
 def test_the_time_and_cost_of_a_run():
     found = plan.make(small(), "gpu:a100x4", price=3.0)
-    assert found.run_days == pytest.approx(1000 * found.step_seconds / 86400)
-    assert found.chip_hours == pytest.approx(4 * 24 * found.run_days)
+    run_seconds = 1000 * found.step_seconds
+    chip_days = 4 * found.run_days
+    assert found.run_days == pytest.approx(run_seconds / 86400)
+    assert found.chip_hours == pytest.approx(24 * chip_days)
     assert found.cost == pytest.approx(3 * found.chip_hours)
-    assert plan.make(small(), "gpu:a100x4").cost is None
+    without_price = plan.make(small(), "gpu:a100x4")
+    assert without_price.cost is None
 
 
 def test_a_measured_utilization_replaces_the_peak():

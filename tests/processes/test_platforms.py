@@ -49,7 +49,8 @@ def test_libtpu_is_only_used_on_machines_with_accelerators(
 def test_jax_uses_the_cpu_without_warnings(imports):
     """JAX may be imported before or after; libtpu may be installed, but there is no TPU."""
     program = f"{imports}; platforms.choose(); print(jax.default_backend())"
-    environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    environment = dict(os.environ)
+    environment.pop("JAX_PLATFORMS", None)
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True
     )
@@ -77,17 +78,15 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 thread.start(); thread.join()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("MALLOC_", "GLIBC_"))
-    }
+    environment = {}
+    for name, value in os.environ.items():
+        if not name.startswith(("MALLOC_", "GLIBC_")):
+            environment[name] = value
     faults = {}
     for how in ("freed", "kept"):
         command = [sys.executable, "-c", program, how]
-        faults[how] = int(
-            subprocess.run(command, capture_output=True, check=True, env=environment).stdout
-        )
+        done = subprocess.run(command, capture_output=True, check=True, env=environment)
+        faults[how] = int(done.stdout)
     assert faults["kept"] < faults["freed"] / 5, faults
 
 
@@ -112,8 +111,8 @@ print(*(counts.get(f"/jax/compilation_cache/{name}", 0) for name in names))
         "JAX_PLATFORMS": "cpu",
         "XDG_CACHE_HOME": str(tmp_path),
         platforms.SLOW_TO_COMPILE: "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
-    variables |= {"JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     variables.pop(platforms.PROGRAMS, None)
 
     def start():
@@ -124,7 +123,8 @@ print(*(counts.get(f"/jax/compilation_cache/{name}", 0) for name in names))
             env=variables,
             check=True,
         )
-        return tuple(map(int, done.stdout.split()))
+        requests, hits = done.stdout.split()
+        return int(requests), int(hits)
 
     requests, hits = start()
     assert requests > 0

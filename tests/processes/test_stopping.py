@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-import types
 from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -167,22 +167,23 @@ def test_hanging_before_the_first_step_ends_too():
 
 def test_the_watchdog_allows_an_hour_for_the_first_step(monkeypatch):
     timeouts = []
-    now = [0.0]
-    clock = types.SimpleNamespace(
-        dump_traceback_later=lambda seconds, **_: timeouts.append(seconds),
-        cancel_dump_traceback_later=lambda: timeouts.append("stopped"),
-    )
-    monkeypatch.setattr(stopping, "faulthandler", clock)
-    monkeypatch.setattr(stopping, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    handler = mock.Mock(spec=["dump_traceback_later", "cancel_dump_traceback_later"])
+    handler.dump_traceback_later = lambda seconds, **_: timeouts.append(seconds)
+    handler.cancel_dump_traceback_later = lambda: timeouts.append("stopped")
+    clock = mock.Mock(spec=["monotonic"])
+    clock.monotonic.return_value = 0.0
+    monkeypatch.setattr(stopping, "faulthandler", handler)
+    monkeypatch.setattr(stopping, "time", clock)
     dog = stopping.Watchdog(100.0)
     assert timeouts == []  # before the first step is compiled
     dog.begin()
     for time_of_step in (0.0, 0.5, 2.0):  # the second step is too short to set it again
-        now[0] = time_of_step
+        clock.monotonic.return_value = time_of_step
         dog.alive()
     dog.close()
     assert timeouts == [3600.0, 100.0, 100.0, "stopped"]
     off = stopping.Watchdog(0)
-    for call in (off.begin, off.alive, off.close):
-        call()
+    off.begin()
+    off.alive()
+    off.close()
     assert len(timeouts) == 4

@@ -16,10 +16,10 @@ def measured(tmp_path):
 
 def test_costs_over_tokens_with_their_powers(measured):
     [panel] = cost_chart(measured, ROWS).panels
-    bert = next(series for series in panel.series if series.name == "bert")
+    [bert] = [series for series in panel.series if series.name == "bert"]
     assert bert.x == [128, 1024, 2048, 4096]
-    expected = [400 * (n / 1024) ** 2 for n in bert.x]  # ms
-    assert bert.y == pytest.approx(expected)
+    milliseconds = [400 * (n / 1024) ** 2 for n in bert.x]
+    assert bert.y == pytest.approx(milliseconds)
     assert bert.fit == pytest.approx(bert.y, rel=1e-6)
 
 
@@ -57,7 +57,8 @@ def test_nearest_length(tmp_path):
     made_up_columns.write_costs(tmp_path, {"sgu": (1.0, 1.0)}, (128, 1024))
     made_up_columns.write_cost(tmp_path, "sgu", 2048, ())
     found = read_costs(str(tmp_path), ("sgu",))
-    for tokens, expected in {64: 128, 128: 128, 1000: 1024, 2000: 1024}.items():
+    nearest_lengths = {64: 128, 128: 128, 1000: 1024, 2000: 1024}
+    for tokens, expected in nearest_lengths.items():
         cost = nearest(found, ("sgu",), tokens)["sgu"]
         assert cost.tokens == expected
     for tokens in (300, 4096):

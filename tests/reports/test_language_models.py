@@ -19,13 +19,14 @@ PERPLEXITIES = {  # of two seeds, in the middle and at the end
 
 def write_runs(folder, name="table3", perplexities=PERPLEXITIES, finished=True):
     """Writes runs of a report's rows at the small scale, with these held-out perplexities."""
-    rows = TABLES[name].configs("cpu")
+    configs = TABLES[name].configs("cpu")
     for row, seeds in perplexities.items():
         for seed, (middle, end) in enumerate(seeds):
-            made = rows[row].copy_and_resolve_references()
-            made.seed = seed
-            made.data.train = "books.jsonl"
-            write_run(folder / f"{row}-{seed}", made, ((450, middle), (900, end)), finished)
+            config = configs[row].copy_and_resolve_references()
+            config.seed = seed
+            config.data.train = "books.jsonl"
+            points = ((450, middle), (900, end))
+            write_run(folder / f"{row}-{seed}", config, points, finished)
 
 
 def gather(name, folder):
@@ -156,19 +157,19 @@ def write_finetuned(
     folder, row, accuracies, init_from="anywhere", pretrained="table4", task="sst2", **changes
 ):
     """Writes runs of a finetuned model, with one seed for each accuracy."""
-    start = TABLES[pretrained].config(row, "cpu")
-    start = config_lib.Start("pretrained", start, {})
-    folder_of_task = {"sst2": "sst2", "own": "imdb"}[task]
-    name = f"{folder_of_task}-{row}"
+    pretrained_config = TABLES[pretrained].config(row, "cpu")
+    start = config_lib.Start("pretrained", pretrained_config, {})
+    data_set = "imdb" if task == "own" else task
+    name = f"{data_set}-{row}"
     if changes.get("init_parameters") is False:
         name += "-random"
     for seed, accuracy in enumerate(accuracies):
-        made = config_lib.from_file("configs/finetune_glue.py", f"{task},scale=small")
-        resolved = config_lib.resolve(made, lambda _: start)
-        made = config_lib.mutable_copy(resolved.config)
-        made.update({"seed": seed, "init_from": str(init_from), **changes})
+        options = config_lib.from_file("configs/finetune_glue.py", f"{task},scale=small")
+        resolved = config_lib.resolve(options, lambda _: start)
+        config = config_lib.mutable_copy(resolved.config)
+        config.update({"seed": seed, "init_from": str(init_from), **changes})
         run = folder / "finetuned" / name / f"seed={seed}"
-        write_run(run, made, [(2, accuracy)], metric="accuracy")
+        write_run(run, config, [(2, accuracy)], metric="accuracy")
 
 
 def test_figure_7_has_two_axes(tmp_path):
@@ -180,9 +181,9 @@ def test_figure_7_has_two_axes(tmp_path):
         "gmlp_36,data=2": (40.0, 0.7),
         "gmlp_36,data=4": (30.0, 0.8),
     }
-    perplexities = {row: ((2 * end, end),) for row, (end, _) in ends.items()}
-    write_runs(tmp_path, "figure7", perplexities)
-    for row, (_, accuracy) in ends.items():
+    for row, (end, accuracy) in ends.items():
+        one_seed = ((2 * end, end),)
+        write_runs(tmp_path, "figure7", {row: one_seed})
         start = tmp_path / f"{row}-0"
         write_finetuned(tmp_path, row, [accuracy], init_from=start, pretrained="figure7")
     made = gather("figure7", tmp_path)
@@ -207,8 +208,8 @@ def test_figure_7_has_two_axes(tmp_path):
 
 def test_finetuned_runs_are_shown_with_the_paper(tmp_path):
     write_runs(tmp_path, "table4", {"gmlp_18": ((60.0, 50.0),), "gmlp_36": ((60.0, 40.0),)})
-    for row, accuracies in {"gmlp_18": (0.6, 0.7, 0.65), "gmlp_36": (0.8,)}.items():
-        write_finetuned(tmp_path, row, accuracies)
+    write_finetuned(tmp_path, "gmlp_18", (0.6, 0.7, 0.65))
+    write_finetuned(tmp_path, "gmlp_36", (0.8,))
     made = gather("table4", tmp_path)
     rows = cells(made)
     assert rows["gmlp_18"]["SST-2"].centre == pytest.approx(65)

@@ -60,8 +60,9 @@ def dense_run(tmp_path):
 
 def made(name, run, row="sgu"):
     config = config_lib.load(str(run / "config.json"))
-    loaded = Run(row, str(run), config, ())
-    return learned_weights.report(name, TABLES[name], [loaded], "cpu", {})
+    runs = [Run(row, str(run), config, ())]
+    table = TABLES[name]
+    return learned_weights.report(name, table, runs, "cpu", {})
 
 
 def test_filters_of_text(text_run):

@@ -27,9 +27,10 @@ def write_result(folder, point, accuracy, step=1000):
 
 def write_search(folder, cell, accuracies, steps=(1000, 1000, 1000)) -> None:
     """Writes the results of a search, one for each learning rate."""
-    found = zip(recall.search_points(cell, "cpu"), accuracies, steps, strict=True)
-    for point, accuracy, step in found:
-        write_result(folder / "search", point, accuracy, step)
+    search = folder / "search"
+    points = recall.search_points(cell, "cpu")
+    for point, accuracy, step in zip(points, accuracies, steps, strict=True):
+        write_result(search, point, accuracy, step)
 
 
 @pytest.fixture

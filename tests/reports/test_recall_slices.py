@@ -21,7 +21,9 @@ def write_slices(run, perplexity, recall_perplexity, step=900, frequent_bigrams=
     recalled = 100
     loss = math.log(perplexity)
     recall_loss = math.log(recall_perplexity)
-    other_loss = (predictions * loss - recalled * recall_loss) / (predictions - recalled)
+    total_loss = predictions * loss
+    total_recall_loss = recalled * recall_loss
+    other_loss = (total_loss - total_recall_loss) / (predictions - recalled)
     content = {
         "step": step,
         "frequent_bigrams": frequent_bigrams,

@@ -148,19 +148,24 @@ def test_rows_of_one_model_are_distinguished_by_steps(tmp_path):
     write_run(tmp_path / "b", config(steps=16))
     write_run(tmp_path / "c", config(steps=24))  # no row
     first, second = find(str(tmp_path), rows)
-    assert (first.row, first.config.steps) == ("split", 8)
-    assert (second.row, second.config.steps) == ("split longer", 16)
+    assert first.row == "split"
+    assert first.config.steps == 8
+    assert second.row == "split longer"
+    assert second.config.steps == 16
     with pytest.raises(RunError, match="the rows split and again have the same model and steps"):
         find(str(tmp_path), ROWS | {"again": config(seed=1)})
     finetuned = tmp_path / "finetuned" / "sst2"
     for name in ("a", "b"):
-        write_run(finetuned / name, tuned(init_from=str(tmp_path / name)))
-    write_run(finetuned / "gone", tuned(init_from=str(tmp_path / "d"), steps=8))
+        start = tmp_path / name
+        write_run(finetuned / name, tuned(init_from=str(start)))
+    missing = tmp_path / "d"
+    write_run(finetuned / "gone", tuned(init_from=str(missing), steps=8))
     found = find_finetuned(str(tmp_path), rows)
     names = {}
     for row, runs in found.items():
         names[row] = [os.path.basename(run.path) for run in runs]
     assert names == {"split": ["a"], "additive": [], "split longer": ["b"]}
-    write_run(tmp_path / "e", config("additive", **{"data.heldout_share": 0.2}))
+    other_share = config("additive", **{"data.heldout_share": 0.2})
+    write_run(tmp_path / "e", other_share)
     with pytest.raises(RunError, match="data.heldout_share is 0.05 in .*a and 0.2"):
         find(str(tmp_path), rows)

@@ -81,6 +81,7 @@ def run_two(commands: Commands, *arguments: str, **options) -> list[subprocess.C
 
 def assert_lost(result: subprocess.CompletedProcess) -> None:
     """Checks that a process that lost another one ended with an error that says so."""
-    assert result.returncode not in (0, 2), result.stderr
-    assert any(words in result.stderr for words in LOST), result.stderr
-    assert "Traceback" not in result.stderr, result.stderr
+    errors = result.stderr
+    assert result.returncode not in (0, 2), errors
+    assert any(words in errors for words in LOST), errors
+    assert "Traceback" not in errors, errors

@@ -15,7 +15,9 @@ def corpus() -> bytes:
     """60 documents as JSON lines."""
     records = []
     for number in range(60):
-        words = " ".join(tiny.WORDS[number % 9 : number % 30 + 8])
+        first = number % 9
+        stop = number % 30 + 8
+        words = " ".join(tiny.WORDS[first:stop])
         records.append({"text": f"{words} and {number} more"})
     return writers.json_lines(*records)
 

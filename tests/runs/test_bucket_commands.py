@@ -25,7 +25,8 @@ def upload(store: buckets.Store, folder: Path, prefix: str) -> None:
     """Writes the files of a folder to the bucket `runs`."""
     for path in folder.rglob("*"):
         if path.is_file():
-            store.write("runs", f"{prefix}/{path.relative_to(folder)}", path.read_bytes())
+            name = path.relative_to(folder)
+            store.write("runs", f"{prefix}/{name}", path.read_bytes())
 
 
 @pytest.mark.nightly

@@ -235,9 +235,10 @@ def test_bad_addresses_are_one_line(commands, store, text):
     assert_only_one_line(result, "Orbax writes checkpoints to disks and to gs://")
     result = commands("--workdir=gs://nobody/x", command="evaluate", **environment)
     assert_only_one_line(result, "gs://nobody/x")
-    for command, arguments in {"train": [text], "evaluate": []}.items():
+    arguments = {"train": [text], "evaluate": []}
+    for command, words in arguments.items():
         store.faults({"kind": "403", "times": 1_000_000})
-        denied = commands(*arguments, "--workdir=gs://runs/x", command=command, **environment)
+        denied = commands(*words, "--workdir=gs://runs/x", command=command, **environment)
         assert_only_one_line(denied, "permission denied")
 
 

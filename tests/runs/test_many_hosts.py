@@ -71,8 +71,13 @@ def test_two_processes_train_as_one(by_two, by_one):
 
 def changes_and_others(lines: list[dict]) -> tuple[list[dict], list[dict]]:
     """The changes of the config in metrics lines, and the lines about something else."""
-    changes = [line["changed"] for line in lines if "changed" in line]
-    others = [line for line in lines if "changed" not in line]
+    changes = []
+    others = []
+    for line in lines:
+        if "changed" in line:
+            changes.append(line["changed"])
+        else:
+            others.append(line)
     return changes, others
 
 

@@ -72,13 +72,16 @@ def id_of(folder: Path) -> str:
 
 def test_restart_moves_the_run_away(workdir, finished, resume):
     shutil.rmtree(workdir / "figures")
+    moved = workdir / "before-1"
     stderr = resume({"seed": 5, "steps": 6}, restart=True)
-    assert f"the previous run is moved to {workdir}/before-1" in stderr
-    assert content(workdir / "before-1") == content(finished)
-    assert json.loads((workdir / "config.json").read_text())["seed"] == 5
+    assert f"the previous run is moved to {moved}" in stderr
+    assert content(moved) == content(finished)
+    config = json.loads((workdir / "config.json").read_text())
+    assert config["seed"] == 5
     assert {line["step"] for line in metrics(workdir)} == {3, 6}
     assert id_of(workdir) != id_of(finished)
-    assert pretrained.load(str(workdir / "before-1"), "8").step == 8
+    previous = pretrained.load(str(moved), "8")
+    assert previous.step == 8
 
 
 def test_run_without_an_id_keeps_its_checkpoints(commands, text, workdir):

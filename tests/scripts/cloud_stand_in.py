@@ -92,29 +92,32 @@ class Cloud:
 
     def launch(self, *arguments: str, **variables: str) -> tuple[int, str, str]:
         """Runs the script; returns its exit code and what it printed."""
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("JAX_PLATFORMS", "TPU_"))
-        }
-        usual = {
+        environment = {
             "PATH": f"{self.bin}:{os.environ['PATH']}",
             "TPU_NAME": "pod",
             "TPU_ZONE": "z",
             "TPU_INTERVAL": "0",
         }
+        for name, value in os.environ.items():
+            if name != "PATH" and not name.startswith(("JAX_PLATFORMS", "TPU_")):
+                environment[name] = value
+        command = [self.checkout / "scripts/launch_tpu.sh", *arguments]
         # Files, not pipes: training outlives the command, and would keep a pipe open.
-        with (self.folder / "out").open("w+") as out, (self.folder / "err").open("w+") as err:
-            command = [self.checkout / "scripts/launch_tpu.sh", *arguments]
+        output = self.folder / "out"
+        errors = self.folder / "err"
+        with output.open("w+") as stdout, errors.open("w+") as stderr:
             done = subprocess.run(
-                command, env=kept | usual | variables, stdout=out, stderr=err, timeout=60
+                command, env=environment | variables, stdout=stdout, stderr=stderr, timeout=60
             )
-        return done.returncode, (self.folder / "out").read_text(), (self.folder / "err").read_text()
+        return done.returncode, output.read_text(), errors.read_text()
 
     def calls(self) -> list[list[str]]:
         """The words of all calls of gcloud."""
         path = self.folder / "calls.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        if not path.exists():
+            return []
+        lines = path.read_text().splitlines()
+        return [json.loads(line) for line in lines]
 
     def on(self, worker: int, name: str) -> str:
         """The text of a worker's file, once something is in it."""

@@ -3,7 +3,6 @@ pip."""
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -21,26 +20,28 @@ PIP = "#!{python}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n"
 @pytest.fixture(scope="module")
 def steps() -> list[tuple[str, str]]:
     """The instructions with their values."""
-    parser = pytest.importorskip("dockerfile_parse").DockerfileParser(str(ROOT / "Dockerfile"))
-    return [
-        (step["instruction"], step["value"])
-        for step in parser.structure
-        if step["instruction"] != "COMMENT"
-    ]
+    dockerfile_parse = pytest.importorskip("dockerfile_parse")
+    parser = dockerfile_parse.DockerfileParser(str(ROOT / "Dockerfile"))
+    steps = []
+    for step in parser.structure:
+        if step["instruction"] != "COMMENT":
+            steps.append((step["instruction"], step["value"]))
+    return steps
 
 
 def installed(
     steps: list[tuple[str, str]], device: str, folder: Path
 ) -> subprocess.CompletedProcess:
     """Runs the one RUN instruction."""
-    (run,) = [value for instruction, value in steps if instruction == "RUN"]
-    for name, text in (("pip", PIP.format(python=sys.executable)), ("useradd", "#!/bin/sh\n")):
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
+    [run] = [value for instruction, value in steps if instruction == "RUN"]
+    programs = {"pip": PIP.format(python=sys.executable), "useradd": "#!/bin/sh\n"}
+    for name, text in programs.items():
+        path = folder / name
+        path.write_text(text)
+        path.chmod(0o755)
     environment = {"PATH": f"{folder}:{os.environ['PATH']}", "DEVICE": device}
-    return subprocess.run(
-        ["/bin/sh", "-c", run], env=environment, capture_output=True, text=True, check=False
-    )
+    command = ["/bin/sh", "-c", run]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -65,23 +66,27 @@ def test_one_argument_chooses_the_device(steps, tmp_path, device, extras):
 
 
 def test_the_python_is_the_one_of_the_constraints(steps):
-    python = dict(steps)["FROM"]
-    assert python == "python:3.13-slim"
-    assert f"constraints-{re.search('[0-9.]+', python)[0]}.txt" in dict(steps)["RUN"]
+    step = dict(steps)
+    assert step["FROM"] == "python:3.13-slim"
+    assert "constraints-3.13.txt" in step["RUN"]
 
 
 def test_copied_files_are_in_the_build_context_and_run_without_root(steps):
-    copied = {word for step, value in steps if step == "COPY" for word in value.split()[:-1]}
+    copied = set()
+    users = []
+    for step, value in steps:
+        if step == "COPY":
+            *sources, _ = value.split()
+            copied.update(sources)
+        if step == "USER":
+            users.append(value)
     for name in copied:
         assert (ROOT / name).exists()
     assert {"gmlp_flax", "configs", "setup.cfg"} < copied
-    sent = {
-        line[1:]
-        for line in (ROOT / ".dockerignore").read_text().splitlines()
-        if line.startswith("!")
-    }
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    sent = {line.removeprefix("!") for line in ignored if line.startswith("!")}
     assert sent == copied
-    assert [value for step, value in steps if step == "USER"] == ["1000"]
+    assert users == ["1000"]
     assert "--uid=1000" in dict(steps)["RUN"]
 
 

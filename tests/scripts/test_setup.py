@@ -13,6 +13,14 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONSTRAINTS = "constraints-3.11.txt", "constraints-3.13.txt"
+COPIED = (
+    "scripts/setup.sh",
+    "scripts/patiently.sh",
+    "requirements.txt",
+    "setup.cfg",
+    "pyproject.toml",
+    *CONSTRAINTS,
+)
 TOOLS = "bash cat chmod cksum cp dirname grep ls mkdir paste sed sort".split()
 
 # A Python that reports version $VERSION, makes environments of copies of itself that keep that
@@ -55,14 +63,7 @@ class Checkout:
         self.bin = folder / "bin"
         self.bin.mkdir()
         (self.root / "scripts").mkdir(parents=True)
-        for name in (
-            "scripts/setup.sh",
-            "scripts/patiently.sh",
-            "requirements.txt",
-            "setup.cfg",
-            "pyproject.toml",
-            *CONSTRAINTS,
-        ):
+        for name in COPIED:
             shutil.copy(ROOT / name, self.root / name)
         for tool in TOOLS:
             (self.bin / tool).symlink_to(shutil.which(tool))
@@ -182,15 +183,16 @@ def test_tested_versions_are_installed(checkout, version, file):
 
 @pytest.mark.parametrize("name", CONSTRAINTS)
 def test_constraints_name_every_requirement(name):
-    pinned, required = (
-        {
-            line.lower().replace("_", "-")
-            for line in re.findall(rf"^([\w-]+){sign}", (ROOT / file).read_text(), re.M)
-        }
-        for file, sign in ((name, "=="), ("requirements.txt", ">="))
-    )
+    pinned = distributions_of(ROOT / name, "==")
+    required = distributions_of(ROOT / "requirements.txt", ">=")
     assert required
     assert required <= pinned
+
+
+def distributions_of(path: pathlib.Path, sign: str) -> set[str]:
+    """The names before a sign, as package indexes write them."""
+    names = re.findall(rf"^([\w-]+){sign}", path.read_text(), re.M)
+    return {name.lower().replace("_", "-") for name in names}
 
 
 def test_failed_installations_are_repeated(checkout):
@@ -218,12 +220,16 @@ def test_another_python_rebuilds_the_environment(checkout):
 
 def test_the_environment_and_the_checkout_may_be_elsewhere(checkout, tmp_path):
     for venv in (str(tmp_path / "my venv"), "my venv"):
-        assert checkout.setup("test", VENV=venv).returncode == 0
-        assert "up to date" in checkout.setup("test", VENV=venv).stdout
+        made = checkout.setup("test", VENV=venv)
+        assert made.returncode == 0
+        again = checkout.setup("test", VENV=venv)
+        assert "up to date" in again.stdout
         assert (checkout.root / venv / "pyvenv.cfg").exists()
         assert not (checkout.root / ".venv").exists()
-    checkout.root = checkout.root.rename(checkout.root.with_name("moved"))
-    assert "is installed" in checkout.setup("test", VENV="my venv").stdout
+    moved = checkout.root.with_name("moved")
+    checkout.root = checkout.root.rename(moved)
+    reinstalled = checkout.setup("test", VENV="my venv")
+    assert "is installed" in reinstalled.stdout
 
 
 @pytest.mark.parametrize("script", ["setup", "quickstart", "docs"])

@@ -56,9 +56,9 @@ class Trainer:
     def __init__(self, folder: Path, waits: bool = False):
         self.folder = folder
         self.executable = folder / "python"
-        self.executable.write_text(
-            TRAINER.format(python=sys.executable, folder=folder, waits="waits" * waits)
-        )
+        word = "waits" if waits else ""
+        program = TRAINER.format(python=sys.executable, folder=folder, waits=word)
+        self.executable.write_text(program)
         self.executable.chmod(0o755)
         self.plan({})
 
@@ -68,10 +68,14 @@ class Trainer:
     def sweep(self, *options: str) -> tuple[int, list[str], list[str]]:
         """Runs the command: exit code, lines of standard output and of standard error. `@` is the
         trainer's folder."""
-        options = (word.replace("@", f"{self.folder}/") for word in options)
-        argv = ["gmlp", "sweep", f"--out={self.folder}/out", *options]
-        done = preloaded.run("-c", PROGRAM.format(executable=str(self.executable), argv=argv))
-        return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
+        argv = ["gmlp", "sweep", f"--out={self.folder}/out"]
+        for option in options:
+            argv.append(option.replace("@", f"{self.folder}/"))
+        program = PROGRAM.format(executable=str(self.executable), argv=argv)
+        done = preloaded.run("-c", program)
+        printed = done.stdout.splitlines()
+        messages = done.stderr.splitlines()
+        return done.returncode, printed, messages
 
     def refused(self, *options: str) -> str:
         """The one line of a command that trains nothing, less `error: `."""
@@ -79,9 +83,11 @@ class Trainer:
         assert code == 2, messages
         assert printed == [], messages
         assert len(messages) == 1, messages
-        assert messages[0][:7] == "error: ", messages
+        prefix, _, message = messages[0].partition("error: ")
+        assert prefix == "", messages
+        assert message, messages
         assert not self.calls()
-        return messages[0][7:]
+        return message
 
     def report(self) -> dict:
         return json.loads((self.folder / "out" / "sweep.json").read_text())
@@ -89,16 +95,19 @@ class Trainer:
     def calls(self) -> list[list[str]]:
         """The words of each call after the program's."""
         path = self.folder / "calls.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        if not path.exists():
+            return []
+        lines = path.read_text().splitlines()
+        return [json.loads(line) for line in lines]
 
     def names(self) -> list[str]:
         """The runs in the order in which they began."""
-        return [
-            Path(flag).name
-            for call in self.calls()
-            for flag in call
-            if flag.startswith("--workdir=")
-        ]
+        names = []
+        for call in self.calls():
+            for flag in call:
+                if flag.startswith("--workdir="):
+                    names.append(Path(flag).name)
+        return names
 
     def log(self, name: str) -> Path:
         return self.folder / "out" / f"{name}.log"

@@ -23,11 +23,10 @@ AXES = st.dictionaries(
 
 
 def test_parts_nest():
-    found = sweep.chained(
-        sweep.product({"seed": [0, 1]}, sweep.zipped({"batch_size": [16, 32]}, {"steps": [4, 2]})),
-        sweep.product({"seed": [7]}),
-    )
-    assert found == (
+    sizes = sweep.zipped({"batch_size": [16, 32]}, {"steps": [4, 2]})
+    two_seeds = sweep.product({"seed": [0, 1]}, sizes)
+    third_seed = sweep.product({"seed": [7]})
+    assert sweep.chained(two_seeds, third_seed) == (
         {"seed": 0, "batch_size": 16, "steps": 4},
         {"seed": 0, "batch_size": 32, "steps": 2},
         {"seed": 1, "batch_size": 16, "steps": 4},
@@ -38,21 +37,25 @@ def test_parts_nest():
 
 @given(AXES)
 def test_product_equals_nested_loops(axes):
-    expected = [
-        dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
-    ]
+    expected = []
+    for values in itertools.product(*axes.values()):
+        point = dict(zip(axes, values, strict=True))
+        expected.append(point)
     assert list(sweep.product(axes)) == expected
-    got = sweep.product(*({name: values} for name, values in axes.items()))
-    assert got == sweep.product(axes)
+    one_by_one = [{name: values} for name, values in axes.items()]
+    assert sweep.product(*one_by_one) == sweep.product(axes)
 
 
 @given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True), st.integers(1, 4))
 def test_zipped_advances_all_keys_together(names, count):
-    found = sweep.zipped({name: range(place, place + count) for place, name in enumerate(names)})
-    expected = tuple(
-        {name: place + number for place, name in enumerate(names)} for number in range(count)
-    )
-    assert found == expected
+    values = {}
+    for first, name in enumerate(names):
+        values[name] = range(first, first + count)
+    expected = []
+    for number in range(count):
+        point = {name: first + number for first, name in enumerate(names)}
+        expected.append(point)
+    assert sweep.zipped(values) == tuple(expected)
 
 
 @pytest.mark.parametrize("text, expected", [
@@ -63,28 +66,30 @@ def test_zipped_advances_all_keys_together(names, count):
     ("a),b", ["a)", "b"]),
 ])  # fmt: skip
 def test_commas_outside_brackets_separate_values(text, expected):
-    got = [point["init_from"] for point in sweep.parse([f"init_from={text}"])]
-    assert got == expected
+    points = sweep.parse([f"init_from={text}"])
+    assert [point["init_from"] for point in points] == expected
 
 
 @given(AXES)
 def test_chained_changes_one_key_after_another(axes):
-    expected = tuple({name: value} for name, values in axes.items() for value in values)
-    assert sweep.chained(axes) == expected
+    expected = []
+    for name, values in axes.items():
+        for value in values:
+            expected.append({name: value})
+    assert sweep.chained(axes) == tuple(expected)
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(NAMES), st.lists(st.from_regex(r"[\w.-]+", fullmatch=True), min_size=1)
-        ),
-        unique_by=lambda part: part[0],
-        max_size=2,
-    )
-)
-def test_command_line_arguments(parts):
-    got = sweep.parse(f"{name}={','.join(values)}" for name, values in parts)
-    assert got == sweep.product(dict(parts))
+WORDS = st.from_regex(r"[\w.-]+", fullmatch=True)
+WORDS_OF_KEYS = st.dictionaries(st.sampled_from(NAMES), st.lists(WORDS, min_size=1), max_size=2)
+
+
+@given(WORDS_OF_KEYS)
+def test_command_line_arguments(axes):
+    arguments = []
+    for name, values in axes.items():
+        words = ",".join(values)
+        arguments.append(f"{name}={words}")
+    assert sweep.parse(arguments) == sweep.product(axes)
 
 
 def test_arguments_for_keys_that_change_together():
@@ -125,12 +130,14 @@ def test_point_may_name_its_config():
         "configs/quickstart_text.py",
     ]
     points = sweep.product({"seed": [0]}, {"config": files})
-    assert points[0] == {"seed": 0, "config": files[0]}
-    assert sweep.flags(points[0]) == [f"--config={files[0]}", "--config.seed=0"]
-    names = ["c4_ablation-sgu-scale_small", "c4_ablation-sgu", "quickstart_text"]
-    got = list(map(sweep.name, points))
-    expected = [f"seed=0,{name}" for name in names]
-    assert got == expected
+    first, *_ = points
+    assert first == {"seed": 0, "config": files[0]}
+    assert sweep.flags(first) == [f"--config={files[0]}", "--config.seed=0"]
+    assert [sweep.name(point) for point in points] == [
+        "seed=0,c4_ablation-sgu-scale_small",
+        "seed=0,c4_ablation-sgu",
+        "seed=0,quickstart_text",
+    ]
     assert sweep.name({"config": "tiny.py:/tmp/a b", "seed": 1}) == "tiny-_tmp_a_b,seed=1"
 
 
@@ -140,55 +147,52 @@ def test_sweeps_with_selection():
     file = runpy.run_path("configs/sweeps/table3_rates.py")
     make = file["get_sweep"]
     rounds = tuple(file["ROUNDS"])
-    known = runpy.run_path("configs/c4_ablation.py")["SMALL_SETTINGS"]
     for arg in rounds:
         points = make(arg)
-        assert len(set(map(sweep.name, points))) == len(points)
+        names = {sweep.name(point) for point in points}
+        assert len(names) == len(points)
         assert {point["seed"] for point in points} == {100}
     keys = ("config", "optimizer.learning_rate", "optimizer.lr_multipliers", "model.embedding_norm")
-    tried = {tuple(point[key] for key in keys) for point in (*make("settings"), *make("depths"))}
+    tried = set()
+    for point in (*make("settings"), *make("depths")):
+        tried.add(tuple(point[key] for key in keys))
     families = {"transformer", "gmlp", "amlp", "thin"}  # of the depths that nobody searched
-    chosen = {
-        (recipes.published(row, "cpu"), *setting)
-        for row, setting in known.items()
-        if row not in families
-    }
+    known = runpy.run_path("configs/c4_ablation.py")["SMALL_SETTINGS"]
+    chosen = set()
+    for row, setting in known.items():
+        if row not in families:
+            chosen.add((recipes.published(row, "cpu"), *setting))
     assert chosen < tried
-    got = {point["config"] for point in make("settings")}
-    assert got <= {config for config, *_ in chosen}
-    assert {point["optimizer.learning_rate"] for point in make()} == {
-        1e-3,
-        2e-3,
-        4e-3,
-        8e-3,
-        1.6e-2,
-    }
-    assert raised(ConfigError, make, "third").endswith(
-        f"argument is 'third'; expected one of {', '.join(rounds)}"
-    )
+    configs_of_settings = {point["config"] for point in make("settings")}
+    assert configs_of_settings <= {config for config, *_ in chosen}
+    rates = {point["optimizer.learning_rate"] for point in make()}
+    assert rates == {1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2}
+    message = raised(ConfigError, make, "third")
+    known_rounds = ", ".join(rounds)
+    assert message.endswith(f"argument is 'third'; expected one of {known_rounds}")
 
 
 @pytest.mark.parametrize("name", ["cifar10", "listops"])
 def test_sweep_selects_the_learning_rates_of_a_column(name):
     """Five rates of every row, as long as the column is. The column's own are among them."""
-    tried = runpy.run_path("configs/sweeps/alternatives_rates.py")["get_sweep"](name)
+    file = runpy.run_path("configs/sweeps/alternatives_rates.py")
+    tried = file["get_sweep"](name)
     column = COLUMNS[name]
     for row in column.rows:
-        chosen = column.points("cpu", (row,))[0]
-        rate = config.open_config(chosen["config"]).optimizer.learning_rate
-        assert {
-            "optimizer.learning_rate": rate,
-            **chosen,
-            "seed": 100,
-            "data.search": True,
-        } in tried
+        chosen, *_ = column.points("cpu", (row,))
+        options = config.open_config(chosen["config"])
+        point = {"optimizer.learning_rate": options.optimizer.learning_rate}
+        point |= chosen
+        point |= {"seed": 100, "data.search": True}
+        assert point in tried
     assert len(tried) == 5 * len(column.rows)
     for point in tried:
         assert point.items() >= column.cpu.items()
 
 
 def test_runs_of_a_column():
-    make = runpy.run_path("configs/sweeps/alternatives.py")["get_sweep"]
+    file = runpy.run_path("configs/sweeps/alternatives.py")
+    make = file["get_sweep"]
     assert len(make()) == 3 * len(ROWS)
     assert make("mlm") == TABLES["alternatives"].points("cpu")
     chosen = make("cifar10,rows=fnet+sgu+bert_rel,scale=gpu")
@@ -196,12 +200,13 @@ def test_runs_of_a_column():
         "cifar10:gmlp,scale=gpu",
         "cifar10:fnet,scale=gpu",
     ]
-    for arg, message in {
+    messages = {
         "mlm,rows=sg": "rows: there is no 'sg'; did you mean 'sgu'?",
         "costs": "argument is 'costs'; expected one of mlm",
         "cifar10,scale=paper": "CIFAR-10, top-1 (%) has no scale paper: expected cpu or gpu",
         "cifar10,rows=bert_rel": "CIFAR-10, top-1 (%) has none of the rows bert_rel",
-    }.items():
+    }
+    for arg, message in messages.items():
         assert message in raised(ConfigError, make, arg)
 
 

@@ -67,12 +67,13 @@ def results(patch, trainer, names, jobs=1):
 
 
 def test_trials_that_differ_in_seed_and_rate_alone_are_trained_together():
+    steps_of_trials = {"a": 7, "b": 7, "c": 8, "d": 7}
     trials = []
-    for name, steps in (("a", 7), ("b", 7), ("c", 8), ("d", 7)):
+    for number, (name, steps) in enumerate(steps_of_trials.items()):
         options = config_lib.default()
         options.steps = steps
-        options.seed = len(trials)
-        options.optimizer.learning_rate = 1e-3 * (1 + len(trials))
+        options.seed = number
+        options.optimizer.learning_rate = 1e-3 * (1 + number)
         trials.append(Trial({"config": name}, [], options))
     a, b, c, d = trials
     assert pool.groups(trials, 1) == [[a], [b], [c], [d]]
@@ -113,21 +114,21 @@ def test_a_member_that_fails_does_not_fail_the_others(monkeypatch, trainer):
     monkeypatch.setattr(sys, "executable", str(trainer.executable))
     out = trainer.folder / "out"
     with pool.training_pool(str(out), 1) as submit:
-        outcomes = submit([trial("a"), trial("b", 1)]).result()
+        run = submit([trial("a"), trial("b", 1)])
+        outcomes = run.result()
     assert outcomes["a"] == {"perplexity": 10.0}
-    assert str(outcomes["b"]) == (
-        f"the run {out}/b failed (the reason of b): its output is in {out}/a.log"
-    )
+    message = f"the run {out}/b failed (the reason of b): its output is in {out}/a.log"
+    assert str(outcomes["b"]) == message
 
 
 def start(trainer: Trainer, jobs: int = 1) -> subprocess.Popen:
     """A script whose first run hangs, once it does."""
     trainer.plan({"first": "hangs"})
-    program = PROGRAM.format(
-        executable=str(trainer.executable), out=str(trainer.folder / "out"), jobs=jobs
-    )
+    executable = str(trainer.executable)
+    out = str(trainer.folder / "out")
+    program = PROGRAM.format(executable=executable, out=out, jobs=jobs)
     process = preloaded.start("-c", program)
-    wait_until(lambda: (trainer.folder / "hanging").exists())
+    wait_until((trainer.folder / "hanging").exists)
     return process
 
 
@@ -139,23 +140,29 @@ def wait_until(true) -> None:
 
 
 def alive(process: int) -> bool:
+    """Whether a process exists and is not a zombie."""
     try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        stat = Path(f"/proc/{process}/stat").read_text()
     except OSError:
         return False
+    _, _, after_name = stat.rpartition(")")
+    state, *_ = after_name.split()
     return state != "Z"
 
 
 def test_each_run_gives_its_metrics(monkeypatch, trainer):
-    trainer.plan({"a": {"accuracy": 0.5, "loss": 1.0}, "b": {"accuracy": 0.25}})
-    metrics = results(monkeypatch, trainer, "ab")
-    assert metrics == {"a": {"accuracy": 0.5, "loss": 1.0}, "b": {"accuracy": 0.25}}
-    train = ["-m", "gmlp_flax.train"]
+    planned = {"a": {"accuracy": 0.5, "loss": 1.0}, "b": {"accuracy": 0.25}}
+    trainer.plan(planned)
+    assert results(monkeypatch, trainer, "ab") == planned
     out = trainer.folder / "out"
-    expected = [[*train, f"--workdir={out}/{name}", *trial(name).flags] for name in "ab"]
+    expected = []
+    for name in "ab":
+        call = ["-m", "gmlp_flax.train", f"--workdir={out}/{name}", *trial(name).flags]
+        expected.append(call)
     assert trainer.calls() == expected
     # Finished runs are read, not trained again.
-    assert results(monkeypatch, trainer, "abc")["b"] == {"accuracy": 0.25}
+    again = results(monkeypatch, trainer, "abc")
+    assert again["b"] == {"accuracy": 0.25}
     assert trainer.names() == ["a", "b", "c"]
 
 
@@ -163,10 +170,8 @@ def test_a_failing_run_ends_the_running_ones(monkeypatch, tmp_path):
     """Even if it is the second, and the first would run for a long time."""
     trainer = Trainer(tmp_path, waits=True)
     trainer.plan({"a": "hangs", "b": "fails"})
-    with pytest.raises(
-        RunError,
-        match=r"^the run .*/out/b failed \(the reason of b\): its output is in .*/out/b.log$",
-    ):
+    message = r"^the run .*/out/b failed \(the reason of b\): its output is in .*/out/b.log$"
+    with pytest.raises(RunError, match=message):
         results(monkeypatch, trainer, "abc", jobs=2)
     assert "b says fails" in trainer.log("b").read_text()
     wait_until(lambda: not alive(int((tmp_path / "hanging").read_text())))

@@ -54,7 +54,8 @@ def test_finished_runs_count_except_for_the_eta():
 
 def test_eta_covers_a_part_if_others_follow():
     clock = Clock()
-    progress = Progress({"mlm": [Work.of(1, 10)], "sst2": [Work.of(2, 1000)], "costs": []}, clock)
+    parts = {"mlm": [Work.of(1, 10)], "sst2": [Work.of(2, 1000)], "costs": []}
+    progress = Progress(parts, clock)
     clock.seconds = 50.0
     progress.begin_part("mlm", [Work.of(1, 10)])
     progress.begin_sweep(Work.of(1, 10))
@@ -85,7 +86,8 @@ def test_runs_abandoned_after_an_error_do_not_count():
 
 
 def test_skipped_sweep_is_not_counted():
-    progress = Progress({"": [Work.of(3, 10), Work.of(2, 10), Work.of(3, 10)]})
+    sweeps = [Work.of(3, 10), Work.of(2, 10), Work.of(3, 10)]
+    progress = Progress({"": sweeps})
     progress.begin_sweep(Work.of(3, 10))
     progress.skip_sweep()
     assert progress.runs == 6

@@ -21,7 +21,8 @@ For simplicity, JAX has removed its internal frames from the traceback.
 def write_steps(folder: Path, step: int, name: str) -> None:
     """A run folder with metrics up to a step, and an empty file of this name."""
     folder.mkdir(parents=True)
-    (folder / "metrics.jsonl").write_text(json.dumps({"step": step, "loss": 4.0}) + "\n")
+    line = json.dumps({"step": step, "loss": 4.0})
+    (folder / "metrics.jsonl").write_text(f"{line}\n")
     (folder / name).write_text("{}")
 
 
@@ -38,15 +39,15 @@ def test_counts_the_remaining_steps(trainer):
 def test_status(trainer):
     """A run that is done, one part way, two that failed; half a line ends the metrics."""
     out = trainer.folder / "out"
-    lines = [{"step": 100, "eval": {"perplexity": 90.0}}, {"step": 200, "loss": 4.0}]
-    for run in (FIRST + "0", FIRST + "1"):
-        (out / run).mkdir(parents=True)
-        (out / run / "metrics.jsonl").write_text(
-            "".join(json.dumps(line) + "\n" for line in lines) + '{"step": 3'
-        )
-    (out / (FIRST + "0") / "result.json").write_text(
-        '{"step": 500, "eval": {"perplexity": 45.678}}'
-    )
+    evaluated = json.dumps({"step": 100, "eval": {"perplexity": 90.0}})
+    trained = json.dumps({"step": 200, "loss": 4.0})
+    metrics = f'{evaluated}\n{trained}\n{{"step": 3'
+    for seed in (0, 1):
+        run = out / f"{FIRST}{seed}"
+        run.mkdir(parents=True)
+        (run / "metrics.jsonl").write_text(metrics)
+    result = out / f"{FIRST}0" / "result.json"
+    result.write_text('{"step": 500, "eval": {"perplexity": 45.678}}')
     command = f"python -m gmlp_flax.train --workdir={out}/x\n"
     (out / f"{FIRST}1.log").write_text(f"{command}error: no text\n{command}step 100/500\n")
     (out / f"{SECOND}0.log").write_text(f"{command}error: no text\n")
@@ -60,13 +61,14 @@ def test_status(trainer):
         f"{SECOND}1: failed: KeyError: 'bad'",
         "1 of 4 runs are done",
     ]
-    (out / (FIRST + "0") / "result.json").write_text('{"eval": {"perplexity": Infinity}}')
+    result.write_text('{"eval": {"perplexity": Infinity}}')
     _, printed, _ = trainer.sweep("--sweep=@points.py:2", "--status", "--json")
     status = json.loads("\n".join(printed))
     assert status["done"] == 1
     assert status["total"] == 4
     assert status["metric"] == "perplexity"
-    assert status["runs"][0] == {
+    runs = status["runs"]
+    assert runs[0] == {
         "name": f"{FIRST}0",
         "state": "done",
         "step": 200,
@@ -74,8 +76,8 @@ def test_status(trainer):
         "eval": {"perplexity": None},
         "error": "",
     }
-    assert [run["state"] for run in status["runs"]] == ["done", "unfinished", "failed", "failed"]
-    assert status["runs"][2]["error"] == "no text"
+    assert [run["state"] for run in runs] == ["done", "unfinished", "failed", "failed"]
+    assert runs[2]["error"] == "no text"
     code, _, errors = trainer.sweep("--sweep=@points.py:2", "--json")
     assert code == 2
     assert "--status" in errors[-1]

@@ -49,8 +49,9 @@ def test_progress_counts_the_runs_of_the_whole_command(trainer, monkeypatch, cap
     """Two sweeps, of one and of two runs, count three."""
     monkeypatch.setattr(sys, "executable", str(trainer.executable))
     progress = Progress({"": [Work.of(1, 7), Work.of(2, 7)]})
-    for number, seeds in enumerate(((0,), (1, 2))):
-        points = tuple({"seed": seed} for seed in seeds)
+    one_run = ({"seed": 0},)
+    two_runs = ({"seed": 1}, {"seed": 2})
+    for number, points in enumerate((one_run, two_runs)):
         out = trainer.folder / f"out{number}"
         sweep = definition.define(TEXT, points, {"steps": "7"}, str(out))
         assert training.train(sweep, progress=progress)

@@ -14,7 +14,8 @@ from gmlp_flax.training.partition import Partition
 def log_softmax(logits) -> np.ndarray:
     """Over the last axis."""
     exact = np.asarray(logits, np.float64)
-    shifted = exact - exact.max(-1, keepdims=True)
+    largest = exact.max(-1, keepdims=True)
+    shifted = exact - largest
     total = np.exp(shifted).sum(-1, keepdims=True)
     return shifted - np.log(total)
 

@@ -84,7 +84,8 @@ def _stsb_table(header: str, ends: Sequence[str], first: int) -> str:
     lines = [header]
     for number, end in enumerate(ends):
         text, second = pair(first + number)
-        lines.append(f"{number}\tmain\tf\t2012\t{number}\ta\tb\t{text}\t{second}{end}")
+        start = f"{number}\tmain\tf\t2012\t{number}\ta\tb"
+        lines.append(f"{start}\t{text}\t{second}{end}")
     return "\n".join(lines) + "\n"
 
 

@@ -53,9 +53,10 @@ class Waves:
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         rng = np.random.default_rng([self.seed, index])
         label = index % len(SHAPES)
-        series = wave(SHAPES[label], rng.random(), self.length)
+        phase = rng.random()
+        clean = wave(SHAPES[label], phase, self.length)
         noise = rng.normal(size=self.length).astype(np.float32)
-        series += self.noise * noise
+        series = clean + self.noise * noise
         return {"series": series, "label": np.int32(label)}
 
 
@@ -187,7 +188,8 @@ def losses_and_hits(task, params, batch) -> tuple[np.ndarray, np.ndarray]:
     logits = task.apply(params, batch["series"])
     labels = batch["label"]
     losses = by_hand.cross_entropies(logits, labels)
-    return losses, by_hand.are_hits(logits, labels)
+    hits = by_hand.are_hits(logits, labels)
+    return losses, hits
 
 
 def test_training_counts_each_example_once(waves):
@@ -233,8 +235,9 @@ def test_only_training_passes_a_key_to_the_sums():
         keys = by_hand.keys(8, seed)
         loss, _ = task.loss(params, {**batch, "key": keys})
         losses.append(float(loss))
-    assert losses[0] == losses[1]
-    assert losses[0] != losses[2]
+    first, with_same_seed, with_other_seed = losses
+    assert first == with_same_seed
+    assert first != with_other_seed
     expected, _ = losses_and_hits(task, params, batch)
     sums, _ = task.evaluate(params, batch)
     assert by_hand.total(sums, "loss") == pytest.approx(expected.sum(), rel=1e-5)

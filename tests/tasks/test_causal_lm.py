@@ -218,9 +218,12 @@ def test_bits_per_byte_of_an_untrained_byte_model(tmp_path):
 def most_likely_pieces(task, params, ids: list[int], count: int) -> list[str]:
     """The most likely pieces after some tokens."""
     tokens = np.array([ids])
-    [logits] = np.asarray(task.apply(params, tokens))
-    best = by_hand.largest(logits[-1], count)
-    return [task.tokenizer.piece(token) for token in best.tolist()]
+    logits = task.apply(params, tokens)
+    best = by_hand.largest(logits[0, -1], count)
+    pieces = []
+    for token in best.tolist():
+        pieces.append(task.tokenizer.piece(token))
+    return pieces
 
 
 def test_most_likely_next_tokens(causal):

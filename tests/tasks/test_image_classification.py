@@ -100,7 +100,8 @@ def test_baseline_is_the_most_frequent_class(digits, params):
 
 
 def classes_of_head(task) -> int:
-    _, classes = task.shapes()["head"]["kernel"].shape
+    head = task.shapes()["head"]
+    _, classes = head["kernel"].shape
     return classes
 
 
@@ -208,14 +209,14 @@ def test_unreadable_images_and_images_without_a_real_label_are_not_scored():
     logits = np.asarray(task.apply(params, images))
     best = logits.argmax(-1)
     wrong = (best + 1) % 3
+    unreadable = 2
+    labels = best.copy()
+    labels[unreadable] = -1
+    labels[3] = wrong[3]
     real = np.full((5, 2), -1)
     real[:3, 1] = [best[0], wrong[1], best[2]]
-    batch = {
-        "image": images,
-        "label": np.array([best[0], best[1], -1, wrong[3], best[4]]),
-        "weight": np.float32([1, 1, 1, 1, 0]),
-        "real": real,
-    }
+    weights = np.float32([1, 1, 1, 1, 0])
+    batch = {"image": images, "label": labels, "weight": weights, "real": real}
     sums, outputs = task.evaluate(params, batch)
     assert outputs == {}
     expected_sums = {"top1": (2, 3), "real": (1, 2), "examples": (3, 4)}
@@ -224,7 +225,7 @@ def test_unreadable_images_and_images_without_a_real_label_are_not_scored():
         assert by_hand.weight(sums, name) == weight
     class_counts, count = sums["classes"]
     assert float(count) == 3
-    scored = [best[0], best[1], wrong[3]]
+    scored = labels[[0, 1, 3]]
     expected_counts = np.bincount(scored, minlength=3)
     np.testing.assert_array_equal(class_counts, expected_counts)
 
@@ -271,10 +272,11 @@ def test_images_are_prepared_as_in_evaluation(digits):
 
 def test_answers_rank_the_classes(digits, params):
     task, data = digits
-    pixels = data.dataset(HELDOUT).examples[0]["image"]
-    [predictions] = task.predictor.predict(params, [pixels], Settings(top=3))
+    example = data.dataset(HELDOUT).examples[0]
+    [predictions] = task.predictor.predict(params, [example["image"]], Settings(top=3))
     [candidates] = predictions
-    view = data.labelled(HELDOUT)[0]["image"]
+    labelled = data.labelled(HELDOUT)[0]
+    view = labelled["image"]
     logits = task.apply(params, view[None])
     [shares] = by_hand.softmax(logits)
     best = by_hand.largest(shares, 3)

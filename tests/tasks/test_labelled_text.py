@@ -370,9 +370,13 @@ def test_long_line_may_be_truncated(rte_task):
 def test_line_is_unpadded_if_padding_is_hidden(vocabulary, tmp_path):
     config = long_config(vocabulary, tmp_path, hide_padding=True)
     task, _ = tiny.open_task(config, tmp_path / "run")
-    [example] = task.predictor.prepare("the\tof").examples
-    first, second = Tokenizer.load(vocabulary).encode_batch(["the", "of"])
-    assert example["tokens"].shape == (len(first) + len(second) + 3,)
+    prepared = task.predictor.prepare("the\tof")
+    [example] = prepared.examples
+    tokenizer = Tokenizer.load(vocabulary)
+    first, second = tokenizer.encode_batch(["the", "of"])
+    special_tokens = 3
+    length = len(first) + len(second) + special_tokens
+    assert example["tokens"].shape == (length,)
 
 
 def test_examples_from_python(tmp_path):

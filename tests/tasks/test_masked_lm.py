@@ -40,9 +40,10 @@ def masking(rate=0.15, max_predictions=20, mask_share=0.8, random_share=0.1):
 
 def masked_sequence(seed: int, tokens: np.ndarray, **options):
     """The masks of one sequence."""
-    keys = jax.random.key(seed)[None]
-    batch = np.asarray(tokens, np.int32)[None]
-    found = masking(**options)(keys, batch)
+    key = jax.random.key(seed)
+    batch = np.array([tokens], np.int32)
+    mask = masking(**options)
+    found = mask(key[None], batch)
     return jax.tree.map(lambda leaf: np.array(leaf[0]), found)
 
 
@@ -69,15 +70,14 @@ def test_only_selected_tokens_change(tokens, seed, options):
     rate, most = options
     tokens = np.array(tokens)
     found = masked_sequence(seed, tokens, rate=rate, max_predictions=most)
-    is_prediction = found.weights == 1
-    chosen = found.positions[is_prediction]
     is_special = np.isin(tokens, SPECIAL)
     ordinary = np.flatnonzero(~is_special)
-    count = len(chosen)
+    count = expected_count(len(ordinary), rate, most)
+    is_prediction = found.weights == 1
+    chosen = found.positions[is_prediction]
     assert set(chosen) <= set(ordinary)
-    assert len(set(chosen)) == count
+    assert len(set(chosen)) == len(chosen) == count
     assert found.weights.sum() == count
-    assert count == expected_count(len(ordinary), rate, most)
     np.testing.assert_array_equal(found.targets[is_prediction], tokens[chosen])
     untouched = np.setdiff1d(np.arange(LENGTH), chosen)
     np.testing.assert_array_equal(found.inputs[untouched], tokens[untouched])
@@ -182,13 +182,10 @@ def test_evaluation_against_numpy(masked, params):
     examples = len(batch["index"])
     assert examples % 8
     masks = task.fixed_mask(batch, task.config.eval.seed)
-    apply = jax.jit(task.apply)
-    logits = apply(params, masks.inputs, masks.positions)
+    logits = logits_of(task, params, masks)
     is_real = np.asarray(masks.weights) == 1
-    all_losses = by_hand.cross_entropies(logits, masks.targets)
-    all_hits = by_hand.are_hits(logits, masks.targets)
-    losses = all_losses[is_real]
-    hits = all_hits[is_real]
+    losses = by_hand.cross_entropies(logits, masks.targets)[is_real]
+    hits = by_hand.are_hits(logits, masks.targets)[is_real]
     assert metrics["predictions"] == len(losses)
     assert metrics["examples"] == examples
     loss = losses.mean()
@@ -199,12 +196,14 @@ def test_evaluation_against_numpy(masked, params):
     assert outputs == {}
 
 
-def visible_tokens(tokens, positions, weights, special) -> list[int | None]:
+def logits_of(task, params, masks):
+    """The logits at the predicted positions of masked sequences."""
+    apply = jax.jit(task.apply)
+    return apply(params, masks.inputs, masks.positions)
+
+
+def visible_tokens(tokens, predicted, special) -> list[int | None]:
     """The tokens of a sequence that are neither predicted nor special; None for the others."""
-    predicted = set()
-    for position, weight in zip(positions, weights, strict=True):
-        if weight:
-            predicted.add(position)
     visible = []
     for position, token in enumerate(tokens):
         is_hidden = position in predicted or token in special
@@ -232,23 +231,19 @@ def test_ar_hits_of_an_evaluation_against_a_loop(masked, params):
     metrics, _ = by_hand.evaluate(sliced, sliced_data, params)
     batch = heldout_batch(data)
     masks = task.fixed_mask(batch, task.config.eval.seed)
-    apply = jax.jit(task.apply)
-    logits = apply(params, masks.inputs, masks.positions)
+    logits = logits_of(task, params, masks)
     losses = by_hand.cross_entropies(logits, masks.targets)
-    rows = zip(
-        batch["tokens"].tolist(),
-        np.asarray(masks.positions).tolist(),
-        np.asarray(masks.targets).tolist(),
-        np.asarray(masks.weights).tolist(),
-        losses,
-        strict=True,
-    )
+    all_positions = np.asarray(masks.positions)
+    all_targets = np.asarray(masks.targets)
+    all_are_real = np.asarray(masks.weights) == 1
     hit_losses = []
-    for tokens, positions, targets, weights, row_losses in rows:
-        visible = visible_tokens(tokens, positions, weights, task.tokenizer.special_ids)
-        predictions = zip(positions, targets, weights, row_losses, strict=True)
-        for position, target, weight, loss in predictions:
-            if weight and completes_a_bigram(visible, position, target):
+    for row, tokens in enumerate(batch["tokens"].tolist()):
+        is_real = all_are_real[row]
+        positions = all_positions[row, is_real].tolist()
+        targets = all_targets[row, is_real].tolist()
+        visible = visible_tokens(tokens, positions, task.tokenizer.special_ids)
+        for position, target, loss in zip(positions, targets, losses[row, is_real], strict=True):
+            if completes_a_bigram(visible, position, target):
                 hit_losses.append(loss)
     hits = len(hit_losses)
     assert hits > 2
@@ -275,8 +270,9 @@ def shares_if_shown(task, shares: np.ndarray) -> np.ndarray:
     """
     vocabulary = len(shares)
     ordinary = task.tokenizer.vocab_size - len(task.tokenizer.special_ids)
-    if_target = np.full((vocabulary, vocabulary), 0.1 / ordinary)
-    if_target += 0.1 * np.eye(vocabulary)
+    unchanged = 0.1 * np.eye(vocabulary)
+    random = 0.1 / ordinary
+    if_target = unchanged + random
     joint = shares[:, None] * if_target
     return joint / joint.sum(0)
 
@@ -292,25 +288,28 @@ def test_baselines_equal_a_count_by_hand(masked, params):
     masks = task.fixed_mask(heldout_batch(data), task.config.eval.seed)
     shown_tokens = np.take_along_axis(masks.inputs, masks.positions, 1)
     is_real = np.asarray(masks.weights) == 1
-    by_frequency = []
-    by_shown_token = []
-    for row, column in np.argwhere(is_real):
-        target = masks.targets[row, column]
-        shown = shown_tokens[row, column]
+    targets = np.asarray(masks.targets)[is_real]
+    shares_of_targets = shares[targets]
+    given_shown = []
+    for target, shown in zip(targets, shown_tokens[is_real], strict=True):
         if shown == task.tokenizer.mask_id:
-            share_if_shown = shares[target]
+            given_shown.append(shares[target])
         else:
-            share_if_shown = shares_given_shown[target, shown]
-        by_frequency.append(-math.log(shares[target]))
-        by_shown_token.append(-math.log(share_if_shown))
-    assert metrics["predictions"] == len(by_frequency)
+            given_shown.append(shares_given_shown[target, shown])
+    assert metrics["predictions"] == len(targets)
     frequencies, shown_token = evaluator.baselines()
     assert frequencies.name == "token frequencies alone"
-    perplexity = math.exp(np.mean(by_frequency))
+    perplexity = perplexity_of(shares_of_targets)
     assert frequencies.metrics == {"perplexity": pytest.approx(perplexity, rel=1e-5)}
     assert shown_token.name == "the shown token alone, without context"
-    perplexity = math.exp(np.mean(by_shown_token))
+    perplexity = perplexity_of(given_shown)
     assert shown_token.metrics == {"perplexity": pytest.approx(perplexity, rel=1e-5)}
+
+
+def perplexity_of(shares) -> float:
+    """Of targets that had these probabilities."""
+    loss = -np.log(shares).mean()
+    return math.exp(loss)
 
 
 def test_overflowing_perplexity_is_infinite(masked):
@@ -336,12 +335,13 @@ def evaluated(config) -> dict[int, tuple]:
     read = {}
     with data.evaluation_batches(0, 1) as batches:
         for batch in batches:
-            indices = batch["index"].tolist()
             masks = fixed_mask({"tokens": batch["tokens"], "index": batch["index"]})
             fields = [np.asarray(field).tolist() for field in masks]
-            for row in np.flatnonzero(batch["weight"]):
-                index = indices[row]
-                read[index] = tuple(field[row] for field in fields)
+            sequences = zip(*fields, strict=True)
+            rows = zip(batch["index"].tolist(), batch["weight"], sequences, strict=True)
+            for index, weight, sequence in rows:
+                if weight:
+                    read[index] = sequence
     return read
 
 
@@ -448,8 +448,11 @@ def first_masks(masks: dict[int, list]) -> dict[int, list]:
 def equal_share(first: dict, second: dict) -> float:
     """The fraction of the common keys whose values are equal."""
     common = first.keys() & second.keys()
-    are_equal = [first[key] == second[key] for key in common]
-    return sum(are_equal) / len(common)
+    equal = 0
+    for key in common:
+        if first[key] == second[key]:
+            equal += 1
+    return equal / len(common)
 
 
 def test_static_masks_repeat_each_epoch(tmp_path):
@@ -498,15 +501,16 @@ def test_each_mask_is_filled_with_the_most_likely_tokens(masked, params):
     ids = ids_of_two_masks(tokenizer)
     assert ids.count(tokenizer.mask_id) == 2
     padding = [tokenizer.pad_id] * (16 - len(ids))
-    padded = np.array([ids + padding])
-    positions = np.flatnonzero(padded[0] == tokenizer.mask_id)
-    [logits] = np.asarray(task.logits(params, padded, positions[None]))
+    padded = np.array(ids + padding)
+    positions = np.flatnonzero(padded == tokenizer.mask_id)
+    batch = padded[None]
+    [logits] = np.asarray(task.logits(params, batch, positions[None]))
     for candidates, row in zip(predictions, logits, strict=True):
         piece_logits = row[: tokenizer.vocab_size]
         best = by_hand.largest(piece_logits, 3)
         expected = [tokenizer.piece(token) for token in best.tolist()]
         assert by_hand.names_of(candidates) == expected
-    all_logits = task.forward(params, padded)[0]
+    [all_logits] = task.forward(params, batch)
     np.testing.assert_allclose(all_logits[positions], logits, rtol=1e-5, atol=1e-6)
 
 

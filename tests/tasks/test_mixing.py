@@ -35,24 +35,28 @@ def slow_outside(size: tuple[int, int], share: float, center: tuple[int, int]) -
 
 def inside(center: int, side: int, size: int) -> range:
     """The pixels of a side around a center that are at least 0 and less than `size`."""
-    first = center - side // 2
-    end = center + (side + 1) // 2
-    return range(max(0, first), min(size, end))
+    before = side // 2
+    after = (side + 1) // 2
+    first = max(0, center - before)
+    end = min(size, center + after)
+    return range(first, end)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 12), (8, 8)])
 def test_boxes(size):
     """Around every center, for every hundredth of the area."""
     every_center = list(np.ndindex(size))
-    centers = np.array(every_center * 101)
     # Between the shares at which a side is a whole number.
-    steps = np.append(np.arange(100) / 100 + 1e-4, 1)
-    shares = np.repeat(steps, len(every_center)).astype(np.float32)
+    hundredths = np.arange(100) / 100 + 1e-4
+    every_share = np.append(hundredths, 1).astype(np.float32)
+    centers = np.array(every_center * len(every_share))
+    shares = np.repeat(every_share, len(every_center))
     outside_box = functools.partial(mixing.outside_box, size)
     outside_boxes = jax.jit(jax.vmap(outside_box))
     boxes = np.asarray(outside_boxes(shares, centers))
-    for outside, share, center in zip(boxes, shares, centers, strict=True):
-        np.testing.assert_array_equal(outside, slow_outside(size, share, center))
+    for box, share, center in zip(boxes, shares, centers, strict=True):
+        expected = slow_outside(size, share, center)
+        np.testing.assert_array_equal(box, expected)
 
 
 RNG = np.random.default_rng(0)
@@ -79,7 +83,8 @@ def test_blended_pixels_are_rounded(shares):
 
 def test_pixels_in_the_box_come_from_the_partner():
     outside = np.arange(30).reshape(1, 6, 5) % 2
-    expected = np.where(outside[..., None], PIXELS, PARTNERS)
+    is_outside = outside[..., None] == 1
+    expected = np.where(is_outside, PIXELS, PARTNERS)
     found = mixing.blend_pixels(PIXELS, outside.astype(np.float32))
     np.testing.assert_array_equal(found, expected)
 
@@ -312,5 +317,6 @@ def test_number_of_devices_does_not_change_the_pairs():
         done = preloaded.run("-c", DEVICES, **variables)
         assert done.returncode == 0, done.stderr
         losses[devices] = np.array(done.stdout.split(), float)
-    assert len(set(losses[1])) == 3
-    np.testing.assert_allclose(losses[4], losses[1], rtol=1e-5)
+    on_one_device = losses[1]
+    assert len(set(on_one_device)) == 3
+    np.testing.assert_allclose(losses[4], on_one_device, rtol=1e-5)

@@ -2,6 +2,7 @@
 single questions."""
 
 import json
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -48,34 +49,43 @@ def all_windows(data, role: str) -> dict[str, np.ndarray]:
     return by_hand.stacked(windows)
 
 
-def reference(task, params, batch):
-    """float64 logits [2, windows, tokens], with -inf for padding, and the loss of each window."""
+class Reference(NamedTuple):
+    """float64 logits [windows, tokens], with -inf for padding, and the loss of each window."""
+
+    start_logits: np.ndarray
+    end_logits: np.ndarray
+    losses: np.ndarray
+
+
+def reference(task, params, batch) -> Reference:
+    """What the task computes, without its padding and batches."""
     is_token = batch["tokens"] != task.tokenizer.pad_id
     apply = jax.jit(task.apply)
     scores = apply(params, batch["tokens"], batch["segments"], is_token)
     exact = np.asarray(scores, np.float64)
     starts_and_ends = np.moveaxis(exact, -1, 0)
-    logits = np.where(is_token, starts_and_ends, -np.inf)
-    start_losses = by_hand.cross_entropies(logits[0], batch["start"])
-    end_losses = by_hand.cross_entropies(logits[1], batch["end"])
-    return logits, (start_losses + end_losses) / 2
+    start_logits, end_logits = np.where(is_token, starts_and_ends, -np.inf)
+    start_losses = by_hand.cross_entropies(start_logits, batch["start"])
+    end_losses = by_hand.cross_entropies(end_logits, batch["end"])
+    losses = (start_losses + end_losses) / 2
+    return Reference(start_logits, end_logits, losses)
 
 
 def test_training_loss_against_numpy(folder, params):
     task, data = open_version(folder)
     batch = all_windows(data, TRAIN)
     batch["key"] = by_hand.keys(len(batch["start"]), seed=1)
-    logits, losses = reference(task, params, batch)
+    expected = reference(task, params, batch)
     total, sums = jax.jit(task.loss)(params, batch)
-    start_hits = by_hand.are_hits(logits[0], batch["start"])
-    end_hits = by_hand.are_hits(logits[1], batch["end"])
+    start_hits = by_hand.are_hits(expected.start_logits, batch["start"])
+    end_hits = by_hand.are_hits(expected.end_logits, batch["end"])
     hits = start_hits & end_hits
     assert set(sums) == set(task.metrics)
-    expected = pytest.approx(losses.sum(), rel=1e-5)
-    assert float(total) == expected
-    assert by_hand.total(sums, "loss") == expected
+    loss = pytest.approx(expected.losses.sum(), rel=1e-5)
+    assert float(total) == loss
+    assert by_hand.total(sums, "loss") == loss
     assert by_hand.total(sums, "accuracy") == hits.sum()
-    assert by_hand.weight(sums, "accuracy") == len(losses)
+    assert by_hand.weight(sums, "accuracy") == len(hits)
 
 
 def test_evaluation(opened, params):
@@ -83,19 +93,21 @@ def test_evaluation(opened, params):
     give."""
     task, data = opened
     batch = all_windows(data, HELDOUT)
-    logits, losses = reference(task, params, batch)
+    expected = reference(task, params, batch)
+    windows = len(expected.losses)
     data.config.eval.batch_size = 50
-    expected, _ = by_hand.evaluate(task, data, params)
+    in_one_batch, _ = by_hand.evaluate(task, data, params)
     data.config.eval.batch_size = 27
-    assert len(losses) % 27
+    assert windows % 27
     metrics, outputs = by_hand.evaluate(task, data, params)
-    assert expected == pytest.approx(metrics, rel=1e-4)
-    assert metrics["loss"] == pytest.approx(losses.mean(), rel=1e-5)
-    assert metrics["windows"] == len(losses)
-    null = logits[:, :, 0].sum(0)
+    assert in_one_batch == pytest.approx(metrics, rel=1e-4)
+    loss = expected.losses.mean()
+    assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
+    assert metrics["windows"] == windows
+    null = expected.start_logits[:, 0] + expected.end_logits[:, 0]
     np.testing.assert_allclose(outputs["null"], null, rtol=1e-4, atol=1e-4)
-    check_five_best(logits[0], outputs["start_positions"], outputs["start_scores"])
-    check_five_best(logits[1], outputs["end_positions"], outputs["end_scores"])
+    check_five_best(expected.start_logits, outputs["start_positions"], outputs["start_scores"])
+    check_five_best(expected.end_logits, outputs["end_positions"], outputs["end_scores"])
 
 
 def files_and_metrics(task, data, params):
@@ -141,7 +153,8 @@ def test_files_of_v1(folder, params):
     assert list(metrics) == ["exact", "f1", "total", "loss", "accuracy", "windows"]
     predictions = files["predictions.json"]
     for name, answers in files["nbest_predictions.json"].items():
-        assert answers[0]["text"] == predictions[name]
+        best, *_ = answers
+        assert best["text"] == predictions[name]
         assert len(answers) <= 5
 
 
@@ -151,7 +164,8 @@ def test_files_of_v2(folder, params):
     assert {"HasAns_f1", "NoAns_exact", "best_f1", "best_f1_thresh"} < set(metrics)
     odds = files["null_odds.json"]
     for name, text in files["predictions.json"].items():
-        assert (odds[name] > 0) == (not text)
+        is_unanswered = text == ""
+        assert (odds[name] > 0) == is_unanswered
     assert metrics["best_f1"] >= metrics["f1"]
     assert metrics["best_exact"] >= metrics["exact"]
 
@@ -159,14 +173,16 @@ def test_files_of_v2(folder, params):
 def oracle(data) -> dict[str, np.ndarray]:
     """Outputs that point at each window's target."""
     batch = all_windows(data, HELDOUT)
+    starts = batch["start"][:, None]
+    ends = batch["end"][:, None]
+    scores = np.full(starts.shape, 5, np.float32)
     is_unanswered = batch["start"] == 0
-    score = np.full((len(is_unanswered), 1), 5, np.float32)
     return {
         "null": np.where(is_unanswered, np.float32(10), np.float32(-10)),
-        "start_positions": batch["start"][:, None],
-        "start_scores": score,
-        "end_positions": batch["end"][:, None],
-        "end_scores": score,
+        "start_positions": starts,
+        "start_scores": scores,
+        "end_positions": ends,
+        "end_scores": scores,
     }
 
 
@@ -232,13 +248,14 @@ def test_predictions_depend_on_the_threshold(folder, params, threshold, is_unans
     task, _ = open_version(folder, "v2.0")
     task.config.squad.null_threshold = threshold
     predict = task.predictor.predict
-    context = colours(0)["paragraphs"][0]["context"]
+    paragraph = colours(0)["paragraphs"][0]
+    context = paragraph["context"]
     line = f"What is the road?\t{context}"
     [predictions] = predict(params, [line], Settings(top=3))
     [three] = predictions
     assert len(three) == 3
-    text, _ = three[0]
-    assert (text == NO_ANSWER) == is_unanswered
+    best, *_ = by_hand.names_of(three)
+    assert (best == NO_ANSWER) == is_unanswered
     [predictions] = predict(params, [line], Settings(top=500))
     [candidates] = predictions
     assert len(candidates) > 3
@@ -264,7 +281,8 @@ def test_single_passage_is_answered_as_in_evaluation(folder, params, batch_size)
     task, data = open_version(folder)
     questions = data.examples(HELDOUT).questions[:4]
     lines = [as_line(question) for question in questions]
-    prepared = task.predictor.prepare(lines[0])
+    first_line, *_ = lines
+    prepared = task.predictor.prepare(first_line)
     assert len(prepared.examples) > 1
     files, _ = files_and_metrics(task, data, params)
     lists = files["nbest_predictions.json"]
@@ -272,7 +290,7 @@ def test_single_passage_is_answered_as_in_evaluation(folder, params, batch_size)
     answers = task.predictor.predict(params, lines, settings)
     for question, [candidates] in zip(questions, answers, strict=True):
         [(text, share)] = candidates
-        expected = lists[question.id][0]
+        expected, *_ = lists[question.id]
         assert text == expected["text"]
         assert share == pytest.approx(expected["probability"], rel=1e-3)
 

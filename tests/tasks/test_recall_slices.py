@@ -59,10 +59,11 @@ def test_token_repeats_an_earlier_bigram(rng, count):
 def test_example_of_the_definition():
     """Hakuna Matata means no worries. Hakuna Matata it means no -> worries."""
     hakuna, matata, means, no, worries, it = range(10, 16)
-    sentence = [hakuna, matata, means, no, worries]
-    text = [*sentence, hakuna, matata, it, means, no, worries]
-    tokens = jnp.asarray(text)
-    found = recall_slices.repeat_earlier_bigrams(tokens, jnp.zeros_like(tokens))
+    first = [hakuna, matata, means, no, worries]
+    second = [hakuna, matata, it, means, no, worries]
+    tokens = jnp.asarray(first + second)
+    one_document = jnp.zeros_like(tokens)
+    found = recall_slices.repeat_earlier_bigrams(tokens, one_document)
     assert np.flatnonzero(found).tolist() == [6, 9, 10]
 
 
@@ -110,13 +111,14 @@ def masked_tokens(rng, documents, rows=12):
 def test_masked_token_completes_a_visible_bigram(rng, count):
     documents = np.sort(rng.integers(0, count, (12, LENGTH)), axis=1)
     masked = masked_tokens(rng, documents)
-    found = np.asarray(jax.vmap(recall_slices.repeat_visible_bigrams)(masked))
-    arrays = [np.asarray(array).tolist() for array in masked]
-    visible, positions, targets, documents, is_frequent = arrays
+    repeat_visible_bigrams = jax.vmap(recall_slices.repeat_visible_bigrams)
+    found = np.asarray(repeat_visible_bigrams(masked))
     expected = np.zeros_like(found)
-    for row in range(len(visible)):
-        sequence = (visible[row], documents[row], is_frequent[row])
-        predictions = zip(positions[row], targets[row], strict=True)
+    arrays = [np.asarray(array).tolist() for array in masked]
+    for row, fields in enumerate(zip(*arrays, strict=True)):
+        visible, positions, targets, documents_of_row, is_frequent = fields
+        sequence = (visible, documents_of_row, is_frequent)
+        predictions = zip(positions, targets, strict=True)
         for index, (position, target) in enumerate(predictions):
             expected[row, index] = visible_hit(sequence, position, target)
     np.testing.assert_array_equal(found, expected)

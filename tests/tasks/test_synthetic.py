@@ -27,32 +27,39 @@ def tiny(task="mqar", block="gmlp", **model):
 def batch_of(config, role="heldout", count=8):
     """The first examples of a role."""
     examples = SyntheticData(config).examples(role)
-    rows = [examples[index] for index in range(count)]
-    tokens = jnp.array([row["tokens"] for row in rows])
-    targets = jnp.array([row["targets"] for row in rows])
-    return {"tokens": tokens, "targets": targets, "weight": jnp.ones(count)}
+    tokens = []
+    targets = []
+    for index in range(count):
+        example = examples[index]
+        tokens.append(example["tokens"])
+        targets.append(example["targets"])
+    return {
+        "tokens": jnp.array(tokens),
+        "targets": jnp.array(targets),
+        "weight": jnp.ones(count),
+    }
 
 
 def slow_sums(task, params, batch):
     """The loss and the hits from all logits, one position at a time."""
-    shape = batch["tokens"].shape
+    tokens = batch["tokens"]
+    _, length = tokens.shape
     if task.kind.compresses:
-        logits = task.apply(params, batch["tokens"])
+        logits = task.apply(params, tokens)
     else:
-        positions = jnp.broadcast_to(jnp.arange(shape[1]), shape)
-        logits = task.apply(params, batch["tokens"], positions)
-    losses = jax.nn.log_softmax(logits)
+        positions = jnp.broadcast_to(jnp.arange(length), tokens.shape)
+        logits = task.apply(params, tokens, positions)
+    log_shares = jax.nn.log_softmax(logits)
     loss = 0.0
     hits = 0
     count = 0
-    for example in range(shape[0]):
-        for position in range(shape[1]):
-            target = int(batch["targets"][example, position])
-            if target != IGNORED:
-                loss -= float(losses[example, position, target])
-                predicted = int(logits[example, position].argmax())
-                hits += predicted == target
-                count += 1
+    for index in np.ndindex(tokens.shape):
+        target = int(batch["targets"][index])
+        if target != IGNORED:
+            loss -= float(log_shares[index][target])
+            predicted = int(logits[index].argmax())
+            hits += predicted == target
+            count += 1
     return loss, hits, count
 
 
@@ -95,12 +102,14 @@ def test_causal_model_does_not_read_later_tokens(block):
     task = Synthetic(config)
     params = task.init(jax.random.key(0))
     tokens = batch_of(config)["tokens"]
+    changed_tokens = tokens.at[:, 40:].set(3)
     positions = jnp.broadcast_to(jnp.arange(64), tokens.shape)
     logits = task.apply(params, tokens, positions)
-    changed_tokens = tokens.at[:, 40:].set(3)
     changed = task.apply(params, changed_tokens, positions)
-    np.testing.assert_array_equal(logits[:, :40], changed[:, :40])
-    assert not np.allclose(logits[:, 40:], changed[:, 40:])
+    before, after = np.split(logits, [40], axis=1)
+    changed_before, changed_after = np.split(changed, [40], axis=1)
+    np.testing.assert_array_equal(before, changed_before)
+    assert not np.allclose(after, changed_after)
 
 
 def evaluated_shapes(block: str, kind: str):

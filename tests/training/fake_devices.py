@@ -9,10 +9,12 @@ import numpy as np
 
 from tests import preloaded
 
+Groups = dict[str, dict[str, np.ndarray]]  # group -> name -> array
 
-def read(path: str | os.PathLike) -> dict[str, dict[str, np.ndarray]]:
+
+def read(path: str | os.PathLike) -> Groups:
     """The arrays that such a program saved as GROUP:NAME, by group."""
-    found: dict[str, dict[str, np.ndarray]] = collections.defaultdict(dict)
+    found: Groups = collections.defaultdict(dict)
     with np.load(path) as arrays:
         for key, value in arrays.items():
             group, _, name = key.rpartition(":")

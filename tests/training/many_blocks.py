@@ -115,9 +115,10 @@ def make(options, sizes) -> Task:
 
 def results(task, fresh) -> dict[str, np.ndarray]:
     """The loss and all gradients of one batch, at given parameters."""
+    shapes = task.shapes()
     partition = tiny.partition(task.config).for_model(task.param_metadata())
-    partition.check_parameters(task.shapes())
-    params = jax.device_put(fresh, partition.shardings(task.shapes()))
+    partition.check_parameters(shapes)
+    params = jax.device_put(fresh, partition.shardings(shapes))
     (size,), _ = task.example_shapes()["tokens"]
     tokens = jax.random.randint(jax.random.key(1), (BATCH, size), 0, 64)
     padded = tokens.at[:, 20:].set(0)

@@ -17,11 +17,12 @@ from gmlp_flax.training import evaluation, step
 from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
+Sizes = tuple[int, int, int]  # of a mesh: data, fsdp and tensor
 TOKENS = 24  # a number that no other axis of the programs has
 STEPS = 2
 
 
-def make_config(folder: Path, sizes: tuple[int, int, int], dtype: str = "float32"):
+def make_config(folder: Path, sizes: Sizes, dtype: str = "float32"):
     """A config of aMLP with 6 layers and everything that a mesh could change: microbatches, dropout,
     stochastic depth, EMA."""
     config = tiny.text_config(folder, d_attn=4, dropout=0.1, dtype=dtype)
@@ -35,7 +36,7 @@ def make_config(folder: Path, sizes: tuple[int, int, int], dtype: str = "float32
 class Training:
     """Training with one mesh, on as many devices as the mesh needs."""
 
-    def __init__(self, folder: Path, sizes: tuple[int, int, int], dtype: str = "float32"):
+    def __init__(self, folder: Path, sizes: Sizes, dtype: str = "float32"):
         self.config = make_config(folder, sizes, dtype)
         self.task, self.data = tiny.open_task(self.config, folder)
         self.partition = tiny.partition(self.config)
@@ -45,8 +46,10 @@ class Training:
         """The state after a few steps, the sums of the window, and the text of the compiled
         step."""
         state = self.programs.init(jax.random.key(0))
-        shapes = dry_run.batch_shapes(self.task, self.config.batch_size, self.partition.over_batch)
-        train_step = self.programs.step.lower(state, shapes).compile()
+        over_batch = self.partition.over_batch
+        shapes = dry_run.batch_shapes(self.task, self.config.batch_size, over_batch)
+        lowered = self.programs.step.lower(state, shapes)
+        train_step = lowered.compile()
         host, hosts = self.partition.host_share()
         with self.data.train_batches(0, host, hosts) as batches:
             for _ in range(STEPS):
@@ -66,7 +69,7 @@ class Training:
         return leaves_by_path(arrays) | metrics
 
 
-# Sizes of data, fsdp and tensor: one device, and every choice of axes.
+# One device, and every choice of axes.
 MESHES = ((1, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 4, 1), (2, 2, 2))
 
 
@@ -75,13 +78,13 @@ def moved_to_other_meshes(folder: Path, state, where: str) -> bool:
     checkpoints = checkpoint.Checkpoints(where)
     checkpoints.save(STEPS, state, None)
     checkpoints.wait()
-    expected = jax.tree.leaves(jax.device_get(state))
+    expected = jax.device_get(state)
     same = True
     for sizes in ((1, 1, 1), (1, 8, 1), (4, 1, 2)):
         template = Training(folder, sizes).programs.template
         restored = jax.device_get(checkpoints.restore(STEPS, template))
-        for x, y in zip(jax.tree.leaves(restored), expected, strict=True):
-            same &= np.array_equal(x, y)
+        is_same = jax.tree.map(np.array_equal, restored, expected)
+        same &= jax.tree.all(is_same)
     checkpoints.close()
     return same
 
@@ -91,7 +94,7 @@ def named(group: str, results: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {f"{group}:{name}": array for name, array in results.items()}
 
 
-def text_of(sizes: tuple[int, int, int]) -> str:
+def text_of(sizes: Sizes) -> str:
     """The sizes of a mesh as text, such as 2x4x1."""
     return "x".join(map(str, sizes))
 
@@ -111,6 +114,12 @@ def main(folder: str, out: str) -> None:
         training = Training(root, sizes, "bfloat16")
         state, window, _ = training.train()
         arrays |= named(f"bf{text_of(sizes)}", training.results(state, window))
+    np.savez(out, checksums=checksums(), **arrays)
+    (root / "programs.json").write_text(json.dumps(programs))
+
+
+def checksums() -> np.ndarray:
+    """The checksums of one array over all devices and on one."""
     partition = Partition.make()
     x = jax.random.normal(jax.random.key(0), (16, 3))
     checksum = jax.jit(pytree.checksum)
@@ -118,8 +127,7 @@ def main(folder: str, out: str) -> None:
     for sharding in (partition.over_batch, jax.devices()[0]):
         placed = jax.device_put(x, sharding)
         sums.append(checksum(placed))
-    np.savez(out, checksums=np.array(sums), **arrays)
-    (root / "programs.json").write_text(json.dumps(programs))
+    return np.array(sums)
 
 
 if __name__ == "__main__":

@@ -46,12 +46,15 @@ def write(folder: Path, image_run: Path, text_run: Path) -> None:
     """Writes all forms. `shrink` must have made the timm models tiny."""
     shutil.copytree(image_run, folder / "digits")
     shutil.copytree(text_run, folder / "text")
-    exported.export(pretrained.load(image_run), str(folder / "exported"))
+    digits = pretrained.load(image_run)
+    exported.export(digits, str(folder / "exported"))
     state, _ = states.of_timm("gmlp_s16_224", 3)
     states.write(folder / "gmlp_s16_224.ra3_in1k.safetensors", state)
     states.write(folder / "timm" / "model.safetensors", state)
-    (folder / "timm" / "config.json").write_text(json.dumps(DESCRIBED))
-    np.savez(folder / "imagenet1k-Mixer-B_16.npz", **test_vision_transformer.weights())
+    described = json.dumps(DESCRIBED)
+    (folder / "timm" / "config.json").write_text(described)
+    weights = test_vision_transformer.weights()
+    np.savez(folder / "imagenet1k-Mixer-B_16.npz", **weights)
     for family in ("bert", "fnet"):
         state, _ = states.of_transformers(family)
         states.write_transformers(folder / family, family, state)

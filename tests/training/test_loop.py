@@ -106,7 +106,8 @@ class Interruptible:
         """Trains. Returns the result, and how often the training step was compiled."""
         before = interrupted.Interrupted.times_traced
         result = loop.train(self.config, str(self.folder))
-        return result, interrupted.Interrupted.times_traced - before
+        after = interrupted.Interrupted.times_traced
+        return result, after - before
 
     def stop(self, batch: int) -> Stop:
         """Trains until a signal arrives at a held-out batch, counted over all that this process

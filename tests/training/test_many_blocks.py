@@ -13,9 +13,9 @@ def assert_same(found: dict, expected: dict, mesh: str) -> None:
     assert found.keys() == expected.keys()
     assert len(found) > 10
     for path, leaf in expected.items():
-        atol = 1e-4 * np.abs(leaf).max() + 1e-6
-        message = f"{mesh} {path}"
-        np.testing.assert_allclose(found[path], leaf, rtol=1e-4, atol=atol, err_msg=message)
+        largest = np.abs(leaf).max()
+        tolerance = {"rtol": 1e-4, "atol": 1e-4 * largest + 1e-6}
+        np.testing.assert_allclose(found[path], leaf, **tolerance, err_msg=f"{mesh} {path}")
 
 
 def check(folder, every: bool) -> None:

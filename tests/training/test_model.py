@@ -148,7 +148,8 @@ def test_states_of_layers_are_concatenated(images):
     assert states.shape == (2, 16, 3 * 16)
     first, third, last = np.split(np.asarray(states), 3, axis=-1)
     np.testing.assert_array_equal(third, last)
-    np.testing.assert_array_equal(images.features(pixels, layers=0), first)
+    expected = images.features(pixels, layers=0)
+    np.testing.assert_array_equal(first, expected)
 
 
 def test_states_of_layers_are_pooled(images):
@@ -193,8 +194,12 @@ def test_float_batch_agrees_with_its_images(images):
 def test_images_are_transformed_as_for_predictions(images):
     pixels = random_pixels(40, 40, 3)
     encoded = images.predictor.encode([pixels])
-    np.testing.assert_array_equal(images.transform(pixels), encoded[0])
-    np.testing.assert_array_equal(images.logits([pixels]), images.logits(encoded))
+    [example] = encoded
+    transformed = images.transform(pixels)
+    np.testing.assert_array_equal(transformed, example)
+    of_pixels = images.logits([pixels])
+    of_encoded = images.logits(encoded)
+    np.testing.assert_array_equal(of_pixels, of_encoded)
 
 
 @pytest.mark.parametrize(
@@ -264,15 +269,21 @@ def test_function_is_pure(images):
 def test_function_has_gradients(images):
     forward = images.function()
     x = jnp.ones((2, 32, 32, 3))
-    gradient = jax.jit(jax.grad(lambda params: forward(params, x).sum()))
-    bias = gradient(images.params)["head"]["bias"]
+
+    def total(params):
+        return forward(params, x).sum()
+
+    gradient = jax.jit(jax.grad(total))(images.params)
+    bias = gradient["head"]["bias"]
     assert float(jnp.abs(bias).sum()) > 0
 
 
 def test_function_can_be_mapped_over_parameters(images):
-    several = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), images.params)
-    forward = jax.vmap(images.function(), (0, None))
-    logits = jax.eval_shape(forward, several, jnp.ones((2, 32, 32, 3)))
+    two_copies = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), images.params)
+    pixels = jnp.ones((2, 32, 32, 3))
+    forward = images.function()
+    mapped = jax.vmap(forward, in_axes=(0, None))
+    logits = jax.eval_shape(mapped, two_copies, pixels)
     assert logits.shape == (2, 2, 2)
 
 

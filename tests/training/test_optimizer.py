@@ -1,6 +1,7 @@
 """Optimizers: weight decay, frozen parameters, multipliers and schedules, against NumPy and optax."""
 
 import re
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,12 +50,14 @@ def test_decay_of_all_parameters(config):
     """As in optimizers without a mask: without a gradient, a bias shrinks as a kernel does."""
     config.optimizer.update(learning_rate=0.1, schedule="constant", warmup=0)
     config.optimizer.update(weight_decay=0.3, decay_all=True)
-    params, _, exact, _ = line()
+    exact = exact_params()
+    params = as_float32(exact)
     transformation = optimizer.make(config, params, tiny.LINE_METADATA)
     no_gradients = jax.tree.map(jnp.zeros_like, params)
     updates = first_update(transformation, params, no_gradients)
     for name, value in exact["line"].items():
-        np.testing.assert_allclose(updates["line"][name], -0.1 * 0.3 * value, rtol=1e-6)
+        expected = -0.1 * 0.3 * value
+        np.testing.assert_allclose(updates["line"][name], expected, rtol=1e-6)
 
 
 def line_tree(kernel: list[float], bias: float) -> dict:
@@ -66,34 +69,42 @@ def as_float32(tree):
     return jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32), tree)
 
 
-def line():
-    """Parameters, and gradients of norm 13 and 2: in float32, and exact."""
-    params = line_tree([1.0, -2.0, 0.5], 3.0)
+def exact_params() -> dict:
+    """The parameters of `Line` in float64."""
+    return line_tree([1.0, -2.0, 0.5], 3.0)
+
+
+def exact_gradients() -> list[dict]:
+    """Gradients of norm 13 and 2 in float64."""
     first = line_tree([3.0, 4.0, 0.0], 12.0)
     second = line_tree([0.0, -2.0, 0.0], 0.0)
-    gradients = [first, second]
-    return as_float32(params), as_float32(gradients), params, gradients
+    return [first, second]
 
 
 def adamw(params, gradients, options, rate=0.1):
     """Loshchilov and Hutter's algorithm 2 on dicts of arrays, with clipping by the global norm."""
     params = dict(params)
-    m = {name: np.zeros_like(p) for name, p in params.items()}
-    v = dict(m)
-    b1 = options.b1
-    b2 = options.b2
+    means = {name: np.zeros_like(p) for name, p in params.items()}
+    squares = dict(means)
     for t, unclipped in enumerate(gradients, start=1):
         clipped = clip_by_norm(unclipped, options.clip)
         for name, g in clipped.items():
-            m[name] = b1 * m[name] + (1 - b1) * g
-            v[name] = b2 * v[name] + (1 - b2) * g**2
-            mean = m[name] / (1 - b1**t)
-            square = v[name] / (1 - b2**t)
+            means[name] = moving_average(options.b1, means[name], g)
+            squares[name] = moving_average(options.b2, squares[name], g**2)
+            mean = means[name] / (1 - options.b1**t)
+            square = squares[name] / (1 - options.b2**t)
             step = mean / (np.sqrt(square) + options.eps)
             if name == "kernel":
                 step = step + options.weight_decay * params[name]
             params[name] = params[name] - rate * step
     return params
+
+
+def moving_average(decay: float, average, value):
+    """An exponential moving average after another value."""
+    kept = decay * average
+    added = (1 - decay) * value
+    return kept + added
 
 
 def clip_by_norm(gradients: dict, most: float) -> dict:
@@ -119,15 +130,15 @@ def test_two_steps_against_numpy(config, clip, freeze):
     """Clipping uses the norm of the gradients of the trained parameters only."""
     config.optimizer.update(learning_rate=0.1, schedule="constant", warmup=0)
     config.optimizer.update(clip=clip, freeze=freeze, weight_decay=0.3, eps=1e-3, b2=0.98)
-    params, gradients, exact, exact_gradients = line()
+    params = as_float32(exact_params())
     transformation = optimizer.make(config, params, tiny.LINE_METADATA)
     state = transformation.init(params)
-    for g in gradients:
-        updates, state = transformation.update(g, state, params)
+    for gradients in exact_gradients():
+        updates, state = transformation.update(as_float32(gradients), state, params)
         params = optax.apply_updates(params, updates)
-    expected = exact["line"]
+    expected = exact_params()["line"]
     trained = without(expected, freeze)
-    trained_gradients = [without(g["line"], freeze) for g in exact_gradients]
+    trained_gradients = [without(g["line"], freeze) for g in exact_gradients()]
     expected |= adamw(trained, trained_gradients, config.optimizer)
     for name, value in expected.items():
         np.testing.assert_allclose(params["line"][name], value, rtol=1e-5)
@@ -227,8 +238,8 @@ def test_patterns_that_match_no_parameter_are_refused(config, text_task, key, li
 def test_each_optimizer_descends_and_decays_only_matrices(config, name):
     config.optimizer.update(name=name, learning_rate=0.01, schedule="constant", warmup=0)
     config.optimizer.update(clip=0.0, weight_decay=0.0)
-    params, gradients, _, _ = line()
-    gradient = gradients[0]
+    params = as_float32(exact_params())
+    gradient, _ = as_float32(exact_gradients())
     no_gradient = jax.tree.map(jnp.zeros_like, gradient)
 
     def make_update():
@@ -260,10 +271,10 @@ def test_each_optimizer_descends_and_decays_only_matrices(config, name):
 def test_decay_does_not_gather_momentum(config, name):
     config.optimizer.update(name=name, learning_rate=0.1, schedule="constant", warmup=0)
     config.optimizer.update(clip=0.0, weight_decay=0.1)
-    params, gradients, _, _ = line()
+    params = as_float32(exact_params())
     transformation = optimizer.make(config, params, tiny.LINE_METADATA)
     state = transformation.init(params)
-    no_gradient = jax.tree.map(jnp.zeros_like, gradients[0])
+    no_gradient = jax.tree.map(jnp.zeros_like, params)
     expected = -0.01 * params["line"]["kernel"]
     for _ in range(3):
         updates, state = transformation.update(no_gradient, state, params)
@@ -282,7 +293,8 @@ def test_lamb_trust_ratio_is_per_layer(config, text_task):
     gradients = tiny.random_params(shapes, 0.1, 1)
     factors = np.array([0.01, 10.0], np.float32)
     params["encoder"]["blocks"]["proj_out"]["kernel"] *= factors.reshape(2, 1, 1)
-    is_decayed = flat(optimizer.masks(metadata).decayed(shapes))
+    masks = optimizer.masks(metadata)
+    is_decayed = flat(masks.decayed(shapes))
     lamb = optax.lamb(0.1, options.b1, options.b2, options.eps, weight_decay=0.01)
     adam = optax.adam(0.1, options.b1, options.b2, options.eps)
 
@@ -292,20 +304,25 @@ def test_lamb_trust_ratio_is_per_layer(config, text_task):
             return first_update(transformation, param, gradient)
         layers = []
         for layer in range(2):
-            layers.append(first_update(transformation, param[layer], gradient[layer]))
+            update = first_update(transformation, param[layer], gradient[layer])
+            layers.append(update)
         return jnp.stack(layers)
 
     @jax.jit
-    def both(params, gradients):
-        transformation = optimizer.make(config, shapes, metadata)
-        together = first_update(transformation, params, gradients)
+    def all_alone(params, gradients):
         gradient_of = flat(gradients)
-        alone = {}
+        updates = {}
         for name, param in flat(params).items():
-            alone[name] = update_alone(name, param, gradient_of[name])
-        return flat(together), alone
+            updates[name] = update_alone(name, param, gradient_of[name])
+        return updates
 
-    together, alone = both(params, gradients)
+    @jax.jit
+    def all_together(params, gradients):
+        transformation = optimizer.make(config, shapes, metadata)
+        return first_update(transformation, params, gradients)
+
+    alone = all_alone(params, gradients)
+    together = flat(all_together(params, gradients))
     for name, update in together.items():
         np.testing.assert_allclose(update, alone[name], rtol=1e-5, atol=1e-9, err_msg=name)
 
@@ -322,15 +339,23 @@ def open_with(folder, name, **model):
     return tiny.open_task(config, folder)
 
 
-def results_of(training, data, partition, steps: int) -> list:
-    """The state and the window after each step."""
+class After(NamedTuple):
+    """The state and the window after a step, as NumPy arrays."""
+
+    state: Any
+    window: Any
+
+
+def results_of(training, data, partition, steps: int) -> list[After]:
+    """The results of each step."""
     state = training.init(jax.random.key(0))
     results = []
     with data.train_batches(0, 0, 1) as batches:
         for _ in range(steps):
             batch = partition.put_batch(next(batches))
             state, window = training.step(state, batch)
-            results.append(jax.device_get((state, window)))
+            result = jax.device_get(After(state, window))
+            results.append(result)
     return results
 
 
@@ -338,17 +363,19 @@ def results_of(training, data, partition, steps: int) -> list:
 def four_steps(request, tmp_path_factory, partition):
     """The training with an optimizer, its data, and the state and the window after each of four
     steps."""
-    task, data = open_with(tmp_path_factory.mktemp("run"), request.param)
+    folder = tmp_path_factory.mktemp("run")
+    task, data = open_with(folder, request.param)
     training = step.Training(task, partition)
-    return training, data, results_of(training, data, partition, 4)
+    results = results_of(training, data, partition, 4)
+    return training, data, results
 
 
 def test_resumed_run_takes_bit_identical_steps(four_steps, tmp_path, partition):
     training, data, results = four_steps
     shardings = jax.tree.map(lambda leaf: leaf.sharding, training.template)
-    second, _ = results[1]
+    saved = jax.device_put(results[1].state, shardings)
     checkpoints = Checkpoints(str(tmp_path / "checkpoints"))
-    checkpoints.save(2, jax.device_put(second, shardings), None)
+    checkpoints.save(2, saved, None)
     checkpoints.wait()
     state = checkpoints.restore(2, training.template)
     checkpoints.close()
@@ -356,14 +383,14 @@ def test_resumed_run_takes_bit_identical_steps(four_steps, tmp_path, partition):
         for expected in results[2:]:
             batch = partition.put_batch(next(batches))
             state, window = training.step(state, batch)
-            found = jax.device_get((state, window))
+            found = jax.device_get(After(state, window))
             jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_all_parameters_except_frozen_ones_are_trained(four_steps):
     _, _, results = four_steps
-    first, _ = results[0]
-    last, _ = results[-1]
+    first = results[0].state
+    last = results[-1].state
     is_same = jax.tree.map(np.array_equal, first.params, last.params)
     assert not is_same["embedding"]
     assert jax.tree.all(is_same["encoder"]["norm"])
@@ -374,7 +401,8 @@ def schedule_free(tmp_path, partition):
     """The config of a run without a schedule, and its states after each of four steps."""
     task, data = open_with(tmp_path, "schedule_free")
     training = step.Training(task, partition)
-    states = [state for state, _ in results_of(training, data, partition, 4)]
+    results = results_of(training, data, partition, 4)
+    states = [result.state for result in results]
     return task.config, states
 
 
@@ -387,22 +415,25 @@ def test_schedule_free_evaluates_its_average(schedule_free):
     """Against its definition: x is the mean of z, weighted by the squared learning rates."""
     config, states = schedule_free
     last = states[-1]
-    zs = np.stack([wrapped_state(state).z["embedding"] for state in states])
+    zs = [wrapped_state(state).z["embedding"] for state in states]
     rate = optimizer.learning_rate(config)
     rates = rate(np.arange(4))
     largest_so_far = np.maximum.accumulate(rates)
     weights = largest_so_far**2
     mean = np.average(zs, axis=0, weights=weights)
     np.testing.assert_allclose(last.ema["embedding"], mean, rtol=1e-4, atol=1e-6)
-    b1 = config.optimizer.b1
-    y = b1 * mean + (1 - b1) * zs[-1]
+    y = moving_average(config.optimizer.b1, mean, zs[-1])
     np.testing.assert_allclose(last.params["embedding"], y, rtol=1e-4, atol=1e-6)
     norm = last.params["encoder"]["norm"]
-    jax.tree.map(np.testing.assert_array_equal, last.ema["encoder"]["norm"], norm)
+    averaged_norm = last.ema["encoder"]["norm"]
+    jax.tree.map(np.testing.assert_array_equal, averaged_norm, norm)
 
 
+STEP_NUMBERS = np.arange(1, 11)  # of 10 steps
 REST = np.arange(6) / 6  # of 10 steps, after 4 of warmup
+HALF_COSINE = 0.5 * (1 + np.cos(np.pi * REST))
 RISING = [0.25, 0.5, 0.75]  # the first 3 of 4 steps of warmup
+RISING_IN_8 = np.arange(1, 9) / 8
 FALLING = [1, 2 / 3, 1 / 3]
 
 
@@ -410,19 +441,19 @@ FALLING = [1, 2 / 3, 1 / 3]
 @pytest.mark.parametrize(
     ("schedule", "warmup", "shares"),
     [
-        ("cosine", 4, [*RISING, 1, *0.5 * (1 + np.cos(np.pi * REST))]),
+        ("cosine", 4, [*RISING, 1, *HALF_COSINE]),
         ("linear", 4, [*RISING, 1, *1 - REST]),
         ("constant", 4, [*RISING, 1, 1, 1, 1, 1, 1, 1]),
         ("wsd", 4, [*RISING, 1, 1, 1, 1, *FALLING]),  # decay_share = 0.3
         ("wsd", 0, [1, 1, 1, 1, 1, 1, 1, *FALLING]),
-        ("wsd", 8, [*np.arange(1, 9) / 8, 1, 0.5]),
+        ("wsd", 8, [*RISING_IN_8, 1, 0.5]),
         ("linear", 0, 1 - np.arange(10) / 10),
         ("constant", 0, [1] * 10),
-        ("cosine", 50, np.arange(1, 11) / 10),
+        ("cosine", 50, STEP_NUMBERS / 10),
         # It does not depend on the last step; a warmup longer than the run does not reach its peak,
         # as in Long Range Arena.
-        ("rsqrt", 0, 1 / np.sqrt(np.arange(1, 11))),
-        ("rsqrt", 2000, np.arange(1, 11) / 2000),
+        ("rsqrt", 0, 1 / np.sqrt(STEP_NUMBERS)),
+        ("rsqrt", 2000, STEP_NUMBERS / 2000),
     ],
 )
 def test_schedules(config, schedule, warmup, shares):

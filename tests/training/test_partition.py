@@ -106,9 +106,8 @@ def assert_nearly_all_is_split(task, tensor):
     assert split >= 0.9 * (split + whole)
 
 
-OTHER_PAPERS = [
-    name for name, model in PUBLISHED.items() if model.source in ("2105.03824", "sibling")
-]
+SOURCES = ("2105.03824", "sibling")
+OTHER_PAPERS = [name for name, model in PUBLISHED.items() if model.source in SOURCES]
 
 
 @pytest.mark.parametrize("name", OTHER_PAPERS)

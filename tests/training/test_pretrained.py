@@ -235,8 +235,10 @@ def test_models_shipped_with_the_package(folder, tmp_path, monkeypatch):
 @ALL
 def test_exported_folders_are_recognized(folder, form):
     found = pretrained.exported_folder(sources.path(folder, form))
-    is_export = form in ("export", "exported weights")
-    assert found == (str(folder / "exported") if is_export else "")
+    expected = ""
+    if form in ("export", "exported weights"):
+        expected = str(folder / "exported")
+    assert found == expected
 
 
 # What is refused, each in one line.
@@ -384,13 +386,14 @@ def test_repositories_without_a_model_are_refused(image, hub, tmp_path):
     hub["me/other"] = {"README.md": b"#"}
     hub["me/config"] = {"config.json": b'{"id": 3}'}
     hub["me/weights"] = {"config.json": TIMM.encode()}
-    for name, words in (
-        ("me/none", ("config.json of hf-hub:me/none", "check the name")),
-        ("me/other", ("config.json of hf-hub:me/other", "check the name")),
-        ("a/b/c", ("hf-hub:a/b/c",)),
-        ("me/config", ("hf-hub:me/config describes no model",)),
-        ("me/weights", ("pytorch_model.bin of hf-hub:me/weights",)),
-    ):
+    words_of_errors = {
+        "me/none": ("config.json of hf-hub:me/none", "check the name"),
+        "me/other": ("config.json of hf-hub:me/other", "check the name"),
+        "a/b/c": ("hf-hub:a/b/c",),
+        "me/config": ("hf-hub:me/config describes no model",),
+        "me/weights": ("pytorch_model.bin of hf-hub:me/weights",),
+    }
+    for name, words in words_of_errors.items():
         done = predict(image, f"hf-hub:{name}", tmp_path, hub.url)
         assert_one_line_error(done, *words)
 

@@ -113,9 +113,10 @@ def images(path):
 def two_classes() -> dict[str, bytes]:
     """Four images of each class, by path."""
     files = {}
-    for number, name in enumerate(("cat", "dog")):
-        for index in range(4):
-            files[f"{name}/{index}.png"] = image_files.png(10 * number + index)
+    for index in range(4):
+        files[f"cat/{index}.png"] = image_files.png(index)
+    for index in range(4):
+        files[f"dog/{index}.png"] = image_files.png(10 + index)
     return files
 
 

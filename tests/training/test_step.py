@@ -2,7 +2,7 @@
 spikes."""
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,15 +35,23 @@ def start(task, partition):
     return training, training.init(jax.random.key(0))
 
 
-def run(task, batches, partition, first=0):
-    """States, as NumPy arrays, and windows after each batch."""
+class After(NamedTuple):
+    """The state and the window after a step, as NumPy arrays."""
+
+    state: Any
+    window: dict
+
+
+def run(task, batches, partition, first=0) -> list[After]:
+    """The results of a step with each batch, the first of which has the number `first`."""
     training, state = start(task, partition)
     number = jax.device_put(jnp.array(first, jnp.int32), partition.replicated)
     state = state._replace(step=number)
     results = []
     for batch in batches:
         state, window = training.step(state, partition.put_batch(batch))
-        results.append(jax.device_get((state, window)))
+        result = jax.device_get(After(state, window))
+        results.append(result)
     return results
 
 
@@ -78,9 +86,10 @@ def test_loss_is_a_mean_over_weights_not_a_mean_of_means(line, partition, microb
     errors = x @ kernel - batch["y"]
     weighted = weight * errors
     loss = np.vdot(weighted, errors)
-    kernel_gradient = 2 * weighted @ x / 36
-    bias_gradient = 2 * weighted.sum() / 36
-    assert_close(sums["loss"], (loss, 36), rtol=1e-5)
+    total_weight = 36
+    kernel_gradient = 2 * weighted @ x / total_weight
+    bias_gradient = 2 * weighted.sum() / total_weight
+    assert_close(sums["loss"], (loss, total_weight), rtol=1e-5)
     assert_close(grads["line"]["kernel"], kernel_gradient, rtol=1e-5)
     assert_close(grads["line"]["bias"], bias_gradient, rtol=1e-5)
 
@@ -88,8 +97,10 @@ def test_loss_is_a_mean_over_weights_not_a_mean_of_means(line, partition, microb
 def test_state_is_donated(line, partition):
     line.config.optimizer.ema = 0.5
     training, state = start(line, partition)
-    training.step(state, partition.put_batch(tiny.line_batch(0)))
-    for leaf in jax.tree.leaves((state.params, state.opt_state, state.ema)):
+    batch = partition.put_batch(tiny.line_batch(0))
+    training.step(state, batch)
+    donated = (state.params, state.opt_state, state.ema)
+    for leaf in jax.tree.leaves(donated):
         assert leaf.is_deleted()
 
 
@@ -98,7 +109,7 @@ def noise(line, partition, seed=0, first=0, batches=1):
     line.config.seed = seed
     line.config.log.every = 1
     results = run(line, line_batches(batches), partition, first)
-    return [by_hand.total(window, "noise") for _, window in results]
+    return [by_hand.total(result.window, "noise") for result in results]
 
 
 @pytest.mark.smoke
@@ -126,12 +137,13 @@ def test_running_mean(line, partition, decay):
     line.config.optimizer.ema = decay
     expected = jax.device_get(line.init(jax.random.key(0)))
     results = run(line, line_batches(5), partition)
-    for t, (state, _) in enumerate(results, start=1):
-        keep = np.float64(min(decay, (1 + t) / (10 + t)))
+    for t, result in enumerate(results, start=1):
+        warming_up = (1 + t) / (10 + t)
+        keep = np.float64(min(decay, warming_up))
         kept = scaled(expected, keep)
-        added = scaled(state.params, 1 - keep)
+        added = scaled(result.state.params, 1 - keep)
         expected = jax.tree.map(np.add, kept, added)
-        assert_close(state.ema, expected, rtol=1e-5, atol=1e-7)
+        assert_close(result.state.ema, expected, rtol=1e-5, atol=1e-7)
 
 
 def test_ema_decay_warms_up_to_the_configured_value(config):
@@ -148,15 +160,15 @@ def test_ema_decay_warms_up_to_the_configured_value(config):
 def test_window_accumulates_until_a_line_is_logged(line, partition):
     """With log.every = 3, steps 1 to 3, 4 to 6, ... share a window, which is a part of the state."""
     results = run(line, line_batches(7), partition)
-    windows = [window for _, window in results]
+    windows = [result.window for result in results]
     loss_weights = [by_hand.weight(window, "loss") for window in windows]
     assert loss_weights == [36, 72, 108, 36, 72, 108, 36]
     norm_weights = [by_hand.weight(window, "grad_norm") for window in windows]
     assert norm_weights == [1, 2, 3, 1, 2, 3, 1]
     rate = by_hand.total(windows[2], "learning_rate")
     assert rate == pytest.approx(0.05 + 0.1 + 0.1)
-    for state, window in results:
-        assert_close(state.window, window, rtol=0)
+    for result in results:
+        assert_close(result.state.window, result.window, rtol=0)
 
 
 def test_gradient_norm_is_reported_before_clipping(line, partition):
@@ -164,12 +176,13 @@ def test_gradient_norm_is_reported_before_clipping(line, partition):
     batch = tiny.line_batch(0)
     params = line.init(jax.random.key(0))
     grads, _ = step.gradients(line, params, keyed(batch), 1, partition)
-    [(_, window)] = run(line, [batch], partition)
     expected = float(optax.tree.norm(grads))
-    assert by_hand.total(window, "grad_norm") == pytest.approx(expected, rel=1e-6)
+    [result] = run(line, [batch], partition)
+    logged = by_hand.total(result.window, "grad_norm")
+    assert logged == pytest.approx(expected, rel=1e-6)
 
 
-class Renamed(MaskedLM):
+class RenamedLM(MaskedLM):
     """A model that calls its encoder `body`."""
 
     @property
@@ -183,7 +196,7 @@ class Renamed(MaskedLM):
 
 class RenamedTask(MaskedLanguageModeling):
     def module(self, rngs):
-        return Renamed(self.spec(), self.config.model.vocab_size, rngs)
+        return RenamedLM(self.spec(), self.config.model.vocab_size, rngs)
 
 
 class Norms(NamedTuple):
@@ -216,12 +229,13 @@ def norms(tmp_path, partition):
 
 def check_norms(window, kind: str, tree) -> None:
     """Compares logged norms with those of the arrays of each layer."""
-    embedding = np.linalg.norm(tree["embedding"])
-    assert by_hand.total(window, f"{kind}/embedding") == pytest.approx(embedding, rel=1e-4)
+    logged = by_hand.total(window, f"{kind}/embedding")
+    norm = np.linalg.norm(tree["embedding"])
+    assert logged == pytest.approx(norm, rel=1e-4)
     blocks = jax.tree.leaves(tree["encoder"]["blocks"])
     for layer in range(2):
-        numbers = np.concatenate([leaf[layer].ravel() for leaf in blocks])
-        norm = np.linalg.norm(numbers)
+        parts = [leaf[layer].ravel() for leaf in blocks]
+        norm = np.linalg.norm(np.concatenate(parts))
         logged = by_hand.total(window, f"{kind}/encoder/{layer}")
         assert logged == pytest.approx(norm, rel=1e-4)
 
@@ -318,10 +332,9 @@ def assert_equal(tree, other) -> None:
 def test_spikes_are_skipped(skipping, partition):
     """In the first 20 steps, only steps that are not finite are skipped."""
     results = run(skipping, spiked_batches(), partition)
-    states = [state for state, _ in results]
     for number in range(1, 32):
-        before = kernel_of(states[number - 1])
-        after = kernel_of(states[number])
+        before = kernel_of(results[number - 1].state)
+        after = kernel_of(results[number].state)
         is_same = np.array_equal(after, before)
         assert is_same == (number in SKIPPED)
     for leaf in jax.tree.leaves(results):
@@ -331,8 +344,8 @@ def test_spikes_are_skipped(skipping, partition):
 def test_skipped_step_leaves_the_state(skipping, partition):
     results = run(skipping, spiked_batches(), partition)
     for number in SKIPPED:
-        before, _ = results[number - 1]
-        after, _ = results[number]
+        before = results[number - 1].state
+        after = results[number].state
         moments = optimizer.after_skipped_step(before.opt_state, after.opt_state)
         assert_equal(after.params, before.params)
         assert_equal(after.opt_state, moments)
@@ -342,31 +355,33 @@ def test_skipped_step_leaves_the_state(skipping, partition):
 
 def test_skipped_steps_are_counted(skipping, partition):
     results = run(skipping, spiked_batches(), partition)
-    windows = [window for _, window in results]
     skipped = {9: 1, 19: 0, 29: 3, 31: 0}
     steps = {9: 10, 19: 10, 29: 10, 31: 2}
     for number, count in skipped.items():
-        assert by_hand.total(windows[number], "skipped") == count
-        assert by_hand.weight(windows[number], "skipped") == steps[number]
+        window = results[number].window
+        assert by_hand.total(window, "skipped") == count
+        assert by_hand.weight(window, "skipped") == steps[number]
 
 
 def test_skipped_spikes_leave_no_trace(skipping, partition):
-    state, _ = run(skipping, spiked_batches(), partition)[-1]
+    with_spikes = run(skipping, spiked_batches(), partition)
     others = [spiked(number) for number in range(32) if number not in SKIPPED]
-    expected, _ = run(skipping, others, partition)[-1]
-    assert_equal(expected.params, state.params)
+    without_spikes = run(skipping, others, partition)
+    found = with_spikes[-1].state
+    expected = without_spikes[-1].state
+    assert_equal(found.params, expected.params)
 
 
 def test_spikes_are_skipped_in_a_resumed_run(skipping, partition):
     results = run(skipping, spiked_batches(), partition)
     training = step.Training(skipping, partition)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, training.template)
-    saved, _ = results[25]
-    state = jax.device_put(saved, shardings)
+    state = jax.device_put(results[25].state, shardings)
     for number in range(26, 32):
         batch = partition.put_batch(spiked(number))
         state, window = training.step(state, batch)
-        assert_equal(jax.device_get((state, window)), results[number])
+        found = jax.device_get(After(state, window))
+        assert_equal(found, results[number])
 
 
 NOT_FINITE = (1, 3, 5, 8)
@@ -399,13 +414,13 @@ def test_learning_rate_follows_the_step_despite_skips(warming, partition, name):
         warming.config.optimizer.schedule = "constant"
     results = run(warming, broken_batches(), partition)
     schedule_rate = optimizer.learning_rate(warming.config)
-    for number, (_, window) in enumerate(results):
+    for number, result in enumerate(results):
         expected = 0.0 if number in NOT_FINITE else float(schedule_rate(number))
-        rate = by_hand.total(window, "learning_rate")
+        rate = by_hand.total(result.window, "learning_rate")
         assert rate == pytest.approx(expected)
-    last, _ = results[-1]
+    opt_state = results[-1].state.opt_state
     counts = []
-    for node in jax.tree.leaves(last.opt_state, is_leaf=has_schedule):
+    for node in jax.tree.leaves(opt_state, is_leaf=has_schedule):
         if has_schedule(node):
             counts.append(int(node.count))
     assert counts == [12]
@@ -416,7 +431,7 @@ def test_logged_learning_rate_is_applied_despite_skips(warming, partition):
     batches = broken_batches()
     results = run(warming, batches, partition)
     for number in (4, 7, 11):  # steps that were not skipped
-        before, _ = results[number - 1]
+        before = results[number - 1].state
         after, window = results[number]
         batch = keyed(batches[number], 0)
         grads, _ = step.gradients(warming, before.params, batch, 1, partition)
@@ -436,9 +451,11 @@ def test_wrong_batch_shapes_are_refused_at_the_start_of_the_step(line, partition
 
 def test_wrong_parameter_types_are_refused_at_the_start_of_the_step(line, partition):
     training, state = start(line, partition)
-    params = jax.tree.map(lambda leaf: leaf.astype(np.float16), state.params)
+    half_precision = jax.tree.map(lambda leaf: leaf.astype(np.float16), state.params)
+    state = state._replace(params=half_precision)
+    batch = tiny.line_batch(0)
     with pytest.raises(AssertionError, match="float16"):
-        training.step(state._replace(params=params), tiny.line_batch(0))
+        training.step(state, batch)
 
 
 def test_wrong_shapes_are_refused_at_the_start_of_an_evaluation(line, partition):

@@ -190,7 +190,8 @@ def test_diverging_run_fails_alone(tmp_path, capfd):
 
 def perplexity_at(run: Path, step: int) -> float:
     """The perplexity of the evaluation after a step."""
-    [line] = [line for line in metrics(run) if line["step"] == step and "eval" in line]
+    evaluations = [line for line in metrics(run) if "eval" in line]
+    [line] = [line for line in evaluations if line["step"] == step]
     return line["eval"]["perplexity"]
 
 

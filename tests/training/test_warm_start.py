@@ -80,8 +80,10 @@ def test_same_number_of_patches_in_another_grid_is_resized(tmp_path):
     new = images(tmp_path, 4)
     new.config.model.image_size = (4, 16)
     saved = random_arrays(old.shapes())
-    bias = jnp.asarray(spatial(saved)["bias"]).reshape(2, 2, 2)
-    expected = jax.image.resize(bias, (2, 1, 4), "bicubic").reshape(2, 4)
+    bias = jnp.asarray(spatial(saved)["bias"])
+    grids = bias.reshape(2, 2, 2)
+    resized = jax.image.resize(grids, (2, 1, 4), "bicubic")
+    expected = resized.reshape(2, 4)
     adapted = adapt(old, new, saved)
     np.testing.assert_allclose(spatial(adapted)["bias"], expected, rtol=1e-5)
 
@@ -104,15 +106,16 @@ def test_cls_token_keeps_its_rows_and_columns(tmp_path):
     old = images(tmp_path, 4, pool="cls")
     new = images(tmp_path, 2, pool="cls")
     saved = with_stem_of(new, random_arrays(old.shapes()))
+    adapted = adapt(old, new, saved)
     before = spatial(saved)["weight"]
-    after = spatial(adapt(old, new, saved))["weight"]
+    after = spatial(adapted)["weight"]
     assert after.shape == (2, 17, 17)
-    np.testing.assert_allclose(after[:, 0, 0], before[:, 0, 0])
-    for layer in range(2):
-        to_cls = enlarged(before[layer, 0, 1:]) / 4
-        from_cls = enlarged(before[layer, 1:, 0])
-        np.testing.assert_allclose(after[layer, 0, 1:], to_cls, rtol=1e-5)
-        np.testing.assert_allclose(after[layer, 1:, 0], from_cls, rtol=1e-5)
+    for old_weight, weight in zip(before, after, strict=True):
+        np.testing.assert_allclose(weight[0, 0], old_weight[0, 0])
+        to_cls = enlarged(old_weight[0, 1:]) / 4
+        from_cls = enlarged(old_weight[1:, 0])
+        np.testing.assert_allclose(weight[0, 1:], to_cls, rtol=1e-5)
+        np.testing.assert_allclose(weight[1:, 0], from_cls, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("block", "pool"), [("mixer", "mean"), ("feed_forward", "cls")])
@@ -122,8 +125,9 @@ def test_token_mlps_are_resized_to_other_patches(tmp_path, block, pool):
     old = images(tmp_path, 4, **model)
     new = images(tmp_path, 2, **model)
     saved = with_stem_of(new, random_arrays(old.shapes()))
+    adapted = adapt(old, new, saved)
     before = saved["encoder"]["blocks"]
-    after = adapt(old, new, saved)["encoder"]["blocks"]
+    after = adapted["encoder"]["blocks"]
     cls = 1 if pool == "cls" else 0
 
     def wide(x):
@@ -134,14 +138,15 @@ def test_token_mlps_are_resized_to_other_patches(tmp_path, block, pool):
     def assert_wide(saved, adapted):
         np.testing.assert_allclose(adapted, wide(saved), rtol=1e-5, atol=1e-6)
 
-    weight = np.swapaxes(before["token_mlp"]["proj_in"]["weight"], 1, 2)
-    adapted_weight = np.swapaxes(after["token_mlp"]["proj_in"]["weight"], 1, 2)
+    old_mlp = before["token_mlp"]
+    new_mlp = after["token_mlp"]
+    weight = np.swapaxes(old_mlp["proj_in"]["weight"], 1, 2)
+    adapted_weight = np.swapaxes(new_mlp["proj_in"]["weight"], 1, 2)
     expected = wide(weight)
     expected[:, cls:] /= 4
     np.testing.assert_allclose(adapted_weight, expected, rtol=1e-5, atol=1e-6)
-    bias = before["token_mlp"]["proj_in"]["bias"]
-    np.testing.assert_array_equal(after["token_mlp"]["proj_in"]["bias"], bias)
-    jax.tree.map(assert_wide, before["token_mlp"]["proj_out"], after["token_mlp"]["proj_out"])
+    np.testing.assert_array_equal(new_mlp["proj_in"]["bias"], old_mlp["proj_in"]["bias"])
+    jax.tree.map(assert_wide, old_mlp["proj_out"], new_mlp["proj_out"])
     if cls:
         jax.tree.map(assert_wide, before["token_norm"], after["token_norm"])
 

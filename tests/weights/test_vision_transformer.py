@@ -54,8 +54,9 @@ def dense(w, name, x):
 
 def gelu(x):
     """Flax's GELU, the tanh form."""
-    inner = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
-    return x / 2 * (1 + np.tanh(inner))
+    cubic = x + 0.044715 * x**3
+    tanh = np.tanh(np.sqrt(2 / np.pi) * cubic)
+    return x / 2 * (1 + tanh)
 
 
 def mlp(w, name, x):

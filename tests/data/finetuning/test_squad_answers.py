@@ -112,7 +112,8 @@ def random_logits(seed: int, windows: Windows) -> np.ndarray:
     """Whole numbers, so that there are ties."""
     rng = np.random.default_rng(seed)
     shape = (2, len(windows), windows.length)
-    return rng.integers(-6, 6, shape).astype(np.float32)
+    numbers = rng.integers(-6, 6, shape)
+    return numbers.astype(np.float32)
 
 
 @given(

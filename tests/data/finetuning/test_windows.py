@@ -31,7 +31,8 @@ def test_bounds_are_those_of_the_slow_reference(passages, stride):
             expected.append((number, begin, size))
     lengths, rooms = np.array(passages).T
     numbers, begins, sizes = windows.window_bounds(lengths, rooms, stride)
-    assert list(zip(numbers, begins, sizes, strict=True)) == expected
+    found = zip(numbers, begins, sizes, strict=True)
+    assert list(found) == expected
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 30))
@@ -114,9 +115,12 @@ def slow_items(
         padding = [0] * (length - len(tokens))
         first_target = 0
         last_target = 0
-        if answer and begin <= answer[0] and answer[-1] < begin + size:
-            first_target = answer[0] - begin + first_token
-            last_target = answer[-1] - begin + first_token
+        if answer:
+            first = answer[0]
+            last = answer[-1]
+            if begin <= first and last < begin + size:
+                first_target = first - begin + first_token
+                last_target = last - begin + first_token
         items.append(
             {
                 "tokens": tokens + padding,

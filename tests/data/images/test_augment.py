@@ -109,8 +109,10 @@ MAGNITUDES = st.sampled_from([0, 2, 4.7, 5, 8, 9, 9.9])
 @given(pixels=IMAGES, magnitude=MAGNITUDES, negative=st.booleans())
 @settings(max_examples=60)
 def test_levels_are_timms(timm, name, pixels, magnitude, negative):
-    found = augment.apply(name, pixels, magnitude, Coin(negative), ())
-    expected = apply_timms(timm, name, as_image(pixels), magnitude, negative)
+    coin = Coin(negative)
+    image = as_image(pixels)
+    found = augment.apply(name, pixels, magnitude, coin, ())
+    expected = apply_timms(timm, name, image, magnitude, negative)
     np.testing.assert_array_equal(found, expected.reshape(pixels.shape))
 
 
@@ -136,8 +138,9 @@ def test_grey_images_are_treated_as_three_equal_channels(name):
     colours = np.repeat(grey, 3, axis=2)
     of_grey = augment.apply(name, grey, 8, Coin(False), (9,))
     of_colours = augment.apply(name, colours, 8, Coin(False), (9, 9, 9))
+    levels = of_grey[..., 0]
     second_channel = of_colours[..., 1].astype(int)
-    np.testing.assert_allclose(of_grey[..., 0], second_channel, atol=1)
+    np.testing.assert_allclose(levels, second_channel, atol=1)
 
 
 FOUR_LEVELS = np.uint8([[[0], [100], [130], [255]]])
@@ -335,8 +338,8 @@ def test_erased_pixels_are_normally_distributed():
     pixels = np.zeros((300, 300, 1), np.uint8)
     images = [augment.augment(pixels, seeded(seed), options) for seed in range(4)]
     levels = np.stack(images)
-    erased = levels[levels > 0]
-    normalized = (erased / 255 - 0.5) / 0.1
+    erased = levels[levels > 0] / 255
+    normalized = (erased - 0.5) / 0.1
     assert normalized.mean() == pytest.approx(0, abs=0.02)
     assert normalized.std() == pytest.approx(1, abs=0.02)
 

@@ -84,8 +84,10 @@ def test_pixels_of_a_transparent_colour_are_white():
 
 
 def test_half_transparent_pixels_are_blended_with_white():
+    colour = np.array([100, 0, 200])
+    opacity = 51 / 255
     image = Image.new("RGBA", (1, 1), (100, 0, 200, 51))
-    expected = [255 - 0.2 * (255 - value) for value in (100, 0, 200)]
+    expected = 255 - opacity * (255 - colour)
     pixels = decode(encoded(image), "a")
     np.testing.assert_allclose(pixels.ravel(), expected, atol=1)
 
@@ -228,9 +230,10 @@ def test_max_value_is_the_16_bit_pixel_that_becomes_white(max_value, pixels, exp
 @pytest.mark.parametrize("max_value", [65_535, 4095])
 def test_portable_greymaps_declare_what_is_white(white, max_value):
     pixels = np.array([0, white // 2, white], ">u2")
-    data = b"P5 3 1 %d\n" % white + pixels.tobytes()
-    found = decode(data, "a.pgm", 1, max_value).ravel()
-    np.testing.assert_allclose(found, [0, 127, 255], atol=1)
+    header = f"P5 3 1 {white}\n"
+    data = header.encode() + pixels.tobytes()
+    found = decode(data, "a.pgm", 1, max_value)
+    np.testing.assert_allclose(found.ravel(), [0, 127, 255], atol=1)
 
 
 @pytest.mark.parametrize(
@@ -245,18 +248,21 @@ def test_pixels_of_an_unknown_range_are_refused(pixels):
 
 def png_chunk(name: bytes, content: bytes) -> bytes:
     length = struct.pack(">I", len(content))
-    checksum = struct.pack(">I", zlib.crc32(name + content))
-    return length + name + content + checksum
+    checksum = zlib.crc32(name + content)
+    packed_checksum = struct.pack(">I", checksum)
+    return length + name + content + packed_checksum
 
 
 def png_of_16_bits(pixels: np.ndarray) -> bytes:
     """A PNG of uint16 [height, width, channels], which Pillow can read but not write."""
     height, width, channels = pixels.shape
-    colour_type = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
+    colour_types = {1: 0, 2: 4, 3: 2, 4: 6}  # by the number of channels
+    colour_type = colour_types[channels]
     header = struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0)
+    no_filter = b"\0"
     rows = b""
     for row in pixels.astype(">u2"):
-        rows += b"\0" + row.tobytes()  # 0 is the filter of a row
+        rows += no_filter + row.tobytes()
     content = b"\x89PNG\r\n\x1a\n"
     content += png_chunk(b"IHDR", header)
     content += png_chunk(b"IDAT", zlib.compress(rows))

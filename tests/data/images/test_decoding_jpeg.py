@@ -33,8 +33,8 @@ def encoded(height: int, width: int, mode: str = "RGB", **options) -> bytes:
     coarse = Image.fromarray(blocks).resize((width, height))
     fine = rng.integers(-20, 21, (height, width, 3))
     levels = np.asarray(coarse) + fine
-    pixels = levels.clip(0, 255).astype(np.uint8)
-    image = Image.fromarray(pixels)
+    pixels = levels.clip(0, 255)
+    image = Image.fromarray(pixels.astype(np.uint8))
     if mode != "RGB":
         image = image.convert(mode)
     return image_files.encoded(image, "JPEG", **options)

@@ -49,9 +49,11 @@ def test_labels_follow_the_number_in_the_name(tmp_path):
 
 def test_parts_keep_their_real_labels(tmp_path):
     plain = folder(tmp_path, *TWO)
-    dataset = with_real_labels(plain, written(tmp_path, [[0], [1]]))
+    labels = written(tmp_path, [[0], [1]])
+    dataset = with_real_labels(plain, labels)
     part = dataset.take(np.array([1]))
-    assert part.examples[0]["real"].tolist() == [1]
+    example = part.examples[0]
+    assert example["real"].tolist() == [1]
 
 
 @pytest.mark.parametrize(

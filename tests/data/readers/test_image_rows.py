@@ -160,8 +160,10 @@ def splits_of_files(folder):
 
 
 def splits_of_folders(folder):
-    for split, indices in (("train", range(3)), ("test", range(3, 6))):
-        writers.arrow(folder / split / "data-00000-of-00001.arrow", table(indices))
+    splits = {"train": range(3), "test": range(3, 6)}
+    for split, indices in splits.items():
+        path = folder / split / "data-00000-of-00001.arrow"
+        writers.arrow(path, table(indices))
         (folder / split / "state.json").write_text("{}")
 
 

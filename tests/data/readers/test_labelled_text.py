@@ -507,7 +507,8 @@ def test_fingerprints_do_not_depend_on_format_time_and_path(tmp_path):
 
 
 def test_fingerprints_depend_on_labels(tmp_path):
-    relabelled = [*ROWS[:2], ROWS[2] | {"label": "pos"}]
+    first, second, third = ROWS
+    relabelled = [first, second, third | {"label": "pos"}]
     original = read(table(tmp_path / "a.csv", ROWS))[""]
     changed = read(table(tmp_path / "b.csv", relabelled))[""]
     assert original.fingerprint != changed.fingerprint

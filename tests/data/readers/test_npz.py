@@ -55,7 +55,8 @@ def test_arrays_are_read_with_one_or_three_channels(tmp_path, shape, channels):
     pixels = noise(*shape)
     dataset = read_one(tmp_path, images=pixels, labels=LABELS)
     copy = pickle.loads(pickle.dumps(dataset))
-    found = decoding.decoded(copy.examples[3], channels)
+    example = copy.examples[3]
+    found = decoding.decoded(example, channels)
     original = Image.fromarray(pixels[3].squeeze())
     converted = original.convert(MODES[channels])
     expected = np.asarray(converted).reshape(9, 7, channels)

@@ -35,7 +35,8 @@ THIRD = Question("q3", "Capitals", PARIS, "What is Rome?", ())
 def choose(path, role: str, version: str = "v1.1", **options) -> list[Question]:
     """The questions of a role."""
     found = squad.read(str(path), version, BadRecords())
-    dataset = splits.choose(found, Request(role, **options))
+    request = Request(role, **options)
+    dataset = splits.choose(found, request)
     return dataset.examples.questions
 
 
@@ -226,7 +227,9 @@ def test_rows_have_the_fingerprint_of_the_official_form(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
 def test_ids_of_rows_may_be_numbers(tmp_path, name):
-    path = write_rows(tmp_path / name, row(FIRST, id=7), row(SECOND, id=2**62))
+    first = row(FIRST, id=7)
+    second = row(SECOND, id=2**62)
+    path = write_rows(tmp_path / name, first, second)
     ids = [question.id for question in read(path, "v1.1")]
     assert ids == ["7", str(2**62)]
 
@@ -485,24 +488,27 @@ def test_tfds_folders_are_read(tmp_path, monkeypatch, questions, file_format):
     ],
 )
 def test_damaged_tfds_records_are_bad_records(tmp_path, questions, record, key):
-    damaged = record if isinstance(record, bytes) else example(questions[0], **record)
-    shards = {"train": [[example(questions[2]), damaged]]}
+    first, _, third, *_ = questions
+    damaged = record if isinstance(record, bytes) else example(first, **record)
+    shards = {"train": [[example(third), damaged]]}
     folder = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord", **FEATURES)
     message = failure(read, folder, "v2.0", "train")
     assert "record 1" in message
     assert key in message
-    assert read(folder, "v2.0", "train", bad=BadRecords(1)) == [questions[2]]
+    assert read(folder, "v2.0", "train", bad=BadRecords(1)) == [third]
 
 
 def test_tfds_records_with_a_wrong_checksum_are_bad_records(tmp_path, questions):
-    shards = {"train": [[example(questions[2]), example(questions[3])]]}
+    _, _, third, fourth, *_ = questions
+    shards = {"train": [[example(third), example(fourth)]]}
     folder = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord", **FEATURES)
     path = folder / "c4-train.tfrecord-00000-of-00001"
     content = bytearray(path.read_bytes())
     content[-10] ^= 1
     path.write_bytes(content)
-    assert "record 1: fails its checksum" in failure(read, folder, "v2.0", "train")
-    assert read(folder, "v2.0", "train", bad=BadRecords(1)) == [questions[2]]
+    message = failure(read, folder, "v2.0", "train")
+    assert "record 1: fails its checksum" in message
+    assert read(folder, "v2.0", "train", bad=BadRecords(1)) == [third]
 
 
 def test_answer_positions_in_tfds_count_a_byte_order_mark(tmp_path):

@@ -391,9 +391,11 @@ def save_to_disk(folder, texts, new=pa.ipc.new_stream):
 @pytest.mark.parametrize("new", [pa.ipc.new_stream, pa.ipc.new_file])
 @pytest.mark.parametrize("where", [str, writers.remote])
 def test_folders_of_save_to_disk_are_read(tmp_path, new, where):
-    path = where(save_to_disk(tmp_path, TEXTS, new))
+    folder = save_to_disk(tmp_path, TEXTS, new)
+    path = where(folder)
     assert read(path) == {"": TEXTS}
-    assert text_reader.read(path)[""].notes == ()
+    dataset = text_reader.read(path)[""]
+    assert dataset.notes == ()
 
 
 def test_splits_of_save_to_disk_are_read(tmp_path):

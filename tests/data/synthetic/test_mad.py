@@ -65,7 +65,8 @@ RECALL_TASKS = [
 def test_causal_models_are_trained_on_every_next_token(task, vocab_size):
     recipe = Recipe(length=64, vocab_size=vocab_size)
     tokens, targets = generate(task, recipe, training=True)
-    np.testing.assert_array_equal(targets[:, :-1], tokens[:, 1:])
+    next_tokens = tokens[:, 1:]
+    np.testing.assert_array_equal(targets[:, :-1], next_tokens)
     assert (targets[:, -1] == IGNORED).all()
 
 

@@ -85,10 +85,13 @@ def test_gaps_have_the_distribution_of_the_slow_reference(power):
 
 
 def test_gap_shares_follow_the_published_power_law():
+    gaps = np.arange(1, 13)
+    published = 0.01 * gaps**-0.99
+    expected = published / published.sum()
     shares = mqar.gap_shares(12, 0.01)
-    published = 0.01 * np.arange(1, 13) ** -0.99
-    np.testing.assert_allclose(shares, published / published.sum(), rtol=1e-12)
-    np.testing.assert_allclose(mqar.gap_shares(12, 1.0), 1 / 12)
+    np.testing.assert_allclose(shares, expected, rtol=1e-12)
+    equal_shares = mqar.gap_shares(12, 1.0)
+    np.testing.assert_allclose(equal_shares, 1 / 12)
 
 
 def test_fill_makes_the_other_tokens_random():

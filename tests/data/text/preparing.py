@@ -26,12 +26,15 @@ def tokenizer() -> Tokenizer:
 
 def corpus(parts: int, texts: list[str] = TEXTS) -> Corpus:
     """The texts in consecutive parts."""
+    count = len(texts)
     pieces = []
     for number in range(parts):
-        first = len(texts) * number // parts
-        stop = len(texts) * (number + 1) // parts
-        pieces.append(MemoryPart(f"part {number}", tuple(texts[first:stop])))
-    content = hashlib.sha256(repr(texts).encode()).hexdigest()
+        first = count * number // parts
+        stop = count * (number + 1) // parts
+        part = MemoryPart(f"part {number}", tuple(texts[first:stop]))
+        pieces.append(part)
+    text = repr(texts)
+    content = hashlib.sha256(text.encode()).hexdigest()
     return of_parts(pieces, content)
 
 

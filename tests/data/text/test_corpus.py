@@ -71,7 +71,8 @@ def test_files_without_a_document_are_refused(tmp_path, name, content):
 def test_columnar_files_without_a_document_are_refused(tmp_path, name, texts):
     column = pa.array(texts, pa.string())
     path = writers.parquet(tmp_path / name, text=column)
-    assert f"{name}: an empty shard" in failure(documents, path)
+    message = failure(documents, path)
+    assert f"{name}: an empty shard" in message
 
 
 def test_empty_text_files_are_left_out(tmp_path):
@@ -209,9 +210,11 @@ def test_each_split_is_another_corpus(tmp_path):
 def test_digests_depend_on_the_reader(tmp_path):
     """After an upgrade that reads a suffix in another way, the old ids must not be used."""
     before = read(write_lines(tmp_path / "a.jsonl", "one"))
-    part = dataclasses.replace(before.examples.parts[0], reader="text")
-    examples = dataclasses.replace(before.examples, parts=(part,))
-    assert dataclasses.replace(before, examples=examples).digest != before.digest
+    part, *_ = before.examples.parts
+    other_part = dataclasses.replace(part, reader="text")
+    examples = dataclasses.replace(before.examples, parts=(other_part,))
+    after = dataclasses.replace(before, examples=examples)
+    assert after.digest != before.digest
 
 
 def test_files_of_equal_size_and_time_differ_by_their_ends(tmp_path):
@@ -338,7 +341,8 @@ def test_a_search_holds_out_another_part():
     train, reported = pick(0.3, TEXTS)
     searched_train, searched = pick(-0.3, TEXTS)
     assert set(searched) <= set(train)
-    assert set(searched_train) == set(TEXTS) - set(reported) - set(searched)
+    held_out = {*reported, *searched}
+    assert set(searched_train) == set(TEXTS) - held_out
 
 
 def test_a_search_holds_out_other_lines():

@@ -158,7 +158,8 @@ def test_byte_ranges_cover_json_lines_once(tmp_path_factory, texts, cuts, ends_w
     if ends_with_line_feed:
         content += b"\n"
     path.write_bytes(content)
-    bounds = [0, *sorted(cut for cut in cuts if cut < len(content)), None]
+    inside = [cut for cut in cuts if cut < len(content)]
+    bounds = [0, *sorted(inside), None]
     in_ranges = []
     for start, stop in itertools.pairwise(bounds):
         in_ranges += read("json_lines", path, start, stop)
@@ -226,9 +227,12 @@ def test_files_without_a_text_column_are_refused(tmp_path, suffix, table, found)
 
 
 def test_two_columns_with_one_name_are_refused(tmp_path):
-    table = pa.Table.from_arrays([pa.array(["one"]), pa.array(["two"])], names=["text", "text"])
-    pa.parquet.write_table(table, tmp_path / "a.parquet")
-    assert "a.parquet" in failure(read, "parquet", tmp_path / "a.parquet")
+    columns = [pa.array(["one"]), pa.array(["two"])]
+    table = pa.Table.from_arrays(columns, names=["text", "text"])
+    path = tmp_path / "a.parquet"
+    pa.parquet.write_table(table, path)
+    message = failure(read, "parquet", path)
+    assert "a.parquet" in message
 
 
 EXAMPLES = [

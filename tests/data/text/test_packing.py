@@ -268,7 +268,8 @@ def test_the_order_of_a_seed_stays_the_same(seed, shares, step, expected):
 
 
 def test_the_order_of_pools_stays_the_same():
-    order = mixture_of(InMemory([[5] * 30] * 9), 6, 3, group_tokens=12, pool_tokens=60)
+    documents = [[5] * 30] * 9
+    order = mixture_of(InMemory(documents), 6, 3, group_tokens=12, pool_tokens=60)
     batch = order.batch(range(60, 72))
     assert batch["index"].tolist() == [14, 39, 11, 9, 51, 8, 50, 15, 38, 10, 24, 23]
 
@@ -369,10 +370,10 @@ def test_train_batches_follow_the_order(prepared, workers, start, host):
     reading = Reading(6, host, hosts=2, workers=workers)
     with pipeline.train_batches(order, reading, start) as batches:
         for step in range(start, start + 5):
-            first = 6 * step + 3 * host
+            first_of_step = 6 * step
+            first = first_of_step + 3 * host
             expected = order.batch(range(first, first + 3))
-            batch = next(batches)
-            np.testing.assert_equal(batch, expected)
+            np.testing.assert_equal(next(batches), expected)
 
 
 # Shares

@@ -106,7 +106,8 @@ def limits_of(corpus, share: float) -> Limits:
 @pytest.mark.parametrize(("share", "shards"), [(0, 10), (1 / 3, 3), (0.4, 2), (1.1, 1)])
 def test_shards_have_consecutive_parts_and_similar_sizes(tmp_path, share, shards):
     whole = corpus(10)
-    made = prepare(whole, tokenizer(), tmp_path, limits_of(whole, share))
+    limits = limits_of(whole, share)
+    made = prepare(whole, tokenizer(), tmp_path, limits)
     assert ids(made) == stream(TEXTS)
     sizes = [shard["tokens"] for shard in made.index["shards"]]
     assert len(sizes) == shards

@@ -234,7 +234,8 @@ def test_indentation_is_a_piece(keeping):
     pieces = [keeping.piece(token) for token in keeping.encode(CODE)]
     assert "".join(pieces) == CODE
     assert pieces.count("\t") == 2
-    assert any(len(piece) > 1 and not piece.strip(" ") for piece in pieces)
+    indentations = [piece for piece in pieces if len(piece) > 1 and not piece.strip(" ")]
+    assert indentations
     assert len(pieces) < len(CODE)
 
 

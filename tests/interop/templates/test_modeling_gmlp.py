@@ -56,19 +56,25 @@ def toeplitz():
     """W[i, j] = taps[n - 1 + j - i]"""
     weights = np.zeros((TOKENS, TOKENS))
     for i, j in np.ndindex(TOKENS, TOKENS):
-        weights[i, j] = TAPS[TOKENS - 1 + j - i]
+        offset = j - i
+        weights[i, j] = TAPS[TOKENS - 1 + offset]
     return weights
 
 
 @pytest.mark.parametrize("length", [4, 3])
 def test_toeplitz_matrices_fit_shorter_texts(make, length):
-    matrix = make({f"{SPATIAL}taps": [TAPS]}).spatial(0, length)
-    np.testing.assert_array_equal(matrix.detach(), toeplitz()[:length, :length])
+    model = make({f"{SPATIAL}taps": [TAPS]})
+    matrix = model.spatial(0, length)
+    expected = toeplitz()[:length, :length]
+    np.testing.assert_array_equal(matrix.detach(), expected)
 
 
 def test_causal_toeplitz_matrices_store_no_taps_of_later_tokens(make):
-    matrix = make({f"{SPATIAL}taps": [TAPS[:TOKENS]]}, causal=True).spatial(0, TOKENS)
-    np.testing.assert_array_equal(matrix.detach(), np.tril(toeplitz()))
+    taps = TAPS[:TOKENS]
+    model = make({f"{SPATIAL}taps": [taps]}, causal=True)
+    matrix = model.spatial(0, TOKENS)
+    expected = np.tril(toeplitz())
+    np.testing.assert_array_equal(matrix.detach(), expected)
 
 
 def test_dense_matrices_fit_only_their_length(make):
@@ -82,7 +88,8 @@ def test_dense_matrices_fit_only_their_length(make):
 def test_causal_dense_matrices_fit_shorter_texts(make):
     weight = np.arange(9.0).reshape(1, 3, 3)
     model = make({f"{SPATIAL}weight": weight}, causal=True)
-    np.testing.assert_array_equal(model.spatial(0, 2).detach(), [[0, 0], [3, 4]])
+    matrix = model.spatial(0, 2)
+    np.testing.assert_array_equal(matrix.detach(), [[0, 0], [3, 4]])
     with pytest.raises(ValueError, match="at most 3 tokens and was given 4"):
         model.spatial(0, 4)
 
@@ -97,8 +104,9 @@ def test_patches_are_read_row_by_row(make):
         patches = []
         for top in (0, 2):
             for left in (0, 3):
-                pixels = image[top : top + 2, left : left + 3] / 255
-                normalised = (pixels - 0.5) / 0.25
+                patch = image[top : top + 2, left : left + 3]
+                levels = patch / 255
+                normalised = (levels - 0.5) / 0.25
                 patches.append(normalised.ravel())
         expected.append(patches)
     found = model.stem(torch.tensor(images)).detach()
@@ -121,12 +129,14 @@ def test_tiny_attention(make, causal):
         "encoder/blocks/attention/out/kernel": out,
         "encoder/blocks/attention/out/bias": np.zeros((1, d_out)),
     }
-    q, k, v = np.split(y[0] @ kernel[0], 3, axis=-1)
+    qkv = y[0] @ kernel[0]
+    q, k, v = np.split(qkv, 3, axis=-1)
     expected = []
-    for i in range(4):
+    for i, query in enumerate(q):
         count = min(i + 1, 3) if causal else 3  # the last token is padding
-        scores = np.exp(q[i] @ k[:count].T / np.sqrt(d_attn))
-        mixed = scores @ v[:count] / scores.sum()
+        logits = query @ k[:count].T / np.sqrt(d_attn)
+        weights_of_query = np.exp(logits)
+        mixed = weights_of_query @ v[:count] / weights_of_query.sum()
         expected.append(mixed @ out[0])
     mask = torch.tensor([[True, True, True, False]])
     model = make(weights, causal=causal)

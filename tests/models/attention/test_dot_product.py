@@ -51,24 +51,28 @@ def test_hidden_keys_have_no_effect(kind):
     make = attention if kind == "tiny" else functools.partial(many_heads, positions=kind)
     call = quick_jit(randomized(make))
     x = normal(0, 3, 5, 6)
-    other = np.where(MASK[..., None], x, normal(1, 3, 5, 6))
+    noise = normal(1, 3, 5, 6)
+    other = np.where(MASK[..., None], x, noise)
     masked = call(x, None, MASK)
     masked_other = call(other, None, MASK)
     np.testing.assert_allclose(masked[MASK], masked_other[MASK], atol=1e-12)
     unmasked = call(x)
     np.testing.assert_allclose(masked[0], unmasked[0], atol=1e-14)
-    [shorter] = call(x[1:2, :3])
-    np.testing.assert_allclose(masked[1, :3], shorter, atol=1e-12)
-    effect = masked[1, :3] - unmasked[1, :3]
+    text = masked[1, :3]
+    [without_padding] = call(x[1:2, :3])
+    np.testing.assert_allclose(text, without_padding, atol=1e-12)
+    effect = text - unmasked[1, :3]
     assert np.abs(effect).max() > 1e-3
 
 
 def test_hiding_all_keys_gives_equal_weights():
     """And no NaN."""
     no_keys = jnp.zeros((1, 3), bool)
-    scores = hide_padding(jnp.ones((2, 3, 3)), no_keys, heads=True)
-    weights = jax.nn.softmax(scores, -1)
-    np.testing.assert_allclose(weights, np.full((1, 2, 3, 3), 1 / 3), rtol=1e-6)
+    scores = jnp.ones((2, 3, 3))
+    hidden = hide_padding(scores, no_keys, heads=True)
+    weights = jax.nn.softmax(hidden, -1)
+    expected = np.full((1, 2, 3, 3), 1 / 3)
+    np.testing.assert_allclose(weights, expected, rtol=1e-6)
 
 
 def test_dropout_drops_single_weights():
@@ -93,10 +97,13 @@ def assert_dropped(found, weights, rate):
     """Asserts that a share `rate` of the weights is 0 and the others are scaled; returns which are
     0."""
     is_dropped = found == 0
-    kept = weights[~is_dropped]
-    np.testing.assert_allclose(found[~is_dropped], kept / (1 - rate), rtol=1e-5)
-    standard_error = np.sqrt(rate * (1 - rate) / found.size)
-    assert abs(is_dropped.mean() - rate) < 4 * standard_error
+    is_kept = ~is_dropped
+    expected = weights[is_kept] / (1 - rate)
+    np.testing.assert_allclose(found[is_kept], expected, rtol=1e-5)
+    variance = rate * (1 - rate)
+    standard_error = np.sqrt(variance / found.size)
+    dropped_share = is_dropped.mean()
+    assert abs(dropped_share - rate) < 4 * standard_error
     return is_dropped
 
 

@@ -28,12 +28,14 @@ def value_and_gradients(module, x, mask):
     """Of the sum of squares of the outputs: all arrays, in float32."""
     state, call = function_of(module)
 
-    def value(state, x):
+    def total(state, x):
         y = call(state, x, None, mask)
-        return jnp.square(y.astype(jnp.float32)).sum()
+        squares = jnp.square(y.astype(jnp.float32))
+        return squares.sum()
 
-    found = quick_jit(jax.value_and_grad(value, argnums=(0, 1)))(state, x)
-    return [np.asarray(leaf, np.float32) for leaf in jax.tree.leaves(found)]
+    value_and_gradients_of = quick_jit(jax.value_and_grad(total, argnums=(0, 1)))
+    leaves = jax.tree.leaves(value_and_gradients_of(state, x))
+    return [np.asarray(leaf, np.float32) for leaf in leaves]
 
 
 @pytest.mark.parametrize(

@@ -116,13 +116,15 @@ def test_relative_positions_may_have_windows():
     spec = transformer(positions="relative", window=4)
     layer = MultiHeadAttention(spec, nnx.Rngs(0))
     scores = layer.scores(normal(2, 24, 16))
-    places = np.arange(24)
-    distances = np.abs(places[:, None] - places)
+    positions = np.arange(24)
+    distances = np.abs(positions[:, None] - positions)
     is_hidden = np.broadcast_to(distances > 2, scores.shape)
     np.testing.assert_array_equal(np.isneginf(scores), is_hidden)
     x = normal(1, 24, 16)
     changed = x.at[0, 20].add(5.0)
-    np.testing.assert_array_equal(layer(changed)[0, :18], layer(x)[0, :18])
+    y = layer(x)
+    y_changed = layer(changed)
+    np.testing.assert_array_equal(y_changed[0, :18], y[0, :18])
 
 
 def repeated_for_each_head(part):

@@ -67,13 +67,14 @@ def test_causal_distances_beyond_the_largest_share_the_last_bucket():
 def slow_rotation(x: np.ndarray, first: int, theta: float) -> np.ndarray:
     """Each pair of channels as a complex number, rotated by its angle."""
     tokens, d = x.shape
+    pairs = d // 2
     real, imaginary = np.split(x, 2, axis=1)
     points = real + 1j * imaginary
-    for token in range(tokens):
+    for token, pair in np.ndindex(tokens, pairs):
         position = first + token
-        for pair in range(d // 2):
-            angle = position * theta ** (-2 * pair / d)
-            points[token, pair] *= complex(np.cos(angle), np.sin(angle))
+        frequency = theta ** (-pair / pairs)
+        angle = position * frequency
+        points[token, pair] *= complex(np.cos(angle), np.sin(angle))
     return np.concatenate([points.real, points.imag], axis=1)
 
 
@@ -82,10 +83,11 @@ def test_rotary_positions_rotate_pairs_of_channels(first, theta):
     random = np.random.default_rng(0)
     x = random.normal(size=(2, 7, 3, 8)).astype(np.float32)
     rotated = rotate(jnp.asarray(x), first, theta)
-    for example in range(2):
-        for head in range(3):
-            expected = slow_rotation(x[example, :, head], first, theta)
-            np.testing.assert_allclose(rotated[example, :, head], expected, atol=1e-5)
+    for example, head in np.ndindex(2, 3):
+        of_head = x[example, :, head]
+        found = rotated[example, :, head]
+        expected = slow_rotation(of_head, first, theta)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_products_of_rotated_queries_and_keys_depend_only_on_the_distance():

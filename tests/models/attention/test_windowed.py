@@ -66,13 +66,18 @@ def test_windows_agree_with_loops(tokens, causal, kind):
     spec = transformer(window=4, causal=causal)
     q, k, v = np.asarray(normal(3, 2, 2, tokens, 8))
     mask = mask_of(kind, tokens)
-    attend = quick_jit(lambda q, k, v: attend_in_windows(q, k, v, spec, mask.padding_mask))
+
+    @quick_jit
+    def attend(q, k, v):
+        return attend_in_windows(q, k, v, spec, mask.padding_mask)
+
     mixed = attend(q, k, v)
     assert mixed.shape == (2, 2, tokens, 8)
     for index in np.ndindex(2, 2):
-        expected = slow_mix(q[index], k[index], v[index], spec, mask.visible)
         found = mixed[index]
-        np.testing.assert_allclose(found[: mask.rows], expected[: mask.rows], atol=1e-5)
+        expected = slow_mix(q[index], k[index], v[index], spec, mask.visible)
+        rows = slice(mask.rows)
+        np.testing.assert_allclose(found[rows], expected[rows], atol=1e-5)
 
 
 def test_windows_have_the_gradients_of_the_whole_matrix():

@@ -118,7 +118,9 @@ def test_layers_with_equal_kernels_are_stacked(widths, dilations, stacks):
     spec = spec_of(kernel_widths=widths, dilations=dilations)
     module = randomized(lambda: Encoder(spec, nnx.Rngs(0)))
     p = params_of(module)
-    blocks = [p["blocks"]] if len(stacks) == 1 else list(p["blocks"].values())
+    blocks = p["blocks"].values()
+    if len(stacks) == 1:
+        blocks = [p["blocks"]]
     layers = []
     for stack, count in zip(blocks, stacks, strict=True):
         assert len(stack["mlp_norm"]["scale"]) == count

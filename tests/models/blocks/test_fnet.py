@@ -1,3 +1,5 @@
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -85,13 +87,14 @@ def test_two_transforms_average_the_input_and_its_reversal():
 def test_matrices_of_long_transforms_are_exact_in_float32():
     """Angles are reduced as integers: float32 alone would lose all digits of j k for 5,000
     points."""
-    cosines, sines = fnet.dft(5000, jnp.float32)
+    size = 5000
+    cosines, sines = fnet.dft(size, jnp.float32)
     points = (0, 1, 1234, 4999)
-    for j in points:
-        for k in points:
-            angle = 2 * np.pi * (j * k % 5000) / 5000
-            np.testing.assert_allclose(cosines[j, k], np.cos(angle), atol=1e-7)
-            np.testing.assert_allclose(sines[j, k], np.sin(angle), atol=1e-7)
+    for j, k in itertools.product(points, repeat=2):
+        turns = (j * k % size) / size
+        angle = 2 * np.pi * turns
+        np.testing.assert_allclose(cosines[j, k], np.cos(angle), atol=1e-7)
+        np.testing.assert_allclose(sines[j, k], np.sin(angle), atol=1e-7)
 
 
 @EITHER_NORM

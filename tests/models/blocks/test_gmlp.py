@@ -126,8 +126,8 @@ def test_projections_start_near_zero_with_one_bias_per_token(kind, name, shape):
 @pytest.mark.parametrize(("kind", "name"), [("dense", "weight"), ("direct", "taps")])
 def test_projections_start_with_the_standard_deviation_of_the_option(kind, name):
     f = projection(length=200, spatial_init_std=0.02, dtype="float32", **KINDS[kind])
-    weights = params_of(f)[name]
-    assert weights.std() == pytest.approx(0.02, rel=0.15)
+    params = params_of(f)
+    assert params[name].std() == pytest.approx(0.02, rel=0.15)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -137,8 +137,10 @@ def test_bfloat16_projections_keep_float32_biases(kind):
     y = f(z)
     assert y.dtype == jnp.bfloat16
     assert f.bias.dtype == jnp.float32
-    expected = by_example(spatial, params_of(f), np.asarray(z, np.float64))
-    np.testing.assert_allclose(y.astype(jnp.float32), expected, rtol=0.03, atol=0.03)
+    exact_z = np.asarray(z, np.float64)
+    expected = by_example(spatial, params_of(f), exact_z)
+    found = y.astype(jnp.float32)
+    np.testing.assert_allclose(found, expected, rtol=0.03, atol=0.03)
 
 
 @in_float64
@@ -200,11 +202,14 @@ def test_depthwise_encoders_have_the_parameters_counted_by_hand():
     """Two linear layers, two norms, and for each gated channel a kernel and a bias."""
     spec = depthwise_spec(length=40, gate_kernel=31, d_model=16, d_ffn=48, dtype="float32")
     encoder = nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
-    linear = 16 * 48 + 48 + 24 * 16 + 16
+    proj_in = 16 * 48 + 48
+    proj_out = 24 * 16 + 16
     norms = 2 * 16 + 2 * 24
-    layer = linear + norms + 24 * 31 + 24
+    kernels = 24 * 31 + 24
+    layer = proj_in + proj_out + norms + kernels
+    final_norm = 2 * 16
     params = nnx.state(encoder, nnx.Param)
-    assert count(params) == 3 * layer + 2 * 16
+    assert count(params) == 3 * layer + final_norm
     found = metadata(encoder)
     taps = found["blocks/gate/spatial/taps"]
     assert taps == ParamMetadata((None, "tensor"), True, None, taps.layers)
@@ -239,10 +244,17 @@ def test_depthwise_gates_read_only_their_window(causal, before, after):
     spec = depthwise_spec(length=9, causal=causal)
     module = randomized(lambda: GMLPBlock(spec, nnx.Rngs(0)))
     x = jnp.asarray(normal(0, 9, 6))
-    jacobian = quick_jit(jax.jacrev(lambda x: module(x[None])[0]))(x)
-    effect = np.abs(jacobian).max(axis=(1, 3))
+
+    @quick_jit
+    @jax.jacrev
+    def jacobian(x):
+        [y] = module(x[None])
+        return y
+
+    effect = np.abs(jacobian(x)).max(axis=(1, 3))
     for i, j in np.ndindex(9, 9):
-        is_read = -before <= j - i <= after
+        offset = j - i
+        is_read = -before <= offset <= after
         assert (effect[i, j] > 0) == is_read, (i, j)
 
 

@@ -367,9 +367,14 @@ LONG_CONV = (
 
 def implicit_filter(path, features):
     """The MLP of a filter of width 4."""
-    shapes = {f"{path}/last/weight": (4, 6), f"{path}/frequencies": (4,)}
-    for name, d_in in (("first", features), ("second", 4), ("third", 4)):
-        shapes |= {f"{path}/{name}/weight": (d_in, 4), f"{path}/{name}/bias": (4,)}
+    shapes = {
+        f"{path}/last/weight": (4, 6),
+        f"{path}/frequencies": (4,),
+    }
+    inputs = {"first": features, "second": 4, "third": 4}
+    for name, d_in in inputs.items():
+        shapes[f"{path}/{name}/weight"] = (d_in, 4)
+        shapes[f"{path}/{name}/bias"] = (4,)
     return shapes
 
 

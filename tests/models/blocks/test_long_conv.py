@@ -35,10 +35,11 @@ def direct(x, past, future=None):
     """The convolution pair by pair."""
     y = np.zeros_like(x)
     for i, j in np.ndindex(len(x), len(x)):
+        distance = abs(i - j)
         if j <= i:
-            y[i] += past[i - j] * x[j]
+            y[i] += past[distance] * x[j]
         elif future is not None:
-            y[i] += future[j - i - 1] * x[j]
+            y[i] += future[distance - 1] * x[j]
     return y
 
 
@@ -186,8 +187,9 @@ def test_parameters_are_those_counted_by_hand(causal, filters):
     skip = d
     mlp = (d * 24 + 24) + (24 * d + d)
     norms = 2 * 2 * d
-    expected = projections + kernels + skip + filters * filter_size + mlp + norms
-    assert parameters.count(nnx.state(block, nnx.Param)) == expected
+    convolution = projections + kernels + skip + filters * filter_size
+    params = nnx.state(block, nnx.Param)
+    assert parameters.count(params) == convolution + mlp + norms
     found = metadata(block)
     assert found["convolution/skip"] == ParamMetadata((), False)
     assert found["convolution/past/last/weight"] == ParamMetadata((None, "fsdp"))
@@ -235,8 +237,9 @@ def test_bfloat16_convolutions_keep_float32_transforms():
     past = jnp.asarray(normal(1, 512, 4), jnp.float32)
     y = long_conv.convolve(x, past)
     assert y.dtype == jnp.bfloat16
+    found = y.astype(jnp.float32)
     exact = long_conv.convolve(x.astype(jnp.float32), past)
-    np.testing.assert_allclose(y.astype(jnp.float32), exact, rtol=2**-8, atol=1e-4)
+    np.testing.assert_allclose(found, exact, rtol=2**-8, atol=1e-4)
 
 
 @pytest.mark.parametrize("features", [1, 4])

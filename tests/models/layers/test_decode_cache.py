@@ -163,10 +163,12 @@ def test_causal_blocks_read_no_later_token(name, dtype):
 def test_tokens_after_padding_read_no_later_token(name):
     """Also a token with only padding before it: no softmax falls back on the later tokens."""
     module = block(name)
-    mask = np.array([[False] * 4 + [True] * 3 + [False] * 2])
+    mask = np.zeros((1, N), bool)
+    mask[0, 4:7] = True
     x = jnp.asarray(normal(0, N, 6))
     effect = token_jacobian(lambda x: module(x, padding_mask=mask), x)
-    assert (effect[np.triu_indices(N, 1)] == 0).all()
+    later = np.triu_indices(N, 1)
+    assert (effect[later] == 0).all()
     assert np.isfinite(effect).all()
 
 
@@ -217,8 +219,9 @@ def test_texts_are_continued_from_the_cache(name):
     tokens = np.random.default_rng(0).integers(0, 11, (2, N))
     logits = assert_same_logits_in_parts(model, tokens)
     # The right rows were compared: the last logits differ from those before.
-    difference = logits[:, N - 1] - logits[:, N - 2]
-    assert np.abs(difference).max() > 1e-3
+    last = logits[:, N - 1]
+    before = logits[:, N - 2]
+    assert np.abs(last - before).max() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -252,10 +255,12 @@ def flops_of_continuing(name, length):
 
 def test_values_are_stored_at_their_positions():
     cache = DecodeCache({}, jnp.int32(1), 4)
-    stored = cache.update("a", jnp.ones((2, 2, 3)), axis=1)
+    ones = jnp.ones((2, 2, 3))
+    stored = cache.update("a", ones, axis=1)
     assert stored.shape == (2, 4, 3)
     later = DecodeCache(cache.arrays, jnp.int32(3), 4)
-    stored = later.update("a", 5 * jnp.ones((2, 1, 3)))
+    fives = jnp.full((2, 1, 3), 5.0)
+    stored = later.update("a", fives)
     np.testing.assert_array_equal(stored[0, :, 0], [0, 1, 1, 5])
 
 
@@ -299,11 +304,13 @@ def test_the_last_tokens_before_a_call_are_stored():
     """Zeros before the first token; of the first call, whose last two tokens are padding, the first
     three; of calls that are shorter than the window, tokens of several."""
     window = Window()
-    first = window.extended([1, 2, 3, 77, 77], index=0, text=jnp.int32(3))
-    assert first == [0, 0, 1, 2, 3, 77, 77]
-    assert window.extended([4], index=3) == [2, 3, 4]
+    extended = window.extended([1, 2, 3, 77, 77], index=0, text=jnp.int32(3))
+    assert extended == [0, 0, 1, 2, 3, 77, 77]
+    extended = window.extended([4], index=3)
+    assert extended == [2, 3, 4]
     assert window.arrays["a"].shape == (1, 2, 1)
-    assert window.extended([5, 6, 7], index=4) == [3, 4, 5, 6, 7]
+    extended = window.extended([5, 6, 7], index=4)
+    assert extended == [3, 4, 5, 6, 7]
 
 
 def test_no_token_is_stored_if_none_is_needed():

@@ -19,7 +19,9 @@ from tests.models.reference import (
 
 
 def test_linear_layers_start_glorot_uniform_with_biases_of_0():
-    params = params_of(Linear(small_spec(dtype="float32"), 300, 100, nnx.Rngs(0)))
+    spec = small_spec(dtype="float32")
+    layer = Linear(spec, 300, 100, nnx.Rngs(0))
+    params = params_of(layer)
     kernel = params["kernel"]
     bound = math.sqrt(6 / 400)
     assert (params["bias"] == 0).all()

@@ -48,4 +48,5 @@ def shapes(*args, **fields):
     spec = spec_of(*args, **fields)
     module = nnx.eval_shape(lambda: HydraMixer(spec, nnx.Rngs(0)))
     params = nnx.to_pure_dict(nnx.state(module))
-    return jax.tree.map(lambda leaf: leaf.shape, params["matrix"])
+    matrix = params["matrix"]
+    return jax.tree.map(lambda leaf: leaf.shape, matrix)

@@ -1,5 +1,7 @@
 """Chunks and their decays, token by token."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,12 @@ from gmlp_flax.models.recurrences import chunks
 from tests.models.reference import in_float64, normal, quick_jit
 
 DOCUMENTS = np.array([[1, 1, 1, 2, 2, 3, 3], [1, 1, 1, 1, 2, 0, 0]])
+
+
+def padded_documents():
+    """The documents of three chunks of 3: two added tokens belong to the last document."""
+    last_token = DOCUMENTS[:, -1:]
+    return np.concatenate([DOCUMENTS, last_token, last_token], axis=1)
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 4, 7, 8])
@@ -49,25 +57,21 @@ def tokens_on_axis(tokens, axis):
 
 
 def test_tokens_see_earlier_ones_of_their_document():
-    """In chunks of 3, the last with two added tokens, which belong to the last document."""
-    last_tokens = DOCUMENTS[:, -1:]
-    padded = np.concatenate([DOCUMENTS, last_tokens, last_tokens], axis=1)
-    by_chunk = padded.reshape(2, 3, 3)
+    """In chunks of 3."""
+    by_chunk = padded_documents().reshape(2, 3, 3)
     visible = chunks.visibility(3, jnp.asarray(DOCUMENTS))
     assert visible.pairs.shape == (2, 1, 3, 3, 3)
+    is_earlier = np.tri(3, dtype=bool)
     for example, chunk in np.ndindex(2, 3):
         documents = by_chunk[example, chunk]
-        pairs = np.asarray(visible.pairs[example, 0, chunk])
-        for row, column in np.ndindex(3, 3):
-            is_same = documents[row] == documents[column]
-            is_earlier = column <= row
-            assert pairs[row, column] == (is_same and is_earlier)
+        is_same_document = documents[:, None] == documents
+        pairs = visible.pairs[example, 0, chunk]
+        np.testing.assert_array_equal(pairs, is_earlier & is_same_document)
 
 
 def test_tokens_see_the_state_and_the_last_token_of_their_document():
     """The state is that of the token before the chunk, or of the first token of the text."""
-    last_tokens = DOCUMENTS[:, -1:]
-    padded = np.concatenate([DOCUMENTS, last_tokens, last_tokens], axis=1)
+    padded = padded_documents()
     visible = chunks.visibility(3, jnp.asarray(DOCUMENTS))
     for example, chunk in np.ndindex(2, 3):
         documents = padded[example]
@@ -91,20 +95,28 @@ def test_one_document_needs_one_array_for_all_chunks():
 
 
 def decays_by_products(decay):
-    """The decays of one chunk of one document: from the state, to the end, and of each pair of
-    tokens (row, column)."""
+    """The decays of one chunk of one document."""
     size = len(decay)
     from_state = np.zeros(size)
     to_end = np.zeros(size)
     pairs = np.zeros((size, size))
     for row in range(size):
         up_to_row = decay[: row + 1]
+        after_row = decay[row + 1 :]
         from_state[row] = up_to_row.prod()
-        to_end[row] = decay[row + 1 :].prod()
+        to_end[row] = after_row.prod()
         for column in range(size):
             between = up_to_row[column + 1 :]
             pairs[row, column] = between.prod()
-    return from_state, to_end, pairs
+    return DecaysOfChunk(from_state, to_end, pairs)
+
+
+class DecaysOfChunk(NamedTuple):
+    """From the state to each token, from each to the end, and from column to row of each pair."""
+
+    from_state: np.ndarray
+    to_end: np.ndarray
+    pairs: np.ndarray
 
 
 def assert_visible(found, decays, is_visible):
@@ -117,7 +129,8 @@ def assert_visible(found, decays, is_visible):
 @in_float64
 def test_decays_are_products_of_the_tokens_between(by_document):
     size = 4
-    decay = np.exp(-np.abs(normal(0, 2, 1, 2, size)))
+    logits = normal(0, 2, 1, 2, size)
+    decay = np.exp(-np.abs(logits))
     documents = None
     if by_document:
         documents = jnp.asarray([[1, 1, 1, 1, 2, 2, 2, 2], [1, 1, 2, 2, 2, 2, 3, 3]])
@@ -127,10 +140,10 @@ def test_decays_are_products_of_the_tokens_between(by_document):
     is_in_state = np.broadcast_to(visible.state, (2, 1, 2, size))
     is_in_last = np.broadcast_to(visible.last, (2, 1, 2, size))
     for chunk in np.ndindex(2, 1, 2):
-        from_state, to_end, pairs = decays_by_products(decay[chunk])
-        assert_visible(found.from_state[chunk], from_state, is_in_state[chunk])
-        assert_visible(found.to_end[chunk], to_end, is_in_last[chunk])
-        assert_visible(found.ratios[chunk], pairs, is_pair[chunk])
+        expected = decays_by_products(decay[chunk])
+        assert_visible(found.from_state[chunk], expected.from_state, is_in_state[chunk])
+        assert_visible(found.to_end[chunk], expected.to_end, is_in_last[chunk])
+        assert_visible(found.ratios[chunk], expected.pairs, is_pair[chunk])
 
 
 def test_masked_exponents_may_overflow():

@@ -17,11 +17,14 @@ def model_of(seed, n, heads=4, groups=2, state=3, batch=2):
     """Steps of 0.01 to 1, and decays of other sizes."""
     of_heads = (batch, heads, n)
     of_groups = (batch, groups, n, state)
-    steps = np.exp(-np.abs(normal(seed, *of_heads)))
-    log_decays = -np.abs(normal(seed + 1, *of_heads))
-    b = normal(seed + 2, *of_groups)
-    c = normal(seed + 3, *of_groups)
-    model = StateSpaceModel(steps, log_decays, b, c)
+    step_logits = normal(seed, *of_heads)
+    decay_logits = normal(seed + 1, *of_heads)
+    model = StateSpaceModel(
+        steps=np.exp(-np.abs(step_logits)),
+        log_decays=-np.abs(decay_logits),
+        b=normal(seed + 2, *of_groups),
+        c=normal(seed + 3, *of_groups),
+    )
     return jax.tree.map(jnp.asarray, model)
 
 
@@ -30,13 +33,12 @@ def entry(model, example, head, i, j):
     _, heads, _ = model.steps.shape
     _, groups, *_ = model.b.shape
     group = head * groups // heads
-    b = model.b[example, group]
-    c = model.c[example, group]
-    steps = model.steps[example, head]
-    log_decays = model.log_decays[example, head]
-    between = log_decays[j + 1 : i + 1]
+    column = model.b[example, group, j]
+    row = model.c[example, group, i]
+    step = model.steps[example, head, j]
+    between = model.log_decays[example, head, j + 1 : i + 1]
     decay = math.exp(between.sum())
-    return (c[i] @ b[j]) * steps[j] * decay
+    return (row @ column) * step * decay
 
 
 def reversed_model(model):
@@ -53,14 +55,16 @@ def test_matrices_agree_with_their_definition(is_causal):
     backward = None if is_causal else model_of(9, n)
     matrices = semiseparable.rows(forward, backward)
     assert matrices.shape == (2, 4, n, n)
+    in_reverse = None if is_causal else reversed_model(backward)
     expected = np.zeros(matrices.shape)
     for example, head, i, j in np.ndindex(matrices.shape):
         index = (example, head, i, j)
         if j < i:
             expected[index] = entry(forward, example, head, i - 1, j)
-        elif j > i and backward is not None:
-            in_reverse = reversed_model(backward)
-            expected[index] = entry(in_reverse, example, head, n - 2 - i, n - 1 - j)
+        elif j > i and in_reverse is not None:
+            row = n - 2 - i
+            column = n - 1 - j
+            expected[index] = entry(in_reverse, example, head, row, column)
     np.testing.assert_allclose(matrices, expected, atol=1e-12)
 
 
@@ -124,8 +128,8 @@ def test_scans_are_products_with_the_matrix(n, by_document, is_causal):
     expected, expected_gradients = output_and_gradients(as_matrix)
     found, found_gradients = output_and_gradients(as_scan)
     np.testing.assert_allclose(found, expected, atol=1e-11)
-    for one, other in zip(found_gradients, expected_gradients, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-10)
+    for gradient, expected_gradient in zip(found_gradients, expected_gradients, strict=True):
+        np.testing.assert_allclose(gradient, expected_gradient, atol=1e-10)
 
 
 @pytest.mark.slow
@@ -143,10 +147,13 @@ def test_underflowing_decays_give_no_nan():
     for leaf in jax.tree.leaves(gradient):
         assert np.isfinite(leaf).all()
     mixed = semiseparable.mix(forward, None, v)
-    before = []
-    for i in range(n - 1):
-        before.append(entry(forward, 0, 0, i, i) * v[0, 0, i])
-    np.testing.assert_allclose(mixed[0, 0, 1:], before, atol=1e-12)
+    outputs = mixed[0, 0]
+    values = v[0, 0]
+    expected = []
+    for token in range(n - 1):
+        weight = entry(forward, 0, 0, token, token)
+        expected.append(weight * values[token])
+    np.testing.assert_allclose(outputs[1:], expected, atol=1e-12)
 
 
 def test_scans_cost_twice_as_much_for_twice_the_tokens():

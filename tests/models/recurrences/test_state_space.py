@@ -20,13 +20,17 @@ def modes_of(spaces=2, count=4, seed=0):
     decays = -random.uniform(0.01, 0.5, shape)
     frequencies = random.uniform(-3, 3, shape)
     exponents = Complex(decays, frequencies)
-    weights = Complex(random.normal(size=shape), random.normal(size=shape))
-    return jax.tree.map(jnp.asarray, Modes(exponents, weights))
+    real = random.normal(size=shape)
+    imaginary = random.normal(size=shape)
+    modes = Modes(exponents, Complex(real, imaginary))
+    return jax.tree.map(jnp.asarray, modes)
 
 
 def numbers(z):
     """numpy's complex numbers."""
-    return np.asarray(z.real) + 1j * np.asarray(z.imag)
+    real = np.asarray(z.real)
+    imaginary = np.asarray(z.imag)
+    return real + 1j * imaginary
 
 
 def parts(z):
@@ -40,7 +44,8 @@ def kernel_by_hand(modes, tokens):
     lags = []
     for lag in range(tokens):
         terms = w * np.exp(lag * z)
-        lags.append(terms.sum(axis=1).real)
+        totals = terms.sum(axis=1)
+        lags.append(totals.real)
     return np.stack(lags, axis=1)
 
 
@@ -80,12 +85,12 @@ def test_input_is_held_for_a_step():
     c = np.array([[1 + 2j, 0.5 - 1j]])
     step = 0.1
     modes = state_space.discretize(parts(a), parts(c), np.array([step]))
-    exponents = numbers(modes.exponents)
+    exponents = step * a
+    held = np.expm1(exponents) / a
+    np.testing.assert_allclose(numbers(modes.exponents), exponents, rtol=1e-12)
     weights = numbers(modes.weights)
-    held = np.expm1(step * a) / a
-    np.testing.assert_allclose(exponents, step * a, rtol=1e-12)
     np.testing.assert_allclose(weights, c * held, rtol=1e-10)
-    _, limit = step * c[0]
+    limit = step * c[0, 1]
     assert weights[0, 1] == pytest.approx(limit, rel=1e-4)
 
 
@@ -112,12 +117,15 @@ def test_modes_are_eigenvalues_of_hippos_matrix():
     order = np.arange(7)
     roots = np.sqrt(2 * order + 1)
     products = np.outer(roots, roots)
-    legs = -np.tril(products, -1) - np.diag(order + 1)
+    below_diagonal = np.tril(products, -1)
+    diagonal = np.diag(order + 1)
+    legs = -below_diagonal - diagonal
     low_rank = np.sqrt(order + 0.5)
     normal_part = legs + np.outer(low_rank, low_rank)
     expected = np.linalg.eigvals(normal_part)
     modes = state_space.legs_modes(7)
-    np.testing.assert_allclose(np.sort(modes.imag), np.sort(expected.imag), atol=1e-10)
+    frequencies = np.sort(modes.imag)
+    np.testing.assert_allclose(frequencies, np.sort(expected.imag), atol=1e-10)
     np.testing.assert_allclose(modes.real, -0.5, atol=1e-10)
     np.testing.assert_allclose(expected.real, -0.5, atol=1e-10)
 
@@ -137,7 +145,8 @@ def test_convolutions_agree_with_sums_in_both_directions(spaces, tokens):
     kernels = normal(0, spaces, tokens)
     u = normal(1, 2, tokens, 6)
     forward = state_space.convolve(jnp.asarray(kernels), jnp.asarray(u))
-    np.testing.assert_allclose(forward, convolved_by_hand(kernels, u), atol=1e-9)
+    expected = convolved_by_hand(kernels, u)
+    np.testing.assert_allclose(forward, expected, atol=1e-9)
     backward = state_space.convolve(jnp.asarray(kernels), jnp.asarray(u), reverse=True)
     of_reversed = convolved_by_hand(kernels, u[:, ::-1])
     np.testing.assert_allclose(backward, of_reversed[:, ::-1], atol=1e-9)
@@ -159,9 +168,10 @@ def test_scans_agree_with_the_convolution(spaces):
 def test_states_replace_the_tokens_before():
     """Padding after the text does not change the state."""
     modes = modes_of()
-    u = jnp.asarray(normal(1, 2, 9, 4))
+    u = normal(1, 2, 9, 4)
     kernels = state_space.kernel(modes, 9)
-    expected = convolved_by_hand(np.asarray(kernels), np.asarray(u))
+    expected = convolved_by_hand(np.asarray(kernels), u)
+    u = jnp.asarray(u)
     start = state_space.first_state(modes, u)
     extend = quick_jit(state_space.extend)
     text_and_padding = u[:, :6]

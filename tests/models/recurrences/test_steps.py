@@ -30,9 +30,10 @@ def test_softplus_of_biases_gives_the_drawn_steps():
 def test_small_steps_keep_their_precision_in_float32():
     """log(exp(step) - 1) would lose three digits of a step of 1e-3."""
     key = jax.random.key(1)
-    biases = step_bias(key, (500,), jnp.float32, (1e-4, 1.1e-4))
+    bounds = (1e-4, 1.1e-4)
+    biases = step_bias(key, (500,), jnp.float32, bounds)
     steps = softplus(np.asarray(biases, np.float64))
-    low, high = np.log([1e-4, 1.1e-4])
+    low, high = np.log(bounds)
     log_steps = jax.random.uniform(key, (500,), jnp.float32, low, high)
     expected = np.exp(np.asarray(log_steps, np.float64))
     np.testing.assert_allclose(steps, expected, rtol=3e-6)

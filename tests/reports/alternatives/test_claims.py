@@ -154,6 +154,8 @@ def test_speeds_and_growth(tmp_path):
     assert two_points.verdict == "is inside the spread"
     assert two_points.detail.startswith("n^1.00")
     # speeds of different lengths are not compared
-    for row, tokens in {"fnet": 512, "bert": 1024}.items():
-        made_up_columns.write_cost(tmp_path / "apart", row, tokens, (1.0,))
-    assert claims({}, read_costs(str(tmp_path / "apart"), ROWS)) == []
+    apart = tmp_path / "apart"
+    made_up_columns.write_cost(apart, "fnet", 512, (1.0,))
+    made_up_columns.write_cost(apart, "bert", 1024, (1.0,))
+    costs = read_costs(str(apart), ROWS)
+    assert claims({}, costs) == []

@@ -113,7 +113,8 @@ def test_figures_and_claims(made):
 
 @pytest.mark.slow
 def test_unfinished_runs_are_named_and_runs_on_other_data_refused(tmp_path):
-    for row, train in {"sgu": "a", "bert": "a", "fnet": "b"}.items():
+    data_of_rows = {"sgu": "a", "bert": "a", "fnet": "b"}
+    for row, train in data_of_rows.items():
         [config] = COLUMNS["cifar10"].configs("cpu", (row,)).values()
         config.data.train = train
         write_run(tmp_path / "cifar10" / row, config, finished=row == "bert")
@@ -198,11 +199,13 @@ def test_only_speeds_at_one_length_are_compared(costs, tmp_path):
     both = read_costs(str(tmp_path), ROWS)
     score = Spread(50.0, (50.0,))
     scores = dict.fromkeys(("bert", "sgu", "mixer"), score)
-    [panel] = over_speed(COLUMNS["mlm"], scores, both, 128).panels
+    chart = over_speed(COLUMNS["mlm"], scores, both, 128)
+    [panel] = chart.panels
     labels = [series.labels for series in panel.series]
     assert labels == [["bert"], ["sgu"]]
     assert over_speed(COLUMNS["mlm"], {"bert": score}, both, 128) is None
-    [panel] = over_speed(COLUMNS["bytes"], scores, both, 1024).panels
+    chart = over_speed(COLUMNS["bytes"], scores, both, 1024)
+    [panel] = chart.panels
     assert panel.x.label.endswith("n = 1,024")
     # nothing was measured at 32 tokens
     assert over_speed(COLUMNS["listops"], scores, both, 32) is None

@@ -20,14 +20,16 @@ STEPS = 900
 
 def write_own(folder, seeds=(0, 1, 2), perplexities=(50.0, 40.0, 45.0), **changes):
     """Runs of a mixer that is not in the comparison: a gMLP of five layers."""
+    environment = json.dumps(ENVIRONMENT)
     for seed, perplexity in zip(seeds, perplexities, strict=True):
-        [config] = COLUMNS["mlm"].configs("cpu", ("sgu",)).values()
+        configs = COLUMNS["mlm"].configs("cpu", ("sgu",))
+        config = configs["sgu"]
         config.model.layers = 5
         config.data.train = "other.jsonl"
         config.update_from_flattened_dict({"seed": seed, **changes})
         run = folder / f"own-{seed}-{config.optimizer.learning_rate}"
         write_run(run, config, ((STEPS, perplexity),))
-        (run / "environment.json").write_text(json.dumps(ENVIRONMENT))
+        (run / "environment.json").write_text(environment)
 
 
 @pytest.fixture

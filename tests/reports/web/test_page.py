@@ -188,9 +188,10 @@ def wide_page(tmp_path):
     """The page of a report with many columns, a row with a long name, and paths in sentences."""
     columns = [f"score of the task {number} (%)" for number in range(16)]
     cells = [Spread.mean([80.0, 81.0])] * 16
-    table = Table(("model", *columns), [(LONG_NAME, *cells), ("sgu", *cells)])
-    claims = [Claim(f"{LONG_NAME} < sgu", HOLDS, LONG_PATH)]
-    report_of_paths = Report(LONG_NAME, table, claims, LONG_PATH, [LONG_PATH])
+    rows = [(LONG_NAME, *cells), ("sgu", *cells)]
+    table = Table(("model", *columns), rows)
+    claim = Claim(f"{LONG_NAME} < sgu", HOLDS, LONG_PATH)
+    report_of_paths = Report(LONG_NAME, table, [claim], LONG_PATH, [LONG_PATH])
     return page.write(report_of_paths, str(tmp_path))
 
 
@@ -222,7 +223,12 @@ def test_panels_are_arranged_in_rows_or_a_column(opened, width, columns):
         "return [...document.querySelectorAll('.panel svg')].map(svg =>"
         " [svg.getBoundingClientRect().left, svg.getBoundingClientRect().width])"
     )
-    wait_for(lambda: len({left for left, _ in opened.run(measure)}) == columns)
+
+    def is_arranged() -> bool:
+        left_edges = {left for left, _ in opened.run(measure)}
+        return len(left_edges) == columns
+
+    wait_for(is_arranged)
     for _, drawn in opened.run(measure):
         assert 0.8 * width / columns < drawn + 100
         assert drawn < width / columns

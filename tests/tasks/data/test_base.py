@@ -243,16 +243,20 @@ def test_lines_and_summary_of_a_data_set():
 
 
 def test_training_batches_are_finished_when_they_are_read():
-    plain = numbers_of(Numbers(data_config()).train_batches(0, 0, 1), 2)
-    doubled = numbers_of(Doubled(data_config()).train_batches(0, 0, 1), 2)
-    assert doubled == (2 * np.array(plain)).tolist()
+    data = Numbers(data_config())
+    finished_data = Doubled(data_config())
+    plain = numbers_of(data.train_batches(0, 0, 1), 2)
+    doubled = numbers_of(finished_data.train_batches(0, 0, 1), 2)
+    expected = 2 * np.array(plain)
+    assert doubled == expected.tolist()
 
 
 @pytest.mark.parametrize(("hosts", "expected"), [(1, [0, 2, 4, 6]), (2, [0, 2])])
 def test_evaluation_batches_are_finished_when_they_are_read(hosts, expected):
     data = Doubled(data_config())
     with data.evaluation_batches(0, hosts) as batches:
-        assert next(batches)["x"].tolist() == expected
+        batch = next(batches)
+        assert batch["x"].tolist() == expected
 
 
 def test_inspection_has_both_roles():

@@ -149,8 +149,9 @@ def test_training_transform_is_picklable():
     for seed in (0, 0, 1):
         example = make(RECORD, np.random.default_rng(seed))
         images.append(example["image"])
-    np.testing.assert_array_equal(images[0], images[1])
-    assert (images[0] != images[2]).any()
+    first, with_same_seed, with_other_seed = images
+    np.testing.assert_array_equal(first, with_same_seed)
+    assert (first != with_other_seed).any()
 
 
 def test_search_splits_the_training_digits():

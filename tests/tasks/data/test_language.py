@@ -27,7 +27,9 @@ def numbered_lines(count: int) -> list[str]:
     """Different texts, none of which numbered_texts has."""
     lines = []
     for number in range(count):
-        words = " ".join(tiny.WORDS[number % 7 : number % 40 + 5])
+        first = number % 7
+        stop = number % 40 + 5
+        words = " ".join(tiny.WORDS[first:stop])
         lines.append(f"{words} and {number} more.")
     return lines
 

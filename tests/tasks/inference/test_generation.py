@@ -32,8 +32,10 @@ BYTES = Tokenizer.load("bytes")
 def random_model(folder, kind: str, dtype: str = "float32"):
     """A task on bytes and random parameters whose predictions are far from uniform."""
     config = causal_config(folder, dtype=dtype, **KINDS[kind])
-    task = CausalLanguageModeling(config, {TOKENIZER_FILE: BYTES.model})
-    return task, tiny.random_params(task.shapes(), 0.5)
+    files = {TOKENIZER_FILE: BYTES.model}
+    task = CausalLanguageModeling(config, files)
+    params = tiny.random_params(task.shapes(), 0.5)
+    return task, params
 
 
 def window_of(text: list[int]) -> list[int]:
@@ -164,8 +166,9 @@ def test_seed_determines_the_text(tmp_path):
         sampling = Sampling(tokens=10, seed=seed)
         generated = task.predictor.generate(params, "a", sampling)
         texts.append(generated.text)
-    assert texts[0] == texts[1]
-    assert texts[0] != texts[2]
+    first, with_same_seed, with_other_seed = texts
+    assert first == with_same_seed
+    assert first != with_other_seed
 
 
 def test_new_text_starts_with_its_leading_space(vocabulary):

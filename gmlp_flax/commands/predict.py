@@ -12,8 +12,9 @@ error how long that took; with --top it ranks the next token instead. A finetune
 sentence, or a pair with a tab between its parts. A model that answers questions reads a question
 and a passage.
 
-Without arguments, the lines of standard input are texts or paths of images. In a table (.csv, .tsv,
-.jsonl, .parquet), the columns that the model was trained on are read, row by row. If an input
+Without arguments, the lines of standard input are texts or paths of images. Each line of a .txt
+file is a text. In a table (.csv, .tsv, .jsonl, .parquet), the columns that the model was trained on
+are read, row by row. If an input
 cannot be read or does not suit the model, a line on standard error says so, and the exit code is 1.
 With --json each answer is an object with "input" and one of "predictions" (for each [MASK], a list
 of "label" and "score"), "generated_text" or "error". A line may also be an object with "input"; the

@@ -181,13 +181,20 @@ def _without_folder(path: str) -> str:
 
 
 def require_free(out: str, *names: str) -> None:
-    """Raises RunError if a folder already holds a run or a model, or a file with one of the
-    names."""
+    """Raises RunError if a folder already holds a run or a model, a file with one of the names, or
+    other files, such as data."""
     for name in (CONFIG_FILE, RUN_FILE, CHECKPOINTS, WEIGHTS, *names):
         path = os.path.join(out, name)
         if io_files.exists(path):
             raise RunError(
                 f"{out} holds {name} already, which would be overwritten: give another folder"
+            )
+    if not io_files.is_folder(out):
+        return
+    for name in io_files.listdir(out):
+        if not name.startswith("."):
+            raise RunError(
+                f"{out} holds other files, such as {name}: give a new or an empty folder"
             )
 
 

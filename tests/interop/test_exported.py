@@ -229,6 +229,14 @@ def test_folders_with_a_model_are_refused(text_run, text_export, tmp_path):
     assert (tmp_path / "tokenizer.model").read_text() == "mine"
 
 
+def test_folders_of_data_are_refused(tmp_path):
+    (tmp_path / ".DS_Store").touch()
+    exported.require_free(str(tmp_path))
+    (tmp_path / "cats").mkdir()
+    message = raised(RunError, exported.require_free, str(tmp_path))
+    assert "holds other files, such as cats: give a new or an empty folder" in message
+
+
 @pytest.mark.parametrize(
     ("value", "names", "message"),
     [

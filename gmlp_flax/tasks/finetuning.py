@@ -29,12 +29,18 @@ class FinetuningData(TextData):
     def find_tokenizer(self) -> Tokenizer:
         """See `TextData`: that of the run folder, of the config or of `config.init_from`."""
         tokenizer = configured_tokenizer(self.config, self.run_files)
-        if tokenizer is None:
+        if tokenizer is not None:
+            return tokenizer
+        source = self.config.init_from
+        if source:
             raise DataError(
-                "there is no vocabulary: give --config.init_from=RUN (books_gmlp comes with "
-                "gmlp_flax), or --config.data.tokenizer=FILE"
+                f"config.init_from={source} has no vocabulary: give a model of text, or "
+                "--config.data.tokenizer=FILE"
             )
-        return tokenizer
+        raise DataError(
+            "there is no vocabulary: give --config.init_from=RUN (books_gmlp comes with "
+            "gmlp_flax), or --config.data.tokenizer=FILE"
+        )
 
     @abc.abstractmethod
     def dataset(self, role: str) -> Dataset:

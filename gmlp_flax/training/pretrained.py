@@ -239,8 +239,10 @@ def _unrecognized(source: Source) -> RunError:
             f"there is no checkpoint in {source.folder} yet: wait for the first one, or train it"
         )
     if source.described:
+        model_type = source.described.get("model_type")
+        of_type = f" (model_type {model_type!r:.40})" if model_type else ""
         return RunError(
-            f"the config.json of {source.name} describes no model that gmlp_flax has: "
+            f"the config.json of {source.name} describes no model that gmlp_flax has{of_type}: "
             f"{KINDS_IN_WORDS}"
         )
     name = os.path.basename(source.folder)

@@ -44,6 +44,10 @@ def test_missing_tokenizer_is_refused_in_one_line(name):
     message = failure(lambda: data.tokenizer)
     assert "--config.init_from=RUN" in message
     assert "--config.data.tokenizer=FILE" in message
+    options = config(name)
+    options.init_from = "digits"
+    message = failure(lambda: tasks.find(name).Data(options).tokenizer)
+    assert message.startswith("config.init_from=digits has no vocabulary: give a model of text")
 
 
 def test_run_inherits_from_the_pretrained_run():

@@ -286,7 +286,7 @@ FAMILY = json.dumps(states.DESCRIBED["fnet"])
         ({"config.json": "\x00"}, "", "config.json"),
         ({"config.json": "{}"}, "", "is not a run folder"),
         ({"config.json": '{"id": 3}'}, "", "describes no model"),
-        ({"config.json": '{"model_type": "t5"}'}, "", "describes no model"),
+        ({"config.json": '{"model_type": "t5"}'}, "", "that gmlp_flax has (model_type 't5'): "),
         ({"config.json": '{"model_type": ["bert"]}'}, "", "describes no model"),
         ({"config.json": CONFIG}, "", "no checkpoint in"),
         ({"config.json": CONFIG, "checkpoints/note": ""}, "", "no checkpoint in"),

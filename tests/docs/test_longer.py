@@ -2,6 +2,7 @@
 
 import collections
 import json
+import pathlib
 import statistics
 
 import pytest
@@ -11,6 +12,8 @@ from docs.results import longer
 from gmlp_flax.paper.alternatives import COLUMNS, RATES, ROWS
 from gmlp_flax.sweeps import points
 from tests.reports.test_runs import write_run
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -114,3 +117,12 @@ def test_a_curve_is_of_the_finished_seeds():
     stopped = {100: 500.0}
     row = longer.Row({1e-3: 30.0}, {0: first, 1: second, 2: stopped}, None)
     assert row.median_curve() == {100: 70.0, longer.TOKENS: 25.0}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/README.md"])
+def test_alternative_texts_count_the_mixers_in_the_figures(page):
+    text = (ROOT / page).read_text()
+    with_a_curve = [name for name, row in longer.rows().items() if row.last]
+    with_three_seeds = longer.medians()
+    assert f"of {len(with_a_curve)} mixers over the number of tokens" in text
+    assert f"of {len(with_three_seeds)} mixers after 18 M tokens" in text

@@ -15,9 +15,6 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.io import files as io_files
 
 Files = Mapping[str, bytes]  # contents by name
-CLASSES_FILE = "classes.json"
-# Words for people, in the order of the classes; converted weights have it.
-NAMES_FILE = "names.json"
 # data in one folder; no code
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.(model|json|txt)")
 

@@ -20,6 +20,10 @@ from gmlp_flax.data.dataset import Dataset, Relabelled
 from gmlp_flax.errors import DataError, counted, listed
 from gmlp_flax.io.records import BadRecord
 
+# The files of a run of images: the names of its classes, and words for people in the same order,
+# which converted weights have.
+CLASSES_FILE = "classes.json"
+NAMES_FILE = "names.json"
 UNLABELLED = -1
 
 _WHOLE = re.compile(r"[+-]?\d{1,300}")  # Python refuses numbers with thousands of digits

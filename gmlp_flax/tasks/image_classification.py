@@ -13,7 +13,7 @@ import optax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from gmlp_flax.checkpoints.assets import CLASSES_FILE, NAMES_FILE
+from gmlp_flax.data.classes import CLASSES_FILE, NAMES_FILE
 from gmlp_flax.data.images import decoding
 from gmlp_flax.data.images.readable import UNREAD
 from gmlp_flax.data.images.stores import SUFFIXES

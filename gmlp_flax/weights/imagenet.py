@@ -5,7 +5,8 @@ import importlib
 import importlib.resources
 import json
 
-from gmlp_flax.checkpoints.assets import CLASSES_FILE, NAMES_FILE, Files
+from gmlp_flax.checkpoints.assets import Files
+from gmlp_flax.data.classes import CLASSES_FILE, NAMES_FILE
 
 CLASSES = 1000  # of ImageNet-1k
 # In tensorflow_datasets: the WordNet ids in the order of the labels.

@@ -13,8 +13,8 @@ from safetensors import numpy as safetensors
 
 import gmlp_flax
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.checkpoints.assets import CLASSES_FILE
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
+from gmlp_flax.data.classes import CLASSES_FILE
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.interop import exported
 from gmlp_flax.tasks.image_classification import ImageClassification

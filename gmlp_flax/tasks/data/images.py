@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from gmlp_flax.checkpoints.assets import CLASSES_FILE, NAMES_FILE
 from gmlp_flax.data import checks, classes, embedded, pipeline, splits
+from gmlp_flax.data.classes import CLASSES_FILE, NAMES_FILE
 from gmlp_flax.data.dataset import Dataset, Splits
 from gmlp_flax.data.fingerprints import spread
 from gmlp_flax.data.holdout import HELDOUT, TRAIN

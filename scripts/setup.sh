@@ -34,7 +34,9 @@ too_old() {  # version $1, such as 3.10.2
 # Prints the uv in the environment, which pip installs, or nothing if pip must do the work itself.
 environment_uv() {
   local pip=("$venv/bin/python" -m pip --disable-pip-version-check)
-  if "${pip[@]}" config list 2>/dev/null | grep -q '\.index-url='; then return; fi
+  local settings
+  settings=$("${pip[@]}" config list 2>/dev/null || true)
+  if [[ $settings == *.index-url=* ]]; then return; fi
   if [[ ! -x $venv/bin/uv ]]; then "${pip[@]}" install --quiet uv >/dev/null 2>&1 || return 0; fi
   printf '%s\n' "$venv/bin/uv"
 }

@@ -14,11 +14,10 @@ and a passage.
 
 Without arguments, the lines of standard input are texts or paths of images. Each line of a .txt
 file is a text. In a table (.csv, .tsv, .jsonl, .parquet), the columns that the model was trained on
-are read, row by row. If an input
-cannot be read or does not suit the model, a line on standard error says so, and the exit code is 1.
-With --json each answer is an object with "input" and one of "predictions" (for each [MASK], a list
-of "label" and "score"), "generated_text" or "error". A line may also be an object with "input"; the
-answer repeats its other keys.
+are read, row by row. If an input cannot be read or does not suit the model, a line on standard
+error says so, and the exit code is 1. With --json each answer is an object with "input" and one of
+"predictions" (for each [MASK], a list of "label" and "score"), "generated_text" or "error". A line
+may also be an object with "input"; the answer repeats its other keys.
 """
 
 from __future__ import annotations

@@ -341,8 +341,8 @@ def check_documents(train: Iterable[bytes], heldout: Iterable[bytes], train_docu
         return ""
     if equal == compared:
         raise DataError(
-            f"all of {compared:,} held-out documents are also trained on: give other text as "
-            "config.data.heldout, or leave it empty to hold out a share"
+            f"all of {compared:,} held-out documents that were compared are also trained on: give "
+            "other text as config.data.heldout, or leave it empty to hold out a share"
         )
     share = equal / compared
     return (

@@ -25,8 +25,8 @@ NO_TEXT = (
     "this model was created without a tokenizer, and reads token ids alone: give "
     "create(..., tokenizer=FILE)"
 )
-# The files of a folder that have these suffixes are read, by their lines or rows.
 LINES_SUFFIX = ".txt"
+# The files of a folder that have these suffixes are read, by their lines or rows.
 TEXT_SUFFIXES = (LINES_SUFFIX, *rows.SUFFIXES)
 # What to do about a table without the column of the text.
 LINES_ADVICE = "; rename the column, or put texts on the lines of a file .txt"

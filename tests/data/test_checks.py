@@ -288,7 +288,9 @@ def test_one_percent_of_equal_documents_is_not_reported(equal):
 
 def test_held_out_documents_that_are_all_trained_on_are_refused():
     message = failure(checks.check_documents, DOCUMENTS, DOCUMENTS[:100], 200)
-    assert message.startswith("all of 100 held-out documents are also trained on: ")
+    assert message.startswith(
+        "all of 100 held-out documents that were compared are also trained on: "
+    )
 
 
 def test_repeated_documents_count_each_time():

@@ -277,6 +277,7 @@ def test_uv_installs_if_it_is_present(checkout, status, expected):
         ("global.extra-index-url='https://a.example/simple'", "uv .[test]"),
         ("global.index-url='https://a.example/simple'", ".[test]"),
         (":env:.index-url='https://a.example/simple'", ".[test]"),
+        ("global.index-url='https://a.example/simple'\nglobal.timeout='60'", ".[test]"),
     ],
 )
 def test_pip_provides_uv_unless_its_index_is_another_one(checkout, tmp_path, setting, expected):

@@ -129,9 +129,9 @@ def export(
             onnx_files.append(file)
     program = ""
     if onnx_files:
-        program = programs.program(model, onnx_files[0])
-    if program:
-        files[programs.PROGRAM] = program.encode()
+        added = programs.program_files(model, onnx_files[0])
+        files.update(added)
+        program = added.get(programs.PROGRAM, b"").decode()
     text = card(model, dtype, openers, license, program)
     files[CARD] = text.encode()
     config = _exported_config(model)

@@ -3,9 +3,11 @@ SentencePiece it gives the answers of gmlp_flax."""
 
 import ast
 import dataclasses
+import json
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -13,6 +15,7 @@ from PIL import Image
 import gmlp_flax
 from gmlp_flax import config as config_lib
 from gmlp_flax.interop import exported, programs
+from tests.data.text import byte_pair_files
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 LINES = ("She opened the [MASK] and went in.", "[MASK] sea, the [MASK]-coloured hills  of night")
@@ -149,23 +152,110 @@ def test_texts_and_pairs_are_classified(tmp_path, pair):
     lines = ["the sea was calm", "a cold night  on the hills, I think"]
     if pair:
         lines = ["the sea was calm\tit was not", "a cold night\ton the hills, I think"]
-        config = config_lib.mutable_copy(model.config)
-        config.own.second = "other"
-        task = type(model.task)(config, model.task.files)
-        model = dataclasses.replace(model, task=task)
+        model = with_options(model, {"own.second": "other"})
     printed = run_program(model, tmp_path / "out", text="\n".join(lines))
     check(printed, lines, model)
 
 
-def test_models_of_timms_pixels_have_no_program(tmp_path):
-    config = config_lib.default(task="image_classification")
-    config.data.transform = "timm"
+@pytest.mark.parametrize("size", [(8, 8), (40, 64), (97, 33)])
+def test_images_are_classified_by_timms_pixels(tmp_path, size):
+    digits = gmlp_flax.load("digits")
+    model = with_options(digits, {"data.transform": "timm"})
+    rng = np.random.default_rng(0)
+    colour = np.uint8(rng.integers(0, 256, (*size, 3)))
+    path = str(tmp_path / "colour.png")
+    Image.fromarray(colour).save(path)
+    printed = run_program(model, tmp_path / "out", path)
+    check(printed, [path], model)
+
+
+def test_timms_pixels_that_are_not_square_have_no_program():
+    digits = gmlp_flax.load("digits")
+    model = with_options(digits, {"data.transform": "timm"})
+    assert programs.program_files(model, "model.onnx")
+    model.config.model.image_size = (8, 4)
+    assert programs.program_files(model, "model.onnx") == {}
+
+
+def with_options(model, options):
+    """The model with other values of its config."""
+    config = config_lib.mutable_copy(model.config)
+    config.update_from_flattened_dict(options)
+    task = type(model.task)(config, model.task.files)
+    return dataclasses.replace(model, task=task)
+
+
+TEXTS = (
+    "The old man looked at the sea and went home.",
+    "Hills, hills and more hills: a Naïve view of the night.",
+    "she opened the door [SEP] and went in <s>",
+)
+
+
+@pytest.fixture(params=["vocabulary", "over bytes", "over characters"])
+def tokenizer(request, tmp_path):
+    """The file of a tokenizer that the library `tokenizers` reads."""
+    pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
+    if request.param == "vocabulary":
+        words = "the old man looked at sea and went home . hills more a view of night she".split()
+        letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+        continued = [f"##{letter}" for letter in letters]
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        pieces = [*special, *dict.fromkeys([*words, *letters]), *continued]
+        path = tmp_path / "vocab.txt"
+        path.write_text("\n".join(pieces) + "\n")
+        (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+        return str(path)
+    path = tmp_path / "tokenizer.json"
+    make = byte_pair_files.over_bytes
+    if request.param == "over characters":
+        make = byte_pair_files.over_characters
+    trained = make(TEXTS)
+    trained.enable_truncation(6)  # of which the program must know nothing
+    trained.save(str(path))
+    return str(path)
+
+
+def small_model(tokenizer, tmp_path, task="masked_lm", **options):
+    """A text model of one layer, whose answers are not all alike."""
+    config = config_lib.default(task=task)
+    config.model.causal = task == "causal_lm"
     path = tmp_path / "config.json"
     path.write_text(config_lib.to_json(config))
-    model = gmlp_flax.create(str(path))
-    assert programs.program(model, "model.onnx") == ""
+    sizes = {"layers": 1, "d_model": 16, "d_ffn": 32, "length": 64}
+    model = gmlp_flax.create(str(path), tokenizer=tokenizer, **sizes, **options)
+    larger = jax.tree.map(lambda leaf: 8 * leaf, model.params)
+    return dataclasses.replace(model, params=larger)
+
+
+@pytest.mark.parametrize("lines", [TEXTS, ("the sea\tthe night", "a [SEP] view\tmore hills")])
+def test_texts_are_classified_with_the_tokenizers_library(tokenizer, tmp_path, lines):
+    model = small_model(tokenizer, tmp_path, classes=["plain", "odd one", "third"])
+    if "\t" in lines[0]:
+        model = with_options(model, {"own.second": "other"})
+    printed = run_program(model, tmp_path / "out", text="\n".join(lines))
+    check(printed, lines, model)
+    written = (tmp_path / "out" / "tokenizer.json").read_text()
+    assert "tokenizers" in (tmp_path / "out" / programs.PROGRAM).read_text()
+    assert json.loads(written)["truncation"] is None
+
+
+@pytest.mark.parametrize("tokenizer", ["vocabulary", "over bytes"], indirect=True)
+def test_masks_are_filled_in_with_the_tokenizers_library(tokenizer, tmp_path):
+    lines = ("the [MASK] man [SEP] went", "[MASK] sea, the [MASK]-night  of hills", "a view [MASK]")
+    model = small_model(tokenizer, tmp_path)
+    printed = run_program(model, tmp_path / "out", text="\n".join(lines))
+    check(printed, lines, model)
+
+
+def test_texts_are_continued_with_the_tokenizers_library(tokenizer, tmp_path):
+    model = small_model(tokenizer, tmp_path, "causal_lm")
+    line = "the old man looked at the sea and"
+    printed = run_program(model, tmp_path / "out", text=line)
+    [continuation] = model.generate(line, tokens=20, temperature=0)
+    assert printed.strip() == (line + continuation).strip()
 
 
 def test_models_of_bytes_have_no_program():
     model = gmlp_flax.create("gmlp_base", layers=1, d_model=8, d_ffn=16, length=8, vocab_size=40)
-    assert programs.program(model, "model.onnx") == ""
+    assert programs.program_files(model, "model.onnx") == {}

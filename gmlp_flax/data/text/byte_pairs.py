@@ -55,6 +55,7 @@ class BytePairs:
         calls special.
         falls_back_on_bytes: whether all text has pieces, so that none becomes [UNK].
         keeps_white_space: whether runs of blanks, tabs and line breaks are kept.
+        mask_takes_blanks: whether the white space before a mask belongs to it.
 
     Raises:
         DataError: the file is damaged, or a special piece is missing.
@@ -89,7 +90,7 @@ class BytePairs:
         self.pieces = sorted(ids, key=ids.__getitem__)
         self.vocab_size = len(ids)
         mask = added.get(self.special["mask"])
-        self._mask_takes_blanks = mask is not None and mask.lstrip
+        self.mask_takes_blanks = mask is not None and mask.lstrip
         white_space = self._encode(_WHITE_SPACE)
         decoded = tokenizer.decode(white_space.ids)
         self.keeps_white_space = decoded == _WHITE_SPACE
@@ -130,11 +131,16 @@ class BytePairs:
     def around_masks(self, parts: Sequence[str]) -> list[str]:
         """The parts of a text between masks, without the white space before a mask if the file
         says that it belongs to the mask."""
-        if not self._mask_takes_blanks:
+        if not self.mask_takes_blanks:
             return list(parts)
         *before, last = parts
         stripped = [part.rstrip() for part in before]
         return [*stripped, last]
+
+    def to_json(self) -> bytes:
+        """The file, without cutting and padding."""
+        text = self._tokenizer.to_str(pretty=True)
+        return text.encode()
 
     def piece(self, token: int) -> str:
         """See Tokenizer.piece; bytes that are not UTF-8 are shown one by one."""

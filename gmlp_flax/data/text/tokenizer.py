@@ -205,11 +205,22 @@ class Tokenizer:
         """Writes the model to `path`, atomically. WordPiece is written to a name that ends in .json
         as Hugging Face's `tokenizer.json`. Raises DataError if that fails."""
         name = os.fspath(path)
-        is_json = name.endswith(".json")
         content = self.model
-        if is_json and isinstance(self._engine, WordPieces):
+        if name.endswith(".json") and isinstance(self._engine, WordPieces):
             content = self._engine.to_json()
         files.write(path, content)
+
+    def to_json(self) -> bytes | None:
+        """Hugging Face's `tokenizer.json`, from which the library `tokenizers` gives the same ids;
+        None for the kinds that it does not read."""
+        if isinstance(self._engine, WordPieces | BytePairs):
+            return self._engine.to_json()
+        return None
+
+    @property
+    def mask_takes_blanks(self) -> bool:
+        """Whether the white space before a [MASK] belongs to it, as a tokenizer.json may say."""
+        return isinstance(self._engine, BytePairs) and self._engine.mask_takes_blanks
 
     @property
     def is_plain_sentence_piece(self) -> bool:

@@ -11,7 +11,6 @@ FOLDER = Path(__file__).parent
 MODEL = "model.onnx"
 LENGTH = 128
 PAD, CLS, SEP, MASK = (0, 2, 3, 4)
-SPECIAL = (0, 1, 2, 3, 4)  # never filled in
 
 tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(FOLDER / "tokenizer.model"))
 start = tokenizer.encode("x")  # a text after a mask is encoded as one that follows a word
@@ -35,7 +34,6 @@ for line in sys.stdin.read().splitlines():
     logits = np.asarray(output)[0]
     for position in np.flatnonzero(padded[0] == MASK):
         scores = logits[position].astype(np.float64)
-        scores[list(SPECIAL)] = -np.inf
         best = int(scores.argmax())
         odds = np.exp(scores - scores[best])
         probability = 1 / odds.sum()

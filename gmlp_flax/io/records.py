@@ -26,6 +26,7 @@ from gmlp_flax.io.storage import file_errors
 _HEADER = struct.Struct("<QI")  # length of the data, checksum of the length
 _FOOTER = struct.Struct("<I")  # checksum of the data
 _BATCH = 256  # records fetched at once
+_LEAST_ZEROS = 1 / 8  # of the bytes of UTF-16, if the others are UTF-8
 
 
 class BadRecord(Exception):
@@ -35,8 +36,8 @@ class BadRecord(Exception):
 class NotUTF8(BadRecord):
     """Bytes that are not UTF-8 text; `offset` is the position of the first wrong byte."""
 
-    def __init__(self, reason: str, offset: int, encoding: str):
-        super().__init__(f"not UTF-8 ({reason}); convert it, e.g. with iconv -f {encoding}")
+    def __init__(self, reason: str, offset: int, advice: str):
+        super().__init__(f"not UTF-8 ({reason}); {advice}")
         self.offset = offset
 
 
@@ -91,8 +92,8 @@ def decode_utf8(data: bytes, keep_mark: bool = False) -> str:
     except UnicodeDecodeError as error:
         byte = data[error.start : error.start + 1]
         character = byte.decode("cp1252", "replace")
-        encoding = f"WINDOWS-1252 -t UTF-8 if that byte is {character!r} (Latin-1)"
-        raise NotUTF8(f"byte 0x{byte.hex()}", error.start, encoding) from error
+        advice = f"{_convert('WINDOWS-1252')} if that byte is {character!r} (Latin-1)"
+        raise NotUTF8(f"byte 0x{byte.hex()}", error.start, advice) from error
     return text if keep_mark else text.removeprefix("\ufeff")
 
 
@@ -101,15 +102,33 @@ def refuse_utf16(data: bytes) -> None:
     zero characters, or at the mark of UTF-16, which Chinese text may have without a zero byte."""
     offset = data.find(b"\0")
     if offset >= 0:
-        encoding = "UTF-16LE" if offset % 2 else "UTF-16BE"
+        _refuse_stray_zeros(data, offset)
         family = "UTF-16"
+        encoding = "UTF-16LE" if offset % 2 else "UTF-16BE"
         if b"\0\0" in data[:8]:
-            encoding = "UTF-32"
             family = "UTF-32"
-        reason = f"a zero byte, as {family} has"
-        raise NotUTF8(reason, offset, f"{encoding} -t UTF-8 if it is not a binary file")
+            encoding = "UTF-32"
+        advice = f"{_convert(encoding)} if it is not a binary file"
+        raise NotUTF8(f"a zero byte, as {family} has", offset, advice)
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise NotUTF8("it begins as UTF-16 does", 0, "UTF-16 -t UTF-8")
+        raise NotUTF8("it begins as UTF-16 does", 0, _convert("UTF-16"))
+
+
+def _refuse_stray_zeros(data: bytes, offset: int) -> None:
+    """Raises NotUTF8 if the bytes are UTF-8 text but for a few zero bytes, the first at `offset`."""
+    text = data.replace(b"\0", b"")
+    zeros = len(data) - len(text)
+    if zeros >= _LEAST_ZEROS * len(data):
+        return
+    with suppress(UnicodeDecodeError):
+        text.decode("utf-8")
+        reason = "a zero byte, which no text has"
+        raise NotUTF8(reason, offset, "remove it, e.g. with tr -d '\\000'")
+
+
+def _convert(encoding: str) -> str:
+    """What to do about a file in another encoding."""
+    return f"convert it, e.g. with iconv -f {encoding} -t UTF-8"
 
 
 def example_features(record: bytes) -> Mapping[str, Any]:

@@ -47,7 +47,11 @@ def test_a_text_file_is_one_unchanged_document(tmp_path, content, text):
     ("content", "message"),
     [
         (b"one\ncaf\xe9\n", f"line 2: not UTF-8 (byte 0xe9); convert it, e.g. with {CP1252}"),
-        ("\ntwo€\n".encode("utf-16"), "line 2: not UTF-8 (a zero byte"),
+        ("\ntwo€\n".encode("utf-16"), "line 2: not UTF-8 (a zero byte, as UTF-16 has); convert it"),
+        (
+            "one\ntwo\0 and caf\u00e9\n".encode(),
+            "line 2: not UTF-8 (a zero byte, which no text has); remove it, e.g. with tr -d '\\000'",
+        ),
         (b"\x1f\x8b\x08", "line 1: not UTF-8 (byte 0x8b)"),
     ],
 )

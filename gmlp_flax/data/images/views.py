@@ -273,11 +273,12 @@ def _decode_crop(
 ) -> ImageArray:
     """Decodes a file no finer and no further down than needed; cuts out `box`, in pixels of the
     image at full size."""
+    # Before the file is decoded: Pillow then reports the size at which it was.
+    full_height, full_width = decoding.upright_shape(file)
     reduction = _reduction(box.height, box.width, size)
     image = decoding.pixels_of_file(
         file, data, pixels.channels, reduction, box.bottom, pixels.max_value
     )
-    full_height, full_width = decoding.upright_shape(file)
     decoded_height, decoded_width, _ = image.shape
     down = decoded_height / full_height
     across = decoded_width / full_width

@@ -72,7 +72,7 @@ def suited(path: str):
     why = f"it suits {ENOUGH:,} images and more"
     if images < ENOUGH:
         size = "tiny"
-        why = f"with fewer than {ENOUGH:,} images a larger model is no better, and slower"
+        why = f"with fewer than {ENOUGH:,} images a larger model is slower and no better"
     config = small_images(size)
     config.data.train = path
     config.steps = steps_for(images)
@@ -81,7 +81,8 @@ def suited(path: str):
     passes = config.steps * config.batch_size / images
     print(
         f"own_images:{size}, {config.steps:,} steps for {counted(images, 'image')} to train on in "
-        f"{path}, {passes:,.0f} passes over them: {why}. Keys that you set have precedence.",
+        f"{path}, {passes:,.0f} passes over them: {why}. Keys that you set have precedence; if they "
+        "change what is held out, the images are counted without them.",
         file=sys.stderr,
     )
     return config

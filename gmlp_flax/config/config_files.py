@@ -253,7 +253,10 @@ def arguments(
 
 
 def note_path(config: str, name: str) -> None:
-    """Says that a config's argument is taken as a name, if it is also a file or a folder."""
+    """Says that a config's argument is taken as a name, if it is also a file or a folder; raises
+    ConfigError if it is a path to nothing."""
+    if "/" in name and not files.exists(name):
+        raise ConfigError(f"there is no file or folder {name}: check the path")
     if name and files.exists(name):
         print(
             f"{config}:{name} is a name of the config; for the data in the folder or file {name}, "

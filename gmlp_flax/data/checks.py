@@ -55,7 +55,7 @@ def check_classes(train: Dataset) -> list[str]:
         count = len(single)
         name = single[0]
         raise DataError(
-            f"{train.path!r}: each of {count:,} classes has a single example, such as "
+            f"{train.path!r}: each of {count:,} classes has a single example to train on, such as "
             f"{name[:60]!r}: are these the labels?"
         )
     notes = []

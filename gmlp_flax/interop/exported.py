@@ -55,22 +55,22 @@ TEXT = """---
 
 Without gmlp_flax:
 
-    import safetensors.numpy, ml_dtypes
-    weights = safetensors.numpy.load_file("model.safetensors")
+    import safetensors.numpy
+{bfloat16}    weights = safetensors.numpy.load_file("model.safetensors")
 {openers}
 `model.safetensors` has every parameter by its path, {dtype}. The first axis under `encoder/` is the layer, and a dense
 layer is `x @ kernel + bias`. `config.json` has every setting.
 {inputs}{classes}{program}"""
 INPUTS = """
-StableHLO and ONNX both read the inputs below, in any batch size, and return `logits`, float32
-{outputs}:
+`inputs` are those below by name, in any batch size, and the answer is `logits`, float32 {outputs}:
 
 | input | shape | type | what |
 |---|---|---|---|
 {rows}
 """
 PROGRAM_TEXT = """
-`{file}` is a complete program, which reads its input as the model was trained to:
+`{file}` is a complete program, which reads its input as the model was trained to. It runs the file that MODEL names;
+all ONNX files have the same inputs:
 
 ```python
 {program}```
@@ -319,6 +319,9 @@ def card(
     if program:
         program_text = PROGRAM_TEXT.format(file=programs.PROGRAM, program=program)
     opener_lines = [f"    {line}\n" for line in openers]
+    bfloat16 = ""
+    if dtype == "bfloat16":
+        bfloat16 = "    import ml_dtypes  # without it, NumPy does not know bfloat16\n"
     return TEXT.format(
         metadata=yaml.safe_dump(known, sort_keys=False),
         block=config.model.block,
@@ -327,6 +330,7 @@ def card(
         trained=_training(model),
         scores=_table(model, scores),
         openers="".join(opener_lines),
+        bfloat16=bfloat16,
         dtype=dtype,
         inputs=inputs,
         program=program_text,

@@ -156,7 +156,7 @@ def _default_platform(*args: Any, default: Callable[..., Any], **_: Any) -> Any:
 
 
 def _onnx_opener(file: str) -> str:
-    return f"onnxruntime.InferenceSession('{file}').run(['logits'], {{NAME: ARRAY, ...}})"
+    return f"import onnxruntime; onnxruntime.InferenceSession('{file}').run(['logits'], inputs)"
 
 
 FORMATS = {
@@ -172,7 +172,7 @@ FORMATS = {
         _stablehlo,
         ("flatbuffers",),
         "stablehlo",
-        "jax.export.deserialize(CONTENT).call(inputs)",
+        "import jax.export; jax.export.deserialize(CONTENT).call(inputs)",
     ),
     "onnx": Format(
         "model.onnx",

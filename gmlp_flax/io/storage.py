@@ -90,7 +90,7 @@ def storage_error(doing: str, error: BaseException) -> FileError:
     words = " ".join(message.split())
     reason = os.strerror(number) if number and is_local else words
     if number in MISSING:
-        return _failure(FileError, doing, reason, "check the path")
+        return FileError(f"{doing} failed ({reason[:_MESSAGE]}): check the path")
     is_of_path = isinstance(error, ValueError) and is_local
     if number in _FOR_THE_USER or is_of_path:
         advice = "check the path, its permissions and the free space"

@@ -110,13 +110,28 @@ def test_images_with_16_bits_or_transparency_are_classified(tmp_path):
     check(printed, paths, model)
 
 
-def test_images_of_floats_are_refused(tmp_path):
-    path = export_program(gmlp_flax.load("digits"), tmp_path / "out")
+def test_images_that_cannot_be_read_do_not_stop_the_others(tmp_path):
+    model = gmlp_flax.load("digits")
+    path = export_program(model, tmp_path / "out")
     floats = tmp_path / "floats.tiff"
     Image.fromarray(np.ones((8, 8), np.float32)).save(floats)
-    done = run_path(path, floats)
+    digit = str(tmp_path / "digit.png")
+    Image.fromarray(np.eye(8, dtype=np.uint8)).save(digit)
+    truncated = tmp_path / "truncated.png"
+    noise = np.random.default_rng(0).integers(0, 256, (40, 40), np.uint8)
+    Image.fromarray(noise).save(truncated)
+    truncated.write_bytes(truncated.read_bytes()[:900])
+    text = tmp_path / "notes.txt"
+    text.write_text("no image")
+    missing = tmp_path / "missing.png"
+    done = run_path(path, floats, truncated, text, missing, tmp_path, digit)
     assert done.returncode == 1
-    assert done.stderr == f"{floats}: its pixels do not have 8 or 16 bits\n"
+    check(done.stdout, [digit], model)
+    assert f"{floats}: its pixels do not have 8 or 16 bits\n" in done.stderr
+    unreadable = [floats, truncated, text, missing, tmp_path]
+    lines = done.stderr.splitlines()
+    for name, line in zip(unreadable, lines, strict=True):
+        assert line.startswith(f"{name}: ")
 
 
 def test_masked_words_are_predicted_and_long_lines_refused(tmp_path):

@@ -17,19 +17,19 @@ class Sampled(NamedTuple):
     Attributes:
         looked_at: how many images were opened.
         animated: names of images with several frames or pages, of which only the first is read.
-        brightest: the largest 16-bit pixel; 0 if no image is grey in 16 bits.
+        brightest: the largest pixel of each image that is grey in 16 bits.
     """
 
     looked_at: int
     animated: tuple[str, ...]
-    brightest: int
+    brightest: tuple[int, ...]
 
 
 def sample(dataset: Dataset) -> Sampled:
     """Opens some images of a data set, evenly spread over it."""
     looked_at = spread(len(dataset))
     animated = []
-    brightest = 0
+    brightest = []
     for index in looked_at:
         content = dataset.examples.content(index)
         stream = io.BytesIO(content)
@@ -39,8 +39,9 @@ def sample(dataset: Dataset) -> Sampled:
                 example = dataset.examples[index]
                 animated.append(example["name"])
             brightest_of_file = decoding.brightest_wide_pixel(file)
-            brightest = max(brightest, brightest_of_file)
-    return Sampled(len(looked_at), tuple(animated), brightest)
+            if brightest_of_file:
+                brightest.append(brightest_of_file)
+    return Sampled(len(looked_at), tuple(animated), tuple(brightest))
 
 
 def notes(sampled: Sampled, max_value: int) -> list[str]:
@@ -54,8 +55,10 @@ def notes(sampled: Sampled, max_value: int) -> list[str]:
             f"several frames, such as {name!r}: the first is read"
         )
     if sampled.brightest:
+        wide = len(sampled.brightest)
+        most = max(sampled.brightest)
         lines.append(
-            f"16-bit images: pixels are divided by data.max_value={max_value:,}; the brightest of "
-            f"{sampled.looked_at} images is {sampled.brightest:,}"
+            f"note: {wide} of {sampled.looked_at} images that were opened have 16 bits; their "
+            f"pixels are divided by data.max_value={max_value:,}, and the brightest is {most:,}"
         )
     return lines

@@ -20,7 +20,7 @@ def read(path):
     """The upright image in the model's mode, on white where it is transparent."""
     image = ImageOps.exif_transpose(Image.open(path))
     if image.mode in ("F", "I"):
-        raise SystemExit(f"{path}: its pixels do not have 8 or 16 bits")
+        raise OSError("its pixels do not have 8 or 16 bits")
     if image.mode.startswith("I;16"):  # Pillow would clip it
         wide = np.asarray(image).astype(np.int64)
         scaled = np.minimum(wide, WHITE) * 255 // WHITE
@@ -33,8 +33,14 @@ def read(path):
 
 classes = json.loads((FOLDER / "classes.json").read_text(encoding="utf-8"))
 session = onnxruntime.InferenceSession(str(FOLDER / MODEL))
+failed = False
 for path in sys.argv[1:]:
-    image = read(path)
+    try:
+        image = read(path)
+    except OSError as error:  # no file, or no image
+        print(f"{path}: {error}", file=sys.stderr)
+        failed = True
+        continue
     # The shorter side is scaled to SHORTER, and the centre is kept, as timm does it.
     shorter = min(image.size)
     width = SHORTER * image.width // shorter
@@ -50,3 +56,4 @@ for path in sys.argv[1:]:
     odds = np.exp(logits - logits[best])
     probability = 1 / odds.sum()
     print(f"{path}: {classes[best]} {probability:.1%}")
+sys.exit(failed)

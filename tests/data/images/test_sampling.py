@@ -50,7 +50,7 @@ def test_images_with_several_frames_are_noted():
 
 def test_the_brightest_16_bit_pixel_is_noted():
     found = sampled([wide(0, 300), wide(4000, 17, kind="TIFF"), png(1)])
-    assert found.brightest == 4000
+    assert found.brightest == (300, 4000)
     (line,) = sampling.notes(found, 4095)
     assert "max_value=4,095" in line
     assert "4,000" in line
@@ -64,13 +64,13 @@ def test_other_images_need_no_note():
     pixels = rng.integers(0, 60_000, 500)
     damaged = wide(*pixels.tolist())[:800]
     found = sampled([png(1), b"", b"no image", portable, damaged])
-    assert found == (5, (), 0)
+    assert found == (5, (), ())
     assert sampling.notes(found, 65_535) == []
 
 
 def test_pixels_in_memory_need_no_note():
     digits = embedded_digits("train")
-    assert sampling.sample(digits) == (64, (), 0)
+    assert sampling.sample(digits) == (64, (), ())
 
 
 def test_only_a_sample_of_many_images_is_opened():

@@ -25,6 +25,19 @@ Metrics = dict[str, Any]
 Outcomes = dict[str, Metrics | RunError]  # name of a trial -> its metrics, or why it failed
 
 
+class FailedRun(RunError):
+    """A run has failed.
+
+    Attributes:
+        reason: the error that it printed; empty if it printed none.
+    """
+
+    def __init__(self, workdir: str, reason: str, log: str):
+        suffix = f" ({reason})" if reason else ""
+        super().__init__(f"the run {workdir} failed{suffix}: its output is in {log}")
+        self.reason = reason
+
+
 @contextlib.contextmanager
 def training_pool(out: str, jobs: int) -> Iterator[Callable[[Sequence[Trial]], Future[Outcomes]]]:
     """Trains runs in processes, a few at a time. They work in the current folder.
@@ -119,11 +132,8 @@ def _outcome(workdir: str, code: int, log: str) -> Metrics | RunError:
         return RunError(
             f"the run {workdir} was stopped before its end: give the same command again to resume it"
         )
-    suffix = ""
     reason = run_logs.read_error(log)
-    if reason:
-        suffix = f" ({reason})"
-    return RunError(f"the run {workdir} failed{suffix}: its output is in {log}")
+    return FailedRun(workdir, reason, log)
 
 
 def groups(trials: Sequence[Trial], size: int) -> list[list[Trial]]:

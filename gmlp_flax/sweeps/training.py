@@ -36,7 +36,8 @@ def train(
         sweep: the sweep.
         jobs: processes at a time.
         continue_on_failure: whether the others continue if a trial fails; a sweep that chooses
-            needs all trials of its search.
+            needs all trials of its search. They never do if the data that all trials share cannot
+            be read.
         together: how many trials one program trains at most.
         progress: of the command, if it trains other sweeps too.
 
@@ -147,10 +148,24 @@ class _Trainer:
         try:
             self._note(name, outcome)
         except RunError as error:
-            if not self.continue_on_failure:
+            if not self.continue_on_failure or self._others_would_fail(name, error):
                 raise
             self.failed[name] = error
             print(f"{error}; the others continue", file=sys.stderr, flush=True)
+
+    def _others_would_fail(self, name: str, error: RunError) -> bool:
+        """Whether a run has failed before its first step because of the data that all trials
+        share."""
+        if not isinstance(error, pool.FailedRun):
+            return False
+        [trial] = [trial for trial in self.sweep.trials if trial.name == name]
+        folder = pool.folder_of(self.sweep.out, trial)
+        config_path = files.join(folder, CONFIG_FILE)
+        if files.exists(config_path):  # written with the first step
+            return False
+        path = trial.config.data.train
+        shared = all(other.config.data.train == path for other in self.sweep.trials)
+        return bool(path) and shared and path in error.reason
 
     def _note(self, name: str, outcome: Metrics | RunError) -> None:
         """Prints and keeps the metrics of a run; raises RunError if it failed, or if they cannot be

@@ -24,7 +24,9 @@ for workdir in members or [flags["workdir"]]:
             file.write(str(os.getpid()))
         os.rename("{folder}/hanging.part", "{folder}/hanging")
         time.sleep(60)
-    if does == "fails":
+    if does == "cannot read":
+        failed = "error: corpus.txt: not UTF-8"
+    elif does == "fails":
         while "{waits}" and not os.path.exists("{folder}/hanging"):
             time.sleep(0.01)
         failed = "error: the reason of " + name
@@ -49,7 +51,7 @@ class Trainer:
     stands there.
 
     "hangs": writes its process id to `folder/hanging` and waits; "fails": ends with an error, if
-    `waits` once another hangs; "stops": ends well without a result. Runs that the plan does not
+    `waits` once another hangs; "cannot read": ends with an error of data; "stops": ends well without a result. Runs that the plan does not
     name get a perplexity of 10.
     """
 

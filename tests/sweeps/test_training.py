@@ -45,6 +45,20 @@ def test_a_failure_ends_the_sweep_if_others_may_not_continue(sweep, trainer):
     assert not (trainer.folder / "out" / "sweep.json").exists()
 
 
+def test_unreadable_data_that_all_runs_share_end_the_sweep(trainer, monkeypatch):
+    trainer.plan({"seed=0": "cannot read"})
+    monkeypatch.setattr(sys, "executable", str(trainer.executable))
+    points = tuple({"seed": seed} for seed in range(3))
+    out = str(trainer.folder / "out")
+    shared = definition.define(TEXT, points, {"data.train": "corpus.txt"}, out)
+    assert "(corpus.txt: not UTF-8)" in raised(RunError, training.train, shared)
+    trainer.plan({"data.train=corpus.txt": "cannot read"})
+    points = ({"data.train": "corpus.txt"}, {"data.train": "other.txt"})
+    different = definition.define(TEXT, points, {}, out)
+    assert training.train(different) is False
+    assert trainer.names().count("data.train=other.txt") == 1
+
+
 def test_progress_counts_the_runs_of_the_whole_command(trainer, monkeypatch, capfd):
     """Two sweeps, of one and of two runs, count three."""
     monkeypatch.setattr(sys, "executable", str(trainer.executable))

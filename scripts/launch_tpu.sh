@@ -22,6 +22,7 @@ create() {
   local state runtime=${TPU_RUNTIME:-}
   [[ -n ${TPU_TYPE:-} ]] || fail "set TPU_TYPE, such as v5litepod-64, v4-32, v5p-128 or v6e-16"
   case $TPU_TYPE in
+    v5e*) fail "TPU_TYPE=$TPU_TYPE: gcloud calls a v5e v5litepod-CHIPS, such as v5litepod-64 for v5e:8x8" ;;
     v[234]-*) runtime=${runtime:-tpu-ubuntu2204-base} ;;
     v5litepod-*) runtime=${runtime:-v2-alpha-tpuv5-lite} ;;
     v5p-*) runtime=${runtime:-v2-alpha-tpuv5} ;;
@@ -34,6 +35,7 @@ create() {
     printf '%s: %s is %s\n' "$(date +%T)" "$TPU_NAME" "$state"  # Ctrl-C ends the wait, delete the request
     sleep "${TPU_INTERVAL:-60}"
   done
+  printf '%s: %s is ACTIVE\n' "$(date +%T)" "$TPU_NAME"
 }
 
 setup() {
@@ -56,13 +58,19 @@ train() {
     export JAX_PLATFORMS=tpu,cpu
     nohup .venv/bin/python -m gmlp_flax.train$(printf ' %q' "$@") --multihost=on </dev/null >>train.log 2>&1 &
     echo \$! >train.pid"
+  echo "training has started on all workers: $0 logs"
 }
 
 logs() { on_workers "${1:-0}" 'tail -n 100 -F gmlp_flax/train.log'; }
 stop() { on_workers all "process=\$(cat gmlp_flax/train.pid); kill \$process; while kill -0 \$process; do sleep 1; done 2>/dev/null"; }
 delete() { tpus queued-resources delete --force --quiet; }
 
-case ${1:-} in create | setup | train | logs | stop | delete) ;; *) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 2 ;; esac
+usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
+case ${1:-} in
+  create | setup | train | logs | stop | delete) ;;
+  -h | --help | help) usage; exit 0 ;;
+  *) usage >&2; exit 2 ;;
+esac
 [[ -n ${TPU_NAME:-} && -n ${TPU_ZONE:-} ]] || fail "set TPU_NAME and TPU_ZONE, such as my-run and us-central1-a"
 where=(--zone="$TPU_ZONE" ${TPU_PROJECT:+--project="$TPU_PROJECT"})
 scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT

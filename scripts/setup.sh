@@ -121,11 +121,11 @@ if [[ -z $uv ]]; then
   uv=$(environment_uv)
 fi
 if [[ -n $uv ]]; then
-  say "installing $what with uv (1.3 GB)"
+  say "installing $what with uv (1.3 GB in all)"
   patiently "$uv" pip install --compile-bytecode --quiet --python "$venv/bin/python" "${packages[@]}" || { say "uv failed, see above: trying pip"; uv=; }
 fi
 if [[ -z $uv ]]; then
-  say "installing $what with pip (a first time takes about a minute, and 1.3 GB)"
+  say "installing $what with pip (a first time takes about a minute, and 1.3 GB in all)"
   ensure_pip
   patiently "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${packages[@]}" || fail "installation failed, see above; run again to try again"
 fi

@@ -1,8 +1,10 @@
 """Starts a run on a TPU slice, a cluster or a cloud.
 
     gmlp launch --on=xpk --topology=v5e:4x4 --cluster=C --zone=Z --project=P --image=IMAGE \\
-        --config=c4_bert:gmlp_base --workdir=gs://BUCKET/runs/base --config.steps=1000
-    gmlp launch --on=slurm --topology=gpu:h100x32 --config=imagenet:gmlp_s --workdir=/shared/runs/s
+        --config=c4_bert:gmlp_base --workdir=gs://BUCKET/runs/base \\
+        --config.data.train=gs://BUCKET/tokens/train --config.data.heldout=gs://BUCKET/tokens/heldout
+    gmlp launch --on=slurm --topology=gpu:h100x32 --config=imagenet:gmlp_s \\
+        --workdir=/shared/runs/s --config.data.train=/shared/imagenet2012/5.1.0
 
 XPK, SkyPilot and SLURM do the work. This command writes the file or command that they need, and
 --dry_run prints it. All arguments except its own flags go to `gmlp train` unchanged. The config's

@@ -34,8 +34,8 @@ from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.data.text.tokenizer import DOCUMENTS, TOKENIZER_FILE, Tokenizer
 from gmlp_flax.data.text.word_piece import KEYS
 from gmlp_flax.errors import ConfigError
-from gmlp_flax.io import cache
-from gmlp_flax.io.logs import to_stderr
+from gmlp_flax.io import cache, files
+from gmlp_flax.io.logs import heartbeat, to_stderr
 from gmlp_flax.io.records import BadRecords
 
 LISTOPS = "listops:"  # what its name begins with
@@ -180,6 +180,8 @@ def main(argv: list[str]) -> None:
             "note: a tokenizer is trained on this split alone; if these tokens are to be held out "
             "from a training on other tokens, pass the tokenizer of those with --tokenizer"
         )
+    with heartbeat(f"looking into {values.out}"):
+        files.listdir(values.out)  # an unreachable bucket costs no training of a tokenizer
     tokenizer = open_tokenizer(corpus, train, values)
     began = time.perf_counter()
     limits = prepare.Limits(values.workers, values.max_bad_records, values.shard_bytes)

@@ -302,7 +302,10 @@ def parse(topology: str) -> Topology:
     example = slices[0]
     sides = shape.count("x") + 1
     if sides != example.count("x") + 1:
-        raise RunError(f"{topology!r} has {sides} sides: slices of {kind} are written as {example}")
+        raise RunError(
+            f"{topology!r} is no slice of {kind}, which are written as {kind}:{example}: "
+            f"{advice(topology)}"
+        )
     return Topology(kind, shape, count)
 
 

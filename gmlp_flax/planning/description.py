@@ -49,7 +49,9 @@ def _rows(plan: Plan, unit: str) -> dict[str, str]:
     )
     rows["run"] = f"{_duration(plan.run_days)}, {_chip_hours(plan.chip_hours)}"
     if plan.cost is not None:
-        rows["run"] += f", {plan.cost:,.0f} at the price given, {plan.per_price:,.0f} {unit} for 1"
+        rows["run"] += f", {plan.cost:,.0f} at the price given"
+        if plan.per_price is not None:  # at a price of 0
+            rows["run"] += f", {plan.per_price:,.0f} {unit} for 1"
     return rows
 
 

@@ -52,6 +52,11 @@ def test_numbers_have_units():
     assert "note: evaluations are left out" in describe(PLAN, "images")
 
 
+def test_chips_that_cost_nothing():
+    plan = dataclasses.replace(PLAN, cost=0.0, per_price=None)
+    assert rows(plan)["run"] == "12.0 hours, 192 chip-hours, 0 at the price given"
+
+
 def test_plans_without_a_price_that_exceed_the_memory():
     plan = dataclasses.replace(PLAN, cost=None, per_price=None, fits=False, products_bound=None)
     found = rows(plan)

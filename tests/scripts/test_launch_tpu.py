@@ -45,7 +45,7 @@ def test_create_requests_the_type_and_waits(cloud, variables, flags):
     request = cloud.calls()[0]
     assert request[:5] == ["compute", "tpus", "queued-resources", "create", "pod"]
     assert set(request[5:]) == {"--zone=z", "--node-id=pod", "--spot", *flags.split()}
-    assert re.findall(r"pod is (\w+)", out) == ["WAITING_FOR_RESOURCES", "PROVISIONING"]
+    assert re.findall(r"pod is (\w+)", out) == ["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
 
 
 def test_failed_requests_are_one_line(cloud):
@@ -117,6 +117,7 @@ def test_logs_follow_one_worker_and_delete_removes_the_slice(cloud):
         ("create", {"TPU_NAME": ""}, "TPU_NAME"),
         ("create", {}, "TPU_TYPE"),
         ("create", {"TPU_TYPE": "v7-16"}, "TPU_RUNTIME"),
+        ("create", {"TPU_TYPE": "v5e:8x8"}, "such as v5litepod-64 for v5e:8x8"),
         ("train", {}, "--config"),
     ],
 )

@@ -171,7 +171,7 @@ def _best_answers(windows: Windows, number: int, spans: _Spans, n_best: int) -> 
             break
         start = starts[index]
         stop = stops[index]
-        text = context[start:stop]
+        text = context[start:stop].strip()
         is_blank = not text  # the tokens are only white space
         if is_blank or text in answers:
             continue

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gmlp_flax.data.text.fixed_vocabulary import utf8
-from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.data.text.tokenizer import Blank, Tokenizer
 
 # Pieces that are encoded by one call: enough to keep threads busy, few enough to stream.
 BATCH = 1024
@@ -36,7 +36,7 @@ def encode_documents(
 ) -> Iterator[EncodedBatch]:
     """Encodes documents one after another, with [SEP] after each."""
     sep = np.array([tokenizer.sep_id], np.int32)
-    pieces_of_documents = map(_pieces, documents)
+    pieces_of_documents = (_pieces(text, tokenizer.blank_before) for text in documents)
     pieces = itertools.chain.from_iterable(pieces_of_documents)
     while batch := list(itertools.islice(pieces, BATCH)):
         texts = [piece.text for piece in batch]
@@ -45,9 +45,11 @@ def encode_documents(
         ended = 0
         text_bytes = 0
         for ids, piece in zip(encoded, batch, strict=True):
-            content = utf8(piece.text)
+            if piece.is_inside:
+                continued = tokenizer.encode_after(piece.text)
+                ids = np.array(continued, np.int32)
             id_parts.append(ids)
-            text_bytes += len(content)
+            text_bytes += piece.bytes
             if piece.is_last:
                 id_parts.append(sep)
                 ended += 1
@@ -59,23 +61,62 @@ def encode_documents(
 
 
 class _Piece(NamedTuple):
-    """A piece of a document, and whether it is the last."""
+    """A piece of a document.
+
+    Attributes:
+        text: what is encoded.
+        is_last: whether the document ends with it.
+        is_inside: whether it begins inside a word.
+        bytes: of it in the document, in UTF-8.
+    """
 
     text: str
     is_last: bool
+    is_inside: bool
+    bytes: int
 
 
-def _pieces(document: str) -> Iterator[_Piece]:
-    """A document in pieces, cut before white space, where no token spans the cut."""
+def _pieces(document: str, blank_before: Blank) -> Iterator[_Piece]:
+    """A document in pieces, cut between words.
+
+    Args:
+        document: the document.
+        blank_before: of the tokenizer. If it is "always", the blank between two pieces is in
+            neither, as the second one gets it.
+    """
     start = 0
+    is_inside = False
+    left_out = 0  # the blank before the piece
     while len(document) - start > PIECE:
         limit = start + PIECE
-        space = document.rfind(" ", start + 1, limit)
-        line_feed = document.rfind("\n", start + 1, limit)
-        cut = max(space, line_feed)
-        stop = cut if cut > 0 else limit
+        cut = _last_cut(document, start, limit, blank_before)
+        stop = limit if cut is None else cut
         text = document[start:stop]
-        yield _Piece(text, False)
-        start = stop
+        yield _Piece(text, False, is_inside, left_out + _size(text))
+        is_inside = cut is None
+        left_out = int(blank_before == "always" and not is_inside)
+        start = stop + left_out
     rest = document[start:]
-    yield _Piece(rest, True)
+    yield _Piece(rest, True, is_inside, left_out + _size(rest))
+
+
+def _last_cut(document: str, start: int, limit: int, blank_before: Blank) -> int | None:
+    """The last position after `start` and before `limit` where a word ends, and what follows would
+    be encoded alike on its own. None if there is none."""
+    for position in range(limit - 1, start, -1):
+        is_space = document[position].isspace()
+        if not is_space or document[position - 1].isspace():
+            continue
+        if blank_before == "never":
+            return position
+        is_blank = document[position] == " "
+        is_single = not document[position + 1].isspace()
+        if is_blank and (is_single or blank_before == "missing"):
+            return position
+    return None
+
+
+def _size(text: str) -> int:
+    """The bytes of a text in UTF-8."""
+    content = utf8(text)
+    return len(content)

@@ -44,6 +44,7 @@ MAX_SHARDS = 1024  # as many as C4 has; more files would be unwieldy
 DELAY = 2.0  # seconds before a progress bar is shown
 
 Plan = dict[str, Any]  # what identifies the result of a preparation
+CUTS = 2  # the version of where long documents are cut; only where it changes tokens
 
 _UNFINISHED = "unfinished"
 _PLAN = "plan.json"
@@ -240,7 +241,7 @@ def _make_plan(corpus: Corpus, tokenizer: Tokenizer, shards: int) -> Plan:
     """What identifies the result of a preparation."""
     selection = corpus.examples.selection
     dtype = prepared.ids_dtype(tokenizer.vocab_size)
-    return {
+    plan = {
         "format": prepared.FORMAT,
         "corpus": corpus.digest,
         "tokenizer": tokenizer.checksum,
@@ -250,6 +251,9 @@ def _make_plan(corpus: Corpus, tokenizer: Tokenizer, shards: int) -> Plan:
         "vocab_size": tokenizer.vocab_size,
         "dtype": dtype.str,
     }
+    if tokenizer.blank_before != "never" or tokenizer.keeps_white_space:
+        plan["cuts"] = CUTS
+    return plan
 
 
 def _write_all(corpus: Corpus, shards: Sequence[_Shard], plan: Plan, cores: int) -> None:

@@ -55,7 +55,7 @@ _CHUNK = re.compile(r"(?s).{1,1000}(?!\S)|\S{1,1000}")
 _DROPPED = re.compile("[\t\0]+")
 
 # A private-use character in place of the text before one that continues a word.
-_STAND_IN = "\ue000"
+STAND_IN = "\ue000"
 
 _SPACE = "▁"  # in pieces
 
@@ -144,9 +144,9 @@ class SentencePieces:
         if not text or text[0].isspace():
             content = utf8(text)
             return encode(content)
-        stand_in_content = utf8(_STAND_IN)
+        stand_in_content = utf8(STAND_IN)
         stand_in = encode(stand_in_content, return_type=str)
-        whole = utf8(_STAND_IN + text)
+        whole = utf8(STAND_IN + text)
         pieces = encode(whole, return_type=str)
         ids = encode(whole)
         first = len(stand_in)

@@ -3,10 +3,12 @@ pairs, and bytes."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.data.text.byte_pairs import BytePairs, is_byte_pairs
 from gmlp_flax.data.text.casing import decide, find_sibling, read_settings
 from gmlp_flax.data.text.fixed_vocabulary import NAMED, Bytes, Encoding, FixedVocabulary, utf8
-from gmlp_flax.data.text.sentence_piece import SentencePieces, train
+from gmlp_flax.data.text.sentence_piece import STAND_IN, SentencePieces, train
 from gmlp_flax.data.text.word_piece import Cases, WordPieces
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
@@ -22,6 +24,7 @@ from gmlp_flax.io import files
 TOKENIZER_FILE = "tokenizer.model"  # in a run folder, and beside prepared ids
 MASK = "[MASK]"
 DOCUMENTS = 1000  # in which [UNK] is counted at the start of a run
+Blank = Literal["never", "missing", "always"]
 _IN_FOLDERS = ("vocab.txt", "spiece.model", TOKENIZER_FILE, "tokenizer.json")
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 _SPACE_AND_MARK = re.compile(r" [^\w\s]")
@@ -238,6 +241,29 @@ class Tokenizer:
         """`encode` of each text, as int32 [tokens]; `threads=None` uses all cores."""
         thread_count = threads or usable_cores()
         return self._engine.encode_batch(texts, thread_count)
+
+    @functools.cached_property
+    def blank_before(self) -> Blank:
+        """When a text gets a blank before it, which matters to a part of a text: "never", or not so
+        that it changes the tokens of a part; "missing": if it begins with none (RoBERTa's
+        `add_prefix_space`); "always": even if it begins with one (Llama 2)."""
+        first = self.encode("a")
+        if self.encode("a b") != first + self.encode(" b"):
+            return "always" if self.encode("a b") == first + self.encode("b") else "never"
+        if self.encode("a\nb") != first + self.encode("\nb"):
+            return "missing"
+        return "never"
+
+    def encode_after(self, text: str) -> list[int]:
+        """`encode` of a text that continues a word: without a blank before it."""
+        if isinstance(self._engine, SentencePieces):
+            return self._engine.encode_after(text)
+        before = self.encode(STAND_IN)
+        whole = self.encode(STAND_IN + text)
+        count = len(before)
+        if whole[:count] == before:
+            return whole[count:]
+        return self.encode(text)
 
     def encode_with_offsets(self, text: str) -> Encoding:
         """`encode`, and the span of each token in the given text, before normalization.

@@ -93,7 +93,7 @@ def slow_spans(
             if is_short and slow_windows.owner(bounds, span.first) == row:
                 start = offsets[span.first, 0]
                 stop = offsets[span.last, 1]
-                answers.append((span.score, context[start:stop]))
+                answers.append((span.score, context[start:stop].strip()))
     return answers
 
 

@@ -10,11 +10,14 @@ ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 MODERNBERT = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
 
 
-def over_bytes(texts: Sequence[str], special: Sequence[str] = ROBERTA, size: int = 400) -> Any:
-    """RoBERTa's: byte pairs over bytes. Its mask takes the blank before it."""
+def over_bytes(
+    texts: Sequence[str], special: Sequence[str] = ROBERTA, size: int = 400, prefix: bool = False
+) -> Any:
+    """RoBERTa's: byte pairs over bytes. Its mask takes the blank before it; with `prefix`, a text
+    gets a blank before it."""
     library = importlib.import_module("tokenizers")
     tokenizer = library.Tokenizer(library.models.BPE())
-    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     tokenizer.decoder = library.decoders.ByteLevel()
     mask = library.AddedToken(special[4], lstrip=True)
     trainer = library.trainers.BpeTrainer(

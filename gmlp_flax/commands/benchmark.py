@@ -10,6 +10,8 @@ Without a PART, measures all of them:
     peers         training steps and forward passes compared with models of timm, transformers and
                   g-mlp-pytorch (extra `parity`), eager and under torch.compile; all of them take
                   long on a CPU, so choose some with --models; in float32 or bfloat16 (--dtype)
+    products      matrix products of gMLP-S, ResMLP-S12 and Mixer-B/16 one by one, forwards and for
+                  both gradients, compared with torch's (extra `parity`)
     device        models on one accelerator, at the best of several settings; forms of attention, of
                   the gate and of Toeplitz products; timm's and transformers' models under
                   torch.compile (extra `parity`)
@@ -66,6 +68,7 @@ from gmlp_flax.io.logs import to_stderr
 PARTS = {
     "step": "models",
     "peers": "peers",
+    "products": "products",
     "device": "device",
     "toeplitz": "models",
     "long": "models",

@@ -254,7 +254,7 @@ def test_gpus_are_estimated():
         (["--config=configs/c4_bert.py", "--topology=gpu:h100x8", "--price=-1"], "--price=-1"),
         (
             ["--config=configs/c4_bert.py", "--topology=v4:2x2"],
-            "'v4:2x2' has 2 sides: slices of v4 are written",
+            "'v4:2x2' is no slice of v4, which are written as v4:2x2x1",
         ),
     ],
 )

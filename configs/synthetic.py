@@ -23,8 +23,8 @@ memorization.
 LENGTH, of mqar only: 64 (default) with 4 pairs, 128 with 8, or 256 with 16.
 WIDTH, of mqar only: 64 (default), 16, 32, 128, 256 or 512. The tasks of MAD have 128.
 SCALE:
-    cpu    (default) a minute or two on 2 CPU cores: 6,000 steps of 32 examples for mqar, with a
-           vocabulary of 256, and 2,000 steps of 128 for the tasks of MAD
+    cpu    (default) 6,000 steps of 32 examples for mqar, with a vocabulary of 256: a minute or two
+           on 2 CPU cores; 2,000 steps of 128 for the tasks of MAD: up to 20 minutes
     paper  as published: a vocabulary of 8,192 and 64 epochs of 100,000 examples for mqar, 200
            epochs of 12,800 examples for the tasks of MAD. Never run here.
 

@@ -30,6 +30,8 @@ if [[ -n $parallel ]]; then set -- -n $(($(getconf _NPROCESSORS_ONLN) * 2)) --ma
 export JAX_PLATFORMS=cpu
 export PYTHONDONTWRITEBYTECODE=  # the bytecode of the tests, which pytest rewrites, is written once and read by every worker
 python=${VENV:-.venv}/bin/python
+# pip, which uv leaves out, and which the tests of the wheel use
+"$python" -m pip --version >/dev/null 2>&1 || "$python" -m ensurepip >/dev/null
 failed=0
 "$python" -m pytest "$@" || failed=$?
 # What failed among the workers is run once more, alone: a test that passes then depends on what else the machine does.

@@ -81,8 +81,8 @@ def suited(path: str):
     passes = config.steps * config.batch_size / images
     print(
         f"own_images:{size}, {config.steps:,} steps for {counted(images, 'image')} to train on in "
-        f"{path}, {passes:,.0f} passes over them: {why}. Keys that you set have precedence; if they "
-        "change what is held out, the images are counted without them.",
+        f"{path}, {passes:,.0f} passes over them: {why}. Keys that you set have precedence, but "
+        "the count ignores those that change what is held out.",
         file=sys.stderr,
     )
     return config

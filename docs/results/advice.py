@@ -36,7 +36,7 @@ work, `bert` took 29 times the convolution's time, not 39); accelerators have ke
 **Give what learns positions one by one more tokens and its own rate.** Of the {rows} rows of 1.8 M tokens, {stuck},
 such as `mixer` ({ppl[mixer]:.0f}) and `resmlp` ({ppl[resmlp]:.0f}), are still on their plateau. After 18 M tokens
 `resmlp` has {end[resmlp]:.1f}, `mixer` {ten[mixer]:.1f} and `feed_forward` {end[feed_forward]:.1f}; after 6 M the
-last one has {tried[0.002]:.0f} at a rate of 2e-3 but {tried[0.004]:.0f} at 4e-3. Limit: one seed, but for the Mixer.
+last one has {tried[0.002]:.0f} at a rate of 2e-3 but {tried[0.004]:.0f} at 4e-3. Limit: one seed, except for the Mixer.
 
 **For images the order is another one: take ResMLP, gMLP or aMLP.** They have {top1[resmlp]:.1f}, {top1[sgu]:.1f} and
 {top1[amlp_36]:.1f} % of CIFAR-10 after 300 steps, convolutions over the row of patches at most {convolution:.1f} and

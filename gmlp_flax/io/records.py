@@ -81,7 +81,10 @@ def check_limit(message: str, before: int, added: int, limit: int) -> None:
     total = before + added
     if total <= limit:
         return
-    advice = f"config.data.max_bad_records={limit}: fix the record or raise the limit"
+    advice = (
+        f"max_bad_records={limit}: fix the record, or raise the limit with "
+        "--config.data.max_bad_records (of gmlp prepare: --max_bad_records)"
+    )
     raise DataError(f"{message} ({before} bad records skipped before; {advice})")
 
 

@@ -165,7 +165,13 @@ class _Trainer:
             return False
         path = trial.config.data.train
         shared = all(other.config.data.train == path for other in self.sweep.trials)
-        return bool(path) and shared and path in error.reason
+        beginnings = (
+            path,
+            repr(path),
+            f"config.data.train: {path}",
+            f"config.data.train: {path!r}",
+        )
+        return bool(path) and shared and error.reason.startswith(beginnings)
 
     def _note(self, name: str, outcome: Metrics | RunError) -> None:
         """Prints and keeps the metrics of a run; raises RunError if it failed, or if they cannot be

@@ -273,7 +273,7 @@ def _decode_crop(
 ) -> ImageArray:
     """Decodes a file no finer and no further down than needed; cuts out `box`, in pixels of the
     image at full size."""
-    # Before the file is decoded: Pillow then reports the size at which it was.
+    # Read before decoding, after which Pillow reports the reduced size.
     full_height, full_width = decoding.upright_shape(file)
     reduction = _reduction(box.height, box.width, size)
     image = decoding.pixels_of_file(

@@ -141,7 +141,8 @@ class SentencePieces:
     def encode_after(self, text: str) -> list[int]:
         """The ids of a text that follows another token: without the space that begins a line."""
         encode = self._processor.encode
-        if not text or text[0].isspace():
+        collapses_blanks = not self.keeps_white_space
+        if not text or (collapses_blanks and text[0].isspace()):
             content = utf8(text)
             return encode(content)
         stand_in_content = utf8(STAND_IN)

@@ -95,6 +95,9 @@ def test_no_blank_is_added_where_a_document_is_cut(monkeypatch, kind):
     [batch] = encode_documents([spaced], used)
     assert batch.ids.tolist() == [*used.encode(spaced), used.sep_id]
     assert batch.text_bytes == len(spaced)
+    lines = "\n".join(words)
+    [batch] = encode_documents([lines], used)
+    assert used.decode(batch.ids) == used.decode(used.encode(lines))
     unspaced = "".join(words)
     [batch] = encode_documents([unspaced], used)
     assert used.decode(batch.ids).strip() == unspaced

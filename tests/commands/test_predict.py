@@ -19,9 +19,9 @@ from tests import preloaded
 
 
 def run(*arguments, text=""):
-    """Runs the command; returns its exit code, stdout and stderr."""
+    """Runs the command; returns its exit code, stdout and stderr without heartbeats."""
     done = preloaded.gmlp("predict", *arguments, input=text)
-    return done.returncode, done.stdout, done.stderr
+    return done.returncode, done.stdout, preloaded.without_heartbeats(done.stderr)
 
 
 @pytest.mark.smoke

@@ -25,7 +25,6 @@ from gmlp_flax.commands import cli
 from gmlp_flax.data import checks, listops, splits
 from gmlp_flax.data.holdout import HELDOUT, ROLES, TRAIN
 from gmlp_flax.data.listops import Grammar
-from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.data.readers import text as text_reader
 from gmlp_flax.data.text import prepare
 from gmlp_flax.data.text.corpus import Corpus, describe
@@ -56,7 +55,7 @@ FLAGS: dict[str, tuple] = {
     ),
     "heldout_share": (0.0, "Share of documents to hold out."),
     "side": ("train", "train or heldout: which documents to tokenize if some are held out."),
-    "workers": (usable_cores(), "The number of cores to use.", 1),
+    "workers": (0, "The number of cores to use; 0: all.", 0),
     "max_bad_records": (0, "Skip up to this many records that cannot be parsed.", 0),
     "shard_bytes": (prepare.SHARD_BYTES, "Bytes of the corpus in each shard.", 1),
     "cache": ("", "Folder for trained tokenizers; empty: ~/.cache/gmlp_flax."),

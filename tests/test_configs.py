@@ -420,6 +420,7 @@ def test_deits_imagenet_recipe():
     assert deit.model.survival_schedule == "linear"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["cifar10", "tiny_imagenet"])
 def test_small_image_models_have_equal_sizes(file):
     for name in recipes.SMALL_IMAGE_MODELS:

@@ -6,6 +6,8 @@ import graphlib
 import re
 from pathlib import Path
 
+import pytest
+
 import gmlp_flax
 
 PACKAGE = Path(gmlp_flax.__file__).parent
@@ -80,33 +82,36 @@ def room(module: str) -> str:
     return name
 
 
-KNOWN = modules()
-GRAPH = {name: imports(name, path, KNOWN) for name, path in KNOWN.items() if name not in FACES}
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    """The modules of the package -> those that each imports."""
+    known = modules()
+    return {name: imports(name, path, known) for name, path in known.items() if name not in FACES}
 
 
-def test_every_room_is_in_the_order():
-    assert {room(name) for name in GRAPH} == set(FLOORS)
+def test_every_room_is_in_the_order(graph):
+    assert {room(name) for name in graph} == set(FLOORS)
 
 
-def test_no_file_imports_a_room_above_its_own_or_on_the_same_floor():
-    for name, targets in GRAPH.items():
+def test_no_file_imports_a_room_above_its_own_or_on_the_same_floor(graph):
+    for name, targets in graph.items():
         floor = FLOORS[room(name)]
         for target in targets:
             is_same_room = room(target) == room(name)
             assert is_same_room or FLOORS[room(target)] < floor, f"{name} imports {target}"
 
 
-def test_imports_have_no_cycles():
+def test_imports_have_no_cycles(graph):
     """Rooms have none if none imports upwards."""
-    graphlib.TopologicalSorter(GRAPH).prepare()
+    graphlib.TopologicalSorter(graph).prepare()
 
 
-def test_models_and_the_lowest_modules_import_no_other_rooms():
+def test_models_and_the_lowest_modules_import_no_other_rooms(graph):
     """Other projects may use them alone: models need no data, and io needs no run."""
     below = {
         "models": {"errors", "options", "registry"},
         "data": {"errors", "options", "registry", "io"},
     }
-    for name, targets in GRAPH.items():
+    for name, targets in graph.items():
         others = {room(target) for target in targets} - {room(name)}
         assert others <= below.get(room(name), others), name

@@ -292,6 +292,7 @@ def test_models_of_images_are_refused():
     assert "image_classification" in raised(RunError, attention.of_text, model, "the")
 
 
+@pytest.mark.slow
 def test_the_command_writes_two_figures(tokenizer, tmp_path):
     trained = untrained(tokenizer, tmp_path, d_attn=4)
     run = tmp_path / "run"

@@ -86,6 +86,7 @@ def check_means(images, shares) -> None:
     np.testing.assert_allclose(means, expected, atol=0.5)
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_sheet(tmp_path):
     out = tmp_path / "grid.png"
     flags = (

@@ -132,7 +132,7 @@ def test_runs_without_spatial_gates_are_refused(tmp_path):
         filters.matrices(model)
 
 
-@pytest.mark.parametrize("kind", ["text_run", "image_run"])
+@pytest.mark.parametrize("kind", [pytest.param("text_run", marks=pytest.mark.slow), "image_run"])
 def test_the_command_writes_an_image_in_three_formats(kind, request):
     workdir = request.getfixturevalue(kind)
     done = preloaded.gmlp("draw", "filters", str(workdir))

@@ -105,6 +105,7 @@ def tiny_text():
     return options
 
 
+@pytest.mark.slow
 def test_steps_are_compiled_once(monkeypatch):
     """Else the first one that is timed would be a compilation."""
     made = []
@@ -130,6 +131,7 @@ def rows_of(parts):
     return {row["name"]: row for row in parts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("every", "seconds", "best", "tried"),
     [
@@ -207,6 +209,7 @@ def test_the_device_part_on_a_cpu():
         assert row["median"] > 0
 
 
+@pytest.mark.slow
 def test_forms_of_mixing_compute_the_same():
     """Beside each other they are of use only so."""
     forms = device.mixing_forms(32, 2, "float32")
@@ -222,10 +225,12 @@ def test_forms_of_mixing_compute_the_same():
         np.testing.assert_allclose(results[first], results[second], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_dead_worker_is_an_error_without_a_wait():
     assert "_dies has died (exit code 3" in raised(RunError, timing.Worker, _dies)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_in_a_call_is_an_error_even_if_its_child_lives():
     """The child holds the worker's end of the pipe open for two minutes."""
     with (
@@ -249,6 +254,7 @@ def _aborts() -> dict:
     return {"abort": abort}
 
 
+@pytest.mark.slow
 def test_a_part_writes_json(tmp_path):
     done = preloaded.gmlp(
         "benchmark",

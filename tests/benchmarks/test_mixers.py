@@ -20,6 +20,7 @@ def by_figure(entries, row, tokens):
     return figures
 
 
+@pytest.mark.slow
 def test_a_step_is_timed_and_its_memory_and_operations_are_counted():
     entries = mixers.bench_mixers(2, ["fnet"], [64])
     found = by_figure(entries, "fnet", 64)

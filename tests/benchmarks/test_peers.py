@@ -28,6 +28,7 @@ def test_both_models_have_the_same_number_of_parameters(name):
     assert theirs == parameters.count(task.shapes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True])
 def test_steps_and_forward_passes_of_a_small_peer(monkeypatch, compiled):
     torch = pytest.importorskip("torch")

@@ -47,6 +47,7 @@ def test_operations_are_two_for_each_multiply_add():
     assert over_tokens.flops(2) == 2 * (2 * 6) * 7 * 5
 
 
+@pytest.mark.slow
 def test_rows_have_the_rate_and_the_ratio(monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setattr(products, "PRODUCTS", SMALL)

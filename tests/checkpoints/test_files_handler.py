@@ -20,6 +20,7 @@ def test_the_handler_reads_the_files_that_it_wrote(tmp_path):
         handler.restore(tmp_path, args)
 
 
+@pytest.mark.slow
 def test_packaged_models_are_loaded_without_orbax():
     """Importing it takes a tenth of a second."""
     code = """

@@ -52,6 +52,7 @@ def test_ema_and_raw_weights_are_scored(image_run):
     assert metrics["ema_examples"] == 382
 
 
+@pytest.mark.slow
 def test_step_and_best_checkpoint(text_run):
     by_step = {}
     perplexities = {}
@@ -90,6 +91,7 @@ def test_other_data_are_refused_unless_named(text_run, tmp_path):
     assert f"{difference}do not compare these scores with the run's" in scored.stderr
 
 
+@pytest.mark.slow
 def test_changed_image_preparation_is_reported(image_run):
     changed = evaluate(image_run, "--config.data.mean=(0.1,0.1,0.1)")
     assert changed.json()["eval"]["examples"] == 382

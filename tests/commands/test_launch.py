@@ -145,6 +145,7 @@ def write_result(folder: Path) -> None:
     (folder / RESULT_FILE).write_text('{"step": 1, "eval": {"perplexity": 5.0}}')
 
 
+@pytest.mark.slow
 def test_sweep_has_a_job_for_each_unfinished_run(tmp_path):
     """Its arguments are those that --print shows. If all runs are finished, nothing is started."""
     rates = (

@@ -17,6 +17,7 @@ MLM = ("alternatives", "--columns=mlm=setup.cfg", "--rows=sgu")
 TUNED = ("table4", "--data=setup.cfg", "--finetune=sst2=setup.cfg")
 
 
+@pytest.mark.slow
 def test_report_of_existing_runs(tmp_path):
     write_runs(tmp_path / "runs")
     done = preloaded.gmlp(

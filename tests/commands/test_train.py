@@ -9,6 +9,7 @@ import pytest
 from tests import preloaded
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 def test_finished_run_resumes_with_more_steps(text_run, tmp_path):
     run = shutil.copytree(text_run, tmp_path / "run")

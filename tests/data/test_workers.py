@@ -37,6 +37,7 @@ def run(tmp_path, size: int) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1 << 22])
 def test_workers_that_import_a_script_without_a_guard_end(tmp_path, size):
     """It also ends if the script sends it more than a pipe holds, such as the examples."""

@@ -78,6 +78,7 @@ def test_text_folders_are_read_as_the_oracle_says(tmp_path):
             check(random.Random(seed))
 
 
+@pytest.mark.slow
 def test_tracebacks_hangs_and_crashes_are_found(tmp_path):
     """Each kind of failure is counted, and the next input follows."""
     (tmp_path / "tests" / "fuzz").mkdir(parents=True)

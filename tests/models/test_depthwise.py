@@ -45,7 +45,14 @@ def test_convolutions_agree_with_sums(width):
 
 
 @pytest.mark.parametrize(
-    "width", [1, 2, 3, *(pytest.param(width, marks=pytest.mark.nightly) for width in (8, 13))]
+    "width",
+    [
+        pytest.param(1, marks=pytest.mark.slow),
+        2,
+        pytest.param(3, marks=pytest.mark.slow),
+        pytest.param(8, marks=pytest.mark.nightly),
+        pytest.param(13, marks=pytest.mark.nightly),
+    ],
 )
 @in_float64
 def test_gradients_agree_with_differences(width):

@@ -85,6 +85,7 @@ def test_states_within_a_period_are_outputs_of_shorter_encoders():
         np.testing.assert_allclose(state, quick_jit(shorter)(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_runs_are_consecutive_layers_of_one_program():
     spec = transformer(layers=8, window=4, first_norm=False, **ROTARY)
     encoder = Encoder(spec, nnx.Rngs(0))

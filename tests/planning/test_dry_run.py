@@ -175,6 +175,7 @@ print(json.dumps(moved))
         assert 1 <= times < most
 
 
+@pytest.mark.slow
 def test_memory_of_a_toeplitz_gmlp_grows_as_n():
     """The step of two layers of 16 channels on one sequence of 4,096 and 8,192 tokens, compiled
     here."""

@@ -115,6 +115,7 @@ def test_a_tpu_without_a_slice_runs_alone_by_default(no_coordinator, monkeypatch
     assert "started by a TPU slice" in message
 
 
+@pytest.mark.slow
 def test_missing_processes_are_reported_in_one_line():
     """The process ends with one line and an exit code, instead of JAX's abort."""
     with socket.socket(socket.AF_INET6) as held:

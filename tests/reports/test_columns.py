@@ -78,6 +78,7 @@ def test_trained_column_is_one_sweep(tmp_path, trained):
         assert trial.config.batch_size == 16
 
 
+@pytest.mark.slow
 def test_runs_are_counted_over_all_columns(tmp_path, monkeypatch):
     """Two rows of masked LM have three seeds, and each is then finetuned from its own and from random
     parameters. A row that has no run in the end is not finetuned."""

@@ -29,6 +29,7 @@ def tiny(name: str, data, **options):
     return config
 
 
+@pytest.mark.slow
 def test_listops_are_parsed_and_learned(tmp_path):
     listops.make(str(tmp_path / "made"), (40, 12, 8), listops.Grammar(3, 40))
     config = tiny("listops", tmp_path / "made", length=48)

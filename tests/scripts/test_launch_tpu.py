@@ -73,6 +73,7 @@ def test_setup_copies_and_installs_on_all_workers(cloud):
         )
 
 
+@pytest.mark.slow
 def test_training_outlives_the_connection_and_saves_when_it_is_stopped(cloud):
     code, _, err = cloud.launch("train", "--x")
     assert code != 0

@@ -163,6 +163,7 @@ def waves():
     return task, WaveData(config), params
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 def test_user_defined_task_trains_and_predicts(tmp_path):
     config = wave_config()

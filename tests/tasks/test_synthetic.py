@@ -160,6 +160,7 @@ def test_sizes_that_do_not_fit_are_refused():
         config_lib.validate(tiny("copying"))
 
 
+@pytest.mark.slow
 def test_memorised_map_is_learned(tmp_path):
     config = tiny("memorization", length=8, vocab_size=16)
     config.batch_size = 32

@@ -155,6 +155,7 @@ def test_signal_ends_an_evaluation(stopped):
     assert first.evaluated == []
 
 
+@pytest.mark.slow
 def test_resumed_run_repeats_the_interrupted_evaluation(stopped):
     _, [_, second, third] = stopped
     for stop in (second, third):
@@ -258,6 +259,7 @@ def test_finished_run_removes_leftovers_of_a_killed_one(short, tmp_path, monkeyp
     assert not (run / "lease.json").exists()
 
 
+@pytest.mark.slow
 def test_finished_run_with_more_steps_is_not_finished(short, tmp_path, monkeypatch):
     """If it is killed after config.json has more steps, a sweep must not take the old result for the
     new one."""
@@ -312,6 +314,7 @@ def test_run_stops_when_its_metric_reaches_the_target(stops_early, tmp_path, cap
     assert steps_of(metrics(run), "eval") == [2]
 
 
+@pytest.mark.slow
 def test_run_stopped_early_resumes_for_a_better_target(stops_early, tmp_path):
     run = tmp_path / "run"
     loop.train(stops_early, str(run))

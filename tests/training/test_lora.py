@@ -175,6 +175,7 @@ def from_run(text_run):
     return config
 
 
+@pytest.mark.slow
 def test_complete_run(from_run, text_run, tmp_path):
     """The exported model is a plain one."""
     run = tmp_path / "run"

@@ -307,6 +307,7 @@ def test_function_reads_pixels_as_logits_does(images, moved_params, pixels):
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_gradient_of_function_for_a_pixel(images, moved_params):
     """A pixel from 0 to 1, against a small change of it."""
     forward = images.function()

@@ -364,6 +364,7 @@ def predict(image, model, cache, endpoint, **variables):
     return preloaded.gmlp("predict", f"--workdir={model}", image, **settings, **variables)
 
 
+@pytest.mark.slow
 def test_hub_model_is_cached_for_offline_use(folder, image, hub, tmp_path):
     """The second time, no server answers: the client's cache has all files of one commit."""
     files = {file.name: file.read_bytes() for file in (folder / "exported").iterdir()}

@@ -90,6 +90,7 @@ def test_metrics_equal_those_of_a_single_run(folders, name):
     assert_close(metrics(first / name), metrics(second / name))
 
 
+@pytest.mark.slow
 def test_members_differ(folders):
     together_folder, _ = folders
     losses = set()
@@ -161,6 +162,7 @@ def test_signal_saves_all_members_which_resume_together_or_alone(tmp_path):
     assert steps == [3, 6]
 
 
+@pytest.mark.slow
 def test_unreadable_data_leave_a_checkpoint_of_each_member(tmp_path):
     options = interrupted.config(tmp_path)
     options.data.unreadable = 1

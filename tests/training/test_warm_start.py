@@ -512,6 +512,7 @@ def test_image_model_from_a_timm_file(tmp_path, monkeypatch, capsys, is_describe
     assert "head/bias, head/kernel" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_image_model_of_another_size_from_a_timm_file(tmp_path, monkeypatch):
     """Its layers over patches are interpolated."""
     name = states.shrink(monkeypatch, "gmlp_s16_224")
@@ -576,6 +577,7 @@ def test_finetuning_from_bert(bert, tmp_path):
     assert trained.config.model.d_model == states.SIZES["d_model"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resumes", [False, True])
 def test_weights_that_do_not_fit_the_config_are_refused(tmp_path, monkeypatch, resumes):
     """All mismatches are named; a resumed run does not read the weights again."""

@@ -112,6 +112,7 @@ def test_wider_heads_without_biases_agree_with_loops():
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_relative_positions_may_have_windows():
     spec = transformer(positions="relative", window=4)
     layer = MultiHeadAttention(spec, nnx.Rngs(0))

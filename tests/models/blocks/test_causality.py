@@ -41,6 +41,7 @@ def test_low_precision_hides_no_later_tokens():
     assert looks_ahead(low_precision)
 
 
+@pytest.mark.slow
 def test_user_defined_blocks_are_checked():
     """One reads the token before, the other inside chunks of four all tokens of its chunk."""
     shifting = find(SHIFTING).spec(length=16, causal=True, **SIZES)

@@ -35,6 +35,7 @@ def block(kind="lightweight", **fields):
     return ConvolutionBlock(spec_of(kind, **fields), nnx.Rngs(0))
 
 
+@pytest.mark.slow
 @KINDS
 @in_float64
 def test_fresh_kernels_have_no_dominant_entry(kind):

@@ -84,6 +84,7 @@ def test_two_transforms_average_the_input_and_its_reversal():
     np.testing.assert_allclose(twice, expected, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_matrices_of_long_transforms_are_exact_in_float32():
     """Angles are reduced as integers: float32 alone would lose all digits of j k for 5,000
     points."""

@@ -156,6 +156,7 @@ def row_names(window):
     return window.run(f"return {rows}.map(row => row.cells[0].dataset.key)")
 
 
+@pytest.mark.slow
 @WITH_BROWSER
 def test_click_sorts_by_all_digits(opened):
     click = "document.querySelectorAll('.sortable th button')[{}].click()"
@@ -195,6 +196,7 @@ def wide_page(tmp_path):
     return page.write(report_of_paths, str(tmp_path))
 
 
+@pytest.mark.slow
 @WITH_BROWSER
 @pytest.mark.parametrize("width", [320, 400])
 def test_wide_table_scrolls_in_its_box(tmp_path, wide_page, width):

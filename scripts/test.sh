@@ -6,7 +6,8 @@
 # `nightly` (browsers, long fuzzing, slow tests repeated with further inputs or in a bucket). --all adds the slow ones, as CI
 # does for each change. --nightly adds both, as CI does once a day.
 # -m EXPRESSION or a path under tests/ selects among all tests.
-# There are four workers for two cores, because tests also wait, and at most eight. -n 0 or -p no:xdist runs none.
+# There are two workers for each core, because tests also wait, but at most eight, and at most one for each 4 GB of free
+# memory, where Linux says how much that is. -n 0 or -p no:xdist runs none.
 # setup.sh explains PYTHON and VENV.
 set -euo pipefail
 unset CDPATH
@@ -26,7 +27,14 @@ for arg in "$@"; do
   if [[ $arg != --all && $arg != --nightly ]]; then set -- "$@" "$arg"; fi
 done
 if [[ -n $selection ]]; then set -- -m "$selection" "$@"; fi
-if [[ -n $parallel ]]; then set -- -n $(($(getconf _NPROCESSORS_ONLN) * 2)) --maxprocesses 8 --dist worksteal "$@"; fi
+if [[ -n $parallel ]]; then
+  workers=$(($(getconf _NPROCESSORS_ONLN) * 2))
+  if [[ -r /proc/meminfo ]]; then
+    fitting=$(awk '/^MemAvailable:/ { print int($2 / 4000000) }' /proc/meminfo)
+    if ((workers > fitting)); then workers=$((fitting > 1 ? fitting : 1)); fi
+  fi
+  set -- -n "$workers" --maxprocesses 8 --dist worksteal "$@"
+fi
 export JAX_PLATFORMS=cpu
 export PYTHONDONTWRITEBYTECODE=  # the bytecode of the tests, which pytest rewrites, is written once and read by every worker
 python=${VENV:-.venv}/bin/python

@@ -84,6 +84,8 @@ them.
 
 {commands}"""
 SHARED = ("trust", "config", "help_config")  # flags that most commands have
+# A line of `gmlp sizes`: the model, its parameters, and the other columns that the page shows.
+SIZES_LINE = re.compile(r"(\S+) +([\d,]+).{8}(.{9})(.{9})(.{8})  (.{12})(.*)$")
 
 # What the range of an option says if the option names none, by the type of its default.
 ANY = {bool: "True, False", int: "an integer", float: "a number", str: "text", tuple: "a tuple"}
@@ -97,15 +99,15 @@ def words(option: Option) -> str:
     return values or ANY[type(option.default)]
 
 
-def table(found: Mapping[str, Option]) -> str:
+def table(options: Mapping[str, Option]) -> str:
     """A Markdown table of options."""
-    rows = [
-        (f"`{name}`", f"`{key.default!r}`", words(key), key.comment) for name, key in found.items()
-    ]
-    lines = [("key", "default", "range", "meaning"), ("---",) * 4, *rows]
-    return "".join(
-        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines
-    )
+    lines = ["| key | default | range | meaning |\n", "| --- | --- | --- | --- |\n"]
+    for name, option in options.items():
+        cells = (f"`{name}`", f"`{option.default!r}`", words(option), option.comment)
+        escaped = [cell.replace("|", r"\|") for cell in cells]
+        line = " | ".join(escaped)
+        lines.append(f"| {line} |\n")
+    return "".join(lines)
 
 
 def sections() -> Iterator[tuple[int, str, Mapping[str, Option] | str]]:
@@ -115,87 +117,78 @@ def sections() -> Iterator[tuple[int, str, Mapping[str, Option] | str]]:
         "Every run",
         "The keys of the first table have no group, as in `config.steps`; the others are in groups.",
     )
-    groups = dict.fromkeys(name.rpartition(".")[0] for name in schema.COMMON)
-    for group in groups:
-        found = {
-            name: option
-            for name, option in schema.COMMON.items()
-            if name.rpartition(".")[0] == group
-        }
-        yield 3, group or "general", found
-    yield (
-        2,
-        "By task",
-        f"`config.task` chooses one; `{schema.COMMON[schema.TASK].default}` is the default.",
-    )
+    groups: dict[str, dict[str, Option]] = defaultdict(dict)
+    for name, option in schema.COMMON.items():
+        group, _, _ = name.rpartition(".")
+        groups[group][name] = option
+    for group, options in groups.items():
+        yield 3, group or "general", options
+    default_task = schema.COMMON[schema.TASK].default
+    yield 2, "By task", f"`config.task` chooses one; `{default_task}` is the default."
     for task in tasks.TASKS:
         yield 3, task, schema.of_task(task)
-    yield (
-        2,
-        "By block",
-        f"`config.model.block` chooses one; `{schema.COMMON[schema.BLOCK].default}` is the default.",
-    )
+    default_block = schema.COMMON[schema.BLOCK].default
+    yield 2, "By block", f"`config.model.block` chooses one; `{default_block}` is the default."
     shared = {f"model.{name}": option for name, option in options_of(BlockSpec).items()}
     yield 3, "every block", shared
     for block in blocks.BLOCKS:
-        yield (
-            3,
-            block,
-            {
-                name: option
-                for name, option in schema.of_block(block).items()
-                if option != shared.get(name)
-            },
-        )
+        specific = {}
+        for name, option in schema.of_block(block).items():
+            if option != shared.get(name):
+                specific[name] = option
+        yield 3, block, specific
 
 
 def keys_page() -> str:
     """docs/keys.md."""
-    bodies = [
-        (level, title, body if isinstance(body, str) else table(body))
-        for level, title, body in sections()
-    ]
-    return "\n".join(
-        [KEYS, *(f"{'#' * level} {title}\n\n{body.rstrip()}\n" for level, title, body in bodies)]
-    )
+    parts = [KEYS]
+    for level, title, body in sections():
+        text = body if isinstance(body, str) else table(body)
+        marks = "#" * level
+        parts.append(f"{marks} {title}\n\n{text.rstrip()}\n")
+    return "\n".join(parts)
 
 
 def sizes_page(printed: str) -> str:
     """docs/sizes.md, from what `gmlp sizes` prints."""
-    lines = "\n".join(f"{line:<80}" for line in printed.splitlines())
-    cells = re.findall(r"^(\S+) +([\d,]+).{8}(.{9})(.{9})(.{8})  (.{12})(.*)$", lines, re.M)
-    rows = [
-        f"| `{name}` | {' | '.join(map(str.strip, others))} |".replace("|  |", "| |")
-        for name, *others in cells
-    ]
+    rows = []
+    for line in printed.splitlines():
+        match = SIZES_LINE.match(f"{line:<80}")
+        if match is None:
+            continue
+        name, *figures = match.groups()
+        cells = " | ".join(figure.strip() for figure in figures)
+        row = f"| `{name}` | {cells} |"
+        rows.append(row.replace("|  |", "| |"))
     return SIZES.format(rows="\n".join(rows))
 
 
 def command_section(name: str, printed: str) -> str:
     """A command's part of docs/commands.md, from what its --help prints."""
     text, _, flags = printed.partition("\nflags:\n")
+    flags = f"{flags.rstrip()}\n"
     for flag in SHARED:
-        flags = re.sub(
-            rf"^  --{flag}(=.*)?\n(      .*\n)+",
-            "",
-            flags + "\n" * (not flags.endswith("\n")),
-            flags=re.M,
-        )
-    parts = (
-        f"## gmlp {name}\n\n```",
-        text.strip(),
-        flags.strip() and f"\n{flags.rstrip()}",
-        "```\n",
-    )
-    return "\n".join(part for part in parts if part)
+        flags = re.sub(rf"^  --{flag}(=.*)?\n(      .*\n)+", "", flags, flags=re.M)
+    parts = [f"## gmlp {name}\n\n```"]
+    text = text.strip()
+    if text:
+        parts.append(text)
+    flags = flags.rstrip()
+    if flags:
+        parts.append(f"\n{flags}")
+    parts.append("```\n")
+    return "\n".join(parts)
 
 
 def commands_page(printed: Mapping[str, str]) -> str:
     """docs/commands.md, from what the --help of each command prints."""
-    listed = "".join(f"- [`gmlp {name}`](#gmlp-{name}): {COMMANDS[name][1]}\n" for name in printed)
-    return COMMANDS_PAGE.format(
-        listed=listed, commands="\n".join(command_section(*one) for one in printed.items())
-    )
+    entries = []
+    texts = []
+    for name, text in printed.items():
+        _, summary = COMMANDS[name]
+        entries.append(f"- [`gmlp {name}`](#gmlp-{name}): {summary}\n")
+        texts.append(command_section(name, text))
+    return COMMANDS_PAGE.format(listed="".join(entries), commands="\n".join(texts))
 
 
 def read(name: str) -> list[dict[str, str]]:
@@ -208,58 +201,75 @@ def scores() -> dict[str, dict[str, Spread]]:
     """What `gmlp reproduce alternatives` makes of its runs: column -> row -> score."""
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for line in read("alternatives"):
-        finetuned = bool(COLUMNS[line["column"]].starts)
-        name = line["column"] + RANDOM * (finetuned and line["start"] == "random")
+        name = line["column"]
+        is_finetuned = bool(COLUMNS[name].starts)
+        if is_finetuned and line["start"] == "random":
+            name += RANDOM
         values[name][line["row"]].append(float(line["value"]))
-    return {
-        name: {row: Spread.mean(of_row) for row, of_row in rows.items()}
-        for name, rows in values.items()
-    }
+    means: dict[str, dict[str, Spread]] = defaultdict(dict)
+    for name, rows in values.items():
+        for row, seeds in rows.items():
+            means[name][row] = Spread.mean(seeds)
+    return dict(means)
 
 
-def costs() -> dict[str, dict[int, Cost]]:
-    """The same of its measured steps, with their medians: row -> tokens -> step."""
-    found: dict[str, dict[int, Cost]] = defaultdict(dict)
-    for line in read("alternatives-costs"):
-        seconds = (float(line["median_seconds"]),) if line["median_seconds"] else ()
+def costs(name: str = "alternatives-costs") -> dict[str, dict[int, Cost]]:
+    """The measured steps of a file, with their medians: row -> tokens -> step."""
+    steps: dict[str, dict[int, Cost]] = defaultdict(dict)
+    for line in read(name):
+        median = line["median_seconds"]
+        seconds = (float(median),) if median else ()
         cost = Cost(int(line["tokens"]), int(line["batch"]), seconds, float(line["bytes"]))
-        found[line["row"]][cost.tokens] = cost
-    return found
+        steps[line["row"]][cost.tokens] = cost
+    return steps
 
 
 def rank_notes(scores: Mapping[str, Mapping[str, Spread]]) -> Iterator[str]:
     """Whether a low perplexity goes with a high score, column by column, over the rows that have
     both."""
-    found = scores.get("mlm", {})
-    for name, of_row in scores.items():
-        rows = [row for row in found if row in of_row]
-        if name != "mlm" and len(rows) > 2:
-            low, high = (
-                [sign * of[row].centre for row in rows] for sign, of in ((-1, found), (1, of_row))
-            )
-            rank = float(claims.spearman(low, high))
-            over = f"over {len(rows)} rows: {rank:.2f}; one-sided permutation p = {claims.chance(low, high):.2g}"
-            title = COLUMNS[
-                name.removesuffix(RANDOM)
-            ].title + ", from random parameters" * name.endswith(RANDOM)
-            yield f"{title}: rank correlation with a low perplexity {over}."
+    perplexities = scores.get("mlm", {})
+    for name, scores_of_rows in scores.items():
+        rows = [row for row in perplexities if row in scores_of_rows]
+        if name == "mlm" or len(rows) <= 2:
+            continue
+        low = [-perplexities[row].centre for row in rows]
+        high = [scores_of_rows[row].centre for row in rows]
+        rank = float(claims.spearman(low, high))
+        p = claims.chance(low, high)
+        title = COLUMNS[name.removesuffix(RANDOM)].title
+        if name.endswith(RANDOM):
+            title += ", from random parameters"
+        yield (
+            f"{title}: rank correlation with a low perplexity over {len(rows)} rows: {rank:.2f}; "
+            f"one-sided permutation p = {p:.2g}."
+        )
 
 
 def alternatives_claims() -> str:
     """The claims of the report of the alternatives, how many have which verdict, and the rank
     correlations."""
     floors: dict[str, list[float]] = defaultdict(list)
+    examples: dict[str, int] = {}
     for line in read("alternatives-heldout"):
-        floors[line["column"]].append(float(line["score"]))
-    best = {name: (min if COLUMNS[name].lower else max)(models) for name, models in floors.items()}
-    examples = {line["column"]: int(line["examples"]) for line in read("alternatives-heldout")}
-    made = claims_on_alternatives(scores(), costs(), best, examples)
-    lines = [f"{claims.tally(made)}\n\n"]
+        name = line["column"]
+        floors[name].append(float(line["score"]))
+        examples[name] = int(line["examples"])
+    best = {}
+    for name, trivial_models in floors.items():
+        choose = min if COLUMNS[name].lower else max
+        best[name] = choose(trivial_models)
+    judged = claims_on_alternatives(scores(), costs(), best, examples)
+    lines = [f"{claims.tally(judged)}\n\n"]
     for verdict in claims.VERDICTS:
-        of_verdict = [f"- {one.text} ({one.detail}).\n" for one in made if one.verdict == verdict]
-        lines += [f"This {verdict}:\n\n", *of_verdict, "\n"]
-    ranks = "Does a low perplexity go with a high score?\n\n"
-    return "".join([*lines, ranks, *(f"- {note}\n" for note in rank_notes(scores()))])
+        lines.append(f"This {verdict}:\n\n")
+        for claim in judged:
+            if claim.verdict == verdict:
+                lines.append(f"- {claim.text} ({claim.detail}).\n")
+        lines.append("\n")
+    lines.append("Does a low perplexity go with a high score?\n\n")
+    for note in rank_notes(scores()):
+        lines.append(f"- {note}\n")
+    return "".join(lines)
 
 
 class Orderings(NamedTuple):
@@ -274,79 +284,101 @@ class Orderings(NamedTuple):
 
 def of_curves(by_row: Mapping[str, Sequence[claims.Curve]]) -> Orderings:
     """The orderings of the rows that the paper has, from the curve of each seed."""
-    last = {row: [curve[-1][1] for curve in of_row] for row, of_row in by_row.items()}
-    means = {row: statistics.mean(values) for row, values in last.items()}
-    papers = {row: PUBLISHED[row].perplexity or 0 for row in last}
+    last: dict[str, list[float]] = {}
+    papers: dict[str, float] = {}
+    for row, curves in by_row.items():
+        last[row] = [curve[-1][1] for curve in curves]
+        papers[row] = PUBLISHED[row].perplexity or 0
+    means = [statistics.mean(values) for values in last.values()]
     column = list(papers.values())
-    rank = float(claims.spearman(list(means.values()), list(papers.values())))
-    agree = agreeing(list(means.values()), column)
-    orders = list(itertools.permutations(means.values()))
-    agree_p = sum(agreeing(order, column) >= agree for order in orders) / len(orders)
+    agree = agreeing(means, column)
+    orders = list(itertools.permutations(means))
+    as_good = 0
+    for order in orders:
+        if agreeing(order, column) >= agree:
+            as_good += 1
     return Orderings(
-        claims.orderings(papers, last),
-        agree,
-        agree_p,
-        rank,
-        claims.chance(list(means.values()), column),
+        claims=claims.orderings(papers, last),
+        agree=agree,
+        agree_p=as_good / len(orders),
+        rank=float(claims.spearman(means, column)),
+        rank_p=claims.chance(means, column),
     )
 
 
 def agreeing(values: Sequence[float], column: Sequence[float]) -> int:
     """How many pairs have the order of a column."""
-    pairs = itertools.permutations(zip(values, column, strict=True), 2)
-    return sum(one[1] < other[1] and one[0] < other[0] for one, other in pairs)
+    count = 0
+    pairs = zip(values, column, strict=True)
+    for (value, published), (other, other_published) in itertools.permutations(pairs, 2):
+        if value < other and published < other_published:
+            count += 1
+    return count
 
 
 def orderings(name: str, **only: str) -> Orderings:
     """Of the runs of a table in a CSV file, those whose columns are `only` these."""
     curves: dict[str, dict[str, list]] = defaultdict(lambda: defaultdict(list))
     for line in read(name):
-        if (
-            all(line[key] == value for key, value in only.items())
-            and PUBLISHED[line["row"]].perplexity
-        ):
-            curves[line["row"]][line["seed"]].append(
-                (int(line["tokens"]), float(line["perplexity"]))
-            )
-    return of_curves(
-        {row: [sorted(curve) for curve in seeds.values()] for row, seeds in curves.items()}
-    )
+        row = line["row"]
+        is_chosen = all(line[key] == value for key, value in only.items())
+        if is_chosen and PUBLISHED[row].perplexity:
+            point = (int(line["tokens"]), float(line["perplexity"]))
+            curves[row][line["seed"]].append(point)
+    by_row = {}
+    for row, seeds in curves.items():
+        by_row[row] = [sorted(curve) for curve in seeds.values()]
+    return of_curves(by_row)
+
+
+# Rows of Table 3 that are the middle depths of Table 4.
+MIDDLE_DEPTHS = {"bert_rel": "transformer_12", "sgu": "gmlp_36"}
 
 
 def depth_orderings() -> Orderings:
     """Of Table 4, whose middle depths are rows of Table 3."""
     curves: dict[str, list[claims.Curve]] = defaultdict(list)
     for line in (*read("settings-more"), *read("table3")):
-        row = {"bert_rel": "transformer_12", "sgu": "gmlp_36"}.get(line["row"], line["row"])
-        if line.get("experiment", "depth") == "depth" and re.fullmatch(
-            r"(transformer|gmlp)_\d+", row
-        ):
+        row = MIDDLE_DEPTHS.get(line["row"], line["row"])
+        is_about_depth = line.get("experiment", "depth") == "depth"
+        if is_about_depth and re.fullmatch(r"(transformer|gmlp)_\d+", row):
             curves[row].append([(1, float(line["perplexity"]))])
     return of_curves(curves)
 
 
-def orderings_section(found: Orderings) -> str:
+def orderings_section(result: Orderings) -> str:
     """The same for a page: how many orderings have which verdict, and which of them do not hold."""
     lines = []
-    count = len(found.claims)
+    count = len(result.claims)
     for verdict in claims.VERDICTS:
-        which = [f"`{claim.text}`" for claim in found.claims if claim.verdict == verdict]
-        told = "" if verdict in (claims.HOLDS, claims.ONE_HOLDS) else f": {', '.join(which)}"
-        lines += [f"- {claims.counted(len(which), verdict)}{told}.\n"] if which else []
+        texts = [f"`{claim.text}`" for claim in result.claims if claim.verdict == verdict]
+        if not texts:
+            continue
+        names = ""
+        if verdict not in (claims.HOLDS, claims.ONE_HOLDS):
+            names = f": {', '.join(texts)}"
+        lines.append(f"- {claims.counted(len(texts), verdict)}{names}.\n")
+    verdicts = "".join(lines)
     return (
         f"Of the paper's {count} orderings, over all pairs of seeds, of which chance gives {count / 2:g}:\n\n"
-        f"{''.join(lines)}\n"
-        f"By the means alone {found.agree} agree, one-sided permutation p = {found.agree_p:.2g}; the rank correlation "
-        f"with the paper's column is {found.rank:.2f}, p = {found.rank_p:.2g}. Both are exact, over all orders of the "
+        f"{verdicts}\n"
+        f"By the means alone {result.agree} agree, one-sided permutation p = {result.agree_p:.2g}; the rank correlation "
+        f"with the paper's column is {result.rank:.2f}, p = {result.rank_p:.2g}. Both are exact, over all orders of the "
         "rows, of which the spread over seeds says nothing.\n"
     )
 
 
 def csv_table(name: str) -> str:
     """A file of docs/results/data as a Markdown table, and a link to it."""
-    lines = list(csv.reader((DATA / f"{name}.csv").read_text().splitlines()))
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines) + f"\n[CSV](data/{name}.csv)\n"
+    text = (DATA / f"{name}.csv").read_text()
+    lines = list(csv.reader(text.splitlines()))
+    titles = lines[0]
+    lines.insert(1, ["---"] * len(titles))
+    rows = []
+    for cells in lines:
+        row = " | ".join(cells)
+        rows.append(f"| {row} |\n")
+    return "".join(rows) + f"\n[CSV](data/{name}.csv)\n"
 
 
 def _advice() -> str:
@@ -385,10 +417,17 @@ def _slices() -> str:
     return slices.section()
 
 
+def _newer_costs() -> str:
+    from docs.results import newer_costs  # which reads what this file makes
+
+    return newer_costs.section()
+
+
 # Name of a generated part of a page of docs/results -> its text.
 PARTS: dict[str, Callable[[], str]] = {
     "advice": _advice,
     "longer": _longer,
+    "newer-costs": _newer_costs,
     "slices": _slices,
     "recall": _recall,
     "recall-mixers": _recall_mixers,
@@ -411,13 +450,14 @@ def results_page(name: str) -> str:
     """A page of docs/results with its generated parts made anew: those of PARTS, and `csv NAME`, a
     file of DATA."""
 
-    def part(found: re.Match) -> str:
-        kind, _, argument = found[2].partition(" ")
-        return (
-            f"{found[1]}\n{csv_table(argument) if kind == 'csv' else PARTS[found[2]]()}\n{found[3]}"
-        )
+    def part(match: re.Match) -> str:
+        start, title, end = match.groups()
+        kind, _, file = title.partition(" ")
+        text = csv_table(file) if kind == "csv" else PARTS[title]()
+        return f"{start}\n{text}\n{end}"
 
-    return MARKED.sub(part, (FOLDER / "results" / f"{name}.md").read_text())
+    page = (FOLDER / "results" / f"{name}.md").read_text()
+    return MARKED.sub(part, page)
 
 
 PICTURE = re.compile(
@@ -432,12 +472,12 @@ def home_page(readme: str) -> str:
     What is outside docs/ is named without a link, since the site does not have it.
     """
 
-    def picture(found: re.Match) -> str:
-        dark, light, words = found.groups()
+    def picture(match: re.Match) -> str:
+        dark, light, words = match.groups()
         return f"![{words}]({light}#gh-light-mode-only)![{words}]({dark}#gh-dark-mode-only)\n"
 
-    def link(found: re.Match) -> str:
-        words, target = found.groups()
+    def link(match: re.Match) -> str:
+        words, target = match.groups()
         inside = target.removeprefix("docs/")
         return words if inside == target else f"[{words}]({inside})"
 
@@ -449,8 +489,9 @@ def home_page(readme: str) -> str:
 
 def command(*words: str) -> str:
     """What `gmlp WORDS` prints."""
-    given = [sys.executable, "-m", "gmlp_flax", *words]
-    return subprocess.run(given, capture_output=True, text=True, check=True).stdout
+    process = [sys.executable, "-m", "gmlp_flax", *words]
+    done = subprocess.run(process, capture_output=True, text=True, check=True)
+    return done.stdout
 
 
 if __name__ == "__main__":

@@ -123,6 +123,12 @@ class BlockSpec:
         overrides this."""
         return tokens == self.length
 
+    @property
+    def mixes_by_length(self) -> bool:
+        """Whether `length` changes the weights that the same parameters give the same tokens, as a
+        factor or as the unit of distances: not unless a subclass overrides this."""
+        return False
+
     def hiding_padding(self) -> Self | None:
         """The spec of the same blocks in which a `padding_mask` hides padding completely, so that the
         outputs of a text are the same as without padding; None if the blocks cannot do that."""

@@ -120,6 +120,9 @@ def carry_over(
     if fresh:
         names = ", ".join(fresh)
         distributed.say(f"note: {where} has no fitting {names}: newly initialized")
+    note = _note_of_length(task, old_config, where)
+    if note:
+        distributed.say(note)
     return adapt(params, task, old_config, where, fresh)
 
 
@@ -170,6 +173,22 @@ def compare_models(old_config: ConfigDict, config: ConfigDict, where: str) -> No
         differences.append(f"{key} {old[name]!r} (here {new[name]!r})")
     shown = ", ".join(differences)
     distributed.say(f"note: {where} was trained with another config.model: {shown}")
+
+
+def _note_of_length(task: Task, old_config: ConfigDict, where: str) -> str:
+    """A line if the task's model has another length than the saved one, and its blocks therefore
+    mix the same tokens with other weights; else ""."""
+    if "block" not in task.config.model or not task.spec().mixes_by_length:
+        return ""
+    old_kind = tasks.find(old_config.task)
+    old_task = old_kind(old_config)
+    if old_task.length == task.length:
+        return ""
+    block = task.config.model.block
+    return (
+        f"note: {where} was trained with {old_task.length} tokens (here {task.length}), and the "
+        f"weights between tokens of {block} depend on that: they are not those it has learned"
+    )
 
 
 def _fresh(task: Task, prefixes: tuple[str, ...], partition: Partition) -> dict[str, Any]:

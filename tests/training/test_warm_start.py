@@ -294,6 +294,39 @@ def test_different_function_with_the_same_shapes_gets_a_warning(
 
 
 @pytest.mark.parametrize(
+    ("model", "has_note"),
+    [
+        ({"block": "long_conv"}, True),
+        ({"block": "hydra", "matrix": "toeplitz"}, True),
+        ({"block": "hydra", "matrix": "low_rank", "input_dependent": False}, True),
+        ({"block": "hydra", "matrix": "attention"}, False),
+        ({"block": "hydra"}, False),
+        ({"block": "gmlp"}, False),
+    ],
+)
+def test_weights_that_depend_on_the_length_get_a_note(tmp_path, partition, capsys, model, has_note):
+    """The same parameters mix the same tokens in another way, and all shapes may fit."""
+    old = text(tmp_path, 16, **model)
+    new = text(tmp_path, 32, **model)
+    saved = random_arrays(old.shapes())
+    capsys.readouterr()
+    adapted = warm_start.carry_over(saved, old.files, new, old.config, partition, "runs/old")
+    printed = capsys.readouterr().err
+    changes = not np.allclose(embedded(old, saved), embedded(new, adapted), rtol=1e-3, atol=1e-4)
+    assert changes == has_note
+    assert ("note: runs/old was trained with 16 tokens (here 32)" in printed) == has_note
+    warm_start.carry_over(saved, old.files, old, old.config, partition, "runs/old")
+    assert not capsys.readouterr().err
+
+
+def embedded(task, params):
+    """The logits of 9 tokens by a model for 9 or more."""
+    tokens = np.arange(10, 19)[None]
+    positions = np.arange(9)[None]
+    return task.apply(params, tokens, positions, None, None)
+
+
+@pytest.mark.parametrize(
     ("before", "sees"), [(False, "all tokens, .* only"), (True, "only the tokens .* all")]
 )
 def test_causal_and_bidirectional_models_do_not_share_weights(before, sees):

@@ -39,6 +39,11 @@ class HydraSpec(MatrixSpec):
         super().check()
         MATRICES[self.matrix].check(self)
 
+    @property
+    def mixes_by_length(self) -> bool:
+        """See `BlockSpec`: some matrices are divided by the root of n."""
+        return MATRICES[self.matrix].divides_by_length
+
     def applied_form(self, tokens: int) -> str:
         """How the matrix of so many tokens is applied, "direct" or "fast"."""
         if self.form != "auto":

@@ -172,6 +172,11 @@ class LongConvSpec(ChannelMLPSpec, AnyLengthSpec):
                 "distance and pairs of a cosine and a sine"
             )
 
+    @property
+    def mixes_by_length(self) -> bool:
+        """See `BlockSpec`: a filter reads distances as shares of n."""
+        return True
+
 
 def _uniform(fan_in: int) -> nnx.Initializer:
     """PyTorch's default, by which the published filters start: uniform within 1 / sqrt(fan_in)."""

@@ -210,6 +210,8 @@ class MatrixMixer(nnx.Module):
 
     # whether the structure gives a faster product for any number of tokens
     is_fast: ClassVar[bool] = False
+    # whether the matrix has a factor that depends on the length of the spec
+    divides_by_length: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __init__(self, spec: MatrixSpec, rngs: nnx.Rngs):

@@ -12,6 +12,8 @@ class Dense(MatrixMixer):
     """`weight` [heads, n, n] / sqrt(n), Glorot-normal at the start: n^2 parameters in each head.
     Fewer tokens have its upper left corner."""
 
+    divides_by_length = True
+
     def __init__(self, spec: MatrixSpec, rngs: nnx.Rngs):
         n = spec.length
         shape = (spec.heads, n, n)

@@ -86,6 +86,7 @@ class LowRank(QueriesAndKeys):
     are computed from the input."""
 
     activation = "silu"
+    divides_by_length = True
 
     @classmethod
     def fastest_form(cls, spec: MatrixSpec, tokens: int) -> str:

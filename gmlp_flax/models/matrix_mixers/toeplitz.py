@@ -21,6 +21,8 @@ class Toeplitz(MatrixMixer):
     from the start of their document.
     """
 
+    divides_by_length = True
+
     def __init__(self, spec: MatrixSpec, rngs: nnx.Rngs):
         if spec.input_dependent:
             self.features = Features(spec, spec.directions * spec.heads, rngs)

@@ -123,33 +123,39 @@ def marks(column: str, tokens: int) -> list[Mark]:
     those alone whose step was measured there."""
     scores = scores_of(column)
     costs = generate.costs()
-    found = []
+    points = []
     for row, score in scores.items():
         step = costs.get(row, {}).get(tokens)
-        if step and step.per_thousand:
-            spread = (
-                f" ({min(score.values):.1f} to {max(score.values):.1f})"
-                if len(score.values) > 1
-                else ", one seed"
+        if step is None or step.per_thousand is None:
+            continue
+        milliseconds = step.per_thousand.centre
+        points.append(
+            Mark(
+                row=row,
+                x=milliseconds,
+                y=score.centre,
+                low=min(score.values),
+                high=max(score.values),
+                tip=_tip(row, column, tokens, score, milliseconds),
             )
-            unit = "perplexity " if COLUMNS[column].lower else ""
-            tip = (
-                f"{SHORT.get(row, row)} ({row}): {unit}{score.centre:.1f}{' %' * (not unit)}{spread}; "
-                f"{step.per_thousand.centre:,.0f} ms per 1,000 tokens at n = {tokens:,}; "
-                f"{size(column, row):.3f} M parameters in the encoder. "
-                f"gmlp train --config={COLUMNS[column].of(row, 'cpu')}"
-            )
-            found.append(
-                Mark(
-                    row,
-                    step.per_thousand.centre,
-                    score.centre,
-                    min(score.values),
-                    max(score.values),
-                    tip,
-                )
-            )
-    return found
+        )
+    return points
+
+
+def _tip(row: str, column: str, tokens: int, score: Spread, milliseconds: float) -> str:
+    """What a mark says where it is pointed at."""
+    centre = f"{score.centre:.1f}"
+    value = f"perplexity {centre}" if COLUMNS[column].lower else f"{centre} %"
+    if len(score.values) > 1:
+        value += f" ({min(score.values):.1f} to {max(score.values):.1f})"
+    else:
+        value += ", one seed"
+    return (
+        f"{SHORT.get(row, row)} ({row}): {value}; "
+        f"{milliseconds:,.0f} ms per 1,000 tokens at n = {tokens:,}; "
+        f"{size(column, row):.3f} M parameters in the encoder. "
+        f"gmlp train --config={COLUMNS[column].of(row, 'cpu')}"
+    )
 
 
 # Name -> title, column, tokens.
@@ -257,15 +263,17 @@ def label(axis: Axes, found: Sequence[Mark], lines: Mapping[str, float], mode: s
 def curves(name: str, **only: str) -> dict[str, dict[int, float]]:
     """Row -> tokens -> mean perplexity over the seeds that have every evaluation, of runs whose
     columns are these."""
-    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    values: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for line in generate.read(name):
-        if all(line[key] == value for key, value in only.items()) and (
-            name != "table3-longer" or line["seed"] != "0"
-        ):
-            found[line["row"]][int(line["tokens"])].append(float(line["perplexity"]))
-    return {
-        row: {tokens: statistics.mean(of) for tokens, of in by.items()} for row, by in found.items()
-    }
+        is_chosen = all(line[key] == value for key, value in only.items())
+        is_complete = name != "table3-longer" or line["seed"] != "0"
+        if is_chosen and is_complete:
+            tokens = int(line["tokens"])
+            values[line["row"]][tokens].append(float(line["perplexity"]))
+    means: dict[str, dict[int, float]] = {}
+    for row, by_tokens in values.items():
+        means[row] = {tokens: statistics.mean(seeds) for tokens, seeds in by_tokens.items()}
+    return means
 
 
 RUNS = {
@@ -302,11 +310,12 @@ def end_labels(axis: Axes, ends: Mapping[str, tuple[float, str]], gap: float) ->
         ends: row -> value and colour of the end of its line.
         gap: pixels from one name to the next.
     """
-    values = {row: end[0] for row, end in ends.items()}
+    values = {row: value for row, (value, _) in ends.items()}
     for row, y in stacked(axis, values, gap).items():
-        axis.annotate(SHORT.get(row, row), (1, y), (8, -4), "axes fraction", "offset points").set(
-            fontsize=11, color=ends[row][1], annotation_clip=False
-        )
+        _, colour = ends[row]
+        words = SHORT.get(row, row)
+        text = axis.annotate(words, (1, y), (8, -4), "axes fraction", "offset points")
+        text.set(fontsize=11, color=colour, annotation_clip=False)
 
 
 def ratio(axis: Axes, name: str, only: Mapping[str, str], mode: str) -> None:
@@ -431,53 +440,63 @@ def recalled_over_steps(axis: Axes, mode: str) -> None:
 
 def ranks(axis: Axes, name: str, only: Mapping[str, str], mode: str) -> None:
     """The place of each row of Table 3 over tokens, and in the paper."""
-    found = {row: by for row, by in curves(name, **only).items() if PUBLISHED[row].perplexity}
-    tokens = sorted(set.intersection(*(set(by) for by in found.values())))
-    end = tokens[-1] / 1e6
-    paper = sorted(found, key=lambda row: PUBLISHED[row].perplexity or 0)
-    for row, look in looks(sorted(found)).items():
-        places = [
-            sorted(found, key=lambda one, at=at: found[one][at]).index(row) + 1 for at in tokens
-        ]
+    perplexities = {}
+    for row, by_tokens in curves(name, **only).items():
+        if PUBLISHED[row].perplexity:
+            perplexities[row] = by_tokens
+    common = set.intersection(*map(set, perplexities.values()))
+    tokens = sorted(common)
+    orders = []  # of the rows, at each number of tokens
+    for count in tokens:
+        at_count = {row: by_tokens[count] for row, by_tokens in perplexities.items()}
+        orders.append(sorted(at_count, key=at_count.__getitem__))
+    in_paper = sorted(perplexities, key=lambda row: PUBLISHED[row].perplexity or 0)
+    millions = [count / 1e6 for count in tokens]
+    end = millions[-1]
+    right = 1.12 * end  # where the paper's ranks stand
+    for row, look in looks(sorted(perplexities)).items():
+        places = [order.index(row) + 1 for order in orders]
+        place = in_paper.index(row) + 1
         colour = seen(look.colour, mode)
-        place = paper.index(row) + 1
-        axis.plot(
-            [count / 1e6 for count in tokens], places, color=colour, dashes=look.dashes or (1, 0)
-        )
-        axis.plot(
-            [end, 1.12 * end], [places[-1], place], color=colour, linewidth=1, dashes=(1.5, 1.5)
-        )
-        axis.plot([1.12 * end], [place], look.marker, color=colour, clip_on=False)
-        axis.annotate(
-            SHORT.get(row, row), (1.12 * end, place), (9, -4), textcoords="offset points"
-        ).set(fontsize=11, color=colour, annotation_clip=False)
-    axis.set(
-        xlabel="M tokens",
-        ylabel="rank by perplexity",
-        xlim=(0, 1.12 * end),
-        yticks=range(1, len(found) + 1),
-    )
-    axis.set_xticks([tick for tick in axis.get_xticks() if 0 <= tick <= end] + [1.12 * end])
-    axis.set_xticklabels([f"{tick:g}" for tick in axis.get_xticks()[:-1]] + ["paper"])
+        axis.plot(millions, places, color=colour, dashes=look.dashes or (1, 0))
+        to_paper = ([end, right], [places[-1], place])
+        axis.plot(*to_paper, color=colour, linewidth=1, dashes=(1.5, 1.5))
+        axis.plot([right], [place], look.marker, color=colour, clip_on=False)
+        words = SHORT.get(row, row)
+        text = axis.annotate(words, (right, place), (9, -4), textcoords="offset points")
+        text.set(fontsize=11, color=colour, annotation_clip=False)
+    ranks_from_1 = range(1, len(perplexities) + 1)
+    axis.set(xlabel="M tokens", ylabel="rank by perplexity", xlim=(0, right), yticks=ranks_from_1)
+    ticks = [tick for tick in axis.get_xticks() if 0 <= tick <= end]
+    axis.set_xticks([*ticks, right])
+    axis.set_xticklabels([*(f"{tick:g}" for tick in ticks), "paper"])
     axis.invert_yaxis()
 
 
 def depths() -> dict[str, list[tuple[float, Spread, float | None]]]:
     """Family -> (M parameters, our perplexity over seeds, the paper's) of each depth."""
     last: dict[str, list[float]] = defaultdict(list)
-    middle = {"bert_rel": "transformer_12", "sgu": "gmlp_36"}
+    middle = generate.MIDDLE_DEPTHS
     for line in generate.read("settings-more"):
         if line["experiment"] == "depth":
             last[line["row"]].append(float(line["perplexity"]))
     for line in generate.read("table3"):
-        if line["row"] in (*middle, "amlp_36"):
-            last[middle.get(line["row"], line["row"])].append(float(line["perplexity"]))
-    found: dict[str, list[tuple[float, Spread, float | None]]] = defaultdict(list)
-    for row in sorted(last, key=lambda row: int(row.rpartition("_")[2])):
+        row = line["row"]
+        if row in (*middle, "amlp_36"):
+            of_depth = middle.get(row, row)
+            last[of_depth].append(float(line["perplexity"]))
+
+    def layers(row: str) -> int:
+        _, _, number = row.rpartition("_")
+        return int(number)
+
+    points: dict[str, list[tuple[float, Spread, float | None]]] = defaultdict(list)
+    for row in sorted(last, key=layers):
         [config] = COLUMNS["mlm"].configs("cpu", (row,)).values()
-        params = parameters.count(bare_task(config).shapes()) / 1e6
-        found[family(row)].append((params, Spread.mean(last[row]), PUBLISHED[row].perplexity))
-    return found
+        millions = parameters.count(bare_task(config).shapes()) / 1e6
+        point = (millions, Spread.mean(last[row]), PUBLISHED[row].perplexity)
+        points[family(row)].append(point)
+    return points
 
 
 def depth(axis: Axes, mode: str) -> None:

@@ -1,11 +1,13 @@
 """Finds what a name stands for in a table, or by its place in a package of the user's own."""
 
 import importlib
+import os
 import sys
+import traceback
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from gmlp_flax.errors import ConfigError, did_you_mean
+from gmlp_flax.errors import ConfigError, did_you_mean, listed
 
 OWN = __name__.partition(".")[0]
 T = TypeVar("T")
@@ -64,11 +66,38 @@ def load(place: str, what: str) -> Any:
     module, _, attribute = place.partition(":")
     try:
         imported = importlib.import_module(module)
-        return getattr(imported, attribute) if attribute else imported
     except (Exception, SystemExit) as error:  # a script without a main guard may exit
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        advice = "install its package, or start in the folder that holds it"
+        advice = _advice_on_import(module, error)
         raise ConfigError(f"{what} cannot be imported ({reason}): {advice}") from None
+    if not attribute:
+        return imported
+    if not hasattr(imported, attribute):
+        nearest = _nearest_in(imported, attribute)
+        raise ConfigError(f"{what} cannot be imported: {module} has no {attribute!r}; {nearest}")
+    return getattr(imported, attribute)
+
+
+def _advice_on_import(module: str, error: BaseException) -> str:
+    """What to do about an exception that importing a module raised."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing and f"{module}.".startswith(f"{missing}."):
+        package, _, _ = module.partition(".")
+        return f"install {package}, or change to the folder that contains it (this one is {os.getcwd()})"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith("<frozen"):
+            return f"{module} raises it in {frame.filename}, line {frame.lineno}"
+    return f"{module} raises it"
+
+
+def _nearest_in(module: Any, name: str) -> str:
+    """The public name of a module that is most similar to a name, or else what the module defines."""
+    public = [known for known in vars(module) if not known.startswith("_")]
+    defined = []
+    for known in public:
+        if getattr(vars(module)[known], "__module__", "") == module.__name__:
+            defined.append(known)
+    return did_you_mean(name, public, f"it defines {listed(defined) or 'nothing'}")
 
 
 def refuse_foreign(name: str, key: str) -> None:

@@ -61,6 +61,12 @@ class Shifting(Block):
         return add_branch(x, self.linear(before), rng, 0)
 
 
+class CausalWithoutCache(Averaging):
+    """A mistake: it claims to support causal models."""
+
+    can_be_causal = True
+
+
 class Unused(Shifting):
     """The same, with a d_ffn that changes nothing."""
 
@@ -81,13 +87,48 @@ class Raising(Averaging):
         raise KeyError("raised by a block")
 
 
-class RaisingInTraining(Averaging):
-    """A mistake that shows only in training."""
+class RaisingInBatches(Averaging):
+    """A mistake that shows only with several examples."""
 
     def __call__(self, x, rng=EVALUATION, padding_mask=None):
-        if rng is not EVALUATION:
+        if len(x) > 1:
             raise KeyError("raised in training")
         return super().__call__(x, rng)
+
+
+class WithoutMask(Averaging):
+    """A mistake: no padding_mask."""
+
+    def __call__(self, x, rng=EVALUATION):
+        return super().__call__(x, rng)
+
+
+class WithoutRngs(Averaging):
+    """A mistake: no rngs."""
+
+    def __init__(self, spec):
+        pass
+
+
+class Rounding(Averaging):
+    """A mistake: it returns whole numbers."""
+
+    def __call__(self, x, rng=EVALUATION, padding_mask=None):
+        return super().__call__(x, rng).astype(int)
+
+
+class Logarithm(Averaging):
+    """A mistake: half of its outputs are NaN."""
+
+    def __call__(self, x, rng=EVALUATION, padding_mask=None):
+        return jnp.log(super().__call__(x, rng))
+
+
+class RootOfZero(Averaging):
+    """A mistake: the gradient of its square root is infinite at 0."""
+
+    def __call__(self, x, rng=EVALUATION, padding_mask=None):
+        return super().__call__(x, rng) + jnp.sqrt(jnp.square(0 * x))
 
 
 class Peeking(Shifting):

@@ -33,7 +33,11 @@ def test_classes_are_found_by_name_or_by_path():
             "config.model.block is 'qqqq'; expected one of gmlp, transformer, mixer, resmlp, feed_forward",
         ),
         ("no_such.module:X", "which cannot be imported (ModuleNotFoundError: "),
-        ("gmlp_flax.errors:X", "which cannot be imported (AttributeError: "),
+        (
+            "gmlp_flax.errors:X",
+            "which cannot be imported: gmlp_flax.errors has no 'X'; it defines UserError, ",
+        ),
+        ("gmlp_flax.errors:RunErorr", "did you mean 'RunError'?"),
         (
             "gmlp_flax.errors:RunError",
             "expected a class that extends gmlp_flax.models.blocks.base.Block",

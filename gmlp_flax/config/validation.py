@@ -1,5 +1,6 @@
 """Validation of configs: their keys, the values, and values that contradict each other."""
 
+import functools
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -13,6 +14,7 @@ from gmlp_flax.config.optimizers import check as check_optimizer
 from gmlp_flax.config.schema import BLOCK, TASK, all_keys, former_names, keys
 from gmlp_flax.errors import ConfigError, did_you_mean
 from gmlp_flax.models import blocks
+from gmlp_flax.models.blocks import trial
 from gmlp_flax.models.blocks.causality import looks_ahead
 from gmlp_flax.models.sharding import DATA, FSDP, TENSOR
 from gmlp_flax.options import Option
@@ -103,11 +105,12 @@ def validate(config: ml_collections.ConfigDict) -> None:
     task = tasks.find(config.task)
     task.check(config)
     try:
-        task(config).spec()
+        spec = task(config).spec()
     except ConfigError:
         raise
     except ValueError as error:
         raise ConfigError(f"config.{error}") from None
+    require_callable(config.model.block, spec)
 
 
 def check_values(config: ml_collections.ConfigDict) -> None:
@@ -264,6 +267,36 @@ def profile_steps(text: str, steps: int) -> range:
             f"config.profile.steps is {text!r}: expected FIRST:LAST, from 1 to config.steps={steps}"
         )
     return range(first, last + 1)
+
+
+@functools.cache
+def require_callable(name: str, spec: Any) -> None:
+    """Refuses a user's block that cannot be called as in a run, without computing anything. Each
+    block is tried once in a process.
+
+    Args:
+        name: of the block, for the message.
+        spec: of the blocks of the model.
+
+    Raises:
+        ConfigError: what the block does wrong.
+    """
+    if spec.block in blocks.BLOCKS.values():
+        return
+    problem = trial.problem_of_calls(spec)
+    if problem:
+        raise ConfigError(f"{name} {problem}")
+
+
+@functools.cache
+def require_finite(name: str, spec: Any) -> None:
+    """Refuses a user's block whose outputs or gradients are NaN or infinite before any training, as
+    `require_callable` does."""
+    if spec.block in blocks.BLOCKS.values():
+        return
+    problem = trial.problem_of_values(spec)
+    if problem:
+        raise ConfigError(f"{name} {problem}")
 
 
 def require_causal(name: str, spec: Any) -> None:

@@ -318,6 +318,8 @@ def checked(names: Sequence[str], known: Sequence[str], what: str) -> tuple[str,
     for name in names or ("",):
         if name not in known:
             advice = did_you_mean(name, known)
+            if what == "--rows":
+                advice += " (your own block is named my_package.my_module:MyBlock)"
             raise ConfigError(f"{what}: there is no {name!r}; {advice}")
     return tuple(name for name in known if name in names)
 
@@ -349,6 +351,7 @@ def checked_rows(
     classes = [name for name in dict.fromkeys(names) if custom_rows.is_custom(name)]
     rows: tuple[str, ...] = ()
     if published or not classes:
+        _refuse_dots(published, known)
         rows = checked(published or known, known, "--rows")
     if match != custom_rows.MATCHES[0] and not classes:
         raise ConfigError(
@@ -360,6 +363,17 @@ def checked_rows(
         blocks.find(block)
         rows += (custom_rows.with_match(block, own_match or match),)
     return rows
+
+
+def _refuse_dots(names: Sequence[str], known: Sequence[str]) -> None:
+    """Raises ConfigError if a row is the name of a class with a dot in place of the colon."""
+    for name in names:
+        module, dot, block = name.rpartition(".")
+        if dot and name not in known:
+            raise ConfigError(
+                f"--rows: there is no {name!r}; a class has a colon between its module and its name: "
+                f"{module}:{block}"
+            )
 
 
 class Statement(NamedTuple):

@@ -6,11 +6,10 @@ and as many parameters in the encoder.
 
 from collections.abc import Sequence
 
-import jax
-from flax import nnx
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as gmlp_config
+from gmlp_flax.config import validation
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.models import blocks
 from gmlp_flax.options import options_of
@@ -111,7 +110,7 @@ def in_place_of(transformer: ConfigDict, row: str) -> ConfigDict:
             config.model[key] = value
     if "scale_embeddings" in config.model:
         config.model.scale_embeddings = found.mixes_at_start
-    _check_output(config)
+    validation.require_callable(block, matching.encoder_spec(config))
     budget = matching.encoder_size(transformer)
     match = match or MATCHES[0]
     if match == "params" and "d_ffn" in config.model:
@@ -119,22 +118,3 @@ def in_place_of(transformer: ConfigDict, row: str) -> ConfigDict:
     elif match != "none":
         config.model.layers = matching.fitted_layers(config, budget)
     return config
-
-
-def _check_output(config: ConfigDict) -> None:
-    """Raises ConfigError if a block does not return the shape that it is given. What
-    the block itself raises, it raises here, before any run starts."""
-    spec = matching.encoder_spec(config)
-    example = jax.ShapeDtypeStruct((1, spec.length, spec.d_model), spec.stream_dtype)
-
-    def call(x):
-        block = spec.block(spec, nnx.Rngs(0))
-        return block(x)
-
-    returned = nnx.eval_shape(call, example)
-    shape = getattr(returned, "shape", None)
-    if shape != example.shape:
-        raise ConfigError(
-            f"{config.model.block} returns {shape or type(returned).__name__} for tokens of shape "
-            f"{example.shape}, [batch, tokens, d_model]: expected the same shape"
-        )

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
+from gmlp_flax.config import validation
 from gmlp_flax.errors import ConfigError, RunError, UserError
 from gmlp_flax.io import files as io_files
-from gmlp_flax.paper import alternatives, custom_rows
+from gmlp_flax.paper import alternatives, custom_rows, matching
 from gmlp_flax.paper.alternatives import COLUMNS, COSTS, Column
 from gmlp_flax.paper.tables import ALTERNATIVES, TABLES, TUNED, PaperTable
 from gmlp_flax.processes import stopping
@@ -136,7 +137,7 @@ def check(plan: Plan) -> None:
 
     Raises:
         ConfigError: a column has no data, config file or such scale; a flag is wrong; data are not
-            there.
+            there; a block returns NaN.
         RunError: a folder of a run that is to be trained holds a run of another config.
     """
     known: set[str] = set()
@@ -170,7 +171,9 @@ def _trained_keys(plan: Plan, name: str) -> set[str]:
     sweep = _training(plan, name)
     names: set[str] = set()
     for trial in sweep.trials:
-        keys = config_lib.keys(trial.config)
+        config = trial.config
+        validation.require_finite(config.model.block, matching.encoder_spec(config))
+        keys = config_lib.keys(config)
         names.update(keys)
     return names
 
@@ -328,10 +331,7 @@ def _searched_rates(plan: Plan, name: str, rows: Sequence[str]) -> dict[str, flo
     for row in rows:
         scores = searched(folder, column, plan.scale, row)
         if not scores:
-            raise RunError(
-                f"the best rate of {row} is not known, as no run of its search in {folder} has a "
-                "result: give the same command again"
-            )
+            raise RunError(f"no run of the search for the rate of {row} in {folder} has a result")
         rates[row] = best_rate(scores, column)
     return rates
 

@@ -13,9 +13,10 @@ from gmlp_flax.analysis import looks as looks_lib
 from gmlp_flax.analysis.charts import Chart, Panel, Scale
 from gmlp_flax.checkpoints import CONFIG_FILE
 from gmlp_flax.checkpoints.metrics_file import read_result
+from gmlp_flax.config import validation
 from gmlp_flax.io import files
 from gmlp_flax.options import ALL_RUNS
-from gmlp_flax.paper import recall
+from gmlp_flax.paper import matching, recall
 from gmlp_flax.paper.recall import PAIRS, RATE, ROWS, Cell
 from gmlp_flax.reports.claims import EARLY, HOLDS, OPEN, REVERSED, Claim
 from gmlp_flax.reports.report import Report, family, over_seeds
@@ -67,7 +68,11 @@ def make(plan: Plan) -> bool:
 
     Returns:
         Whether all runs have a result.
+
+    Raises:
+        ConfigError: a block of the user's own cannot be trained.
     """
+    _check_blocks(plan)
     progress = Progress({"": _planned(plan)})
     complete = True
     searches: list[Points] = []
@@ -84,6 +89,13 @@ def make(plan: Plan) -> bool:
         trials = recall.points(cell, plan.scale, rate)
         complete &= _train(plan, trials, plan.runs, progress)
     return complete
+
+
+def _check_blocks(plan: Plan) -> None:
+    """Tries the user's own blocks; raises ConfigError."""
+    for cell in plan.cells():
+        config = recall.mqar(cell.row, cell.length, cell.width, plan.scale)
+        validation.require_finite(config.model.block, matching.encoder_spec(config))
 
 
 def _search_folder(plan: Plan) -> str:

@@ -21,6 +21,7 @@ from gmlp_flax.sweeps.progress import Progress, Work
 
 PAUSE = 2.0  # seconds from one look at the runs' steps to the next
 SILENCE = 30.0  # seconds without a line after which one is printed, if there is no bar
+FIRST_SILENCE = 4.0  # the same for the first line
 
 
 def train(
@@ -212,7 +213,8 @@ def ended(
     group_of: Mapping[Future, Sequence[Trial]], out: str, progress: Progress
 ) -> Iterator[Future]:
     """The runs of a sweep as they end. A terminal shows a bar of the steps of the command's part;
-    elsewhere a line says how far they are if none was printed for SILENCE seconds.
+    elsewhere a line says how far they are after FIRST_SILENCE seconds, and then if none was printed
+    for SILENCE seconds.
 
     Args:
         group_of: run -> the trials that it trains.
@@ -221,7 +223,7 @@ def ended(
     """
     pending = set(group_of)
     part = progress.part()
-    last_line = time.monotonic()
+    next_line = time.monotonic() + FIRST_SILENCE
     with tqdm.tqdm(
         total=part.steps,
         initial=part.steps - part.left,
@@ -249,10 +251,10 @@ def ended(
                 bar.update(taken - bar.n)
                 bar.refresh()
             elif done:  # the caller prints a line for each
-                last_line = now
-            elif now - last_line >= SILENCE:
+                next_line = now + SILENCE
+            elif now >= next_line:
                 logs.to_stderr(status)
-                last_line = now
+                next_line = now + SILENCE
             yield from done
 
 

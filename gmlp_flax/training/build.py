@@ -52,6 +52,8 @@ def build(
     kind = tasks.find(config.task)
     task_without_data = kind(config)
     check_metric(config, task_without_data)
+    with heartbeat("trying the block", distributed.say, at_once=False):
+        validation.require_finite(config.model.block, task_without_data.spec())
     with heartbeat("reading the data", distributed.say, at_once=False):
         files = RunFiles(folder.path, inherited=resolved.files)
         data = kind.Data(config, files)

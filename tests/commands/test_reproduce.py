@@ -111,6 +111,12 @@ def test_parameter_counts_need_no_runs(tmp_path):
             "Shortening returns (1, 63, 16) for tokens of shape (1, 64, 16)",
         ),
         (("recall", "--rows=tests.custom_blocks:Raising"), "KeyError: 'raised by a block'"),
+        (("recall", "--rows=tests.custom_blocks:Logarithm"), "Logarithm returns NaN"),
+        ((*MLM, "--rows=tests.custom_blocks:Logarithm"), "Logarithm returns NaN"),
+        (
+            ("recall", "--rows=tests.custom_blocks.Averaging"),
+            "a class has a colon between its module and its name: tests.custom_blocks:Averaging",
+        ),
     ],
 )
 def test_user_errors_are_one_line(tmp_path, arguments, message):
@@ -121,7 +127,7 @@ def test_user_errors_are_one_line(tmp_path, arguments, message):
 @pytest.mark.slow  # it starts three processes
 def test_last_line_reports_that_all_runs_failed(tmp_path):
     """Their block raises in training, and each run is reported with its exception."""
-    row = "tests.custom_blocks:RaisingInTraining"
+    row = "tests.custom_blocks:RaisingInBatches"
     words = (f"--rows={row}", "--widths=16", "--lengths=64", f"--runs={tmp_path}/runs")
     done = preloaded.gmlp("reproduce", "recall", *words, f"--out={tmp_path}")
     assert done.returncode == 2

@@ -29,14 +29,14 @@ def looks_ahead(spec: Any) -> bool:
         spec: of the blocks of the model, with `causal`.
     """
     previous = None
-    for layer_spec in spec.block.layer_specs(_short(spec)):
+    for layer_spec in spec.block.layer_specs(short(spec)):
         if layer_spec != previous and _layer_looks_ahead(layer_spec):
             return True
         previous = layer_spec
     return False
 
 
-def _short(spec: Any) -> Any:
+def short(spec: Any) -> Any:
     """The spec for fewer tokens in float32, or only in float32 if the block refuses such a
     length."""
     exact = dataclasses.replace(spec, dtype="float32")

@@ -249,21 +249,21 @@ def _note_on_sizes(scale: str, configs: Mapping[str, ConfigDict]) -> str:
         same = f"the same up to {excess:.1f} %"
     layers = ", ".join(str(depth) for depth in sorted(depths))
     return (
-        f"One frame: {smallest:.3f} to {largest:.3f} M parameters in the encoder ({same}), "
-        f"{layers} layers, the same text, steps, batches and masks. "
+        f"All rows have {smallest:.3f} to {largest:.3f} M parameters in the encoder ({same}), "
+        f"{layers} layers, and the same text, steps, batches and masks. "
         "GFLOPs are the products of one sequence's forward pass with its loss."
     )
 
 
 def _notes_on_absent(scores: Scores, costs: Costs) -> list[str]:
-    """Which columns have nothing; none if all have something."""
+    """Which columns have no results; none if all have some."""
     absent = [name for name in COLUMNS if name not in scores]
     if not costs:
-        absent.append(COSTS)
+        absent.append(f"{COSTS} (seconds and bytes)")
     if not absent:
         return []
     names = ", ".join(absent)
-    return [f"Columns without anything: {names}."]
+    return [f"Columns without results: {names}."]
 
 
 # Charts.

@@ -99,8 +99,8 @@ def test_costs_are_per_thousand_tokens(made):
 
 
 def test_missing_runs_are_named(made):
-    assert "Columns without anything: longer, mnli, listops, bytes, pixels." in made.notes
-    [frame] = [note for note in made.notes if note.startswith("One frame: ")]
+    assert "Columns without results: longer, mnli, listops, bytes, pixels." in made.notes
+    [frame] = [note for note in made.notes if note.startswith("All rows have ")]
     assert "M parameters in the encoder (the same up to" in frame
     assert ": steps 900 (paper: 125000); " in made.setting
 

@@ -44,9 +44,7 @@ def _rows(plan: Plan, unit: str) -> dict[str, str]:
         rows[kind] = f"{count} per step, {megabytes:,.1f} MB"
     step_ms = 1e3 * plan.step_seconds
     rows["step"] = f"{step_ms:.4g} ms at least ({_parts(plan)})"
-    rows["utilization"] = (
-        f"{plan.utilization:.0%} of the peak, in products of the model, at most; {_bound(plan)}"
-    )
+    rows["utilization"] = f"at most {plan.utilization:.0%} of peak (model FLOPs); {_bound(plan)}"
     rows["run"] = f"{_duration(plan.run_days)}, {_chip_hours(plan.chip_hours)}"
     if plan.cost is not None:
         rows["run"] += f", {plan.cost:,.0f} at the price given"
@@ -103,10 +101,10 @@ def _parts(plan: Plan) -> str:
 def _bound(plan: Plan) -> str:
     """The slowest part of a step, and at which batch."""
     if plan.products_bound:
-        return f"products take longest from a batch of {plan.products_bound:,}"
-    bound = "memory takes longer than products at any batch"
+        return f"compute-bound from a batch of {plan.products_bound:,}"
+    bound = "memory-bound at any batch size"
     if not plan.topology.startswith("gpu:"):
-        bound += "; microbatches (optimizer.grad_accum_steps) may need less of it"
+        bound += "; microbatches (optimizer.grad_accum_steps) may reduce the traffic"
     return bound
 
 

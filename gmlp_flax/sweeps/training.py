@@ -268,7 +268,8 @@ def _preparing(out: str, unfinished: Sequence[Trial]) -> str:
         config_path = os.path.join(folder, CONFIG_FILE)
         if files.exists(config_path):  # written with the first step
             return ""
-        line = run_logs.last_line(f"{folder}.log")
-        if line:
+        log = f"{folder}.log"
+        line = run_logs.last_line(log)
+        if line and not run_logs.read_error(log):  # it failed before, and waits to start again
             doing = f"preparing: {line}"
     return doing

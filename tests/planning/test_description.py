@@ -44,8 +44,8 @@ def test_numbers_have_units():
     assert found["memory per chip"] == ("8.20 of 16.00 GB: fits (0.20 arguments, 8.00 temporaries)")
     assert found["all-reduce"] == "3 per step, 78.0 MB"
     assert found["step"] == "250 ms at least (products 250, memory unknown, links 12.5)"
-    assert found["utilization"].startswith("42% of the peak")
-    assert found["utilization"].endswith("products take longest from a batch of 512")
+    assert found["utilization"].startswith("at most 42% of peak")
+    assert found["utilization"].endswith("compute-bound from a batch of 512")
     assert found["run"] == (
         "12.0 hours, 192 chip-hours, 230 at the price given, 1,500,000 images for 1"
     )

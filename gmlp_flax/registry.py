@@ -84,10 +84,12 @@ def _advice_on_import(module: str, error: BaseException) -> str:
     if missing and f"{module}.".startswith(f"{missing}."):
         package, _, _ = module.partition(".")
         return f"install {package}, or change to the folder that contains it (this one is {os.getcwd()})"
+    install = f"install {missing}, or " if missing else ""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith("<frozen"):
-            return f"{module} raises it in {frame.filename}, line {frame.lineno}"
-    return f"{module} raises it"
+        is_of_import = frame.filename in (__file__, importlib.__file__)
+        if not is_of_import and not frame.filename.startswith("<frozen"):
+            return f"{install}fix line {frame.lineno} of {frame.filename}"
+    return f"{install}fix {module}"
 
 
 def _nearest_in(module: Any, name: str) -> str:

@@ -67,6 +67,13 @@ class CausalWithoutCache(Averaging):
     can_be_causal = True
 
 
+class OtherSpec(Averaging):
+    """A mistake: its options extend nothing."""
+
+    class Spec:
+        """It is no BlockSpec."""
+
+
 class Unused(Shifting):
     """The same, with a d_ffn that changes nothing."""
 

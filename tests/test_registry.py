@@ -37,6 +37,7 @@ def test_classes_are_found_by_name_or_by_path():
             "gmlp_flax.errors:X",
             "which cannot be imported: gmlp_flax.errors has no 'X'; it defines UserError, ",
         ),
+        ("tests.custom_blocks:OtherSpec", "its Spec must extend gmlp_flax.models.spec.BlockSpec"),
         ("gmlp_flax.errors:RunErorr", "did you mean 'RunError'?"),
         (
             "gmlp_flax.errors:RunError",
@@ -103,3 +104,18 @@ def test_modules_that_exit_on_import_are_reported(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     message = raised(ConfigError, load, "ending_script:Block", "--rows")
     assert "--rows cannot be imported (SystemExit: 3)" in message
+
+
+def test_advice_depends_on_what_cannot_be_imported(tmp_path, monkeypatch):
+    """The module itself, a module that it imports, or its syntax."""
+    (tmp_path / "needing.py").write_text("\nimport needed_elsewhere\n")
+    (tmp_path / "unparsed.py").write_text("def f(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    message = raised(ConfigError, load, "absent.blocks:Block", "--rows")
+    assert message.endswith(f"change to the folder that contains it (this one is {tmp_path})")
+    message = raised(ConfigError, load, "needing:Block", "--rows")
+    assert f"install needed_elsewhere, or fix line 2 of {tmp_path}/needing.py" in message
+    message = raised(ConfigError, load, "unparsed:Block", "--rows")
+    assert "(unparsed.py, line 1)" in message
+    assert message.endswith("fix unparsed")

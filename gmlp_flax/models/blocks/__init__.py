@@ -6,6 +6,7 @@ A block from elsewhere is named by its module and class: `my_package.my_block:My
 from typing import Any
 
 from gmlp_flax import registry
+from gmlp_flax.errors import ConfigError
 from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.blocks.bigs import BiGSBlock
 from gmlp_flax.models.blocks.convolution import ConvolutionBlock
@@ -45,9 +46,13 @@ def find(name: str) -> type[Block]:
     """The block of a name in BLOCKS, or `my_package.my_block:MyBlock`.
 
     Raises:
-        ConfigError: there is no such block, or it cannot be imported.
+        ConfigError: there is no such block, it cannot be imported, or its Spec is not one.
     """
-    return registry.find(name, BLOCKS, Block, "model.block")
+    block = registry.find(name, BLOCKS, Block, "model.block")
+    if not issubclass(block.Spec, BlockSpec):
+        expected = f"{BlockSpec.__module__}.{BlockSpec.__name__}"
+        raise ConfigError(f"config.model.block is {name!r}: its Spec must extend {expected}")
+    return block
 
 
 def name_of(block: type[Block]) -> str:

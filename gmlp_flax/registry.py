@@ -83,7 +83,8 @@ def _advice_on_import(module: str, error: BaseException) -> str:
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing and f"{module}.".startswith(f"{missing}."):
         package, _, _ = module.partition(".")
-        return f"install {package}, or change to the folder that contains it (this one is {os.getcwd()})"
+        here = os.getcwd()
+        return f"install {package}, or change to the folder that contains it (this one is {here})"
     install = f"install {missing}, or " if missing else ""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         is_of_import = frame.filename in (__file__, importlib.__file__)
@@ -93,7 +94,7 @@ def _advice_on_import(module: str, error: BaseException) -> str:
 
 
 def _nearest_in(module: Any, name: str) -> str:
-    """The public name of a module that is most similar to a name, or else what the module defines."""
+    """The public name in a module that is most similar to a name, or else what it defines."""
     public = [known for known in vars(module) if not known.startswith("_")]
     defined = []
     for known in public:

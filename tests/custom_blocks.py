@@ -67,6 +67,15 @@ class CausalWithoutCache(Averaging):
     can_be_causal = True
 
 
+class Unpadded(Averaging):
+    """A mistake in a model of texts: it refuses padding."""
+
+    def __call__(self, x, rng=EVALUATION, padding_mask=None):
+        if padding_mask is not None:
+            raise NotImplementedError("no padding")
+        return super().__call__(x, rng)
+
+
 class OtherSpec(Averaging):
     """A mistake: its options extend nothing."""
 

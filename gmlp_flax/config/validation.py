@@ -270,20 +270,21 @@ def profile_steps(text: str, steps: int) -> range:
 
 
 @functools.cache
-def require_callable(name: str, spec: Any) -> None:
+def require_callable(name: str, spec: Any, padded: bool = False) -> None:
     """Refuses a user's block that cannot be called as in a run, without computing anything. Each
     block is tried once in a process.
 
     Args:
         name: of the block, for the message.
         spec: of the blocks of the model.
+        padded: whether the run has padding.
 
     Raises:
         ConfigError: what the block does wrong.
     """
     if spec.block in blocks.BLOCKS.values():
         return
-    problem = trial.problem_of_calls(spec)
+    problem = trial.problem_of_calls(spec, padded)
     if problem:
         raise ConfigError(f"{name} {problem}")
 

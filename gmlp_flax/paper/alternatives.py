@@ -371,8 +371,8 @@ def _refuse_dots(names: Sequence[str], known: Sequence[str]) -> None:
         module, dot, block = name.rpartition(".")
         if dot and name not in known:
             raise ConfigError(
-                f"--rows: there is no {name!r}; a class has a colon between its module and its name: "
-                f"{module}:{block}"
+                f"--rows: there is no {name!r}; a class has a colon between its module and its "
+                f"name: {module}:{block}"
             )
 
 

@@ -159,11 +159,17 @@ def check(plan: Plan) -> None:
 
 
 def _check_finetuning(plan: Plan, name: str) -> None:
-    """Raises ConfigError if a finetuned column has no such scale, or a change does not fit it."""
+    """Raises ConfigError if a finetuned column has no such scale, a change does not fit it, or a
+    block does not take the padding of its texts."""
     column = plan.columns[name]
     configs = column.configs(plan.scale, plan.rows[:1])
     [config] = configs.values()
     config_lib.overridden(config, plan.finetune_changes)
+    if not any(custom_rows.is_custom(row) for row in plan.rows):
+        return
+    for pretraining in _pretraining_configs(plan).values():
+        spec = matching.encoder_spec(pretraining)
+        validation.require_callable(pretraining.model.block, spec, padded=True)
 
 
 def _trained_keys(plan: Plan, name: str) -> set[str]:

@@ -114,6 +114,14 @@ def test_parameter_counts_need_no_runs(tmp_path):
         (("recall", "--rows=tests.custom_blocks:Logarithm"), "Logarithm returns NaN"),
         ((*MLM, "--rows=tests.custom_blocks:Logarithm"), "Logarithm returns NaN"),
         (
+            (
+                "alternatives",
+                "--columns=mlm=setup.cfg,sst2=setup.cfg",
+                "--rows=tests.custom_blocks:Unpadded",
+            ),
+            "Unpadded with a padding_mask raises NotImplementedError: no padding",
+        ),
+        (
             ("recall", "--rows=tests.custom_blocks.Averaging"),
             "a class has a colon between its module and its name: tests.custom_blocks:Averaging",
         ),

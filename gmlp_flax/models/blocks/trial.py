@@ -19,12 +19,13 @@ OURS = __name__.partition(".")[0]
 MOST_CHARACTERS = 300  # of an exception's message
 
 
-def problem_of_calls(spec: Any) -> str:
+def problem_of_calls(spec: Any, padded: bool = False) -> str:
     """What is wrong with how a block is made or called, as words that follow its name; "" if
     nothing is. Nothing is computed.
 
     Args:
         spec: of the blocks of the model.
+        padded: whether the block is called with a `padding_mask`.
     """
     arguments = ["x", "rng", "padding_mask"]
     if spec.causal:
@@ -34,7 +35,7 @@ def problem_of_calls(spec: Any) -> str:
         if problem:
             return problem
     for layer_spec in _different_layers(spec):
-        problem = _problem_of_layer(layer_spec)
+        problem = _problem_of_layer(layer_spec, padded)
         if problem:
             return problem
     return ""
@@ -52,10 +53,11 @@ def problem_of_values(spec: Any) -> str:
         shape = (1, layer_spec.length, layer_spec.d_model)
         x = jax.random.normal(jax.random.key(1), shape, layer_spec.stream_dtype)
         gradients, output = _gradients(block, x)
+        inputs = "for random tokens, with its initial parameters"
         if not _is_finite(output):
-            return "returns NaN or infinite numbers for random tokens, with its initial parameters"
+            return f"returns NaN or infinite numbers {inputs}"
         if not _is_finite(gradients):
-            return "has gradients of NaN or infinite numbers for random tokens, with its initial parameters"
+            return f"has NaN or infinite gradients {inputs}"
     return ""
 
 
@@ -78,15 +80,17 @@ def _problem_of_signature(block: type[Any], method: str, names: list[str]) -> st
     return ""
 
 
-def _problem_of_layer(spec: Any) -> str:
+def _problem_of_layer(spec: Any, padded: bool) -> str:
     """The same for one layer, in training and in evaluation."""
     example = jax.ShapeDtypeStruct((1, spec.length, spec.d_model), spec.stream_dtype)
     for training in (False, True):
-        call = _call_of(spec, training)
+        call = _call_of(spec, training, padded)
         try:
             returned = nnx.eval_shape(call, example)
         except Exception as error:
-            return f"raises {type(error).__name__}: {_message(error)}{_line_of(error, spec.block)}"
+            when = "with a padding_mask " if padded else ""
+            line = _line_of(error, spec.block)
+            return f"{when}raises {type(error).__name__}: {_message(error)}{line}"
         shape = getattr(returned, "shape", None)
         if shape != example.shape:
             return (
@@ -98,14 +102,15 @@ def _problem_of_layer(spec: Any) -> str:
     return ""
 
 
-def _call_of(spec: Any, training: bool) -> Callable[[Array], Array]:
+def _call_of(spec: Any, training: bool, padded: bool) -> Callable[[Array], Array]:
     """A function that makes a layer and calls it as the encoder does."""
 
     def call(x: Array) -> Array:
         keys = jax.random.split(jax.random.key(0), 1) if training and spec.draws else None
         survival = jnp.float32(spec.survival) if spec.survival < 1 else None
+        mask = jnp.ones((1, spec.length), bool) if padded else None
         block = spec.block(spec, nnx.Rngs(0))
-        return block(x, LayerRng(keys, spec.dropout, survival), None)
+        return block(x, LayerRng(keys, spec.dropout, survival), mask)
 
     return call
 

@@ -40,11 +40,19 @@ def test_mistakes_are_named_without_computing(name, words):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("Logarithm", "returns NaN"), ("RootOfZero", "gradients of NaN")]
+    ("name", "words"),
+    [("Logarithm", "returns NaN"), ("RootOfZero", "has NaN or infinite gradients")],
 )
 def test_numbers_that_are_not_finite_are_refused(name, words):
     message = raised(ConfigError, validation.require_finite, name, spec_of(name))
     assert words in message
+
+
+def test_padding_is_tried_where_there_is_some():
+    spec = spec_of("Unpadded")
+    assert not trial.problem_of_calls(spec)
+    problem = trial.problem_of_calls(spec, padded=True)
+    assert "with a padding_mask raises NotImplementedError: no padding" in problem
 
 
 def test_causal_blocks_take_a_cache():

@@ -14,6 +14,7 @@ from gmlp_flax.models.layers import (
     add_branch,
 )
 from gmlp_flax.models.spec import BlockSpec
+from gmlp_flax.options import ABOVE_0, option
 
 AVERAGING = "tests.custom_blocks:Averaging"
 SHIFTING = "tests.custom_blocks:Shifting"
@@ -74,6 +75,15 @@ class Unpadded(Averaging):
         if padding_mask is not None:
             raise NotImplementedError("no padding")
         return super().__call__(x, rng)
+
+
+class UndecoratedSpec(Averaging):
+    """A mistake: its Spec is no dataclass of its own."""
+
+    class Spec(AveragingSpec):
+        """With an option that nothing reads."""
+
+        weight: float = option(0.1, "of the mean", ABOVE_0, architecture=True)
 
 
 class OtherSpec(Averaging):

@@ -38,6 +38,7 @@ def test_classes_are_found_by_name_or_by_path():
             "which cannot be imported: gmlp_flax.errors has no 'X'; it defines UserError, ",
         ),
         ("tests.custom_blocks:OtherSpec", "its Spec must extend gmlp_flax.models.spec.BlockSpec"),
+        ("tests.custom_blocks:UndecoratedSpec", "decorate its Spec with @dataclasses.dataclass("),
         ("gmlp_flax.errors:RunErorr", "did you mean 'RunError'?"),
         (
             "gmlp_flax.errors:RunError",

@@ -3,6 +3,7 @@
 A block from elsewhere is named by its module and class: `my_package.my_block:MyBlock`.
 """
 
+import dataclasses
 from typing import Any
 
 from gmlp_flax import registry
@@ -52,6 +53,12 @@ def find(name: str) -> type[Block]:
     if not issubclass(block.Spec, BlockSpec):
         expected = f"{BlockSpec.__module__}.{BlockSpec.__name__}"
         raise ConfigError(f"config.model.block is {name!r}: its Spec must extend {expected}")
+    for value in vars(block.Spec).values():
+        if isinstance(value, dataclasses.Field):  # an option that the decorator has not read
+            raise ConfigError(
+                f"config.model.block is {name!r}: decorate its Spec with "
+                "@dataclasses.dataclass(frozen=True, kw_only=True)"
+            )
     return block
 
 

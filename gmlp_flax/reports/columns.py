@@ -337,7 +337,10 @@ def _searched_rates(plan: Plan, name: str, rows: Sequence[str]) -> dict[str, flo
     for row in rows:
         scores = searched(folder, column, plan.scale, row)
         if not scores:
-            raise RunError(f"no run of the search for the rate of {row} in {folder} has a result")
+            raise RunError(
+                f"the best rate of {row} is not known, as no run of its search in {folder} has a "
+                "result"
+            )
         rates[row] = best_rate(scores, column)
     return rates
 

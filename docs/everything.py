@@ -90,7 +90,7 @@ BENCHMARK_PAGES = {
     "device": "results/speed.md#on-one-h100",
     "toeplitz": "mixers.md#which-toeplitz-algorithm",
     "fourier": "mixers.md#fnet",
-    "mixers": "results/which-mixer.md#time-memory-and-other-lengths",
+    "mixers": "results/which-mixer.md#what-every-row-costs",
     "text": "results/speed.md#data",
     "images": "results/speed.md#data",
     "export": "weights.md#in-other-frameworks",

@@ -213,10 +213,10 @@ def scores() -> dict[str, dict[str, Spread]]:
     return dict(means)
 
 
-def costs(name: str = "alternatives-costs") -> dict[str, dict[int, Cost]]:
-    """The measured steps of a file, with their medians: row -> tokens -> step."""
+def costs() -> dict[str, dict[int, Cost]]:
+    """The same of its measured steps, with their medians: row -> tokens -> step."""
     steps: dict[str, dict[int, Cost]] = defaultdict(dict)
-    for line in read(name):
+    for line in read("alternatives-costs"):
         median = line["median_seconds"]
         seconds = (float(median),) if median else ()
         cost = Cost(int(line["tokens"]), int(line["batch"]), seconds, float(line["bytes"]))
@@ -417,17 +417,17 @@ def _slices() -> str:
     return slices.section()
 
 
-def _newer_costs() -> str:
-    from docs.results import newer_costs  # which reads what this file makes
+def _costs() -> str:
+    from docs.results import costs  # which reads what this file makes
 
-    return newer_costs.section()
+    return costs.section()
 
 
 # Name of a generated part of a page of docs/results -> its text.
 PARTS: dict[str, Callable[[], str]] = {
     "advice": _advice,
     "longer": _longer,
-    "newer-costs": _newer_costs,
+    "costs": _costs,
     "slices": _slices,
     "recall": _recall,
     "recall-mixers": _recall_mixers,

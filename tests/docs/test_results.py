@@ -77,29 +77,6 @@ def test_the_table_of_the_alternatives():
             assert top1 == ""
 
 
-def test_the_costs_of_the_alternatives():
-    costs = generate.costs()
-    table = lines("which-mixer", "row | ms, n = 128")
-    assert table.keys() == generate.scores()["mlm"].keys()
-    for row, cells in table.items():
-        costs_of_row = costs[row]
-        times = zip((128, 1024, 8192), cells[:3], strict=True)
-        for tokens, cell in times:
-            assert cell == time_cell(costs_of_row, tokens), (row, tokens)
-        sizes = zip((1024, 8192), cells[3:], strict=True)
-        for tokens, cell in sizes:
-            megabytes = costs_of_row[tokens].size / 1e6
-            assert cell == f"{megabytes:,.0f}", (row, tokens)
-
-
-def time_cell(costs_of_row, tokens):
-    """Milliseconds for a thousand tokens, or a dash where they were not measured."""
-    if tokens not in costs_of_row:
-        return "\u2013"
-    time = costs_of_row[tokens].per_thousand
-    return f"{time.centre:,.0f}" if time else "\u2013"
-
-
 def test_the_table_of_long_inputs():
     scores = generate.scores()
     table = lines("which-mixer", "row | ListOps")

@@ -70,17 +70,18 @@ def _set_option(variable: str, value: str | float) -> None:
 def check_environment() -> None:
     """Raises ConfigError if XLA_FLAGS names a file that is not there, or a flag that XLA does not
     have, at which XLA ends the process."""
-    words = os.environ.get("XLA_FLAGS", "").split()
-    if not words:
+    value = os.environ.get("XLA_FLAGS", "").strip()
+    if not value:
         return
-    if not words[0].startswith("--"):
-        if not os.path.isfile(words[0]):
+    if not value.startswith("--"):
+        if not os.path.isfile(value):
             raise ConfigError(
-                f"XLA_FLAGS={words[0]}: expected flags that begin with --, or a file of them: unset "
+                f"XLA_FLAGS={value}: expected flags that begin with --, or a file of them: unset "
                 "it, or give such flags"
             )
         return
-    if _may_be_unknown(words):
+    flags = value.split()
+    if _may_be_unknown(flags):
         _try_flags()
 
 

@@ -1,6 +1,7 @@
 """Calls of `gmlp launch --dry_run`; python -m tests.launching.golden writes what they print,
 golden/NAME.txt."""
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def call(name: str) -> list[str]:
 
 def settled(printed: str) -> str:
     """What a call prints, on any machine."""
-    return printed.replace(sys.executable, "PYTHON")
+    return printed.replace(shlex.quote(sys.executable), "PYTHON")
 
 
 def expected(name: str) -> str:

@@ -3,11 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 import yaml
 
+from tests.executables import first_lines
 from tests.launching import golden, tools
 
 TASK = """
@@ -20,7 +20,7 @@ print(json.dumps([task.name, task.num_nodes, found.accelerators, found.use_spot,
 """
 TPU_VERSION = {"runtime_version": "v2-alpha-tpuv5-lite"}
 # As any program of the run: prints how it was called.
-PRINT = "#!{python}\nimport json, os, sys\nprint(json.dumps([os.path.basename(sys.argv[0]), *sys.argv[1:]]))\n"
+PRINT = "{python}\nimport json, os, sys\nprint(json.dumps([os.path.basename(sys.argv[0]), *sys.argv[1:]]))\n"
 
 
 def task(name: str) -> tuple[str, dict]:
@@ -38,7 +38,7 @@ def called(run: str, program: str, folder, **variables: str) -> list[str]:
     """What bash calls for a task's `run`, which begins with a program."""
     path = folder / program
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(PRINT.format(python=sys.executable))
+    path.write_text(PRINT.format(python=first_lines()))
     path.chmod(0o755)
     variables = {"PATH": f"{folder}:{os.environ['PATH']}"} | variables
     done = subprocess.run(

@@ -14,6 +14,7 @@ import pytest
 
 from gmlp_flax.launching import engines
 from gmlp_flax.launching.engines import Job, Options
+from tests.executables import first_lines
 
 AWKWARD = (
     "--config=configs/x.py:base",
@@ -22,7 +23,7 @@ AWKWARD = (
 )
 
 # Notes its own words, and runs the script at once.
-SBATCH = """#!{python} -SE
+SBATCH = """{python}
 import json, os, re, subprocess, sys
 script = open(sys.argv.pop()).read()
 given = re.findall("^#SBATCH (--[a-z-]+)(?:=(\\\\S+))?$", script, re.M)
@@ -40,7 +41,7 @@ open("{folder}/shell.part", "w").write(str(process.pid))
 os.rename("{folder}/shell.part", "{folder}/shell")
 sys.exit(process.wait())
 """
-SRUN = """#!{python} -SE
+SRUN = """{python}
 import json, os, signal, sys, time
 def stop(*_):
     sys.exit(0)
@@ -80,7 +81,7 @@ class Cluster:
         programs = {"sbatch": SBATCH, "srun": SRUN, "scancel": SCANCEL, "scontrol": SCONTROL}
         for name, text in programs.items():
             path = folder / name
-            path.write_text(text.format(python=sys.executable, folder=folder))
+            path.write_text(text.format(python=first_lines("-SE"), folder=folder))
             path.chmod(0o755)
 
     def start(

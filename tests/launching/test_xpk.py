@@ -6,7 +6,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
@@ -14,10 +13,11 @@ import yaml
 
 from gmlp_flax.launching.engines import Job, Options, Xpk
 from gmlp_flax.planning.chips import CHIPS
+from tests.executables import first_lines
 from tests.launching import golden, tools
 
 # `python` in the container: writes down its arguments, and saves at a signal to stop.
-TRAINING = """#!{python}
+TRAINING = """{python}
 import json, os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 json.dump([sys.argv[1:], os.environ["JAX_PLATFORMS"]], open("{folder}/part", "w"))
@@ -75,7 +75,7 @@ def test_the_container_forwards_arguments_signals_and_exit_codes(tmp_path):
     script = script.replace("$$", "$")  # as Kubernetes does
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
-    python.write_text(TRAINING.format(python=sys.executable, folder=tmp_path))
+    python.write_text(TRAINING.format(python=first_lines(), folder=tmp_path))
     python.chmod(0o755)
     path = f"{python.parent}:{os.environ['PATH']}"
     process = subprocess.Popen(

@@ -9,15 +9,16 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
+
+from tests.executables import first_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 
 # gcloud as `gcloud compute tpus ... --help` describes it, version 528: the flags of each command.
 # The states that `describe` prints, one after the other, are in the file `states`.
-GCLOUD = """#!{python} -SE
+GCLOUD = """{python}
 import json, os, shutil, subprocess, sys
 folder = "{folder}"
 flags_of = {{
@@ -50,7 +51,7 @@ sys.exit(max((process.wait() for process in running), default=0))
 """
 
 # Training: writes down its arguments, and saves at a signal to stop.
-TRAINING = """#!{python} -SE
+TRAINING = """{python}
 import json, os, signal, sys, time
 def stop(*_):
     print("saved")
@@ -76,7 +77,7 @@ class Cloud:
         (self.checkout / "scripts").mkdir(parents=True)
         self.bin.mkdir()
         shutil.copy(ROOT / "scripts/launch_tpu.sh", self.checkout / "scripts")
-        names = {"python": sys.executable, "folder": folder}
+        names = {"python": first_lines("-SE"), "folder": folder}
         self.program(self.checkout / "scripts/setup.sh", SETUP.format(**names))
         self.program(folder / "training", TRAINING.format(**names))
         self.program(self.bin / "gcloud", GCLOUD.format(**names))

@@ -5,16 +5,16 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.executables import first_lines
 from tests.test_pages import EXTRAS
 
 ROOT = Path(__file__).resolve().parents[2]
 # Prints its words; whatever else the line calls does nothing.
-PIP = "#!{python}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n"
+PIP = "{python}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n"
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def installed(
 ) -> subprocess.CompletedProcess:
     """Runs the one RUN instruction."""
     [run] = [value for instruction, value in steps if instruction == "RUN"]
-    programs = {"pip": PIP.format(python=sys.executable), "useradd": "#!/bin/sh\n"}
+    programs = {"pip": PIP.format(python=first_lines()), "useradd": "#!/bin/sh\n"}
     for name, text in programs.items():
         path = folder / name
         path.write_text(text)

@@ -1,14 +1,14 @@
 """A stand-in for the trainer, which answers at once."""
 
 import json
-import sys
 from pathlib import Path
 
 from tests import preloaded
+from tests.executables import first_lines
 
 # Called as Python is: notes what it was called with, then does what plan.json says for the folder's
 # name.
-TRAINER = """#!{python}
+TRAINER = """{python}
 import json, os, sys, time
 flags = dict(word[2:].split("=", 1) for word in sys.argv if word.startswith("--"))
 with open("{folder}/calls.jsonl", "a") as file:
@@ -59,7 +59,7 @@ class Trainer:
         self.folder = folder
         self.executable = folder / "python"
         word = "waits" if waits else ""
-        program = TRAINER.format(python=sys.executable, folder=folder, waits=word)
+        program = TRAINER.format(python=first_lines(), folder=folder, waits=word)
         self.executable.write_text(program)
         self.executable.chmod(0o755)
         self.plan({})

@@ -10,18 +10,39 @@ import csv
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 FOLDER = Path(__file__).parent / "figures"
 OFFSETS = 10  # to each side, of 32
 WIDTH = 400
 FONT = "font-family='system-ui, Segoe UI, Helvetica, Arial, sans-serif'"
 MONOSPACE = "font-family='ui-monospace, SFMono-Regular, Menlo, Consolas, monospace'"
-# Ink, secondary ink, lines of the axes, the weights, what is multiplied.
+
+
+class Colours(NamedTuple):
+    """The colours of a page.
+
+    Attributes:
+        ink: of words.
+        second: of secondary words, and of arrows.
+        rule: of the lines of axes and frames.
+        blue: of the weights.
+        orange: of what is multiplied.
+    """
+
+    ink: str
+    second: str
+    rule: str
+    blue: str
+    orange: str
+
+
 COLOURS = {
-    "light": ("#1f2328", "#59636e", "#c8ced5", "#0072b2", "#d55e00"),
-    "dark": ("#e6edf3", "#a9b3bd", "#4a535d", "#56b4e9", "#e69f00"),
+    "light": Colours("#1f2328", "#59636e", "#c8ced5", "#0072b2", "#d55e00"),
+    "dark": Colours("#e6edf3", "#a9b3bd", "#4a535d", "#56b4e9", "#e69f00"),
 }
 
 
@@ -35,24 +56,44 @@ def text(
     more: str = "",
 ) -> str:
     """Words at a point."""
-    return f"<text x='{x:g}' y='{y:g}' fill='{colour}' font-size='{size:g}' text-anchor='{anchor}' {more}>{words}</text>"
+    position = f"x='{x:g}' y='{y:g}'"
+    style = f"fill='{colour}' font-size='{size:g}' text-anchor='{anchor}' {more}"
+    return f"<text {position} {style}>{words}</text>"
 
 
 def arrow(points: str, colour: str) -> str:
     """A line with a head."""
-    return f"<polyline points='{points}' fill='none' stroke='{colour}' stroke-width='1.6' marker-end='url(#head)'/>"
+    style = f"fill='none' stroke='{colour}' stroke-width='1.6' marker-end='url(#head)'"
+    return f"<polyline points='{points}' {style}/>"
 
 
-def box(x: float, y: float, width: float, words: str, ink: str, line: str) -> str:
+def area(x: float, y: float, width: float, height: float) -> str:
+    """The attributes of a rectangle's place and size."""
+    return f"x='{x:g}' y='{y:g}' width='{width:g}' height='{height:g}'"
+
+
+def line(x1: float, x2: float, y1: float, y2: float, colour: str, more: str = "") -> str:
+    """A straight line; `more` holds attributes, with a space before them."""
+    ends = f"x1='{x1}' x2='{x2}' y1='{y1}' y2='{y2}'"
+    return f"<line {ends} stroke='{colour}'{more}/>"
+
+
+def box(x: float, y: float, width: float, words: str, ink: str, stroke: str) -> str:
     """A box of 30 pixels' height around its middle y, with words in it."""
-    frame = f"<rect x='{x:g}' y='{y - 15:g}' width='{width:g}' height='30' fill='none' stroke='{line}' stroke-width='1.4' rx='5'/>"
-    return frame + text(x + width / 2, y + 5, words, ink, 13)
+    place = area(x, y - 15, width, 30)
+    middle = x + width / 2
+    frame = f"<rect {place} fill='none' stroke='{stroke}' stroke-width='1.4' rx='5'/>"
+    return frame + text(middle, y + 5, words, ink, 13)
 
 
 def circle(x: float, y: float, radius: float, sign: str, colour: str) -> str:
     """A sign in a circle, for what is computed of two inputs."""
-    ring = f"<circle cx='{x:g}' cy='{y:g}' r='{radius:g}' fill='none' stroke='{colour}' stroke-width='2'/>"
-    return ring + text(x, y + 0.5 * radius, sign, colour, 1.5 * radius)
+    shape = f"cx='{x:g}' cy='{y:g}' r='{radius:g}'"
+    ring = f"<circle {shape} fill='none' stroke='{colour}' stroke-width='2'/>"
+    baseline = y + 0.5 * radius
+    size = 1.5 * radius
+    letter = text(x, baseline, sign, colour, size)
+    return ring + letter
 
 
 def head(colour: str) -> str:
@@ -64,39 +105,62 @@ def head(colour: str) -> str:
 def toeplitz(left: float, top: float, cell: float, colour: str) -> Iterator[str]:
     """W as six rows of cells, with one shade for each distance."""
     shades = (0.14, 0.14, 0.3, 0.14, 0.55, 0.95, 0.14, 0.7, 0.3, 0.14, 0.14)  # from -5 to +5
+    side = cell - 1
     for row in range(6):
         for column in range(6):
             x = left + cell * column
             y = top + cell * row
+            place = area(x, y, side, side)
             shade = shades[column - row + 5]
-            yield (
-                f"<rect x='{x:g}' y='{y:g}' width='{cell - 1:g}' height='{cell - 1:g}' fill='{colour}' "
-                f"fill-opacity='{shade}'/>"
-            )
+            yield f"<rect {place} fill='{colour}' fill-opacity='{shade}'/>"
 
 
-def gate(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator[str]:
+def gate(colours: Colours) -> Iterator[str]:
     """The block: norm, U, GELU, then the Spatial Gating Unit, V, and the residual connection."""
+    ink = colours.ink
+    second = colours.second
+    orange = colours.orange
     middle = 134
-    upper = 84
-    lower = 188
+    words_of_middle = middle + 5  # the baseline of words on the middle line
     yield head(second)
-    yield text(9, middle + 5, "X", ink, 16)
+    yield text(9, words_of_middle, "X", ink, 16)
     yield arrow(f"18,{middle} 32,{middle}", second)
     yield box(33, middle, 38, "norm", ink, second)
     yield arrow(f"71,{middle} 80,{middle}", second)
     yield box(81, middle, 24, "U", ink, second)
     yield arrow(f"105,{middle} 114,{middle}", second)
     yield box(115, middle, 42, "GELU", ink, second)
-    # The Spatial Gating Unit, in a frame.
+    yield from gating_unit(colours, middle)
+    yield arrow(f"342,{middle} 350,{middle}", second)
+    yield box(351, middle, 20, "V", ink, second)
+    yield arrow(f"371,{middle} 377,{middle}", second)
+    yield circle(386, middle, 8, "+", orange)
+    above_sum = middle - 10
+    below_sum = middle + 8
+    yield arrow(f"24,{middle} 24,24 386,24 386,{above_sum}", second)
+    yield text(200, 18, "residual connection", second, 12.5)
+    yield arrow(f"386,{below_sum} 386,176", second)
+    yield text(386, 192, "out", ink, 13)
+    yield text(200, 262, "U widens the channels, V narrows them again", second, 12.5)
+
+
+def gating_unit(colours: Colours, middle: int) -> Iterator[str]:
+    """The Spatial Gating Unit, in a frame, around a middle line."""
+    ink = colours.ink
+    second = colours.second
+    blue = colours.blue
+    orange = colours.orange
+    upper = 84
+    lower = 188
+    words_of_middle = middle + 5
     yield (
-        f"<rect x='162' y='54' width='182' height='182' fill='none' stroke='{rule}' "
+        f"<rect x='162' y='54' width='182' height='182' fill='none' stroke='{colours.rule}' "
         "stroke-dasharray='4 3' rx='6'/>"
     )
     yield text(253, 49, "Spatial Gating Unit", second, 12.5)
     yield arrow(f"157,{middle} 172,{middle} 172,{upper} 184,{upper}", second)
     yield arrow(f"172,{middle} 172,{lower} 184,{lower}", second)
-    yield text(178, middle + 5, "split", second, 12.5, "start")
+    yield text(178, words_of_middle, "split", second, 12.5, "start")
     yield box(185, upper, 26, "Z&#8321;", ink, second)
     yield box(185, lower, 26, "Z&#8322;", ink, second)
     yield arrow(f"211,{lower} 217,{lower}", second)
@@ -104,79 +168,120 @@ def gate(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator[s
     yield arrow(f"256,{lower} 263,{lower}", second)
     yield from toeplitz(265, lower - 27, 9, blue)
     yield text(272, 232, "W mixes positions", blue, 13)
-    yield arrow(f"211,{upper} 332,{upper} 332,{middle - 13}", second)
-    yield arrow(f"319,{lower} 332,{lower} 332,{middle + 13}", second)
+    above_product = middle - 13
+    below_product = middle + 13
+    yield arrow(f"211,{upper} 332,{upper} 332,{above_product}", second)
+    yield arrow(f"319,{lower} 332,{lower} 332,{below_product}", second)
     yield circle(332, middle, 10, "&#215;", orange)
-    yield text(316, middle + 5, "multiply", orange, 13, "end")
-    yield arrow(f"342,{middle} 350,{middle}", second)
-    yield box(351, middle, 20, "V", ink, second)
-    yield arrow(f"371,{middle} 377,{middle}", second)
-    yield circle(386, middle, 8, "+", orange)
-    yield arrow(f"24,{middle} 24,24 386,24 386,{middle - 10}", second)
-    yield text(200, 18, "residual connection", second, 12.5)
-    yield arrow(f"386,{middle + 8} 386,176", second)
-    yield text(386, 192, "out", ink, 13)
-    yield text(200, 262, "U widens the channels, V narrows them again", second, 12.5)
+    yield text(316, words_of_middle, "multiply", orange, 13, "end")
 
 
-def filters(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator[str]:
+LEFT_OF_PANELS = 36
+BETWEEN_PANELS = 186
+TO_MIDDLE = 86  # from the left of a panel to distance 0
+DISTANCE = 7.4  # pixels from one distance to the next
+
+
+def filters(colours: Colours) -> Iterator[str]:
     """A row of each layer's W, near its own position and, in a small frame, as a whole, on one
     scale."""
     weights = read()
-    most = max(abs(value) for row in weights.values() for value in row.values())
-    last = max(max(map(abs, row)) for row in weights.values())
-    step = 7.4
-    half = 38
-    yield text(200, 18, "How strongly each layer reads nearby tokens", ink, 14.5)
-    yield text(200, 36, "weights above 0", blue, 12.5, "end", "dx='-6'")
-    yield text(200, 36, "weights below 0", orange, 12.5, "start", "dx='6'")
+    most = 0.0
+    last = 0
+    for row in weights.values():
+        most = max(most, *map(abs, row.values()))
+        last = max(last, *map(abs, row))
+    yield text(200, 18, "How strongly each layer reads nearby tokens", colours.ink, 14.5)
+    yield text(200, 36, "weights above 0", colours.blue, 12.5, "end", "dx='-6'")
+    yield text(200, 36, "weights below 0", colours.orange, 12.5, "start", "dx='6'")
     for layer, row in weights.items():
-        left = 36 + 186 * ((layer - 1) % 2)
-        top = 48 + 108 * ((layer - 1) // 2)
-        middle = left + 86
-        base = top + 46
-        yield f"<line x1='{left}' x2='{left + 172}' y1='{base}' y2='{base}' stroke='{rule}'/>"
-        yield f"<line x1='{left}' x2='{left}' y1='{base - half}' y2='{base + half}' stroke='{rule}'/>"
-        yield f"<line x1='{middle}' x2='{middle}' y1='{top + 4}' y2='{top + 88}' stroke='{rule}' stroke-dasharray='3'/>"
-        if left == 36:
-            for words, y in (
-                (f"+{most:.1f}", base - half),
-                ("0", base),
-                (f"-{most:.1f}", base + half),
-            ):
-                yield text(left - 4, y + 4, words, second, 11.5, "end")
-        for offset, value in row.items():
-            height = half * value / most
-            colour = blue if value > 0 else orange
-            if abs(offset) <= OFFSETS:
-                yield (
-                    f"<rect x='{middle + step * offset - 3:.1f}' y='{min(base, base - height):.1f}' width='6' "
-                    f"height='{max(abs(height), 0.6):.1f}' fill='{colour}'/>"
-                )
-        points = (
-            f"{left + 144 + 28 * offset / last:.1f},{top + 12 - 10 * row[offset] / most:.1f}"
-            for offset in row
-        )
-        yield f"<rect x='{left + 116}' y='{top}' width='56' height='24' fill='none' stroke='{rule}'/>"
-        yield f"<polyline points='{' '.join(points)}' fill='none' stroke='{second}'/>"
-        yield text(left + 6, top + 12, f"layer {layer}", second, 13, "start")
-    for index in range(2):
-        left = 36 + 186 * index
+        panel_row, panel_column = divmod(layer - 1, 2)
+        left = LEFT_OF_PANELS + BETWEEN_PANELS * panel_column
+        top = 48 + 108 * panel_row
+        yield from filter_axes(left, top, most, colours)
+        yield from filter_bars(left, top, row, most, colours)
+        yield from whole_row(left, top, row, most, last, colours)
+        yield text(left + 6, top + 12, f"layer {layer}", colours.second, 13, "start")
+    for panel_column in range(2):
+        left = LEFT_OF_PANELS + BETWEEN_PANELS * panel_column
         for offset in (-OFFSETS, 0, OFFSETS):
             words = f"{offset:+d}" if offset else "0"
-            yield text(left + 86 + step * offset, 258, words, second, 12)
-    yield text(200, 274, "distance in tokens; in the small frames the whole row", second, 12)
+            x = left + TO_MIDDLE + DISTANCE * offset
+            yield text(x, 258, words, colours.second, 12)
+    footnote = "distance in tokens; in the small frames the whole row"
+    yield text(200, 274, footnote, colours.second, 12)
 
 
-STEPS = (  # name, what it is for, the lines of its command
-    ("data", "look at what is read", ("gmlp train --config=own_text:texts/ --dry_run",)),
-    ("prepare", "tokenize once", ("gmlp prepare texts/ --out=tokens --vocab_size=8000",)),
-    (
+BASE = 46  # from the top of a panel to weight 0
+HALF = 38  # pixels of the largest weight
+
+
+def filter_axes(left: int, top: int, most: float, colours: Colours) -> Iterator[str]:
+    """The axes of a panel; at the left one also the numbers."""
+    middle = left + TO_MIDDLE
+    base = top + BASE
+    highest = base - HALF
+    lowest = base + HALF
+    yield line(left, left + 172, base, base, colours.rule)
+    yield line(left, left, highest, lowest, colours.rule)
+    yield line(middle, middle, top + 4, top + 88, colours.rule, " stroke-dasharray='3'")
+    if left != LEFT_OF_PANELS:
+        return
+    ticks = {f"+{most:.1f}": highest, "0": base, f"-{most:.1f}": lowest}
+    for words, y in ticks.items():
+        yield text(left - 4, y + 4, words, colours.second, 11.5, "end")
+
+
+def filter_bars(
+    left: int, top: int, row: Mapping[int, float], most: float, colours: Colours
+) -> Iterator[str]:
+    """A bar for each weight of a row within OFFSETS."""
+    middle = left + TO_MIDDLE
+    base = top + BASE
+    for offset, value in row.items():
+        if abs(offset) > OFFSETS:
+            continue
+        height = HALF * value / most
+        x = middle + DISTANCE * offset - 3
+        y = min(base, base - height)
+        visible_height = max(abs(height), 0.6)
+        colour = colours.blue if value > 0 else colours.orange
+        place = f"x='{x:.1f}' y='{y:.1f}' width='6' height='{visible_height:.1f}'"
+        yield f"<rect {place} fill='{colour}'/>"
+
+
+def whole_row(
+    left: int, top: int, row: Mapping[int, float], most: float, last: int, colours: Colours
+) -> Iterator[str]:
+    """A small frame with all weights of a row, as a line."""
+    points = []
+    for offset, value in row.items():
+        x = left + 144 + 28 * offset / last
+        y = top + 12 - 10 * value / most
+        points.append(f"{x:.1f},{y:.1f}")
+    joined = " ".join(points)
+    place = area(left + 116, top, 56, 24)
+    yield f"<rect {place} fill='none' stroke='{colours.rule}'/>"
+    yield f"<polyline points='{joined}' fill='none' stroke='{colours.second}'/>"
+
+
+class Step(NamedTuple):
+    """A step of the pipeline: its name, what it is for, and the lines of its command."""
+
+    name: str
+    purpose: str
+    lines: tuple[str, ...]
+
+
+STEPS = (
+    Step("data", "look at what is read", ("gmlp train --config=own_text:texts/ --dry_run",)),
+    Step("prepare", "tokenize once", ("gmlp prepare texts/ --out=tokens --vocab_size=8000",)),
+    Step(
         "plan",
         "memory, time and cost",
         ("gmlp plan --config=own_text:small --topology=v5e:2x2",),
     ),
-    (
+    Step(
         "train",
         "repeat it to resume",
         (
@@ -185,7 +290,7 @@ STEPS = (  # name, what it is for, the lines of its command
             "  --config.data.heldout=heldout.txt",
         ),
     ),
-    (
+    Step(
         "export",
         "ONNX, PyTorch, StableHLO",
         ("gmlp export --model=run --out=model --format=onnx",),
@@ -193,94 +298,130 @@ STEPS = (  # name, what it is for, the lines of its command
 )
 
 
-def pipeline(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator[str]:
+def pipeline(colours: Colours) -> Iterator[str]:
     """From data to a model for others: each step with its command under it."""
-    yield head(second)
+    yield head(colours.second)
+    style = f"{MONOSPACE} xml:space='preserve'"
     top = 2
-    for name, what, lines in STEPS:
-        height = 30 + 16 * len(lines)
-        if top > 2:
-            yield arrow(f"200,{top - 14} 200,{top - 1}", second)
-        yield (
-            f"<rect x='4' y='{top}' width='392' height='{height}' fill='none' stroke='{rule}' "
-            "stroke-width='1.4' rx='5'/>"
-        )
-        yield text(14, top + 18, name, blue, 15, "start", "font-weight='600'")
-        yield text(92, top + 18, what, second, 13, "start")
-        for number, line in enumerate(lines):
-            style = f"{MONOSPACE} xml:space='preserve'"
-            yield text(14, top + 37 + 16 * number, line, ink, 11.5, "start", style)
+    for number, step in enumerate(STEPS):
+        if number > 0:
+            tail = top - 14
+            tip = top - 1
+            yield arrow(f"200,{tail} 200,{tip}", colours.second)
+        height = 30 + 16 * len(step.lines)
+        place = area(4, top, 392, height)
+        yield f"<rect {place} fill='none' stroke='{colours.rule}' stroke-width='1.4' rx='5'/>"
+        title = top + 18
+        yield text(14, title, step.name, colours.blue, 15, "start", "font-weight='600'")
+        yield text(92, title, step.purpose, colours.second, 13, "start")
+        baseline = top + 37
+        for words in step.lines:
+            yield text(14, baseline, words, colours.ink, 11.5, "start", style)
+            baseline += 16
         top += height + 14
 
 
-def mixers(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator[str]:
+SIDE = 8  # tokens of a panel of `mixers`
+Weight = Callable[[int, int], float]  # of a row (who reads) and a column (who is read)
+
+
+class Mixer(NamedTuple):
+    """A panel of `mixers`."""
+
+    title: str
+    words: str  # what its weights are
+    colour: str
+    weight: Weight
+
+
+def mixers(colours: Colours) -> Iterator[str]:
     """Which tokens each block reads for each token: as learned (blue), made from the input
     (orange), fixed (grey)."""
-    draw = random.Random(0).random
-    noise = [[draw() for _ in range(8)] for _ in range(8)]
-    taps = (0.15, 0.3, 0.9, 0.1, 0.6, 0.25, 0.15)  # over the distances -3 to 3
-
-    def by_distance(row: int, column: int) -> float:
-        return taps[column - row + 3] if abs(column - row) < 4 else 0.1
-
-    # Title, what each is, colour, its weight for a row (who reads) and a column (who is read).
-    panels: tuple[tuple[str, str, str, Callable[[int, int], float]], ...] = (
-        ("gMLP, in text", "one per distance", blue, by_distance),
-        ("gMLP in images", "one per pair", blue, lambda i, j: noise[i][j]),
-        (
-            "MLP-Mixer",
-            "two thin matrices",
-            blue,
-            lambda i, j: noise[i][0] * noise[0][j] + noise[1][j] * noise[i][1],
-        ),
-        (
-            "convolution",
-            "a window",
-            blue,
-            lambda i, j: (0.4, 0.9, 0.6)[j - i + 1] if abs(j - i) < 2 else 0.03,
-        ),
-        (
-            "distances alone",
-            "a softmax of them",
-            blue,
-            lambda i, j: math.exp(-abs(j - i + 0.5) / 1.5),
-        ),
-        ("attention", "comparing tokens", orange, lambda i, j: noise[i][j] ** 3),
-        (
-            "relative positions",
-            "that, and distance",
-            orange,
-            lambda i, j: (noise[i][j] + by_distance(i, j)) / 2,
-        ),
-        (
-            "Synthesizer, dense",
-            "the reader alone",
-            orange,
-            lambda i, j: (noise[i][2] * (1 + j)) % 1.0,
-        ),
-        ("FNet", "waves", second, lambda i, j: 0.5 + 0.45 * math.cos(math.tau * i * j / 8)),
-    )
-    for number, (title, what, colour, weight) in enumerate(panels):
-        left = 8 + 134 * (number % 3)
-        top = 6 + 142 * (number // 3)
-        yield text(left + 58, top + 12, title, ink, 12)
-        yield text(left + 58, top + 124, what, colour, 12)
-        for row in range(8):
-            for column in range(8):
+    for number, mixer in enumerate(panels(colours)):
+        panel_row, panel_column = divmod(number, 3)
+        left = 8 + 134 * panel_column
+        top = 6 + 142 * panel_row
+        centre = left + 58
+        yield text(centre, top + 12, mixer.title, colours.ink, 12)
+        yield text(centre, top + 124, mixer.words, mixer.colour, 12)
+        for row in range(SIDE):
+            for column in range(SIDE):
                 x = left + 14 + 11 * column
                 y = top + 21 + 11 * row
-                shade = min(max(weight(row, column), 0.03), 1)
-                yield f"<rect x='{x}' y='{y}' width='10' height='10' fill='{colour}' fill-opacity='{shade:.2f}'/>"
+                place = area(x, y, 10, 10)
+                weight = mixer.weight(row, column)
+                shade = min(max(weight, 0.03), 1)
+                yield f"<rect {place} fill='{mixer.colour}' fill-opacity='{shade:.2f}'/>"
+
+
+def panels(colours: Colours) -> list[Mixer]:
+    """The panels of `mixers`, with made-up weights."""
+    draw = random.Random(0).random
+    noise: list[list[float]] = []
+    for _ in range(SIDE):
+        noise.append([draw() for _ in range(SIDE)])
+    taps = (0.15, 0.3, 0.9, 0.1, 0.6, 0.25, 0.15)  # over the distances -3 to 3
+    window = (0.4, 0.9, 0.6)  # over the distances -1 to 1
+
+    def per_distance(row: int, column: int) -> float:
+        distance = column - row
+        return taps[distance + 3] if abs(distance) < 4 else 0.1
+
+    def per_pair(row: int, column: int) -> float:
+        return noise[row][column]
+
+    def two_matrices(row: int, column: int) -> float:
+        first = noise[row][0] * noise[0][column]
+        second = noise[1][column] * noise[row][1]
+        return first + second
+
+    def convolution(row: int, column: int) -> float:
+        distance = column - row
+        return window[distance + 1] if abs(distance) < 2 else 0.03
+
+    def distances_alone(row: int, column: int) -> float:
+        distance = abs(column - row + 0.5)
+        return math.exp(-distance / 1.5)
+
+    def attention(row: int, column: int) -> float:
+        return noise[row][column] ** 3
+
+    def relative_positions(row: int, column: int) -> float:
+        pair = per_pair(row, column)
+        distance = per_distance(row, column)
+        return (pair + distance) / 2
+
+    def synthesizer(row: int, column: int) -> float:
+        product = noise[row][2] * (1 + column)
+        return product % 1.0
+
+    def fourier(row: int, column: int) -> float:
+        wave = math.cos(math.tau * row * column / SIDE)
+        return 0.5 + 0.45 * wave
+
+    blue = colours.blue
+    orange = colours.orange
+    return [
+        Mixer("gMLP, in text", "one per distance", blue, per_distance),
+        Mixer("gMLP in images", "one per pair", blue, per_pair),
+        Mixer("MLP-Mixer", "two thin matrices", blue, two_matrices),
+        Mixer("convolution", "a window", blue, convolution),
+        Mixer("distances alone", "a softmax of them", blue, distances_alone),
+        Mixer("attention", "comparing tokens", orange, attention),
+        Mixer("relative positions", "that, and distance", orange, relative_positions),
+        Mixer("Synthesizer, dense", "the reader alone", orange, synthesizer),
+        Mixer("FNet", "waves", colours.second, fourier),
+    ]
 
 
 def read() -> dict[int, dict[int, float]]:
     """Layer -> distance -> weight."""
-    weights: dict[int, dict[int, float]] = {}
+    weights: dict[int, dict[int, float]] = defaultdict(dict)
     with (FOLDER / "filters.csv").open() as file:
-        for line in csv.DictReader(file):
-            weights.setdefault(int(line["layer"]), {})[int(line["distance"])] = float(
-                line["weight"]
-            )
+        for cells in csv.DictReader(file):
+            layer = int(cells["layer"])
+            distance = int(cells["distance"])
+            weights[layer][distance] = float(cells["weight"])
     return weights
 
 
@@ -294,30 +435,49 @@ def take(run: str) -> None:
     with (FOLDER / "filters.csv").open("w") as file:
         file.write("layer,distance,weight\n")
         for layer, matrix in enumerate(matrices, 1):
-            for distance in range(-middle, len(matrix) - middle):
-                file.write(f"{layer},{distance},{matrix[middle, middle + distance]:.4f}\n")
+            for token, weight in enumerate(matrix[middle]):
+                distance = token - middle
+                file.write(f"{layer},{distance},{weight:.4f}\n")
+
+
+class Figure(NamedTuple):
+    """A figure: what draws it, its height in pixels, and the words for who does not see it."""
+
+    draw: Callable[[Colours], Iterator[str]]
+    height: int
+    words: str
+
+
+FIGURES = {
+    "gate": Figure(
+        gate, 276, "A gMLP block: norm, U, GELU, Spatial Gating Unit, V, residual connection"
+    ),
+    "pipeline": Figure(
+        pipeline, 322, "Data, prepare, plan, train, export, with the command of each"
+    ),
+    "filters": Figure(filters, 284, "Learned weights of four layers over distances"),
+    "mixers": Figure(mixers, 428, "The weights with which nine blocks mix tokens"),
+}
 
 
 def drawn() -> dict[str, str]:
     """File name -> SVG."""
-    figures = (
-        (gate, 276, "A gMLP block: norm, U, GELU, Spatial Gating Unit, V, residual connection"),
-        (pipeline, 322, "Data, prepare, plan, train, export, with the command of each"),
-        (filters, 284, "Learned weights of four layers over distances"),
-        (mixers, 428, "The weights with which nine blocks mix tokens"),
-    )
-    size = "xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {0} {1}' width='{0}' height='{1}'"
-    return {
-        f"{draw.__name__}-{mode}.svg": "\n".join(
-            (
-                f"<svg {size.format(WIDTH, height)} role='img' aria-label='{words}' {FONT}>",
-                *draw(*colours),
-                "</svg>\n",
-            )
-        )
-        for draw, height, words in figures
-        for mode, colours in COLOURS.items()
-    }
+    contents = {}
+    for name, figure in FIGURES.items():
+        for mode, colours in COLOURS.items():
+            contents[f"{name}-{mode}.svg"] = svg(figure, colours)
+    return contents
+
+
+def svg(figure: Figure, colours: Colours) -> str:
+    """A figure as an SVG file."""
+    view = f"viewBox='0 0 {WIDTH} {figure.height}'"
+    size = f"width='{WIDTH}' height='{figure.height}'"
+    label = f"role='img' aria-label='{figure.words}'"
+    lines = [f"<svg xmlns='http://www.w3.org/2000/svg' {view} {size} {label} {FONT}>"]
+    lines += figure.draw(colours)
+    lines.append("</svg>\n")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

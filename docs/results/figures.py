@@ -5,13 +5,14 @@ python -m docs.results.figures
 """
 
 import dataclasses
+import functools
 import io
 import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -31,8 +32,20 @@ from gmlp_flax.reports.scaling import power_law
 from gmlp_flax.reports.table import Spread
 
 FOLDER = Path(__file__).parent / "figures"
-# words, axes, grid
-INK = {"light": ("#1f2328", "#59636e", "#d0d5da"), "dark": ("#e6edf3", "#a9b3bd", "#454e58")}
+
+
+class Ink(NamedTuple):
+    """The colours of words, of axes and of grids."""
+
+    words: str
+    axes: str
+    grid: str
+
+
+INK = {
+    "light": Ink("#1f2328", "#59636e", "#d0d5da"),
+    "dark": Ink("#e6edf3", "#a9b3bd", "#454e58"),
+}
 DPI = 72
 STYLE: dict[Any, Any] = {
     **drawing.STYLE,
@@ -176,88 +189,134 @@ NAMES = {
 }
 
 
+# What trivial models are called in a figure.
+TRIVIAL = {
+    "token frequencies alone": "frequencies alone",
+    "the shown token alone, without context": "no context",
+}
+
+
 def floors(column: str) -> list[tuple[str, float]]:
     """What trivial models score."""
-    short = {
-        "token frequencies alone": "frequencies alone",
-        "the shown token alone, without context": "no context",
-    }
-    return [
-        (short.get(line["trivial_model"], "most frequent class"), float(line["score"]))
-        for line in generate.read("alternatives-heldout")
-        if line["column"] == ("mlm" if column == longer.COLUMN else column)
-    ]
+    if column == longer.COLUMN:
+        column = "mlm"
+    scores = []
+    for line in generate.read("alternatives-heldout"):
+        if line["column"] == column:
+            name = TRIVIAL.get(line["trivial_model"], "most frequent class")
+            scores.append((name, float(line["score"])))
+    return scores
 
 
 def scatter(axis: Axes, column: str, tokens: int, mode: str) -> None:
     """A panel of "which mixer"."""
-    _, second, _ = INK[mode]
-    found = marks(column, tokens)
-    look_of = looks([mark.row for mark in found])
-    for mark in found:
-        colour = seen(FAMILIES.get(family(mark.row), GREY), mode)
+    points = marks(column, tokens)
+    look_of = looks([mark.row for mark in points])
+    for mark in points:
+        family_colour = FAMILIES.get(family(mark.row), GREY)
+        colour = seen(family_colour, mode)
         axis.vlines(mark.x, mark.low, mark.high, color=colour, linewidth=1.5, alpha=0.7)
-        [drawn] = axis.plot(
-            [mark.x], [mark.y], look_of[mark.row].marker, color=colour, linestyle="none"
-        )
-        drawn.set(gid=f"tip:{mark.tip}", markeredgewidth=0)
-    axis.set(
-        xscale="log", yscale="log" if COLUMNS[column].lower else "linear", ylabel=NAMES[column]
-    )
+        marker = look_of[mark.row].marker
+        [drawn_mark] = axis.plot([mark.x], [mark.y], marker, color=colour, linestyle="none")
+        drawn_mark.set(gid=f"tip:{mark.tip}", markeredgewidth=0)
+    is_perplexity = COLUMNS[column].lower
+    yscale = "log" if is_perplexity else "linear"
+    axis.set(xscale="log", yscale=yscale, ylabel=NAMES[column])
     axis.set_xlabel(f"ms per 1,000 tokens, n = {tokens:,}")
     low, high = axis.get_xlim()
     axis.set_xlim(low / 1.1, high * 1.1)
-    if COLUMNS[column].lower:
+    if is_perplexity:
         axis.set_ylim(*PERPLEXITIES[column])
-    for _, score in floors(column):
-        axis.axhline(score, color=second, linewidth=1.2, dashes=(4, 3))
-    for one, log in ((axis.xaxis, True), (axis.yaxis, COLUMNS[column].lower)):
-        drawing.plain_axis(one, log)
+    scores = floors(column)
+    for _, score in scores:
+        dashed_line(axis, score, mode)
+    drawing.plain_axis(axis.xaxis, True)
+    drawing.plain_axis(axis.yaxis, is_perplexity)
     settle(axis)
-    label(axis, found, dict(floors(column)), mode)
+    label(axis, points, dict(scores), mode)
+
+
+def dashed_line(axis: Axes, y: float, mode: str) -> None:
+    """A line from the left to the right, for what needs no training."""
+    axis.axhline(y, color=INK[mode].axes, linewidth=1.2, dashes=(4, 3))
+
+
+def note(
+    axis: Axes,
+    words: str,
+    point: tuple[float, float],
+    offset: tuple[float, float],
+    **style: Any,
+) -> None:
+    """Words at an offset in points from a point of the data."""
+    written = axis.annotate(words, point, offset, textcoords="offset points")
+    written.set(**style)
 
 
 def settle(axis: Axes) -> None:
-    """Gives everything its place."""
+    """Fixes the positions of everything."""
     figure: Any = axis.figure
     figure.draw_without_rendering()
 
 
-def label(axis: Axes, found: Sequence[Mark], lines: Mapping[str, float], mode: str) -> None:
+def label(axis: Axes, points: Sequence[Mark], lines: Mapping[str, float], mode: str) -> None:
     """The names of all marks at the right, in the order of their scores, each with its mark again
     and a thin line to where it stands; and the names of dashed lines.
 
     Args:
         axis: whose limits are set.
-        found: the marks.
+        points: the marks.
         lines: name -> score of each dashed line.
         mode: "light" or "dark".
     """
-    ink, second, _ = INK[mode]
-    look_of = looks([mark.row for mark in found])
-    scores = {mark.row: mark.y for mark in found}
+    look_of = looks([mark.row for mark in points])
+    by_row = {mark.row: mark for mark in points}
+    scores = {mark.row: mark.y for mark in points}
     heights = stacked(axis, {**scores, **lines}, LABEL_GAP)
-    by_row = {mark.row: mark for mark in found}
-    outside: dict[str, Any] = {"transform": axis.transAxes, "clip_on": False}
     for name, height in heights.items():
         mark = by_row.get(name)
         if mark is None:
-            start = (axis.get_xlim()[1], lines[name])
-            colour = second
+            _label_line(axis, name, lines[name], height, INK[mode].axes)
         else:
-            start = (mark.x, mark.y)
-            colour = seen(look_of[name].colour, mode)
-        x, y = axis.transAxes.inverted().transform(axis.transData.transform(start))
-        leader = ([x, 1.01, 1.03], [y, height, height])
-        axis.plot(*leader, color=colour, linewidth=0.6, alpha=0.45, zorder=1, **outside)
-        if mark is not None:
-            marker = look_of[name].marker
-            [again] = axis.plot([1.05], [height], marker, color=colour, markersize=6, **outside)
-            again.set_markeredgewidth(0)
-        words = SHORT.get(name, name)
-        place = ("axes fraction", "offset points")
-        text = axis.annotate(words, (1.05, height), (7, -4), *place, annotation_clip=False)
-        text.set(fontsize=10.5, color=second if mark is None else ink)
+            look = look_of[name]
+            colour = seen(look.colour, mode)
+            _label_mark(axis, mark, look.marker, height, colour)
+            _name_outside(axis, name, height, INK[mode].words)
+
+
+def _label_line(axis: Axes, name: str, score: float, height: float, colour: str) -> None:
+    """The name of a dashed line at the right."""
+    _, right = axis.get_xlim()
+    _leader(axis, (right, score), height, colour)
+    _name_outside(axis, name, height, colour)
+
+
+def _label_mark(axis: Axes, mark: Mark, marker: str, height: float, colour: str) -> None:
+    """A mark again at the right."""
+    _leader(axis, (mark.x, mark.y), height, colour)
+    [again] = axis.plot([1.05], [height], marker, color=colour, markersize=6, **outside(axis))
+    again.set_markeredgewidth(0)
+
+
+def _leader(axis: Axes, start: tuple[float, float], height: float, colour: str) -> None:
+    """A thin line from a point of the data to a height at the right."""
+    pixels = axis.transData.transform(start)
+    x, y = axis.transAxes.inverted().transform(pixels)
+    xs = [x, 1.01, 1.03]
+    ys = [y, height, height]
+    axis.plot(xs, ys, color=colour, linewidth=0.6, alpha=0.45, zorder=1, **outside(axis))
+
+
+def _name_outside(axis: Axes, name: str, height: float, colour: str) -> None:
+    """A name at a height at the right."""
+    words = SHORT.get(name, name)
+    text = axis.annotate(words, (1.05, height), (7, -4), "axes fraction", "offset points")
+    text.set(fontsize=10.5, color=colour, annotation_clip=False)
+
+
+def outside(axis: Axes) -> dict[str, Any]:
+    """Draws in shares of the axes, also beyond them."""
+    return {"transform": axis.transAxes, "clip_on": False}
 
 
 def curves(name: str, **only: str) -> dict[str, dict[int, float]]:
@@ -269,11 +328,14 @@ def curves(name: str, **only: str) -> dict[str, dict[int, float]]:
         is_complete = name != "table3-longer" or line["seed"] != "0"
         if is_chosen and is_complete:
             tokens = int(line["tokens"])
-            values[line["row"]][tokens].append(float(line["perplexity"]))
-    means: dict[str, dict[int, float]] = {}
+            perplexity = float(line["perplexity"])
+            by_tokens = values[line["row"]]
+            by_tokens[tokens].append(perplexity)
+    means: dict[str, dict[int, float]] = defaultdict(dict)
     for row, by_tokens in values.items():
-        means[row] = {tokens: statistics.mean(seeds) for tokens, seeds in by_tokens.items()}
-    return means
+        for tokens, seeds in by_tokens.items():
+            means[row][tokens] = statistics.mean(seeds)
+    return dict(means)
 
 
 RUNS = {
@@ -285,57 +347,73 @@ RUNS = {
 def stacked(axis: Axes, ends: Mapping[str, float], gap: float) -> dict[str, float]:
     """Row -> height of its label, as a share of the axes: in the order of the values `ends`, as near
     to them as there is room, `gap` pixels apart."""
-    height = axis.get_window_extent().height
-    rows = sorted(ends, key=lambda row: axis.transData.transform((1, ends[row]))[1])
-    pixels: list[float] = []
+    top = axis.get_window_extent().height
+    bottom = axis.bbox.y0
+    values: dict[str, float] = {}
+    for row, value in ends.items():
+        _, values[row] = axis.transData.transform((1, value))
+    rows = sorted(values, key=lambda row: values[row])
+    heights: list[float] = []
     for row in rows:
-        y = axis.transData.transform((1, ends[row]))[1] - axis.bbox.y0
-        if pixels:
-            y = max(y, pixels[-1] + gap)
-        pixels.append(y)
-    limit = height
-    if pixels[-1] > height:  # down again, as far as the frame
-        for index in reversed(range(len(pixels))):
-            pixels[index] = min(pixels[index], limit)
-            limit = pixels[index] - gap
-    return {row: y / height for row, y in zip(rows, pixels, strict=True)}
+        height = values[row] - bottom
+        if heights:
+            height = max(height, heights[-1] + gap)
+        heights.append(height)
+    limit = top
+    if heights[-1] > top:  # down again, as far as the frame
+        for index in reversed(range(len(heights))):
+            heights[index] = min(heights[index], limit)
+            limit = heights[index] - gap
+    shares = {}
+    for row, height in zip(rows, heights, strict=True):
+        shares[row] = height / top
+    return shares
 
 
-def end_labels(axis: Axes, ends: Mapping[str, tuple[float, str]], gap: float) -> None:
+class End(NamedTuple):
+    """The value and the colour of the end of a line."""
+
+    value: float
+    colour: str
+
+
+def end_labels(axis: Axes, ends: Mapping[str, End], gap: float) -> None:
     """Names at the right, one below the other, in the order of the ends and as near to them as
     there is room.
 
     Args:
         axis: whose lines end at its right.
-        ends: row -> value and colour of the end of its line.
+        ends: row -> the end of its line.
         gap: pixels from one name to the next.
     """
-    values = {row: value for row, (value, _) in ends.items()}
-    for row, y in stacked(axis, values, gap).items():
-        _, colour = ends[row]
+    values = {row: end.value for row, end in ends.items()}
+    heights = stacked(axis, values, gap)
+    for row, height in heights.items():
         words = SHORT.get(row, row)
-        text = axis.annotate(words, (1, y), (8, -4), "axes fraction", "offset points")
-        text.set(fontsize=11, color=colour, annotation_clip=False)
+        text = axis.annotate(words, (1, height), (8, -4), "axes fraction", "offset points")
+        text.set(fontsize=11, color=ends[row].colour, annotation_clip=False)
 
 
 def ratio(axis: Axes, name: str, only: Mapping[str, str], mode: str) -> None:
-    """Perplexity of each row of Table 3 beside the best row's, over tokens."""
-    found = curves(name, **only)
-    tokens = sorted(set.intersection(*(set(by) for by in found.values())))
-    best = {count: min(by[count] for by in found.values()) for count in tokens}
+    """Perplexity of each row of Table 3 relative to the best row's, over tokens."""
+    by_row = curves(name, **only)
+    tokens = common_tokens(by_row)
+    millions = [count / 1e6 for count in tokens]
+    best = {}
+    for count in tokens:
+        best[count] = min(perplexities[count] for perplexities in by_row.values())
     ends = {}
-    for row, look in looks(sorted(found)).items():
-        ratios = [found[row][count] / best[count] for count in tokens]
+    for row, look in looks(sorted(by_row)).items():
+        perplexities = by_row[row]
+        ratios = [perplexities[count] / best[count] for count in tokens]
         colour = seen(look.colour, mode)
-        axis.plot(
-            [count / 1e6 for count in tokens], ratios, color=colour, dashes=look.dashes or (1, 0)
-        )
-        ends[row] = (ratios[-1], colour)
+        axis.plot(millions, ratios, color=colour, dashes=look.dashes or (1, 0))
+        ends[row] = End(ratios[-1], colour)
     axis.set(
         yscale="log",
         xlabel="M tokens",
         ylabel="perplexity / the best row's",
-        xlim=(0, tokens[-1] / 1e6),
+        xlim=(0, millions[-1]),
         ylim=(0.98, 2.4),
     )
     axis.set_yticks([1, 1.2, 1.5, 2], ["1", "1.2", "1.5", "2"])
@@ -344,24 +422,28 @@ def ratio(axis: Axes, name: str, only: Mapping[str, str], mode: str) -> None:
     end_labels(axis, ends, 13)
 
 
+def common_tokens(by_row: Mapping[str, Mapping[int, float]]) -> list[int]:
+    """The numbers of tokens after which every row was evaluated."""
+    evaluated = [set(by_tokens) for by_tokens in by_row.values()]
+    return sorted(set.intersection(*evaluated))
+
+
 def plateaus(axis: Axes, mode: str) -> None:
     """Perplexity of the alternatives over tokens, medians of finished seeds, with what no context
     gives."""
-    _, second, _ = INK[mode]
     rows = {name: row.median_curve() for name, row in longer.rows().items() if row.last}
     ends = {}
     for name, look in looks(sorted(rows)).items():
         curve = rows[name]
         colour = seen(look.colour, mode)
-        tokens = [count / 1e6 for count in curve]
-        axis.plot(tokens, list(curve.values()), color=colour, dashes=look.dashes or (1, 0))
-        ends[name] = (curve[longer.TOKENS], colour)
+        millions = [count / 1e6 for count in curve]
+        perplexities = list(curve.values())
+        axis.plot(millions, perplexities, color=colour, dashes=look.dashes or (1, 0))
+        ends[name] = End(curve[longer.TOKENS], colour)
     for words, score in floors(longer.COLUMN):
         if words == "no context":
-            axis.axhline(score, color=second, linewidth=1.2, dashes=(4, 3))
-            axis.annotate(words, (10, score), (0, 3), textcoords="offset points").set(
-                fontsize=10, color=second
-            )
+            dashed_line(axis, score, mode)
+            note(axis, words, (10, score), (0, 3), fontsize=10, color=INK[mode].axes)
     axis.set(
         xscale="log",
         yscale="log",
@@ -380,14 +462,13 @@ def plateaus(axis: Axes, mode: str) -> None:
 def recalled(axis: Axes, length: int, mode: str) -> None:
     """Accuracy of recall over the width, at one length: medians of three seeds, with a mark for each
     seed, and what a guess among the values shown gives."""
-    _, second, _ = INK[mode]
     ends = {}
     for row, cells in recall.cells().items():
         chosen = [cell for cell in cells if cell.length == length]
         if not chosen or row not in recall.WHAT:
             continue
-        [look] = looks([ROWS[row].model]).values()
-        colour = seen(look.colour, mode)
+        model = ROWS[row].model
+        colour = colour_of(model, mode)
         widths = [cell.width for cell in chosen]
         medians = [cell.median for cell in chosen]
         axis.plot(widths, medians, color=colour)
@@ -400,12 +481,8 @@ def recalled(axis: Axes, length: int, mode: str) -> None:
                 marker="o",
                 markersize=5,
             )
-        ends[ROWS[row].model] = (medians[-1], colour)
-    guess = 100 / PAIRS[length]
-    axis.axhline(guess, color=second, linewidth=1.2, dashes=(4, 3))
-    axis.annotate("a guess", (42, guess), (0, -14), textcoords="offset points").set(
-        fontsize=10, color=second
-    )
+        ends[model] = End(medians[-1], colour)
+    mark_guess(axis, 100 / PAIRS[length], 42, mode)
     axis.set(xscale="log", xlabel="width d", ylabel="accuracy (%)", xlim=(15, 68), ylim=(0, 104))
     axis.set_xticks([16, 32, 64], ["16", "32", "64"])
     axis.minorticks_off()
@@ -413,25 +490,36 @@ def recalled(axis: Axes, length: int, mode: str) -> None:
     end_labels(axis, ends, 13)
 
 
+def colour_of(row: str, mode: str) -> str:
+    """The colour of a row that is drawn without others."""
+    [look] = looks([row]).values()
+    return seen(look.colour, mode)
+
+
+def mark_guess(axis: Axes, accuracy: float, x: float, mode: str) -> None:
+    """A dashed line at what a guess gives, with its name below it at x."""
+    dashed_line(axis, accuracy, mode)
+    note(axis, "a guess", (x, accuracy), (0, -14), fontsize=10, color=INK[mode].axes)
+
+
 def recalled_over_steps(axis: Axes, mode: str) -> None:
     """Accuracy of recall over the steps of training at d = 32, a line for each seed."""
-    _, second, _ = INK[mode]
-    lines: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
+    steps: dict[tuple[str, str], list[int]] = defaultdict(list)
+    accuracies: dict[tuple[str, str], list[float]] = defaultdict(list)
     for line in generate.read("recall-steps"):
-        point = (int(line["step"]), float(line["accuracy (%)"]))
-        lines[line["row"], line["seed"]].append(point)
+        run = (line["row"], line["seed"])
+        step = int(line["step"])
+        accuracy = float(line["accuracy (%)"])
+        steps[run].append(step)
+        accuracies[run].append(accuracy)
     ends = {}
-    for (row, _), points in lines.items():
+    for run, accuracies_of_run in accuracies.items():
+        row, _ = run
         model = ROWS[row].model
-        [look] = looks([model]).values()
-        colour = seen(look.colour, mode)
-        steps, accuracies = zip(*points, strict=True)
-        axis.plot(steps, accuracies, color=colour)
-        ends[model] = (accuracies[-1], colour)
-    axis.axhline(25, color=second, linewidth=1.2, dashes=(4, 3))
-    axis.annotate("a guess", (4600, 25), (0, -14), textcoords="offset points").set(
-        fontsize=10, color=second
-    )
+        colour = colour_of(model, mode)
+        axis.plot(steps[run], accuracies_of_run, color=colour)
+        ends[model] = End(accuracies_of_run[-1], colour)
+    mark_guess(axis, 25, 4600, mode)
     axis.set(xlabel="steps", ylabel="accuracy (%)", xlim=(0, 6100), ylim=(0, 104))
     axis.set_xticks([0, 2000, 4000, 6000], ["0", "2,000", "4,000", "6,000"])
     settle(axis)
@@ -439,104 +527,140 @@ def recalled_over_steps(axis: Axes, mode: str) -> None:
 
 
 def ranks(axis: Axes, name: str, only: Mapping[str, str], mode: str) -> None:
-    """The place of each row of Table 3 over tokens, and in the paper."""
-    perplexities = {}
+    """The rank of each row of Table 3 over tokens, and in the paper."""
+    by_row = {}
+    in_paper = {}
     for row, by_tokens in curves(name, **only).items():
-        if PUBLISHED[row].perplexity:
-            perplexities[row] = by_tokens
-    common = set.intersection(*map(set, perplexities.values()))
-    tokens = sorted(common)
-    orders = []  # of the rows, at each number of tokens
-    for count in tokens:
-        at_count = {row: by_tokens[count] for row, by_tokens in perplexities.items()}
-        orders.append(sorted(at_count, key=at_count.__getitem__))
-    in_paper = sorted(perplexities, key=lambda row: PUBLISHED[row].perplexity or 0)
+        perplexity = PUBLISHED[row].perplexity
+        if perplexity:
+            by_row[row] = by_tokens
+            in_paper[row] = perplexity
+    tokens = common_tokens(by_row)
+    measured_ranks = ranks_over_tokens(by_row, tokens)
+    published_ranks = ranked(in_paper)
     millions = [count / 1e6 for count in tokens]
     end = millions[-1]
     right = 1.12 * end  # where the paper's ranks stand
-    for row, look in looks(sorted(perplexities)).items():
-        places = [order.index(row) + 1 for order in orders]
-        place = in_paper.index(row) + 1
+    for row, look in looks(sorted(by_row)).items():
         colour = seen(look.colour, mode)
-        axis.plot(millions, places, color=colour, dashes=look.dashes or (1, 0))
-        to_paper = ([end, right], [places[-1], place])
-        axis.plot(*to_paper, color=colour, linewidth=1, dashes=(1.5, 1.5))
-        axis.plot([right], [place], look.marker, color=colour, clip_on=False)
+        measured = measured_ranks[row]
+        published = published_ranks[row]
+        axis.plot(millions, measured, color=colour, dashes=look.dashes or (1, 0))
+        to_paper = [measured[-1], published]
+        axis.plot([end, right], to_paper, color=colour, linewidth=1, dashes=(1.5, 1.5))
+        axis.plot([right], [published], look.marker, color=colour, clip_on=False)
         words = SHORT.get(row, row)
-        text = axis.annotate(words, (right, place), (9, -4), textcoords="offset points")
-        text.set(fontsize=11, color=colour, annotation_clip=False)
-    ranks_from_1 = range(1, len(perplexities) + 1)
-    axis.set(xlabel="M tokens", ylabel="rank by perplexity", xlim=(0, right), yticks=ranks_from_1)
+        point = (right, published)
+        note(axis, words, point, (9, -4), fontsize=11, color=colour, annotation_clip=False)
+    yticks = range(1, len(by_row) + 1)
+    axis.set(xlabel="M tokens", ylabel="rank by perplexity", xlim=(0, right), yticks=yticks)
     ticks = [tick for tick in axis.get_xticks() if 0 <= tick <= end]
+    tick_labels = [f"{tick:g}" for tick in ticks]
     axis.set_xticks([*ticks, right])
-    axis.set_xticklabels([*(f"{tick:g}" for tick in ticks), "paper"])
+    axis.set_xticklabels([*tick_labels, "paper"])
     axis.invert_yaxis()
 
 
-def depths() -> dict[str, list[tuple[float, Spread, float | None]]]:
-    """Family -> (M parameters, our perplexity over seeds, the paper's) of each depth."""
-    last: dict[str, list[float]] = defaultdict(list)
-    middle = generate.MIDDLE_DEPTHS
-    for line in generate.read("settings-more"):
-        if line["experiment"] == "depth":
-            last[line["row"]].append(float(line["perplexity"]))
-    for line in generate.read("table3"):
-        row = line["row"]
-        if row in (*middle, "amlp_36"):
-            of_depth = middle.get(row, row)
-            last[of_depth].append(float(line["perplexity"]))
+def ranks_over_tokens(
+    by_row: Mapping[str, Mapping[int, float]], tokens: Sequence[int]
+) -> dict[str, list[int]]:
+    """Row -> its rank after each of the numbers of tokens."""
+    ranks_of_rows: dict[str, list[int]] = defaultdict(list)
+    for count in tokens:
+        perplexities = {row: by_tokens[count] for row, by_tokens in by_row.items()}
+        for row, rank in ranked(perplexities).items():
+            ranks_of_rows[row].append(rank)
+    return ranks_of_rows
+
+
+def ranked(perplexities: Mapping[str, float]) -> dict[str, int]:
+    """Row -> its rank, 1 for the lowest perplexity."""
+    order = sorted(perplexities, key=lambda row: perplexities[row])
+    return {row: rank for rank, row in enumerate(order, start=1)}
+
+
+class Depth(NamedTuple):
+    """A model of some depth.
+
+    Attributes:
+        millions: of parameters.
+        perplexity: ours, over seeds.
+        published: the paper's.
+    """
+
+    millions: float
+    perplexity: Spread
+    published: float | None
+
+
+def depths() -> dict[str, list[Depth]]:
+    """Family -> its depths."""
+    perplexities = perplexities_by_depth()
 
     def layers(row: str) -> int:
         _, _, number = row.rpartition("_")
         return int(number)
 
-    points: dict[str, list[tuple[float, Spread, float | None]]] = defaultdict(list)
-    for row in sorted(last, key=layers):
+    by_family: dict[str, list[Depth]] = defaultdict(list)
+    for row in sorted(perplexities, key=layers):
         [config] = COLUMNS["mlm"].configs("cpu", (row,)).values()
-        millions = parameters.count(bare_task(config).shapes()) / 1e6
-        point = (millions, Spread.mean(last[row]), PUBLISHED[row].perplexity)
-        points[family(row)].append(point)
-    return points
+        shapes = bare_task(config).shapes()
+        model = Depth(
+            millions=parameters.count(shapes) / 1e6,
+            perplexity=Spread.mean(perplexities[row]),
+            published=PUBLISHED[row].perplexity,
+        )
+        by_family[family(row)].append(model)
+    return by_family
+
+
+def perplexities_by_depth() -> dict[str, list[float]]:
+    """Row of Table 4, or aMLP's of Table 3 -> the perplexity of each seed."""
+    perplexities: dict[str, list[float]] = defaultdict(list)
+    for line in generate.read("settings-more"):
+        if line["experiment"] == "depth":
+            perplexities[line["row"]].append(float(line["perplexity"]))
+    middle = generate.MIDDLE_DEPTHS
+    for line in generate.read("table3"):
+        row = line["row"]
+        if row in (*middle, "amlp_36"):
+            row_of_depth = middle.get(row, row)
+            perplexities[row_of_depth].append(float(line["perplexity"]))
+    return perplexities
 
 
 def depth(axis: Axes, mode: str) -> None:
     """Perplexity over parameters, at three depths."""
-    _, second, _ = INK[mode]
-    for name, points in depths().items():
+    for name, models in depths().items():
         colour = seen(FAMILIES[name], mode)
-        x = [point[0] for point in points]
-        y = [point[1].centre for point in points]
-        axis.vlines(
-            x, [min(p[1].values) for p in points], [max(p[1].values) for p in points], color=colour
-        )
-        axis.plot(x, y, "o-", color=colour)
-        axis.annotate(name, (x[-1], y[-1]), (8, -4), textcoords="offset points").set(
-            fontsize=11, color=colour, annotation_clip=False
-        )
-        law = PAPERS.get(name)
-        if law is not None:
-            axis.plot(
-                x,
-                [y[1] * (at / x[1]) ** law for at in x],
-                color=colour,
-                linewidth=1.2,
-                dashes=(4, 3),
-            )
+        millions = [model.millions for model in models]
+        means = [model.perplexity.centre for model in models]
+        lowest = [min(model.perplexity.values) for model in models]
+        highest = [max(model.perplexity.values) for model in models]
+        axis.vlines(millions, lowest, highest, color=colour)
+        axis.plot(millions, means, "o-", color=colour)
+        end = (millions[-1], means[-1])
+        note(axis, name, end, (8, -4), fontsize=11, color=colour, annotation_clip=False)
+        exponent = PAPERS.get(name)
+        if exponent is not None:
+            # through the middle depth
+            law = [means[1] * (count / millions[1]) ** exponent for count in millions]
+            axis.plot(millions, law, color=colour, linewidth=1.2, dashes=(4, 3))
     axis.set(xscale="log", yscale="log", xlabel="M parameters", ylabel="held-out perplexity")
     axis.set_xticks([0.5, 0.7, 1.0], ["0.5", "0.7", "1"])
     axis.set_yticks([45, 50, 60], ["45", "50", "60"])
     axis.minorticks_off()
-    axis.annotate(
-        "bars: lowest to highest seed\ndashed: the paper's slope",
-        (0.03, 0.03),
-        xycoords="axes fraction",
-    ).set(fontsize=10.5, color=second)
+    words = "bars: lowest to highest seed\ndashed: the paper's slope"
+    key = axis.annotate(words, (0.03, 0.03), xycoords="axes fraction")
+    key.set(fontsize=10.5, color=INK[mode].axes)
 
 
 def papers_law(rows: Sequence[str]) -> float:
     """The exponent of perplexity over parameters through what the paper prints."""
-    points = [(PUBLISHED[row].params_m, PUBLISHED[row].perplexity) for row in rows]
-    return power_law(*zip(*points, strict=True)).exponent
+    models = [PUBLISHED[row] for row in rows]
+    millions = [model.params_m for model in models]
+    perplexities = [model.perplexity for model in models]
+    return power_law(millions, perplexities).exponent
 
 
 PAPERS = {
@@ -547,55 +671,69 @@ PAPERS = {
 }
 
 
-def shares(
-    axis: Axes, name: str, chance: tuple[float, float, float], labels: Mapping[str, str], mode: str
-) -> None:
-    """The share of W's variance that offsets explain: a group of bars for each layer, beside smooth
-    noise's."""
-    _, second, _ = INK[mode]
+class Chance(NamedTuple):
+    """The percentage of the variance of smooth fields that offsets explain: the mean, and the
+    middle 95 %."""
+
+    mean: float
+    low: float
+    high: float
+
+
+IMAGE_NOISE = Chance(28.0, 15.0, 47.0)
+TEXT_NOISE = Chance(5.7, 3.7, 8.1)
+
+
+def shares(axis: Axes, name: str, chance: Chance, labels: Mapping[str, str], mode: str) -> None:
+    """The share of W's variance that offsets explain: a group of bars for each layer, next to
+    smooth noise's."""
+    second = INK[mode].axes
     lines = generate.read(name)
-    width = 0.8 / len(labels)
-    axis.axhspan(*chance[1:], color=second, alpha=0.18, linewidth=0)
-    axis.axhline(chance[0], color=second, linewidth=1.2, dashes=(4, 3))
+    layers = range(1, len(lines) + 1)
+    count = len(labels)
+    width = 0.8 / count
+    axis.axhspan(chance.low, chance.high, color=second, alpha=0.18, linewidth=0)
+    dashed_line(axis, chance.mean, mode)
+    colour = seen(FAMILIES["gMLP"], mode)
     for index, (column, words) in enumerate(labels.items()):
-        shade = seen(FAMILIES["gMLP"], mode)
-        at = [
-            number + (index - (len(labels) - 1) / 2) * width for number in range(1, len(lines) + 1)
-        ]
-        values = [float(line[column].rstrip(" %")) for line in lines]
-        axis.bar(
-            at, values, 0.92 * width, color=shade, alpha=(index + 1) / len(labels), label=words
-        )
+        from_middle = (index - (count - 1) / 2) * width
+        x = [layer + from_middle for layer in layers]
+        percents = [float(line[column].rstrip(" %")) for line in lines]
+        opacity = (index + 1) / count
+        axis.bar(x, percents, 0.92 * width, color=colour, alpha=opacity, label=words)
     axis.set(
         xlabel="layer",
         ylabel="% of W's variance",
-        xticks=range(1, len(lines) + 1),
+        xticks=layers,
         ylim=(0, 116),
         yticks=range(0, 101, 20),
     )
     axis.legend(
         loc="upper left",
-        ncols=len(labels),
+        ncols=count,
         fontsize=11,
         handlelength=1,
         columnspacing=1,
         borderaxespad=0,
     )
-    axis.annotate(
-        "smooth noise", (1, chance[0]), (4, -4), ("axes fraction", "data"), "offset points"
-    ).set(fontsize=10.5, color=second, annotation_clip=False)
+    coordinates = ("axes fraction", "data")
+    text = axis.annotate("smooth noise", (1, chance.mean), (4, -4), coordinates, "offset points")
+    text.set(fontsize=10.5, color=second, annotation_clip=False)
 
 
 def correlated(axis: Axes, mode: str) -> None:
     """Figure 7, as far as it was run: accuracy over perplexity."""
     for name in ("gMLP", "aMLP", "Transformer"):
-        points = [line for line in generate.read("figure7") if line["model"] == name]
-        x, y = ([float(line[key]) for line in points] for key in ("perplexity", "SST-2 accuracy"))
+        perplexities = []
+        accuracies = []
+        for line in generate.read("figure7"):
+            if line["model"] == name:
+                perplexities.append(float(line["perplexity"]))
+                accuracies.append(float(line["SST-2 accuracy"]))
         colour = seen(FAMILIES[name], mode)
-        axis.plot(x, y, "o-", color=colour)
-        axis.annotate(name, (x[0], y[0]), (0, -16), textcoords="offset points").set(
-            fontsize=11, color=colour, ha="center"
-        )
+        axis.plot(perplexities, accuracies, "o-", color=colour)
+        first = (perplexities[0], accuracies[0])
+        note(axis, name, first, (0, -16), fontsize=11, color=colour, ha="center")
     axis.set(
         xscale="log",
         xlabel="held-out perplexity (better to the right)",
@@ -614,53 +752,56 @@ def legend(axis: Axes, mode: str) -> None:
         row, column = divmod(index, 3)
         x = 0.36 * column - 0.1
         y = 1 - 0.25 * row
-        axis.plot([x], [y], "o", color=seen(colour, mode), clip_on=False)
-        axis.annotate(name, (x, y), (8, -4), textcoords="offset points").set(
-            fontsize=11, annotation_clip=False
-        )
+        shown_colour = seen(colour, mode)
+        axis.plot([x], [y], "o", color=shown_colour, clip_on=False)
+        note(axis, name, (x, y), (8, -4), fontsize=11, annotation_clip=False)
     axis.set(xlim=(0, 1), ylim=(0, 1))
 
 
-Draw = Callable[[Axes, str], None]
-# smooth fields: the mean, and the middle 95 %
-IMAGE_NOISE = (28.0, 15.0, 47.0)
-TEXT_NOISE = (5.7, 3.7, 8.1)
+Draw = Callable[..., None]
 
 
-def plots() -> dict[str, tuple[str, float, Draw]]:
-    """File name -> title, width of what stands beside the axes in inches, and what draws them."""
-    made: dict[str, tuple[str, float, Draw]] = {
-        name: (title, 2.05, lambda axis, mode, column=column, n=n: scatter(axis, column, n, mode))
-        for name, (title, column, n) in PANELS.items()
-    }
-    for words, (name, only) in RUNS.items():
-        draw_ratio = lambda axis, mode, name=name, only=only: ratio(axis, name, only, mode)  # noqa: E731
-        draw_ranks = lambda axis, mode, name=name, only=only: ranks(axis, name, only, mode)  # noqa: E731
-        made[f"{name}-ratio"] = (words, 1.85, draw_ratio)
-        made[f"{name}-ranks"] = (words, 1.85, draw_ranks)
+class Plot(NamedTuple):
+    """A figure of one pair of axes.
+
+    Attributes:
+        title: above the axes.
+        beside: inches for words at the right of the axes.
+        draw: what draws them: (axes, mode="light" or "dark").
+    """
+
+    title: str
+    beside: float
+    draw: Draw
+
+
+def plots() -> dict[str, Plot]:
+    """File name -> figure."""
+    figures: dict[str, Plot] = {}
+    for name, (title, column, tokens) in PANELS.items():
+        draw_scatter = functools.partial(scatter, column=column, tokens=tokens)
+        figures[name] = Plot(title, 2.05, draw_scatter)
+    for title, (name, only) in RUNS.items():
+        draw_ratio = functools.partial(ratio, name=name, only=only)
+        draw_ranks = functools.partial(ranks, name=name, only=only)
+        figures[f"{name}-ratio"] = Plot(title, 1.85, draw_ratio)
+        figures[f"{name}-ranks"] = Plot(title, 1.85, draw_ranks)
     images = {"step 195": "step 195", "step 1300": "step 1,300"}
     text = {"1.8": "1.8 M tokens", "3.7": "3.7", "7.4": "7.4", "18.4": "18.4"}
-    return made | {
-        "which-mixer-colours": ("", 0.0, legend),
-        "which-mixer-plateaus": ("Text, to 18 M tokens", 2.05, plateaus),
-        "recall-steps": ("Recall of 4 pairs, d = 32", 1.85, recalled_over_steps),
-        "recall-64": (
-            "The same over the width",
-            1.85,
-            lambda axis, mode: recalled(axis, 64, mode),
-        ),
-        "depth": ("Three depths, three seeds each", 1.1, depth),
-        "figure7": ("Earlier runs, before the search", 0.0, correlated),
-        "image-shares": (
-            "Images: offsets explain",
-            1.2,
-            lambda axis, mode: shares(axis, "image-filters", IMAGE_NOISE, images, mode),
-        ),
-        "text-shares": (
-            "Text: offsets explain",
-            1.2,
-            lambda axis, mode: shares(axis, "shift-invariance", TEXT_NOISE, text, mode),
-        ),
+    recall_64 = functools.partial(recalled, length=64)
+    image_shares = functools.partial(
+        shares, name="image-filters", chance=IMAGE_NOISE, labels=images
+    )
+    text_shares = functools.partial(shares, name="shift-invariance", chance=TEXT_NOISE, labels=text)
+    return figures | {
+        "which-mixer-colours": Plot("", 0.0, legend),
+        "which-mixer-plateaus": Plot("Text, to 18 M tokens", 2.05, plateaus),
+        "recall-steps": Plot("Recall of 4 pairs, d = 32", 1.85, recalled_over_steps),
+        "recall-64": Plot("The same over the width", 1.85, recall_64),
+        "depth": Plot("Three depths, three seeds each", 1.1, depth),
+        "figure7": Plot("Earlier runs, before the search", 0.0, correlated),
+        "image-shares": Plot("Images: offsets explain", 1.2, image_shares),
+        "text-shares": Plot("Text: offsets explain", 1.2, text_shares),
     }
 
 
@@ -671,39 +812,31 @@ def svg(figure: Figure) -> str:
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     text = re.sub(r"^.*?(?=<svg)", "", file.getvalue(), flags=re.S)
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.S)
-    text = re.sub(
-        r"font(-family)?: ([\d.]+px )?[^;\"]*sans-serif[^;\"]*",
-        lambda m: f"font{m[1] or ''}: {m[2] or ''}{FONT}",
-        text,
-    )
-    return (
-        re.sub(r'<g id="tip:([^"]*)">', r'<g class="tip" tabindex="0" aria-label="\1">', text)
-        + "\n"
-    )
+
+    def with_font(style: re.Match) -> str:
+        family_suffix = style[1] or ""
+        size = style[2] or ""
+        return f"font{family_suffix}: {size}{FONT}"
+
+    text = re.sub(r"font(-family)?: ([\d.]+px )?[^;\"]*sans-serif[^;\"]*", with_font, text)
+    group = r'<g class="tip" tabindex="0" aria-label="\1">'
+    text = re.sub(r'<g id="tip:([^"]*)">', group, text)
+    return f"{text}\n"
 
 
 def drawn(names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
     """(file name, SVG) of each figure."""
-    made: dict[str, Callable[[str], Figure]] = {
-        name: lambda mode, plot=plot, height=height_of(name): plotted(*plot, height, mode)
-        for name, plot in plots().items()
-    }
-    for name, (width, height, draw) in matrices.FIGURES.items():
-        made[name] = lambda mode, size=(width, height), draw=draw: sheet(size, draw, mode)
-    for name in names or made:
-        for mode, (ink, second, grid) in INK.items():
-            inks: dict[Any, Any] = dict.fromkeys(
-                ("text.color", "axes.labelcolor", "axes.titlecolor"), ink
-            )
-            inks |= {
-                "xtick.color": second,
-                "ytick.color": second,
-                "axes.edgecolor": second,
-                "grid.color": grid,
-            }
-            inks["svg.hashsalt"] = f"{name}-{mode}"  # names in two figures of a page differ
-            with matplotlib.rc_context(STYLE | inks):
-                yield f"{name}-{mode}.svg", svg(made[name](mode))
+    draw: dict[str, Callable[[str], Figure]] = {}
+    for name, plot in plots().items():
+        draw[name] = functools.partial(plotted, plot, height_of(name))
+    for name, (width, height, draw_sheet) in matrices.FIGURES.items():
+        draw[name] = functools.partial(sheet, (width, height), draw_sheet)
+    for name in names or draw:
+        for mode in INK:
+            style = style_of(name, mode)
+            with matplotlib.rc_context(style):
+                figure = draw[name](mode)
+                yield f"{name}-{mode}.svg", svg(figure)
 
 
 def height_of(name: str) -> float:
@@ -715,14 +848,31 @@ def height_of(name: str) -> float:
     return 4.2
 
 
-def plotted(title: str, beside: float, draw: Draw, height: float, mode: str) -> Figure:
-    """A figure of one pair of axes, with so many inches beside them for words."""
-    inner = 3.5 if beside else 4.45
-    width = 0.72 + inner + (beside or 0.13)
+def style_of(name: str, mode: str) -> dict[Any, Any]:
+    """What matplotlib's settings are for a figure on a light or a dark page."""
+    ink = INK[mode]
+    return STYLE | {
+        "text.color": ink.words,
+        "axes.labelcolor": ink.words,
+        "axes.titlecolor": ink.words,
+        "xtick.color": ink.axes,
+        "ytick.color": ink.axes,
+        "axes.edgecolor": ink.axes,
+        "grid.color": ink.grid,
+        "svg.hashsalt": f"{name}-{mode}",  # names in two figures of a page differ
+    }
+
+
+def plotted(plot: Plot, height: float, mode: str) -> Figure:
+    """A figure of one pair of axes, with so many inches at their right for words."""
+    left = 0.72
+    inner = 3.5 if plot.beside else 4.45
+    right = plot.beside or 0.13
+    width = left + inner + right
     figure = Figure(figsize=(width, height))
-    axis = figure.add_axes((0.72 / width, 0.14, inner / width, 0.76))
-    axis.set_title(title)
-    draw(axis, mode)
+    axis = figure.add_axes((left / width, 0.14, inner / width, 0.76))
+    axis.set_title(plot.title)
+    plot.draw(axis, mode=mode)
     return figure
 
 

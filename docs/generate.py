@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,13 +101,12 @@ def words(option: Option) -> str:
 
 def table(options: Mapping[str, Option]) -> str:
     """A Markdown table of options."""
-    lines = ["| key | default | range | meaning |\n", "| --- | --- | --- | --- |\n"]
+    rows = []
     for name, option in options.items():
-        cells = (f"`{name}`", f"`{option.default!r}`", words(option), option.comment)
-        escaped = [cell.replace("|", r"\|") for cell in cells]
-        line = " | ".join(escaped)
-        lines.append(f"| {line} |\n")
-    return "".join(lines)
+        default = f"`{option.default!r}`"
+        cells = (f"`{name}`", default, words(option), option.comment)
+        rows.append([cell.replace("|", r"\|") for cell in cells])
+    return markdown_table(("key", "default", "range", "meaning"), rows)
 
 
 def sections() -> Iterator[tuple[int, str, Mapping[str, Option] | str]]:
@@ -368,17 +367,22 @@ def orderings_section(result: Orderings) -> str:
     )
 
 
+def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    rule = ["---"] * len(titles)
+    lines = []
+    for cells in (titles, rule, *rows):
+        joined = " | ".join(cells)
+        lines.append(f"| {joined} |\n")
+    return "".join(lines)
+
+
 def csv_table(name: str) -> str:
     """A file of docs/results/data as a Markdown table, and a link to it."""
     text = (DATA / f"{name}.csv").read_text()
-    lines = list(csv.reader(text.splitlines()))
-    titles = lines[0]
-    lines.insert(1, ["---"] * len(titles))
-    rows = []
-    for cells in lines:
-        row = " | ".join(cells)
-        rows.append(f"| {row} |\n")
-    return "".join(rows) + f"\n[CSV](data/{name}.csv)\n"
+    titles, *rows = csv.reader(text.splitlines())
+    table = markdown_table(titles, rows)
+    return f"{table}\n[CSV](data/{name}.csv)\n"
 
 
 def _advice() -> str:

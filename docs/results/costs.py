@@ -31,14 +31,16 @@ def write(folder: str) -> None:
         for row, by_length in measured.items():
             for tokens, cost in by_length.items():
                 times = _seconds(cost)
-                writer.writerow([row, tokens, cost.batch, *times, int(cost.size)])
+                size = int(cost.size)
+                writer.writerow([row, tokens, cost.batch, *times, size])
 
 
 def _seconds(cost: Cost) -> list[str]:
     """The median, lowest and highest time of a step; empty if it was only compiled."""
     if not cost.seconds:
         return ["", "", ""]
-    median = cost.per_sequence.centre * cost.batch / 1e3
+    milliseconds = cost.per_sequence.centre * cost.batch
+    median = milliseconds / 1e3
     times = (median, min(cost.seconds), max(cost.seconds))
     return [f"{seconds:.4f}" for seconds in times]
 
@@ -51,15 +53,14 @@ def section() -> str:
     titles.append("time grows as")
     titles += [f"MB, n = {tokens:,}" for tokens in MEMORY]
     titles.append("memory grows as")
-    lines = [titles, ["---"] * len(titles)]
 
     def time_of_longest(row: str) -> float:
         time = costs[row][TIMES[-1]].per_thousand
         return float("inf") if time is None else time.centre
 
-    for row in sorted(costs, key=time_of_longest):
-        lines.append(_cells(row, costs[row]))
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    names = sorted(costs, key=time_of_longest)
+    rows = [_cells(name, costs[name]) for name in names]
+    return generate.markdown_table(titles, rows)
 
 
 def _cells(row: str, by_length: Mapping[int, Cost]) -> list[str]:

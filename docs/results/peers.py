@@ -2,6 +2,8 @@
 files speed-peers-*.csv, which `gmlp benchmark peers --csv=FILE` writes, a file for each maker."""
 
 import dataclasses
+from collections import defaultdict
+from pathlib import Path
 
 from docs import generate
 from gmlp_flax.benchmarks import results_file
@@ -39,37 +41,46 @@ class Speeds:
 def speeds() -> list[Speeds]:
     """Of each model on each processor, in the order of the files; a model's processors are next to
     each other."""
-    found: dict[tuple[str, str], Speeds] = {}
-    for path in sorted(generate.DATA.glob(FILES)):
+    by_model: dict[str, dict[str, Speeds]] = defaultdict(dict)
+    for path in files():
         for line in results_file.read(str(path)):
-            model, _, what = line["name"].rpartition(": ")
-            kind, _, beside = what.partition(", ")
-            key = (model, line["processor"])
-            if key not in found:
-                found[key] = Speeds(*key)
-            found[key].add(kind, beside, line)
-    models = list(dict.fromkeys(model for model, _ in found))
-    return sorted(found.values(), key=lambda measured: models.index(measured.model))
+            model, _, call = line["name"].rpartition(": ")
+            kind, _, beside = call.partition(", ")
+            processor = line["processor"]
+            by_processor = by_model[model]
+            if processor not in by_processor:
+                by_processor[processor] = Speeds(model, processor)
+            by_processor[processor].add(kind, beside, line)
+    measured: list[Speeds] = []
+    for by_processor in by_model.values():
+        measured += by_processor.values()
+    return measured
+
+
+def files() -> list[Path]:
+    """The CSV files."""
+    return sorted(generate.DATA.glob(FILES))
 
 
 def section() -> str:
     """The table, and where a peer is faster."""
     titles = ["model", "processor", "our step", "step / eager", "step / torch.compile"]
     titles += ["our forward", "forward / eager", "forward / torch.compile"]
-    rows = [titles, ["---"] * len(titles)]
+    rows = []
     slower = []
     for measured in speeds():
-        row = [measured.model, measured.processor]
+        cells = [measured.model, measured.processor]
         for kind in KINDS:
-            for lines in (measured.ours, measured.eager, measured.compiled):
-                row.append(_cell(lines.get(kind)))
-        rows.append(row)
-        slower += _slower(measured)
-    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    links = [f"[{path.stem}](data/{path.name})" for path in sorted(generate.DATA.glob(FILES))]
-    files = " · ".join(links)
-    lines = "".join(f"- {line}\n" for line in slower) or "- nowhere\n"
-    return f"{table}\nThe peer is faster here:\n\n{lines}\n{files}\n"
+            cells.append(_cell(measured.ours.get(kind)))
+            cells.append(_cell(measured.eager.get(kind)))
+            cells.append(_cell(measured.compiled.get(kind)))
+        rows.append(cells)
+        for sentence in _slower(measured):
+            slower.append(f"- {sentence}\n")
+    table = generate.markdown_table(titles, rows)
+    links = " · ".join(f"[{path.stem}](data/{path.name})" for path in files())
+    lines = "".join(slower) or "- nowhere\n"
+    return f"{table}\nThe peer is faster here:\n\n{lines}\n{links}\n"
 
 
 def _cell(line: results_file.Line | None) -> str:
@@ -77,9 +88,11 @@ def _cell(line: results_file.Line | None) -> str:
     if line is None:
         return ""
     median = _digits(line["median"])
+    low = _digits(line["min"])
+    high = _digits(line["max"])
     if line["min"] == line["max"]:
         return median
-    return f"{median} ({_digits(line['min'])} to {_digits(line['max'])})"
+    return f"{median} ({low} to {high})"
 
 
 def _digits(number: str) -> str:
@@ -89,13 +102,14 @@ def _digits(number: str) -> str:
 
 def _slower(measured: Speeds) -> list[str]:
     """Each peer whose median is above ours."""
-    found = []
+    by_peer = {"eager": measured.eager, "torch.compile": measured.compiled}
+    title = f"{measured.model}, {measured.processor}"
+    sentences = []
     for kind in KINDS:
-        for name, lines in (("eager", measured.eager), ("torch.compile", measured.compiled)):
+        for peer, lines in by_peer.items():
             line = lines.get(kind)
-            if line is not None and float(line["median"]) < 1:
-                found.append(
-                    f"{measured.model}, {measured.processor}: our {kind} has "
-                    f"{_digits(line['median'])} of the speed of {name}"
-                )
-    return found
+            if line is None or float(line["median"]) >= 1:
+                continue
+            speed = _digits(line["median"])
+            sentences.append(f"{title}: our {kind} has {speed} of the speed of {peer}")
+    return sentences

@@ -10,17 +10,25 @@ REFERENCE = "bert_rel"
 
 def section() -> str:
     """The table of the page, the row with the lowest perplexity first."""
-    scores = {}
-    for line in generate.read("alternatives-slices"):
-        scores[line["row"]] = {key: float(value) for key, value in line.items() if key != "row"}
-    reference = SliceLosses.of_metrics(scores[REFERENCE])
+    metrics_of = read()
+    reference = SliceLosses.of_metrics(metrics_of[REFERENCE])
     titles = ["row", "what mixes tokens", "AR hits", "other tokens", "share of the gap (%)"]
-    lines = [titles, ["---"] * len(titles)]
-    for name in sorted(scores, key=lambda name: scores[name]["perplexity"]):
-        metrics = scores[name]
-        share = share_of_gap(SliceLosses.of_metrics(metrics), reference)
-        told = "" if share is None else f"{100 * share:.0f}"
-        recall = f"{metrics['recall_perplexity']:.1f}"
-        other = f"{metrics['other_perplexity']:.1f}"
-        lines.append([f"`{name}`", longer.WHAT[name], recall, other, told])
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    rows = []
+    for name in sorted(metrics_of, key=lambda name: metrics_of[name]["perplexity"]):
+        metrics = metrics_of[name]
+        hits = metrics["recall_perplexity"]
+        others = metrics["other_perplexity"]
+        losses = SliceLosses.of_metrics(metrics)
+        share = share_of_gap(losses, reference)
+        percent = "" if share is None else f"{100 * share:.0f}"
+        rows.append([f"`{name}`", longer.WHAT[name], f"{hits:.1f}", f"{others:.1f}", percent])
+    return generate.markdown_table(titles, rows)
+
+
+def read() -> dict[str, dict[str, float]]:
+    """Row -> metric -> value."""
+    metrics_of: dict[str, dict[str, float]] = {}
+    for line in generate.read("alternatives-slices"):
+        name = line.pop("row")
+        metrics_of[name] = {metric: float(value) for metric, value in line.items()}
+    return metrics_of

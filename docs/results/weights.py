@@ -50,26 +50,30 @@ def image_filters(model: Model) -> Iterator[Row]:
     yield ["layer", "filter", "row", *range(2 * grid[1] - 1)]
     for layer, matrix in enumerate(weights, start=1):
         images = {}
-        for position in np.linspace(0, len(matrix) - 1, PATCHES):
+        last = len(matrix) - 1
+        for position in np.linspace(0, last, PATCHES):
             patch = round(float(position))
             images[f"patch {patch}"] = matrix[patch].reshape(grid)
         noise = filters.smooth_noise(grid, random)
         noise *= matrix.std() / noise.std()
-        images["mean"] = filters.mean_filters(matrix[None], grid)[0]
-        images["noise"] = filters.mean_filters(noise[None], grid)[0]
+        [images["mean"]] = filters.mean_filters(matrix[None], grid)
+        [images["noise"]] = filters.mean_filters(noise[None], grid)
         for name, image in images.items():
             for row, values in enumerate(image):
-                yield [layer, name, row, *[f"{value:.4f}" for value in values]]
+                cells = [f"{value:.4f}" for value in values]
+                yield [layer, name, row, *cells]
 
 
 def attention_weights(model: Model) -> Iterator[Row]:
     """The attention of the first layer that has some, in a pair of sentences: a line for each
     query."""
-    found = attention.of_text(model, *PAIR)
-    labels = found.text.labels
+    maps = attention.of_text(model, *PAIR)
+    labels = maps.text.labels
     yield ["query", *labels]
-    for label, row in zip(labels, found.weights[0], strict=True):
-        yield [label, *[f"{value:.3f}" for value in row]]
+    first_layer = maps.weights[0]
+    for label, row in zip(labels, first_layer, strict=True):
+        cells = [f"{value:.3f}" for value in row]
+        yield [label, *cells]
 
 
 FILES: dict[str, Callable[[Model], Iterator[Row]]] = {
@@ -82,10 +86,12 @@ FILES: dict[str, Callable[[Model], Iterator[Row]]] = {
 def write(name: str, run: str, folder: Path = generate.DATA) -> None:
     """Writes a file of FILES with the weights of a run."""
     model = gmlp_flax.load(run, "latest")
+    rows = FILES[name](model)
     with (folder / f"{name}.csv").open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(FILES[name](model))
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows(rows)
 
 
 if __name__ == "__main__":
-    _, file_name, run_folder = sys.argv
+    [file_name, run_folder] = sys.argv[1:]
     write(file_name, run_folder)

@@ -22,6 +22,7 @@ TEXT = re.compile(r">[^<]+<")
 TIPPED = re.compile(
     r'<img alt="([^"]*)" src="[^"]*?/(which-mixer-[\w-]+\.svg)#gh-(light|dark)-mode-only" */?>'
 )
+WHOLE = r'<span class="flag">\g<0></span>'  # what a match becomes that must not wrap
 LINKS = re.compile(r'(?<=href=")(?!\w+:)([^"#]+\.(?:md|ipynb))')
 
 
@@ -44,40 +45,53 @@ def inlined(path: str, words: str, mode: str) -> str:
 def in_lines(html: str) -> str:
     """The HTML of a page with its flags and numbers whole, and long names that may wrap."""
 
-    def code(found: re.Match) -> str:
-        flags = FLAG.sub(r'<span class="flag">\g<0></span>', found[0])
-        return (
-            TEXT.sub(lambda words: NAME.sub("<wbr>", words[0]), flags)
-            if flags.startswith("<code>")
-            else flags
-        )
+    def breakable(match: re.Match) -> str:
+        return NAME.sub("<wbr>", match[0])
 
-    def whole(found: re.Match) -> str:
-        words = LONG.sub(lambda word: NAME.sub("<wbr>", word[0]), found[0])
-        return NUMBER.sub(r'<span class="flag">\g<0></span>', words)
+    def code(match: re.Match) -> str:
+        flags = FLAG.sub(WHOLE, match[0])
+        if not flags.startswith("<code>"):
+            return flags
+        return TEXT.sub(breakable, flags)
 
+    def prose(match: re.Match) -> str:
+        words = LONG.sub(breakable, match[0])
+        return NUMBER.sub(WHOLE, words)
+
+    changed = []
     parts = re.split(f"({CODE.pattern})", html, flags=re.S)
-    return "".join(
-        CODE.sub(code, part) if number % 2 else TEXT.sub(whole, part)
-        for number, part in enumerate(parts)
-    )
+    for number, part in enumerate(parts):
+        is_code = number % 2 == 1
+        changed.append(CODE.sub(code, part) if is_code else TEXT.sub(prose, part))
+    return "".join(changed)
 
 
 def on_page_content(html: str, page, config, files) -> str:
     """Called by MkDocs with the HTML of each page."""
-    if not page.file.src_uri.endswith(".ipynb"):
-        folder = os.path.join(config.docs_dir, "results", "figures")
-        return TIPPED.sub(
-            lambda image: inlined(os.path.join(folder, image[2]), image[1], image[3]),
-            in_lines(html),
-        )
+    if page.file.src_uri.endswith(".ipynb"):
+        return notebook_content(html, page, files)
+    folder = os.path.join(config.docs_dir, "results", "figures")
+
+    def figure(image: re.Match) -> str:
+        words, name, mode = image.groups()
+        path = os.path.join(folder, name)
+        return inlined(path, words, mode)
+
+    return TIPPED.sub(figure, in_lines(html))
+
+
+def notebook_content(html: str, page, files) -> str:
+    """The HTML of a notebook without scripts of other hosts, and with the addresses of pages in its
+    links."""
+    source = page.file.src_uri
+    folder = posixpath.dirname(source)
 
     def address(link: re.Match) -> str:
-        target = files.get_file_from_path(
-            posixpath.join(posixpath.dirname(page.file.src_uri), link[1])
-        )
+        path = posixpath.join(folder, link[1])
+        target = files.get_file_from_path(path)
         if target is None:
-            raise PluginError(f"{page.file.src_uri} links to {link[1]}, which does not exist")
+            raise PluginError(f"{source} links to {link[1]}, which does not exist")
         return target.url_relative_to(page.file)
 
-    return LINKS.sub(address, SCRIPTS.sub("", html))
+    without_scripts = SCRIPTS.sub("", html)
+    return LINKS.sub(address, without_scripts)

@@ -3,12 +3,14 @@ files."""
 
 import statistics
 from collections import defaultdict
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from docs import generate
 from docs.results import longer
 from gmlp_flax.reports import claims
 from gmlp_flax.reports import costs as costs_lib
+from gmlp_flax.reports.costs import Cost
 
 ADVICE = """
 **Little text, any length: take a convolution.** `dynamic` and `lightweight` end at {ppl[dynamic]:.1f} and
@@ -59,41 +61,37 @@ read it. Limit: 256 tokens instead of 128, after 18 M tokens, one seed.
 
 def sentences() -> list[str]:
     """The advice, the most useful first, with its numbers and limits."""
-    told = ADVICE.format_map(numbers())
-    return [" ".join(paragraph.split()) for paragraph in told.strip().split("\n\n")]
+    text = ADVICE.format_map(numbers()).strip()
+    paragraphs = text.split("\n\n")
+    return [" ".join(paragraph.split()) for paragraph in paragraphs]
 
 
 def numbers() -> dict[str, Any]:
     """What ADVICE names."""
-    means = {
-        name: {row: score.centre for row, score in of.items()}
-        for name, of in generate.scores().items()
-    }
+    means = mean_scores()
     costs = generate.costs()
     ppl = means["mlm"]
     top1 = means["cifar10"]
     trees = means["listops"]
-    steps = {
-        n: {row: at[n].per_thousand for row, at in costs.items() if n in at}
-        for n in (128, 1024, 8192)
-    }
-    short, middle, long = (
-        {row: step.centre for row, step in at.items() if step} for at in steps.values()
-    )
+    long = milliseconds(costs, 8192)
     no_context = floors("mlm")["the shown token alone, without context"]
     law = costs_lib.growth(costs["sgu"])
     law_of_attention = costs_lib.growth(costs["bert"])
     assert law
     assert law_of_attention
     shared = [row for row in top1 if row in ppl]
-    stack = longer.rows()["feed_forward"]
+    low_perplexities = [-ppl[row] for row in shared]
+    high_accuracies = [top1[row] for row in shared]
+    rank_correlation = claims.spearman(low_perplexities, high_accuracies)
+    search = longer.rows()["feed_forward"].rates
     best = trees["sgu"] / 100
+    variance_of_difference = 2 * best * (1 - best) / 1000
     return {
         "ppl": ppl,
         "top1": top1,
         "trees": trees,
-        "short": short,
-        "middle": middle,
+        "short": milliseconds(costs, 128),
+        "middle": milliseconds(costs, 1024),
         "long": long,
         "no_context": no_context,
         "growth": law.exponent,
@@ -101,70 +99,109 @@ def numbers() -> dict[str, Any]:
         "times": long["bert_rel"] / long["lightweight"],
         "ten": longer.medians(),
         "end": longer.ends(),
-        "tried": {f"{rate:g}": value for rate, value in stack.rates.items()},
+        "tried": {f"{rate:g}": perplexity for rate, perplexity in search.items()},
         "wide": ends("table3-gpu", steps="1800"),
         "stuck": sum(value > 0.93 * no_context for value in ppl.values()),
         "rows": len(ppl),
-        "convolution": max(top1[row] for row in ("dynamic", "lightweight", "growing")),
+        "convolution": max(top1["dynamic"], top1["lightweight"], top1["growing"]),
         "chance": floors("cifar10")["the most frequent class"],
         "shared": len(shared),
-        "agree": float(
-            claims.spearman([-ppl[row] for row in shared], [top1[row] for row in shared])
-        ),
+        "agree": float(rank_correlation),
         "trained": images(),
-        "error": 100 * (2 * best * (1 - best) / 1000) ** 0.5,
+        "error": 100 * variance_of_difference**0.5,
         "lengths": other_lengths(),
     }
 
 
+def mean_scores() -> dict[str, dict[str, float]]:
+    """Column of the alternatives -> row -> mean score."""
+    means: dict[str, dict[str, float]] = {}
+    for column, scores in generate.scores().items():
+        means[column] = {row: score.centre for row, score in scores.items()}
+    return means
+
+
+def milliseconds(costs: Mapping[str, Mapping[int, Cost]], tokens: int) -> dict[str, float]:
+    """Row -> milliseconds of 1,000 tokens at a length, of the rows whose step was measured there."""
+    times = {}
+    for row, by_length in costs.items():
+        if tokens not in by_length:
+            continue
+        time = by_length[tokens].per_thousand
+        if time:
+            times[row] = time.centre
+    return times
+
+
 def floors(column: str) -> dict[str, float]:
     """Trivial model -> its score."""
-    read = generate.read("alternatives-heldout")
-    return {
-        line["trivial_model"]: float(line["score"]) for line in read if line["column"] == column
-    }
+    scores = {}
+    for line in generate.read("alternatives-heldout"):
+        if line["column"] == column:
+            scores[line["trivial_model"]] = float(line["score"])
+    return scores
+
+
+class Point(NamedTuple):
+    """An evaluation of a run: after how many tokens or steps, and its score."""
+
+    after: int
+    score: float
+
+
+def keep_last(last: dict[str, Point], seed: str, point: Point) -> None:
+    """Sets a seed's point to the later one."""
+    last[seed] = max(point, last.get(seed, point))
+
+
+def mean_of_last(last: Mapping[str, Point]) -> float:
+    """The mean over seeds of the scores."""
+    return statistics.mean(point.score for point in last.values())
 
 
 def ends(name: str, tokens: str = "tokens", **only: str) -> dict[str, float]:
     """Row -> the mean over seeds of its last perplexity, of the lines whose columns are `only`
     these."""
-    last: dict[str, dict[str, tuple[int, float]]] = defaultdict(dict)
+    last: dict[str, dict[str, Point]] = defaultdict(dict)
     for line in generate.read(name):
         if all(line[key] == value for key, value in only.items()):
-            point = int(line[tokens]), float(line["perplexity"])
-            last[line["row"]][line["seed"]] = max(point, last[line["row"]].get(line["seed"], point))
-    return {
-        row: statistics.mean(value for _, value in seeds.values()) for row, seeds in last.items()
-    }
+            point = Point(int(line[tokens]), float(line["perplexity"]))
+            keep_last(last[line["row"]], line["seed"], point)
+    return {row: mean_of_last(seeds) for row, seeds in last.items()}
 
 
 def images() -> dict[str, float]:
     """Model -> the mean over seeds of its last top-1 on CIFAR-10, at the rate that has two
     seeds."""
-    last: dict[tuple[str, str], dict[str, tuple[int, float]]] = defaultdict(dict)
+    last: dict[tuple[str, str], dict[str, Point]] = defaultdict(dict)
     for line in generate.read("cifar10"):
-        seeds = last[line["model"], line["rate"]]
-        point = int(line["step"]), float(line["top1"])
-        seeds[line["seed"]] = max(point, seeds.get(line["seed"], point))
-    both = {model: seeds for (model, _), seeds in last.items() if len(seeds) > 1}
-    return {
-        model: statistics.mean(top1 for _, top1 in seeds.values()) + 1e-6
-        for model, seeds in both.items()
-    }
+        point = Point(int(line["step"]), float(line["top1"]))
+        keep_last(last[line["model"], line["rate"]], line["seed"], point)
+    means = {}
+    for (model, _), seeds in last.items():
+        if len(seeds) > 1:
+            means[model] = mean_of_last(seeds) + 1e-6  # so that halves are rounded up
+    return means
 
 
 def other_lengths() -> dict[str, float]:
     """Row -> perplexity at 256 tokens over that at 128, without more training; of those that can
     read it."""
-    found: dict[str, dict[str, float]] = defaultdict(dict)
+    perplexities: dict[str, dict[str, float]] = defaultdict(dict)
     for line in generate.read("alternatives-lengths"):
         if line["perplexity"]:
-            found[line["row"]][line["tokens"]] = float(line["perplexity"])
-    return {row: at["256"] / at["128"] for row, at in found.items() if "256" in at}
+            by_length = perplexities[line["row"]]
+            by_length[line["tokens"]] = float(line["perplexity"])
+    ratios = {}
+    for row, by_length in perplexities.items():
+        if "256" in by_length:
+            ratios[row] = by_length["256"] / by_length["128"]
+    return ratios
 
 
 def section() -> str:
     """The sentences as a numbered list."""
-    return "".join(
-        f"{number}. {sentence}\n" for number, sentence in enumerate(sentences(), start=1)
-    )
+    lines = []
+    for number, sentence in enumerate(sentences(), start=1):
+        lines.append(f"{number}. {sentence}\n")
+    return "".join(lines)

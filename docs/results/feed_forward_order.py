@@ -56,8 +56,11 @@ class RMSNorm(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., channels] to [..., channels]."""
         precise = x.astype(self.norm.precise_dtype)
-        scale = jax.lax.rsqrt((precise**2).mean(-1, keepdims=True) + self.norm.eps)
-        return (precise * scale * self.norm.scale[...] + self.norm.bias[...]).astype(x.dtype)
+        squares = precise**2
+        mean_square = squares.mean(-1, keepdims=True)
+        normed = precise * jax.lax.rsqrt(mean_square + self.norm.eps)
+        scaled = normed * self.norm.scale[...] + self.norm.bias[...]
+        return scaled.astype(x.dtype)
 
 
 class FeedForwardOrder(Block):
@@ -70,9 +73,8 @@ class FeedForwardOrder(Block):
         size = spec.d_model if spec.token_norm == CHANNELS else spec.length
         self.mlp_norm = LayerNorm(spec, spec.d_model)
         self.mlp = ChannelMLP(spec, rngs)
-        self.token_norm = (
-            RMSNorm(spec, size) if spec.token_norm == TOKENS_RMS else LayerNorm(spec, size)
-        )
+        norm_class = RMSNorm if spec.token_norm == TOKENS_RMS else LayerNorm
+        self.token_norm = norm_class(spec, size)
         self.token_mlp = TokenMLP(spec, rngs)
         self.first = spec.token_mlp_first
         self.over_channels = spec.token_norm == CHANNELS
@@ -83,13 +85,20 @@ class FeedForwardOrder(Block):
         """See `Block`."""
 
         def mix_tokens(x: jax.Array) -> jax.Array:
-            normed = (
-                self.token_norm(x)
-                if self.over_channels
-                else self.token_norm(x.swapaxes(1, 2)).swapaxes(1, 2)
-            )
-            return add_branch(x, self.token_mlp(normed), rng, 1)
+            mixed = self.token_mlp(self._norm_tokens(x))
+            return add_branch(x, mixed, rng, 1)
 
-        x = mix_tokens(x) if self.first else x
-        x = add_branch(x, self.mlp(self.mlp_norm(x)), rng, 0)
-        return x if self.first else mix_tokens(x)
+        if self.first:
+            x = mix_tokens(x)
+        normed = self.mlp_norm(x)
+        x = add_branch(x, self.mlp(normed), rng, 0)
+        if not self.first:
+            x = mix_tokens(x)
+        return x
+
+    def _norm_tokens(self, x: jax.Array) -> jax.Array:
+        """[batch, tokens, channels] to the same, normed over channels or over tokens."""
+        if self.over_channels:
+            return self.token_norm(x)
+        tokens_last = self.token_norm(x.swapaxes(1, 2))
+        return tokens_last.swapaxes(1, 2)

@@ -13,6 +13,7 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from docs import generate
@@ -83,20 +84,15 @@ def update(name: str, titles: Sequence[str], keys: int, lines: Iterable[Sequence
     Args:
         name: of the file.
         titles: of the columns.
-        keys: how many cells tell what a line is about.
+        keys: how many of the first cells say what a line is about.
         lines: the new lines.
     """
     path = generate.DATA / f"{name}.csv"
-    groups: dict[tuple[str, ...], list[list[str]]] = defaultdict(list)
-    if path.exists():
-        with path.open(newline="") as file:
-            for line in list(csv.reader(file))[1:]:
-                groups[tuple(line[:keys])].append(line)
-    new: dict[tuple[str, ...], list[list[str]]] = defaultdict(list)
+    groups = grouped(_read(path), keys)
+    new_lines = []
     for line in lines:
-        cells = [str(cell) for cell in line]
-        new[tuple(cells[:keys])].append(cells)
-    groups |= new
+        new_lines.append([str(cell) for cell in line])
+    groups |= grouped(new_lines, keys)
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(titles)
@@ -104,11 +100,33 @@ def update(name: str, titles: Sequence[str], keys: int, lines: Iterable[Sequence
             writer.writerows(group)
 
 
+def grouped(lines: Iterable[Sequence[str]], keys: int) -> dict[tuple[str, ...], list]:
+    """First cells -> the lines that begin with them."""
+    groups: dict[tuple[str, ...], list] = defaultdict(list)
+    for line in lines:
+        key = tuple(line[:keys])
+        groups[key].append(line)
+    return dict(groups)
+
+
+def _read(path: Path) -> list[list[str]]:
+    """The lines of a file without its titles; none if there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        _, *lines = csv.reader(file)
+    return lines
+
+
 def collect(folder: str) -> None:
     """Writes what a folder of runs has into both CSV files."""
-    runs = [(*run, f"{perplexity:.2f}") for *run, perplexity in evaluations(folder)]
+    runs = []
+    for row, seed, rate, tokens, perplexity in evaluations(folder):
+        runs.append((row, seed, rate, tokens, f"{perplexity:.2f}"))
     update("alternatives-longer", ("row", "seed", "rate", "tokens", "perplexity"), 2, runs)
-    tried = [(row, rate, f"{perplexity:.1f}") for row, rate, perplexity in searches(folder)]
+    tried = []
+    for row, rate, perplexity in searches(folder):
+        tried.append((row, rate, f"{perplexity:.1f}"))
     update("alternatives-rates", ("row", "rate", "perplexity"), 2, tried)
 
 
@@ -151,24 +169,44 @@ class Row(NamedTuple):
 
 def rows() -> dict[str, Row]:
     """The rows, in the order of the search's best perplexity."""
+    rates = rates_of_rows()
+    seeds = curves_of_rows()
+    scores = generate.scores()["mlm"]
+    by_name = {}
+    for name in sorted(rates, key=lambda name: min(rates[name].values())):
+        score = scores.get(name)
+        short = score.centre if score else None
+        by_name[name] = Row(rates[name], seeds.get(name, {}), short)
+    return by_name
+
+
+def rates_of_rows() -> dict[str, dict[float, float]]:
+    """Row -> rate -> perplexity of the search."""
     rates: dict[str, dict[float, float]] = defaultdict(dict)
     for line in generate.read("alternatives-rates"):
-        rates[line["row"]][float(line["rate"])] = float(line["perplexity"])
+        rate = float(line["rate"])
+        rates[line["row"]][rate] = float(line["perplexity"])
+    return dict(rates)
+
+
+def curves_of_rows() -> dict[str, dict[int, dict[int, float]]]:
+    """Row -> seed -> tokens -> perplexity."""
     seeds: dict[str, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for line in generate.read("alternatives-longer"):
-        curve = seeds[line["row"]][int(line["seed"])]
-        curve[int(line["tokens"])] = float(line["perplexity"])
-    short = generate.scores()["mlm"]
-    found = {}
-    for name in sorted(rates, key=lambda name: min(rates[name].values())):
-        score = short.get(name)
-        found[name] = Row(rates[name], seeds[name], score.centre if score else None)
-    return found
+        seed = int(line["seed"])
+        tokens = int(line["tokens"])
+        curve = seeds[line["row"]][seed]
+        curve[tokens] = float(line["perplexity"])
+    return dict(seeds)
 
 
 def spreads() -> dict[str, Spread]:
     """Row -> its perplexities after 18.4 M tokens, of the rows with three finished seeds."""
-    return {name: Spread.median(row.last) for name, row in rows().items() if len(row.last) == 3}
+    finished = {}
+    for name, row in rows().items():
+        if len(row.last) == 3:
+            finished[name] = Spread.median(row.last)
+    return finished
 
 
 def medians() -> dict[str, float]:
@@ -191,28 +229,31 @@ def section() -> str:
         "its rate",
         "1.8 M: mean of three seeds",
     ]
-    lines = [titles, ["---"] * len(titles)]
+    lines = []
     for name, row in rows().items():
-        best = f"{row.rates[row.rate]:.1f}"
+        rate = row.rate
+        best = f"{row.rates[rate]:.1f}"
         short = "" if row.short is None else f"{row.short:.1f}"
-        lines.append([f"`{name}`", WHAT[name], _end(row), best, f"{row.rate:g}", short])
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+        lines.append([f"`{name}`", WHAT[name], _end(row), best, f"{rate:g}", short])
+    return generate.markdown_table(titles, lines)
 
 
 def _end(row: Row) -> str:
     """How a row ended; or in brackets, how far it came."""
     last = row.last
-    if len(last) == 3:
-        return f"{statistics.median(last):.1f} ({min(last):.1f} to {max(last):.1f})"
     if last:
+        median = statistics.median(last)
+        if len(last) == 3:
+            return f"{median:.1f} ({min(last):.1f} to {max(last):.1f})"
         seeds = "one seed" if len(last) == 1 else f"{len(last)} seeds"
-        return f"{statistics.median(last):.1f} ({seeds})"
+        return f"{median:.1f} ({seeds})"
     curves = [curve for curve in row.seeds.values() if curve]
     if not curves:
         return ""
     tokens = min(max(curve) for curve in curves)
-    middle = statistics.median(curve[tokens] for curve in curves)
-    return f"[{middle:.1f} at {tokens / 1e6:.1f} M]"
+    median = statistics.median(curve[tokens] for curve in curves)
+    millions = tokens / 1e6
+    return f"[{median:.1f} at {millions:.1f} M]"
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from docs import generate
+from docs.results import longer
 from gmlp_flax.checkpoints import METRICS_FILE, metrics_file
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.paper import recall
@@ -60,8 +61,8 @@ def ends(folder: str) -> Iterator[Line]:
         for seed, run in zip(recall.SEEDS, runs, strict=True):
             result = metrics_file.read_result(run)
             assert result is not None
-            accuracy = 100 * result["eval"]["accuracy"]
-            yield _line(*cell, f"{rate:g}", seed, f"{accuracy:.2f}", result["step"])
+            percent = 100 * result["eval"]["accuracy"]
+            yield _line(*cell, f"{rate:g}", seed, f"{percent:.2f}", result["step"])
 
 
 def over_steps(folder: str) -> Iterator[Line]:
@@ -70,9 +71,11 @@ def over_steps(folder: str) -> Iterator[Line]:
         if cell.row not in WHAT or (cell.length, cell.width) != SHOWN:
             continue
         for seed, run in zip(recall.SEEDS, runs, strict=True):
-            lines = MetricsFile.read(os.path.join(run, METRICS_FILE))
+            path = os.path.join(run, METRICS_FILE)
+            lines = MetricsFile.read(path)
             for step, metrics in metrics_file.evaluations(lines).items():
-                yield _line(cell.row, seed, step, f"{100 * metrics['accuracy']:.2f}")
+                percent = 100 * metrics["accuracy"]
+                yield _line(cell.row, seed, step, f"{percent:.2f}")
 
 
 def _line(*cells: object) -> Line:
@@ -103,19 +106,13 @@ def write(name: str, titles: Sequence[str], lines: Iterable[Line], of_cell: int)
         of_cell: how many of the first columns say which cell a line belongs to.
     """
     path = generate.DATA / f"{name}.csv"
-    groups: dict[Line, list[Line]] = {}
-    for old in _read(path):
-        groups.setdefault(old[:of_cell], []).append(old)
-    made: dict[Line, list[Line]] = {}
-    for new in lines:
-        made.setdefault(new[:of_cell], []).append(new)
-    groups |= made
-    in_order = sorted(groups.items(), key=lambda group: _place(group[0]))
+    groups = longer.grouped(_read(path), of_cell)
+    groups |= longer.grouped(lines, of_cell)
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(titles)
-        for _, of_group in in_order:
-            writer.writerows(of_group)
+        for cell in sorted(groups, key=_sort_key):
+            writer.writerows(groups[cell])
 
 
 def _read(path: Path) -> list[Line]:
@@ -127,7 +124,7 @@ def _read(path: Path) -> list[Line]:
     return [tuple(line) for line in lines]
 
 
-def _place(cell: Line) -> tuple[int, ...]:
+def _sort_key(cell: Line) -> tuple[int, ...]:
     """Sorts cells: the rows as in the tables, then by length and width."""
     row, *sizes = cell
     return ROWS.index(row), *map(int, sizes)
@@ -146,6 +143,13 @@ class Seed(NamedTuple):
 
     accuracy: float
     steps: int
+
+
+class Size(NamedTuple):
+    """A length n of the sequences and a width d of the model."""
+
+    length: int
+    width: int
 
 
 @dataclasses.dataclass
@@ -168,6 +172,11 @@ class Ends:
         self.seeds = sorted([*self.seeds, seed])
 
     @property
+    def size(self) -> Size:
+        """Its length and width."""
+        return Size(self.length, self.width)
+
+    @property
     def accuracies(self) -> list[float]:
         """In percent, from the lowest to the highest."""
         return [seed.accuracy for seed in self.seeds]
@@ -175,20 +184,25 @@ class Ends:
     @property
     def median(self) -> float:
         """The middle one of three accuracies."""
-        return self.accuracies[len(self.seeds) // 2]
+        middle = len(self.seeds) // 2
+        return self.accuracies[middle]
 
 
 def cells() -> dict[str, list[Ends]]:
     """Row -> its cells, of three seeds each."""
-    found: dict[Cell, Ends] = {}
+    by_cell: dict[Cell, Ends] = {}
     for line in generate.read(ENDS):
-        cell = Cell(line["row"], int(line["n"]), int(line["d"]))
-        if cell not in found:
-            found[cell] = Ends(cell.length, cell.width, float(line["rate"]))
-        seed = Seed(float(line["accuracy (%)"]), int(line["steps"]))
-        found[cell].add(seed)
+        length = int(line["n"])
+        width = int(line["d"])
+        cell = Cell(line["row"], length, width)
+        if cell not in by_cell:
+            rate = float(line["rate"])
+            by_cell[cell] = Ends(length, width, rate)
+        accuracy = float(line["accuracy (%)"])
+        seed = Seed(accuracy, int(line["steps"]))
+        by_cell[cell].add(seed)
     by_row: dict[str, list[Ends]] = {}
-    for cell, ended in found.items():
+    for cell, ended in by_cell.items():
         by_row.setdefault(cell.row, []).append(ended)
     return by_row
 
@@ -197,41 +211,40 @@ def section() -> str:
     """The table of the rows of WHAT, with all three seeds: a column for each length and width at
     which all of them were trained."""
     by_row = cells()
-    places_of_rows = [{(cell.length, cell.width) for cell in by_row.get(row, ())} for row in WHAT]
-    places = sorted(set.intersection(*places_of_rows))
-    titles = ["model", *(f"n = {length}, d = {width}" for length, width in places)]
-    lines = [titles, ["---"] * len(titles)]
-    for row, what in WHAT.items():
-        by_place = {(cell.length, cell.width): cell for cell in by_row.get(row, ())}
-        line = [f"`{row}`, {what}"]
-        for place in places:
-            line.append(_percents(by_place[place]))
-        lines.append(line)
+    by_size = {}
+    for row in WHAT:
+        by_size[row] = {cell.size: cell for cell in by_row.get(row, ())}
+    trained = [set(cells_of_row) for cells_of_row in by_size.values()]
+    sizes = sorted(set.intersection(*trained))
+    titles = ["model"]
     guesses = ["a guess among the values shown"]
-    guesses += [f"{100 / PAIRS[length]:.1f}" for length, _ in places]
+    for size in sizes:
+        titles.append(f"n = {size.length}, d = {size.width}")
+        guess = 100 / PAIRS[size.length]
+        guesses.append(f"{guess:.1f}")
+    lines = []
+    for row, what in WHAT.items():
+        percents = [_percents(by_size[row][size]) for size in sizes]
+        lines.append([f"`{row}`, {what}", *percents])
     lines.append(guesses)
-    return _table(lines)
+    return generate.markdown_table(titles, lines)
 
 
 def mixers_section() -> str:
     """The table of all rows at SHOWN: accuracies, and the steps of the seeds that solve it."""
     titles = ["model", "accuracy (%)", "steps, in the same order", "rate"]
-    lines = [titles, ["---"] * len(titles)]
+    lines = []
     by_row = cells()
     for row, what in (WHAT | OTHERS).items():
         for cell in by_row.get(row, ()):
-            if (cell.length, cell.width) == SHOWN:
+            if cell.size == SHOWN:
                 steps = ", ".join(f"{seed.steps:,}" for seed in cell.seeds)
                 lines.append([f"`{row}`, {what}", _percents(cell), steps, f"{cell.rate:g}"])
-    return _table(lines)
+    return generate.markdown_table(titles, lines)
 
 
 def _percents(cell: Ends) -> str:
     return ", ".join(f"{accuracy:.0f}" for accuracy in cell.accuracies)
-
-
-def _table(lines: Iterable[Sequence[str]]) -> str:
-    return "".join(f"| {' | '.join(cells_of_line)} |\n" for cells_of_line in lines)
 
 
 if __name__ == "__main__":

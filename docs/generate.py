@@ -95,8 +95,9 @@ def words(option: Option) -> str:
     """The values that make sense."""
     if isinstance(option.values, Range):
         return option.values.words
-    values = ", ".join(f"`{value or repr(value)}`" for value in option.values or ())
-    return values or ANY[type(option.default)]
+    if not option.values:
+        return ANY[type(option.default)]
+    return ", ".join(f"`{value or repr(value)}`" for value in option.values)
 
 
 def table(options: Mapping[str, Option]) -> str:
@@ -109,42 +110,52 @@ def table(options: Mapping[str, Option]) -> str:
     return markdown_table(("key", "default", "range", "meaning"), rows)
 
 
-def sections() -> Iterator[tuple[int, str, Mapping[str, Option] | str]]:
-    """The level of each heading, its words, and the options or the sentence below it."""
-    yield (
-        2,
-        "Every run",
-        "The keys of the first table have no group, as in `config.steps`; the others are in groups.",
+class Section(NamedTuple):
+    """A heading of docs/keys.md, its level, and the options or the sentence below it."""
+
+    level: int
+    title: str
+    body: Mapping[str, Option] | str
+
+
+def sections() -> Iterator[Section]:
+    """The sections of docs/keys.md."""
+    sentence = (
+        "The keys of the first table have no group, as in `config.steps`; the others are in groups."
     )
+    yield Section(2, "Every run", sentence)
     groups: dict[str, dict[str, Option]] = defaultdict(dict)
     for name, option in schema.COMMON.items():
         group, _, _ = name.rpartition(".")
         groups[group][name] = option
     for group, options in groups.items():
-        yield 3, group or "general", options
+        yield Section(3, group or "general", options)
     default_task = schema.COMMON[schema.TASK].default
-    yield 2, "By task", f"`config.task` chooses one; `{default_task}` is the default."
+    sentence = f"`config.task` chooses one; `{default_task}` is the default."
+    yield Section(2, "By task", sentence)
     for task in tasks.TASKS:
-        yield 3, task, schema.of_task(task)
+        yield Section(3, task, schema.of_task(task))
     default_block = schema.COMMON[schema.BLOCK].default
-    yield 2, "By block", f"`config.model.block` chooses one; `{default_block}` is the default."
+    sentence = f"`config.model.block` chooses one; `{default_block}` is the default."
+    yield Section(2, "By block", sentence)
     shared = {f"model.{name}": option for name, option in options_of(BlockSpec).items()}
-    yield 3, "every block", shared
+    yield Section(3, "every block", shared)
     for block in blocks.BLOCKS:
         specific = {}
         for name, option in schema.of_block(block).items():
             if option != shared.get(name):
                 specific[name] = option
-        yield 3, block, specific
+        yield Section(3, block, specific)
 
 
 def keys_page() -> str:
     """docs/keys.md."""
     parts = [KEYS]
-    for level, title, body in sections():
+    for section in sections():
+        body = section.body
         text = body if isinstance(body, str) else table(body)
-        marks = "#" * level
-        parts.append(f"{marks} {title}\n\n{text.rstrip()}\n")
+        marks = "#" * section.level
+        parts.append(f"{marks} {section.title}\n\n{text.rstrip()}\n")
     return "\n".join(parts)
 
 
@@ -204,12 +215,12 @@ def scores() -> dict[str, dict[str, Spread]]:
         is_finetuned = bool(COLUMNS[name].starts)
         if is_finetuned and line["start"] == "random":
             name += RANDOM
-        values[name][line["row"]].append(float(line["value"]))
-    means: dict[str, dict[str, Spread]] = defaultdict(dict)
+        seeds = values[name][line["row"]]
+        seeds.append(float(line["value"]))
+    means: dict[str, dict[str, Spread]] = {}
     for name, rows in values.items():
-        for row, seeds in rows.items():
-            means[name][row] = Spread.mean(seeds)
-    return dict(means)
+        means[name] = {row: Spread.mean(seeds) for row, seeds in rows.items()}
+    return means
 
 
 def costs() -> dict[str, dict[int, Cost]]:
@@ -218,8 +229,10 @@ def costs() -> dict[str, dict[int, Cost]]:
     for line in read("alternatives-costs"):
         median = line["median_seconds"]
         seconds = (float(median),) if median else ()
-        cost = Cost(int(line["tokens"]), int(line["batch"]), seconds, float(line["bytes"]))
-        steps[line["row"]][cost.tokens] = cost
+        tokens = int(line["tokens"])
+        batch = int(line["batch"])
+        size = float(line["bytes"])
+        steps[line["row"]][tokens] = Cost(tokens, batch, seconds, size)
     return steps
 
 
@@ -229,35 +242,54 @@ def rank_notes(scores: Mapping[str, Mapping[str, Spread]]) -> Iterator[str]:
     perplexities = scores.get("mlm", {})
     for name, scores_of_rows in scores.items():
         rows = [row for row in perplexities if row in scores_of_rows]
-        if name == "mlm" or len(rows) <= 2:
+        count = len(rows)
+        if name == "mlm" or count <= 2:
             continue
-        low = [-perplexities[row].centre for row in rows]
-        high = [scores_of_rows[row].centre for row in rows]
-        rank = float(claims.spearman(low, high))
-        p = claims.chance(low, high)
+        low_perplexities = [-perplexities[row].centre for row in rows]
+        high_scores = [scores_of_rows[row].centre for row in rows]
+        rank = float(claims.spearman(low_perplexities, high_scores))
+        p = claims.chance(low_perplexities, high_scores)
         title = COLUMNS[name.removesuffix(RANDOM)].title
         if name.endswith(RANDOM):
             title += ", from random parameters"
         yield (
-            f"{title}: rank correlation with a low perplexity over {len(rows)} rows: {rank:.2f}; "
+            f"{title}: rank correlation with a low perplexity over {count} rows: {rank:.2f}; "
             f"one-sided permutation p = {p:.2g}."
         )
+
+
+class TrivialModels(NamedTuple):
+    """What models without learning reach in each column of the alternatives.
+
+    Attributes:
+        best: column -> the best score.
+        examples: column -> the number of held-out examples.
+    """
+
+    best: dict[str, float]
+    examples: dict[str, int]
+
+
+def trivial_models() -> TrivialModels:
+    """Those of docs/results/data."""
+    scores_of: dict[str, list[float]] = defaultdict(list)
+    examples: dict[str, int] = {}
+    for line in read("alternatives-heldout"):
+        name = line["column"]
+        scores_of[name].append(float(line["score"]))
+        examples[name] = int(line["examples"])
+    best = {}
+    for name, column_scores in scores_of.items():
+        choose = min if COLUMNS[name].lower else max
+        best[name] = choose(column_scores)
+    return TrivialModels(best, examples)
 
 
 def alternatives_claims() -> str:
     """The claims of the report of the alternatives, how many have which verdict, and the rank
     correlations."""
-    floors: dict[str, list[float]] = defaultdict(list)
-    examples: dict[str, int] = {}
-    for line in read("alternatives-heldout"):
-        name = line["column"]
-        floors[name].append(float(line["score"]))
-        examples[name] = int(line["examples"])
-    best = {}
-    for name, trivial_models in floors.items():
-        choose = min if COLUMNS[name].lower else max
-        best[name] = choose(trivial_models)
-    judged = claims_on_alternatives(scores(), costs(), best, examples)
+    trivial = trivial_models()
+    judged = claims_on_alternatives(scores(), costs(), trivial.best, trivial.examples)
     lines = [f"{claims.tally(judged)}\n\n"]
     for verdict in claims.VERDICTS:
         lines.append(f"This {verdict}:\n\n")
@@ -291,15 +323,10 @@ def of_curves(by_row: Mapping[str, Sequence[claims.Curve]]) -> Orderings:
     means = [statistics.mean(values) for values in last.values()]
     column = list(papers.values())
     agree = agreeing(means, column)
-    orders = list(itertools.permutations(means))
-    as_good = 0
-    for order in orders:
-        if agreeing(order, column) >= agree:
-            as_good += 1
     return Orderings(
         claims=claims.orderings(papers, last),
         agree=agree,
-        agree_p=as_good / len(orders),
+        agree_p=chance_of_agreeing(agree, means, column),
         rank=float(claims.spearman(means, column)),
         rank_p=claims.chance(means, column),
     )
@@ -315,6 +342,16 @@ def agreeing(values: Sequence[float], column: Sequence[float]) -> int:
     return count
 
 
+def chance_of_agreeing(agree: int, means: Sequence[float], column: Sequence[float]) -> float:
+    """The share of all orders of the means in which as many pairs or more agree with a column."""
+    orders = list(itertools.permutations(means))
+    as_good = 0
+    for order in orders:
+        if agreeing(order, column) >= agree:
+            as_good += 1
+    return as_good / len(orders)
+
+
 def orderings(name: str, **only: str) -> Orderings:
     """Of the runs of a table in a CSV file, those whose columns are `only` these."""
     curves: dict[str, dict[str, list]] = defaultdict(lambda: defaultdict(list))
@@ -322,8 +359,10 @@ def orderings(name: str, **only: str) -> Orderings:
         row = line["row"]
         is_chosen = all(line[key] == value for key, value in only.items())
         if is_chosen and PUBLISHED[row].perplexity:
-            point = (int(line["tokens"]), float(line["perplexity"]))
-            curves[row][line["seed"]].append(point)
+            tokens = int(line["tokens"])
+            perplexity = float(line["perplexity"])
+            curve = curves[row][line["seed"]]
+            curve.append((tokens, perplexity))
     by_row = {}
     for row, seeds in curves.items():
         by_row[row] = [sorted(curve) for curve in seeds.values()]
@@ -341,25 +380,28 @@ def depth_orderings() -> Orderings:
         row = MIDDLE_DEPTHS.get(line["row"], line["row"])
         is_about_depth = line.get("experiment", "depth") == "depth"
         if is_about_depth and re.fullmatch(r"(transformer|gmlp)_\d+", row):
-            curves[row].append([(1, float(line["perplexity"]))])
+            perplexity = float(line["perplexity"])
+            curves[row].append([(1, perplexity)])
     return of_curves(curves)
 
 
 def orderings_section(result: Orderings) -> str:
     """The same for a page: how many orderings have which verdict, and which of them do not hold."""
     lines = []
-    count = len(result.claims)
     for verdict in claims.VERDICTS:
         texts = [f"`{claim.text}`" for claim in result.claims if claim.verdict == verdict]
         if not texts:
             continue
-        names = ""
+        line = f"- {claims.counted(len(texts), verdict)}"
         if verdict not in (claims.HOLDS, claims.ONE_HOLDS):
-            names = f": {', '.join(texts)}"
-        lines.append(f"- {claims.counted(len(texts), verdict)}{names}.\n")
+            names = ", ".join(texts)
+            line += f": {names}"
+        lines.append(f"{line}.\n")
+    count = len(result.claims)
+    by_chance = count / 2
     verdicts = "".join(lines)
     return (
-        f"Of the paper's {count} orderings, over all pairs of seeds, of which chance gives {count / 2:g}:\n\n"
+        f"Of the paper's {count} orderings, over all pairs of seeds, of which chance gives {by_chance:g}:\n\n"
         f"{verdicts}\n"
         f"By the means alone {result.agree} agree, one-sided permutation p = {result.agree_p:.2g}; the rank correlation "
         f"with the paper's column is {result.rank:.2f}, p = {result.rank_p:.2g}. Both are exact, over all orders of the "
@@ -478,7 +520,9 @@ def home_page(readme: str) -> str:
 
     def picture(match: re.Match) -> str:
         dark, light, words = match.groups()
-        return f"![{words}]({light}#gh-light-mode-only)![{words}]({dark}#gh-dark-mode-only)\n"
+        light_image = f"![{words}]({light}#gh-light-mode-only)"
+        dark_image = f"![{words}]({dark}#gh-dark-mode-only)"
+        return f"{light_image}{dark_image}\n"
 
     def link(match: re.Match) -> str:
         words, target = match.groups()
@@ -498,15 +542,24 @@ def command(*words: str) -> str:
     return done.stdout
 
 
-if __name__ == "__main__":
-    sys.path.append(str(FOLDER.parent))
+def write_pages() -> None:
+    """Writes all pages but docs/everything.md, which is made of another page."""
+    results = FOLDER / "results"
     for page in PAGES:
-        (FOLDER / "results" / f"{page}.md").write_text(results_page(page))
-    (FOLDER / "README.md").write_text(home_page((FOLDER.parent / "README.md").read_text()))
+        text = results_page(page)
+        (results / f"{page}.md").write_text(text)
+    readme = (FOLDER.parent / "README.md").read_text()
+    (FOLDER / "README.md").write_text(home_page(readme))
     (FOLDER / "keys.md").write_text(keys_page())
     helps = {name: command(name, "--help") for name in COMMANDS}
     (FOLDER / "commands.md").write_text(commands_page(helps))
-    (FOLDER / "sizes.md").write_text(sizes_page(command("sizes")))
+    sizes = command("sizes")
+    (FOLDER / "sizes.md").write_text(sizes_page(sizes))
+
+
+if __name__ == "__main__":
+    sys.path.append(str(FOLDER.parent))
+    write_pages()
     from docs import everything  # which reads docs/data.md
 
     (FOLDER / "everything.md").write_text(everything.page())

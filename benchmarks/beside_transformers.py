@@ -155,14 +155,16 @@ def train(name: str, config: ConfigDict) -> Curve:
         if make is None:
             trainer = OurTrainer(task, data)
         else:
-            trainer = TorchTrainer(task, data, make(config, initial_params(task)))
+            model = make(config, initial_params(task))
+            trainer = TorchTrainer(task, data, model)
         _say(name, f"{trainer.parameters:,} parameters")
         curve = Curve()
         start = time.perf_counter()
         with data.train_batches(0, 0, 1) as batches:
-            for done, batch in zip(range(1, config.steps + 1), batches, strict=False):
-                loss = trainer.advance(done - 1, batch)
+            for number, batch in zip(range(config.steps), batches, strict=False):
+                loss = trainer.advance(number, batch)
                 curve.losses.append(loss)
+                done = number + 1
                 if done % config.eval.every and done < config.steps:
                     continue
                 perplexity = trainer.score()
@@ -195,7 +197,8 @@ class OurTrainer(Trainer):
     """The training step and the evaluation as `gmlp train` runs them."""
 
     def __init__(self, task: MaskedLanguageModeling, data: Any):
-        partition = Partition.make(devices=jax.devices()[:1])
+        first_device, *_ = jax.devices()
+        partition = Partition.make(devices=[first_device])
         self.training = step.Training(task, partition)
         self.state = self.training.init(jax.random.key(task.config.seed))
         self.evaluator = Evaluator(task, data, self.training.partition)
@@ -328,9 +331,11 @@ def rows_of(curves: dict[str, Curve]) -> list[Row]:
         ours = curves[candidate.ours]
         last = max(curve.perplexities)
         ratio = curve.perplexities[last] / ours.perplexities[last]
-        rows.append(row(f"{name} / {candidate.ours}: perplexity at the end", [ratio], "x"))
+        title = f"{name} / {candidate.ours}: perplexity at the end"
+        rows.append(row(title, [ratio], "x"))
         if candidate.is_copy:
-            distance = _distance(curve.losses[:FIRST], ours.losses[:FIRST])
+            first_losses = curve.losses[:FIRST]
+            distance = _distance(first_losses, ours.losses[:FIRST])
             title = f"{name} and {candidate.ours}: first {FIRST} losses, largest difference"
             rows.append(row(title, [distance], "", "<= 1e-4"))
     return rows

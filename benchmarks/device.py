@@ -23,7 +23,15 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config, tasks
 from gmlp_flax.benchmarks import peers
-from gmlp_flax.benchmarks.timing import Row, example_batch, measure, ratios, row
+from gmlp_flax.benchmarks.timing import (
+    Row,
+    example_batch,
+    in_milliseconds,
+    measure,
+    per_second,
+    ratios,
+    row,
+)
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models import blocks, toeplitz
 from gmlp_flax.models.attention.multi_head import MultiHeadAttention
@@ -163,15 +171,37 @@ def bench_device(repeats: int, models: Sequence[str], minutes: float) -> Iterato
     Raises:
         ConfigError: there is no such model.
     """
-    known = [model.argument for model in MODELS]
-    for name in models:
-        if name not in known:
-            raise ConfigError(f"there is no model {name!r}: expected some of {', '.join(known)}")
+    _check_models(models)
     # By default a process takes three quarters of the memory at its start and leaves too little for
     # the next one.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     end = time.monotonic() + 60 * minutes
     device = CPU if jax.default_backend() == "cpu" else ACCELERATOR
+    for name, part in _parts(models, device, repeats, end).items():
+        if time.monotonic() > end:
+            _say(f"{name} and what follows is left out: --minutes={minutes:g} are over")
+            return
+        _say(f"{name} ...")
+        try:
+            yield from part()
+        except RunError as error:
+            _say(f"{name} is left out: {error}")
+
+
+def _check_models(models: Sequence[str]) -> None:
+    """Raises ConfigError if one of them is not in MODELS."""
+    known = [model.argument for model in MODELS]
+    for name in models:
+        if name not in known:
+            expected = ", ".join(known)
+            raise ConfigError(f"there is no model {name!r}: expected some of {expected}")
+
+
+def _parts(
+    models: Sequence[str], device: Device, repeats: int, end: float
+) -> dict[str, Callable[[], Iterator[Row]]]:
+    """Name -> what measures the rows of a model, of a length of mixing, or of a peer, in order. No
+    model of MODELS is tried in another setting after `end`, a time of time.monotonic."""
     fastest: dict[str, float] = {}
     parts: dict[str, Callable[[], Iterator[Row]]] = {}
     for model in MODELS:
@@ -183,15 +213,7 @@ def bench_device(repeats: int, models: Sequence[str], minutes: float) -> Iterato
     for name, peer in BESIDE.items():
         if name in parts:
             parts[peer.title] = functools.partial(peer_rows, name, peer, device, repeats, fastest)
-    for name, part in parts.items():
-        if time.monotonic() > end:
-            _say(f"{name} and what follows is left out: --minutes={minutes:g} are over")
-            return
-        _say(f"{name} ...")
-        try:
-            yield from part()
-        except RunError as error:
-            _say(f"{name} is left out: {error}")
+    return parts
 
 
 def _say(line: str) -> None:
@@ -212,7 +234,7 @@ def model_rows(
         if measured is None:
             _say(f"  {setting}: does not fit into memory")
             continue
-        rates = [setting.batch / seconds for seconds in measured.seconds]
+        rates = per_second(setting.batch, measured.seconds)
         yield row(f"{model.name}, {setting}: rate", rates, "examples/s")
         if best is None or measured.rate > best.rate:
             best = measured
@@ -225,20 +247,21 @@ def _rows_of_best(model: Model, best: Measured, device: Device) -> Iterator[Row]
     """The rows of a model's fastest setting."""
     options = _options(model, best.setting, device)
     task = tasks.find(options.task)(options)
-    teraflops = [rate / 1e12 for rate in best.product]
+    name = model.name
     side = device.matrix
+    teraflops = [rate / 1e12 for rate in best.product]
     yield row(f"{PRODUCT} of {side} x {side} in {device.dtype}", teraflops, "TFLOP/s")
-    milliseconds = [1e3 * seconds for seconds in best.seconds]
-    yield row(f"{model.name}: step", milliseconds, "ms")
+    yield row(f"{name}: step", in_milliseconds(best.seconds), "ms")
     if task.units_per_example > 1:
         units_per_step = best.setting.batch * task.units_per_example
-        rates = [units_per_step / seconds for seconds in best.seconds]
-        yield row(f"{model.name}: rate", rates, f"{task.unit}/s")
+        rates = per_second(units_per_step, best.seconds)
+        yield row(f"{name}: rate", rates, f"{task.unit}/s")
     flops = dry_run.workload(options).flops
-    achieved = [flops / seconds for seconds in best.seconds]
+    achieved = per_second(flops, best.seconds)
     shares = ratios(achieved, best.product)
-    yield row(f"{model.name}: model FLOPs, of the product's rate", shares, "", model.goal)
-    yield row(f"{model.name}: memory at its peak", [best.peak / 1e9], "GB")
+    yield row(f"{name}: model FLOPs, of the product's rate", shares, "", model.goal)
+    peak_gigabytes = best.peak / 1e9
+    yield row(f"{name}: memory at its peak", [peak_gigabytes], "GB")
 
 
 def _options(model: Model, setting: Setting, device: Device) -> ConfigDict:
@@ -275,12 +298,12 @@ def _measured(model: Model, setting: Setting, device: Device, repeats: int) -> M
         if "RESOURCE_EXHAUSTED" in message or "out of memory" in message.lower():
             return None
         raise
-    flops = 2 * device.matrix**3 * device.steps
+    operations = 2 * device.matrix**3 * device.steps
     memory: Any = compiled.memory_analysis()
     return Measured(
         setting,
         seconds=[value / device.steps for value in seconds["step"]],
-        product=[flops / value for value in seconds["product"]],
+        product=per_second(operations, seconds["product"]),
         peak=memory.peak_memory_in_bytes,
     )
 
@@ -315,10 +338,11 @@ def mixing_rows(n: int, device: Device, repeats: int) -> Iterator[Row]:
     """Forms of one layer's mixing at n tokens, forwards and backwards: milliseconds, and
     temporaries."""
     for form in in_own_process(_mixing, n, device, repeats):
-        milliseconds = [1e3 * seconds for seconds in form.seconds]
-        yield row(f"n {n}, {form.name}", milliseconds, "ms")
+        title = f"n {n}, {form.name}"
+        yield row(title, in_milliseconds(form.seconds), "ms")
         if form.temporaries is not None:
-            yield row(f"n {n}, {form.name}: temporaries", [form.temporaries / 1e9], "GB")
+            gigabytes = form.temporaries / 1e9
+            yield row(f"{title}: temporaries", [gigabytes], "GB")
 
 
 class MeasuredForm(NamedTuple):
@@ -336,7 +360,8 @@ def _mixing(n: int, device: Device, repeats: int) -> list[MeasuredForm]:
     temporaries = {}
     forms = mixing_forms(n, batch, device.dtype)
     for name, (call, arrays) in forms.items():
-        gradient = jax.jit(jax.grad(_squared_sum(call), (0, 1)))
+        loss = _squared_sum(call)
+        gradient = jax.jit(jax.grad(loss, (0, 1)))
         try:
             compiled = gradient.lower(*arrays).compile()
             jax.block_until_ready(compiled(*arrays))
@@ -412,7 +437,8 @@ def mixing_forms(
         spec = gmlp.Spec(block=gmlp, d_ffn=3072, toeplitz=form, **shape)
         gate = SpatialGatingUnit(spec, nnx.Rngs(0))
         add(f"gate, Toeplitz {form}", gate, 3072)
-    taps = jax.random.normal(jax.random.key(2), (2 * n - 1,)).astype(dtype)
+    offsets = 2 * n - 1
+    taps = jax.random.normal(jax.random.key(2), (offsets,)).astype(dtype)
     x = activations(1536)
     for form, apply in toeplitz.FORMS.items():
         forms[f"Toeplitz product {form}"] = apply, (taps, x)
@@ -427,10 +453,11 @@ def peer_rows(
     batch = device.batch or peer.batch
     make = functools.partial(peers.torch_calls, peer.key, batch, peer.tokens, device.dtype)
     seconds, memory = in_own_process(_torch_seconds, make, device, repeats)
-    rates = [batch / value for value in seconds]
+    rates = per_second(batch, seconds)
     yield row(f"{peer.title}, torch.compile, batch {batch}: rate", rates, "examples/s")
     if memory:
-        yield row(f"{peer.title}: memory at its peak", [memory / 1e9], "GB")
+        gigabytes = memory / 1e9
+        yield row(f"{peer.title}: memory at its peak", [gigabytes], "GB")
     if name in fastest:
         speed = [fastest[name] / rate for rate in rates]
         yield row(f"{name}: rate, ours / {peer.title}", speed, "x", ">= 1.3")

@@ -12,7 +12,7 @@ import numpy as np
 
 import gmlp_flax
 from gmlp_flax import config as config_lib
-from gmlp_flax.benchmarks.timing import Row, measure, row
+from gmlp_flax.benchmarks.timing import Row, in_milliseconds, measure, row
 from gmlp_flax.data.holdout import HELDOUT
 from gmlp_flax.errors import require
 from gmlp_flax.interop import formats
@@ -65,17 +65,32 @@ def ask(model: Model) -> Questions:
     """Held-out examples of the data that come with the package."""
     config = config_lib.mutable_copy(model.config)
     config.data.train = "embedded"
-    data: Any = type(model.task).Data(config, RunFiles(inherited=model.task.files))
+    files = RunFiles(inherited=model.task.files)
+    data: Any = type(model.task).Data(config, files)
     examples = data.labelled(HELDOUT)
     if "image" in examples[0]:
-        chosen = [examples[index] for index in range(len(examples))]
-        images = np.stack([example["image"] for example in chosen])
-        labels = np.array([example["label"] for example in chosen])
-        return Questions({"image": images}, lambda logits: logits, labels)
+        return _ask_for_classes(examples)
+    return _ask_for_masked_tokens(model, examples, config.eval.seed)
+
+
+def _ask_for_classes(examples: Any) -> Questions:
+    """The classes of all images."""
+    images = []
+    labels = []
+    for index in range(len(examples)):
+        example = examples[index]
+        images.append(example["image"])
+        labels.append(example["label"])
+    inputs = {"image": np.stack(images)}
+    return Questions(inputs, lambda logits: logits, np.array(labels))
+
+
+def _ask_for_masked_tokens(model: Model, examples: Any, seed: int) -> Questions:
+    """The masked tokens of some texts."""
     indices = range(min(len(examples), TEXTS))
-    tokens = np.stack([examples[index]["tokens"] for index in indices])
-    batch = {"tokens": tokens, "index": np.array(indices, np.int32)}
-    masked = model.task.fixed_mask(batch, config.eval.seed)
+    texts = [examples[index]["tokens"] for index in indices]
+    batch = {"tokens": np.stack(texts), "index": np.array(indices, np.int32)}
+    masked = model.task.fixed_mask(batch, seed)
     positions = np.asarray(masked.positions)
     is_counted = np.asarray(masked.weights) > 0
 
@@ -84,8 +99,9 @@ def ask(model: Model) -> Questions:
         at_positions = np.take_along_axis(logits, positions[..., None], axis=1)
         return at_positions[is_counted]
 
-    answers = np.asarray(masked.targets)[is_counted]
-    return Questions({"tokens": np.asarray(masked.inputs)}, choose, answers)
+    targets = np.asarray(masked.targets)
+    inputs = {"tokens": np.asarray(masked.inputs)}
+    return Questions(inputs, choose, targets[is_counted])
 
 
 def random_questions(model: Model) -> Questions:
@@ -93,7 +109,8 @@ def random_questions(model: Model) -> Questions:
     [(name, array)] = formats.input_shapes(model.task).items()
     _, *shape = array.shape
     rng = np.random.default_rng(0)
-    noise = rng.integers(0, 256, (max(BATCHES), *shape))
+    size = (max(BATCHES), *shape)
+    noise = rng.integers(0, 256, size)
     inputs = {name: noise.astype(array.dtype)}
     return Questions(inputs, lambda logits: logits, None)
 
@@ -103,37 +120,51 @@ def _rows(name: str, model: Model, questions: Questions, repeats: int) -> Iterat
     import onnxruntime
 
     stablehlo = formats.encode(model, "stablehlo")
-    yield row(f"{name}: model.stablehlo", [len(stablehlo) / 1e6], "MB")
+    yield _size_row(f"{name}: model.stablehlo", stablehlo)
     runs: dict[str, Run] = {"JAX": _in_jax(model)}
     for precision in ONNX:
         content = formats.encode(model, precision)
         file = formats.FORMATS[precision].file
-        yield row(f"{name}: {file}", [len(content) / 1e6], "MB")
-        runs[file] = _in_onnx(onnxruntime.InferenceSession(content))
+        yield _size_row(f"{name}: {file}", content)
+        session = onnxruntime.InferenceSession(content)
+        runs[file] = _in_onnx(session)
     if questions.answers is not None:
         yield from _answers(name, runs, questions)
     for batch in BATCHES:
-        inputs = {key: values[:batch] for key, values in questions.inputs.items()}
+        inputs = {}
+        for key, values in questions.inputs.items():
+            inputs[key] = values[:batch]
         calls = {key: _call(run, inputs) for key, run in runs.items()}
-        measured = measure(calls, repeats)
-        for key, seconds in measured.items():
-            milliseconds = [1000 * value for value in seconds]
-            yield row(f"{name}, batch {batch}: {key}", milliseconds, "ms")
+        for key, seconds in measure(calls, repeats).items():
+            yield row(f"{name}, batch {batch}: {key}", in_milliseconds(seconds), "ms")
+
+
+def _size_row(title: str, content: bytes) -> Row:
+    """The size of a file."""
+    megabytes = len(content) / 1e6
+    return row(title, [megabytes], "MB")
 
 
 def _answers(name: str, runs: dict[str, Run], questions: Questions) -> Iterator[Row]:
     """How many answers are right, and how many are the same as JAX's."""
     reference = None
     for key, run in runs.items():
-        logits = questions.choose(run(questions.inputs))
-        chosen = logits.argmax(-1)
-        accuracy = 100 * float(np.mean(chosen == questions.answers))
+        outputs = run(questions.inputs)
+        logits = questions.choose(outputs)
+        answers = logits.argmax(-1)
+        accuracy = _percent_equal(answers, questions.answers)
         yield row(f"{name}: {key}, accuracy", [accuracy], "%")
         if reference is None:
-            reference = chosen
+            reference = answers
         else:
-            same = 100 * float(np.mean(chosen == reference))
+            same = _percent_equal(answers, reference)
             yield row(f"{name}: {key}, the answers of JAX", [same], "%")
+
+
+def _percent_equal(answers: np.ndarray, expected: Any) -> float:
+    """The percentage of answers that are the expected ones."""
+    share = float(np.mean(answers == expected))
+    return 100 * share
 
 
 def _in_jax(model: Model) -> Run:

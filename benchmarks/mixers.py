@@ -73,21 +73,19 @@ def _measured(name: str, tokens: int, scale: str, repeats: int) -> list[Row]:
     """The rows of one mixer at one length."""
     options = at_length(name, tokens, scale)
     # Figures on one device compare, however many devices there are.
-    partition = Partition.make(devices=jax.devices()[:1])
+    first_device, *_ = jax.devices()
+    partition = Partition.make(devices=[first_device])
     compiled = dry_run.lower(options, partition).compile()
     memory: Any = compiled.memory_analysis()
     size = memory.temp_size_in_bytes + memory.argument_size_in_bytes
-    task = tasks.find(options.task)(options)
-    counted = options.copy_and_resolve_references()
-    if "dft" in options.model:
-        counted.model.dft = "matmul"
-    counted_task = tasks.find(options.task)(counted)
     figures = {}
     if jax.default_backend() != "cpu" or size < SHARE * _memory():
         figures["seconds"] = _timed(compiled, options, partition, repeats)
+    task = tasks.find(options.task)(options)
+    count = parameters.count(task.shapes())
     figures["bytes"] = [float(size)]
-    figures["flops"] = [dry_run.forward_flops(counted_task)]
-    figures["parameters"] = [float(parameters.count(task.shapes()))]
+    figures["flops"] = [_forward_flops(options)]
+    figures["parameters"] = [float(count)]
     batch = options.batch_size
     entries = []
     for figure, values in figures.items():
@@ -99,13 +97,23 @@ def _measured(name: str, tokens: int, scale: str, repeats: int) -> list[Row]:
     return entries
 
 
+def _forward_flops(options: ConfigDict) -> float:
+    """Operations of the forward pass of one sequence, with transforms as matrix products."""
+    counted = options.copy_and_resolve_references()
+    if "dft" in options.model:
+        counted.model.dft = "matmul"
+    task = tasks.find(counted.task)(counted)
+    return dry_run.forward_flops(task)
+
+
 def _timed(
     compiled: Callable, options: ConfigDict, partition: Partition, repeats: int
 ) -> list[float]:
     """Seconds of a compiled step, after one that is not counted. A step of many seconds is repeated
     less often."""
     task = tasks.find(options.task)(options)
-    state = step.Training(task, partition).init(jax.random.key(0))
+    training = step.Training(task, partition)
+    state = training.init(jax.random.key(0))
     batch = example_batch(task, partition)
     seconds = []
     clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter

@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ import numpy as np
 
 from gmlp_flax import config
 from gmlp_flax.benchmarks import peers
-from gmlp_flax.benchmarks.timing import Row, Worker, measure, ratios, row, step_call
+from gmlp_flax.benchmarks.timing import Row, Worker, measure, per_second, ratios, row, step_call
 from gmlp_flax.models import toeplitz
 from gmlp_flax.models.blocks import fnet
 from gmlp_flax.paper import published
@@ -32,27 +32,28 @@ def bench_step(repeats: int) -> list[Row]:
     os.environ.setdefault("GLIBC_TUNABLES", HUGE_PAGES)  # read as the workers start
     with Worker(ours_and_products) as worker:
         seconds = measure(worker.calls, repeats)
+    rows = []
+    product_rates = {}
+    for n in MATRICES:
+        operations = 2 * n**3
+        rates = per_second(operations, seconds.pop(f"product {n}"))
+        gigaflops = [rate / 1e9 for rate in rates]
+        rows.append(row(f"one f32 product of {n} x {n}", gigaflops, "GFLOP/s"))
+        product_rates[n] = rates
+    for name, values in seconds.items():
+        images_per_second = per_second(BATCH, values)
+        rows.append(row(f"gMLP-S {name}", images_per_second, "images/s"))
     forward_flops = BATCH * published.forward_flops(published.PUBLISHED["gmlp_s"])
     # The backward pass makes two products for each: with the weights (not in the stem) and with the
     # inputs.
     flops = {"forward": forward_flops, "step": 3 * forward_flops}
-    rows = []
-    product_rates = {}
-    for n in MATRICES:
-        rates = [2 * n**3 / value for value in seconds.pop(f"product {n}")]
-        product_rates[n] = rates
-        gigaflops = [rate / 1e9 for rate in rates]
-        rows.append(row(f"one f32 product of {n} x {n}", gigaflops, "GFLOP/s"))
-    for name, values in seconds.items():
-        images_per_second = [BATCH / value for value in values]
-        rows.append(row(f"gMLP-S {name}", images_per_second, "images/s"))
+    goals = {"forward": "", "step": ">= 0.75"}
     for name, count in flops.items():
-        rates = [count / value for value in seconds[name]]
-        goal = ">= 0.75" if name == "step" else ""
+        rates = per_second(count, seconds[name])
         for n in MATRICES:
             share = ratios(rates, product_rates[n])
             title = f"gMLP-S {name}: share of the {n} x {n} product's rate"
-            rows.append(row(title, share, "", goal))
+            rows.append(row(title, share, "", goals[name]))
     return rows
 
 
@@ -74,20 +75,28 @@ def large_product(n: int) -> Callable:
     return call
 
 
+def temporary_bytes(compiled: Any) -> int:
+    """The temporary memory of a compiled program."""
+    return compiled.memory_analysis().temp_size_in_bytes
+
+
 def bench_toeplitz(repeats: int) -> list[Row]:
     """The forms of a Toeplitz product, forward and backward, 16,384 tokens x 128 channels in
     all."""
     rows = []
     for n in (64, 128, 256, 512, 1024, 2048, 4096, 8192):
-        x = jax.random.normal(jax.random.key(0), (16384 // n, n, 128))
-        taps = jax.random.normal(jax.random.key(1), (2 * n - 1,))
+        batch = 16384 // n
+        offsets = 2 * n - 1
+        x = jax.random.normal(jax.random.key(0), (batch, n, 128))
+        taps = jax.random.normal(jax.random.key(1), (offsets,))
         calls = {}
         for name, apply in toeplitz.FORMS.items():
-            gradient = jax.jit(jax.grad(_sum_of_squares(apply), (0, 1)))
+            loss = _sum_of_squares(apply)
+            gradient = jax.jit(jax.grad(loss, (0, 1)))
             calls[name] = functools.partial(_awaited, gradient, taps, x)
             compiled = gradient.lower(taps, x).compile()
-            temporary = compiled.memory_analysis().temp_size_in_bytes
-            rows.append(row(f"n {n} {name}: temporary memory", [temporary / 1e6], "MB"))
+            megabytes = temporary_bytes(compiled) / 1e6
+            rows.append(row(f"n {n} {name}: temporary memory", [megabytes], "MB"))
         seconds = measure(calls, repeats)
         for name in ("blocked", "fft"):
             speed = ratios(seconds["direct"], seconds[name])
@@ -128,16 +137,19 @@ def bench_fourier(repeats: int) -> list[Row]:
     clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
     rows = []
     for n, channels in FOURIER:
-        batch = max(1, 262_144 // (n * channels))
+        numbers = n * channels
+        batch = max(1, 262_144 // numbers)
         x = jax.random.normal(jax.random.key(0), (batch, n, channels))
         calls = {}
         for name in ("matmul", "fft"):
             transform = functools.partial(_fourier, name)
-            value_and_grad = jax.jit(jax.value_and_grad(_sum_of_squares(transform)))
+            loss = _sum_of_squares(transform)
+            value_and_grad = jax.jit(jax.value_and_grad(loss))
             calls[name] = functools.partial(_awaited, value_and_grad, x)
         seconds = measure(calls, repeats, clock)
         speed = ratios(seconds["matmul"], seconds["fft"])
-        rows.append(row(f"{n} tokens x {channels} channels: fft's speed over matmul's", speed, "x"))
+        title = f"{n} tokens x {channels} channels: fft's speed over matmul's"
+        rows.append(row(title, speed, "x"))
     return rows
 
 
@@ -155,9 +167,10 @@ def bench_long(repeats: int) -> list[Row]:
             options = config.from_file("long_text.py", f"{n},scale=small")
             options.batch_size = jax.device_count()
             options.model.toeplitz = name
-            compiled = dry_run.lower(options, Partition.make()).compile()
-            temporary = compiled.memory_analysis().temp_size_in_bytes / n
-            rows.append(row(f"n {n} {name}: temporary memory per token", [temporary / 1e3], "KB"))
+            lowered = dry_run.lower(options, Partition.make())
+            per_token = temporary_bytes(lowered.compile()) / n
+            kilobytes = per_token / 1e3
+            rows.append(row(f"n {n} {name}: temporary memory per token", [kilobytes], "KB"))
             calls[name] = step_call(options)
         # at 16,384 tokens one step with the matrix takes many seconds
         seconds = measure(calls, min(repeats, 3))
@@ -206,17 +219,22 @@ def bench_memory() -> list[Row]:
     for program in _programs():
         options = config.from_file(program.file, program.name)
         options.batch_size = program.batch
-        partition = Partition.make(options.mesh, dry_run.devices(program.topology))
+        devices = dry_run.devices(program.topology)
+        partition = Partition.make(options.mesh, devices)
         compiled = dry_run.lower(options, partition).compile()
-        temporary = compiled.memory_analysis().temp_size_in_bytes / 1e9
+        gigabytes = temporary_bytes(compiled) / 1e9
         goal = f"<= {program.limit}" if program.limit else ""
         title = f"{program.name}, batch {program.batch}, {program.topology}"
-        rows.append(row(f"{title}: temporaries per chip", [temporary], "GB", goal))
+        rows.append(row(f"{title}: temporaries per chip", [gigabytes], "GB", goal))
         if program.products:
-            # A block has 4 products, once forward and twice backward; the stem 1 and 1, the head 1
-            # and 2.
-            text = compiled.as_text() or ""
-            products = len(re.findall(r"= \S+ (?:dot|convolution)\(", text))
+            beyond = _count_products(compiled) - program.products
             title = f"{program.name}: matrix products beyond the needed {program.products}"
-            rows.append(row(title, [products - program.products], "", "0"))
+            rows.append(row(title, [beyond], "", "0"))
     return rows
+
+
+def _count_products(compiled: Any) -> int:
+    """The matrix products of a compiled step: a block has 4, once forward and twice backward; the
+    stem 1 and 1, the head 1 and 2."""
+    text = compiled.as_text() or ""
+    return len(re.findall(r"= \S+ (?:dot|convolution)\(", text))

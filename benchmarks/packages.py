@@ -32,26 +32,31 @@ def bench_packages() -> Iterator[Row]:
     """Megabytes of the largest packages that this one needs, with those that require each, and of
     all together."""
     packages = required(PROJECT)
-    by_size = sorted(packages.items(), key=lambda item: item[1].size, reverse=True)
-    for name, package in by_size[:LARGEST]:
-        yield row(f"{name}, for {_named(package.needed_by)}", [package.size / 1e6], "MB")
+    by_size = sorted(packages, key=lambda name: packages[name].size, reverse=True)
+    for name in by_size[:LARGEST]:
+        package = packages[name]
+        dependents = _named(package.needed_by)
+        megabytes = package.size / 1e6
+        yield row(f"{name}, for {dependents}", [megabytes], "MB")
     total = sum(package.size for package in packages.values())
-    yield row(f"all {len(packages)} packages", [total / 1e6], "MB")
+    megabytes = total / 1e6
+    yield row(f"all {len(packages)} packages", [megabytes], "MB")
 
 
 def required(project: str) -> dict[str, Package]:
     """Name -> each installed package that a project needs without extras, directly or not."""
-    found: dict[str, Package] = {}
-    left = [project]
-    while left:
-        name = left.pop()
+    packages: dict[str, Package] = {}
+    pending = [project]
+    while pending:
+        name = pending.pop()
         for requirement in _requirements(name):
             needed = canonicalize_name(requirement.name)
-            if needed not in found:
-                found[needed] = Package(_size(needed), set())
-                left.append(needed)
-            found[needed].needed_by.add(name)
-    return found
+            if needed not in packages:
+                size = _size(needed)
+                packages[needed] = Package(size, set())
+                pending.append(needed)
+            packages[needed].needed_by.add(name)
+    return packages
 
 
 def _named(names: set[str]) -> str:

@@ -156,26 +156,27 @@ def compare(
         RunError: torch or timm is not installed.
     """
     timm = import_beside_torch("timm")
-    import torch
 
     config = timm_models.config_for(name)
     config.model.update(dtype=dtype, image_size=image_size)
     model = timm.create_model(name, img_size=image_size, num_classes=CLASSES)
-    model = model.eval().requires_grad_(False).to(getattr(torch, dtype))
+    model = frozen(model, dtype)
     randomise(model, seed)
     numbers = np.random.default_rng(seed)
-    pixels = numbers.uniform(0, 255, (BATCH, *image_size, config.model.channels)).astype(dtype)
+    shape = (BATCH, *image_size, config.model.channels)
+    pixels = numbers.uniform(0, 255, shape).astype(dtype)
     direction = numbers.standard_normal((BATCH, model.num_classes)).astype(dtype)
     theirs = _theirs(model, config, pixels, direction)
 
     task = ImageClassification(config, imagenet.class_files(model.num_classes))
-    state = {key: tensor.numpy() for key, tensor in model.state_dict().items()}
+    state = numpy_state(model)
     params = timm_models.from_timm(state, name, task.shapes(), name)
 
     @jax.jit
     def forward_and_back(params, pixels, direction):
         logits, pullback = jax.vjp(lambda pixels: task.apply(params, pixels), pixels)
-        return logits, *pullback(direction)
+        [gradient] = pullback(direction)
+        return logits, gradient
 
     logits, gradient = forward_and_back(params, pixels, direction)
     return Errors(relative(logits, theirs.logits), relative(gradient, theirs.gradient))
@@ -186,6 +187,19 @@ class _Outputs(NamedTuple):
 
     logits: np.ndarray
     gradient: np.ndarray
+
+
+def frozen(model: Any, dtype: str) -> Any:
+    """A torch model for inference in a type, whose parameters have no gradients."""
+    import torch
+
+    inference = model.eval().requires_grad_(False)
+    return inference.to(getattr(torch, dtype))
+
+
+def numpy_state(model: Any) -> dict[str, np.ndarray]:
+    """The tensors of a torch model."""
+    return {key: tensor.numpy() for key, tensor in model.state_dict().items()}
 
 
 def _theirs(model: Any, config: ConfigDict, pixels: np.ndarray, direction: np.ndarray) -> _Outputs:
@@ -200,7 +214,7 @@ def _theirs(model: Any, config: ConfigDict, pixels: np.ndarray, direction: np.nd
     channels_first = normalized.permute(0, 3, 1, 2)
     logits = model(channels_first)
     projection = (logits * torch.tensor(direction)).sum()
-    (gradient,) = torch.autograd.grad(projection, x)
+    [gradient] = torch.autograd.grad(projection, x)
     return _Outputs(logits.detach().numpy(), gradient.numpy())
 
 
@@ -223,17 +237,16 @@ def compare_text(name: str, dtype: str = "float32", seed: int = 0, **sizes: Any)
         RunError: torch or transformers is not installed.
     """
     library = import_beside_torch("transformers")
-    import torch
 
     known = TEXT_MODELS[name]
     make_config = getattr(library, f"{known.name}Config")
     make_model = getattr(library, known.name + known.head)
     settings = {**known.sizes, **sizes}
     options = make_config(**settings, attn_implementation="eager")
-    model = make_model(options).eval().requires_grad_(False).to(getattr(torch, dtype))
+    model = frozen(make_model(options), dtype)
     randomise(model, seed)
     model.tie_weights()
-    state = {key: tensor.numpy() for key, tensor in model.state_dict().items()}
+    state = numpy_state(model)
     shapes = {key: array.shape for key, array in state.items()}
     config = transformers.config_for(name, shapes, options.to_dict(), "the random model")
     config.model.dtype = dtype
@@ -242,13 +255,32 @@ def compare_text(name: str, dtype: str = "float32", seed: int = 0, **sizes: Any)
 
     numbers = np.random.default_rng(seed)
     vocabulary = config.model.vocab_size
-    shape = (BATCH, min(config.model.length, MOST_TOKENS))
-    tokens = numbers.integers(0, vocabulary, shape)
+    length = min(config.model.length, MOST_TOKENS)
+    tokens = numbers.integers(0, vocabulary, (BATCH, length))
     if options.pad_token_id is not None:  # torch leaves out the gradient of its embedding
         is_padding = tokens == options.pad_token_id
-        tokens = np.where(is_padding, (tokens + 1) % vocabulary, tokens)
-    direction = numbers.standard_normal((*shape, vocabulary)).astype(dtype)
+        next_tokens = (tokens + 1) % vocabulary
+        tokens = np.where(is_padding, next_tokens, tokens)
+    direction = numbers.standard_normal((BATCH, length, vocabulary)).astype(dtype)
     theirs = _their_text(model, tokens, direction)
+    ours = _our_text(task, params, tokens, direction)
+    return TextErrors(
+        relative(ours.hidden, theirs.hidden),
+        relative(ours.logits, theirs.logits),
+        relative(ours.gradient, theirs.gradient),
+    )
+
+
+class _TextOutputs(NamedTuple):
+    """The last hidden states, the logits, and the gradient of the embeddings."""
+
+    hidden: Any
+    logits: Any
+    gradient: Any
+
+
+def _our_text(task: Any, params: Any, tokens: np.ndarray, direction: np.ndarray) -> _TextOutputs:
+    """The outputs of our model, and the gradient of logits times direction."""
 
     def project(
         embedding: jax.Array, others: Any, tokens: Any, direction: Any
@@ -256,23 +288,12 @@ def compare_text(name: str, dtype: str = "float32", seed: int = 0, **sizes: Any)
         module: Any = task.bind(others | {"embedding": embedding})
         hidden = module.hidden(tokens)
         logits = module.logits(hidden)
-        return (logits * direction).sum(), (hidden, logits)
+        projection = (logits * direction).sum()
+        return projection, (hidden, logits)
 
     forward_and_back = jax.jit(jax.grad(project, has_aux=True))
     gradient, (hidden, logits) = forward_and_back(params["embedding"], params, tokens, direction)
-    return TextErrors(
-        relative(hidden, theirs.hidden),
-        relative(logits, theirs.logits),
-        relative(gradient, theirs.gradient),
-    )
-
-
-class _TextOutputs(NamedTuple):
-    """The last hidden states, the logits, and the gradient of the embeddings."""
-
-    hidden: np.ndarray
-    logits: np.ndarray
-    gradient: np.ndarray
+    return _TextOutputs(hidden, logits, gradient)
 
 
 def _their_text(model: Any, tokens: np.ndarray, direction: np.ndarray) -> _TextOutputs:
@@ -282,7 +303,7 @@ def _their_text(model: Any, tokens: np.ndarray, direction: np.ndarray) -> _TextO
     embedding = model.get_input_embeddings().weight.requires_grad_(True)
     outputs = model(torch.tensor(tokens), output_hidden_states=True)
     projection = (outputs.logits * torch.tensor(direction)).sum()
-    (gradient,) = torch.autograd.grad(projection, embedding)
+    [gradient] = torch.autograd.grad(projection, embedding)
     *_, hidden = outputs.hidden_states
     return _TextOutputs(
         hidden.detach().numpy(),

@@ -19,7 +19,16 @@ from ml_collections import ConfigDict
 from gmlp_flax import config, tasks
 from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.benchmarks.machine import Machine
-from gmlp_flax.benchmarks.timing import Row, Worker, example_batch, measure, ratios, row, step_call
+from gmlp_flax.benchmarks.timing import (
+    Row,
+    Worker,
+    example_batch,
+    measure,
+    per_second,
+    ratios,
+    row,
+    step_call,
+)
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
 from gmlp_flax.paper import recipes
 from gmlp_flax.processes import platforms
@@ -130,12 +139,11 @@ def bench_peers(repeats: int, models: Sequence[str], dtype: str) -> Iterator[Row
     for name in models or PEERS:
         peer = PEERS[name]
         for tokens, batch in itertools.product(peer.tokens, peer.batches):
-            title = f"{name}, n {tokens}, batch {batch}" if tokens else f"{name}, batch {batch}"
-            if dtype != "float32":
-                title += f", {dtype}"
+            setting = Setting(name, batch, tokens, dtype)
+            title = str(setting)
             print(f"{title} ...", file=sys.stderr, flush=True)
             try:
-                yield from _beside(title, Setting(name, batch, tokens, dtype), repeats)
+                yield from _beside(title, setting, repeats)
             except RunError as error:
                 print(f"{title} is left out: {error}", file=sys.stderr, flush=True)
 
@@ -154,6 +162,15 @@ class Setting(NamedTuple):
     batch: int
     tokens: int
     dtype: str = "float32"
+
+    def __str__(self) -> str:
+        parts = [self.name]
+        if self.tokens:
+            parts.append(f"n {self.tokens}")
+        parts.append(f"batch {self.batch}")
+        if self.dtype != "float32":
+            parts.append(self.dtype)
+        return ", ".join(parts)
 
 
 class _Goals(NamedTuple):
@@ -182,23 +199,23 @@ def _beside(title: str, setting: Setting, repeats: int) -> Iterator[Row]:
         Worker(functools.partial(torch_calls, setting, compiled=False)) as eager,
         Worker(functools.partial(torch_calls, setting, compiled=True)) as compiled,
     ):
+        workers = {"ours": ours, "eager": eager, "compiled": compiled}
         calls = {}
-        for kind in GOALS:
-            calls[f"ours {kind}"] = ours.calls[kind]
-        for kind in GOALS:
-            calls[f"eager {kind}"] = eager.calls[kind]
-        for kind in GOALS:
-            calls[f"compiled {kind}"] = compiled.calls[kind]
+        for name, worker in workers.items():
+            for kind in GOALS:
+                calls[f"{name} {kind}"] = worker.calls[kind]
         seconds = measure(calls, repeats)
-    goals_here = goals_on(Machine.here().processor)
-    for kind, goals in goals_here.items():
+    processor = Machine.here().processor
+    for kind, goals in goals_on(processor).items():
+        title_of_kind = f"{title}: {kind}"
+        title_of_ratio = f"{title_of_kind}, ours / {package}"
         our_seconds = seconds[f"ours {kind}"]
-        rates = [setting.batch / value for value in our_seconds]
-        yield row(f"{title}: {kind}", rates, "examples/s")
+        rates = per_second(setting.batch, our_seconds)
+        yield row(title_of_kind, rates, "examples/s")
         speed = ratios(seconds[f"eager {kind}"], our_seconds)
-        yield row(f"{title}: {kind}, ours / {package}", speed, "x", goals.eager)
+        yield row(title_of_ratio, speed, "x", goals.eager)
         speed = ratios(seconds[f"compiled {kind}"], our_seconds)
-        yield row(f"{title}: {kind}, ours / {package}, torch.compile", speed, "x", goals.compiled)
+        yield row(f"{title_of_ratio}, torch.compile", speed, "x", goals.compiled)
 
 
 def our_calls(setting: Setting) -> dict[str, Callable[[], None]]:

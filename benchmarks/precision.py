@@ -71,9 +71,12 @@ def bench_precision(rows: Sequence[str], layers: int) -> Iterator[Row]:
 
 def model_rows(name: str, layers: int) -> Iterator[Row]:
     """The rows of one model, each as soon as it is measured."""
-    exact = _gradients(_config(ROWS[name], layers, dtype="float32"))
+    model = ROWS[name]
+    in_float32 = _config(model, layers, dtype="float32")
+    exact = _gradients(in_float32)
     for words, stream in STREAMS.items():
-        rough = _gradients(_config(ROWS[name], layers, dtype="bfloat16", residual_dtype=stream))
+        in_bfloat16 = _config(model, layers, dtype="bfloat16", residual_dtype=stream)
+        rough = _gradients(in_bfloat16)
         errors = relative_errors(rough, exact)
         percent = {path: 100 * error for path, error in errors.items()}
         values = list(percent.values())
@@ -95,13 +98,16 @@ def model_rows(name: str, layers: int) -> Iterator[Row]:
 
 def relative_errors(rough: dict[str, np.ndarray], exact: dict[str, np.ndarray]) -> dict[str, float]:
     """Path of each parameter that has a gradient -> |rough - exact| / |exact|."""
-    norms = {path: float(np.linalg.norm(gradient)) for path, gradient in exact.items()}
+    norms = {}
+    for path, gradient in exact.items():
+        norms[path] = float(np.linalg.norm(gradient))
     # Below it is only rounding, in parameters without effect, such as a bias before a softmax.
     least = 1e-6 * max(norms.values())
     errors = {}
     for path, gradient in exact.items():
         if norms[path] > least:
-            distance = float(np.linalg.norm(rough[path] - gradient))
+            difference = rough[path] - gradient
+            distance = float(np.linalg.norm(difference))
             errors[path] = distance / norms[path]
     return errors
 
@@ -109,13 +115,16 @@ def relative_errors(rough: dict[str, np.ndarray], exact: dict[str, np.ndarray]) 
 def _config(model: dict, layers: int, **types: str) -> ConfigDict:
     options = config.default(block=model["block"])
     options.batch_size = 8
-    options.model.update({"d_model": 128, "d_ffn": 256, **model, "layers": layers, **types})
+    options.model.update(d_model=128, d_ffn=256)
+    options.model.update({**model, "layers": layers, **types})
     return options
 
 
 def _gradients(options: ConfigDict) -> dict[str, np.ndarray]:
     task = tasks.find(options.task)(options)
-    batch = example_batch(task, Partition.make(devices=jax.devices()[:1]))
+    first_device, *_ = jax.devices()
+    partition = Partition.make(devices=[first_device])
+    batch = example_batch(task, partition)
     batch["key"] = jax.random.split(jax.random.key(1), options.batch_size)
     params = jax.jit(task.init)(jax.random.key(0))
 
@@ -126,6 +135,6 @@ def _gradients(options: ConfigDict) -> dict[str, np.ndarray]:
     gradients = jax.jit(jax.grad(loss))(params)
     by_path = {}
     for path, leaf in leaves_by_path(gradients).items():
-        in_float32 = np.asarray(jnp.asarray(leaf, jnp.float32))
-        by_path[path] = in_float32.astype(np.float64)
+        in_float32 = jnp.asarray(leaf, jnp.float32)
+        by_path[path] = np.asarray(in_float32).astype(np.float64)
     return by_path

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gmlp_flax.benchmarks.beside_torch import import_beside_torch
-from gmlp_flax.benchmarks.timing import Row, Worker, measure, ratios, row
+from gmlp_flax.benchmarks.timing import Row, Worker, measure, per_second, ratios, row
 from gmlp_flax.models.matmul import over_channels, over_tokens
 
 BATCHES = (8, 32)
@@ -37,7 +37,9 @@ class Product(NamedTuple):
 
     def title(self, batch: int) -> str:
         """Its shapes."""
-        return f"{self.model}: {list(self.weight)} on {[batch, self.tokens, self.channels]}"
+        weight = list(self.weight)
+        activations = [batch, self.tokens, self.channels]
+        return f"{self.model}: {weight} on {activations}"
 
     def flops(self, batch: int) -> int:
         """Operations, two for each multiply-add."""
@@ -47,15 +49,23 @@ class Product(NamedTuple):
 
     def arrays(self, batch: int) -> dict[str, np.ndarray]:
         """Random activations, weight, and gradient of the output."""
-        rng = np.random.default_rng(0)
-        out_tokens = self.weight[0] if self.is_over_tokens else self.tokens
-        out_channels = self.channels if self.is_over_tokens else self.weight[1]
+        out_tokens = self.tokens
+        out_channels = self.channels
+        if self.is_over_tokens:
+            out_tokens, _ = self.weight
+        else:
+            _, out_channels = self.weight
         shapes = {
             "x": (batch, self.tokens, self.channels),
             "weight": self.weight,
             "gradient": (batch, out_tokens, out_channels),
         }
-        return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+        rng = np.random.default_rng(0)
+        arrays = {}
+        for name, shape in shapes.items():
+            numbers = rng.normal(size=shape)
+            arrays[name] = numbers.astype(np.float32)
+        return arrays
 
 
 def _over_channels(model: str, d_in: int, d_out: int) -> Product:
@@ -88,10 +98,9 @@ def bench_products(repeats: int) -> Iterator[Row]:
     """
     import_beside_torch("torch")
     for batch in BATCHES:
-        with (
-            Worker(functools.partial(our_products, batch)) as ours,
-            Worker(functools.partial(torch_products, batch)) as torch,
-        ):
+        make_ours = functools.partial(our_products, batch)
+        make_torch = functools.partial(torch_products, batch)
+        with Worker(make_ours) as ours, Worker(make_torch) as torch:
             for number, product in enumerate(PRODUCTS):
                 for kind in KINDS:
                     name = _name(number, kind)
@@ -99,11 +108,11 @@ def bench_products(repeats: int) -> Iterator[Row]:
                     seconds = measure(calls, repeats)
                     title = f"{product.title(batch)}, {kind}"
                     operations = CALLS * product.flops(batch)
-                    rates = [operations / value / 1e9 for value in seconds["ours"]]
-                    yield row(title, rates, "GFLOP/s")
-                    yield row(
-                        f"{title}, ours / torch", ratios(seconds["torch"], seconds["ours"]), "x"
-                    )
+                    rates = per_second(operations, seconds["ours"])
+                    gigaflops = [rate / 1e9 for rate in rates]
+                    yield row(title, gigaflops, "GFLOP/s")
+                    speed = ratios(seconds["torch"], seconds["ours"])
+                    yield row(f"{title}, ours / torch", speed, "x")
 
 
 def _name(number: int, kind: str) -> str:
@@ -114,9 +123,12 @@ def our_products(batch: int) -> dict[str, Callable[[], None]]:
     """Name -> a call of a product in the form in which our models have it."""
     calls = {}
     for number, product in enumerate(PRODUCTS):
-        arrays = {name: jnp.asarray(array) for name, array in product.arrays(batch).items()}
+        arrays = {}
+        for name, array in product.arrays(batch).items():
+            arrays[name] = jnp.asarray(array)
         for kind, function in our_functions(product).items():
-            calls[_name(number, kind)] = functools.partial(_run, jax.jit(function), arrays)
+            compiled = jax.jit(function)
+            calls[_name(number, kind)] = functools.partial(_run, compiled, arrays)
     return calls
 
 
@@ -138,17 +150,18 @@ def our_functions(product: Product) -> dict[str, Callable[..., jax.Array]]:
     def forward(x: jax.Array, weight: jax.Array, gradient: jax.Array) -> jax.Array:
         return apply(x, weight)
 
-    def of_input(x: jax.Array, weight: jax.Array, gradient: jax.Array) -> jax.Array:
-        _, transposed = jax.vjp(lambda x: apply(x, weight), x)
-        [found] = transposed(gradient)
-        return found
+    def gradient_of_input(x: jax.Array, weight: jax.Array, gradient: jax.Array) -> jax.Array:
+        _, pullback = jax.vjp(lambda x: apply(x, weight), x)
+        [cotangent] = pullback(gradient)
+        return cotangent
 
-    def of_weight(x: jax.Array, weight: jax.Array, gradient: jax.Array) -> jax.Array:
-        _, transposed = jax.vjp(lambda weight: apply(x, weight), weight)
-        [found] = transposed(gradient)
-        return found
+    def gradient_of_weight(x: jax.Array, weight: jax.Array, gradient: jax.Array) -> jax.Array:
+        _, pullback = jax.vjp(lambda weight: apply(x, weight), weight)
+        [cotangent] = pullback(gradient)
+        return cotangent
 
-    return dict(zip(KINDS, (forward, of_input, of_weight), strict=True))
+    functions = (forward, gradient_of_input, gradient_of_weight)
+    return dict(zip(KINDS, functions, strict=True))
 
 
 def torch_products(batch: int) -> dict[str, Callable[[], None]]:
@@ -156,7 +169,9 @@ def torch_products(batch: int) -> dict[str, Callable[[], None]]:
     torch = import_beside_torch("torch")
     calls = {}
     for number, product in enumerate(PRODUCTS):
-        arrays = {name: torch.from_numpy(array) for name, array in product.arrays(batch).items()}
+        arrays = {}
+        for name, array in product.arrays(batch).items():
+            arrays[name] = torch.from_numpy(array)
         for kind, function in torch_functions(product).items():
             calls[_name(number, kind)] = functools.partial(_run_torch, function, arrays)
     return calls

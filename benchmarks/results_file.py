@@ -81,9 +81,11 @@ def read(path: str) -> Sequence[Line]:
     """
     text = files.read_small(path).decode("utf-8", "replace")
     reader = csv.DictReader(io.StringIO(text))
-    if tuple(reader.fieldnames or ()) != COLUMNS:
+    columns = tuple(reader.fieldnames or ())
+    if columns != COLUMNS:
+        expected = ", ".join(COLUMNS)
         raise DataError(
-            f"{path} is not a file of gmlp benchmark --csv: expected the columns {', '.join(COLUMNS)}"
+            f"{path} is not a file of gmlp benchmark --csv: expected the columns {expected}"
         )
     lines = list(reader)
     for number, line in enumerate(lines, start=2):

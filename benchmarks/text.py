@@ -6,7 +6,7 @@ import tempfile
 
 import sentencepiece
 
-from gmlp_flax.benchmarks.timing import Row, measure, ratios, row
+from gmlp_flax.benchmarks.timing import Row, measure, per_second, ratios, row
 from gmlp_flax.data import embedded, pipeline
 from gmlp_flax.data.text import corpus, packing, prepare, prepared
 from gmlp_flax.data.text.tokenizer import Tokenizer
@@ -41,7 +41,7 @@ def bench_text(repeats: int) -> list[Row]:
             }
             seconds = measure(calls, repeats)
             made = prepared.Prepared(folder)
-            bare_rates = [made.tokens / value / 1e6 for value in seconds["bare"]]
+            bare_rates = _millions_per_second(made.tokens, seconds["bare"])
             share = ratios(seconds["bare"], seconds["prepared"])
             rows = [
                 row("the bare tokenizer", bare_rates, "M tokens/s"),
@@ -65,5 +65,11 @@ def _batches_row(made: prepared.Prepared, length: int, batch: int, repeats: int)
 
         seconds = measure({"take": take}, repeats)["take"]
     tokens = BATCHES * length * batch
-    rates = [tokens / value / 1e6 for value in seconds]
-    return row(f"batches of {batch} x {length} from prepared ids", rates, "M tokens/s", ">= 20")
+    rates = _millions_per_second(tokens, seconds)
+    title = f"batches of {batch} x {length} from prepared ids"
+    return row(title, rates, "M tokens/s", ">= 20")
+
+
+def _millions_per_second(tokens: int, seconds: list[float]) -> list[float]:
+    """Rates in millions of tokens."""
+    return [rate / 1e6 for rate in per_second(tokens, seconds)]

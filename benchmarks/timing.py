@@ -84,6 +84,16 @@ def ratios(top: list[float], bottom: list[float]) -> list[float]:
     return [a / b for a, b in zip(top, bottom, strict=True)]
 
 
+def per_second(count: float, seconds: list[float]) -> list[float]:
+    """The rate of each measurement, of `count` things."""
+    return [count / value for value in seconds]
+
+
+def in_milliseconds(seconds: list[float]) -> list[float]:
+    """Times in milliseconds."""
+    return [1000 * value for value in seconds]
+
+
 class Worker:
     """Calls in a separate process: in the same process, torch's waiting threads cost JAX a third of
     its speed.

@@ -140,21 +140,29 @@ def prenorm_state(params: Any) -> dict[str, np.ndarray]:
 
 def _layer_state(prefix: str, layer: Any) -> dict[str, np.ndarray]:
     """The parameters of one layer, by their names with a prefix."""
-    attention = layer["attention"]
     mlp = layer["mlp"]
-    qkv = attention["proj_in"]
-    kernels = np.split(np.asarray(qkv["kernel"]), 3, axis=-1)
-    biases = np.split(np.asarray(qkv["bias"]), 3, axis=-1)
-    state: dict[str, np.ndarray] = {}
-    for name, kernel, bias in zip(("query", "key", "value"), kernels, biases, strict=True):
-        state |= _linear(f"{prefix}.attention.self.{name}", {"kernel": kernel, "bias": bias})
-    if "relative" in attention:
-        state[f"{prefix}.attention.self.relative_bias"] = attention["relative"]["bias"]
-    state |= _linear(f"{prefix}.attention.output.dense", attention["out"])
+    state = _attention_state(f"{prefix}.attention", layer["attention"])
     state |= _norm(f"{prefix}.attention.LayerNorm", layer["attention_norm"])
     state |= _norm(f"{prefix}.intermediate.LayerNorm", layer["mlp_norm"])
     state |= _linear(f"{prefix}.intermediate.dense", mlp["proj_in"])
     state |= _linear(f"{prefix}.output.dense", mlp["proj_out"])
+    return state
+
+
+def _attention_state(prefix: str, attention: Any) -> dict[str, np.ndarray]:
+    """The parameters of a layer's attention, by their names with a prefix."""
+    qkv = attention["proj_in"]
+    kernel = np.asarray(qkv["kernel"])
+    bias = np.asarray(qkv["bias"])
+    kernels = np.split(kernel, 3, axis=-1)
+    biases = np.split(bias, 3, axis=-1)
+    state: dict[str, np.ndarray] = {}
+    for index, name in enumerate(("query", "key", "value")):
+        projection = {"kernel": kernels[index], "bias": biases[index]}
+        state |= _linear(f"{prefix}.self.{name}", projection)
+    if "relative" in attention:
+        state[f"{prefix}.self.relative_bias"] = attention["relative"]["bias"]
+    state |= _linear(f"{prefix}.output.dense", attention["out"])
     return state
 
 
@@ -193,8 +201,10 @@ def _with_positions(model: Any, base: Any, head: Any, config: ConfigDict) -> Tor
 
     def encode(tokens: Any) -> Any:
         """See TorchModel."""
-        used = positions[:, : tokens.shape[1]]
-        return base(tokens, position_ids=used)[0]
+        _, length = tokens.shape
+        used = positions[:, :length]
+        outputs = base(tokens, position_ids=used)
+        return outputs[0]
 
     return TorchModel(model, encode, head)
 
@@ -211,16 +221,19 @@ def _add_relative_bias(attention: Any, config: ConfigDict) -> None:
     import torch
 
     n = config.model.length
-    numbers = torch.arange(n)
-    indices = numbers[None, :] - numbers[:, None] + n - 1
-    bias = torch.nn.Parameter(torch.zeros(config.model.heads, 2 * n - 1))
+    positions = torch.arange(n)
+    offsets = positions[None, :] - positions[:, None]
+    indices = offsets + n - 1
+    zeros = torch.zeros(config.model.heads, 2 * n - 1)
+    bias = torch.nn.Parameter(zeros)
     attention.register_parameter("relative_bias", bias)
 
     def add_bias(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Passes the bias as the mask."""
         states, *_ = args
         tokens = states.shape[1]
-        bias_of_pairs = module.relative_bias[:, indices[:tokens, :tokens]]
+        indices_of_pairs = indices[:tokens, :tokens]
+        bias_of_pairs = module.relative_bias[:, indices_of_pairs]
         mask = bias_of_pairs[None]
         return args, kwargs | {"attention_mask": mask}
 
@@ -228,14 +241,12 @@ def _add_relative_bias(attention: Any, config: ConfigDict) -> None:
 
 
 def _linear(name: str, layer: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    return {
-        f"{name}.weight": np.asarray(layer["kernel"]).T,
-        f"{name}.bias": np.asarray(layer["bias"]),
-    }
+    kernel = np.asarray(layer["kernel"])
+    bias = np.asarray(layer["bias"])
+    return {f"{name}.weight": kernel.T, f"{name}.bias": bias}
 
 
 def _norm(name: str, layer: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    return {
-        f"{name}.weight": np.asarray(layer["scale"]),
-        f"{name}.bias": np.asarray(layer["bias"]),
-    }
+    scale = np.asarray(layer["scale"])
+    bias = np.asarray(layer["bias"])
+    return {f"{name}.weight": scale, f"{name}.bias": bias}

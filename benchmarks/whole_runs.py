@@ -7,7 +7,7 @@ import time
 import jax
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.benchmarks.timing import Row, measure, ratios, row, step_call
+from gmlp_flax.benchmarks.timing import Row, measure, per_second, ratios, row, step_call
 from gmlp_flax.paper import published, recipes
 from gmlp_flax.planning import dry_run
 from gmlp_flax.training.partition import Partition
@@ -27,7 +27,7 @@ def bench_finetune(repeats: int) -> list[Row]:
             finetuning.model.mask_padding = True
             calls[task] = step_call(finetuning)
         seconds = measure(calls, repeats)
-        rates = [pretraining.batch_size / value for value in seconds["pretraining"]]
+        rates = per_second(pretraining.batch_size, seconds["pretraining"])
         rows.append(row(f"{name}: pretraining", rates, "examples/s"))
         for task in TASKS:
             speed = ratios(seconds["pretraining"], seconds[task])

@@ -416,7 +416,8 @@ def mixing_forms(
             merged: Any = nnx.merge(definition, params)
             return merged(x)
 
-        forms[name] = call, (params, activations(width))
+        x = activations(width)
+        forms[name] = call, (params, x)
 
     transformer: Any = blocks.find("transformer")
     gmlp: Any = blocks.find("gmlp")

@@ -87,13 +87,13 @@ def _measured(name: str, tokens: int, scale: str, repeats: int) -> list[Row]:
     figures["flops"] = [_forward_flops(options)]
     figures["parameters"] = [float(count)]
     batch = options.batch_size
+    title = f"{name}, {tokens} tokens x {batch}"
+    about = {"row": name, "tokens": tokens, "batch": batch}
     entries = []
     for figure, values in figures.items():
         words, unit = FIGURES[figure]
-        entry = row(f"{name}, {tokens} tokens x {batch}: {words}", values, unit)
-        entry |= {"row": name, "tokens": tokens, "batch": batch}
-        entry |= {"figure": figure, "values": values}
-        entries.append(entry)
+        measured = row(f"{title}: {words}", values, unit)
+        entries.append({**measured, **about, "figure": figure, "values": values})
     return entries
 
 

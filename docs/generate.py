@@ -201,10 +201,14 @@ def commands_page(printed: Mapping[str, str]) -> str:
     return COMMANDS_PAGE.format(listed="".join(entries), commands="\n".join(texts))
 
 
-def read(name: str) -> list[dict[str, str]]:
-    """The lines of a CSV file of docs/results/data."""
+def read(name: str, **only: str) -> list[dict[str, str]]:
+    """The lines of a CSV file of docs/results/data, those whose columns are `only` these."""
+    chosen = []
     with (DATA / f"{name}.csv").open() as file:
-        return list(csv.DictReader(file))
+        for line in csv.DictReader(file):
+            if all(line[column] == value for column, value in only.items()):
+                chosen.append(line)
+    return chosen
 
 
 def scores() -> dict[str, dict[str, Spread]]:
@@ -215,8 +219,9 @@ def scores() -> dict[str, dict[str, Spread]]:
         is_finetuned = bool(COLUMNS[name].starts)
         if is_finetuned and line["start"] == "random":
             name += RANDOM
+        value = float(line["value"])
         seeds = values[name][line["row"]]
-        seeds.append(float(line["value"]))
+        seeds.append(value)
     means: dict[str, dict[str, Spread]] = {}
     for name, rows in values.items():
         means[name] = {row: Spread.mean(seeds) for row, seeds in rows.items()}
@@ -318,7 +323,8 @@ def of_curves(by_row: Mapping[str, Sequence[claims.Curve]]) -> Orderings:
     last: dict[str, list[float]] = {}
     papers: dict[str, float] = {}
     for row, curves in by_row.items():
-        last[row] = [curve[-1][1] for curve in curves]
+        ends = [curve[-1] for curve in curves]
+        last[row] = [perplexity for _, perplexity in ends]
         papers[row] = PUBLISHED[row].perplexity or 0
     means = [statistics.mean(values) for values in last.values()]
     column = list(papers.values())
@@ -355,10 +361,9 @@ def chance_of_agreeing(agree: int, means: Sequence[float], column: Sequence[floa
 def orderings(name: str, **only: str) -> Orderings:
     """Of the runs of a table in a CSV file, those whose columns are `only` these."""
     curves: dict[str, dict[str, list]] = defaultdict(lambda: defaultdict(list))
-    for line in read(name):
+    for line in read(name, **only):
         row = line["row"]
-        is_chosen = all(line[key] == value for key, value in only.items())
-        if is_chosen and PUBLISHED[row].perplexity:
+        if PUBLISHED[row].perplexity:
             tokens = int(line["tokens"])
             perplexity = float(line["perplexity"])
             curve = curves[row][line["seed"]]

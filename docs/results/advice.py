@@ -136,9 +136,9 @@ def milliseconds(costs: Mapping[str, Mapping[int, Cost]], tokens: int) -> dict[s
 def floors(column: str) -> dict[str, float]:
     """Trivial model -> its score."""
     scores = {}
-    for line in generate.read("alternatives-heldout"):
-        if line["column"] == column:
-            scores[line["trivial_model"]] = float(line["score"])
+    for line in generate.read("alternatives-heldout", column=column):
+        model = line["trivial_model"]
+        scores[model] = float(line["score"])
     return scores
 
 
@@ -163,10 +163,11 @@ def ends(name: str, tokens: str = "tokens", **only: str) -> dict[str, float]:
     """Row -> the mean over seeds of its last perplexity, of the lines whose columns are `only`
     these."""
     last: dict[str, dict[str, Point]] = defaultdict(dict)
-    for line in generate.read(name):
-        if all(line[key] == value for key, value in only.items()):
-            point = Point(int(line[tokens]), float(line["perplexity"]))
-            keep_last(last[line["row"]], line["seed"], point)
+    for line in generate.read(name, **only):
+        after = int(line[tokens])
+        point = Point(after, float(line["perplexity"]))
+        seeds = last[line["row"]]
+        keep_last(seeds, line["seed"], point)
     return {row: mean_of_last(seeds) for row, seeds in last.items()}
 
 
@@ -175,8 +176,10 @@ def images() -> dict[str, float]:
     seeds."""
     last: dict[tuple[str, str], dict[str, Point]] = defaultdict(dict)
     for line in generate.read("cifar10"):
-        point = Point(int(line["step"]), float(line["top1"]))
-        keep_last(last[line["model"], line["rate"]], line["seed"], point)
+        step = int(line["step"])
+        point = Point(step, float(line["top1"]))
+        seeds = last[line["model"], line["rate"]]
+        keep_last(seeds, line["seed"], point)
     means = {}
     for (model, _), seeds in last.items():
         if len(seeds) > 1:

@@ -201,10 +201,10 @@ def floors(column: str) -> list[tuple[str, float]]:
     if column == longer.COLUMN:
         column = "mlm"
     scores = []
-    for line in generate.read("alternatives-heldout"):
-        if line["column"] == column:
-            name = TRIVIAL.get(line["trivial_model"], "most frequent class")
-            scores.append((name, float(line["score"])))
+    for line in generate.read("alternatives-heldout", column=column):
+        name = TRIVIAL.get(line["trivial_model"], "most frequent class")
+        score = float(line["score"])
+        scores.append((name, score))
     return scores
 
 
@@ -323,19 +323,17 @@ def curves(name: str, **only: str) -> dict[str, dict[int, float]]:
     """Row -> tokens -> mean perplexity over the seeds that have every evaluation, of runs whose
     columns are these."""
     values: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for line in generate.read(name):
-        is_chosen = all(line[key] == value for key, value in only.items())
+    for line in generate.read(name, **only):
         is_complete = name != "table3-longer" or line["seed"] != "0"
-        if is_chosen and is_complete:
+        if is_complete:
             tokens = int(line["tokens"])
             perplexity = float(line["perplexity"])
             by_tokens = values[line["row"]]
             by_tokens[tokens].append(perplexity)
-    means: dict[str, dict[int, float]] = defaultdict(dict)
+    means = {}
     for row, by_tokens in values.items():
-        for tokens, seeds in by_tokens.items():
-            means[row][tokens] = statistics.mean(seeds)
-    return dict(means)
+        means[row] = {tokens: statistics.mean(seeds) for tokens, seeds in by_tokens.items()}
+    return means
 
 
 RUNS = {
@@ -349,13 +347,13 @@ def stacked(axis: Axes, ends: Mapping[str, float], gap: float) -> dict[str, floa
     to them as there is room, `gap` pixels apart."""
     top = axis.get_window_extent().height
     bottom = axis.bbox.y0
-    values: dict[str, float] = {}
+    pixels: dict[str, float] = {}
     for row, value in ends.items():
-        _, values[row] = axis.transData.transform((1, value))
-    rows = sorted(values, key=lambda row: values[row])
+        _, pixels[row] = axis.transData.transform((1, value))
+    rows = sorted(pixels, key=lambda row: pixels[row])
     heights: list[float] = []
     for row in rows:
-        height = values[row] - bottom
+        height = pixels[row] - bottom
         if heights:
             height = max(height, heights[-1] + gap)
         heights.append(height)
@@ -617,15 +615,16 @@ def depths() -> dict[str, list[Depth]]:
 def perplexities_by_depth() -> dict[str, list[float]]:
     """Row of Table 4, or aMLP's of Table 3 -> the perplexity of each seed."""
     perplexities: dict[str, list[float]] = defaultdict(list)
-    for line in generate.read("settings-more"):
-        if line["experiment"] == "depth":
-            perplexities[line["row"]].append(float(line["perplexity"]))
+    for line in generate.read("settings-more", experiment="depth"):
+        perplexity = float(line["perplexity"])
+        perplexities[line["row"]].append(perplexity)
     middle = generate.MIDDLE_DEPTHS
     for line in generate.read("table3"):
         row = line["row"]
         if row in (*middle, "amlp_36"):
             row_of_depth = middle.get(row, row)
-            perplexities[row_of_depth].append(float(line["perplexity"]))
+            perplexity = float(line["perplexity"])
+            perplexities[row_of_depth].append(perplexity)
     return perplexities
 
 
@@ -651,8 +650,8 @@ def depth(axis: Axes, mode: str) -> None:
     axis.set_yticks([45, 50, 60], ["45", "50", "60"])
     axis.minorticks_off()
     words = "bars: lowest to highest seed\ndashed: the paper's slope"
-    key = axis.annotate(words, (0.03, 0.03), xycoords="axes fraction")
-    key.set(fontsize=10.5, color=INK[mode].axes)
+    legend_text = axis.annotate(words, (0.03, 0.03), xycoords="axes fraction")
+    legend_text.set(fontsize=10.5, color=INK[mode].axes)
 
 
 def papers_law(rows: Sequence[str]) -> float:
@@ -726,10 +725,11 @@ def correlated(axis: Axes, mode: str) -> None:
     for name in ("gMLP", "aMLP", "Transformer"):
         perplexities = []
         accuracies = []
-        for line in generate.read("figure7"):
-            if line["model"] == name:
-                perplexities.append(float(line["perplexity"]))
-                accuracies.append(float(line["SST-2 accuracy"]))
+        for line in generate.read("figure7", model=name):
+            perplexity = float(line["perplexity"])
+            accuracy = float(line["SST-2 accuracy"])
+            perplexities.append(perplexity)
+            accuracies.append(accuracy)
         colour = seen(FAMILIES[name], mode)
         axis.plot(perplexities, accuracies, "o-", color=colour)
         first = (perplexities[0], accuracies[0])

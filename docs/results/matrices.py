@@ -66,12 +66,19 @@ def stacked(name: str, first: int, keys: int) -> dict[tuple[str, ...], np.ndarra
     for line in read(name, first):
         key = tuple(line.names[:keys])
         rows[key].append(line.weights)
-    return {key: np.array(weights) for key, weights in rows.items()}
+    arrays = {}
+    for key, weights in rows.items():
+        arrays[key] = np.array(weights)
+    return arrays
 
 
 def largest_of(arrays: Iterable[np.ndarray]) -> float:
     """The largest absolute value that is not NaN."""
-    return max(float(np.nanmax(np.abs(array))) for array in arrays)
+    largest = 0.0
+    for array in arrays:
+        of_array = float(np.nanmax(np.abs(array)))
+        largest = max(largest, of_array)
+    return largest
 
 
 def bands(figure: Figure, mode: str) -> None:

@@ -61,7 +61,8 @@ def bench_precision(rows: Sequence[str], layers: int) -> Iterator[Row]:
     """
     for name in rows:
         if name not in ROWS and name != "all":
-            raise RunError(f"--rows has {name!r}: expected all, or some of {', '.join(ROWS)}")
+            known = ", ".join(ROWS)
+            raise RunError(f"--rows has {name!r}: expected all, or some of {known}")
     chosen = rows or FIRST
     if "all" in rows:
         chosen = list(ROWS)

@@ -30,8 +30,8 @@ def bench_text(repeats: int) -> list[Row]:
             def prepare_and_pack() -> None:
                 shutil.rmtree(folder)
                 text = corpus.in_memory("benchmark", documents)
-                made = prepare.prepare(text, tokenizer, folder, prepare.Limits(workers=1))
-                windows = packing.Packing(made, 128)
+                tokenized = prepare.prepare(text, tokenizer, folder, prepare.Limits(workers=1))
+                windows = packing.Packing(tokenized, 128)
                 for first in range(0, len(windows), windows.group):
                     windows.windows(first, first + windows.group)
 
@@ -40,23 +40,23 @@ def bench_text(repeats: int) -> list[Row]:
                 "prepared": prepare_and_pack,
             }
             seconds = measure(calls, repeats)
-            made = prepared.Prepared(folder)
-            bare_rates = _millions_per_second(made.tokens, seconds["bare"])
+            tokenized = prepared.Prepared(folder)
+            bare_rates = _millions_per_second(tokenized.tokens, seconds["bare"])
             share = ratios(seconds["bare"], seconds["prepared"])
             rows = [
                 row("the bare tokenizer", bare_rates, "M tokens/s"),
                 row("tokenized, written and packed: share of its speed", share, "", ">= 0.8"),
-                _batches_row(made, 128, 2048, repeats),
-                _batches_row(made, 512, 256, repeats),
+                _batches_row(tokenized, 128, 2048, repeats),
+                _batches_row(tokenized, 512, 256, repeats),
             ]
     finally:
         os.sched_setaffinity(0, cores)
     return rows
 
 
-def _batches_row(made: prepared.Prepared, length: int, batch: int, repeats: int) -> Row:
+def _batches_row(tokenized: prepared.Prepared, length: int, batch: int, repeats: int) -> Row:
     """Batches of sequences of a length, from prepared ids."""
-    mixture = packing.Mixture([packing.Packing(made, length)], [1.0], 0)
+    mixture = packing.Mixture([packing.Packing(tokenized, length)], [1.0], 0)
     with pipeline.train_batches(mixture, pipeline.Reading(batch)) as batches:
 
         def take() -> None:

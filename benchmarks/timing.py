@@ -69,7 +69,8 @@ def _verdict(values: list[float], goal: str) -> str:
         return ""
     spread = max(values) / min(values) - 1
     if spread > MOST_SPREAD:
-        return f"no verdict, the repeats differ by {100 * spread:.0f} %"
+        percent = 100 * spread
+        return f"no verdict, the repeats differ by {percent:.0f} %"
     return "reached" if reaches(statistics.median(values), goal) else "missed"
 
 

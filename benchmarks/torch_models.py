@@ -113,7 +113,8 @@ def prenorm(config: ConfigDict, params: Any) -> TorchModel:
                 values = np.asarray(state.pop(name))
                 parameter.copy_(torch.tensor(values))
     if state:
-        raise AssertionError(f"the model in torch has no {sorted(state)}")
+        names = sorted(state)
+        raise AssertionError(f"the model in torch has no {names}")
     return _with_positions(model, base, model.lm_head, config)
 
 

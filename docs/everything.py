@@ -170,10 +170,12 @@ def docstring(path: Path) -> str:
 
 def described(text: str, name: str, indent: str) -> str:
     """The description of a name in the list of a help text, where later lines are indented more."""
-    found = re.search(rf"^{indent}{re.escape(name)}  +(\S.*(?:\n {{10,}}.*)*)", text, re.MULTILINE)
-    if found is None:
+    escaped = re.escape(name)
+    pattern = rf"^{indent}{escaped}  +(\S.*(?:\n {{10,}}.*)*)"
+    match = re.search(pattern, text, re.MULTILINE)
+    if match is None:
         raise ValueError(f"the help text describes no {name!r}: add a line to it")
-    return found[1]
+    return match[1]
 
 
 def commands() -> Iterator[Row]:
@@ -277,7 +279,8 @@ def weights() -> Iterator[Row]:
     """The trained models that are opened."""
     tasks = listing.names_of("tasks")
     for name, folder in exports.shipped().items():
-        task = json.loads((Path(folder) / "config.json").read_text())["task"]
+        config = json.loads((Path(folder) / "config.json").read_text())
+        task = config["task"]
         about = short(tasks[task])
         predicts = about[0].lower() + about[1:]
         phrase = f"comes with the package; {predicts}"

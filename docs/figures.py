@@ -80,9 +80,9 @@ def line(x1: float, x2: float, y1: float, y2: float, colour: str, more: str = ""
 
 def box(x: float, y: float, width: float, words: str, ink: str, stroke: str) -> str:
     """A box of 30 pixels' height around its middle y, with words in it."""
-    place = area(x, y - 15, width, 30)
+    attributes = area(x, y - 15, width, 30)
     middle = x + width / 2
-    frame = f"<rect {place} fill='none' stroke='{stroke}' stroke-width='1.4' rx='5'/>"
+    frame = f"<rect {attributes} fill='none' stroke='{stroke}' stroke-width='1.4' rx='5'/>"
     return frame + text(middle, y + 5, words, ink, 13)
 
 
@@ -110,9 +110,9 @@ def toeplitz(left: float, top: float, cell: float, colour: str) -> Iterator[str]
         for column in range(6):
             x = left + cell * column
             y = top + cell * row
-            place = area(x, y, side, side)
+            attributes = area(x, y, side, side)
             shade = shades[column - row + 5]
-            yield f"<rect {place} fill='{colour}' fill-opacity='{shade}'/>"
+            yield f"<rect {attributes} fill='{colour}' fill-opacity='{shade}'/>"
 
 
 def gate(colours: Colours) -> Iterator[str]:
@@ -246,8 +246,8 @@ def filter_bars(
         y = min(base, base - height)
         visible_height = max(abs(height), 0.6)
         colour = colours.blue if value > 0 else colours.orange
-        place = f"x='{x:.1f}' y='{y:.1f}' width='6' height='{visible_height:.1f}'"
-        yield f"<rect {place} fill='{colour}'/>"
+        attributes = f"x='{x:.1f}' y='{y:.1f}' width='6' height='{visible_height:.1f}'"
+        yield f"<rect {attributes} fill='{colour}'/>"
 
 
 def whole_row(
@@ -260,8 +260,8 @@ def whole_row(
         y = top + 12 - 10 * value / most
         points.append(f"{x:.1f},{y:.1f}")
     joined = " ".join(points)
-    place = area(left + 116, top, 56, 24)
-    yield f"<rect {place} fill='none' stroke='{colours.rule}'/>"
+    attributes = area(left + 116, top, 56, 24)
+    yield f"<rect {attributes} fill='none' stroke='{colours.rule}'/>"
     yield f"<polyline points='{joined}' fill='none' stroke='{colours.second}'/>"
 
 
@@ -309,8 +309,8 @@ def pipeline(colours: Colours) -> Iterator[str]:
             tip = top - 1
             yield arrow(f"200,{tail} 200,{tip}", colours.second)
         height = 30 + 16 * len(step.lines)
-        place = area(4, top, 392, height)
-        yield f"<rect {place} fill='none' stroke='{colours.rule}' stroke-width='1.4' rx='5'/>"
+        attributes = area(4, top, 392, height)
+        yield f"<rect {attributes} fill='none' stroke='{colours.rule}' stroke-width='1.4' rx='5'/>"
         title = top + 18
         yield text(14, title, step.name, colours.blue, 15, "start", "font-weight='600'")
         yield text(92, title, step.purpose, colours.second, 13, "start")
@@ -348,10 +348,10 @@ def mixers(colours: Colours) -> Iterator[str]:
             for column in range(SIDE):
                 x = left + 14 + 11 * column
                 y = top + 21 + 11 * row
-                place = area(x, y, 10, 10)
+                attributes = area(x, y, 10, 10)
                 weight = mixer.weight(row, column)
                 shade = min(max(weight, 0.03), 1)
-                yield f"<rect {place} fill='{mixer.colour}' fill-opacity='{shade:.2f}'/>"
+                yield f"<rect {attributes} fill='{mixer.colour}' fill-opacity='{shade:.2f}'/>"
 
 
 def panels(colours: Colours) -> list[Mixer]:

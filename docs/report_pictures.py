@@ -21,9 +21,9 @@ SCHEMES = ("light", "dark")
 def take(folder: Path) -> None:
     """Writes report-light.png and report-dark.png, the whole page, to a folder."""
     report = sizes.counts(TABLES[TABLE])
-    with tempfile.TemporaryDirectory() as place:
-        path = page.write(report, f"{place}/report")
-        with browser(f"{place}/profile") as window:
+    with tempfile.TemporaryDirectory() as scratch:
+        path = page.write(report, f"{scratch}/report")
+        with browser(f"{scratch}/profile") as window:
             for scheme in SCHEMES:
                 picture = _picture(window, path, scheme)
                 (folder / f"report-{scheme}.png").write_bytes(picture)

@@ -160,14 +160,19 @@ def _tip(row: str, column: str, tokens: int, score: Spread, milliseconds: float)
     centre = f"{score.centre:.1f}"
     value = f"perplexity {centre}" if COLUMNS[column].lower else f"{centre} %"
     if len(score.values) > 1:
-        value += f" ({min(score.values):.1f} to {max(score.values):.1f})"
+        low = min(score.values)
+        high = max(score.values)
+        value += f" ({low:.1f} to {high:.1f})"
     else:
         value += ", one seed"
+    name = SHORT.get(row, row)
+    millions = size(column, row)
+    config = COLUMNS[column].of(row, "cpu")
     return (
-        f"{SHORT.get(row, row)} ({row}): {value}; "
+        f"{name} ({row}): {value}; "
         f"{milliseconds:,.0f} ms per 1,000 tokens at n = {tokens:,}; "
-        f"{size(column, row):.3f} M parameters in the encoder. "
-        f"gmlp train --config={COLUMNS[column].of(row, 'cpu')}"
+        f"{millions:.3f} M parameters in the encoder. "
+        f"gmlp train --config={config}"
     )
 
 
@@ -642,8 +647,11 @@ def depth(axis: Axes, mode: str) -> None:
         note(axis, name, end, (8, -4), fontsize=11, color=colour, annotation_clip=False)
         exponent = PAPERS.get(name)
         if exponent is not None:
-            # through the middle depth
-            law = [means[1] * (count / millions[1]) ** exponent for count in millions]
+            middle = models[1]
+            law = []  # the paper's slope, through the middle depth
+            for count in millions:
+                relative_size = count / middle.millions
+                law.append(middle.perplexity.centre * relative_size**exponent)
             axis.plot(millions, law, color=colour, linewidth=1.2, dashes=(4, 3))
     axis.set(xscale="log", yscale="log", xlabel="M parameters", ylabel="held-out perplexity")
     axis.set_xticks([0.5, 0.7, 1.0], ["0.5", "0.7", "1"])
@@ -656,9 +664,14 @@ def depth(axis: Axes, mode: str) -> None:
 
 def papers_law(rows: Sequence[str]) -> float:
     """The exponent of perplexity over parameters through what the paper prints."""
-    models = [PUBLISHED[row] for row in rows]
-    millions = [model.params_m for model in models]
-    perplexities = [model.perplexity for model in models]
+    millions = []
+    perplexities = []
+    for row in rows:
+        model = PUBLISHED[row]
+        assert model.params_m is not None
+        assert model.perplexity is not None
+        millions.append(model.params_m)
+        perplexities.append(model.perplexity)
     return power_law(millions, perplexities).exponent
 
 

@@ -243,9 +243,12 @@ def _end(row: Row) -> str:
     last = row.last
     if last:
         median = statistics.median(last)
-        if len(last) == 3:
-            return f"{median:.1f} ({min(last):.1f} to {max(last):.1f})"
-        seeds = "one seed" if len(last) == 1 else f"{len(last)} seeds"
+        count = len(last)
+        if count == 3:
+            low = min(last)
+            high = max(last)
+            return f"{median:.1f} ({low:.1f} to {high:.1f})"
+        seeds = "one seed" if count == 1 else f"{count} seeds"
         return f"{median:.1f} ({seeds})"
     curves = [curve for curve in row.seeds.values() if curve]
     if not curves:

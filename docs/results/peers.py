@@ -28,11 +28,12 @@ class Speeds:
     eager: dict[str, results_file.Line] = dataclasses.field(default_factory=dict)
     compiled: dict[str, results_file.Line] = dataclasses.field(default_factory=dict)
 
-    def add(self, kind: str, beside: str, line: results_file.Line) -> None:
-        """Adds a line of a kind; `beside` is what stands behind the kind in its name."""
-        if not beside:
+    def add(self, kind: str, peer: str, line: results_file.Line) -> None:
+        """Adds a line of a kind; `peer` is what follows the kind in its name, as in "ours / timm", or
+        empty for our rate."""
+        if not peer:
             self.ours[kind] = line
-        elif beside.endswith("torch.compile"):
+        elif peer.endswith("torch.compile"):
             self.compiled[kind] = line
         else:
             self.eager[kind] = line
@@ -45,12 +46,12 @@ def speeds() -> list[Speeds]:
     for path in files():
         for line in results_file.read(str(path)):
             model, _, call = line["name"].rpartition(": ")
-            kind, _, beside = call.partition(", ")
+            kind, _, peer = call.partition(", ")
             processor = line["processor"]
             by_processor = by_model[model]
             if processor not in by_processor:
                 by_processor[processor] = Speeds(model, processor)
-            by_processor[processor].add(kind, beside, line)
+            by_processor[processor].add(kind, peer, line)
     measured: list[Speeds] = []
     for by_processor in by_model.values():
         measured += by_processor.values()

@@ -452,7 +452,8 @@ def peer_rows(
     """A peer's examples per second under torch.compile, and ours divided by them; raises RunError
     if it is not installed."""
     batch = device.batch or peer.batch
-    make = functools.partial(peers.torch_calls, peer.key, batch, peer.tokens, device.dtype)
+    setting = peers.Setting(peer.key, batch, peer.tokens, device.dtype)
+    make = functools.partial(peers.torch_calls, setting)
     seconds, memory = in_own_process(_torch_seconds, make, device, repeats)
     rates = per_second(batch, seconds)
     yield row(f"{peer.title}, torch.compile, batch {batch}: rate", rates, "examples/s")

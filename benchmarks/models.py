@@ -60,7 +60,8 @@ def bench_step(repeats: int) -> list[Row]:
 def ours_and_products() -> dict[str, Callable]:
     """Large products and our model, under JAX."""
     products = {f"product {n}": large_product(n) for n in MATRICES}
-    return products | peers.our_calls("gMLP-S", BATCH, 0)
+    setting = peers.Setting("gMLP-S", BATCH, tokens=0)
+    return products | peers.our_calls(setting)
 
 
 def large_product(n: int) -> Callable:

@@ -266,7 +266,7 @@ class TorchTrainer(Trainer):
 
         masked = self._mask(batch["tokens"], number)
         weights = torch.tensor(np.asarray(masked.weights))
-        rate = float(self.rate(number))
+        rate = np.asarray(self.rate(number)).item()
         for group in self.adamw.param_groups:
             group["lr"] = rate * group["factor"]
         self.adamw.zero_grad()

@@ -90,7 +90,8 @@ def _ask_for_masked_tokens(model: Model, examples: Any, seed: int) -> Questions:
     indices = range(min(len(examples), TEXTS))
     texts = [examples[index]["tokens"] for index in indices]
     batch = {"tokens": np.stack(texts), "index": np.array(indices, np.int32)}
-    masked = model.task.fixed_mask(batch, seed)
+    task: Any = model.task  # MaskedLM
+    masked = task.fixed_mask(batch, seed)
     positions = np.asarray(masked.positions)
     is_counted = np.asarray(masked.weights) > 0
 

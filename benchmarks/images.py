@@ -7,7 +7,7 @@ import os
 import tarfile
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
@@ -181,7 +181,7 @@ GOALS = {"and AutoAugment": ">= 1.7"}  # of stages, for our speed over Pillow's
 
 def _bench_workers(files: Sequence[bytes], repeats: int) -> list[Row]:
     """Batches from one worker process and from two, in turn, once they arrive steadily."""
-    source = [{"image": data, "name": "a", "label": 0} for data in files]
+    source: Any = [{"image": data, "name": "a", "label": 0} for data in files]
     rates: dict[int, list[float]] = {1: [], 2: []}
     for repeat in range(repeats):
         for workers, rates_of_workers in rates.items():

@@ -2,7 +2,7 @@
 # Runs the tests on the CPU. It uses the environment that scripts/setup.sh makes.
 #
 # Usage: scripts/test.sh [--all | --nightly] [PYTEST ARGUMENT ...]   e.g. scripts/test.sh -m smoke, scripts/test.sh tests/models
-# Without options it skips the tests marked `slow` (whole runs, and what takes two seconds or more) and those marked
+# Without options it skips the tests marked `slow` (whole runs, and what takes a second or more) and those marked
 # `nightly` (browsers, long fuzzing, slow tests repeated with further inputs or in a bucket). --all adds the slow ones, as CI
 # does for each change. --nightly adds both, as CI does once a day.
 # -m EXPRESSION or a path under tests/ selects among all tests.

@@ -94,6 +94,7 @@ SCALES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", SCALES, ids=lambda scale: scale.name)
 def test_the_alternatives_have_the_same_number_of_parameters(scale):
     """To 2 %, with equal depths: two layers of two branches, or four of gMLP's one. aMLP is

@@ -33,6 +33,7 @@ def test_every_name_exists_and_has_a_docstring():
         gmlp_flax.lod  # noqa: B018
 
 
+@pytest.mark.slow
 def test_nothing_else_is_printed(text_run):
     """Outside of our commands, in a fresh process: neither Orbax's warnings nor libtpu's."""
     code = f"import gmlp_flax; print(len(gmlp_flax.load({str(text_run)!r}).predict(['A [MASK].'])))"

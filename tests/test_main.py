@@ -166,6 +166,7 @@ def test_modules_that_are_commands(name):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_text_is_predicted_without_the_libraries_of_images():
     program = """
 import sys

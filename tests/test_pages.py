@@ -201,6 +201,7 @@ def test_the_example_of_the_readme_prints_the_output_below_it(capsys):
     assert f"```\n\n```\n{printed}```" in PAGES["README.md"]
 
 
+@pytest.mark.slow
 def test_the_example_of_five_minutes_learns(capsys):
     [example] = examples("docs/gmlp-in-five-minutes.md")
     exec(example, {})

@@ -59,7 +59,8 @@ class RMSNorm(nnx.Module):
         squares = precise**2
         mean_square = squares.mean(-1, keepdims=True)
         normed = precise * jax.lax.rsqrt(mean_square + self.norm.eps)
-        scaled = normed * self.norm.scale[...] + self.norm.bias[...]
+        bias: Any = self.norm.bias  # this spec has biases
+        scaled = normed * self.norm.scale[...] + bias[...]
         return scaled.astype(x.dtype)
 
 

@@ -47,6 +47,7 @@ def images_config():
 # Training.
 
 
+@pytest.mark.slow
 def test_train_with_arrays_an_optimizer_and_callbacks(digits, tmp_path):
     images, labels = digits
     columns = {"image": images[:30], "label": labels[:30]}
@@ -88,6 +89,7 @@ def test_train_with_arrays_an_optimizer_and_callbacks(digits, tmp_path):
         assert "learning_rate" not in json.loads(line)  # only our optimizers have one
 
 
+@pytest.mark.slow
 def test_single_callback_is_accepted(data, tmp_path):
     steps = []
 
@@ -107,6 +109,7 @@ def test_error_in_a_callback_ends_the_run(data, tmp_path):
     assert not (tmp_path / "result.json").exists()
 
 
+@pytest.mark.slow
 def test_passed_optimizer_is_used(data, tmp_path):
     sizes = {"image_size": 8, "patch_size": (2, 2), "channels": 1}
     start = gf.create("gmlp", classes=TEN, **sizes, **TINY)
@@ -175,6 +178,7 @@ def test_hugging_face_dataset(digits, tmp_path):
     assert model.classes == Feature.names
 
 
+@pytest.mark.slow
 def test_grain_dataset(digits, tmp_path):
     grain = pytest.importorskip("grain")
     images, labels = digits
@@ -241,6 +245,7 @@ def test_objects_that_are_not_configs_are_refused(config, words):
 # Evaluation.
 
 
+@pytest.mark.slow
 def test_evaluation_on_the_data_of_the_run_and_on_others(image_run):
     model = gf.load(image_run, "latest")
     source = embedded.embedded_digits("heldout")

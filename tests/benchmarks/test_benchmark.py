@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from gmlp_flax import config
-from gmlp_flax.benchmarks import device, images, timing
+from gmlp_flax.benchmarks import device, images, peers, timing
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.planning import dry_run
 from gmlp_flax.training import step
@@ -184,6 +184,33 @@ def test_the_device_part_stops_at_its_time_and_leaves_out_failed_models(monkeypa
     assert "gMLP-B and what follows" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="'gmlp': expected some of gmlp_b, gmlp_s, gmlp_base"):
         list(device.bench_device(1, ["gmlp_s", "gmlp"], 1))
+
+
+@pytest.mark.slow
+def test_rows_of_a_peer_of_the_device_part(monkeypatch):
+    """Steps of a real, tiny model of torch."""
+    torch = pytest.importorskip("torch")
+
+    def in_this_process(function, *arguments):
+        return function(*arguments)
+
+    def make(_, tokens):
+        table = torch.nn.Embedding(peers.VOCABULARY, 4)
+        return torch.nn.Sequential(table, torch.nn.Linear(4, peers.VOCABULARY))
+
+    small = peers.PEERS["BERT-base"]._replace(make=make)
+    monkeypatch.setitem(peers.PEERS, "BERT-base", small)
+    monkeypatch.setattr(peers, "import_beside_torch", lambda _: torch)
+    monkeypatch.setattr(torch, "compile", lambda model: model)
+    monkeypatch.setattr(device, "in_own_process", in_this_process)
+    peer = device.Beside("BERT-base", "a model of torch", batch=64, tokens=16)
+    fastest = {"ours": 100.0}
+    rows = rows_of(device.peer_rows("ours", peer, TINY, 1, fastest))
+    rate = rows["a model of torch, torch.compile, batch 2: rate"]["median"]
+    assert rate > 0
+    assert rows["ours: rate, ours / a model of torch"]["median"] == pytest.approx(100 / rate)
+    without_ours = list(device.peer_rows("ours", peer, TINY, 1, {}))
+    assert len(without_ours) == len(rows) - 1
 
 
 @pytest.mark.nightly

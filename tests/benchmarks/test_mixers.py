@@ -50,6 +50,7 @@ def test_the_length_of_a_row_is_changed():
     assert config.model.length == 64
 
 
+@pytest.mark.slow
 def test_steps_that_exceed_the_memory_are_compiled_but_not_timed(monkeypatch):
     monkeypatch.setattr(mixers, "SHARE", 0.0)
     entries = mixers.bench_mixers(2, ["sgu"], [64])

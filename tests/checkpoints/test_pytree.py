@@ -63,6 +63,7 @@ SHAPES = st.sampled_from([(1,), (7,), (3, 4), (2, 3, 5)])
 SEEDS = st.integers(0, 99)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 @given(NAMES, SHAPES, SEEDS, st.data())
 @settings(max_examples=150)

@@ -79,6 +79,7 @@ def test_bad_arguments_are_one_line(tmp_path, arguments, words):
     assert_refused([word.replace("RUN", f"{tmp_path}/run") for word in arguments], *words)
 
 
+@pytest.mark.slow
 def test_flags_may_have_hyphens():
     arguments = ("launch", "--on=xpk", *XPK, TEXT, "--workdir=gs://bucket/a-run")
     for flag in ("--dry_run", "--dry-run", "--dry-run=true"):
@@ -101,6 +102,7 @@ def test_progress_is_shown_at_once_on_a_terminal_and_later_in_a_log(capsys, monk
         assert capsys.readouterr().err == "loading\n"
 
 
+@pytest.mark.slow
 def test_flagfile_arguments(tmp_path):
     """A nested flagfile with --config and its keys also works for a command that parses its own command
     line."""
@@ -115,6 +117,7 @@ def test_flagfile_arguments(tmp_path):
     assert_refused([f"--flagfile={tmp_path}/none", "--workdir=RUN"], f"{tmp_path}/none")
 
 
+@pytest.mark.slow
 def test_warmup_longer_than_the_run(tmp_path):
     """It is refused where it is set. A config whose steps are only reduced by config.steps is checked
     when it is run."""

@@ -36,6 +36,7 @@ def final_metrics(run) -> dict:
     return result["eval"]
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 def test_latest_checkpoint_has_the_final_metrics_of_the_run(text_run):
     found = evaluate(text_run).json()
@@ -44,6 +45,7 @@ def test_latest_checkpoint_has_the_final_metrics_of_the_run(text_run):
     assert found["checkpoint"].endswith("checkpoints/12")
 
 
+@pytest.mark.slow
 def test_ema_and_raw_weights_are_scored(image_run):
     metrics = evaluate(image_run).json()["eval"]
     assert metrics == final_metrics(image_run)
@@ -72,6 +74,7 @@ def test_missing_checkpoint_is_refused(text_run):
     assert "has no checkpoint '7': give latest, best, or one of 6, 12" in message
 
 
+@pytest.mark.slow
 def test_other_data_are_refused_unless_named(text_run, tmp_path):
     """The same key may name other data, as another Python has another manual: the fingerprint of the
     data detects this."""
@@ -100,6 +103,7 @@ def test_changed_image_preparation_is_reported(image_run):
     assert "trained with another" not in evaluate(image_run).stderr
 
 
+@pytest.mark.slow
 def test_other_data_of_the_same_classes(image_run, tmp_path):
     """30 of the embedded digits as files, with ReaL labels."""
     digits = embedded_digits("heldout")
@@ -142,6 +146,7 @@ def test_slices_and_share_of_the_gap(text_run):
     assert found["reference"]["eval"] == metrics
 
 
+@pytest.mark.slow
 def test_impossible_slices_are_refused(text_run, image_run):
     message = preloaded.refused("evaluate", f"--workdir={image_run}", "--slices")
     assert "image_classification" in message

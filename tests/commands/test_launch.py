@@ -120,6 +120,7 @@ def test_documentation_shows_every_engine():
         assert f"--on={engine} " in shown
 
 
+@pytest.mark.slow
 def test_jobs_are_named_after_the_folder_and_numbered_in_a_sweep():
     long_name = 50 * "x"
     names = {

@@ -45,6 +45,7 @@ def test_printed_lists(words, printed):
     assert printed in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_user_errors_are_one_line():
     assert "did you mean 'blocks'?" in preloaded.refused("list", "block")
     assert "no name of models matches 'zz*'" in preloaded.refused("list", "models", "zz*")

@@ -228,6 +228,7 @@ def test_collectives_of_a_compiled_program():
     assert sum(sizes) < found["seconds"]["memory"] * 819e9
 
 
+@pytest.mark.slow
 def test_gpus_are_estimated():
     flags = (
         "--config=configs/imagenet.py:gmlp_s",

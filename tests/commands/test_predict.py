@@ -66,6 +66,7 @@ def test_images_in_bfloat16(image_run, tmp_path):
     assert out == f"{path}: {shown(expected)}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "lines", "answer"),
     [
@@ -90,6 +91,7 @@ def test_answer_is_printed_before_the_next_line_arrives(request, run, lines, ans
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_one_bad_image_does_not_stop_the_others(image_run, tmp_path):
     for number in range(3):
         digit = embedded_digits("heldout").examples.images[number]
@@ -149,6 +151,7 @@ def are_answered(output: str) -> list[bool]:
     return ["predictions" in record for record in records]
 
 
+@pytest.mark.slow
 def test_texts_from_files(text_run, tmp_path):
     long = " word" * 60
     (tmp_path / "more").mkdir()
@@ -235,6 +238,7 @@ def causal_run(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_texts_are_continued(causal_run):
     code, out, error = run(
         f"--workdir={causal_run}", "--tokens=40", "--temperature=0", text="The \u00e9tat\n\nIf\n"
@@ -252,6 +256,7 @@ def test_texts_are_continued(causal_run):
     assert "windows of 32 tokens read: 3" in lines[0]
 
 
+@pytest.mark.slow
 def test_long_text_and_ranking_of_the_next_token(causal_run):
     code, out, error = run(f"--workdir={causal_run}", "--tokens=1", text="x" * 50)
     assert code == 0

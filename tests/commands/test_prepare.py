@@ -104,6 +104,7 @@ def test_held_out_documents(folder, tmp_path):
     assert Prepared(tmp_path / "train").documents == 120 - heldout
 
 
+@pytest.mark.slow
 def test_splits(folder, tmp_path):
     text = tmp_path / "text"
     text.mkdir()
@@ -179,6 +180,7 @@ def test_vocabulary_of_words(tmp_path):
     assert "do_lower_case is True" in message
 
 
+@pytest.mark.slow
 def test_user_errors_are_one_line(folder, tmp_path):
     model = f"--tokenizer={folder}/t.model"
     out = f"--out={tmp_path}/out"

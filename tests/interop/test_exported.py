@@ -273,6 +273,7 @@ def hub(tmp_path):
         yield server, settings
 
 
+@pytest.mark.slow
 def test_pushed_runs_are_exported_and_loaded_from_the_hub(text_run, text_export, hub):
     server, settings = hub
     done = preloaded.gmlp("push", text_run, "me/run", "--license=mit", **settings)

@@ -79,6 +79,7 @@ def digits():
     return model, np.stack(images), np.array(labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "stored", "share"),
     [("onnx-float16", "FLOAT16", 0.55), ("onnx-int8", "INT8", 0.4)],

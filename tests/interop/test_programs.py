@@ -134,6 +134,7 @@ def test_images_that_cannot_be_read_do_not_stop_the_others(tmp_path):
         assert line.startswith(f"{name}: ")
 
 
+@pytest.mark.slow
 def test_masked_words_are_predicted_and_long_lines_refused(tmp_path):
     model = gmlp_flax.load("books_gmlp")
     path = export_program(model, tmp_path / "out")
@@ -147,6 +148,7 @@ def test_masked_words_are_predicted_and_long_lines_refused(tmp_path):
     assert "Traceback" not in too_long.stderr
 
 
+@pytest.mark.slow
 def test_causal_models_generate_greedily_and_refuse_full_lines(tmp_path):
     model = gmlp_flax.load("books_amlp_causal")
     line = "The old man looked at the sea and"
@@ -160,6 +162,7 @@ def test_causal_models_generate_greedily_and_refuse_full_lines(tmp_path):
     assert f"of {model.config.model.length - 1} at most" in refused.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", [False, True])
 def test_texts_and_pairs_are_classified(tmp_path, pair):
     """The classifier of a bundled model is new."""

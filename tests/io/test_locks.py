@@ -162,6 +162,7 @@ def test_without_locks_running_processes_keep_the_folder(tmp_path, holder, quick
     lease.close()
 
 
+@pytest.mark.slow
 def test_without_locks_process_numbers_of_silent_leases_are_ignored(tmp_path, quick, without_locks):
     """After a reboot, another process may have the number."""
     write_lease(tmp_path, host=socket.gethostname(), process=os.getpid())
@@ -179,6 +180,7 @@ def test_invalid_leases_are_taken_over(tmp_path, content, lease):
     assert written(tmp_path)["process"] == os.getpid()
 
 
+@pytest.mark.slow
 def test_leases_of_silent_machines_are_taken_over(tmp_path, quick, capsys, lease):
     write_lease(tmp_path)
     begin = time.monotonic()

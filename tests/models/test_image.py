@@ -131,6 +131,7 @@ def test_classifiers_of_wide_images_agree_with_numpy(name, pool):
     np.testing.assert_allclose(logits, expected, atol=1e-8)
 
 
+@pytest.mark.slow
 @in_float64
 def test_gradients_are_finite_and_reach_every_parameter():
     """Under stochastic depth and dropout, with the layers recomputed."""

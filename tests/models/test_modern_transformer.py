@@ -74,6 +74,7 @@ def test_gated_mlps_are_products_of_two_linear_layers(kind, activation):
     np.testing.assert_allclose(mlp(x), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_normalised_queries_and_keys_bound_the_logits():
     """|q| = |k| = sqrt(d), so that |q k| / sqrt(d) <= sqrt(d)."""
     spec = transformer(qk_norm=True, positions="rotary")

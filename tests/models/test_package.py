@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import importlib, pkgutil, sys
 import chex, flax.nnx, jax, numpy
@@ -14,6 +16,7 @@ print(*sorted({name.partition(".")[0] for name in sys.modules} - before - set(sy
 """
 
 
+@pytest.mark.slow
 def test_models_need_only_jax_flax_numpy_and_chex():
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

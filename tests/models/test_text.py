@@ -333,6 +333,7 @@ def test_classifiers_of_pairs_agree_with_numpy(pool, interaction, parts):
     np.testing.assert_allclose(found, expected, atol=1e-10)
 
 
+@pytest.mark.slow
 @in_float64
 def test_the_two_texts_of_a_pair_are_dropped_independently():
     """And every parameter has a gradient, which it would not if both equal texts gave one state."""

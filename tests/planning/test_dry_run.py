@@ -57,6 +57,7 @@ def logits(program: str, batch: int, positions: int, vocabulary: int = VOCAB_SIZ
     return [shape for shape in array_shapes(program) if math.prod(shape) == elements]
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 def test_xlarge_compiles_here_and_has_logits_only_at_masked_positions():
     """Arrays of the logits at 77 positions of 4 sequences, and none at all 512."""

@@ -114,6 +114,7 @@ def test_runs_that_no_mesh_supports_are_refused(monkeypatch):
         meshes.choose(small(), "gpu:h100x8")
 
 
+@pytest.mark.slow
 def test_the_error_names_a_slice_that_would_fit(monkeypatch):
     """The estimate: gMLP-B with 1,024 images on one GPU must recompute its activations."""
     monkeypatch.setattr(dry_run, "gpu_plugin", lambda: None)

@@ -88,6 +88,7 @@ def test_the_estimate_of_a_gpu():
     assert found.notes[0].startswith("an estimate")
 
 
+@pytest.mark.slow
 def test_programs_get_a_share_of_a_gpus_memory(monkeypatch):
     """gMLP-B without recomputation: for 256 images, XLA's program for an H100 has 37.0 GB of
     temporaries."""

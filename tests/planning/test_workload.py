@@ -35,6 +35,7 @@ def small(**model):
     return options
 
 
+@pytest.mark.slow
 def test_remat_saves_less_memory_and_executes_more_operations():
     matmuls = workload(small(remat="matmuls", d_attn=16))
     full = workload(small(remat="full", d_attn=16))

@@ -90,6 +90,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     assert faults["kept"] < faults["freed"] / 5, faults
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("imported", ["before", "after"])
 def test_compiled_programs_are_reused_by_later_processes(tmp_path, imported):
     """JAX counts the programs that it finds in the user's cache for this kind of CPU. A command may

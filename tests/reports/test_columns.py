@@ -106,6 +106,7 @@ def test_runs_are_counted_over_all_columns(tmp_path, monkeypatch):
     assert counts == [5 + 6]
 
 
+@pytest.mark.slow
 def test_column_with_a_search_trains_at_the_best_rate(tmp_path, monkeypatch):
     """The rate with the lowest perplexity. Diverged rates have none, and are named as failures."""
     trained = []

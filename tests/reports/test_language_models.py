@@ -172,6 +172,7 @@ def write_finetuned(
         write_run(run, config, [(2, accuracy)], metric="accuracy")
 
 
+@pytest.mark.slow
 def test_figure_7_has_two_axes(tmp_path):
     """Depth, and data: the same model after more steps is a separate row, and so are the models
     finetuned from it."""

@@ -30,6 +30,7 @@ def test_tables_of_counts(name):
         assert cells.get("note") == (model.note or None)
 
 
+@pytest.mark.slow
 def test_classifiers():
     made = counts("figure2")
     table = TABLES["figure2"]

@@ -20,6 +20,7 @@ from tests.runs.command import (
 )
 
 
+@pytest.mark.slow
 def test_infinite_loss_ends_the_run(workdir):
     options = config.load(str(workdir / "config.json"))
     options.steps = 40
@@ -62,6 +63,7 @@ def test_full_disk_is_one_line(commands, text, tmp_path):
     assert int(final_state(workdir)["step"]) == 8
 
 
+@pytest.mark.slow
 def test_damaged_checkpoint_is_named_and_the_previous_one_used(
     commands, workdir, finished, capsys, monkeypatch
 ):
@@ -87,6 +89,7 @@ def test_damaged_checkpoint_is_named_and_the_previous_one_used(
     assert_same_run(workdir, finished)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 def test_finished_run_does_nothing_again(commands, text, workdir, finished):
     """The config that it wrote can also be started from."""

@@ -70,6 +70,7 @@ def id_of(folder: Path) -> str:
     return json.loads((folder / "run.json").read_text())["id"]
 
 
+@pytest.mark.slow
 def test_restart_moves_the_run_away(workdir, finished, resume):
     shutil.rmtree(workdir / "figures")
     moved = workdir / "before-1"

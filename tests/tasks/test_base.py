@@ -224,6 +224,7 @@ def test_evaluation_counts_each_example_by_its_weight(waves):
     assert by_hand.weight(sums, "examples") == 16
 
 
+@pytest.mark.slow
 def test_only_training_passes_a_key_to_the_sums():
     """Dropout is active only in training."""
     task = WaveTask(wave_config(dropout=0.5))

@@ -171,6 +171,7 @@ def test_baseline_counts_the_ends_of_documents(causal):
     assert baseline.metrics["bits_per_byte"] == pytest.approx(bits, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_loss_has_no_gradient_from_future_tokens(kind, tmp_path):
     """Measured by the gradient for a table of positions, of which each row enters only at its

@@ -30,6 +30,7 @@ def params(digits):
     return params
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 def test_loss_with_label_smoothing(digits, params):
     """0.9 on the label and 0.1 spread over all ten classes."""
@@ -201,6 +202,7 @@ def test_too_many_unreadable_images_are_refused(lenient):
     assert "config.data.max_bad_records=1" in message
 
 
+@pytest.mark.slow
 def test_unreadable_images_and_images_without_a_real_label_are_not_scored():
     task = ImageClassification(tiny.image_config(), {"classes.json": b'["a", "b", "c"]'})
     params = tiny.random_params(task.shapes())

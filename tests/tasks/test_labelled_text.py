@@ -323,6 +323,7 @@ def test_evaluation_of_short_texts_equals_one_of_full_sequences(vocabulary, tmp_
     assert metrics["accuracy"] == pytest.approx(hits.mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["joined", "apart"])
 def test_answers_to_lines_agree_with_evaluation(vocabulary, tmp_path, layout):
     config = rte_config(vocabulary, tmp_path, pairs=layout)

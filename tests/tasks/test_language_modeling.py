@@ -202,6 +202,7 @@ def test_documents_without_a_mask_depend_on_each_other(block, kind, tmp_path):
     assert change[:, 8:].max() > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [MaskedLanguageModeling, CausalLanguageModeling])
 def test_training_uses_the_document_mask(kind, tmp_path):
     """The loss of a batch changes if the mask is off."""

@@ -60,6 +60,7 @@ def expected_count(ordinary: int, rate: float, most: int) -> int:
 sequences = st.lists(st.integers(0, 49), min_size=LENGTH, max_size=LENGTH)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 @given(
     tokens=sequences,
@@ -173,6 +174,7 @@ def heldout_batch(data) -> dict[str, np.ndarray]:
     return by_hand.stacked(windows)
 
 
+@pytest.mark.slow
 def test_evaluation_against_numpy(masked, params):
     """Perplexity is exp of the mean over all masked tokens. The last batch is padded, and its padding
     counts nothing."""

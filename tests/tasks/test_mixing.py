@@ -121,6 +121,7 @@ def test_mixup_draws():
     assert weights.var() == pytest.approx(1 / 10.4, abs=0.005)
 
 
+@pytest.mark.slow
 def test_cutmix_draws():
     """Boxes that are cut at the borders take less than the half that is drawn on average: timm's
     rand_bbox gives 0.6."""
@@ -207,6 +208,7 @@ def test_backward_pass_keeps_mixed_images_as_uint8(mixed):
     assert dtypes == {"uint8"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "switch", "draws"), [("batch", 0.0, 1), ("pair", 1.0, 4)])
 def test_loss(mixed, mode, switch, draws):
     task, batch = mixed

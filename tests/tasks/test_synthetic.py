@@ -82,6 +82,7 @@ def test_only_answers_are_scored(kind, causal):
     assert outputs == {}
 
 
+@pytest.mark.slow
 def test_padding_copies_of_a_batch_do_not_count():
     config = tiny()
     task = Synthetic(config)

@@ -109,6 +109,7 @@ def test_predictions_are_written_and_answered(stsb):
     assert answer == [[("score", score)]]
 
 
+@pytest.mark.slow
 def test_training_loss_is_divided_by_the_variance(stsb):
     task, data, params = stsb
     batch = by_hand.first_batch(data)

@@ -20,6 +20,7 @@ def data_of(trained):
     return trained.task.Data(config, RunFiles(trained.folder))
 
 
+@pytest.mark.slow
 def test_batch_size_does_not_change_the_metrics(text_run):
     """It is at most the number of held-out examples, rounded up so that devices have even shares: a
     million rows of padding would need memory and minutes."""
@@ -42,6 +43,7 @@ def test_batch_size_does_not_change_the_metrics(text_run):
         assert batch["weight"].sum() == examples
 
 
+@pytest.mark.slow
 def test_lost_example_is_detected(text_run, monkeypatch):
     trained = pretrained.load(str(text_run))
     data = data_of(trained)

@@ -57,6 +57,7 @@ def test_restart_only_moves_the_files_of_a_run(text_run, tmp_path):
     assert [path.name for path in runs.iterdir()] == ["one"]
 
 
+@pytest.mark.slow
 def test_evaluation_with_unreadable_data_leaves_a_checkpoint(tmp_path):
     run = tmp_path / "run"
     options = interrupted.config(tmp_path)
@@ -236,6 +237,7 @@ def short(tmp_path):
     return options
 
 
+@pytest.mark.slow
 def test_run_killed_before_its_result_is_not_finished(short, tmp_path, monkeypatch):
     run = tmp_path / "run"
     with killed_while_writing(monkeypatch, "result.json"):
@@ -247,6 +249,7 @@ def test_run_killed_before_its_result_is_not_finished(short, tmp_path, monkeypat
     assert (run / "result.json").exists()
 
 
+@pytest.mark.slow
 def test_finished_run_removes_leftovers_of_a_killed_one(short, tmp_path, monkeypatch):
     """Of one that was killed while it drew its figure."""
     run = tmp_path / "run"
@@ -302,6 +305,7 @@ def stops_early(tmp_path):
     return options
 
 
+@pytest.mark.slow
 def test_run_stops_when_its_metric_reaches_the_target(stops_early, tmp_path, capfd):
     run = tmp_path / "run"
     result = loop.train(stops_early, str(run))

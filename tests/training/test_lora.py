@@ -66,6 +66,7 @@ def make_problem() -> Problem:
     )
 
 
+@pytest.mark.slow
 def test_merged_kernels_equal_a_model_with_explicit_adapters():
     """Five steps of AdamW on A, B and a head, by autodiff."""
     problem = make_problem()
@@ -149,6 +150,7 @@ def test_state_has_only_adapters(adapted, partition):
     assert sum(sizes) == moments_and_params + counters
 
 
+@pytest.mark.slow
 def test_step_changes_only_kernels(adapted, partition):
     task, data = adapted
     training = step.Training(task, partition)

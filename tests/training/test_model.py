@@ -130,6 +130,7 @@ def random_pixels(*shape: int) -> np.ndarray:
     return rng.integers(0, 256, shape, np.uint8)
 
 
+@pytest.mark.slow
 def test_states_of_layers_equal_those_of_a_shorter_stack(images):
     """The state after layer i, normalized, is the output of a model of the first i + 1 layers."""
     pixels = random_pixels(2, 32, 32, 3)

@@ -383,6 +383,7 @@ def test_hub_model_is_cached_for_offline_use(folder, image, hub, tmp_path):
     assert names == {"config.json", "model.safetensors", "classes.json"}
 
 
+@pytest.mark.slow
 def test_repositories_without_a_model_are_refused(image, hub, tmp_path):
     hub["me/other"] = {"README.md": b"#"}
     hub["me/config"] = {"config.json": b'{"id": 3}'}

@@ -112,6 +112,7 @@ def noise(line, partition, seed=0, first=0, batches=1):
     return [by_hand.total(result.window, "noise") for result in results]
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 def test_randomness_is_a_function_of_seed_and_step(line, partition):
     from_start = noise(line, partition, batches=4)

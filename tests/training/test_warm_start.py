@@ -102,6 +102,7 @@ def enlarged(values):
     return resized.reshape(16, *channels)
 
 
+@pytest.mark.slow
 def test_cls_token_keeps_its_rows_and_columns(tmp_path):
     old = images(tmp_path, 4, pool="cls")
     new = images(tmp_path, 2, pool="cls")

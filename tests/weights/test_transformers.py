@@ -333,6 +333,7 @@ def test_exported_berts_fill_masks(bert):
     assert upper_case == model.tokenizer.encode("the")
 
 
+@pytest.mark.slow
 def test_berts_of_the_hub_come_with_their_tokenizer(bert, tmp_path):
     pytest.importorskip(
         "huggingface_hub", reason="huggingface_hub is not installed (extra: weights)"

@@ -244,6 +244,7 @@ def test_hidden_keys_agree_with_loops(shape):
             assert found[index] < -1e30
 
 
+@pytest.mark.slow
 @in_float64
 def test_blocks_of_queries_keep_documents_apart(monkeypatch):
     """A long window, whose queries run in blocks, is that of all queries at once."""

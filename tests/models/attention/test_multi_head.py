@@ -135,6 +135,7 @@ def repeated_for_each_head(part):
     return by_head.reshape(16, 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [0, 4])
 def test_shared_keys_agree_with_repeated_ones(window):
     """Of a wider projection, in which the keys and values of a group are repeated."""

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from flax import nnx
 
 from gmlp_flax.models.blocks.feed_forward import FeedForwardBlock
@@ -55,6 +56,7 @@ def test_norm_before_the_mlp_over_tokens_is_over_tokens():
     np.testing.assert_allclose(shifted, quick_jit(module)(x) + shift, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_parameters_have_the_shapes_of_channels_or_tokens():
     """The norm over tokens has n scales and biases."""
     params = params_of(block(dtype="float32"))

@@ -117,6 +117,7 @@ def filter_of_ones(n):
     return module
 
 
+@pytest.mark.slow
 def test_windows_fall_to_a_hundredth_between_0_3_and_1_5_of_n():
     n = 1001
     window = np.asarray(filter_of_ones(n)(1501))

@@ -71,6 +71,7 @@ def two_steps(config, task, before):
     return updated(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sgd", "lamb"])
 def test_optimizers_do_not_change_fixed_logits(name):
     """Decay, momentum and the trust ratio change all other parameters."""
@@ -113,6 +114,7 @@ def test_logits_of_images_are_interpolated_over_patches():
     np.testing.assert_allclose(resized, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_warm_started_shorter_models_give_the_same_outputs():
     """With every kind of logits that has a part for each token."""
     parts = "random+factorized_random+dense"

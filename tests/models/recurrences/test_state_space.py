@@ -152,6 +152,7 @@ def test_convolutions_agree_with_sums_in_both_directions(spaces, tokens):
     np.testing.assert_allclose(backward, of_reversed[:, ::-1], atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spaces", [1, 2])
 @in_float64
 def test_scans_agree_with_the_convolution(spaces):

@@ -304,7 +304,8 @@ class SyntheticAttention(nnx.Module):
         values = values.swapaxes(1, 2)  # [batch, heads, tokens, d]
         scores = self.scores(x)
         scores = hide_padding(scores, padding_mask, heads=True)
-        by_head = mix(scores, values, self.spec.attention_dropout, dropout_keys)
+        trained = self.spec.parts != ("fixed_random",)
+        by_head = mix(scores, values, self.spec.attention_dropout, dropout_keys, trained)
         by_token = by_head.swapaxes(1, 2)  # [batch, tokens, heads, d]
         mixed = by_token.reshape(x.shape)
         return self.out(mixed)

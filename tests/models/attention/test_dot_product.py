@@ -257,3 +257,31 @@ def test_blocks_of_queries_keep_documents_apart(monkeypatch):
     np.testing.assert_allclose(in_blocks, whole, atol=1e-12)
     effect = module(x) - whole
     assert np.abs(effect).max() > 1e-3
+
+
+@pytest.mark.usefixtures("optimized")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_fixed_weights_are_computed_before_the_product_with_their_transpose(dtype):
+    """From 1,024 tokens on, XLA on a CPU would sum each row of the softmax once for every column."""
+
+    def gradient(scores, v):
+        """The product of v with the transposed weights."""
+        mixed = functools.partial(mix, scores, trained=False)
+        _, transposed = jax.vjp(mixed, v)
+        [product] = transposed(v)
+        return product
+
+    scores = jax.ShapeDtypeStruct((4, 1024, 1024), "float32")
+    v = jax.ShapeDtypeStruct((2, 4, 1024, 32), dtype)
+    program = jax.jit(gradient).lower(scores, v).compile().as_text()
+    computations = program.split("\n\n")
+    products = [text for text in computations if " dot(" in text and "ENTRY" not in text]
+    assert products
+    for text in products:
+        assert " reduce(" not in text
+
+
+def test_fixed_weights_are_those_of_trained_ones():
+    scores = normal(3, 5, 5).astype("float32")
+    v = normal(2, 3, 5, 4).astype("float32")
+    np.testing.assert_allclose(mix(scores, v, trained=False), mix(scores, v), rtol=1e-6)

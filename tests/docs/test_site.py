@@ -104,7 +104,7 @@ def test_pages_have_no_errors_and_use_no_other_host(page, address, name):
 
 @NEEDS_BROWSER
 @pytest.mark.nightly
-@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("width", [400, 805, 1400])
 def test_no_page_is_wider_than_the_window(page, site, address, width):
     page.resize(width)
     wide = []

@@ -331,7 +331,7 @@ def test_ambiguous_image_folders_have_the_default_size(tmp_path, capsys):
     options = valid("own_images", str(tmp_path / "photos"))
     assert options.model.layers == 8
     line = capsys.readouterr().err
-    assert line == f"own_images:small, because the images in {tmp_path}/photos were not counted\n"
+    assert line == f"own_images:small, because the images in {tmp_path}/photos could not be counted\n"
 
 
 @pytest.mark.parametrize("config", ["own_images", "own_text"])

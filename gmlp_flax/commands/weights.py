@@ -91,6 +91,7 @@ def run_export() -> None:
         None,
         "What gmlp_flax.load accepts: a run folder, a file or folder of weights, hf-hub:NAME.",
     )
+    flags.DEFINE_alias("workdir", "model")  # as `gmlp predict` and `evaluate` call it
     flags.DEFINE_string("checkpoint", "best", "latest, best, or a step of a run.")
     flags.DEFINE_string("out", None, "The folder to write.")
     _define_options()

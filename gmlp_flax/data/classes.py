@@ -271,12 +271,17 @@ def _differences(
     name = dataset.name
     count = len(dataset.classes)
     wanted_count = len(order)
-    only_in_data = listed(map(repr, strange)) or "none"
-    only_in_order = listed(map(repr, missing)) or "none"
+    parts = []
+    if missing:
+        only_in_order = listed(map(repr, missing))
+        parts.append(f"{only_in_order} only there")
+    if strange:
+        only_in_data = listed(map(repr, strange))
+        parts.append(f"{only_in_data} only in {name}")
+    differences = ", ".join(parts)
     text = (
-        f"{name} has {count} classes, and {where} has {wanted_count}: "
-        f"{only_in_order} only there, {only_in_data} only in {name}; give data with the "
-        "same classes"
+        f"{name} has {count} classes, and {where} has {wanted_count}: {differences}; "
+        "give data with the same classes"
     )
     if _are_decimal(dataset.classes):
         text += ", or name the numbers by config.data.class_map=FILE (a class a line) or 'run'"

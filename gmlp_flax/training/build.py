@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
-from gmlp_flax.checkpoints.run_folder import RunFolder
+from gmlp_flax.checkpoints.run_folder import RunFolder, checkpoint_steps
 from gmlp_flax.config import validation
 from gmlp_flax.data.holdout import ROLES
 from gmlp_flax.errors import RunError
@@ -71,8 +71,14 @@ def build(
         sizes = _describe_sizes(task, data)
         distributed.say(f"{count:,} parameters; {sizes}")
     advice = "start over with --restart, or resume over these with --other_data"
+    # Without a checkpoint nothing learned from the data is left, as when the user replaced an image
+    # that could not be read.
+    starts_over = not checkpoint_steps(folder.path)
+    consequence = ": it has no checkpoint, and starts with these" if starts_over else ""
     with heartbeat("comparing the data with those of the run", distributed.say, at_once=False):
-        folder.data = record.check_data(folder.path, data, advice, other_data)
+        folder.data = record.check_data(
+            folder.path, data, advice, other_data or starts_over, consequence=consequence
+        )
     _print_warnings(training)
     return training, data
 

@@ -222,6 +222,8 @@ def _resume(
                 f"{workdir} is at step {done}, beyond config.steps={config.steps}: raise it"
             )
         distributed.say(f"resuming {workdir} at step {done}")
+        if done == config.steps:
+            distributed.say(f"note: all {done:,} steps are done: raise config.steps to train longer")
     unused = ", which no step uses" if done == config.steps else ""
     changes = record.changes(workdir, config)
     for name, (old, new) in changes.items():

@@ -11,6 +11,12 @@ def test_folder_name_may_contain_a_dot(text_run, tmp_path):
     assert (tmp_path / "model-v1.0" / "model.safetensors").exists(), done.stderr
 
 
+def test_run_may_be_given_as_workdir(text_run, tmp_path):
+    done = preloaded.gmlp("export", f"--workdir={text_run}", f"--out={tmp_path}/model")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "model" / "model.safetensors").exists(), done.stderr
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

@@ -194,6 +194,8 @@ def test_unequal_sets_of_classes_are_refused():
     assert "RUN/classes has 2" in message
     assert "'dog' only there" in message
     assert "'extra7', and 2 more" in message
+    message = failure(classes.in_order, dataset(["cat", "dog"]), ("cat",), "RUN/classes")
+    assert "has 1: 'dog' only in " in message
 
 
 def test_unknown_held_out_classes_are_refused():

@@ -123,15 +123,20 @@ def test_images_that_cannot_be_read_do_not_stop_the_others(tmp_path):
     truncated.write_bytes(truncated.read_bytes()[:900])
     text = tmp_path / "notes.txt"
     text.write_text("no image")
+    huge = tmp_path / "huge.png"
+    Image.new("1", (20_000, 10_000)).save(huge)  # for which Pillow's error is no OSError
     missing = tmp_path / "missing.png"
-    done = run_path(path, floats, truncated, text, missing, tmp_path, digit)
+    done = run_path(path, floats, truncated, text, huge, missing, tmp_path, digit)
     assert done.returncode == 1
     check(done.stdout, [digit], model)
     assert f"{floats}: its pixels do not have 8 or 16 bits\n" in done.stderr
-    unreadable = [floats, truncated, text, missing, tmp_path]
+    unreadable = [floats, truncated, text, huge, missing, tmp_path]
     lines = done.stderr.splitlines()
     for name, line in zip(unreadable, lines, strict=True):
         assert line.startswith(f"{name}: ")
+    without_images = run_path(path)
+    assert without_images.returncode == 1
+    assert without_images.stderr == "give images: python run_onnx.py IMAGE ...\n"
 
 
 @pytest.mark.slow

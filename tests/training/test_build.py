@@ -23,6 +23,25 @@ def test_printed_lines(tmp_path, capsys):
     assert training.template.params
 
 
+def test_run_without_a_checkpoint_takes_other_data(tmp_path, capsys):
+    """The user may have replaced a file that ended the run before its first checkpoint."""
+    config = gmlp_config.resolve(tiny.image_config())
+    run = tmp_path / "run"
+    with run_folder.hold(str(run)) as folder:
+        build(config, folder)
+        folder.data["train"]["content"] = "another"
+        folder.begin_steps({})
+    with run_folder.hold(str(run)) as folder:
+        build(config, folder)
+        assert folder.data["train"]["content"] != "another"
+    printed = capsys.readouterr().err
+    assert "(different content): it has no checkpoint, and starts with these\n" in printed
+    (run / "checkpoints" / "3").mkdir(parents=True)
+    (run / "config.json").write_text(gmlp_config.to_json(config.config))
+    with run_folder.hold(str(run)) as folder:
+        assert "(different content): give the run's data" in raised(RunError, build, config, folder)
+
+
 def test_new_parameters_have_no_adapters(tmp_path):
     config = tiny.text_config(tmp_path)
     config.optimizer.lora_rank = 2

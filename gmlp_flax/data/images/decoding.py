@@ -188,6 +188,8 @@ def open_image(data: bytes, name: str) -> Iterator[Image.Image]:
     """Yields the file before its pixels are decoded. Errors, also those in the block, become a
     DataError with the file's name."""
     with decode_errors(f"image {name!r} cannot be decoded", "replace or remove it"):
+        if not data:
+            raise DataError(f"image {name!r} is an empty file; replace or remove it")
         try:
             with Image.open(io.BytesIO(data)) as file:
                 _check_size(file)

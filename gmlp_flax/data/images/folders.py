@@ -11,6 +11,7 @@ from gmlp_flax.data.images.stores import Store
 from gmlp_flax.errors import DataError, listed
 from gmlp_flax.io import files
 
+_HEIC = (".heic", ".heif")
 FORMS = "expected ROOT/CLASS/FILES, ROOT/SPLIT/CLASS/FILES, or a labels.csv beside the images"
 
 
@@ -19,7 +20,8 @@ def require_images(store: Store) -> None:
     if store.images:
         return
     kinds = files.count_by_suffix(store.names) or "no files"
-    raise DataError(f"{store.path!r} holds no images ({kinds}): {FORMS}")
+    advice = _heic_advice(store.names)
+    raise DataError(f"{store.path!r} holds no images ({kinds}){advice}: {FORMS}")
 
 
 def unread_files_note(store: Store, read: Iterable[str] = ()) -> str:
@@ -31,7 +33,15 @@ def unread_files_note(store: Store, read: Iterable[str] = ()) -> str:
     """
     used = set(read)
     others = [name for name in store.others if name not in used]
-    return rows.unread_note(store.path, others)
+    note = rows.unread_note(store.path, others)
+    return note + _heic_advice(others)
+
+
+def _heic_advice(names: Iterable[str]) -> str:
+    """What to do about the photos of a telephone, which Pillow cannot read; "" if there are none."""
+    if any(name.lower().endswith(_HEIC) for name in names):
+        return "; convert HEIC photos to JPEG"
+    return ""
 
 
 def missing_note(store: Store, table: str, listed_images: int, images: int) -> str:

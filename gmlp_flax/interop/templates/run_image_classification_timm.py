@@ -31,13 +31,15 @@ def read(path):
     return image.convert(MODE)
 
 
+if len(sys.argv) == 1:
+    sys.exit("give images: python run_onnx.py IMAGE ...")
 classes = json.loads((FOLDER / "classes.json").read_text(encoding="utf-8"))
 session = onnxruntime.InferenceSession(str(FOLDER / MODEL))
 failed = False
 for path in sys.argv[1:]:
     try:
         image = read(path)
-    except OSError as error:  # no file, or no image
+    except Exception as error:  # no file, no image, or damage, for which Pillow has many errors
         print(f"{path}: {error}", file=sys.stderr)
         failed = True
         continue

@@ -122,8 +122,9 @@ class ImageData(TaskData):
         class_map = self._class_map
         if class_map:
             dataset = classes.named(dataset, class_map)
-        original = dataset.origin or dataset
-        classes.require_several(original)
+        if role == TRAIN:  # a model with its classes may be scored on the images of one of them
+            original = dataset.origin or dataset
+            classes.require_several(original)
         return dataset
 
     def _splits(self, path: str, ignore_splits: bool) -> Splits:

@@ -178,6 +178,7 @@ def test_damaged_files_are_named_by_either_decoder(kept, options):
 def test_files_that_are_not_images_are_refused(data):
     message = failure(decode, data, "é\nx")
     assert message.startswith("image 'é\\nx' ")
+    assert ("is an empty file" in message) == (not data)
 
 
 def test_damage_that_pillow_ignores_is_ignored():

@@ -30,12 +30,19 @@ def test_folders_with_only_images_need_no_note(tmp_path):
     assert folders.unread_files_note(store, ["a/t.csv"]) == ""
 
 
+def test_note_says_what_to_do_about_photos_in_heic(tmp_path):
+    store = opened(tmp_path, "a/1.png", "a/2.HEIC")
+    note = folders.unread_files_note(store)
+    assert note.endswith("1 file not read (.heic 1); convert HEIC photos to JPEG")
+
+
 @pytest.mark.parametrize(("names", "kinds"), [(["a.txt", "b/c.heic"], ".heic 1"), ([], "no files")])
 def test_folders_without_images_are_refused(tmp_path, names, kinds):
     store = opened(tmp_path, *names)
     message = failure(folders.require_images, store)
     assert kinds in message
     assert "ROOT/CLASS/FILES" in message
+    assert ("convert HEIC photos to JPEG" in message) == (".heic" in kinds)
 
 
 def test_names_are_grouped_by_first_folder():

@@ -442,6 +442,13 @@ def test_single_class_is_refused(tmp_path):
     assert "4 examples with the class 'cat' alone" in message
 
 
+def test_run_is_evaluated_on_one_of_its_classes(pets):
+    path = class_folders(pets.parent / "cats", {"cat": 3})
+    data = image_data(pets, train="missing", heldout=path)
+    assert data.evaluation_examples() == 3
+    assert data.dataset("heldout").class_counts().tolist() == [0, 0, 3]
+
+
 @pytest.fixture
 def numbered(tmp_path):
     """The folders 0 to 10 of ImageNetV2, of which string order would take 10 for 2, and the empty

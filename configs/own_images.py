@@ -66,7 +66,9 @@ def suited(path: str):
     try:
         images = count(config)
     except DataError:  # the run raises it, unless another key solves it
-        print(f"own_images:small, because the images in {path} could not be counted", file=sys.stderr)
+        print(
+            f"own_images:small, because the images in {path} could not be counted", file=sys.stderr
+        )
         return config
     size = "small"
     why = f"it suits {ENOUGH:,} images and more"

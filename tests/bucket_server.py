@@ -66,7 +66,8 @@ class Faults:
 def applies(rule: dict, method: str, path: str) -> bool:
     """Whether a rule is about such a request; one without a method is about all methods."""
     is_method = rule.get("method") in (None, "", method)
-    return is_method and re.search(rule["path"], path) is not None
+    is_path = re.search(rule["path"], path) is not None
+    return is_method and is_path
 
 
 class Answer(NamedTuple):

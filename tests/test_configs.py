@@ -101,9 +101,12 @@ def test_the_alternatives_have_the_same_number_of_parameters(scale):
     shallower."""
     layers = {"sgu": 4, "depthwise": 4, "amlp_36": 3}
     for name in COMPARED:
-        options = valid("c4_ablation", f"{name},scale={scale.name}")
-        assert encoder_size(options) == pytest.approx(scale.encoder_size, rel=0.02), name
-        assert options.model.layers == scale.depth * layers.get(name, 2), name
+        argument = f"{name},scale={scale.name}"
+        options = valid("c4_ablation", argument)
+        size = encoder_size(options)
+        assert size == pytest.approx(scale.encoder_size, rel=0.02), name
+        depth = scale.depth * layers.get(name, 2)
+        assert options.model.layers == depth, name
         assert options.steps == scale.steps
         assert options.batch_size == scale.batch_size
 
@@ -126,7 +129,8 @@ def relative_depth(options, name) -> float:
 def test_small_rows_have_equal_sizes(name):
     """In proportion to their depths."""
     options = valid("c4_ablation", f"{name},scale=small")
-    size = params_without_vocabulary(options) / relative_depth(options, name)
+    depth = relative_depth(options, name)
+    size = params_without_vocabulary(options) / depth
     largest = 0.48e6 if name.startswith("thin_") else 0.42e6
     assert 0.39e6 < size < largest
 
@@ -135,8 +139,10 @@ def test_small_rows_have_equal_sizes(name):
 def test_rows_have_twice_the_width_and_depth_on_a_gpu(name):
     small = valid("c4_ablation", f"{name},scale=small")
     gpu = valid("c4_ablation", f"{name},scale=gpu")
-    assert gpu.model.d_model == 2 * small.model.d_model
-    assert gpu.model.layers == 2 * small.model.layers
+    width = 2 * small.model.d_model
+    assert gpu.model.d_model == width
+    layers = 2 * small.model.layers
+    assert gpu.model.layers == layers
     assert param_count(gpu)
 
 
@@ -166,7 +172,8 @@ def test_small_models_of_table_5_keep_their_proportions(scale):
         options = valid("c4_bert", f"{name},scale={scale}")
         ratio = params_without_vocabulary(options) / bert
         published_ratio = published_without_vocabulary(name) / published_bert
-        assert 2 / 3 < ratio / published_ratio < 3 / 2, name
+        relative_ratio = ratio / published_ratio
+        assert 2 / 3 < relative_ratio < 3 / 2, name
 
 
 @pytest.mark.parametrize(("scale", "tokens"), [("small", 2048), ("gpu", 32_768)])
@@ -187,7 +194,8 @@ def test_long_inputs(length, scale):
     shapes = shapes_of(options)
     gate = shapes["encoder"]["blocks"]["gate"]
     taps = gate["spatial"]["taps"]
-    assert taps.shape == (options.model.layers, 2 * tokens - 1)
+    taps_per_layer = 2 * tokens - 1
+    assert taps.shape == (options.model.layers, taps_per_layer)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +220,8 @@ def test_long_inputs(length, scale):
     ],
 )
 def test_invalid_arguments_are_refused_with_the_valid_ones(path, arg, message):
-    assert message in raised(ConfigError, config_lib.from_file, f"configs/{path}.py", arg)
+    path_in_configs = f"configs/{path}.py"
+    assert message in raised(ConfigError, config_lib.from_file, path_in_configs, arg)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +231,8 @@ def test_own_text(arg, layers):
     options = valid("own_text", arg)
     assert options.model.layers == layers
     assert options.data.train == ""
-    assert bool(options.model.d_attn) == ("amlp" in arg)
+    has_attention = bool(options.model.d_attn)
+    assert has_attention == ("amlp" in arg)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +252,8 @@ def test_the_size_of_own_text_suits_the_size_of_the_text(tmp_path, capsys, name,
     expected = valid("own_text", chosen)
     for path in (folder / name, folder):
         options = valid("own_text", str(path))
-        assert options.model.to_dict() == expected.model.to_dict()
+        model = options.model.to_dict()
+        assert model == expected.model.to_dict()
         assert options.steps == expected.steps
         assert options.data.train == str(path)
         assert f"own_text:{chosen} for " in capsys.readouterr().err
@@ -277,7 +288,8 @@ def write_images(folder: Path, count: int) -> None:
     for name in ("cat", "dog"):
         (folder / name).mkdir(parents=True)
         for number in range(count // 2):
-            (folder / name / f"{number}.png").write_bytes(pixel.getvalue())
+            image_path = folder / name / f"{number}.png"
+            image_path.write_bytes(pixel.getvalue())
 
 
 @pytest.mark.parametrize(
@@ -303,7 +315,8 @@ def test_own_images_suits_the_number_of_images(tmp_path, capsys, count, size, la
     assert options.optimizer.warmup == steps // 10
     assert options.data.train == str(folder)
     line = capsys.readouterr().err
-    assert f"own_images:{size}, {steps:,} steps for {trained_on:,} images" in line
+    sentence = f"own_images:{size}, {steps:,} steps for {trained_on:,} images"
+    assert sentence in line
     assert f"{passes:,.0f} passes over them" in line
 
 
@@ -331,7 +344,9 @@ def test_ambiguous_image_folders_have_the_default_size(tmp_path, capsys):
     options = valid("own_images", str(tmp_path / "photos"))
     assert options.model.layers == 8
     line = capsys.readouterr().err
-    assert line == f"own_images:small, because the images in {tmp_path}/photos could not be counted\n"
+    assert (
+        line == f"own_images:small, because the images in {tmp_path}/photos could not be counted\n"
+    )
 
 
 @pytest.mark.parametrize("config", ["own_images", "own_text"])
@@ -340,7 +355,8 @@ def test_folders_with_the_name_of_a_size_are_reported(config, tmp_path, monkeypa
     assert capsys.readouterr().err == ""
     (tmp_path / "tiny").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert config_lib.open_config(f"{config}:tiny").data.train in ("", None)
+    opened = config_lib.open_config(f"{config}:tiny")
+    assert opened.data.train in ("", None)
     assert f"--config={config}:./tiny" in capsys.readouterr().err
 
 
@@ -377,11 +393,13 @@ def test_causal_models_may_read_bytes(name):
 
 @pytest.mark.parametrize("name", recipes.IMAGE_MODELS)
 def test_image_configs_build_the_published_models(name):
-    expected = blocks.settings(sizes.PUBLISHED[name].spec) | {"dtype": "bfloat16"}
+    published_spec = sizes.PUBLISHED[name].spec
+    expected = blocks.settings(published_spec) | {"dtype": "bfloat16"}
     for file in ("imagenet", "imagenet21k", "finetune_image"):
         options = valid(file, name)
         for key, value in expected.items():
-            assert options.model[key] == value, (file, key)
+            found = options.model[key]
+            assert found == value, (file, key)
 
 
 @pytest.mark.parametrize(
@@ -426,10 +444,13 @@ def test_deits_imagenet_recipe():
 def test_small_image_models_have_equal_sizes(file):
     for name in recipes.SMALL_IMAGE_MODELS:
         small = valid(file, name)
-        assert encoder_size(small) == pytest.approx(0.525e6, rel=0.02), name
+        small_size = encoder_size(small)
+        assert small_size == pytest.approx(0.525e6, rel=0.02), name
         gpu = valid(file, f"{name},scale=gpu")
-        assert encoder_size(gpu) == pytest.approx(9e6, rel=0.01), name
-        assert gpu.model.layers == 2 * small.model.layers
+        gpu_size = encoder_size(gpu)
+        assert gpu_size == pytest.approx(9e6, rel=0.01), name
+        layers = 2 * small.model.layers
+        assert gpu.model.layers == layers
         assert gpu.model.d_model == 288
 
 
@@ -488,7 +509,8 @@ def test_sizes_of_long_range_arena(name):
     for key, value in ARENA_MODELS[name].items():
         assert options.model[key] == value, key
     assert not options.model.attention_bias
-    assert options.model.pool == ("mean" if name == "pathfinder" else "cls")
+    pool = "mean" if name == "pathfinder" else "cls"
+    assert options.model.pool == pool
     batch_size, steps = ARENA_BATCHES_AND_STEPS[name]
     assert options.batch_size == batch_size
     assert options.steps == steps

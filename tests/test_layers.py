@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen, nnx
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax import layers
 from tests.models.reference import in_float64, normal
@@ -30,22 +31,25 @@ def make(name: str, **options):
 
 
 def assert_close(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @each_layer
 def test_inputs_may_have_any_leading_axes(name):
     layer = make(name)
-    x = np.float32(normal(1, 2, 3, TOKENS, 16))
+    numbers = normal(1, 2, 3, TOKENS, 16)
+    x = np.float32(numbers)
     y = layer(x)
     channels = 8 if name in ("gate", "attention") else 16
     assert y.shape == (2, 3, TOKENS, channels)
     compiled = jax.jit(layer)
     for i, j in np.ndindex(2, 3):
-        assert_close(compiled(x[i, j]), y[i, j])
+        alone = compiled(x[i, j])
+        assert_close(alone, y[i, j])
     assert_close(compiled(x), y)
     vectorized = jax.vmap(compiled)
-    assert_close(vectorized(x[0]), y[0])
+    together = vectorized(x[0])
+    assert_close(together, y[0])
 
 
 def sine_loss(name):
@@ -74,10 +78,11 @@ def test_forward_mode_agrees_with_reverse_mode(name):
         _, slope = jax.jvp(loss_of_state, (state,), (direction,))
         return slope
 
-    gradients = jax.jit(jax.grad(loss))(state, 1.0)
+    differentiated = jax.jit(jax.grad(loss))
+    gradients = differentiated(state, 1.0)
     products = jax.tree.map(np.vdot, gradients, direction)
     expected = sum(jax.tree.leaves(products))
-    np.testing.assert_allclose(forward(state), expected, rtol=1e-9)
+    assert_allclose(forward(state), expected, rtol=1e-9)
 
 
 @each_layer
@@ -88,22 +93,28 @@ def test_second_derivatives_agree(name):
     hessian = jax.jit(jax.hessian(loss, argnums=1))
     slope = jax.grad(loss, argnums=1)
     second_slope = jax.jit(jax.grad(slope, argnums=1))
-    np.testing.assert_allclose(hessian(state, 1.0), second_slope(state, 1.0), rtol=1e-8)
+    of_hessian = hessian(state, 1.0)
+    of_slopes = second_slope(state, 1.0)
+    assert_allclose(of_hessian, of_slopes, rtol=1e-8)
 
 
 def test_the_gate_is_equation_4():
-    layer = layers.SpatialGatingUnit(16, TOKENS, rngs=nnx.Rngs(0), spatial_init_std=1.0)
+    rngs = nnx.Rngs(0)
+    layer = layers.SpatialGatingUnit(16, TOKENS, rngs=rngs, spatial_init_std=1.0)
     x = np.float32(normal(1, TOKENS, 16))
-    u, v = np.split(np.asarray(x, np.float64), 2, axis=-1)
+    exact = np.asarray(x, np.float64)
+    u, v = np.split(exact, 2, axis=-1)
     mean = v.mean(-1, keepdims=True)
     variance = v.var(-1, keepdims=True)
-    normed = (v - mean) / np.sqrt(variance + 1e-6)
+    deviation = np.sqrt(variance + 1e-6)
+    normed = (v - mean) / deviation
     weight = np.asarray(layer.spatial.weight[...])
     gate = weight @ normed + 1
-    np.testing.assert_allclose(layer(x), u * gate, rtol=1e-4, atol=1e-5)
+    expected = u * gate
+    assert_allclose(layer(x), expected, rtol=1e-4, atol=1e-5)
     fresh = layers.SpatialGatingUnit(16, TOKENS, rngs=nnx.Rngs(0))
     # near the identity on the first half
-    np.testing.assert_allclose(fresh(x), u, rtol=1e-4, atol=1e-4)
+    assert_allclose(fresh(x), u, rtol=1e-4, atol=1e-4)
 
 
 def test_toeplitz_is_one_filter_for_all_positions():
@@ -112,7 +123,8 @@ def test_toeplitz_is_one_filter_for_all_positions():
     taps = np.asarray(layer.taps[...])
     for i, j in np.ndindex(TOKENS, TOKENS):
         offset = j - i
-        assert w[i, j] == taps[TOKENS - 1 + offset]
+        column = TOKENS - 1 + offset
+        assert w[i, j] == taps[column]
 
 
 def test_toeplitz_takes_fewer_tokens():
@@ -132,7 +144,7 @@ def test_layers_survive_pickle(name):
     layer = make(name)
     x = np.float32(normal(1, 2, TOKENS, 16))
     copy = pickle.loads(pickle.dumps(layer))
-    np.testing.assert_array_equal(copy(x), layer(x))
+    assert_array_equal(copy(x), layer(x))
 
 
 WIDE = {"force_terminal": False, "width": 200}
@@ -182,7 +194,8 @@ class LinenModel(linen.Module):
 def test_linen_models_may_have_our_layers():
     model = LinenModel()
     x = np.float32(normal(1, 2, TOKENS, 4))
-    variables = model.init(jax.random.key(0), x)
+    key = jax.random.key(0)
+    variables = model.init(key, x)
     y = model.apply(variables, x)
     assert y.shape == (2, TOKENS, 1)
     gradients = jax.grad(lambda variables: model.apply(variables, x).sum())(variables)

@@ -41,7 +41,8 @@ def test_valid_and_invalid_values(default, values, good, bad):
     declared = Option(default, "a meaning", values)
     got = [declared.problem(value) for value in good]
     assert got == [""] * len(good)
-    assert {value: declared.problem(value) for value in bad} == bad
+    problems = {value: declared.problem(value) for value in bad}
+    assert problems == bad
 
 
 def test_short_lists_of_values_are_part_of_the_help():
@@ -69,6 +70,7 @@ def test_a_subclass_adds_options_and_may_replace_one():
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_every_default_of_a_block_is_valid(block):
-    for name, declared in options_of(BLOCKS[block].Spec).items():
+    options = options_of(BLOCKS[block].Spec)
+    for name, declared in options.items():
         assert not declared.problem(declared.default), name
     BLOCKS[block].spec(length=4)

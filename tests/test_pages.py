@@ -81,7 +81,8 @@ def test_flags_of_commands_exist(page):
 def test_arguments_of_scripts_exist(page):
     """Words in capitals are placeholders. The words after `launch_tpu.sh train` are flags of
     training."""
-    for script, arguments in SCRIPT_CALLS.findall(PAGES[page]):
+    calls = SCRIPT_CALLS.findall(PAGES[page])
+    for script, arguments in calls:
         call = f"{page}: {script}{arguments}"
         if script == "launch_tpu":
             arguments, _, training = arguments.partition(" train ")
@@ -156,7 +157,8 @@ def test_every_page_is_within_two_links_of_the_home_page():
 
 @pytest.mark.parametrize("page", [page for page in DOCS if page.endswith(".md")])
 def test_pages_start_with_a_sentence(page):
-    _, first, *_ = PAGES[page].split("\n\n")
+    paragraphs = PAGES[page].split("\n\n")
+    _, first, *_ = paragraphs
     assert re.match(r"\**[A-Za-z]", first), first  # not a table, a picture or code
     assert not first.startswith("For anyone"), first
 
@@ -180,7 +182,8 @@ def pages_in(navigation) -> list[str]:
 
 
 def test_every_page_is_in_the_navigation_of_the_site():
-    _, _, text = Path("mkdocs.yml").read_text().partition("\nnav:")
+    config_text = Path("mkdocs.yml").read_text()
+    _, _, text = config_text.partition("\nnav:")
     navigation = yaml.safe_load(f"nav:{text}")["nav"]
     pages = sorted(f"docs/{path}" for path in pages_in(navigation))
     expected = [page for page in DOCS if "/developers/" not in page]
@@ -205,7 +208,8 @@ def test_the_example_of_the_readme_prints_the_output_below_it(capsys):
 def test_the_example_of_five_minutes_learns(capsys):
     [example] = examples("docs/gmlp-in-five-minutes.md")
     exec(example, {})
-    *lines, last = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out
+    *lines, last = printed.splitlines()
     losses = []
     for line in lines:
         _, _, loss = line.partition("loss ")

@@ -223,7 +223,9 @@ def _resume(
             )
         distributed.say(f"resuming {workdir} at step {done}")
         if done == config.steps:
-            distributed.say(f"note: all {done:,} steps are done: raise config.steps to train longer")
+            distributed.say(
+                f"note: all {done:,} steps are done: raise config.steps to train longer"
+            )
     unused = ", which no step uses" if done == config.steps else ""
     changes = record.changes(workdir, config)
     for name, (old, new) in changes.items():

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
@@ -45,7 +46,8 @@ def untrained(tokenizer, tmp_path, task="masked_lm", **model) -> Model:
     config = tiny.text_config(tmp_path, **model)
     config = gmlp_config.changed(config, task)
     config.model.update(length=20, vocab_size=340, layers=3)
-    opened = tasks.find(task)(config, {TOKENIZER_FILE: tokenizer.model})
+    tokenizer_files = {TOKENIZER_FILE: tokenizer.model}
+    opened = tasks.find(task)(config, tokenizer_files)
     params = tiny.random_params(opened.shapes(), 0.5)
     return Model(opened, params, Partition.make())
 
@@ -75,7 +77,8 @@ def products(queries, keys):
 def tiny_weights(p, x):
     """The weights of gMLP's tiny attention."""
     normed = reference.layer_norm(p["norm"], x)
-    qkv = reference.linear(p["attention"]["qkv"], normed)
+    params = p["attention"]["qkv"]
+    qkv = reference.linear(params, normed)
     q, k, _ = np.split(qkv, 3, axis=1)
     scores = products(q, k)
     return softmax(scores)
@@ -88,10 +91,12 @@ def largest_weights(p, x, model):
     projected = reference.linear(attention_params["proj_in"], normed)
     weights = []
     for head in range(2):
-        scores = np.zeros((len(x), len(x)))
+        tokens = len(x)
+        scores = np.zeros((tokens, tokens))
         first = 4 * head
         if model.positions.startswith("relative"):
-            bias = reference.relative_bias(attention_params["relative"], len(x), model.length)
+            relative = attention_params["relative"]
+            bias = reference.relative_bias(relative, len(x), model.length)
             scores += bias[head]
         if model.positions != "relative_only":
             q = projected[:, first : first + 4]
@@ -109,7 +114,8 @@ def slow_maps(trained, tokens, segments):
     x = embedded(params, model, tokens, segments)
     maps = []
     for layer in range(model.layers):
-        p = reference.layer_of(params["encoder"]["blocks"], layer)
+        blocks = params["encoder"]["blocks"]
+        p = reference.layer_of(blocks, layer)
         if model.block == "gmlp":
             maps.append(tiny_weights(p, x))
             x = reference.gmlp_block(p, x)
@@ -122,17 +128,18 @@ def slow_maps(trained, tokens, segments):
 @pytest.mark.parametrize("name", MODELS)
 def test_maps_against_numpy(tokenizer, tmp_path, name):
     """Maps of deeper layers show that the layers before them were run correctly."""
-    trained = untrained(tokenizer, tmp_path, **MODELS[name])
+    options = MODELS[name]
+    trained = untrained(tokenizer, tmp_path, **options)
     sentences = attention.encode(trained, *PAIR)
     weights = attention.maps(trained, sentences).weights
     count = len(sentences.tokens)
     assert weights.shape == (3, count, count)
     assert weights.dtype == np.float32
     expected = slow_maps(trained, sentences.tokens, sentences.segments)
-    np.testing.assert_allclose(weights, expected, atol=2e-5)
+    assert_allclose(weights, expected, atol=2e-5)
     assert (weights[0] > 2 / count).any()
     if trained.config.model.block == "gmlp":
-        np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+        assert_allclose(weights.sum(-1), 1, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -143,15 +150,17 @@ def test_finetuned_models_read_padding_unless_it_is_masked(tokenizer, tmp_path, 
     sentences = attention.encode(trained, *PAIR)
     count = len(sentences.labels)
     assert len(sentences.tokens) == 20 > count
-    assert (sentences.tokens[count:] == tokenizer.pad_id).all()
+    padding = sentences.tokens[count:]
+    assert (padding == tokenizer.pad_id).all()
     assert 0 < sentences.segments.sum() < count
     weights = attention.maps(trained, sentences).weights
-    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+    assert_allclose(weights.sum(-1), 1, rtol=1e-5)
     if mask:
-        assert (weights[:, :, count:] == 0).all()
+        padding_weights = weights[:, :, count:]
+        assert (padding_weights == 0).all()
     else:
         expected = slow_maps(trained, sentences.tokens, sentences.segments)
-        np.testing.assert_allclose(weights, expected, atol=2e-5)
+        assert_allclose(weights, expected, atol=2e-5)
 
 
 def test_a_text_is_read_between_special_tokens(tokenizer, tmp_path):
@@ -219,7 +228,8 @@ def test_maps_of_texts_have_no_padding(tokenizer, tmp_path):
     count = len(measured.text.labels)
     padded = attention.maps(trained, measured.text).weights
     assert padded.shape == (3, 20, 20)
-    np.testing.assert_array_equal(measured.weights, padded[:, :count, :count])
+    text_weights = padded[:, :count, :count]
+    assert_array_equal(measured.weights, text_weights)
 
 
 def test_the_first_figure_shows_the_largest_weights_with_labels(measured):
@@ -227,12 +237,14 @@ def test_the_first_figure_shows_the_largest_weights_with_labels(measured):
     sentences = measured.text
     figure = attention.figures(measured)["attention"]
     axis = figure.axes[0]
-    np.testing.assert_array_equal(pixels_of(axis), measured.weights[0])
+    assert_array_equal(pixels_of(axis), measured.weights[0])
     for ticks in (axis.get_xticklabels(), axis.get_yticklabels()):
         labels = [tick.get_text() for tick in ticks]
         assert labels == sentences.labels
-    segments = sentences.segments[: len(sentences.labels)]
-    [last_of_first_text] = np.flatnonzero(np.diff(segments))
+    count = len(sentences.labels)
+    segments = sentences.segments[:count]
+    changes = np.diff(segments)
+    [last_of_first_text] = np.flatnonzero(changes)
     boundary = axis.lines[0].get_ydata()
     assert boundary[0] == last_of_first_text + 0.5
 
@@ -241,12 +253,14 @@ def test_the_second_figure_shows_each_layer(measured):
     figure = attention.figures(measured)["attention_layers"]
     *axes, colour_bar = figure.axes
     assert colour_bar.get_ylabel() == "weight"
-    scales = {axis.images[0].get_clim() for axis in axes}
+    scales = set()
+    for axis in axes:
+        scales.add(axis.images[0].get_clim())
     assert len(scales) == 1
     titles = [layer_of_title(axis) for axis in axes]
     assert titles == ["layer 1", "layer 2", "layer 3"]
     for axis, weights in zip(axes, measured.weights, strict=True):
-        np.testing.assert_array_equal(pixels_of(axis), weights)
+        assert_array_equal(pixels_of(axis), weights)
 
 
 def test_layers_keep_their_numbers(tokenizer, tmp_path):
@@ -258,8 +272,10 @@ def test_layers_keep_their_numbers(tokenizer, tmp_path):
     assert measured.numbers == [2, 3]
     assert measured.depth == 3
     drawn = attention.figures(measured)
-    assert drawn["attention"].axes[1].get_ylabel() == "largest weight in layer 2"
-    first, second, *_ = drawn["attention_layers"].axes
+    second_map = drawn["attention"].axes[1]
+    assert second_map.get_ylabel() == "largest weight in layer 2"
+    axes = drawn["attention_layers"].axes
+    first, second, *_ = axes
     assert layer_of_title(first) == "layer 2"
     assert layer_of_title(second) == "layer 3"
 
@@ -296,11 +312,14 @@ def test_models_of_images_are_refused():
 def test_the_command_writes_two_figures(tokenizer, tmp_path):
     trained = untrained(tokenizer, tmp_path, d_attn=4)
     run = tmp_path / "run"
-    exported.write(trained.params, trained.config, trained.task.files, str(run))
+    files = trained.task.files
+    exported.write(trained.params, trained.config, files, str(run))
     done = preloaded.gmlp("draw", "attention", str(run), "--text=the time $", "--second=of $")
     assert done.returncode == 0, done.stderr
-    paths = [run / "figures" / "attention.png", run / "figures" / "attention_layers.png"]
-    assert done.stdout.splitlines() == [str(path) for path in paths]
+    figures = run / "figures"
+    paths = [figures / "attention.png", figures / "attention_layers.png"]
+    expected = [str(path) for path in paths]
+    assert done.stdout.splitlines() == expected
     for path in paths:
         assert path.exists()
 
@@ -331,7 +350,7 @@ def test_maps_of_a_model_with_several_kinds_of_layers():
     transformed = first_layer(hybrid[0])(X)
     scores = first_layer(hybrid[1]).attention_scores(transformed)
     expected = jax.nn.softmax(scores).max(1)
-    np.testing.assert_allclose(weights[0], expected, atol=1e-5)
+    assert_allclose(weights[0], expected, atol=1e-5)
 
 
 def test_a_model_without_attention_has_no_maps():
@@ -341,4 +360,4 @@ def test_a_model_without_attention_has_no_maps():
 def test_maps_of_a_synthesizer_are_the_same_for_all_inputs():
     [weights] = attention.stack_weights(stacks(block="synthesizer"), X, None)
     assert weights.shape == (3, 2, 5, 5)
-    np.testing.assert_array_equal(weights[:, 0], weights[:, 1])
+    assert_array_equal(weights[:, 0], weights[:, 1])

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
 from gmlp_flax.analysis import augmentations
@@ -32,19 +33,19 @@ def test_samples_without_augmentation_are_the_training_images(data):
     assert views.shape == (3, 3, 8, 8, 1)
     for digit, views_of_digit in zip(digits, views, strict=True):
         for view in views_of_digit:
-            np.testing.assert_array_equal(view, digit)
+            assert_array_equal(view, digit)
 
 
 def test_augmented_samples_follow_the_training_image_and_are_reproducible(data):
     plain = augmentations.sampled(data, 3, 2)
     data.config.augment.erasing = 1.0
     erased = augmentations.sampled(data, 3, 2)
-    np.testing.assert_array_equal(erased[:, 0], plain[:, 0])
+    assert_array_equal(erased[:, 0], plain[:, 0])
     is_other_pixel = erased[:, 1:] != plain[:, 1:]
     is_other_image = is_other_pixel.any(axis=(2, 3, 4))
     assert is_other_image.all()
     repeated = augmentations.sampled(data, 3, 2)
-    np.testing.assert_array_equal(repeated, erased)
+    assert_array_equal(repeated, erased)
 
 
 LEVELS = np.array([0, 50, 200, 250])
@@ -83,7 +84,7 @@ def check_means(images, shares) -> None:
     partners = np.roll(LEVELS, 2)
     expected = shares * LEVELS + (1 - shares) * partners
     means = images.mean(axis=(1, 2, 3))
-    np.testing.assert_allclose(means, expected, atol=0.5)
+    assert_allclose(means, expected, atol=0.5)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from numpy.testing import assert_array_equal
 
 from gmlp_flax.analysis import labels
 from gmlp_flax.analysis.charts import Series
@@ -57,7 +58,7 @@ def test_overlaps_are_counted_box_by_box():
             if overlap(box, obstacle):
                 expected[index] += 1
     counts = candidates.count_overlaps(obstacles)
-    np.testing.assert_array_equal(counts, expected)
+    assert_array_equal(counts, expected)
     assert 0 < counts.sum() < 84
 
 

@@ -39,7 +39,8 @@ VISION = {
 
 
 def linear(colour):
-    levels = np.frombuffer(bytes.fromhex(colour[1:]), np.uint8)
+    numbers = bytes.fromhex(colour[1:])
+    levels = np.frombuffer(numbers, np.uint8)
     channels = levels / 255
     dark = channels / 12.92
     bright = ((channels + 0.055) / 1.055) ** 2.4
@@ -92,12 +93,16 @@ def lightness(colour: str) -> float:
 def test_series_of_a_family_share_its_colour_but_have_different_markers_and_dashes():
     first, mixer, second, third, custom = looks(["gMLP", "Mixer", "gMLP", "gMLP", "custom"])
     family = (first, second, third)
-    assert {look.colour for look in family} == {FAMILIES["gMLP"]}
-    assert len({look.marker for look in family}) == 3
-    assert len({look.dashes for look in family}) == 3
+    colours = {look.colour for look in family}
+    assert colours == {FAMILIES["gMLP"]}
+    markers = {look.marker for look in family}
+    assert len(markers) == 3
+    dashes = {look.dashes for look in family}
+    assert len(dashes) == 3
     assert mixer.colour == FAMILIES["Mixer"]
     assert custom.colour == GREY
-    assert lightness(first.text) < lightness(first.colour)
+    text_lightness = lightness(first.text)
+    assert text_lightness < lightness(first.colour)
 
 
 def test_many_series_of_a_family_differ():
@@ -109,22 +114,27 @@ def test_the_parts_of_a_model_have_shades():
     first, second, third = (lightness(part.colour) for part in parts)
     assert first > second > third
     assert parts[1].colour == FAMILIES["gMLP"]
-    assert len({part.marker for part in parts}) == 3
+    markers = {part.marker for part in parts}
+    assert len(markers) == 3
 
 
 def test_contrast_equals_the_examples_of_wcag():
     """Black and white, and #777777, which is slightly too light on white."""
     assert contrast("#000000", WHITE) == pytest.approx(21)
     assert contrast(WHITE, "#000000") == pytest.approx(21)
-    assert contrast("#777777", WHITE) == pytest.approx(4.48, abs=0.005)
-    assert contrast("#767676", WHITE) == pytest.approx(4.54, abs=0.005)
+    on_white = contrast("#777777", WHITE)
+    assert on_white == pytest.approx(4.48, abs=0.005)
+    darker_on_white = contrast("#767676", WHITE)
+    assert darker_on_white == pytest.approx(4.54, abs=0.005)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_colour_is_readable_on_a_dark_page(family):
     for look in shades(family, 6):
-        assert contrast(on_dark(look.colour), DARK_PAGE) >= 4.5, look
-        assert contrast(on_dark(look.text), DARK_PAGE) >= 4.5, look
+        colour_contrast = contrast(on_dark(look.colour), DARK_PAGE)
+        assert colour_contrast >= 4.5, look
+        text_contrast = contrast(on_dark(look.text), DARK_PAGE)
+        assert text_contrast >= 4.5, look
 
 
 def test_families_differ_on_a_dark_page():
@@ -138,7 +148,8 @@ def test_text_on_a_dark_page_has_the_hue_of_its_line(family):
     for look in shades(family, 6):
         line = lab(linear(on_dark(look.colour)))
         text = lab(linear(on_dark(look.text)))
-        difference = line[1:] - text[1:]
+        text_hue = text[1:]
+        difference = line[1:] - text_hue
         assert np.linalg.norm(difference) < 35, look
 
 

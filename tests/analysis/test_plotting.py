@@ -21,7 +21,8 @@ def chart(**options):
     ]
     x = Scale("tokens", log=True)
     y = Scale("perplexity", log=True)
-    return Chart([Panel("gmlp ends lowest", x, y, series, [("none", 300.0)])], **options)
+    panel = Panel("gmlp ends lowest", x, y, series, [("none", 300.0)])
+    return Chart([panel], **options)
 
 
 def names(axis):
@@ -132,17 +133,21 @@ def test_labels_are_nearest_to_their_own_point():
     upper = Series("a", GMLP, [66.0], [84.3], labels=["B7"])
     lower = Series("b", AMLP, [71.0], [83.6], labels=["F0"])
     far = Series("c", GMLP, [5.0, 300.0], [72.0, 76.0], labels=["low", "a long word"])
-    axis = axis_of(upper, lower, far, x=Scale("x", log=True))
+    logarithmic = Scale("x", log=True)
+    axis = axis_of(upper, lower, far, x=logarithmic)
     middles = {}
-    for text, box in zip(axis.texts, boxes_of_labels(axis), strict=True):
+    boxes = boxes_of_labels(axis)
+    for text, box in zip(axis.texts, boxes, strict=True):
         label = text.get_text()
         middles[label] = middle_of(box)
         assert box.x1 <= axis.bbox.x1
     to_pixels = axis.transData.transform
     b7 = to_pixels((66.0, 84.3))
     f0 = to_pixels((71.0, 83.6))
-    assert distance(middles["B7"], b7) < distance(middles["B7"], f0)
-    assert distance(middles["F0"], f0) < distance(middles["F0"], b7)
+    b7_distance = distance(middles["B7"], b7)
+    assert b7_distance < distance(middles["B7"], f0)
+    f0_distance = distance(middles["F0"], f0)
+    assert f0_distance < distance(middles["F0"], b7)
 
 
 def test_points_that_cannot_be_drawn_are_counted_below_the_figure():
@@ -150,7 +155,8 @@ def test_points_that_cannot_be_drawn_are_counted_below_the_figure():
         Series("a", GMLP, [1, 2, 3], [1.0, math.inf, 0.0]),
         Series("b", MIXER, [1], [math.nan]),
     ]
-    logarithmic = Chart([Panel("", Scale("x"), Scale("y", log=True), series)])
+    panel = Panel("", Scale("x"), Scale("y", log=True), series)
+    logarithmic = Chart([panel])
     missing = logarithmic.missing()
     assert "2 of a's 3 points" in missing
     assert "1 of b's 1 points" in missing
@@ -163,7 +169,8 @@ def test_points_that_cannot_be_drawn_are_counted_below_the_figure():
 def test_an_axis_may_run_backwards():
     first = Series("a", GMLP, [10, 100], [1, 4])
     second = Series("b", MIXER, [10, 100], [2, 3])
-    axis = axis_of(first, second, x=Scale("x", log=True, backwards=True))
+    backwards = Scale("x", log=True, backwards=True)
+    axis = axis_of(first, second, x=backwards)
     assert axis.xaxis_inverted()
     assert names(axis) == ["b", "a"]
 
@@ -182,7 +189,8 @@ def test_labels_avoid_lines():
     """The line rises to the right, so that both sides of the middle point are free."""
     labels = ["", "in the middle", ""]
     series = Series("a", GMLP, [1, 2, 3], [1, 2, 3], labels=labels)
-    figure = draw_panel(Panel("", Scale("x"), Scale("y"), [series]), 3.25)
+    panel = Panel("", Scale("x"), Scale("y"), [series])
+    figure = draw_panel(panel, 3.25)
     figure.draw_without_rendering()
     [axis] = figure.axes
     [text] = [text for text in axis.texts if text.get_text()]
@@ -206,15 +214,21 @@ def test_a_single_panel_has_no_title_and_ids_of_its_points():
     values = {}
     for line in axis.lines:
         if line.get_gid():
-            values[line.get_gid()] = list(line.get_ydata())
-    assert values == {points_gid(0): [3, 4], points_gid(1): [4, 5]}
+            gid = line.get_gid()
+            values[gid] = list(line.get_ydata())
+    expected = {points_gid(0): [3, 4], points_gid(1): [4, 5]}
+    assert values == expected
 
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_ticks_may_be_whole_numbers_only(whole):
     x = Scale("step", whole=whole)
-    axis = axis_of(Series("a", GMLP, [1, 3], [1, 2]), x=x)
-    ticks = [tick for tick in axis.get_xticks() if 1 <= tick <= 3]
+    series = Series("a", GMLP, [1, 3], [1, 2])
+    axis = axis_of(series, x=x)
+    ticks = []
+    for tick in axis.get_xticks():
+        if 1 <= tick <= 3:
+            ticks.append(tick)
     if whole:
         assert ticks == [1, 2, 3]
     else:

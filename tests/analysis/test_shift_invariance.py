@@ -4,6 +4,7 @@ import collections
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.analysis import filters, shift_invariance
 from gmlp_flax.analysis.shift_invariance import ShiftInvariance
@@ -18,55 +19,65 @@ def slow_share(weight, shape):
     for i, target in enumerate(places):
         for j, source in enumerate(places):
             offset = tuple(np.subtract(source, target))
-            at_offset[offset].append(weight[i, j])
+            offset_weights = at_offset[offset]
+            offset_weights.append(weight[i, j])
     mean = np.mean(weight)
     explained = 0.0
     for entries in at_offset.values():
         deviation = np.mean(entries) - mean
         explained += len(entries) * deviation**2
-    total = np.square(weight - mean).sum()
+    squares = np.square(weight - mean)
+    total = squares.sum()
     return explained / total
 
 
 @pytest.mark.parametrize("shape", [(12,), (3, 4), (1, 12)])
 def test_shares_match_the_definition(shape):
-    noise = np.random.default_rng(0).standard_normal((3, 12, 12))
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((3, 12, 12))
     weights = noise + np.eye(12)
     expected = [slow_share(weight, shape) for weight in weights]
     shares = shift_invariance.toeplitz_share(weights, shape)
-    np.testing.assert_allclose(shares, expected, rtol=1e-12)
+    assert_allclose(shares, expected, rtol=1e-12)
 
 
 def test_an_added_constant_does_not_change_the_share():
-    noise = np.random.default_rng(2).standard_normal((9, 9))
-    weights = np.stack([noise, noise + 7])
+    rng = np.random.default_rng(2)
+    noise = rng.standard_normal((9, 9))
+    shifted = noise + 7
+    weights = np.stack([noise, shifted])
     first, second = shift_invariance.toeplitz_share(weights, (9,))
-    np.testing.assert_allclose(second, first, rtol=1e-10)
+    assert_allclose(second, first, rtol=1e-10)
 
 
 def test_equal_weights_are_toeplitz():
     weights = np.zeros((1, 9, 9))
     shares = shift_invariance.toeplitz_share(weights, (9,))
-    np.testing.assert_allclose(shares, [1], rtol=1e-10)
+    assert_allclose(shares, [1], rtol=1e-10)
 
 
 def grid_convolution() -> np.ndarray:
     """The matrix of a random convolution of 8 x 8 patches."""
-    kernel = np.random.default_rng(1).standard_normal((15, 15))
+    rng = np.random.default_rng(1)
+    kernel = rng.standard_normal((15, 15))
     weights = np.zeros((64, 64))
     patches = list(np.ndindex(8, 8))
     for target, (row, column) in enumerate(patches):
         for source, (source_row, source_column) in enumerate(patches):
             down = source_row - row
             right = source_column - column
-            weights[target, source] = kernel[down + 7, right + 7]
+            kernel_row = down + 7
+            kernel_column = right + 7
+            weights[target, source] = kernel[kernel_row, kernel_column]
     return weights
 
 
 def test_the_share_of_a_convolution_over_a_grid_is_one():
-    noise = np.random.default_rng(2).standard_normal((64, 64))
+    rng = np.random.default_rng(2)
+    noise = rng.standard_normal((64, 64))
     matrices = np.stack([grid_convolution(), noise])
-    of_convolution, of_noise = shift_invariance.toeplitz_share(matrices, (8, 8))
+    shares = shift_invariance.toeplitz_share(matrices, (8, 8))
+    of_convolution, of_noise = shares
     by_chance = shift_invariance.chance((8, 8))
     assert of_convolution == pytest.approx(1, abs=1e-9)
     assert of_noise == pytest.approx(by_chance.noise, abs=0.02)
@@ -89,7 +100,8 @@ def test_the_share_of_noise():
 def smooth_field(random) -> np.ndarray:
     """Noise over pairs of 8 x 8 patches, smoothed along each axis."""
     places = np.arange(-6, 7)
-    weights = np.exp(-((places / 1.5) ** 2) / 2)
+    squares = (places / 1.5) ** 2
+    weights = np.exp(-squares / 2)
     kernel = weights / weights.sum()
     field = random.standard_normal((8, 8, 8, 8))
     for axis in range(4):
@@ -121,8 +133,10 @@ def panel_of(shares):
 
 
 def test_shares_of_several_checkpoints_are_curves_over_steps():
-    first, second = panel_of({1: SHARE, 2: SHARE / 2}).series
-    assert (first.name, second.name) == ("layer 1", "layer 2")
+    shares = {1: SHARE, 2: SHARE / 2}
+    first, second = panel_of(shares).series
+    names = (first.name, second.name)
+    assert names == ("layer 1", "layer 2")
     assert first.x == second.x == [1, 2]
     assert first.y == [0.5, 0.25]
     assert second.y == [0.75, 0.375]
@@ -148,7 +162,10 @@ def test_a_matrix_of_each_layer_is_drawn():
     weights = np.ones((7, 5, 5))
     result = ShiftInvariance(shares, weights, (5,))
     figure = shift_invariance.figures(result)["spatial_matrices"]
-    matrices = [axis for axis in figure.axes if axis.images and axis.axison]
+    matrices = []
+    for axis in figure.axes:
+        if axis.images and axis.axison:
+            matrices.append(axis)
     assert len(matrices) == 7
 
 
@@ -166,11 +183,12 @@ def test_every_checkpoint_of_a_run_of_text_is_read(text_run):
     """Its matrices are Toeplitz by construction."""
     result = shift_invariance.shift_invariance(str(text_run))
     newest = pretrained.load(str(text_run), "latest")
-    np.testing.assert_array_equal(result.weights, filters.matrices(newest))
+    assert_array_equal(result.weights, filters.matrices(newest))
     assert list(result.shares) == [6, 12]
     assert result.shape == (32,)
     shares = list(result.shares.values())
-    np.testing.assert_allclose(shares, np.ones((2, 2)), atol=1e-5)
+    ones = np.ones((2, 2))
+    assert_allclose(shares, ones, atol=1e-5)
 
 
 def test_every_checkpoint_of_a_run_of_images_is_read(image_run):
@@ -183,19 +201,21 @@ def test_every_checkpoint_of_a_run_of_images_is_read(image_run):
 
 def test_a_band_has_the_weights_near_the_diagonal():
     """Row reach + offset, column i is W[i, i + offset]."""
-    weights = np.random.default_rng(3).standard_normal((2, 6, 6))
+    rng = np.random.default_rng(3)
+    weights = rng.standard_normal((2, 6, 6))
     expected = np.full((2, 5, 6), np.nan)
     for offset in range(-2, 3):
         for token in range(6):
             source = token + offset
             if 0 <= source < 6:
                 expected[:, 2 + offset, token] = weights[:, token, source]
-    np.testing.assert_array_equal(shift_invariance.band(weights, 2), expected)
+    assert_array_equal(shift_invariance.band(weights, 2), expected)
 
 
 def test_the_band_of_a_toeplitz_matrix_has_equal_weights_in_each_row():
     taps = np.random.default_rng(4).standard_normal(11)
-    offsets = np.arange(6)[:, None] - np.arange(6)
+    positions = np.arange(6)
+    offsets = positions[:, None] - positions
     matrix = taps[offsets + 5]
     band = shift_invariance.band(matrix[None], 5)
     deviations = np.nanstd(band, axis=-1)
@@ -203,8 +223,10 @@ def test_the_band_of_a_toeplitz_matrix_has_equal_weights_in_each_row():
 
 
 def test_bands_are_drawn_with_the_number_of_their_layer():
-    weights = np.random.default_rng(3).standard_normal((2, 6, 6))
+    rng = np.random.default_rng(3)
+    weights = rng.standard_normal((2, 6, 6))
     first, second, *_ = shift_invariance.draw_bands(weights).axes
     assert first.get_ylabel() == "layer 1"
     assert second.get_ylabel() == "layer 2"
-    assert first.images[0].get_array().shape == (11, 6)
+    drawn = first.images[0].get_array()
+    assert drawn.shape == (11, 6)

@@ -33,7 +33,8 @@ def perfect_model(data, folder):
     """A model with the classes of a run on these data. It answers with the class whose level is the
     brightness of an image."""
     config = small_config()
-    keys = examples.store({"train": data}, config, str(folder / "stored"))
+    stored = str(folder / "stored")
+    keys = examples.store({"train": data}, config, stored)
     config.update_from_flattened_dict(keys)
     assets = ImageData(config, RunFiles()).assets()
     config.data.train = data_config.EMBEDDED
@@ -42,10 +43,14 @@ def perfect_model(data, folder):
     params = task.init(jax.random.key(0))
     # The states of one grey have the same norm at each level, so that each is nearest to itself.
     names = WORDS if set(task.classes) == set(WORDS) else NUMBERS
-    levels = [names.index(name) for name in task.classes]
+    levels = []
+    for name in task.classes:
+        levels.append(names.index(name))
     images = Images(names, levels)
-    states = task.features(params, jnp.asarray(images.pixels), pool="mean")
-    params["head"]["kernel"] = jnp.asarray(states).T
+    pixels = jnp.asarray(images.pixels)
+    states = task.features(params, pixels, pool="mean")
+    head = params["head"]
+    head["kernel"] = jnp.asarray(states).T
     return model_lib.place(task, params)
 
 
@@ -98,9 +103,11 @@ def outcomes(tmp_path_factory):
 @pytest.mark.parametrize("names", NAMES)
 @pytest.mark.parametrize("trained", SOURCES)
 def test_each_source_is_scored_by_each_other(tmp_path, outcomes, names, trained):
-    train = SOURCES[trained](images_of(NAMES[names], 0), tmp_path / "train")
+    images = images_of(NAMES[names], 0)
+    train = SOURCES[trained](images, tmp_path / "train")
     model = perfect_model(train, tmp_path)
-    assert model.classes == tuple(classes_of(names, trained))
+    expected = tuple(classes_of(names, trained))
+    assert model.classes == expected
     heldout = images_of(NAMES[names], 1)
     for scored, found in outcomes(model, heldout).items():
         if is_scored(names, trained, scored):
@@ -109,24 +116,32 @@ def test_each_source_is_scored_by_each_other(tmp_path, outcomes, names, trained)
             assert "class" in found, scored
             assert "\n" not in found, scored
     # a consumer of logits takes their position as the class
-    predicted = np.asarray(model.logits(heldout.pixels)).argmax(-1)
+    logits = model.logits(heldout.pixels)
+    predicted = np.asarray(logits).argmax(-1)
     if is_scored(names, trained, "folders"):
-        predicted_names = [model.classes[position] for position in predicted]
+        predicted_names = []
+        for position in predicted:
+            predicted_names.append(model.classes[position])
         assert predicted_names == heldout.named()
 
 
 def test_labels_shifted_by_one_are_refused(tmp_path):
     """Classes 1 to 12 and labels 0 to 11: most would be scored as their neighbor."""
-    names = [str(number) for number in range(1, COUNT + 1)]
+    names = []
+    for number in range(1, COUNT + 1):
+        names.append(str(number))
     images = images_of(names, 0)
     config = small_config()
     data = {"train": arrays(images, tmp_path)}
-    keys = examples.store(data, config, str(tmp_path / "stored"))
+    stored = str(tmp_path / "stored")
+    keys = examples.store(data, config, stored)
     config.update_from_flattened_dict(keys)
     assets = ImageData(config, RunFiles()).assets()
     config.data.train = data_config.EMBEDDED
-    task = ImageClassification(config_lib.resolve(config).config, assets)
-    model = model_lib.place(task, task.init(jax.random.key(0)))
+    resolved = config_lib.resolve(config).config
+    task = ImageClassification(resolved, assets)
+    params = task.init(jax.random.key(0))
+    model = model_lib.place(task, params)
     message = raised(UserError, gf.evaluate, model, numbers(images, tmp_path))
     assert "'0'" in message
     assert "'1', '2', '3'" in message

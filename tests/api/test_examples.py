@@ -7,6 +7,7 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from PIL import Image
 
 from gmlp_flax import config as config_lib
@@ -101,7 +102,9 @@ class Named(list):
 
 
 def test_labels_are_positions_in_declared_names():
-    rows = [{"text": "good", "label": label} for label in (1, 0, -1, 7, "yes")]
+    rows = []
+    for label in (1, 0, -1, 7, "yes"):
+        rows.append({"text": "good", "label": label})
     data = Named(rows)
     labels = [label for _, label in examples.examples(data)]
     assert labels == ["yes", "no", None, 7, "yes"]
@@ -130,7 +133,8 @@ def test_labels_are_positions_in_declared_names():
     ],
 )
 def test_invalid_examples_are_refused(data, words):
-    assert words in failure(list, examples.examples(data))
+    found = examples.examples(data)
+    assert words in failure(list, found)
 
 
 # Files.
@@ -167,7 +171,8 @@ def test_paths_are_kept(text_config, tmp_path):
 def test_ignored_splits_are_reported(names, unread, text_config, tmp_path, capsys):
     """With paths of up to three splits, of which two would be held out."""
     data = {name: f"{name}.tsv" for name in names}
-    examples.store(data, text_config, str(tmp_path / "data"))
+    folder = str(tmp_path / "data")
+    examples.store(data, text_config, folder)
     printed = capsys.readouterr()
     lines = (printed.out + printed.err).splitlines()
     if not unread:
@@ -203,7 +208,8 @@ def test_run_without_a_step_is_written_again(text_config, tmp_path):
         message = raised(RunError, examples.store, others, text_config, folder)
         assert f"the run in {tmp_path / 'run'} was trained on" in message
     assert texts_in(keys) == ["new"]
-    names = {path.name for path in (tmp_path / "run").iterdir()}
+    run = tmp_path / "run"
+    names = {path.name for path in run.iterdir()}
     assert names == {"data", RUN_FILE}
 
 
@@ -215,9 +221,11 @@ def test_changed_pixels_are_other_data(image_config, tmp_path):
     labels = [0, 1, 0, 1]
     train = (pixels, labels)
     heldout = (pixels[:2], labels[:2])
-    keys = examples.store({"train": train, "test": heldout}, image_config, str(folder))
+    pixel_data = {"train": train, "test": heldout}
+    keys = examples.store(pixel_data, image_config, str(folder))
     (tmp_path / "run" / RUN_FILE).write_text("{}")
-    pairs = list(zip(pixels.copy(), labels, strict=True))
+    copies = pixels.copy()
+    pairs = list(zip(copies, labels, strict=True))
     same = {"train": pairs, "test": heldout}
     assert examples.store(same, image_config, str(folder)) == keys
     changed = pixels[:2].copy()
@@ -245,10 +253,12 @@ def test_stream_is_written_as_far_as_the_steps_read(text_config, tmp_path, capsy
     assert len(texts_in(keys)) == 30  # of which 24 are training examples
     assert "the first 30 examples" in capsys.readouterr().err
     data = {"train": endless(), "test": TEXTS}
-    keys = examples.store(data, text_config, str(tmp_path / "b"))
+    folder = str(tmp_path / "b")
+    keys = examples.store(data, text_config, folder)
     assert len(texts_in(keys)) == 24
     whole = [("good", "yes")] * 50
-    keys = examples.store(whole, text_config, str(tmp_path / "c"))
+    folder = str(tmp_path / "c")
+    keys = examples.store(whole, text_config, folder)
     assert len(texts_in(keys)) == 50
 
 
@@ -267,10 +277,12 @@ def test_text_stream_for_a_language_model(tmp_path):
     config.model.length = 32
     config.data.heldout_share = 0.5
     texts = itertools.repeat("x" * 100)
-    keys = examples.store(texts, config, str(tmp_path / "data"))
+    folder = str(tmp_path / "data")
+    keys = examples.store(texts, config, folder)
     tokens = 2 * 4 * 32 / 0.5
     characters = tokens * examples.CHARACTERS_OF_TOKEN
-    assert len(texts_in(keys)) == pytest.approx(characters / 100, abs=1)
+    count = len(texts_in(keys))
+    assert count == pytest.approx(characters / 100, abs=1)
 
 
 def test_user_folder_is_never_deleted(text_config, tmp_path):
@@ -296,11 +308,13 @@ def test_local_image_files_stay_and_remote_ones_are_copied(image_config, tmp_pat
             image.save(file, "PNG")
     pairs = [(local, "dark"), (remote, "light")]
     data = {"train": pairs, "heldout": pairs[::-1]}
-    keys = examples.store(data, image_config, str(tmp_path / "data"))
+    folder = str(tmp_path / "data")
+    keys = examples.store(data, image_config, folder)
     assert not (tmp_path / "data" / "train_files" / "0.png").exists()
     image_config.update_from_flattened_dict(keys)
     source = ImageData(image_config, RunFiles())
-    for role, levels in (("train", [10, 200]), ("heldout", [200, 10])):
+    levels_of_role = (("train", [10, 200]), ("heldout", [200, 10]))
+    for role, levels in levels_of_role:
         read = source.labelled(role)
         for index, level in enumerate(levels):
             assert read[index]["image"].mean() == level
@@ -310,8 +324,11 @@ def test_images_are_read_back_unchanged(image_config, tmp_path):
     """Pixels in memory, read by the reader of a run."""
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (4, 8, 8, 1), dtype=np.uint8)
-    data = {"train": (pixels, [1, 0, 1, 0]), "test": (pixels[:2], [0, 1])}
-    keys = examples.store(data, image_config, str(tmp_path / "data"))
+    train = (pixels, [1, 0, 1, 0])
+    test = (pixels[:2], [0, 1])
+    data = {"train": train, "test": test}
+    folder = str(tmp_path / "data")
+    keys = examples.store(data, image_config, folder)
     image_config.update_from_flattened_dict(keys)
     source = ImageData(image_config, RunFiles())
     assert source.classes == ("0", "1")
@@ -319,7 +336,8 @@ def test_images_are_read_back_unchanged(image_config, tmp_path):
         read = source.labelled(role)
         assert len(read) == count
         for index in range(count):
-            np.testing.assert_array_equal(read[index]["image"], pixels[index])
+            image = read[index]["image"]
+            assert_array_equal(image, pixels[index])
     heldout = source.labelled("heldout")
     assert heldout[0]["label"] == 0
     assert heldout[1]["label"] == 1
@@ -329,9 +347,11 @@ def test_numbered_classes_are_ordered_by_size(image_config, tmp_path):
     """In whatever order they occur: a label is its position."""
     four_of_each = np.repeat(np.arange(12), 4)
     labels = np.random.default_rng(0).permutation(four_of_each)
-    levels = labels.astype(np.uint8).reshape(48, 1, 1, 1)
+    levels_by_image = labels.astype(np.uint8)
+    levels = levels_by_image.reshape(48, 1, 1, 1)
     pixels = np.broadcast_to(levels, (48, 8, 8, 1))
-    keys = examples.store((pixels, labels), image_config, str(tmp_path / "data"))
+    folder = str(tmp_path / "data")
+    keys = examples.store((pixels, labels), image_config, folder)
     image_config.update_from_flattened_dict(keys)
     source = ImageData(image_config, RunFiles())
     names = [str(number) for number in range(12)]
@@ -350,7 +370,8 @@ def test_declared_classes_keep_their_order(image_config, text_config, tmp_path):
     labels = [2, 0, 1] * 4
     rows = []
     for label in labels:
-        rows.append({"image": np.full((8, 8), label, np.uint8), "label": label})
+        image = np.full((8, 8), label, np.uint8)
+        rows.append({"image": image, "label": label})
     data = Named(rows)
     data.features = {"label": Letters()}
     keys = examples.store(data, image_config, str(tmp_path / "images"))
@@ -359,14 +380,20 @@ def test_declared_classes_keep_their_order(image_config, text_config, tmp_path):
     assert source.classes == ("b", "c", "a")
     read = source.labelled("train")
     for index in range(len(read)):
-        assert read[index]["label"] == read[index]["image"].mean()
-    texts = Named([{"text": f"text {label}", "label": label} for label in labels])
+        example = read[index]
+        assert example["label"] == example["image"].mean()
+    rows = []
+    for label in labels:
+        rows.append({"text": f"text {label}", "label": label})
+    texts = Named(rows)
     texts.features = {"label": Letters()}
-    keys = examples.store(texts, text_config, str(tmp_path / "texts"))
+    folder = str(tmp_path / "texts")
+    keys = examples.store(texts, text_config, folder)
     text_config.update_from_flattened_dict(keys)
     dataset = TextClassificationData(text_config).dataset("train")
     assert dataset.classes == ("b", "c", "a")
-    for row, label in zip(dataset.examples.rows, dataset.labels, strict=True):
+    dataset_rows = dataset.examples.rows
+    for row, label in zip(dataset_rows, dataset.labels, strict=True):
         assert row.texts == (f"text {label}",)
 
 
@@ -395,7 +422,8 @@ def test_single_class_is_refused(image_config, tmp_path):
 )
 def test_label_without_a_class_is_refused(image_config, tmp_path, label, classes, words):
     pixels = np.zeros((8, 8, 1), np.uint8)
-    data = [(pixels, label), (pixels, label)]
+    example = (pixels, label)
+    data = [example, example]
     message = failure(read_images, image_config, data, tmp_path / "data", classes)
     assert words in message
 
@@ -405,5 +433,6 @@ def test_text_instead_of_an_image_is_refused(image_config, text_config, tmp_path
     message = failure(examples.store, pixels, text_config, str(tmp_path / "a"))
     assert "ndarray" in message
     numbers = [(3, "yes"), (4, "no")]
-    message = failure(examples.store, numbers, image_config, str(tmp_path / "b"))
+    folder = str(tmp_path / "b")
+    message = failure(examples.store, numbers, image_config, folder)
     assert "int" in message

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import gmlp_flax as gf
 from gmlp_flax.data.embedded import embedded_digits
@@ -68,7 +69,9 @@ def test_answers_of_shipped_models(name):
     model = gf.load(name)
     [predictions] = model.predict([input], top=5)
     [candidates] = predictions
-    words = [word.strip() for word, _ in candidates]
+    words = []
+    for word, _ in candidates:
+        words.append(word.strip())
     assert expected in words
 
 
@@ -98,7 +101,8 @@ def test_text_models_with_a_tokenizer():
     classifier = gf.create("gmlp_base", classes=3, length=16, tokenizer="bytes", **TINY)
     assert classifier.config.task == "text_classification"
     [[ranked]] = classifier.predict("A text")
-    assert {name for name, _ in ranked} == {"0", "1", "2"}
+    names = {name for name, _ in ranked}
+    assert names == {"0", "1", "2"}
 
 
 @pytest.mark.parametrize(
@@ -121,13 +125,15 @@ def test_text_models_with_a_tokenizer():
     ],
 )
 def test_create_refuses_invalid_arguments(name, options, message):
-    assert message in raised(UserError, gf.create, name, **TINY, **options)
+    error_message = raised(UserError, gf.create, name, **TINY, **options)
+    assert message in error_message
 
 
 def test_numpy_numbers_and_names_are_accepted():
     """As data sets contain them."""
     names = np.array(["a", "b"])
-    named = gf.create("gmlp_s", classes=names, image_size=np.int64(32), **TINY)
+    size = np.int64(32)
+    named = gf.create("gmlp_s", classes=names, image_size=size, **TINY)
     assert named.classes == ("a", "b")
     assert named.config.model.image_size == (32, 32)
     count = np.int32(3)
@@ -153,7 +159,7 @@ def test_run_is_loaded_for_other_classes_and_another_size(image_run, capsys):
     assert head["kernel"].shape == (16, 3)
     stem = model.params["stem"]
     larger_stem = larger.params["stem"]
-    np.testing.assert_array_equal(larger_stem["kernel"], stem["kernel"])
+    assert_array_equal(larger_stem["kernel"], stem["kernel"])
     assert spatial_of(model).shape == (2, 16, 16)
     assert spatial_of(larger).shape == (2, 64, 64)
     pixels = np.zeros((2, 16, 16, 1), np.uint8)
@@ -168,9 +174,11 @@ def test_language_model_becomes_a_classifier(text_run, capsys):
     assert "newly initialized" in capsys.readouterr().err
     assert classifier.config.task == "text_classification"
     assert classifier.tokenizer == model.tokenizer
-    np.testing.assert_array_equal(classifier.params["embedding"], model.params["embedding"])
+    embedding = model.params["embedding"]
+    assert_array_equal(classifier.params["embedding"], embedding)
     [[ranked]] = classifier.predict("A name.")
-    assert {name for name, _ in ranked} == {"no", "yes"}
+    names = {name for name, _ in ranked}
+    assert names == {"no", "yes"}
 
 
 @pytest.mark.parametrize(
@@ -188,7 +196,8 @@ def test_language_model_becomes_a_classifier(text_run, capsys):
     ],
 )
 def test_load_refuses_invalid_arguments(source, options, words):
-    assert words in raised(UserError, gf.load, source, **options)
+    message = raised(UserError, gf.load, source, **options)
+    assert words in message
 
 
 def test_folder_named_like_an_architecture_comes_first(tmp_path, monkeypatch):
@@ -209,7 +218,8 @@ def test_vocabulary_reading_is_reported(tmp_path, capsys):
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Haus", "Garten", "schön", "##e"]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces))
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    model = gf.create("gmlp_base", length=16, tokenizer=str(tmp_path / "vocab.txt"), **TINY)
+    vocabulary = str(tmp_path / "vocab.txt")
+    model = gf.create("gmlp_base", length=16, tokenizer=vocabulary, **TINY)
     assert model.tokenizer.encode("schöne") == [7, 8]
     stderr = capsys.readouterr().err
     assert "vocab.txt: text is not lower-cased, accents are kept" in stderr

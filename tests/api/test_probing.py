@@ -18,11 +18,13 @@ def clouds():
     """Points around one center for each class, as features that separate the classes: 90 training
     examples and 30 held-out ones."""
     random = np.random.default_rng(0)
-    centers = 4 * random.normal(size=(CLASSES, 5))
+    directions = random.normal(size=(CLASSES, 5))
+    centers = 4 * directions
 
     def draw(count):
         labels = np.arange(count) % CLASSES
-        states = centers[labels] + random.normal(size=(count, 5))
+        noise = random.normal(size=(count, 5))
+        states = centers[labels] + noise
         return Features(states.astype(np.float32), labels)
 
     return draw(90), draw(30)
@@ -32,14 +34,17 @@ def test_neighbors_vote_by_similarity(clouds):
     train, heldout = clouds
     train_norms = np.linalg.norm(train.states, axis=1)
     hits = 0
-    for row, label in zip(heldout.states, heldout.labels, strict=True):
+    rows = zip(heldout.states, heldout.labels, strict=True)
+    for row, label in rows:
         norms = train_norms * np.linalg.norm(row)
         similarity = train.states @ row / norms
-        nearest = np.argsort(-similarity)[: probing.NEIGHBOURS]
+        order = np.argsort(-similarity)
+        nearest = order[: probing.NEIGHBOURS]
         votes = np.zeros(CLASSES)
         for index in nearest:
             neighbor = train.labels[index]
-            votes[neighbor] += np.exp(similarity[index] / 0.07)
+            neighbor_similarity = similarity[index] / 0.07
+            votes[neighbor] += np.exp(neighbor_similarity)
         if np.argmax(votes) == label:
             hits += 1
     expected = hits / len(heldout.labels)
@@ -61,7 +66,8 @@ def test_probes_learn_separable_classes_and_nothing_from_noise(clouds, kind):
     scores = classifier(train, heldout)
     assert max(scores.values()) > 0.9
     rng = np.random.default_rng(1)
-    noise = rng.normal(size=(120, 5)).astype(np.float32)
+    numbers = rng.normal(size=(120, 5))
+    noise = numbers.astype(np.float32)
     train_noise = Features(noise[:90], train.labels)
     heldout_noise = Features(noise[90:], heldout.labels)
     scores = classifier(train_noise, heldout_noise)
@@ -70,8 +76,10 @@ def test_probes_learn_separable_classes_and_nothing_from_noise(clouds, kind):
 
 def test_linear_classifier_does_not_depend_on_feature_scale(clouds):
     train, heldout = clouds
-    scaled_train = Features(100 * train.states + 7, train.labels)
-    scaled_heldout = Features(100 * heldout.states + 7, heldout.labels)
+    scaled_states = 100 * train.states + 7
+    scaled_train = Features(scaled_states, train.labels)
+    scaled_heldout_states = 100 * heldout.states + 7
+    scaled_heldout = Features(scaled_heldout_states, heldout.labels)
     scores = probing.linear(scaled_train, scaled_heldout)
     assert scores == probing.linear(train, heldout)
 
@@ -86,15 +94,19 @@ def test_linear_classifier_does_not_depend_on_feature_scale(clouds):
 )
 def test_few_shots_are_limited_by_the_smallest_class(clouds, examples, shots):
     train, heldout = clouds
-    few = Features(train.states[:examples], train.labels[:examples])
+    states = train.states[:examples]
+    labels = train.labels[:examples]
+    few = Features(states, labels)
     scores = probing.few_shots(few, heldout)
-    assert list(scores) == [f"accuracy_{count}" for count in shots]
+    names = [f"accuracy_{count}" for count in shots]
+    assert list(scores) == names
 
 
 def test_model_with_other_classes_is_probed(image_run):
     digits = embedded.embedded_digits("heldout")
     images = digits.examples.images
-    names = np.array(["even", "odd"])[digits.labels % 2]
+    parities = digits.labels % 2
+    names = np.array(["even", "odd"])[parities]
     model = gf.load(image_run)
     train = (images[:60], names[:60])
     test = (images[60:90], names[60:90])
@@ -119,7 +131,8 @@ def test_language_model_is_probed_on_labelled_texts(text_run):
             train.append((f"{word} {number}", word))
             heldout.append((f"{word}  {number}", word))
     data = {"train": train, "heldout": heldout}
-    scores = gf.probe(gf.load(text_run), data, kind="linear", batch_size=3)
+    model = gf.load(text_run)
+    scores = gf.probe(model, data, kind="linear", batch_size=3)
     assert scores == {"accuracy": 1.0, "examples": 8}
 
 
@@ -142,11 +155,13 @@ LABELLED = (IMAGES, [0, 1] * 4)
 )
 def test_user_errors_are_one_line(image_run, data, options, words):
     model = gf.load(image_run)
-    assert words in raised(UserError, gf.probe, model, data, **options)
+    message = raised(UserError, gf.probe, model, data, **options)
+    assert words in message
 
 
 def test_models_without_features_are_refused():
     assert "'digits'" in raised(UserError, gf.probe, "digits", LABELLED)
     sizes = {"layers": 1, "d_model": 8, "d_ffn": 16, "length": 16, "vocab_size": 50}
     bare = gf.create("gmlp_base", **sizes)
-    assert "tokenizer" in raised(UserError, gf.probe, bare, [("A", 1)])
+    message = raised(UserError, gf.probe, bare, [("A", 1)])
+    assert "tokenizer" in message

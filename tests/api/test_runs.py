@@ -51,7 +51,8 @@ def images_config():
 def test_train_with_arrays_an_optimizer_and_callbacks(digits, tmp_path):
     images, labels = digits
     columns = {"image": images[:30], "label": labels[:30]}
-    data = {"train": columns, "test": (images[30:], labels[30:])}
+    heldout = (images[30:], labels[30:])
+    data = {"train": columns, "test": heldout}
     options = {**SHORT, "eval.every": 2}
     out = tmp_path / "run"
     seen = []
@@ -70,7 +71,8 @@ def test_train_with_arrays_an_optimizer_and_callbacks(digits, tmp_path):
         )
 
     with ThreadPoolExecutor(1) as pool:  # in a thread, which no signal reaches
-        result = pool.submit(run, [call]).result()
+        future = pool.submit(run, [call])
+        result = future.result()
     assert result["step"] == 4
     assert result["eval"]["examples"] == 10
     steps = [step for step, _ in seen]
@@ -80,7 +82,8 @@ def test_train_with_arrays_an_optimizer_and_callbacks(digits, tmp_path):
     assert trained == ["train/accuracy", "train/grad_norm", "train/loss"]
     assert "eval/top1" in scored
     model = gf.load(out)
-    assert set(model.classes) == {str(label) for label in labels}
+    expected = {str(label) for label in labels}
+    assert set(model.classes) == expected
     assert model.predict(images[0])
     again = run()  # the run is finished
     assert again["eval"] == result["eval"]
@@ -149,9 +152,11 @@ def test_texts_from_python_finetune_a_language_model(text_run, tmp_path, capsys)
     tuned = gf.load(tmp_path / "run")
     assert set(tuned.classes) == {"no", "yes"}
     assert tuned.tokenizer == model.tokenizer
-    assert tuned.config.model.d_model == model.config.model.d_model
+    d_model = model.config.model.d_model
+    assert tuned.config.model.d_model == d_model
     scores = gf.evaluate(tuned, heldout)
-    assert scores["accuracy"] == pytest.approx(result["eval"]["accuracy"])
+    accuracy = result["eval"]["accuracy"]
+    assert scores["accuracy"] == pytest.approx(accuracy)
     assert scores["examples"] == 8
     assert "newly initialized" in capsys.readouterr().err
 
@@ -170,9 +175,11 @@ def test_hugging_face_dataset(digits, tmp_path):
     images, labels = digits
     rows = []
     for image, label in zip(images, labels, strict=True):
-        row = {"img": image[..., 0], "label": int(label)}
+        pixels = image[..., 0]
+        row = {"img": pixels, "label": int(label)}
         rows.append(row)
-    data = {"train": Named(rows[:30]), "test": Named(rows[30:])}
+    train = Named(rows[:30])
+    data = {"train": train, "test": Named(rows[30:])}
     gf.train(images_config(), tmp_path, data=data, options=SHORT)
     model = gf.load(tmp_path)
     assert model.classes == Feature.names
@@ -189,7 +196,8 @@ def test_grain_dataset(digits, tmp_path):
     data = {"train": source[:30], "test": source[30:]}
     gf.train(images_config(), tmp_path, data=data, options=SHORT)
     model = gf.load(tmp_path)
-    assert set(model.classes) == {str(label) for label in labels}
+    expected = {str(label) for label in labels}
+    assert set(model.classes) == expected
 
 
 @pytest.mark.parametrize(
@@ -205,7 +213,8 @@ def test_grain_dataset(digits, tmp_path):
 )
 def test_train_refuses_invalid_arguments(data, options, words, tmp_path):
     arguments = {"data": data, "options": {**SHORT, **options}}
-    message = raised(UserError, gf.train, images_config(), tmp_path / "run", **arguments)
+    run = tmp_path / "run"
+    message = raised(UserError, gf.train, images_config(), run, **arguments)
     assert words in message
 
 
@@ -217,7 +226,8 @@ def test_train_refuses_invalid_arguments(data, options, words, tmp_path):
     ],
 )
 def test_objects_that_are_not_models_or_optimizers_are_refused(arguments, words, tmp_path):
-    message = raised(UserError, gf.train, "cifar10:gmlp", tmp_path / "run", **arguments)
+    run = tmp_path / "run"
+    message = raised(UserError, gf.train, "cifar10:gmlp", run, **arguments)
     assert words in message
     assert not (tmp_path / "run").exists()
 
@@ -239,7 +249,8 @@ def test_options_change_a_copy_of_the_config():
     ],
 )
 def test_objects_that_are_not_configs_are_refused(config, words):
-    assert words in raised(ConfigError, runs.open_config, config, None, {})
+    message = raised(ConfigError, runs.open_config, config, None, {})
+    assert words in message
 
 
 # Evaluation.
@@ -253,11 +264,13 @@ def test_evaluation_on_the_data_of_the_run_and_on_others(image_run):
     count = len(source.labels)
     whole = gf.evaluate(model, batch_size=64)
     assert whole["examples"] == count
-    same = gf.evaluate(model, (images, source.labels))
+    heldout = (images, source.labels)
+    same = gf.evaluate(model, heldout)
     assert same["examples"] == count
     assert same["top1"] == pytest.approx(whole["top1"])
     assert same["loss"] == pytest.approx(whole["loss"], rel=1e-4)
-    few = list(zip(images[:5], source.labels[:5], strict=True))
+    pairs = zip(images[:5], source.labels[:5], strict=True)
+    few = list(pairs)
     scores = gf.evaluate(model, few)
     assert scores["examples"] == 5
 
@@ -283,7 +296,8 @@ PIXELS = np.zeros((8, 8, 8, 1), np.uint8)
 )
 def test_evaluate_refuses_invalid_arguments(image_run, data, options, words):
     model = gf.load(image_run)
-    assert words in raised(UserError, gf.evaluate, model, data, **options)
+    message = raised(UserError, gf.evaluate, model, data, **options)
+    assert words in message
 
 
 def test_models_that_cannot_be_evaluated_are_refused(text_run):

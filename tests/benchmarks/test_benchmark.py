@@ -10,6 +10,7 @@ import time
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from PIL import Image
 
 from gmlp_flax import config
@@ -53,7 +54,8 @@ def test_candidates_are_interleaved_after_a_warmup():
     ],
 )
 def test_verdicts_need_repeats_that_agree(values, goal, expected):
-    assert timing.row("x", values, "", goal)["verdict"] == expected
+    row = timing.row("x", values, "", goal)
+    assert row["verdict"] == expected
 
 
 def test_unknown_parts_are_refused_in_one_line():
@@ -90,12 +92,15 @@ def test_both_candidates_of_the_images_part_decode_the_same_images():
         for seed in range(6):
             levels = []
             for call in calls:
-                pixels = call(data, np.random.default_rng(seed))
-                levels.append(np.asarray(pixels).astype(int))
+                rng = np.random.default_rng(seed)
+                pixels = call(data, rng)
+                whole_numbers = np.asarray(pixels).astype(int)
+                levels.append(whole_numbers)
             plain, ours = levels
             assert plain.shape == ours.shape, stage
             differences = abs(plain - ours)
-            assert np.median(differences) <= most, (stage, seed)
+            median = np.median(differences)
+            assert median <= most, (stage, seed)
 
 
 def tiny_text():
@@ -154,12 +159,14 @@ def test_settings_of_a_model(monkeypatch, every, seconds, best, tried):
     monkeypatch.setattr(device, "in_own_process", measured)
     fastest = {}
     model = device.MODELS[1]._replace(every=every, file="quickstart_image.py", argument="")
-    rows = rows_of(device.model_rows(model, TINY, 1, math.inf, fastest))
+    found_rows = device.model_rows(model, TINY, 1, math.inf, fastest)
+    rows = rows_of(found_rows)
     assert len(calls) == tried
     assert str(calls[0]) == "batch 2, remat none, unrolled"
     rate = rows[f"gMLP-S, {best}: rate"]["median"]
     step_ms = rows["gMLP-S: step"]["median"]
-    assert rate == fastest["gMLP-S"] == pytest.approx(2e3 / step_ms)
+    expected = pytest.approx(2e3 / step_ms)
+    assert rate == fastest["gMLP-S"] == expected
     assert step_ms == pytest.approx(200 if alone else 100)
     assert rows["gMLP-S: memory at its peak"]["median"] == 2.0
 
@@ -196,7 +203,8 @@ def test_rows_of_a_peer_of_the_device_part(monkeypatch):
 
     def make(_, tokens):
         table = torch.nn.Embedding(peers.VOCABULARY, 4)
-        return torch.nn.Sequential(table, torch.nn.Linear(4, peers.VOCABULARY))
+        head = torch.nn.Linear(4, peers.VOCABULARY)
+        return torch.nn.Sequential(table, head)
 
     small = peers.PEERS["BERT-base"]._replace(make=make)
     monkeypatch.setitem(peers.PEERS, "BERT-base", small)
@@ -205,31 +213,39 @@ def test_rows_of_a_peer_of_the_device_part(monkeypatch):
     monkeypatch.setattr(device, "in_own_process", in_this_process)
     peer = device.Beside("BERT-base", "a model of torch", batch=64, tokens=16)
     fastest = {"ours": 100.0}
-    rows = rows_of(device.peer_rows("ours", peer, TINY, 1, fastest))
+    found_rows = device.peer_rows("ours", peer, TINY, 1, fastest)
+    rows = rows_of(found_rows)
     rate = rows["a model of torch, torch.compile, batch 2: rate"]["median"]
     assert rate > 0
-    assert rows["ours: rate, ours / a model of torch"]["median"] == pytest.approx(100 / rate)
-    without_ours = list(device.peer_rows("ours", peer, TINY, 1, {}))
+    median = rows["ours: rate, ours / a model of torch"]["median"]
+    assert median == pytest.approx(100 / rate)
+    found_rows = device.peer_rows("ours", peer, TINY, 1, {})
+    without_ours = list(found_rows)
     assert len(without_ours) == len(rows) - 1
 
 
 @pytest.mark.nightly
 def test_the_device_part_on_a_cpu():
     """A model and every form of mixing, each in a separate process."""
-    model = device.Model("tiny", "quickstart_text.py", "", device.MODELS[0].settings[1:])
+    settings = device.MODELS[0].settings[1:]
+    model = device.Model("tiny", "quickstart_text.py", "", settings)
     fastest = {}
-    rows = rows_of(device.model_rows(model, TINY, 1, math.inf, fastest))
+    found_rows = device.model_rows(model, TINY, 1, math.inf, fastest)
+    rows = rows_of(found_rows)
     options = config.from_file("configs/quickstart_text.py")
     options.batch_size = 2
     medians = {name: row["median"] for name, row in rows.items()}
     seconds = medians["tiny: step"] / 1e3
-    assert medians["tiny, batch 2, remat matmuls: rate"] == pytest.approx(2 / seconds)
+    batch_rate = medians["tiny, batch 2, remat matmuls: rate"]
+    assert batch_rate == pytest.approx(2 / seconds)
     tokens = 2 * options.model.length
-    assert medians["tiny: rate"] == pytest.approx(tokens / seconds)
+    token_rate = medians["tiny: rate"]
+    assert token_rate == pytest.approx(tokens / seconds)
     product_rate = 1e12 * medians["one large product of 256 x 256 in float32"]
     share = medians["tiny: model FLOPs, of the product's rate"]
     flops = share * product_rate * seconds
-    assert flops == pytest.approx(dry_run.workload(options).flops)
+    workload = dry_run.workload(options)
+    assert flops == pytest.approx(workload.flops)
     mixing = rows_of(device.mixing_rows(32, TINY, 1))
     assert len(mixing) == 20
     for row in mixing.values():
@@ -249,7 +265,7 @@ def test_forms_of_mixing_compute_the_same():
         ("attention auto, positions relative", "attention xla, positions relative"),
     )
     for first, second in pairs:
-        np.testing.assert_allclose(results[first], results[second], rtol=1e-4, atol=1e-4)
+        assert_allclose(results[first], results[second], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ import functools
 import json
 import math
 
-import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from gmlp_flax.benchmarks import beside_transformers as beside
 from gmlp_flax.errors import ConfigError, RunError
@@ -96,10 +96,10 @@ def test_copies_of_our_models_take_the_same_steps(transformers, folder, name):
     theirs = trained(name, folder)
     assert len(ours.losses) == STEPS
     assert list(ours.perplexities) == list(range(1, STEPS + 1))
-    np.testing.assert_allclose(theirs.losses, ours.losses, rtol=2e-5)
+    assert_allclose(theirs.losses, ours.losses, rtol=2e-5)
     found = list(theirs.perplexities.values())
     expected = list(ours.perplexities.values())
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert_allclose(found, expected, rtol=1e-4)
     assert theirs.losses[-1] < theirs.losses[0]
 
 

@@ -49,25 +49,32 @@ def test_parameters_have_timms_names_and_shapes(name, timm):
     config = timm_models.config_for(name)
     ours = ImageClassification(config).shapes()
     flat = zeros_like(traverse_util.flatten_dict(ours, sep="/"))
-    views = torch_views(flat, timm_models.MODELS[name].rows)
+    rows = timm_models.MODELS[name].rows
+    views = torch_views(flat, rows)
     with torch.device("meta"):
         model = timm.create_model(name, num_classes=1000)
     state = zeros_like(model.state_dict())
     folded = timm_models.folded(state, ours)
-    shapes = {key: view.shape for key, view in views.items()}
-    expected = {key: value.shape for key, value in folded.items()}
+    shapes = {}
+    for key, view in views.items():
+        shapes[key] = view.shape
+    expected = {}
+    for key, value in folded.items():
+        expected[key] = value.shape
     assert shapes == expected
     seen = model.pretrained_cfg
     assert seen["mean"] == config.data.mean
     assert seen["std"] == config.data.std
     assert seen["crop_pct"] == config.data.eval_crop
     assert config.data.transform == "timm"
-    assert model.norm.__dict__.get("eps", 1e-6) == config.model.norm_eps
+    epsilon = model.norm.__dict__.get("eps", 1e-6)
+    assert epsilon == config.model.norm_eps
     if config.model.block == "transformer":
         block = model.blocks[0]
         our_pools = {"token": "cls", "avg": "mean"}
         assert block.attn.num_heads == config.model.heads
-        assert our_pools[model.global_pool] == config.model.pool
+        pool = our_pools[model.global_pool]
+        assert pool == config.model.pool
         activation = type(block.mlp.act).__name__
         expected = config.model.activation.replace("_", "")
         assert activation.lower() == expected
@@ -108,7 +115,8 @@ def test_float64(name, timm, monkeypatch):
         create_shallow = functools.partial(timm.create_model, depth=2)
         monkeypatch.setattr(timm, "create_model", create_shallow)
         row = timm_models.MODELS[name]
-        shallow = row._replace(model=row.model | {"layers": 2})
+        changed_model = row.model | {"layers": 2}
+        shallow = row._replace(model=changed_model)
         monkeypatch.setitem(timm_models.MODELS, name, shallow)
     errors = parity.compare(name, "float64", image_size=(32, 64))
     assert errors.logits < 1e-12, errors
@@ -147,7 +155,8 @@ SIZES = {
 def test_text(name):
     """Tight enough to see a wrong epsilon or another GELU."""
     pytest.importorskip("transformers", reason="transformers is not installed (extra: parity)")
-    errors = parity.compare_text(name, "float64", **SIZES[name])
+    sizes = SIZES[name]
+    errors = parity.compare_text(name, "float64", **sizes)
     # transformers computes the angles of rotary positions in float32
     limit = 1e-6 if name in ("modernbert", "llama") else 1e-12
     assert max(errors) < limit, errors

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from gmlp_flax.benchmarks import products
 from gmlp_flax.benchmarks.products import KINDS, PRODUCTS, Product
@@ -35,10 +36,10 @@ def test_both_compute_the_product_and_its_gradients(product):
     theirs = products.torch_functions(product)
     for kind, values in zip(KINDS, expected, strict=True):
         found = ours[kind](**arrays)
-        np.testing.assert_allclose(found, values, rtol=1e-4, atol=1e-4)
+        assert_allclose(found, values, rtol=1e-4, atol=1e-4)
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         of_torch = theirs[kind](**tensors)
-        np.testing.assert_allclose(of_torch.numpy(), values, rtol=1e-4, atol=1e-4)
+        assert_allclose(of_torch.numpy(), values, rtol=1e-4, atol=1e-4)
 
 
 def test_operations_are_two_for_each_multiply_add():

@@ -6,6 +6,7 @@ import collections
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.benchmarks import torch_models
@@ -49,14 +50,16 @@ def test_logits_equal_ours(transformers, positions, length):
     random = np.random.default_rng(1)
     tokens = random.integers(0, 50, (3, length))
     positions_to_predict = random.integers(0, length, (3, 4))
-    ours = np.asarray(task.apply(params, tokens, positions_to_predict))
+    logits = task.apply(params, tokens, positions_to_predict)
+    ours = np.asarray(logits)
     model = torch_models.prenorm(config, params)
     with torch.no_grad():
-        theirs = model.logits(torch.tensor(tokens), torch.tensor(positions_to_predict))
+        token_tensor = torch.tensor(tokens)
+        theirs = model.logits(token_tensor, torch.tensor(positions_to_predict))
     assert ours.shape == (3, 4, 50)
     assert ours.std() > 0.1
     tolerance = 2e-5 * np.abs(ours).max()
-    np.testing.assert_allclose(theirs.numpy(), ours, atol=tolerance)
+    assert_allclose(theirs.numpy(), ours, atol=tolerance)
 
 
 def sizes_by_decay_and_factor(groups):
@@ -77,7 +80,8 @@ def test_groups_have_our_weight_decay_and_multiplier(transformers, positions):
     groups = model.groups(0.01, 8.0)
     expected = collections.Counter()
     metadata = task.param_metadata()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(task.shapes()):
+    leaves = jax.tree_util.tree_leaves_with_path(task.shapes())
+    for path, leaf in leaves:
         name = path_name(path)
         decay = 0.01 if metadata[name].decayed else 0.0
         factor = 8.0 if "relative" in name else 1.0
@@ -104,11 +108,15 @@ def test_bert_and_mpnet_have_our_sizes(transformers, make):
     norm = 2 * d
     linear = d * d + d
     feed_forward = 2 * d * f + f + d
-    layers = 2 * (4 * linear + 2 * norm + feed_forward)
-    embedding_and_head = v * d + norm + linear + norm + v
+    norms = 2 * norm
+    layers = 2 * (4 * linear + norms + feed_forward)
+    embedding = v * d + norm
+    output = linear + norm + v
+    embedding_and_head = embedding + output
     positions = TOKENS * d if make is torch_models.bert else 32 * HEADS
     sizes = sizes_by_decay_and_factor(model.groups(0.01, 1.0))
-    assert sizes.total() == layers + embedding_and_head + positions
+    expected = layers + embedding_and_head + positions
+    assert sizes.total() == expected
 
 
 @PUBLISHED
@@ -120,7 +128,8 @@ def test_embeddings_of_all_tokens_are_trained(transformers, make):
     loss = made.encode(tokens).square().sum()
     loss.backward()
     gradient = made.model.get_input_embeddings().weight.grad
-    assert (gradient[:TOKENS].abs().sum(1) > 0).all()
+    sums = gradient[:TOKENS].abs().sum(1)
+    assert (sums > 0).all()
     assert not gradient[TOKENS:].any()
 
 
@@ -147,4 +156,4 @@ def test_buckets_of_relative_positions_equal_mpnets(transformers):
 
     offsets = np.arange(-400, 401)
     theirs = MPNetEncoder.relative_position_bucket(torch.tensor(offsets), 32, MAX_DISTANCE)
-    np.testing.assert_array_equal(buckets(offsets, 32), theirs.numpy())
+    assert_array_equal(buckets(offsets, 32), theirs.numpy())

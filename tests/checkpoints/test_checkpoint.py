@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from numpy.testing import assert_array_equal
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from gmlp_flax import config as gmlp_config
@@ -90,9 +91,10 @@ class Folder:
         found, state = self.newest()
         if number is not None:
             assert found == number
-        assert jax.tree.structure(state) == jax.tree.structure(self.template)
+        structure = jax.tree.structure(state)
+        assert structure == jax.tree.structure(self.template)
         expected = self.state(found)
-        jax.tree.map(np.testing.assert_array_equal, state, expected)
+        jax.tree.map(assert_array_equal, state, expected)
 
     def folder_of(self, number: int) -> Path:
         return self.root / "checkpoints" / str(number)
@@ -103,7 +105,8 @@ class Folder:
 
     def contents(self) -> dict[Path, bytes]:
         """The files of checkpoints 3 and 5."""
-        paths = self.files(3) + self.files(5)
+        paths_of_3 = self.files(3)
+        paths = paths_of_3 + self.files(5)
         return {path: path.read_bytes() for path in paths}
 
     def data_file(self, number: int) -> Path:
@@ -144,13 +147,18 @@ def test_the_newest_checkpoint_is_restored_exactly(two):
 
 
 def test_parts_of_a_state_are_restored_without_writing(two):
-    before = {path: path.stat().st_mtime_ns for path in two.root.rglob("*")}
+    before = {}
+    for path in two.root.rglob("*"):
+        before[path] = path.stat().st_mtime_ns
     template = {"params": two.template.params}
     with two.open(read_only=True) as checkpoints:
         restored = checkpoints.restore(3, template)
     expected = two.state(3).params
-    jax.tree.map(np.testing.assert_array_equal, restored["params"], expected)
-    after = {path: path.stat().st_mtime_ns for path in two.root.rglob("*")}
+    params = restored["params"]
+    jax.tree.map(assert_array_equal, params, expected)
+    after = {}
+    for path in two.root.rglob("*"):
+        after[path] = path.stat().st_mtime_ns
     assert after == before
 
 
@@ -181,7 +189,8 @@ def test_flipped_bits_of_arrays_are_noticed(two):
     for _ in range(6):
         data = bytearray(original)
         position = rng.integers(len(data))
-        data[position] ^= 1 << rng.integers(8)
+        bit = rng.integers(8)
+        data[position] ^= 1 << bit
         path.write_bytes(data)
         two.assert_newest()
         if damaged.exists():
@@ -258,7 +267,8 @@ def test_mismatches_list_every_path(two):
 def test_states_that_are_not_finite_are_refused(two, value):
     state = two.state(9)
     moments = state.opt_state[1][0].mu
-    moments["line"]["kernel"] = jnp.zeros(1000).at[500].set(value)
+    zeros = jnp.zeros(1000)
+    moments["line"]["kernel"] = zeros.at[500].set(value)
     with two.open() as checkpoints:
         with pytest.raises(RunError, match=f"step 9 is not finite.* {two.root}/checkpoints/5"):
             checkpoints.save(9, state, None)
@@ -295,7 +305,8 @@ def test_errors_of_reading_are_retried_and_are_not_damage(two, quick, monkeypatc
     """More errors are in test_reading.py."""
     before = two.contents()
     reason = os.strerror(number)
-    restore, calls = failing(ocp.CheckpointManager.restore, OSError(number, reason), math.inf)
+    error = OSError(number, reason)
+    restore, calls = failing(ocp.CheckpointManager.restore, error, math.inf)
     monkeypatch.setattr(ocp.CheckpointManager, "restore", restore)
     with pytest.raises(RunError, match=f"{two.folder_of(5)} .*{reason}") as caught:
         two.newest()
@@ -321,7 +332,8 @@ def test_unreadable_files_are_not_damage(two, quick, monkeypatch):
     """Orbax may raise an error without a number, if one of the files cannot be read."""
     restore = mock.Mock(side_effect=ValueError("no structure"))
     monkeypatch.setattr(ocp.CheckpointManager, "restore", restore)
-    error = storage.storage_error("reading", OSError(errno.EIO, "I/O"))
+    os_error = OSError(errno.EIO, "I/O")
+    error = storage.storage_error("reading", os_error)
     unreadable = mock.Mock(side_effect=error)
     with monkeypatch.context() as broken, pytest.raises(StorageError, match="Input/output error"):
         broken.setattr(files, "open_file", unreadable)
@@ -345,7 +357,8 @@ def test_the_best_is_kept_if_its_metrics_are_damaged(folder):
     """Unverified checkpoints are never deleted: a flipped bit must not make the best one the
     worst."""
     metrics = {1: {"loss": 839.0}, 2: {"loss": 2e7}}
-    assert folder.save(1, 2, metrics=metrics, retention=BEST) == [1, 2]
+    kept = folder.save(1, 2, metrics=metrics, retention=BEST)
+    assert kept == [1, 2]
     (manifest,) = [path for path in folder.files(1) if path.name == MANIFEST_FILE]
     content = manifest.read_text()
     assert '"loss": 839.0' in content
@@ -370,7 +383,8 @@ def test_the_best_is_kept_if_its_metrics_are_damaged(folder):
 
 def test_states_may_be_evaluated_after_they_are_saved(folder):
     """It may be the best."""
-    folder.save(1, 2, metrics={1: {"loss": 2.0}}, retention=BEST)
+    metrics = {1: {"loss": 2.0}}
+    folder.save(1, 2, metrics=metrics, retention=BEST)
     lines = '{"step": 1, "eval": {"loss": 0.0}}\n{"step": 2, "eval": {"loss": 1.0}}\n'
     (folder.root / "metrics.jsonl").write_text(lines)
     with folder.open(BEST) as checkpoints:
@@ -391,7 +405,8 @@ def test_damaged_metrics_of_later_evaluations_are_named(folder):
         number, _ = checkpoints.restore_newest(folder.template)
         assert number == 1
         for number in (2, 3):
-            checkpoints.save(number, folder.state(number), {"loss": 1 / number})
+            metrics = {"loss": 1 / number}
+            checkpoints.save(number, folder.state(number), metrics)
         checkpoints.wait()
         assert checkpoints.steps() == [3]
     (folder.root / "metrics.jsonl").write_text("[]\n")

@@ -6,6 +6,7 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from gmlp_flax.checkpoints.pytree import checksum, from_dict, path_name, to_dict
 from gmlp_flax.training.step import TrainState
@@ -48,7 +49,7 @@ def test_round_trip_keeps_structure_and_values(ema):
     template = jax.eval_shape(lambda: example(ema))
     restored = from_dict(template, values)
     assert jax.tree.structure(restored) == jax.tree.structure(state)
-    jax.tree.map(np.testing.assert_array_equal, restored, state)
+    jax.tree.map(assert_array_equal, restored, state)
 
 
 def arrays(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:

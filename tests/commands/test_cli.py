@@ -76,7 +76,10 @@ XPK = ("--topology=v5e:4x4", "--cluster=c", "--zone=z", "--project=p", "--image=
     ],
 )
 def test_bad_arguments_are_one_line(tmp_path, arguments, words):
-    assert_refused([word.replace("RUN", f"{tmp_path}/run") for word in arguments], *words)
+    used = []
+    for word in arguments:
+        used.append(word.replace("RUN", f"{tmp_path}/run"))
+    assert_refused(used, *words)
 
 
 @pytest.mark.slow
@@ -123,10 +126,12 @@ def test_warmup_longer_than_the_run(tmp_path):
     when it is run."""
     flags = (f"--workdir={tmp_path}/run", "--config.optimizer.warmup=60")
     words = ("config.optimizer.warmup is 60", "config.steps=50")
-    assert_refused([TEXT, "--config.steps=50", *flags], *words)
+    command = [TEXT, "--config.steps=50", *flags]
+    assert_refused(command, *words)
     own = f"{HEAD}  config.steps = 50\n  config.optimizer.warmup = 70\n  return config\n"
     (tmp_path / "own.py").write_text(own)
-    assert_refused([f"--config={tmp_path}/own.py", f"--workdir={tmp_path}/run"], "warmup is 70")
+    command = [f"--config={tmp_path}/own.py", f"--workdir={tmp_path}/run"]
+    assert_refused(command, "warmup is 70")
     for flag in ("--config.steps=60", "--config.optimizer.schedule=rsqrt"):
         shown = train(TEXT, "--config.steps=50", *flags, flag, "--help_config")
         assert shown.returncode == 0, shown.stderr
@@ -160,7 +165,8 @@ HEAD = "from gmlp_flax import config as gmlp_config\ndef get_config(arg=''):\n  
 def test_bad_config_file_is_one_line(tmp_path, text, words):
     path = tmp_path / "bad.py"
     path.write_text(text)
-    assert_refused([f"--config={path}", f"--workdir={tmp_path}/run"], str(path), *words)
+    command = [f"--config={path}", f"--workdir={tmp_path}/run"]
+    assert_refused(command, str(path), *words)
 
 
 def test_config_file_that_returns_nothing_is_one_line(tmp_path):
@@ -225,4 +231,5 @@ def test_out_of_memory_is_one_line(capsys, words):
     with pytest.raises(SystemExit), cli.show_errors():
         raise jax.errors.JaxRuntimeError(words)
     advice = "make the batch or the model smaller, or use more devices"
-    assert capsys.readouterr().err == f"error: out of memory ({words}): {advice}\n"
+    err = capsys.readouterr().err
+    assert err == f"error: out of memory ({words}): {advice}\n"

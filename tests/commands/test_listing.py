@@ -15,9 +15,12 @@ from tests import preloaded
 
 
 def test_each_kind_lists_names_with_descriptions():
-    found = {kind: listing.names_of(kind) for kind in listing.KINDS}
+    found = {}
+    for kind in listing.KINDS:
+        found[kind] = listing.names_of(kind)
     assert found["blocks"].keys() == BLOCKS.keys()
-    assert found["tables"].keys() == {*TABLES, "recall"}
+    tables = {*TABLES, "recall"}
+    assert found["tables"].keys() == tables
     assert {"quickstart_text", "own_text", "c4_bert"} <= found["configs"].keys()
     assert "sweeps" not in found["configs"]
     assert found["models"]["gmlp_s"] == "Table 1"
@@ -70,7 +73,8 @@ def script():
 )
 def test_bash_completion(script, words, number, expected):
     command = f"{script}\nCOMP_WORDS=({words}); COMP_CWORD={number}; _gmlp; echo ${{COMPREPLY[@]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd="/")
+    bash = ["bash", "-c", command]
+    done = subprocess.run(bash, capture_output=True, text=True, cwd="/")
     assert sorted(done.stdout.split()) == expected
     assert done.stderr == ""
 
@@ -84,10 +88,12 @@ def test_completion_of_other_shells(script):
 @pytest.mark.smoke
 def test_sizes_prints_a_table(printed_sizes):
     lines = printed_sizes.splitlines()
-    assert lines[0].split()[:2] == ["model", "parameters"]
+    titles = lines[0].split()[:2]
+    assert titles == ["model", "parameters"]
     assert any(line.startswith("gmlp_xlarge") and "940,614,768" in line for line in lines)
     [unprinted] = [line for line in lines if line.startswith("amlp_36 ")]
-    assert unprinted.split()[:5] == ["amlp_36", "108,782,044", "108.8", "26.14", "ablation"]
+    cells = unprinted.split()[:5]
+    assert cells == ["amlp_36", "108,782,044", "108.8", "26.14", "ablation"]
     [doubled] = [line for line in lines if line.startswith("resmlp_s12 ")]
     words = ["resmlp_s12", "15,350,872", "15.4", "15", "6.02", "2x3", "Table", "2"]
     assert doubled.split() == words
@@ -97,9 +103,12 @@ def test_sizes_prints_a_table(printed_sizes):
 
 
 def test_json_output():
-    everything = json.loads(preloaded.gmlp("list", "--json").stdout)
-    assert everything == {kind: listing.names_of(kind) for kind in listing.KINDS}
-    some = json.loads(preloaded.gmlp("list", "models", "gmlp_*", "--json").stdout)
+    printed = preloaded.gmlp("list", "--json").stdout
+    everything = json.loads(printed)
+    expected = {kind: listing.names_of(kind) for kind in listing.KINDS}
+    assert everything == expected
+    printed_models = preloaded.gmlp("list", "models", "gmlp_*", "--json").stdout
+    some = json.loads(printed_models)
     assert some["gmlp_s"] == "Table 1"
     for name in some:
         assert name.startswith("gmlp_")

@@ -91,9 +91,12 @@ def test_inherited_model_is_planned(text_run):
     start = gmlp_config.Start("pretrained", old, {})
     config = gmlp_config.from_file("configs/finetune_glue.py", "sst2")
     config.model.length = 16
-    resolved = gmlp_config.resolve(config, lambda _: start).config
-    shapes = tasks.find(resolved.task)(resolved).shapes()
-    assert json.loads(done.stdout)["params"] == parameters.count(shapes)
+    resolution = gmlp_config.resolve(config, lambda _: start)
+    resolved = resolution.config
+    task = tasks.find(resolved.task)(resolved)
+    shapes = task.shapes()
+    planned_params = json.loads(done.stdout)["params"]
+    assert planned_params == parameters.count(shapes)
 
 
 def planned(name: str) -> dict:
@@ -101,7 +104,8 @@ def planned(name: str) -> dict:
     file, topology, *more = PLANS[name]
     flags = (f"--config=configs/{file}.py:{name}", f"--topology={topology}", *more)
     done = command(*flags, "--json")
-    assert done.returncode == 0, done.stderr[-2000:]
+    errors = done.stderr[-2000:]
+    assert done.returncode == 0, errors
     return json.loads(done.stdout)
 
 
@@ -109,7 +113,8 @@ def gpu_plan(name: str) -> dict:
     """One of GPU_PLANS."""
     config, topology = GPU_PLANS[name]
     done = command(f"--config={config}", f"--topology={topology}", "--json")
-    assert done.returncode == 0, done.stderr[-2000:]
+    errors = done.stderr[-2000:]
+    assert done.returncode == 0, errors
     return json.loads(done.stdout)
 
 
@@ -130,11 +135,15 @@ def test_plans_agree_with_the_golden_file(name):
     for field in ("params", "flops_per_step", "hbm_bytes", "fits"):
         assert found[field] == known[field], field
     for part, size in known["per_chip_bytes"].items():
-        assert found["per_chip_bytes"][part] == pytest.approx(size, rel=0.03), part
-    assert found["collectives"].keys() == known["collectives"].keys()
+        part_bytes = found["per_chip_bytes"][part]
+        assert part_bytes == pytest.approx(size, rel=0.03), part
+    kinds = known["collectives"].keys()
+    assert found["collectives"].keys() == kinds
     for kind, collective in known["collectives"].items():
-        assert found["collectives"][kind]["count"] == collective["count"], kind
-    assert found["step_seconds"] > found["flops_per_step"] / found["chips"] / 1e15
+        found_collective = found["collectives"][kind]
+        assert found_collective["count"] == collective["count"], kind
+    flops_per_chip = found["flops_per_step"] / found["chips"]
+    assert found["step_seconds"] > flops_per_chip / 1e15
 
 
 def exchanged(plan: dict) -> int:
@@ -154,9 +163,12 @@ def test_plans_of_gpus_agree_with_the_golden_file(name):
     assert found["method"] == "compiled"
     assert found["fits"] == known["fits"]
     peak = known["per_chip_bytes"]["peak"]
-    assert found["per_chip_bytes"]["peak"] == pytest.approx(peak, rel=0.05)
-    assert found["seconds"]["memory"] == pytest.approx(known["seconds"]["memory"], rel=0.05)
-    assert exchanged(found) == pytest.approx(exchanged(known), rel=0.01)
+    found_peak = found["per_chip_bytes"]["peak"]
+    assert found_peak == pytest.approx(peak, rel=0.05)
+    memory_seconds = known["seconds"]["memory"]
+    assert found["seconds"]["memory"] == pytest.approx(memory_seconds, rel=0.05)
+    exchanged_bytes = exchanged(known)
+    assert exchanged(found) == pytest.approx(exchanged_bytes, rel=0.01)
 
 
 @needs_libtpu

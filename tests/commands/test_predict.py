@@ -47,7 +47,8 @@ def test_text_from_standard_input(text_run):
 def test_images_from_files(image_run, tmp_path):
     digit = embedded_digits("heldout").examples.images[0]
     path = tmp_path / "digit.png"
-    Image.fromarray(digit[..., 0]).save(path)
+    grey = digit[..., 0]
+    Image.fromarray(grey).save(path)
     code, out, error = run(f"--workdir={image_run}", "--top=3", str(path))
     assert code == 0, error
     model = pretrained.load(image_run)
@@ -58,7 +59,8 @@ def test_images_from_files(image_run, tmp_path):
 def test_images_in_bfloat16(image_run, tmp_path):
     digit = embedded_digits("heldout").examples.images[0]
     path = tmp_path / "digit.png"
-    Image.fromarray(digit[..., 0]).save(path)
+    grey = digit[..., 0]
+    Image.fromarray(grey).save(path)
     code, out, error = run(f"--workdir={image_run}", "--dtype=bfloat16", "--top=3", str(path))
     assert code == 0, error
     model = gmlp_flax.load(image_run, dtype="bfloat16")
@@ -97,7 +99,8 @@ def test_one_bad_image_does_not_stop_the_others(image_run, tmp_path):
         digit = embedded_digits("heldout").examples.images[number]
         path = tmp_path / "photos" / f"{number}.png"
         path.parent.mkdir(exist_ok=True)
-        Image.fromarray(digit[..., 0]).save(path)
+        grey = digit[..., 0]
+        Image.fromarray(grey).save(path)
     (tmp_path / "photos" / "1a.png").write_bytes(b"no image")
     (tmp_path / "photos" / "notes.md").write_text("not of interest")
     (tmp_path / "empty").mkdir()
@@ -109,7 +112,9 @@ def test_one_bad_image_does_not_stop_the_others(image_run, tmp_path):
     ]
     code, out, error = run(f"--workdir={image_run}", "--batch_size=2", "--top=1", *words)
     paths = [line.partition(":")[0] for line in out.splitlines()]
-    expected = [f"{tmp_path}/photos/{number}.png" for number in (0, 1, 2, 0, 2)]
+    expected = []
+    for number in (0, 1, 2, 0, 2):
+        expected.append(f"{tmp_path}/photos/{number}.png")
     assert paths == expected
     first, second, third = error.splitlines()
     assert code == 1
@@ -124,24 +129,31 @@ def test_one_bad_image_does_not_stop_the_others(image_run, tmp_path):
 
 def test_json_objects_in_and_out(text_run, image_run):
     lines = ['{"input": "A [MASK] b.", "id": 7}', "The [MASK].", "none", "", '{"input": 3}', "{"]
-    code, out, error = run(f"--workdir={text_run}", "--json", "--top=2", text="\n".join(lines))
-    records = [json.loads(line) for line in out.splitlines()]
+    lines_text = "\n".join(lines)
+    code, out, error = run(f"--workdir={text_run}", "--json", "--top=2", text=lines_text)
+    records = []
+    for line in out.splitlines():
+        records.append(json.loads(line))
     first, second, unmasked, number, broken = records
     model = pretrained.load(text_run)
-    for record, line in ((first, "A [MASK] b."), (second, "The [MASK].")):
+    questions = ((first, "A [MASK] b."), (second, "The [MASK]."))
+    for record, line in questions:
         [predictions] = model.predict([line], top=2)
         [[(label, score), _]] = predictions
         [[best, _]] = record["predictions"]
         assert record["input"] == line
         assert best["label"] == label
-        assert best["score"] == pytest.approx(score, rel=1e-5)
+        expected_score = pytest.approx(score, rel=1e-5)
+        assert best["score"] == expected_score
     assert first["id"] == 7
     assert code == 1
     assert unmasked["input"] == "none"
     assert number["input"] is None
     assert broken["input"] is None
     assert "there is no [MASK]" in unmasked["error"]
-    positions = [line.split(": ")[1] for line in error.splitlines()]
+    positions = []
+    for line in error.splitlines():
+        positions.append(line.split(": ")[1])
     assert positions == [f"standard input, line {number}" for number in (3, 5, 6)]
 
 
@@ -159,11 +171,13 @@ def test_texts_from_files(text_run, tmp_path):
     (tmp_path / "more" / "b.txt").write_text(f"one [MASK]\r\n{long} [MASK]\n[MASK]{long}")
     (tmp_path / "more" / "c.bin").write_bytes(b"\xff")
     arguments = [f"--workdir={text_run}", f"{tmp_path}/*.txt", f"{tmp_path}/more"]
-    code, out, error = run(*arguments, f"{tmp_path}/none.txt", "--json")
+    missing = f"{tmp_path}/none.txt"
+    code, out, error = run(*arguments, missing, "--json")
     assert code == 1
     assert are_answered(out) == [True, False, True, True, False, False, False]
     positions = ["a.txt, line 3", "b.txt, line 2", "b.txt, line 3", "none.txt': arguments"]
-    for position, line in zip(positions, error.splitlines(), strict=True):
+    messages = error.splitlines()
+    for position, line in zip(positions, messages, strict=True):
         assert position in line
     code, out, error = run(*arguments, "--truncate", "--json")
     assert are_answered(out) == [True, False, True, True, False, True]
@@ -174,13 +188,17 @@ def test_texts_from_files(text_run, tmp_path):
 def test_progress_bar_is_shown_on_a_terminal(image_run, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     predictor = pretrained.load(image_run).predictor
-    answers = [Answer("a.png", [[("3", 0.5)]]), Answer("b.png", [], DataError("b.png is missing"))]
-    assert predict.write(answers, predictor, as_json=False, typed=False) == (2, 1)
+    first_answer = Answer("a.png", [[("3", 0.5)]])
+    missing_error = DataError("b.png is missing")
+    answers = [first_answer, Answer("b.png", [], missing_error)]
+    counts = predict.write(answers, predictor, as_json=False, typed=False)
+    assert counts == (2, 1)
     out, err = capsys.readouterr()
     assert out.strip() == "a.png: 3 50.0%"
     assert "2 inputs" in err
     assert "error: b.png is missing\n" in err
-    assert predict.write(answers, predictor, as_json=False, typed=True) == (2, 1)
+    counts = predict.write(answers, predictor, as_json=False, typed=True)
+    assert counts == (2, 1)
     assert capsys.readouterr().err == "error: b.png is missing\n"
 
 
@@ -210,7 +228,9 @@ def test_terminal_escape_codes_in_names_are_printed_as_text():
 )
 def test_user_errors_are_one_line(request, tmp_path, kind, words, text, code, messages):
     (tmp_path / "broken.png").write_bytes(b"no image")
-    paths = [word.replace("BROKEN", f"{tmp_path}/broken.png") for word in words]
+    paths = []
+    for word in words:
+        paths.append(word.replace("BROKEN", f"{tmp_path}/broken.png"))
     workdir = request.getfixturevalue(kind)
     found, _, error = run(f"--workdir={workdir}", *paths, text=text)
     assert found == code, error

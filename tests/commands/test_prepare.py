@@ -69,7 +69,8 @@ def folder(tmp_path_factory):
     text = write_corpus(folder / "text", 3, 40, 60)
     flags = (f"--out={folder}/p", "--vocab_size=300", f"--cache={folder}/c", "--workers=1")
     run(text, *flags)
-    shutil.copy(folder / "p" / "tokenizer.model", folder / "t.model")
+    model_path = folder / "p" / "tokenizer.model"
+    shutil.copy(model_path, folder / "t.model")
     return folder
 
 
@@ -79,18 +80,23 @@ def test_prepared_folder_is_trained_on(folder, tmp_path):
     done = run(folder / "text", out, *trained, "--workers=1")
     made = Prepared(tmp_path / "p")
     assert made.documents == 120
-    assert made.tokenizer == Tokenizer.load(folder / "t.model")
-    assert len(Packing(made, 16)[0]["tokens"]) == 16
-    assert content(tmp_path / "p") == content(folder / "p")
+    expected = Tokenizer.load(folder / "t.model")
+    assert made.tokenizer == expected
+    window = Packing(made, 16)[0]
+    assert len(window["tokens"]) == 16
+    prepared = content(tmp_path / "p")
+    assert prepared == content(folder / "p")
     words = done.stdout.split()
     assert words[:2] == ["documents", "120"]
-    assert words[2:4] == ["tokens", f"{made.tokens:,}"]
+    tokens = f"{made.tokens:,}"
+    assert words[2:4] == ["tokens", tokens]
     assert f"--config.data.train={tmp_path}/p" in words
     assert "--config.model.vocab_size=300" in words
     assert "text read: 3 files (part-00000-of-00003.jsonl, " in done.stderr
     # A second time there is nothing to do; with the tokenizer's file it is the same.
     run(folder / "text", out, f"--tokenizer={folder}/t.model")
-    assert content(tmp_path / "p") == content(folder / "p")
+    prepared = content(tmp_path / "p")
+    assert prepared == content(folder / "p")
 
 
 def test_held_out_documents(folder, tmp_path):
@@ -101,15 +107,18 @@ def test_held_out_documents(folder, tmp_path):
     run(*command, f"--out={tmp_path}/train")
     heldout = Prepared(tmp_path / "heldout").documents
     assert 15 < heldout < 60
-    assert Prepared(tmp_path / "train").documents == 120 - heldout
+    train = Prepared(tmp_path / "train")
+    assert train.documents == 120 - heldout
 
 
 @pytest.mark.slow
 def test_splits(folder, tmp_path):
     text = tmp_path / "text"
     text.mkdir()
-    for name, count in (("train", 1), ("valid", 2), ("test", 3)):
-        write_lines(text / f"{name}.jsonl", *["ban der"] * count)
+    counts = (("train", 1), ("valid", 2), ("test", 3))
+    for name, count in counts:
+        lines = ["ban der"] * count
+        write_lines(text / f"{name}.jsonl", *lines)
     (text / "notes.md").write_text("notes")
     model = f"--tokenizer={folder}/t.model"
     documents = {}
@@ -136,7 +145,8 @@ def test_tokenizer_trained_only_on_held_out_text_gets_a_note(tmp_path):
         write_lines(text / f"{split}.jsonl", *words * 40)
     for split in ("train", "validation"):
         done = run(text, f"--out={tmp_path}/{split}", f"--split={split}", "--vocab_size=300")
-        notes[split] = [line for line in done.stderr.splitlines() if "--tokenizer" in line]
+        messages = done.stderr.splitlines()
+        notes[split] = [line for line in messages if "--tokenizer" in line]
     assert notes["train"] == []
     [note] = notes["validation"]
     assert note.startswith("note: a tokenizer is trained on this split alone")
@@ -173,8 +183,10 @@ def test_vocabulary_of_words(tmp_path):
     assert "50.0% of the tokens" in done.stderr
     lower_cased = Prepared(tmp_path / "a")
     cased = Prepared(tmp_path / "b")
-    assert lower_cased.read(0, 4).tolist() == [5, 6, 7, 3]
-    assert cased.read(0, 4).tolist() == [1, 6, 7, 3]
+    first_ids = lower_cased.read(0, 4)
+    assert first_ids.tolist() == [5, 6, 7, 3]
+    cased_ids = cased.read(0, 4)
+    assert cased_ids.tolist() == [1, 6, 7, 3]
     flags = (f"--out={tmp_path}/c", "--tokenizer=bytes", "--do_lower_case=True")
     message = error(text, *flags)
     assert "do_lower_case is True" in message
@@ -203,7 +215,8 @@ def test_user_errors_are_one_line(folder, tmp_path):
         ("--lengths=9: expected 2 numbers", ("listops:1,1,1", out, "--lengths=9")),
     )
     for message, words in cases:
-        assert message in error(*words, f"--cache={folder}/c")
+        error_message = error(*words, f"--cache={folder}/c")
+        assert message in error_message
     assert not (tmp_path / "out").exists()
     run(text, out, model)
     message = error(text, out, model, "--heldout_share=0.5")
@@ -247,7 +260,8 @@ def test_killed_and_repeated_command_gives_the_same_bytes(folder, tmp_path, kill
     rng = random.Random(kills)
     halfway = 0
     for kill in range(kills):
-        process = start(*command, f"--out={killed}", f"--workers={1 + kill % 3}")
+        workers = 1 + kill % 3
+        process = start(*command, f"--out={killed}", f"--workers={workers}")
         if kill % 4 == 3:
             kill_at_start(process, seconds / 3, rng)
         else:
@@ -260,7 +274,9 @@ def test_killed_and_repeated_command_gives_the_same_bytes(folder, tmp_path, kill
     run(*command, f"--out={killed}", "--workers=2")
     assert content(killed) == content(tmp_path / "whole")
     assert len(content(killed)) == files + 2
-    hidden = [path.name for path in killed.glob(".*")]
+    hidden = []
+    for path in killed.glob(".*"):
+        hidden.append(path.name)
     assert hidden == [".lock"]
 
 
@@ -273,7 +289,8 @@ def test_workers_end_with_a_killed_parent(folder, tmp_path):
     text = write_corpus(tmp_path / "text", 4, 6000, 400)
     flags = ("--shard_bytes=100000", f"--out={tmp_path}/p", "--workers=2")
     process = start(text, f"--tokenizer={folder}/t.model", *flags)
-    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    pid = process.pid
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
     if not listed.exists():
         process.kill()
         process.communicate()

@@ -128,7 +128,8 @@ def test_parameter_counts_need_no_runs(tmp_path):
     ],
 )
 def test_user_errors_are_one_line(tmp_path, arguments, message):
-    assert message in preloaded.refused("reproduce", f"--out={tmp_path}", *arguments)
+    error_message = preloaded.refused("reproduce", f"--out={tmp_path}", *arguments)
+    assert message in error_message
     assert not list(tmp_path.iterdir())
 
 

@@ -70,7 +70,8 @@ def test_removed_keys_are_read_at_their_accepted_values():
 )
 def test_invalid_json_is_refused(tmp_path, text, expected):
     path = tmp_path / "config.json"
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    content = text.encode() if isinstance(text, str) else text
+    path.write_bytes(content)
     message = raised(ConfigError, gmlp_config.load, str(path))
     assert str(path) in message
     assert expected in message
@@ -117,7 +118,8 @@ def test_damaged_environments_do_not_hide_errors_of_the_config(tmp_path, environ
     path = tmp_path / "config.json"
     path.write_text('{"steps": 0}')
     (tmp_path / ENVIRONMENT_FILE).write_text(environment)
-    assert "config.steps is 0" in raised(ConfigError, gmlp_config.load, str(path))
+    message = raised(ConfigError, gmlp_config.load, str(path))
+    assert "config.steps is 0" in message
 
 
 SCALES = {"scale": ("paper", "small", "gpu"), "length": ("128", "512")}
@@ -133,7 +135,8 @@ SCALES = {"scale": ("paper", "small", "gpu"), "length": ("128", "512")}
     ],
 )
 def test_arguments_are_a_name_and_options(arg, found):
-    assert gmlp_config.arguments(arg, ("sgu", "mixer"), **SCALES) == found
+    names = ("sgu", "mixer")
+    assert gmlp_config.arguments(arg, names, **SCALES) == found
 
 
 @pytest.mark.parametrize(
@@ -148,7 +151,8 @@ def test_arguments_are_a_name_and_options(arg, found):
     ],
 )
 def test_invalid_arguments_are_refused(arg, words):
-    message = raised(ConfigError, gmlp_config.arguments, arg, ("sgu", "mixer"), **SCALES)
+    names = ("sgu", "mixer")
+    message = raised(ConfigError, gmlp_config.arguments, arg, names, **SCALES)
     for word in words:
         assert word in message
 
@@ -166,19 +170,22 @@ WORDS = st.sampled_from(["sgu", "mixer", "scale", "length", "gpu", "512", "=", "
 def test_any_argument_is_read_or_quoted_in_one_line(parts):
     arg = "".join(parts)
     try:
-        name, scale, length = gmlp_config.arguments(arg, ("sgu", "mixer"), **SCALES)
+        names = ("sgu", "mixer")
+        name, scale, length = gmlp_config.arguments(arg, names, **SCALES)
     except ConfigError as error:
         message = str(error)
         assert "\n" not in message
         assert message.startswith("the config's argument ")
-        is_quoted = any(repr(word) in message for word in arg.split(","))
+        words = arg.split(",")
+        is_quoted = any(repr(word) in message for word in words)
         assert is_quoted or "more than once" in message
         return
     first, *options = arg.split(",")
     assert first == name
     option_names = {word.partition("=")[0] for word in options}
     assert len(option_names) == len(options)
-    assert set(options) <= {f"scale={scale}", f"length={length}"}
+    expected = {f"scale={scale}", f"length={length}"}
+    assert set(options) <= expected
 
 
 MINE = """
@@ -223,7 +230,8 @@ def test_copies_of_packaged_files_may_have_their_name(tmp_path, monkeypatch, kin
     path = Path(folder, f"{name}.py")
     path.parent.mkdir(parents=True)
     path.write_text(Path(packaged).read_text())
-    assert gmlp_config.locate(name, kind) == str(path)
+    located = gmlp_config.locate(name, kind)
+    assert located == str(path)
 
 
 @CONFIG_AND_SWEEP
@@ -239,7 +247,8 @@ def test_ambiguous_names_are_refused(tmp_path, monkeypatch, kind, name, folder):
     assert packaged in message
     assert f"--{kind}={path}" in message
     assert f"--{kind}={packaged_name}" in message
-    assert gmlp_config.locate(str(path), kind) == str(path)
+    located = gmlp_config.locate(str(path), kind)
+    assert located == str(path)
     assert gmlp_config.locate(packaged_name, kind) == packaged
 
 
@@ -284,7 +293,8 @@ def test_other_blocks_have_their_own_options(capsys):
     ],
 )
 def test_invalid_overrides_are_refused(values, message):
-    assert message in raised(ConfigError, gmlp_config.overridden, gmlp_config.default(), values)
+    default = gmlp_config.default()
+    assert message in raised(ConfigError, gmlp_config.overridden, default, values)
 
 
 def test_other_words_of_a_command_line_are_kept():

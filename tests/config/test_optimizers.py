@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.config.optimizers import HYPERPARAMETERS, OPTIMIZERS, Masks, find
@@ -16,7 +17,10 @@ def test_hyperparameters_are_keys_and_have_optimizers():
     keys = gmlp_config.keys(gmlp_config.default())
     for name, option in HYPERPARAMETERS.items():
         assert keys[f"optimizer.{name}"] is option
-        users = [row for row, known in OPTIMIZERS.items() if name in known.hyperparameters]
+        users = []
+        for row, known in OPTIMIZERS.items():
+            if name in known.hyperparameters:
+                users.append(row)
         assert users
         if len(users) <= 3:
             assert all(row in option.comment for row in users)
@@ -109,13 +113,17 @@ def test_user_defined_optimizers_get_the_keys_that_they_name():
         stacked=all_of(False),
         matrices=all_of(False),
     )
-    transformation = found.make(optax.constant_schedule(0.1), config.optimizer, masks)
-    params = {"kernel": jnp.ones(2), "bias": jnp.ones(2)}
+    schedule = optax.constant_schedule(0.1)
+    transformation = found.make(schedule, config.optimizer, masks)
+    ones = jnp.ones(2)
+    params = {"kernel": ones, "bias": ones}
     gradients = params
     state = transformation.init(params)
     updates, _ = transformation.update(gradients, state, params)
-    np.testing.assert_allclose(updates["kernel"], -0.1 * (0.25 + 0.1), rtol=1e-6)
-    np.testing.assert_allclose(updates["bias"], -0.1 * 0.25, rtol=1e-6)
+    kernel_update = -0.1 * (0.25 + 0.1)
+    assert_allclose(updates["kernel"], kernel_update, rtol=1e-6)
+    bias_update = -0.1 * 0.25
+    assert_allclose(updates["bias"], bias_update, rtol=1e-6)
     with_b2 = config.optimizer.to_dict() | {"b2": 0.9}
     assert "optimizer.b2 is 0.9" in refusal(**with_b2)
 
@@ -130,7 +138,9 @@ def test_muon_makes_each_layer_orthogonal():
     singular values of the update are near 1."""
     options = options_of("muon", weight_decay=0.0)
     rng = np.random.default_rng(0)
-    params = {"layers": jnp.ones((3, 8, 12)), "embedding": jnp.ones((5, 8))}
+    layers = jnp.ones((3, 8, 12))
+    embedding = jnp.ones((5, 8))
+    params = {"layers": layers, "embedding": embedding}
     gradients = {}
     for name, array in params.items():
         noise = rng.normal(size=array.shape)
@@ -145,15 +155,18 @@ def test_muon_makes_each_layer_orthogonal():
     updates = first_updates(transformation, gradients, params)
     muon = optax.contrib.muon(1.0, consistent_rms=0.2)
     scale = 0.2 * 12**0.5
-    for gradient, update in zip(gradients["layers"], updates["layers"], strict=True):
-        expected, _ = muon.update(gradient, muon.init(gradient), gradient)
-        np.testing.assert_allclose(update, expected, rtol=1e-4, atol=1e-5)
-        values = np.linalg.svd(expected, compute_uv=False) / scale
+    pairs = zip(gradients["layers"], updates["layers"], strict=True)
+    for gradient, update in pairs:
+        initial = muon.init(gradient)
+        expected, _ = muon.update(gradient, initial, gradient)
+        assert_allclose(update, expected, rtol=1e-4, atol=1e-5)
+        singular_values = np.linalg.svd(expected, compute_uv=False)
+        values = singular_values / scale
         assert values.min() > 0.5
         assert values.max() < 1.5
     adam = optax.adam(1.0, eps=options.eps, nesterov=True)
-    expected = first_updates(adam, gradients["embedding"], params["embedding"])
-    np.testing.assert_allclose(updates["embedding"], expected, rtol=1e-5)
+    expected = first_updates(adam, gradients["embedding"], embedding)
+    assert_allclose(updates["embedding"], expected, rtol=1e-5)
 
 
 def first_updates(transformation, gradients, params):
@@ -171,9 +184,13 @@ def test_adafactor_updates_each_layer_as_optax_does(shape):
     """Even if there are more than 128 layers, their axis is not factored."""
     layers, *layer_shape = shape
     scale_of_layer = np.geomspace(1, 100, layers)
-    params = np.stack([np.full(layer_shape, scale, np.float32) for scale in scale_of_layer])
+    params_of_layer = []
+    for scale in scale_of_layer:
+        params_of_layer.append(np.full(layer_shape, scale, np.float32))
+    params = np.stack(params_of_layer)
     rng = np.random.default_rng(0)
-    gradients = rng.normal(size=(2, *shape)).astype(np.float32)
+    noise = rng.normal(size=(2, *shape))
+    gradients = noise.astype(np.float32)
     options = options_of("adafactor", **ADAFACTOR)
     schedule = optax.constant_schedule(0.1)
     transformation = find("adafactor").make(schedule, options, DECAYED_LAYERS)
@@ -187,8 +204,9 @@ def test_adafactor_updates_each_layer_as_optax_does(shape):
         param = params[layer]
         state_of_layer = adafactor.init(param)
         for gradient, update in zip(gradients, updates, strict=True):
-            expected, state_of_layer = adafactor.update(gradient[layer], state_of_layer, param)
-            np.testing.assert_allclose(update[layer], expected, rtol=1e-4)
+            layer_gradient = gradient[layer]
+            expected, state_of_layer = adafactor.update(layer_gradient, state_of_layer, param)
+            assert_allclose(update[layer], expected, rtol=1e-4)
 
 
 def test_adafactor_has_a_state_of_rows_and_columns():
@@ -196,7 +214,8 @@ def test_adafactor_has_a_state_of_rows_and_columns():
     options = options_of("adafactor", **ADAFACTOR)
     schedule = optax.constant_schedule(0.1)
     transformation = find("adafactor").make(schedule, options, DECAYED_LAYERS)
-    leaves = jax.tree.leaves(transformation.init(params))
+    state = transformation.init(params)
+    leaves = jax.tree.leaves(state)
     size = sum(leaf.size for leaf in leaves)
     assert size < 4 * 130 * 2
 
@@ -204,7 +223,8 @@ def test_adafactor_has_a_state_of_rows_and_columns():
 def test_lion_has_the_second_decay_of_its_paper():
     """Chen et al. 2023, arXiv 2302.06675: b1 0.9 and b2 0.99, as in optax."""
     options = options_of("lion", weight_decay=0.5)
-    ours = find("lion").make(optax.constant_schedule(0.1), options, DECAYED_VECTORS)
+    schedule = optax.constant_schedule(0.1)
+    ours = find("lion").make(schedule, options, DECAYED_VECTORS)
     theirs = optax.lion(0.1, 0.9, 0.99, weight_decay=0.5)
     params = jnp.ones(5)
     our_state = ours.init(params)
@@ -214,7 +234,7 @@ def test_lion_has_the_second_decay_of_its_paper():
         gradient = jnp.full(5, value)
         update, our_state = ours.update(gradient, our_state, params)
         expected, their_state = theirs.update(gradient, their_state, params)
-        np.testing.assert_allclose(update, expected, rtol=1e-6)
+        assert_allclose(update, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -222,14 +242,16 @@ def test_sgd_has_both_kinds_of_momentum(nesterov):
     """Sutskever et al. 2013: m = b m + g. The step is m, or with Nesterov's momentum g + b m."""
     options = options_of("sgd", b1=0.9, weight_decay=0.0, nesterov=nesterov)
     schedule = optax.constant_schedule(0.1)
-    transformation = OPTIMIZERS["sgd"].make(schedule, options, DECAYED_VECTORS)
+    sgd = OPTIMIZERS["sgd"]
+    transformation = sgd.make(schedule, options, DECAYED_VECTORS)
     update_step = jax.jit(transformation.update)
     params = jnp.zeros(3)
     state = transformation.init(params)
     momentum = np.zeros(3)
-    gradients = np.float32([[1.0, -2.0, 0.5], [0.5, 0.0, 3.0], [-1.0, 1.0, 1.0]])
+    rows = [[1.0, -2.0, 0.5], [0.5, 0.0, 3.0], [-1.0, 1.0, 1.0]]
+    gradients = np.float32(rows)
     for gradient in gradients:
         momentum = 0.9 * momentum + gradient
         direction = gradient + 0.9 * momentum if nesterov else momentum
         update, state = update_step(gradient, state, params)
-        np.testing.assert_allclose(update, -0.1 * direction, rtol=1e-5)
+        assert_allclose(update, -0.1 * direction, rtol=1e-5)

@@ -25,7 +25,8 @@ def labelled(texts, labels=None, classes=("neg", "pos"), path: str = "/train") -
     if labels is None:
         labels = np.arange(len(rows)) % 2
     examples = TextRows(rows)
-    return Dataset(path, "a form", examples, classes=classes, labels=np.array(labels))
+    label_array = np.array(labels)
+    return Dataset(path, "a form", examples, classes=classes, labels=label_array)
 
 
 def numbered(start: int, stop: int, path: str = "/train") -> Dataset:
@@ -99,14 +100,16 @@ def test_unlabelled_examples_have_no_missing_classes():
 
 @pytest.mark.parametrize("names", [("0.5", "1.25"), ("-.5", "+1.0")])
 def test_classes_with_decimal_points_are_noted(names):
-    (note,) = checks.check_classes(labelled("abcd", classes=names))
+    dataset = labelled("abcd", classes=names)
+    (note,) = checks.check_classes(dataset)
     assert repr(names[0]) in note
     assert "own_number" in note
 
 
 @pytest.mark.parametrize("names", [("1", "2"), ("0.5", "x"), ("1.", "2.")])
 def test_other_classes_are_not_taken_for_numbers(names):
-    assert checks.check_classes(labelled("abcd", classes=names)) == []
+    dataset = labelled("abcd", classes=names)
+    assert checks.check_classes(dataset) == []
 
 
 def test_numbers_to_predict_have_no_notes_on_classes():
@@ -129,7 +132,8 @@ def test_held_out_parts_do_not_overlap():
 
 @pytest.mark.parametrize("equal", [2, 50, 99])
 def test_overlap_of_some_examples_is_reported(equal):
-    heldout = numbered(200 - equal, 300 - equal, "/heldout")
+    first = 200 - equal
+    heldout = numbered(first, 300 - equal, "/heldout")
     note = checks.check_overlap(numbered(0, 200), heldout)
     assert f"{equal}%" in note
 
@@ -237,7 +241,8 @@ def test_files_without_content_are_not_compared(tmp_path, is_written):
         if is_written:
             path.write_bytes(b"")
         files.append(str(path))
-    train = listed("/x", files[:4], [0, 1, 0, 1])
+    train_labels = [0, 1, 0, 1]
+    train = listed("/x", files[:4], train_labels)
     heldout = listed("/y", files[4:], [0, 1])
     assert checks.check_contradictions(train) == ""
     assert checks.check_overlap(train, heldout) == ""
@@ -274,7 +279,8 @@ DOCUMENTS = [f"document {number}".encode() for number in range(200)]
 @pytest.mark.parametrize("equal", [2, 99])
 def test_equal_documents_are_counted(equal):
     heldout = DOCUMENTS[100 - equal : 200 - equal]
-    note = checks.check_documents(DOCUMENTS[:100], heldout, 1000)
+    train = DOCUMENTS[:100]
+    note = checks.check_documents(train, heldout, 1000)
     assert f"{equal} of 100 held-out" in note
     assert f"({equal:.1f}%)" in note
     assert "100 of the 1,000 training" in note
@@ -283,7 +289,8 @@ def test_equal_documents_are_counted(equal):
 @pytest.mark.parametrize("equal", [0, 1])
 def test_one_percent_of_equal_documents_is_not_reported(equal):
     heldout = DOCUMENTS[100 - equal : 200 - equal]
-    assert checks.check_documents(DOCUMENTS[:100], heldout, 1000) == ""
+    train = DOCUMENTS[:100]
+    assert checks.check_documents(train, heldout, 1000) == ""
 
 
 def test_held_out_documents_that_are_all_trained_on_are_refused():
@@ -326,7 +333,8 @@ def test_share_of_unknown_tokens_ignores_other_special_tokens(unknown, words, sh
     with_unknown = np.array([CLS, *unknown_ids, SEP, *padding])
     half = words // 2
     pairs_of_words = np.full((2, half), 7)
-    other_words = np.full(words - 2 * half, 9)
+    count = words - 2 * half
+    other_words = np.full(count, 9)
     ids = [with_unknown, pairs_of_words, other_words]
     line = checks.check_unknown(ids, TOKENIZER, "these texts")
     assert line.startswith("warning: ") == is_warning
@@ -361,7 +369,8 @@ def test_equal_passages_are_found_at_any_offset():
     heldout[600] = SEP
     found = checks.check_passages(blocks, heldout, 3, 5000)
     assert "73 of 873" in found
-    assert checks.check_passages(blocks, heldout[:63], 3, 5000) == ""
+    first = heldout[:63]
+    assert checks.check_passages(blocks, first, 3, 5000) == ""
 
 
 def test_few_passages_are_reported_if_only_a_part_of_the_training_text_is_read():

@@ -128,7 +128,8 @@ def test_classes_declared_twice_are_refused():
     [("cat", "Cat"), ("cat", "CAT"), ("so so", "so  so"), ("so so", "So\tso"), ("ß", "SS")],
 )
 def test_names_that_differ_only_in_case_or_blanks_are_refused(first, second):
-    message = failure(classes.from_names, [first, second, "x", first], "here")
+    names = [first, second, "x", first]
+    message = failure(classes.from_names, names, "here")
     for text in (repr(first), repr(second), "(2)", "(1)"):
         assert text in message
 
@@ -137,7 +138,8 @@ def test_upper_and_lower_case_letters_are_two_classes_if_allowed():
     """They are in EMNIST's folders, but not among the labels of texts."""
     class_names, _ = classes.from_names(["a", "A", "b"], "here", allow_letters=True)
     assert class_names == ("A", "a", "b")
-    assert "'A'" in failure(classes.from_names, ["a", "A", "b"], "here")
+    message = failure(classes.from_names, ["a", "A", "b"], "here")
+    assert "'A'" in message
     words = ["ab", "Ab"]
     assert "'Ab'" in failure(classes.from_names, words, "here", allow_letters=True)
 
@@ -157,7 +159,8 @@ def test_unprintable_names_are_refused(name):
     ],
 )
 def test_a_classifier_needs_two_classes(count, facts):
-    message = failure(classes.require_several, dataset(["cat"] * count))
+    cats = dataset(["cat"] * count)
+    message = failure(classes.require_several, cats)
     for text in ("'here'", "a list", *facts):
         assert text in message
 
@@ -226,7 +229,8 @@ def test_unlabelled_examples_stay_unlabelled():
 
 
 def test_unlabelled_data_get_the_names_of_the_classes():
-    unlabelled = relabelled(dataset(["cat", "dog"]), [-1, -1])
+    pets = dataset(["cat", "dog"])
+    unlabelled = relabelled(pets, [-1, -1])
     unnamed = dataclasses.replace(unlabelled, classes=())
     found = classes.in_order(unnamed, ("dog", "cat"), "a run", partial=True)
     assert found.labels.tolist() == [-1, -1]
@@ -250,9 +254,12 @@ class Records(ImageExamples):
 def test_labels_of_records_are_mapped_when_they_are_read():
     whole = Dataset("here", "records", Records(), classes=("cat", "dog", "eel"))
     found = classes.in_order(whole, ("eel", "dog", "cat"), "a run")
-    labels = [found.examples[index]["label"] for index in range(3)]
+    labels = []
+    for index in range(3):
+        labels.append(found.examples[index]["label"])
     assert labels == [2, 1, 0]
-    with_ape = classes.in_order(whole, ("ape", "eel", "dog", "cat"), "a run", partial=True)
+    names = ("ape", "eel", "dog", "cat")
+    with_ape = classes.in_order(whole, names, "a run", partial=True)
     assert classes.absent(with_ape) == ["ape"]
 
 
@@ -260,8 +267,10 @@ def test_thousands_of_classes_are_mapped_quickly():
     """ImageNet-21k has 21,841 classes: a linear search for each would take too long."""
     names = [f"n{number:08}" for number in range(20_000)]
     positions = list(range(20_000))
-    found = classes.in_order(dataset(names), names[::-1], "a run")
-    assert found.labels.tolist() == positions[::-1]
+    reversed_names = names[::-1]
+    found = classes.in_order(dataset(names), reversed_names, "a run")
+    reversed_positions = positions[::-1]
+    assert found.labels.tolist() == reversed_positions
     _, labels = classes.from_names(names, "here", names)
     assert labels.tolist() == positions
 
@@ -269,7 +278,9 @@ def test_thousands_of_classes_are_mapped_quickly():
 def test_numbers_become_the_names_at_their_positions():
     """ImageNetV2's folders are called by numbers."""
     numbers = [str(number) for number in range(12)]
-    order = [f"n{100 - number}" for number in range(12)]
+    order = []
+    for number in range(12):
+        order.append(f"n{100 - number}")
     named = classes.named(dataset(numbers), order)
     assert named.classes == tuple(order)
     assert names_of(named) == order

@@ -17,7 +17,8 @@ from tests.failures import failure
 
 def held_out(whole: Dataset, share: float) -> tuple[Dataset, Dataset]:
     """The part to train on, and the held-out part."""
-    return whole.hold_out("train", share), whole.hold_out("heldout", share)
+    train = whole.hold_out("train", share)
+    return train, whole.hold_out("heldout", share)
 
 
 def listed(labels, class_names=("cat", "dog"), **options) -> Dataset:
@@ -40,7 +41,8 @@ def names(dataset: Dataset) -> list[str]:
 
 def test_a_part_has_the_labels_and_names_of_its_examples():
     whole = listed([0, 1, 0, 1, 1])
-    part = whole.take(np.array([4, 0]))
+    positions = np.array([4, 0])
+    part = whole.take(positions)
     assert names(part) == ["4", "0"]
     assert part.labels.tolist() == [1, 0]
     assert part.classes == ("cat", "dog")

@@ -35,13 +35,17 @@ def test_the_crc_of_a_key_decides_its_role(share, role):
 
 def test_negative_shares_omit_what_the_positive_share_holds_out():
     keys = [str(number) for number in range(100)]
-    held_out = [key for key in keys if holdout.is_member(HELDOUT, key, 0.1)]
+    held_out = []
+    for key in keys:
+        if holdout.is_member(HELDOUT, key, 0.1):
+            held_out.append(key)
     assert held_out
     for key in held_out:
         assert not holdout.is_member(TRAIN, key, -0.1)
         assert not holdout.is_member(HELDOUT, key, -0.1)
     assert holdout.is_member(HELDOUT, CHECK, PLACE + 0.01)
-    assert not holdout.is_member(TRAIN, CHECK, -0.1 - PLACE)
+    share = -0.1 - PLACE
+    assert not holdout.is_member(TRAIN, CHECK, share)
 
 
 def test_members_are_positions_in_order():
@@ -69,7 +73,8 @@ def test_roles_do_not_depend_on_other_examples_and_the_order():
     keys = [f"image {number}" for number in range(100)]
     held_out = held_out_keys(keys)
     others = [f"other {number}" for number in range(50)]
-    all_held_out = held_out_keys(others + keys[::-1])
+    reversed_keys = keys[::-1]
+    all_held_out = held_out_keys(others + reversed_keys)
     assert all_held_out & set(keys) == held_out
     assert 10 < len(held_out) < 30
 
@@ -113,15 +118,19 @@ SIZES = st.lists(st.integers(2, 9), min_size=1, max_size=5)
 def test_stratified_members_are_those_of_the_slow_reference(sizes, share, sign):
     share = sign * share
     count = sum(sizes)
-    keys = [f"{number}.png" for number in range(count)]
+    keys = []
+    for number in range(count):
+        keys.append(f"{number}.png")
     ends = np.cumsum(sizes)
-    groups = np.split(np.arange(count), ends[:-1])
+    positions = np.arange(count)
+    groups = np.split(positions, ends[:-1])
     train = holdout.stratified_members(keys, groups, TRAIN, share)
     heldout = holdout.stratified_members(keys, groups, HELDOUT, share)
     expected_train = []
     expected_heldout = []
     for group in groups:
-        group_train, group_heldout = reference(keys, group.tolist(), share)
+        group_list = group.tolist()
+        group_train, group_heldout = reference(keys, group_list, share)
         assert group_train
         assert group_heldout or len(group_train) == 1
         expected_train += group_train
@@ -132,7 +141,8 @@ def test_stratified_members_are_those_of_the_slow_reference(sizes, share, sign):
 
 def test_searches_never_use_reported_examples():
     keys = [f"{number}.png" for number in range(200)]
-    groups = [np.arange(0, 100), np.arange(100, 200)]
+    first = np.arange(0, 100)
+    groups = [first, np.arange(100, 200)]
 
     def members(role, share):
         found = holdout.stratified_members(keys, groups, role, share)
@@ -144,7 +154,8 @@ def test_searches_never_use_reported_examples():
     assert not reported & searched
     assert not train & reported
     assert not train & searched
-    assert train | reported | searched == set(range(200))
+    everything = train | reported | searched
+    assert everything == set(range(200))
     assert len(reported) > 20
     assert len(searched) > 20
 
@@ -153,8 +164,10 @@ def test_equal_keys_have_one_role_each():
     """The records of a damaged table may all have one name."""
     groups = [np.arange(5)]
     positions = []
-    for role, share in ((TRAIN, -0.3), (HELDOUT, -0.3), (HELDOUT, 0.3)):
-        members = holdout.stratified_members(["x"] * 5, groups, role, share)
+    cases = ((TRAIN, -0.3), (HELDOUT, -0.3), (HELDOUT, 0.3))
+    for role, share in cases:
+        keys = ["x"] * 5
+        members = holdout.stratified_members(keys, groups, role, share)
         positions += members.tolist()
     assert sorted(positions) == [0, 1, 2, 3, 4]
 

@@ -96,7 +96,8 @@ def take(grammar, count, seed=0):
 def test_trees_have_their_value_and_length(grammar, count):
     """Value and length are computed again from the text; all texts differ."""
     trees = take(grammar, count)
-    assert len({tree.text for tree in trees}) == count
+    texts = {tree.text for tree in trees}
+    assert len(texts) == count
     for tree in trees:
         words = tree.text.split()
         assert set(words) <= set(listops.SYMBOLS)
@@ -128,11 +129,16 @@ def test_draws_have_the_published_probabilities():
     for _ in range(12_000):
         tree = listops.draw_tree(draw, grammar)
         assert tree is not None
-        drawn += operators(parse(tree.text.split()))
-    roots = [operator for operator in drawn if operator.level == 1]
+        tree_operators = parse(tree.text.split())
+        drawn += operators(tree_operators)
+    roots = []
+    for operator in drawn:
+        if operator.level == 1:
+            roots.append(operator)
     children_of_roots = sum(operator.arguments for operator in roots)
     assert_share(len(roots), 12_000, 0.25)
-    assert_share(len(drawn) - len(roots), children_of_roots, 0.25)
+    inner = len(drawn) - len(roots)
+    assert_share(inner, children_of_roots, 0.25)
     names = Counter(operator.name for operator in drawn)
     assert_uniform(names, 4)
     arguments = Counter(operator.arguments for operator in drawn)
@@ -141,7 +147,8 @@ def test_draws_have_the_published_probabilities():
 
 def assert_share(count, total, share):
     """Asserts a share to within four standard errors."""
-    standard_error = math.sqrt(share * (1 - share) / total)
+    variance = share * (1 - share) / total
+    standard_error = math.sqrt(variance)
     error = abs(count / total - share)
     assert error < 4 * standard_error
 
@@ -175,7 +182,8 @@ def read(path):
 
 
 def test_splits_share_no_tree(tmp_path):
-    longest = listops.make(str(tmp_path), SIZES, GRAMMAR)
+    folder = str(tmp_path)
+    longest = listops.make(folder, SIZES, GRAMMAR)
     texts = []
     names = ("basic_train.tsv", "basic_val.tsv", "basic_test.tsv")
     for name, size in zip(names, SIZES, strict=True):
@@ -225,7 +233,8 @@ def test_folders_of_another_data_set_are_refused(tmp_path):
 @pytest.mark.parametrize("content", ["{", "[]", '{"longest": 9}'])
 def test_damaged_facts_are_refused(tmp_path, content):
     (tmp_path / "listops.json").write_text(content)
-    message = failure(listops.make, str(tmp_path), SIZES, GRAMMAR)
+    folder = str(tmp_path)
+    message = failure(listops.make, folder, SIZES, GRAMMAR)
     assert str(tmp_path) in message
 
 
@@ -285,12 +294,14 @@ def test_invalid_numbers_are_refused(text):
     ],
 )
 def test_invalid_grammars_are_refused(tmp_path, grammar):
-    message = failure(listops.make, str(tmp_path), SIZES, grammar)
+    folder = str(tmp_path)
+    message = failure(listops.make, folder, SIZES, grammar)
     assert f"{grammar.shortest},{grammar.longest} and depth {grammar.depth}" in message
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("sizes", [(10, 5, 0), (10**8, 5, 5)])
 def test_invalid_sizes_are_refused(tmp_path, sizes):
-    message = failure(listops.make, str(tmp_path), sizes, GRAMMAR)
+    folder = str(tmp_path)
+    message = failure(listops.make, folder, sizes, GRAMMAR)
     assert "expected 1 to 10,000,000 of each split" in message

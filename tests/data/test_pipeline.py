@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal, assert_equal
 
 from gmlp_flax.data.pipeline import (
     Reading,
@@ -38,7 +39,8 @@ def take(size, steps, *, start=0, batch_size=4, host=0, hosts=1, seed=0, repeats
 
 def in_order(size, count, *, seed=0, repeats=1, batch_size=4):
     """The first `count` of the numbers below `size` in the order of training, and their noise."""
-    order = Shuffled(Numbers(size), seed, noisy, repeats, batch_size)
+    numbers = Numbers(size)
+    order = Shuffled(numbers, seed, noisy, repeats, batch_size)
     batch = order.batch(range(count))
     return batch["x"], batch["noise"]
 
@@ -46,7 +48,8 @@ def in_order(size, count, *, seed=0, repeats=1, batch_size=4):
 @given(st.integers(1, 30), st.integers(0, 3))
 @settings(max_examples=12)
 def test_each_epoch_is_a_permutation(size, seed):
-    numbers, _ = in_order(size, 2 * size, seed=seed)
+    count = 2 * size
+    numbers, _ = in_order(size, count, seed=seed)
     for epoch in numbers.reshape(2, size):
         assert sorted(epoch) == list(range(size))
 
@@ -54,7 +57,9 @@ def test_each_epoch_is_a_permutation(size, seed):
 def test_order_and_noise_change_with_epoch_and_seed():
     numbers, noise = in_order(12, 24)
     other_seed, _ = in_order(12, 12, seed=1)
-    assert not np.array_equal(numbers[:12], numbers[12:])
+    first_epoch = numbers[:12]
+    second_epoch = numbers[12:]
+    assert not np.array_equal(first_epoch, second_epoch)
     assert not np.array_equal(other_seed, numbers[:12])
     assert not np.array_equal(other_seed, numbers[12:])
     assert len(set(noise)) == 24
@@ -66,8 +71,8 @@ def test_batches_are_consecutive_examples_of_the_order():
     for step, batch in enumerate(batches, start=2):
         first = 4 * step
         positions = slice(first, first + 4)
-        np.testing.assert_array_equal(batch["x"], numbers[positions])
-        np.testing.assert_array_equal(batch["noise"], noise[positions])
+        assert_array_equal(batch["x"], numbers[positions])
+        assert_array_equal(batch["noise"], noise[positions])
 
 
 # Golden values: a run that resumes under a new version must see the same examples.
@@ -92,8 +97,9 @@ def test_the_order_of_a_seed_stays_the_same(seed, repeats, start):
 def test_resume_is_a_seek(start):
     before = take(10, 8, start=start)
     for skipped in (1, 4, 7):
-        after = take(10, 8 - skipped, start=start + skipped)
-        np.testing.assert_equal(after, before[skipped:])
+        left = 8 - skipped
+        after = take(10, left, start=start + skipped)
+        assert_equal(after, before[skipped:])
 
 
 @pytest.mark.parametrize(
@@ -103,13 +109,17 @@ def test_resume_is_a_seek(start):
 def test_hosts_share_the_batches_of_a_single_host(hosts, repeats, start):
     options = {"start": start, "batch_size": 8, "repeats": repeats}
     single = take(11, 5, **options)
-    by_host = [take(11, 5, host=host, hosts=hosts, **options) for host in range(hosts)]
+    by_host = []
+    for host in range(hosts):
+        by_host.append(take(11, 5, host=host, hosts=hosts, **options))
     for step, batch in enumerate(single):
         for name, values in batch.items():
-            parts = [batches[step][name] for batches in by_host]
+            parts = []
+            for batches in by_host:
+                parts.append(batches[step][name])
             for part in parts:
                 assert len(part) == 8 // hosts
-            np.testing.assert_array_equal(np.concatenate(parts), values)
+            assert_array_equal(np.concatenate(parts), values)
 
 
 @given(st.integers(1, 40), st.sampled_from([1, 2, 3, 4]), st.integers(1, 24))
@@ -121,7 +131,8 @@ def test_repeats_are_of_consecutive_stretches(size, repeats, batch_size):
     expected = []
     for part in once.reshape(3, stretch).tolist():
         expected += repeats * part
-    numbers, noise = in_order(size, len(expected), repeats=repeats, batch_size=batch_size)
+    count = len(expected)
+    numbers, noise = in_order(size, count, repeats=repeats, batch_size=batch_size)
     assert numbers.tolist() == expected
     assert len(set(noise)) == len(noise)
 
@@ -135,14 +146,15 @@ def test_copies_are_never_half_a_batch_apart(repeats):
     for batch in numbers.reshape(12, 24):
         partners = np.roll(batch, 12)
         assert (batch != partners).all()
-        assert len(set(batch)) <= examples_in_batch + cut_stretch
+        most = examples_in_batch + cut_stretch
+        assert len(set(batch)) <= most
 
 
 def test_a_pickled_order_gives_the_same_batches():
     order = Shuffled(Numbers(7), 3, noisy, repeats=2, batch_size=8)
     copy = pickle.loads(pickle.dumps(order))
     positions = range(5, 30)
-    np.testing.assert_equal(copy.batch(positions), order.batch(positions))
+    assert_equal(copy.batch(positions), order.batch(positions))
 
 
 def test_closed_batches_raise_an_error():
@@ -169,11 +181,14 @@ def test_finish_changes_each_batch():
 def test_stack_gives_values_a_leading_axis():
     zeros = np.zeros((2, 3), np.float32)
     ones = np.ones((2, 3))
-    batch = stack([{"a": zeros, "b": 1}, {"a": ones, "b": 2}])
+    examples = [{"a": zeros, "b": 1}, {"a": ones, "b": 2}]
+    batch = stack(examples)
     arrays = batch["a"]
     assert arrays.shape == (2, 2, 3)
-    assert arrays.min(axis=(1, 2)).tolist() == [0, 1]
-    assert arrays.max(axis=(1, 2)).tolist() == [0, 1]
+    minimums = arrays.min(axis=(1, 2))
+    assert minimums.tolist() == [0, 1]
+    maximums = arrays.max(axis=(1, 2))
+    assert maximums.tolist() == [0, 1]
     assert batch["b"].tolist() == [1, 2]
 
 
@@ -208,11 +223,14 @@ def test_evaluation_counts_every_example_once(size, hosts, per_host):
     ],
 )
 def test_evaluation_batches_by_hand(host, hosts, numbers, weights):
-    with evaluation_batches(Numbers(5), Reading(4, host, hosts)) as batches:
+    reading = Reading(4, host, hosts)
+    with evaluation_batches(Numbers(5), reading) as batches:
         for row in range(2):
             batch = next(batches)
-            assert batch["x"].tolist() == numbers[row]
-            assert batch["weight"].tolist() == weights[row]
+            batch_numbers = batch["x"].tolist()
+            assert batch_numbers == numbers[row]
+            batch_weights = batch["weight"].tolist()
+            assert batch_weights == weights[row]
         assert next(batches, None) is None
 
 
@@ -227,7 +245,9 @@ def test_evaluation_batches_by_hand(host, hosts, numbers, weights):
 )
 def test_examples_are_spread_over_a_source(count, expected):
     sample = Spread(Numbers(5), count)
-    numbers = [int(sample[index]["x"]) for index in range(len(sample))]
+    numbers = []
+    for index in range(len(sample)):
+        numbers.append(int(sample[index]["x"]))
     assert numbers == expected
 
 
@@ -269,7 +289,7 @@ def take(workers):
 
 if __name__ == "__main__":
     kept = take(2)  # to the end of the interpreter: not in memory that Python would warn of
-    np.testing.assert_equal(kept, take(0))
+    assert_equal(kept, take(0))
     with evaluation_batches(Broken(11), Reading(4, workers=1)) as batches:
         try:
             next(batches)
@@ -289,7 +309,8 @@ def test_worker_processes_give_the_same_batches(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(WORKERS_SCRIPT)
     command = [sys.executable, "-W", "error", str(script)]
-    environment = {"PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
+    paths = os.pathsep.join([os.getcwd(), *sys.path])
+    environment = {"PYTHONPATH": paths}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     assert result.stdout == "done\n"
@@ -306,6 +327,7 @@ print(usable_cores())
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
 def test_usable_cores_respect_the_affinity():
-    result = subprocess.run([sys.executable, "-c", CORES_SCRIPT], capture_output=True, text=True)
+    command = [sys.executable, "-c", CORES_SCRIPT]
+    result = subprocess.run(command, capture_output=True, text=True)
     assert result.stdout == "1\n"
     assert usable_cores() == len(os.sched_getaffinity(0))

@@ -140,7 +140,9 @@ def test_tables_of_other_programs_are_read(tmp_path, suffix, delimiter, quoting,
     content = table(cells, delimiter, quoting=quoting, lineterminator=line_end)
     path = write(tmp_path / f"a.{suffix}", content)
     _, *rows = cells
-    expected = [{"text": text, "label": label} for text, label in rows]
+    expected = []
+    for text, label in rows:
+        expected.append({"text": text, "label": label})
     assert values(path) == expected
 
 
@@ -148,7 +150,8 @@ def test_cells_may_be_longer_than_the_csv_module_allows(tmp_path):
     long = "\n".join(map(str, range(30_000)))
     assert len(long) > 131_072
     path = write(tmp_path / "a.csv", f'sentence,label\n"{long}",1\n')
-    assert read(path) == [(2, {"sentence": long, "label": "1"})]
+    row = {"sentence": long, "label": "1"}
+    assert read(path) == [(2, row)]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +167,8 @@ def test_cells_may_be_longer_than_the_csv_module_allows(tmp_path):
 def test_invalid_csv_ends_reading(tmp_path, content, line):
     """The start of the next row is unknown, so that further rows would be wrong."""
     path = write(tmp_path / "a.csv", content)
-    assert failure(read, path).startswith(f"{path}, line {line}: ")
+    message = failure(read, path)
+    assert message.startswith(f"{path}, line {line}: ")
 
 
 @pytest.mark.parametrize("quoted", [True, False])
@@ -220,7 +224,8 @@ def test_an_empty_table_has_no_first_cells(tmp_path):
 
 def test_wide_headers_are_read_quickly(tmp_path):
     names = [f"column {number}" for number in range(50_000)]
-    path = write(tmp_path / "a.csv", ",".join(names) + "\n")
+    header = ",".join(names)
+    path = write(tmp_path / "a.csv", header + "\n")
     assert rows.column_names(path) == tuple(names)
 
 
@@ -296,10 +301,14 @@ def test_any_text_survives_every_format(tmp_path_factory, texts):
     texts = ['"A mark that never closes', "a\u2028line\x85and\x0cfeed", *texts]
     cells = numbered(texts)
     for suffix, delimiter in rows.DELIMITERS.items():
-        path = write(folder / f"a{suffix}", table(cells, delimiter))
+        content = table(cells, delimiter)
+        path = write(folder / f"a{suffix}", content)
         assert texts_of(path) == texts
-    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
-    path = write(folder / "a.jsonl", "\n".join(lines))
+    lines = []
+    for text in texts:
+        lines.append(json.dumps({"text": text}, ensure_ascii=False))
+    content = "\n".join(lines)
+    path = write(folder / "a.jsonl", content)
     assert texts_of(path) == texts
     written = pa.table({"text": texts})
     parquet = folder / "a.parquet"
@@ -347,7 +356,8 @@ def test_parquet_rows_are_plain_values(parquet_file):
     second = {"sentence": b"\xff", "label": "0", "idx": 2**63 - 1, "share": None, "words": []}
     third = {"sentence": "\ufeffdull", "label": None, "idx": None, "share": 2.0, "words": None}
     found = read(parquet_file, columns=names[:5])
-    assert found == [(0, first), (1, second), (2, third)]
+    expected = [(0, first), (1, second), (2, third)]
+    assert found == expected
 
 
 def test_missing_columns_are_skipped(parquet_file):
@@ -359,7 +369,8 @@ def test_missing_columns_are_skipped(parquet_file):
 def test_arrow_streams_and_files_are_read(tmp_path, new):
     numbers = pa.array([1, 2, 3], pa.int8())
     written = pa.table({"text": ["a", "ü", None], "n": numbers})
-    path = str(writers.arrow(tmp_path / "a.arrow", written, new, rows=2))
+    arrow_path = tmp_path / "a.arrow"
+    path = str(writers.arrow(arrow_path, written, new, rows=2))
     assert rows.column_names(path) == ("text", "n")
     assert read(path) == [
         (0, {"text": "a", "n": 1}),
@@ -370,7 +381,8 @@ def test_arrow_streams_and_files_are_read(tmp_path, new):
 
 def test_parquet_columns_with_one_name_are_refused(tmp_path):
     path = tmp_path / "a.parquet"
-    columns = [pa.array([1]), pa.array([2])]
+    first = pa.array([1])
+    columns = [first, pa.array([2])]
     written = pa.Table.from_arrays(columns, ["label", "label"])
     pq.write_table(written, path)
     assert "'label'" in failure(rows.column_names, str(path))
@@ -393,7 +405,9 @@ def test_numbers_of_declared_classes_become_names(tmp_path):
     pq.write_table(declaring_table(), path)
     assert rows.declared_classes(path, "label") == ("neg", "pos")
     assert rows.declared_classes(path, "text") == ()
-    labels = [row["label"] for row in values(path)]
+    labels = []
+    for row in values(path):
+        labels.append(row["label"])
     assert labels == ["pos", "neg", None, 7]
 
 
@@ -492,10 +506,12 @@ def test_lines_are_read_once_in_the_range_where_they_begin(tmp_path_factory, con
         for number, line in rows.numbered_lines(path, start, stop):
             numbers.append(number)
             lines.append(line)
-        assert numbers == list(range(1, len(numbers) + 1))
+        expected = list(range(1, len(numbers) + 1))
+        assert numbers == expected
     assert b"".join(lines) == content
     for line in lines[:-1]:
-        assert line.index(b"\n") == len(line) - 1
+        last = len(line) - 1
+        assert line.index(b"\n") == last
 
 
 def test_line_names_have_the_start_of_their_range():
@@ -516,7 +532,8 @@ def test_lines_may_have_a_byte_order_mark_and_blanks():
 
 
 def found_in(folder) -> tuple[str, tuple[files.File, ...]]:
-    return str(folder), files.find_files(str(folder))
+    folder_path = str(folder)
+    return folder_path, files.find_files(folder_path)
 
 
 def names_of(found) -> list[str]:

@@ -206,7 +206,8 @@ def by_cells(cells: list, bad: BadRecords | None = None, columns=("split", "tag"
     for number, cell in enumerate(cells):
         row = BadRecord("no row") if cell == "bad" else cell
         located.append(Located(f"a.csv, line {number}", row))
-    groups = splits.by_column("a.csv", located, columns, bad or BadRecords())
+    bad_rows = bad or BadRecords()
+    groups = splits.by_column("a.csv", located, columns, bad_rows)
     positions = {}
     for split, numbered in groups.items():
         positions[split] = [position for position, _ in numbered]
@@ -220,8 +221,10 @@ def test_rows_are_grouped_by_the_cell_with_their_split():
     rows = [{"split": cell} for cell in cells]
     expected = {"train": [0, 2], "validation": [1, 4], "test": [3]}
     assert by_cells(rows) == expected
-    assert by_cells([{"tag": cell} for cell in cells]) == expected
-    assert by_cells([{"tag": "x", "split": cell} for cell in cells]) == expected
+    tagged = [{"tag": cell} for cell in cells]
+    assert by_cells(tagged) == expected
+    split_rows = [{"tag": "x", "split": cell} for cell in cells]
+    assert by_cells(split_rows) == expected
     assert by_cells(rows, columns=()) == {"": [0, 1, 2, 3, 4]}
 
 
@@ -233,7 +236,8 @@ def test_rows_without_a_split_are_one_group():
 
 @pytest.mark.parametrize("cell", ["trainset", "fold 1", 0, True, ["train"], "heldout"])
 def test_unknown_splits_in_cells_are_refused(cell):
-    message = failure(by_cells, [{"split": "train"}, {"split": cell}])
+    rows = [{"split": "train"}, {"split": cell}]
+    message = failure(by_cells, rows)
     for key in ("a.csv, line 1", "'split'", repr(cell), "training", f"split={ALL}"):
         assert key in message
 
@@ -284,7 +288,8 @@ def choose_both(names, options) -> tuple[Dataset, Dataset]:
     chosen = []
     for role in (TRAIN, HELDOUT):
         request = Request(role, **{"heldout_share": 0.2, **options})
-        chosen.append(splits.choose(splits_of(*names), request))
+        found = splits_of(*names)
+        chosen.append(splits.choose(found, request))
     train, heldout = chosen
     return train, heldout
 
@@ -359,7 +364,9 @@ def test_a_share_of_the_training_split_is_held_out(names, options, split, key):
     ],
 )
 def test_paths_of_one_role_are_read_whole(role, names, options, expected):
-    chosen = splits.choose(splits_of(*names), Request(role, **options))
+    request = Request(role, **options)
+    found = splits_of(*names)
+    chosen = splits.choose(found, request)
     assert chosen.split == expected
     assert len(chosen) == SIZE
 
@@ -394,7 +401,8 @@ TEST_FOR_BOTH = {"split": "test", "heldout_split": "test", "heldout_share": 0.1}
 )
 def test_missing_splits_are_refused(role, names, options, keys):
     request = Request(role, **options)
-    message = failure(splits.choose, splits_of(*names), request)
+    found = splits_of(*names)
+    message = failure(splits.choose, found, request)
     for key in ("'/data'", *keys):
         assert key in message
 

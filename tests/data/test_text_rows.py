@@ -24,7 +24,10 @@ COLUMNS = Columns(("text",), "label")
 
 
 def located(*rows: dict | BadRecord) -> list[Located]:
-    return [Located(f"a.csv, line {number}", row) for number, row in enumerate(rows)]
+    items = []
+    for number, row in enumerate(rows):
+        items.append(Located(f"a.csv, line {number}", row))
+    return items
 
 
 def finished(reading: Reading, declared=(), split: str = "train"):
@@ -50,7 +53,9 @@ def ids_of(dataset) -> list[str]:
 def test_rows_become_texts_and_labels():
     rows = [{"text": " fine \n", "label": "pos "}, {"text": "dull", "label": "neg"}]
     dataset = read(rows)
-    assert dataset.examples.rows == [TextRow(("fine",), "0"), TextRow(("dull",), "1")]
+    fine, dull = dataset.examples.rows
+    assert fine == TextRow(("fine",), "0")
+    assert dull == TextRow(("dull",), "1")
     assert dataset.classes == ("neg", "pos")
     assert dataset.labels.tolist() == [1, 0]
     assert dataset.labels.dtype == np.int32
@@ -58,7 +63,8 @@ def test_rows_become_texts_and_labels():
     assert dataset.form == "a form"
     assert dataset.split == "train"
     assert dataset.columns == ("text", "label")
-    assert [file.name for file in dataset.files] == ["a.csv"]
+    paths = [file.name for file in dataset.files]
+    assert paths == ["a.csv"]
     assert dataset.notes == ()
     assert not dataset.stratified
 
@@ -117,7 +123,8 @@ def test_labels_of_other_types_are_bad_records(value, task):
     ],
 )
 def test_published_labels_are_names_or_numbers(task, value, expected):
-    assert Labels(CLASS_TASKS[task]).read(value, "label") == expected
+    labels = Labels(CLASS_TASKS[task])
+    assert labels.read(value, "label") == expected
 
 
 @pytest.mark.parametrize(
@@ -135,7 +142,8 @@ def test_published_labels_are_names_or_numbers(task, value, expected):
 )
 def test_unknown_labels_of_published_tasks_are_bad_records(task, value):
     text_task = CLASS_TASKS[task]
-    message = raised(BadRecord, Labels(text_task).read, value, "score")
+    labels = Labels(text_task)
+    message = raised(BadRecord, labels.read, value, "score")
     assert "'score'" in message
     assert repr(text_task.labels[0]) in message
 
@@ -162,7 +170,8 @@ def test_numbers_are_read_from_text(value, expected):
     ["1,5", "1.2.3", "1_000", "nan", "inf", "1e39", "-1e39", "0x10", "five", True, "x" * 99],
 )
 def test_invalid_numbers_are_bad_records(value):
-    message = raised(BadRecord, Labels(NUMBERS).read, value, "label")
+    labels = Labels(NUMBERS)
+    message = raised(BadRecord, labels.read, value, "label")
     shown = str(value).lower()
     assert shown[:40] in message
     assert len(message) < 200
@@ -219,7 +228,8 @@ def test_declared_classes_keep_their_order():
     assert dataset.classes == ("ü", "pos", "other")
     assert dataset.labels.tolist() == [1, 0]
     assert "'pos'" in failure(read, rows, declared=["u\u0308", "neg"])
-    assert "'pos'" in failure(read, rows, declared=["ü", "pos", "pos "])
+    message = failure(read, rows, declared=["ü", "pos", "pos "])
+    assert "'pos'" in message
 
 
 def test_bad_rows_are_counted_and_keep_the_positions_of_others():
@@ -281,11 +291,14 @@ def test_positions_count_the_rows_of_all_files():
 
 def test_rows_may_have_given_positions():
     reading = Reading("a.csv", CUSTOM, BadRecords())
-    first, second = located({"text": "a", "label": "x"}, {"text": "b", "label": "y"})
+    first_row = {"text": "a", "label": "x"}
+    second_row = {"text": "b", "label": "y"}
+    first, second = located(first_row, second_row)
     numbered = [(3, first), (7, second)]
     reading.add_numbered(numbered, COLUMNS)
     rows = finished(reading).examples.rows
-    assert rows == [TextRow(("a",), "3"), TextRow(("b",), "7")]
+    expected = [TextRow(("a",), "3"), TextRow(("b",), "7")]
+    assert rows == expected
 
 
 def test_ids_are_texts():
@@ -313,15 +326,19 @@ def test_files_without_a_label_column_are_unlabelled():
     rows = [{"text": "a", "": "x"}, {"text": "b"}]
     dataset = read(rows, columns=columns)
     assert dataset.labels.tolist() == [UNLABELLED, UNLABELLED]
-    message = failure(read, [*rows, {"text": "c", "label": "x"}], columns=columns)
+    labelled = {"text": "c", "label": "x"}
+    message = failure(read, [*rows, labelled], columns=columns)
     assert "line 2" in message
     assert "'label'" in message
 
 
 def test_equal_texts_are_one_object():
     """In the retrieval task, each long document is in many pairs."""
-    rows = [{"a": "first " + "document", "b": text, "label": "x"} for text in "xyz"]
-    dataset = read(rows, PAIR, Columns(("a", "b"), "label"))
+    rows = []
+    for text in "xyz":
+        rows.append({"a": "first " + "document", "b": text, "label": "x"})
+    columns = Columns(("a", "b"), "label")
+    dataset = read(rows, PAIR, columns)
     (first, _), (second, _), (third, _) = texts_of(dataset)
     assert first is second
     assert first is third
@@ -342,7 +359,8 @@ HEADER = ("id", "premise", "hypothesis", "sentence2", "label")
 
 def test_columns_may_have_the_names_of_any_edition():
     task = CLASS_TASKS["rte"]
-    columns = text_rows.resolve_columns("a.csv", HEADER, task, ("idx", "id"))
+    ids = ("idx", "id")
+    columns = text_rows.resolve_columns("a.csv", HEADER, task, ids)
     assert columns == Columns(("premise", "sentence2"), "label", "id")
     assert columns.read == ("premise", "sentence2", "label", "id")
     columns = text_rows.resolve_columns("a.csv", HEADER[1:3], task)
@@ -377,14 +395,16 @@ ROWS = [
 
 def test_examples_have_keys_contents_and_sizes():
     first, _, third = ROWS
-    examples = pickle.loads(pickle.dumps(TextRows(ROWS)))
+    pickled = pickle.dumps(TextRows(ROWS))
+    examples = pickle.loads(pickled)
     assert len(examples) == 3
     assert examples[2] == third
     assert examples.key(1) == "a"
     assert examples.content(1) == b"a\0c"
     assert examples.content(2) == b"\xed\xa0\xbd\0d"
     assert examples.size(1) == 2
-    part = examples.take(np.array([2, 0]))
+    positions = np.array([2, 0])
+    part = examples.take(positions)
     assert part.rows == [third, first]
 
 
@@ -415,7 +435,8 @@ def test_fingerprints_depend_on_labels(labels):
 )
 def test_fingerprints_depend_on_texts_and_their_order(rows):
     original = TextRows(ROWS).fingerprint((), LABELS)
-    assert TextRows(rows).fingerprint((), LABELS) != original
+    fingerprint = TextRows(rows).fingerprint((), LABELS)
+    assert fingerprint != original
 
 
 def test_rows_with_equal_first_texts_are_held_out_together():
@@ -423,9 +444,11 @@ def test_rows_with_equal_first_texts_are_held_out_together():
     rows = []
     for number in range(40):
         rows.append({"a": f"premise {number // 2}", "b": f"h{number}", "label": "x"})
-    dataset = read(rows, PAIR, Columns(("a", "b"), "label"))
+    columns = Columns(("a", "b"), "label")
+    dataset = read(rows, PAIR, columns)
     heldout = dataset.hold_out(HELDOUT, 0.2)
-    assert ids_of(heldout) == ["6", "7", "14", "15", "24", "25", "32", "33"]
+    heldout_ids = ids_of(heldout)
+    assert heldout_ids == ["6", "7", "14", "15", "24", "25", "32", "33"]
 
 
 def test_parts_of_a_split_are_joined():
@@ -434,12 +457,15 @@ def test_parts_of_a_split_are_joined():
     for part, labels in enumerate(["xy", "x"]):
         reading = Reading("folder", CUSTOM, BadRecords(), note="a note")
         rows = rows_with_labels(labels)
-        reading.add(located(*rows), COLUMNS, part)
+        items = located(*rows)
+        reading.add(items, COLUMNS, part)
         split = ("dev_matched", "dev_mismatched")[part]
-        parts.append(finished(reading, declared=("x", "y"), split=split))
+        dataset_part = finished(reading, declared=("x", "y"), split=split)
+        parts.append(dataset_part)
     dataset = text_rows.joined(parts)
     assert dataset.split == "dev"
-    assert [row.part for row in dataset.examples.rows] == [0, 0, 1]
+    numbers = [row.part for row in dataset.examples.rows]
+    assert numbers == [0, 0, 1]
     assert ids_of(dataset) == ["0", "1", "0"]
     assert dataset.labels.tolist() == [0, 1, 0]
     assert len(dataset.files) == 2

@@ -21,7 +21,8 @@ COLUMNS = ("sentence", "label", "idx")
 def folder(path, *shards: list[bytes], file_format: str = "tfrecord", **features) -> Folder:
     """A TFDS folder with one split."""
     declared = features or FEATURES
-    made = writers.tfds_folder(path, {"train": [*shards]}, file_format, **declared)
+    splits = {"train": [*shards]}
+    made = writers.tfds_folder(path, splits, file_format, **declared)
     listing = files.find_files(str(made))
     loaded = tfds_folders.load(str(made), listing)
     assert loaded is not None
@@ -39,8 +40,11 @@ def test_rows_are_read_in_order(tmp_path, file_format):
     records = []
     for number, label in enumerate([1, 0, -1, 2]):
         sentence = f"ü {number}".encode()
-        records.append(writers.example(sentence=sentence, label=label, idx=10 * number))
-    made = folder(tmp_path / "a", records[:3], records[3:], file_format=file_format)
+        example = writers.example(sentence=sentence, label=label, idx=10 * number)
+        records.append(example)
+    first = records[:3]
+    second = records[3:]
+    made = folder(tmp_path / "a", first, second, file_format=file_format)
     assert tfds_rows.declared_classes(made, "label") == ("neg", "pos")
     found = list(tfds_rows.read_rows(made, "train", COLUMNS))
     assert [entry.row for entry in found] == [
@@ -67,7 +71,8 @@ def test_invalid_examples_are_bad_records(tmp_path):
 
 
 def test_records_with_a_wrong_checksum_are_bad_records(tmp_path):
-    records = [writers.example(sentence=b"a"), writers.example(sentence=b"b")]
+    first_record = writers.example(sentence=b"a")
+    records = [first_record, writers.example(sentence=b"b")]
     made = folder(tmp_path / "a", records)
     path = tmp_path / "a" / "c4-train.tfrecord-00000-of-00001"
     content = bytearray(path.read_bytes())
@@ -83,7 +88,8 @@ def test_other_features_are_not_read(tmp_path):
     features = FEATURES | {"image": tfds.features.Image()}
     record = writers.example(sentence=b"fine", label=1, idx=4, image=b"\x89PNG")
     made = folder(tmp_path / "a", [record], **features)
-    (entry,) = tfds_rows.read_rows(made, "train", ("sentence", "nothing"))
+    entries = tfds_rows.read_rows(made, "train", ("sentence", "nothing"))
+    (entry,) = entries
     assert entry.row == {"sentence": "fine"}
 
 
@@ -91,17 +97,22 @@ def test_features_may_have_no_or_several_values(tmp_path):
     """Without a value it is None, and several values are a list."""
     message = tf_example_pb2.Example()
     features = message.features.feature
-    features["sentence"].bytes_list.value.extend([b"a", b"b"])
+    values = features["sentence"].bytes_list.value
+    values.extend([b"a", b"b"])
     features["idx"].int64_list.SetInParent()
     features["label"].float_list.value.append(0.5)
-    made = folder(tmp_path / "a", [message.SerializeToString()])
+    record = message.SerializeToString()
+    made = folder(tmp_path / "a", [record])
     (entry,) = tfds_rows.read_rows(made, "train", COLUMNS)
-    assert entry.row == {"sentence": ["a", "b"], "label": 0.5, "idx": None}
+    expected = {"sentence": ["a", "b"], "label": 0.5, "idx": None}
+    assert entry.row == expected
 
 
 def test_classes_without_names_are_numbers(tmp_path):
-    features = FEATURES | {"stars": tfds.features.ClassLabel(num_classes=3)}
-    made = folder(tmp_path / "a", [writers.example(sentence=b"a")], **features)
+    stars = tfds.features.ClassLabel(num_classes=3)
+    features = FEATURES | {"stars": stars}
+    record = writers.example(sentence=b"a")
+    made = folder(tmp_path / "a", [record], **features)
     assert tfds_rows.declared_classes(made, "stars") == ("0", "1", "2")
     assert tfds_rows.declared_classes(made, "sentence") == ()
     assert tfds_rows.declared_classes(made, "nothing") == ()

@@ -77,12 +77,15 @@ def test_the_page_is_up_to_date():
 )
 def test_every_registered_name_has_a_row(title, expected):
     assert expected
-    assert set(re.findall(r"`([^`]+)`", section(title))) >= expected
+    names = set(re.findall(r"`([^`]+)`", section(title)))
+    assert names >= expected
 
 
 def test_every_form_of_data_and_every_kind_of_weights_has_a_row():
-    forms = re.findall(r"^\| \[", section("Forms of data"), re.MULTILINE)
-    readers = stems(PACKAGE / "data" / "readers", "[!_]*.py") - {"images"}
+    text = section("Forms of data")
+    forms = re.findall(r"^\| \[", text, re.MULTILINE)
+    files = stems(PACKAGE / "data" / "readers", "[!_]*.py")
+    readers = files - {"images"}
     assert len(forms) == len(readers)
     for kind in pretrained.KINDS:
         assert f"[{kind.words}]" in section("Weights that are read")
@@ -95,7 +98,8 @@ def test_every_name_that_has_a_page_exists():
     scripts = stems(Path("scripts"), "*.sh")
     assert set(everything.CONFIG_PAGES) <= set(configs)
     assert set(everything.REPORT_PAGES) <= reports
-    assert set(everything.BENCHMARK_PAGES) <= set(benchmark.PARTS)
+    parts = set(everything.BENCHMARK_PAGES)
+    assert parts <= set(benchmark.PARTS)
     assert set(everything.FIGURE_PAGES) <= figures
     assert set(everything.SCRIPT_PAGES) <= scripts
 

@@ -5,6 +5,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose
 
 from docs.results.feed_forward_order import FeedForwardOrder, RMSNorm
 from gmlp_flax.models.blocks.feed_forward import FeedForwardBlock
@@ -25,7 +26,7 @@ def test_each_order_equals_its_block(block, first, norm):
     nnx.update(reference, state)
     nnx.update(ordered, state)
     x = jax.random.normal(jax.random.key(2), (2, 5, 8))
-    np.testing.assert_allclose(ordered(x), reference(x), rtol=1e-5, atol=1e-5)
+    assert_allclose(ordered(x), reference(x), rtol=1e-5, atol=1e-5)
 
 
 def random_like(state):
@@ -46,4 +47,4 @@ def test_rms_norm_subtracts_no_mean():
     root_mean_square = np.sqrt(mean_square + spec.norm_eps)
     norm = RMSNorm(spec, 5)
     y = norm(jax.numpy.asarray(x))
-    np.testing.assert_allclose(y, x / root_mean_square, rtol=1e-5)
+    assert_allclose(y, x / root_mean_square, rtol=1e-5)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from docs import generate
 from docs.results import advice, figures, matrices
@@ -38,7 +39,8 @@ def lines(name, first):
     assert found, f"{name}: no table {first}"
     table = {}
     for line in found[1].splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        stripped = line.strip("|")
+        cells = [cell.strip() for cell in stripped.split("|")]
         row, *others = cells
         table[row.strip("`")] = others
     return table
@@ -64,15 +66,18 @@ def test_the_table_of_the_alternatives():
     scores = generate.scores()
     table = lines("which-mixer", "row | what mixes tokens")
     assert table.keys() == scores["mlm"].keys()
-    centres = [scores["mlm"][row].centre for row in table]
+    mlm = scores["mlm"]
+    centres = [mlm[row].centre for row in table]
     assert centres == sorted(centres)
     finetuned = ("sst2", "sst2 from random", "imdb", "imdb from random")
     for row, (_, perplexity, *accuracies, top1) in table.items():
-        assert perplexity == ranged(scores["mlm"][row]), row
+        assert perplexity == ranged(mlm[row]), row
         for column, cell in zip(finetuned, accuracies, strict=True):
-            assert_printed(cell, scores[column][row], (row, column))
+            column_scores = scores[column]
+            assert_printed(cell, column_scores[row], (row, column))
         if row in scores["cifar10"]:
-            assert_printed(top1, scores["cifar10"][row], row)
+            score = scores["cifar10"][row]
+            assert_printed(top1, score, row)
         else:
             assert top1 == ""
 
@@ -80,12 +85,15 @@ def test_the_table_of_the_alternatives():
 def test_the_table_of_long_inputs():
     scores = generate.scores()
     table = lines("which-mixer", "row | ListOps")
-    assert scores["listops"].keys() == table.keys() - {"the most frequent class"}
+    rows = table.keys() - {"the most frequent class"}
+    assert scores["listops"].keys() == rows
     for row, listops_score in scores["listops"].items():
         listops, text, pixels = table[row]
         assert listops == ranged(listops_score), row
-        assert_printed(text, scores["bytes"][row], row)
-        assert_printed(pixels, scores["pixels"][row], row)
+        bytes_score = scores["bytes"][row]
+        assert_printed(text, bytes_score, row)
+        pixels_score = scores["pixels"][row]
+        assert_printed(pixels, pixels_score, row)
 
 
 def rank(first, second):
@@ -93,7 +101,9 @@ def rank(first, second):
     are changed, so that more is better."""
     scores = generate.scores()
     rows = [row for row in scores[first] if row in scores[second]]
-    correlation = claims.spearman(quality(first, rows), quality(second, rows))
+    first_quality = quality(first, rows)
+    second_quality = quality(second, rows)
+    correlation = claims.spearman(first_quality, second_quality)
     return float(correlation)
 
 
@@ -156,7 +166,9 @@ def test_gains_of_the_alternatives_by_pretraining(position, column):
 def test_listops_is_ranked_most_like_cifar10():
     rows = list(generate.scores()["listops"])
     correlation = rank("listops", "cifar10")
-    p = claims.chance(quality("listops", rows), quality("cifar10", rows))
+    listops = quality("listops", rows)
+    cifar10 = quality("cifar10", rows)
+    p = claims.chance(listops, cifar10)
     rank_note = f"over these 11 rows is {correlation:.2f} with CIFAR-10"
     p_note = f"(one-sided permutation p = {p:.2f})"
     assert f"{rank_note} {p_note}" in words("which-mixer")
@@ -190,7 +202,9 @@ def holding(orderings):
 
 def test_the_verdicts_of_table_3():
     """The page's introduction has those of the last measurement, the index those of each."""
-    orderings = [generate.orderings(name, **only) for name, only in TABLE_3.items()]
+    orderings = []
+    for name, only in TABLE_3.items():
+        orderings.append(generate.orderings(name, **only))
     short, long, wide = (holding(found) for found in orderings)
     small_scale = f"{short} of 28 orderings hold after 1.8 M tokens, {long} of 28 after 18 M"
     assert f"{small_scale}, {wide} of 28 in" in words("README")
@@ -220,7 +234,8 @@ def test_an_agreeing_pair_counts_once():
 
 def mean_and_bounds(values: list[float]) -> str:
     """A cell: the mean, the lowest and the highest."""
-    return f"{statistics.mean(values):.1f} ({min(values):.1f}, {max(values):.1f})"
+    mean = statistics.mean(values)
+    return f"{mean:.1f} ({min(values):.1f}, {max(values):.1f})"
 
 
 def last_perplexities(name, only):
@@ -228,10 +243,12 @@ def last_perplexities(name, only):
     last_points = defaultdict(dict)  # row -> seed -> (tokens, perplexity)
     for line in generate.read(name):
         if only.items() <= line.items():
-            point = (int(line["tokens"]), float(line["perplexity"]))
+            tokens = int(line["tokens"])
+            point = (tokens, float(line["perplexity"]))
             points = last_points[line["row"]]
             seed = line["seed"]
-            points[seed] = max(point, points.get(seed, point))
+            earlier = points.get(seed, point)
+            points[seed] = max(point, earlier)
     perplexities = {}
     for row, points in last_points.items():
         perplexities[row] = [perplexity for _, perplexity in points.values()]
@@ -275,7 +292,8 @@ def test_the_table_of_table_3():
     ],
 )
 def test_tables_of_other_pages_have_the_lines_of_their_files(path, head, name, columns):
-    table = lines(f"../{path.removesuffix('.md')}", head)
+    page_name = path.removesuffix(".md")
+    table = lines(f"../{page_name}", head)
     rows = [[title, *cells] for title, cells in table.items()]
     expected = []
     for line in generate.read(name):
@@ -291,7 +309,8 @@ def test_the_table_of_61_m_tokens():
     found = defaultdict(dict)  # row and millions of tokens -> seed -> perplexity
     for line in generate.read("table3-longest"):
         tokens = int(line["tokens"])
-        point = (line["row"], round(tokens / 1e6, 1))
+        millions = round(tokens / 1e6, 1)
+        point = (line["row"], millions)
         seed = line["seed"]
         found[point][seed] = float(line["perplexity"])
     names = {
@@ -307,11 +326,13 @@ def test_the_table_of_61_m_tokens():
             by_seed = found[row, time]
             values = [by_seed[seed] for seed in sorted(by_seed)]
             assert numbers_of(cell) == pytest.approx(values, abs=0.051), (title, time)
-    for cell, time in zip(table["SGU beside positions alone"], times, strict=False):
+    cells = table["SGU beside positions alone"]
+    for cell, time in zip(cells, times, strict=False):
         sgu = found["sgu", time]
         alone = found["bert_rel_only", time]
         ratios = [sgu[seed] / alone[seed] for seed in ("0", "1")]
-        assert numbers_of(cell) == pytest.approx(ratios, abs=0.00501), time
+        numbers = numbers_of(cell)
+        assert numbers == pytest.approx(ratios, abs=0.00501), time
 
 
 def numbers_of(cell):
@@ -331,7 +352,10 @@ def test_the_verdicts_of_table_4():
 def test_the_table_of_depths():
     table = lines("table3", "model | M parameters")
     for name, points in figures.depths().items():
-        rows = [cells for title, cells in table.items() if title.startswith(name)]
+        rows = []
+        for title, cells in table.items():
+            if title.startswith(name):
+                rows.append(cells)
         for point, cells in zip(points, rows, strict=True):
             params, spread, paper = point
             size, perplexity, _, printed = cells
@@ -351,7 +375,8 @@ def test_the_table_of_depths():
 def test_the_power_law_of_depth(name, title, digits):
     params = []
     perplexities = []
-    for count, spread, _ in figures.depths()[name]:
+    points = figures.depths()[name]
+    for count, spread, _ in points:
         params.append(count)
         perplexities.append(spread.centre)
     law = scaling.power_law(params, perplexities)
@@ -362,8 +387,9 @@ def test_the_power_law_of_depth(name, title, digits):
 
 def test_the_power_laws_of_the_paper():
     assert figures.PAPERS.keys() == {"gMLP", "Transformer"}
-    assert figures.PAPERS["gMLP"] == pytest.approx(-0.23, abs=0.005)
-    assert figures.PAPERS["Transformer"] == pytest.approx(-0.20, abs=0.005)
+    exponents = figures.PAPERS
+    assert exponents["gMLP"] == pytest.approx(-0.23, abs=0.005)
+    assert exponents["Transformer"] == pytest.approx(-0.20, abs=0.005)
 
 
 def test_advice_has_ten_sentences_each_with_a_number_and_a_limit():
@@ -385,7 +411,8 @@ def test_advice_has_ten_sentences_each_with_a_number_and_a_limit():
 def test_smooth_noise_of_the_figures(shape, percentages, tolerance):
     """The bands are those that the report draws."""
     chance = shift_invariance.chance(shape)
-    shares = np.array([chance.smooth, chance.low, chance.high])
+    limits = [chance.smooth, chance.low, chance.high]
+    shares = np.array(limits)
     assert percentages == pytest.approx(100 * shares, abs=tolerance)
 
 
@@ -393,7 +420,8 @@ def test_smooth_noise_of_the_figures(shape, percentages, tolerance):
 def test_the_points_of_which_mixer(name):
     """Every row whose step was timed has a point, whose tip has the row's score."""
     _, column, tokens = figures.PANELS[name]
-    tips = [mark.tip for mark in figures.marks(column, tokens)]
+    marks = figures.marks(column, tokens)
+    tips = [mark.tip for mark in marks]
     scores = figures.scores_of(column)
     costs = generate.costs()
     timed = []
@@ -404,14 +432,16 @@ def test_the_points_of_which_mixer(name):
     assert len(tips) == len(timed) > 8
     for row, tip in zip(timed, tips, strict=True):
         assert f"({row}): " in tip
-        assert f"{scores[row].centre:.1f}" in tip
+        centre = scores[row].centre
+        assert f"{centre:.1f}" in tip
 
 
 @pytest.mark.parametrize("mode", figures.INK)
 @pytest.mark.parametrize("name", figures.PANELS)
 def test_files_of_which_mixer_have_its_points(name, mode):
     _, column, tokens = figures.PANELS[name]
-    tips = [mark.tip for mark in figures.marks(column, tokens)]
+    marks = figures.marks(column, tokens)
+    tips = [mark.tip for mark in marks]
     path = figures.FOLDER / f"{name}-{mode}.svg"
     text = path.read_text()
     ElementTree.fromstring(text)
@@ -438,15 +468,17 @@ def test_attention_weights_are_read_in_their_columns():
     rows = [weights for _, weights in matrices.read("attention-layer-1", 1)]
     attention = np.array(rows)
     assert attention.shape == (23, 23)
-    np.testing.assert_allclose(attention.sum(1), 1, atol=0.03)
+    assert_allclose(attention.sum(1), 1, atol=0.03)
 
 
 def test_rows_of_filters_are_read_with_their_widths():
     rows = {}
     for names, weights in matrices.read("image-filters-rows", 3):
         rows[tuple(names)] = weights
-    assert np.isfinite(rows["1", "patch 0", "0"]).sum() == 8
-    assert np.isfinite(rows["1", "mean", "0"]).sum() == 15
+    patch_row = rows["1", "patch 0", "0"]
+    assert np.isfinite(patch_row).sum() == 8
+    mean_row = rows["1", "mean", "0"]
+    assert np.isfinite(mean_row).sum() == 15
 
 
 def test_figures_have_the_ink_of_their_mode_and_no_background():
@@ -504,10 +536,12 @@ def finetuned():
 )
 def test_the_table_of_finetuning(finetuned, task, start, title):
     table = lines("finetuning", "accuracy, mean of five seeds")
-    for row, cell in zip(SST2_RATES, table[title][:3], strict=True):
+    cells = table[title][:3]
+    for row, cell in zip(SST2_RATES, cells, strict=True):
         accuracies = finetuned[task, row, start]
         assert len(accuracies) == 5
-        assert cell == f"{statistics.mean(accuracies):.1f}", row
+        mean = statistics.mean(accuracies)
+        assert cell == f"{mean:.1f}", row
 
 
 def test_gmlp_is_not_decided_to_be_ahead_of_the_transformer_on_sst2(finetuned):
@@ -563,6 +597,8 @@ def test_the_order_of_the_feed_forward_stack():
             perplexities = found[norm, first]
             assert len(perplexities) == 3
             spread = Spread.mean(perplexities)
-            assert cell.startswith(ranged(spread)), (norm, first)
+            expected = ranged(spread)
+            assert cell.startswith(expected), (norm, first)
     published = generate.scores()["mlm"]["feed_forward"]
-    assert found["tokens", "False"] == list(published.values)
+    published_perplexities = list(published.values)
+    assert found["tokens", "False"] == published_perplexities

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import gmlp_flax
 from docs import generate
@@ -44,6 +45,6 @@ def test_filters_of_images(image_run, folder):
     filter_of_last = expected[1, last].reshape(grid)
     for number in range(height):
         row = rows["2", f"patch {last}", str(number)]
-        np.testing.assert_allclose(row[:width], filter_of_last[number], atol=1e-4)
+        assert_allclose(row[:width], filter_of_last[number], atol=1e-4)
     mean = filters.mean_filters(expected, grid)[0]
-    np.testing.assert_allclose(rows["1", "mean", "0"], mean[0], atol=1e-4)
+    assert_allclose(rows["1", "mean", "0"], mean[0], atol=1e-4)

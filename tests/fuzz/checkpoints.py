@@ -14,8 +14,8 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from absl import logging
+from numpy.testing import assert_array_equal
 
 from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.checkpoints.retention import Retention
@@ -99,7 +99,7 @@ class Damages:
         else:
             assert step in (3, 5), what
             assert found is not None, what
-            jax.tree.map(np.testing.assert_array_equal, jax.device_get(found), self.states[step])
+            jax.tree.map(assert_array_equal, jax.device_get(found), self.states[step])
             is_good = step == 5
             is_moved = (self.run / "damaged" / "5").exists()
             assert (inside / "5").exists() == is_good, what

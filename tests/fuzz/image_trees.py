@@ -82,7 +82,8 @@ def _tree(rng, content):
     """Files by name, and the rows of each table by its name."""
     paths = _paths(rng)
     files = dict.fromkeys(sorted(paths), content)
-    for path in rng.sample(sorted(paths), min(2, len(paths))):
+    most = min(2, len(paths))
+    for path in rng.sample(sorted(paths), most):
         folder, _, _ = path.rpartition("/")
         no_image = rng.choice(NO_IMAGES)
         name = f"{folder}/{no_image}" if folder else no_image
@@ -102,15 +103,20 @@ def _paths(rng):
     """Paths of images in random folders."""
     levels = []
     for _ in range(3):
-        names = rng.sample([*SPLITS, *OTHERS], rng.randint(1, 4))
+        count = rng.randint(1, 4)
+        names = rng.sample([*SPLITS, *OTHERS], count)
         levels.append(names)
     kind = rng.random()
     if kind < 0.4:
-        levels[0] = rng.sample([*SPLITS], rng.randint(1, 3))
-        levels[1] = rng.sample(OTHERS, rng.randint(1, 4))
+        split_count = rng.randint(1, 3)
+        levels[0] = rng.sample([*SPLITS], split_count)
+        other_count = rng.randint(1, 4)
+        levels[1] = rng.sample(OTHERS, other_count)
     elif kind < 0.8:
-        levels[0] = rng.sample(OTHERS, rng.randint(1, 4))
-    depths = rng.choice([(1,), (2,), (0, 1), (1, 2), (2, 3), (0, 1, 2, 3)])
+        other_count = rng.randint(1, 4)
+        levels[0] = rng.sample(OTHERS, other_count)
+    possible = [(1,), (2,), (0, 1), (1, 2), (2, 3), (0, 1, 2, 3)]
+    depths = rng.choice(possible)
     paths = set()
     for _ in range(rng.randint(2, 14)):
         folders = [rng.choice(names) for names in levels]
@@ -121,12 +127,16 @@ def _paths(rng):
 
 def _rows(rng, prefix, paths):
     """(path, label, split) of the images under a prefix, mostly correct."""
-    inside = [path for path in sorted(paths) if path.startswith(prefix)]
+    inside = []
+    for path in sorted(paths):
+        if path.startswith(prefix):
+            inside.append(path)
     words = rng.choice([("",), ("",), ("train", "dev"), ("test", "")])
     rows = []
     for path in inside:
         label = rng.choice(["cat", "dog ", "10", 'a "b", c'])
-        rows.append((path[len(prefix) :], label, rng.choice(words)))
+        relative = path[len(prefix) :]
+        rows.append((relative, label, rng.choice(words)))
     change = rng.random()
     if change < 0.1:
         rows.pop()
@@ -198,7 +208,10 @@ def _top(name):
 def _groups(images):
     """Split -> prefix; None if only some first folders are splits, or two are the same."""
     tops = sorted({_top(name) for name in images})
-    splits = [top for top in tops if top in SPLITS]
+    splits = []
+    for top in tops:
+        if top in SPLITS:
+            splits.append(top)
     if not splits:
         named = [top for top in tops if top]
         may_be_splits = len(named) > 1 and all(map(_mentions_split, named))
@@ -252,8 +265,12 @@ def _by_folders(images, others):
 
 def _are_different(labels):
     """Whether no two classes of more than one letter differ only in case."""
-    words = {label for label in labels if len(label) > 1}
-    return len(words) == len({word.lower() for word in words})
+    words = set()
+    for label in labels:
+        if len(label) > 1:
+            words.add(label)
+    lowered = {word.lower() for word in words}
+    return len(words) == len(lowered)
 
 
 def _by_tables(images, tables):
@@ -266,15 +283,21 @@ def _by_tables(images, tables):
         return None
     found = {}
     for split, prefix in groups.items():
-        inside = [rows for name, rows in tables.items() if name.startswith(prefix)]
-        labels = _by_split_table(_under(images, prefix), inside, split)
+        inside = []
+        for name, rows in tables.items():
+            if name.startswith(prefix):
+                inside.append(rows)
+        images_inside = _under(images, prefix)
+        labels = _by_split_table(images_inside, inside, split)
         found[split] = _with_prefix(prefix, labels)
     return found
 
 
 def _by_root_table(images, rows):
     """The splits of the rows of a table in ROOT."""
-    words = {file: word for file, _, word in rows}
+    words = {}
+    for file, _, word in rows:
+        words[file] = word
     if not any(words.values()):
         words = {file: _top(file) for file in words}
         known = {word.lower() for word in words.values() if word in SPLITS}

@@ -49,14 +49,18 @@ class Examples:
         """The class name of each example; for numbers without names, their digits."""
         if self.source == UNNAMED:
             return [str(label) for label in self.labels]
-        return [composed(self.names[label]) for label in self.labels]
+        class_names = []
+        for label in self.labels:
+            class_names.append(composed(self.names[label]))
+        return class_names
 
     def order(self) -> list[str]:
         """The classes of a model trained on these examples, by the documented rule."""
         if self.source in DECLARED:
             return [composed(name) for name in self.names]
         different = set(self.named())
-        if all(name.isascii() and name.isdigit() for name in different):
+        are_numbers = all(name.isascii() and name.isdigit() for name in different)
+        if are_numbers:
             return sorted(different, key=int)
         return sorted(different)
 
@@ -72,7 +76,8 @@ def draw(rng, names: list[str]) -> Examples:
     count = rng.randint(2, len(names))
     labels = []
     for label in range(count):
-        labels += [label] * rng.randint(2, 3)
+        repeats = rng.randint(2, 3)
+        labels += [label] * repeats
     rng.shuffle(labels)
     if source not in DECLARED:
         names = names[:count]
@@ -81,40 +86,48 @@ def draw(rng, names: list[str]) -> Examples:
 
 def make(folder):
     def check(rng):
-        pool = rng.choice([NUMBERS, WORDS, NUMBERS + WORDS])
-        names = rng.sample(pool, rng.randint(2, min(8, len(pool))))
+        pools = [NUMBERS, WORDS, NUMBERS + WORDS]
+        pool = rng.choice(pools)
+        most = min(8, len(pool))
+        names = rng.sample(pool, rng.randint(2, most))
         trained = draw(rng, names)
         names_to_score = trained.order()
         if len(names_to_score) < 2 or rng.random() < 0.2:
-            different = {composed(name): None for name in names + rng.sample(pool, 1)}
+            other_names = names + rng.sample(pool, 1)
+            different = {composed(name): None for name in other_names}
             names_to_score = list(different)
         scored = draw(rng, names_to_score)
         for part in ("train", "heldout", "stored", "heldout_stored", "train_png", "heldout_png"):
             shutil.rmtree(folder / part, ignore_errors=True)
         config = sources.small_config()
         data = {"train": trained.data(folder / "train")}
-        keys = examples.store(data, config, str(folder / "stored"))
+        stored = str(folder / "stored")
+        keys = examples.store(data, config, stored)
         config.update_from_flattened_dict(keys)
         assets = ImageData(config, RunFiles()).assets()
         classes = trained.order()
         expected = []
         for name in scored.named():
-            expected.append(classes.index(name) if name in classes else -1)
+            position = classes.index(name) if name in classes else -1
+            expected.append(position)
         case = (trained, scored, classes)
         try:
             found = labels_of(scored, assets, classes, folder)
         except UserError:
-            assert -1 in expected or declares_other_classes(scored, classes), ("refused", case)
+            is_other = declares_other_classes(scored, classes)
+            assert -1 in expected or is_other, ("refused", case)
             raise
         assert -1 not in expected, ("not refused", case)
-        assert found == sorted(zip(levels(scored), expected, strict=True)), case
+        pairs = zip(levels(scored), expected, strict=True)
+        assert found == sorted(pairs), case
 
     return check
 
 
 def declares_other_classes(scored: Examples, classes: list[str]) -> bool:
     """Whether a source names a class that the model lacks, with or without examples of it."""
-    unknown = set(scored.order()) - set(classes)
+    known = set(classes)
+    unknown = set(scored.order()) - known
     return scored.source in DECLARED and bool(unknown)
 
 
@@ -132,10 +145,13 @@ def labels_of(scored: Examples, assets, classes, folder) -> list[tuple[int, int]
     data = {"heldout": scored.data(folder / "heldout")}
     keys = examples.store(data, config, target, classes)
     config.update_from_flattened_dict(keys)
-    labelled = ImageData(config, RunFiles(local=assets)).labelled(HELDOUT)
+    run_files = RunFiles(local=assets)
+    labelled = ImageData(config, run_files).labelled(HELDOUT)
     found = []
     for index in range(len(labelled)):
         example = labelled[index]
-        level = np.asarray(example["image"]).flat[0]
-        found.append((int(level), int(example["label"])))
+        pixels = np.asarray(example["image"])
+        level = pixels.flat[0]
+        label = int(example["label"])
+        found.append((int(level), label))
     return sorted(found)

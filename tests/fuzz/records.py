@@ -109,7 +109,8 @@ def _read_text(path: str | Path, rng: Random | None = None) -> None:
 def _read_images(path: str | Path, rng: Random | None = None) -> None:
     found = images.read(str(path), f"{path}-cache")
     for role in ROLES:
-        dataset = splits.choose(found, Request(role, heldout_share=ROLE_SHARE))
+        request = Request(role, heldout_share=ROLE_SHARE)
+        dataset = splits.choose(found, request)
         count = min(len(dataset), 20)
         for index in range(count):
             with contextlib.suppress(BadRecord):
@@ -124,7 +125,8 @@ def _read_rows(path: str, rng: Random, task: TextTask, read: Callable) -> None:
     request = Request(rng.choice(ROLES), heldout_share=ROLE_SHARE)
     dataset = splits.choose(found, request)
     rows = dataset.examples.rows
-    assert len(dataset.examples) == len(dataset.labels) > 0
+    count = len(dataset.examples)
+    assert count == len(dataset.labels) > 0
     assert dataset.fingerprint
     for row in rows:
         assert len(row.texts) == len(task.texts)
@@ -147,7 +149,8 @@ def _some_damaged(rows: list[dict], share: float, rng: Random) -> bytes:
     lines = []
     for row in rows:
         is_damaged = rng.random() < share
-        lines.append(damaged_json(row, rng) if is_damaged else json.dumps(row).encode())
+        line = damaged_json(row, rng) if is_damaged else json.dumps(row).encode()
+        lines.append(line)
     return b"\n".join(lines)
 
 
@@ -159,7 +162,8 @@ def _tar(form: int) -> bytes:
             member = tarfile.TarInfo(name)
             member.size = len(image)
             if form != tarfile.USTAR_FORMAT:
-                member.name = name.replace("/", f"/{'long/' * 30}")
+                long_folder = f"/{'long/' * 30}"
+                member.name = name.replace("/", long_folder)
             if form == tarfile.PAX_FORMAT:
                 member.pax_headers = {"mtime": "1.5", "comment": "é", "uname": "x" * 50}
             tar.addfile(member, io.BytesIO(image))
@@ -167,7 +171,8 @@ def _tar(form: int) -> bytes:
 
 
 def _tars(folder: Path) -> Check:
-    bases = [_tar(tarfile.PAX_FORMAT), _tar(tarfile.GNU_FORMAT), _tar(tarfile.USTAR_FORMAT)]
+    forms = (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT)
+    bases = [_tar(form) for form in forms]
 
     def write(rng: Random) -> bytes:
         data = rng.choice(bases)
@@ -177,7 +182,8 @@ def _tars(folder: Path) -> Check:
         start = rng.randrange(0, len(data), 512)
         stop = start + 1024
         middle = damaged(data[start:stop], rng)
-        return data[:start] + middle + data[stop:]
+        before = data[:start]
+        return before + middle + data[stop:]
 
     return _file(folder / "images.tar", write, _read_images)
 
@@ -186,7 +192,9 @@ def _image_rows(folder: Path, suffix: str) -> Check:
     """Six images of three classes in one file."""
     path = folder / f"rows.{suffix}"
     labels = [0, 1, 2] * 2
-    encoded = [{"bytes": image_files.png(i), "path": "x"} for i in range(6)]
+    encoded = []
+    for i in range(6):
+        encoded.append({"bytes": image_files.png(i), "path": "x"})
     table = pyarrow.table({"image": encoded, "label": labels})
     if suffix == "parquet":
         pyarrow.parquet.write_table(table, path)
@@ -228,7 +236,8 @@ def _safetensors(folder: Path) -> Check:
 
 
 def _arrays(folder: Path) -> Check:
-    arrays = {"head/kernel": np.ones((2, 3), np.float32), "b": np.arange(5)}
+    kernel = np.ones((2, 3), np.float32)
+    arrays = {"head/kernel": kernel, "b": np.arange(5)}
     file = io.BytesIO()
     np.savez(file, **arrays)
     return _damaged_file(folder / "x.npz", file.getvalue(), _read_weights)
@@ -241,7 +250,9 @@ def _read_weights(path: str, rng: Random) -> None:
 
 def _questions(folder: Path) -> list[Check]:
     """SQuAD's official form, and the same questions as rows."""
-    articles = [squad_files.colours(0), squad_files.colours(1, impossible=True)]
+    answered = squad_files.colours(0)
+    impossible = squad_files.colours(1, impossible=True)
+    articles = [answered, impossible]
     path = squad_files.write(folder / "squad.json", *articles)
     rows = []
     for question in squad_files.read(path, "v2.0"):
@@ -266,7 +277,9 @@ def _benchmark(path: Path, task: TextTask, lines: list[str]) -> Check:
 def _benchmarks(folder: Path) -> list[Check]:
     """Published tables of each kind."""
     sst2 = CLASS_TASKS["sst2"]
-    sentences = [{"sentence": f"words {i}", "label": i % 2} for i in range(6)]
+    sentences = []
+    for i in range(6):
+        sentences.append({"sentence": f"words {i}", "label": i % 2})
     read = partial(_read_rows, task=sst2, read=text_benchmarks.read)
     checks = [_damaged_rows(folder / "train.jsonl", sentences, 0.3, read)]
     tables = {
@@ -277,14 +290,16 @@ def _benchmarks(folder: Path) -> list[Check]:
         "stsb": ["index\tsentence1\tsentence2\tscore"],
     }
     for i in range(10):
-        tables["sst2"].append(f"words {i} é\t{i % 2}")
-        tables["cola"].append(f"gj04\t{i % 2}\t*\twords {i}.")
+        label = i % 2
+        tables["sst2"].append(f"words {i} é\t{label}")
+        tables["cola"].append(f"gj04\t{label}\t*\twords {i}.")
         tables["listops"].append(f"( [MAX {i} ) 5 ) ] )\t{max(i, 5)}")
-        tables["retrieval"].append(f"{i % 2}.0\tP{i}\tQ{i}\tfirst {i} \\xe9\tsecond é")
+        tables["retrieval"].append(f"{label}.0\tP{i}\tQ{i}\tfirst {i} \\xe9\tsecond é")
         tables["stsb"].append(f"{i}\ta {i}\tb\t{i / 2}")
     for name, lines in tables.items():
         task = (CLASS_TASKS | NUMBER_TASKS)[name]
-        checks.append(_benchmark(folder / f"{name}.train.tsv", task, lines))
+        path = folder / f"{name}.train.tsv"
+        checks.append(_benchmark(path, task, lines))
     return checks
 
 
@@ -319,7 +334,8 @@ def _pathfinder(folder: Path) -> Check:
     lines = b""
     content = {}
     for i in range(8):
-        lines += f"imgs/0 sample_{i}.png {i} {i % 2} 1 14 0.75\n".encode()
+        label = i % 2
+        lines += f"imgs/0 sample_{i}.png {i} {label} 1 14 0.75\n".encode()
         content[f"imgs/0/sample_{i}.png"] = image_files.png(i)
     content["metadata/0.npy"] = lines
     path = image_files.make_folder(folder / "paths", content)
@@ -330,7 +346,8 @@ def _pathfinder(folder: Path) -> Check:
 def _real_labels(folder: Path) -> Check:
     content = {}
     for i in range(8):
-        name = f"{'ab'[i % 2]}/ILSVRC2012_val_{i + 1:08}.png"
+        class_folder = "ab"[i % 2]
+        name = f"{class_folder}/ILSVRC2012_val_{i + 1:08}.png"
         content[name] = image_files.png(i)
     root = image_files.make_folder(folder / "real", content)
     dataset = images.read(str(root))[""]
@@ -338,7 +355,8 @@ def _real_labels(folder: Path) -> Check:
     def read(path: str, rng: Random) -> None:
         examples = with_real_labels(dataset, path).examples
         for index in range(len(examples)):
-            assert examples[index]["real"].dtype == np.int32
+            real = examples[index]["real"]
+            assert real.dtype == np.int32
 
     labels = [[0], [1]] * 4
     return _file(folder / "real.json", partial(damaged_json, labels), read)
@@ -346,7 +364,8 @@ def _real_labels(folder: Path) -> Check:
 
 def _corpora(folder: Path, kind: str) -> Check:
     packers = {"gz": gzip.compress, "xz": lzma.compress}
-    pack = packers.get(kind.rpartition(".")[2], bytes)
+    suffix = kind.rpartition(".")[2]
+    pack = packers.get(suffix, bytes)
     data = b"\n".join(LINES)
 
     def write(rng: Random) -> bytes:
@@ -369,13 +388,18 @@ def _parquet(folder: Path) -> Check:
 
 def _tfds(folder: Path, file_format: str, kind: str, read: Callable[[Path], None]) -> Check:
     """A TFDS folder with one file damaged."""
-    whole = folder / f"{kind}-{file_format}" / "1.0.0"
+    kind_folder = folder / f"{kind}-{file_format}"
+    whole = kind_folder / "1.0.0"
     path = folder / f"{kind}-{file_format}-damaged"
     if kind == "text":
         shards = []
         for name in "ab":
-            lines = [f"line {i}{name}" for i in range(9)]
-            shard = [writers.example(text=line.encode()) for line in lines]
+            lines = []
+            for i in range(9):
+                lines.append(f"line {i}{name}")
+            shard = []
+            for line in lines:
+                shard.append(writers.example(text=line.encode()))
             shards.append(shard)
         writers.tfds_folder(whole, {"train": shards}, file_format)
     else:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
+from numpy.testing import assert_array_equal
 from safetensors import numpy as safetensors
 
 import gmlp_flax
@@ -53,8 +54,9 @@ def test_plain_files_contain_the_whole_model(text_run, text_export):
     embedding = weights["embedding"]
     assert embedding.shape == (spec["vocab_size"], spec["d_model"])
     kernel = weights["encoder/blocks/proj_in/kernel"]
-    assert kernel.shape == (spec["layers"], spec["d_model"], spec["d_ffn"])
-    np.testing.assert_array_equal(embedding, params["embedding"])
+    shape = (spec["layers"], spec["d_model"], spec["d_ffn"])
+    assert kernel.shape == shape
+    assert_array_equal(embedding, params["embedding"])
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     written = sum(leaf.size for leaf in weights.values())
     assert written == count
@@ -66,7 +68,8 @@ def test_an_export_predicts_like_its_run(text_run, text_export):
     lines = ["the [MASK] is", "a [MASK] [MASK]"]
     run = gmlp_flax.load(text_run)
     export = gmlp_flax.load(text_export)
-    assert export.predict(lines) == run.predict(lines)
+    expected = run.predict(lines)
+    assert export.predict(lines) == expected
     done = preloaded.gmlp("predict", f"--workdir={text_export}", input=lines[0])
     assert done.returncode == 0, done.stderr
     assert_quiet(done)
@@ -91,13 +94,13 @@ def test_averaged_parameters_and_class_names_are_exported(image_run, tmp_path):
     assert loaded.unaveraged is None
     assert loaded.classes == model.classes
     assert loaded.predictor.names == tuple(names)
-    jax.tree.map(np.testing.assert_array_equal, loaded.params, model.params)
+    jax.tree.map(assert_array_equal, loaded.params, model.params)
 
 
 def assert_rounded(half, whole):
     """Fails unless an array has the values of another in bfloat16."""
     rounded = whole.astype(jnp.bfloat16)
-    np.testing.assert_array_equal(half, rounded.astype(whole.dtype))
+    assert_array_equal(half, rounded.astype(whole.dtype))
 
 
 def test_files_may_be_bfloat16(text_run, tmp_path):
@@ -107,7 +110,9 @@ def test_files_may_be_bfloat16(text_run, tmp_path):
     assert done.returncode == 0, done.stderr
     assert_quiet(done)
     weights = safetensors.load_file(folder / "model.safetensors")
-    dtypes = {str(leaf.dtype) for leaf in weights.values()}
+    dtypes = set()
+    for leaf in weights.values():
+        dtypes.add(str(leaf.dtype))
     assert dtypes == {"bfloat16"}
     loaded = gmlp_flax.load(folder)
     model = gmlp_flax.load(text_run)
@@ -119,8 +124,10 @@ def test_the_config_has_no_path_of_this_machine(text_run, text_export, tmp_path)
     config = gmlp_config.load(str(run / "config.json"))
     config.data.cache = "/home/me/cache/"
     (run / "config.json").write_text(gmlp_config.to_json(config))
-    exported.export(pretrained.load(run), str(tmp_path / "out"))
-    written = gmlp_config.load(str(tmp_path / "out" / "config.json"))
+    model = pretrained.load(run)
+    exported.export(model, str(tmp_path / "out"))
+    config_path = str(tmp_path / "out" / "config.json")
+    written = gmlp_config.load(config_path)
     assert written.data.cache == "cache"
 
 
@@ -141,7 +148,9 @@ def test_the_card_has_metadata_and_scores_but_no_path(text_run, text_export):
         if line.startswith("| "):
             _, title, *_ = line.split("|")
             rows[title.strip()] = line
-    baselines = {row["name"] for row in result["baselines"]}
+    baselines = set()
+    for row in result["baselines"]:
+        baselines.add(row["name"])
     assert rows.keys() == {"", "this model"} | baselines
     perplexity = result["eval"]["perplexity"]
     assert f"perplexity {perplexity:.4g}" in rows["this model"]
@@ -200,7 +209,7 @@ def test_written_models_are_loaded(tmp_path):
     model = pretrained.load(out)
     assert model.step == 0
     assert model.classes == ("a", "b", "c")
-    jax.tree.map(np.testing.assert_array_equal, model.params, params)
+    jax.tree.map(assert_array_equal, model.params, params)
     assert "run holds config.json already" in raised(RunError, exported.require_free, out)
 
 
@@ -248,8 +257,11 @@ def test_refused_exports_do_not_change_the_folder(tmp_path, value, names, messag
     for name in names:
         (tmp_path / name).write_text("mine")
     params, config = tiny_weights(value)
-    assert message in raised(RunError, exported.write, params, config, FILES, str(tmp_path))
-    contents = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    error_message = raised(RunError, exported.write, params, config, FILES, str(tmp_path))
+    assert message in error_message
+    contents = {}
+    for path in tmp_path.iterdir():
+        contents[path.name] = path.read_text()
     assert contents == dict.fromkeys(names, "mine")
 
 
@@ -281,7 +293,8 @@ def test_pushed_runs_are_exported_and_loaded_from_the_hub(text_run, text_export,
     assert f"{server.url}/me/run/commit/" in done.stdout
     files = server["me/run"]
     for name in ("tokenizer.model", "model.safetensors"):
-        assert files[name] == (text_export / name).read_bytes()
+        expected_bytes = (text_export / name).read_bytes()
+        assert files[name] == expected_bytes
     assert files["README.md"].startswith(b"---\nlicense: mit\n")
     line = "the [MASK] is"
     expected = preloaded.gmlp("predict", f"--workdir={text_run}", input=line, **settings)

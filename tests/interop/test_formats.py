@@ -9,6 +9,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import gmlp_flax
 from gmlp_flax import config as config_lib
@@ -112,7 +113,8 @@ def make(name, tmp_path):
     """A model whose parameters are all random, three inputs, and their logits."""
     task, block, options = MODELS[name]
     config = config_lib.default(task=task, block=block)
-    config.model.update(layers=2, d_model=16, d_ffn=24, causal=task == "causal_lm")
+    is_causal = task == "causal_lm"
+    config.model.update(layers=2, d_model=16, d_ffn=24, causal=is_causal)
     config.model.update(options)
     path = tmp_path / "config.json"
     path.write_text(config_lib.to_json(config))
@@ -121,11 +123,15 @@ def make(name, tmp_path):
         model = gmlp_flax.create(str(path), classes=5)
         model = with_noise(model, rng)
         shape = (3, *config.model.image_size, config.model.channels)
-        inputs = rng.integers(0, 40, shape).astype(np.uint8)
+        pixels = rng.integers(0, 40, shape)
+        inputs = pixels.astype(np.uint8)
     else:
-        model = with_noise(gmlp_flax.create(str(path)), rng)
-        inputs = rng.integers(0, 40, (3, config.model.length)).astype(np.int32)
-    return model, inputs, np.asarray(model.logits(inputs))
+        created = gmlp_flax.create(str(path))
+        model = with_noise(created, rng)
+        token_shape = (3, config.model.length)
+        inputs = rng.integers(0, 40, token_shape).astype(np.int32)
+    logits = np.asarray(model.logits(inputs))
+    return model, inputs, logits
 
 
 def with_noise(model, rng):
@@ -135,7 +141,8 @@ def with_noise(model, rng):
     changed = []
     for leaf in leaves:
         noise = 0.3 * rng.normal(size=leaf.shape)
-        changed.append(leaf + noise.astype(leaf.dtype))
+        typed_noise = noise.astype(leaf.dtype)
+        changed.append(leaf + typed_noise)
     params = jax.tree.unflatten(structure, changed)
     return dataclasses.replace(model, params=params)
 
@@ -147,16 +154,18 @@ def test_logits_in_torch(name, tmp_path):
     model, inputs, logits = make(name, tmp_path)
     out = tmp_path / "model"
     code = formats.encode(model, "torch")
-    exported.write(model.params, model.config, {"modeling_gmlp.py": code}, str(out))
+    code_files = {"modeling_gmlp.py": code}
+    exported.write(model.params, model.config, code_files, str(out))
     assert len(code.splitlines()) <= 260
     assert b"gmlp_flax." not in code
-    reader = import_file(out / "modeling_gmlp.py").GMLP.from_pretrained(str(out))
+    module = import_file(out / "modeling_gmlp.py")
+    reader = module.GMLP.from_pretrained(str(out))
     tolerance = 1e-5 * np.abs(logits).max()
 
     def check(inputs):
         with torch.no_grad():
             found = reader(torch.tensor(inputs)).numpy()
-        np.testing.assert_allclose(found, model.logits(inputs), atol=tolerance)
+        assert_allclose(found, model.logits(inputs), atol=tolerance)
 
     check(inputs)
     if name in ("amlp", "causal"):  # these take shorter texts
@@ -185,7 +194,7 @@ def test_stablehlo(name, tmp_path):
     assert program.platforms == ("cpu", "cuda", "tpu")
     for batch in (1, 3):
         got = program.call(inputs[:batch])
-        np.testing.assert_allclose(got, logits[:batch], atol=1e-5)
+        assert_allclose(got, logits[:batch], atol=1e-5)
 
 
 IN_ONNX = (
@@ -231,15 +240,19 @@ def test_onnx(name, tmp_path):
     )
     model, inputs, logits = make(name, tmp_path)
     content = formats.encode(model, "onnx")
-    [domain] = [entry for entry in onnx.load_from_string(content).opset_import if not entry.domain]
+    opsets = onnx.load_from_string(content).opset_import
+    [domain] = [entry for entry in opsets if not entry.domain]
     assert domain.version == 21  # that of onnxruntime 1.20
     session = onnxruntime.InferenceSession(content)
     (given,) = session.get_inputs()
-    assert given.name == ("image" if inputs.ndim == 4 else "tokens")
-    assert [output.name for output in session.get_outputs()] == ["logits"]
+    expected_name = "image" if inputs.ndim == 4 else "tokens"
+    assert given.name == expected_name
+    names = [output.name for output in session.get_outputs()]
+    assert names == ["logits"]
     for batch in (1, 3):
-        (found,) = session.run(["logits"], {given.name: inputs[:batch]})
-        np.testing.assert_allclose(found, logits[:batch], atol=1e-4)
+        fed = {given.name: inputs[:batch]}
+        (found,) = session.run(["logits"], fed)
+        assert_allclose(found, logits[:batch], atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -251,7 +264,8 @@ def test_onnx_of_a_model_with_two_inputs(tmp_path):
     )
     config = config_lib.default(task="text_classification")
     config.glue.task = "rte"
-    config.model.update({"layers": 2, "d_model": 16, "d_ffn": 24} | TEXT)
+    sizes = {"layers": 2, "d_model": 16, "d_ffn": 24} | TEXT
+    config.model.update(sizes)
     path = tmp_path / "config.json"
     path.write_text(config_lib.to_json(config))
     model = gmlp_flax.create(str(path))
@@ -270,10 +284,12 @@ def test_onnx_of_a_model_with_two_inputs(tmp_path):
     }
     logits = model.logits(inputs)
     session = onnxruntime.InferenceSession(formats.encode(model, "onnx"))
-    assert {given.name for given in session.get_inputs()} == {"tokens", "segments"}
+    names = {given.name for given in session.get_inputs()}
+    assert names == {"tokens", "segments"}
     [found] = session.run(["logits"], inputs)
-    np.testing.assert_allclose(found, logits, atol=1e-4)
-    exported.export(model, str(tmp_path / "out"), format="onnx")
+    assert_allclose(found, logits, atol=1e-4)
+    out = str(tmp_path / "out")
+    exported.export(model, out, format="onnx")
     card = (tmp_path / "out" / "README.md").read_text()
     assert f"| `tokens` | [batch, {config.model.length}] | int32 |" in card
     assert f"| `segments` | [batch, {config.model.length}] | int32 |" in card

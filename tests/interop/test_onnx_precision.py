@@ -58,17 +58,21 @@ def test_logits_of_any_batch_are_close(onnx, name, precision, tmp_path):
     tolerances = SENSITIVE_TOLERANCES if name.startswith(SENSITIVE) else TOLERANCES
     largest = np.abs(expected).max()
     for batch in (1, 3):
-        logits = run(content, input_name, inputs[:batch])
+        batch_inputs = inputs[:batch]
+        logits = run(content, input_name, batch_inputs)
         assert logits.dtype == np.float32
-        errors = np.abs(logits - expected[:batch])
-        assert errors.max() / largest < tolerances[precision]
+        batch_expected = expected[:batch]
+        errors = np.abs(logits - batch_expected)
+        relative_error = errors.max() / largest
+        assert relative_error < tolerances[precision]
 
 
 @pytest.fixture(scope="module")
 def digits():
     """A bundled model, and its held-out images and labels."""
     model = gmlp_flax.load("digits")
-    data = type(model.task).Data(model.config)
+    kind = type(model.task)
+    data = kind.Data(model.config)
     images = []
     labels = []
     examples = data.labelled("heldout")
@@ -98,9 +102,12 @@ def test_a_bundled_model_becomes_small_and_keeps_its_accuracy(
         bytes_by_type[kind] += array.nbytes
     [(largest, _)] = bytes_by_type.most_common(1)
     assert largest == stored
-    assert len(content) < share * len(whole)
-    expected = run(whole, "image", images).argmax(-1)
-    predicted = run(content, "image", images).argmax(-1)
+    most = share * len(whole)
+    assert len(content) < most
+    whole_logits = run(whole, "image", images)
+    expected = whole_logits.argmax(-1)
+    logits = run(content, "image", images)
+    predicted = logits.argmax(-1)
     expected_accuracy = np.mean(expected == labels)
     accuracy = np.mean(predicted == labels)
     assert expected_accuracy > 0.94

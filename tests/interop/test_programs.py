@@ -72,10 +72,12 @@ def check(printed, inputs, model):
             line = next(lines)
             start = f"{source}: "
             assert line.startswith(start)
-            name, _, percent = line.removeprefix(start).rpartition(" ")
+            value = line.removeprefix(start)
+            name, _, percent = value.rpartition(" ")
             assert name == expected_name.strip()
             percentage = float(percent.rstrip("%"))
-            assert percentage == pytest.approx(100 * probability, abs=0.1)
+            expected = pytest.approx(100 * probability, abs=0.1)
+            assert percentage == expected
     assert next(lines, None) is None
 
 
@@ -83,14 +85,17 @@ def check(printed, inputs, model):
 def test_images_of_any_size_are_classified(tmp_path, size):
     model = gmlp_flax.load("digits")
     rng = np.random.default_rng(0)
-    grey = np.uint8(rng.integers(0, 256, size))
-    colour = np.uint8(rng.integers(0, 256, (*size, 3)))
+    grey_numbers = rng.integers(0, 256, size)
+    grey = np.uint8(grey_numbers)
+    colour_numbers = rng.integers(0, 256, (*size, 3))
+    colour = np.uint8(colour_numbers)
     grey_path = tmp_path / "grey.png"
     colour_path = tmp_path / "colour.png"
     Image.fromarray(grey).save(grey_path)
     Image.fromarray(colour).save(colour_path)
     paths = [str(grey_path), str(colour_path)]
-    printed = run_program(model, tmp_path / "out", *paths)
+    out = tmp_path / "out"
+    printed = run_program(model, out, *paths)
     check(printed, paths, model)
 
 
@@ -106,7 +111,8 @@ def test_images_with_16_bits_or_transparency_are_classified(tmp_path):
     transparent = tmp_path / "transparent.png"
     Image.fromarray(pixels, "RGBA").save(transparent)
     paths = [str(wide), str(transparent)]
-    printed = run_program(model, tmp_path / "out", *paths)
+    out = tmp_path / "out"
+    printed = run_program(model, out, *paths)
     check(printed, paths, model)
 
 
@@ -114,11 +120,14 @@ def test_images_that_cannot_be_read_do_not_stop_the_others(tmp_path):
     model = gmlp_flax.load("digits")
     path = export_program(model, tmp_path / "out")
     floats = tmp_path / "floats.tiff"
-    Image.fromarray(np.ones((8, 8), np.float32)).save(floats)
+    ones = np.ones((8, 8), np.float32)
+    Image.fromarray(ones).save(floats)
     digit = str(tmp_path / "digit.png")
-    Image.fromarray(np.eye(8, dtype=np.uint8)).save(digit)
+    diagonal = np.eye(8, dtype=np.uint8)
+    Image.fromarray(diagonal).save(digit)
     truncated = tmp_path / "truncated.png"
-    noise = np.random.default_rng(0).integers(0, 256, (40, 40), np.uint8)
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, (40, 40), np.uint8)
     Image.fromarray(noise).save(truncated)
     truncated.write_bytes(truncated.read_bytes()[:900])
     text = tmp_path / "notes.txt"
@@ -143,13 +152,15 @@ def test_images_that_cannot_be_read_do_not_stop_the_others(tmp_path):
 def test_masked_words_are_predicted_and_long_lines_refused(tmp_path):
     model = gmlp_flax.load("books_gmlp")
     path = export_program(model, tmp_path / "out")
-    done = run_path(path, text="\n".join(LINES).encode())
+    content = "\n".join(LINES)
+    done = run_path(path, text=content.encode())
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 3
     check(done.stdout, LINES, model)
     too_long = run_path(path, text=b"[MASK] sea " * 100)
     assert too_long.returncode == 1
-    assert f"of {model.config.model.length} at most" in too_long.stderr
+    length = model.config.model.length
+    assert f"of {length} at most" in too_long.stderr
     assert "Traceback" not in too_long.stderr
 
 
@@ -160,11 +171,13 @@ def test_causal_models_generate_greedily_and_refuse_full_lines(tmp_path):
     path = export_program(model, tmp_path / "out")
     done = run_path(path, text=line.encode())
     [continuation] = model.generate(line, tokens=20, temperature=0)
-    assert done.stdout.strip() == (line + continuation).strip()
+    expected = line + continuation
+    assert done.stdout.strip() == expected.strip()
     too_long = "the sea " * 100
     refused = run_path(path, text=too_long.encode())
     assert refused.returncode == 1
-    assert f"of {model.config.model.length - 1} at most" in refused.stderr
+    longest = model.config.model.length - 1
+    assert f"of {longest} at most" in refused.stderr
 
 
 @pytest.mark.slow
@@ -176,7 +189,8 @@ def test_texts_and_pairs_are_classified(tmp_path, pair):
     if pair:
         lines = ["the sea was calm\tit was not", "a cold night\ton the hills, I think"]
         model = with_options(model, {"own.second": "other"})
-    printed = run_program(model, tmp_path / "out", text="\n".join(lines))
+    text = "\n".join(lines)
+    printed = run_program(model, tmp_path / "out", text=text)
     check(printed, lines, model)
 
 
@@ -185,7 +199,8 @@ def test_images_are_classified_by_timms_pixels(tmp_path, size):
     digits = gmlp_flax.load("digits")
     model = with_options(digits, {"data.transform": "timm"})
     rng = np.random.default_rng(0)
-    colour = np.uint8(rng.integers(0, 256, (*size, 3)))
+    numbers = rng.integers(0, 256, (*size, 3))
+    colour = np.uint8(numbers)
     path = str(tmp_path / "colour.png")
     Image.fromarray(colour).save(path)
     printed = run_program(model, tmp_path / "out", path)
@@ -221,10 +236,12 @@ def tokenizer(request, tmp_path):
     pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
     if request.param == "vocabulary":
         words = "the old man looked at sea and went home . hills more a view of night she".split()
-        letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+        codes = range(ord("a"), ord("z") + 1)
+        letters = [chr(code) for code in codes]
         continued = [f"##{letter}" for letter in letters]
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        pieces = [*special, *dict.fromkeys([*words, *letters]), *continued]
+        ordinary = dict.fromkeys([*words, *letters])
+        pieces = [*special, *ordinary, *continued]
         path = tmp_path / "vocab.txt"
         path.write_text("\n".join(pieces) + "\n")
         (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
@@ -256,10 +273,12 @@ def test_texts_are_classified_with_the_tokenizers_library(tokenizer, tmp_path, l
     model = small_model(tokenizer, tmp_path, classes=["plain", "odd one", "third"])
     if "\t" in lines[0]:
         model = with_options(model, {"own.second": "other"})
-    printed = run_program(model, tmp_path / "out", text="\n".join(lines))
+    text = "\n".join(lines)
+    printed = run_program(model, tmp_path / "out", text=text)
     check(printed, lines, model)
     written = (tmp_path / "out" / "tokenizer.json").read_text()
-    assert "tokenizers" in (tmp_path / "out" / programs.PROGRAM).read_text()
+    program = (tmp_path / "out" / programs.PROGRAM).read_text()
+    assert "tokenizers" in program
     assert json.loads(written)["truncation"] is None
 
 
@@ -267,7 +286,8 @@ def test_texts_are_classified_with_the_tokenizers_library(tokenizer, tmp_path, l
 def test_masks_are_filled_in_with_the_tokenizers_library(tokenizer, tmp_path):
     lines = ("the [MASK] man [SEP] went", "[MASK] sea, the [MASK]-night  of hills", "a view [MASK]")
     model = small_model(tokenizer, tmp_path)
-    printed = run_program(model, tmp_path / "out", text="\n".join(lines))
+    text = "\n".join(lines)
+    printed = run_program(model, tmp_path / "out", text=text)
     check(printed, lines, model)
 
 

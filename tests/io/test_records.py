@@ -53,12 +53,14 @@ def test_remote_tfrecord_files_are_read(tmp_path):
     address = "memory://records/a.tfrecord"
     with fsspec.open(address, "wb") as remote:
         remote.write(local.read_bytes())
-    file = pickle.loads(pickle.dumps(TFRecordFile(address)))
+    pickled = pickle.dumps(TFRecordFile(address))
+    file = pickle.loads(pickled)
     assert len(file) == 5
     for index in (4, 0, 2, 1, 3):
         assert file[index] == SOME[index]
     numbered = list(enumerate(SOME))
-    assert list(file.records(2, 4)) == numbered[2:4]
+    found = list(file.records(2, 4))
+    assert found == numbered[2:4]
     for index in (-1, 5):
         with pytest.raises(IndexError, match=f"record {index} of 5 in"):
             file[index]
@@ -68,11 +70,14 @@ def test_remote_tfrecord_files_are_read(tmp_path):
 def test_flipped_bits_of_tfrecord_files_are_always_noticed(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("records")
     path = writers.tfrecord(folder / "a.tfrecord", SOME)
-    offset = data.draw(st.integers(0, path.stat().st_size - 1))
+    last = path.stat().st_size - 1
+    offset = data.draw(st.integers(0, last))
     bit = data.draw(st.integers(0, 7))
     file = TFRecordFile(flip(path, offset, bit))
     try:
-        read = [record for _, record in file.records()]
+        read = []
+        for _, record in file.records():
+            read.append(record)
     except DataError as error:
         assert str(error).endswith("it again")
         return
@@ -140,7 +145,9 @@ def test_damaged_array_records_are_bad_records(tmp_path):
         data.append(bytes([number]) * 5000 + b"%d" % number)
     path = writers.array_record(tmp_path / "a.array_record", data)
     flip(path, 300)
-    read = [record for _, record in records.array_records(str(path), 0, None)]
+    read = []
+    for _, record in records.array_records(str(path), 0, None):
+        read.append(record)
     bad = index_of_bad_record(read)
     error = read.pop(bad)
     assert str(error).startswith(f"record {bad}: Corrupted")
@@ -181,7 +188,8 @@ def test_parquet_values_are_bytes_or_none(tmp_path, column):
     path = str(writers.parquet(tmp_path / "a.parquet", 300, text=column, id=ids))
     contents = [text.encode() for text in TEXTS]
     numbered = list(enumerate([*contents, None]))
-    assert list(records.parquet_records(path, "text", 0, None)) == numbered
+    found = list(records.parquet_records(path, "text", 0, None))
+    assert found == numbered
     second_group = list(records.parquet_records(path, "text", 1, 2))
     assert second_group == numbered[300:600]
     sizes = records.parquet_sizes(path)
@@ -207,7 +215,8 @@ def parquet_file(tmp_path):
 def test_truncated_and_other_files_are_not_parquet(parquet_file, read):
     whole = parquet_file.read_bytes()
     half = whole[: len(whole) // 2]
-    for data in (whole[:-50], half, b"no parquet at all", b""):
+    contents = (whole[:-50], half, b"no parquet at all", b"")
+    for data in contents:
         parquet_file.write_bytes(data)
         assert DAMAGED_PARQUET in failure(read, str(parquet_file))
 
@@ -248,11 +257,14 @@ def described(features: object) -> str:
 )
 def test_declared_classes_are_read_from_the_metadata(tmp_path, description, classes, values):
     path = str(tmp_path / "a.parquet")
-    plain = pa.table({"label": [1, 0, -1, 2]})
+    labels = [1, 0, -1, 2]
+    plain = pa.table({"label": labels})
     described_table = plain.replace_schema_metadata({"huggingface": description})
     pq.write_table(described_table, path)
     assert records.parquet_classes(path) == classes
-    found = [row["label"] for _, row in records.parquet_rows(path, ("label",))]
+    found = []
+    for _, row in records.parquet_rows(path, ("label",)):
+        found.append(row["label"])
     assert found[: len(values)] == values
 
 
@@ -295,8 +307,10 @@ def test_files_appear_when_they_are_complete(tmp_path):
         for record in (b"one", b"", b"three"):
             write(record)
         assert not path.exists()
-    written = list(records.array_records(str(path), 0, None))
-    assert written == [(0, b"one"), (1, b""), (2, b"three")]
+    read = records.array_records(str(path), 0, None)
+    written = list(read)
+    expected = [(0, b"one"), (1, b""), (2, b"three")]
+    assert written == expected
     assert os.listdir(tmp_path) == [path.name]
 
 

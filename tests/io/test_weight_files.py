@@ -6,6 +6,7 @@ import sys
 import fsspec
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from gmlp_flax.errors import RunError, install
 from gmlp_flax.io import weight_files
@@ -22,7 +23,7 @@ SHAPES = {"a.weight": (2, 3), "a.bias": (2,)}
 def assert_weights(found):
     assert found.keys() == WEIGHTS.keys()
     for name, array in WEIGHTS.items():
-        np.testing.assert_array_equal(found[name], array, strict=True)
+        assert_array_equal(found[name], array, strict=True)
 
 
 def assert_refused(path, *words):

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.testing import assert_allclose
 
 from tests.models.reference import function_of, quick_jit
 
@@ -15,7 +16,7 @@ def assert_same_logits_in_parts(model, tokens):
     whole = quick_jit(model)(tokens)
 
     def assert_logits_after(position, logits):
-        np.testing.assert_allclose(logits, whole[:, position], atol=1e-10)
+        assert_allclose(logits, whole[:, position], atol=1e-10)
 
     padding = np.full((batch, 2), 10)
     prompt = np.concatenate([tokens[:, :4], padding], axis=1)
@@ -39,5 +40,5 @@ def assert_same_logits_token_by_token(model, tokens):
     for position in range(tokens.shape[1]):
         token = tokens[:, position : position + 1]
         logits, caches = extend(token, caches, jnp.int32(position), jnp.int32(0))
-        np.testing.assert_allclose(logits, whole[:, position], rtol=1e-4, atol=1e-5)
+        assert_allclose(logits, whole[:, position], rtol=1e-4, atol=1e-5)
     return caches

@@ -63,7 +63,8 @@ def randomized(make, seed=0, std=0.5):
         numbers = random.normal(0, std, parameter.shape)
         return jax.numpy.asarray(numbers, parameter.dtype)
 
-    nnx.update(module, jax.tree.map(drawn, state))
+    drawn_state = jax.tree.map(drawn, state)
+    nnx.update(module, drawn_state)
     return module
 
 
@@ -137,7 +138,8 @@ def assert_last_product_alone_is_precise(module, *inputs):
     """Logits of a bfloat16 model are float32 and not rounded before: the last product gives
     float32, all others bfloat16. Of the program, since a compiler may leave out roundings."""
     state, call = function_of(module)
-    assert jax.eval_shape(call, state, *inputs).dtype == "float32"
+    logits = jax.eval_shape(call, state, *inputs)
+    assert logits.dtype == "float32"
     types = []
     for equation in program(call, state, *inputs):
         if equation.primitive.name == "dot_general":
@@ -152,7 +154,8 @@ def assert_gradient_reaches_every_parameter(gradient, least=0, without=()):
     """All are finite, and more than `least` somewhere, but for the paths `without` effect."""
     for path, leaf in leaves_by_path(gradient).items():
         assert np.isfinite(leaf).all(), path
-        is_reached = np.abs(leaf).max() > least
+        largest = np.abs(leaf).max()
+        is_reached = largest > least
         assert is_reached == (path not in without), path
 
 
@@ -173,7 +176,8 @@ def toeplitz_matrix(taps):
     matrix = np.zeros((n, n), taps.dtype)
     for i, j in np.ndindex(n, n):
         offset = j - i
-        matrix[i, j] = taps[n - 1 + offset]
+        column = n - 1 + offset
+        matrix[i, j] = taps[column]
     return matrix
 
 
@@ -183,9 +187,11 @@ def layer_norm(p, x, eps=1e-6):
     for row in np.asarray(x, np.float64):
         centred = row - row.mean()
         variance = (centred**2).mean()
-        normalized = centred / math.sqrt(variance + eps)
+        deviation = math.sqrt(variance + eps)
+        normalized = centred / deviation
         rows.append(normalized)
-    scaled = np.stack(rows) * p["scale"]
+    normalized_rows = np.stack(rows)
+    scaled = normalized_rows * p["scale"]
     return scaled + p["bias"]
 
 
@@ -223,6 +229,11 @@ def linear(p, x):
     return np.stack(rows)
 
 
+def without_bias(p, x):
+    """Each token's vector times the kernel."""
+    return x @ p["kernel"]
+
+
 def spatial(p, z):
     """f(Z) = W Z + b, token by token; W dense or from taps, cropped to the tokens given, or a
     centered kernel for each channel."""
@@ -236,7 +247,8 @@ def spatial(p, z):
     mixed = np.zeros(z.shape)
     for i, j in np.ndindex(tokens, tokens):
         mixed[i] += weight[i, j] * z[j]
-    return mixed + bias[:tokens, None]
+    column = bias[:tokens, None]
+    return mixed + column
 
 
 def depthwise(kernel, x, before):
@@ -246,7 +258,8 @@ def depthwise(kernel, x, before):
     for i, j in np.ndindex(tokens, len(kernel)):
         source = i + j - before
         if 0 <= source < tokens:
-            y[i] += kernel[j] * x[source]
+            product = kernel[j] * x[source]
+            y[i] += product
     return y
 
 
@@ -290,7 +303,8 @@ def tiny_attention(p, x):
     """Figure 6, one query at a time."""
     projected = linear(p["qkv"], x)
     q, k, v = np.split(projected, 3, axis=1)
-    return linear(p["out"], attended(q, k, v))
+    mixed = attended(q, k, v)
+    return linear(p["out"], mixed)
 
 
 def t5_bucket(offset, count, causal=False):
@@ -307,7 +321,8 @@ def t5_bucket(offset, count, causal=False):
     steps = half - exact
     far = 0
     for k in range(steps + 1):
-        reached = distance**steps * exact**k
+        power = distance**steps
+        reached = power * exact**k
         needed = exact**steps * 128**k
         if reached >= needed:
             far = k
@@ -332,19 +347,24 @@ def multi_head_attention(p, x, heads, length, count=0):
     """Head by head and query by query; without content, where only values are projected."""
     tokens, width = x.shape
     projected = linear(p["proj_in"], x)
-    has_content = projected.shape[1] == 3 * width
+    projected_width = projected.shape[1]
+    has_content = projected_width == 3 * width
     bias = np.zeros((heads, tokens, tokens))
     if "relative" in p:
         bias = relative_bias(p["relative"], tokens, length, count)
-    values = np.split(projected[:, -width:], heads, axis=1)
+    values_part = projected[:, -width:]
+    values = np.split(values_part, heads, axis=1)
     mixed = []
     for head, v in enumerate(values):
         logits = bias[head]
         if has_content:
-            logits = logits + attention_logits(projected[:, : 2 * width], head, heads)
+            queries_and_keys = projected[:, : 2 * width]
+            content = attention_logits(queries_and_keys, head, heads)
+            logits = logits + content
         rows = [softmax_mix(scores, v) for scores in logits]
         mixed.append(np.stack(rows))
-    return linear(p["out"], np.concatenate(mixed, axis=1))
+    joined = np.concatenate(mixed, axis=1)
+    return linear(p["out"], joined)
 
 
 def channel_mlp(p, x, activation=gelu):
@@ -368,7 +388,8 @@ def token_mlp(p, x, activation=gelu):
 def transformer_block(p, x, heads, length, count=0):
     """Attention, then the MLP, each of the normalized and added."""
     normed = layer_norm(p["attention_norm"], x)
-    x = x + multi_head_attention(p["attention"], normed, heads, length, count)
+    branch = multi_head_attention(p["attention"], normed, heads, length, count)
+    x = x + branch
     return add_mlp(p, x)
 
 
@@ -413,9 +434,12 @@ def resmlp_block(p, x):
     for channel in affine(p["token_affine"], x).T:
         columns.append(weight @ channel + bias)
     mixed = np.stack(columns, axis=1)
-    x = x + mixed * p["token_scale"]["scale"]
-    branch = channel_mlp(p["mlp"], affine(p["mlp_affine"], x))
-    return x + branch * p["mlp_scale"]["scale"]
+    scale = p["token_scale"]["scale"]
+    x = x + mixed * scale
+    rescaled = affine(p["mlp_affine"], x)
+    branch = channel_mlp(p["mlp"], rescaled)
+    mlp_scale = p["mlp_scale"]["scale"]
+    return x + branch * mlp_scale
 
 
 def feed_forward_block(p, x):
@@ -431,9 +455,11 @@ def gmlp_block(p, x, kind="split"):
     attention = 0
     if "attention" in p:
         attention = tiny_attention(p["attention"], normed)
-    z = gelu(linear(p["proj_in"], normed))
+    projected = linear(p["proj_in"], normed)
+    z = gelu(projected)
     gated = gate(p["gate"], z, kind, attention)
-    return x + linear(p["proj_out"], gated)
+    branch = linear(p["proj_out"], gated)
+    return x + branch
 
 
 def fourier(x):
@@ -443,8 +469,11 @@ def fourier(x):
     token = np.arange(n)[:, None]
     channel = np.arange(d)
     for k, c in np.ndindex(n, d):
-        turns = token * k / n + channel * c / d
-        terms = x * np.cos(2 * math.pi * turns)
+        token_turns = token * k / n
+        channel_turns = channel * c / d
+        turns = token_turns + channel_turns
+        cosines = np.cos(2 * math.pi * turns)
+        terms = x * cosines
         transformed[k, c] = terms.sum()
     return transformed
 
@@ -457,13 +486,15 @@ def fnet_block(p, x, norm="post", eps=1e-12, heads=3):
         if "attention" in p:
             return multi_head_attention(p["attention"], x, heads, len(x))
         if norm == "pre":
-            return fourier(x) / math.sqrt(x.size)
+            scale = math.sqrt(x.size)
+            return fourier(x) / scale
         return fourier(x)
 
     if norm == "pre":
         normed = layer_norm(p["mixing_norm"], x, eps)
         return add_mlp(p, x + mix(normed), eps)
-    x = layer_norm(p["mixing_norm"], x + mix(x), eps)
+    sums = x + mix(x)
+    x = layer_norm(p["mixing_norm"], sums, eps)
     branch = channel_mlp(p["mlp"], x)
     return layer_norm(p["mlp_norm"], x + branch, eps)
 
@@ -472,7 +503,8 @@ def by_head(p, hidden):
     """A linear layer for each head on its share of the channels: [heads][tokens, out]."""
     shares = np.split(hidden, len(p["weight"]), axis=1)
     outputs = []
-    for share, weight, bias in zip(shares, p["weight"], p["bias"], strict=True):
+    parameters = zip(shares, p["weight"], p["bias"], strict=True)
+    for share, weight, bias in parameters:
         rows = [row @ weight + bias for row in share]
         outputs.append(np.stack(rows))
     return outputs
@@ -489,10 +521,14 @@ def synthesized_logits(p, x, part, heads):
         return rows @ columns.transpose(0, 2, 1)
     hidden = linear(p["proj_in"], x)
     if part == "attention":
-        return [attention_logits(hidden, head, heads) for head in range(heads)]
+        logits = []
+        for head in range(heads):
+            logits.append(attention_logits(hidden, head, heads))
+        return logits
     hidden = np.maximum(hidden, 0)
     if part == "dense":
-        return [logits[:, :tokens] for logits in by_head(p["proj_out"], hidden)]
+        outputs = by_head(p["proj_out"], hidden)
+        return [logits[:, :tokens] for logits in outputs]
     first = by_head(p["first"], hidden)
     second = by_head(p["second"], hidden)
     logits = []
@@ -520,15 +556,18 @@ def synthesizer_block(p, x, parts, heads=3):
     logits_of_part = {}
     for part in parts:
         logits_of_part[part] = synthesized_logits(params[part], normed, part, heads)
-    values = np.split(linear(params["values"], normed), heads, axis=1)
+    projected = linear(params["values"], normed)
+    values = np.split(projected, heads, axis=1)
     mixed = []
     for head, v in enumerate(values):
         logits = 0
         for part, share in zip(parts, shares, strict=True):
-            logits = logits + share * logits_of_part[part][head]
+            part_logits = logits_of_part[part][head]
+            logits = logits + share * part_logits
         rows = [softmax_mix(row, v) for row in logits]
         mixed.append(np.stack(rows))
-    x = x + linear(params["out"], np.concatenate(mixed, axis=1))
+    joined = np.concatenate(mixed, axis=1)
+    x = x + linear(params["out"], joined)
     return add_mlp(p, x)
 
 
@@ -548,17 +587,20 @@ def external_attention_block(p, x, over="tokens", heads=3):
     params = p["external"]
     projected = linear(params["proj_in"], normed)
     mixed = []
-    for queries in np.split(projected, heads, axis=1):
+    queries_of_head = np.split(projected, heads, axis=1)
+    for queries in queries_of_head:
         logits = queries @ params["keys"].T
         weights = np.exp(logits)
         if over == "tokens":
             weights = weights / weights.sum(axis=0)
-            totals = 1e-9 + weights.sum(axis=1, keepdims=True)
+            sums = weights.sum(axis=1, keepdims=True)
+            totals = 1e-9 + sums
         else:
             totals = weights.sum(axis=1, keepdims=True)
         normalized = weights / totals
         mixed.append(normalized @ params["values"])
-    x = x + linear(params["out"], np.concatenate(mixed, axis=1))
+    joined = np.concatenate(mixed, axis=1)
+    x = x + linear(params["out"], joined)
     return add_mlp(p, x)
 
 
@@ -577,7 +619,8 @@ def convolution_block(p, x, heads=3, dilation=1):
     gated = a * sigmoid(b)
     kernels = softmax_kernels(params["kernel"], gated, heads)
     mixed = convolved_by_head(kernels, gated, dilation)
-    x = x + linear(params["out"], mixed)
+    branch = linear(params["out"], mixed)
+    x = x + branch
     return add_mlp(p, x)
 
 
@@ -589,7 +632,8 @@ def softmax_kernels(p, x, heads):
         logits = linear(p["proj"], x)
         logits = logits.reshape(tokens, heads, -1)
     else:
-        logits = np.stack([p["logits"]] * tokens)
+        repeated = [p["logits"]] * tokens
+        logits = np.stack(repeated)
     kernels = np.zeros_like(logits)
     for token, head in np.ndindex(tokens, heads):
         kernels[token, head] = softmax(logits[token, head])
@@ -601,11 +645,13 @@ def convolved_by_head(kernels, x, dilation):
     tokens, channels = x.shape
     _, heads, width = kernels.shape
     head_size = channels // heads
+    center = (width - 1) // 2
     convolved = np.zeros_like(x)
     for token, channel in np.ndindex(tokens, channels):
-        kernel = kernels[token, channel // head_size]
+        head = channel // head_size
+        kernel = kernels[token, head]
         for tap, weight in enumerate(kernel):
-            distance = tap - (width - 1) // 2
+            distance = tap - center
             source = token + dilation * distance
             if 0 <= source < tokens:
                 convolved[token, channel] += weight * x[source, channel]
@@ -620,8 +666,10 @@ def state_space_outputs(p, u):
     outputs = []
     for channel in range(channels):
         space = channel // channels_of_space
-        read = read_modes(discretized(p, space), u[:, channel])
-        skipped = p["d"][space] * u[:, channel]
+        numbers = u[:, channel]
+        modes = discretized(p, space)
+        read = read_modes(modes, numbers)
+        skipped = p["d"][space] * numbers
         outputs.append(read + skipped)
     return np.stack(outputs, axis=1)
 
@@ -637,13 +685,16 @@ class Modes(NamedTuple):
 
 def discretized(p, space):
     """The modes of a space, whose input is held for a step."""
-    real = np.minimum(p["a_real"][space], -1e-4)
-    a = real + 1j * p["a_imag"][space]
-    step = np.exp(p["log_step"][space])
+    a_real = np.minimum(p["a_real"][space], -1e-4)
+    a_imaginary = p["a_imag"][space]
+    a = a_real + 1j * a_imaginary
+    log_step = p["log_step"][space]
+    step = np.exp(log_step)
     decay = np.exp(step * a)
     write = (decay - 1) / a
     c_real, c_imaginary = p["c"][space].T
-    return Modes(decay, write, read=c_real + 1j * c_imaginary)
+    read = c_real + 1j * c_imaginary
+    return Modes(decay, write, read)
 
 
 def read_modes(modes, u):
@@ -662,16 +713,20 @@ def bigs_block(p, x):
     normed = layer_norm(p["norm"], x)
 
     def direction(p, tokens):
-        u = gelu(linear(p["proj_in"], tokens))
-        return linear(p["proj_out"], state_space_outputs(p["ssm"], u))
+        projected = linear(p["proj_in"], tokens)
+        u = gelu(projected)
+        outputs = state_space_outputs(p["ssm"], u)
+        return linear(p["proj_out"], outputs)
 
     mixed = direction(p["forward"], normed)
     if "backward" in p:
         reversed_ = direction(p["backward"], normed[::-1])
-        mixed = mixed * reversed_[::-1]
+        backward = reversed_[::-1]
+        mixed = mixed * backward
     gate = gelu(linear(p["mixed"], mixed))
     value = gelu(linear(p["value"], normed))
-    return x + linear(p["proj_out"], gate * value)
+    branch = linear(p["proj_out"], gate * value)
+    return x + branch
 
 
 def sigmoid(x):
@@ -703,9 +758,11 @@ def delta_rule(q, k, v, a, b):
     state = np.zeros((value_size, key_size))
     outputs = []
     for query, key, value, decay, rate in zip(q, k, v, a, b, strict=True):
-        erase = identity - rate * np.outer(key, key)
+        key_products = np.outer(key, key)
+        erase = identity - rate * key_products
         write = rate * np.outer(value, key)
-        state = decay * state @ erase + write
+        kept = decay * state @ erase
+        state = kept + write
         outputs.append(state @ query)
     return np.array(outputs)
 
@@ -722,19 +779,24 @@ def causal_convolution(kernel, x):
 
 def delta_direction(p, x, qkv, heads, value_size):
     """Head by head: [tokens, heads, d]."""
-    gates = x @ p["gates"]["kernel"]
+    gates = without_bias(p["gates"], x)
     decay_logits, write_logits = np.split(gates, 2, axis=1)
-    steps = softplus(decay_logits + p["dt_bias"])
+    step_logits = decay_logits + p["dt_bias"]
+    steps = softplus(step_logits)
     rates = np.exp(p["a_log"])
     a = np.exp(-rates * steps)
     b = sigmoid(write_logits)
-    convolved = silu(causal_convolution(p["convolution"]["kernel"], qkv))
+    kernel = p["convolution"]["kernel"]
+    summed = causal_convolution(kernel, qkv)
+    convolved = silu(summed)
     _, channels = qkv.shape
     values_start = channels - heads * value_size
-    queries, keys = np.split(convolved[:, :values_start], 2, axis=1)
+    queries_and_keys = convolved[:, :values_start]
+    queries, keys = np.split(queries_and_keys, 2, axis=1)
     q_of_head = np.split(queries, heads, axis=1)
     k_of_head = np.split(keys, heads, axis=1)
-    v_of_head = np.split(convolved[:, values_start:], heads, axis=1)
+    values = convolved[:, values_start:]
+    v_of_head = np.split(values, heads, axis=1)
     mixed = []
     for head in range(heads):
         q = unit(q_of_head[head])
@@ -742,7 +804,9 @@ def delta_direction(p, x, qkv, heads, value_size):
         v = v_of_head[head]
         _, key_size = k.shape
         scaled_q = q / math.sqrt(key_size)
-        outputs = delta_rule(scaled_q, k, v, a[:, head], b[:, head])
+        decay = a[:, head]
+        rate = b[:, head]
+        outputs = delta_rule(scaled_q, k, v, decay, rate)
         mixed.append(outputs)
     return np.stack(mixed, axis=1)
 
@@ -752,7 +816,7 @@ def delta_block(p, x, heads=3):
     it."""
     normed = layer_norm(p["mixing_norm"], x)
     params = p["delta"]
-    qkv = normed @ params["proj_in"]["kernel"]
+    qkv = without_bias(params["proj_in"], normed)
     scale = params["norm_scale"]
     value_size = len(scale)
     mixed = delta_direction(params["forward"], normed, qkv, heads, value_size)
@@ -760,11 +824,13 @@ def delta_block(p, x, heads=3):
         reversed_x = normed[::-1]
         reversed_qkv = qkv[::-1]
         later = delta_direction(params["backward"], reversed_x, reversed_qkv, heads, value_size)
-        mixed = mixed + later[::-1]
+        in_order = later[::-1]
+        mixed = mixed + in_order
     scaled = rms_norm(scale, mixed, 1e-6)
-    gate = silu(normed @ params["gate"]["kernel"])
+    gate_logits = without_bias(params["gate"], normed)
+    gate = silu(gate_logits)
     gated = scaled.reshape(gate.shape) * gate
-    x = x + gated @ params["out"]["kernel"]
+    x = x + without_bias(params["out"], gated)
     return add_mlp(p, x)
 
 
@@ -774,24 +840,30 @@ def implicit_filter(p, tokens, length):
     last = p["last"]["weight"]
     _, channels = last.shape
     fall = math.log(100)
-    rates = np.linspace(fall / 1.5, fall / 0.3, channels)
-    features = len(p["first"]["weight"])
+    lowest = fall / 1.5
+    highest = fall / 0.3
+    rates = np.linspace(lowest, highest, channels)
+    first = p["first"]["weight"]
+    features = len(first)
     rows = []
     for distance in range(tokens):
-        share = distance / max(1, length - 1)
+        last_distance = max(1, length - 1)
+        share = distance / last_distance
         hidden = features_of_distance(distance, length, features)
         for name in ("first", "second", "third"):
             layer = p[name]
             product = hidden @ layer["weight"] + layer["bias"]
             hidden = np.sin(p["frequencies"] * product)
         window = np.exp(-share * rates)
-        rows.append(hidden @ last * window)
+        outputs = hidden @ last
+        rows.append(outputs * window)
     return np.stack(rows)
 
 
 def features_of_distance(distance, length, features):
     """Its share of the length, and cosines and sines: [features]."""
-    share = distance / max(1, length - 1)
+    last_distance = max(1, length - 1)
+    share = distance / last_distance
     bands = (features - 1) // 2
     frequencies = np.linspace(1e-4, bands - 1, bands)
     turns = distance / length * frequencies
@@ -806,7 +878,8 @@ def long_conv_block(p, x, length):
     normed = layer_norm(p["mixing_norm"], x)
     projected = linear(params["proj_in"], normed)
     short = params["short"]
-    convolved = depthwise(short["taps"], projected, 2) + short["bias"]
+    summed = depthwise(short["taps"], projected, 2)
+    convolved = summed + short["bias"]
     last_gate, first_gate, values = np.split(convolved, 3, axis=1)
     gated = first_gate * values
     past = implicit_filter(params["past"], tokens, length)
@@ -820,7 +893,8 @@ def long_conv_block(p, x, length):
             mixed[i] += past[distance] * gated[j]
         else:
             mixed[i] += future[distance - 1] * gated[j]
-    x = x + linear(params["out"], last_gate * mixed)
+    branch = linear(params["out"], last_gate * mixed)
+    x = x + branch
     return add_mlp(p, x)
 
 
@@ -836,7 +910,8 @@ def encoder(p, x, block=gmlp_block, final_norm=layer_norm):
     first, *_ = jax.tree.leaves(blocks)
     layers = len(first)
     for layer in range(layers):
-        x = block(layer_of(blocks, layer), x)
+        params = layer_of(blocks, layer)
+        x = block(params, x)
     return final_norm(p["norm"], x)
 
 
@@ -855,7 +930,7 @@ def short_convolution(p, x):
 
 def convolved_features(p, x):
     """A projection, then the short convolution."""
-    projected = x @ p["proj"]["kernel"]
+    projected = without_bias(p["proj"], x)
     return short_convolution(p["convolution"], projected)
 
 
@@ -863,13 +938,15 @@ def state_space(steps, rate, b, c, v):
     """Token by token: what a model with one decay reads from its state, before it adds the
     token."""
     channels = v.shape[1]
-    state = np.zeros((b.shape[1], channels))
+    state_size = b.shape[1]
+    state = np.zeros((state_size, channels))
     read = np.zeros(channels)
     outputs = []
     for step, b_i, c_i, v_i in zip(steps, b, c, v, strict=True):
         outputs.append(read)
         decay = math.exp(-rate * step)
-        state = decay * state + step * np.outer(b_i, v_i)
+        write = step * np.outer(b_i, v_i)
+        state = decay * state + write
         read = c_i @ state
     return np.stack(outputs)
 
@@ -877,15 +954,19 @@ def state_space(steps, rate, b, c, v):
 def quasiseparable(p, x, v, heads, groups):
     """Both directions head by head, and the free diagonal."""
     forward, backward = directions_of(p, x, heads, groups)
-    diagonal = np.tile(p["skip"], (len(x), 1))
+    tokens = len(x)
+    diagonal = np.tile(p["skip"], (tokens, 1))
     if "skip_proj" in p:
-        diagonal = diagonal + v @ p["skip_proj"]["kernel"]
+        diagonal = diagonal + without_bias(p["skip_proj"], v)
     mixed = []
-    for head, v_head in enumerate(np.split(v, heads, axis=1)):
+    v_of_head = np.split(v, heads, axis=1)
+    for head, v_head in enumerate(v_of_head):
         skipped = diagonal[:, [head]] * v_head
         before = read_direction(p, forward, head, groups, v_head)
-        after = read_direction(p, backward, head, groups, v_head[::-1])
-        mixed.append(skipped + before + after[::-1])
+        reversed_v = v_head[::-1]
+        after = read_direction(p, backward, head, groups, reversed_v)
+        sums = skipped + before + after[::-1]
+        mixed.append(sums)
     return np.concatenate(mixed, axis=1)
 
 
@@ -902,19 +983,24 @@ def directions_of(p, x, heads, groups):
     """The forward and the backward direction: computed from tokens, or parameters."""
     tokens = len(x)
     if "steps" in p:
-        states = silu(convolved_features(p["features"], x))
+        features = convolved_features(p["features"], x)
+        states = silu(features)
         parts = np.split(states, 4 * groups, axis=1)
         forward_b, forward_c, backward_b, backward_c = in_parts_of(groups, parts)
-        forward_steps, backward_steps = np.split(x @ p["steps"]["kernel"], 2, axis=1)
+        steps = without_bias(p["steps"], x)
+        forward_steps, backward_steps = np.split(steps, 2, axis=1)
     else:
-        forward_b, backward_b = p["b"][:, :, :tokens]
-        forward_c, backward_c = p["c"][:, :, :tokens]
+        b = p["b"][:, :, :tokens]
+        c = p["c"][:, :, :tokens]
+        forward_b, backward_b = b
+        forward_c, backward_c = c
         forward_steps = np.zeros((tokens, heads))
         backward_steps = forward_steps
     reversed_b = [b[::-1] for b in backward_b]
     reversed_c = [c[::-1] for c in backward_c]
     forward = Direction(forward_b, forward_c, forward_steps)
-    backward = Direction(reversed_b, reversed_c, backward_steps[::-1])
+    reversed_steps = backward_steps[::-1]
+    backward = Direction(reversed_b, reversed_c, reversed_steps)
     return forward, backward
 
 
@@ -927,9 +1013,14 @@ def read_direction(p, direction, head, groups, v):
     """What a head reads from its states before each token: [tokens, channels]."""
     heads = len(p["log_rates"])
     group = head * groups // heads
-    rate = math.exp(p["log_rates"][head])
-    logits = direction.step_logits[:, head] + p["step_bias"][head]
-    return state_space(softplus(logits), rate, direction.b[group], direction.c[group], v)
+    log_rate = p["log_rates"][head]
+    rate = math.exp(log_rate)
+    bias = p["step_bias"][head]
+    logits = direction.step_logits[:, head] + bias
+    steps = softplus(logits)
+    b = direction.b[group]
+    c = direction.c[group]
+    return state_space(steps, rate, b, c, v)
 
 
 def matrix_mixed(p, x, v, kind, heads, length):
@@ -942,24 +1033,31 @@ def matrix_mixed(p, x, v, kind, heads, length):
             computed = silu(computed)
     identity = np.eye(tokens)
     mixed = []
-    for head, v_head in enumerate(np.split(v, heads, axis=1)):
+    v_of_head = np.split(v, heads, axis=1)
+    for head, v_head in enumerate(v_of_head):
         if kind == "dense":
-            matrix = p["weight"][head, :tokens, :tokens] / math.sqrt(length)
+            weight = p["weight"][head, :tokens, :tokens]
+            matrix = weight / math.sqrt(length)
         elif kind == "toeplitz":
             matrix = matrix_of_offsets(p, computed, head, heads, length, tokens)
         else:
             q, k = query_and_key(p, computed, head, heads, tokens)
             matrix = matrix_of_products(q, k, kind, length)
-        mixed.append((matrix + identity) @ v_head)
+        with_identity = matrix + identity
+        mixed.append(with_identity @ v_head)
     return np.concatenate(mixed, axis=1)
 
 
 def query_and_key(p, computed, head, heads, tokens):
     """A head's queries and keys, [tokens, size]: computed from tokens, or parameters."""
     if computed is None:
-        return p["queries"][head, :tokens], p["keys"][head, :tokens]
+        queries = p["queries"][head]
+        keys = p["keys"][head]
+        return queries[:tokens], keys[:tokens]
     parts = np.split(computed, 2 * heads, axis=1)
-    return parts[head], parts[heads + head]
+    queries_of_head = parts[:heads]
+    keys_of_head = parts[heads:]
+    return queries_of_head[head], keys_of_head[head]
 
 
 def matrix_of_offsets(p, computed, head, heads, length, tokens):
@@ -995,15 +1093,16 @@ def hydra_block(p, x, kind, heads=3, groups=1, length=5):
     """A convolution, a matrix for each head, a norm and a gate; then the MLP."""
     normed = layer_norm(p["mixing_norm"], x)
     params = p["hydra"]
-    values = normed @ params["values"]["kernel"]
-    v = silu(short_convolution(params["convolution"], values))
+    values = without_bias(params["values"], normed)
+    convolved = short_convolution(params["convolution"], values)
+    v = silu(convolved)
     matrix = params["matrix"]
     if kind == "quasiseparable":
         mixed = quasiseparable(matrix, normed, v, heads, groups)
     else:
         mixed = matrix_mixed(matrix, normed, v, kind, heads, length)
     scaled = rms_norm(params["norm_scale"], mixed, 1e-5)
-    gate = silu(normed @ params["gate"]["kernel"])
-    gated = scaled * gate
-    x = x + gated @ params["out"]["kernel"]
+    gate_logits = without_bias(params["gate"], normed)
+    gated = scaled * silu(gate_logits)
+    x = x + without_bias(params["out"], gated)
     return add_mlp(p, x)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models import auto_encoder, blocks
 from gmlp_flax.models.auto_encoder import AutoEncoder
@@ -28,7 +29,7 @@ def test_logits_depend_only_on_the_last_state_and_the_position():
     x = apply_layer(auto_encoding.first_norm, auto_encoding.first, x)
     x = apply_layer(auto_encoding.second_norm, auto_encoding.second, x)
     expected = auto_encoding.head(auto_encoding.last_norm(x))
-    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
+    assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
 
 
 def apply_layer(norm, linear, x):
@@ -42,7 +43,7 @@ def test_sines_are_those_of_the_transformer_paper():
     for token, found in enumerate(positions):
         angles = np.array([token, token / 1e4])
         expected = np.concatenate([np.sin(angles), np.cos(angles)])
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        assert_allclose(found, expected, rtol=1e-6)
     assert len(positions) == 6
 
 

@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models import depthwise
 from tests.models import reference
@@ -28,7 +29,7 @@ def output_and_gradients(form, x, kernel):
 
 def assert_all_close(arrays, expected):
     for array, expected_array in zip(arrays, expected, strict=True):
-        np.testing.assert_allclose(array, expected_array, atol=1e-12)
+        assert_allclose(array, expected_array, atol=1e-12)
 
 
 @pytest.mark.smoke
@@ -39,9 +40,13 @@ def test_convolutions_agree_with_sums(width):
     x = normal(0, 2, 7, 3)
     kernel = normal(1, width, 3)
     convolve = quick_jit(depthwise.convolve, static_argnums=2)
-    for before in {0, (width - 1) // 2, width - 1}:
-        expected = [reference.depthwise(kernel, sample, before) for sample in x]
-        np.testing.assert_allclose(convolve(x, kernel, before), expected, atol=1e-12)
+    centre = (width - 1) // 2
+    for before in {0, centre, width - 1}:
+        expected = []
+        for sample in x:
+            expected.append(reference.depthwise(kernel, sample, before))
+        found = convolve(x, kernel, before)
+        assert_allclose(found, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +96,8 @@ def test_all_forms_are_the_same_sum(form):
 @in_float64
 def test_documents_are_convolved_one_by_one(width):
     """Outputs and gradients. Padding is a document too."""
-    documents = jnp.asarray([[1, 1, 1, 2, 2, 2, 2], [1, 2, 3, 3, 3, 0, 0]])
+    rows = [[1, 1, 1, 2, 2, 2, 2], [1, 2, 3, 3, 3, 0, 0]]
+    documents = jnp.asarray(rows)
     x = jnp.asarray(normal(0, 2, 7, 3))
     kernel = jnp.asarray(normal(1, width, 3))
     before = (width - 1) // 2
@@ -124,10 +130,11 @@ def test_sums_of_bfloat16_are_rounded_once():
     kernel = jnp.full((31, 1), entry)
     y = depthwise.convolve(x, kernel, 15)
     assert y.dtype == jnp.bfloat16
-    assert y[0, 15, 0] == jnp.bfloat16(31 * number * entry)
+    middle = y[0, 15, 0]
+    assert middle == jnp.bfloat16(31 * number * entry)
     one_document = jnp.ones((1, 31), jnp.int32)
     of_document = depthwise.convolve(x, kernel, 15, one_document)
-    np.testing.assert_array_equal(of_document, y)
+    assert_array_equal(of_document, y)
 
     def total(kernel):
         return depthwise.convolve(x, kernel, 15).sum()
@@ -147,7 +154,8 @@ def test_memory_is_linear_in_the_tokens(tokens):
 
     gradient = jax.grad(loss, argnums=(0, 1))
     padded_tokens = tokens + 60
-    assert largest_array(gradient, x, kernel) == 2 * padded_tokens * 3
+    largest = largest_array(gradient, x, kernel)
+    assert largest == 2 * padded_tokens * 3
 
 
 X = np.float32(normal(0, 1, 5, 3))
@@ -157,10 +165,11 @@ X = np.float32(normal(0, 1, 5, 3))
 def test_padded_tokens_give_the_token_before(before, after):
     """Before the first token there are zeros."""
     earlier = np.zeros_like(X)
-    earlier[:, 1:] = X[:, :-1]
+    before_last = X[:, :-1]
+    earlier[:, 1:] = before_last
     padded = depthwise.pad_tokens(X, before, after)
-    np.testing.assert_array_equal(padded.at(0), X)
-    np.testing.assert_array_equal(padded.at(-1), earlier)
+    assert_array_equal(padded.at(0), X)
+    assert_array_equal(padded.at(-1), earlier)
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 0), (2, 3)])
@@ -170,21 +179,23 @@ def test_padded_tokens_give_zeros_for_other_documents(before, after):
     earlier[:, 1] = X[:, 0]
     earlier[:, 3] = X[:, 2]
     padded = depthwise.pad_tokens(X, before, after, documents)
-    np.testing.assert_array_equal(padded.at(-1), earlier)
+    assert_array_equal(padded.at(-1), earlier)
 
 
 def test_padded_tokens_give_zeros_after_the_last_token():
     later = np.zeros_like(X)
     later[:, :3] = X[:, 2:]
     padded = depthwise.pad_tokens(X, 0, 2)
-    np.testing.assert_array_equal(padded.at(2), later)
+    assert_array_equal(padded.at(2), later)
 
 
 def test_fresh_kernels_are_uniform():
     """Within 1 / sqrt(width), as PyTorch's: a standard deviation of 1 / sqrt(3 width)."""
-    kernel = depthwise.uniform_kernel(jax.random.key(0), 4, 5000, jnp.float32)
+    key = jax.random.key(0)
+    kernel = depthwise.uniform_kernel(key, 4, 5000, jnp.float32)
     assert kernel.shape == (4, 5000)
     largest = np.abs(kernel).max()
     assert 0.499 < largest <= 0.5
-    np.testing.assert_allclose(kernel.std(), 12**-0.5, rtol=0.02)
-    np.testing.assert_allclose(kernel.mean(), 0, atol=0.01)
+    deviation = kernel.std()
+    assert_allclose(deviation, 12**-0.5, rtol=0.02)
+    assert_allclose(kernel.mean(), 0, atol=0.01)

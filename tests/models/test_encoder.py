@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models import parameters
 from gmlp_flax.models.blocks import BLOCKS
@@ -97,7 +98,7 @@ def test_encoders_agree_with_numpy(kind, block, norm):
     expected = reference.encoder(p, x, block, norm)
     [found] = quick_jit(module)(x[None])
     largest = np.abs(expected).max()
-    np.testing.assert_allclose(found, expected, atol=1e-9 * largest)
+    assert_allclose(found, expected, atol=1e-9 * largest)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,8 @@ def test_scans_apply_the_blocks_one_by_one(kind):
 
     @quick_jit
     def one_by_one(x):
-        for spec, stack in zip(module.stack_specs, module.stacks, strict=True):
+        pairs = zip(module.stack_specs, module.stacks, strict=True)
+        for spec, stack in pairs:
             definition, stacked = nnx.split(stack)
             for layer in range(spec.layers):
                 params = reference.layer_of(stacked, layer)
@@ -118,14 +120,16 @@ def test_scans_apply_the_blocks_one_by_one(kind):
         return module.norm(x)
 
     x = normal(0, 2, 5, 6)
-    np.testing.assert_allclose(quick_jit(module)(x), one_by_one(x), atol=1e-12)
+    found = quick_jit(module)(x)
+    assert_allclose(found, one_by_one(x), atol=1e-12)
 
 
 # The filters of a long convolution read no activations, and are computed in float32.
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "long_conv"])
 def test_bfloat16_branches_may_have_a_float32_stream(kind):
     """The scan carries it; the operands of all products that read activations stay in bfloat16."""
-    state, call = function_of(encoder(dtype="bfloat16", residual_dtype="float32", **KINDS[kind]))
+    module = encoder(dtype="bfloat16", residual_dtype="float32", **KINDS[kind])
+    state, call = function_of(module)
     x = jnp.ones((2, 5, 6), jnp.bfloat16)
     traced = program(call, state, x)
     carried = {str(output.dtype) for output in outputs_of("scan", traced)}
@@ -148,7 +152,8 @@ def test_causal_encoders_continue_in_a_float32_stream(kind):
         return extend(state, x, None, 0)
 
     x = jnp.ones((2, 3, 6), jnp.bfloat16)
-    [carried] = outputs_of("scan", program(begin, state, x))
+    traced = program(begin, state, x)
+    [carried] = outputs_of("scan", traced)
     assert carried.dtype == jnp.float32
 
 
@@ -163,7 +168,8 @@ def mixed_precision_encoder(kind, scan_layers):
 def test_the_last_state_is_the_output_and_the_first_that_of_one_layer(kind, scan_layers):
     module = mixed_precision_encoder(kind, scan_layers)
     layers = module.spec.layers
-    x = jnp.asarray(normal(0, 2, 5, 6), jnp.bfloat16)
+    numbers = normal(0, 2, 5, 6)
+    x = jnp.asarray(numbers, jnp.bfloat16)
 
     @quick_jit
     def states(x):
@@ -171,13 +177,14 @@ def test_the_last_state_is_the_output_and_the_first_that_of_one_layer(kind, scan
 
     first, last, same = states(x)
     output = quick_jit(module)(x)
-    np.testing.assert_array_equal(last, output)
-    np.testing.assert_array_equal(same, last)
+    assert_array_equal(last, output)
+    assert_array_equal(same, last)
     first_spec, *_ = module.stack_specs
     first_stack, *_ = module.stacks
     one_layer = dataclasses.replace(first_spec, layers=1)
     definition, stacked = nnx.split(first_stack)
-    block = nnx.merge(definition, reference.layer_of(stacked, 0))
+    layer_state = reference.layer_of(stacked, 0)
+    block = nnx.merge(definition, layer_state)
 
     @quick_jit
     def first_alone(x):
@@ -186,14 +193,15 @@ def test_the_last_state_is_the_output_and_the_first_that_of_one_layer(kind, scan
 
     assert first.dtype == jnp.bfloat16
     expected = np.float32(first_alone(x))
-    np.testing.assert_allclose(np.float32(first), expected, rtol=0.02, atol=0.02)
+    assert_allclose(np.float32(first), expected, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize("layer", [3, -4])
 def test_states_of_missing_layers_are_refused(layer):
     module = encoder(layers=3, dtype="float32")
+    x = jnp.ones((2, 5, 6))
     with pytest.raises(ValueError, match=f"no layer {layer}"):
-        module.states(jnp.ones((2, 5, 6)), [layer])
+        module.states(x, [layer])
 
 
 @pytest.mark.parametrize(("stream_dtype", "total"), [("", 256), ("float32", 272)])
@@ -201,7 +209,8 @@ def test_small_branches_are_not_lost_in_a_float32_stream(stream_dtype, total):
     """32 layers add 1/2 to one channel of 256, near which bfloat16 has only even numbers."""
     spec = small_spec(block="resmlp", layers=32, dtype="bfloat16", residual_dtype=stream_dtype)
     module = randomized(lambda: Encoder(spec, nnx.Rngs(0)), std=0.0)
-    half_for_first_channel = jnp.zeros((32, 6)).at[:, 0].set(0.5)
+    no_positions = jnp.zeros((32, 6))
+    half_for_first_channel = no_positions.at[:, 0].set(0.5)
     blocks = module.blocks
     blocks.mlp_scale.scale[...] = jnp.ones((32, 6))
     blocks.mlp.proj_out.bias[...] = half_for_first_channel
@@ -210,7 +219,7 @@ def test_small_branches_are_not_lost_in_a_float32_stream(stream_dtype, total):
     y = quick_jit(module)(x)
     expected = np.full((1, 5, 6), 256)
     expected[..., 0] = total
-    np.testing.assert_array_equal(np.float32(y), expected)
+    assert_array_equal(np.float32(y), expected)
 
 
 def test_parameters_are_stacked_and_differ_by_layer():
@@ -221,13 +230,16 @@ def test_parameters_are_stacked_and_differ_by_layer():
         encoder = Encoder(spec, nnx.Rngs(0))
         return nnx.state(encoder, nnx.Param)
 
-    params = jax.tree.map(np.asarray, nnx.to_pure_dict(make()))
+    module = make()
+    params = jax.tree.map(np.asarray, nnx.to_pure_dict(module))
     kernel = params["blocks"]["proj_in"]["kernel"]
     assert kernel.shape == (3, 6, 8)
-    assert params["blocks"]["gate"]["spatial"]["taps"].shape == (3, 9)
+    gate = params["blocks"]["gate"]
+    assert gate["spatial"]["taps"].shape == (3, 9)
     assert params["norm"]["scale"].shape == (6,)
     for first, second in itertools.combinations(kernel, 2):
-        assert np.abs(first - second).max() > 0.1
+        difference = np.abs(first - second)
+        assert difference.max() > 0.1
 
 
 # Layers of one program, of several in turn, and a transform that draws nothing.
@@ -265,7 +277,7 @@ def test_remat_policies_change_no_number(kind):
     for arrays in with_remat:
         for found, expected in zip(arrays, without_remat, strict=True):
             largest = np.abs(expected).max()
-            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 * largest)
+            assert_allclose(found, expected, rtol=1e-12, atol=1e-12 * largest)
 
 
 class Recomputed(NamedTuple):
@@ -312,8 +324,10 @@ def test_backward_passes_recompute_as_few_products_as_the_policy_allows(kind):
         module = encoder(remat=policy, dtype="float32", **KINDS[kind])
         state, call = function_of(module)
         backward = 2 * counts.forward - saved + repeated
-        assert count("dot_general", call, state, x) == counts.forward
-        assert count("dot_general", gradient_of(call), state, x) == counts.forward + backward
+        forward_count = count("dot_general", call, state, x)
+        assert forward_count == counts.forward
+        gradient_count = count("dot_general", gradient_of(call), state, x)
+        assert gradient_count == counts.forward + backward
 
 
 @pytest.mark.parametrize(
@@ -326,8 +340,10 @@ def test_backward_passes_recompute_as_few_products_as_the_policy_allows(kind):
 def test_layers_store_what_their_policy_allows(policy, channels):
     """The block's input (6) and, of the products, those that backward needs: both halves of U's and
     W's (4)."""
-    state, call = function_of(encoder(remat=policy, dtype="float32"))
-    traced = program(gradient_of(call), state, jnp.ones((2, 5, 6)))
+    module = encoder(remat=policy, dtype="float32")
+    state, call = function_of(module)
+    x = jnp.ones((2, 5, 6))
+    traced = program(gradient_of(call), state, x)
     forward, backward = equations_named("scan", traced)
     assert forward.params["length"] == 3
     assert backward.params["length"] == 3
@@ -362,20 +378,26 @@ def test_layers_drop_their_branches_independently(fields, survival):
     spec = small_spec(block="convolution", layers=4, survival=0.6, dtype="float32", **fields)
     samples = 4000
     module = randomized(lambda: Encoder(spec, nnx.Rngs(0)), std=0.0)
-    biases = np.split(1000 * jnp.eye(4, 6), len(module.stacks))
+    rows = 1000 * jnp.eye(4, 6)
+    biases = np.split(rows, len(module.stacks))
     for stack, bias in zip(module.stacks, biases, strict=True):
         stack.convolution.out.bias[...] = bias
     module.norm.scale[...] = jnp.ones(6)
-    outputs = quick_jit(module)(jnp.zeros((samples, 5, 6)), keys(0, samples))
+    zeros = jnp.zeros((samples, 5, 6))
+    outputs = quick_jit(module)(zeros, keys(0, samples))
     y = np.asarray(outputs[:, 0])
     untouched = y[:, 4:5]
-    survived = y[:, :4] > untouched + 1e-3
+    first_channels = y[:, :4]
+    survived = first_channels > untouched + 1e-3
     deviation = np.sqrt(0.25 / samples)
-    np.testing.assert_allclose(survived.mean(0), survival, atol=4 * deviation)
+    share = survived.mean(0)
+    assert_allclose(share, survival, atol=4 * deviation)
     can_drop = np.array(survival) < 1
     correlations = np.corrcoef(survived.T[can_drop])
-    between_layers = correlations - np.eye(len(correlations))
-    assert np.abs(between_layers).max() < 4.5 / np.sqrt(samples)
+    with_itself = np.eye(len(correlations))
+    between_layers = correlations - with_itself
+    limit = 4.5 / np.sqrt(samples)
+    assert np.abs(between_layers).max() < limit
 
 
 def names_of_blocks(**fields):
@@ -464,16 +486,18 @@ def test_training_without_noise_is_evaluation():
     quiet = quick_jit(encoder())
     noisy = quick_jit(encoder(survival=0.5, dropout=0.3))
     evaluated = quiet(x)
-    np.testing.assert_array_equal(quiet(x, key), evaluated)
-    np.testing.assert_array_equal(noisy(x), evaluated)
+    assert_array_equal(quiet(x, key), evaluated)
+    assert_array_equal(noisy(x), evaluated)
     trained = noisy(x, key)
-    np.testing.assert_array_equal(noisy(x, key), trained)
-    assert np.abs(noisy(x, other_key) - trained).max() > 0.01
+    assert_array_equal(noisy(x, key), trained)
+    noise = noisy(x, other_key) - trained
+    assert np.abs(noise).max() > 0.01
 
 
 def shapes_of_draws(x, *inputs, **fields):
     """The shapes of the random numbers that an encoder draws."""
-    state, call = function_of(encoder(dtype="float32", **fields))
+    module = encoder(dtype="float32", **fields)
+    state, call = function_of(module)
     trace = program(call, state, x, *inputs)
     return [output.shape for output in outputs_of("random_bits", trace)]
 
@@ -481,7 +505,8 @@ def shapes_of_draws(x, *inputs, **fields):
 def test_dropout_reaches_the_embeddings_and_every_branch():
     """One random draw for the embeddings and, scanned, one for each layer's branch."""
     x = jnp.ones((2, 5, 6))
-    assert shapes_of_draws(x, keys(0, 2), dropout=0.1) == [(2, 5, 6), (2, 5, 6)]
+    shapes = shapes_of_draws(x, keys(0, 2), dropout=0.1)
+    assert shapes == [(2, 5, 6), (2, 5, 6)]
     assert shapes_of_draws(x, dropout=0.1) == []
 
 
@@ -502,7 +527,8 @@ def test_attention_dropout_reaches_only_the_weights(kind, draws):
     each."""
     x = jnp.ones((2, 5, 6))
     fields = {"attention_dropout": 0.1} | KINDS[kind]
-    assert shapes_of_draws(x, keys(0, 2), **fields) == draws
+    shapes = shapes_of_draws(x, keys(0, 2), **fields)
+    assert shapes == draws
     assert shapes_of_draws(x, **fields) == []
 
 

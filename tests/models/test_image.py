@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models.image import ImageClassifier, cut_patches, patch_grid, token_count
 from tests.failures import raised
@@ -92,12 +93,17 @@ def patches_by_loops(image, patch):
 def logits_by_numpy(p, image, patch=PATCH, case=CASES["gmlp"]):
     """The logits of one image; the parameters tell how tokens are pooled."""
     if "table" in p["stem"]:
-        x = p["stem"]["table"][image.ravel()]
+        table = p["stem"]["table"]
+        x = table[image.ravel()]
     else:
-        normalized = (image / 255 - np.array(MEAN)) / np.array(STD)
-        x = linear(p["stem"], patches_by_loops(normalized, patch))
+        deviations = np.array(STD)
+        centred = image / 255 - np.array(MEAN)
+        normalized = centred / deviations
+        patches = patches_by_loops(normalized, patch)
+        x = linear(p["stem"], patches)
     if "cls" in p:
-        x = np.concatenate([p["cls"][None], x])
+        cls_row = p["cls"][None]
+        x = np.concatenate([cls_row, x])
     if "positions" in p:
         x = x + p["positions"]["table"]
     hidden = reference.encoder(p["encoder"], x, case.block, case.final_norm)
@@ -123,12 +129,15 @@ def test_classifiers_of_wide_images_agree_with_numpy(name, pool):
     module = randomized(
         lambda: classifier(pool, 7, pre_logits, image, patch, **case.fields), std=0.2
     )
-    assert module.spec.length == (49 if pool == "cls" else 48)
-    assert module.stem.kernel.shape == (8 * 16 * 3, 6)
+    length = 49 if pool == "cls" else 48
+    assert module.spec.length == length
+    patch_values = 8 * 16 * 3
+    assert module.stem.kernel.shape == (patch_values, 6)
     images = random_images(1, image)
-    expected = logits_by_numpy(params_of(module), images[0], patch, case)
+    params = params_of(module)
+    expected = logits_by_numpy(params, images[0], patch, case)
     [logits] = quick_jit(module)(images)
-    np.testing.assert_allclose(logits, expected, atol=1e-8)
+    assert_allclose(logits, expected, atol=1e-8)
 
 
 @pytest.mark.slow
@@ -140,7 +149,8 @@ def test_gradients_are_finite_and_reach_every_parameter():
     state, call = function_of(module)
 
     def loss(state):
-        logits = call(state, random_images(16), keys(0, 16))
+        dropout_keys = keys(0, 16)
+        logits = call(state, random_images(16), dropout_keys)
         return (logits**2).sum()
 
     gradient = quick_jit(jax.grad(loss))(state)
@@ -155,14 +165,16 @@ def test_gradients_are_finite_and_reach_every_parameter():
     ],
 )
 def test_patches_agree_with_loops(shape, patch):
-    images = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    count = np.prod(shape)
+    images = np.arange(count, dtype=np.float32).reshape(shape)
     expected = [patches_by_loops(image, patch) for image in images]
     patches = cut_patches(jnp.asarray(images), patch)
-    np.testing.assert_array_equal(patches, expected)
+    assert_array_equal(patches, expected)
 
 
 def test_tokens_are_the_patches_and_the_cls_token():
-    assert patch_grid((224, 224), (16, 16)) == (14, 14)
+    grid = patch_grid((224, 224), (16, 16))
+    assert grid == (14, 14)
     assert patch_grid(IMAGE, PATCH) == (3, 2)
     assert token_count((224, 224), (16, 16), "mean") == 196
     assert token_count((224, 224), (16, 16), "cls") == 197
@@ -218,11 +230,12 @@ def table_classifier(pool="mean", stem="table", form=None, **fields):
 def test_grey_pixels_are_looked_up_row_by_row(pool):
     module = randomized(lambda: table_classifier(pool, positions="absolute"))
     p = params_of(module)
-    assert p["stem"]["table"].shape == (256, module.spec.d_model)
+    table = p["stem"]["table"]
+    assert table.shape == (256, module.spec.d_model)
     images = random_images(2, GREY_IMAGE, 1)
     images[0, 0, :2, 0] = 0, 255
     expected = [logits_by_numpy(p, image) for image in images]
-    np.testing.assert_allclose(quick_jit(module)(images), expected, atol=1e-10)
+    assert_allclose(quick_jit(module)(images), expected, atol=1e-10)
 
 
 @POOL
@@ -237,12 +250,14 @@ def test_only_grey_values_of_pixels_have_gradients(pool):
     def loss(state):
         return (call(state, images) ** 2).sum()
 
-    gradient = nnx.to_pure_dict(quick_jit(jax.grad(loss))(state))
+    state_gradient = quick_jit(jax.grad(loss))(state)
+    gradient = nnx.to_pure_dict(state_gradient)
     for leaf in jax.tree.leaves(gradient):
         assert np.isfinite(leaf).all()
-    largest = np.abs(gradient["stem"]["table"]).max(1)
+    table = gradient["stem"]["table"]
+    largest = np.abs(table).max(1)
     values = np.flatnonzero(largest)
-    np.testing.assert_array_equal(values, np.unique(images))
+    assert_array_equal(values, np.unique(images))
 
 
 def test_fresh_tables_are_standard_normal():
@@ -262,7 +277,7 @@ def test_fresh_heads_give_logits_of_0():
     module = randomized(classifier)
     nnx.update(module.head, fresh_head)
     logits = quick_jit(module)(random_images())
-    np.testing.assert_array_equal(logits, np.zeros((2, 7)))
+    assert_array_equal(logits, np.zeros((2, 7)))
 
 
 @pytest.mark.parametrize(("pool", "pre_logits"), [("mean", False), ("cls", True)])
@@ -277,7 +292,8 @@ def test_the_gradient_of_the_stem_agrees_with_differences():
     formula."""
     module = randomized(classifier)
     state, call = function_of(module)
-    kernel = np.asarray(module.stem.kernel[...])
+    kernel_array = module.stem.kernel[...]
+    kernel = np.asarray(kernel_array)
     images = random_images()
     step = 1e-6
 
@@ -290,8 +306,10 @@ def test_the_gradient_of_the_stem_agrees_with_differences():
     def loss_with(entry):
         changed = kernel.copy()
         changed[5, 2] = entry
-        module.stem.kernel[...] = jnp.asarray(changed)
-        loss, _ = loss_and_gradient(nnx.state(module))
+        changed_kernel = jnp.asarray(changed)
+        module.stem.kernel[...] = changed_kernel
+        state = nnx.state(module)
+        loss, _ = loss_and_gradient(state)
         return loss
 
     _, gradient = loss_and_gradient(state)
@@ -301,7 +319,7 @@ def test_the_gradient_of_the_stem_agrees_with_differences():
     larger_loss = loss_with(entry + step)
     smaller_loss = loss_with(entry - step)
     slope = (larger_loss - smaller_loss) / (2 * step)
-    np.testing.assert_allclose(found, slope, rtol=1e-6)
+    assert_allclose(found, slope, rtol=1e-6)
 
 
 def test_backward_passes_recompute_the_patches():
@@ -314,7 +332,8 @@ def test_backward_passes_recompute_the_patches():
         _, pullback = jax.vjp(lambda state: call(state, images), state)
         return pullback
 
-    stored = jax.tree.leaves(jax.eval_shape(pullback, state))
+    residuals = jax.eval_shape(pullback, state)
+    stored = jax.tree.leaves(residuals)
     types_by_shape = {leaf.shape: leaf.dtype for leaf in stored}
     assert types_by_shape[images.shape] == jnp.uint8
     assert (2, 6, 24) not in types_by_shape
@@ -324,6 +343,8 @@ def test_backward_passes_recompute_the_patches():
 def test_dropout_keys_reach_the_encoder():
     call = quick_jit(randomized(lambda: classifier(dropout=0.5)))
     images = random_images()
-    first = call(images, keys(0, len(images)))
-    second = call(images, keys(1, len(images)))
-    assert np.abs(first - second).max() > 0.01
+    examples = len(images)
+    first = call(images, keys(0, examples))
+    second = call(images, keys(1, examples))
+    difference = np.abs(first - second)
+    assert difference.max() > 0.01

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models import matmul, toeplitz
 from gmlp_flax.models.encoder import Encoder
@@ -73,7 +74,7 @@ def assert_close(found, expected, **tolerance):
     """Compares the arrays of two trees."""
 
     def compare(a, b):
-        np.testing.assert_allclose(a, b, **tolerance)
+        assert_allclose(a, b, **tolerance)
 
     jax.tree.map(compare, found, expected)
 
@@ -92,7 +93,7 @@ def assert_value_and_gradients(product, formula, shapes):
     found = value_and_gradients(product, left, right)
     expected = value_and_gradients(einsum_of(formula), left, right)
     value, _ = found
-    np.testing.assert_allclose(value, exact, atol=1e-13)
+    assert_allclose(value, exact, atol=1e-13)
     assert_close(found, expected, atol=1e-13)
 
 
@@ -117,15 +118,18 @@ def test_tangents_and_second_derivatives_are_those_of_einsums(order, product, fo
     @functools.partial(quick_jit, static_argnums=0)
     def derivatives(function, left, right):
         def along_tangents(factor):
-            return jax.jvp(function, (left * factor, right), tangents)
+            scaled = left * factor
+            return jax.jvp(function, (scaled, right), tangents)
 
         one = along_tangents(1.0)
-        many = jax.vmap(along_tangents)(jnp.arange(3.0))
+        directions = jnp.arange(3.0)
+        many = jax.vmap(along_tangents)(directions)
         second = jax.hessian(function, argnums=(0, 1))
         return one, many, second(left, right)
 
     found = derivatives(squares(product), left, right)
-    expected = derivatives(squares(einsum_of(formula)), left, right)
+    squared = squares(einsum_of(formula))
+    expected = derivatives(squared, left, right)
     assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
 
@@ -138,16 +142,18 @@ def test_gradients_of_biases_are_summed_in_float32(shape):
     @jax.jit
     def output_and_gradients(x, bias):
         y, pullback = jax.vjp(matmul.add_bias, x, bias)
-        return y, *pullback(jnp.ones_like(y))
+        ones = jnp.ones_like(y)
+        return y, *pullback(ones)
 
     y, d_x, d_bias = output_and_gradients(x, bias)
     assert y.dtype == jnp.bfloat16
     assert d_x.dtype == jnp.bfloat16
     assert d_bias.dtype == jnp.float32
     assert np.all(y == 0.5)
-    np.testing.assert_array_equal(d_x, 1)
-    sums = np.full(shape, x.size / bias.size)
-    np.testing.assert_array_equal(d_bias, sums)
+    assert_array_equal(d_x, 1)
+    terms = x.size / bias.size
+    sums = np.full(shape, terms)
+    assert_array_equal(d_bias, sums)
 
 
 @PRODUCTS
@@ -156,7 +162,9 @@ def test_bfloat16_products_have_bfloat16_gradients(order, product, formula, shap
         y, pullback = jax.vjp(product, left, right)
         return y, *pullback(y)
 
-    inputs = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+    inputs = []
+    for shape in shapes:
+        inputs.append(jax.ShapeDtypeStruct(shape, jnp.bfloat16))
     y, d_left, d_right = jax.eval_shape(output_and_gradients, *inputs)
     assert y.dtype == jnp.bfloat16
     assert d_left.dtype == jnp.bfloat16
@@ -166,11 +174,14 @@ def test_bfloat16_products_have_bfloat16_gradients(order, product, formula, shap
 @PRODUCTS
 def test_bfloat16_products_on_a_cpu_are_rounded_once(product, formula, shapes):
     """The program multiplies bfloat16 and adds float32, as AMX does."""
-    left, right = (jnp.asarray(side, jnp.bfloat16) for side in factors(shapes))
+    sides = factors(shapes)
+    left, right = (jnp.asarray(side, jnp.bfloat16) for side in sides)
     exact = jnp.einsum(formula, left, right, preferred_element_type=jnp.float32)
     y = jax.jit(product)(left, right)
     rounded = exact.astype(jnp.bfloat16)
-    np.testing.assert_array_equal(np.float32(y), np.float32(rounded))
+    found = np.float32(y)
+    expected = np.float32(rounded)
+    assert_array_equal(found, expected)
     text = lowered(product, "cpu", left, right)
     [line] = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
     _, types = line.rsplit(" : ", 1)
@@ -195,9 +206,10 @@ def test_bfloat16_gradients_are_summed_over_a_batch_in_float32(order, product, s
     def gradient(weight):
         return with_weight(product, weight, ones).sum()
 
-    d_weight = gradient(jnp.zeros(shape, jnp.bfloat16))
+    zeros = jnp.zeros(shape, jnp.bfloat16)
+    d_weight = gradient(zeros)
     sums = np.full(shape, expected)
-    np.testing.assert_array_equal(np.float32(d_weight), sums)
+    assert_array_equal(np.float32(d_weight), sums)
 
 
 @pytest.mark.parametrize(("product", "size"), [(over_channels, 4), (over_tokens, 3)])
@@ -240,7 +252,8 @@ def test_each_platform_has_one_order_of_the_products(platform, product, formula,
     """Three products. W is repeated for each example in a CPU's two products by W, and in all of a
     GPU's."""
     left, right = (jnp.ones(shape) for shape in shapes)
-    gradient = jax.grad(squares(product), argnums=(0, 1))
+    squared = squares(product)
+    gradient = jax.grad(squared, argnums=(0, 1))
     text = lowered(gradient, platform, left, right)
     assert text.count("stablehlo.dot_general") == 3
     repeated = {"cpu": 2, "cuda": 3, "tpu": 0}
@@ -316,9 +329,11 @@ def test_gradients_cost_two_more_products(product):
         return with_weight(product, weight, x)
 
     forward = matmul_flops(apply, weight, x)
-    gradient = jax.grad(squares(apply), argnums=(0, 1))
+    squared = squares(apply)
+    gradient = jax.grad(squared, argnums=(0, 1))
     assert forward == 2 * 2 * 6 * 6 * 6
-    assert matmul_flops(gradient, weight, x) == 3 * forward
+    backward_and_forward = matmul_flops(gradient, weight, x)
+    assert backward_and_forward == 3 * forward
 
 
 TOKENS = 2 * 5  # of two examples
@@ -356,7 +371,8 @@ def test_operations_of_encoders_are_counted(remat):
     x = jnp.ones((2, 5, 6))
     gradient = jax.grad(loss, argnums=(0, 1))
     assert matmul_flops(call, state, x) == forward
-    assert matmul_flops(gradient, state, x) == 3 * forward + recomputed
+    backward_and_forward = matmul_flops(gradient, state, x)
+    assert backward_and_forward == 3 * forward + recomputed
 
 
 MLP = 2 * 6 * 8
@@ -398,9 +414,12 @@ def test_blocked_toeplitz_products_need_fewer_operations():
     taps = jnp.ones(2 * n - 1)
     x = jnp.ones((2, n, 64))
     columns = 2 * 64
-    direct = matmul_flops(toeplitz.FORMS["direct"], taps, x)
-    blocked = matmul_flops(toeplitz.FORMS["blocked"], taps, x)
-    products_and_transforms = 8 * n * (block + n / block) * columns
+    direct_form = toeplitz.FORMS["direct"]
+    direct = matmul_flops(direct_form, taps, x)
+    blocked_form = toeplitz.FORMS["blocked"]
+    blocked = matmul_flops(blocked_form, taps, x)
+    sizes = block + n / block
+    products_and_transforms = 8 * n * sizes * columns
     assert direct == 2 * n**2 * columns
     assert 1 <= blocked / products_and_transforms < 1.1
     assert blocked < direct / 12

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models import blocks
 from gmlp_flax.models.encoder import Encoder
@@ -33,12 +34,13 @@ def transformer(length=16, **options):
 
 
 def test_rms_norm_divides_by_the_root_mean_square():
-    x = np.random.default_rng(0).normal(size=(3, 8)) + 2
+    numbers = np.random.default_rng(0).normal(size=(3, 8))
+    x = numbers + 2
     scale = np.linspace(0.5, 2, 8)
     expected = reference.rms_norm(scale, x, 1e-6)
     float32_scale = jnp.asarray(scale, jnp.float32)
     y = rms_norm(jnp.asarray(x), float32_scale, 1e-6, jnp.float32)
-    np.testing.assert_allclose(y, expected, rtol=1e-5)
+    assert_allclose(y, expected, rtol=1e-5)
 
 
 def test_layers_without_biases_have_no_bias_parameter():
@@ -66,12 +68,14 @@ def apply_linear(layer, x):
 )
 def test_gated_mlps_are_products_of_two_linear_layers(kind, activation):
     spec = transformer(mlp=kind)
-    mlp = spec.block(spec, nnx.Rngs(0)).mlp
-    x = jax.random.normal(jax.random.key(0), (2, 5, 32))
+    block = spec.block(spec, nnx.Rngs(0))
+    mlp = block.mlp
+    key = jax.random.key(0)
+    x = jax.random.normal(key, (2, 5, 32))
     gate = activation(apply_linear(mlp.gate, x))
     values = apply_linear(mlp.proj_in, x)
     expected = apply_linear(mlp.proj_out, gate * values)
-    np.testing.assert_allclose(mlp(x), expected, rtol=1e-4, atol=1e-5)
+    assert_allclose(mlp(x), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -79,7 +83,8 @@ def test_normalised_queries_and_keys_bound_the_logits():
     """|q| = |k| = sqrt(d), so that |q k| / sqrt(d) <= sqrt(d)."""
     spec = transformer(qk_norm=True, positions="rotary")
     block = spec.block(spec, nnx.Rngs(0))
-    x = 100 * jax.random.normal(jax.random.key(0), (2, 16, 32))
+    normal = jax.random.normal(jax.random.key(0), (2, 16, 32))
+    x = 100 * normal
     scores = block.attention.scores(x)
     largest = float(jnp.abs(scores).max())
     assert 1 < largest <= 8**0.5 + 1e-4
@@ -91,7 +96,8 @@ def test_rotary_positions_support_every_length(tokens):
     spec = transformer(positions="rotary")
     assert spec.supports_length(tokens)
     encoder = Encoder(spec, nnx.Rngs(0))
-    x = jax.random.normal(jax.random.key(0), (1, tokens, 32))
+    key = jax.random.key(0)
+    x = jax.random.normal(key, (1, tokens, 32))
     y = encoder(x)
     assert y.shape == (1, tokens, 32)
 
@@ -100,7 +106,8 @@ def test_rotary_positions_support_every_length(tokens):
 def test_tokens_read_one_by_one_give_the_logits_of_the_whole_text():
     spec = transformer(causal=True, qk_norm=True, **LLAMA)
     model = CausalLM(spec, 40, nnx.Rngs(0))
-    tokens = jax.random.randint(jax.random.key(0), (2, 12), 0, 40)
+    key = jax.random.key(0)
+    tokens = jax.random.randint(key, (2, 12), 0, 40)
     assert_same_logits_token_by_token(model, tokens)
 
 
@@ -111,7 +118,9 @@ def copy_llama(source, model):
         weights[name] = np.asarray(value)
 
     def by_layer(name):
-        stacked = [weights[f"model.layers.{layer}.{name}.weight"] for layer in range(2)]
+        stacked = []
+        for layer in range(2):
+            stacked.append(weights[f"model.layers.{layer}.{name}.weight"])
         return np.stack(stacked)
 
     def kernels(name):
@@ -122,14 +131,16 @@ def copy_llama(source, model):
 
     projections = [kernels(f"self_attn.{name}_proj") for name in "qkv"]
     stack = model.encoder.blocks
-    assign(stack.attention.proj_in.kernel, np.concatenate(projections, axis=-1))
+    qkv_kernel = np.concatenate(projections, axis=-1)
+    assign(stack.attention.proj_in.kernel, qkv_kernel)
     assign(stack.attention.out.kernel, kernels("self_attn.o_proj"))
     assign(stack.mlp.gate.kernel, kernels("mlp.gate_proj"))
     assign(stack.mlp.proj_in.kernel, kernels("mlp.up_proj"))
     assign(stack.mlp.proj_out.kernel, kernels("mlp.down_proj"))
     assign(stack.attention_norm.scale, by_layer("input_layernorm"))
     assign(stack.mlp_norm.scale, by_layer("post_attention_layernorm"))
-    assign(model.encoder.norm.scale, weights["model.norm.weight"])
+    norm_scale = weights["model.norm.weight"]
+    assign(model.encoder.norm.scale, norm_scale)
     assign(model.embedding, weights["model.embed_tokens.weight"])
     assign(model.output_embedding, weights["lm_head.weight"])
 
@@ -159,7 +170,8 @@ def random_llama(transformers):
 
 def next_token_loss(logits, tokens):
     """The mean cross-entropy of all tokens but the first."""
-    log_probabilities = jax.nn.log_softmax(logits[:, :-1])
+    predictions = logits[:, :-1]
+    log_probabilities = jax.nn.log_softmax(predictions)
     targets = tokens[:, 1:, None]
     of_targets = jnp.take_along_axis(log_probabilities, targets, axis=-1)
     return -of_targets.mean()
@@ -189,8 +201,8 @@ def test_states_and_logits_agree_with_the_llama_of_transformers(transformers):
     with torch.no_grad():
         expected = theirs(torch.from_numpy(ids), output_hidden_states=True)
     last_states = expected.hidden_states[-1]
-    np.testing.assert_allclose(ours.hidden(tokens), last_states, rtol=1e-5, atol=2e-5)
-    np.testing.assert_allclose(ours(tokens), expected.logits, rtol=1e-4, atol=1e-4)
+    assert_allclose(ours.hidden(tokens), last_states, rtol=1e-5, atol=2e-5)
+    assert_allclose(ours(tokens), expected.logits, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -210,10 +222,15 @@ def test_losses_and_gradients_agree_with_the_llama_of_transformers(transformers)
     their_tokens = torch.from_numpy(ids)
     expected = theirs(their_tokens, labels=their_tokens).loss
     expected.backward()
-    assert float(value) == pytest.approx(expected.item(), rel=1e-5)
+    expected_loss = expected.item()
+    assert float(value) == pytest.approx(expected_loss, rel=1e-5)
     embedding = gradient["embedding"][...]
     their_embedding = theirs.model.embed_tokens.weight.grad
-    np.testing.assert_allclose(embedding, their_embedding, rtol=1e-3, atol=1e-5)
-    gates = gradient["encoder"]["blocks"]["mlp"]["gate"]["kernel"][...]
-    their_gates = [layer.mlp.gate_proj.weight.grad.T for layer in theirs.model.layers]
-    np.testing.assert_allclose(gates, torch.stack(their_gates), rtol=1e-3, atol=1e-5)
+    assert_allclose(embedding, their_embedding, rtol=1e-3, atol=1e-5)
+    blocks = gradient["encoder"]["blocks"]
+    gates = blocks["mlp"]["gate"]["kernel"][...]
+    their_gates = []
+    for layer in theirs.model.layers:
+        their_gates.append(layer.mlp.gate_proj.weight.grad.T)
+    stacked_gates = torch.stack(their_gates)
+    assert_allclose(gates, stacked_gates, rtol=1e-3, atol=1e-5)

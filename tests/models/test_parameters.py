@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models.blocks import BLOCKS
 from gmlp_flax.models.encoder import Encoder
@@ -50,14 +51,16 @@ def test_metadata_of_stacked_blocks_are_those_of_one_layer(block):
     spec = BLOCKS[block].spec(length=6, layers=3, d_model=8, d_ffn=16)
     module = nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
     ranks = {}
-    for path, leaf in nnx.to_flat_state(nnx.state(module, nnx.Param)):
+    flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
+    for path, leaf in flat:
         is_stacked = path[0] == "blocks"
         rank = len(leaf.shape)
         ranks["/".join(map(str, path))] = rank - 1 if is_stacked else rank
     found = metadata(module)
     assert found.keys() == ranks.keys()
     for path, of_parameter in found.items():
-        assert len(of_parameter.sharding) <= ranks[path], path
+        sharded = len(of_parameter.sharding)
+        assert sharded <= ranks[path], path
         name = path.rpartition("/")[2]
         if name == "kernel":
             assert "fsdp" in of_parameter.sharding, path
@@ -85,26 +88,30 @@ def numbered(*shape):
 def test_taps_keep_their_middle():
     taps = numbered(LAYERS, 7)  # for 4 tokens
     shorter = TAPS(taps, (LAYERS, 3), None)
-    np.testing.assert_array_equal(shorter, taps[:, 2:5])
+    assert_array_equal(shorter, taps[:, 2:5])
     longer = TAPS(taps, (LAYERS, 11), None)
-    np.testing.assert_array_equal(longer[:, 2:9], taps)
-    np.testing.assert_array_equal(longer[:, [0, 1, 9, 10]], 0)
+    assert_array_equal(longer[:, 2:9], taps)
+    ends = longer[:, [0, 1, 9, 10]]
+    assert_array_equal(ends, 0)
 
 
 def test_token_biases_are_extended_with_their_mean():
-    bias = jnp.array([[1.0, 2.0, 3.0], [4.0, 4.0, 7.0]])
+    rows = [[1.0, 2.0, 3.0], [4.0, 4.0, 7.0]]
+    bias = jnp.array(rows)
     shorter = TOKEN_BIAS(bias, (2, 2), None)
-    np.testing.assert_array_equal(shorter, bias[:, :2])
+    assert_array_equal(shorter, bias[:, :2])
     longer = TOKEN_BIAS(bias, (2, 5), None)
-    np.testing.assert_array_equal(longer, [[1, 2, 3, 2, 2], [4, 4, 7, 5, 5]])
+    expected = [[1, 2, 3, 2, 2], [4, 4, 7, 5, 5]]
+    assert_array_equal(longer, expected)
 
 
 def test_offset_biases_are_extended_with_the_farthest():
     bias = numbered(LAYERS, 1, 5)
     shorter = OFFSETS(bias, (LAYERS, 1, 3), None)
-    np.testing.assert_array_equal(shorter, bias[..., 1:4])
+    assert_array_equal(shorter, bias[..., 1:4])
     longer = OFFSETS(bias, (LAYERS, 1, 9), None)
-    np.testing.assert_array_equal(longer[0, 0], [0, 0, 0, 1, 2, 3, 4, 4, 4])
+    row = longer[0, 0]
+    assert_array_equal(row, [0, 0, 0, 1, 2, 3, 4, 4, 4])
 
 
 def test_buckets_of_offsets_are_not_resized():
@@ -115,9 +122,9 @@ def test_buckets_of_offsets_are_not_resized():
 def test_causal_taps_keep_the_nearest():
     taps = numbered(LAYERS, 4) + 1
     shorter = PAST_TAPS(taps, (LAYERS, 2), None)
-    np.testing.assert_array_equal(shorter, taps[:, 2:])
+    assert_array_equal(shorter, taps[:, 2:])
     longer = PAST_TAPS(taps, (LAYERS, 6), None)
-    np.testing.assert_array_equal(longer[0], [0, 0, 1, 2, 3, 4])
+    assert_array_equal(longer[0], [0, 0, 1, 2, 3, 4])
 
 
 GRIDS = Grids((2, 2), (4, 4), 1)
@@ -161,31 +168,39 @@ def resize(weight, bias, grid, new_grid):
     its one."""
     grids = Grids(grid, new_grid)
     over_inputs = resize_tokens(weight, 1, grids, True)
-    return resize_tokens(over_inputs, 0, grids), resize_tokens(bias, 0, grids)
+    new_weight = resize_tokens(over_inputs, 0, grids)
+    return new_weight, resize_tokens(bias, 0, grids)
 
 
 def test_causal_offsets_repeat_the_farthest():
     taps = numbered(LAYERS, 4) + 1
     longer = PAST_OFFSETS(taps, (LAYERS, 6), None)
-    np.testing.assert_array_equal(longer[0], [1, 1, 1, 2, 3, 4])
+    assert_array_equal(longer[0], [1, 1, 1, 2, 3, 4])
 
 
 def smooth_projection(grid):
     """W and b sampled from smooth functions of the positions of patches in the unit square."""
     height, width = grid
-    rows = (np.arange(height) + 0.5) / height
-    columns = (np.arange(width) + 0.5) / width
+    row_centers = np.arange(height) + 0.5
+    rows = row_centers / height
+    column_centers = np.arange(width) + 0.5
+    columns = column_centers / width
     y = np.repeat(rows, width)
     x = np.tile(columns, height)
     down = y[:, None] - y
-    right = x[:, None] - x - 0.1
-    distance = down**2 + 0.5 * right**2
+    offsets = x[:, None] - x
+    right = offsets - 0.1
+    right_squares = 0.5 * right**2
+    distance = down**2 + right_squares
     nearness = np.exp(-3 * distance)
-    slope = 1 + y[:, None] + 0.5 * x
+    rise = 0.5 * x
+    slope = 1 + y[:, None] + rise
     patches = height * width
     weight = nearness * slope / patches
-    bias = np.sin(2 * y) + x
-    return weight.astype(np.float32), bias.astype(np.float32)
+    wave = np.sin(2 * y)
+    bias = wave + x
+    float_weight = weight.astype(np.float32)
+    return float_weight, bias.astype(np.float32)
 
 
 @pytest.mark.parametrize(
@@ -218,6 +233,7 @@ def test_resized_means_are_means(new_grid):
     mean = jnp.full((12, 12), 1 / 12)
     ones = jnp.ones(12)
     weight, bias = resize(mean, ones, (3, 4), new_grid)
-    new_mean = np.full((patches, patches), 1 / patches)
-    np.testing.assert_allclose(weight, new_mean, rtol=1e-5)
-    np.testing.assert_allclose(bias, np.ones(patches), rtol=1e-5)
+    shape = (patches, patches)
+    new_mean = np.full(shape, 1 / patches)
+    assert_allclose(weight, new_mean, rtol=1e-5)
+    assert_allclose(bias, np.ones(patches), rtol=1e-5)

@@ -1,8 +1,8 @@
 import dataclasses
 
 import jax.numpy as jnp
-import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models.blocks.gmlp import GMLPBlock
 from tests.failures import raised
@@ -97,7 +97,7 @@ def test_parameters_are_at_least_float32(dtype, precise):
 def test_survival_follows_the_schedule(layers, schedule, expected):
     spec = small_spec(layers=layers, survival=0.8, survival_schedule=schedule)
     survival = spec.survival_by_layer()
-    np.testing.assert_allclose(survival, expected, rtol=1e-6)
+    assert_allclose(survival, expected, rtol=1e-6)
     assert survival.dtype == jnp.float32
 
 

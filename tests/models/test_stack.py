@@ -5,9 +5,9 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models.encoder import Encoder
 from tests.models.attention.cases import ROTARY, normal, transformer
@@ -60,13 +60,15 @@ def test_every_third_layer_reads_all_tokens(layers, options):
             y = run(x)
             return jnp.sin(y).sum(), y
 
-        gradient, y = quick_jit(jax.grad(loss, has_aux=True))(x)
+        gradient_of = quick_jit(jax.grad(loss, has_aux=True))
+        gradient, y = gradient_of(x)
         return y, gradient
 
     y, gradient = output_and_gradient(encoder)
-    expected, expected_gradient = output_and_gradient(functools.partial(one_by_one, encoder))
-    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-3, atol=1e-4)
+    layer_by_layer = functools.partial(one_by_one, encoder)
+    expected, expected_gradient = output_and_gradient(layer_by_layer)
+    assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+    assert_allclose(gradient, expected_gradient, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -75,14 +77,16 @@ def test_states_within_a_period_are_outputs_of_shorter_encoders():
     encoder = Encoder(spec, nnx.Rngs(0))
     x = normal(2, 24, 16)
     layers = (1, 4, 6)
-    states = quick_jit(lambda x: encoder.states(x, layers))(x)
+    compute_states = quick_jit(lambda x: encoder.states(x, layers))
+    states = compute_states(x)
     for layer, state in zip(layers, states, strict=True):
         count = layer + 1
         shorter_spec = dataclasses.replace(spec, layers=count)
         shorter = Encoder(shorter_spec, nnx.Rngs(0))
         params = nnx.state(encoder.blocks)
         nnx.update(shorter.blocks, first_layers(params, count))
-        np.testing.assert_allclose(state, quick_jit(shorter)(x), rtol=1e-4, atol=1e-5)
+        expected = quick_jit(shorter)(x)
+        assert_allclose(state, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -92,13 +96,16 @@ def test_runs_are_consecutive_layers_of_one_program():
     counts = []
     windows = []
     for run in encoder.runs:
-        counts.append(len(run.mlp_norm.scale[...]))
+        scale = run.mlp_norm.scale[...]
+        counts.append(len(scale))
         windows.append(run.attention.spec.window)
     assert counts == [1, 2, 1, 2, 1, 1]
     assert windows == [0, 4, 0, 4, 0, 4]
-    last_run = encoder.runs[-1].mlp.proj_in.kernel[...]
-    last_stack = encoder.stacks[-1].mlp.proj_in.kernel[...]
-    np.testing.assert_array_equal(last_run[0], last_stack[-1])
+    last_run_mlp = encoder.runs[-1].mlp
+    last_run = last_run_mlp.proj_in.kernel[...]
+    last_stack_mlp = encoder.stacks[-1].mlp
+    last_stack = last_stack_mlp.proj_in.kernel[...]
+    assert_array_equal(last_run[0], last_stack[-1])
 
 
 def test_deep_encoders_are_compiled_by_periods():

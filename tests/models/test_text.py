@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models.text import MaskedLM, PairClassifier, SequenceClassifier, SpanPredictor
 from tests.models import reference
@@ -89,7 +90,7 @@ def test_logits_agree_with_numpy(options, scale_embeddings):
         expected.append(of_all[positions])
     assert logits.shape == (2, 2, VOCAB)
     assert logits.dtype == jnp.float64
-    np.testing.assert_allclose(logits, expected, atol=1e-10)
+    assert_allclose(logits, expected, atol=1e-10)
 
 
 def test_bfloat16_models_have_precise_float32_logits():
@@ -116,7 +117,8 @@ def test_embeddings_of_fnet_agree_with_numpy():
     p = params_of(module)
     segments = p["segments"]["table"]
     assert segments.shape == (4, 6)
-    assert p["embedding_projection"]["kernel"].shape == (6, 6)
+    projection = p["embedding_projection"]
+    assert projection["kernel"].shape == (6, 6)
     positions = p["positions"]["table"]
     projected = []
     for tokens in TOKENS:
@@ -126,18 +128,20 @@ def test_embeddings_of_fnet_agree_with_numpy():
         projected.append(linear(p["embedding_projection"], normed))
     first_segment = jnp.zeros_like(TOKENS)
     states = quick_jit(module.hidden)(TOKENS, segments=first_segment)
-    expected = quick_jit(module.encoder)(jnp.asarray(projected))
-    np.testing.assert_allclose(states, expected, atol=1e-10)
+    inputs = jnp.asarray(projected)
+    expected = quick_jit(module.encoder)(inputs)
+    assert_allclose(states, expected, atol=1e-10)
 
 
 @in_float64
 def test_logits_are_those_of_the_states_at_the_positions():
     module = randomized(fnet)
     states = quick_jit(module.hidden)(TOKENS)
-    at_positions = jnp.take_along_axis(states, POSITIONS[..., None], axis=1)
+    indices = POSITIONS[..., None]
+    at_positions = jnp.take_along_axis(states, indices, axis=1)
     logits = quick_jit(module)(TOKENS, POSITIONS)
     expected = quick_jit(module.logits)(at_positions)
-    np.testing.assert_allclose(logits, expected, atol=1e-10)
+    assert_allclose(logits, expected, atol=1e-10)
 
 
 def test_segments_are_pretrained_only_with_token_types():
@@ -196,8 +200,9 @@ def test_both_ends_share_one_table():
     gradient_in, gradient_out = gradients_of_two(table, table)
     assert np.abs(gradient_in).max() > 0.1
     assert np.abs(gradient_out).max() > 0.1
-    np.testing.assert_allclose(gradient, gradient_in + gradient_out, rtol=1e-10)
-    shapes = [leaf.shape for leaf in jax.tree.leaves(state)]
+    assert_allclose(gradient, gradient_in + gradient_out, rtol=1e-10)
+    leaves = jax.tree.leaves(state)
+    shapes = [leaf.shape for leaf in leaves]
     assert shapes.count((VOCAB, 6)) == 1
 
 
@@ -207,7 +212,8 @@ def test_logits_are_computed_only_where_they_are_needed():
     length = 32
     predictions = 2
     vocab = 1000
-    state, call = function_of(abstract(vocab=vocab, length=length, dtype="float32"))
+    module = abstract(vocab=vocab, length=length, dtype="float32")
+    state, call = function_of(module)
     tokens = jnp.zeros((batch, length), jnp.int32)
     positions = jnp.zeros((batch, predictions), jnp.int32)
 
@@ -234,9 +240,11 @@ def test_dropout_keys_reach_the_encoder(kind):
         module = randomized(lambda: model(dropout=0.5))
         inputs = (TOKENS, POSITIONS)
     call = quick_jit(module)
-    first = call(*inputs, keys(0, len(TOKENS)))
-    second = call(*inputs, keys(1, len(TOKENS)))
-    assert np.abs(first - second).max() > 1e-3
+    examples = len(TOKENS)
+    first = call(*inputs, keys(0, examples))
+    second = call(*inputs, keys(1, examples))
+    difference = np.abs(first - second)
+    assert difference.max() > 1e-3
 
 
 SEGMENTS = np.array([[0, 0, 1, 1, 1], [0, 1, 0, 0, 0]])
@@ -256,7 +264,9 @@ def spans(**fields):
 
 def states(p, tokens, segments):
     """The encoder's states of one pair, by numpy."""
-    embedded = p["embedding"][tokens] + p["segments"]["table"][segments]
+    words = p["embedding"][tokens]
+    segment_table = p["segments"]["table"]
+    embedded = words + segment_table[segments]
     return reference.encoder(p["encoder"], embedded)
 
 
@@ -281,13 +291,14 @@ def test_classifiers_read_the_first_token_or_all_but_padding(pool, pooler):
     p = params_of(module)
     expected = []
     for tokens, segments, mask in zip(TOKENS, SEGMENTS, MASK, strict=True):
-        pooled = pooled_state(states(p, tokens, segments), pool, mask)
+        hidden = states(p, tokens, segments)
+        pooled = pooled_state(hidden, pool, mask)
         if pooler:
             pooled = np.tanh(linear_of_one(p["pooler"], pooled))
         logits = linear_of_one(p["head"], pooled)
         expected.append(logits)
     found = quick_jit(module)(TOKENS, SEGMENTS, MASK)
-    np.testing.assert_allclose(found, expected, atol=1e-10)
+    assert_allclose(found, expected, atol=1e-10)
 
 
 def pair_classifier(pool="cls", interaction="nli", **fields):
@@ -314,23 +325,28 @@ def test_classifiers_of_pairs_agree_with_numpy(pool, interaction, parts):
     module = randomized(lambda: pair_classifier(pool, interaction))
     p = params_of(module)
     head = p["head"]
-    assert head["first"]["kernel"].shape == (6 * parts, 24)
-    assert head["second"]["kernel"].shape == (24, 12)
+    first_layer = head["first"]
+    assert first_layer["kernel"].shape == (6 * parts, 24)
+    second_layer = head["second"]
+    assert second_layer["kernel"].shape == (24, 12)
     masks = np.stack([MASK, np.ones_like(MASK)], axis=1)
     expected = []
     for texts, masks_of_texts in zip(PAIR, masks, strict=True):
         text_states = []
         for tokens, mask in zip(texts, masks_of_texts, strict=True):
-            hidden = reference.encoder(p["encoder"], p["embedding"][tokens])
+            embedded = p["embedding"][tokens]
+            hidden = reference.encoder(p["encoder"], embedded)
             text_states.append(pooled_state(hidden, pool, mask))
         u, v = text_states
         features = [u, v, u * v, u - v]
         x = np.concatenate(features[:parts])
-        x = np.maximum(linear_of_one(head["first"], x), 0)
-        x = np.maximum(linear_of_one(head["second"], x), 0)
+        hidden = linear_of_one(first_layer, x)
+        x = np.maximum(hidden, 0)
+        hidden = linear_of_one(second_layer, x)
+        x = np.maximum(hidden, 0)
         expected.append(linear_of_one(head["last"], x))
     found = quick_jit(module)(PAIR, NO_SEGMENTS, masks)
-    np.testing.assert_allclose(found, expected, atol=1e-10)
+    assert_allclose(found, expected, atol=1e-10)
 
 
 @pytest.mark.slow
@@ -342,16 +358,21 @@ def test_the_two_texts_of_a_pair_are_dropped_independently():
     same = np.stack([TOKENS, TOKENS], axis=1)
 
     def loss(state):
-        noisy = call(state, same, NO_SEGMENTS, None, keys(0, 2))
+        dropout_keys = keys(0, 2)
+        noisy = call(state, same, NO_SEGMENTS, None, dropout_keys)
         return (noisy**2).sum(), noisy
 
     compiled = quick_jit(call)
-    gradient, noisy = quick_jit(jax.grad(loss, has_aux=True))(state)
+    differentiated = quick_jit(jax.grad(loss, has_aux=True))
+    gradient, noisy = differentiated(state)
     quiet = compiled(state, same, NO_SEGMENTS)
     first_key = keys(0, 2)[:1]
-    alone = compiled(state, same[:1], NO_SEGMENTS[:1], None, first_key)
-    assert np.abs(noisy - quiet).max() > 1e-3
-    np.testing.assert_allclose(noisy[:1], alone, atol=1e-12)
+    first_tokens = same[:1]
+    first_segments = NO_SEGMENTS[:1]
+    alone = compiled(state, first_tokens, first_segments, None, first_key)
+    difference = np.abs(noisy - quiet)
+    assert difference.max() > 1e-3
+    assert_allclose(noisy[:1], alone, atol=1e-12)
     reference.assert_gradient_reaches_every_parameter(nnx.to_pure_dict(gradient))
 
 
@@ -363,7 +384,7 @@ def test_transformer_classifiers_do_not_read_padding():
     call = quick_jit(randomized(lambda: classifier(**BERT)))
     logits = call(TOKENS, SEGMENTS, MASK)
     other = call(OTHER_PADDING, SEGMENTS, MASK)
-    np.testing.assert_allclose(logits, other, atol=1e-12)
+    assert_allclose(logits, other, atol=1e-12)
 
 
 @in_float64
@@ -371,7 +392,7 @@ def test_transformer_spans_do_not_read_padding():
     call = quick_jit(randomized(lambda: spans(**BERT)))
     scores = call(TOKENS, SEGMENTS, MASK)
     other = call(OTHER_PADDING, SEGMENTS, MASK)
-    np.testing.assert_allclose(scores[MASK], other[MASK], atol=1e-12)
+    assert_allclose(scores[MASK], other[MASK], atol=1e-12)
 
 
 @in_float64
@@ -379,9 +400,10 @@ def test_spatial_projections_read_padding():
     """The paper masks nothing in gMLP's blocks."""
     call = quick_jit(randomized(classifier))
     logits = call(TOKENS, SEGMENTS)
-    np.testing.assert_array_equal(call(TOKENS, SEGMENTS, MASK), logits)
+    assert_array_equal(call(TOKENS, SEGMENTS, MASK), logits)
     difference = call(OTHER_PADDING, SEGMENTS) - logits
-    assert np.abs(difference)[1].max() > 1e-3
+    row_difference = np.abs(difference)[1]
+    assert row_difference.max() > 1e-3
 
 
 @in_float64
@@ -390,8 +412,9 @@ def test_tiny_attention_does_not_read_padding():
     call = quick_jit(randomized(lambda: classifier(**AMLP)))
     masked = call(TOKENS, SEGMENTS, MASK)
     unmasked = call(TOKENS, SEGMENTS)
-    np.testing.assert_allclose(masked[0], unmasked[0], atol=1e-12)
-    assert np.abs(masked[1] - unmasked[1]).max() > 1e-3
+    assert_allclose(masked[0], unmasked[0], atol=1e-12)
+    row_difference = np.abs(masked[1] - unmasked[1])
+    assert row_difference.max() > 1e-3
 
 
 @in_float64
@@ -402,4 +425,4 @@ def test_spans_have_two_scores_per_token():
     for tokens, segments in zip(TOKENS, SEGMENTS, strict=True):
         scores = linear(p["spans"], states(p, tokens, segments))
         expected.append(scores)
-    np.testing.assert_allclose(quick_jit(module)(TOKENS, SEGMENTS), expected, atol=1e-10)
+    assert_allclose(quick_jit(module)(TOKENS, SEGMENTS), expected, atol=1e-10)

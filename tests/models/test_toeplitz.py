@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models import toeplitz
 from tests.failures import raised
@@ -30,7 +31,7 @@ def test_expanded_taps_agree_entry_by_entry():
     matrices = expand_all(all_taps)
     for taps, matrix in zip(all_taps, matrices, strict=True):
         expected = toeplitz_matrix(taps)
-        np.testing.assert_array_equal(matrix, expected)
+        assert_array_equal(matrix, expected)
 
 
 def sums_of_diagonals(matrix):
@@ -68,8 +69,8 @@ def test_bands_are_the_expanded_matrix(n):
     matrices, d_taps = forms_and_transpose(taps)
     expected = toeplitz_matrix(taps)
     for matrix in matrices:
-        np.testing.assert_array_equal(matrix, expected)
-    np.testing.assert_allclose(d_taps, sums_of_diagonals(d_matrix), atol=1e-11)
+        assert_array_equal(matrix, expected)
+    assert_allclose(d_taps, sums_of_diagonals(d_matrix), atol=1e-11)
 
 
 @pytest.mark.smoke
@@ -91,19 +92,22 @@ def test_every_form_is_a_product_with_the_matrix(apply, n):
     y, d_taps, d_x = value_and_gradients(taps, x, g)
     d_w = np.einsum("bic,bjc->ij", g, x)
     assert y.dtype == jnp.float64
-    np.testing.assert_allclose(y, w @ x, atol=1e-10)
-    np.testing.assert_allclose(d_taps, sums_of_diagonals(d_w), atol=1e-10)
-    np.testing.assert_allclose(d_x, w.T @ g, atol=1e-10)
+    assert_allclose(y, w @ x, atol=1e-10)
+    assert_allclose(d_taps, sums_of_diagonals(d_w), atol=1e-10)
+    assert_allclose(d_x, w.T @ g, atol=1e-10)
 
 
 @EVERY_FORM
 def test_bfloat16_products_are_accurate(apply):
     taps = normal(0, 25).astype(np.float32)
-    x = jnp.asarray(normal(1, 2, 13, 4), jnp.bfloat16)
+    numbers = normal(1, 2, 13, 4)
+    x = jnp.asarray(numbers, jnp.bfloat16)
     y = quick_jit(apply)(taps, x)
     assert y.dtype == jnp.bfloat16
-    expected = toeplitz_matrix(taps) @ np.asarray(x, np.float64)
-    np.testing.assert_allclose(y.astype(jnp.float32), expected, rtol=0.02, atol=0.1)
+    exact_x = np.asarray(x, np.float64)
+    expected = toeplitz_matrix(taps) @ exact_x
+    float32_y = y.astype(jnp.float32)
+    assert_allclose(float32_y, expected, rtol=0.02, atol=0.1)
 
 
 def test_expand_neither_gathers_nor_scatters():
@@ -162,10 +166,11 @@ def past_matrix(taps) -> np.ndarray:
 def test_matrices_of_past_taps_are_triangular(n):
     taps = np.arange(1, n + 1, dtype=np.float32)
     expected = past_matrix(taps)
-    assert (expected[np.tril_indices(n)] > 0).all()
+    past = expected[np.tril_indices(n)]
+    assert (past > 0).all()
     assert (np.triu(expected, 1) == 0).all()
     expand = quick_jit(lambda taps: toeplitz.expand(toeplitz.pad_future(taps)))
-    np.testing.assert_array_equal(expand(taps), expected)
+    assert_array_equal(expand(taps), expected)
 
 
 @pytest.mark.parametrize("n", LENGTHS)
@@ -175,7 +180,7 @@ def test_rows_of_past_taps_are_those_of_the_matrix(n):
     padded = toeplitz.pad_future(jnp.asarray(taps))
     for first in {0, n - 1, n // 2}:
         rows = toeplitz.rows(padded, first, n - first)
-        np.testing.assert_array_equal(rows, whole[first:])
+        assert_array_equal(rows, whole[first:])
 
 
 def test_rows_do_not_hold_the_matrix():
@@ -210,7 +215,7 @@ def test_cropped_taps_give_the_corner_of_the_matrix():
     taps = np.arange(1.0, 2 * n)
     cropped = toeplitz.expand(toeplitz.crop(taps, m))
     corner = toeplitz_matrix(taps)[:m, :m]
-    np.testing.assert_array_equal(cropped, corner)
+    assert_array_equal(cropped, corner)
 
 
 def test_taps_cannot_be_cropped_to_more_tokens():

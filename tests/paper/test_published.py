@@ -125,7 +125,8 @@ def madds_by_hand(name):
     mlp = 8 * n * d * d
     block = token_mixing_madds(spec) + mlp
     head = 1000 * d
-    return stem + spec.layers * block + head
+    blocks = spec.layers * block
+    return stem + blocks + head
 
 
 def norm_params(d):
@@ -159,18 +160,22 @@ def gmlp_params(layers, n, d, f, a=0):
     block += norm_params(half) + spatial
     block += linear_params(half, d)
     if a:
-        block += linear_params(d, 3 * a) + linear_params(a, half)
-    return embedding_params(d) + layers * block + norm_params(d)
+        tiny_attention = linear_params(d, 3 * a) + linear_params(a, half)
+        block += tiny_attention
+    blocks = layers * block
+    return embedding_params(d) + blocks + norm_params(d)
 
 
 def transformer_params(layers, n, d, heads=0, absolute=False):
     """Parameters of a Transformer by hand. `heads` have relative biases; if `absolute`, a table has
     a vector for each position."""
     block = 2 * norm_params(d)
-    block += 4 * linear_params(d, d) + mlp_params(d)
+    attention = 4 * linear_params(d, d)
+    block += attention + mlp_params(d)
     block += heads * (2 * n - 1)
     positions = n * d if absolute else 0
-    return embedding_params(d) + layers * block + norm_params(d) + positions
+    blocks = layers * block
+    return embedding_params(d) + blocks + norm_params(d) + positions
 
 
 @pytest.mark.smoke
@@ -188,12 +193,16 @@ def test_every_source_is_summed():
 @pytest.mark.parametrize("source", SUMS)
 def test_printed_numbers_have_the_sums_of_the_papers_tables(source):
     expected = SUMS[source]
-    models = [model for model in PUBLISHED.values() if model.source == source]
+    models = []
+    for model in PUBLISHED.values():
+        if model.source == source:
+            models.append(model)
     assert len(models) == expected.models
     for column in ("params_m", "perplexity", "madds_g", "top1"):
         values = [getattr(model, column) for model in models]
         printed = [value for value in values if value is not None]
-        assert sum(printed) == pytest.approx(getattr(expected, column)), column
+        expected_sum = getattr(expected, column)
+        assert sum(printed) == pytest.approx(expected_sum), column
 
 
 @PEER
@@ -213,7 +222,8 @@ def test_operations_of_other_papers_models(name):
     assert ("multiply-adds fit its patches" in model.note) == (name in NO_CLS)
     assert ("multiply-adds exceed" in model.note) == (name in ODD_MADDS)
     if name in NO_CLS:
-        spec = dataclasses.replace(model.spec, length=model.spec.length - 1)
+        spatial_length = model.spec.length - 1
+        spec = dataclasses.replace(model.spec, length=spatial_length)
         around = {**model.around, "pool": "mean"}
         without_cls = dataclasses.replace(model, spec=spec, around=around)
         madds = forward_flops(without_cls) / 2
@@ -221,7 +231,8 @@ def test_operations_of_other_papers_models(name):
         excess = printed / (madds / 1e9) - 1
         assert round(excess, 3) == ODD_MADDS[name]
     elif printed is not None:
-        assert round(madds / 1e9, digits(printed)) == printed
+        madds_g = madds / 1e9
+        assert round(madds_g, digits(printed)) == printed
 
 
 COUNTED_TEXT = [name for name in TEXT if PUBLISHED[name].params_m and name != "fnet_large"]
@@ -238,14 +249,17 @@ def test_parameters_of_text_models_equal_the_papers(name):
 def test_parameters_of_other_papers_models_equal_the_printed_ones(name):
     """Unless the note explains a difference."""
     model = PUBLISHED[name]
-    assert ("without the head" in model.note) == (name in HEADLESS | {"vit_l16_384"})
+    expected = name in HEADLESS | {"vit_l16_384"}
+    assert ("without the head" in model.note) == expected
     if model.params_m is None or name in ODD_PARAMS:
         assert model.note
         return
     count = param_count(model) / 1e6
     if name in HEADLESS:
-        count -= linear_params(model.spec.d_model, 1000) / 1e6
-    assert round(count, digits(model.params_m)) == model.params_m
+        head = linear_params(model.spec.d_model, 1000)
+        count -= head / 1e6
+    printed_digits = digits(model.params_m)
+    assert round(count, printed_digits) == model.params_m
 
 
 class Params(NamedTuple):
@@ -264,11 +278,14 @@ def fnet_params(layers, d, attention_layers=0):
     dense = linear_params(d, d)
     tables = (VOCAB_SIZE + 512 + 4) * d
     stem = tables + norm_params(d) + dense
-    block = 2 * norm_params(d) + mlp_params(d)
+    norms = 2 * norm_params(d)
+    block = norms + mlp_params(d)
     attention = attention_layers * 4 * dense
     logits = dense + norm_params(d) + VOCAB_SIZE
-    model = stem + layers * block + attention + logits
-    return Params(model, other_heads=dense + linear_params(d, 2))
+    blocks = layers * block
+    model = stem + blocks + attention + logits
+    classifier = linear_params(d, 2)
+    return Params(model, other_heads=dense + classifier)
 
 
 def test_fnet_hybrid_by_hand():
@@ -292,19 +309,23 @@ def test_fnet_by_hand_with_and_without_its_heads(name, layers, d, printed, in_no
     with_all_heads = (expected.model + expected.other_heads) / 1e6
     assert round(with_all_heads) == printed
     assert f"has {with_all_heads:.2f}M" in model.note
-    transform = linear_params(d, d) + norm_params(d) + VOCAB_SIZE
+    dense = linear_params(d, d)
+    transform = dense + norm_params(d) + VOCAB_SIZE
     pooler = linear_params(d, d)
     with_pooler_alone = expected.model - transform + pooler
-    millions = [round(count / 1e6, 1) for count in (expected.model, with_pooler_alone)]
+    counts = (expected.model, with_pooler_alone)
+    millions = [round(count / 1e6, 1) for count in counts]
     assert millions == in_notes
 
 
 def frame_params(mixing, d=768, positions=0):
     """Parameters of Table 3's model with another mixer: 12 pre-norm layers with an MLP, and tied
     embeddings. `mixing` are those of the mixer in a layer."""
-    block = 2 * norm_params(d) + mlp_params(d) + mixing
+    norms = 2 * norm_params(d)
+    block = norms + mlp_params(d) + mixing
     stem = embedding_params(d) + positions * d
-    return stem + 12 * block + norm_params(d)
+    blocks = 12 * block
+    return stem + blocks + norm_params(d)
 
 
 D = 768
@@ -345,11 +366,14 @@ MIXERS = {
 def test_the_parameters_of_bigs_by_hand():
     """A gate of 3 d, four projections of d, and for each direction 64 modes of 4 numbers, D and a
     step."""
-    gate = 2 * linear_params(768, 2304) + linear_params(2304, 768)
+    projections = 2 * linear_params(768, 2304)
+    gate = projections + linear_params(2304, 768)
     state_space = 64 * 4 + 2
     direction = 2 * DENSE + state_space
-    layer = norm_params(768) + gate + 2 * direction
-    expected = embedding_params(768) + 12 * layer + norm_params(768)
+    directions = 2 * direction
+    layer = norm_params(768) + gate + directions
+    blocks = 12 * layer
+    expected = embedding_params(768) + blocks + norm_params(768)
     assert param_count(PUBLISHED["bigs"]) == expected
     assert round(expected / 1e6, 2) == 116.75
 
@@ -358,12 +382,14 @@ def test_the_parameters_of_delta_by_hand():
     """6 d^2 in projections as published: 6 heads of 96 keys and 192 values."""
     keys = 6 * 96
     values = 6 * 192
-    projections = 768 * (2 * keys + 3 * values)
+    projected_channels = 2 * keys + 3 * values
+    projections = 768 * projected_channels
     assert projections == 6 * 768**2
     convolution = 4 * (2 * keys + values)
     gates = 768 * 12
     direction = convolution + gates + 2 * 6
-    expected = frame_params(projections + 2 * direction + 192)
+    mixing = projections + 2 * direction + 192
+    expected = frame_params(mixing)
     assert param_count(PUBLISHED["delta"]) == expected
     assert round(expected / 1e6, 2) == 124.23
 
@@ -375,7 +401,8 @@ def test_the_parameters_of_modern_by_hand():
     mlp = 3 * 768 * 2048
     assert mlp == 8 * 768**2
     layer = attention + mlp + 2 * 768
-    expected = embedding_params(768) + 12 * layer + 768
+    blocks = 12 * layer
+    expected = embedding_params(768) + blocks + 768
     assert param_count(PUBLISHED["modern"]) == expected
     assert round(expected / 1e6, 2) == 109.56
 
@@ -395,7 +422,9 @@ def test_the_parameters_of_growing_kernels_by_hand():
     model = PUBLISHED["growing"]
     assert model.spec.kernel_widths == GROWING
     assert sum(GROWING) == 8 + 14 + 60 + 124
-    assert param_count(model) == frame_params(3 * DENSE) + 12 * sum(GROWING)
+    kernels = 12 * sum(GROWING)
+    expected = frame_params(3 * DENSE) + kernels
+    assert param_count(model) == expected
 
 
 def test_fixed_random_logits_are_not_trained():
@@ -411,8 +440,10 @@ def test_a_gmlp_with_depthwise_convolutions_by_hand():
     """A kernel of 31 and a bias for each of 1,536 channels replace 2n - 1 taps and n biases."""
     toeplitz = 2 * N - 1 + N
     depthwise = (31 + 1) * 1536
-    without_mixing = param_count(PUBLISHED["sgu"]) - 36 * toeplitz
-    assert param_count(PUBLISHED["depthwise"]) == without_mixing + 36 * depthwise
+    toeplitz_matrices = 36 * toeplitz
+    without_mixing = param_count(PUBLISHED["sgu"]) - toeplitz_matrices
+    count = param_count(PUBLISHED["depthwise"])
+    assert count == without_mixing + 36 * depthwise
 
 
 @pytest.mark.parametrize(
@@ -435,7 +466,8 @@ def test_operations_of_mixers_by_hand(name, mixing):
     layers = 12 * N * (mixing + mlp)
     predictions = round(PREDICTED * N)
     head = predictions * VOCAB_SIZE * D
-    assert forward_flops(PUBLISHED[name]) == 2 * (layers + head)
+    products = layers + head
+    assert forward_flops(PUBLISHED[name]) == 2 * products
 
 
 @pytest.mark.parametrize(
@@ -466,14 +498,17 @@ def test_notes_give_the_counts_with_d_ffn_of_table_3s_captions():
         assert "130.1M" in PUBLISHED[gate].note
         assert round(with_fields(gate, d_ffn=3072), 1) == 130.1
     # 130.0 without the output bias of 32,000.
-    assert round(with_fields("linear", d_ffn=3072) - 0.032, 1) == 130.0
+    millions = with_fields("linear", d_ffn=3072)
+    assert round(millions - 0.032, 1) == 130.0
     assert PUBLISHED["mixer"].spec.d_ffn == 2304
     assert "140.4M" in PUBLISHED["mixer"].note
     assert round(with_fields("mixer", d_ffn=3072), 1) == 140.4
 
 
 def test_operations_of_factorized_logits_by_hand():
-    added = forward_flops(PUBLISHED["factorized"]) - forward_flops(PUBLISHED["random"])
+    factorized = forward_flops(PUBLISHED["factorized"])
+    random = forward_flops(PUBLISHED["random"])
+    added = factorized - random
     assert added == 12 * 2 * 12 * N * N * 8
 
 
@@ -481,7 +516,8 @@ def test_operations_of_factorized_logits_by_hand():
 def test_parameters_of_image_models_with_a_cls_token(name):
     """Within half a digit: 73.350 M are printed as 73.4."""
     model = PUBLISHED[f"{name}_cls"]
-    assert abs(param_count(model) / 1e6 - model.params_m) <= 0.05
+    millions = param_count(model) / 1e6
+    assert abs(millions - model.params_m) <= 0.05
 
 
 @pytest.mark.parametrize("name", ["gmlp_ti", "gmlp_s", "gmlp_b"])
@@ -490,8 +526,10 @@ def test_operations_of_image_models_are_near_table_1s(name):
     they are within 1.6 %."""
     model = PUBLISHED[name]
     printed = model.flops_g
-    with_cls = forward_flops(PUBLISHED[f"{name}_cls"]) / 1e9
-    assert round(with_cls, 1) == (8.8 if name == "gmlp_s" else printed)
+    flops = forward_flops(PUBLISHED[f"{name}_cls"])
+    with_cls = flops / 1e9
+    expected = 8.8 if name == "gmlp_s" else printed
+    assert round(with_cls, 1) == expected
     assert abs(with_cls / printed - 1) < 0.01
     without_cls = forward_flops(model) / 1e9
     assert abs(without_cls / printed - 1) < 0.016
@@ -503,7 +541,8 @@ def test_operations_of_image_models_are_near_table_1s(name):
     block = n * (proj_in + spatial + proj_out)
     stem = n * 768 * d
     head = d * 1000
-    expected = 2 * (stem + 30 * block + head) / 1e9
+    products = stem + 30 * block + head
+    expected = 2 * products / 1e9
     assert without_cls == expected
 
 
@@ -519,7 +558,8 @@ def test_operations_that_table_5_prints():
 def test_operations_of_text_models_are_near_table_5s(name):
     model = PUBLISHED[name]
     flops = forward_flops(model)
-    assert flops / 1e9 == pytest.approx(model.flops_g, rel=0.015)
+    flops_g = flops / 1e9
+    assert flops_g == pytest.approx(model.flops_g, rel=0.015)
     n = 512
     d = model.spec.d_model
     f = model.spec.d_ffn
@@ -530,12 +570,15 @@ def test_operations_of_text_models_are_near_table_5s(name):
         block = attention + mlp
     else:
         half = f // 2
-        gmlp = d * f + n * half + half * d
-        tiny_attention = d * 3 * a + 2 * n * a + a * half
+        channel_products = d * f + half * d
+        gmlp = channel_products + n * half
+        projections = d * 3 * a + a * half
+        tiny_attention = projections + 2 * n * a
         block = gmlp + tiny_attention
     predictions = round(PREDICTED * n)
     head = predictions * VOCAB_SIZE * d
-    assert flops == 2 * (model.spec.layers * n * block + head)
+    blocks = model.spec.layers * n * block
+    assert flops == 2 * (blocks + head)
 
 
 @pytest.mark.parametrize("name", GMLP)
@@ -546,7 +589,8 @@ def test_pools_and_survival_of_gmlps_of_images(name):
     assert has_cls == name.endswith("cls")
     assert model.around["pre_logits"] == has_cls
     survival_by_width = {128: 1.0, 256: 0.95, 512: 0.8}
-    assert model.spec.survival == survival_by_width[model.spec.d_model]
+    expected = survival_by_width[model.spec.d_model]
+    assert model.spec.survival == expected
 
 
 ABSOLUTE = {"bert", "bert_base", "bert_large"}
@@ -561,13 +605,18 @@ def test_lengths_and_positions_of_text_models(name):
     assert spec.length == (512 if is_long else 128)
     if name_of(spec.block) == "gmlp":
         assert spec.spatial == ("depthwise" if name == "depthwise" else "toeplitz")
-    is_absolute = name in ABSOLUTE or name.startswith(("fnet", "hybrid", "external"))
+    other_absolute = name.startswith(("fnet", "hybrid", "external"))
+    is_absolute = name in ABSOLUTE or other_absolute
     assert (spec.positions == "absolute") == is_absolute
 
 
 def test_models_may_have_another_number_of_classes():
     published = PUBLISHED["gmlp_ti"]
-    model = nnx.eval_shape(lambda: build(published, nnx.Rngs(0), classes=7))
+
+    def make():
+        return build(published, nnx.Rngs(0), classes=7)
+
+    model = nnx.eval_shape(make)
     state = nnx.state(model, nnx.Param)
     head = nnx.to_pure_dict(state)["head"]
     assert head["kernel"].shape == (128, 7)
@@ -580,9 +629,11 @@ def test_transformers_with_relative_positions_differ_from_table_5s_in_nothing_el
     relative = PUBLISHED[f"{name}_rel"]
     listed = PUBLISHED[name]
     assert relative.spec != listed.spec
-    assert relative.spec == dataclasses.replace(listed.spec, positions="relative")
+    expected = dataclasses.replace(listed.spec, positions="relative")
+    assert relative.spec == expected
     assert relative.note
-    assert round(param_count(relative) / 1e6) == listed.params_m
+    millions = param_count(relative) / 1e6
+    assert round(millions) == listed.params_m
 
 
 def test_the_paper_has_the_finetuned_scores_of_its_tables():
@@ -593,9 +644,12 @@ def test_the_paper_has_the_finetuned_scores_of_its_tables():
         if model.source in columns_of_source:
             models[name] = model
     quoted = {row.name for row in QUOTED["Table 6"]}
-    assert set(FINETUNED_SCORES) == models.keys() | quoted
+    expected = models.keys() | quoted
+    assert set(FINETUNED_SCORES) == expected
     for name, model in models.items():
-        assert len(FINETUNED_SCORES[name]) == columns_of_source[model.source]
+        scores = FINETUNED_SCORES[name]
+        columns = columns_of_source[model.source]
+        assert len(scores) == columns
     sst2, mnli, _, squad, *_ = SCORE_COLUMNS
     assert printed_score("amlp_base", squad) == 90.7
     assert printed_score("gmlp_36", mnli) == 80.9
@@ -633,8 +687,10 @@ def test_table_2_has_all_its_rows():
 
 def test_quoted_rows_of_table_6():
     base, large = QUOTED["Table 6"]
-    assert sum(printed_scores(base.name)) == pytest.approx(341.9)
-    assert sum(printed_scores(large.name)) == pytest.approx(353.0)
+    base_scores = printed_scores(base.name)
+    assert sum(base_scores) == pytest.approx(341.9)
+    large_scores = printed_scores(large.name)
+    assert sum(large_scores) == pytest.approx(353.0)
     assert base.params_m == PUBLISHED["bert_base"].params_m
     assert large.params_m == PUBLISHED["bert_large"].params_m
     assert base.top1 is base.madds_g is None

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.paper import alternatives, matching, recall
@@ -62,7 +63,7 @@ def test_the_published_setting_of_figure_2():
     assert config.batch_size * config.steps == 64 * 100_000
     assert config.optimizer.weight_decay == 0.1
     expected = np.logspace(-4, -2, 4)
-    np.testing.assert_allclose(recall.RATES["paper"], expected, rtol=0.01)
+    assert_allclose(recall.RATES["paper"], expected, rtol=0.01)
 
 
 def test_cells_have_the_published_lengths_and_widths_or_those_chosen():

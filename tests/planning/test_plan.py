@@ -79,12 +79,16 @@ def test_the_estimate_of_a_gpu():
     assert found.fits
     arguments = work.state_bytes + 8 * work.batch_bytes
     temporaries = 8 * work.saved_bytes + work.param_bytes
-    assert found.per_chip_bytes["arguments"] == pytest.approx(arguments, abs=1)
-    assert found.per_chip_bytes["temporaries"] == pytest.approx(temporaries, abs=1)
-    assert found.collectives == {"all-reduce": {"count": 1, "bytes": work.param_bytes}}
-    assert found.seconds["products"] == work.flops / (8 * 989e12)
+    found_bytes = found.per_chip_bytes
+    assert found_bytes["arguments"] == pytest.approx(arguments, abs=1)
+    assert found_bytes["temporaries"] == pytest.approx(temporaries, abs=1)
+    reduction = {"count": 1, "bytes": work.param_bytes}
+    assert found.collectives == {"all-reduce": reduction}
+    peak_flops = 8 * 989e12
+    assert found.seconds["products"] == work.flops / peak_flops
     reduced_bytes = 2 * 7 / 8 * work.param_bytes
-    assert found.seconds["links"] == pytest.approx(reduced_bytes / 450e9)
+    link_seconds = reduced_bytes / 450e9
+    assert found.seconds["links"] == pytest.approx(link_seconds)
     assert found.notes[0].startswith("an estimate")
 
 
@@ -109,7 +113,9 @@ def test_programs_get_a_share_of_a_gpus_memory(monkeypatch):
 def test_sharded_parameters_need_less_memory():
     whole = plan.make(small(**{"mesh.fsdp": 1}), "gpu:h100x8")
     sharded = plan.make(small(**{"mesh.fsdp": 8}), "gpu:h100x8")
-    assert sharded.per_chip_bytes["arguments"] < whole.per_chip_bytes["arguments"] / 4
+    sharded_bytes = sharded.per_chip_bytes["arguments"]
+    whole_bytes = whole.per_chip_bytes["arguments"]
+    assert sharded_bytes < whole_bytes / 4
 
 
 @pytest.mark.parametrize(("remat", "gathers"), [("matmuls", 1), ("full", 2)])
@@ -131,7 +137,8 @@ def test_parameters_that_are_not_sharded_count_fully():
     shardings = partition.for_model(task.param_metadata())
     sharded = 0
     replicated = 0
-    for path, leaf in leaves_by_path(task.shapes()).items():
+    leaves = leaves_by_path(task.shapes())
+    for path, leaf in leaves.items():
         sharding = shardings.sharding(path, leaf.shape)
         if "fsdp" in sharding.spec:
             sharded += 4 * leaf.size
@@ -140,10 +147,13 @@ def test_parameters_that_are_not_sharded_count_fully():
     assert replicated > 1000
     assert share.params == sharded / 8 + replicated
     # AdamW: the parameters and two moments; the step, two counts, the window's sums
-    assert 3 * share.params < share.state < 3 * share.params + 200
+    least = 3 * share.params
+    assert least < share.state < least + 200
     found = plan.make(options, "gpu:h100x8")
-    batch = 64 * dry_run.workload(options).batch_bytes / 8
-    assert found.per_chip_bytes["arguments"] == pytest.approx(share.state + batch, abs=1)
+    batch_bytes = dry_run.workload(options).batch_bytes
+    batch = 64 * batch_bytes / 8
+    argument_bytes = found.per_chip_bytes["arguments"]
+    assert argument_bytes == pytest.approx(share.state + batch, abs=1)
 
 
 def test_several_nodes_are_limited_by_the_network():
@@ -162,10 +172,12 @@ def test_the_smallest_batch_that_is_limited_by_products():
 def test_utilization_and_cost():
     found = plan.make(small(), "gpu:h100x4", price=2.0, mfu=0.5)
     peak_flops = 4 * 989e12 * found.step_seconds
-    assert found.utilization == pytest.approx(found.flops_per_step / peak_flops)
+    utilization = found.flops_per_step / peak_flops
+    assert found.utilization == pytest.approx(utilization)
     tokens_per_hour = 64 * 64 / found.step_seconds * 3600
     price_per_hour = 2.0 * 4
-    assert found.per_price == pytest.approx(tokens_per_hour / price_per_hour)
+    tokens_per_price = tokens_per_hour / price_per_hour
+    assert found.per_price == pytest.approx(tokens_per_price)
     assert plan.make(small(), "gpu:a100x4").per_price is None
 
 
@@ -179,16 +191,20 @@ def test_programs_for_gpus_are_compiled_without_a_gpu(kind, monkeypatch):
     assert found.seconds["memory"]
     assert found.fits
     reduced = found.collectives["all-reduce"]
-    assert reduced["bytes"] == pytest.approx(4 * found.params, rel=0.01)
+    parameter_bytes = 4 * found.params
+    assert reduced["bytes"] == pytest.approx(parameter_bytes, rel=0.01)
 
 
 def test_the_time_and_cost_of_a_run():
     found = plan.make(small(), "gpu:a100x4", price=3.0)
     run_seconds = 1000 * found.step_seconds
     chip_days = 4 * found.run_days
-    assert found.run_days == pytest.approx(run_seconds / 86400)
-    assert found.chip_hours == pytest.approx(24 * chip_days)
-    assert found.cost == pytest.approx(3 * found.chip_hours)
+    days = run_seconds / 86400
+    assert found.run_days == pytest.approx(days)
+    chip_hours = 24 * chip_days
+    assert found.chip_hours == pytest.approx(chip_hours)
+    cost = 3 * found.chip_hours
+    assert found.cost == pytest.approx(cost)
     without_price = plan.make(small(), "gpu:a100x4")
     assert without_price.cost is None
 
@@ -280,12 +296,14 @@ def test_unshardable_models_are_refused_before_anything_is_counted(
 
 
 def test_alternatives_suit_the_batch():
-    names = [name for name, *_ in plan.alternatives(small(), "v5e:4x4")]
+    alternatives = plan.alternatives(small(), "v5e:4x4")
+    names = [name for name, *_ in alternatives]
     assert names == ["remat=full", "grad_accum_steps=2", "grad_accum_steps=4", "v5e:4x8", "v5e:8x8"]
     full = small(
         **{"batch_size": 64, "model.remat": "full", "mesh.fsdp": 4, "optimizer.grad_accum_steps": 4}
     )
     assert list(plan.alternatives(full, "v5e:4x4")) == []
     larger = ["grad_accum_steps=8", "gpu:h100x8", "gpu:h100x16"]
-    got = [name for name, *_ in plan.alternatives(full, "gpu:h100x4")]
+    alternatives = plan.alternatives(full, "gpu:h100x4")
+    got = [name for name, *_ in alternatives]
     assert got == larger

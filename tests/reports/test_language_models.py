@@ -26,7 +26,8 @@ def write_runs(folder, name="table3", perplexities=PERPLEXITIES, finished=True):
             config.seed = seed
             config.data.train = "books.jsonl"
             points = ((450, middle), (900, end))
-            write_run(folder / f"{row}-{seed}", config, points, finished)
+            run = folder / f"{row}-{seed}"
+            write_run(run, config, points, finished)
 
 
 def gather(name, folder):
@@ -53,11 +54,13 @@ def test_table_3(tmp_path):
     made = gather("table3", tmp_path)
     rows = cells(made)
     sgu = rows["sgu"]
-    assert sgu["perplexity"] == Spread.mean([30.0, 32.0])
+    perplexity = Spread.mean([30.0, 32.0])
+    assert sgu["perplexity"] == perplexity
     assert sgu["seeds"] == 2
     assert sgu["paper"] == 4.35
     assert sgu["difference"] == pytest.approx(31 - 4.35)
-    assert sgu["rate"] == TABLES["table3"].config("sgu", "cpu").optimizer.learning_rate
+    row_config = TABLES["table3"].config("sgu", "cpu")
+    assert sgu["rate"] == row_config.optimizer.learning_rate
     assert sgu["M parameters"] == pytest.approx(0.6586, abs=1e-4)
     assert list(rows) == ["mixer", "linear", "multiplicative", "sgu"]  # no row of blanks
     [absent] = [note for note in made.notes if note.startswith("Without a run")]
@@ -84,17 +87,22 @@ def test_curves_show_the_range_of_seeds(tmp_path):
     write_runs(tmp_path)
     made = gather("table3", tmp_path)
     [panel] = made.figures["curves"].panels
-    series = {each.name: each for each in panel.series}
+    series = {}
+    for each in panel.series:
+        series[each.name] = each
     sgu = series["sgu"]
     assert sgu.x == [921600, 1843200]
     assert sgu.y == [51, 31]
     assert sgu.low == [50, 30]
     assert sgu.high == [52, 32]
-    assert sgu.look == looks(TABLES["table3"].rows)["sgu"]
+    expected_looks = looks(TABLES["table3"].rows)
+    assert sgu.look == expected_looks["sgu"]
     assert not series["mixer"].low
     assert panel.y.log
     [panel] = made.figures["places"].panels
-    places = {each.name: list(each.y) for each in panel.series}
+    places = {}
+    for each in panel.series:
+        places[each.name] = list(each.y)
     assert places == {
         "mixer (paper: 4)": [4, 1],
         "linear (paper: 3)": [3, 4],
@@ -117,10 +125,12 @@ def test_unfinished_runs_are_not_compared(tmp_path):
         run = tmp_path / name
         (run / "result.json").unlink()
         *lines, _ = (run / "metrics.jsonl").read_text().splitlines()
-        (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+        content = "\n".join(lines) + "\n"
+        (run / "metrics.jsonl").write_text(content)
     made = gather("table3", tmp_path)
     rows = cells(made)
-    assert rows["sgu"]["perplexity"] == Spread.mean([30])
+    sgu = rows["sgu"]
+    assert sgu["perplexity"] == Spread.mean([30])
     assert rows["mixer"]["perplexity"] == Spread.mean([9])
     behind = "at 921,600 tokens: behind the other runs"
     assert rows["sgu"]["note"] == f"seed 1 {behind}, not counted"
@@ -136,7 +146,8 @@ def test_single_run_has_no_figures(tmp_path):
     write_runs(tmp_path, "table4", {"gmlp_18": ((50.0, 30.0),)})
     path = tmp_path / "gmlp_18-0" / "metrics.jsonl"
     lines = path.read_text().splitlines()
-    path.write_text("\n".join(lines[:2]) + "\n")
+    content = "\n".join(lines[:2]) + "\n"
+    path.write_text(content)
     made = gather("table4", tmp_path)
     assert not made.figures
     assert len(made.table.rows) == 1
@@ -168,8 +179,10 @@ def write_finetuned(
         resolved = config_lib.resolve(options, lambda _: start)
         config = config_lib.mutable_copy(resolved.config)
         config.update({"seed": seed, "init_from": str(init_from), **changes})
-        run = folder / "finetuned" / name / f"seed={seed}"
-        write_run(run, config, [(2, accuracy)], metric="accuracy")
+        tuned_folder = folder / "finetuned" / name
+        run = tuned_folder / f"seed={seed}"
+        points = [(2, accuracy)]
+        write_run(run, config, points, metric="accuracy")
 
 
 @pytest.mark.slow
@@ -192,10 +205,13 @@ def test_figure_7_has_two_axes(tmp_path):
     assert list(rows) == ["gmlp_18", "gmlp_36", "gmlp_36,data=2", "gmlp_36,data=4"]
     for row, (end, accuracy) in ends.items():
         assert rows[row]["perplexity"].centre == end
-        assert rows[row]["SST-2"].centre == pytest.approx(100 * accuracy)
+        score = rows[row]["SST-2"]
+        assert score.centre == pytest.approx(100 * accuracy)
     assert rows["gmlp_36,data=4"]["paper"] is None
     [panel] = made.figures["transfer"].panels
-    lines = {series.name: series for series in panel.series}
+    lines = {}
+    for series in panel.series:
+        lines[series.name] = series
     gmlp = lines["gMLP"]
     assert gmlp.x == [50, 60]
     assert gmlp.y == pytest.approx([65, 60])
@@ -208,14 +224,17 @@ def test_figure_7_has_two_axes(tmp_path):
 
 
 def test_finetuned_runs_are_shown_with_the_paper(tmp_path):
-    write_runs(tmp_path, "table4", {"gmlp_18": ((60.0, 50.0),), "gmlp_36": ((60.0, 40.0),)})
+    points_of_18 = ((60.0, 50.0),)
+    write_runs(tmp_path, "table4", {"gmlp_18": points_of_18, "gmlp_36": ((60.0, 40.0),)})
     write_finetuned(tmp_path, "gmlp_18", (0.6, 0.7, 0.65))
     write_finetuned(tmp_path, "gmlp_36", (0.8,))
     made = gather("table4", tmp_path)
     rows = cells(made)
-    assert rows["gmlp_18"]["SST-2"].centre == pytest.approx(65)
+    shallow = rows["gmlp_18"]["SST-2"]
+    assert shallow.centre == pytest.approx(65)
     assert rows["gmlp_18"]["paper's SST-2"] == 91.2
-    assert rows["gmlp_36"]["SST-2"].centre == pytest.approx(80)
+    deep = rows["gmlp_36"]["SST-2"]
+    assert deep.centre == pytest.approx(80)
     assert rows["gmlp_36"]["paper's MNLI-m"] == 80.9
     assert "MNLI-m" not in made.table.columns  # nothing was finetuned on it
     # of the paper's four models

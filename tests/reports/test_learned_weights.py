@@ -3,6 +3,7 @@ of Figure 10."""
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
@@ -24,7 +25,7 @@ def test_spread_equals_its_definition():
         [9 / 25, 0, 16 / 25, 2],
         [0.5, 0.5, 0, np.sqrt(0.5)],
     ]
-    np.testing.assert_allclose(spread(weights), expected, rtol=1e-12)
+    assert_allclose(spread(weights), expected, rtol=1e-12)
 
 
 def test_locality_equals_its_definition():
@@ -36,7 +37,8 @@ def test_locality_equals_its_definition():
     for layer in weights:
         shares = [0.0, 0.0, 0.0]
         square = 0.0
-        for (i, j), row in zip(positions, layer, strict=True):
+        rows = zip(positions, layer, strict=True)
+        for (i, j), row in rows:
             total = sum(row * row)
             for (m, n), w in zip(positions, row, strict=True):
                 energy = w * w / total / 6
@@ -44,9 +46,12 @@ def test_locality_equals_its_definition():
                 right = abs(j - n)
                 distance = max(down, right)
                 shares[min(2, distance)] += energy
-                square += energy * (down**2 + right**2)
-        expected.append((*shares, np.sqrt(square)))
-    np.testing.assert_allclose(locality(weights, (2, 3)), expected, rtol=1e-12)
+                squared_distance = down**2 + right**2
+                square += energy * squared_distance
+        root_mean_square = np.sqrt(square)
+        expected.append((*shares, root_mean_square))
+    found = locality(weights, (2, 3))
+    assert_allclose(found, expected, rtol=1e-12)
 
 
 @pytest.fixture
@@ -71,12 +76,14 @@ def test_filters_of_text(text_run):
     layers = []
     for layer, before, itself, after, distance in report.table.rows:
         layers.append(layer)
-        assert before + itself + after == pytest.approx(1)
+        total = before + itself + after
+        assert total == pytest.approx(1)
         assert 0 < distance < 16
     assert layers == [1, 2]
     assert set(report.figures) == {"filters"}
     assert len(report.figures["filters"].axes) == 2
-    assert report.notes[-1] == f"The run: {text_run}"
+    note = report.notes[-1]
+    assert note == f"The run: {text_run}"
 
 
 def test_filters_of_images(image_run):
@@ -86,16 +93,19 @@ def test_filters_of_images(image_run):
     for layer, itself, neighbors, others, distance, *_, offset in report.table.rows:
         layers.append(layer)
         offsets.append(offset)
-        assert itself + neighbors + others == pytest.approx(1)
+        total = itself + neighbors + others
+        assert total == pytest.approx(1)
         assert 0 < distance < 8
     assert layers == [1, 2]
     [panel] = report.figures["offsets_share"].panels
     assert report.table.columns[-1] == "offsets"
     assert panel.series[0].y == offsets
-    assert panel.references[0] == ("noise", 48 / 255)
+    reference = panel.references[0]
+    assert reference == ("noise", 48 / 255)
     assert ": steps 12 (paper: 93835); " in report.setting
     assert "; model.image_size (8, 8) (paper: (224, 224)); " in report.setting
-    assert len(report.figures["filters"].axes) == 2 * 6 + 1  # and a color bar
+    axes = report.figures["filters"].axes
+    assert len(axes) == 2 * 6 + 1  # and a color bar
 
 
 @pytest.mark.slow
@@ -131,12 +141,15 @@ def test_shares_equal_their_definition():
                 other[i, j] = layer[i, j]
         between = other.sum() / 5
         within = layer.sum() / 5 - between
-        expected.append((between, within, other.max()))
-    np.testing.assert_allclose(across(maps, segments), expected, rtol=1e-12)
+        largest = other.max()
+        expected.append((between, within, largest))
+    assert_allclose(across(maps, segments), expected, rtol=1e-12)
     # Even weights: three tokens give 2/5 to the other sentence, two give 3/5.
     even = np.full((1, 5, 5), 0.2)
-    between, *_ = across(even, segments)[0]
-    assert between == pytest.approx((3 * 0.4 + 2 * 0.6) / 5)
+    first_layer = across(even, segments)[0]
+    between, *_ = first_layer
+    weighted = 3 * 0.4 + 2 * 0.6
+    assert between == pytest.approx(weighted / 5)
 
 
 def test_run_without_finetuning_is_refused(tmp_path):

@@ -38,7 +38,8 @@ def plan(tmp_path):
     """A plan of one row, whose runs with n = 64 and d = 32 have finished."""
     cell = Cell("sgu_causal", 64, 32)
     write_search(tmp_path, cell, (0.3, 0.5, 0.4))
-    seeds = zip(recall.points(cell, "cpu", 3e-3), (0.5, 0.75, 0.25), strict=True)
+    seed_points = recall.points(cell, "cpu", 3e-3)
+    seeds = zip(seed_points, (0.5, 0.75, 0.25), strict=True)
     for point, accuracy in seeds:
         write_result(tmp_path, point, accuracy)
     return report_lib.Plan(("sgu_causal",), "cpu", str(tmp_path))
@@ -47,10 +48,13 @@ def plan(tmp_path):
 def test_best_rate_of_the_search_is_reported(plan):
     cell = Cell("sgu_causal", 64, 32)
     assert report_lib.best_rate(plan, cell) == 3e-3
-    assert report_lib.best_rate(plan, Cell("sgu_causal", 128, 32)) == 3e-3  # of n = 64
-    assert report_lib.best_rate(plan, Cell("sgu_causal", 64, 16)) is None
+    long_cell = Cell("sgu_causal", 128, 32)
+    assert report_lib.best_rate(plan, long_cell) == 3e-3  # of n = 64
+    small_cell = Cell("sgu_causal", 64, 16)
+    assert report_lib.best_rate(plan, small_cell) is None
     found = report_lib.accuracies(plan)
-    assert found == {cell: Spread.mean([50.0, 75.0, 25.0])}
+    score = Spread.mean([50.0, 75.0, 25.0])
+    assert found == {cell: score}
 
 
 def test_fastest_of_several_solving_rates_is_taken(tmp_path):
@@ -67,9 +71,11 @@ def test_user_defined_class_is_a_separate_family(tmp_path):
     for point in recall.points(cell, "cpu", 3e-3):
         write_result(tmp_path, point, 0.5)
     made = report_lib.report(plan)
-    assert made.table.rows == [[AVERAGING, Spread.mean([50.0] * 3)]]
+    score = Spread.mean([50.0] * 3)
+    assert made.table.rows == [[AVERAGING, score]]
     [panel] = made.figures["accuracy"].panels
-    assert [series.name for series in panel.series] == ["Averaging"]
+    names = [series.name for series in panel.series]
+    assert names == ["Averaging"]
 
 
 def test_report_has_table_rates_and_figure(plan):
@@ -77,7 +83,8 @@ def test_report_has_table_rates_and_figure(plan):
     assert report.table.columns == ("model", "n 64, d 32")
     assert "50.0 ± 25.0" in report.markdown()
     cells = report.more_tables["cells"]
-    assert cells.rows == [("sgu_causal", 64, 32, Spread.mean([50.0, 75.0, 25.0]), 3e-3)]
+    score = Spread.mean([50.0, 75.0, 25.0])
+    assert cells.rows == [("sgu_causal", 64, 32, score, 3e-3)]
     assert cells.csv().splitlines()[1] == "sgu_causal,64,32,50.0,25.0,25.0,75.0,3,0.003"
     [panel] = report.charts["accuracy"].panels
     assert panel.references == [("a guess among the values", 25.0)]
@@ -90,7 +97,8 @@ def test_plan_may_select_lengths_and_widths(plan):
         report_lib.report(elsewhere)
     one_cell = plan._replace(lengths=(64,), widths=(32,))
     assert one_cell.cells() == [Cell("sgu_causal", 64, 32)]
-    assert len(report_lib.report(one_cell).table.rows) == 1
+    table = report_lib.report(one_cell).table
+    assert len(table.rows) == 1
 
 
 def test_runs_are_counted_over_all_cells(plan, tmp_path, monkeypatch):
@@ -101,9 +109,11 @@ def test_runs_are_counted_over_all_cells(plan, tmp_path, monkeypatch):
     def train(sweep, jobs, together, progress):
         work = states.work_of(sweep)
         progress.begin_sweep(work)
-        counts.append((work, progress.runs, progress.part()))
+        part = progress.part()
+        counts.append((work, progress.runs, part))
         for trial in sweep.trials:
-            if not Path(sweep.out, trial.name).exists():
+            run = Path(sweep.out, trial.name)
+            if not run.exists():
                 write_result(Path(sweep.out), trial.point, 0.5)
             progress.end_run()
         progress.advance(0)
@@ -120,7 +130,8 @@ def test_runs_are_counted_over_all_cells(plan, tmp_path, monkeypatch):
         (Work.of(3, 10), 9, Work.of(3, 30)._replace(left=30)),
     ]
     counts.clear()
-    other = both._replace(runs=str(tmp_path / "other"))
+    other_folder = str(tmp_path / "other")
+    other = both._replace(runs=other_folder)
     assert report_lib.make(other)
     left = []
     for _, total, part in counts:
@@ -137,14 +148,16 @@ def test_changed_keys_of_runs_are_named(plan):
     config.synthetic.heldout_examples = 8
     config.optimizer.learning_rate = 3e-3
     first, *_ = recall.points(cell, "cpu", 3e-3)
-    path = Path(plan.runs) / points.name(first) / "config.json"
+    folder = Path(plan.runs) / points.name(first)
+    path = folder / "config.json"
     path.write_text(config_lib.to_json(config))
     steps = "config.steps is 2 instead of 6000"
     examples = "config.synthetic.heldout_examples is 8 instead of 1000"
     changes = f"{steps}, {examples}"
     assert f"All runs differ: {changes}." in report_lib.report(plan).setting
     other = Cell("sgu_causal", 64, 16)
-    write_search(Path(plan.runs), other, (0.5, 0.5, 0.5))
+    accuracies = (0.5, 0.5, 0.5)
+    write_search(Path(plan.runs), other, accuracies)
     for point in recall.points(other, "cpu", 1e-3):
         write_result(Path(plan.runs), point, 0.5)
     setting = report_lib.report(plan).setting
@@ -179,12 +192,15 @@ def growth_claim(solved_64, solved_128):
     """The claim about widths, if rows of n = 64 and n = 128 solve it from these widths on, or at
     none."""
     accuracies = {}
-    for length, solved in ((64, solved_64), (128, solved_128)):
+    lengths = ((64, solved_64), (128, solved_128))
+    for length, solved in lengths:
         for width in (32, 64, 128):
             is_solved = solved is not None and width >= solved
             value = 100.0 if is_solved else 50.0
-            accuracies[Cell("sgu_causal", length, width)] = Spread.mean([value])
-    [claim] = [claim for claim in report_lib.claims(accuracies) if "grows with n" in claim.text]
+            cell = Cell("sgu_causal", length, width)
+            accuracies[cell] = Spread.mean([value])
+    claims = report_lib.claims(accuracies)
+    [claim] = [claim for claim in claims if "grows with n" in claim.text]
     return claim
 
 
@@ -224,7 +240,9 @@ def test_unsolved_cells_are_undecided():
         Cell("sgu_causal", 128, 32): Spread.mean([12.0, 13.0]),
         Cell("amlp_causal", 128, 32): Spread.mean([12.0, 13.0]),
     }
-    claims = {claim.text: claim for claim in report_lib.claims(found)}
+    claims = {}
+    for claim in report_lib.claims(found):
+        claims[claim.text] = claim
     gate = "a gate alone does not solve it (ours): sgu_causal at"
     tiny = "tiny attention solves it (ours): amlp_causal at"
     for claim in (gate, tiny):

@@ -30,9 +30,11 @@ def write_run(folder, made, evaluations=((4, 9.0), (8, 7.0)), finished=True, met
     lines = [{"step": 2, "loss": 3.0}]
     for step, value in evaluations:
         lines.append({"step": step, "eval": {metric: value}})
-    (folder / "metrics.jsonl").write_bytes(writers.json_lines(*lines))
+    content = writers.json_lines(*lines)
+    (folder / "metrics.jsonl").write_bytes(content)
     if finished:
-        (folder / "result.json").write_text(json.dumps(lines[-1]))
+        result = json.dumps(lines[-1])
+        (folder / "result.json").write_text(result)
 
 
 ROWS = {gate: config(gate) for gate in GATES}
@@ -80,7 +82,8 @@ def test_tokenizers_must_be_the_same(tmp_path):
         write_run(tmp_path / name, config(seed=seed))
         content = b"others" if name == "c" else b"pieces"
         (tmp_path / name / "tokenizer.model").write_bytes(content)
-    assert len(find(f"{tmp_path}/[ab]", ROWS)) == 2
+    members = find(f"{tmp_path}/[ab]", ROWS)
+    assert len(members) == 2
     with pytest.raises(RunError, match=r"a/tokenizer.model and .*c/tokenizer.model differ"):
         find(str(tmp_path), ROWS)
 
@@ -90,10 +93,12 @@ def test_keys_that_may_differ(tmp_path):
     are selected for each row."""
     write_run(tmp_path / "a", config())
     execution = {"log.every": 5, "mesh.fsdp": 2, "model.remat": "none"}
-    write_run(tmp_path / "b", config(seed=1, **execution))
+    other_seed = config(seed=1, **execution)
+    write_run(tmp_path / "b", other_seed)
     rates = {"optimizer.learning_rate": 0.5, "optimizer.lr_multipliers": ("norm=2",)}
     write_run(tmp_path / "c", config("additive", **rates))
-    assert len(find(str(tmp_path), ROWS)) == 3
+    members = find(str(tmp_path), ROWS)
+    assert len(members) == 3
 
 
 def tuned(gate="split", **changes):
@@ -110,14 +115,19 @@ def test_finetuned_runs_may_differ_in_row_rate_seed_and_batch(tmp_path):
     folder = tmp_path / "finetuned" / "sst2"
     write_run(folder / "a", tuned())
     other_row = {"optimizer.learning_rate": 0.5, "init_from": "elsewhere"}
-    write_run(folder / "b", tuned("additive", seed=1, **other_row))
+    other_config = tuned("additive", seed=1, **other_row)
+    write_run(folder / "b", other_config)
     other_batch = {"optimizer.warmup": 1, "log.every": 7}
-    write_run(folder / "c", tuned(batch_size=8, steps=4, **other_batch))
-    write_run(folder / "d", tuned(**{"glue.task": "rte", "model.length": 32}))
+    other_config = tuned(batch_size=8, steps=4, **other_batch)
+    write_run(folder / "c", other_config)
+    other_config = tuned(**{"glue.task": "rte", "model.length": 32})
+    write_run(folder / "d", other_config)
     write_run(folder / "e", tuned(init_from="another seed's"))
     write_run(folder / "random", tuned(init_parameters=False))
     found = find_finetuned(str(tmp_path), ROWS)
-    got = {row: len(runs) for row, runs in found.items()}
+    got = {}
+    for row, runs in found.items():
+        got[row] = len(runs)
     assert got == {"split": 5, "additive": 1}
 
 
@@ -134,8 +144,9 @@ def test_finetuned_runs_may_differ_in_row_rate_seed_and_batch(tmp_path):
     ],
 )
 def test_finetuned_runs_that_cannot_share_a_table_are_refused(tmp_path, changes, message):
-    write_run(tmp_path / "finetuned" / "sst2" / "a", tuned())
-    write_run(tmp_path / "finetuned" / "sst2" / "b", tuned(**changes))
+    finetuned = tmp_path / "finetuned" / "sst2"
+    write_run(finetuned / "a", tuned())
+    write_run(finetuned / "b", tuned(**changes))
     with pytest.raises(RunError, match=message):
         find_finetuned(str(tmp_path), ROWS)
 
@@ -157,14 +168,17 @@ def test_rows_of_one_model_are_distinguished_by_steps(tmp_path):
     finetuned = tmp_path / "finetuned" / "sst2"
     for name in ("a", "b"):
         start = tmp_path / name
-        write_run(finetuned / name, tuned(init_from=str(start)))
+        started = tuned(init_from=str(start))
+        write_run(finetuned / name, started)
     missing = tmp_path / "d"
-    write_run(finetuned / "gone", tuned(init_from=str(missing), steps=8))
+    started = tuned(init_from=str(missing), steps=8)
+    write_run(finetuned / "gone", started)
     found = find_finetuned(str(tmp_path), rows)
     names = {}
     for row, runs in found.items():
         names[row] = [os.path.basename(run.path) for run in runs]
-    assert names == {"split": ["a"], "additive": [], "split longer": ["b"]}
+    expected = {"split": ["a"], "additive": [], "split longer": ["b"]}
+    assert names == expected
     other_share = config("additive", **{"data.heldout_share": 0.2})
     write_run(tmp_path / "e", other_share)
     with pytest.raises(RunError, match="data.heldout_share is 0.05 in .*a and 0.2"):

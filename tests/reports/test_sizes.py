@@ -18,10 +18,12 @@ def counts(name):
 def test_tables_of_counts(name):
     made = counts(name)
     for row in made.table.rows:
-        cells = dict(zip(made.table.columns, row, strict=True))
+        pairs = zip(made.table.columns, row, strict=True)
+        cells = dict(pairs)
         model = published.PUBLISHED[cells["model"]]
         _, millions, paper_millions, difference, gflops, paper_gflops, flops_difference, *_ = row
-        assert cells["M parameters"] == published.param_count(model) / 1e6
+        millions_of_params = published.param_count(model) / 1e6
+        assert cells["M parameters"] == millions_of_params
         assert paper_millions == model.params_m
         assert difference == pytest.approx(millions - paper_millions)
         assert abs(difference) < 1.2
@@ -36,10 +38,12 @@ def test_classifiers():
     table = TABLES["figure2"]
     rows = {}
     for row in made.table.rows:
-        cells = dict(zip(made.table.columns, row, strict=True))
+        pairs = zip(made.table.columns, row, strict=True)
+        cells = dict(pairs)
         rows[cells["model"]] = cells
     for name in table.rows:
-        assert rows[name]["top-1 (%)"] == published.PUBLISHED[name].top1
+        top1 = published.PUBLISHED[name].top1
+        assert rows[name]["top-1 (%)"] == top1
     deit = rows["deit_s"]
     assert deit["the paper's"] == 22
     assert deit["M parameters"] == pytest.approx(22.05, abs=0.01)
@@ -56,7 +60,9 @@ def test_each_classifier_is_drawn_and_named():
     """Also those above 100 M parameters, where the paper's axis ends."""
     made = counts("figure2")
     [panel] = made.figures["accuracies"].panels
-    series = {each.name: each for each in panel.series}
+    series = {}
+    for each in panel.series:
+        series[each.name] = each
     points = 0
     for each in panel.series:
         points += len(each.x)
@@ -67,21 +73,30 @@ def test_each_classifier_is_drawn_and_named():
     assert max(series["ViT"].x) > 300
     assert max(series["Mixer"].x) > 200
     assert panel.x.log
-    assert list(series["EfficientNet"].labels) == ["B0", "B3", "B7"]
-    assert list(series["Mixer (gMLP's training)"].y) == [77.3]
-    assert series["Mixer"].look.marker != series["Mixer (gMLP's training)"].look.marker
+    labels = list(series["EfficientNet"].labels)
+    assert labels == ["B0", "B3", "B7"]
+    trained_mixer = series["Mixer (gMLP's training)"]
+    assert list(trained_mixer.y) == [77.3]
+    assert series["Mixer"].look.marker != trained_mixer.look.marker
     looks = {each.look for each in panel.series}
     assert len(looks) == len(panel.series)
 
 
 def test_each_table_without_training_is_counted():
-    counted = {name: table for name, table in TABLES.items() if not table.trained}
+    counted = {}
+    for name, table in TABLES.items():
+        if not table.trained:
+            counted[name] = table
     assert set(counted) == {"table1", "table2", "table5", "figure2"}
-    assert not set(learned_weights.FIGURES) & set(counted)
+    drawn = set(learned_weights.FIGURES)
+    assert not drawn & set(counted)
     for name, table in counted.items():
         report = counts(name)
-        names = [row_name for row_name, *_ in report.table.rows]
+        names = []
+        for row_name, *_ in report.table.rows:
+            names.append(row_name)
         quoted = [row.name for row in table.quoted]
-        assert names == [*table.rows, *quoted]
+        expected = [*table.rows, *quoted]
+        assert names == expected
         has_accuracies = "accuracies" in report.figures
         assert has_accuracies == (name in ("table2", "figure2"))

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import jax
-import numpy as np
+from numpy.testing import assert_array_equal
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.checkpoints import CONFIG_FILE, METRICS_FILE
@@ -92,7 +92,7 @@ def await_line(process: subprocess.Popen, pattern: str = "^step ") -> None:
 
 def assert_same_run(workdir: Path, expected: Path) -> None:
     """Checks that the state and the lines of metrics are bit identical."""
-    jax.tree.map(np.testing.assert_array_equal, final_state(workdir), final_state(expected))
+    jax.tree.map(assert_array_equal, final_state(workdir), final_state(expected))
     assert metrics(workdir) == metrics(expected)
 
 

@@ -3,9 +3,9 @@ import and export."""
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from flax import traverse_util
+from numpy.testing import assert_array_equal
 
 from gmlp_flax.io import weight_files
 from tests import buckets
@@ -38,19 +38,22 @@ def test_two_processes(commands, store, text, tmp_path):
         await_line(killed[0], "^step 9/")
     first, _ = run_two(commands, text, "--workdir=gs://runs/two", **store.environment)
     assert "resuming gs://runs/two at step " in first.stderr
-    assert_same(fetched(store, "two/", tmp_path), tmp_path / "local")
+    folder = fetched(store, "two/", tmp_path)
+    assert_same(folder, tmp_path / "local")
 
 
 @pytest.mark.nightly
 def test_attention_of_a_run_in_a_bucket(commands, store, text):
     run = "--workdir=gs://runs/attention"
     flags = ("--config.model.d_attn=4", "--config.steps=2")
-    assert_done(commands(text, run, *flags, **store.environment))
+    done = commands(text, run, *flags, **store.environment)
+    assert_done(done)
     texts = ("--text=the of and", "--second=to in")
     drawn = commands("attention", run, *texts, command="draw", **store.environment)
     folder = "attention/figures"
     names = [f"{folder}/attention.png", f"{folder}/attention_layers.png"]
-    assert drawn.stdout.split() == [f"gs://runs/{name}" for name in names], drawn.stderr
+    paths = [f"gs://runs/{name}" for name in names]
+    assert drawn.stdout.split() == paths, drawn.stderr
     for name in names:
         assert store.read("runs", name).startswith(b"\x89PNG")
 
@@ -65,9 +68,12 @@ def test_table_of_runs_in_a_bucket(commands, store, tmp_path):
         made = config_lib.from_file("configs/c4_ablation.py", f"{row},scale=small")
         made.update_from_flattened_dict(changes)
         evaluations = ((1, 400.0), (2, 300.0 + number))
-        write_run(tmp_path / "runs" / row, made, evaluations)
+        run_folder = tmp_path / "runs" / row
+        write_run(run_folder, made, evaluations)
     upload(store, tmp_path / "runs", "table")
-    flags = [f"--config.{name}={value}" for name, value in changes.items()]
+    flags = []
+    for name, value in changes.items():
+        flags.append(f"--config.{name}={value}")
     local = (f"{tmp_path}/runs", f"{tmp_path}/reports")
     remote = ("gs://runs/table", "gs://runs/reports")
     for runs, out in (local, remote):
@@ -94,9 +100,11 @@ def test_import_into_a_bucket(commands, store, tmp_path):
     state, _ = states.of_transformers("fnet")
     states.write_transformers(tmp_path, "fnet", state)
     with open(tiny.write_corpus(tmp_path / "corpus.jsonl")) as file:
-        Tokenizer.train(list(file), 300).save(tmp_path / "spiece.model")
+        tokenizer = Tokenizer.train(list(file), 300)
+        tokenizer.save(tmp_path / "spiece.model")
     for name in ("model.safetensors", "config.json", "spiece.model"):
-        store.write("runs", f"fnet/{name}", (tmp_path / name).read_bytes())
+        content = (tmp_path / name).read_bytes()
+        store.write("runs", f"fnet/{name}", content)
 
     def imported(folder, out):
         return commands(f"--model={folder}", f"--out={out}", command="export", **store.environment)
@@ -133,6 +141,7 @@ def test_export_to_a_bucket(commands, store, tmp_path):
     export("gs://runs/timm", "gs://runs/out")
     (tmp_path / "out.safetensors").write_bytes(store.read("runs", "out/model.safetensors"))
     found = weight_files.read(str(tmp_path / "out.safetensors"))
-    for key, leaf in traverse_util.flatten_dict(params, sep="/").items():
-        np.testing.assert_array_equal(found[key], leaf)
+    flat = traverse_util.flatten_dict(params, sep="/")
+    for key, leaf in flat.items():
+        assert_array_equal(found[key], leaf)
     assert not Path("gs:").exists()

@@ -74,7 +74,8 @@ def test_commands_on_a_run_in_a_bucket(commands, store, text, finished, tmp_path
     assert "resuming gs://runs/a/one at step 12" in repeated.stderr
     scored = commands(workdir, command="evaluate", **store.environment)
     assert_done(scored)
-    assert json.loads(scored.stdout)["eval"] == evaluation(finished)
+    scores = json.loads(scored.stdout)
+    assert scores["eval"] == evaluation(finished)
     filled = commands(workdir, command="predict", input="a [MASK] b\n", **store.environment)
     local = commands(f"--workdir={finished}", command="predict", input="a [MASK] b\n")
     assert filled.stdout == local.stdout
@@ -89,7 +90,8 @@ def test_run_copied_from_a_disk(commands, store, text, finished):
     """Its checkpoints are not taken for unfinished ones, which are deleted."""
     for path in finished.rglob("*"):
         if path.is_file():
-            store.write("runs", f"copied/{path.relative_to(finished)}", path.read_bytes())
+            relative = path.relative_to(finished)
+            store.write("runs", f"copied/{relative}", path.read_bytes())
     before = store.names("runs", "copied/")
     again = commands(text, "--workdir=gs://runs/copied", **store.environment)
     assert_done(again)
@@ -188,9 +190,12 @@ def test_transient_errors_of_a_store_are_retried(commands, store, text, finished
     number = abs(hash(str(rule)))
     name = f"fault{number}"
     store.faults(rule)
-    assert_done(commands(text, f"--workdir=gs://runs/{name}", **store.environment))
-    assert store.met() == {rule["kind"]: rule["times"]}
-    assert_same(fetched(store, f"{name}/", tmp_path), finished)
+    done = commands(text, f"--workdir=gs://runs/{name}", **store.environment)
+    assert_done(done)
+    times = {rule["kind"]: rule["times"]}
+    assert store.met() == times
+    folder = fetched(store, f"{name}/", tmp_path)
+    assert_same(folder, finished)
 
 
 @long
@@ -204,7 +209,8 @@ def test_transient_errors_of_a_store_are_retried(commands, store, text, finished
 )
 @pytest.mark.parametrize("when", ["at the start", "in training"])
 def test_permanent_errors_of_a_store_are_one_line(commands, store, text, kind, code, words, when):
-    name = f"down-{kind}-{when.split()[-1]}"
+    last_word = when.split()[-1]
+    name = f"down-{kind}-{last_word}"
     process = commands.start(
         text, f"--workdir=gs://runs/{name}", "--config.steps=100000", **store.environment
     )
@@ -246,10 +252,13 @@ def test_bad_addresses_are_one_line(commands, store, text):
 def test_sweep_in_a_bucket(commands, store, text):
     sweep = [text, "--out=gs://runs/sweep", "--sweep.lr=1e-3,2e-3", "--sweep.seed=0"]
     first = [word.replace("1e-3,2e-3", "1e-3") for word in sweep]
-    assert_done(commands(*first, command="sweep", **store.environment))
+    done = commands(*first, command="sweep", **store.environment)
+    assert_done(done)
     shown = commands(*sweep, "--status", command="sweep", **store.environment)
-    assert shown.stdout.splitlines()[-1] == "1 of 2 runs are done", shown.stderr
-    assert_done(commands(*sweep, command="sweep", **store.environment))
+    last_line = shown.stdout.splitlines()[-1]
+    assert last_line == "1 of 2 runs are done", shown.stderr
+    done = commands(*sweep, command="sweep", **store.environment)
+    assert_done(done)
     table = json.loads(store.read("runs", "sweep/sweep.json"))
     assert len(table["points"]) == 2
     log = store.read("runs", "sweep/optimizer.learning_rate=2e-3,seed=0.log").decode()

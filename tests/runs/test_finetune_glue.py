@@ -22,10 +22,12 @@ BAD = tiny.WORDS[20:]
 
 def test_config_has_every_glue_task():
     examples = runpy.run_path("configs/finetune_glue.py")["EXAMPLES"]
-    assert set(examples) == {*GLUE_TASKS, *NUMBER_TASKS, "own", "own_number"}
+    expected = {*GLUE_TASKS, *NUMBER_TASKS, "own", "own_number"}
+    assert set(examples) == expected
     for name in examples:
         for scale in ("paper", "small", "gpu"):
-            options = gmlp_config.from_file("configs/finetune_glue.py", f"{name},scale={scale}")
+            argument = f"{name},scale={scale}"
+            options = gmlp_config.from_file("configs/finetune_glue.py", argument)
             gmlp_config.validate(options)
             is_regression = name in ("stsb", "own_number")
             kind = "text_regression" if is_regression else "text_classification"
@@ -116,16 +118,20 @@ def test_finetuning_learns_and_keeps_the_pretrained_model(finished, finetuned):
     pretrained = json.loads((finished / "config.json").read_text())
     model = config["model"]
     for name in ("layers", "d_model", "d_ffn", "vocab_size"):
-        assert model[name] == pretrained["model"][name]
+        pretrained_model = pretrained["model"]
+        assert model[name] == pretrained_model[name]
     assert model["length"] == 12
     assert model["dropout"] == 0.1
     assert model["mask_padding"] is True
     tokenizer = (finetuned / "tokenizer.model").read_bytes()
     assert tokenizer == (finished / "tokenizer.model").read_bytes()
     params = final_state(finetuned)["params"]
-    assert params["head"]["kernel"].shape == (model["d_model"], 2)
-    assert np.abs(params["segments"]["table"]).max() > 0  # trained, from zero
-    taps = params["encoder"]["blocks"]["gate"]["spatial"]["taps"]
+    head_kernel = params["head"]["kernel"]
+    assert head_kernel.shape == (model["d_model"], 2)
+    segments = params["segments"]["table"]
+    assert np.abs(segments).max() > 0  # trained, from zero
+    blocks = params["encoder"]["blocks"]
+    taps = blocks["gate"]["spatial"]["taps"]
     assert taps.shape == (model["layers"], 23)
 
 
@@ -138,8 +144,10 @@ def cells(path) -> list[list[str]]:
 def test_predictions_of_every_example(commands, finetuned, tmp_path, data):
     result = commands(f"--workdir={finetuned}", f"--predictions={tmp_path}", command="evaluate")
     assert_done(result)
-    scored = json.loads(result.stdout.splitlines()[-1])["eval"]
-    assert scored == json.loads((finetuned / "result.json").read_text())["eval"]
+    last_line = result.stdout.splitlines()[-1]
+    scored = json.loads(last_line)["eval"]
+    recorded = json.loads((finetuned / "result.json").read_text())
+    assert scored == recorded["eval"]
     header, *predicted = cells(tmp_path / "SST-2.tsv")
     _, *rows = cells(data / "dev.tsv")
     assert header == ["index", "prediction"]
@@ -149,14 +157,17 @@ def test_predictions_of_every_example(commands, finetuned, tmp_path, data):
         assert index == str(number)
         _, expected = rows[number]
         hits += label == expected
-    assert hits / 30 == pytest.approx(scored["accuracy"])
+    accuracy = scored["accuracy"]
+    assert hits / 30 == pytest.approx(accuracy)
 
     # By two processes, each with half of the examples: the first writes for both.
     by_two = tmp_path / "by_two"
     arguments = [f"--workdir={finetuned}", f"--predictions={by_two}"]
     first, second = run_two(commands, *arguments, command="evaluate")
-    by_both = json.loads(first.stdout.splitlines()[-1])["eval"]
+    last_line_of_both = first.stdout.splitlines()[-1]
+    by_both = json.loads(last_line_of_both)["eval"]
     assert by_both == pytest.approx(scored, rel=2e-4)
     assert "eval" not in second.stdout
     assert "wrote" not in second.stderr
-    assert (by_two / "SST-2.tsv").read_bytes() == (tmp_path / "SST-2.tsv").read_bytes()
+    predictions = (tmp_path / "SST-2.tsv").read_bytes()
+    assert (by_two / "SST-2.tsv").read_bytes() == predictions

@@ -31,19 +31,24 @@ def tiny(name: str, data, **options):
 
 @pytest.mark.slow
 def test_listops_are_parsed_and_learned(tmp_path):
-    listops.make(str(tmp_path / "made"), (40, 12, 8), listops.Grammar(3, 40))
+    grammar = listops.Grammar(3, 40)
+    listops.make(str(tmp_path / "made"), (40, 12, 8), grammar)
     config = tiny("listops", tmp_path / "made", length=48)
     run = str(tmp_path / "run")
     result = loop.train(config, run)
     assert result["eval"]["examples"] == 12
-    assert result["eval"]["loss"] == pytest.approx(np.log(10), rel=0.2)
+    expected_loss = pytest.approx(np.log(10), rel=0.2)
+    assert result["eval"]["loss"] == expected_loss
     trained = pretrained.load(run)
     trees = ["[MAX 4 3 [MIN 2 3 ] 1 0 ]", "( ( ( [SM 2 ) 3 ) ] )"]
     predictor = trained.task.predictor
-    found = predictor.predict(trained.params, trees, Settings(top=10))
+    settings = Settings(top=10)
+    found = predictor.predict(trained.params, trees, settings)
     for [candidates] in found:
-        assert set(by_hand.names_of(candidates)) == set("0123456789")
-        assert sum(by_hand.shares_of(candidates)) == pytest.approx(1, abs=1e-5)
+        names = set(by_hand.names_of(candidates))
+        assert names == set("0123456789")
+        shares = by_hand.shares_of(candidates)
+        assert sum(shares) == pytest.approx(1, abs=1e-5)
     message = raised(DataError, predictor.predict, trained.params, ["MAX 1 2"])
     assert "the symbol 'MAX'; expected one of" in message
 
@@ -55,27 +60,34 @@ def test_pairs_of_papers(tmp_path):
     papers = tmp_path / "papers"
     papers.mkdir()
     topics = ("speech", "parsing")
-    for part, count in (("train", 24), ("eval", 9)):
+    counts = (("train", 24), ("eval", 9))
+    for part, count in counts:
         lines = []
         for number in range(count):
             label = number % 2
             first = f"about parsing {number}"
-            second = f"about {topics[label]} {number} {part}"
+            topic = topics[label]
+            second = f"about {topic} {number} {part}"
             lines.append(f"{label}.0\tP{number}\tQ{number}\t{first}\t{second}\n")
-        (papers / f"new_aan_pairs.{part}.tsv").write_text("".join(lines))
-    result = loop.train(tiny("retrieval", papers, length=32), str(tmp_path / "run"))
+        content = "".join(lines)
+        (papers / f"new_aan_pairs.{part}.tsv").write_text(content)
+    options = tiny("retrieval", papers, length=32)
+    result = loop.train(options, str(tmp_path / "run"))
     assert result["eval"]["examples"] == 9
     assert 0.5 < result["eval"]["loss"] < 2
     trained = pretrained.load(str(tmp_path / "run"))
-    assert trained.params["head"]["first"]["kernel"].shape == (32, 32)
+    kernel = trained.params["head"]["first"]["kernel"]
+    assert kernel.shape == (32, 32)
     assert "segments" not in trained.params
     task = trained.task
-    data = task.Data(trained.config, RunFiles(trained.folder))
+    run_files = RunFiles(trained.folder)
+    data = task.Data(trained.config, run_files)
     examples = data.examples("train")
     first = examples[0]["tokens"]
     second = examples[1]["tokens"]
     assert first.shape == (2, 32)
-    assert task.example_shapes()["tokens"][0] == (2, 32)
+    shape = task.example_shapes()["tokens"][0]
+    assert shape == (2, 32)
     texts = [task.tokenizer.decode(row) for row in second]
     assert texts == ["about parsing 1", "about parsing 1 train"]
     [one], [reverse] = task.predictor.predict(trained.params, ["a\tb", "b\ta"])
@@ -95,15 +107,21 @@ def test_paths_in_pixels(tmp_path):
         label = number % 2
         lines.append(f"imgs/0 {name} {number} {label} 1 14\n")
         pixels = rng.integers(0, 256, (8, 8), np.uint8)
-        Image.fromarray(pixels).save(paths / "imgs" / "0" / name)
-    (paths / "metadata" / "0.npy").write_text("".join(lines))
-    result = loop.train(tiny("pathfinder", paths, image_size=(8, 8)), str(tmp_path / "run"))
+        image_path = paths / "imgs" / "0" / name
+        Image.fromarray(pixels).save(image_path)
+    content = "".join(lines)
+    (paths / "metadata" / "0.npy").write_text(content)
+    options = tiny("pathfinder", paths, image_size=(8, 8))
+    result = loop.train(options, str(tmp_path / "run"))
     assert 3 <= result["eval"]["examples"] <= 12
     assert set(result["eval"]) >= {"top1", "loss"}
     trained = pretrained.load(str(tmp_path / "run"))
-    assert trained.params["stem"]["table"].shape == (256, 8)
-    image = str(paths / "imgs" / "0" / "sample_3.png")
-    [predictions] = trained.task.predictor.predict(trained.params, [image])
+    table = trained.params["stem"]["table"]
+    assert table.shape == (256, 8)
+    sample = paths / "imgs" / "0" / "sample_3.png"
+    image = str(sample)
+    predictor = trained.task.predictor
+    [predictions] = predictor.predict(trained.params, [image])
     [candidates] = predictions
     assert set(by_hand.names_of(candidates)) == {"apart", "joined"}
 

@@ -87,7 +87,8 @@ def test_checkpoints_move_from_two_processes_to_one_and_back(
     """Back to a state that is sharded over both processes."""
     flags = [text, *FLAGS, "--config.steps=80"]
     for run in (by_two, by_one):
-        shutil.copytree(run, tmp_path / run.parent.name)
+        target = tmp_path / run.parent.name
+        shutil.copytree(run, target)
     one = tmp_path / by_two.parent.name
     two = tmp_path / by_one.parent.name
     result = commands(*flags, f"--workdir={one}")
@@ -99,7 +100,8 @@ def test_checkpoints_move_from_two_processes_to_one_and_back(
     one_changes, one_lines = changes_and_others(metrics(one))
     two_changes, two_lines = changes_and_others(metrics(two))
     assert one_changes == [{"steps": [60, 80]}]
-    assert two_changes == [{"steps": [60, 80], "mesh.fsdp": [1, 4]}]
+    changes = {"steps": [60, 80], "mesh.fsdp": [1, 4]}
+    assert two_changes == [changes]
     assert_close(one_lines, two_lines)
 
 
@@ -111,7 +113,8 @@ def test_two_processes_start_from_the_parameters_of_another_run(commands, text, 
     run_two(commands, text, *flags, f"--config.init_from={by_one}", f"--workdir={run}")
     last = metrics(run)[-1]
     expected = metrics(by_one)[-1]
-    assert_close([last], [expected | {"step": 1}])
+    expected_line = expected | {"step": 1}
+    assert_close([last], [expected_line])
 
 
 def test_stopped_and_killed_run_equals_an_uninterrupted_one(commands, text, by_two, tmp_path):
@@ -129,7 +132,8 @@ def test_stopped_and_killed_run_equals_an_uninterrupted_one(commands, text, by_t
     assert message.endswith("; to resume: start the same 2 processes again")
     saved = int(message.split()[2])
     assert 5 < saved < 60
-    assert int(final_state(tmp_path / "run")["step"]) == saved
+    state = final_state(tmp_path / "run")
+    assert int(state["step"]) == saved
 
     # some steps after the next checkpoint, if there is one before the end
     next_checkpoint = (saved // 20 + 1) * 20

@@ -19,7 +19,8 @@ def content(folder: Path) -> dict[str, bytes]:
     files = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and "figures" not in path.parts:
-            files[str(path.relative_to(folder))] = path.read_bytes()
+            name = str(path.relative_to(folder))
+            files[name] = path.read_bytes()
     return files
 
 
@@ -31,7 +32,8 @@ def resume(workdir, capsys):
         config = gmlp_config.load(str(workdir / "config.json"))
         config.update_from_flattened_dict(changes)
         capsys.readouterr()
-        loop.train(config, str(workdir), loop.TrainOptions(**options))
+        train_options = loop.TrainOptions(**options)
+        loop.train(config, str(workdir), train_options)
         return capsys.readouterr().err
 
     return train
@@ -58,7 +60,8 @@ def test_each_file_of_a_run_prevents_a_silent_restart(commands, text, finished, 
     workdir = tmp_path / "run"
     (workdir / kept).parent.mkdir(parents=True)
     source = finished / kept
-    (workdir / kept).write_bytes(source.read_bytes() if source.exists() else b"")
+    kept_bytes = source.read_bytes() if source.exists() else b""
+    (workdir / kept).write_bytes(kept_bytes)
     before = content(workdir)
     name, _, _ = kept.partition("/")
     result = commands(text, f"--workdir={workdir}")
@@ -79,7 +82,8 @@ def test_restart_moves_the_run_away(workdir, finished, resume):
     assert content(moved) == content(finished)
     config = json.loads((workdir / "config.json").read_text())
     assert config["seed"] == 5
-    assert {line["step"] for line in metrics(workdir)} == {3, 6}
+    steps = {line["step"] for line in metrics(workdir)}
+    assert steps == {3, 6}
     assert id_of(workdir) != id_of(finished)
     previous = pretrained.load(str(moved), "8")
     assert previous.step == 8
@@ -97,7 +101,8 @@ def test_run_without_an_id_keeps_its_checkpoints(commands, text, workdir):
 def test_refused_command_leaves_no_folder(commands, text, finished, tmp_path):
     other = ["--config.model.d_model=12", f"--config.init_from={finished}"]
     for flags in (["--config.optimizer.freeze=('x',)"], other):
-        assert_one_line_error(commands(text, *flags, f"--workdir={tmp_path / 'new' / 'run'}"))
+        done = commands(text, *flags, f"--workdir={tmp_path / 'new' / 'run'}")
+        assert_one_line_error(done)
         assert list(tmp_path.iterdir()) == []
 
 
@@ -137,12 +142,14 @@ def test_change_is_recorded_at_its_step(workdir, finished, resume):
     first = {"step": 12, "changed": values}
     assert changes_in(workdir) == [first]
     before = metrics(finished)
-    assert metrics(workdir)[: len(before)] == before
+    kept = metrics(workdir)[: len(before)]
+    assert kept == before
     resume({"steps": 15, "optimizer.learning_rate": 0.001, "mesh.data": -1})
     values = {"steps": [14, 15], "optimizer.learning_rate": [0.002, 0.001], "mesh.data": [1, -1]}
     second = {"step": 14, "changed": values}
     assert changes_in(workdir) == [first, second]
-    assert gmlp_config.load(str(workdir / "config.json")).steps == 15
+    resumed = gmlp_config.load(str(workdir / "config.json"))
+    assert resumed.steps == 15
     assert not (workdir / "lease.json").exists()
 
 
@@ -178,7 +185,8 @@ def test_run_that_loses_its_folder_ends(commands, text, tmp_path):
     assert line.startswith(f"error: {workdir} no longer belongs to this run: process ")
     assert " on elsewhere" in line
     assert not list((workdir / "checkpoints").glob("*"))
-    assert json.loads((workdir / "lease.json").read_text()) == lease
+    present = json.loads((workdir / "lease.json").read_text())
+    assert present == lease
 
 
 def training_path(workdir: Path) -> str:
@@ -195,7 +203,8 @@ def test_run_is_not_silently_resumed_on_other_data(
     path = training_path(workdir)
     shutil.copy(path, tmp_path / "corpus.jsonl")
     with open(tmp_path / "corpus.jsonl", "a") as file:
-        file.write(json.dumps({"text": "one more document"}) + "\n")
+        added_line = json.dumps({"text": "one more document"})
+        file.write(added_line + "\n")
     before = content(workdir)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RunError, match=f"config.data.train=corpus.jsonl.*{path}.*--other_data"):

@@ -66,7 +66,8 @@ class Checkout:
         for name in COPIED:
             shutil.copy(ROOT / name, self.root / name)
         for tool in TOOLS:
-            (self.bin / tool).symlink_to(shutil.which(tool))
+            program = shutil.which(tool)
+            (self.bin / tool).symlink_to(program)
         self.add_python("python3")
 
     def add_python(self, name: str) -> pathlib.Path:
@@ -136,7 +137,8 @@ def assert_one_line_error(result: subprocess.CompletedProcess, *words: str) -> N
     ],
 )
 def test_user_errors_are_one_line(checkout, arguments, variables, words):
-    assert_one_line_error(checkout.setup(*arguments, **variables), *words)
+    result = checkout.setup(*arguments, **variables)
+    assert_one_line_error(result, *words)
     assert not (checkout.root / ".venv").exists()
 
 
@@ -156,7 +158,8 @@ def test_a_second_run_does_nothing_and_extras_accumulate(checkout):
     assert len(again.stdout.splitlines()) == 1
     assert "up to date" in again.stdout
     checkout.setup("tensorboard")
-    assert checkout.setup("tensorboard", "test").stdout.count("up to date") == 1
+    result = checkout.setup("tensorboard", "test")
+    assert result.stdout.count("up to date") == 1
     assert checkout.setup().stdout.count("up to date") == 1
     assert checkout.installed() == [".[test]", ".[tensorboard,test]"]
 
@@ -176,7 +179,8 @@ def test_changed_requirements_install_again(checkout, name):
 def test_tested_versions_are_installed(checkout, version, file):
     checkout.setup(VERSION=version)
     checkout.setup(VERSION=version, CONSTRAINTS="none")
-    tested, newest = (checkout.root / "commands.txt").read_text().splitlines()
+    commands = (checkout.root / "commands.txt").read_text()
+    tested, newest = commands.splitlines()
     assert f"--constraint {file} --editable" in tested
     assert "--constraint" not in newest
 

@@ -85,14 +85,17 @@ def test_failed_points_do_not_stop_the_others(trainer):
         f"the run {out}/{SECOND}0 was stopped before its end: give the same command again to resume it",
     ]
     written = trainer.report()
-    assert written["failed"] == [FIRST + "0", SECOND + "0"]
+    failed = [FIRST + "0", SECOND + "0"]
+    assert written["failed"] == failed
     for point in written["points"]:
         assert len(point["runs"]) == 1
     assert len(written["points"]) == 2
-    trainer.plan({FIRST + "0": {"perplexity": float("nan")}})
+    nan_result = {"perplexity": float("nan")}
+    trainer.plan({FIRST + "0": nan_result})
     code, _, messages = trainer.sweep("--sweep=@points.py:2")
     assert code == 1
-    assert trainer.names()[4:] == [FIRST + "0", SECOND + "0"]
+    resumed = [FIRST + "0", SECOND + "0"]
+    assert trainer.names()[4:] == resumed
     assert messages[-1].startswith(f"the run {FIRST}0 ended with perplexity nan")
 
 
@@ -102,12 +105,15 @@ def test_failure_reason_is_printed_at_once_and_at_the_end(trainer):
     code, printed, messages = trainer.sweep("--sweep=@points.py:2")
     out = trainer.folder / "out"
     failed = trainer.report()["failed"]
-    reasons = [f"the run {out}/{name} failed (no such text)" for name in failed]
+    reasons = []
+    for name in failed:
+        reasons.append(f"the run {out}/{name} failed (no such text)")
     assert code == 1
     assert printed == []
     assert len(reasons) == 4
     assert messages[4].startswith("4 of 4 runs failed")
-    for lines in (messages[:4], messages[5:]):
+    parts = (messages[:4], messages[5:])
+    for lines in parts:
         for line, reason in zip(lines, reasons, strict=True):
             assert line.startswith(reason), messages
 
@@ -165,7 +171,8 @@ def test_printed_commands(trainer):
 )
 def test_wrong_sweep_files_are_one_line(trainer, code, message):
     (trainer.folder / "wrong.py").write_text(code)
-    assert trainer.refused("--sweep=@wrong.py").startswith(f"{trainer.folder}/wrong.py: {message}")
+    error = trainer.refused("--sweep=@wrong.py")
+    assert error.startswith(f"{trainer.folder}/wrong.py: {message}")
 
 
 @pytest.mark.parametrize(
@@ -215,5 +222,6 @@ def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
 )
 def test_mistakes_are_one_line_before_any_run(trainer, options, message):
     error = trainer.refused(*options)
-    assert error.startswith(message.replace("@", f"{trainer.folder}/"))
+    expected = message.replace("@", f"{trainer.folder}/")
+    assert error.startswith(expected)
     assert not (trainer.folder / "out").exists()

@@ -50,10 +50,13 @@ def test_product_equals_nested_loops(axes):
 def test_zipped_advances_all_keys_together(names, count):
     values = {}
     for first, name in enumerate(names):
-        values[name] = range(first, first + count)
+        stop = first + count
+        values[name] = range(first, stop)
     expected = []
     for number in range(count):
-        point = {name: first + number for first, name in enumerate(names)}
+        point = {}
+        for first, name in enumerate(names):
+            point[name] = first + number
         expected.append(point)
     assert sweep.zipped(values) == tuple(expected)
 
@@ -154,17 +157,20 @@ def test_sweeps_with_selection():
         assert {point["seed"] for point in points} == {100}
     keys = ("config", "optimizer.learning_rate", "optimizer.lr_multipliers", "model.embedding_norm")
     tried = set()
-    for point in (*make("settings"), *make("depths")):
+    all_points = (*make("settings"), *make("depths"))
+    for point in all_points:
         tried.add(tuple(point[key] for key in keys))
     families = {"transformer", "gmlp", "amlp", "thin"}  # of the depths that nobody searched
     known = runpy.run_path("configs/c4_ablation.py")["SMALL_SETTINGS"]
     chosen = set()
     for row, setting in known.items():
         if row not in families:
-            chosen.add((recipes.published(row, "cpu"), *setting))
+            row_config = recipes.published(row, "cpu")
+            chosen.add((row_config, *setting))
     assert chosen < tried
     configs_of_settings = {point["config"] for point in make("settings")}
-    assert configs_of_settings <= {config for config, *_ in chosen}
+    chosen_configs = {config for config, *_ in chosen}
+    assert configs_of_settings <= chosen_configs
     rates = {point["optimizer.learning_rate"] for point in make()}
     assert rates == {1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2}
     message = raised(ConfigError, make, "third")
@@ -179,13 +185,15 @@ def test_sweep_selects_the_learning_rates_of_a_column(name):
     tried = file["get_sweep"](name)
     column = COLUMNS[name]
     for row in column.rows:
-        chosen, *_ = column.points("cpu", (row,))
+        row_points = column.points("cpu", (row,))
+        chosen, *_ = row_points
         options = config.open_config(chosen["config"])
         point = {"optimizer.learning_rate": options.optimizer.learning_rate}
         point |= chosen
         point |= {"seed": 100, "data.search": True}
         assert point in tried
-    assert len(tried) == 5 * len(column.rows)
+    expected_count = 5 * len(column.rows)
+    assert len(tried) == expected_count
     for point in tried:
         assert point.items() >= column.cpu.items()
 
@@ -253,4 +261,5 @@ def test_runs_of_a_column():
     ],
 )
 def test_user_errors_are_one_line(make, arguments, message):
-    assert raised(ConfigError, make, *arguments).startswith(message)
+    error_message = raised(ConfigError, make, *arguments)
+    assert error_message.startswith(message)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import gmlp_flax as gf
 from gmlp_flax import config as gmlp_config
@@ -28,8 +29,10 @@ SHAPES = ("sine", "square", "sawtooth")
 
 def wave(shape: str, phase: float, length: int) -> np.ndarray:
     """Two periods of a wave: float32 [length]."""
-    turns = 2 * np.arange(length) / length + phase
-    sine = np.sin(2 * np.pi * turns)
+    shares = 2 * np.arange(length) / length
+    turns = shares + phase
+    angles = 2 * np.pi * turns
+    sine = np.sin(angles)
     values = {
         "sine": sine,
         "square": np.sign(sine),
@@ -51,11 +54,13 @@ class Waves:
         return self.count
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        rng = np.random.default_rng([self.seed, index])
+        seeds = [self.seed, index]
+        rng = np.random.default_rng(seeds)
         label = index % len(SHAPES)
         phase = rng.random()
         clean = wave(SHAPES[label], phase, self.length)
-        noise = rng.normal(size=self.length).astype(np.float32)
+        numbers = rng.normal(size=self.length)
+        noise = numbers.astype(np.float32)
         series = clean + self.noise * noise
         return {"series": series, "label": np.int32(label)}
 
@@ -77,7 +82,8 @@ class WaveModel(nnx.Module):
     def __init__(self, spec, rngs: nnx.Rngs):
         self.embedding = Linear(spec, 1, spec.d_model, rngs)
         self.encoder = Encoder(spec, rngs)
-        self.head = Linear(spec, spec.d_model, len(SHAPES), rngs)
+        classes = len(SHAPES)
+        self.head = Linear(spec, spec.d_model, classes, rngs)
 
     def __call__(self, series: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Float [batch, length] to logits [batch, shapes]. Training passes `key`, [batch]."""
@@ -169,7 +175,8 @@ def test_user_defined_task_trains_and_predicts(tmp_path):
     config = wave_config()
     config.steps = 120
     config.optimizer.update(learning_rate=0.01, warmup=10)
-    result = loop.train(config, str(tmp_path / "run"))
+    run = str(tmp_path / "run")
+    result = loop.train(config, run)
     assert result["step"] == 120
     metrics = result["eval"]
     assert metrics["examples"] == 90
@@ -181,7 +188,8 @@ def test_user_defined_task_trains_and_predicts(tmp_path):
         assert len(candidates) == 2
         assert by_hand.names_of(candidates)[0] == shape
     too_short = [0.0] * 7
-    assert "7 numbers" in raised(DataError, model.predict, [too_short])
+    message = raised(DataError, model.predict, [too_short])
+    assert "7 numbers" in message
 
 
 def losses_and_hits(task, params, batch) -> tuple[np.ndarray, np.ndarray]:
@@ -213,12 +221,14 @@ def test_evaluation_counts_each_example_by_its_weight(waves):
     batch = by_hand.first_batch(data)
     losses, hits = losses_and_hits(task, params, batch)
     batch["key"] = by_hand.keys(32)
-    batch["weight"] = np.float32([1, 0] * 16)
+    weights = [1, 0] * 16
+    batch["weight"] = np.float32(weights)
     sums, outputs = task.evaluate(params, batch)
     assert outputs == {}
     expected_loss = losses[::2].sum()
     expected_hits = hits[::2].sum()
-    assert by_hand.total(sums, "loss") == pytest.approx(expected_loss, rel=1e-5)
+    total = by_hand.total(sums, "loss")
+    assert total == pytest.approx(expected_loss, rel=1e-5)
     assert by_hand.total(sums, "accuracy") == expected_hits
     assert by_hand.total(sums, "examples") == 16
     assert by_hand.weight(sums, "examples") == 16
@@ -235,14 +245,16 @@ def test_only_training_passes_a_key_to_the_sums():
     losses = []
     for seed in (0, 0, 1):
         keys = by_hand.keys(8, seed)
-        loss, _ = task.loss(params, {**batch, "key": keys})
+        keyed_batch = {**batch, "key": keys}
+        loss, _ = task.loss(params, keyed_batch)
         losses.append(float(loss))
     first, with_same_seed, with_other_seed = losses
     assert first == with_same_seed
     assert first != with_other_seed
     expected, _ = losses_and_hits(task, params, batch)
     sums, _ = task.evaluate(params, batch)
-    assert by_hand.total(sums, "loss") == pytest.approx(expected.sum(), rel=1e-5)
+    total = by_hand.total(sums, "loss")
+    assert total == pytest.approx(expected.sum(), rel=1e-5)
 
 
 def test_metrics_are_means_and_counts(waves):
@@ -273,34 +285,39 @@ def first_series(data, role: str, count: int) -> np.ndarray:
 def test_answers_rank_the_class_names(waves):
     task, data, params = waves
     series = first_series(data, HELDOUT, 5)
-    shares = by_hand.softmax(task.apply(params, series))
+    scores = task.apply(params, series)
+    shares = by_hand.softmax(scores)
     settings = Settings(top=2, batch_size=2)
-    predictions = task.predictor.predict(params, list(series), settings)
+    listed = list(series)
+    predictions = task.predictor.predict(params, listed, settings)
     for row, [candidates] in zip(shares, predictions, strict=True):
         best = by_hand.largest(row, 2)
         expected = [SHAPES[index] for index in best]
         assert by_hand.names_of(candidates) == expected
-        np.testing.assert_allclose(by_hand.shares_of(candidates), row[best], rtol=1e-4)
+        found_shares = by_hand.shares_of(candidates)
+        assert_allclose(found_shares, row[best], rtol=1e-4)
 
 
 def test_features_are_concatenated_states_of_layers(waves):
     task, data, params = waves
     series = first_series(data, TRAIN, 3)
-    first, last = task.bind(params).states(series, (0, -1))
+    bound = task.bind(params)
+    first, last = bound.states(series, (0, -1))
     features = task.features(params, series, (0, -1))
     expected = np.concatenate([first, last], axis=-1)
-    np.testing.assert_array_equal(features, expected)
+    assert_array_equal(features, expected)
 
 
 def test_features_are_pooled(waves):
     task, data, params = waves
     series = first_series(data, TRAIN, 3)
-    first, last = task.bind(params).states(series, (0, -1))
+    bound = task.bind(params)
+    first, last = bound.states(series, (0, -1))
     mean = task.features(params, series, pool="mean")
     expected = np.asarray(last).mean(axis=1)
-    np.testing.assert_allclose(mean, expected, rtol=1e-5, atol=1e-6)
+    assert_allclose(mean, expected, rtol=1e-5, atol=1e-6)
     of_first_token = task.features(params, series, (0,), "cls")
-    np.testing.assert_array_equal(of_first_token, first[:, 0])
+    assert_array_equal(of_first_token, first[:, 0])
 
 
 def test_stacks_are_the_encoder_layers(waves):
@@ -309,10 +326,11 @@ def test_stacks_are_the_encoder_layers(waves):
     [stack] = task.stacks(params)
     state = nnx.to_pure_dict(nnx.state(stack))
     leaves = jax.tree.leaves(state)
-    expected = jax.tree.leaves(params["encoder"]["blocks"])
+    blocks = params["encoder"]["blocks"]
+    expected = jax.tree.leaves(blocks)
     assert len(leaves) == len(expected)
     assert {len(leaf) for leaf in leaves} == {2}
-    np.testing.assert_array_equal(leaves[0], expected[0])
+    assert_array_equal(leaves[0], expected[0])
 
 
 def test_pooled_states_leave_out_padding():

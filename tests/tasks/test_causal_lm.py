@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.holdout import HELDOUT, TRAIN
@@ -57,13 +58,15 @@ def test_each_token_of_the_text_is_a_target_once(causal):
     task, data, _ = causal
     windows = heldout_windows(data)
     tokenizer = task.tokenizer
-    assert windows.shape[1] == task.length + 1
-    assert (windows[:, 0] == tokenizer.cls_id).all()
+    window_length = windows.shape[1]
+    assert window_length == task.length + 1
+    firsts = windows[:, 0]
+    assert (firsts == tokenizer.cls_id).all()
     text = data.windows(HELDOUT).prepared
     targets = windows[:, 1:]
     is_text = targets != tokenizer.pad_id
     expected = text.read(0, text.tokens)
-    np.testing.assert_array_equal(targets[is_text], expected)
+    assert_array_equal(targets[is_text], expected)
     # [SEP] is only at the ends of documents.
     ends = windows == tokenizer.sep_id
     assert ends.sum() == text.documents
@@ -79,20 +82,25 @@ def test_evaluation_against_numpy(causal):
     assert not is_text.all()
     assert len(windows) % 8
     apply = jax.jit(task.apply)
-    logits = apply(params, windows[:, :-1])
+    inputs = windows[:, :-1]
+    logits = apply(params, inputs)
     losses = by_hand.cross_entropies(logits, targets)[is_text]
     hits = by_hand.are_hits(logits, targets)[is_text]
     assert metrics["predictions"] == len(losses)
     assert metrics["examples"] == len(windows)
     loss = losses.mean()
     assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
-    assert metrics["perplexity"] == pytest.approx(math.exp(loss), rel=1e-4)
-    assert metrics["accuracy"] == pytest.approx(hits.mean(), abs=1e-6)
-    text = task.tokenizer.decode(targets[is_text].tolist())
+    perplexity = math.exp(loss)
+    assert metrics["perplexity"] == pytest.approx(perplexity, rel=1e-4)
+    accuracy = hits.mean()
+    assert metrics["accuracy"] == pytest.approx(accuracy, abs=1e-6)
+    text_tokens = targets[is_text].tolist()
+    text = task.tokenizer.decode(text_tokens)
     size = len(text.encode())
     bits = bits_per_byte(losses, size)
     assert metrics["bits_per_byte"] == pytest.approx(bits, rel=1e-5)
-    assert {*task.eval_metrics, "predictions", "examples"} == set(metrics)
+    names = {*task.eval_metrics, "predictions", "examples"}
+    assert names == set(metrics)
 
 
 def ar_hits(windows: np.ndarray, tokenizer, frequent: set[int]) -> np.ndarray:
@@ -105,7 +113,8 @@ def ar_hits(windows: np.ndarray, tokenizer, frequent: set[int]) -> np.ndarray:
             first = window[position - 1]
             second = window[position]
             bigram = (first, second)
-            is_frequent = first * tokenizer.vocab_size + second in frequent
+            bigram_number = first * tokenizer.vocab_size + second
+            is_frequent = bigram_number in frequent
             is_ordinary = special.isdisjoint(bigram)
             hits[row, position] = bigram in earlier and is_ordinary and not is_frequent
             earlier.add(bigram)
@@ -119,11 +128,13 @@ def test_ar_hits_of_an_evaluation_against_a_loop(causal):
     config = gmlp_config.mutable_copy(task.config)
     config.eval.recall_slices = True
     config.eval.frequent_bigrams = 20
-    frequent = set(sliced_data(config, data).frequent_bigrams.tolist())
+    frequent_bigrams = sliced_data(config, data).frequent_bigrams
+    frequent = set(frequent_bigrams.tolist())
     assert frequent
     hits = ar_hits(windows, task.tokenizer, frequent)[:, 1:]
     targets = windows[:, 1:]
-    logits = task.forward(params, windows[:, :-1])
+    inputs = windows[:, :-1]
+    logits = task.forward(params, inputs)
     losses = by_hand.cross_entropies(logits, targets)
     are_right = by_hand.are_hits(logits, targets)
     count = hits.sum()
@@ -135,7 +146,8 @@ def test_ar_hits_of_an_evaluation_against_a_loop(causal):
         sliced = CausalLanguageModeling(config, task.files)
         metrics, _ = by_hand.evaluate(sliced, sliced_data(config, data), params)
         assert metrics["recall_predictions"] == count
-        assert metrics["other_predictions"] == metrics["predictions"] - count
+        others = metrics["predictions"] - count
+        assert metrics["other_predictions"] == others
         recall_loss = math.log(metrics["recall_perplexity"])
         assert recall_loss == pytest.approx(mean_loss, rel=1e-4)
         assert metrics["recall_accuracy"] == pytest.approx(accuracy)
@@ -163,7 +175,8 @@ def test_baseline_counts_the_ends_of_documents(causal):
     shares = counts / counts.sum()
     targets = heldout_windows(data)[:, 1:]
     is_text = targets != 0
-    losses = -np.log(shares[targets[is_text]])
+    target_shares = shares[targets[is_text]]
+    losses = -np.log(target_shares)
     perplexity = math.exp(losses.mean())
     assert baseline.metrics["perplexity"] == pytest.approx(perplexity, rel=1e-5)
     sizes = task.tokenizer.byte_counts()[targets]
@@ -180,13 +193,15 @@ def test_loss_has_no_gradient_from_future_tokens(kind, tmp_path):
     task = CausalLanguageModeling(causal_config(tmp_path, **model))
     params = large_params(task)
     rng = np.random.default_rng(0)
-    text = rng.integers(5, 320, (3, task.length + 1))
+    size = (3, task.length + 1)
+    text = rng.integers(5, 320, size)
     keys = by_hand.keys(3)
 
     @jax.jit
     @jax.grad
     def gradient(params, tokens):
-        loss, _ = task.loss(params, {"tokens": tokens, "key": keys})
+        batch = {"tokens": tokens, "key": keys}
+        loss, _ = task.loss(params, batch)
         return loss
 
     positions = np.arange(task.length + 1)
@@ -196,7 +211,8 @@ def test_loss_has_no_gradient_from_future_tokens(kind, tmp_path):
         gradients = gradient(params, tokens)
         table = np.asarray(gradients["positions"]["table"])
         assert (table[count:] == 0).all()
-        before = np.abs(table[:count]).max(axis=1)
+        table_before = table[:count]
+        before = np.abs(table_before).max(axis=1)
         assert (before > 0).all()
 
 
@@ -220,7 +236,8 @@ def most_likely_pieces(task, params, ids: list[int], count: int) -> list[str]:
     """The most likely pieces after some tokens."""
     tokens = np.array([ids])
     logits = task.apply(params, tokens)
-    best = by_hand.largest(logits[0, -1], count)
+    last_logits = logits[0, -1]
+    best = by_hand.largest(last_logits, count)
     pieces = []
     for token in best.tolist():
         pieces.append(task.tokenizer.piece(token))
@@ -231,25 +248,30 @@ def test_most_likely_next_tokens(causal):
     task, _, params = causal
     tokenizer = task.tokenizer
     ids = [tokenizer.cls_id, *tokenizer.encode("the one")]
-    [predictions] = task.predictor.predict(params, ["the one"], Settings(top=3))
+    settings = Settings(top=3)
+    [predictions] = task.predictor.predict(params, ["the one"], settings)
     [candidates] = predictions
-    assert by_hand.names_of(candidates) == most_likely_pieces(task, params, ids, 3)
+    expected = most_likely_pieces(task, params, ids, 3)
+    assert by_hand.names_of(candidates) == expected
     assert task.predictor.label(1) == "next"
     [encoded] = task.predictor.encode(["the one"])
-    assert encoded[: len(ids)].tolist() == ids
+    encoded_ids = encoded[: len(ids)]
+    assert encoded_ids.tolist() == ids
 
 
 def test_end_of_a_long_line_is_read(causal):
     task, _, params = causal
     words = "the of and to in is that it for on with as was at by this from which"
-    [answer] = task.predictor.answers(params, [words], Settings(top=4))
+    settings = Settings(top=4)
+    [answer] = task.predictor.answers(params, [words], settings)
     tokens = task.tokenizer.encode(words)
     assert len(tokens) > 15
     assert f"{len(tokens)} tokens" in answer.note
     assert "last 15" in answer.note
     ids = [task.tokenizer.cls_id, *tokens[-15:]]
     [candidates] = answer.predictions
-    assert by_hand.names_of(candidates) == most_likely_pieces(task, params, ids, 4)
+    expected = most_likely_pieces(task, params, ids, 4)
+    assert by_hand.names_of(candidates) == expected
     assert task.predictor.note_of_prompt(15) == ""
 
 
@@ -298,7 +320,8 @@ def test_continued_text_follows_its_prompt(causal):
 )
 def test_contradicting_keys_are_refused(tmp_path, task, model, expected):
     block = model.get("block", "gmlp")
-    config = gmlp_config.changed(tiny.text_config(tmp_path, block=block), task)
+    text_config = tiny.text_config(tmp_path, block=block)
+    config = gmlp_config.changed(text_config, task)
     config.model.update(model)
     assert expected in raised(ConfigError, gmlp_config.validate, config)
 

@@ -3,6 +3,7 @@ rate, and arrays as inputs."""
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
@@ -87,7 +88,7 @@ def test_tokens_without_segments_are_in_the_first_segment(name):
     alone = task.forward(params, tokens)
     first_segment = np.zeros_like(tokens)
     first = task.forward(params, {"tokens": tokens, "segments": first_segment})
-    np.testing.assert_array_equal(alone, first)
+    assert_array_equal(alone, first)
     second = task.forward(params, {"tokens": tokens, "segments": first_segment + 1})
     assert not np.allclose(alone, second)
 

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
 from gmlp_flax import config as gmlp_config
@@ -23,10 +24,12 @@ from tests.training import tiny
 def params(digits):
     """Initial parameters, except for a head that is not zero."""
     task, _ = digits
-    params = jax.jit(task.init)(jax.random.key(0))
+    key = jax.random.key(0)
+    params = jax.jit(task.init)(key)
     head = params["head"]
     shape = head["kernel"].shape
-    head["kernel"] = jax.random.normal(jax.random.key(1), shape)
+    kernel_key = jax.random.key(1)
+    head["kernel"] = jax.random.normal(kernel_key, shape)
     return params
 
 
@@ -36,7 +39,8 @@ def test_loss_with_label_smoothing(digits, params):
     """0.9 on the label and 0.1 spread over all ten classes."""
     task, data = digits
     batch = by_hand.first_batch(data)
-    logits = task.apply(params, jnp.asarray(batch["image"]))
+    images = jnp.asarray(batch["image"])
+    logits = task.apply(params, images)
     assert logits.shape == (8, 10)
     one_hot = np.eye(10)[batch["label"]]
     targets = 0.9 * one_hot + 0.01
@@ -61,7 +65,8 @@ def heldout_arrays(data) -> tuple[np.ndarray, np.ndarray]:
             is_real = batch["weight"] == 1
             images.append(batch["image"][is_real])
             labels.append(batch["label"][is_real])
-    return np.concatenate(images), np.concatenate(labels)
+    all_images = np.concatenate(images)
+    return all_images, np.concatenate(labels)
 
 
 def test_evaluation_against_numpy(digits, params):
@@ -74,7 +79,8 @@ def test_evaluation_against_numpy(digits, params):
     assert len(images) == 382
     apply = jax.jit(task.apply)
     logits = np.array(apply(params, images))
-    label_logits = np.take_along_axis(logits, labels[:, None], 1)
+    label_column = labels[:, None]
+    label_logits = np.take_along_axis(logits, label_column, 1)
     ranks = (logits > label_logits).sum(1)
     expected = {
         "top1": (ranks < 1).mean(),
@@ -84,7 +90,8 @@ def test_evaluation_against_numpy(digits, params):
     }
     for name, value in expected.items():
         assert metrics[name] == pytest.approx(value, rel=1e-5)
-        assert metrics[f"ema_{name}"] == metrics[name]
+        ema = metrics[f"ema_{name}"]
+        assert ema == metrics[name]
     assert 0 < expected["top1"] < expected["top5"] < 1
 
 
@@ -208,7 +215,8 @@ def test_unreadable_images_and_images_without_a_real_label_are_not_scored():
     params = tiny.random_params(task.shapes())
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (5, 8, 8, 1), np.uint8)
-    logits = np.asarray(task.apply(params, images))
+    scores = task.apply(params, images)
+    logits = np.asarray(scores)
     best = logits.argmax(-1)
     wrong = (best + 1) % 3
     unreadable = 2
@@ -229,7 +237,7 @@ def test_unreadable_images_and_images_without_a_real_label_are_not_scored():
     assert float(count) == 3
     scored = labels[[0, 1, 3]]
     expected_counts = np.bincount(scored, minlength=3)
-    np.testing.assert_array_equal(class_counts, expected_counts)
+    assert_array_equal(class_counts, expected_counts)
 
 
 def test_arrays_of_uint8_and_of_floats_are_inputs():
@@ -239,7 +247,7 @@ def test_arrays_of_uint8_and_of_floats_are_inputs():
     assert task.as_inputs(images) is images
     scaled = task.as_inputs(images / 255)
     assert scaled.dtype == np.float32
-    np.testing.assert_allclose(scaled, images, rtol=1e-6)
+    assert_allclose(scaled, images, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -263,19 +271,21 @@ def test_other_arrays_are_refused(array):
 def test_images_are_prepared_as_in_evaluation(digits):
     """Arrays and Pillow images."""
     task, data = digits
-    pixels = data.dataset(HELDOUT).examples[0]["image"]
+    example = data.dataset(HELDOUT).examples[0]
+    pixels = example["image"]
     expected = data.labelled(HELDOUT)[0]["image"]
     predictor = task.predictor
-    np.testing.assert_array_equal(predictor.transform(pixels), expected)
+    assert_array_equal(predictor.transform(pixels), expected)
     image = Image.fromarray(pixels[..., 0])
     encoded = predictor.encode([image, pixels])
-    np.testing.assert_array_equal(encoded, [expected, expected])
+    assert_array_equal(encoded, [expected, expected])
 
 
 def test_answers_rank_the_classes(digits, params):
     task, data = digits
     example = data.dataset(HELDOUT).examples[0]
-    [predictions] = task.predictor.predict(params, [example["image"]], Settings(top=3))
+    settings = Settings(top=3)
+    [predictions] = task.predictor.predict(params, [example["image"]], settings)
     [candidates] = predictions
     labelled = data.labelled(HELDOUT)[0]
     view = labelled["image"]
@@ -284,7 +294,8 @@ def test_answers_rank_the_classes(digits, params):
     best = by_hand.largest(shares, 3)
     expected = [task.classes[index] for index in best]
     assert by_hand.names_of(candidates) == expected
-    assert by_hand.shares_of(candidates) == pytest.approx(shares[best], rel=1e-4)
+    best_shares = shares[best]
+    assert by_hand.shares_of(candidates) == pytest.approx(best_shares, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +309,8 @@ def test_answers_rank_the_classes(digits, params):
 def test_array_of_two_or_three_axes_is_one_image(digits, shape, count):
     task, _ = digits
     images = np.zeros(shape, np.uint8)
-    assert len(task.predictor.listed(images)) == count
+    listed = task.predictor.listed(images)
+    assert len(listed) == count
 
 
 def test_path_is_one_image(digits):
@@ -319,10 +331,13 @@ def test_paths_of_images(digits, image_folder):
     predictor = digits[0].predictor
     first = str(image_folder / "a.jpg")
     second = str(image_folder / "b.png")
-    assert sorted(predictor.paths_in(image_folder)) == [first, second]
-    assert predictor.paths_in(str(image_folder / "*.png")) == [second]
+    paths = sorted(predictor.paths_in(image_folder))
+    assert paths == [first, second]
+    pattern = str(image_folder / "*.png")
+    assert predictor.paths_in(pattern) == [second]
     assert predictor.paths_in(first) is None
-    assert predictor.paths_in(np.zeros((8, 8))) is None
+    black = np.zeros((8, 8))
+    assert predictor.paths_in(black) is None
 
 
 def test_line_of_a_file_is_a_path(digits):
@@ -351,7 +366,8 @@ def test_causal_model_with_a_class_token_is_refused():
 @pytest.mark.parametrize("change", [{"channels": 3}, {"patch_size": (2, 2)}])
 def test_grey_value_embedding_needs_single_grey_pixels(change):
     config = tiny.image_config()
-    config.model.update({"stem": "table", "channels": 1, "patch_size": (1, 1)})
+    changes = {"stem": "table", "channels": 1, "patch_size": (1, 1)}
+    config.model.update(changes)
     gmlp_config.validate(config)
     config.model.update(change)
     assert "config.model.stem is 'table'" in raised(ConfigError, gmlp_config.validate, config)

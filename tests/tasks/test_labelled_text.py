@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.data import pipeline
@@ -101,7 +102,9 @@ def test_tokens_are_counted_over_the_pair(vocabulary, tmp_path, layout):
     tokens = data.tokens(HELDOUT)
     lengths = []
     for row in data.dataset(HELDOUT).examples.rows:
-        sizes = [len(data.tokenizer.encode(text)) for text in row.texts]
+        sizes = []
+        for text in row.texts:
+            sizes.append(len(data.tokenizer.encode(text)))
         if layout == "joined":
             lengths.append(sum(sizes))
         else:
@@ -112,14 +115,16 @@ def test_tokens_are_counted_over_the_pair(vocabulary, tmp_path, layout):
     assert tokens.examples == len(lengths)
     assert tokens.shortest == lengths.min()
     assert tokens.longest == lengths.max()
-    assert tokens.cut == pytest.approx(is_cut.mean())
+    cut_share = is_cut.mean()
+    assert tokens.cut == pytest.approx(cut_share)
 
 
 def test_texts_in_both_splits_get_a_note(vocabulary, tmp_path):
     config = labelled_files.own_config(KIND, vocabulary, tmp_path, "abab", "new,b\n")
     data = TextClassificationData(config)
     assert data.notes() == []
-    assert data.lines(HELDOUT)[2:] == ["note: classes without a held-out example: 1 ('a')"]
+    notes = data.lines(HELDOUT)[2:]
+    assert notes == ["note: classes without a held-out example: 1 ('a')"]
     known = f"0 {tiny.WORDS[0]},a\nnew,b\n"
     config = labelled_files.own_config(KIND, vocabulary, tmp_path, "abab", known)
     [note] = TextClassificationData(config).notes()
@@ -159,7 +164,8 @@ def with_splits(vocabulary, tmp_path):
     """A config of a published table whose column says which split a row belongs to."""
     header = labelled_files.PAIRS.replace("label\n", "label\tsplit\n")
     splits = ["train", "dev", "train", "test"] * 10
-    rows = labelled_files.rows(["entailment", "not_entailment"] * 20).splitlines()
+    labels = ["entailment", "not_entailment"] * 20
+    rows = labelled_files.rows(labels).splitlines()
     lines = []
     for row, split in zip(rows, splits, strict=True):
         lines.append(f"{row}\t{split}\n")
@@ -209,18 +215,20 @@ def test_evaluation_of_separately_encoded_pairs(vocabulary, tmp_path):
 
 
 def test_examples_have_the_shapes_of_the_task(vocabulary, tmp_path):
-    task, data = tiny.open_task(rte_config(vocabulary, tmp_path), tmp_path / "run")
+    config = rte_config(vocabulary, tmp_path)
+    task, data = tiny.open_task(config, tmp_path / "run")
     example = data.examples(HELDOUT)[3]
     assert shapes_of(example) == task.example_shapes()
     tokenizer = data.tokenizer
-    row = data.dataset(HELDOUT).examples.rows[3]
+    dataset_rows = data.dataset(HELDOUT).examples.rows
+    row = dataset_rows[3]
     ids = []
     for text in row.texts:
         encoded = tokenizer.encode(text)
         ids.append(np.array(encoded, np.int32))
     tokens, segments = pairs.assemble(ids, 16, tokenizer)
-    np.testing.assert_array_equal(example["tokens"], tokens)
-    np.testing.assert_array_equal(example["segments"], segments)
+    assert_array_equal(example["tokens"], tokens)
+    assert_array_equal(example["segments"], segments)
 
 
 TRANSFORMER = {"block": "transformer", "heads": 2, "positions": "relative"}
@@ -229,7 +237,8 @@ TRANSFORMER = {"block": "transformer", "heads": 2, "positions": "relative"}
 def long_config(vocabulary, folder, block: str = "gmlp", **model):
     """A config of a model of 200 tokens, more than any text has."""
     config = rte_config(vocabulary, folder)
-    config.model = gmlp_config.default(task=KIND, block=block).model
+    defaults = gmlp_config.default(task=KIND, block=block)
+    config.model = defaults.model
     config.model.update(layers=2, d_model=8, d_ffn=16)
     config.model.update(length=200, vocab_size=320, mask_padding=True)
     config.model.update(model)
@@ -248,7 +257,8 @@ def test_shortened_batches_give_the_same_scores(vocabulary, tmp_path, options):
     with data.train_batches(3, 0, 2) as half_batches:
         half = next(half_batches)
     rows = batch["index"]
-    whole = jax.tree.map(lambda array: array[rows], batch_of_role(data, TRAIN))
+    whole_batch = batch_of_role(data, TRAIN)
+    whole = jax.tree.map(lambda array: array[rows], whole_batch)
     length = batch["tokens"].shape[1]
     is_token = whole["tokens"] != task.tokenizer.pad_id
     used = is_token.any(axis=0).sum()
@@ -256,14 +266,18 @@ def test_shortened_batches_give_the_same_scores(vocabulary, tmp_path, options):
     assert length in pairs.LENGTHS
     assert half["tokens"].shape == (4, 200)
     for name in ("tokens", "segments"):
-        np.testing.assert_array_equal(batch[name], whole[name][:, :length])
+        cut_back = whole[name][:, :length]
+        assert_array_equal(batch[name], cut_back)
 
     params = tiny.random_params(task.shapes(), 0.5)
     loss = jax.jit(task.loss)
     keys = by_hand.keys(8)
-    cut_loss, _ = loss(params, {**batch, "key": keys})
-    whole_loss, _ = loss(params, {**whole, "key": keys})
-    assert float(cut_loss) == pytest.approx(float(whole_loss), rel=1e-5)
+    keyed_batch = {**batch, "key": keys}
+    cut_loss, _ = loss(params, keyed_batch)
+    keyed_whole = {**whole, "key": keys}
+    whole_loss, _ = loss(params, keyed_whole)
+    expected = pytest.approx(float(whole_loss), rel=1e-5)
+    assert float(cut_loss) == expected
 
 
 def test_batches_are_not_shortened_if_the_model_reads_padding(vocabulary, tmp_path):
@@ -272,7 +286,8 @@ def test_batches_are_not_shortened_if_the_model_reads_padding(vocabulary, tmp_pa
     assert not hides_padding(config)
     assert data.finish(1) is pipeline.unchanged
     with data.train_batches(0, 0, 1) as batches:
-        assert next(batches)["tokens"].shape == (8, 16)
+        batch = next(batches)
+        assert batch["tokens"].shape == (8, 16)
     hiding = TextClassificationData(long_config(vocabulary, tmp_path, hide_padding=True))
     assert hiding.finish(1) is not pipeline.unchanged
     assert hiding.finish(2) is pipeline.unchanged
@@ -330,16 +345,22 @@ def test_answers_to_lines_agree_with_evaluation(vocabulary, tmp_path, layout):
     task, data = tiny.open_task(config, tmp_path / "run")
     params = tiny.random_params(task.shapes(), 0.5)
     rows = data.dataset(HELDOUT).examples.rows
-    lines = ["\t".join(row.texts) for row in rows]
+    lines = []
+    for row in rows:
+        lines.append("\t".join(row.texts))
     settings = Settings(top=2, batch_size=4, truncate=True)
-    answers = list(task.predictor.answers(params, lines, settings))
-    logits = task.scores(params, batch_of_role(data, HELDOUT), None)
-    for answer, shares in zip(answers, by_hand.softmax(logits), strict=True):
+    answered = task.predictor.answers(params, lines, settings)
+    answers = list(answered)
+    batch = batch_of_role(data, HELDOUT)
+    logits = task.scores(params, batch, None)
+    shares_of_rows = by_hand.softmax(logits)
+    for answer, shares in zip(answers, shares_of_rows, strict=True):
         [candidates] = answer.predictions
         best = np.argsort(-shares)
         expected = [task.class_names[index] for index in best]
         assert by_hand.names_of(candidates) == expected
-        assert by_hand.shares_of(candidates) == pytest.approx(shares[best], rel=1e-4)
+        best_shares = shares[best]
+        assert by_hand.shares_of(candidates) == pytest.approx(best_shares, rel=1e-4)
     notes = [answer.note for answer in answers]
     assert any(notes)  # some are truncated
 
@@ -359,7 +380,8 @@ def rte_task(vocabulary, tmp_path):
     ],
 )
 def test_lines_of_another_form_are_refused(rte_task, line, expected):
-    assert expected in raised(RunError, rte_task.predictor.prepare, line)
+    message = raised(RunError, rte_task.predictor.prepare, line)
+    assert expected in message
 
 
 def test_long_line_may_be_truncated(rte_task):
@@ -376,7 +398,8 @@ def test_line_is_unpadded_if_padding_is_hidden(vocabulary, tmp_path):
     tokenizer = Tokenizer.load(vocabulary)
     first, second = tokenizer.encode_batch(["the", "of"])
     special_tokens = 3
-    length = len(first) + len(second) + special_tokens
+    text_tokens = len(first) + len(second)
+    length = text_tokens + special_tokens
     assert example["tokens"].shape == (length,)
 
 
@@ -386,7 +409,8 @@ def test_examples_from_python(tmp_path):
     row = TextClassificationData.row
     record = row(config, ["a text"], "x", "")
     assert record == {"text": "a text", "label": "x"}
-    assert "own.second" in failure(row, config, ["a", "b"], "x", "")
+    message = failure(row, config, ["a", "b"], "x", "")
+    assert "own.second" in message
     assert "(text, label)" in failure(row, config, ["a"], None, "")
     assert "int" in failure(row, config, [3], "x", "")
     config.own.update(text="q", second="a", label="verdict")
@@ -407,12 +431,14 @@ def test_error_for_missing_data_names_the_path(vocabulary, tmp_path):
 def test_predictions_with_special_characters_are_quoted(vocabulary, tmp_path):
     """Labels of the user's data with tabs and line feeds in them."""
     records = []
-    for number, label in enumerate(["a\tb", "c\nd"] * 5):
+    names = ["a\tb", "c\nd"] * 5
+    for number, label in enumerate(names):
         records.append({"text": f"text {number}", "label": label})
     path = labelled_files.json_rows(tmp_path / "own.jsonl", records)
     config = labelled_files.config(KIND, vocabulary, path, "own")
     config.data.update(heldout=str(path))
     task, data = tiny.open_task(config, tmp_path / "run")
     labels = data.dataset(HELDOUT).labels
-    [content] = task.prediction_files({"label": labels}, data).values()
+    outputs = {"label": labels}
+    [content] = task.prediction_files(outputs, data).values()
     assert content.startswith(b'index\tprediction\n0\t"a\tb"\n1\t"c\nd"\n2\t')

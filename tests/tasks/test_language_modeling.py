@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE
@@ -28,12 +29,15 @@ def test_cross_entropy_against_numpy():
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 30, (3, 5, 11))
     targets = rng.integers(0, 11, (3, 5))
-    weights = rng.integers(0, 2, (3, 5)).astype(np.float32)
-    sums = cross_entropy(np.float32(logits), targets, weights)
+    numbers = rng.integers(0, 2, (3, 5))
+    weights = numbers.astype(np.float32)
+    float_logits = np.float32(logits)
+    sums = cross_entropy(float_logits, targets, weights)
     losses = weights * by_hand.cross_entropies(logits, targets)
     hits = weights * by_hand.are_hits(logits, targets)
     total_weight = weights.sum()
-    assert by_hand.total(sums, "loss") == pytest.approx(losses.sum(), rel=1e-5)
+    loss = by_hand.total(sums, "loss")
+    assert loss == pytest.approx(losses.sum(), rel=1e-5)
     assert by_hand.total(sums, "accuracy") == hits.sum()
     assert by_hand.weight(sums, "loss") == total_weight
     assert by_hand.weight(sums, "accuracy") == total_weight
@@ -44,17 +48,20 @@ def test_logit_of_minus_infinity_for_another_class_costs_nothing():
     target = np.array([2])
     weight = np.ones(1, np.float32)
     sums = cross_entropy(logits, target, weight)
-    assert by_hand.total(sums, "loss") == pytest.approx(math.log(2))
+    loss = by_hand.total(sums, "loss")
+    assert loss == pytest.approx(math.log(2))
 
 
 def test_tokens_count_by_their_weights(masked):
     task, _ = masked
     rng = np.random.default_rng(0)
     tokens = rng.integers(5, 320, (4, 16))
-    weights = rng.random((4, 16)).astype(np.float32)
+    numbers = rng.random((4, 16))
+    weights = numbers.astype(np.float32)
     counts, total = jax.jit(task.token_counts)(tokens, weights)
-    expected = np.bincount(tokens.ravel(), weights.ravel(), minlength=320)
-    np.testing.assert_allclose(counts, expected, rtol=1e-6)
+    flat_weights = weights.ravel()
+    expected = np.bincount(tokens.ravel(), flat_weights, minlength=320)
+    assert_allclose(counts, expected, rtol=1e-6)
     assert float(total) == pytest.approx(weights.sum())
 
 
@@ -68,7 +75,7 @@ def test_frequencies_are_smoothed_by_one_for_possible_targets(masked):
     ordinary = np.delete(np.arange(320), special)
     smoothed = counts[ordinary] + 1
     expected = smoothed / smoothed.sum()
-    np.testing.assert_allclose(shares[ordinary], expected)
+    assert_allclose(shares[ordinary], expected)
     assert counts.max() > 100  # the text was counted
 
 
@@ -93,7 +100,8 @@ def test_sizes_of_examples(tmp_path, kind, tokens):
     """A window of a causal model has one token more than the model reads."""
     task = kind(tiny.text_config(tmp_path))
     assert task.units_per_example == 16
-    assert task.example_shapes()["tokens"][0] == (tokens,)
+    shape = task.example_shapes()["tokens"][0]
+    assert shape == (tokens,)
     assert task.unit == "tokens"
 
 
@@ -111,8 +119,11 @@ def test_only_the_tokenizer_of_a_pretrained_model_is_inherited():
 )
 def test_tokens_that_are_never_targets(tmp_path, kind, names):
     """A causal model predicts [SEP], which ends a document."""
-    task = kind(tiny.text_config(tmp_path), {TOKENIZER_FILE: b"bytes\n"})
-    pieces = [task.tokenizer.piece(token) for token in task.unpredicted]
+    config = tiny.text_config(tmp_path)
+    task = kind(config, {TOKENIZER_FILE: b"bytes\n"})
+    pieces = []
+    for token in task.unpredicted:
+        pieces.append(task.tokenizer.piece(token))
     assert pieces == names
 
 
@@ -135,7 +146,8 @@ def windows_with_another_start(tokenizer) -> tuple[np.ndarray, np.ndarray]:
     """Two windows of two documents each, which end at the eighth and the last token, and the same
     windows with other tokens in the first document."""
     rng = np.random.default_rng(0)
-    windows = rng.integers(5, 300, (2, 16)).astype(np.int32)
+    numbers = rng.integers(5, 300, (2, 16))
+    windows = numbers.astype(np.int32)
     windows[:, 0] = tokenizer.cls_id
     windows[:, [7, 15]] = tokenizer.sep_id
     changed = windows.copy()
@@ -167,8 +179,10 @@ def test_losses_do_not_depend_on_other_documents(block, kind, tmp_path):
 
     first = logits(windows)
     second = logits(changed)
-    np.testing.assert_array_equal(first[:, 8:], second[:, 8:])
-    change = np.abs(first[:, :8] - second[:, :8])
+    assert_array_equal(first[:, 8:], second[:, 8:])
+    before = first[:, :8]
+    after = second[:, :8]
+    change = np.abs(before - after)
     assert change.max() > 1e-3
 
 
@@ -178,7 +192,8 @@ def test_document_numbers_of_a_window(tmp_path):
     ids = task.tokenizer
     cls = ids.cls_id
     sep = ids.sep_id
-    tokens = jnp.array([[cls, 9, 9, sep, 9, sep, sep, 9, 0, 0]])
+    window = [cls, 9, 9, sep, 9, sep, sep, 9, 0, 0]
+    tokens = jnp.array([window])
     mask = task.padding_mask(tokens)
     assert mask.tolist() == [[1, 1, 1, 1, 2, 2, 3, 4, 0, 0]]
 
@@ -198,7 +213,8 @@ def test_documents_without_a_mask_depend_on_each_other(block, kind, tmp_path):
     windows, changed = windows_with_another_start(task.tokenizer)
     model = task.bind(large_params(task))
     hidden = jax.jit(model.hidden)
-    change = np.abs(hidden(windows) - hidden(changed))
+    difference = hidden(windows) - hidden(changed)
+    change = np.abs(difference)
     assert change[:, 8:].max() > 1e-4
 
 
@@ -213,7 +229,8 @@ def test_training_uses_the_document_mask(kind, tmp_path):
         task, data = tiny.open_task(config, tmp_path)
         batch = by_hand.first_batch(data)
         keys = by_hand.keys(len(batch["tokens"]))
-        loss, _ = task.loss(large_params(task), {**batch, "key": keys})
+        keyed_batch = {**batch, "key": keys}
+        loss, _ = task.loss(large_params(task), keyed_batch)
         losses.append(float(loss))
     masked, unmasked = losses
     assert abs(masked / unmasked - 1) > 1e-4

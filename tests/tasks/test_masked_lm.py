@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.holdout import HELDOUT, TRAIN
@@ -79,10 +80,12 @@ def test_only_selected_tokens_change(tokens, seed, options):
     assert set(chosen) <= set(ordinary)
     assert len(set(chosen)) == len(chosen) == count
     assert found.weights.sum() == count
-    np.testing.assert_array_equal(found.targets[is_prediction], tokens[chosen])
+    assert_array_equal(found.targets[is_prediction], tokens[chosen])
     untouched = np.setdiff1d(np.arange(LENGTH), chosen)
-    np.testing.assert_array_equal(found.inputs[untouched], tokens[untouched])
-    drawn = np.setdiff1d(found.inputs[chosen], [TOKENIZER.mask_id])
+    shown = found.inputs[untouched]
+    assert_array_equal(shown, tokens[untouched])
+    chosen_inputs = found.inputs[chosen]
+    drawn = np.setdiff1d(chosen_inputs, [TOKENIZER.mask_id])
     assert not np.isin(drawn, SPECIAL).any()
 
 
@@ -90,22 +93,25 @@ def test_special_tokens_are_not_masked():
     tokens = np.resize(SPECIAL, LENGTH)
     found = masked_sequence(0, tokens)
     assert found.weights.sum() == 0
-    np.testing.assert_array_equal(found.inputs, tokens)
+    assert_array_equal(found.inputs, tokens)
 
 
 @pytest.fixture(scope="module")
 def many():
     """20,000 masked copies of one sequence without special tokens, 4 predictions each."""
-    tokens = np.resize(np.arange(5, 25), LENGTH).astype(np.int32)
+    ordinary = np.arange(5, 25)
+    tokens = np.resize(ordinary, LENGTH).astype(np.int32)
     copies = np.tile(tokens, (20_000, 1))
     mask = masking()
-    return jax.device_get(mask(by_hand.keys(20_000, seed=7), copies))
+    keys = by_hand.keys(20_000, seed=7)
+    return jax.device_get(mask(keys, copies))
 
 
 def within(count: int, trials: int, probability: float) -> bool:
     """Five standard deviations of a binomial: one false alarm in two million."""
     expected = trials * probability
-    deviation = math.sqrt(expected * (1 - probability))
+    variance = expected * (1 - probability)
+    deviation = math.sqrt(variance)
     return abs(count - expected) < 5 * deviation
 
 
@@ -118,7 +124,8 @@ def test_selected_tokens_are_replaced_80_10_10(many):
     targets = many.targets[is_chosen]
     is_masked = shown == TOKENIZER.mask_id
     is_kept = shown == targets
-    random = shown[~is_masked & ~is_kept]
+    is_random = ~is_masked & ~is_kept
+    random = shown[is_random]
     assert within(is_masked.sum(), trials, 0.8)
     # A random token is the target itself once in 45 times.
     assert within(is_kept.sum(), trials, 0.1 + 0.1 / 45)
@@ -186,15 +193,19 @@ def test_evaluation_against_numpy(masked, params):
     masks = task.fixed_mask(batch, task.config.eval.seed)
     logits = logits_of(task, params, masks)
     is_real = np.asarray(masks.weights) == 1
-    losses = by_hand.cross_entropies(logits, masks.targets)[is_real]
+    targets = masks.targets
+    losses = by_hand.cross_entropies(logits, targets)[is_real]
     hits = by_hand.are_hits(logits, masks.targets)[is_real]
     assert metrics["predictions"] == len(losses)
     assert metrics["examples"] == examples
     loss = losses.mean()
-    assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
-    assert metrics["perplexity"] == pytest.approx(math.exp(loss), rel=1e-4)
+    expected_loss = pytest.approx(loss, rel=1e-5)
+    assert metrics["loss"] == expected_loss
+    perplexity = math.exp(loss)
+    assert metrics["perplexity"] == pytest.approx(perplexity, rel=1e-4)
     assert metrics["accuracy"] == pytest.approx(hits.mean(), abs=1e-6)
-    assert {*task.eval_metrics, "predictions", "examples"} == set(metrics)
+    names = {*task.eval_metrics, "predictions", "examples"}
+    assert names == set(metrics)
     assert outputs == {}
 
 
@@ -239,20 +250,24 @@ def test_ar_hits_of_an_evaluation_against_a_loop(masked, params):
     all_targets = np.asarray(masks.targets)
     all_are_real = np.asarray(masks.weights) == 1
     hit_losses = []
-    for row, tokens in enumerate(batch["tokens"].tolist()):
+    rows = batch["tokens"].tolist()
+    for row, tokens in enumerate(rows):
         is_real = all_are_real[row]
         positions = all_positions[row, is_real].tolist()
         targets = all_targets[row, is_real].tolist()
         visible = visible_tokens(tokens, positions, task.tokenizer.special_ids)
-        for position, target, loss in zip(positions, targets, losses[row, is_real], strict=True):
+        row_losses = losses[row, is_real]
+        for position, target, loss in zip(positions, targets, row_losses, strict=True):
             if completes_a_bigram(visible, position, target):
                 hit_losses.append(loss)
     hits = len(hit_losses)
     assert hits > 2
     assert metrics["recall_predictions"] == hits
-    assert metrics["other_predictions"] == metrics["predictions"] - hits
+    others = metrics["predictions"] - hits
+    assert metrics["other_predictions"] == others
     recall_loss = math.log(metrics["recall_perplexity"])
-    assert recall_loss == pytest.approx(np.mean(hit_losses), rel=1e-4)
+    mean_loss = np.mean(hit_losses)
+    assert recall_loss == pytest.approx(mean_loss, rel=1e-4)
 
 
 def shares_of_tokens(task, data) -> np.ndarray:
@@ -271,7 +286,8 @@ def shares_if_shown(task, shares: np.ndarray) -> np.ndarray:
     A tenth of the targets are shown unchanged, and a tenth as any ordinary token.
     """
     vocabulary = len(shares)
-    ordinary = task.tokenizer.vocab_size - len(task.tokenizer.special_ids)
+    special_count = len(task.tokenizer.special_ids)
+    ordinary = task.tokenizer.vocab_size - special_count
     unchanged = 0.1 * np.eye(vocabulary)
     random = 0.1 / ordinary
     if_target = unchanged + random
@@ -287,13 +303,15 @@ def test_baselines_equal_a_count_by_hand(masked, params):
     metrics, _ = evaluator(params)
     shares = shares_of_tokens(task, data)
     shares_given_shown = shares_if_shown(task, shares)
-    masks = task.fixed_mask(heldout_batch(data), task.config.eval.seed)
+    batch = heldout_batch(data)
+    masks = task.fixed_mask(batch, task.config.eval.seed)
     shown_tokens = np.take_along_axis(masks.inputs, masks.positions, 1)
     is_real = np.asarray(masks.weights) == 1
     targets = np.asarray(masks.targets)[is_real]
     shares_of_targets = shares[targets]
     given_shown = []
-    for target, shown in zip(targets, shown_tokens[is_real], strict=True):
+    shown_if_real = shown_tokens[is_real]
+    for target, shown in zip(targets, shown_if_real, strict=True):
         if shown == task.tokenizer.mask_id:
             given_shown.append(shares[target])
         else:
@@ -305,7 +323,8 @@ def test_baselines_equal_a_count_by_hand(masked, params):
     assert frequencies.metrics == {"perplexity": pytest.approx(perplexity, rel=1e-5)}
     assert shown_token.name == "the shown token alone, without context"
     perplexity = perplexity_of(given_shown)
-    assert shown_token.metrics == {"perplexity": pytest.approx(perplexity, rel=1e-5)}
+    expected = pytest.approx(perplexity, rel=1e-5)
+    assert shown_token.metrics == {"perplexity": expected}
 
 
 def perplexity_of(shares) -> float:
@@ -332,7 +351,8 @@ def test_overflowing_perplexity_is_infinite(masked):
 def evaluated(config) -> dict[int, tuple]:
     """What the model reads and predicts in evaluation, by the index of the sequence."""
     task, data = tiny.open_task(config, "")
-    fixed_mask = functools.partial(task.fixed_mask, seed=config.eval.seed)
+    seed = config.eval.seed
+    fixed_mask = functools.partial(task.fixed_mask, seed=seed)
     fixed_mask = jax.jit(fixed_mask)
     read = {}
     with data.evaluation_batches(0, 1) as batches:
@@ -340,7 +360,8 @@ def evaluated(config) -> dict[int, tuple]:
             masks = fixed_mask({"tokens": batch["tokens"], "index": batch["index"]})
             fields = [np.asarray(field).tolist() for field in masks]
             sequences = zip(*fields, strict=True)
-            rows = zip(batch["index"].tolist(), batch["weight"], sequences, strict=True)
+            indices = batch["index"].tolist()
+            rows = zip(indices, batch["weight"], sequences, strict=True)
             for index, weight, sequence in rows:
                 if weight:
                     read[index] = sequence
@@ -405,16 +426,18 @@ def test_evaluation_uses_the_fixed_masks_and_the_weights(masked):
     task, data = masked
     batch = heldout_batch(data)
     count = len(batch["index"])
-    batch["weight"] = np.arange(count, dtype=np.float32) % 2
+    numbers = np.arange(count, dtype=np.float32)
+    batch["weight"] = numbers % 2
     task_reading = Reading(task.config, task.files)
     sums, _ = task_reading.evaluate({}, batch)
     masks = task.fixed_mask(batch, task.config.eval.seed)
-    expected_weights = masks.weights * batch["weight"][:, None]
+    batch_weights = batch["weight"][:, None]
+    expected_weights = masks.weights * batch_weights
     inputs, positions, targets, weights = sums["read"]
-    np.testing.assert_array_equal(inputs, masks.inputs)
-    np.testing.assert_array_equal(positions, masks.positions)
-    np.testing.assert_array_equal(targets, masks.targets)
-    np.testing.assert_array_equal(weights, expected_weights)
+    assert_array_equal(inputs, masks.inputs)
+    assert_array_equal(positions, masks.positions)
+    assert_array_equal(targets, masks.targets)
+    assert_array_equal(weights, expected_weights)
 
 
 def masks_by_index(config) -> dict[int, list[list[int]]]:
@@ -430,7 +453,8 @@ def masks_by_index(config) -> dict[int, list[list[int]]]:
 
     masks = collections.defaultdict(list)
     windows = data.windows(TRAIN)
-    steps = 3 * len(windows) // config.batch_size
+    examples = 3 * len(windows)
+    steps = examples // config.batch_size
     with data.train_batches(0, 0, 1) as batches:
         for step in range(steps):
             batch = next(batches)
@@ -444,7 +468,10 @@ def masks_by_index(config) -> dict[int, list[list[int]]]:
 
 def first_masks(masks: dict[int, list]) -> dict[int, list]:
     """What the model reads the first time that each sequence occurs."""
-    return {index: times[0] for index, times in masks.items()}
+    firsts = {}
+    for index, times in masks.items():
+        firsts[index] = times[0]
+    return firsts
 
 
 def equal_share(first: dict, second: dict) -> float:
@@ -499,28 +526,32 @@ def ids_of_two_masks(tokenizer) -> list[int]:
 def test_each_mask_is_filled_with_the_most_likely_tokens(masked, params):
     task, _ = masked
     tokenizer = task.tokenizer
-    [predictions] = task.predictor.predict(params, [TWO_MASKS], Settings(top=3))
+    settings = Settings(top=3)
+    [predictions] = task.predictor.predict(params, [TWO_MASKS], settings)
     ids = ids_of_two_masks(tokenizer)
     assert ids.count(tokenizer.mask_id) == 2
-    padding = [tokenizer.pad_id] * (16 - len(ids))
+    padding_length = 16 - len(ids)
+    padding = [tokenizer.pad_id] * padding_length
     padded = np.array(ids + padding)
     positions = np.flatnonzero(padded == tokenizer.mask_id)
     batch = padded[None]
-    [logits] = np.asarray(task.logits(params, batch, positions[None]))
+    batch_positions = positions[None]
+    [logits] = np.asarray(task.logits(params, batch, batch_positions))
     for candidates, row in zip(predictions, logits, strict=True):
         piece_logits = row[: tokenizer.vocab_size]
         best = by_hand.largest(piece_logits, 3)
-        expected = [tokenizer.piece(token) for token in best.tolist()]
+        best_ids = best.tolist()
+        expected = [tokenizer.piece(token) for token in best_ids]
         assert by_hand.names_of(candidates) == expected
     [all_logits] = task.forward(params, batch)
-    np.testing.assert_allclose(all_logits[positions], logits, rtol=1e-5, atol=1e-6)
+    assert_allclose(all_logits[positions], logits, rtol=1e-5, atol=1e-6)
 
 
 def test_line_with_masks_is_encoded(masked):
     task, _ = masked
     ids = ids_of_two_masks(task.tokenizer)
     [encoded] = task.predictor.encode([TWO_MASKS])
-    np.testing.assert_array_equal(encoded[: len(ids)], ids)
+    assert_array_equal(encoded[: len(ids)], ids)
     assert task.predictor.label(2) == "[MASK] 2"
 
 

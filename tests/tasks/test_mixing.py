@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.errors import ConfigError
@@ -23,9 +24,12 @@ def slow_outside(size: tuple[int, int], share: float, center: tuple[int, int]) -
     """CutMix's box, pixel by pixel, in Python integers."""
     height, width = size
     row_center, column_center = center
-    side_share = np.sqrt(np.float32(1) - np.float32(share))
-    rows = inside(row_center, int(height * side_share), height)
-    columns = inside(column_center, int(width * side_share), width)
+    kept_share = np.float32(1) - np.float32(share)
+    side_share = np.sqrt(kept_share)
+    kept_height = int(height * side_share)
+    rows = inside(row_center, kept_height, height)
+    kept_width = int(width * side_share)
+    columns = inside(column_center, kept_width, width)
     outside = np.ones(size)
     for row in rows:
         for column in columns:
@@ -48,15 +52,17 @@ def test_boxes(size):
     every_center = list(np.ndindex(size))
     # Between the shares at which a side is a whole number.
     hundredths = np.arange(100) / 100 + 1e-4
-    every_share = np.append(hundredths, 1).astype(np.float32)
-    centers = np.array(every_center * len(every_share))
+    with_one = np.append(hundredths, 1)
+    every_share = with_one.astype(np.float32)
+    repeated = every_center * len(every_share)
+    centers = np.array(repeated)
     shares = np.repeat(every_share, len(every_center))
     outside_box = functools.partial(mixing.outside_box, size)
     outside_boxes = jax.jit(jax.vmap(outside_box))
     boxes = np.asarray(outside_boxes(shares, centers))
     for box, share, center in zip(boxes, shares, centers, strict=True):
         expected = slow_outside(size, share, center)
-        np.testing.assert_array_equal(box, expected)
+        assert_array_equal(box, expected)
 
 
 RNG = np.random.default_rng(0)
@@ -73,20 +79,24 @@ PARTNERS = np.roll(PIXELS, 2, axis=0)
     ids=["constant", "random"],
 )
 def test_blended_pixels_are_rounded(shares):
-    blended = np.array(mixing.blend_pixels(PIXELS, shares))
+    pixels = mixing.blend_pixels(PIXELS, shares)
+    blended = np.array(pixels)
     weights = shares[..., None].astype(float)
-    exact = weights * PIXELS + (1 - weights) * PARTNERS
+    partners = (1 - weights) * PARTNERS
+    exact = weights * PIXELS + partners
     assert blended.dtype == np.uint8
     errors = np.abs(blended - exact)
     assert errors.max() <= 0.5 + 1e-4
 
 
 def test_pixels_in_the_box_come_from_the_partner():
-    outside = np.arange(30).reshape(1, 6, 5) % 2
+    numbers = np.arange(30).reshape(1, 6, 5)
+    outside = numbers % 2
     is_outside = outside[..., None] == 1
     expected = np.where(is_outside, PIXELS, PARTNERS)
-    found = mixing.blend_pixels(PIXELS, outside.astype(np.float32))
-    np.testing.assert_array_equal(found, expected)
+    weights = outside.astype(np.float32)
+    found = mixing.blend_pixels(PIXELS, weights)
+    assert_array_equal(found, expected)
 
 
 def test_partners():
@@ -98,17 +108,19 @@ def test_partners_have_the_same_key():
     keys = by_hand.keys(6)
     paired = jax.random.key_data(mixing.pair_keys(keys))
     first = jax.random.key_data(keys)[:3]
-    np.testing.assert_array_equal(paired, np.concatenate([first, first]))
+    assert_array_equal(paired, np.concatenate([first, first]))
 
 
 def drawn_weights(size=(6, 8), **options) -> np.ndarray:
     """The weights of 4,000 draws, whose means are checked."""
     options = {"mixup": 0.8, "cutmix": 1.0, "switch": 0.5} | options
-    draw = jax.jit(functools.partial(mixing.keep_weights, size=size, **options))
+    partial = functools.partial(mixing.keep_weights, size=size, **options)
+    draw = jax.jit(partial)
     keys = by_hand.keys(4000)
-    weights, shares = jax.device_get(draw(keys))
+    drawn = draw(keys)
+    weights, shares = jax.device_get(drawn)
     means = weights.mean((1, 2), dtype=np.float64)
-    np.testing.assert_allclose(shares, means, rtol=1e-6)
+    assert_allclose(shares, means, rtol=1e-6)
     return weights
 
 
@@ -116,7 +128,8 @@ def test_mixup_draws():
     """Beta(a, a) has mean 1/2 and variance 1 / (4 (2 a + 1)). All pixels have the same share."""
     weights = drawn_weights(cutmix=0.0)
     assert weights.shape == (4000, 6, 8)
-    assert (weights == weights[:, :1, :1]).all()
+    corners = weights[:, :1, :1]
+    assert (weights == corners).all()
     assert weights.mean() == pytest.approx(0.5, abs=0.03)
     assert weights.var() == pytest.approx(1 / 10.4, abs=0.005)
 
@@ -131,14 +144,17 @@ def test_cutmix_draws():
     shares = []
     for _ in range(4000):
         share = rng.beta(1, 1)
-        center = (rng.integers(24), rng.integers(32))
+        row = rng.integers(24)
+        center = (row, rng.integers(32))
         outside = slow_outside((24, 32), share, center)
         shares.append(outside.mean())
     drawn_shares = weights.mean((1, 2))
     mean = drawn_shares.mean()
     deviation = drawn_shares.std()
-    assert mean == pytest.approx(np.mean(shares), abs=0.02)
-    assert deviation == pytest.approx(np.std(shares), abs=0.02)
+    expected_mean = np.mean(shares)
+    assert mean == pytest.approx(expected_mean, abs=0.02)
+    expected_deviation = np.std(shares)
+    assert deviation == pytest.approx(expected_deviation, abs=0.02)
 
 
 def test_mixup_and_cutmix_switch():
@@ -156,7 +172,8 @@ def mixed(tmp_path):
     config.optimizer.label_smoothing = 0.1
     task, data = tiny.open_task(config, tmp_path)
     batch = by_hand.first_batch(data)
-    return task, {**batch, "key": by_hand.keys(8, seed=7)}
+    keys = by_hand.keys(8, seed=7)
+    return task, {**batch, "key": keys}
 
 
 def expected_loss(task, params, batch, weights: np.ndarray) -> tuple[float, int]:
@@ -170,18 +187,23 @@ def expected_loss(task, params, batch, weights: np.ndarray) -> tuple[float, int]
     for index in range(8):
         partner = (index + 4) % 8
         weight = weights[index][..., None]
-        image = weight * pixels[index] + (1 - weight) * pixels[partner]
-        images.append(np.rint(image).astype(np.uint8))
+        partner_pixels = (1 - weight) * pixels[partner]
+        image = weight * pixels[index] + partner_pixels
+        rounded = np.rint(image)
+        images.append(rounded.astype(np.uint8))
         share = weights[index].mean()
         target = np.full(10, 0.01)
-        target[labels[index]] += 0.9 * share
-        target[labels[partner]] += 0.9 * (1 - share)
+        label_share = 0.9 * share
+        partner_label_share = 0.9 * (1 - share)
+        target[labels[index]] += label_share
+        target[labels[partner]] += partner_label_share
         targets.append(target)
         stronger = index if share >= 0.5 else partner
         dominant.append(labels[stronger])
     apply = jax.jit(task.apply)
     logits = apply(params, np.stack(images))
-    losses = -np.stack(targets) * by_hand.log_softmax(logits)
+    log_shares = by_hand.log_softmax(logits)
+    losses = -np.stack(targets) * log_shares
     hits = by_hand.are_hits(logits, dominant)
     return losses.sum(), hits.sum()
 
@@ -190,7 +212,8 @@ def test_backward_pass_keeps_mixed_images_as_uint8(mixed):
     task, batch = mixed
 
     def loss(params):
-        mixed_batch = task.mix(batch, jax.random.key(3))
+        key = jax.random.key(3)
+        mixed_batch = task.mix(batch, key)
         total, _ = task.loss(params, mixed_batch)
         return total
 
@@ -199,8 +222,10 @@ def test_backward_pass_keeps_mixed_images_as_uint8(mixed):
         return pull_back
 
     with jax.enable_x64(True):
-        shapes = jax.eval_shape(task.init, jax.random.key(0))
-        kept = jax.tree.leaves(jax.eval_shape(backward, shapes))
+        key = jax.random.key(0)
+        shapes = jax.eval_shape(task.init, key)
+        residuals = jax.eval_shape(backward, shapes)
+        kept = jax.tree.leaves(residuals)
     dtypes = set()
     for leaf in kept:
         if leaf.shape == batch["image"].shape:
@@ -223,7 +248,8 @@ def test_loss(mixed, mode, switch, draws):
 
     @jax.jit  # compiles the draws, which take most of the time, once
     def loss_and_weights(params, batch):
-        weights, _ = draw(jnp.stack(keys))
+        stacked_keys = jnp.stack(keys)
+        weights, _ = draw(stacked_keys)
         mixed_batch = task.mix(batch, key)
         return task.loss(params, mixed_batch), weights
 
@@ -232,7 +258,8 @@ def test_loss(mixed, mode, switch, draws):
         results = jax.device_get(loss_and_weights(params, batch))
         (total, sums), weights = results
         loss, hits = expected_loss(task, params, batch, weights)
-    assert len(np.unique(weights, axis=0)) == draws
+    different = np.unique(weights, axis=0)
+    assert len(different) == draws
     expected = pytest.approx(loss, rel=1e-6)
     assert float(total) == expected
     assert by_hand.total(sums, "loss") == expected
@@ -254,17 +281,21 @@ def test_pairs_do_not_depend_on_the_microbatches(mixed):
 
     @functools.partial(jax.jit, static_argnums=2)
     def gradients(params, batch, microbatches):
-        whole = task.mix(batch, jax.random.key(2))
+        key = jax.random.key(2)
+        whole = task.mix(batch, key)
         return step.gradients(task, params, whole, microbatches, Partition.make())
 
     with jax.enable_x64(True):
         params = tiny.random_params(task.shapes())
-        expected, sums = jax.device_get(gradients(params, batch, 1))
-        cut, cut_sums = jax.device_get(gradients(params, batch, 4))
+        of_whole = gradients(params, batch, 1)
+        expected, sums = jax.device_get(of_whole)
+        of_parts = gradients(params, batch, 4)
+        cut, cut_sums = jax.device_get(of_parts)
     assert cut_sums["accuracy"] == sums["accuracy"]
     loss = by_hand.total(sums, "loss")
-    assert by_hand.total(cut_sums, "loss") == pytest.approx(loss, rel=1e-6)
-    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-8)
+    total = by_hand.total(cut_sums, "loss")
+    assert total == pytest.approx(loss, rel=1e-6)
+    close = functools.partial(assert_allclose, rtol=1e-5, atol=1e-8)
     jax.tree.map(close, cut, expected)
 
 
@@ -321,4 +352,4 @@ def test_number_of_devices_does_not_change_the_pairs():
         losses[devices] = np.array(done.stdout.split(), float)
     on_one_device = losses[1]
     assert len(set(on_one_device)) == 3
-    np.testing.assert_allclose(losses[4], on_one_device, rtol=1e-5)
+    assert_allclose(losses[4], on_one_device, rtol=1e-5)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.finetuning import squad_answers
@@ -61,7 +62,8 @@ def reference(task, params, batch) -> Reference:
     """What the task computes, without its padding and batches."""
     is_token = batch["tokens"] != task.tokenizer.pad_id
     apply = jax.jit(task.apply)
-    scores = apply(params, batch["tokens"], batch["segments"], is_token)
+    tokens = batch["tokens"]
+    scores = apply(params, tokens, batch["segments"], is_token)
     exact = np.asarray(scores, np.float64)
     starts_and_ends = np.moveaxis(exact, -1, 0)
     start_logits, end_logits = np.where(is_token, starts_and_ends, -np.inf)
@@ -74,14 +76,18 @@ def reference(task, params, batch) -> Reference:
 def test_training_loss_against_numpy(folder, params):
     task, data = open_version(folder)
     batch = all_windows(data, TRAIN)
-    batch["key"] = by_hand.keys(len(batch["start"]), seed=1)
+    examples = len(batch["start"])
+    batch["key"] = by_hand.keys(examples, seed=1)
     expected = reference(task, params, batch)
     total, sums = jax.jit(task.loss)(params, batch)
-    start_hits = by_hand.are_hits(expected.start_logits, batch["start"])
-    end_hits = by_hand.are_hits(expected.end_logits, batch["end"])
+    starts = batch["start"]
+    ends = batch["end"]
+    start_hits = by_hand.are_hits(expected.start_logits, starts)
+    end_hits = by_hand.are_hits(expected.end_logits, ends)
     hits = start_hits & end_hits
     assert set(sums) == set(task.metrics)
-    loss = pytest.approx(expected.losses.sum(), rel=1e-5)
+    total_loss = expected.losses.sum()
+    loss = pytest.approx(total_loss, rel=1e-5)
     assert float(total) == loss
     assert by_hand.total(sums, "loss") == loss
     assert by_hand.total(sums, "accuracy") == hits.sum()
@@ -104,10 +110,14 @@ def test_evaluation(opened, params):
     loss = expected.losses.mean()
     assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
     assert metrics["windows"] == windows
-    null = expected.start_logits[:, 0] + expected.end_logits[:, 0]
-    np.testing.assert_allclose(outputs["null"], null, rtol=1e-4, atol=1e-4)
-    check_five_best(expected.start_logits, outputs["start_positions"], outputs["start_scores"])
-    check_five_best(expected.end_logits, outputs["end_positions"], outputs["end_scores"])
+    null_start = expected.start_logits[:, 0]
+    null_end = expected.end_logits[:, 0]
+    null = null_start + null_end
+    assert_allclose(outputs["null"], null, rtol=1e-4, atol=1e-4)
+    starts = outputs["start_positions"]
+    check_five_best(expected.start_logits, starts, outputs["start_scores"])
+    ends = outputs["end_positions"]
+    check_five_best(expected.end_logits, ends, outputs["end_scores"])
 
 
 def files_and_metrics(task, data, params):
@@ -126,8 +136,8 @@ def check_five_best(logits, positions, scores) -> None:
     best = order[:, :5]
     expected = np.take_along_axis(logits, best, 1)
     at_positions = np.take_along_axis(logits, positions, 1)
-    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(at_positions, expected, rtol=1e-4, atol=1e-4)
+    assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
+    assert_allclose(at_positions, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_prediction_files_reproduce_the_metrics(opened, params):
@@ -141,7 +151,8 @@ def test_prediction_files_reproduce_the_metrics(opened, params):
     for name in common:
         assert metrics[name] == scored[name]
     lists = files["nbest_predictions.json"]
-    assert lists.keys() == {question.id for question in questions}
+    ids = {question.id for question in questions}
+    assert lists.keys() == ids
     for answers in lists.values():
         assert len(answers) <= 5 + 1
 
@@ -237,7 +248,8 @@ def test_v2_baseline_answers_nothing(folder):
     task, data = open_version(folder, "v2.0")
     questions = data.examples(HELDOUT).questions
     impossible = [question for question in questions if question.impossible]
-    share = 100 * len(impossible) / len(questions)
+    percentage = 100 * len(impossible)
+    share = percentage / len(questions)
     assert 0 < share < 100
     [baseline] = task.baselines(SUMS, data)
     assert baseline == ("no answer to any question", {"exact": share, "f1": share})
@@ -251,17 +263,20 @@ def test_predictions_depend_on_the_threshold(folder, params, threshold, is_unans
     paragraph = colours(0)["paragraphs"][0]
     context = paragraph["context"]
     line = f"What is the road?\t{context}"
-    [predictions] = predict(params, [line], Settings(top=3))
+    settings = Settings(top=3)
+    [predictions] = predict(params, [line], settings)
     [three] = predictions
     assert len(three) == 3
     best, *_ = by_hand.names_of(three)
     assert (best == NO_ANSWER) == is_unanswered
-    [predictions] = predict(params, [line], Settings(top=500))
+    settings = Settings(top=500)
+    [predictions] = predict(params, [line], settings)
     [candidates] = predictions
     assert len(candidates) > 3
     for text, _ in candidates:
         assert text in context or text == NO_ANSWER
-    assert sum(by_hand.shares_of(candidates)) == pytest.approx(1)
+    shares = by_hand.shares_of(candidates)
+    assert sum(shares) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("line", ["no tab", "no passage\t", "\tno question"])
@@ -292,7 +307,8 @@ def test_single_passage_is_answered_as_in_evaluation(folder, params, batch_size)
         [(text, share)] = candidates
         expected, *_ = lists[question.id]
         assert text == expected["text"]
-        assert share == pytest.approx(expected["probability"], rel=1e-3)
+        probability = expected["probability"]
+        assert share == pytest.approx(probability, rel=1e-3)
 
 
 def test_encode_returns_the_first_window(folder):
@@ -302,4 +318,4 @@ def test_encode_returns_the_first_window(folder):
     batch = task.predictor.encode([line])
     window = examples[0]
     for name in ("tokens", "segments"):
-        np.testing.assert_array_equal(batch[name][0], window[name])
+        assert_array_equal(batch[name][0], window[name])

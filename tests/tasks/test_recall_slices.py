@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from gmlp_flax.errors import RunError
 from gmlp_flax.tasks import recall_slices
@@ -39,7 +40,8 @@ def earlier_hits(tokens, documents):
             if documents[s] == documents[t]:
                 bigram_before = (tokens[s - 1], tokens[s])
                 earlier.append(bigram_before)
-        hits.append(HIDDEN not in bigram and bigram in earlier)
+        is_hit = HIDDEN not in bigram and bigram in earlier
+        hits.append(is_hit)
     return hits
 
 
@@ -47,13 +49,16 @@ def earlier_hits(tokens, documents):
 def test_token_repeats_an_earlier_bigram(rng, count):
     """In sequences of one document and of up to three."""
     tokens = random_tokens(rng)
-    documents = np.sort(rng.integers(0, count, tokens.shape), axis=1)
-    found = jax.vmap(recall_slices.repeat_earlier_bigrams)(tokens, documents)
+    numbers = rng.integers(0, count, tokens.shape)
+    documents = np.sort(numbers, axis=1)
+    repeats = jax.vmap(recall_slices.repeat_earlier_bigrams)
+    found = repeats(tokens, documents)
     expected = []
     for row, row_documents in zip(tokens, documents, strict=True):
         expected.append(earlier_hits(row, row_documents))
-    np.testing.assert_array_equal(found, expected)
-    assert 10 < np.sum(expected) < tokens.size / 2
+    assert_array_equal(found, expected)
+    half = tokens.size / 2
+    assert 10 < np.sum(expected) < half
 
 
 def test_example_of_the_definition():
@@ -64,7 +69,8 @@ def test_example_of_the_definition():
     tokens = jnp.asarray(first + second)
     one_document = jnp.zeros_like(tokens)
     found = recall_slices.repeat_earlier_bigrams(tokens, one_document)
-    assert np.flatnonzero(found).tolist() == [6, 9, 10]
+    positions = np.flatnonzero(found)
+    assert positions.tolist() == [6, 9, 10]
 
 
 def visible_hit(sequence, position, target):
@@ -74,7 +80,8 @@ def visible_hit(sequence, position, target):
     bigrams = []
     for s in range(1, LENGTH):
         if documents[s] == documents[position]:
-            bigrams.append((visible[s - 1], visible[s]))
+            bigram = (visible[s - 1], visible[s])
+            bigrams.append(bigram)
     with_left = False
     if position > 0:
         left = visible[position - 1]
@@ -84,14 +91,16 @@ def visible_hit(sequence, position, target):
     if position + 1 < LENGTH:
         right = visible[position + 1]
         is_known = right != HIDDEN and (target, right) in bigrams
-        with_right = is_known and not is_frequent[position + 1]
+        right_position = position + 1
+        with_right = is_known and not is_frequent[right_position]
     return with_left or with_right
 
 
 def masked_tokens(rng, documents, rows=12):
     """Random sequences with five tokens each to predict, including the first and the last."""
     tokens = random_tokens(rng, rows)
-    tokens = np.where(tokens == HIDDEN, 5, tokens)
+    is_hidden = tokens == HIDDEN
+    tokens = np.where(is_hidden, 5, tokens)
     predicted = np.int32([0, 3, 4, 11, LENGTH - 1])
     positions = np.tile(predicted, (rows, 1))
     targets = np.take_along_axis(tokens, positions, axis=1)
@@ -109,20 +118,25 @@ def masked_tokens(rng, documents, rows=12):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_masked_token_completes_a_visible_bigram(rng, count):
-    documents = np.sort(rng.integers(0, count, (12, LENGTH)), axis=1)
+    numbers = rng.integers(0, count, (12, LENGTH))
+    documents = np.sort(numbers, axis=1)
     masked = masked_tokens(rng, documents)
     repeat_visible_bigrams = jax.vmap(recall_slices.repeat_visible_bigrams)
     found = np.asarray(repeat_visible_bigrams(masked))
     expected = np.zeros_like(found)
-    arrays = [np.asarray(array).tolist() for array in masked]
-    for row, fields in enumerate(zip(*arrays, strict=True)):
+    arrays = []
+    for array in masked:
+        arrays.append(np.asarray(array).tolist())
+    rows = zip(*arrays, strict=True)
+    for row, fields in enumerate(rows):
         visible, positions, targets, documents_of_row, is_frequent = fields
         sequence = (visible, documents_of_row, is_frequent)
         predictions = zip(positions, targets, strict=True)
         for index, (position, target) in enumerate(predictions):
             expected[row, index] = visible_hit(sequence, position, target)
-    np.testing.assert_array_equal(found, expected)
-    assert 3 < expected.sum() < expected.size - 3
+    assert_array_equal(found, expected)
+    hits = expected.sum()
+    assert 3 < hits < expected.size - 3
 
 
 # Metrics, and the gap between two models.
@@ -163,7 +177,8 @@ def test_share_of_the_gap():
     recall_gap = 64 * math.log(6.75 / 2.16)
     whole_gap = 1000 * math.log(12.06 / 11.01)
     by_hand = recall_gap / whole_gap
-    assert recall_slices.share_of_gap(h3, attention) == pytest.approx(by_hand)
+    found = recall_slices.share_of_gap(h3, attention)
+    assert found == pytest.approx(by_hand)
     assert by_hand == pytest.approx(0.80, abs=0.01)
     assert recall_slices.share_of_gap(attention, h3) is None
     assert recall_slices.share_of_gap(h3, h3) is None

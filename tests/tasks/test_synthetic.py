@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.data.synthetic.kinds import KINDS
@@ -75,7 +76,7 @@ def test_only_answers_are_scored(kind, causal):
     total, weight = sums["loss"]
     total_hits, _ = sums["accuracy"]
     examples, _ = sums["examples"]
-    np.testing.assert_allclose(float(total), loss, rtol=1e-4)
+    assert_allclose(float(total), loss, rtol=1e-4)
     assert float(weight) == count
     assert float(total_hits) == hits
     assert float(examples) == 8
@@ -93,7 +94,7 @@ def test_padding_copies_of_a_batch_do_not_count():
     first = {name: array[:5] for name, array in batch.items()}
     expected, _ = task.evaluate(params, first)
     for name in ("loss", "accuracy", "examples"):
-        np.testing.assert_allclose(sums[name], expected[name], rtol=1e-5)
+        assert_allclose(sums[name], expected[name], rtol=1e-5)
 
 
 @pytest.mark.parametrize("block", ["gmlp", "transformer"])
@@ -109,7 +110,7 @@ def test_causal_model_does_not_read_later_tokens(block):
     changed = task.apply(params, changed_tokens, positions)
     before, after = np.split(logits, [40], axis=1)
     changed_before, changed_after = np.split(changed, [40], axis=1)
-    np.testing.assert_array_equal(before, changed_before)
+    assert_array_equal(before, changed_before)
     assert not np.allclose(after, changed_after)
 
 

@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import RunError
@@ -88,10 +89,10 @@ def test_mean_of_features_leaves_out_padding(task):
     means = task.features(params, tokens, pool="mean")
     first_mean = first[:3].mean(axis=0)
     second_mean = second[:9].mean(axis=0)
-    np.testing.assert_allclose(means, [first_mean, second_mean], rtol=1e-5, atol=1e-6)
+    assert_allclose(means, [first_mean, second_mean], rtol=1e-5, atol=1e-6)
     with_segments = {"tokens": tokens, "segments": np.zeros_like(tokens)}
     same_means = task.features(params, with_segments, pool="mean")
-    np.testing.assert_array_equal(same_means, means)
+    assert_array_equal(same_means, means)
 
 
 def test_arrays_of_ids_are_inputs(task):
@@ -133,7 +134,7 @@ def test_texts_are_padded_to_the_longest(task):
     expected[0, :3] = [7, 8, 9]
     expected[1, 0] = 7
     assert padded.dtype == np.int32
-    np.testing.assert_array_equal(padded, expected)
+    assert_array_equal(padded, expected)
 
 
 def test_truncation_is_noted_or_refused(task):

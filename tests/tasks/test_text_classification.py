@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from gmlp_flax.data import holdout
 from gmlp_flax.data.finetuning.text_tasks import GLUE_TASKS
@@ -52,7 +53,8 @@ def undecided(task, data):
     logits = logits_of(task, data, params)
     leads = logits[:, 0] - logits[:, 1]
     median = np.median(leads)
-    head["bias"] = head["bias"].at[1].set(median)
+    bias = head["bias"]
+    head["bias"] = bias.at[1].set(median)
     return params
 
 
@@ -77,7 +79,8 @@ def test_loss(rte):
     logits = all_logits[batch["index"]]
     losses = by_hand.cross_entropies(logits, batch["label"])
     hits = by_hand.are_hits(logits, batch["label"])
-    assert float(loss) == pytest.approx(losses.sum(), rel=1e-5)
+    expected_loss = pytest.approx(losses.sum(), rel=1e-5)
+    assert float(loss) == expected_loss
     assert by_hand.weight(sums, "loss") == 8
     assert by_hand.total(sums, "accuracy") == hits.sum()
 
@@ -96,7 +99,8 @@ def test_each_example_counts_once(rte, batch_size):
         "loss": pytest.approx(losses.mean(), rel=1e-5),
         "examples": 21,
     }
-    np.testing.assert_array_equal(outputs["label"], logits.argmax(-1))
+    predicted = logits.argmax(-1)
+    assert_array_equal(outputs["label"], predicted)
     assert 0 < outputs["label"].sum() < 21  # both labels are predicted
 
 
@@ -126,18 +130,23 @@ MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
 def test_mnli_has_two_accuracies(mnli):
     task, data = mnli
     evaluator = Evaluator(task, data, Partition.make())
-    metrics, outputs = evaluator(undecided(task, data))
-    rows = np.array([*range(10), *range(7)])
+    params = undecided(task, data)
+    metrics, outputs = evaluator(params)
+    numbers = [*range(10), *range(7)]
+    rows = np.array(numbers)
     labels = rows % 3
     hits = outputs["label"] == labels
     matched = hits[:10]
     mismatched = hits[10:]
-    assert metrics["accuracy"] == pytest.approx(matched.mean())
-    assert metrics["accuracy_mm"] == pytest.approx(mismatched.mean())
+    matched_accuracy = matched.mean()
+    assert metrics["accuracy"] == pytest.approx(matched_accuracy)
+    mismatched_accuracy = mismatched.mean()
+    assert metrics["accuracy_mm"] == pytest.approx(mismatched_accuracy)
     assert metrics["examples"] == 17
     assert {*task.eval_metrics, "examples"} == set(metrics)
     shown = task.format_metrics(metrics)
-    assert shown.startswith(f"accuracy {10 * matched.sum()}.0%  accuracy_mm ")
+    hit_count = matched.sum()
+    assert shown.startswith(f"accuracy {10 * hit_count}.0%  accuracy_mm ")
     [baseline] = evaluator.baselines()
     expected = {"accuracy": 4 / 10, "accuracy_mm": 3 / 7}
     assert baseline == ("the most frequent label", expected)
@@ -146,7 +155,8 @@ def test_mnli_has_two_accuracies(mnli):
 def test_mnli_has_two_files(mnli):
     task, data = mnli
     evaluator = Evaluator(task, data, Partition.make())
-    _, outputs = evaluator(undecided(task, data))
+    params = undecided(task, data)
+    _, outputs = evaluator(params)
     files = task.prediction_files(outputs, data)
     assert list(files) == ["MNLI-m.tsv", "MNLI-mm.tsv"]
     matched = files["MNLI-m.tsv"].splitlines()
@@ -196,7 +206,8 @@ def test_accuracy_and_task_scores(vocabulary, tmp_path, name, content, score):
     labelled_files.write(tmp_path, train=content, dev=content)
     config = class_config(vocabulary, tmp_path, name)
     task, data = tiny.open_task(config, tmp_path / "run")
-    metrics, outputs = by_hand.evaluate(task, data, undecided(task, data))
+    params = undecided(task, data)
+    metrics, outputs = by_hand.evaluate(task, data, params)
     predicted = outputs["label"]
     positive = int(predicted.sum())
     hits = int(predicted[1::2].sum())
@@ -226,10 +237,12 @@ def test_matthews_and_f1(examples):
     product = predicted * positives * negatives * predicted_negatives
     numerator = hits * rest - false_alarms * misses
     matthews = numerator / math.sqrt(product) if product else 0
-    assert text_classification.matthews(*counts) == pytest.approx(matthews)
+    found = text_classification.matthews(*counts)
+    assert found == pytest.approx(matthews)
     denominator = 2 * hits + false_alarms + misses
     f1 = 2 * hits / denominator if denominator else 0
-    assert text_classification.f1(*counts) == pytest.approx(f1)
+    found_f1 = text_classification.f1(*counts)
+    assert found_f1 == pytest.approx(f1)
 
 
 def test_test_set_has_predictions_and_no_metrics(vocabulary, tmp_path):
@@ -239,7 +252,8 @@ def test_test_set_has_predictions_and_no_metrics(vocabulary, tmp_path):
     config = class_config(vocabulary, folder, "rte", heldout_split="test")
     task, data = tiny.open_task(config, tmp_path / "run")
     evaluator = Evaluator(task, data, Partition.make())
-    metrics, outputs = evaluator(task.init(jax.random.key(0)))
+    params = task.init(jax.random.key(0))
+    metrics, outputs = evaluator(params)
     assert metrics == {"examples": 2, "unlabelled": 2}
     files = task.prediction_files(outputs, data)
     assert files["RTE.tsv"].count(b"entailment\n") == 2
@@ -263,10 +277,12 @@ def test_classes_are_read_from_the_files_or_placeholders():
     files = {"labels.json": b'{"task": "own", "labels": ["b", "a", "c"]}'}
     named = TextClassification(config, files)
     assert named.class_names == ("b", "a", "c")
-    assert named.shapes()["head"]["kernel"].shape == (8, 3)
+    head = named.shapes()["head"]
+    assert head["kernel"].shape == (8, 3)
     assert "labels.json" in failure(TextClassification, config, {"labels.json": b"{}"})
     config.glue.task = "snli"
-    assert TextClassification(config, files).class_names == GLUE_TASKS["snli"].labels
+    snli = TextClassification(config, files)
+    assert snli.class_names == GLUE_TASKS["snli"].labels
 
 
 def write_verdicts(folder, labels: list[str]):
@@ -309,12 +325,15 @@ def test_predictions_on_own_data_are_class_names(verdicts):
     task = TextClassification(verdicts, data.assets())
     heldout = data.dataset(HELDOUT)
     files = task.prediction_files({"label": heldout.labels}, data)
-    header, *lines = files["predictions.tsv"].decode().splitlines()
+    content = files["predictions.tsv"].decode()
+    header, *lines = content.splitlines()
     assert header == "index\tprediction"
-    rows = zip(lines, heldout.labels, heldout.examples.rows, strict=True)
+    dataset_rows = heldout.examples.rows
+    rows = zip(lines, heldout.labels, dataset_rows, strict=True)
     for line, label, row in rows:
         _, name = line.split("\t")
-        assert name == heldout.classes[label] == verdict_of(row)
+        class_name = heldout.classes[label]
+        assert name == class_name == verdict_of(row)
 
 
 def test_run_keeps_its_classes_for_other_data(verdicts, tmp_path):
@@ -324,11 +343,13 @@ def test_run_keeps_its_classes_for_other_data(verdicts, tmp_path):
     data = TextClassificationData(verdicts, files)
     assert data.classes == known
     dataset = data.dataset(TRAIN)
-    for row, label in zip(dataset.examples.rows, dataset.labels, strict=True):
+    dataset_rows = dataset.examples.rows
+    for row, label in zip(dataset_rows, dataset.labels, strict=True):
         assert known[label] == verdict_of(row)
     assert "no (0)" in data.lines(TRAIN)[-1]
     write_verdicts(tmp_path, ["yes", "other"])
-    message = failure(TextClassificationData(verdicts, files).examples, TRAIN)
+    other = TextClassificationData(verdicts, files)
+    message = failure(other.examples, TRAIN)
     assert "'other'" in message
 
 
@@ -362,7 +383,8 @@ def test_own_data_without_labels_have_only_predictions(vocabulary, tmp_path):
     """No class is missing from them, as they are a test set."""
     config = labelled_files.own_config(KIND, vocabulary, tmp_path, "abab", "new,\nother,\n")
     task, data = tiny.open_task(config, tmp_path / "run")
-    assert data.dataset(HELDOUT).labels.tolist() == [-1, -1]
+    labels = data.dataset(HELDOUT).labels
+    assert labels.tolist() == [-1, -1]
     assert len(data.lines(HELDOUT)) == 1
     assert data.notes() == []
     params = task.init(jax.random.key(0))
@@ -389,8 +411,10 @@ def test_class_without_training_texts_gets_a_note(vocabulary, tmp_path):
     (tmp_path / "own.csv").write_text("".join(lines))
     config = class_config(vocabulary, tmp_path / "own.csv", "own", heldout_share=0.5)
     data = TextClassificationData(config)
-    assert data.dataset(TRAIN).class_counts()[1] == 0
-    assert data.dataset(HELDOUT).class_counts()[1] > 2
+    train_counts = data.dataset(TRAIN).class_counts()
+    assert train_counts[1] == 0
+    heldout_counts = data.dataset(HELDOUT).class_counts()
+    assert heldout_counts[1] > 2
     [note] = data.notes()
     assert "to train on: 1 ('b')" in note
 
@@ -399,7 +423,8 @@ def test_equal_texts_with_different_labels_get_a_note(vocabulary, tmp_path):
     """Equal texts are counted as in pandas; a cell with NULL is text."""
     repeated = ["same,a", "same,b", "NULL,a", "NULL,a", "NULL,b"]
     others = ["other,b", "c,a", "d,a", "e,a", "f,a", "g,a", "h,a"]
-    table = "\n".join(["text,label", *repeated, *others])
+    rows = ["text,label", *repeated, *others]
+    table = "\n".join(rows)
     train = tmp_path / "own.csv"
     train.write_text(f"{table}\n")
     heldout = tmp_path / "heldout.csv"

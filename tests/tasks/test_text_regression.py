@@ -48,16 +48,20 @@ def stsb(vocabulary, tmp_path):
     """A task on 12 pairs, its data with 7 pairs held out, and parameters."""
     config = number_config(vocabulary, labelled_files.stsb(tmp_path))
     task, data = tiny.open_task(config, tmp_path / "run")
-    return task, data, task.init(jax.random.key(1))
+    params = task.init(jax.random.key(1))
+    return task, data, params
 
 
 def test_glue_prediction_files(stsb):
     task, data, _ = stsb
     train = data.dataset(TRAIN).labels
-    expected = [number % 11 / 2 for number in range(12)]
+    expected = []
+    for number in range(12):
+        expected.append(number % 11 / 2)
     assert train.tolist() == expected
     assert len(data.dataset(HELDOUT)) == 7
-    scale = pytest.approx((train.mean(), train.std()))
+    mean_and_deviation = (train.mean(), train.std())
+    scale = pytest.approx(mean_and_deviation)
     assert task.scale == scale
     assert data.scale == scale
 
@@ -66,7 +70,8 @@ def test_scores(stsb):
     """Correlations equal scipy's; the loss is divided by the variance of the training labels."""
     task, data, params = stsb
     heldout = data.dataset(HELDOUT).labels
-    metrics, outputs = evaluator_of(task, data)(params)
+    evaluate = evaluator_of(task, data)
+    metrics, outputs = evaluate(params)
     predicted = outputs["label"]
     rank_correlation, _ = scipy.stats.spearmanr(heldout, predicted)
     linear_correlation, _ = scipy.stats.pearsonr(heldout, predicted)
@@ -98,7 +103,8 @@ def test_baseline_is_the_mean_training_label(stsb):
 
 def test_predictions_are_written_and_answered(stsb):
     task, data, params = stsb
-    _, outputs = evaluator_of(task, data)(params)
+    evaluate = evaluator_of(task, data)
+    _, outputs = evaluate(params)
     first = outputs["label"][0]
     [content] = task.prediction_files(outputs, data).values()
     lines = content.decode().splitlines()
@@ -117,8 +123,10 @@ def test_training_loss_is_divided_by_the_variance(stsb):
     total, sums = task.loss(params, batch)
     predicted = task.predicted(params, batch)
     predicted = np.asarray(predicted, np.float64)
-    squares = np.square(predicted - batch["label"])
-    labels = data.dataset(TRAIN).labels.astype(np.float64)
+    errors = predicted - batch["label"]
+    squares = np.square(errors)
+    train_labels = data.dataset(TRAIN).labels
+    labels = train_labels.astype(np.float64)
     expected = squares.sum() / labels.var()
     assert float(total) == pytest.approx(expected, rel=1e-4)
     assert by_hand.weight(sums, "loss") == 4
@@ -141,7 +149,8 @@ def test_test_set_has_no_scores(vocabulary, tmp_path):
     config = number_config(vocabulary, folder, heldout_split="test")
     task, data = tiny.open_task(config, tmp_path / "run")
     evaluator = evaluator_of(task, data)
-    metrics, outputs = evaluator(task.init(jax.random.key(0)))
+    params = task.init(jax.random.key(0))
+    metrics, outputs = evaluator(params)
     assert metrics == {"examples": 5, "unlabelled": 5}
     assert np.isfinite(outputs["label"]).all()
     assert evaluator.baselines() == []
@@ -161,16 +170,19 @@ def test_test_set_has_no_scores(vocabulary, tmp_path):
 def test_scores_outside_the_range_are_refused(vocabulary, tmp_path, score, is_allowed):
     """STS-B has scores from 0 to 5; -1 marks a row of a test set."""
     lines = ["sentence1\tsentence2\tscore\n"]
-    for number, value in enumerate((0, 2.5, -1, score)):
+    values = (0, 2.5, -1, score)
+    for number, value in enumerate(values):
         lines.append(f"a {number}\tb {number}\t{value}\n")
     path = tmp_path / "a.tsv"
     path.write_text("".join(lines))
     config = number_config(vocabulary, path, heldout=str(path))
     data = TextRegressionData(config)
     if is_allowed:
-        assert data.dataset(TRAIN).labels.tolist() == [0, 2.5, score]
+        labels = data.dataset(TRAIN).labels.tolist()
+        assert labels == [0, 2.5, score]
     else:
-        assert f"'{score}'" in failure(data.dataset, TRAIN)
+        message = failure(data.dataset, TRAIN)
+        assert f"'{score}'" in message
 
 
 NUMBERS = [1e6, -1, 250.5, "", -3e5] * 8
@@ -200,11 +212,16 @@ def test_labels_of_own_data(prices):
     labels = []
     for role in ROLES:
         labels += data.dataset(role).labels.tolist()
-    expected = sorted(label for label in NUMBERS if label != "")
+    labels_of_texts = []
+    for label in NUMBERS:
+        if label != "":
+            labels_of_texts.append(label)
+    expected = sorted(labels_of_texts)
     assert sorted(labels) == expected
     assert "8 rows without a label" in "\n".join(data.lines(TRAIN))
     assert "-3e+05 to 1e+06, held out -3e+05 to 1e+06" in data.notes()[0]
-    assert data.tokens(TRAIN).examples == len(data.dataset(TRAIN))
+    examples = len(data.dataset(TRAIN))
+    assert data.tokens(TRAIN).examples == examples
 
 
 @pytest.mark.parametrize("wrong", ["dear", math.inf, True, 1e300, "1_000", "1.2.3", "50%"])
@@ -300,10 +317,12 @@ def test_run_learns_keeps_its_scale_and_predicts(vocabulary, tmp_path):
     model = gf.load(run)
     new_metrics = gf.evaluate(model, str(path))
     assert new_metrics["spearman"] > 0.8
-    scale = json.loads((run / SCALE_FILE).read_text())
+    text = (run / SCALE_FILE).read_text()
+    scale = json.loads(text)
     assert scale["mean"] > 1000
     [answer] = model.predict(["the a of"])
-    assert answer == [[("score", pytest.approx(1300, abs=500))]]
+    score = pytest.approx(1300, abs=500)
+    assert answer == [[("score", score)]]
     line = " ".join(tiny.WORDS[:16]) + "\n"
     done = preloaded.gmlp("predict", f"--workdir={run}", input=line)
     assert done.returncode == 0, done.stderr

@@ -102,7 +102,8 @@ def split_meshes(number: int, every: bool) -> tuple[tuple[int, int, int], ...]:
 def make(options, sizes) -> Task:
     """The task of a small model with a block, dropout and padding, for a mesh."""
     task = "causal_lm" if options.get("causal") else "masked_lm"
-    config = gmlp_config.default(task=task, block=options["block"])
+    block = options["block"]
+    config = gmlp_config.default(task=task, block=block)
     for name, value in SMALL.items():
         if name in config.model:
             config.model[name] = value
@@ -116,14 +117,19 @@ def make(options, sizes) -> Task:
 def results(task, fresh) -> dict[str, np.ndarray]:
     """The loss and all gradients of one batch, at given parameters."""
     shapes = task.shapes()
-    partition = tiny.partition(task.config).for_model(task.param_metadata())
+    metadata = task.param_metadata()
+    partition = tiny.partition(task.config).for_model(metadata)
     partition.check_parameters(shapes)
-    params = jax.device_put(fresh, partition.shardings(shapes))
-    (size,), _ = task.example_shapes()["tokens"]
-    tokens = jax.random.randint(jax.random.key(1), (BATCH, size), 0, 64)
+    shardings = partition.shardings(shapes)
+    params = jax.device_put(fresh, shardings)
+    [size], _ = task.example_shapes()["tokens"]
+    token_key = jax.random.key(1)
+    tokens = jax.random.randint(token_key, (BATCH, size), 0, 64)
     padded = tokens.at[:, 20:].set(0)
-    keys = jax.random.split(jax.random.key(2), BATCH)
-    batch = jax.device_put({"tokens": padded, "key": keys}, partition.over_batch)
+    example_key = jax.random.key(2)
+    keys = jax.random.split(example_key, BATCH)
+    host_batch = {"tokens": padded, "key": keys}
+    batch = jax.device_put(host_batch, partition.over_batch)
 
     def share(params, batch):
         value_and_gradient = jax.value_and_grad(task.loss, has_aux=True)
@@ -145,7 +151,8 @@ def fft_gathers() -> bool:
     def transform(_, x):
         return {}, fnet.fourier(x, "fft").sum()
 
-    compiled = jax.jit(partition.on_each_shard(transform)).lower({}, x).compile()
+    lowered = jax.jit(partition.on_each_shard(transform)).lower({}, x)
+    compiled = lowered.compile()
     program = compiled.as_text()
     assert " fft(" in program
     return "all-gather" in program
@@ -154,7 +161,8 @@ def fft_gathers() -> bool:
 def transformed_in_evaluation(sizes: tuple[int, int, int]) -> set[int]:
     """The number of examples in each Fourier transform of an evaluation step."""
     task = make(BLOCKS["fnet by fft"], sizes)
-    partition = Partition.make(task.config.mesh).for_model(task.param_metadata())
+    metadata = task.param_metadata()
+    partition = Partition.make(task.config.mesh).for_model(metadata)
     batch = {
         "tokens": np.zeros((BATCH, TOKENS), np.int32),
         "index": np.arange(BATCH),
@@ -165,8 +173,10 @@ def transformed_in_evaluation(sizes: tuple[int, int, int]) -> set[int]:
         return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=partition.over_batch)
 
     batch = jax.tree.map(described, batch)
-    evaluator = evaluation.Evaluator(task, TaskData(task.config), partition)
-    lowered = evaluator.step.lower(partition.describe(task.shapes()), batch)
+    data = TaskData(task.config)
+    evaluator = evaluation.Evaluator(task, data, partition)
+    params = partition.describe(task.shapes())
+    lowered = evaluator.step.lower(params, batch)
     program = lowered.compile().as_text()
     numbers = re.findall(r"= c64\[(\d+),\S* fft\(", program)
     return {int(number) for number in numbers}
@@ -174,7 +184,8 @@ def transformed_in_evaluation(sizes: tuple[int, int, int]) -> set[int]:
 
 def main(out: str, every: str = "") -> None:
     assert not fft_gathers()
-    for sizes in ((8, 1, 1), (1, 8, 1), (2, 2, 2)):
+    mesh_shapes = ((8, 1, 1), (1, 8, 1), (2, 2, 2))
+    for sizes in mesh_shapes:
         data, fsdp, _ = sizes
         share = BATCH // (data * fsdp)
         assert transformed_in_evaluation(sizes) == {share}, sizes
@@ -184,11 +195,14 @@ def main(out: str, every: str = "") -> None:
     arrays = {}
     for number, name in enumerate(names(runs_all)):
         options = BLOCKS[name]
-        init = quick_jit(make(options, MESHES[0]).init)
+        task = make(options, MESHES[0])
+        init = quick_jit(task.init)
         fresh = init(jax.random.key(0))
-        for sizes in (MESHES[0], *split_meshes(number, runs_all)):
+        all_sizes = (MESHES[0], *split_meshes(number, runs_all))
+        for sizes in all_sizes:
             mesh = "x".join(map(str, sizes))
-            for path, leaf in results(make(options, sizes), fresh).items():
+            found = results(make(options, sizes), fresh)
+            for path, leaf in found.items():
                 assert np.isfinite(leaf).all(), (name, mesh, path)
                 arrays[f"{name}:{mesh}:{path}"] = leaf
     np.savez(out, **arrays)

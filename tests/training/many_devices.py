@@ -45,9 +45,11 @@ class Training:
     def train(self):
         """The state after a few steps, the sums of the window, and the text of the compiled
         step."""
-        state = self.programs.init(jax.random.key(0))
+        key = jax.random.key(0)
+        state = self.programs.init(key)
         over_batch = self.partition.over_batch
-        shapes = dry_run.batch_shapes(self.task, self.config.batch_size, over_batch)
+        batch_size = self.config.batch_size
+        shapes = dry_run.batch_shapes(self.task, batch_size, over_batch)
         lowered = self.programs.step.lower(state, shapes)
         train_step = lowered.compile()
         host, hosts = self.partition.host_share()
@@ -80,9 +82,11 @@ def moved_to_other_meshes(folder: Path, state, where: str) -> bool:
     checkpoints.wait()
     expected = jax.device_get(state)
     same = True
-    for sizes in ((1, 1, 1), (1, 8, 1), (4, 1, 2)):
+    mesh_shapes = ((1, 1, 1), (1, 8, 1), (4, 1, 2))
+    for sizes in mesh_shapes:
         template = Training(folder, sizes).programs.template
-        restored = jax.device_get(checkpoints.restore(STEPS, template))
+        device_state = checkpoints.restore(STEPS, template)
+        restored = jax.device_get(device_state)
         is_same = jax.tree.map(np.array_equal, restored, expected)
         same &= jax.tree.all(is_same)
     checkpoints.close()
@@ -91,7 +95,10 @@ def moved_to_other_meshes(folder: Path, state, where: str) -> bool:
 
 def named(group: str, results: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Results with names that `fake_devices.read` splits into groups."""
-    return {f"{group}:{name}": array for name, array in results.items()}
+    renamed = {}
+    for name, array in results.items():
+        renamed[f"{group}:{name}"] = array
+    return renamed
 
 
 def text_of(sizes: Sizes) -> str:
@@ -107,13 +114,15 @@ def main(folder: str, out: str) -> None:
         training = Training(root, sizes)
         state, window, program = training.train()
         programs[str(sizes)] = program
-        arrays |= named(text_of(sizes), training.results(state, window))
+        found = training.results(state, window)
+        arrays |= named(text_of(sizes), found)
         if sizes == (2, 2, 2):
             assert moved_to_other_meshes(root, state, str(root / "checkpoints"))
     for sizes in ((1, 1, 1), (2, 4, 1)):
         training = Training(root, sizes, "bfloat16")
         state, window, _ = training.train()
-        arrays |= named(f"bf{text_of(sizes)}", training.results(state, window))
+        found = training.results(state, window)
+        arrays |= named(f"bf{text_of(sizes)}", found)
     np.savez(out, checksums=checksums(), **arrays)
     (root / "programs.json").write_text(json.dumps(programs))
 
@@ -121,7 +130,8 @@ def main(folder: str, out: str) -> None:
 def checksums() -> np.ndarray:
     """The checksums of one array over all devices and on one."""
     partition = Partition.make()
-    x = jax.random.normal(jax.random.key(0), (16, 3))
+    key = jax.random.key(0)
+    x = jax.random.normal(key, (16, 3))
     checksum = jax.jit(pytree.checksum)
     sums = []
     for sharding in (partition.over_batch, jax.devices()[0]):

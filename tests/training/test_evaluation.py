@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.tasks.base import weighted_sum
@@ -101,11 +102,11 @@ def test_outputs_follow_the_order_of_examples_without_padding(config, partition)
     metrics, outputs = evaluator({})
     assert evaluator.step._cache_size() == 1
     assert metrics == {"rows": 7}
-    np.testing.assert_array_equal(outputs["index"], np.arange(7))
+    assert_array_equal(outputs["index"], np.arange(7))
     positions = 6 - np.arange(7)
     x = (3 * positions % 7).astype(np.float32)
     expected = np.stack([x, 2 * x], 1)
-    np.testing.assert_array_equal(outputs["pair"], expected)
+    assert_array_equal(outputs["pair"], expected)
 
 
 def test_counts_beyond_float32_precision(config, partition):

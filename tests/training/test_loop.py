@@ -32,11 +32,14 @@ def checkpoint_steps(run) -> list[int]:
 def test_result_and_metrics_agree(text_run):
     result = json.loads((text_run / "result.json").read_text())
     content = (text_run / "metrics.jsonl").read_text()
-    lines = [json.loads(line) for line in content.splitlines()]
+    lines = []
+    for line in content.splitlines():
+        lines.append(json.loads(line))
     assert steps_of(lines, "loss") == [4, 8, 12]
     assert steps_of(lines, "eval") == [6, 12]
     assert result["step"] == 12
-    assert result["eval"] == lines[-1]["eval"]
+    last_line = lines[-1]
+    assert result["eval"] == last_line["eval"]
 
 
 def test_fewer_steps_than_taken_are_refused(text_run, tmp_path):
@@ -52,9 +55,11 @@ def test_restart_only_moves_the_files_of_a_run(text_run, tmp_path):
     runs = tmp_path / "runs"
     shutil.copytree(text_run, runs / "one")
     options = config.load(str(text_run / "config.json"))
+    restarting = loop.TrainOptions(restart=True)
     with pytest.raises(loop.RunError, match="--restart: .*runs .*'one'"):
-        loop.train(options, str(runs), loop.TrainOptions(restart=True))
-    assert [path.name for path in runs.iterdir()] == ["one"]
+        loop.train(options, str(runs), restarting)
+    names = [path.name for path in runs.iterdir()]
+    assert names == ["one"]
 
 
 @pytest.mark.slow
@@ -63,7 +68,8 @@ def test_evaluation_with_unreadable_data_leaves_a_checkpoint(tmp_path):
     options = interrupted.config(tmp_path)
     options.steps = 3
     options.data.unreadable = 1
-    assert "cannot be read" in raised(loop.DataError, loop.train, options, str(run))
+    message = raised(loop.DataError, loop.train, options, str(run))
+    assert "cannot be read" in message
     assert checkpoint_steps(run) == [3]
     options.data.unreadable = 0
     result = loop.train(options, str(run))
@@ -106,7 +112,8 @@ class Interruptible:
     def train(self) -> tuple[dict | None, int]:
         """Trains. Returns the result, and how often the training step was compiled."""
         before = interrupted.Interrupted.times_traced
-        result = loop.train(self.config, str(self.folder))
+        folder = str(self.folder)
+        result = loop.train(self.config, folder)
         after = interrupted.Interrupted.times_traced
         return result, after - before
 
@@ -119,7 +126,8 @@ class Interruptible:
         assert interrupted.InterruptedData.batches_read[-1] == batch
         assert not (self.folder / "result.json").exists()
         newest = checkpoint_steps(self.folder)[-1]
-        return Stop(newest, steps_of(metrics(self.folder), "eval"), times_compiled)
+        evaluated = steps_of(metrics(self.folder), "eval")
+        return Stop(newest, evaluated, times_compiled)
 
 
 def interruptible(folder: Path) -> Interruptible:
@@ -209,7 +217,8 @@ def test_watchdog_allows_for_compilation_after_a_missing_evaluation(tmp_path):
     path = run.folder / "config.json"
     done = preloaded.run("-c", RESUME, str(path), str(run.folder))
     assert done.returncode == 0, done.stderr
-    assert steps_of(metrics(run.folder), "eval") == [3, 6]
+    evaluated = steps_of(metrics(run.folder), "eval")
+    assert evaluated == [3, 6]
 
 
 @contextlib.contextmanager
@@ -325,16 +334,19 @@ def test_run_stopped_early_resumes_for_a_better_target(stops_early, tmp_path):
     stops_early.eval.stop_at = 1.0
     result = loop.train(stops_early, str(run))
     assert result["step"] == 6
-    assert steps_of(metrics(run), "eval") == [2, 4, 6]
+    evaluated = steps_of(metrics(run), "eval")
+    assert evaluated == [2, 4, 6]
 
 
 @pytest.mark.slow
 def test_accuracy_above_the_target_stops_the_run(tmp_path):
     options = tiny.image_config()
     options.eval.every = 2
-    for goal, last in ((1e-9, 2), (1.1, 6)):
+    goals = ((1e-9, 2), (1.1, 6))
+    for goal, last in goals:
         options.eval.stop_at = goal
-        result = loop.train(options, str(tmp_path / f"run-{last}"))
+        folder = str(tmp_path / f"run-{last}")
+        result = loop.train(options, folder)
         assert result["step"] == last
 
 
@@ -355,4 +367,5 @@ def test_log_window_of_skipped_steps_is_written(tmp_path, capfd):
     for line in metrics(run):
         if line["step"] in skipped and "eval" not in line:
             assert line.keys() == {"step", "skipped"}
-    assert f"skipped all 1 steps before {skipped[0]}" in capfd.readouterr().err
+    err = capfd.readouterr().err
+    assert f"skipped all 1 steps before {skipped[0]}" in err

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import gmlp_flax as gf
 from gmlp_flax import config as gmlp_config
@@ -42,8 +43,10 @@ class Problem:
         encoder = params["encoder"]
         kernel = encoder["blocks"]["proj"]["kernel"]
         hidden = jnp.tanh(self.x @ kernel)
-        predicted = (hidden * encoder["norm"]) @ params["head"]["kernel"]
-        return jnp.square(predicted - self.y).mean()
+        normed = hidden * encoder["norm"]
+        predicted = normed @ params["head"]["kernel"]
+        squares = jnp.square(predicted - self.y)
+        return squares.mean()
 
     def loss_of_adapters(self, adapted):
         """Through W0 + alpha / rank A B."""
@@ -57,7 +60,8 @@ def change_of(adapted: dict):
 
 
 def make_problem() -> Problem:
-    kernel_key, head_key, x_key, y_key = jax.random.split(jax.random.key(0), 4)
+    key = jax.random.key(0)
+    kernel_key, head_key, x_key, y_key = jax.random.split(key, 4)
     return Problem(
         kernel=jax.random.normal(kernel_key, (2, 6, 5)),
         head=jax.random.normal(head_key, (5,)),
@@ -89,10 +93,13 @@ def test_merged_kernels_equal_a_model_with_explicit_adapters():
         gradient = jax.grad(problem.loss_of_adapters)(adapted)
         updates, adapted_state = adamw.update(gradient, adapted_state, adapted)
         adapted = optax.apply_updates(adapted, updates)
-    change = np.asarray(flat(params)[KERNEL] - problem.kernel)
-    np.testing.assert_allclose(change, change_of(adapted), atol=2e-5)
-    np.testing.assert_allclose(params["head"]["kernel"], adapted["head"], atol=1e-5)
-    np.testing.assert_array_equal(params["encoder"]["norm"], np.ones(5))
+    kernel = flat(params)[KERNEL]
+    change = np.asarray(kernel - problem.kernel)
+    assert_allclose(change, change_of(adapted), atol=2e-5)
+    head = params["head"]["kernel"]
+    assert_allclose(head, adapted["head"], atol=1e-5)
+    norm = params["encoder"]["norm"]
+    assert_array_equal(norm, np.ones(5))
     assert np.abs(change).max() > 0.05
     assert ranks_of(change, 1e-4) == [3, 3]
 
@@ -144,7 +151,8 @@ def test_state_has_only_adapters(adapted, partition):
     # A and B of rank 2 in 2 layers
     proj_in = 2 * 2 * (8 + 16)
     proj_out = 2 * 2 * (8 + 8)
-    sizes = [leaf.size for leaf in jax.tree.leaves(state.opt_state)]
+    leaves = jax.tree.leaves(state.opt_state)
+    sizes = [leaf.size for leaf in leaves]
     moments_and_params = 3 * (proj_in + proj_out)
     counters = 2
     assert sum(sizes) == moments_and_params + counters
@@ -164,7 +172,8 @@ def test_step_changes_only_kernels(adapted, partition):
     changed = changed_names(before, after)
     assert changed == ["encoder/blocks/proj_in/kernel", "encoder/blocks/proj_out/kernel"]
     for name in changed:
-        assert ranks_of(after[name] - before[name], 1e-5) == [2, 2]
+        change = after[name] - before[name]
+        assert ranks_of(change, 1e-5) == [2, 2]
 
 
 @pytest.fixture
@@ -183,9 +192,12 @@ def test_complete_run(from_run, text_run, tmp_path):
     run = tmp_path / "run"
     result = loop.train(from_run, str(run))
     assert result["step"] == 2
-    old = flat(gf.load(str(text_run)).params)
-    new = flat(gf.load(str(run)).params)
-    last_parts = {name.rpartition("/")[2] for name in changed_names(old, new)}
+    loaded = gf.load(str(text_run))
+    old = flat(loaded.params)
+    tuned = gf.load(str(run))
+    new = flat(tuned.params)
+    changed = changed_names(old, new)
+    last_parts = {name.rpartition("/")[2] for name in changed}
     assert last_parts == {"kernel"}
     written = json.loads((run / "config.json").read_text())
     assert written["optimizer"]["lora_rank"] == 2

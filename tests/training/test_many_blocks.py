@@ -3,6 +3,7 @@ many_blocks.py."""
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.training import fake_devices
 from tests.training.many_blocks import BLOCKS, REPEATED, names, split_meshes
@@ -15,7 +16,7 @@ def assert_same(found: dict, expected: dict, mesh: str) -> None:
     for path, leaf in expected.items():
         largest = np.abs(leaf).max()
         tolerance = {"rtol": 1e-4, "atol": 1e-4 * largest + 1e-6}
-        np.testing.assert_allclose(found[path], leaf, **tolerance, err_msg=f"{mesh} {path}")
+        assert_allclose(found[path], leaf, **tolerance, err_msg=f"{mesh} {path}")
 
 
 def check(folder, every: bool) -> None:

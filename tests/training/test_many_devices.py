@@ -7,8 +7,8 @@ import math
 import re
 from typing import NamedTuple
 
-import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.once import made_once
 from tests.training import fake_devices
@@ -48,7 +48,7 @@ def test_mesh_changes_only_rounding(results, sizes):
         is_updated = name.startswith(("0/params", "0/ema"))
         rtol = 1e-4 if is_updated else 2e-5
         atol = 2e-5 if is_updated else 2e-6
-        np.testing.assert_allclose(found[name], expected[name], rtol, atol, err_msg=name)
+        assert_allclose(found[name], expected[name], rtol, atol, err_msg=name)
 
 
 def test_bfloat16_on_a_mesh(results):

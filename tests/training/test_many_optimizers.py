@@ -1,7 +1,7 @@
 """Every optimizer with its state sharded over fake devices, which need a separate process."""
 
-import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from gmlp_flax.config.optimizers import OPTIMIZERS
 from tests.training import fake_devices
@@ -22,6 +22,4 @@ def test_fsdp_changes_only_rounding_and_splits_the_state(tmp_path):
             assert split > 0.7 or size < 0.1, (name, split, size)
         for key, expected in single.items():
             message = f"{name} {key}"
-            np.testing.assert_allclose(
-                sharded[key], expected, rtol=1e-3, atol=2e-5, err_msg=message
-            )
+            assert_allclose(sharded[key], expected, rtol=1e-3, atol=2e-5, err_msg=message)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
 import gmlp_flax as gf
@@ -56,7 +57,8 @@ def test_predictions_of_text(text):
         assert len(candidates) == 3
     best, middle, worst = by_hand.shares_of(first)
     assert best >= middle >= worst > 0
-    assert text.predict("A [MASK]") == text.predict(["A [MASK]"])  # a string is a list of one
+    of_list = text.predict(["A [MASK]"])
+    assert text.predict("A [MASK]") == of_list  # a string is a list of one
     assert text.predict([]) == []
 
 
@@ -69,11 +71,14 @@ def test_text_model_has_a_tokenizer_and_no_classes(text):
 def test_text_logits_agree_with_predictions(text):
     tokens = text.predictor.encode(["The [MASK]."])
     logits = text.logits("The [MASK].")
-    assert logits.shape == (1, tokens.shape[1], 600)
+    count = tokens.shape[1]
+    assert logits.shape == (1, count, 600)
     assert logits.dtype == jnp.float32
-    np.testing.assert_array_equal(text.logits(tokens), logits)
-    [position] = np.flatnonzero(tokens[0] == text.tokenizer.mask_id)
-    best = int(logits[0, position].argmax())
+    assert_array_equal(text.logits(tokens), logits)
+    is_mask = tokens[0] == text.tokenizer.mask_id
+    [position] = np.flatnonzero(is_mask)
+    mask_logits = logits[0, position]
+    best = int(mask_logits.argmax())
     [predictions] = text.predict("The [MASK].", top=1)
     [[(piece, _)]] = predictions
     assert piece == text.tokenizer.piece(best)
@@ -87,7 +92,7 @@ def test_mean_leaves_out_padding(text):
     pooled = text.features(texts, pool="mean")
     states = text.features(tokens)
     expected = states[1, is_token].mean(0)
-    np.testing.assert_allclose(pooled[1], expected, rtol=1e-5, atol=1e-6)
+    assert_allclose(pooled[1], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_mean_of_only_padding_is_0(text):
@@ -96,7 +101,7 @@ def test_mean_of_only_padding_is_0(text):
     pooled = text.features(tokens, pool="mean")
     assert not np.asarray(pooled[1]).any()
     alone = text.features(tokens[:1], pool="mean")
-    np.testing.assert_allclose(pooled[0], alone[0], atol=1e-5)
+    assert_allclose(pooled[0], alone[0], atol=1e-5)
 
 
 def test_images_as_lists_or_unreadable_tensors_are_refused(images):
@@ -115,14 +120,14 @@ def test_longer_text_in_the_batch_does_not_change_logits(text):
     texts = ["The value of the call is a name.", "A [MASK]."]
     [alone] = text.logits(texts[1])
     _, second = text.logits(texts)
-    np.testing.assert_allclose(second[: len(alone)], alone, atol=1e-5)
+    assert_allclose(second[: len(alone)], alone, atol=1e-5)
 
 
 def test_longer_text_in_the_batch_does_not_change_features(text):
     texts = ["The value of the call is a name.", "A [MASK]."]
     [alone] = text.features(texts[1], pool="mean")
     _, second = text.features(texts, pool="mean")
-    np.testing.assert_allclose(second, alone, atol=1e-5)
+    assert_allclose(second, alone, atol=1e-5)
 
 
 def random_pixels(*shape: int) -> np.ndarray:
@@ -140,27 +145,28 @@ def test_states_of_layers_equal_those_of_a_shorter_stack(images):
     encoder["blocks"] = jax.tree.map(lambda leaf: leaf[:1], encoder["blocks"])
     params = images.params | {"encoder": encoder}
     expected = short.task.features(params, pixels)
-    np.testing.assert_allclose(expected, first, rtol=1e-4, atol=1e-5)
+    assert_allclose(expected, first, rtol=1e-4, atol=1e-5)
 
 
 def test_states_of_layers_are_concatenated(images):
     pixels = random_pixels(2, 32, 32, 3)
     states = images.features(pixels, layers=(0, 2, -1))
     assert states.shape == (2, 16, 3 * 16)
-    first, third, last = np.split(np.asarray(states), 3, axis=-1)
-    np.testing.assert_array_equal(third, last)
+    values = np.asarray(states)
+    first, third, last = np.split(values, 3, axis=-1)
+    assert_array_equal(third, last)
     expected = images.features(pixels, layers=0)
-    np.testing.assert_array_equal(first, expected)
+    assert_array_equal(first, expected)
 
 
 def test_states_of_layers_are_pooled(images):
     pixels = random_pixels(2, 32, 32, 3)
     first = images.features(pixels, layers=0)
     pooled = images.features(pixels, (0,), pool="cls")
-    np.testing.assert_array_equal(pooled, first[:, 0])
+    assert_array_equal(pooled, first[:, 0])
     mean = images.features(pixels).mean(1)
     pooled = images.features(pixels, pool="mean")
-    np.testing.assert_allclose(pooled, mean, rtol=1e-5, atol=1e-6)
+    assert_allclose(pooled, mean, rtol=1e-5, atol=1e-6)
 
 
 def test_common_image_types_give_the_same_logits(images, tmp_path):
@@ -169,9 +175,11 @@ def test_common_image_types_give_the_same_logits(images, tmp_path):
     path = tmp_path / "a.png"
     image.save(path)
     opaque = np.full((40, 40, 1), 255, np.uint8)
-    with_alpha = np.concatenate([pixels, opaque], -1)
+    channels = [pixels, opaque]
+    with_alpha = np.concatenate(channels, -1)
     whole_numbers = jnp.asarray(pixels, jnp.int32)
-    inputs = [path, str(path), image, pixels, with_alpha, whole_numbers, pixels / 255]
+    floats = pixels / 255
+    inputs = [path, str(path), image, pixels, with_alpha, whole_numbers, floats]
     first, *others = images.predict(inputs)
     for other in others:
         assert other == first
@@ -186,10 +194,12 @@ def test_float_batch_agrees_with_its_images(images):
     expected = images.logits(PIXELS)
     expected_features = images.features(PIXELS)
     floats = PIXELS / 255
-    batches = (floats, jnp.asarray(floats, jnp.float32), PIXELS.astype(int), list(floats))
+    floats_on_device = jnp.asarray(floats, jnp.float32)
+    whole_numbers = PIXELS.astype(int)
+    batches = (floats, floats_on_device, whole_numbers, list(floats))
     for batch in batches:
-        np.testing.assert_allclose(images.logits(batch), expected, atol=1e-6)
-        np.testing.assert_allclose(images.features(batch), expected_features, atol=1e-5)
+        assert_allclose(images.logits(batch), expected, atol=1e-6)
+        assert_allclose(images.features(batch), expected_features, atol=1e-5)
 
 
 def test_images_are_transformed_as_for_predictions(images):
@@ -197,10 +207,10 @@ def test_images_are_transformed_as_for_predictions(images):
     encoded = images.predictor.encode([pixels])
     [example] = encoded
     transformed = images.transform(pixels)
-    np.testing.assert_array_equal(transformed, example)
+    assert_array_equal(transformed, example)
     of_pixels = images.logits([pixels])
     of_encoded = images.logits(encoded)
-    np.testing.assert_array_equal(of_pixels, of_encoded)
+    assert_array_equal(of_pixels, of_encoded)
 
 
 @pytest.mark.parametrize(
@@ -232,13 +242,17 @@ def folder_of_images(tmp_path):
 
 
 def test_folders_are_answered_by_path(images, folder_of_images, capsys):
-    paths = [str(folder_of_images / f"{number}.png") for number in range(3)]
+    paths = []
+    for number in range(3):
+        paths.append(str(folder_of_images / f"{number}.png"))
     answers = images.predict(folder_of_images, batch_size=2, progress=True)
     assert list(answers) == paths
-    assert list(answers.values()) == images.predict(paths)
+    expected = images.predict(paths)
+    assert list(answers.values()) == expected
     assert "3/3" in capsys.readouterr().err
     first = paths[0]
-    assert images.predict(first) == [answers[first]]
+    again = images.predict(first)
+    assert again == [answers[first]]
 
 
 def test_patterns_are_answered_by_path(images, folder_of_images):
@@ -254,7 +268,8 @@ def test_grey_models_accept_color_images(image_run):
     model = gf.load(image_run, 12)
     assert model.step == 12
     grey = random_pixels(20, 20)
-    color = np.repeat(grey[..., None], 3, -1)
+    channel = grey[..., None]
+    color = np.repeat(channel, 3, -1)
     [first], [second] = model.predict([grey, color], top=2)
     assert first == second
     assert len(first) == 2
@@ -264,7 +279,7 @@ def test_function_is_pure(images):
     forward = jax.jit(images.function())
     x = jnp.ones((2, 32, 32, 3))
     logits = forward(images.params, x)
-    np.testing.assert_allclose(logits, images.logits(x), rtol=1e-5, atol=1e-6)
+    assert_allclose(logits, images.logits(x), rtol=1e-5, atol=1e-6)
 
 
 def test_function_has_gradients(images):
@@ -303,9 +318,11 @@ def test_function_reads_pixels_as_logits_does(images, moved_params, pixels):
     """Whole numbers from 0 to 255, floats from 0 to 1."""
     model = dataclasses.replace(images, params=moved_params)
     expected = model.logits(PIXELS_TO_255)
-    assert float(jnp.abs(expected).max()) > 0.1
-    logits = jax.jit(images.function())(moved_params, pixels)
-    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
+    largest = float(jnp.abs(expected).max())
+    assert largest > 0.1
+    function = jax.jit(images.function())
+    logits = function(moved_params, pixels)
+    assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -318,7 +335,8 @@ def test_gradient_of_function_for_a_pixel(images, moved_params):
 
     slopes = jax.grad(first_logit)(FLOATS_TO_1)
     pixel = (0, 4, 5, 1)
-    step = jnp.zeros_like(FLOATS_TO_1).at[pixel].set(0.01)
+    no_change = jnp.zeros_like(FLOATS_TO_1)
+    step = no_change.at[pixel].set(0.01)
     above = first_logit(FLOATS_TO_1 + step)
     below = first_logit(FLOATS_TO_1 - step)
     expected = float(above - below) / 0.02
@@ -328,8 +346,10 @@ def test_gradient_of_function_for_a_pixel(images, moved_params):
 
 def test_module_copies_the_parameters(images):
     module = images.module
-    state = nnx.to_pure_dict(nnx.state(module, nnx.Param))
-    assert parameters.count(state) == parameters.count(images.params)
+    module_state = nnx.state(module, nnx.Param)
+    state = nnx.to_pure_dict(module_state)
+    count = parameters.count(images.params)
+    assert parameters.count(state) == count
     bias = module.head.bias
     bias[...] = bias[...] + 1
     assert not np.any(images.params["head"]["bias"])
@@ -352,7 +372,8 @@ def test_pickles_and_copies(request, name, inputs, copied):
     other = copied(model)
     assert are_equal(other.params, model.params)
     assert repr(other) == repr(model)
-    assert other.predict(inputs) == model.predict(inputs)
+    expected = model.predict(inputs)
+    assert other.predict(inputs) == expected
     assert other.classes == model.classes
 
 
@@ -410,13 +431,15 @@ TEXT_ERRORS = [
 @pytest.mark.parametrize(("method", "arguments", "options", "message"), IMAGE_ERRORS)
 def test_image_model_refuses_invalid_calls(images, method, arguments, options, message):
     call = getattr(images, method)
-    assert message in raised(UserError, call, *arguments, **options)
+    error_message = raised(UserError, call, *arguments, **options)
+    assert message in error_message
 
 
 @pytest.mark.parametrize(("method", "arguments", "options", "message"), TEXT_ERRORS)
 def test_text_model_refuses_invalid_calls(text, method, arguments, options, message):
     call = getattr(text, method)
-    assert message in raised(UserError, call, *arguments, **options)
+    error_message = raised(UserError, call, *arguments, **options)
+    assert message in error_message
 
 
 def test_causal_model_continues_texts(causal_model):
@@ -438,7 +461,8 @@ def test_causal_model_continues_texts(causal_model):
     ],
 )
 def test_causal_model_refuses_invalid_calls(causal_model, prompt, options, message):
-    assert message in raised(UserError, causal_model.generate, prompt, **options)
+    error_message = raised(UserError, causal_model.generate, prompt, **options)
+    assert message in error_message
 
 
 def test_model_without_a_tokenizer_reads_only_ids():
@@ -450,7 +474,8 @@ def test_model_without_a_tokenizer_reads_only_ids():
 @pytest.mark.parametrize("other", ["digits", None, 3])
 def test_objects_that_are_not_models_are_refused(other):
     for require in (model_lib.require_model, model_lib.require_tokenizer):
-        assert repr(other) in raised(RunError, require, other)
+        message = raised(RunError, require, other)
+        assert repr(other) in message
 
 
 def test_counts_must_be_positive():
@@ -465,4 +490,5 @@ def test_model_on_a_mesh_has_the_same_parameters(images):
     assert model.step == 7
     assert are_equal(model.params, images.params)
     for leaf in jax.tree.leaves(model.params):
-        assert len(leaf.sharding.device_set) == jax.device_count()
+        devices = leaf.sharding.device_set
+        assert len(devices) == jax.device_count()

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.checkpoints.checkpoint import Checkpoints
@@ -39,7 +40,10 @@ def test_decay_leaves_out_norms_and_biases(name, decayed, left_out, request):
     task = request.getfixturevalue(name)
     masks = optimizer.masks(task.param_metadata())
     is_decayed = flat(masks.decayed(task.shapes()))
-    paths = {path for path, value in is_decayed.items() if value}
+    paths = set()
+    for path, value in is_decayed.items():
+        if value:
+            paths.add(path)
     others = is_decayed.keys() - paths
     assert endings(paths) == decayed
     assert endings(others) == left_out
@@ -57,7 +61,7 @@ def test_decay_of_all_parameters(config):
     updates = first_update(transformation, params, no_gradients)
     for name, value in exact["line"].items():
         expected = -0.1 * 0.3 * value
-        np.testing.assert_allclose(updates["line"][name], expected, rtol=1e-6)
+        assert_allclose(updates["line"][name], expected, rtol=1e-6)
 
 
 def line_tree(kernel: list[float], bias: float) -> dict:
@@ -84,18 +88,24 @@ def exact_gradients() -> list[dict]:
 def adamw(params, gradients, options, rate=0.1):
     """Loshchilov and Hutter's algorithm 2 on dicts of arrays, with clipping by the global norm."""
     params = dict(params)
-    means = {name: np.zeros_like(p) for name, p in params.items()}
+    means = {}
+    for name, p in params.items():
+        means[name] = np.zeros_like(p)
     squares = dict(means)
     for t, unclipped in enumerate(gradients, start=1):
         clipped = clip_by_norm(unclipped, options.clip)
         for name, g in clipped.items():
             means[name] = moving_average(options.b1, means[name], g)
             squares[name] = moving_average(options.b2, squares[name], g**2)
-            mean = means[name] / (1 - options.b1**t)
-            square = squares[name] / (1 - options.b2**t)
-            step = mean / (np.sqrt(square) + options.eps)
+            mean_weight = 1 - options.b1**t
+            mean = means[name] / mean_weight
+            square_weight = 1 - options.b2**t
+            square = squares[name] / square_weight
+            deviation = np.sqrt(square)
+            step = mean / (deviation + options.eps)
             if name == "kernel":
-                step = step + options.weight_decay * params[name]
+                decay = options.weight_decay * params[name]
+                step = step + decay
             params[name] = params[name] - rate * step
     return params
 
@@ -112,7 +122,8 @@ def clip_by_norm(gradients: dict, most: float) -> dict:
     if not most:
         return gradients
     squares = [np.square(g).sum() for g in gradients.values()]
-    scale = min(1, most / np.sqrt(sum(squares)))
+    norm = np.sqrt(sum(squares))
+    scale = min(1, most / norm)
     return {name: scale * g for name, g in gradients.items()}
 
 
@@ -138,10 +149,13 @@ def test_two_steps_against_numpy(config, clip, freeze):
         params = optax.apply_updates(params, updates)
     expected = exact_params()["line"]
     trained = without(expected, freeze)
-    trained_gradients = [without(g["line"], freeze) for g in exact_gradients()]
+    trained_gradients = []
+    for g in exact_gradients():
+        trained_gradients.append(without(g["line"], freeze))
     expected |= adamw(trained, trained_gradients, config.optimizer)
     for name, value in expected.items():
-        np.testing.assert_allclose(params["line"][name], value, rtol=1e-5)
+        found = params["line"][name]
+        assert_allclose(found, value, rtol=1e-5)
 
 
 def without(arrays: dict, names) -> dict:
@@ -201,7 +215,8 @@ def test_multipliers_scale_the_updates_of_matching_parameters(tmp_path, optimize
     to layer."""
     kind = OPTIMIZERS[optimizer_name]
     config = tiny.text_config(tmp_path, layers=3)
-    config.optimizer.update(kind.requires | {"name": optimizer_name})
+    changes = kind.requires | {"name": optimizer_name}
+    config.optimizer.update(changes)
     config.optimizer.freeze = ("encoder/norm",)  # some parameters are frozen as well
     task, _ = tiny.open_task(config, tmp_path)
     plain = updates_of(config, task)
@@ -210,7 +225,7 @@ def test_multipliers_scale_the_updates_of_matching_parameters(tmp_path, optimize
     rounding = {"rtol": 1e-3, "atol": 1e-6} if kind.averages else {"rtol": 1e-6}
     for name, update in plain.items():
         expected = update * expected_factor(name, update.ndim)
-        np.testing.assert_allclose(scaled[name], expected, err_msg=name, **rounding)
+        assert_allclose(scaled[name], expected, err_msg=name, **rounding)
     assert not scaled["encoder/norm/scale"].any()
     assert plain["encoder/blocks/gate/spatial/bias"].any()
 
@@ -255,7 +270,8 @@ def test_each_optimizer_descends_and_decays_only_matrices(config, name):
     update = make_update()
     step = update(gradient)
     rest = update(no_gradient)
-    assert np.vdot(step["kernel"], gradient["line"]["kernel"]) < 0
+    gradient_kernel = gradient["line"]["kernel"]
+    assert np.vdot(step["kernel"], gradient_kernel) < 0
     assert step["bias"] < 0
     assert not np.any(rest["kernel"])
     if "weight_decay" not in OPTIMIZERS[name].hyperparameters:
@@ -263,7 +279,9 @@ def test_each_optimizer_descends_and_decays_only_matrices(config, name):
     config.optimizer.weight_decay = 0.5
     update = make_update()
     decay = update(no_gradient)
-    assert np.vdot(decay["kernel"], params["line"]["kernel"]) < 0
+    kernel = params["line"]["kernel"]
+    slope = np.vdot(decay["kernel"], kernel)
+    assert slope < 0
     assert abs(decay["bias"]) < 1e-6
 
 
@@ -278,7 +296,7 @@ def test_decay_does_not_gather_momentum(config, name):
     expected = -0.01 * params["line"]["kernel"]
     for _ in range(3):
         updates, state = transformation.update(no_gradient, state, params)
-        np.testing.assert_allclose(updates["line"]["kernel"], expected, rtol=1e-5)
+        assert_allclose(updates["line"]["kernel"], expected, rtol=1e-5)
 
 
 def test_lamb_trust_ratio_is_per_layer(config, text_task):
@@ -292,7 +310,8 @@ def test_lamb_trust_ratio_is_per_layer(config, text_task):
     params = tiny.random_params(shapes, 0.1, 0)
     gradients = tiny.random_params(shapes, 0.1, 1)
     factors = np.array([0.01, 10.0], np.float32)
-    params["encoder"]["blocks"]["proj_out"]["kernel"] *= factors.reshape(2, 1, 1)
+    output = params["encoder"]["blocks"]["proj_out"]
+    output["kernel"] *= factors.reshape(2, 1, 1)
     masks = optimizer.masks(metadata)
     is_decayed = flat(masks.decayed(shapes))
     lamb = optax.lamb(0.1, options.b1, options.b2, options.eps, weight_decay=0.01)
@@ -324,7 +343,7 @@ def test_lamb_trust_ratio_is_per_layer(config, text_task):
     alone = all_alone(params, gradients)
     together = flat(all_together(params, gradients))
     for name, update in together.items():
-        np.testing.assert_allclose(update, alone[name], rtol=1e-5, atol=1e-9, err_msg=name)
+        assert_allclose(update, alone[name], rtol=1e-5, atol=1e-9, err_msg=name)
 
 
 def open_with(folder, name, **model):
@@ -384,7 +403,7 @@ def test_resumed_run_takes_bit_identical_steps(four_steps, tmp_path, partition):
             batch = partition.put_batch(next(batches))
             state, window = training.step(state, batch)
             found = jax.device_get(After(state, window))
-            jax.tree.map(np.testing.assert_array_equal, found, expected)
+            jax.tree.map(assert_array_equal, found, expected)
 
 
 def test_all_parameters_except_frozen_ones_are_trained(four_steps):
@@ -421,12 +440,14 @@ def test_schedule_free_evaluates_its_average(schedule_free):
     largest_so_far = np.maximum.accumulate(rates)
     weights = largest_so_far**2
     mean = np.average(zs, axis=0, weights=weights)
-    np.testing.assert_allclose(last.ema["embedding"], mean, rtol=1e-4, atol=1e-6)
+    ema = last.ema["embedding"]
+    assert_allclose(ema, mean, rtol=1e-4, atol=1e-6)
     y = moving_average(config.optimizer.b1, mean, zs[-1])
-    np.testing.assert_allclose(last.params["embedding"], y, rtol=1e-4, atol=1e-6)
+    embedding = last.params["embedding"]
+    assert_allclose(embedding, y, rtol=1e-4, atol=1e-6)
     norm = last.params["encoder"]["norm"]
     averaged_norm = last.ema["encoder"]["norm"]
-    jax.tree.map(np.testing.assert_array_equal, averaged_norm, norm)
+    jax.tree.map(assert_array_equal, averaged_norm, norm)
 
 
 STEP_NUMBERS = np.arange(1, 11)  # of 10 steps
@@ -463,9 +484,10 @@ def test_schedules(config, schedule, warmup, shares):
     rate = optimizer.learning_rate(config)
     rates = [float(rate(step)) for step in range(10)]
     expected = 0.4 * np.array(shares)
-    np.testing.assert_allclose(rates, expected, rtol=1e-5, atol=1e-7)
+    assert_allclose(rates, expected, rtol=1e-5, atol=1e-7)
     if schedule in ("cosine", "linear", "wsd") and warmup < config.steps:
-        assert float(rate(10)) == pytest.approx(0, abs=1e-7)
+        last_rate = float(rate(10))
+        assert last_rate == pytest.approx(0, abs=1e-7)
 
 
 def test_schedule_free_equals_the_optax_wrapper(schedule_free):
@@ -477,7 +499,7 @@ def test_schedule_free_starts_at_its_average(tmp_path, partition):
     task, _ = open_with(tmp_path, "schedule_free")
     training = step.Training(task, partition)
     state = training.init(jax.random.key(0))
-    jax.tree.map(np.testing.assert_array_equal, state.ema, state.params)
+    jax.tree.map(assert_array_equal, state.ema, state.params)
 
 
 def test_rsqrt_schedule(config):
@@ -487,14 +509,16 @@ def test_rsqrt_schedule(config):
     warmup = 4
     steps = np.arange(4, 10)
     warmup_factor = np.minimum(1, steps / warmup)
-    published = base * warmup_factor / np.sqrt(np.maximum(steps, warmup))
+    root = np.sqrt(np.maximum(steps, warmup))
+    published = base * warmup_factor / root
     config.steps = 10
     peak = base / warmup**0.5
     config.optimizer.update(learning_rate=peak, schedule="rsqrt", warmup=warmup)
     rate = optimizer.learning_rate(config)
     rising = 0.025 * np.arange(1, 5) / 4
-    np.testing.assert_allclose(rate(np.arange(4)), rising, rtol=1e-6)
-    np.testing.assert_allclose(rate(steps), published, rtol=1e-6)
+    rising_rates = rate(np.arange(4))
+    assert_allclose(rising_rates, rising, rtol=1e-6)
+    assert_allclose(rate(steps), published, rtol=1e-6)
 
 
 @pytest.fixture
@@ -543,4 +567,4 @@ def test_muon_updates_other_parameters_with_nadam(muon):
     for path in others:
         ones = jnp.ones(shapes[path].shape)
         expected = first_update(nadam, ones, ones)
-        np.testing.assert_allclose(updates[path], expected, rtol=1e-3)  # clipped
+        assert_allclose(updates[path], expected, rtol=1e-3)  # clipped

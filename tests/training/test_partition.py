@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
+from numpy.testing import assert_array_equal
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
@@ -41,7 +42,8 @@ def sized(data, fsdp, tensor, rules=()):
 def test_uneven_batch_is_refused_with_sizes_that_fit(batch_size, microbatches, devices, advice):
     with pytest.raises(RunError, match=advice):
         sized(1, devices, 3).check_batch(batch_size, microbatches, "batch")
-    sized(1, devices, 3).check_batch(2 * microbatches * devices, microbatches, "batch")
+    examples = 2 * microbatches * devices
+    sized(1, devices, 3).check_batch(examples, microbatches, "batch")
 
 
 @pytest.mark.parametrize(
@@ -87,18 +89,23 @@ def file_and_name_of_models() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("file", "name"), file_and_name_of_models())
 def test_fsdp_splits_nearly_all_of_every_model(file, name):
     options = gmlp_config.from_file(f"configs/{file}.py", name)
-    assert_nearly_all_is_split(tasks.find(options.task)(options), tensor=1)
+    opened_task = tasks.find(options.task)(options)
+    assert_nearly_all_is_split(opened_task, tensor=1)
 
 
 def assert_nearly_all_is_split(task, tensor):
     """At least 90 % of the elements are split, and every split axis divides evenly."""
     shapes = task.shapes()
     metadata = task.param_metadata()
-    sized(1, 4, tensor).for_model(metadata).check_parameters(shapes)
-    shardings = Partition.make().for_model(metadata).shardings(shapes)
+    model_partition = sized(1, 4, tensor).for_model(metadata)
+    model_partition.check_parameters(shapes)
+    model_shardings = Partition.make().for_model(metadata)
+    shardings = model_shardings.shardings(shapes)
     split = 0
     whole = 0
-    for leaf, sharding in zip(jax.tree.leaves(shapes), jax.tree.leaves(shardings), strict=True):
+    leaves = jax.tree.leaves(shapes)
+    leaf_shardings = jax.tree.leaves(shardings)
+    for leaf, sharding in zip(leaves, leaf_shardings, strict=True):
         if "fsdp" in sharding.spec:
             split += leaf.size
         else:
@@ -117,7 +124,8 @@ def test_fsdp_splits_nearly_all_of_the_mixers_of_other_papers(name):
     options.model.vocab_size = VOCAB_SIZE
     task = tasks.find(options.task)(options)
     assert_nearly_all_is_split(task, tensor=2)
-    assert parameters.count(task.shapes()) == param_count(PUBLISHED[name])
+    count = parameters.count(task.shapes())
+    assert count == param_count(PUBLISHED[name])
 
 
 def specs_of(tree):
@@ -126,11 +134,15 @@ def specs_of(tree):
 
 def test_parameters_are_sharded_by_their_metadata(config, partition):
     task = tasks.find(config.task)(config)
-    specs = specs_of(step.Training(task, partition).template.params)
+    training = step.Training(task, partition)
+    specs = specs_of(training.template.params)
     blocks = specs["encoder"]["blocks"]
-    assert blocks["proj_in"]["kernel"] == PartitionSpec(None, "fsdp", "tensor")
-    assert blocks["proj_out"]["kernel"] == PartitionSpec(None, "tensor", "fsdp")
-    assert blocks["gate"]["spatial"]["taps"] == PartitionSpec(None, None)
+    proj_in = blocks["proj_in"]["kernel"]
+    assert proj_in == PartitionSpec(None, "fsdp", "tensor")
+    proj_out = blocks["proj_out"]["kernel"]
+    assert proj_out == PartitionSpec(None, "tensor", "fsdp")
+    taps = blocks["gate"]["spatial"]["taps"]
+    assert taps == PartitionSpec(None, None)
     assert specs["embedding"] == PartitionSpec("tensor", "fsdp")
     assert specs["bias"] == PartitionSpec("tensor")
 
@@ -141,9 +153,12 @@ def test_optimizer_state_is_sharded_as_its_parameter(config, partition):
     state = step.Training(task, partition).template
     expected = specs_of(state.params)
     adam = state.opt_state[1][0]
-    for tree in (adam.mu, adam.nu, state.ema):
+    trees = (adam.mu, adam.nu, state.ema)
+    for tree in trees:
         assert specs_of(tree) == expected
-    assert adam.count.sharding.spec == state.step.sharding.spec == PartitionSpec()
+    count_spec = adam.count.sharding.spec
+    step_spec = state.step.sharding.spec
+    assert count_spec == step_spec == PartitionSpec()
 
 
 KINDS = {
@@ -168,11 +183,14 @@ def by_suffix(path, metadata):
 def expected_axes(path: str, leaf, metadata, mesh) -> list:
     """The axes of a leaf of the state, by the end of its path; indivisible axes are not split."""
     axes = by_suffix(path, metadata)
-    if path.startswith("window/") or len(axes) > leaf.ndim:
+    is_of_window = path.startswith("window/")
+    if is_of_window or len(axes) > leaf.ndim:
         axes = ()
-    leading = [None] * (leaf.ndim - len(axes))
+    missing = leaf.ndim - len(axes)
+    leading = [None] * missing
     expected = [*leading, *axes]
-    for number, (size, axis) in enumerate(zip(leaf.shape, expected, strict=True)):
+    sizes_and_axes = zip(leaf.shape, expected, strict=True)
+    for number, (size, axis) in enumerate(sizes_and_axes):
         if axis and size % mesh.shape[axis]:
             expected[number] = None
     return expected
@@ -192,7 +210,8 @@ def test_state_of_each_optimizer_is_sharded_as_its_parameters(config, name):
     for path, leaf in leaves_by_path(template).items():
         expected = expected_axes(path, leaf, metadata, partition.mesh)
         spec = list(leaf.sharding.spec)
-        missing = [None] * (leaf.ndim - len(spec))
+        missing_axes = leaf.ndim - len(spec)
+        missing = [None] * missing_axes
         assert spec + missing == expected, path
         if path.startswith("opt_state/") and any(expected):
             is_any_split = True
@@ -202,7 +221,8 @@ def test_state_of_each_optimizer_is_sharded_as_its_parameters(config, name):
 def test_parameter_named_like_a_part_of_the_state_shards_only_itself(config):
     """For `step` and `count`, no search by the end of a path can distinguish it from the state's."""
     names = ("step", "count", "bias")
-    shapes = dict.fromkeys(names, jax.ShapeDtypeStruct((8,), jnp.float32))
+    shape = jax.ShapeDtypeStruct((8,), jnp.float32)
+    shapes = dict.fromkeys(names, shape)
     metadata = dict.fromkeys(names, ParamMetadata(("fsdp",)))
     task = tiny.Line(config)
     adam = optax.adam(1e-3)
@@ -231,8 +251,10 @@ def test_rules_match_parameter_paths_in_the_whole_state(config):
     partition = sized(1, 4, 2, mesh_rules(["^embedding$=fsdp,-"]))
     template = step.Training(task, partition).template
     adam = template.opt_state[1][0]
-    for tree in (template.params, template.ema, adam.mu, adam.nu):
-        assert tree["embedding"].sharding.spec == PartitionSpec("fsdp", None)
+    trees = (template.params, template.ema, adam.mu, adam.nu)
+    for tree in trees:
+        embedding_sharding = tree["embedding"].sharding
+        assert embedding_sharding.spec == PartitionSpec("fsdp", None)
 
 
 KERNEL = jax.ShapeDtypeStruct((2, 6, 8), jnp.float32)
@@ -257,8 +279,9 @@ METADATA = {"encoder/blocks/proj_in/kernel": ParamMetadata(("fsdp", "tensor"))}
     ],
 )
 def test_indivisible_parameters_are_named(shapes, rules, message):
+    model_partition = sized(1, 4, 2, rules).for_model(METADATA)
     with pytest.raises(RunError, match=message):
-        sized(1, 4, 2, rules).for_model(METADATA).check_parameters(shapes)
+        model_partition.check_parameters(shapes)
 
 
 def first_spec(partition: Partition):
@@ -284,7 +307,7 @@ def test_batches_are_sharded(partition):
     x = np.arange(6.0, dtype=np.float32).reshape(3, 2)
     batch = partition.put_batch({"x": x})
     assert batch["x"].sharding == partition.over_batch
-    np.testing.assert_array_equal(batch["x"], x)
+    assert_array_equal(batch["x"], x)
 
 
 def test_states_are_described(partition):
@@ -297,9 +320,12 @@ def test_states_are_described(partition):
 def host_share(shape, of_host):
     """The share of host 0 in a mesh. `of_host` gives the host of each device, in the order of the
     mesh."""
-    devices = [types.SimpleNamespace(process_index=host) for host in of_host]
+    devices = []
+    for host in of_host:
+        devices.append(types.SimpleNamespace(process_index=host))
     sizes = dict(zip(AXES, shape, strict=True))
-    array = np.array(devices, object).reshape(shape)
+    flat_array = np.array(devices, object)
+    array = flat_array.reshape(shape)
     mesh = types.SimpleNamespace(devices=array, shape=sizes)
     return Partition(mesh).host_share()
 
@@ -316,5 +342,6 @@ def host_share(shape, of_host):
 )
 def test_hosts_split_the_batch_without_overlap(shape, of_host, share):
     assert host_share(shape, of_host) == share
-    message = raised(RunError, host_share, (3, 1, 2), [0, 0, 0, 1, 1, 1])
+    hosts = [0, 0, 0, 1, 1, 1]
+    message = raised(RunError, host_share, (3, 1, 2), hosts)
     assert "overlapping parts of the batch" in message

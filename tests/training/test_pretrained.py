@@ -9,6 +9,7 @@ import fsspec
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from PIL import Image
 
 import gmlp_flax
@@ -52,11 +53,14 @@ def input_for(model):
 @ALL
 def test_each_form_is_loaded(folder, form):
     """Its parameters fit its config, and it answers."""
-    opened = pretrained.open_model(sources.path(folder, form))
+    path = sources.path(folder, form)
+    opened = pretrained.open_model(path)
     model = opened.load()
-    [predictions] = model.predict([input_for(model)], top=2)
+    model_input = input_for(model)
+    [predictions] = model.predict([model_input], top=2)
     assert len(predictions[0]) == 2
-    assert gmlp_config.differences(model.config, opened.config) == {}
+    differences = gmlp_config.differences(model.config, opened.config)
+    assert differences == {}
     assert opened.where.startswith(str(folder))
     is_run = form in ("run", "checkpoint", "run of text")
     step = 12 if is_run else 0
@@ -84,9 +88,10 @@ def test_each_form_is_exported(folder, form, tmp_path):
     model = pretrained.load(source)
     exported.export(model, str(tmp_path / "out"))
     again = pretrained.load(tmp_path / "out")
-    jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
+    jax.tree.map(assert_array_equal, again.params, model.params)
     inputs = [input_for(model)]
-    assert again.predict(inputs) == model.predict(inputs)
+    answers = model.predict(inputs)
+    assert again.predict(inputs) == answers
 
 
 @ALL
@@ -99,12 +104,14 @@ def test_run_starts_from_each_form(folder, form):
     config.init_from = source
     start = warm_start.read_start(config)
     shared = model.task.inheritance.shared
-    expected = {name: model.task.files[name] for name in shared}
+    model_files = model.task.files
+    expected = {name: model_files[name] for name in shared}
     assert start.files == expected
     resolved = gmlp_config.resolve(config, warm_start.read_start)
-    task = type(model.task)(resolved.config, model.task.files)
+    kind = type(model.task)
+    task = kind(resolved.config, model.task.files)
     params = warm_start.load(task, Partition.make())
-    jax.tree.map(np.testing.assert_array_equal, params, model.params)
+    jax.tree.map(assert_array_equal, params, model.params)
 
 
 @ALL
@@ -128,9 +135,11 @@ def test_paths_that_are_not_local(folder, form):
     files = fsspec.filesystem("memory")
     if not files.exists(remote):
         files.put(str(folder), remote, recursive=True)
-    model = pretrained.load(f"{remote}/{sources.FORMS[form]}")
-    here = pretrained.load(sources.path(folder, form))
-    jax.tree.map(np.testing.assert_array_equal, model.params, here.params)
+    path = sources.FORMS[form]
+    model = pretrained.load(f"{remote}/{path}")
+    local_path = sources.path(folder, form)
+    here = pretrained.load(local_path)
+    jax.tree.map(assert_array_equal, model.params, here.params)
 
 
 # A run.
@@ -143,11 +152,13 @@ def test_checkpoint_of_a_run(text_run):
     named = pretrained.open_model(f"{text_run}/checkpoints/6")
     assert named.step == 6
     assert named.where == f"{text_run}/checkpoints/6"
-    assert pretrained.open_model(f"{text_run}/checkpoints/6", "6").step == 6
+    opened_step = pretrained.open_model(f"{text_run}/checkpoints/6", "6")
+    assert opened_step.step == 6
     assert pretrained.open_model(text_run, "latest").step == 12
     first = opened.load().params
     second = pretrained.load(text_run, "latest").params
-    assert not np.array_equal(first["embedding"], second["embedding"])
+    is_same = np.array_equal(first["embedding"], second["embedding"])
+    assert not is_same
 
 
 def test_best_checkpoint_follows_its_metric(text_run):
@@ -165,7 +176,8 @@ def test_ema_and_raw_parameters(image_run):
     opened = pretrained.open_model(image_run)
     assert opened.load().unaveraged is None
     model = opened.load(unaveraged=True)
-    jax.tree.map(np.testing.assert_array_equal, model.params, opened.load().params)
+    loaded = opened.load()
+    jax.tree.map(assert_array_equal, model.params, loaded.params)
     is_same = jax.tree.map(np.array_equal, model.params, model.unaveraged)
     assert not jax.tree.all(is_same)
 
@@ -178,7 +190,8 @@ def test_run_without_ema(text_run):
 def test_error_for_a_damaged_checkpoint_names_the_others(text_run, tmp_path):
     run = shutil.copytree(text_run, tmp_path / "run")
     opened = pretrained.open_model(run, "12")
-    shutil.rmtree(run / "checkpoints" / "12" / "state")
+    checkpoint = run / "checkpoints" / "12"
+    shutil.rmtree(checkpoint / "state")
     for function in (opened.load, lambda: pretrained.load(run, "12")):
         message = raised(RunError, function)
         assert f"{run}/checkpoints/12" in message
@@ -209,10 +222,11 @@ def test_model_object_is_accepted(image_run):
     assert again.step == model.step
     assert again.folder == model.folder
     assert again.classes == model.classes
-    jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
-    jax.tree.map(np.testing.assert_array_equal, again.unaveraged, model.unaveraged)
+    jax.tree.map(assert_array_equal, again.params, model.params)
+    jax.tree.map(assert_array_equal, again.unaveraged, model.unaveraged)
     made = gmlp_flax.create("gmlp_s", layers=1, d_model=8, d_ffn=16, classes=2)
-    assert pretrained.open_model(made).load(unaveraged=True).unaveraged is None
+    loaded = pretrained.open_model(made).load(unaveraged=True)
+    assert loaded.unaveraged is None
 
 
 # Names.
@@ -228,8 +242,10 @@ def test_models_shipped_with_the_package(folder, tmp_path, monkeypatch):
     assert opened.where == str(folder / "exported")
     assert pretrained.exported_folder("exported") == str(folder / "exported")
     (tmp_path / "exported").mkdir()
-    assert pretrained.find("exported").folder == str(tmp_path / "exported")
-    assert str(tmp_path / "exported") in raised(RunError, pretrained.open_model, "exported")
+    new_exported = str(tmp_path / "exported")
+    assert pretrained.find("exported").folder == new_exported
+    message = raised(RunError, pretrained.open_model, "exported")
+    assert str(tmp_path / "exported") in message
 
 
 @ALL
@@ -251,7 +267,8 @@ def test_folder_with_two_kinds_is_refused(folder, tmp_path):
     message = raised(RunError, pretrained.open_model, run)
     assert "a run and exported weights" in message
     assert str(run) in message
-    assert pretrained.open_model(run / "checkpoints" / "12").step == 12
+    checkpoint = pretrained.open_model(run / "checkpoints" / "12")
+    assert checkpoint.step == 12
     assert pretrained.open_model(run / "model.safetensors").step == 0
 
 
@@ -325,7 +342,8 @@ def test_invalid_paths_are_refused(tmp_path, files, name, words):
     ],
 )
 def test_missing_checkpoint_is_refused(folder, form, checkpoint):
-    message = raised(RunError, pretrained.open_model, sources.path(folder, form), checkpoint)
+    path = sources.path(folder, form)
+    message = raised(RunError, pretrained.open_model, path, checkpoint)
     assert checkpoint in message
 
 

@@ -1,7 +1,7 @@
 """Reading the checkpoints of a run."""
 
 import jax
-import numpy as np
+from numpy.testing import assert_array_equal
 
 from gmlp_flax.checkpoints.pytree import leaves_by_path
 from gmlp_flax.checkpoints.reading import Damaged
@@ -18,7 +18,7 @@ def test_parameters_of_a_step(text_run, partition):
     params = leaves_by_path(run.read("params", saved.step, partition))
     model = pretrained.load(str(text_run), "latest")
     expected = leaves_by_path(model.params)
-    jax.tree.map(np.testing.assert_array_equal, params, expected)
+    jax.tree.map(assert_array_equal, params, expected)
 
 
 def test_part_that_was_not_saved_is_refused(text_run, partition):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.checkpoints.pytree import leaves_by_path
 from gmlp_flax.models.text import MaskedLM
@@ -45,18 +46,20 @@ class After(NamedTuple):
 def run(task, batches, partition, first=0) -> list[After]:
     """The results of a step with each batch, the first of which has the number `first`."""
     training, state = start(task, partition)
-    number = jax.device_put(jnp.array(first, jnp.int32), partition.replicated)
+    first_number = jnp.array(first, jnp.int32)
+    number = jax.device_put(first_number, partition.replicated)
     state = state._replace(step=number)
     results = []
     for batch in batches:
-        state, window = training.step(state, partition.put_batch(batch))
+        device_batch = partition.put_batch(batch)
+        state, window = training.step(state, device_batch)
         result = jax.device_get(After(state, window))
         results.append(result)
     return results
 
 
 def assert_close(tree, other, **tolerance):
-    close = functools.partial(np.testing.assert_allclose, **tolerance)
+    close = functools.partial(assert_allclose, **tolerance)
     jax.tree.map(close, tree, other)
 
 
@@ -79,10 +82,12 @@ def test_loss_is_a_mean_over_weights_not_a_mean_of_means(line, partition, microb
     """Examples weigh 1 to 8, so microbatches weigh differently."""
     batch = tiny.line_batch(0)
     params = line.init(jax.random.key(0))
-    grads, sums = step.gradients(line, params, keyed(batch), microbatches, partition)
+    keyed_batch = keyed(batch)
+    grads, sums = step.gradients(line, params, keyed_batch, microbatches, partition)
     x = batch["x"].astype(np.float64)
     weight = batch["weight"].astype(np.float64)
-    kernel = np.array(params["line"]["kernel"], np.float64)
+    line_params = params["line"]
+    kernel = np.array(line_params["kernel"], np.float64)
     errors = x @ kernel - batch["y"]
     weighted = weight * errors
     loss = np.vdot(weighted, errors)
@@ -108,8 +113,12 @@ def noise(line, partition, seed=0, first=0, batches=1):
     """The random numbers of each step."""
     line.config.seed = seed
     line.config.log.every = 1
-    results = run(line, line_batches(batches), partition, first)
-    return [by_hand.total(result.window, "noise") for result in results]
+    batches_of_line = line_batches(batches)
+    results = run(line, batches_of_line, partition, first)
+    numbers = []
+    for result in results:
+        numbers.append(by_hand.total(result.window, "noise"))
+    return numbers
 
 
 @pytest.mark.slow
@@ -123,7 +132,7 @@ def test_randomness_is_a_function_of_seed_and_step(line, partition):
     assert with_other_seed not in from_start
     line.config.optimizer.grad_accum_steps = 2
     accumulated = noise(line, partition, batches=4)
-    np.testing.assert_allclose(accumulated, from_start, rtol=1e-5)
+    assert_allclose(accumulated, from_start, rtol=1e-5)
 
 
 def scaled(tree, factor: float):
@@ -136,13 +145,15 @@ def test_running_mean(line, partition, decay):
     """At step t the decay is min(decay, (1 + t) / (10 + t)), as in TensorFlow: a short run forgets its
     initial parameters."""
     line.config.optimizer.ema = decay
-    expected = jax.device_get(line.init(jax.random.key(0)))
+    key = jax.random.key(0)
+    expected = jax.device_get(line.init(key))
     results = run(line, line_batches(5), partition)
     for t, result in enumerate(results, start=1):
         warming_up = (1 + t) / (10 + t)
         keep = np.float64(min(decay, warming_up))
         kept = scaled(expected, keep)
-        added = scaled(result.state.params, 1 - keep)
+        params = result.state.params
+        added = scaled(params, 1 - keep)
         expected = jax.tree.map(np.add, kept, added)
         assert_close(result.state.ema, expected, rtol=1e-5, atol=1e-7)
 
@@ -152,19 +163,25 @@ def test_ema_decay_warms_up_to_the_configured_value(config):
     steps = np.array([1, 10, 1000, 89_989, 89_991, 10**6])
     decays = []
     for number in steps:
-        decay = step.ema_decay(config, jnp.array(number))
+        step_number = jnp.array(number)
+        decay = step.ema_decay(config, step_number)
         decays.append(float(decay))
-    expected = np.minimum(0.9999, (1 + steps) / (10 + steps))
-    np.testing.assert_allclose(decays, expected, rtol=1e-6)
+    warming_up = (1 + steps) / (10 + steps)
+    expected = np.minimum(0.9999, warming_up)
+    assert_allclose(decays, expected, rtol=1e-6)
 
 
 def test_window_accumulates_until_a_line_is_logged(line, partition):
     """With log.every = 3, steps 1 to 3, 4 to 6, ... share a window, which is a part of the state."""
     results = run(line, line_batches(7), partition)
     windows = [result.window for result in results]
-    loss_weights = [by_hand.weight(window, "loss") for window in windows]
+    loss_weights = []
+    for window in windows:
+        loss_weights.append(by_hand.weight(window, "loss"))
     assert loss_weights == [36, 72, 108, 36, 72, 108, 36]
-    norm_weights = [by_hand.weight(window, "grad_norm") for window in windows]
+    norm_weights = []
+    for window in windows:
+        norm_weights.append(by_hand.weight(window, "grad_norm"))
     assert norm_weights == [1, 2, 3, 1, 2, 3, 1]
     rate = by_hand.total(windows[2], "learning_rate")
     assert rate == pytest.approx(0.05 + 0.1 + 0.1)
@@ -176,7 +193,8 @@ def test_gradient_norm_is_reported_before_clipping(line, partition):
     line.config.optimizer.clip = 1e-3
     batch = tiny.line_batch(0)
     params = line.init(jax.random.key(0))
-    grads, _ = step.gradients(line, params, keyed(batch), 1, partition)
+    keyed_batch = keyed(batch)
+    grads, _ = step.gradients(line, params, keyed_batch, 1, partition)
     expected = float(optax.tree.norm(grads))
     [result] = run(line, [batch], partition)
     logged = by_hand.total(result.window, "grad_norm")
@@ -233,10 +251,12 @@ def check_norms(window, kind: str, tree) -> None:
     logged = by_hand.total(window, f"{kind}/embedding")
     norm = np.linalg.norm(tree["embedding"])
     assert logged == pytest.approx(norm, rel=1e-4)
-    blocks = jax.tree.leaves(tree["encoder"]["blocks"])
+    encoder_blocks = tree["encoder"]["blocks"]
+    blocks = jax.tree.leaves(encoder_blocks)
     for layer in range(2):
         parts = [leaf[layer].ravel() for leaf in blocks]
-        norm = np.linalg.norm(np.concatenate(parts))
+        joined = np.concatenate(parts)
+        norm = np.linalg.norm(joined)
         logged = by_hand.total(window, f"{kind}/encoder/{layer}")
         assert logged == pytest.approx(norm, rel=1e-4)
 
@@ -280,11 +300,13 @@ def trained_leaves(kind, encoder: str, folder, partition, name: str) -> dict[str
     assert f"update_norm/{encoder}/1" in window
     assert len(task.stacks(state.params)) == 1
     kernels = lora_kernels(task.shapes(), task.param_metadata())
-    assert kernels == [f"{encoder}/blocks/proj_in/kernel", f"{encoder}/blocks/proj_out/kernel"]
+    blocks = f"{encoder}/blocks"
+    assert kernels == [f"{blocks}/proj_in/kernel", f"{blocks}/proj_out/kernel"]
     arrays = jax.device_get({"params": state.params, "window": window})
     leaves = {}
     for path, leaf in leaves_by_path(arrays).items():
-        leaves[path.replace(f"{encoder}/", "E/")] = leaf
+        renamed = path.replace(f"{encoder}/", "E/")
+        leaves[renamed] = leaf
     return leaves
 
 
@@ -297,7 +319,7 @@ def test_encoder_with_another_name_is_trained(tmp_path, partition, name):
     assert standard.keys() == renamed.keys()
     for path, leaf in standard.items():
         # the norm of all gradients is summed in the order of the paths
-        np.testing.assert_allclose(renamed[path], leaf, rtol=1e-4, atol=1e-6, err_msg=path)
+        assert_allclose(renamed[path], leaf, rtol=1e-4, atol=1e-6, err_msg=path)
 
 
 # The factor of the targets of a batch, by its number.
@@ -327,14 +349,15 @@ def skipping(line):
 
 
 def assert_equal(tree, other) -> None:
-    jax.tree.map(np.testing.assert_array_equal, tree, other)
+    jax.tree.map(assert_array_equal, tree, other)
 
 
 def test_spikes_are_skipped(skipping, partition):
     """In the first 20 steps, only steps that are not finite are skipped."""
     results = run(skipping, spiked_batches(), partition)
     for number in range(1, 32):
-        before = kernel_of(results[number - 1].state)
+        state = results[number - 1].state
+        before = kernel_of(state)
         after = kernel_of(results[number].state)
         is_same = np.array_equal(after, before)
         assert is_same == (number in SKIPPED)
@@ -366,7 +389,10 @@ def test_skipped_steps_are_counted(skipping, partition):
 
 def test_skipped_spikes_leave_no_trace(skipping, partition):
     with_spikes = run(skipping, spiked_batches(), partition)
-    others = [spiked(number) for number in range(32) if number not in SKIPPED]
+    others = []
+    for number in range(32):
+        if number not in SKIPPED:
+            others.append(spiked(number))
     without_spikes = run(skipping, others, partition)
     found = with_spikes[-1].state
     expected = without_spikes[-1].state
@@ -416,7 +442,8 @@ def test_learning_rate_follows_the_step_despite_skips(warming, partition, name):
     results = run(warming, broken_batches(), partition)
     schedule_rate = optimizer.learning_rate(warming.config)
     for number, result in enumerate(results):
-        expected = 0.0 if number in NOT_FINITE else float(schedule_rate(number))
+        scheduled = float(schedule_rate(number))
+        expected = 0.0 if number in NOT_FINITE else scheduled
         rate = by_hand.total(result.window, "learning_rate")
         assert rate == pytest.approx(expected)
     opt_state = results[-1].state.opt_state
@@ -438,8 +465,9 @@ def test_logged_learning_rate_is_applied_despite_skips(warming, partition):
         grads, _ = step.gradients(warming, before.params, batch, 1, partition)
         update = kernel_of(after) - kernel_of(before)
         rate = by_hand.total(window, "learning_rate")
-        expected = -rate * grads["line"]["kernel"]
-        np.testing.assert_allclose(update, expected, rtol=1e-3, atol=1e-6)
+        kernel_gradient = grads["line"]["kernel"]
+        expected = -rate * kernel_gradient
+        assert_allclose(update, expected, rtol=1e-3, atol=1e-6)
 
 
 def test_wrong_batch_shapes_are_refused_at_the_start_of_the_step(line, partition):
@@ -461,7 +489,8 @@ def test_wrong_parameter_types_are_refused_at_the_start_of_the_step(line, partit
 
 def test_wrong_shapes_are_refused_at_the_start_of_an_evaluation(line, partition):
     _, state = start(line, partition)
-    evaluator = evaluation.Evaluator(line, TaskData(line.config), partition)
+    data = TaskData(line.config)
+    evaluator = evaluation.Evaluator(line, data, partition)
     batch = tiny.line_batch(0)
     batch["x"] = batch["x"][:4]
     with pytest.raises(AssertionError, match="prefix"):

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import jax
-import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose
 
 import gmlp_flax
 from gmlp_flax.config.schema import MEMBER_KEYS
@@ -33,7 +33,8 @@ def config(folder: Path):
 
 def run(options, folder: Path, name: str, seed: int, rate: float) -> Run:
     own = options.copy_and_resolve_references()
-    values = dict(zip(MEMBER_KEYS, (seed, rate), strict=True))
+    pairs = zip(MEMBER_KEYS, (seed, rate), strict=True)
+    values = dict(pairs)
     own.update_from_flattened_dict(values)
     return Run(own, str(folder / name))
 
@@ -49,9 +50,11 @@ def runs(options, folder: Path) -> list[Run]:
 def folders(tmp_path_factory) -> tuple[Path, Path]:
     """The folders of runs that were trained together, and of the same runs trained alone."""
     folder = tmp_path_factory.mktemp("together")
-    outcomes = together.train_together(runs(config(folder), folder / "together"))
+    members = runs(config(folder), folder / "together")
+    outcomes = together.train_together(members)
     for outcome, name in zip(outcomes, MEMBERS, strict=True):
-        written = json.loads((folder / "together" / name / "result.json").read_text())
+        path = folder / "together" / name / "result.json"
+        written = json.loads(path.read_text())
         assert outcome == Outcome(written)
     for alone in runs(config(folder), folder / "alone"):
         loop.train(alone.config, alone.workdir)
@@ -75,19 +78,23 @@ def assert_close(first_lines: list[dict], second_lines: list[dict]) -> None:
     first_tree = numbers(first_lines)
     second_tree = numbers(second_lines)
     assert jax.tree.structure(first_tree) == jax.tree.structure(second_tree)
-    leaves = zip(jax.tree.leaves(first_tree), jax.tree.leaves(second_tree), strict=True)
+    first_leaves = jax.tree.leaves(first_tree)
+    second_leaves = jax.tree.leaves(second_tree)
+    leaves = zip(first_leaves, second_leaves, strict=True)
     for first, second in leaves:
         if isinstance(first, str):
             assert first == second
         else:
-            np.testing.assert_allclose(first, second, rtol=1e-4)
+            assert_allclose(first, second, rtol=1e-4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MEMBERS)
 def test_metrics_equal_those_of_a_single_run(folders, name):
     first, second = folders
-    assert_close(metrics(first / name), metrics(second / name))
+    first_metrics = metrics(first / name)
+    second_metrics = metrics(second / name)
+    assert_close(first_metrics, second_metrics)
 
 
 @pytest.mark.slow
@@ -100,7 +107,7 @@ def test_members_differ(folders):
         losses.add(first_line["loss"])
         rates.append(first_line["learning_rate"])
     assert len(losses) == 3
-    np.testing.assert_allclose(rates, [7.5e-4, 3e-3, 7.5e-4])  # of steps 1 and 2: 1/2 and 1
+    assert_allclose(rates, [7.5e-4, 3e-3, 7.5e-4])  # of steps 1 and 2: 1/2 and 1
 
 
 @pytest.mark.parametrize("name", MEMBERS)
@@ -111,10 +118,12 @@ def test_files_and_parameters_equal_those_of_a_single_run(folders, name):
     first_names = {path.name for path in first.iterdir()}
     second_names = {path.name for path in second.iterdir()}
     assert first_names == second_names
-    assert (first / "config.json").read_text() == (second / "config.json").read_text()
+    first_config = (first / "config.json").read_text()
+    second_config = (second / "config.json").read_text()
+    assert first_config == second_config
     first_params = gmlp_flax.load(str(first)).params
     second_params = gmlp_flax.load(str(second)).params
-    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+    close = functools.partial(assert_allclose, rtol=1e-5, atol=1e-5)
     jax.tree.map(close, first_params, second_params)
 
 
@@ -123,16 +132,21 @@ def test_runs_at_different_steps_all_finish(folders, tmp_path):
     """One member resumes after three steps that it took alone, one starts, and one has finished."""
     alone = config(tmp_path)
     alone.steps = 3
-    first = run(alone, tmp_path, "slow", *MEMBERS["slow"])
+    seed_and_rate = MEMBERS["slow"]
+    first = run(alone, tmp_path, "slow", *seed_and_rate)
     loop.train(first.config, first.workdir)
     members = runs(config(tmp_path), tmp_path)
-    loop.train(members[2].config, members[2].workdir)
+    finished = members[2]
+    loop.train(finished.config, finished.workdir)
     before = (tmp_path / "other" / "metrics.jsonl").read_text()
     outcomes = together.train_together(members)
-    assert [outcome.result["step"] for outcome in outcomes] == [6, 6, 6]
+    steps = [outcome.result["step"] for outcome in outcomes]
+    assert steps == [6, 6, 6]
     assert (tmp_path / "other" / "metrics.jsonl").read_text() == before
     _, whole = folders
-    assert_close(metrics(tmp_path / "fast"), metrics(whole / "fast"))
+    fast = metrics(tmp_path / "fast")
+    expected = metrics(whole / "fast")
+    assert_close(fast, expected)
 
 
 def checkpoint_names(workdir) -> list[str]:
@@ -152,7 +166,8 @@ def test_signal_saves_all_members_which_resume_together_or_alone(tmp_path):
         assert checkpoint_names(member.workdir) == ["3"]
     options.data.stop_at = 0
     slow, *others = runs(options, tmp_path)
-    assert loop.train(slow.config, slow.workdir)["step"] == 6
+    result = loop.train(slow.config, slow.workdir)
+    assert result["step"] == 6
     outcomes = together.train_together(others)
     assert [outcome.result["step"] for outcome in outcomes] == [6, 6]
     steps = []
@@ -186,7 +201,8 @@ def test_diverging_run_fails_alone(tmp_path, capfd):
     assert bad.problem.startswith("the loss or its gradient stopped being finite between steps")
     assert "bad: failed: the loss" in capfd.readouterr().err
     assert not (tmp_path / "bad" / "result.json").exists()
-    again = raised(RunError, loop.train, members[1].config, members[1].workdir)
+    diverging = members[1]
+    again = raised(RunError, loop.train, diverging.config, diverging.workdir)
     assert "stopped being finite" in again  # it starts over and is not taken for a lost run
 
 
@@ -200,18 +216,25 @@ def perplexity_at(run: Path, step: int) -> float:
 @pytest.mark.slow
 def test_run_that_reaches_its_target_stops_before_the_others(tmp_path):
     options = config(tmp_path)
-    first = together.train_together(runs(options, tmp_path / "whole"))
-    perplexities = [perplexity_at(tmp_path / "whole" / name, 3) for name in MEMBERS]
+    whole = tmp_path / "whole"
+    first = together.train_together(runs(options, whole))
+    perplexities = []
+    for name in MEMBERS:
+        perplexities.append(perplexity_at(whole / name, 3))
     low, high, _ = sorted(perplexities)
     options.eval.stop_at = (low + high) / 2
-    outcomes = together.train_together(runs(options, tmp_path / "short"))
+    members = runs(options, tmp_path / "short")
+    outcomes = together.train_together(members)
     steps = [outcome.result["step"] for outcome in outcomes]
-    expected_steps = [3 if perplexity == low else 6 for perplexity in perplexities]
+    expected_steps = []
+    for perplexity in perplexities:
+        expected_steps.append(3 if perplexity == low else 6)
     assert steps == expected_steps
     last = perplexities.index(max(perplexities))
     loss = outcomes[last].result["eval"]["loss"]
-    expected_loss = first[last].result["eval"]["loss"]
-    np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
+    whole_result = first[last].result
+    expected_loss = whole_result["eval"]["loss"]
+    assert_allclose(loss, expected_loss, rtol=1e-6)
 
 
 def test_members_that_differ_in_other_keys_are_refused(tmp_path):

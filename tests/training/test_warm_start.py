@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flax import traverse_util
 from jax.sharding import PartitionSpec
+from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
 from gmlp_flax import config as gmlp_config
@@ -56,7 +57,7 @@ def test_equal_shapes_are_copied_and_extra_leaves_ignored(text_task):
     saved = random_arrays(text_task.shapes())
     with_head = saved | {"head": {"kernel": jnp.ones(3)}}
     adapted = adapt(text_task, text_task, with_head)
-    jax.tree.map(np.testing.assert_array_equal, adapted, saved)
+    jax.tree.map(assert_array_equal, adapted, saved)
 
 
 def test_crop_takes_the_corner_of_each_matrix(tmp_path):
@@ -67,11 +68,14 @@ def test_crop_takes_the_corner_of_each_matrix(tmp_path):
     before = spatial(saved)
     after = spatial(adapted)
     for layer in range(2):
-        matrix = toeplitz.expand(before["taps"][layer])
-        cropped = toeplitz.expand(after["taps"][layer])
-        np.testing.assert_array_equal(cropped, matrix[:12, :12])
-    np.testing.assert_array_equal(after["bias"], before["bias"][:, :12])
-    np.testing.assert_array_equal(adapted["embedding"], saved["embedding"])
+        taps = before["taps"][layer]
+        matrix = toeplitz.expand(taps)
+        new_taps = after["taps"][layer]
+        cropped = toeplitz.expand(new_taps)
+        assert_array_equal(cropped, matrix[:12, :12])
+    cropped_bias = before["bias"][:, :12]
+    assert_array_equal(after["bias"], cropped_bias)
+    assert_array_equal(adapted["embedding"], saved["embedding"])
 
 
 def test_same_number_of_patches_in_another_grid_is_resized(tmp_path):
@@ -85,7 +89,7 @@ def test_same_number_of_patches_in_another_grid_is_resized(tmp_path):
     resized = jax.image.resize(grids, (2, 1, 4), "bicubic")
     expected = resized.reshape(2, 4)
     adapted = adapt(old, new, saved)
-    np.testing.assert_allclose(spatial(adapted)["bias"], expected, rtol=1e-5)
+    assert_allclose(spatial(adapted)["bias"], expected, rtol=1e-5)
 
 
 def with_stem_of(task, saved: dict) -> dict:
@@ -106,17 +110,22 @@ def enlarged(values):
 def test_cls_token_keeps_its_rows_and_columns(tmp_path):
     old = images(tmp_path, 4, pool="cls")
     new = images(tmp_path, 2, pool="cls")
-    saved = with_stem_of(new, random_arrays(old.shapes()))
+    initial = random_arrays(old.shapes())
+    saved = with_stem_of(new, initial)
     adapted = adapt(old, new, saved)
     before = spatial(saved)["weight"]
     after = spatial(adapted)["weight"]
     assert after.shape == (2, 17, 17)
     for old_weight, weight in zip(before, after, strict=True):
-        np.testing.assert_allclose(weight[0, 0], old_weight[0, 0])
-        to_cls = enlarged(old_weight[0, 1:]) / 4
-        from_cls = enlarged(old_weight[1:, 0])
-        np.testing.assert_allclose(weight[0, 1:], to_cls, rtol=1e-5)
-        np.testing.assert_allclose(weight[1:, 0], from_cls, rtol=1e-5)
+        old_row = old_weight[0]
+        old_column = old_weight[:, 0]
+        row = weight[0]
+        column = weight[:, 0]
+        assert_allclose(row[0], old_row[0])
+        to_cls = enlarged(old_row[1:]) / 4
+        from_cls = enlarged(old_column[1:])
+        assert_allclose(row[1:], to_cls, rtol=1e-5)
+        assert_allclose(column[1:], from_cls, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("block", "pool"), [("mixer", "mean"), ("feed_forward", "cls")])
@@ -133,20 +142,24 @@ def test_token_mlps_are_resized_to_other_patches(tmp_path, block, pool):
 
     def wide(x):
         """[layers, tokens, ...] over 4 x 4 patches in place of 2 x 2."""
-        patches = jnp.stack([enlarged(layer) for layer in x[:, cls:]])
-        return np.concatenate([x[:, :cls], patches], 1)
+        of_patches = x[:, cls:]
+        patches = jnp.stack([enlarged(layer) for layer in of_patches])
+        of_cls = x[:, :cls]
+        return np.concatenate([of_cls, patches], 1)
 
     def assert_wide(saved, adapted):
-        np.testing.assert_allclose(adapted, wide(saved), rtol=1e-5, atol=1e-6)
+        assert_allclose(adapted, wide(saved), rtol=1e-5, atol=1e-6)
 
     old_mlp = before["token_mlp"]
     new_mlp = after["token_mlp"]
-    weight = np.swapaxes(old_mlp["proj_in"]["weight"], 1, 2)
-    adapted_weight = np.swapaxes(new_mlp["proj_in"]["weight"], 1, 2)
+    old_input = old_mlp["proj_in"]
+    new_input = new_mlp["proj_in"]
+    weight = np.swapaxes(old_input["weight"], 1, 2)
+    adapted_weight = np.swapaxes(new_input["weight"], 1, 2)
     expected = wide(weight)
     expected[:, cls:] /= 4
-    np.testing.assert_allclose(adapted_weight, expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(new_mlp["proj_in"]["bias"], old_mlp["proj_in"]["bias"])
+    assert_allclose(adapted_weight, expected, rtol=1e-5, atol=1e-6)
+    assert_array_equal(new_input["bias"], old_input["bias"])
     jax.tree.map(assert_wide, old_mlp["proj_out"], new_mlp["proj_out"])
     if cls:
         jax.tree.map(assert_wide, before["token_norm"], after["token_norm"])
@@ -174,9 +187,10 @@ def test_learned_positions_are_interpolated_over_patches(tmp_path):
     new = images(tmp_path, 2, pool="cls", **VIT)
     saved = with_stem_of(new, random_arrays(old.shapes()))
     table = positions_of(saved)
-    expected = np.concatenate([table[:1], enlarged(table[1:])])
+    patches = enlarged(table[1:])
+    expected = np.concatenate([table[:1], patches])
     adapted = adapt(old, new, saved)
-    np.testing.assert_allclose(positions_of(adapted), expected, rtol=1e-5)
+    assert_allclose(positions_of(adapted), expected, rtol=1e-5)
 
 
 def test_learned_positions_are_cropped_over_text(tmp_path):
@@ -184,12 +198,13 @@ def test_learned_positions_are_cropped_over_text(tmp_path):
     new = text(tmp_path, 12, **VIT)
     saved = random_arrays(old.shapes())
     adapted = adapt(old, new, saved)
-    np.testing.assert_array_equal(positions_of(adapted), positions_of(saved)[:12])
+    assert_array_equal(positions_of(adapted), positions_of(saved)[:12])
 
 
 def test_finetuning_run_inherits_model_and_vocabulary(text_run, tmp_path):
     old = gmlp_config.load(str(text_run / "config.json"))
-    resolved = resolve(finetuning(text_run, length=12, dropout=0.1), tmp_path)
+    config = finetuning(text_run, length=12, dropout=0.1)
+    resolved = resolve(config, tmp_path)
     model = resolved.config.model
     for key in ("layers", "d_model", "d_ffn", "vocab_size", "spatial"):
         assert model[key] == old.model[key]
@@ -205,8 +220,10 @@ def test_matching_model_has_no_note(text_run):
 
 
 def test_overridden_model_keys_are_reported(text_run):
-    old = gmlp_config.load(str(text_run / "config.json")).model
-    resolved = resolve(finetuning(text_run, d_model=48, gate="linear", layers=old.layers))
+    path = str(text_run / "config.json")
+    old = gmlp_config.load(path).model
+    config = finetuning(text_run, d_model=48, gate="linear", layers=old.layers)
+    resolved = resolve(config)
     model = resolved.config.model
     assert model.d_model == old.d_model
     assert model.gate == old.gate
@@ -244,16 +261,18 @@ def test_image_classes_are_not_inherited(image_run, tmp_path):
 
 
 def test_added_parameters_are_reinitialized(text_run, tmp_path, partition, capsys):
-    resolved = resolve(finetuning(text_run, pooler=True, length=16), tmp_path)
+    config = finetuning(text_run, pooler=True, length=16)
+    resolved = resolve(config, tmp_path)
     [other] = resolved.notes
     assert "model.pooler False (here True)" in other
     task, _ = tiny.open_task(resolved.config, tmp_path, resolved.files)
     found = warm_start.load(task, partition)
     saved = pretrained.load(text_run).params
-    np.testing.assert_array_equal(found["embedding"], saved["embedding"])
-    np.testing.assert_array_equal(found["segments"]["table"], 0)
-    initial = task.init(jax.random.key(resolved.config.seed))
-    close = functools.partial(np.testing.assert_allclose, rtol=1e-6)
+    assert_array_equal(found["embedding"], saved["embedding"])
+    assert_array_equal(found["segments"]["table"], 0)
+    key = jax.random.key(resolved.config.seed)
+    initial = task.init(key)
+    close = functools.partial(assert_allclose, rtol=1e-6)
     for part in ("head", "pooler"):
         jax.tree.map(close, found[part], initial[part])
     [note] = capsys.readouterr().err.splitlines()
@@ -276,9 +295,12 @@ def test_parameters_are_sharded_by_the_rules_of_the_config(
     config.mesh.rules = rules
     resolved = resolve(config, tmp_path)
     task, _ = tiny.open_task(resolved.config, tmp_path, resolved.files)
-    params = warm_start.load(task, Partition.make(resolved.config.mesh))
-    assert params["embedding"].sharding.spec == PartitionSpec(*embedding)
-    assert params["head"]["kernel"].sharding.spec == PartitionSpec(*head)
+    partition = Partition.make(resolved.config.mesh)
+    params = warm_start.load(task, partition)
+    sharding = params["embedding"].sharding
+    assert sharding.spec == PartitionSpec(*embedding)
+    head_sharding = params["head"]["kernel"].sharding
+    assert head_sharding.spec == PartitionSpec(*head)
 
 
 def test_different_function_with_the_same_shapes_gets_a_warning(
@@ -313,7 +335,9 @@ def test_weights_that_depend_on_the_length_get_a_note(tmp_path, partition, capsy
     capsys.readouterr()
     adapted = warm_start.carry_over(saved, old.files, new, old.config, partition, "runs/old")
     printed = capsys.readouterr().err
-    changes = not np.allclose(embedded(old, saved), embedded(new, adapted), rtol=1e-3, atol=1e-4)
+    before = embedded(old, saved)
+    after = embedded(new, adapted)
+    changes = not np.allclose(before, after, rtol=1e-3, atol=1e-4)
     assert changes == has_note
     assert ("note: runs/old was trained with 16 tokens (here 32)" in printed) == has_note
     warm_start.carry_over(saved, old.files, old, old.config, partition, "runs/old")
@@ -347,7 +371,7 @@ def test_run_starts_from_the_ema(image_run, tmp_path, partition):
     config.init_from = str(image_run)
     task, _ = tiny.open_task(config, tmp_path)
     found = warm_start.load(task, partition)
-    jax.tree.map(np.testing.assert_array_equal, found, trained.params)
+    jax.tree.map(assert_array_equal, found, trained.params)
     is_same = jax.tree.map(np.array_equal, found, trained.unaveraged)
     assert not jax.tree.all(is_same)
 
@@ -355,11 +379,14 @@ def test_run_starts_from_the_ema(image_run, tmp_path, partition):
 def test_reinitialized_parameters_replace_the_saved_ones(tmp_path):
     task = images(tmp_path, 4)
     saved = random_arrays(task.shapes())
-    kernel = jnp.full_like(saved["head"]["kernel"], 7)
-    saved["head"]["kernel"] = jnp.ones((3, 99))
-    head = adapt(task, task, saved, {"head/kernel": kernel})["head"]
-    np.testing.assert_array_equal(head["kernel"], kernel)
-    np.testing.assert_array_equal(head["bias"], saved["head"]["bias"])
+    saved_head = saved["head"]
+    kernel = jnp.full_like(saved_head["kernel"], 7)
+    saved_head["kernel"] = jnp.ones((3, 99))
+    replaced = {"head/kernel": kernel}
+    head = adapt(task, task, saved, replaced)["head"]
+    assert_array_equal(head["kernel"], kernel)
+    assert_array_equal(head["bias"], saved_head["bias"])
+    assert_array_equal(head["bias"], saved["head"]["bias"])
 
 
 def test_all_mismatches_are_listed(tmp_path):
@@ -467,7 +494,8 @@ def test_restart_inherits_from_the_pretrained_run(tmp_path):
         config.init_from = str(tmp_path / name)
         loop.train(config, str(run), loop.TrainOptions(restart=restart))
         written = json.loads((run / "config.json").read_text())
-        assert written["data"]["mean"] == [mean] * 3
+        pixel_mean = written["data"]["mean"]
+        assert pixel_mean == [mean] * 3
 
 
 # Third-party weights, which a resumed run does not need.
@@ -493,7 +521,8 @@ def assert_starts_and_resumes(config, source, folder, params, new=()):
     config.init_from = str(source)
     for steps in (1, 2):
         config.steps = steps
-        result = loop.train(config, str(folder / "run"))
+        run = str(folder / "run")
+        result = loop.train(config, run)
         assert result["step"] == steps
         trained = pretrained.load(folder / "run", "latest")
         assert trained.step == steps
@@ -501,7 +530,7 @@ def assert_starts_and_resumes(config, source, folder, params, new=()):
         wanted = traverse_util.flatten_dict(params, sep="/")
         for name, leaf in wanted.items():
             if not name.startswith(new):
-                np.testing.assert_array_equal(found[name], leaf, err_msg=name)
+                assert_array_equal(found[name], leaf, err_msg=name)
         if source.is_dir():
             shutil.rmtree(source)
         elif source.exists():
@@ -516,7 +545,8 @@ def write_images(folder):
         (folder / name).mkdir(parents=True)
         for number in range(8):
             pixels = numbers.integers(0, 256, (20, 24, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+            path = folder / name / f"{number}.png"
+            Image.fromarray(pixels).save(path)
     return str(folder)
 
 
@@ -535,8 +565,10 @@ def test_image_model_from_a_timm_file(tmp_path, monkeypatch, capsys, is_describe
         described = {"architecture": name, "pretrained_cfg": {"mean": [0.1, 0.2, 0.3]}}
         (source / "config.json").write_text(json.dumps(described))
     config = gmlp_config.default(task="image_classification")
-    config.model.update(pretrained.config_of(source).model)
-    config.data.update(train=write_images(tmp_path / "images"), heldout_share=0.25)
+    source_config = pretrained.config_of(source)
+    config.model.update(source_config.model)
+    images_folder = write_images(tmp_path / "images")
+    config.data.update(train=images_folder, heldout_share=0.25)
     unchanging(config)
     trained = assert_starts_and_resumes(config, source, tmp_path, params, new=("head/",))
     assert trained.classes == ("cat", "dog")
@@ -554,14 +586,19 @@ def test_image_model_of_another_size_from_a_timm_file(tmp_path, monkeypatch):
     path = tmp_path / f"{name}.safetensors"
     states.write(path, state)
     config = gmlp_config.default(task="image_classification")
-    config.model.update(pretrained.config_of(path).model)
+    source_config = pretrained.config_of(path)
+    config.model.update(source_config.model)
     config.model.image_size = (32, 32)
-    config.data.update(train=write_images(tmp_path / "images"), heldout_share=0.25)
+    images_folder = write_images(tmp_path / "images")
+    config.data.update(train=images_folder, heldout_share=0.25)
     config.init_from = str(path)
     loop.train(unchanging(config), str(tmp_path / "run"))
     trained = pretrained.load(tmp_path / "run").params
-    assert spatial(trained)["weight"].shape == (2, 64, 64)
-    np.testing.assert_array_equal(trained["stem"]["kernel"], params["stem"]["kernel"])
+    weight = spatial(trained)["weight"]
+    assert weight.shape == (2, 64, 64)
+    kernel = trained["stem"]["kernel"]
+    saved_kernel = params["stem"]["kernel"]
+    assert_array_equal(kernel, saved_kernel)
 
 
 @pytest.fixture
@@ -585,7 +622,8 @@ def test_pretraining_continues_from_bert(bert, tmp_path):
         cache=str(tmp_path / "cache"),
     )
     vocabulary = pretrained.open_model(folder).files["tokenizer.model"]
-    trained = assert_starts_and_resumes(unchanging(config), folder, tmp_path, params)
+    config = unchanging(config)
+    trained = assert_starts_and_resumes(config, folder, tmp_path, params)
     assert trained.task.files["tokenizer.model"] == vocabulary
     [predictions] = trained.predict(["the [MASK] of"], top=3)
     [candidates] = predictions
@@ -601,14 +639,18 @@ def test_finetuning_from_bert(bert, tmp_path):
     for number, word in enumerate(tiny.WORDS):
         label = "yes" if number % 2 else "no"
         lines.append(f"the {word} of,{label}")
-    (tmp_path / "own.csv").write_text("\n".join(lines) + "\n")
+    content = "\n".join(lines) + "\n"
+    (tmp_path / "own.csv").write_text(content)
     config.glue.task = "own"
-    config.data.update(train=str(tmp_path / "own.csv"), heldout_share=0.25)
+    train = str(tmp_path / "own.csv")
+    config.data.update(train=train, heldout_share=0.25)
     new = ("bias", "head/", "transform", "output_embedding")
-    trained = assert_starts_and_resumes(unchanging(config), folder, tmp_path, params, new=new)
+    config = unchanging(config)
+    trained = assert_starts_and_resumes(config, folder, tmp_path, params, new=new)
     assert trained.classes == ("no", "yes")
     assert trained.config.model.pooler
-    assert trained.config.model.d_model == states.SIZES["d_model"]
+    d_model = states.SIZES["d_model"]
+    assert trained.config.model.d_model == d_model
 
 
 @pytest.mark.slow
@@ -620,8 +662,10 @@ def test_weights_that_do_not_fit_the_config_are_refused(tmp_path, monkeypatch, r
     source = tmp_path / f"{name}.safetensors"
     states.write(source, state)
     config = gmlp_config.default(task="image_classification")
-    config.model.update(pretrained.config_of(source).model)
-    config.data.update(train=write_images(tmp_path / "images"), heldout_share=0.25)
+    source_config = pretrained.config_of(source)
+    config.model.update(source_config.model)
+    images_folder = write_images(tmp_path / "images")
+    config.data.update(train=images_folder, heldout_share=0.25)
     config.init_from = str(source)
     unchanging(config)
     if resumes:
@@ -631,9 +675,11 @@ def test_weights_that_do_not_fit_the_config_are_refused(tmp_path, monkeypatch, r
     del state["blocks.0.norm.bias"]
     states.write(source, state)
     if resumes:
-        assert loop.train(config, str(tmp_path / "run"))["step"] == 2
+        result = loop.train(config, str(tmp_path / "run"))
+        assert result["step"] == 2
         return
-    message = raised(RunError, loop.train, config, str(tmp_path / "run"))
+    run = str(tmp_path / "run")
+    message = raised(RunError, loop.train, config, run)
     assert str(source) in message
     assert "1 missing (blocks.0.norm.bias)" in message
     assert "norm.bias [3], not [8]" in message

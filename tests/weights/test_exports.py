@@ -6,6 +6,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from safetensors import numpy as safetensors
 
 from gmlp_flax import config as config_lib
@@ -50,7 +51,7 @@ def test_exports_have_the_config_parameters_and_files_of_the_run(text_run, text_
     config = config_lib.load(str(text_run / "config.json"))
     assert saved.config.model == config.model
     params = pretrained.load(text_run).params
-    jax.tree.map(np.testing.assert_array_equal, saved.read(), params)
+    jax.tree.map(assert_array_equal, saved.read(), params)
 
 
 def test_paths_in_untrusted_configs_are_not_read(copy):

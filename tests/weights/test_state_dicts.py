@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from gmlp_flax.errors import RunError
 from gmlp_flax.weights import state_dicts
@@ -53,18 +54,22 @@ def test_layers_are_stacked_and_kernels_transposed():
     kernel = params["blocks"]["dense"]["kernel"]
     for layer in range(2):
         weight = tensors[f"layer.{layer}.dense.weight"]
-        np.testing.assert_array_equal(kernel[layer], weight.T)
-    np.testing.assert_array_equal(params["norm"]["scale"], tensors["norm.weight"])
-    np.testing.assert_array_equal(params["table"], tensors["table"])
+        assert_array_equal(kernel[layer], weight.T)
+    scale = params["norm"]["scale"]
+    assert_array_equal(scale, tensors["norm.weight"])
+    assert_array_equal(params["table"], tensors["table"])
     assert params.keys() == like().keys()
 
 
 def test_parameters_have_the_dtypes_of_the_model():
-    halves = {name: array.astype(np.float16) for name, array in state().items()}
+    halves = {}
+    for name, array in state().items():
+        halves[name] = array.astype(np.float16)
     params = state_dicts.from_torch(halves, ROWS, like(), "FILE")
     table = params["table"]
     assert table.dtype == np.float32
-    np.testing.assert_array_equal(table, halves["table"].astype(np.float32))
+    expected = halves["table"].astype(np.float32)
+    assert_array_equal(table, expected)
 
 
 def test_queries_keys_and_values_are_parts_of_one_layer():
@@ -73,18 +78,22 @@ def test_queries_keys_and_values_are_parts_of_one_layer():
         Row("key", "proj_in", state_dicts.KEYS),
         Row("value", "proj_in", VALUES),
     ]
-    kernel = np.arange(18, dtype=np.float32).reshape(3, 6)
+    numbers = np.arange(18, dtype=np.float32)
+    kernel = numbers.reshape(3, 6)
     flat = {"proj_in/kernel": kernel, "proj_in/bias": np.arange(6, dtype=np.float32)}
     views = state_dicts.torch_views(flat, rows)
-    for first, name in ((0, "query"), (2, "key"), (4, "value")):
-        weight = kernel[:, first : first + 2].T
+    positions = ((0, "query"), (2, "key"), (4, "value"))
+    for first, name in positions:
+        columns = kernel[:, first : first + 2]
+        weight = columns.T
         bias = [first, first + 1]
-        np.testing.assert_array_equal(views[f"{name}.weight"], weight)
-        np.testing.assert_array_equal(views[f"{name}.bias"], bias)
+        assert_array_equal(views[f"{name}.weight"], weight)
+        assert_array_equal(views[f"{name}.bias"], bias)
 
 
 def test_views_share_memory_with_the_parameters():
-    flat = {"blocks/dense/kernel": np.zeros((2, 3, 4)), "table": np.zeros((5, 3))}
+    kernel = np.zeros((2, 3, 4))
+    flat = {"blocks/dense/kernel": kernel, "table": np.zeros((5, 3))}
     views = state_dicts.torch_views(flat, ROWS)
     assert views.keys() == {"layer.0.dense.weight", "layer.1.dense.weight", "table"}
     views["layer.1.dense.weight"][3, 2] = 7

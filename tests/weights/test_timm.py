@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from flax import traverse_util
+from numpy.testing import assert_array_equal
 from PIL import Image
 
 from gmlp_flax import config as config_lib
@@ -62,7 +63,7 @@ def test_files_are_named_after_their_model(path, name):
 def test_files_are_opened_as_models(tiny, tmp_path):
     path, params = write_file(tmp_path, tiny)
     model = pretrained.load(path)
-    jax.tree.map(np.testing.assert_array_equal, model.params, params)
+    jax.tree.map(assert_array_equal, model.params, params)
     assert model.step == 0
     assert model.folder == ""
     assert model.unaveraged is None
@@ -76,16 +77,19 @@ def test_predictions_rank_the_classes_by_their_logits(tiny, tmp_path):
     photo_path = tmp_path / "photo.png"
     Image.fromarray(photo).save(photo_path)
     pixels = model.transform(photo)
-    (logits,) = np.asarray(model.task.apply(params, pixels[None]))
+    logits_of_batch = model.task.apply(params, pixels[None])
+    (logits,) = np.asarray(logits_of_batch)
     ((ranked,),) = model.predict([photo_path], top=3)
     names = [name for name, _ in ranked]
-    assert names == [f"class {label}" for label in np.argsort(-logits)]
+    order = np.argsort(-logits)
+    assert names == [f"class {label}" for label in order]
 
 
 def test_filters_of_files_are_drawn(tiny, tmp_path):
     path, _ = write_file(tmp_path, tiny)
     model = pretrained.load(path)
-    assert filters.matrices(model).shape == (2, 16, 16)
+    matrices = filters.matrices(model)
+    assert matrices.shape == (2, 16, 16)
     figure = filters.figure(model)
     (figure_path,) = figure_files.save({"filters": figure}, str(tmp_path))
     assert figure_path == str(tmp_path / "figures" / "filters.png")
@@ -98,23 +102,27 @@ def torch():
 
 def test_torch_checkpoints_of_training_scripts_are_read(torch, tiny, tmp_path):
     state, params = states.of_timm(tiny, 3)
-    tensors = {name: torch.tensor(array) for name, array in state.items()}
+    tensors = {}
+    for name, array in state.items():
+        tensors[name] = torch.tensor(array)
     path = tmp_path / f"{tiny}.pth"
     torch.save({"state_dict": tensors, "epoch": 3}, path)
     model = pretrained.load(path)
-    jax.tree.map(np.testing.assert_array_equal, model.params, params)
+    jax.tree.map(assert_array_equal, model.params, params)
 
 
 def test_torch_files_in_half_precision_are_read(torch, tiny, tmp_path):
     state, params = states.of_timm(tiny, 3)
-    tensors = {name: torch.tensor(array).half() for name, array in state.items()}
+    tensors = {}
+    for name, array in state.items():
+        tensors[name] = torch.tensor(array).half()
     path = tmp_path / f"{tiny}.half.pth"
     torch.save(tensors, path)
     model = pretrained.load(path)
 
     def assert_rounded(rounded, exact):
         half = exact.astype(np.float16)
-        np.testing.assert_array_equal(rounded, half.astype(np.float32))
+        assert_array_equal(rounded, half.astype(np.float32))
 
     jax.tree.map(assert_rounded, model.params, params)
 
@@ -122,11 +130,13 @@ def test_torch_files_in_half_precision_are_read(torch, tiny, tmp_path):
 def test_models_of_a_thousand_classes_have_imagenets_names(tiny, tmp_path):
     path, params = write_file(tmp_path, tiny, classes=1000)
     model = pretrained.load(path)
-    synsets = json.loads(imagenet.class_files(1000)["classes.json"])
+    content = imagenet.class_files(1000)["classes.json"]
+    synsets = json.loads(content)
     assert model.classes == tuple(synsets)
     photo = noise(16, 16, 3)
     pixels = model.transform(photo)
-    (logits,) = model.task.apply(params, pixels[None])
+    batch = pixels[None]
+    (logits,) = model.task.apply(params, batch)
     best = int(np.argmax(logits))
     ((ranked,),) = model.predict([photo])
     name, _ = ranked[0]
@@ -219,7 +229,8 @@ def test_normalisation_has_the_models_defaults(hub):
     ],
 )
 def test_unsupported_config_json_is_refused(hub, values, words):
-    message = raised((RunError, ConfigError), open_described, hub, **values)
+    errors = (RunError, ConfigError)
+    message = raised(errors, open_described, hub, **values)
     assert words in message
 
 
@@ -239,10 +250,12 @@ def test_scales_of_branches_are_merged_into_the_layer_before():
     blocks = converted(VIT, state)["encoder"]["blocks"]
     found = traverse_util.flatten_dict(blocks, sep="/")
     for name in ("attention/out/kernel", "attention/out/bias"):
-        np.testing.assert_array_equal(found[name], scale * expected[name])
-    np.testing.assert_array_equal(found["attention/proj_in/bias"], 0)
+        scaled = scale * expected[name]
+        assert_array_equal(found[name], scaled)
+    assert_array_equal(found["attention/proj_in/bias"], 0)
     kernel = "mlp/proj_out/kernel"
-    np.testing.assert_array_equal(found[kernel], 2 * expected[kernel])
+    doubled = 2 * expected[kernel]
+    assert_array_equal(found[kernel], doubled)
 
 
 def test_positions_of_patches_add_nothing_to_cls():
@@ -251,8 +264,8 @@ def test_positions_of_patches_add_nothing_to_cls():
     positions = state["pos_embed"][:, 1:]
     state["pos_embed"] = positions
     table = converted(VIT, state)["positions"]["table"]
-    np.testing.assert_array_equal(table[0], 0)
-    np.testing.assert_array_equal(table[1:], positions[0])
+    assert_array_equal(table[0], 0)
+    assert_array_equal(table[1:], positions[0])
 
 
 @pytest.mark.parametrize(
@@ -280,8 +293,9 @@ def test_models_of_timm_have_timms_pixels(tiny, tmp_path):
     record = {"image": photo, "name": "photo", "label": 0}
     view = evaluation_example(model.config)
     pixels = view(record)["image"]
-    np.testing.assert_array_equal(pixels, views.timm_view(photo, (16, 16), 0.875))
-    np.testing.assert_array_equal(pixels, model.transform(photo))
+    expected = views.timm_view(photo, (16, 16), 0.875)
+    assert_array_equal(pixels, expected)
+    assert_array_equal(pixels, model.transform(photo))
     exact = views.exact_view(photo, (16, 16), 0.875)
     differences = pixels.astype(int) - exact
     assert np.abs(differences).max() > 1

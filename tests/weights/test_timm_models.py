@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.weights import imagenet, timm
@@ -89,7 +90,8 @@ def state_of(name, seed=0):
     rng = np.random.default_rng(seed)
     state = {}
     for key, shape in shapes.items():
-        state[key] = rng.normal(size=shape).astype(np.float32)
+        numbers = rng.normal(size=shape)
+        state[key] = numbers.astype(np.float32)
     return state
 
 
@@ -116,11 +118,13 @@ def test_converting_to_torch_restores_the_state_dict(name):
     state = state_of(name)
     params = converted(name, state)
     shapes = jax.tree.map(np.shape, params)
-    assert shapes == jax.tree.map(np.shape, like(name))
-    restored = states.to_torch(params, timm.MODELS[name].rows)
+    expected = jax.tree.map(np.shape, like(name))
+    assert shapes == expected
+    rows = timm.MODELS[name].rows
+    restored = states.to_torch(params, rows)
     assert restored.keys() == state.keys()
     for key, array in state.items():
-        np.testing.assert_array_equal(restored[key], array, strict=True)
+        assert_array_equal(restored[key], array, strict=True)
 
 
 def test_parameters_of_a_gmlp_are_those_of_timms_layers():
@@ -129,22 +133,27 @@ def test_parameters_of_a_gmlp_are_those_of_timms_layers():
     for layer in range(LAYERS):
         channels = f"blocks.{layer}.mlp_channels"
         kernel = blocks["proj_in"]["kernel"][layer]
-        np.testing.assert_array_equal(kernel, state[f"{channels}.fc1.weight"].T)
-        spatial = blocks["gate"]["spatial"]["weight"][layer]
-        np.testing.assert_array_equal(spatial, state[f"{channels}.gate.proj.weight"])
-        scale = blocks["gate"]["norm"]["scale"][layer]
-        np.testing.assert_array_equal(scale, state[f"{channels}.gate.norm.weight"])
+        fc1 = state[f"{channels}.fc1.weight"]
+        assert_array_equal(kernel, fc1.T)
+        spatial_weights = blocks["gate"]["spatial"]["weight"]
+        spatial = spatial_weights[layer]
+        assert_array_equal(spatial, state[f"{channels}.gate.proj.weight"])
+        scales = blocks["gate"]["norm"]["scale"]
+        scale = scales[layer]
+        assert_array_equal(scale, state[f"{channels}.gate.norm.weight"])
 
 
 def test_parameters_of_a_vit_are_those_of_timms_layers():
     state = state_of("deit_tiny_patch16_224")
     params = converted("deit_tiny_patch16_224", state)
-    np.testing.assert_array_equal(params["cls"], state["cls_token"][0, 0])
-    np.testing.assert_array_equal(params["positions"]["table"], state["pos_embed"][0])
+    cls_token = state["cls_token"][0, 0]
+    assert_array_equal(params["cls"], cls_token)
+    table = params["positions"]["table"]
+    assert_array_equal(table, state["pos_embed"][0])
     attention = params["encoder"]["blocks"]["attention"]
     kernel_of_second_layer = attention["proj_in"]["kernel"][1]
     weight = state["blocks.1.attn.qkv.weight"]
-    np.testing.assert_array_equal(kernel_of_second_layer, weight.T)
+    assert_array_equal(kernel_of_second_layer, weight.T)
 
 
 def test_stem_kernels_read_rows_of_pixels():
@@ -155,9 +164,10 @@ def test_stem_kernels_read_rows_of_pixels():
     for row in range(2):
         for column in range(2):
             for channel in range(3):
-                index = (row * 2 + column) * 3 + channel
+                pixel = row * 2 + column
+                index = pixel * 3 + channel
                 weights = state["stem.proj.weight"][:, channel, row, column]
-                np.testing.assert_array_equal(kernel[index], weights)
+                assert_array_equal(kernel[index], weights)
 
 
 @pytest.mark.parametrize(

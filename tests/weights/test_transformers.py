@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from flax import traverse_util
+from numpy.testing import assert_allclose, assert_array_equal
 
 import gmlp_flax
 from gmlp_flax import config as config_lib
@@ -52,7 +53,8 @@ def spiece(tmp_path_factory):
     path = tmp_path_factory.mktemp("tokenizer") / "spiece.model"
     corpus = tiny.write_corpus(path.parent / "corpus.jsonl")
     with open(corpus) as file:
-        Tokenizer.train(list(file), 300).save(path)
+        trained = Tokenizer.train(list(file), 300)
+        trained.save(path)
     return str(path)
 
 
@@ -75,7 +77,8 @@ def test_saved_folders_have_the_logits_of_transformers(transformers, tmp_path, f
     options = make_options(**TINY, **HEADS[family], tie_word_embeddings=tied)
     model = make_model(options).eval()
     if not tied:
-        torch.nn.init.normal_(model.cls.predictions.decoder.bias)
+        decoder_bias = model.cls.predictions.decoder.bias
+        torch.nn.init.normal_(decoder_bias)
     model.save_pretrained(tmp_path)
     state = weight_files.read(str(tmp_path / "model.safetensors"))
     described = json.loads((tmp_path / "config.json").read_text())
@@ -85,16 +88,19 @@ def test_saved_folders_have_the_logits_of_transformers(transformers, tmp_path, f
     params = converted(family, state, config)
     assert ("output_embedding" in params) is not tied
     tokens = np.arange(24).reshape(2, 12)
-    segments = np.array([[0] * 6 + [1] * 6] * 2)
-    inputs = {"input_ids": torch.tensor(tokens), "token_type_ids": torch.tensor(segments)}
+    segments_of_text = [0] * 6 + [1] * 6
+    segments = np.array([segments_of_text] * 2)
+    token_tensor = torch.tensor(tokens)
+    segment_tensor = torch.tensor(segments)
+    inputs = {"input_ids": token_tensor, "token_type_ids": segment_tensor}
     with torch.inference_mode():
         theirs = model(**inputs, output_hidden_states=True)
     module = MaskedLanguageModeling(config).bind(params)
     hidden = module.hidden(tokens, segments=segments)
     logits = module.logits(hidden)
     their_hidden = theirs.hidden_states[-1].numpy()
-    np.testing.assert_allclose(hidden, their_hidden, atol=1e-5)
-    np.testing.assert_allclose(logits, theirs.logits.numpy(), atol=1e-4)
+    assert_allclose(hidden, their_hidden, atol=1e-5)
+    assert_allclose(logits, theirs.logits.numpy(), atol=1e-4)
 
 
 def head_of(width, vocab_size):
@@ -126,13 +132,17 @@ def test_padding_and_the_pooler_are_those_of_transformers(transformers):
     tokens = positions[None]
     is_text = (positions < 7)[None]
     with torch.inference_mode():
-        theirs = model(torch.tensor(tokens), attention_mask=torch.tensor(is_text))
+        token_tensor = torch.tensor(tokens)
+        theirs = model(token_tensor, attention_mask=torch.tensor(is_text))
     module = MaskedLanguageModeling(config).bind(params)
     hidden = module.hidden(tokens, padding_mask=is_text)
     their_hidden = theirs.last_hidden_state.numpy()
-    np.testing.assert_allclose(hidden[:, :7], their_hidden[:, :7], atol=1e-5)
-    pooled = np.tanh(module.pooler(hidden[:, 0]))
-    np.testing.assert_allclose(pooled, theirs.pooler_output.numpy(), atol=1e-5)
+    text_hidden = hidden[:, :7]
+    their_text_hidden = their_hidden[:, :7]
+    assert_allclose(text_hidden, their_text_hidden, atol=1e-5)
+    first_hidden = hidden[:, 0]
+    pooled = np.tanh(module.pooler(first_hidden))
+    assert_allclose(pooled, theirs.pooler_output.numpy(), atol=1e-5)
 
 
 # Sizes and names
@@ -160,7 +170,7 @@ def test_sizes_come_from_the_shapes(family, has_heads):
     assert model.activation == ACTIVATIONS[family]
     assert model.norm_eps == described.get("layer_norm_eps", 1e-12)
     found = converted(family, state, config)
-    jax.tree.map(np.testing.assert_array_equal, found, params)
+    jax.tree.map(assert_array_equal, found, params)
 
 
 def test_old_names_of_norms_are_read(spiece, tmp_path):
@@ -174,10 +184,11 @@ def test_old_names_of_norms_are_read(spiece, tmp_path):
         old[name] = torch.tensor(array)
     assert old.keys() != state.keys()
     torch.save(old, tmp_path / "pytorch_model.bin")
-    (tmp_path / "config.json").write_text(json.dumps(DESCRIBED["fnet"]))
+    content = json.dumps(DESCRIBED["fnet"])
+    (tmp_path / "config.json").write_text(content)
     shutil.copy(spiece, tmp_path)
     model = pretrained.load(tmp_path)
-    jax.tree.map(np.testing.assert_array_equal, model.params, params)
+    jax.tree.map(assert_array_equal, model.params, params)
 
 
 @pytest.mark.parametrize("name", ["", "model.safetensors"])
@@ -186,7 +197,7 @@ def test_folders_or_their_weights_may_be_named(spiece, tmp_path, name):
     states.write_transformers(tmp_path, "fnet", with_heads("fnet", state))
     shutil.copy(spiece, tmp_path)
     model = pretrained.load(tmp_path / name)
-    jax.tree.map(np.testing.assert_array_equal, model.params, params)
+    jax.tree.map(assert_array_equal, model.params, params)
     assert model.tokenizer.vocab_size == 300
 
 
@@ -195,7 +206,10 @@ def test_folders_or_their_weights_may_be_named(spiece, tmp_path, name):
 
 def test_encoders_without_a_head_are_refused():
     state, _ = of_transformers("bert")
-    bare = {name: array for name, array in state.items() if name.startswith("bert.")}
+    bare = {}
+    for name, array in state.items():
+        if name.startswith("bert."):
+            bare[name] = array
     config = config_for("bert", bare, DESCRIBED["bert"])
     message = raised(RunError, converted, "bert", bare, config)
     assert "5 missing (cls.predictions" in message
@@ -238,11 +252,12 @@ DECODER = "cls.predictions.decoder.weight"
 def test_untied_weights_need_their_key():
     state, _ = of_transformers("fnet")
     config = config_for("fnet", state, {})
-    state[DECODER] = state[words("fnet")] + 1
+    embedding = state[words("fnet")]
+    state[DECODER] = embedding + 1
     assert "tie_word_embeddings" in raised(RunError, converted, "fnet", state, config)
     untied = config_for("fnet", state, {"tie_word_embeddings": False})
     params = converted("fnet", state, untied)
-    np.testing.assert_array_equal(params["output_embedding"], state[DECODER])
+    assert_array_equal(params["output_embedding"], state[DECODER])
 
 
 def test_missing_untied_weights_are_refused():
@@ -280,7 +295,8 @@ def test_missing_tensors_of_a_layer_are_refused():
 def test_unsupported_configs_are_refused(change, words):
     state, _ = of_transformers("bert")
     described = {**DESCRIBED["bert"], **change}
-    message = raised((RunError, ConfigError), config_for, "bert", state, described)
+    errors = (RunError, ConfigError)
+    message = raised(errors, config_for, "bert", state, described)
     assert words in message
 
 
@@ -326,7 +342,7 @@ def test_exported_berts_fill_masks(bert):
     _, exported = bert
     model = gmlp_flax.load(exported)
     _, params = of_transformers("bert")
-    jax.tree.map(np.testing.assert_array_equal, model.params, params)
+    jax.tree.map(assert_array_equal, model.params, params)
     ((ranked,),) = model.predict(["the [MASK] of"], top=3)
     assert len(ranked) == 3
     upper_case = model.tokenizer.encode("THE")
@@ -358,7 +374,8 @@ def write_sentences(path, end: str) -> None:
     """Writes a table of SST-2 with a sentence for each word."""
     lines = ["sentence\tlabel"]
     for number, word in enumerate(tiny.WORDS):
-        lines.append(f"the {word} {end}\t{number % 2}")
+        label = number % 2
+        lines.append(f"the {word} {end}\t{label}")
     path.write_text("\n".join(lines) + "\n")
 
 
@@ -379,12 +396,14 @@ def test_finetuning_starts_from_bert(bert, tmp_path):
         cache=str(tmp_path / "cache"),
     )
     tuned = []
-    for name, start in (("folder", folder), ("exported", exported)):
+    starts = (("folder", folder), ("exported", exported))
+    for name, start in starts:
         options.init_from = str(start)
-        loop.train(options, str(tmp_path / name))
+        run = str(tmp_path / name)
+        loop.train(options, run)
         tuned.append(pretrained.load(tmp_path / name))
     first, second = tuned
-    jax.tree.map(np.testing.assert_array_equal, first.params, second.params)
+    jax.tree.map(assert_array_equal, first.params, second.params)
     model = first.config.model
     assert model.block == "transformer"
     assert model.norm == "post"
@@ -393,7 +412,8 @@ def test_finetuning_starts_from_bert(bert, tmp_path):
     old = traverse_util.flatten_dict(params, sep="/")
     new = traverse_util.flatten_dict(first.params, sep="/")
     for name in ("segments/table", "pooler/kernel", "encoder/blocks/attention/proj_in/kernel"):
-        differences = np.abs(np.asarray(new[name]) - old[name])
+        new_leaf = np.asarray(new[name])
+        differences = np.abs(new_leaf - old[name])
         assert 0 < differences.max() < 0.02, name
 
 
@@ -432,7 +452,8 @@ def test_commands_may_start_from_a_folder(bert, tmp_path):
 @pytest.mark.parametrize("command", ["plan", "train", "export", "predict", "evaluate"])
 def test_commands_refuse_folders_without_weights(tmp_path, command):
     """The folder has a config.json and no weights."""
-    (tmp_path / "config.json").write_text(json.dumps(DESCRIBED["bert"]))
+    content = json.dumps(DESCRIBED["bert"])
+    (tmp_path / "config.json").write_text(content)
     start = ["--config=finetune_glue:own", f"--config.init_from={tmp_path}"]
     flags = {
         "plan": [*start, "--topology=gpu:l4x1"],
@@ -441,6 +462,10 @@ def test_commands_refuse_folders_without_weights(tmp_path, command):
         "predict": [f"--workdir={tmp_path}"],
         "evaluate": [f"--workdir={tmp_path}"],
     }
-    message = preloaded.refused(command, *flags[command])
+    command_flags = flags[command]
+    message = preloaded.refused(command, *command_flags)
     assert f"{tmp_path} has no model.safetensors and no pytorch_model.bin" in message
-    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+    file_names = []
+    for path in tmp_path.iterdir():
+        file_names.append(path.name)
+    assert file_names == ["config.json"]

@@ -88,9 +88,12 @@ def read(folder):
     state = weight_files.read(where)
     described = json.loads((folder / "config.json").read_text())
     family = described["model_type"]
-    shapes = {name: array.shape for name, array in state.items()}
+    shapes = {}
+    for name, array in state.items():
+        shapes[name] = array.shape
     config = ours.config_for(family, shapes, described, where)
-    return config, ours.from_transformers(family, state, config, where)
+    model = ours.from_transformers(family, state, config, where)
+    return config, model
 
 
 def largest(array) -> float:
@@ -111,30 +114,39 @@ def test_models_have_the_logits_and_gradients_of_transformers(transformers, tmp_
     lengths = np.array([[40], [33]])
     is_text = np.arange(40) < lengths
     ids = rng.integers(3, 50, size=(2, 40))
-    ids = np.where(is_text, ids, theirs.config.pad_token_id)
-    weights = rng.normal(size=(2, 40, 50)).astype(np.float32)
+    pad_id = theirs.config.pad_token_id
+    ids = np.where(is_text, ids, pad_id)
+    numbers = rng.normal(size=(2, 40, 50))
+    weights = numbers.astype(np.float32)
     weights *= is_text[..., None]
     mask = torch.tensor(is_text)
     out = theirs(torch.tensor(ids), attention_mask=mask, output_hidden_states=True)
-    their_loss = (torch.tensor(weights) * out.logits.log_softmax(-1)).sum()
+    log_shares = out.logits.log_softmax(-1)
+    their_loss = (torch.tensor(weights) * log_shares).sum()
     their_loss.backward()
-    their_hidden = out.hidden_states[-1].detach().numpy()
+    last_hidden = out.hidden_states[-1]
+    their_hidden = last_hidden.detach().numpy()
     their_logits = out.logits.detach().numpy()
     their_gradient = theirs.get_input_embeddings().weight.grad.numpy()
 
     def our_loss(params):
         module = task.bind(params)
-        hidden = module.hidden(ids, padding_mask=jnp.asarray(is_text))
+        padding_mask = jnp.asarray(is_text)
+        hidden = module.hidden(ids, padding_mask=padding_mask)
         logits = module.logits(hidden)
-        loss = (weights * jax.nn.log_softmax(logits)).sum()
+        log_shares_of_tokens = jax.nn.log_softmax(logits)
+        loss = (weights * log_shares_of_tokens).sum()
         return loss, (hidden, logits)
 
     gradient_of = quick_jit(jax.value_and_grad(our_loss, has_aux=True))
     (loss, (hidden, logits)), gradients = gradient_of(params)
     assert largest(their_hidden) > 1
-    assert largest((hidden - their_hidden)[is_text]) < 1e-5
-    assert largest((logits - their_logits)[is_text]) < 1e-4
-    assert float(loss) == pytest.approx(their_loss.item(), rel=1e-5)
+    hidden_errors = (hidden - their_hidden)[is_text]
+    assert largest(hidden_errors) < 1e-5
+    logit_errors = (logits - their_logits)[is_text]
+    assert largest(logit_errors) < 1e-4
+    expected_loss = pytest.approx(their_loss.item(), rel=1e-5)
+    assert float(loss) == expected_loss
     # RoBERTa's gradient of padding's embedding is not computed: padding_idx
     gradient_error = largest(gradients["embedding"] - their_gradient)
     assert gradient_error < 1e-4 * largest(their_gradient)
@@ -252,10 +264,12 @@ def test_folders_fill_masks_and_start_finetuning(folder, tmp_path):
     model = gmlp_flax.load(folder)
     ((ranked,),) = model.predict(["the [MASK] of"], top=3)
     assert len(ranked) == 3
-    for split, end in (("train", "of"), ("dev", "in")):
+    ends = (("train", "of"), ("dev", "in"))
+    for split, end in ends:
         lines = ["sentence\tlabel"]
         for number, word in enumerate(tiny.WORDS):
-            lines.append(f"the {word} {end}\t{number % 2}")
+            label = number % 2
+            lines.append(f"the {word} {end}\t{label}")
         path = tmp_path / f"{split}.tsv"
         path.write_text("\n".join(lines) + "\n")
     options = config_lib.from_file("finetune_glue", "sst2,scale=small")
@@ -272,9 +286,11 @@ def test_folders_fill_masks_and_start_finetuning(folder, tmp_path):
     assert tuned.tokenizer == model.tokenizer
     start = tuned.config.model
     for key in ("positions", "norm", "window", "first_norm", "mlp", "embedding_norm"):
-        assert start[key] == model.config.model[key], key
+        expected = model.config.model[key]
+        assert start[key] == expected, key
     embedding = np.asarray(tuned.params["embedding"])
-    change = largest(embedding - model.params["embedding"])
+    old_embedding = model.params["embedding"]
+    change = largest(embedding - old_embedding)
     assert 0 < change < 0.01
 
 
@@ -283,9 +299,12 @@ def test_folders_of_llama_continue_texts(folder):
     model = gmlp_flax.load(folder)
     assert model.config.model.causal
     (added,) = model.generate(["the"], tokens=5, temperature=0.0)
-    tokens = [model.tokenizer.cls_id, *model.tokenizer.encode("the")]
-    logits = model.logits(np.array([tokens]))
-    most_likely = int(np.argmax(logits[0, -1]))
+    encoded = model.tokenizer.encode("the")
+    tokens = [model.tokenizer.cls_id, *encoded]
+    batch = np.array([tokens])
+    logits = model.logits(batch)
+    last_logits = logits[0, -1]
+    most_likely = int(np.argmax(last_logits))
     first_word = model.tokenizer.decode([most_likely])
     assert added.startswith(first_word)
 

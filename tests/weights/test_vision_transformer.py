@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from gmlp_flax.errors import RunError
 from gmlp_flax.training import pretrained
@@ -16,7 +17,8 @@ SIDE = 12  # of an image: nine patches
 
 def weights(d=8, d_ffn=12, d_spatial=6, tokens=9, classes=5):
     """Random arrays of a Mixer, as its .npz files have them."""
-    dense = {"stem": (PATCH, PATCH, 3, d), "head": (d, classes)}
+    stem_shape = (PATCH, PATCH, 3, d)
+    dense = {"stem": stem_shape, "head": (d, classes)}
     norms = ["pre_head_layer_norm"]
     for layer in range(LAYERS):
         block = f"MixerBlock_{layer}"
@@ -42,10 +44,13 @@ def weights(d=8, d_ffn=12, d_spatial=6, tokens=9, classes=5):
 
 
 def layer_norm(w, name, x):
-    centred = x - x.mean(-1, keepdims=True)
+    mean = x.mean(-1, keepdims=True)
+    centred = x - mean
     variance = (centred**2).mean(-1, keepdims=True)
-    normalized = centred / np.sqrt(variance + 1e-6)
-    return normalized * w[f"{name}/scale"] + w[f"{name}/bias"]
+    deviation = np.sqrt(variance + 1e-6)
+    normalized = centred / deviation
+    scaled = normalized * w[f"{name}/scale"]
+    return scaled + w[f"{name}/bias"]
 
 
 def dense(w, name, x):
@@ -55,7 +60,8 @@ def dense(w, name, x):
 def gelu(x):
     """Flax's GELU, the tanh form."""
     cubic = x + 0.044715 * x**3
-    tanh = np.tanh(np.sqrt(2 / np.pi) * cubic)
+    factor = np.sqrt(2 / np.pi)
+    tanh = np.tanh(factor * cubic)
     return x / 2 * (1 + tanh)
 
 
@@ -66,17 +72,21 @@ def mlp(w, name, x):
 
 def slow_logits(arrays, pixels):
     """The logits of one image in [-1, 1], patch by patch and layer by layer."""
-    w = {name: array.astype(np.float64) for name, array in arrays.items()}
+    w = {}
+    for name, array in arrays.items():
+        w[name] = array.astype(np.float64)
     tokens = []
     for top in range(0, SIDE, PATCH):
         for left in range(0, SIDE, PATCH):
             patch = pixels[top : top + PATCH, left : left + PATCH]
             products = patch[..., None] * w["stem/kernel"]
             tokens.append(products.sum((0, 1, 2)))
-    x = np.stack(tokens) + w["stem/bias"]
+    stacked = np.stack(tokens)
+    x = stacked + w["stem/bias"]
     for layer in range(LAYERS):
         block = f"MixerBlock_{layer}"
-        columns = layer_norm(w, f"{block}/LayerNorm_0", x).T
+        normed = layer_norm(w, f"{block}/LayerNorm_0", x)
+        columns = normed.T
         mixed = mlp(w, f"{block}/token_mixing", columns)
         x = x + mixed.T
         rows = layer_norm(w, f"{block}/LayerNorm_1", x)
@@ -100,10 +110,12 @@ def test_mixers_have_the_logits_of_the_slow_reference(tmp_path, name):
     assert model.config.model.activation == "gelu_tanh"
     assert len(model.classes) == 5
     rng = np.random.default_rng(1)
-    pixels = rng.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
-    (logits,) = model.task.apply(model.params, pixels[None])
+    shape = (SIDE, SIDE, 3)
+    pixels = rng.integers(0, 256, shape, dtype=np.uint8)
+    batch = pixels[None]
+    (logits,) = model.task.apply(model.params, batch)
     expected = slow_logits(arrays, pixels / 127.5 - 1)
-    np.testing.assert_allclose(logits, expected, atol=1e-4)
+    assert_allclose(logits, expected, atol=1e-4)
 
 
 def test_missing_arrays_are_reported_with_timms_names(tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from gmlp_flax.data.finetuning import pairs
 from gmlp_flax.data.finetuning.pairs import Pairs
@@ -43,7 +44,8 @@ def slow_layout(texts: list[list], length: int) -> tuple[list, list]:
     segments = [0]
     for segment, text in enumerate(shortened(texts, length)):
         tokens += [*text, SEP]
-        segments += [segment] * (len(text) + 1)
+        places = len(text) + 1
+        segments += [segment] * places
     padding = length - len(tokens)
     tokens += [PAD] * padding
     segments += [0] * padding
@@ -56,7 +58,9 @@ TEXTS = st.lists(st.lists(st.integers(5, 99), max_size=20), min_size=1, max_size
 @pytest.mark.smoke
 @given(TEXTS, st.integers(5, 50))
 def test_layout_is_that_of_berts_loop(texts, length):
-    ids = [np.array(text, np.int32) for text in texts]
+    ids = []
+    for text in texts:
+        ids.append(np.array(text, np.int32))
     tokens, segments = pairs.assemble(ids, length, TOKENIZER)
     assert tokens.dtype == np.int32
     assert segments.dtype == np.int32
@@ -76,7 +80,8 @@ def test_texts_have_one_token_each_at_the_least_length(texts, least):
 @pytest.mark.parametrize(("texts", "least"), [(1, 3), (2, 5)])
 def test_too_short_lengths_are_refused(texts, least):
     ids = [np.arange(4)] * texts
-    message = failure(pairs.assemble, ids, least - 1, TOKENIZER)
+    too_short = least - 1
+    message = failure(pairs.assemble, ids, too_short, TOKENIZER)
     assert f"length={least - 1}" in message
     assert f"give {least} or more" in message
 
@@ -95,17 +100,21 @@ def test_too_short_lengths_are_refused(texts, least):
 @pytest.mark.parametrize("shape", [(3,), (2, 2)])
 def test_padding_is_cut_to_few_lengths(used, length, expected, shape):
     """The longest text of the batch decides; other values stay as they are."""
-    tokens = np.full((*shape, length), PAD, np.int32)
+    full_shape = (*shape, length)
+    tokens = np.full(full_shape, PAD, np.int32)
     tokens[..., 0] = CLS
     rows = tokens.reshape(-1, length)  # a view
     rows[-1, :used] = 7
     labels = np.arange(shape[0])
-    batch = {"tokens": tokens, "segments": np.ones_like(tokens), "label": labels}
+    segments = np.ones_like(tokens)
+    batch = {"tokens": tokens, "segments": segments, "label": labels}
     cut = pairs.cut_padding(batch, PAD)
-    assert cut["tokens"].shape == (*shape, expected)
-    assert cut["segments"].shape == (*shape, expected)
+    cut_shape = (*shape, expected)
+    assert cut["tokens"].shape == cut_shape
+    assert cut["segments"].shape == cut_shape
     assert cut["label"] is labels
-    assert np.count_nonzero(cut["tokens"]) == np.count_nonzero(tokens)
+    kept = np.count_nonzero(cut["tokens"])
+    assert kept == np.count_nonzero(tokens)
     assert batch["tokens"] is tokens
 
 
@@ -125,14 +134,17 @@ def test_texts_are_encoded_whole_or_truncated(tokenizer, most):
     encoded = pairs.encode(MANY_TEXTS, tokenizer, max_tokens=most)
     for text, ids in zip(MANY_TEXTS, encoded, strict=True):
         assert ids.dtype == np.int32
-        assert ids.tolist() == tokenizer.encode(text)[:most]
+        expected_ids = tokenizer.encode(text)
+        assert ids.tolist() == expected_ids[:most]
 
 
 def source(tokenizer: Tokenizer, length: int = 10, **options) -> Pairs:
     first_texts = ["the time", "one"]
     second_texts = ["a", "the of and to in is that it"]
-    texts = [pairs.encode(column, tokenizer) for column in (first_texts, second_texts)]
-    columns = {"label": np.array([1, 0], np.int32)}
+    columns_of_texts = (first_texts, second_texts)
+    texts = [pairs.encode(column, tokenizer) for column in columns_of_texts]
+    labels = np.array([1, 0], np.int32)
+    columns = {"label": labels}
     return Pairs(texts, columns, length=length, tokenizer=tokenizer, **options)
 
 
@@ -174,8 +186,8 @@ def test_examples_have_both_texts_their_label_and_their_index(tokenizer, copied)
     assert example["index"].dtype == np.int32
     texts = [column[1] for column in examples.texts]
     tokens, segments = pairs.assemble(texts, 10, tokenizer)
-    np.testing.assert_array_equal(example["tokens"], tokens)
-    np.testing.assert_array_equal(example["segments"], segments)
+    assert_array_equal(example["tokens"], tokens)
+    assert_array_equal(example["segments"], segments)
 
 
 @BOTH_SOURCES
@@ -204,9 +216,11 @@ def test_dual_encoders_get_each_text_by_itself(tokenizer):
         assert example["tokens"].shape == (2, 7)
         assert example["segments"].shape == (2, 7)
         assert not example["segments"].any()
-        for row, column in zip(example["tokens"], examples.texts, strict=True):
-            tokens, _ = pairs.assemble([column[number]], 7, tokenizer)
-            np.testing.assert_array_equal(row, tokens)
+        columns = zip(example["tokens"], examples.texts, strict=True)
+        for row, column in columns:
+            ids = [column[number]]
+            tokens, _ = pairs.assemble(ids, 7, tokenizer)
+            assert_array_equal(row, tokens)
 
 
 def test_dual_encoders_lay_out_single_texts_as_usual(tokenizer):

@@ -25,7 +25,8 @@ PASSAGE = (
 
 def top(logits: np.ndarray, n_best: int) -> SpanScores:
     """What the device computes from logits, float [2, windows, tokens]."""
-    positions = np.argsort(-logits, axis=-1, kind="stable")[..., :n_best]
+    order = np.argsort(-logits, axis=-1, kind="stable")
+    positions = order[..., :n_best]
     scores = np.take_along_axis(logits, positions, -1)
     start_scores, end_scores = scores
     starts, ends = positions
@@ -74,7 +75,9 @@ def spans_of_window(
             first = start + first_token
             last = end + first_token
             if begin <= first <= last < end_of_window:
-                score = float(start_logits[start]) + float(end_logits[end])
+                start_score = float(start_logits[start])
+                end_score = float(end_logits[end])
+                score = start_score + end_score
                 yield Span(first, last, score)
 
 
@@ -85,15 +88,19 @@ def slow_spans(
     context = windows.questions[number].context
     offsets = windows.spans(number)
     members = windows.of_question(number)
-    bounds = [(windows.begin[member], windows.size[member]) for member in members]
+    bounds = []
+    for member in members:
+        bounds.append((windows.begin[member], windows.size[member]))
     answers = []
     for row, member in enumerate(members):
         for span in spans_of_window(windows, logits, member, n_best):
-            is_short = span.last - span.first < max_answer
+            length = span.last - span.first
+            is_short = length < max_answer
             if is_short and slow_windows.owner(bounds, span.first) == row:
                 start = offsets[span.first, 0]
                 stop = offsets[span.last, 1]
-                answers.append((span.score, context[start:stop].strip()))
+                text = context[start:stop].strip()
+                answers.append((span.score, text))
     return answers
 
 
@@ -148,7 +155,8 @@ def test_answers_are_those_of_the_slow_reference(
 def test_a_passage_without_tokens_has_no_answers(tokenizer):
     asked = questions("\x01", PASSAGE)
     windows = Windows(asked, tokenizer, length=64, stride=8, max_query=8)
-    logits = np.zeros((2, len(windows), 64), np.float32)
+    size = (2, len(windows), 64)
+    logits = np.zeros(size, np.float32)
     scores = top(logits, 20)
     found = squad_answers.find_answers(windows, scores, n_best=20, max_answer=30)
     assert len(windows.spans(0)) == 0
@@ -188,7 +196,8 @@ def test_predictions_at_a_threshold(threshold, expected):
     else:
         odds = squad_answers.null_odds(ASKED, FOUND, NULLS)
         found = squad_answers.predictions(ASKED, FOUND, odds, threshold)
-    assert found == dict(zip(("q0", "q1", "q2"), expected, strict=True))
+    pairs = zip(("q0", "q1", "q2"), expected, strict=True)
+    assert found == dict(pairs)
 
 
 def test_n_best_lists_have_scores_and_probabilities():
@@ -196,9 +205,11 @@ def test_n_best_lists_have_scores_and_probabilities():
     first, second = lists["q0"]
     assert first["text"] == "one"
     assert second["text"] == "two"
-    assert first["probability"] == pytest.approx(np.e / (np.e + 1))
+    probability = np.e / (np.e + 1)
+    assert first["probability"] == pytest.approx(probability)
     assert second["score"] == 2.0
-    assert lists["q2"] == [{"text": "", "probability": 1.0, "score": 0.0}]
+    no_answer = {"text": "", "probability": 1.0, "score": 0.0}
+    assert lists["q2"] == [no_answer]
 
 
 def texts_of(entries: list[dict]) -> list[str]:
@@ -212,8 +223,10 @@ def test_n_best_lists_rank_no_answer_by_its_score():
     assert texts_of(first) == ["one", "two", ""]
     assert texts_of(second) == ["", "three"]
     assert second[0]["score"] == 5.0
-    assert lists["q2"] == [{"text": "", "probability": 1.0, "score": 0.0}]
-    assert json.loads(json.dumps(lists)) == lists
+    no_answer = {"text": "", "probability": 1.0, "score": 0.0}
+    assert lists["q2"] == [no_answer]
+    written = json.dumps(lists)
+    assert json.loads(written) == lists
 
 
 def question(name: str, *answers: str) -> Question:
@@ -302,7 +315,8 @@ def metrics_at_threshold(answers: dict, odds: dict, threshold: float) -> dict[st
     """The metrics if only questions whose odds do not exceed the threshold are answered."""
     kept = {}
     for name, text in answers.items():
-        kept[name] = text if odds[name] <= threshold else ""
+        is_answered = odds[name] <= threshold
+        kept[name] = text if is_answered else ""
     return squad_answers.evaluate(QUESTIONS, kept)
 
 
@@ -326,12 +340,14 @@ def test_best_thresholds_are_the_best_of_all_thresholds(name, odds, predicted):
         tried.append(metrics[name])
     unanswered = tried[0]
     best = max(tried)
-    assert found[f"best_{name}"] == pytest.approx(best)
+    found_metric = found[f"best_{name}"]
+    assert found_metric == pytest.approx(best)
     threshold = found[f"best_{name}_thresh"]
     # The script starts from no answers at all, and calls this a threshold of 0.
     is_none_answered = threshold == 0 and unanswered == pytest.approx(best)
     reached = metrics_at_threshold(predicted, odds, threshold)
-    assert is_none_answered or reached[name] == pytest.approx(best)
+    reached_metric = reached[name]
+    assert is_none_answered or reached_metric == pytest.approx(best)
 
 
 def test_questions_without_odds_are_not_answered():
@@ -361,8 +377,10 @@ def test_best_thresholds_without_predictions():
     ],
 )
 def test_published_predictions_to_the_last_digit(shared_data, version, name):
-    asked = read(shared_data(f"squad/squad_{version}_dev.json.xz"), version)
-    with lzma.open(shared_data(f"squad/{name}")) as file:
+    path = shared_data(f"squad/squad_{version}_dev.json.xz")
+    asked = read(path, version)
+    predictions_path = shared_data(f"squad/{name}")
+    with lzma.open(predictions_path) as file:
         predictions = json.load(file)
     with open(shared_data(f"squad/expected_{version}.json")) as file:
         expected = json.load(file)[name]

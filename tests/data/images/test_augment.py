@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
 from gmlp_flax.data.images import augment
@@ -72,8 +73,10 @@ def as_image(pixels):
 def smooth_image(height, width):
     """A smooth image that is dark on the left, so that every operation changes it."""
     small = as_image(noise(5, 6, 3))
-    image = small.resize((width, height), Image.Resampling.BICUBIC)
-    ramp = np.linspace(0.1, 0.9, width)[:, None]
+    size = (width, height)
+    image = small.resize(size, Image.Resampling.BICUBIC)
+    shares = np.linspace(0.1, 0.9, width)
+    ramp = shares[:, None]
     pixels = np.asarray(image) * ramp
     return pixels.astype(np.uint8)
 
@@ -90,7 +93,8 @@ def timm_name(name):
 def apply_timms(timm, name, image, magnitude, negative):
     """The pixels of timm's operation on an image."""
     hparams = {"img_mean": FILL, "interpolation": Image.Resampling.BILINEAR}
-    operation = timm.AugmentOp(timm_name(name), prob=1.0, magnitude=magnitude, hparams=hparams)
+    timms_name = timm_name(name)
+    operation = timm.AugmentOp(timms_name, prob=1.0, magnitude=magnitude, hparams=hparams)
     coin = 0.9 if negative else 0.1
     with mock.patch.object(timm.random, "random", return_value=coin):
         return np.asarray(operation(image))
@@ -113,7 +117,7 @@ def test_levels_are_timms(timm, name, pixels, magnitude, negative):
     image = as_image(pixels)
     found = augment.apply(name, pixels, magnitude, coin, ())
     expected = apply_timms(timm, name, image, magnitude, negative)
-    np.testing.assert_array_equal(found, expected.reshape(pixels.shape))
+    assert_array_equal(found, expected.reshape(pixels.shape))
 
 
 @pytest.mark.parametrize("name", sorted(MOVING))
@@ -123,8 +127,10 @@ def test_levels_are_timms(timm, name, pixels, magnitude, negative):
 def test_geometric_operations_are_close_to_timms(timm, name, magnitude, negative):
     """Within one grey level, or more at the fill's border, which OpenCV blends."""
     pixels = smooth_image(160, 224)
-    found = augment.apply(name, pixels, magnitude, Coin(negative), FILL).astype(int)
-    expected = apply_timms(timm, name, as_image(pixels), magnitude, negative)
+    coin = Coin(negative)
+    found = augment.apply(name, pixels, magnitude, coin, FILL).astype(int)
+    image = as_image(pixels)
+    expected = apply_timms(timm, name, image, magnitude, negative)
     differences = np.abs(found - expected)
     assert np.mean(differences <= 1) > 0.9
     assert differences.mean() < 2
@@ -136,11 +142,12 @@ def test_grey_images_are_treated_as_three_equal_channels(name):
     pixels = smooth_image(32, 40)
     grey = pixels[..., :1]
     colours = np.repeat(grey, 3, axis=2)
-    of_grey = augment.apply(name, grey, 8, Coin(False), (9,))
-    of_colours = augment.apply(name, colours, 8, Coin(False), (9, 9, 9))
+    coin = Coin(False)
+    of_grey = augment.apply(name, grey, 8, coin, (9,))
+    of_colours = augment.apply(name, colours, 8, coin, (9, 9, 9))
     levels = of_grey[..., 0]
     second_channel = of_colours[..., 1].astype(int)
-    np.testing.assert_allclose(levels, second_channel, atol=1)
+    assert_allclose(levels, second_channel, atol=1)
 
 
 FOUR_LEVELS = np.uint8([[[0], [100], [130], [255]]])
@@ -159,7 +166,8 @@ FOUR_LEVELS = np.uint8([[[0], [100], [130], [255]]])
     ],
 )
 def test_levels_by_hand(name, magnitude, expected):
-    found = augment.apply(name, FOUR_LEVELS, magnitude, Coin(False), (0,))
+    coin = Coin(False)
+    found = augment.apply(name, FOUR_LEVELS, magnitude, coin, (0,))
     assert found.ravel().tolist() == expected
 
 
@@ -212,9 +220,13 @@ def test_autoaugment_has_the_frequencies_of_its_policy(applied):
     expected = collections.Counter()
     for pair in IMAGENET_POLICY:
         for name, probability, magnitude in pair:
-            expected[name, magnitude] += probability / 25 * draws
+            share = probability / 25
+            expected[name, magnitude] += share * draws
     found = collections.Counter(applied)
-    possible = {entry for entry, count in expected.items() if count}
+    possible = set()
+    for entry, count in expected.items():
+        if count:
+            possible.add(entry)
     assert possible == found.keys()
     for entry, count in expected.items():
         error = abs(found[entry] - count)
@@ -230,11 +242,13 @@ def test_randaugment_draws_operations_evenly_and_severities_normally(applied):
     names = [name for name, _ in applied]
     expected = draws / 15
     for name in RANDAUGMENT:
-        error = abs(names.count(name) - expected)
+        occurrences = names.count(name)
+        error = abs(occurrences - expected)
         assert error < 5 * expected**0.5
     # A normal distribution of mean 9 and deviation 1/2, clipped at 10.
     severities = np.array([magnitude for _, magnitude in applied])
-    assert np.median(severities) == pytest.approx(9, abs=0.02)
+    median = np.median(severities)
+    assert median == pytest.approx(9, abs=0.02)
     assert severities.max() == 10
     clipped = np.mean(severities == 10)
     assert clipped == pytest.approx(0.02275, abs=0.004)
@@ -245,10 +259,12 @@ def test_randaugment_draws_operations_evenly_and_severities_normally(applied):
 def test_randaugment_uses_its_options(applied):
     options = Augmentation("randaugment", 5, 0.0, 3.0)
     for seed in range(400):
-        augment.augment(noise(2, 2, 3), seeded(seed), options)
+        pixels = noise(2, 2, 3)
+        augment.augment(pixels, seeded(seed), options)
     mean = 400 * 5 / 2  # five layers, each used in half of the draws
     variance = 400 * 5 / 4
-    assert len(applied) == pytest.approx(mean, abs=5 * variance**0.5)
+    tolerance = 5 * variance**0.5
+    assert len(applied) == pytest.approx(mean, abs=tolerance)
     severities = np.array([magnitude for _, magnitude in applied])
     assert severities.min() == 0
     clipped = np.mean(severities == 0)
@@ -275,19 +291,22 @@ def test_augmentation_depends_on_image_and_seed_only(options, channels):
         assert image.shape == pixels.shape
         assert image.dtype == np.uint8
         found.append(image)
-    np.testing.assert_array_equal(pixels, before)
-    np.testing.assert_array_equal(found[0], found[1])
-    assert len({image.tobytes() for image in found}) > 2
+    assert_array_equal(pixels, before)
+    assert_array_equal(found[0], found[1])
+    different = {image.tobytes() for image in found}
+    assert len(different) > 2
 
 
 def test_uncovered_pixels_have_the_mean_colour(monkeypatch):
     translation = ("TranslateX", 1.0, 10)
     monkeypatch.setattr(augment, "IMAGENET_POLICY", ((translation,),))
     options = Augmentation("autoaugment", mean=MEAN)
-    found = augment.augment(noise(20, 40, 3), seeded(), options)
+    pixels = noise(20, 40, 3)
+    found = augment.augment(pixels, seeded(), options)
     left = found[:, 0]
     right = found[:, -1]
-    edge = left if (left == left[0]).all() else right
+    is_left_uniform = (left == left[0]).all()
+    edge = left if is_left_uniform else right
     assert edge.tolist() == [[124, 116, 104]] * 20
 
 
@@ -317,7 +336,7 @@ def test_color_jitter_by_hand():
     saturated = grey + 0.6 * (contrasted - grey)
     expected = 0.8 * saturated
     found = augment.color_jitter(pixels, Fixed(), 0.4)
-    np.testing.assert_allclose(found, expected, atol=3)
+    assert_allclose(found, expected, atol=3)
 
 
 def test_strong_jitter_never_inverts():
@@ -336,7 +355,9 @@ def test_erased_pixels_are_normally_distributed():
     """They have mean 0 and deviation 1, except for rounding and clipping to black and white."""
     options = Augmentation(erasing=1.0, mean=(0.5,), std=(0.1,))
     pixels = np.zeros((300, 300, 1), np.uint8)
-    images = [augment.augment(pixels, seeded(seed), options) for seed in range(4)]
+    images = []
+    for seed in range(4):
+        images.append(augment.augment(pixels, seeded(seed), options))
     levels = np.stack(images)
     erased = levels[levels > 0] / 255
     normalized = (erased - 0.5) / 0.1
@@ -363,10 +384,11 @@ def test_erased_boxes_are_timms(seed, monkeypatch):
     monkeypatch.setattr(erasing.random, "uniform", next_draw)
     monkeypatch.setattr(erasing.random, "randint", next_draw)
     erase = erasing.RandomErasing(probability=1.0, mode="pixel", device="cpu")
-    theirs = erase(torch.zeros(3, 200, 30)).numpy()
+    zeros = torch.zeros(3, 200, 30)
+    theirs = erase(zeros).numpy()
     is_erased = (ours > 0).any(axis=-1)
     expected = (theirs != 0).any(axis=0)
-    np.testing.assert_array_equal(is_erased, expected)
+    assert_array_equal(is_erased, expected)
     assert next(draws, None) is None
 
 
@@ -388,4 +410,4 @@ def test_images_too_small_to_erase_are_unchanged(size):
     pixels = noise(*size, 3)
     for seed in range(20):
         found = augment.random_erasing(pixels, seeded(seed), MEAN, STD)
-        np.testing.assert_array_equal(found, pixels)
+        assert_array_equal(found, pixels)

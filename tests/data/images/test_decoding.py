@@ -6,6 +6,7 @@ import zlib
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
 from gmlp_flax.data.images import decoding
@@ -22,19 +23,19 @@ MODES = {1: "L", 3: "RGB"}
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM", "TGA", "JPEG2000"])
 def test_lossless_files_have_exact_pixels(kind):
     data = file_of(PIXELS, kind)
-    np.testing.assert_array_equal(decode(data, "a"), PIXELS)
+    assert_array_equal(decode(data, "a"), PIXELS)
 
 
 def test_grey_and_colour_images_are_converted():
     grey = PIXELS[..., 0]
     data = file_of(grey)
     one_channel = grey[..., None]
-    np.testing.assert_array_equal(decode(data, "a", channels=1), one_channel)
+    assert_array_equal(decode(data, "a", channels=1), one_channel)
     three_channels = np.repeat(one_channel, 3, axis=2)
-    np.testing.assert_array_equal(decode(data, "a"), three_channels)
+    assert_array_equal(decode(data, "a"), three_channels)
     luminance = PIXELS @ [0.299, 0.587, 0.114]
     of_colours = decode(PNG, "a", channels=1)
-    np.testing.assert_allclose(of_colours[..., 0], luminance, atol=1)
+    assert_allclose(of_colours[..., 0], luminance, atol=1)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,9 @@ def test_other_modes_are_converted(mode, kind, channels, colour, least, most):
     pixels = decode(data, "a", channels=channels)
     assert pixels.shape == (5, 7, channels)
     assert pixels.dtype == np.uint8
-    assert least <= pixels.min() <= pixels.max() <= most
+    lowest = pixels.min()
+    highest = pixels.max()
+    assert least <= lowest <= highest <= most
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "PA"])
@@ -80,7 +83,8 @@ def test_pixels_of_a_transparent_colour_are_white():
         image = Image.new(mode, (1, 1), colour)
         data = encoded(image, transparency=colour)
         pixels = decode(data, "a.png")
-        assert pixels.tolist() == [[[255, 255, 255]]]
+        white = [[[255, 255, 255]]]
+        assert pixels.tolist() == white
 
 
 def test_half_transparent_pixels_are_blended_with_white():
@@ -89,7 +93,7 @@ def test_half_transparent_pixels_are_blended_with_white():
     image = Image.new("RGBA", (1, 1), (100, 0, 200, 51))
     expected = 255 - opacity * (255 - colour)
     pixels = decode(encoded(image), "a")
-    np.testing.assert_allclose(pixels.ravel(), expected, atol=1)
+    assert_allclose(pixels.ravel(), expected, atol=1)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
@@ -98,21 +102,24 @@ def test_jpegs_have_pillows_pixels(mode, channels):
     original = Image.fromarray(smooth(33, 50))
     data = encoded(original.convert(mode), "JPEG")
     with Image.open(io.BytesIO(data)) as image:
-        expected = np.asarray(image.convert(MODES[channels]))
+        converted = image.convert(MODES[channels])
+        expected = np.asarray(converted)
     found = decode(data, "a.jpg", channels)
-    np.testing.assert_array_equal(found, expected.reshape(33, 50, channels))
+    assert_array_equal(found, expected.reshape(33, 50, channels))
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_images_are_rotated_upright(kind, orientation):
     """Pillow turns a TIFF, and its size, before it is asked to."""
-    data = file_of(smooth(60, 90), kind, exif=turned(orientation))
+    pixels = smooth(60, 90)
+    exif = turned(orientation)
+    data = file_of(pixels, kind, exif=exif)
     expected = upright_pixels(data)
     is_on_its_side = orientation > 4
     upright_shape = (90, 60) if is_on_its_side else (60, 90)
     assert expected.shape[:2] == upright_shape
-    np.testing.assert_array_equal(decode(data, "a"), expected)
+    assert_array_equal(decode(data, "a"), expected)
     with Image.open(io.BytesIO(data)) as file:
         assert decoding.upright_shape(file) == upright_shape
 
@@ -122,7 +129,7 @@ def test_unknown_orientations_are_ignored(value):
     exif = Image.Exif()
     exif[0x0112] = value
     data = file_of(PIXELS, "PNG", exif=exif.tobytes())
-    np.testing.assert_array_equal(decode(data, "a"), PIXELS)
+    assert_array_equal(decode(data, "a"), PIXELS)
 
 
 def test_the_first_image_of_a_camera_file_is_read():
@@ -131,7 +138,7 @@ def test_the_first_image_of_a_camera_file_is_read():
     data = encoded(first, "MPO", save_all=True, append_images=[second])
     alone = encoded(first, "JPEG")
     found = decode(data, "a.mpo")
-    np.testing.assert_array_equal(found, decode(alone, "a"))
+    assert_array_equal(found, decode(alone, "a"))
 
 
 @pytest.mark.parametrize("kind", ["GIF", "TIFF", "WEBP"])
@@ -155,7 +162,8 @@ DECODERS = [
 @pytest.mark.parametrize("options", DECODERS)
 def test_damaged_files_are_named_by_either_decoder(kept, options):
     whole = file_of(noise(50, 50, 3), "JPEG", **options)
-    length = kept if kept >= 1 else int(len(whole) * kept)
+    kept_length = int(len(whole) * kept)
+    length = kept if kept >= 1 else kept_length
     data = whole[:length]
     rng = np.random.default_rng(0)
     of_decode = failure(decode, data, "a.jpg")
@@ -187,7 +195,7 @@ def test_damage_that_pillow_ignores_is_ignored():
     start = data.index(b"\xff\xdb")
     with_bytes = data[:start] + b"\0\0" + data[start:]
     found = decode(with_bytes, "a.jpg")
-    np.testing.assert_array_equal(found, decode(data, "a.jpg"))
+    assert_array_equal(found, decode(data, "a.jpg"))
 
 
 @pytest.mark.parametrize("size", [(70_000, 1), (9_500, 9_450)])
@@ -223,18 +231,20 @@ def test_max_value_is_the_16_bit_pixel_that_becomes_white(max_value, pixels, exp
     assert found.ravel().tolist() == expected
     rng = np.random.default_rng(0)
     whole = Crop(min_scale=1, flip=False)
-    view = training_view(data, (2, 2), rng, pixels=Pixels(1, max_value), crop=whole)
+    scaled = Pixels(1, max_value)
+    view = training_view(data, (2, 2), rng, pixels=scaled, crop=whole)
     assert view.ravel().tolist() == expected
 
 
 @pytest.mark.parametrize("white", [300, 1023, 4095, 65_535])
 @pytest.mark.parametrize("max_value", [65_535, 4095])
 def test_portable_greymaps_declare_what_is_white(white, max_value):
-    pixels = np.array([0, white // 2, white], ">u2")
+    levels = [0, white // 2, white]
+    pixels = np.array(levels, ">u2")
     header = f"P5 3 1 {white}\n"
     data = header.encode() + pixels.tobytes()
     found = decode(data, "a.pgm", 1, max_value)
-    np.testing.assert_allclose(found.ravel(), [0, 127, 255], atol=1)
+    assert_allclose(found.ravel(), [0, 127, 255], atol=1)
 
 
 @pytest.mark.parametrize(
@@ -273,14 +283,16 @@ def png_of_16_bits(pixels: np.ndarray) -> bytes:
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 def test_16_bit_colours_are_scaled_to_8_bits(channels):
-    pixels = np.full((2, 3, channels), 65_535, np.uint16)  # opaque, if there is alpha
+    size = (2, 3, channels)
+    pixels = np.full(size, 65_535, np.uint16)  # opaque, if there is alpha
     colours = 1 if channels < 3 else 3
-    levels = np.linspace(0, 65_535, 6).reshape(2, 3, 1)
+    numbers = np.linspace(0, 65_535, 6)
+    levels = numbers.reshape(2, 3, 1)
     pixels[..., :colours] = levels
     data = png_of_16_bits(pixels)
     grey = pixels[..., :1] / 257
     expected = np.repeat(grey, 3, axis=2)
-    np.testing.assert_allclose(decode(data, "x.png"), expected, atol=1)
+    assert_allclose(decode(data, "x.png"), expected, atol=1)
     if channels > 1:  # Pillow keeps the upper 8 bits of these
         assert "max_value=65535" in failure(decode, data, "x.png", 3, 4095)
 
@@ -289,7 +301,8 @@ def test_16_bit_colours_are_scaled_to_8_bits(channels):
 def test_negatives_are_inverted(kind):
     """TIFF's WhiteIsZero, as in X-rays. Pillow itself inverts only those of 8 bits."""
     most = np.iinfo(kind).max
-    pixels = np.linspace(0, most, 12).astype(kind).reshape(3, 4)
+    numbers = np.linspace(0, most, 12)
+    pixels = numbers.astype(kind).reshape(3, 4)
     data = bytearray(file_of(pixels, "TIFF"))
     black_is_zero = struct.pack("<HHIH", 262, 3, 1, 1)
     entry = data.index(black_is_zero)
@@ -297,13 +310,14 @@ def test_negatives_are_inverted(kind):
     levels = pixels // (most // 255)
     expected = 255 - levels
     found = decode(bytes(data), "x.tif", channels=1)
-    np.testing.assert_array_equal(found[..., 0], expected)
+    assert_array_equal(found[..., 0], expected)
 
 
 def test_brightest_wide_pixel_ignores_8_bit_images():
     wide = np.uint16([[3, 700]])
     narrow = np.uint8([[3, 200]])
-    for pixels, expected in ((wide, 700), (narrow, 0)):
+    cases = ((wide, 700), (narrow, 0))
+    for pixels, expected in cases:
         stream = io.BytesIO(file_of(pixels))
         with Image.open(stream) as file:
             assert decoding.brightest_wide_pixel(file) == expected
@@ -313,10 +327,11 @@ def test_brightest_wide_pixel_ignores_8_bit_images():
 def test_records_may_have_files_or_pixels(image):
     record = {"image": image, "name": "a.png"}
     colours = decoding.decoded(record, 3)
-    np.testing.assert_array_equal(colours, PIXELS)
+    assert_array_equal(colours, PIXELS)
     grey = decoding.decoded(record, 1)
     image = Image.fromarray(PIXELS).convert("L")
-    np.testing.assert_array_equal(grey[..., 0], np.asarray(image))
+    expected = np.asarray(image)
+    assert_array_equal(grey[..., 0], expected)
 
 
 def test_images_to_predict_may_be_paths_or_arrays(tmp_path):
@@ -327,8 +342,9 @@ def test_images_to_predict_may_be_paths_or_arrays(tmp_path):
     record = decoding.record_of(str(path), 3)
     assert record["image"] == PNG
     record = decoding.record_of(PIXELS, 3)
-    np.testing.assert_array_equal(record["image"], PIXELS)
-    for missing in (str(tmp_path / "b.png"), str(tmp_path), "a\0b.png"):
+    assert_array_equal(record["image"], PIXELS)
+    directory = str(tmp_path)
+    for missing in (str(tmp_path / "b.png"), directory, "a\0b.png"):
         failure(decoding.record_of, missing, 3)
 
 
@@ -339,7 +355,7 @@ def test_written_images_can_be_read(tmp_path):
         data = (tmp_path / "a.png").read_bytes()
         found = decode(data, path, channels)
         expected = decoding.pixels_of(PIXELS, channels)
-        np.testing.assert_array_equal(found, expected)
+        assert_array_equal(found, expected)
 
 
 OPAQUE = np.full((6, 8, 1), 255, np.uint8)
@@ -364,7 +380,7 @@ MIRRORED = PIXELS[:, ::-1]
 )
 def test_arrays_and_pillow_images_become_pixels(image):
     found = decoding.pixels_of(image, 3)
-    np.testing.assert_array_equal(found, PIXELS)
+    assert_array_equal(found, PIXELS)
     assert found.dtype == np.uint8
 
 
@@ -375,9 +391,9 @@ DIAGONAL = np.eye(3)
 def test_grey_arrays_become_pixels(image):
     expected = 255 * DIAGONAL
     grey = decoding.pixels_of(image, 1)
-    np.testing.assert_array_equal(grey[..., 0], expected)
+    assert_array_equal(grey[..., 0], expected)
     colours = decoding.pixels_of(image, 3)
-    np.testing.assert_array_equal(colours[..., 2], expected)
+    assert_array_equal(colours[..., 2], expected)
 
 
 def test_jax_arrays_become_pixels():

@@ -8,6 +8,7 @@ import pytest
 import simplejpeg
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 from PIL import Image
 
 from gmlp_flax.data.images import decoding
@@ -30,11 +31,13 @@ def encoded(height: int, width: int, mode: str = "RGB", **options) -> bytes:
     seed = height * 1000 + width
     rng = np.random.default_rng(seed)
     blocks = rng.integers(0, 256, (5, 7, 3), np.uint8)
-    coarse = Image.fromarray(blocks).resize((width, height))
+    blocks_image = Image.fromarray(blocks)
+    coarse = blocks_image.resize((width, height))
     fine = rng.integers(-20, 21, (height, width, 3))
     levels = np.asarray(coarse) + fine
     pixels = levels.clip(0, 255)
-    image = Image.fromarray(pixels.astype(np.uint8))
+    bytes_of_pixels = pixels.astype(np.uint8)
+    image = Image.fromarray(bytes_of_pixels)
     if mode != "RGB":
         image = image.convert(mode)
     return image_files.encoded(image, "JPEG", **options)
@@ -58,7 +61,8 @@ def decoded(
     st.floats(0, 1),
 )
 def test_requested_rows_are_those_of_the_whole_image(kind, reduction, height, width, share):
-    data = encoded(height, width, **KINDS[kind])
+    options = KINDS[kind]
+    data = encoded(height, width, **options)
     channels = 1 if kind == "grey" else 3
     rows = max(1, round(share * height))
     whole = decoded(data, channels, reduction, height)
@@ -68,13 +72,14 @@ def test_requested_rows_are_those_of_the_whole_image(kind, reduction, height, wi
     assert part.shape == (reduced_height, reduced_width, channels)
     assert whole.shape == part.shape
     # With the row that a crop's lower edge may be rounded up to.
-    wanted = math.ceil(rows / reduction) + 1
-    np.testing.assert_array_equal(part[:wanted], whole[:wanted])
+    reduced_rows = math.ceil(rows / reduction)
+    wanted = reduced_rows + 1
+    assert_array_equal(part[:wanted], whole[:wanted])
     if reduction == 1:
         stream = io.BytesIO(data)
         with Image.open(stream) as image:
             expected = np.asarray(image)
-        np.testing.assert_array_equal(whole, expected.reshape(whole.shape))
+        assert_array_equal(whole, expected.reshape(whole.shape))
 
 
 def damaged(data: bytes, share: float, replacement: bytes) -> bytes:
@@ -83,7 +88,8 @@ def damaged(data: bytes, share: float, replacement: bytes) -> bytes:
     coded = len(data) - start
     position = start + int(coded * share)
     end = position + len(replacement)
-    return data[:position] + replacement + data[end:]
+    before = data[:position]
+    return before + replacement + data[end:]
 
 
 @pytest.mark.parametrize(("share", "rows"), [(0.3, 320), (0.3, 240), (0.8, 320)])
@@ -98,14 +104,15 @@ def test_damage_below_the_requested_rows_is_ignored():
     damaged_below = damaged(data, 0.8, bytes(40))
     found = decoded(damaged_below, rows=160)
     expected = decoded(data)
-    np.testing.assert_array_equal(found[:160], expected[:160])
+    assert_array_equal(found[:160], expected[:160])
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.9])
 def test_truncated_files_are_always_noticed(kept):
     data = encoded(320, 240)
     length = int(len(data) * kept)
-    message = raised(ValueError, decoded, data[:length], rows=32)
+    start = data[:length]
+    message = raised(ValueError, decoded, start, rows=32)
     assert "Premature end" in message
 
 
@@ -136,12 +143,13 @@ def test_thumbnails_of_the_same_height_are_not_the_image():
     thumbnail = encoded(64, 48, quality=1)
     length = (len(thumbnail) + 8).to_bytes(2, "big")
     segment = b"\xff\xe1" + length + b"Exif\0\0" + thumbnail
-    both = data[:2] + segment + data[2:]
+    before = data[:2]
+    both = before + segment + data[2:]
     message = raised(ValueError, decoded, both, rows=10)
     assert "buffer is too small" in message
     found = decoding.decode(both, "a")
     expected = decoding.decode(data, "a")
-    np.testing.assert_array_equal(found, expected)
+    assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(

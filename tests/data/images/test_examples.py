@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from gmlp_flax.data.dataset import Dataset
 from gmlp_flax.data.images import examples, stores
@@ -132,7 +133,7 @@ def test_arrays_have_names_contents_and_sizes():
     examples = pickle.loads(pickle.dumps(ArrayImages(pixels)))
     assert len(examples) == 3
     last = examples[2]
-    np.testing.assert_array_equal(last["image"], pixels[2])
+    assert_array_equal(last["image"], pixels[2])
     assert last["name"] == "image 2"
     assert examples.key(2) == "image 2"
     assert examples.content(1) == pixels[1].tobytes()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from gmlp_flax.data import pipeline
 from gmlp_flax.data.dataset import Dataset
@@ -104,7 +105,8 @@ def test_unreadable_examples_are_replaced_by_the_next_readable_one(count, damage
         example = examples[start]
         assert example["x"] == expected
         assert example["label"] == (UNREAD if start in bad else 0)
-        example = examples.train(start, np.random.default_rng(7))
+        rng = np.random.default_rng(7)
+        example = examples.train(start, rng)
         assert example == {"x": expected, "label": 0, "noise": noise}
 
 
@@ -115,7 +117,8 @@ def test_labels_of_the_data_set_replace_those_of_the_records():
         label = examples[index]["label"]
         assert label == expected
         assert label.dtype == np.int32
-    replacement = examples.train(1, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    replacement = examples.train(1, rng)
     assert replacement["label"] == 6
     assert examples.record(2) == {"x": 2, "name": "item 2", "label": 6}
 
@@ -133,9 +136,10 @@ def test_batches_with_bad_records_resume():
     assert not seen & {2, 3, 7}
     assert {4, 8} <= seen
     resumed = train(numbers, start=4, count=2)
-    for batch, expected in zip(resumed, whole[4:], strict=True):
-        np.testing.assert_array_equal(batch["x"], expected["x"])
-        np.testing.assert_array_equal(batch["noise"], expected["noise"])
+    rest = whole[4:]
+    for batch, expected in zip(resumed, rest, strict=True):
+        assert_array_equal(batch["x"], expected["x"])
+        assert_array_equal(batch["noise"], expected["noise"])
 
 
 def test_batches_with_bad_records_do_not_depend_on_hosts():
@@ -145,7 +149,8 @@ def test_batches_with_bad_records_do_not_depend_on_hosts():
     of_second = train(numbers, host=1, hosts=2)
     for batch, first, second in zip(whole, of_first, of_second, strict=True):
         for name in ("x", "noise"):
-            expected = sorted([*first[name], *second[name]])
+            joined = [*first[name], *second[name]]
+            expected = sorted(joined)
             assert sorted(batch[name]) == expected
 
 
@@ -162,7 +167,8 @@ def test_each_bad_record_is_reported_once(capfd):
 
 @pytest.mark.parametrize("limit", [0, 1])
 def test_too_many_bad_records_are_refused(limit):
-    message = failure(train, Numbers(10, {1}, {5}), limit=limit, count=20, path="limited")
+    numbers = Numbers(10, {1}, {5})
+    message = failure(train, numbers, limit=limit, count=20, path="limited")
     assert message.startswith("limited: item ")
     assert f"{limit} bad records skipped before" in message
     assert f"max_bad_records={limit}" in message

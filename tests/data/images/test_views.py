@@ -10,6 +10,7 @@ import pytest
 import simplejpeg
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 from PIL import Image
 
 from gmlp_flax.data.images import views
@@ -38,8 +39,10 @@ def mean_difference(view: np.ndarray, other: np.ndarray) -> float:
 def coordinates(height: int, width: int) -> np.ndarray:
     """An image whose first two channels are each pixel's row and column, at most 255."""
     image = np.zeros((height, width, 3), np.uint8)
-    rows = np.linspace(0, min(height - 1, 255), height)
-    columns = np.linspace(0, min(width - 1, 255), width)
+    last_row = min(height - 1, 255)
+    rows = np.linspace(0, last_row, height)
+    last_column = min(width - 1, 255)
+    columns = np.linspace(0, last_column, width)
     image[..., 0] = rows[:, None]
     image[..., 1] = columns
     return image
@@ -50,7 +53,7 @@ def test_images_of_the_models_size_are_unchanged(image):
     record = {"image": image, "label": 3, "name": "a.png", "real": 5}
     for transform in views.TRANSFORMS:
         found = views.evaluation_example(record, size=(6, 8), eval_crop=1.0, transform=transform)
-        np.testing.assert_array_equal(found.pop("image"), PIXELS)
+        assert_array_equal(found.pop("image"), PIXELS)
         assert found == {"label": 3, "real": 5}
 
 
@@ -61,7 +64,7 @@ def test_views_of_colours_may_be_grey(image):
     evaluated = views.evaluation_example(record, size=(6, 8), pixels=grey, eval_crop=1.0)
     view = evaluated["image"][..., 0]
     expected = Image.fromarray(PIXELS).convert("L")
-    np.testing.assert_array_equal(view, np.asarray(expected))
+    assert_array_equal(view, np.asarray(expected))
     trained = views.training_example(record, seeded(), size=(4, 4), pixels=grey)
     assert trained["image"].shape == (4, 4, 1)
 
@@ -72,13 +75,13 @@ def test_without_crop_training_sees_the_image_or_its_mirror_image():
     mirrored = 0
     for seed in range(20):
         plain = views.training_example(record, seeded(seed), size=(8, 8), crop=WHOLE)
-        np.testing.assert_array_equal(plain["image"], square)
+        assert_array_equal(plain["image"], square)
         assert plain["label"] == 1
         crop = Crop(min_scale=1, flip=True)
         flipped = views.training_example(record, seeded(seed), size=(8, 8), crop=crop)
         view = flipped["image"]
         if not np.array_equal(view, square):
-            np.testing.assert_array_equal(view, square[:, ::-1])
+            assert_array_equal(view, square[:, ::-1])
             mirrored += 1
     assert 3 < mirrored < 17
 
@@ -87,7 +90,8 @@ def test_training_views_are_augmented():
     record = {"image": PIXELS, "label": 1, "name": "a.png"}
     erasing = Augmentation(erasing=1.0)
     found = views.training_example(record, seeded(), size=(6, 8), crop=WHOLE, augmentation=erasing)
-    changed = (found["image"] != PIXELS).any(axis=2)
+    differs = found["image"] != PIXELS
+    changed = differs.any(axis=2)
     assert 0 < changed.mean() < 0.5
 
 
@@ -104,12 +108,14 @@ def test_max_value_applies_to_both_views():
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_views_of_rotated_files_are_those_of_the_upright_image(kind, orientation):
-    data = file_of(smooth(60, 90), kind, exif=turned(orientation))
+    smooth_image = smooth(60, 90)
+    exif = turned(orientation)
+    data = file_of(smooth_image, kind, exif=exif)
     upright = upright_pixels(data)
     for seed in range(4):
         of_file = training_view(data, (48, 48), seeded(seed), "a")
         of_array = training_view(upright, (48, 48), seeded(seed))
-        np.testing.assert_array_equal(of_file, of_array)
+        assert_array_equal(of_file, of_array)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -117,13 +123,17 @@ def test_views_of_rotated_files_are_those_of_the_upright_image(kind, orientation
 def test_rotated_files_may_be_decoded_smaller(height, width, orientation):
     """Crops of a file are decoded at 1/2, 1/4 or 1/8 of their size if they are larger than the
     view, and have the same edges as crops of the upright pixels."""
-    data = file_of(coordinates(height, width), "JPEG", exif=turned(orientation))
+    image = coordinates(height, width)
+    exif = turned(orientation)
+    data = file_of(image, "JPEG", exif=exif)
     upright = upright_pixels(data)
     crop = Crop(min_scale=0.5)
     for seed in range(4):
         of_file = training_view(data, (32, 32), seeded(seed), "a.jpg", crop=crop)
         of_array = training_view(upright, (32, 32), seeded(seed), crop=crop)
-        assert mean_difference(of_file[..., :2], of_array[..., :2]) < 6
+        file_places = of_file[..., :2]
+        array_places = of_array[..., :2]
+        assert mean_difference(file_places, array_places) < 6
 
 
 @pytest.mark.parametrize(
@@ -169,7 +179,9 @@ def test_a_file_and_its_array_are_cropped_alike(seed, height, width, kind, orien
     pixels = decode(data, "a")
     of_file = training_view(data, (24, 24), seeded(seed))
     of_array = training_view(pixels, (24, 24), seeded(seed))
-    difference = mean_difference(of_file[..., :2], of_array[..., :2])
+    file_places = of_file[..., :2]
+    array_places = of_array[..., :2]
+    difference = mean_difference(file_places, array_places)
     assert difference < 6
 
 
@@ -181,7 +193,8 @@ def test_training_views_are_near_pillows_bicubic(height, aspect, out_height, out
     """For the whole image (min_scale 1, and an aspect ratio that a crop may have)."""
     width = round(height * aspect)
     image = smooth(height, width)
-    view = training_view(image, (out_height, out_width), seeded(), crop=WHOLE)
+    size = (out_height, out_width)
+    view = training_view(image, size, seeded(), crop=WHOLE)
     whole = Image.fromarray(image)
     resized = whole.resize((out_width, out_height), Image.Resampling.BICUBIC)
     difference = mean_difference(view, np.asarray(resized))
@@ -205,7 +218,8 @@ def test_the_exact_view_is_resized_then_cropped():
     image = smooth(128, 192)
     whole = Image.fromarray(image)
     resized = whole.resize((96, 64), Image.Resampling.BICUBIC)
-    expected = np.asarray(resized)[4:60, 20:76]
+    pixels = np.asarray(resized)
+    expected = pixels[4:60, 20:76]
     view = exact_view(image, (56, 56))
     assert view.shape == (56, 56, 3)
     assert view.dtype == np.uint8
@@ -245,10 +259,13 @@ def test_training_views_cover_scales_positions_and_mirrors():
         columns = view[..., 1]
         height = np.ptp(rows) + 1
         width = np.ptp(columns) + 1
-        areas.append(height * width / 200**2)
+        area = height * width
+        areas.append(area / 200**2)
         assert 0.7 < width / height < 1.42
-        mirrored.append(columns[0, 0] > columns[0, -1])
-        centres.append(view[..., :2].mean())
+        is_mirrored = columns[0, 0] > columns[0, -1]
+        mirrored.append(is_mirrored)
+        places = view[..., :2]
+        centres.append(places.mean())
     assert 0.07 < min(areas) < 0.12
     assert max(areas) > 0.85
     assert 0.4 < np.mean(mirrored) < 0.6
@@ -260,7 +277,8 @@ LARGE_SIDES = st.integers(1, 300)
 
 @given(LARGE_SIDES, LARGE_SIDES, SEEDS, st.floats(0.01, 1))
 def test_crops_are_inside_the_image(height, width, seed, min_scale):
-    top, left, crop_height, crop_width = views.random_box(height, width, seeded(seed), min_scale)
+    box = views.random_box(height, width, seeded(seed), min_scale)
+    top, left, crop_height, crop_width = box
     assert 0 <= top <= top + crop_height <= height
     assert 0 <= left <= left + crop_width <= width
     assert crop_height > 0
@@ -289,7 +307,9 @@ def test_crops_are_timms(monkeypatch):
     """RandomResizedCrop, from the same draws; the image is wide, so that some tries do not fit."""
     transforms = timm_module("data.transforms")
     recorded = Recorded()
-    boxes = [views.random_box(60, 200, recorded, 0.08) for _ in range(40)]
+    boxes = []
+    for _ in range(40):
+        boxes.append(views.random_box(60, 200, recorded, 0.08))
     draws = iter(recorded.draws)
 
     def next_draw(low, high):
@@ -299,7 +319,9 @@ def test_crops_are_timms(monkeypatch):
     monkeypatch.setattr(transforms.random, "randint", next_draw)
     image = Image.new("RGB", (200, 60))
     draw = transforms.RandomResizedCropAndInterpolation.get_params
-    expected = [draw(image, (0.08, 1.0), (3 / 4, 4 / 3)) for _ in range(40)]
+    expected = []
+    for _ in range(40):
+        expected.append(draw(image, (0.08, 1.0), (3 / 4, 4 / 3)))
     assert boxes == expected
     assert next(draws, None) is None
 
@@ -322,7 +344,8 @@ def test_crops_that_never_fit_are_the_centre():
     ],
 )
 def test_all_errors_of_decoders_name_the_file(monkeypatch, error):
-    monkeypatch.setattr(cv2, "resize", mock.Mock(side_effect=error))
+    resize = mock.Mock(side_effect=error)
+    monkeypatch.setattr(cv2, "resize", resize)
     data = file_of(noise(30, 40, 3), "TIFF")
     message = failure(training_view, data, (8, 8), seeded(), "a.tiff")
     assert message.startswith("image 'a.tiff' ")
@@ -333,7 +356,8 @@ def test_huge_sides_are_resized_quickly(size):
     """The blur alone would take minutes. A view of one colour stays that colour."""
     image = np.full((*size, 3), 200, np.uint8)
     begin = time.process_time()
-    view = training_view(image, (8, 8), seeded(), crop=Crop(min_scale=1.0))
+    crop = Crop(min_scale=1.0)
+    view = training_view(image, (8, 8), seeded(), crop=crop)
     assert (view == 200).all()
     taken = time.process_time() - begin
     assert taken < 20
@@ -346,9 +370,10 @@ def test_timms_view_by_hand(channels):
     found = timm_view(image, (24, 24), 0.9)
     whole = Image.fromarray(image.squeeze())
     resized = whole.resize((34, 26), Image.Resampling.BICUBIC)  # 34.45 x 26
-    cropped = np.asarray(resized.crop((5, 1, 29, 25)))
+    box = resized.crop((5, 1, 29, 25))
+    cropped = np.asarray(box)
     expected = cropped.reshape(24, 24, channels)
-    np.testing.assert_array_equal(found, expected)
+    assert_array_equal(found, expected)
     exact = exact_view(image, (24, 24), 0.9)
     differences = found.astype(int) - exact
     assert abs(differences).max() > 1
@@ -362,10 +387,11 @@ def test_timms_view_has_timms_pixels(ratio, size):
     theirs = factory.transforms_imagenet_eval(
         size, crop_pct=ratio, interpolation="bicubic", use_prefetcher=True
     )
-    for shape in [(40, 53), (97, 33), (33, 98), (24, 24), (5, 9), (301, 499)]:
+    shapes = [(40, 53), (97, 33), (33, 98), (24, 24), (5, 9), (301, 499)]
+    for shape in shapes:
         image = noise(*shape, 3)
         their_view = theirs(Image.fromarray(image))
         channels_first = np.asarray(their_view)
         expected = np.moveaxis(channels_first, 0, -1)
         found = timm_view(image, size, ratio)
-        np.testing.assert_array_equal(found, expected, str(shape))
+        assert_array_equal(found, expected, str(shape))

@@ -135,7 +135,8 @@ def test_class_folders_may_be_in_folders_of_splits(tmp_path, names, expected):
     found = counts(class_folders.read(store))
     assert found == expected
     for split, classes in expected.items():
-        assert list(found[split]) == list(classes)
+        found_classes = list(found[split])
+        assert found_classes == list(classes)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,8 @@ def test_class_folders_may_be_in_folders_of_splits(tmp_path, names, expected):
 )
 def test_other_layouts_are_refused(tmp_path, names, words):
     def read():
-        splits = class_folders.read(opened(tmp_path, *names))
+        store = opened(tmp_path, *names)
+        splits = class_folders.read(store)
         return [splits[split] for split in splits]
 
     message = failure(read)
@@ -192,11 +194,13 @@ def test_empty_class_folders_are_refused(tmp_path):
 def test_classes_with_invalid_utf8_are_refused(tmp_path):
     """It could not be printed, or written to a run's list of classes."""
     opened(tmp_path, "cat/1.png")
-    folder_name = os.path.join(os.fsencode(tmp_path / "root"), b"caf\xe9")
+    root = os.fsencode(tmp_path / "root")
+    folder_name = os.path.join(root, b"caf\xe9")
     os.mkdir(folder_name)
     with open(os.path.join(folder_name, b"1.png"), "wb"):
         pass
-    splits = class_folders.read(stores.open_folder(str(tmp_path / "root")))
+    store = stores.open_folder(str(tmp_path / "root"))
+    splits = class_folders.read(store)
     failure(splits.__getitem__, "").encode()
 
 
@@ -213,7 +217,8 @@ def test_splits_may_be_ignored(tmp_path, first):
     store = opened(tmp_path, *names)
     failure(class_folders.read, store)
     whole = class_folders.read(store, ignore_splits=True)
-    assert counts(whole) == {"": {"extra": 1, first: 1, "test": 1}}
+    expected = {"extra": 1, first: 1, "test": 1}
+    assert counts(whole) == {"": expected}
 
 
 def test_single_classes_are_left_to_the_task(tmp_path):

@@ -24,9 +24,12 @@ LABELS = [0, 1, 2, 0, 1, 2]
 
 def table(indices=range(6), names=CLASSES, **columns):
     """Images and class labels as the package datasets writes them."""
-    images = [{"bytes": png(index), "path": f"{index}.png"} for index in indices]
+    images = []
+    for index in indices:
+        images.append({"bytes": png(index), "path": f"{index}.png"})
     labels = [LABELS[index] for index in indices]
-    plain = pa.table({"image": images, "label": labels} | columns)
+    columns = {"image": images, "label": labels} | columns
+    plain = pa.table(columns)
     features = {
         "image": {"_type": "Image"},
         "label": {"names": [*names], "_type": "ClassLabel"},
@@ -71,10 +74,13 @@ def arrow_file(folder):
 
 def paths_in_parquet(folder):
     """The package datasets stores images of a folder that were never read without their bytes."""
-    files = {f"images/{index}.png": png(index) for index in range(6)}
+    files = {}
+    for index in range(6):
+        files[f"images/{index}.png"] = png(index)
     make_folder(folder, files)
     images = [{"bytes": None, "path": name} for name in files]
-    return write_parquet(folder / "all.parquet", table(image=pa.array(images)))
+    image_column = pa.array(images)
+    return write_parquet(folder / "all.parquet", table(image=image_column))
 
 
 def bytes_in_parquet(folder):
@@ -117,7 +123,8 @@ def test_all_kinds_of_files_give_the_same_data_set(tmp_path, make):
     assert dataset.columns == ("image", "label")
     assert dataset.stratified
     copied = pickle.loads(pickle.dumps(dataset))
-    assert images_of(copied) == [png(index) for index in range(6)]
+    expected = [png(index) for index in range(6)]
+    assert images_of(copied) == expected
     assert len(set(copied.examples.names)) == 6
     assert copied.fingerprint == dataset.fingerprint
 
@@ -178,10 +185,12 @@ def test_splits_are_named_by_files_or_folders(tmp_path, write):
     write(tmp_path)
     splits = image_rows.read(str(tmp_path))
     assert sorted(splits) == ["test", "train"]
-    for split, indices in (("train", range(3)), ("test", range(3, 6))):
+    parts = (("train", range(3)), ("test", range(3, 6)))
+    for split, indices in parts:
         dataset = splits[split]
         assert dataset.split == split
-        assert images_of(dataset) == [png(index) for index in indices]
+        expected = [png(index) for index in indices]
+        assert images_of(dataset) == expected
         assert len(dataset.files) == 1
     joined = image_rows.read(str(tmp_path), ignore_splits=True)
     assert list(joined) == [""]
@@ -208,7 +217,8 @@ def test_the_name_of_a_single_file_means_no_split(tmp_path, name):
 def test_partial_splits_and_missing_shards_are_refused(tmp_path, names, word):
     for name in names:
         write_parquet(tmp_path / name, table())
-    assert word in failure(image_rows.read, str(tmp_path))
+    message = failure(image_rows.read, str(tmp_path))
+    assert word in message
 
 
 def test_other_files_are_counted(tmp_path):
@@ -249,8 +259,10 @@ def test_classes_without_declared_names_are_ordered(tmp_path, labels, classes):
     ],
 )
 def test_label_columns_may_have_any_type(tmp_path, labels):
-    images = pa.array([png(0), png(1)], pa.large_binary())
-    dataset = read_one(written(tmp_path, image=images, label=labels))
+    pngs = [png(0), png(1)]
+    images = pa.array(pngs, pa.large_binary())
+    path = written(tmp_path, image=images, label=labels)
+    dataset = read_one(path)
     assert dataset.labels.tolist() == [1, 0]
     assert images_of(dataset)[1] == png(1)
 
@@ -265,7 +277,8 @@ def test_declared_classes_may_have_no_image(tmp_path):
 
 @pytest.mark.parametrize("names", [("dog ", "cat", "e\u0301"), ("Cat", "cat", "CAT")])
 def test_declared_names_of_classes_are_kept(tmp_path, names):
-    path = write_parquet(tmp_path / "a.parquet", table(names=names))
+    rows = table(names=names)
+    path = write_parquet(tmp_path / "a.parquet", rows)
     dataset = read_one(path)
     assert dataset.labels.tolist() == LABELS
     assert dataset.classes[1] == names[1]
@@ -295,11 +308,13 @@ def test_undecodable_images_are_left_to_training(tmp_path):
 def test_missing_image_files_are_bad_records(tmp_path):
     missing = {"bytes": None, "path": "gone.png"}
     stored = {"bytes": png(1), "path": None}
-    path = written(tmp_path, image=pa.array([missing, stored]), label=["a", "b"])
+    image_column = pa.array([missing, stored])
+    path = written(tmp_path, image=image_column, label=["a", "b"])
     dataset = read_one(path)
     with pytest.raises(BadRecord, match="gone.png"):
         dataset.examples[0]
-    assert dataset.examples[1]["image"] == png(1)
+    image = dataset.examples[1]["image"]
+    assert image == png(1)
     assert dataset.examples.size(0) is None
 
 
@@ -344,7 +359,8 @@ def test_missing_columns_and_rows_are_refused(tmp_path, columns, words):
     ],
 )
 def test_invalid_images_are_refused(tmp_path, images, words):
-    path = written(tmp_path, image=images, label=AB[: len(images)])
+    labels = AB[: len(images)]
+    path = written(tmp_path, image=images, label=labels)
     message = refusal(path)
     for word in ("a.parquet", *words):
         assert word in message
@@ -379,7 +395,8 @@ def test_invalid_labels_are_refused(tmp_path, labels, words):
     ],
 )
 def test_numbers_without_a_declared_class_are_refused(tmp_path, labels, words):
-    path = write_parquet(tmp_path / "a.parquet", table(label=labels))
+    rows = table(label=labels)
+    path = write_parquet(tmp_path / "a.parquet", rows)
     message = refusal(path)
     for word in words:
         assert word in message

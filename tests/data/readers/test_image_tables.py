@@ -53,7 +53,9 @@ def lines(rows, suffix):
 
 @pytest.mark.parametrize("name", ["labels.csv", "metadata.csv", "metadata.jsonl"])
 def test_tables_in_the_root_are_read(tmp_path, name):
-    rows = [{"file_name": file, "label": CLASSES[file], "note": "x"} for file in NAMES]
+    rows = []
+    for file in NAMES:
+        rows.append({"file_name": file, "label": CLASSES[file], "note": "x"})
     images = {file: file.encode() for file in NAMES}
     others = empty_files("b/notes.txt", ".x.png")
     _, suffix = name.split(".")
@@ -62,7 +64,8 @@ def test_tables_in_the_root_are_read(tmp_path, name):
     assert image_tables.matches(store)
     splits = image_tables.read(store)
     assert list(splits) == [""]
-    dataset = pickle.loads(pickle.dumps(splits[""]))
+    pickled = pickle.dumps(splits[""])
+    dataset = pickle.loads(pickled)
     assert classes_by_name(dataset) == CLASSES
     assert images_by_name(dataset) == images
     assert dataset.columns == ("file_name", "label")
@@ -110,9 +113,12 @@ def test_each_split_may_have_a_table(tmp_path, suffix):
 def test_a_column_may_name_splits(tmp_path, values, expected):
     table = "file_name,label,split\n"
     for name, value in zip(NAMES, values, strict=True):
-        table += f"{name},{CLASSES[name]},{value}\n"
+        label = CLASSES[name]
+        table += f"{name},{label},{value}\n"
     store = opened_with_table(tmp_path, table.encode())
-    names = {split: sorted(images) for split, images in read_all(store).items()}
+    names = {}
+    for split, images in read_all(store).items():
+        names[split] = sorted(images)
     assert names == expected
     assert read_all(store, ignore_splits=True) == {"": CLASSES}
 
@@ -120,7 +126,8 @@ def test_a_column_may_name_splits(tmp_path, values, expected):
 def test_folders_in_a_single_table_may_name_splits(tmp_path):
     names = ("train/1.png", "train/x/2.png", "VAL/3.png")
     rows = [{"file_name": name, "label": "a"} for name in names]
-    store = opened(tmp_path, empty_files(*names) | {"metadata.csv": lines(rows, "csv")})
+    table = {"metadata.csv": lines(rows, "csv")}
+    store = opened(tmp_path, empty_files(*names) | table)
     found = read_all(store)
     assert set(found) == {"train", "validation"}
     assert list(found["train"]) == ["train/1.png", "train/x/2.png"]
@@ -136,9 +143,12 @@ def test_folders_in_a_single_table_may_name_splits(tmp_path):
     ],
 )
 def test_splits_in_only_some_rows_are_refused(tmp_path, rows, words):
-    names = [row.partition(",")[0] for row in rows.splitlines()]
+    names = []
+    for row in rows.splitlines():
+        names.append(row.partition(",")[0])
     table = {"labels.csv": HEADER + rows.encode()}
-    store = opened(tmp_path, empty_files(*names) | table)
+    image_files = empty_files(*names)
+    store = opened(tmp_path, image_files | table)
     message = failure(image_tables.read, store)
     for word in words:
         assert word in message
@@ -265,7 +275,9 @@ def test_invalid_csv_tables_are_refused(tmp_path, table, words):
     ],
 )
 def test_invalid_json_tables_are_refused(tmp_path, line, words):
-    store = opened(tmp_path, empty_files("0.png") | {"metadata.jsonl": line})
+    table = {"metadata.jsonl": line}
+    image_files = empty_files("0.png")
+    store = opened(tmp_path, image_files | table)
 
     def read():
         return image_tables.read(store)[""]
@@ -362,13 +374,15 @@ def test_names_in_another_unicode_form_are_refused(tmp_path):
     composed = unicodedata.normalize("NFC", "é.png")
     decomposed = unicodedata.normalize("NFD", "é.png")
     table = {"labels.csv": HEADER + f"{composed},a\n".encode()}
-    splits = image_tables.read(opened(tmp_path, empty_files(decomposed) | table))
+    image_files = empty_files(decomposed)
+    splits = image_tables.read(opened(tmp_path, image_files | table))
     assert "NFD" in failure(splits.__getitem__, "")
 
 
 def test_remote_folders_are_read(tmp_path):
     images = {name: name.encode() for name in NAMES}
-    folder = make_folder(tmp_path / "root", images | {"labels.csv": TABLE})
+    table = {"labels.csv": TABLE}
+    folder = make_folder(tmp_path / "root", images | table)
     store = stores.open_folder(writers.remote(folder))
     dataset = image_tables.read(store)[""]
     assert classes_by_name(dataset) == CLASSES
@@ -393,13 +407,16 @@ def test_tables_may_be_read_by_path(tmp_path, suffix):
     path = listed_table(tmp_path / "x", suffix)
     splits = image_tables.read_table(path)
     assert list(splits) == [""]
-    dataset = pickle.loads(pickle.dumps(splits[""]))
+    pickled = pickle.dumps(splits[""])
+    dataset = pickle.loads(pickled)
     images = list(images_by_name(dataset).values())
     classes = list(classes_by_name(dataset).values())
     assert images == [png(0), png(1), png(2)]
     assert classes == ["a", "b", "a"]
-    assert [file.path for file in dataset.files] == [path]
-    assert dataset.examples.size(2) == len(png(2))
+    paths = [file.path for file in dataset.files]
+    assert paths == [path]
+    size = dataset.examples.size(2)
+    assert size == len(png(2))
     assert dataset.stratified
 
 
@@ -412,11 +429,15 @@ def test_tables_in_the_current_folder_are_read(tmp_path, monkeypatch):
 
 def test_tables_by_path_may_name_splits(tmp_path):
     table = b"file_name,label,split\n0.png,a,train\n1.png,b,val\n2.png,a,train\n"
-    images = {f"{number}.png": png(number) for number in range(3)}
+    images = {}
+    for number in range(3):
+        images[f"{number}.png"] = png(number)
     make_folder(tmp_path, images | {"t.csv": table})
     path = str(tmp_path / "t.csv")
     splits = image_tables.read_table(path)
-    sizes = {split: len(splits[split]) for split in splits}
+    sizes = {}
+    for split in splits:
+        sizes[split] = len(splits[split])
     assert sizes == {"train": 2, "validation": 1}
     example = splits["validation"].examples[0]
     assert example["image"] == png(1)
@@ -431,11 +452,13 @@ def test_local_tables_may_have_remote_images(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(table)
     dataset = image_tables.read_table(str(path))[""]
-    assert dataset.examples[1]["image"] == png(1)
+    image = dataset.examples[1]["image"]
+    assert image == png(1)
 
 
 def test_images_of_remote_tables_are_remote(tmp_path):
-    folder = make_folder(tmp_path / "z", {"t.csv": HEADER + b"0.png,a\n"})
+    content = HEADER + b"0.png,a\n"
+    folder = make_folder(tmp_path / "z", {"t.csv": content})
     address = writers.remote(folder)
     dataset = image_tables.read_table(f"{address}/t.csv")[""]
     assert dataset.examples.images == [f"{address}/0.png"]

@@ -36,7 +36,8 @@ def opened(path, files):
 @pytest.mark.parametrize("name", [SOLUTION, f"val/{SOLUTION}"])
 def test_training_and_validation_splits_are_read(tmp_path, name):
     test_images = empty_files("test/ILSVRC2012_test_00000001.JPEG")
-    store = opened(tmp_path, TRAIN | VAL | {name: ROWS} | test_images)
+    contents = TRAIN | VAL | {name: ROWS} | test_images
+    store = opened(tmp_path, contents)
     assert imagenet.matches(store)
     splits = imagenet.read(store)
     assert list(splits) == ["test", "train", "validation"]
@@ -44,8 +45,11 @@ def test_training_and_validation_splits_are_read(tmp_path, name):
         "train/n1/n1_1.JPEG": "n1",
         "train/n2/n2_1.JPEG": "n2",
     }
-    validation = pickle.loads(pickle.dumps(splits["validation"]))
-    expected = {f"val/{key}": value for key, value in EXPECTED.items()}
+    pickled = pickle.dumps(splits["validation"])
+    validation = pickle.loads(pickled)
+    expected = {}
+    for key, value in EXPECTED.items():
+        expected[f"val/{key}"] = value
     assert classes_by_name(validation) == expected
     assert images_by_name(validation) == VAL
     assert validation.notes == ()
@@ -117,7 +121,8 @@ def test_layout_is_recognised_by_its_validation_images(tmp_path, names, expected
 )
 def test_invalid_lists_are_refused_when_the_split_is_read(tmp_path, solution, words):
     table = {} if solution is None else {SOLUTION: solution}
-    store = opened(tmp_path, TRAIN | VAL | table)
+    contents = TRAIN | VAL | table
+    store = opened(tmp_path, contents)
     splits = imagenet.read(store)
     assert len(splits["train"]) == 2
     message = failure(splits.__getitem__, "validation")
@@ -135,6 +140,7 @@ def test_lists_may_have_crlf_and_a_byte_order_mark(tmp_path):
 
 @pytest.mark.parametrize("images", [TRAIN | VAL, IMAGES], ids=["both splits", "validation"])
 def test_ignoring_splits_is_refused(tmp_path, images):
-    store = opened(tmp_path, images | {SOLUTION: ROWS})
+    contents = images | {SOLUTION: ROWS}
+    store = opened(tmp_path, contents)
     message = failure(imagenet.read, store, ignore_splits=True)
     assert store.path in message

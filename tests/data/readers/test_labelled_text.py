@@ -66,7 +66,8 @@ def table(path, rows: list[dict]) -> str:
         delimiter = "," if path.suffix == ".csv" else "\t"
         lines = [delimiter.join(rows[0])]
         for row in rows:
-            lines.append(delimiter.join(map(quoted, row.values())))
+            cells = map(quoted, row.values())
+            lines.append(delimiter.join(cells))
         return write(path, "\n".join(lines))
     return str(writers.table(path, rows))
 
@@ -87,12 +88,14 @@ def test_each_kind_of_file_is_read(tmp_path, suffix):
     (split,) = read(path)
     dataset = read(path)[""]
     assert split == ""
-    assert texts(dataset) == [row["text"] for row in ROWS]
+    expected = [row["text"] for row in ROWS]
+    assert texts(dataset) == expected
     assert names(dataset) == ["neg", "pos", "neg"]
     assert ids(dataset) == ["0", "1", "2"]
     assert dataset.columns == ("text", "label")
     assert dataset.form == labelled_text.FORM
-    assert [file.path for file in dataset.files] == [str(path)]
+    paths = [file.path for file in dataset.files]
+    assert paths == [str(path)]
     assert dataset.notes == ()
     again = pickle.loads(pickle.dumps(dataset))
     assert again.examples.rows == dataset.examples.rows
@@ -122,7 +125,8 @@ def test_pairs_and_other_columns_are_read(tmp_path):
         second = f"second {number}"
         rows.append({"stars": stars, "a": first, "id": "same", "b": second})
     path = table(tmp_path / "a.csv", rows)
-    dataset = read(path, custom_task(("b", "a"), "stars"))[""]
+    task = custom_task(("b", "a"), "stars")
+    dataset = read(path, task)[""]
     assert texts(dataset) == ["second 0 | first 0", "second 1 | first 1", "second 2 | first 2"]
     assert names(dataset) == ["0", "1", "0"]
     assert ids(dataset) == ["0", "1", "2"]
@@ -139,8 +143,10 @@ def test_pairs_and_other_columns_are_read(tmp_path):
 )
 def test_missing_columns_are_refused_with_the_existing_ones(tmp_path, suffix, text, label, missing):
     rows = [{"sentence": "a", "score": score} for score in range(4)]
-    path = table(tmp_path / f"a.{suffix}", rows)
-    message = failure(read_all, path, custom_task((text,), label))
+    file_path = tmp_path / f"a.{suffix}"
+    path = table(file_path, rows)
+    task = custom_task((text,), label)
+    message = failure(read_all, path, task)
     for key in (repr(missing), "'sentence'", "'score'", "own.text"):
         assert key in message
 
@@ -149,7 +155,8 @@ def test_labels_are_read_literally(tmp_path):
     """Whole numbers are ordered by size; empty cells have no label."""
     cells = ["10", "9", "-1", "", "007", " 9 "]
     lines = ["text,label", *(f"x,{cell}" for cell in cells)]
-    path = write(tmp_path / "a.csv", "\n".join(lines))
+    content = "\n".join(lines)
+    path = write(tmp_path / "a.csv", content)
     dataset = read(path)[""]
     assert dataset.classes == ("-1", "007", "9", "10")
     assert names(dataset) == ["10", "9", "-1", "007", "9"]
@@ -162,7 +169,8 @@ def test_json_labels_become_text(tmp_path):
     """NaN and null mean a missing label: pandas has NaN for it, which Python writes as JSON."""
     labels = [True, 1, "1", 1.5, float("nan"), None, "u\u0308", "ü"]
     rows = [{"text": "x", "label": label} for label in labels]
-    path = write(tmp_path / "a.jsonl", writers.json_lines(*rows))
+    content = writers.json_lines(*rows)
+    path = write(tmp_path / "a.jsonl", content)
     dataset = read(path)[""]
     assert names(dataset) == ["true", "1", "1", "1.5", "ü", "ü"]
 
@@ -177,7 +185,8 @@ def test_numbers_are_read(tmp_path):
 @pytest.mark.parametrize("cell", ["1;5", "x", "1_000"])
 def test_invalid_numbers_are_refused(tmp_path, cell):
     path = write(tmp_path / "a.csv", f"text,label\na,{cell}\n")
-    assert repr(cell) in failure(read_all, path, NUMBERS)
+    message = failure(read_all, path, NUMBERS)
+    assert repr(cell) in message
 
 
 def test_classes_that_differ_only_in_case_are_refused(tmp_path):
@@ -192,7 +201,8 @@ def hugging_face(path, labels: list, class_names: list[str], **columns: list) ->
     features = {"label": {"names": class_names, "_type": "ClassLabel"}}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     texts = [f"{path.parent.name} {number}" for number in range(len(labels))]
-    plain = pa.table({"text": texts, "label": labels} | columns)
+    columns = {"text": texts, "label": labels} | columns
+    plain = pa.table(columns)
     written = plain.replace_schema_metadata(metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".arrow":
@@ -205,7 +215,8 @@ def hugging_face(path, labels: list, class_names: list[str], **columns: list) ->
 @pytest.mark.parametrize("suffix", ["arrow", "parquet"])
 def test_declared_classes_keep_their_order(tmp_path, suffix):
     """Classes without an example are kept, too."""
-    path = hugging_face(tmp_path / f"a.{suffix}", [2, 0, -1], ["pos", "ok", "neg "])
+    file_path = tmp_path / f"a.{suffix}"
+    path = hugging_face(file_path, [2, 0, -1], ["pos", "ok", "neg "])
     dataset = read(path)[""]
     assert dataset.classes == ("pos", "ok", "neg")
     assert dataset.labels.tolist() == [2, 0]
@@ -213,7 +224,8 @@ def test_declared_classes_keep_their_order(tmp_path, suffix):
 
 @pytest.mark.parametrize("suffix", ["arrow", "parquet"])
 def test_numbers_without_a_declared_class_are_refused(tmp_path, suffix):
-    path = hugging_face(tmp_path / f"a.{suffix}", [1, 3], ["pos", "ok", "neg"])
+    file_path = tmp_path / f"a.{suffix}"
+    path = hugging_face(file_path, [1, 3], ["pos", "ok", "neg"])
     assert "'3'" in failure(read_all, path)
 
 
@@ -224,7 +236,8 @@ def test_numbers_without_a_declared_class_are_refused(tmp_path, suffix):
 def test_layouts_of_hugging_face_are_read(tmp_path, layout):
     expected = {"train": 3, "validation": 2, "test": 1}
     for split, size in expected.items():
-        hugging_face(tmp_path / layout.format(split), [0] * size, ["x", "y"])
+        shard_path = tmp_path / layout.format(split)
+        hugging_face(shard_path, [0] * size, ["x", "y"])
     write(tmp_path / "README.md", "")
     found = read_all(tmp_path)
     assert sizes(found) == expected
@@ -334,7 +347,8 @@ def test_rows_are_split_by_a_column(tmp_path, suffix):
         {"text": "c", "label": "x", "split": "train"},
         {"text": "d", "label": "y", "split": "TEST"},
     ]
-    path = table(tmp_path / f"a.{suffix}", rows)
+    file_path = tmp_path / f"a.{suffix}"
+    path = table(file_path, rows)
     found = read_all(path)
     train = found["train"]
     assert ids(train) == ["0", "2"]
@@ -345,7 +359,8 @@ def test_rows_are_split_by_a_column(tmp_path, suffix):
     assert len(found) == 3
     whole = read(path, ignore_splits=True)
     assert list(whole) == [""]
-    assert ids(whole[""]) == ["0", "1", "2", "3"]
+    whole_ids = ids(whole[""])
+    assert whole_ids == ["0", "1", "2", "3"]
 
 
 def test_column_of_splits_in_other_capitals_is_refused(tmp_path):
@@ -358,12 +373,15 @@ def test_column_of_splits_in_other_capitals_is_refused(tmp_path):
 
 def test_splits_in_only_some_rows_are_refused(tmp_path):
     """Here the first JSON object does not name one."""
-    rows = [{"text": "a", "label": 1}, {"text": "b", "label": 1, "split": "test"}]
-    path = write(tmp_path / "a.jsonl", writers.json_lines(*rows))
+    unsplit = {"text": "a", "label": 1}
+    rows = [unsplit, {"text": "b", "label": 1, "split": "test"}]
+    content = writers.json_lines(*rows)
+    path = write(tmp_path / "a.jsonl", content)
     message = failure(read, path)
     assert "line 1" in message
     assert "line 2" in message
-    assert len(read(path, ignore_splits=True)[""]) == 2
+    whole = read(path, ignore_splits=True)[""]
+    assert len(whole) == 2
 
 
 def test_unknown_splits_of_rows_are_refused(tmp_path):
@@ -395,7 +413,8 @@ def test_the_label_column_may_be_called_split(tmp_path):
 def test_bad_rows_are_skipped_up_to_the_limit(tmp_path):
     """The other rows keep their positions, in a file with a column of splits, too."""
     lines = ["text,label,split", "a,x,train", "broken", "b,x,train", ",x,test", "c,y,test"]
-    path = write(tmp_path / "a.csv", "\n".join(lines))
+    content = "\n".join(lines)
+    path = write(tmp_path / "a.csv", content)
     found = dict(read(path, limit=2))
     assert ids(found["train"]) == ["0", "2"]
     assert ids(found["test"]) == ["4"]
@@ -496,7 +515,8 @@ def test_tfds_folders_are_read(tmp_path, monkeypatch, file_format):
     assert dataset.labels.tolist() == [0, 1]
     assert len(dataset.files) == 2
     assert len(dataset.notes) == 1
-    message = failure(read_all, folder, custom_task(("text",), "label"))
+    task = custom_task(("text",), "label")
+    message = failure(read_all, folder, task)
     assert "'text', 'stars'" in message
 
 
@@ -509,6 +529,8 @@ def test_fingerprints_do_not_depend_on_format_time_and_path(tmp_path):
 def test_fingerprints_depend_on_labels(tmp_path):
     first, second, third = ROWS
     relabelled = [first, second, third | {"label": "pos"}]
-    original = read(table(tmp_path / "a.csv", ROWS))[""]
-    changed = read(table(tmp_path / "b.csv", relabelled))[""]
+    original_path = table(tmp_path / "a.csv", ROWS)
+    original = read(original_path)[""]
+    changed_path = table(tmp_path / "b.csv", relabelled)
+    changed = read(changed_path)[""]
     assert original.fingerprint != changed.fingerprint

@@ -7,6 +7,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from PIL import Image
 
 from gmlp_flax.data.images import decoding
@@ -45,7 +46,8 @@ def test_arrays_of_pixels_and_labels_are_a_data_set(tmp_path):
     assert dataset.labels.tolist() == LABELS
     assert dataset.labels.dtype == np.int32
     assert dataset.columns == ("images", "labels")
-    assert [file.name for file in dataset.files] == ["a.npz"]
+    names = [file.name for file in dataset.files]
+    assert names == ["a.npz"]
     assert dataset.stratified
 
 
@@ -60,7 +62,7 @@ def test_arrays_are_read_with_one_or_three_channels(tmp_path, shape, channels):
     original = Image.fromarray(pixels[3].squeeze())
     converted = original.convert(MODES[channels])
     expected = np.asarray(converted).reshape(9, 7, channels)
-    np.testing.assert_array_equal(found, expected)
+    assert_array_equal(found, expected)
 
 
 def test_arrays_of_three_axes_have_no_axis_of_channels(tmp_path):
@@ -81,17 +83,23 @@ def test_arrays_of_each_split_are_a_data_set(tmp_path, images, labels, label_sha
     arrays = {}
     sizes = {"train": 6, "val": 2, "test": 4}
     for name, count in sizes.items():
-        arrays[images.format(name)] = PIXELS[:count]
-        arrays[labels.format(name)] = np.reshape(LABELS[:count], label_shape)
+        image_key = images.format(name)
+        label_key = labels.format(name)
+        arrays[image_key] = PIXELS[:count]
+        arrays[label_key] = np.reshape(LABELS[:count], label_shape)
     splits = read_all(saved(tmp_path, **arrays))
-    found_sizes = {split: len(dataset) for split, dataset in splits.items()}
+    found_sizes = {}
+    for split, dataset in splits.items():
+        found_sizes[split] = len(dataset)
     assert found_sizes == {"train": 6, "validation": 2, "test": 4}
     test = splits["test"]
     assert test.split == "test"
     assert test.labels.tolist() == LABELS[:4]
-    assert test.columns == (images.format("test"), labels.format("test"))
+    columns = (images.format("test"), labels.format("test"))
+    assert test.columns == columns
     last = test.examples[3]
-    np.testing.assert_array_equal(last["image"][..., 0], PIXELS[3])
+    channel = last["image"][..., 0]
+    assert_array_equal(channel, PIXELS[3])
 
 
 @pytest.mark.parametrize(
@@ -107,10 +115,12 @@ def test_arrays_of_each_split_are_a_data_set(tmp_path, images, labels, label_sha
     ],
 )
 def test_labels_may_have_other_types(tmp_path, labels, dtype, classes):
-    twice = np.array([*labels, *labels], dtype)
+    twice_labels = [*labels, *labels]
+    twice = np.array(twice_labels, dtype)
     dataset = read_one(tmp_path, images=PIXELS, labels=twice)
     assert dataset.classes == classes
-    first, second = dataset.labels.reshape(2, 3).tolist()
+    numbers = dataset.labels.reshape(2, 3)
+    first, second = numbers.tolist()
     assert first == second
 
 
@@ -122,12 +132,14 @@ def test_further_arrays_are_noted(tmp_path):
 
 
 def test_remote_and_compressed_files_are_read(tmp_path):
-    np.savez_compressed(tmp_path / "a.npz", images=PIXELS, labels=LABELS)
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, images=PIXELS, labels=LABELS)
     address = writers.remote(tmp_path)
     remote = npz.read(f"{address}/a.npz")[""]
-    local = npz.read(str(tmp_path / "a.npz"))[""]
+    local = npz.read(str(path))[""]
     last = remote.examples[5]
-    np.testing.assert_array_equal(last["image"][..., 0], PIXELS[5])
+    channel = last["image"][..., 0]
+    assert_array_equal(channel, PIXELS[5])
     assert local.fingerprint == remote.fingerprint
 
 
@@ -220,7 +232,8 @@ def test_truncated_files_are_refused(tmp_path):
     path = tmp_path / "a.npz"
     saved(tmp_path, images=PIXELS, labels=LABELS)
     data = path.read_bytes()
-    for kept in (10, len(data) // 2, len(data) - 10):
+    half = len(data) // 2
+    for kept in (10, half, len(data) - 10):
         path.write_bytes(data[:kept])
         assert "a.npz" in failure(npz.read, str(path))
 

@@ -17,7 +17,8 @@ SETTINGS = "1 14 3 0.75 14 4 0.5"
 
 def content():
     """Six images in imgs/0, the odd ones joined, and four in imgs/1, the first three joined."""
-    labels = {0: [0, 1, 0, 1, 0, 1], 1: [1, 1, 1, 0]}
+    first_labels = [0, 1, 0, 1, 0, 1]
+    labels = {0: first_labels, 1: [1, 1, 1, 0]}
     files = {}
     for folder_number, folder_labels in labels.items():
         images = f"imgs/{folder_number}"
@@ -25,7 +26,8 @@ def content():
         for number, label in enumerate(folder_labels):
             name = f"sample_{number}.png"
             lines += f"{images} {name} {number} {label} {SETTINGS}\n"
-            files[f"{images}/{name}"] = png(10 * folder_number + number)
+            path = f"{images}/{name}"
+            files[path] = png(10 * folder_number + number)
         files[f"metadata/{folder_number}.npy"] = lines.encode()
     return files
 
@@ -44,9 +46,11 @@ def test_published_layout_is_read(tmp_path):
     assert pathfinder.matches(path)
     splits = pathfinder.read(path)
     assert list(splits) == [""]
-    dataset = pickle.loads(pickle.dumps(splits[""]))
+    pickled = pickle.dumps(splits[""])
+    dataset = pickle.loads(pickled)
     assert dataset.classes == ("apart", "joined")
-    assert dataset.labels.tolist() == [0, 1, 0, 1, 0, 1, 1, 1, 1, 0]
+    labels = dataset.labels.tolist()
+    assert labels == [0, 1, 0, 1, 0, 1, 1, 1, 1, 0]
     assert dataset.labels.dtype == np.int32
     found = classes_by_name(dataset)
     assert found["imgs/0/sample_3.png"] == "joined"
@@ -54,7 +58,8 @@ def test_published_layout_is_read(tmp_path):
     images = images_by_name(dataset)
     assert images["imgs/0/sample_3.png"] == png(3)
     assert images["imgs/1/sample_3.png"] == png(13)
-    assert dataset.examples.size(3) == len(png(3))
+    size = dataset.examples.size(3)
+    assert size == len(png(3))
     assert dataset.notes == ()
     assert dataset.stratified
 
@@ -75,8 +80,10 @@ def test_remote_folders_are_read(tmp_path):
     assert pathfinder.matches(path)
     dataset = pathfinder.read(path)[""]
     assert len(dataset) == 10
-    assert dataset.examples[3]["image"] == png(3)
-    local = pathfinder.read(str(tmp_path / "curv_contour_length_14"))[""]
+    example = dataset.examples[3]
+    assert example["image"] == png(3)
+    local_path = str(tmp_path / "curv_contour_length_14")
+    local = pathfinder.read(local_path)[""]
     assert local.fingerprint == dataset.fingerprint
 
 
@@ -144,5 +151,6 @@ def test_the_folder_of_all_difficulties_is_refused(tmp_path):
     ],
 )
 def test_layout_is_recognised_by_its_names(tmp_path, names, expected):
-    path = make_folder(tmp_path / "root", dict.fromkeys(names, b""))
+    files = dict.fromkeys(names, b"")
+    path = make_folder(tmp_path / "root", files)
     assert pathfinder.matches(str(path)) == expected

@@ -47,7 +47,8 @@ def test_official_json_is_read(tmp_path):
     dataset = squad.read(str(path), "v1.1", BadRecords())[""]
     assert dataset.form == squad.FORM
     assert dataset.columns == ("id", "title", "context", "question", "answers")
-    assert [file.path for file in dataset.files] == [str(path)]
+    paths = [str(path)]
+    assert [file.path for file in dataset.files] == paths
 
 
 @pytest.mark.parametrize(("suffix", "module"), [("gz", gzip), ("xz", lzma)])
@@ -62,11 +63,13 @@ def test_remote_files_and_byte_order_marks_are_read(tmp_path):
     path = write(tmp_path / "ä b.json", CAPITALS)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert read(path, "v1.1") == [FIRST, SECOND]
-    assert read(f"{writers.remote(tmp_path)}/ä b.json", "v1.1") == [FIRST, SECOND]
+    remote = writers.remote(tmp_path)
+    assert read(f"{remote}/ä b.json", "v1.1") == [FIRST, SECOND]
 
 
 def test_unanswered_questions_need_version_2(tmp_path):
-    capitals = article("Capitals", PARIS, ENTRY | {"is_impossible": False}, NOWHERE)
+    possible = ENTRY | {"is_impossible": False}
+    capitals = article("Capitals", PARIS, possible, NOWHERE)
     path = write(tmp_path / "a.json", capitals)
     assert read(path, "v2.0") == [FIRST, THIRD]
     message = failure(read, path, "v1.1")
@@ -79,7 +82,9 @@ def test_unanswered_questions_need_version_2(tmp_path):
 def test_titles_may_be_missing(tmp_path, fields):
     untitled = {"paragraphs": CAPITALS["paragraphs"], **fields}
     path = write(tmp_path / "a.json", untitled)
-    assert read(path, "v1.1") == [FIRST._replace(title=""), SECOND._replace(title="")]
+    untitled_first = FIRST._replace(title="")
+    untitled_second = SECOND._replace(title="")
+    assert read(path, "v1.1") == [untitled_first, untitled_second]
 
 
 def answer(text: object, start: object) -> dict:
@@ -108,7 +113,8 @@ def answer(text: object, start: object) -> dict:
     ],
 )
 def test_invalid_questions_are_bad_records(tmp_path, change, key):
-    damaged = article("Capitals", PARIS, NOWHERE, ENTRY | change)
+    changed = ENTRY | change
+    damaged = article("Capitals", PARIS, NOWHERE, changed)
     path = write(tmp_path / "a.json", colours(0), damaged)
     message = failure(read, path, "v2.0")
     assert message.startswith(f"{path}, question q1: ")
@@ -157,7 +163,8 @@ NUMBER_ID = article("x", PARIS, ENTRY | {"id": 7})
 )
 def test_invalid_json_is_refused(tmp_path, content, key):
     path = tmp_path / "a.json"
-    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    text = content if isinstance(content, str) else json.dumps(content)
+    path.write_text(text)
     message = failure(read, path, "v1.1")
     assert message.startswith(str(path))
     assert key in message
@@ -189,7 +196,8 @@ def write_rows(path, *rows: dict) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     if ".jsonl" in path.name:
         content = writers.json_lines(*rows)
-        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+        compressed = gzip.compress(content) if path.suffix == ".gz" else content
+        path.write_bytes(compressed)
     elif path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(list(rows)), path)
     else:
@@ -248,7 +256,8 @@ def test_rows_may_have_no_titles(tmp_path, name, has_column):
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet", "a.arrow"])
 def test_answer_positions_count_a_byte_order_mark(tmp_path, name):
-    marked = SECOND._replace(context=f"\ufeff{PARIS}", answers=(("Lyon", 33),))
+    answers = (("Lyon", 33),)
+    marked = SECOND._replace(context=f"\ufeff{PARIS}", answers=answers)
     path = write_rows(tmp_path / name, row(marked))
     assert read(path, "v1.1") == [marked]
 
@@ -317,7 +326,8 @@ def test_files_are_splits_by_name(tmp_path):
     write(tmp_path / "train-v1.1.json", CAPITALS)
     write(tmp_path / "dev-v1.1.json", colours(1))
     (tmp_path / "README.md").write_text("")
-    found = squad.read(str(tmp_path), "v1.1", BadRecords())
+    folder = str(tmp_path)
+    found = squad.read(folder, "v1.1", BadRecords())
     assert set(found) == {"train", "validation"}
     train = found["train"]
     assert train.examples.questions == [FIRST, SECOND]
@@ -332,15 +342,17 @@ def test_files_are_splits_by_name(tmp_path):
 def test_splits_in_only_some_names_are_refused_or_ignored(tmp_path):
     write(tmp_path / "train-v1.1.json", CAPITALS)
     write(tmp_path / "predictions.json", colours(2))
-    message = failure(squad.read, str(tmp_path), "v1.1", BadRecords())
+    folder = str(tmp_path)
+    message = failure(squad.read, folder, "v1.1", BadRecords())
     assert "'predictions.json'" in message
-    whole = squad.read(str(tmp_path), "v1.1", BadRecords(), ignore_splits=True)
+    whole = squad.read(folder, "v1.1", BadRecords(), ignore_splits=True)
     assert len(whole[""]) == 10
 
 
 def test_layouts_of_hugging_face_are_read(tmp_path):
     for split, question in (("train", FIRST), ("validation", SECOND)):
-        write_rows(tmp_path / "plain_text" / f"{split}-00000-of-00001.parquet", row(question))
+        path = tmp_path / "plain_text" / f"{split}-00000-of-00001.parquet"
+        write_rows(path, row(question))
     (tmp_path / "dataset_infos.json").write_text("{}")
     assert read(tmp_path, "v1.1", "train") == [FIRST]
     assert read(tmp_path, "v1.1", "validation") == [SECOND]
@@ -349,7 +361,8 @@ def test_layouts_of_hugging_face_are_read(tmp_path):
 def test_splits_of_save_to_disk_are_read(tmp_path):
     (tmp_path / "dataset_dict.json").write_text("{}")
     for split, question in (("train", FIRST), ("mine", SECOND)):
-        write_rows(tmp_path / split / "data-00000-of-00001.arrow", row(question))
+        path = tmp_path / split / "data-00000-of-00001.arrow"
+        write_rows(path, row(question))
         (tmp_path / split / "state.json").write_text("{}")
     assert read(tmp_path, "v1.1", "train") == [FIRST]
     assert read(tmp_path, "v1.1", "mine") == [SECOND]
@@ -368,7 +381,8 @@ def test_splits_of_save_to_disk_are_read(tmp_path):
 def test_partial_splits_and_folders_without_questions_are_refused(tmp_path, files, key):
     for name in files:
         write(tmp_path / name, CAPITALS)
-    message = failure(squad.read, str(tmp_path), "v1.1", BadRecords())
+    folder = str(tmp_path)
+    message = failure(squad.read, folder, "v1.1", BadRecords())
     assert str(tmp_path) in message
     assert key in message
 
@@ -392,7 +406,8 @@ def test_articles_are_held_out_by_title(tmp_path):
         villages.append(village)
     path = write(tmp_path / "a.json", *villages)
     titles = {question.title for question in choose(path, HELDOUT, heldout_share=0.2)}
-    expected = {f"article {number}" for number in (0, 4, 8, 20, 24, 28, 30, 34, 38)}
+    numbers = (0, 4, 8, 20, 24, 28, 30, 34, 38)
+    expected = {f"article {number}" for number in numbers}
     assert titles == expected
 
 
@@ -450,7 +465,9 @@ def example(question: Question, /, **changes) -> bytes:
 def questions(tmp_path):
     """Two on Paris, and nine on each of three articles."""
     capitals = article("Ä", PARIS, ENTRY, NOWHERE)
-    things = [colours(number, impossible=True) for number in range(3)]
+    things = []
+    for number in range(3):
+        things.append(colours(number, impossible=True))
     path = write(tmp_path / "written.json", capitals, *things)
     return read(path, "v2.0")
 
@@ -462,7 +479,8 @@ def test_tfds_folders_are_read(tmp_path, monkeypatch, questions, file_format):
         "train": [records[:5], records[5:20]],
         "validation": [records[20:]],
     }
-    writers.tfds_folder(tmp_path / "squad" / "v2.0" / "3.0.0", shards, file_format, **FEATURES)
+    folder = tmp_path / "squad" / "v2.0" / "3.0.0"
+    writers.tfds_folder(folder, shards, file_format, **FEATURES)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     name = "tfds:squad/v2.0"
     train = choose(name, TRAIN, "v2.0", heldout_share=0.1)
@@ -491,7 +509,8 @@ def test_damaged_tfds_records_are_bad_records(tmp_path, questions, record, key):
     first, _, third, *_ = questions
     damaged = record if isinstance(record, bytes) else example(first, **record)
     shards = {"train": [[example(third), damaged]]}
-    folder = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord", **FEATURES)
+    folder_path = tmp_path / "1.0.0"
+    folder = writers.tfds_folder(folder_path, shards, "tfrecord", **FEATURES)
     message = failure(read, folder, "v2.0", "train")
     assert "record 1" in message
     assert key in message
@@ -500,8 +519,10 @@ def test_damaged_tfds_records_are_bad_records(tmp_path, questions, record, key):
 
 def test_tfds_records_with_a_wrong_checksum_are_bad_records(tmp_path, questions):
     _, _, third, fourth, *_ = questions
-    shards = {"train": [[example(third), example(fourth)]]}
-    folder = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord", **FEATURES)
+    examples = [example(third), example(fourth)]
+    shards = {"train": [examples]}
+    folder_path = tmp_path / "1.0.0"
+    folder = writers.tfds_folder(folder_path, shards, "tfrecord", **FEATURES)
     path = folder / "c4-train.tfrecord-00000-of-00001"
     content = bytearray(path.read_bytes())
     content[-10] ^= 1
@@ -512,7 +533,8 @@ def test_tfds_records_with_a_wrong_checksum_are_bad_records(tmp_path, questions)
 
 
 def test_answer_positions_in_tfds_count_a_byte_order_mark(tmp_path):
-    marked = SECOND._replace(context=f"\ufeff{PARIS}", answers=(("Lyon", 33),))
+    answers = (("Lyon", 33),)
+    marked = SECOND._replace(context=f"\ufeff{PARIS}", answers=answers)
     shards = {"train": [[example(marked)]]}
     folder = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord", **FEATURES)
     assert read(folder, "v1.1", "train") == [marked]
@@ -531,7 +553,8 @@ def test_other_tfds_folders_are_refused(tmp_path):
     ],
 )
 def test_counts_of_published_questions(shared_data, version, articles, questions, impossible):
-    found = read(shared_data(f"squad/squad_{version}_dev.json.xz"), version)
+    path = shared_data(f"squad/squad_{version}_dev.json.xz")
+    found = read(path, version)
     titles = {question.title for question in found}
     unanswered = [question for question in found if question.impossible]
     assert len(titles) == articles

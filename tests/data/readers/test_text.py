@@ -101,7 +101,8 @@ def c4(request, tmp_path):
         return writers.tfds_folder(folder, shards, form)
     folder.mkdir()
     for name, texts in SHARDS.items():
-        write_texts(folder / f"{name}{form}", form, texts)
+        path = folder / f"{name}{form}"
+        write_texts(path, form, texts)
     return folder
 
 
@@ -121,13 +122,20 @@ def test_splits_have_names_and_files(c4, where):
     assert train.split == "train"
     assert train.name == f"{path} (train)"
     assert train.notes == ()
-    shards = [file for file in files.find_files(path) if "-of-" in file.name]
+    shards = []
+    for file in files.find_files(path):
+        if "-of-" in file.name:
+            shards.append(file)
     train_shards = shards[:2]
     assert list(train.files) == train_shards
-    part_sizes = [part.size for part in train.examples.parts]
+    part_sizes = []
+    for part in train.examples.parts:
+        part_sizes.append(part.size)
     assert part_sizes == [file.size for file in train_shards]
-    validation = pickle.loads(pickle.dumps(found["validation"]))
-    assert list(validation.examples.read()) == TEXTS[40:]
+    pickled = pickle.dumps(found["validation"])
+    validation = pickle.loads(pickled)
+    texts = list(validation.examples.read())
+    assert texts == TEXTS[40:]
 
 
 @pytest.mark.parametrize("where", [str, writers.remote])
@@ -140,12 +148,16 @@ def test_large_files_are_cut_into_parts(c4, where, monkeypatch):
     names = {part.name for part in parts}
     assert len(names) == len(parts)
     reader = parts[0].reader
-    is_compressed = bool(compression.compression(parts[0].path))
+    form = compression.compression(parts[0].path)
+    is_compressed = bool(form)
     is_remote_shard = files.is_remote(path) and "record" in reader
     if is_compressed or is_remote_shard or reader == "arrow":
         assert len(parts) == 3
     else:
-        most = sum(math.ceil(file.size / 150) for file in whole.files)
+        most_by_file = []
+        for file in whole.files:
+            most_by_file.append(math.ceil(file.size / 150))
+        most = sum(most_by_file)
         assert 9 < len(parts) <= most
 
 
@@ -153,7 +165,8 @@ def test_large_files_are_cut_into_parts(c4, where, monkeypatch):
 def test_plain_text_files_are_one_document(tmp_path, suffix):
     content = "one\n\ntwo €\n".encode()
     path = tmp_path / f"train.txt{suffix}"
-    path.write_bytes(gzip.compress(content) if suffix else content)
+    encoded = gzip.compress(content) if suffix else content
+    path.write_bytes(encoded)
     assert read(path) == {"": ["one\n\ntwo €\n"]}, "the name of a single file means no split"
     assert read(tmp_path) == {"train": ["one\n\ntwo €\n"]}
 
@@ -353,9 +366,11 @@ def test_ambiguous_and_partial_names_of_splits_are_refused(tmp_path, names, word
 def test_runs_read_existing_splits_whole(tmp_path, names, options, train, heldout):
     make(tmp_path, *names)
     for name in names:
-        (tmp_path / name).rename(tmp_path / f"{name}.jsonl")
+        path = tmp_path / name
+        path.rename(tmp_path / f"{name}.jsonl")
     found = text_reader.read(str(tmp_path))
-    for role, expected in (("train", train), ("heldout", heldout)):
+    expected_by_role = (("train", train), ("heldout", heldout))
+    for role, expected in expected_by_role:
         request = Request(role, heldout_share=0.2, **options)
         chosen = splits.choose(found, request)
         assert list(chosen.examples.read()) == expected
@@ -379,9 +394,11 @@ def test_a_share_of_the_only_split_is_held_out(tmp_path):
 
 def save_to_disk(folder, texts, new=pa.ipc.new_stream):
     """Writes a folder and a cache like the package datasets."""
-    rows = pa.table({"text": texts, "n": range(len(texts))})
+    numbers = range(len(texts))
+    rows = pa.table({"text": texts, "n": numbers})
     cached_rows = pa.table({"text": ["of a map"]})
-    writers.arrow(folder / "data-00000-of-00001.arrow", rows, new, rows=7)
+    path = folder / "data-00000-of-00001.arrow"
+    writers.arrow(path, rows, new, rows=7)
     writers.arrow(folder / "cache-1f0e.arrow", cached_rows, new)
     (folder / "state.json").write_text('{\n  "_data_files": []\n}')
     (folder / "dataset_info.json").write_text("{\n}")
@@ -445,7 +462,8 @@ def test_tfds_folders_are_found_by_name(tmp_path, monkeypatch):
     folder = writers.tfds_folder(tmp_path / "c4/en/3.0.1", shards, "array_record")
     found = text_reader.read("tfds:c4/en")
     assert found.path == str(folder)
-    assert list(found["train"].examples.read()) == TEXTS
+    texts = list(found["train"].examples.read())
+    assert texts == TEXTS
     assert "tfds:nowhere" in failure(text_reader.read, "tfds:nowhere")
 
 
@@ -466,7 +484,8 @@ def test_missing_tfds_shards_are_refused(tmp_path):
     folder = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord")
     (folder / "c4-train.tfrecord-00001-of-00002").unlink()
     found = text_reader.read(str(folder))
-    assert list(found["test"].examples.read()) == ["three"]
+    texts = list(found["test"].examples.read())
+    assert texts == ["three"]
     missing = "c4-train.tfrecord-00001-of-00002"
     assert missing in failure(lambda: found["train"])
     assert missing in failure(read, folder, ignore_splits=True)

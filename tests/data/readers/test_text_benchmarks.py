@@ -37,7 +37,8 @@ def write(path, content: str | bytes) -> str:
 
 
 def read(path, task: str = "sst2", bad: BadRecords | None = None) -> Splits:
-    return text_benchmarks.read(str(path), TASKS[task], bad or BadRecords())
+    records = bad or BadRecords()
+    return text_benchmarks.read(str(path), TASKS[task], records)
 
 
 def read_all(path, task: str = "sst2", bad: BadRecords | None = None) -> dict[str, Dataset]:
@@ -72,7 +73,8 @@ def parts(dataset: Dataset) -> list[int]:
 
 @pytest.mark.smoke
 def test_files_are_read(tmp_path):
-    dataset = read(write(tmp_path / "a.tsv", SST2))[""]
+    path = write(tmp_path / "a.tsv", SST2)
+    dataset = read(path)[""]
     assert firsts(dataset) == ["a fine film", "dull"]
     assert ids(dataset) == ["0", "1"]
     assert parts(dataset) == [0, 0]
@@ -295,7 +297,8 @@ def rows_with_splits(path, column: str, words, ids=(0, 0, 1, 1)) -> str:
     """Writes rows whose column names their split, and returns the path."""
     rows = []
     for number, word in enumerate(words):
-        row = {"sentence": f"s{number}", "label": 0, "idx": ids[number]}
+        row_id = ids[number]
+        row = {"sentence": f"s{number}", "label": 0, "idx": row_id}
         row[column] = word
         rows.append(row)
     content = writers.json_lines(*rows)
@@ -323,7 +326,8 @@ def test_unknown_splits_of_rows_are_refused(tmp_path, column):
 
 
 def test_the_column_of_splits_may_be_ignored(tmp_path):
-    path = rows_with_splits(tmp_path, "tag", ["news", "train"], ids=(0, 1))
+    words = ["news", "train"]
+    path = rows_with_splits(tmp_path, "tag", words, ids=(0, 1))
     task = TASKS["sst2"]
     whole = text_benchmarks.read(path, task, BadRecords(), ignore_splits=True)
     assert list(whole) == [""]
@@ -332,7 +336,8 @@ def test_the_column_of_splits_may_be_ignored(tmp_path):
 
 def test_a_share_of_a_single_split_is_held_out(tmp_path):
     rows = [f"s {number}\t1\n" for number in range(100)]
-    write(tmp_path / "train.tsv", "sentence\tlabel\n" + "".join(rows))
+    content = "sentence\tlabel\n" + "".join(rows)
+    write(tmp_path / "train.tsv", content)
     train, heldout = roles(tmp_path, share=0.3)
     assert len(train) + len(heldout) == 100
     assert len(heldout) > 10
@@ -345,14 +350,17 @@ def test_pairs_with_equal_first_texts_are_held_out_together(tmp_path):
         content += f"{number}\tpremise {number // 2}\th{number}\tentailment\n"
     path = write(tmp_path / "rte.tsv", content)
     _, heldout = roles(path, "rte", share=0.2)
-    assert ids(heldout) == ["6", "7", "14", "15", "24", "25", "32", "33"]
+    heldout_ids = ids(heldout)
+    assert heldout_ids == ["6", "7", "14", "15", "24", "25", "32", "33"]
 
 
 def test_rows_without_a_gold_label_are_left_out_and_counted(tmp_path):
     rows = []
-    for number, label in enumerate(("neutral", "-", -1, "contradiction", None)):
+    labels = ("neutral", "-", -1, "contradiction", None)
+    for number, label in enumerate(labels):
         rows.append({"sentence1": f"p{number}", "sentence2": "h", "gold_label": label})
-    path = write(tmp_path / "a.jsonl", writers.json_lines(*rows))
+    content = writers.json_lines(*rows)
+    path = write(tmp_path / "a.jsonl", content)
     dataset = read(path, "snli")[""]
     assert firsts(dataset) == ["p0", "p3"]
     assert dataset.labels.tolist() == [1, 2]
@@ -365,7 +373,8 @@ def test_test_sets_are_unlabelled(tmp_path, task):
     path = write(tmp_path / "test.tsv", "index\tsentence\n0\tgood\n1\tbad\n")
     dataset = read(path, task)[""]
     assert firsts(dataset) == ["good", "bad"]
-    assert dataset.labels.tolist() == [UNLABELLED] * 2
+    labels = dataset.labels.tolist()
+    assert labels == [UNLABELLED] * 2
     assert dataset.classes == CLASS_TASKS[task].labels
     assert dataset.notes == ()
 
@@ -440,13 +449,16 @@ def test_tfds_folders_are_read(tmp_path, file_format, monkeypatch):
         "test_matched": [mnli_records("test", [0])],
     }
     text = tfds.features.Text()
-    label = tfds.features.ClassLabel(names=CLASS_TASKS["mnli"].labels)
+    class_names = CLASS_TASKS["mnli"].labels
+    label = tfds.features.ClassLabel(names=class_names)
     features = {"premise": text, "hypothesis": text, "label": label, "idx": np.int64}
-    writers.tfds_folder(tmp_path / "glue" / "mnli" / "2.0.0", shards, file_format, **features)
+    folder = tmp_path / "glue" / "mnli" / "2.0.0"
+    writers.tfds_folder(folder, shards, file_format, **features)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     train, heldout = roles("tfds:glue/mnli", "mnli")
     assert firsts(train) == ["train 0", "train 1", "train 10", "train 11", "train 12"]
-    assert train.labels.tolist() == [0, 1, 1, 2, 0]
+    labels = train.labels.tolist()
+    assert labels == [0, 1, 1, 2, 0]
     assert ids(train) == ["0", "1", "10", "11", "12"]
     for file in train.files:
         assert file.name.endswith("-of-00002")
@@ -460,8 +472,10 @@ def test_tfds_folders_of_another_task_are_refused(tmp_path):
     """Labels are mapped by their names."""
     names = tfds.features.ClassLabel(names=["positive", "negative"])
     features = {"sentence": tfds.features.Text(), "label": names}
-    shards = {"train": [[writers.example(sentence=b"fine", label=0)]]}
-    folder = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord", **features)
+    example = writers.example(sentence=b"fine", label=0)
+    shards = {"train": [[example]]}
+    version_folder = tmp_path / "1.0.0"
+    folder = writers.tfds_folder(version_folder, shards, "tfrecord", **features)
     dataset = read(folder)["train"]
     assert dataset.labels.tolist() == [1]
     assert "'question1'" in failure(read_all, folder, "qqp")
@@ -490,7 +504,8 @@ def test_published_retrieval_files_are_read(tmp_path):
     for other in others:
         assert other is first
     assert len(found["validation"]) == 2
-    assert found["test"].labels.tolist() == [1, 0]
+    labels = found["test"].labels.tolist()
+    assert labels == [1, 0]
 
 
 @pytest.mark.parametrize("line", [0, 1])
@@ -498,7 +513,8 @@ def test_retrieval_rows_with_too_few_columns_are_bad_records(tmp_path, line):
     lines = PAIRS.splitlines()
     *cells, _ = lines[line].split("\t")
     lines[line] = "\t".join(cells)
-    path = write(tmp_path / "pairs.tsv", "\n".join(lines) + "\n")
+    content = "\n".join(lines) + "\n"
+    path = write(tmp_path / "pairs.tsv", content)
     message = failure(read_all, path, "retrieval")
     assert f"line {line + 1}" in message
     assert "4 cells; expected 5" in message
@@ -544,7 +560,8 @@ def test_tfds_folders_of_reviews_are_read(tmp_path):
     }
     label = tfds.features.ClassLabel(names=("neg", "pos"))
     features = {"text": tfds.features.Text(), "label": label}
-    folder = writers.tfds_folder(tmp_path / "1.0.0", shards, "array_record", **features)
+    version_folder = tmp_path / "1.0.0"
+    folder = writers.tfds_folder(version_folder, shards, "array_record", **features)
     train, heldout = roles(folder, "imdb", heldout_split="test")
     assert train.labels.tolist() == [1, 0]
     assert firsts(heldout) == ["poor"]
@@ -562,7 +579,8 @@ def test_remote_folders_are_read(tmp_path):
 
 def test_counts_of_published_sst2(shared_data, tmp_path):
     for split in ("train", "dev"):
-        (tmp_path / f"{split}.tsv").symlink_to(shared_data(f"glue/sst2_{split}.tsv"))
+        published = shared_data(f"glue/sst2_{split}.tsv")
+        (tmp_path / f"{split}.tsv").symlink_to(published)
     train, heldout = roles(tmp_path)
     assert len(train) == 67_349
     assert len(heldout) == 872
@@ -582,5 +600,6 @@ def test_counts_of_published_pairs(shared_data, name, task, counts):
     """The numbers of entailment, neutral (of RTE, not entailment) and contradiction."""
     found = read_all(shared_data(f"glue/{name}"), task)
     for split, dataset in found.items():
-        assert dataset.class_counts().tolist() == counts[split]
+        class_counts = dataset.class_counts().tolist()
+        assert class_counts == counts[split]
     assert set(found) == set(counts)

@@ -51,13 +51,16 @@ def test_examples_are_encoded_images_in_the_order_of_shards(tmp_path, file_forma
     """Worker processes get pickled examples."""
     path = saved_folder(tmp_path, [3, 1, 2], file_format)
     original = train_images(path)
-    for examples in (original, pickle.loads(pickle.dumps(original))):
-        for index, label in enumerate([0, 1, 2, 0, 1, 2]):
+    pickled = pickle.dumps(original)
+    for examples in (original, pickle.loads(pickled)):
+        labels = [0, 1, 2, 0, 1, 2]
+        for index, label in enumerate(labels):
             example = examples[index]
             assert example["label"] == label
             assert example["label"].dtype == np.int32
             assert example["image"] == image_files.png(index)
-            assert example["name"] == f"ILSVRC2012_val_{index + 1:08d}.JPEG"
+            number = index + 1
+            assert example["name"] == f"ILSVRC2012_val_{number:08d}.JPEG"
             assert examples.content(index) == example["image"]
             assert examples.key(index) == str(index)
 
@@ -88,7 +91,8 @@ def test_remote_shards_are_read(tmp_path, file_format):
     assert dataset.classes == ("cat", "dog", "eel")
     expected = train_images(local)
     for index in range(4):
-        assert dataset.examples[index] == expected[index]
+        example = dataset.examples[index]
+        assert example == expected[index]
 
 
 def test_fingerprints_are_those_of_the_files(tmp_path):
@@ -108,7 +112,8 @@ def test_shares_are_held_out_by_position(tmp_path):
     dataset = read(path)["train"]
     train = dataset.hold_out("train", 0.3)
     heldout = dataset.hold_out("heldout", 0.3)
-    positions = [*train.examples.indices, *heldout.examples.indices]
+    train_positions = train.examples.indices
+    positions = [*train_positions, *heldout.examples.indices]
     assert sorted(positions) == list(range(30))
     assert 3 < len(heldout) < 16
     assert heldout.fingerprint == dataset.fingerprint
@@ -134,7 +139,8 @@ def test_runs_read_declared_splits_whole(tmp_path, lengths, options, expected, s
         request = Request(role, heldout_share=share, **options)
         dataset = choose(splits, request, ("validation", "test"))
         assert dataset.split == split
-        assert len(dataset) == sum(lengths[split])
+        size = sum(lengths[split])
+        assert len(dataset) == size
 
 
 def test_folders_are_found_by_name(tmp_path, monkeypatch):
@@ -142,7 +148,9 @@ def test_folders_are_found_by_name(tmp_path, monkeypatch):
     folder = tmp_path / "cifar10" / "3.0.2"
     image_files.tfds_folder(folder, {"train": [3], "test": [2]}, "array_record")
     splits = read("tfds:cifar10")
-    sizes = {split: len(splits[split]) for split in splits}
+    sizes = {}
+    for split in splits:
+        sizes[split] = len(splits[split])
     assert sizes == {"train": 3, "test": 2}
     assert "'tfds:cifar100'" in failure(tfds_images.folder_at, "tfds:cifar100")
 
@@ -213,8 +221,10 @@ def test_the_feature_called_label_is_used(tmp_path):
     """cifar100 has the features label and coarse_label."""
     coarse = tfds.features.ClassLabel(num_classes=5)
     features = {"image": IMAGE, "label": LABEL, "coarse_label": coarse}
-    path = image_files.tfds_folder(tmp_path / "1.0.0", {"train": [2]}, "tfrecord", **features)
-    assert read(path)["train"].classes == ("0", "1")
+    folder = tmp_path / "1.0.0"
+    path = image_files.tfds_folder(folder, {"train": [2]}, "tfrecord", **features)
+    train = read(path)["train"]
+    assert train.classes == ("0", "1")
 
 
 def test_the_only_image_and_label_may_have_other_names(tmp_path):
@@ -243,7 +253,8 @@ TWO_LABELS = {"image": IMAGE, "first": LABEL, "second": LABEL}
     ],
 )
 def test_features_without_one_image_and_label_are_refused(tmp_path, features, words):
-    path = image_files.tfds_folder(tmp_path / "3.0.0", {"train": [2]}, "tfrecord", **features)
+    folder = tmp_path / "3.0.0"
+    path = image_files.tfds_folder(folder, {"train": [2]}, "tfrecord", **features)
     message = failure(train_images, path)
     for word in (str(path), *words):
         assert word in message
@@ -252,9 +263,11 @@ def test_features_without_one_image_and_label_are_refused(tmp_path, features, wo
 @FORMATS
 def test_damaged_records_are_bad_records(tmp_path, file_format):
     first = [image_files.record(0), b"\xff no example"]
-    second = [writers.example(label=1, image=b"x"), writers.example(label=1)]
+    with_image = writers.example(label=1, image=b"x")
+    second = [with_image, writers.example(label=1)]
     shards = {"train": [first, second]}
-    path = writers.tfds_folder(tmp_path / "1.0.0", shards, file_format, **image_files.FEATURES)
+    folder = tmp_path / "1.0.0"
+    path = writers.tfds_folder(folder, shards, file_format, **image_files.FEATURES)
     examples = train_images(path)
     assert examples[0]["name"] == "ILSVRC2012_val_00000001.JPEG"
     first_shard = f"record 1 of c4-train.{file_format}-00000-of-00002"
@@ -271,13 +284,16 @@ def test_flipped_bytes_are_bad_records(tmp_path, file_format):
     path = saved_folder(tmp_path, [4], file_format)
     shard = path / f"c4-train.{file_format}-00000-of-00001"
     data = bytearray(shard.read_bytes())
-    position = data.index(image_files.png(2)[60:80])
+    part = image_files.png(2)[60:80]
+    position = data.index(part)
     data[position] ^= 255
     shard.write_bytes(data)
     examples = train_images(path)
     with pytest.raises(BadRecord, match="^record 2 of c4-train"):
         examples[2]
-    labels = [examples[index]["label"] for index in (0, 1, 3)]
+    labels = []
+    for index in (0, 1, 3):
+        labels.append(examples[index]["label"])
     assert labels == [0, 1, 0]
 
 
@@ -287,7 +303,8 @@ def test_truncated_swapped_and_missing_shards_are_refused(tmp_path, file_format)
     first = path / f"c4-train.{file_format}-00000-of-00002"
     second = path / f"c4-train.{file_format}-00001-of-00002"
     whole = first.read_bytes()
-    first.write_bytes(whole[: len(whole) // 2])
+    half = len(whole) // 2
+    first.write_bytes(whole[:half])
     assert str(first) in failure(train_images, path)
     first.write_bytes(second.read_bytes())
     message = failure(train_images, path)
@@ -298,9 +315,12 @@ def test_truncated_swapped_and_missing_shards_are_refused(tmp_path, file_format)
 
 def test_labels_without_a_class_are_refused(tmp_path):
     """Published test splits have the label -1."""
-    records = [image_files.record(0, label=-1), image_files.record(1, label=3)]
+    negative = image_files.record(0, label=-1)
+    missing = image_files.record(1, label=3)
+    records = [negative, missing]
     shards = {"test": [records]}
-    path = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord", **image_files.FEATURES)
+    folder = tmp_path / "1.0.0"
+    path = writers.tfds_folder(folder, shards, "tfrecord", **image_files.FEATURES)
     examples = read(path)["test"].examples
     for index, label in enumerate((-1, 3)):
         message = failure(examples.__getitem__, index)

@@ -48,15 +48,20 @@ def test_pairs_are_images_and_classes(tmp_path, make):
     path = make(tmp_path)
     splits = webdataset.read(path)
     assert list(splits) == [""]
-    dataset = pickle.loads(pickle.dumps(splits[""]))
+    pickled = pickle.dumps(splits[""])
+    dataset = pickle.loads(pickled)
     assert dataset.classes == CLASSES
     assert dataset.labels.tolist() == LABELS
     assert dataset.labels.dtype == np.int32
-    images = [dataset.examples[index]["image"] for index in range(6)]
-    assert images == [png(index) for index in range(6)]
+    images = []
+    for index in range(6):
+        images.append(dataset.examples[index]["image"])
+    expected = [png(index) for index in range(6)]
+    assert images == expected
     names = set(dataset.examples.names)
     assert len(names) == 6
-    assert dataset.examples.size(5) == len(png(5))
+    size = dataset.examples.size(5)
+    assert size == len(png(5))
     assert dataset.notes == ()
     assert dataset.stratified
 
@@ -91,11 +96,14 @@ def test_names_of_images_have_their_shard(tmp_path):
 )
 def test_shards_are_splits_by_name(tmp_path, names):
     train, test = (tmp_path / name for name in names)
-    make_tar(train.parent, pairs(range(3)), name=train.name)
-    make_tar(test.parent, pairs(range(3, 6)), name=test.name)
+    train_pairs = pairs(range(3))
+    make_tar(train.parent, train_pairs, name=train.name)
+    test_pairs = pairs(range(3, 6))
+    make_tar(test.parent, test_pairs, name=test.name)
     splits = webdataset.read(str(tmp_path))
     assert sorted(splits) == ["test", "train"]
-    for split, first in (("train", 0), ("test", 3)):
+    starts = (("train", 0), ("test", 3))
+    for split, first in starts:
         dataset = splits[split]
         example = dataset.examples[0]
         assert example["image"] == png(first)
@@ -114,7 +122,8 @@ def test_shards_are_splits_by_name(tmp_path, names):
 def test_partial_splits_and_missing_shards_are_refused(tmp_path, names, word):
     for name in names:
         make_tar(tmp_path, pairs([0]), name=name)
-    assert word in failure(webdataset.read, str(tmp_path))
+    message = failure(webdataset.read, str(tmp_path))
+    assert word in message
 
 
 def test_other_files_are_counted(tmp_path):
@@ -143,7 +152,9 @@ NUMBERS = {"a.v1.jpg": b"1", "a.cls": b"3\n", "b.jpg": b"2", "b.cls": b" 10 "}
 def test_classes_are_found_by_key(tmp_path, files, expected):
     path = make_tar(tmp_path, files)
     dataset = webdataset.read(str(path))[""]
-    names = [dataset.classes[label] for label in dataset.labels]
+    names = []
+    for label in dataset.labels:
+        names.append(dataset.classes[label])
     assert names == expected
 
 

@@ -2,8 +2,8 @@
 
 import pickle
 
-import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from gmlp_flax.data.synthetic import kinds
 from gmlp_flax.data.synthetic.kinds import KINDS
@@ -23,8 +23,8 @@ def test_examples_depend_on_seed_role_and_position_only(kind, both_ways):
     for index in (0, 255, 256, 299):
         example = dataset.examples[index]
         same_example = longer.examples[index]
-        np.testing.assert_array_equal(example["tokens"], same_example["tokens"])
-        np.testing.assert_array_equal(example["targets"], same_example["targets"])
+        assert_array_equal(example["tokens"], same_example["tokens"])
+        assert_array_equal(example["targets"], same_example["targets"])
         for different in (other_seed, training):
             other_tokens = different.examples[index]["tokens"]
             assert (example["tokens"] != other_tokens).any()
@@ -57,7 +57,7 @@ def test_a_pickled_data_set_draws_the_same_examples():
     dataset = kinds.dataset("mqar", RECIPE, "train", 0, 10)
     first = dataset.examples[3]["tokens"]
     copy = pickle.loads(pickle.dumps(dataset.examples))
-    np.testing.assert_array_equal(copy[3]["tokens"], first)
+    assert_array_equal(copy[3]["tokens"], first)
 
 
 def test_description_of_an_example_has_its_answers():

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from gmlp_flax.data.synthetic import mad
 from gmlp_flax.data.synthetic.recipe import IGNORED, Recipe
@@ -66,8 +67,10 @@ def test_causal_models_are_trained_on_every_next_token(task, vocab_size):
     recipe = Recipe(length=64, vocab_size=vocab_size)
     tokens, targets = generate(task, recipe, training=True)
     next_tokens = tokens[:, 1:]
-    np.testing.assert_array_equal(targets[:, :-1], next_tokens)
-    assert (targets[:, -1] == IGNORED).all()
+    before_last = targets[:, :-1]
+    assert_array_equal(before_last, next_tokens)
+    last = targets[:, -1]
+    assert (last == IGNORED).all()
 
 
 @pytest.mark.parametrize(("task", "vocab_size"), RECALL_TASKS)
@@ -76,11 +79,13 @@ def test_bidirectional_models_see_masks_in_place_of_the_same_answers(task, vocab
     bidirectional = dataclasses.replace(causal, both_ways=True)
     tokens, targets = generate(task, causal)
     masked, answers = generate(task, bidirectional)
-    np.testing.assert_array_equal(answers[:, 1:], targets[:, :-1])
+    later_answers = answers[:, 1:]
+    earlier_targets = targets[:, :-1]
+    assert_array_equal(later_answers, earlier_targets)
     is_asked = answers != IGNORED
     assert (masked[is_asked] == vocab_size).all()
     restored = unmasked(masked, answers, vocab_size)
-    np.testing.assert_array_equal(restored, tokens)
+    assert_array_equal(restored, tokens)
 
 
 class Pair(NamedTuple):
@@ -122,7 +127,8 @@ def test_fuzzy_recall_asks_for_values_of_known_keys():
             assert len(set(pair.key)) == 3
             sizes.add(len(pair.value))
             first = pair.value_start - 1  # a causal model predicts the next token
-            asked = answers[first : first + len(pair.value)]
+            stop = first + len(pair.value)
+            asked = answers[first:stop]
             if pair.key in value_of:
                 assert pair.value == value_of[pair.key]
                 assert tuple(asked) == pair.value
@@ -153,7 +159,7 @@ def test_selective_copying_asks_for_the_tokens_in_order():
         layouts.add(tuple(is_content))
         assert row[55] == 15
         assert (row[56:] == 14).all()
-        np.testing.assert_array_equal(answers[56:], shown[is_content])
+        assert_array_equal(answers[56:], shown[is_content])
         assert (answers[:56] == IGNORED).all()
         assert is_content[54]
     assert len(layouts) == COUNT
@@ -162,9 +168,11 @@ def test_selective_copying_asks_for_the_tokens_in_order():
 def test_compression_asks_for_all_tokens():
     recipe = Recipe(length=32, vocab_size=16)
     tokens, targets = generate(mad.compression, recipe)
-    np.testing.assert_array_equal(tokens, targets)
-    assert (tokens[:, -1] == 15).all()
-    symbols = np.unique(tokens[:, :-1])
+    assert_array_equal(tokens, targets)
+    last = tokens[:, -1]
+    assert (last == 15).all()
+    before_last = tokens[:, :-1]
+    symbols = np.unique(before_last)
     assert symbols.tolist() == list(range(15))
 
 
@@ -176,10 +184,13 @@ def test_memorization_asks_for_the_values_of_one_map():
         tokens, targets = mad.memorization(recipe, rng, COUNT, False)
         keys = tokens[:, 0::2]
         blanks = tokens[:, 1::2]
-        assert set(np.unique(keys)) == set(range(127))
+        distinct = set(np.unique(keys))
+        assert distinct == set(range(127))
         assert (blanks == 255).all()
-        np.testing.assert_array_equal(targets[:, 1::2], value_of[keys])
-        assert (targets[:, 0::2] == IGNORED).all()
+        value_targets = targets[:, 1::2]
+        assert_array_equal(value_targets, value_of[keys])
+        key_targets = targets[:, 0::2]
+        assert (key_targets == IGNORED).all()
     values = set(value_of)
     assert len(values) == 127
     assert values < set(range(127, 255))

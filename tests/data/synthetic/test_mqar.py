@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from gmlp_flax.data.synthetic import mqar
@@ -31,7 +32,8 @@ def slow_slots(rng: np.random.Generator, size: int, shares: np.ndarray) -> list[
     chosen = []
     for _ in range(size):
         weights = shares[remaining]
-        slot = int(rng.choice(remaining, p=weights / weights.sum()))
+        probabilities = weights / weights.sum()
+        slot = int(rng.choice(remaining, p=probabilities))
         remaining.remove(slot)
         chosen.append(slot)
     return chosen
@@ -47,9 +49,12 @@ def test_each_query_asks_for_the_value_of_its_key():
         assert asked.min() >= 8
         assert not (asked % 2).any()
         for position in asked:
-            assert answers[position] == value_of[row[position]]
-        assert sorted(row[asked]) == sorted(value_of)
-        rest = np.setdiff1d(np.arange(8, 64), asked)
+            key = row[position]
+            assert answers[position] == value_of[key]
+        keys = sorted(row[asked])
+        assert keys == sorted(value_of)
+        after_context = np.arange(8, 64)
+        rest = np.setdiff1d(after_context, asked)
         assert not row[rest].any()
 
 
@@ -61,7 +66,8 @@ def test_keys_and_values_are_drawn_evenly_from_their_half(offset, first, last):
     tokens, _ = examples()
     drawn = tokens[:, offset:8:2]
     symbols, counts = np.unique(drawn, return_counts=True)
-    assert symbols.tolist() == list(range(first, last + 1))
+    expected = list(range(first, last + 1))
+    assert symbols.tolist() == expected
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
@@ -72,15 +78,21 @@ def test_gaps_have_the_distribution_of_the_slow_reference(power):
     tokens, targets = examples(recipe, count=5_000)
     rng = np.random.default_rng(1)
     shares = mqar.gap_shares(12, power)
-    slow = np.array([slow_slots(rng, 4, shares) for _ in range(5_000)])
+    rows = []
+    for _ in range(5_000):
+        rows.append(slow_slots(rng, 4, shares))
+    slow = np.array(rows)
     for pair in (0, 3):
         key = tokens[:, 2 * pair]
-        is_query = (tokens == key[:, None]) & (targets != IGNORED)
+        key_column = key[:, None]
+        is_query = (tokens == key_column) & (targets != IGNORED)
         query_position = is_query.argmax(axis=1)
         slots = (query_position - 8) // 2
         counts = np.bincount(slots, minlength=12)
-        slow_counts = np.bincount(slow[:, pair], minlength=12)
-        test = stats.chi2_contingency(np.stack([counts, slow_counts]))
+        slow_slots_of_pair = slow[:, pair]
+        slow_counts = np.bincount(slow_slots_of_pair, minlength=12)
+        table = np.stack([counts, slow_counts])
+        test = stats.chi2_contingency(table)
         assert test.pvalue > 1e-3
 
 
@@ -89,9 +101,9 @@ def test_gap_shares_follow_the_published_power_law():
     published = 0.01 * gaps**-0.99
     expected = published / published.sum()
     shares = mqar.gap_shares(12, 0.01)
-    np.testing.assert_allclose(shares, expected, rtol=1e-12)
+    assert_allclose(shares, expected, rtol=1e-12)
     equal_shares = mqar.gap_shares(12, 1.0)
-    np.testing.assert_allclose(equal_shares, 1 / 12)
+    assert_allclose(equal_shares, 1 / 12)
 
 
 def test_fill_makes_the_other_tokens_random():
@@ -99,19 +111,21 @@ def test_fill_makes_the_other_tokens_random():
     tokens, targets = examples(recipe, count=500)
     is_filled = targets == IGNORED
     is_filled[:, :8] = False
-    assert len(np.unique(tokens[is_filled])) == 256
+    filled = np.unique(tokens[is_filled])
+    assert len(filled) == 256
     row = tokens[0]
     answers = targets[0]
     value_of = values_by_key(row)
     for position in np.flatnonzero(answers != IGNORED):
-        assert answers[position] == value_of[row[position]]
+        key = row[position]
+        assert answers[position] == value_of[key]
 
 
 def test_the_same_seed_gives_the_same_examples():
     tokens = examples(seed=3).tokens
     same_tokens = examples(seed=3).tokens
     other_tokens = examples(seed=4).tokens
-    np.testing.assert_array_equal(tokens, same_tokens)
+    assert_array_equal(tokens, same_tokens)
     assert (tokens != other_tokens).any()
 
 
@@ -142,7 +156,8 @@ def test_smallest_sizes_are_accepted():
 def test_distinct_ids_are_drawn_even_if_nearly_every_draw_has_repeats(size, ids):
     """The probability that a draw has no repeats is at most 1e-6."""
     rng = np.random.default_rng(0)
-    drawn = mqar.draw_distinct(rng, 300, size, 1, 1 + ids)
+    stop = 1 + ids
+    drawn = mqar.draw_distinct(rng, 300, size, 1, stop)
     assert drawn.shape == (300, size)
     assert not mqar.has_repeats(drawn).any()
     assert drawn.min() == 1

@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
@@ -45,7 +46,7 @@ def test_ids_are_those_of_the_library(both):
         assert ours.encode(text) == ids, text
         assert not set(ids) & set(ours.special_ids)
     for ids, batched in zip(expected, ours.encode_batch(TEXTS), strict=True):
-        np.testing.assert_array_equal(batched, ids)
+        assert_array_equal(batched, ids)
     copy = pickle.loads(pickle.dumps(ours))
     assert copy == ours
     assert copy.encode(TEXTS[0]) == expected[0]

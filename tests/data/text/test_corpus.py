@@ -85,7 +85,8 @@ def test_bad_records_are_skipped_up_to_the_limit(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "one"}\n{\n{"text": "two"}\n[]\n\xff\n{"text": "three"}\n')
     bad = BadRecords(3)
-    assert list(read(path).examples.read(bad)) == ["one", "two", "three"]
+    texts = list(read(path).examples.read(bad))
+    assert texts == ["one", "two", "three"]
     assert bad.count == 3
     assert bad.first[1].startswith(f"{path}, line 4: found list")
     assert f"{path}, line 2: not JSON" in failure(documents, path)
@@ -103,10 +104,13 @@ def test_json_lines_are_cut_into_equal_ranges(tmp_path, monkeypatch, size):
     monkeypatch.setattr(corpus, "PART_BYTES", size)
     path = tmp_path / "a.jsonl"
     path.write_bytes(CONTENT)
-    parts = list(corpus.cut(file_at(path), "json_lines"))
-    assert len(parts) == math.ceil(len(CONTENT) / size)
+    cut = corpus.cut(file_at(path), "json_lines")
+    parts = list(cut)
+    expected = math.ceil(len(CONTENT) / size)
+    assert len(parts) == expected
     sizes = [part.size for part in parts]
-    assert sum(sizes) == pytest.approx(len(CONTENT), abs=len(parts))
+    tolerance = len(parts)
+    assert sum(sizes) == pytest.approx(len(CONTENT), abs=tolerance)
     assert max(sizes) - min(sizes) <= 1
     found = []
     for part in parts:
@@ -123,7 +127,8 @@ def test_row_groups_are_joined_into_parts(tmp_path, monkeypatch):
     texts = [f"document {number} {'x' * 50 * number}" for number in range(40)]
     path = writers.parquet(tmp_path / "a.parquet", 3, text=texts)
     monkeypatch.setattr(corpus, "PART_BYTES", 1500)
-    parts = list(corpus.cut(file_at(path), "parquet"))
+    cut = corpus.cut(file_at(path), "parquet")
+    parts = list(cut)
     assert 3 < len(parts) < 14
     assert parts[0].start == 0
     assert parts[-1].stop is None
@@ -163,7 +168,9 @@ def test_shards_are_cut_between_records(monkeypatch, size, count, expected):
     monkeypatch.setattr(corpus, "PART_BYTES", 10)
     file = files.File(path="a", name="a", size=size, version="")
     parts = corpus.cut(file, "array_record", count)
-    bounds = [(part.start, part.stop) for part in parts]
+    bounds = []
+    for part in parts:
+        bounds.append((part.start, part.stop))
     assert bounds == expected
 
 
@@ -212,7 +219,8 @@ def test_digests_depend_on_the_reader(tmp_path):
     before = read(write_lines(tmp_path / "a.jsonl", "one"))
     part, *_ = before.examples.parts
     other_part = dataclasses.replace(part, reader="text")
-    examples = dataclasses.replace(before.examples, parts=(other_part,))
+    parts = (other_part,)
+    examples = dataclasses.replace(before.examples, parts=parts)
     after = dataclasses.replace(before, examples=examples)
     assert after.digest != before.digest
 
@@ -239,13 +247,15 @@ def test_fingerprints_are_those_of_the_files(tmp_path):
 
 def test_documents_in_memory_are_a_corpus():
     found = in_memory("mine", ["one", " ", "two \ud800"])
-    assert list(found.examples.read()) == ["one", "two \ud800"]
+    texts = list(found.examples.read())
+    assert texts == ["one", "two \ud800"]
     assert found.name == "mine"
     (part,) = found.examples.parts
     assert part.name == "mine"
     assert part.size == 8
     assert found.fingerprint == {"documents": 2, "content": found.content}
-    assert pickle.loads(pickle.dumps(found)) == found
+    pickled = pickle.dumps(found)
+    assert pickle.loads(pickled) == found
 
 
 def test_content_in_memory_depends_on_where_documents_end():
@@ -308,17 +318,22 @@ def test_the_content_of_a_document_decides_its_role(is_whole):
     train, heldout = pick(0.3, TEXTS, is_whole)
     assert train == expected["train"]
     assert heldout == expected["heldout"]
-    assert list(EVERYTHING.pick(iter(TEXTS), is_whole)) == TEXTS
+    picked = EVERYTHING.pick(iter(TEXTS), is_whole)
+    assert list(picked) == TEXTS
 
 
 def test_holding_out_keeps_the_content(tmp_path):
     path = write_lines(tmp_path / "a.jsonl", *TEXTS)
     whole = read(path)
     heldout = whole.hold_out("heldout", 0.3)
-    expected = [text for text in TEXTS if is_heldout(text, 0.3)]
+    expected = []
+    for text in TEXTS:
+        if is_heldout(text, 0.3):
+            expected.append(text)
     assert list(heldout.examples.read()) == expected
     assert heldout.content == whole.content
-    assert pickle.loads(pickle.dumps(heldout)) == heldout
+    pickled = pickle.dumps(heldout)
+    assert pickle.loads(pickled) == heldout
 
 
 def test_a_single_document_is_cut_at_a_line():
@@ -329,7 +344,8 @@ def test_a_single_document_is_cut_at_a_line():
     (train,), (heldout,) = pick(0.2, [document])
     assert train + heldout == document
     assert train.endswith("\n")
-    assert 0.2 <= len(heldout) / len(document) < 0.22
+    share = len(heldout) / len(document)
+    assert 0.2 <= share < 0.22
 
 
 def test_documents_of_a_larger_corpus_are_not_cut():
@@ -342,11 +358,13 @@ def test_a_search_holds_out_another_part():
     searched_train, searched = pick(-0.3, TEXTS)
     assert set(searched) <= set(train)
     held_out = {*reported, *searched}
-    assert set(searched_train) == set(TEXTS) - held_out
+    remaining = set(TEXTS) - held_out
+    assert set(searched_train) == remaining
 
 
 def test_a_search_holds_out_other_lines():
-    lines = [f"line {number}\n" for number in range(100, 200)]
+    numbers = range(100, 200)
+    lines = [f"line {number}\n" for number in numbers]
     document = "".join(lines)
     (train,), (heldout,) = pick(-0.2, [document])
     assert train == "".join(lines[:60])

@@ -24,7 +24,8 @@ def read(reader: str, path, start: int = 0, stop: int | None = None) -> list[str
     items = []
     read_documents = documents.READERS[reader]
     for item in read_documents(str(path), start, stop):
-        items.append(f"<{item}>" if isinstance(item, BadRecord) else item)
+        text = f"<{item}>" if isinstance(item, BadRecord) else item
+        items.append(text)
     return items
 
 
@@ -57,7 +58,8 @@ def test_a_text_file_is_one_unchanged_document(tmp_path, content, text):
 )
 def test_text_in_another_encoding_is_refused(tmp_path, content, message):
     (tmp_path / "a.txt").write_bytes(content)
-    assert f"a.txt, {message}" in failure(read, "text", tmp_path / "a.txt")
+    error_message = failure(read, "text", tmp_path / "a.txt")
+    assert f"a.txt, {message}" in error_message
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-32-be"])
@@ -67,7 +69,8 @@ def test_chinese_text_in_another_encoding_is_refused(tmp_path, encoding):
     assert (b"\0" in content) == encoding.startswith("utf-32")
     (tmp_path / "a.txt").write_bytes(content)
     message = failure(read, "text", tmp_path / "a.txt")
-    assert f"iconv -f {encoding[:6].upper()} -t UTF-8" in message
+    codec = encoding[:6].upper()
+    assert f"iconv -f {codec} -t UTF-8" in message
 
 
 @pytest.mark.parametrize(
@@ -82,8 +85,10 @@ def test_documents_have_a_maximum_size(tmp_path, monkeypatch, name, reader, mess
     monkeypatch.setattr(rows, "LONGEST", 100)
     long_text = "a" * 200
     content = writers.json_lines({"text": "b"}, {"text": long_text})
-    (tmp_path / name).write_bytes(gzip.compress(content))
-    assert message in failure(read, reader, tmp_path / name)
+    compressed = gzip.compress(content)
+    (tmp_path / name).write_bytes(compressed)
+    error_message = failure(read, reader, tmp_path / name)
+    assert message in error_message
 
 
 @pytest.mark.parametrize(
@@ -162,7 +167,8 @@ def test_byte_ranges_cover_json_lines_once(tmp_path_factory, texts, cuts, ends_w
     if ends_with_line_feed:
         content += b"\n"
     path.write_bytes(content)
-    inside = [cut for cut in cuts if cut < len(content)]
+    size = len(content)
+    inside = [cut for cut in cuts if cut < size]
     bounds = [0, *sorted(inside), None]
     in_ranges = []
     for start, stop in itertools.pairwise(bounds):
@@ -170,9 +176,15 @@ def test_byte_ranges_cover_json_lines_once(tmp_path_factory, texts, cuts, ends_w
     whole = read("json_lines", path)
     expected = []
     for number, text in enumerate(texts, start=1):
-        expected.append(f"<line {number}: not JSON" if text is None else text)
-    assert [item.partition(" (Expecting")[0] for item in whole] == expected
-    assert [without_number(item) for item in in_ranges] == [without_number(item) for item in whole]
+        line_text = f"<line {number}: not JSON" if text is None else text
+        expected.append(line_text)
+    found = []
+    for item in whole:
+        found.append(item.partition(" (Expecting")[0])
+    assert found == expected
+    found_in_ranges = [without_number(item) for item in in_ranges]
+    found_whole = [without_number(item) for item in whole]
+    assert found_in_ranges == found_whole
 
 
 def without_number(item):
@@ -198,7 +210,8 @@ DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), DICTIONARY])
 def test_text_columns_may_have_any_string_type(tmp_path, kind):
-    column = pa.array(["one", "€", "one"]).cast(kind)
+    texts = pa.array(["one", "€", "one"])
+    column = texts.cast(kind)
     table = pa.table({"text": column, "label": [1, 2, 3]})
     parquet = tmp_path / "a.parquet"
     pa.parquet.write_table(table, parquet)
@@ -272,4 +285,5 @@ def test_examples_of_tfds_are_documents(tmp_path, reader):
     for item, problem in zip(bad, PROBLEMS, strict=True):
         assert item.startswith(problem)
     assert last == "last"
-    assert read(reader, path, 3)[-1] == "last"
+    last_read = read(reader, path, 3)[-1]
+    assert last_read == "last"

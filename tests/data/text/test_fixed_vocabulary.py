@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from gmlp_flax.data import listops
 from gmlp_flax.data.text.fixed_vocabulary import SPECIAL_PIECES
@@ -91,7 +92,7 @@ def test_a_mask_hides_one_byte():
 
 def test_bytes_count_one_byte_each():
     expected = [0] * 5 + [1] * 256
-    np.testing.assert_array_equal(BYTES.byte_counts(), expected)
+    assert_array_equal(BYTES.byte_counts(), expected)
 
 
 def test_byte_counts_add_up_to_the_bytes_of_the_text(tokenizer):

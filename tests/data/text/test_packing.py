@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal, assert_equal
 
 from gmlp_flax.data import pipeline
 from gmlp_flax.data.pipeline import Reading
@@ -47,17 +48,20 @@ def expected_windows(made, length, closed=True):
     room = length - 2 if closed else length - 1
     windows = []
     for start in range(0, len(ids), room):
-        window = [special.cls_id, *ids[start : start + room]]
+        window_ids = ids[start : start + room]
+        window = [special.cls_id, *window_ids]
         if closed:
             window.append(special.sep_id)
-        padding = [special.pad_id] * (length - len(window))
+        missing = length - len(window)
+        padding = [special.pad_id] * missing
         windows.append(window + padding)
     return windows
 
 
 @given(DOCUMENTS, st.integers(3, 20), st.integers(1, 200), st.booleans())
 def test_windows_are_consecutive_parts_of_the_corpus(documents, length, group_tokens, closed):
-    made = InMemory([*documents, [7] * 20])
+    padding_document = [7] * 20
+    made = InMemory([*documents, padding_document])
     windows = Packing(made, length, closed)
     windows.group = max(1, group_tokens // length)
     copy = pickle.loads(pickle.dumps(windows))
@@ -77,12 +81,14 @@ def test_windows_are_consecutive_parts_of_the_corpus(documents, length, group_to
 @given(DOCUMENTS, st.integers(3, 20))
 def test_windows_have_every_token_once(documents, length):
     """The tokens after [CLS] in windows without a final [SEP] are the stream of ids."""
-    made = InMemory([*documents, [7] * 20])
+    filler = [7] * 20
+    made = InMemory([*documents, filler])
     packing = Packing(made, length, closed=False)
     windows = packing.windows(0, 10**6)
     tokens = windows[:, 1:].ravel()
     is_text = tokens != made.tokenizer.pad_id
-    assert tokens[is_text].tolist() == made.ids.tolist()
+    text_tokens = tokens[is_text]
+    assert text_tokens.tolist() == made.ids.tolist()
 
 
 @pytest.mark.parametrize(("closed", "longest"), [(True, 7), (False, 6)])
@@ -103,8 +109,10 @@ def test_a_length_without_room_for_tokens_is_refused(length):
 
 @given(DOCUMENTS, st.integers(3, 20))
 def test_closed_windows_have_every_word_once(documents, length):
-    made = InMemory([*documents, [7] * 20])
-    closed_windows = Packing(made, length).windows(0, 10**6)
+    filler = [7] * 20
+    made = InMemory([*documents, filler])
+    packed = Packing(made, length)
+    closed_windows = packed.windows(0, 10**6)
     words = closed_windows[closed_windows >= 5]
     is_word = made.ids >= 5
     assert words.tolist() == made.ids[is_word].tolist()
@@ -166,14 +174,15 @@ CASES = st.builds(
 def test_each_epoch_has_every_window_once(case):
     expected = case.windows()
     count = len(expected)
-    batch = case.order().batch(range(3 * count))
+    positions = range(3 * count)
+    batch = case.order().batch(positions)
     tokens = batch["tokens"]
     indices = batch["index"]
     assert tokens.dtype == np.int32
     assert indices.dtype == np.int32
     for epoch in indices.reshape(3, count):
         assert sorted(epoch) == list(range(count))
-    np.testing.assert_array_equal(tokens, expected[indices])
+    assert_array_equal(tokens, expected[indices])
 
 
 @given(CASES, st.data())
@@ -185,8 +194,10 @@ def test_any_positions_can_be_read_first(case, data):
     stop = data.draw(st.integers(first, count))
     second_order = case.order()
     part = second_order.batch(range(first, stop))
-    expected = {name: values[first:stop] for name, values in batch.items()}
-    np.testing.assert_equal(part, expected)
+    expected = {}
+    for name, values in batch.items():
+        expected[name] = values[first:stop]
+    assert_equal(part, expected)
 
 
 @pytest.fixture(scope="module")
@@ -231,12 +242,14 @@ def test_each_group_is_read_once_even_by_threads(monkeypatch):
     assert sorted(expected) == list(range(count))
     assert len(reads) == 51
     assert len(set(reads)) == 51
-    parts = [range(first, first + 5) for first in range(0, count, 5)]
+    starts = range(0, count, 5)
+    parts = [range(first, first + 5) for first in starts]
     order = Mixture([packed], [1.0], 0)
     with ThreadPoolExecutor(2) as threads:
-        batches = list(threads.map(order.batch, parts))
+        read = threads.map(order.batch, parts)
+        batches = list(read)
     indices = [batch["index"] for batch in batches]
-    np.testing.assert_array_equal(np.concatenate(indices), expected)
+    assert_array_equal(np.concatenate(indices), expected)
 
 
 def corpora():
@@ -263,7 +276,8 @@ def test_the_order_of_a_seed_stays_the_same(seed, shares, step, expected):
     packings = corpora()[: len(shares)]
     mixture = Mixture(packings, shares, seed)
     first = 12 * step
-    batch = mixture.batch(range(first, first + 12))
+    positions = range(first, first + 12)
+    batch = mixture.batch(positions)
     assert batch["index"].tolist() == expected
 
 
@@ -279,7 +293,8 @@ def test_epochs_and_seeds_have_other_orders(thousand):
     other_order = mixture_of(thousand, 10, 4, group_tokens=20, pool_tokens=1000)
     batch = order.batch(range(2000))
     other_batch = other_order.batch(range(1000))
-    first_epoch, second_epoch = batch["index"].reshape(2, 1000)
+    indices = batch["index"].reshape(2, 1000)
+    first_epoch, second_epoch = indices
     for different in (second_epoch, other_batch["index"]):
         assert np.mean(first_epoch != different) > 0.9
 
@@ -317,11 +332,13 @@ def test_each_corpus_of_a_mixture_has_its_own_order(weights, first):
     for number, windows in enumerate(mixture.packings):
         places = batch["index"] - first_window
         is_of_corpus = (places >= 0) & (places < len(windows))
-        texts = set(batch["tokens"][is_of_corpus].ravel().tolist())
-        assert texts <= {5 + number, *windows.prepared.tokenizer.special_ids}
+        corpus_tokens = batch["tokens"][is_of_corpus]
+        texts = set(corpus_tokens.ravel().tolist())
+        special_ids = windows.prepared.tokenizer.special_ids
+        assert texts <= {5 + number, *special_ids}
         alone = WindowOrder(windows, 3 + number)
         expected = alone.take(0, np.count_nonzero(is_of_corpus))
-        np.testing.assert_array_equal(places[is_of_corpus], expected["index"])
+        assert_array_equal(places[is_of_corpus], expected["index"])
         first_window += len(windows)
 
 
@@ -331,9 +348,12 @@ def test_later_positions_of_a_mixture_can_be_read_first(weights, first):
     mixture = mixture_by(weights)
     copy = pickle.loads(pickle.dumps(mixture))
     batch = mixture.batch(range(first + 24))
-    later = copy.batch(range(first, first + 24))
-    expected = {name: values[first:] for name, values in batch.items()}
-    np.testing.assert_equal(later, expected)
+    positions = range(first, first + 24)
+    later = copy.batch(positions)
+    expected = {}
+    for name, values in batch.items():
+        expected[name] = values[first:]
+    assert_equal(later, expected)
 
 
 # In files
@@ -347,7 +367,8 @@ def prepared(tmp_path_factory):
 
 
 def test_windows_of_a_prepared_folder(prepared):
-    made = InMemory([tokenizer().encode(text) for text in TEXTS])
+    encode = tokenizer().encode
+    made = InMemory([encode(text) for text in TEXTS])
     assert made.ids.tolist() == stream(TEXTS)
     windows = Packing(prepared, 16)
     found = windows.windows(0, len(windows))
@@ -360,7 +381,9 @@ def test_pickles_of_windows_are_small(prepared):
     content = pickle.dumps((windows, order))
     assert len(content) < 1000
     copy, _ = pickle.loads(content)
-    np.testing.assert_array_equal(copy[5]["tokens"], windows[5]["tokens"])
+    copied = copy[5]["tokens"]
+    tokens = windows[5]["tokens"]
+    assert_array_equal(copied, tokens)
 
 
 @pytest.mark.parametrize(("workers", "start", "host"), [(0, 0, 0), (0, 70, 1), (1, 70, 1)])
@@ -372,8 +395,9 @@ def test_train_batches_follow_the_order(prepared, workers, start, host):
         for step in range(start, start + 5):
             first_of_step = 6 * step
             first = first_of_step + 3 * host
-            expected = order.batch(range(first, first + 3))
-            np.testing.assert_equal(next(batches), expected)
+            positions = range(first, first + 3)
+            expected = order.batch(positions)
+            assert_equal(next(batches), expected)
 
 
 # Shares

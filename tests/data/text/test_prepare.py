@@ -85,7 +85,8 @@ def interrupted(monkeypatch):
     monkeypatch.setattr(Interrupting, "allowed", threading.Event())
     whole = corpus(3)
     first, second, third = whole.examples.parts
-    return of_parts([first, second, Interrupting(*third)], whole.content)
+    third_part = Interrupting(*third)
+    return of_parts([first, second, third_part], whole.content)
 
 
 def interrupt(interrupted, folder):
@@ -109,7 +110,9 @@ def test_shards_have_consecutive_parts_and_similar_sizes(tmp_path, share, shards
     limits = limits_of(whole, share)
     made = prepare(whole, tokenizer(), tmp_path, limits)
     assert ids(made) == stream(TEXTS)
-    sizes = [shard["tokens"] for shard in made.index["shards"]]
+    sizes = []
+    for shard in made.index["shards"]:
+        sizes.append(shard["tokens"])
     assert len(sizes) == shards
     assert max(sizes) < 2 * min(sizes)
 
@@ -135,7 +138,8 @@ def test_empty_parts_are_skipped(tmp_path):
     """The last one may be empty too."""
     first, second = corpus(2).examples.parts
     empty = MemoryPart("empty", ())
-    parts = of_parts([empty, first, empty, second, empty])
+    documents = [empty, first, empty, second, empty]
+    parts = of_parts(documents)
     made = prepare(parts, tokenizer(), tmp_path, EACH_PART)
     assert ids(made) == stream(TEXTS)
 
@@ -143,7 +147,8 @@ def test_empty_parts_are_skipped(tmp_path):
 def test_files_do_not_depend_on_the_number_of_workers(tmp_path):
     for workers in (1, 2):
         limits = Limits(workers=workers, shard_bytes=1)
-        prepare(corpus(4), tokenizer(), tmp_path / str(workers), limits)
+        folder = tmp_path / str(workers)
+        prepare(corpus(4), tokenizer(), folder, limits)
     assert content(tmp_path / "1") == content(tmp_path / "2")
     assert len(content(tmp_path / "1")) == 6
 
@@ -152,7 +157,8 @@ def test_files_do_not_depend_on_the_number_of_workers(tmp_path):
 def test_the_documents_of_a_role_are_prepared(tmp_path, role):
     chosen = corpus(3).hold_out(role, 0.3)
     made = prepare(chosen, tokenizer(), tmp_path, EACH_PART)
-    assert ids(made) == stream(list(chosen.examples.read()))
+    documents = chosen.examples.read()
+    assert ids(made) == stream(list(documents))
     assert made.index["heldout_share"] == 0.3
     assert made.index["side"] == role
 
@@ -163,7 +169,8 @@ def test_lines_of_a_single_document_are_held_out(tmp_path):
     documents = []
     for role in ("train", "heldout"):
         chosen = whole.hold_out(role, 0.25)
-        made = prepare(chosen, tokenizer(), tmp_path / role, EACH_PART)
+        folder = tmp_path / role
+        made = prepare(chosen, tokenizer(), folder, EACH_PART)
         (document,) = chosen.examples.read()
         assert ids(made) == stream([document])
         documents.append(document)
@@ -172,9 +179,11 @@ def test_lines_of_a_single_document_are_held_out(tmp_path):
 
 def test_lone_surrogates_and_long_words_are_prepared(tmp_path):
     texts = ["a \ud800 b", "x" * 10_000, "\0", "日本 " * 3000]
-    made = prepare(in_memory("odd", texts), tokenizer(), tmp_path, EACH_PART)
+    odd = in_memory("odd", texts)
+    made = prepare(odd, tokenizer(), tmp_path, EACH_PART)
     assert made.documents == 4
-    decoded = tokenizer().decode(made.read(0, made.tokens))
+    made_ids = made.read(0, made.tokens)
+    decoded = tokenizer().decode(made_ids)
     assert "a ? b" in decoded
     assert decoded.count("x") == 10_000
     assert decoded.count("日本") == 3000
@@ -187,7 +196,9 @@ def test_finished_shards_are_kept(tmp_path, interrupted):
     folder = tmp_path / "a"
     interrupt(interrupted, folder)
     assert "no prepared corpus" in failure(Prepared, folder)
-    before = {path: path.stat().st_mtime_ns for path in folder.glob("ids-*")}
+    before = {}
+    for path in folder.glob("ids-*"):
+        before[path] = path.stat().st_mtime_ns
     assert len(before) == 2
     temporary = folder / ".ids-00002-of-00003.array_record.12345678.tmp"
     temporary.touch()
@@ -195,7 +206,9 @@ def test_finished_shards_are_kept(tmp_path, interrupted):
     prepare(interrupted, tokenizer(), folder, EACH_PART)
     for path, time in before.items():
         assert path.stat().st_mtime_ns == time
-    hidden = [path.name for path in folder.glob(".*")]
+    hidden = []
+    for path in folder.glob(".*"):
+        hidden.append(path.name)
     assert hidden == [".lock"]
     uninterrupted = tmp_path / "b"
     prepare(corpus(3), tokenizer(), uninterrupted, EACH_PART)
@@ -215,7 +228,9 @@ def test_shards_are_moved_to_a_remote_folder(tmp_path, cache_folder, interrupted
     assert ids(made) == stream(TEXTS)
     local = tmp_path / "local"
     prepare(corpus(3), tokenizer(), local, EACH_PART)
-    uploaded = {file.name: files.read_small(file.path) for file in files.find_files(target)}
+    uploaded = {}
+    for file in files.find_files(target):
+        uploaded[file.name] = files.read_small(file.path)
     assert uploaded == content(local)
     assert not list(cache_folder.glob("preparing-*"))
 
@@ -253,7 +268,9 @@ def test_damaged_shards_are_made_again(tmp_path, interrupted, damage):
 def test_a_dead_worker_is_reported_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PARENT", str(os.getpid()))
     whole = corpus(2)
-    parts = [Ending(*part) for part in whole.examples.parts]
+    parts = []
+    for part in whole.examples.parts:
+        parts.append(Ending(*part))
     ending = of_parts(parts, whole.content)
     limits = Limits(workers=2, shard_bytes=1)
     message = failure(prepare, ending, tokenizer(), tmp_path, limits)
@@ -264,7 +281,9 @@ def test_a_dead_worker_is_reported_in_one_line(tmp_path, monkeypatch):
 
 def test_an_error_in_one_shard_stops_the_others(tmp_path):
     first, second = corpus(2).examples.parts
-    parts = of_parts([Endless(*first), Damaged(*second)])
+    endless = Endless(*first)
+    damaged = Damaged(*second)
+    parts = of_parts([endless, damaged])
     limits = Limits(workers=2, shard_bytes=1)
     message = failure(prepare, parts, tokenizer(), tmp_path, limits)
     assert message == "a damaged part"
@@ -278,7 +297,9 @@ def broken_lines(folder):
     """Two files of 20 documents, the first with two bad records, the second with one."""
     folder.mkdir()
     for name, bad in (("a", 2), ("b", 1)):
-        lines = [json.dumps({"text": text}) for text in TEXTS[:20]]
+        lines = []
+        for text in TEXTS[:20]:
+            lines.append(json.dumps({"text": text}))
         lines += ["{"] * bad
         (folder / f"{name}.jsonl").write_text("\n".join(lines))
     return folder
@@ -287,19 +308,24 @@ def broken_lines(folder):
 def test_bad_records_are_counted_over_all_parts(tmp_path):
     text = broken_lines(tmp_path / "text")
     limits = Limits(workers=1, shard_bytes=1, max_bad_records=3)
-    made = prepare(read(text), tokenizer(), tmp_path / "out", limits)
+    documents = read(text)
+    made = prepare(documents, tokenizer(), tmp_path / "out", limits)
     assert made.skipped == 3
-    by_shard = [shard["skipped"] for shard in made.index["shards"]]
+    by_shard = []
+    for shard in made.index["shards"]:
+        by_shard.append(shard["skipped"])
     assert by_shard == [2, 1]
     assert f"{text}/a.jsonl, line 21: not JSON" in made.skipped_first[0]
-    assert ids(made) == 2 * stream(TEXTS[:20])
+    documents = stream(TEXTS[:20])
+    assert ids(made) == 2 * documents
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_too_many_bad_records_are_refused(tmp_path, workers):
     text = broken_lines(tmp_path / "text")
     limits = Limits(workers, max_bad_records=2, shard_bytes=1)
-    message = failure(prepare, read(text), tokenizer(), tmp_path / "out", limits)
+    documents = read(text)
+    message = failure(prepare, documents, tokenizer(), tmp_path / "out", limits)
     assert ".jsonl, line 21" in message
     assert "max_bad_records=2" in message
 
@@ -359,7 +385,8 @@ def test_a_folder_of_other_files_is_refused(tmp_path, name):
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_text("words")
-    message = failure(prepare, corpus(2), tokenizer(), tmp_path)
+    documents = corpus(2)
+    message = failure(prepare, documents, tokenizer(), tmp_path)
     assert f"{str(tmp_path)!r} is not empty" in message
     assert path.read_text() == "words"
 
@@ -425,16 +452,19 @@ def test_each_preparation_has_its_own_folder(tmp_path):
     for other, its_tokenizer, _ in other_preparations():
         made = prepare_in_cache(other, its_tokenizer, tmp_path)
         folders.add(made.folder)
-        assert ids(made)[-1] == its_tokenizer.sep_id
+        last = ids(made)[-1]
+        assert last == its_tokenizer.sep_id
     made = prepare_in_cache(corpus(2), tokenizer(), tmp_path)
-    in_shards = prepare_in_cache(corpus(2), tokenizer(), tmp_path, EACH_PART)
+    documents = corpus(2)
+    in_shards = prepare_in_cache(documents, tokenizer(), tmp_path, EACH_PART)
     folders |= {made.folder, in_shards.folder}
     assert len(folders) == 7
 
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "ids-00000-of-00002.array_record"])
 def test_a_damaged_cache_is_refused(tmp_path, name):
-    made = prepare_in_cache(corpus(2), tokenizer(), tmp_path, EACH_PART)
+    documents = corpus(2)
+    made = prepare_in_cache(documents, tokenizer(), tmp_path, EACH_PART)
     Path(made.folder, name).write_bytes(b"x")
     message = failure(prepare_in_cache, corpus(2), tokenizer(), tmp_path, EACH_PART)
     assert f"{made.folder}/{name}" in message
@@ -492,7 +522,8 @@ def test_a_large_corpus_is_sampled_from_the_start_of_each_part():
         begun = "".join(of_part)
         whole = "".join(part.texts)
         assert whole.startswith(begun)
-        assert abs(len(begun) - part.size / 2) < longest
+        expected = part.size / 2
+        assert abs(len(begun) - expected) < longest
 
 
 def test_tokenizers_are_not_trained_on_held_out_documents():

@@ -36,15 +36,21 @@ def test_a_prepared_folder_has_the_ids_of_all_texts(folder, where):
     assert made.skipped == 0
     assert made.tokenizer == tokenizer()
     assert made.dtype == np.uint16
-    assert made.read(0, made.tokens).tolist() == expected
+    ids = made.read(0, made.tokens)
+    assert ids.tolist() == expected
     offsets = [0]
     for stop in (40, 80, 120):
-        offsets.append(len(stream(TEXTS[:stop])))
+        before = stream(TEXTS[:stop])
+        offsets.append(len(before))
     assert made.offsets.tolist() == offsets
     names = [file.name for file in made.files]
-    assert names == [f"ids-0000{shard}-of-00003.array_record" for shard in range(3)]
+    expected_names = []
+    for shard in range(3):
+        expected_names.append(f"ids-0000{shard}-of-00003.array_record")
+    assert names == expected_names
     copy = pickle.loads(pickle.dumps(made))
-    assert copy.read(5, 50).tolist() == expected[5:50]
+    ids = copy.read(5, 50)
+    assert ids.tolist() == expected[5:50]
 
 
 def test_other_files_in_the_folder_are_ignored(folder):
@@ -61,12 +67,15 @@ def test_any_range_can_be_read(folder, monkeypatch, open_readers):
     made = Prepared(folder)
     expected = stream(TEXTS)
     offsets = made.offsets.tolist()
-    inside = [offset + 1 for offset in offsets[1:-1]]
-    positions = sorted({0, 1, 63, 64, 65, 128, *offsets, *inside})
+    inner_offsets = offsets[1:-1]
+    inside = [offset + 1 for offset in inner_offsets]
+    distinct = {0, 1, 63, 64, 65, 128, *offsets, *inside}
+    positions = sorted(distinct)
     for start in positions:
         for stop in positions:
             if start <= stop:
-                assert made.read(start, stop).tolist() == expected[start:stop]
+                ids = made.read(start, stop)
+                assert ids.tolist() == expected[start:stop]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +103,8 @@ def test_threads_can_read_at_the_same_time(folder):
     with ThreadPoolExecutor(4) as pool:
         parts = list(pool.map(read, starts))
     for start, part in zip(starts, parts, strict=True):
-        assert part == expected[start : start + 100]
+        expected_part = expected[start : start + 100]
+        assert part == expected_part
 
 
 @pytest.mark.parametrize("size", [320, 400])
@@ -108,7 +118,9 @@ def test_token_counts_of_a_sample(folder):
     """Only the first block and the last are read."""
     ids = stream(TEXTS)
     last_block = (len(ids) - 1) // 64
-    of_both_ends = ids[:64] + ids[64 * last_block :]
+    first = ids[:64]
+    last = ids[64 * last_block :]
+    of_both_ends = first + last
     expected = np.bincount(of_both_ends, minlength=320)
     counts = Prepared(folder).counts(320, most=128)
     assert counts.tolist() == expected.tolist()
@@ -132,7 +144,8 @@ def as_bytes(texts):
     ],
 )
 def test_some_documents_of_each_shard(folder, most, texts):
-    assert list(Prepared(folder).some_documents(most)) == as_bytes(texts)
+    documents = list(Prepared(folder).some_documents(most))
+    assert documents == as_bytes(texts)
 
 
 def test_some_documents_of_one_remote_shard(folder):
@@ -143,10 +156,12 @@ def test_some_documents_of_one_remote_shard(folder):
 def test_truncated_documents_are_left_out(folder, monkeypatch):
     """The third document of each shard is cut off."""
     tokens_of_two = len(stream(TEXTS[:2]))
-    monkeypatch.setattr(prepared, "SAMPLE_TOKENS", 3 * (tokens_of_two + 1))
+    sample_tokens = 3 * (tokens_of_two + 1)
+    monkeypatch.setattr(prepared, "SAMPLE_TOKENS", sample_tokens)
     made = Prepared(folder)
     documents = list(made.some_documents(1000))
-    assert documents[:2] == as_bytes(TEXTS[:2])
+    expected = as_bytes(TEXTS[:2])
+    assert documents[:2] == expected
     assert set(documents) < set(as_bytes(TEXTS))
 
 
@@ -184,7 +199,8 @@ def test_shards_do_not_depend_on_batches(tmp_path, monkeypatch, sizes):
         part = ids[first : first + size]
         batches.append(EncodedBatch(part, 1, 3))
         first += size
-    whole = EncodedBatch(ids, len(sizes), 3 * len(sizes))
+    count = len(sizes)
+    whole = EncodedBatch(ids, count, 3 * count)
     in_batches = prepared.shard_file(tmp_path, 0, 2)
     at_once = prepared.shard_file(tmp_path, 1, 2)
     result = write_shard(in_batches, batches, dtype)
@@ -224,14 +240,17 @@ def test_a_missing_or_truncated_shard_is_refused(folder, damage):
 def test_a_changed_byte_is_noticed_when_it_is_read(folder):
     path = folder / "ids-00001-of-00003.array_record"
     content = bytearray(path.read_bytes())
-    ids = np.array(stream(TEXTS[40:41])[:8], "<u2")
+    next_ids = stream(TEXTS[40:41])
+    ids = np.array(next_ids[:8], "<u2")
     position = content.index(ids.tobytes())
     content[position] ^= 1
     path.write_bytes(content)
     made = Prepared(folder)
     intact = made.read(0, 10)
-    assert intact.tolist() == stream(TEXTS)[:10]
-    assert f"{path}: damaged" in failure(made.read, 0, made.tokens)
+    first_ids = stream(TEXTS)[:10]
+    assert intact.tolist() == first_ids
+    message = failure(made.read, 0, made.tokens)
+    assert f"{path}: damaged" in message
 
 
 def test_a_shard_of_another_corpus_is_noticed_when_it_is_read(folder, tmp_path):
@@ -239,9 +258,11 @@ def test_a_shard_of_another_corpus_is_noticed_when_it_is_read(folder, tmp_path):
     made = Prepared(folder)
     path = folder / "ids-00000-of-00003.array_record"
     tokens = int(made.offsets[1])
-    batch = EncodedBatch(np.full(tokens, 999, np.int32), 40, 0)
+    other_ids = np.full(tokens, 999, np.int32)
+    batch = EncodedBatch(other_ids, 40, 0)
     write_shard(path, [batch], ids_dtype(999))
-    assert path.stat().st_size == made.files[0].size
+    size = made.files[0].size
+    assert path.stat().st_size == size
     message = failure(Prepared(folder).read, 0, 10)
     assert f"{path}: damaged" in message
 
@@ -289,7 +310,8 @@ def test_an_invalid_index_is_refused(folder, changes, problem):
     index = json.loads(path.read_text())
     index.update(changes)
     path.write_text(json.dumps(index))
-    assert f"{path}: {problem}" in failure(Prepared, folder)
+    message = failure(Prepared, folder)
+    assert f"{path}: {problem}" in message
 
 
 @pytest.mark.parametrize(

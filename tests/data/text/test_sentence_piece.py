@@ -50,11 +50,16 @@ def test_tokens_are_those_of_the_package(model, tokenizer, text):
     package = sentencepiece.SentencePieceProcessor(model_proto=model)
     ids = package.encode(text)
     assert tokenizer.encode(text) == ids
-    known = [token for token in ids if token != package.unk_id()]
-    assert tokenizer.decode(ids) == package.decode(known)
+    known = []
+    for token in ids:
+        if token != package.unk_id():
+            known.append(token)
+    decoded = package.decode(known)
+    assert tokenizer.decode(ids) == decoded
     for token in ids:
         piece = package.id_to_piece(token)
-        assert tokenizer.piece(token) == piece.replace("▁", " ")
+        expected = piece.replace("▁", " ")
+        assert tokenizer.piece(token) == expected
 
 
 def test_added_pieces_have_the_last_ids(tokenizer):
@@ -68,10 +73,14 @@ def test_added_pieces_have_the_last_ids(tokenizer):
 
 
 def test_added_pieces_are_not_decoded(tokenizer):
-    pieces = [tokenizer.piece(token) for token in tokenizer.special_ids]
+    pieces = []
+    for token in tokenizer.special_ids:
+        pieces.append(tokenizer.piece(token))
     assert pieces == ["<pad>", "</s>", "<unk>", "[CLS]", "[MASK]"]
-    assert tokenizer.byte_counts()[[600, 601]].tolist() == [0, 0]
-    ids = [600, *tokenizer.encode("an object"), 601, 1, 0]
+    counts = tokenizer.byte_counts()[[600, 601]]
+    assert counts.tolist() == [0, 0]
+    text_ids = tokenizer.encode("an object")
+    ids = [600, *text_ids, 601, 1, 0]
     assert tokenizer.decode(ids) == "an object"
 
 
@@ -79,7 +88,8 @@ def test_added_pieces_are_not_decoded(tokenizer):
 def test_text_may_be_unknown_without_byte_fallback(byte_fallback, may_be_unknown):
     tokenizer = Tokenizer(train(byte_fallback=byte_fallback))
     assert tokenizer.may_be_unknown is may_be_unknown
-    assert (tokenizer.unk_id in tokenizer.encode("€")) is may_be_unknown
+    is_unknown = tokenizer.unk_id in tokenizer.encode("€")
+    assert is_unknown is may_be_unknown
     assert tokenizer.cases is None
 
 
@@ -114,7 +124,8 @@ def test_masks_next_to_unknown_characters(tokenizer):
     mask = tokenizer.mask_id
     unknown = tokenizer.unk_id
     the = tokenizer.encode("the")
-    full_stop = tokenizer.encode("the.")[len(the) :]
+    ids_with_stop = tokenizer.encode("the.")
+    full_stop = ids_with_stop[len(the) :]
     blank = tokenizer.encode("a €")[-2]
     assert tokenizer.encode("€") == [blank, unknown]
     expected = [mask, unknown, mask, mask, *full_stop]
@@ -126,11 +137,13 @@ def test_offsets_of_unknown_characters(tokenizer):
     text = "an  €日 object"
     ids, spans = tokenizer.encode_with_offsets(text)
     assert ids.tolist() == tokenizer.encode(text)
-    (unknown,) = np.flatnonzero(ids == tokenizer.unk_id)
+    is_unknown = ids == tokenizer.unk_id
+    (unknown,) = np.flatnonzero(is_unknown)
     assert spans[unknown].tolist() == [4, 6]
     assert spans[0].tolist() == [0, 2]
     assert spans[unknown + 1, 0] == 7
-    assert spans[-1, 1] == len(text)
+    last_stop = spans[-1, 1]
+    assert last_stop == len(text)
 
 
 def test_offsets_of_bytes():
@@ -139,7 +152,8 @@ def test_offsets_of_bytes():
     text = "an 日 €"
     ids, spans = tokenizer.encode_with_offsets(text)
     pieces = [tokenizer.piece(token) for token in ids]
-    by_piece = dict(zip(pieces, spans.tolist(), strict=True))
+    pairs = zip(pieces, spans.tolist(), strict=True)
+    by_piece = dict(pairs)
     for piece in ("<0xE6>", "<0x97>", "<0xA5>"):
         assert by_piece[piece] == [3, 4]
     for piece in ("<0xE2>", "<0x82>", "<0xAC>"):
@@ -168,7 +182,8 @@ def test_joined_chunks_are_the_text(text):
     ],
 )
 def test_where_chunks_are_cut(text, sizes):
-    assert [len(chunk) for chunk in cut_in_chunks(text)] == sizes
+    found = [len(chunk) for chunk in cut_in_chunks(text)]
+    assert found == sizes
 
 
 def test_masked_text_has_the_ids_of_t5(shared_data):
@@ -189,7 +204,9 @@ def test_offsets_of_t5_are_those_of_the_words(shared_data):
     tokenizer = Tokenizer.load(shared_data("tokenizers/t5_spiece.model"))
     text = "  Paris is\tthe  capital (of France)."
     _, spans = tokenizer.encode_with_offsets(text)
-    words = [text[start:stop] for start, stop in spans.tolist()]
+    words = []
+    for start, stop in spans.tolist():
+        words.append(text[start:stop])
     assert words == ["Paris", "is", "the", "capital", "(", "of", "France", ")."]
 
 
@@ -216,7 +233,8 @@ def keeping():
 def test_decoding_restores_white_space(keeping, text):
     ids = keeping.encode(text)
     assert keeping.decode(ids) == text
-    assert keeping.byte_counts()[ids].sum() == len(text.encode())
+    byte_count = len(text.encode())
+    assert keeping.byte_counts()[ids].sum() == byte_count
     copy = pickle.loads(pickle.dumps(keeping))
     assert copy.encode(text) == ids
 
@@ -231,10 +249,15 @@ def test_decoding_restores_any_text(keeping, text):
 
 
 def test_indentation_is_a_piece(keeping):
-    pieces = [keeping.piece(token) for token in keeping.encode(CODE)]
+    pieces = []
+    for token in keeping.encode(CODE):
+        pieces.append(keeping.piece(token))
     assert "".join(pieces) == CODE
     assert pieces.count("\t") == 2
-    indentations = [piece for piece in pieces if len(piece) > 1 and not piece.strip(" ")]
+    indentations = []
+    for piece in pieces:
+        if len(piece) > 1 and not piece.strip(" "):
+            indentations.append(piece)
     assert indentations
     assert len(pieces) < len(CODE)
 
@@ -254,7 +277,8 @@ def test_masks_keep_the_white_space_around_them(keeping):
     assert ids.count(keeping.mask_id) == 2
     first = ids.index(keeping.mask_id)
     assert keeping.decode(ids[:first]) == "def "
-    assert keeping.decode(ids[first + 1 : -1]) == "(x):\n    "
+    between = ids[first + 1 : -1]
+    assert keeping.decode(between) == "(x):\n    "
 
 
 def test_text_with_tabs_and_nulls_is_trained_on():

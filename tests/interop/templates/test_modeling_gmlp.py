@@ -7,6 +7,7 @@ import textwrap
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
@@ -39,7 +40,10 @@ def make(module):
 
 def test_example_in_the_docstring_is_python(module):
     """Users see it in the exported folder."""
-    lines = [line for line in module.__doc__.splitlines() if line.startswith("    ")]
+    lines = []
+    for line in module.__doc__.splitlines():
+        if line.startswith("    "):
+            lines.append(line)
     example = textwrap.dedent("\n".join(lines))
     load, make, read_text, read_images = ast.parse(example).body
     assert isinstance(load, ast.ImportFrom)
@@ -66,7 +70,7 @@ def test_toeplitz_matrices_fit_shorter_texts(make, length):
     model = make({f"{SPATIAL}taps": [TAPS]})
     matrix = model.spatial(0, length)
     expected = toeplitz()[:length, :length]
-    np.testing.assert_array_equal(matrix.detach(), expected)
+    assert_array_equal(matrix.detach(), expected)
 
 
 def test_causal_toeplitz_matrices_store_no_taps_of_later_tokens(make):
@@ -74,13 +78,13 @@ def test_causal_toeplitz_matrices_store_no_taps_of_later_tokens(make):
     model = make({f"{SPATIAL}taps": [taps]}, causal=True)
     matrix = model.spatial(0, TOKENS)
     expected = np.tril(toeplitz())
-    np.testing.assert_array_equal(matrix.detach(), expected)
+    assert_array_equal(matrix.detach(), expected)
 
 
 def test_dense_matrices_fit_only_their_length(make):
     weight = np.arange(9.0).reshape(1, 3, 3)
     model = make({f"{SPATIAL}weight": weight})
-    np.testing.assert_array_equal(model.spatial(0, 3).detach(), weight[0])
+    assert_array_equal(model.spatial(0, 3).detach(), weight[0])
     with pytest.raises(ValueError, match="made for 3 tokens and was given 2"):
         model.spatial(0, 2)
 
@@ -89,16 +93,19 @@ def test_causal_dense_matrices_fit_shorter_texts(make):
     weight = np.arange(9.0).reshape(1, 3, 3)
     model = make({f"{SPATIAL}weight": weight}, causal=True)
     matrix = model.spatial(0, 2)
-    np.testing.assert_array_equal(matrix.detach(), [[0, 0], [3, 4]])
+    matrix_array = matrix.detach()
+    assert_array_equal(matrix_array, [[0, 0], [3, 4]])
     with pytest.raises(ValueError, match="at most 3 tokens and was given 4"):
         model.spatial(0, 4)
 
 
 def test_patches_are_read_row_by_row(make):
     """Each patch, [height, width, channels], is one vector."""
-    images = np.random.default_rng(0).integers(0, 256, (2, 4, 6, 3))
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (2, 4, 6, 3))
     size = 2 * 3 * 3
-    model = make({"stem/kernel": np.eye(size), "stem/bias": np.zeros(size)})
+    identity = np.eye(size)
+    model = make({"stem/kernel": identity, "stem/bias": np.zeros(size)})
     expected = []
     for image in images:
         patches = []
@@ -109,8 +116,9 @@ def test_patches_are_read_row_by_row(make):
                 normalised = (levels - 0.5) / 0.25
                 patches.append(normalised.ravel())
         expected.append(patches)
-    found = model.stem(torch.tensor(images)).detach()
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    output = model.stem(torch.tensor(images))
+    found = output.detach()
+    assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -121,7 +129,8 @@ def test_tiny_attention(make, causal):
     d_attn = 2
     d_out = 3
     y = rng.normal(size=(1, 4, width))
-    kernel = rng.normal(size=(1, width, 3 * d_attn))
+    shape = (1, width, 3 * d_attn)
+    kernel = rng.normal(size=shape)
     out = rng.normal(size=(1, d_attn, d_out))
     weights = {
         "encoder/blocks/attention/qkv/kernel": kernel,
@@ -134,15 +143,18 @@ def test_tiny_attention(make, causal):
     expected = []
     for i, query in enumerate(q):
         count = min(i + 1, 3) if causal else 3  # the last token is padding
-        logits = query @ k[:count].T / np.sqrt(d_attn)
+        visible = k[:count]
+        logits = query @ visible.T / np.sqrt(d_attn)
         weights_of_query = np.exp(logits)
-        mixed = weights_of_query @ v[:count] / weights_of_query.sum()
+        visible_sum = weights_of_query @ v[:count]
+        mixed = visible_sum / weights_of_query.sum()
         expected.append(mixed @ out[0])
     mask = torch.tensor([[True, True, True, False]])
     model = make(weights, causal=causal)
     inputs = torch.tensor(y, dtype=torch.float32)
     found = model.tiny_attention(inputs, 0, mask)
-    np.testing.assert_allclose(found[0].detach(), expected, rtol=1e-4, atol=1e-5)
+    found_array = found[0].detach()
+    assert_allclose(found_array, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -163,9 +175,12 @@ def test_gate(make, kind, expected):
         f"{SPATIAL}weight": np.zeros((1, 2, 2)),
         f"{SPATIAL}bias": [[0.0, 3.0]],
     }
-    z = torch.tensor([[[2.0], [4.0]]])
+    numbers = [[[2.0], [4.0]]]
+    z = torch.tensor(numbers)
     if kind == "split":
-        z = torch.cat([z, torch.full_like(z, 9.0)], dim=-1)
+        passed = torch.full_like(z, 9.0)
+        z = torch.cat([z, passed], dim=-1)
     model = make(weights, gate=kind, gate_norm_eps=1e-6, d_attn=0)
     found = model.gate(z, z, 0, None)
-    np.testing.assert_allclose(found[0, :, 0].detach(), expected)
+    channel = found[0, :, 0]
+    assert_allclose(channel.detach(), expected)

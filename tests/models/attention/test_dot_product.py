@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models.attention import dot_product
 from gmlp_flax.models.attention.dot_product import attend, hide_padding, mix
@@ -48,19 +49,21 @@ MASK = np.array(
 def test_hidden_keys_have_no_effect(kind):
     """Other numbers in their place change nothing. Padding at the end might as well not be
     there."""
-    make = attention if kind == "tiny" else functools.partial(many_heads, positions=kind)
+    relative = functools.partial(many_heads, positions=kind)
+    make = attention if kind == "tiny" else relative
     call = quick_jit(randomized(make))
     x = normal(0, 3, 5, 6)
     noise = normal(1, 3, 5, 6)
-    other = np.where(MASK[..., None], x, noise)
+    is_visible = MASK[..., None]
+    other = np.where(is_visible, x, noise)
     masked = call(x, None, MASK)
     masked_other = call(other, None, MASK)
-    np.testing.assert_allclose(masked[MASK], masked_other[MASK], atol=1e-12)
+    assert_allclose(masked[MASK], masked_other[MASK], atol=1e-12)
     unmasked = call(x)
-    np.testing.assert_allclose(masked[0], unmasked[0], atol=1e-14)
+    assert_allclose(masked[0], unmasked[0], atol=1e-14)
     text = masked[1, :3]
     [without_padding] = call(x[1:2, :3])
-    np.testing.assert_allclose(text, without_padding, atol=1e-12)
+    assert_allclose(text, without_padding, atol=1e-12)
     effect = text - unmasked[1, :3]
     assert np.abs(effect).max() > 1e-3
 
@@ -71,14 +74,16 @@ def test_hiding_all_keys_gives_equal_weights():
     scores = jnp.ones((2, 3, 3))
     hidden = hide_padding(scores, no_keys, heads=True)
     weights = jax.nn.softmax(hidden, -1)
-    expected = np.full((1, 2, 3, 3), 1 / 3)
-    np.testing.assert_allclose(weights, expected, rtol=1e-6)
+    share = 1 / 3
+    expected = np.full((1, 2, 3, 3), share)
+    assert_allclose(weights, expected, rtol=1e-6)
 
 
 def test_dropout_drops_single_weights():
     """Seen through values that are an identity: a weight is kept, times 1 / 0.8, or 0."""
     scores = np.float32(normal(0, 300, 8, 8))
-    values = np.broadcast_to(np.eye(8, dtype=np.float32), (300, 8, 8))
+    identity = np.eye(8, dtype=np.float32)
+    values = np.broadcast_to(identity, (300, 8, 8))
     rate = 0.2
 
     @quick_jit
@@ -87,9 +92,11 @@ def test_dropout_drops_single_weights():
 
     with_keys, without_keys = with_and_without_keys(scores)
     exponentials = np.exp(scores)
-    weights = exponentials / exponentials.sum(-1, keepdims=True)
-    np.testing.assert_allclose(without_keys, weights, rtol=1e-5)
-    dropped = assert_dropped(np.asarray(with_keys), weights, rate)
+    sums = exponentials.sum(-1, keepdims=True)
+    weights = exponentials / sums
+    assert_allclose(without_keys, weights, rtol=1e-5)
+    mixed_with_keys = np.asarray(with_keys)
+    dropped = assert_dropped(mixed_with_keys, weights, rate)
     assert dropped.any()
 
 
@@ -99,11 +106,12 @@ def assert_dropped(found, weights, rate):
     is_dropped = found == 0
     is_kept = ~is_dropped
     expected = weights[is_kept] / (1 - rate)
-    np.testing.assert_allclose(found[is_kept], expected, rtol=1e-5)
+    assert_allclose(found[is_kept], expected, rtol=1e-5)
     variance = rate * (1 - rate)
     standard_error = np.sqrt(variance / found.size)
     dropped_share = is_dropped.mean()
-    assert abs(dropped_share - rate) < 4 * standard_error
+    error = abs(dropped_share - rate)
+    assert error < 4 * standard_error
     return is_dropped
 
 
@@ -144,13 +152,15 @@ def test_blocks_of_queries_give_the_same_values_and_gradients(kind, monkeypatch)
     """With padding and without, of all tokens and of fewer."""
     module = randomized(lambda: layer_of(kind))
     state, call = function_of(module)
-    mask = np.arange(10) < np.array([[10], [7]])
+    lengths = np.array([[10], [7]])
+    mask = np.arange(10) < lengths
     x = normal(0, 2, 10, 6)
 
     def outputs(state, x):
         unmasked = call(state, x)
         masked = call(state, x, None, mask)
-        shorter = call(state, x[:, :8])
+        shorter_x = x[:, :8]
+        shorter = call(state, shorter_x)
         return unmasked, masked, shorter
 
     def outputs_and_gradients():
@@ -165,7 +175,7 @@ def test_blocks_of_queries_give_the_same_values_and_gradients(kind, monkeypatch)
     expected = outputs_and_gradients()
     set_blocks(monkeypatch, 4, 3)
     for in_blocks, at_once in zip(outputs_and_gradients(), expected, strict=True):
-        np.testing.assert_allclose(in_blocks, at_once, atol=1e-12)
+        assert_allclose(in_blocks, at_once, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", CAUSAL_KINDS)
@@ -178,19 +188,24 @@ def test_blocks_of_queries_continue_a_cache(kind, in_blocks):
     @quick_jit
     def with_cache(x):
         first = DecodeCache({}, jnp.array(0), 10)
-        before = module(x[:, :4], cache=first)
-        second = DecodeCache(first.arrays, jnp.array(4), 10)
-        after = module(x[:, 4:], cache=second)
+        first_tokens = x[:, :4]
+        before = module(first_tokens, cache=first)
+        index = jnp.array(4)
+        second = DecodeCache(first.arrays, index, 10)
+        later_tokens = x[:, 4:]
+        after = module(later_tokens, cache=second)
         return jnp.concatenate([before, after], 1)
 
     x = normal(0, 2, 10, 6)
-    np.testing.assert_allclose(with_cache(x), quick_jit(module)(x), atol=1e-12)
+    continued = with_cache(x)
+    assert_allclose(continued, quick_jit(module)(x), atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocks_hold_no_scores_of_all_queries(kind, monkeypatch):
     """Neither forwards nor backwards, for 60 tokens in blocks of ten; without blocks they do."""
-    state, call = function_of(layer_of(kind, length=60, dtype="float32"))
+    layer = layer_of(kind, length=60, dtype="float32")
+    state, call = function_of(layer)
     x = jnp.ones((1, 60, 6), jnp.float32)
 
     def largest():
@@ -207,7 +222,8 @@ def test_blocks_hold_no_scores_of_all_queries(kind, monkeypatch):
 
 def test_blocks_drop_weights_independently(in_blocks):
     """As `test_dropout_drops_single_weights`, for ten queries in blocks."""
-    values = jnp.broadcast_to(jnp.eye(10), (300, 10, 10))
+    identity = jnp.eye(10)
+    values = jnp.broadcast_to(identity, (300, 10, 10))
 
     def scores(first, count):
         return jnp.zeros((count, 10))
@@ -229,10 +245,13 @@ def test_blocks_drop_weights_independently(in_blocks):
 @pytest.mark.parametrize("shape", [(2, 4, 7), (2, 3, 4, 7)], ids=["one head", "3 heads"])
 def test_hidden_keys_agree_with_loops(shape):
     """Of queries in the middle, with and without documents."""
-    documents = np.array([[1, 1, 2, 2, 2, 3, 0], [1, 1, 1, 1, 1, 1, 1]])
-    scores = jnp.asarray(normal(0, *shape), jnp.float32)
+    rows = [[1, 1, 2, 2, 2, 3, 0], [1, 1, 1, 1, 1, 1, 1]]
+    documents = np.array(rows)
+    numbers = normal(0, *shape)
+    scores = jnp.asarray(numbers, jnp.float32)
     has_heads = len(shape) == 4
-    found = hide_padding(scores, jnp.asarray(documents), has_heads, first=2)
+    on_device = jnp.asarray(documents)
+    found = hide_padding(scores, on_device, has_heads, first=2)
     found = np.asarray(found)
     for index in np.ndindex(*shape):
         example, *_, row, key = index
@@ -249,12 +268,13 @@ def test_hidden_keys_agree_with_loops(shape):
 def test_blocks_of_queries_keep_documents_apart(monkeypatch):
     """A long window, whose queries run in blocks, is that of all queries at once."""
     module = randomized(lambda: many_heads(length=50, attention="xla"))
-    documents = jnp.asarray(np.repeat([[1, 2, 3, 4, 0]], 10, axis=1))
+    repeated = np.repeat([[1, 2, 3, 4, 0]], 10, axis=1)
+    documents = jnp.asarray(repeated)
     x = normal(0, 1, 50, 6)
     whole = module(x, padding_mask=documents)
     set_blocks(monkeypatch, 10, 8)
     in_blocks = module(x, padding_mask=documents)
-    np.testing.assert_allclose(in_blocks, whole, atol=1e-12)
+    assert_allclose(in_blocks, whole, atol=1e-12)
     effect = module(x) - whole
     assert np.abs(effect).max() > 1e-3
 

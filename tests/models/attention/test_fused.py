@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models.attention import fused
 from gmlp_flax.models.sharding import DATA, FSDP, TENSOR
@@ -48,25 +49,32 @@ def plain(qkv, bias, padding_mask, heads, causal):
         heads_last = part.reshape(BATCH, tokens, heads, -1)
         by_head.append(heads_last.swapaxes(1, 2))
     q, k, v = by_head
-    logits = q @ k.mT / q.shape[-1] ** 0.5
+    scale = q.shape[-1] ** 0.5
+    logits = q @ k.mT / scale
     if bias is not None:
         logits = logits + bias
     if padding_mask is not None:
         lowest = jnp.finfo(jnp.float64).min
-        logits = jnp.where(padding_mask[:, None, None], logits, lowest)
+        is_visible = padding_mask[:, None, None]
+        logits = jnp.where(is_visible, logits, lowest)
     if causal:
-        logits = jnp.where(np.tri(tokens, dtype=bool), logits, -jnp.inf)
-    mixed = jax.nn.softmax(logits, axis=-1) @ v
-    return mixed.swapaxes(1, 2).reshape(BATCH, tokens, -1)
+        is_past = np.tri(tokens, dtype=bool)
+        logits = jnp.where(is_past, logits, -jnp.inf)
+    weights = jax.nn.softmax(logits, axis=-1)
+    mixed = weights @ v
+    tokens_first = mixed.swapaxes(1, 2)
+    return tokens_first.reshape(BATCH, tokens, -1)
 
 
 def random_inputs(case):
     """Queries, keys and values of all heads, and the bias, if there is one."""
     rng = np.random.default_rng(0)
-    qkv = rng.normal(size=(BATCH, case.tokens, 3 * WIDTH))
+    qkv_shape = (BATCH, case.tokens, 3 * WIDTH)
+    qkv = rng.normal(size=qkv_shape)
     bias = None
     if case.has_bias:
-        logits = rng.normal(size=(case.heads, case.tokens, case.tokens))
+        shape = (case.heads, case.tokens, case.tokens)
+        logits = rng.normal(size=shape)
         bias = jnp.asarray(logits, jnp.float32)
     return jnp.asarray(qkv, case.dtype), bias
 
@@ -84,9 +92,11 @@ def outputs_and_gradients(function, weights, inputs):
 
     def loss(inputs):
         mixed = function(*inputs)
-        return (mixed * jnp.asarray(weights)).sum(), mixed
+        weighted = mixed * jnp.asarray(weights)
+        return weighted.sum(), mixed
 
-    gradients, mixed = quick_jit(jax.grad(loss, has_aux=True))(inputs)
+    gradient = quick_jit(jax.grad(loss, has_aux=True))
+    gradients, mixed = gradient(inputs)
     return jax.tree.leaves((mixed, gradients))
 
 
@@ -95,13 +105,14 @@ def test_values_and_gradients_agree_with_the_definition(monkeypatch, name):
     monkeypatch.setattr(fused, "MOST_LOGITS", 640)
     case = CASES[name]
     mask = mask_of(case)
-    weights = np.random.default_rng(1).normal(size=(BATCH, case.tokens, WIDTH))
+    output_shape = (BATCH, case.tokens, WIDTH)
+    weights = np.random.default_rng(1).normal(size=output_shape)
 
     def by_kernel(qkv, bias):
         options = {"heads": case.heads, "causal": case.causal, "interpret": True}
         mixed = fused.attention(qkv, bias, mask, **options)
         assert mixed.dtype == case.dtype
-        assert mixed.shape == (BATCH, case.tokens, WIDTH)
+        assert mixed.shape == output_shape
         return mixed
 
     def by_definition(qkv, bias):
@@ -115,7 +126,8 @@ def test_values_and_gradients_agree_with_the_definition(monkeypatch, name):
     assert len(found) == (3 if case.has_bias else 2)
     for one, other in zip(found, expected, strict=True):
         exact = np.asarray(other)
-        error = np.abs(np.asarray(one, np.float64) - exact)
+        in_float64 = np.asarray(one, np.float64)
+        error = np.abs(in_float64 - exact)
         largest = np.abs(exact).max()
         assert error.max() < case.error * largest
 
@@ -142,7 +154,8 @@ def test_only_some_shapes_are_supported(tokens, width, heads, is_supported):
 def test_each_device_of_a_mesh_runs_the_kernel():
     """On a mesh whose axes are the compiler's, on the device's examples; one device here."""
     automatic = jax.sharding.AxisType.Auto
-    mesh = jax.make_mesh((1, 1, 1), (DATA, FSDP, TENSOR), axis_types=(automatic,) * 3)
+    axes = (DATA, FSDP, TENSOR)
+    mesh = jax.make_mesh((1, 1, 1), axes, axis_types=(automatic,) * 3)
     qkv = np.float32(normal(0, 2, 16, 384))
     bias = np.float32(normal(1, 2, 16, 16))
 
@@ -156,4 +169,4 @@ def test_each_device_of_a_mesh_runs_the_kernel():
     assert "shard_map" in text
     with jax.set_mesh(mesh):
         on_mesh = quick_jit(jax.grad(value))(bias)
-    np.testing.assert_allclose(on_mesh, alone, rtol=1e-5, atol=1e-6)
+    assert_allclose(on_mesh, alone, rtol=1e-5, atol=1e-6)

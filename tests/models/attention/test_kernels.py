@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models import sharding
 from gmlp_flax.models.attention.multi_head import MultiHeadAttention
@@ -30,11 +31,13 @@ def value_and_gradients(module, x, mask):
 
     def total(state, x):
         y = call(state, x, None, mask)
-        squares = jnp.square(y.astype(jnp.float32))
+        float_outputs = y.astype(jnp.float32)
+        squares = jnp.square(float_outputs)
         return squares.sum()
 
     value_and_gradients_of = quick_jit(jax.value_and_grad(total, argnums=(0, 1)))
-    leaves = jax.tree.leaves(value_and_gradients_of(state, x))
+    found = value_and_gradients_of(state, x)
+    leaves = jax.tree.leaves(found)
     return [np.asarray(leaf, np.float32) for leaf in leaves]
 
 
@@ -50,16 +53,20 @@ def test_the_kernel_of_tpus_gives_the_same_layer(on_tpu, positions, causal):
     fields = {"length": 16, "dtype": "float32", "causal": causal}
     width = "d_attn" if positions == "tiny" else "d_qkv"
     fields[width] = 128
-    x = np.float32(reference.normal(1, 2, 16, 6))
-    mask = jnp.arange(16) < jnp.array([[16], [9]])
+    numbers = reference.normal(1, 2, 16, 6)
+    x = np.float32(numbers)
+    lengths = jnp.array([[16], [9]])
+    mask = jnp.arange(16) < lengths
     by_kernel = randomized(lambda: layer(positions, attention="auto", **fields))
     found = value_and_gradients(by_kernel, x, mask)
     by_xla = randomized(lambda: layer(positions, attention="xla", **fields))
     expected = value_and_gradients(by_xla, x, mask)
     assert len(on_tpu) == 1
     for one, other in zip(found, expected, strict=True):
-        scale = max(1, np.abs(other).max())
-        assert np.abs(one - other).max() < 1e-5 * scale
+        largest = np.abs(other).max()
+        scale = max(1, largest)
+        difference = np.abs(one - other).max()
+        assert difference < 1e-5 * scale
 
 
 @pytest.mark.parametrize(
@@ -106,10 +113,12 @@ def test_cudnn_gets_masks_with_padding_anywhere(monkeypatch, positions, masked, 
 
     monkeypatch.setattr(sharding, "platform", lambda: "gpu")
     monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)
-    x = jax.random.normal(jax.random.key(1), (2, 64, 16), jnp.bfloat16)
+    key = jax.random.key(1)
+    x = jax.random.normal(key, (2, 64, 16), jnp.bfloat16)
     mask = None
     if masked:
-        mask = jnp.ones((2, 64), bool).at[1, 40:].set(False)
+        ones = jnp.ones((2, 64), bool)
+        mask = ones.at[1, 40:].set(False)
         mask = mask.at[0, 3:9].set(False)
     fields = {"d_model": 16, "length": 64, "dtype": "bfloat16"}
     if positions == "tiny":
@@ -120,13 +129,16 @@ def test_cudnn_gets_masks_with_padding_anywhere(monkeypatch, positions, masked, 
     expected = value_and_gradients(without, x, mask)
     assert implementations == (["cudnn"] if uses_cudnn else [])
     for one, other in zip(found, expected, strict=True):
-        assert np.abs(one - other).max() <= 0.03 * np.abs(other).max()
+        difference = np.abs(one - other).max()
+        assert difference <= 0.03 * np.abs(other).max()
     automatic = jax.sharding.AxisType.Auto
-    mesh = jax.make_mesh((1, 1, 1), (DATA, FSDP, TENSOR), axis_types=(automatic,) * 3)
+    axes = (DATA, FSDP, TENSOR)
+    mesh = jax.make_mesh((1, 1, 1), axes, axis_types=(automatic,) * 3)
     state, call = function_of(by_cudnn)
     # JAX's own partitioner fails where an axis is its own
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        program = str(jax.make_jaxpr(call)(state, x, None, mask))
+        jaxpr = jax.make_jaxpr(call)(state, x, None, mask)
+        program = str(jaxpr)
     assert ("shard_map" in program) == uses_cudnn
 
 
@@ -139,8 +151,10 @@ def test_cudnn_gets_masks_with_padding_anywhere(monkeypatch, positions, masked, 
 )
 def test_the_kernel_of_tpus_has_windows(on_tpu, causal, tokens):
     x = normal(1, tokens, 16)
-    mask = (jnp.arange(tokens) < tokens - 3)[None]
-    weights = jnp.where(mask[..., None], normal(1, tokens, 16, seed=1), 0)
+    is_text = jnp.arange(tokens) < tokens - 3
+    mask = is_text[None]
+    numbers = normal(1, tokens, 16, seed=1)
+    weights = jnp.where(mask[..., None], numbers, 0)
 
     def value_and_gradient(computed_by):
         spec = transformer(length=tokens, d_qkv=128, window=8, causal=causal, attention=computed_by)
@@ -158,8 +172,8 @@ def test_the_kernel_of_tpus_has_windows(on_tpu, causal, tokens):
     [options] = on_tpu
     assert options["window"] == 8
     assert np.isfinite(gradient).all()
-    np.testing.assert_allclose(value, expected_value, rtol=1e-4)
-    np.testing.assert_allclose(gradient, expected_gradient, atol=1e-4)
+    assert_allclose(value, expected_value, rtol=1e-4)
+    assert_allclose(gradient, expected_gradient, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models.attention.multi_head import MultiHeadAttention
 from gmlp_flax.models.text import CausalLM
@@ -76,13 +77,15 @@ def test_bucketed_bias_gathers_once():
 def test_bfloat16_layers_compute_the_softmax_in_float32(positions, shape):
     module = randomized(lambda: many_heads(dtype="bfloat16", positions=positions))
     x = jnp.ones((2, 5, 6), jnp.bfloat16)
-    assert jax.eval_shape(module, x).dtype == jnp.bfloat16
+    output = jax.eval_shape(module, x)
+    assert output.dtype == jnp.bfloat16
     exponentials = []
     types_of_products = set()
     for equation in program(module, x):
         if equation.primitive.name == "exp":
             [result] = equation.outvars
-            exponentials.append((result.aval.dtype, result.aval.shape))
+            result_type = result.aval.dtype
+            exponentials.append((result_type, result.aval.shape))
         elif equation.primitive.name == "dot_general":
             types_of_products |= {str(operand.aval.dtype) for operand in equation.invars}
     assert exponentials == [(jnp.float32, shape)]
@@ -100,7 +103,8 @@ def test_wider_heads_without_biases_agree_with_loops():
     out = p["out"]["kernel"]
     assert proj_in.shape == (6, 36)
     x = reference.normal(0, 5, 6)
-    by_head = np.split(x @ proj_in, 9, axis=1)
+    projected = x @ proj_in
+    by_head = np.split(projected, 9, axis=1)
     mixed = []
     for head in range(3):
         q = by_head[head]
@@ -109,7 +113,7 @@ def test_wider_heads_without_biases_agree_with_loops():
         mixed.append(reference.attended(q, k, v))
     expected = np.concatenate(mixed, axis=1) @ out
     [found] = quick_jit(module)(x[None])
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert_allclose(found, expected, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -118,14 +122,18 @@ def test_relative_positions_may_have_windows():
     layer = MultiHeadAttention(spec, nnx.Rngs(0))
     scores = layer.scores(normal(2, 24, 16))
     positions = np.arange(24)
-    distances = np.abs(positions[:, None] - positions)
-    is_hidden = np.broadcast_to(distances > 2, scores.shape)
-    np.testing.assert_array_equal(np.isneginf(scores), is_hidden)
+    columns = positions[:, None]
+    distances = np.abs(columns - positions)
+    is_far = distances > 2
+    is_hidden = np.broadcast_to(is_far, scores.shape)
+    assert_array_equal(np.isneginf(scores), is_hidden)
     x = normal(1, 24, 16)
     changed = x.at[0, 20].add(5.0)
     y = layer(x)
     y_changed = layer(changed)
-    np.testing.assert_array_equal(y_changed[0, :18], y[0, :18])
+    changed_before = y_changed[0, :18]
+    before = y[0, :18]
+    assert_array_equal(changed_before, before)
 
 
 def repeated_for_each_head(part):
@@ -143,25 +151,30 @@ def test_shared_keys_agree_with_repeated_ones(window):
     full = dataclasses.replace(grouped, kv_heads=0)
     shared = MultiHeadAttention(grouped, nnx.Rngs(0))
     repeated = MultiHeadAttention(full, nnx.Rngs(1))
-    kernel = np.asarray(shared.proj_in.kernel[...])
-    assert kernel.shape == (16, 16 + 2 * 8)
+    kernel_array = shared.proj_in.kernel[...]
+    kernel = np.asarray(kernel_array)
+    shape = (16, 16 + 2 * 8)
+    assert kernel.shape == shape
     queries, keys, values = np.split(kernel, [16, 24], axis=1)
     parts = [
         queries,
         repeated_for_each_head(keys),
         repeated_for_each_head(values),
     ]
-    repeated.proj_in.kernel[...] = jnp.concatenate(parts, axis=1)
+    joined = jnp.concatenate(parts, axis=1)
+    repeated.proj_in.kernel[...] = joined
     repeated.out.kernel[...] = shared.out.kernel[...]
     x = normal(2, 24, 16)
-    np.testing.assert_allclose(shared(x), repeated(x), atol=1e-5)
-    np.testing.assert_allclose(shared.scores(x), repeated.scores(x), atol=1e-5)
+    assert_allclose(shared(x), repeated(x), atol=1e-5)
+    expected = repeated.scores(x)
+    assert_allclose(shared.scores(x), expected, atol=1e-5)
 
 
 @pytest.mark.slow
 def test_caches_store_shared_keys_once():
     spec = transformer(9, heads=4, kv_heads=2, causal=True, window=4, **ROTARY, layers=5)
     model = CausalLM(spec, 40, nnx.Rngs(0))
-    tokens = jax.random.randint(jax.random.key(0), (2, 9), 0, 40)
+    key = jax.random.key(0)
+    tokens = jax.random.randint(key, (2, 9), 0, 40)
     [cache] = assert_same_logits_token_by_token(model, tokens)
     assert cache["keys"].shape == (5, 2, 2, 9, 4)  # layers, batch, heads, tokens, channels

@@ -2,6 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models.attention.positions import RelativeBias, buckets, rotate
 from tests.models.reference import params_of, quick_jit, randomized, small_spec, t5_bucket
@@ -22,7 +23,8 @@ def test_relative_bias_of_too_many_tokens_is_refused():
 def test_bucketed_bias_supports_every_number_of_tokens():
     """All keys from a distance of 128 share a bucket."""
     bias = randomized(lambda: relative(dtype="float32", relative_buckets=4))
-    logits = np.asarray(quick_jit(lambda: bias(0, 400, 400))())
+    computed = quick_jit(lambda: bias(0, 400, 400))()
+    logits = np.asarray(computed)
     assert logits.shape == (3, 400, 400)
     far = logits[:, 0, 128:]
     farthest = logits[:, :1, 399]
@@ -31,7 +33,7 @@ def test_bucketed_bias_supports_every_number_of_tokens():
 
 def test_relative_bias_starts_small_and_differs_by_head():
     bias = params_of(relative(length=200, dtype="float32"))["bias"]
-    np.testing.assert_allclose(bias.std(), 0.02, rtol=0.1)
+    assert_allclose(bias.std(), 0.02, rtol=0.1)
     correlations = np.corrcoef(bias) - np.eye(3)
     assert np.abs(correlations).max() < 0.3
 
@@ -50,8 +52,10 @@ def test_buckets_are_those_of_t5(number, causal):
     last = 0 if causal else 600
     offsets = np.arange(-600, last + 1)
     found = buckets(offsets, number, causal=causal)
-    expected = [t5_bucket(int(offset), number, causal) for offset in offsets]
-    np.testing.assert_array_equal(found, expected)
+    expected = []
+    for offset in offsets:
+        expected.append(t5_bucket(int(offset), number, causal))
+    assert_array_equal(found, expected)
     # An offset of 0 has its bucket on the other side. Causal models use every bucket.
     assert (number // 2 in found) == causal
     assert found.max() == number - 1
@@ -59,9 +63,10 @@ def test_buckets_are_those_of_t5(number, causal):
 
 @pytest.mark.filterwarnings("error")
 def test_causal_distances_beyond_the_largest_share_the_last_bucket():
-    offsets = np.array([-1000, -129, -128, -127, 0])
+    distances = [-1000, -129, -128, -127, 0]
+    offsets = np.array(distances)
     found = buckets(offsets, 256, causal=True)
-    np.testing.assert_array_equal(found, [255, 255, 128, 127, 0])
+    assert_array_equal(found, [255, 255, 128, 127, 0])
 
 
 def slow_rotation(x: np.ndarray, first: int, theta: float) -> np.ndarray:
@@ -74,32 +79,37 @@ def slow_rotation(x: np.ndarray, first: int, theta: float) -> np.ndarray:
         position = first + token
         frequency = theta ** (-pair / pairs)
         angle = position * frequency
-        points[token, pair] *= complex(np.cos(angle), np.sin(angle))
+        rotation = complex(np.cos(angle), np.sin(angle))
+        points[token, pair] *= rotation
     return np.concatenate([points.real, points.imag], axis=1)
 
 
 @pytest.mark.parametrize(("first", "theta"), [(0, 10_000.0), (5, 100.0)])
 def test_rotary_positions_rotate_pairs_of_channels(first, theta):
     random = np.random.default_rng(0)
-    x = random.normal(size=(2, 7, 3, 8)).astype(np.float32)
+    numbers = random.normal(size=(2, 7, 3, 8))
+    x = numbers.astype(np.float32)
     rotated = rotate(jnp.asarray(x), first, theta)
     for example, head in np.ndindex(2, 3):
         of_head = x[example, :, head]
         found = rotated[example, :, head]
         expected = slow_rotation(of_head, first, theta)
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+        assert_allclose(found, expected, atol=1e-5)
 
 
 def test_products_of_rotated_queries_and_keys_depend_only_on_the_distance():
     random = np.random.default_rng(0)
     shape = (1, 1, 1, 8)
-    q = jnp.asarray(random.normal(size=shape), jnp.float32)
-    k = jnp.asarray(random.normal(size=shape), jnp.float32)
+    query_numbers = random.normal(size=shape)
+    key_numbers = random.normal(size=shape)
+    q = jnp.asarray(query_numbers, jnp.float32)
+    k = jnp.asarray(key_numbers, jnp.float32)
 
     def product(query_position, key_position):
         rotated_q = rotate(q, query_position, 100.0)
         rotated_k = rotate(k, key_position, 100.0)
         return float((rotated_q * rotated_k).sum())
 
-    assert product(3, 1) == pytest.approx(product(12, 10), abs=1e-4)
-    assert product(3, 1) != pytest.approx(product(3, 2), abs=1e-2)
+    near = product(3, 1)
+    assert near == pytest.approx(product(12, 10), abs=1e-4)
+    assert near != pytest.approx(product(3, 2), abs=1e-2)

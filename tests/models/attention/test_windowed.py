@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models.attention import dot_product
 from gmlp_flax.models.attention.windowed import attend_in_windows
@@ -18,12 +19,16 @@ def slow_mix(q, k, v, spec, visible):
     for query in range(tokens):
         keys = []
         for key in range(tokens):
-            is_near = abs(query - key) <= spec.window // 2
+            half = spec.window // 2
+            is_near = abs(query - key) <= half
             is_past = key <= query or not spec.causal
-            if is_near and is_past and visible[query, key]:
+            is_visible = visible[query, key]
+            if is_near and is_past and is_visible:
                 keys.append(key)
-        scores = dot_products(q[query], k[keys])
-        mixed.append(softmax_mix(scores, v[keys]))
+        key_vectors = k[keys]
+        scores = dot_products(q[query], key_vectors)
+        mixed_row = softmax_mix(scores, v[keys])
+        mixed.append(mixed_row)
     return np.stack(mixed)
 
 
@@ -52,10 +57,12 @@ def mask_of(kind, tokens):
         rows = tokens - 2
         is_text = np.arange(tokens) < rows
         visible[:, rows:] = False
-        return Mask(jnp.asarray([is_text, is_text]), visible, rows)
+        rows_of_text = jnp.asarray([is_text, is_text])
+        return Mask(rows_of_text, visible, rows)
     documents = 1 + np.arange(tokens) // 3
     visible = documents[:, None] == documents
-    padding_mask = jnp.asarray([documents, documents], jnp.int32)
+    batch = [documents, documents]
+    padding_mask = jnp.asarray(batch, jnp.int32)
     return Mask(padding_mask, visible, tokens)
 
 
@@ -64,7 +71,8 @@ def mask_of(kind, tokens):
 @pytest.mark.parametrize("kind", ["none", "padding", "documents"])
 def test_windows_agree_with_loops(tokens, causal, kind):
     spec = transformer(window=4, causal=causal)
-    q, k, v = np.asarray(normal(3, 2, 2, tokens, 8))
+    numbers = normal(3, 2, 2, tokens, 8)
+    q, k, v = np.asarray(numbers)
     mask = mask_of(kind, tokens)
 
     @quick_jit
@@ -77,16 +85,19 @@ def test_windows_agree_with_loops(tokens, causal, kind):
         found = mixed[index]
         expected = slow_mix(q[index], k[index], v[index], spec, mask.visible)
         rows = slice(mask.rows)
-        np.testing.assert_allclose(found[rows], expected[rows], atol=1e-5)
+        expected_rows = expected[rows]
+        assert_allclose(found[rows], expected_rows, atol=1e-5)
 
 
 def test_windows_have_the_gradients_of_the_whole_matrix():
     """Also for examples with only padding, but without an array of tokens times tokens."""
     spec = transformer(window=4)
     inputs = normal(3, 2, 2, 33, 8)
-    mask = jnp.arange(33) < jnp.array([[30], [0]])
+    lengths = jnp.array([[30], [0]])
+    mask = jnp.arange(33) < lengths
     is_text = mask[:, None, :, None]
-    weights = jnp.where(is_text, normal(2, 2, 33, 8, seed=1), 0)
+    numbers = normal(2, 2, 33, 8, seed=1)
+    weights = jnp.where(is_text, numbers, 0)
 
     def in_windows(q, k, v):
         return attend_in_windows(q, k, v, spec, mask)
@@ -106,9 +117,11 @@ def test_windows_have_the_gradients_of_the_whole_matrix():
     expected = quick_jit(gradient_of(whole))(*inputs)
     for one, other in zip(found, expected, strict=True):
         assert np.isfinite(one).all()
-        np.testing.assert_allclose(one, other, atol=1e-5)
-    assert "33,33]" not in str(jax.make_jaxpr(gradient_of(in_windows))(*inputs))
-    assert "33,33]" in str(jax.make_jaxpr(gradient_of(whole))(*inputs))
+        assert_allclose(one, other, atol=1e-5)
+    windowed_jaxpr = jax.make_jaxpr(gradient_of(in_windows))(*inputs)
+    assert "33,33]" not in str(windowed_jaxpr)
+    whole_jaxpr = jax.make_jaxpr(gradient_of(whole))(*inputs)
+    assert "33,33]" in str(whole_jaxpr)
 
 
 @pytest.mark.slow
@@ -117,11 +130,13 @@ def test_dropout_in_windows_keeps_the_mean():
     q, k, v = normal(3, 1, 2, 20, 8)
 
     def draw(key):
-        return attend_in_windows(q, k, v, spec, dropout_keys=key[None])
+        dropout_keys = key[None]
+        return attend_in_windows(q, k, v, spec, dropout_keys=dropout_keys)
 
     expected = attend_in_windows(q, k, v, spec)
     keys = jax.random.split(jax.random.key(0), 3000)
-    drawn = jax.vmap(jax.jit(draw))(keys)
+    draw_many = jax.vmap(jax.jit(draw))
+    drawn = draw_many(keys)
     difference = jnp.abs(drawn[0] - expected)
     assert difference.max() > 0.1
-    np.testing.assert_allclose(drawn.mean(0), expected, atol=0.1)
+    assert_allclose(drawn.mean(0), expected, atol=0.1)

@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models.blocks.bigs import BiGSBlock
 from gmlp_flax.models.parameters import metadata
@@ -35,7 +36,7 @@ def test_causal_blocks_have_only_the_forward_direction(state_spaces):
     for tokens in (5, CHUNK + 3):
         x = normal(0, 2, tokens, 6)
         expected = by_example(reference.bigs_block, params_of(module), x)
-        np.testing.assert_allclose(quick_jit(module)(x), expected, atol=1e-10)
+        assert_allclose(quick_jit(module)(x), expected, atol=1e-10)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def fresh_block():
 def test_initial_modes_are_those_of_hippo(fresh_block):
     """And D is 1."""
     ssm = fresh_block.forward.ssm
-    np.testing.assert_array_equal(ssm.a_real[...], -0.5)
+    assert_array_equal(ssm.a_real[...], -0.5)
     assert ssm.a_imag.shape == (256, 64)
     assert (ssm.d[...] == 1).all()
     assert ssm.c[...].std() == pytest.approx(0.5**0.5, rel=0.02)

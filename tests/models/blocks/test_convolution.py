@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
@@ -43,12 +44,15 @@ def test_fresh_kernels_have_no_dominant_entry(kind):
     another)."""
     module = block(kind, kernel_widths=(3,))
     x = jnp.asarray(normal(0, 2, 5, 6))
-    kernel = np.asarray(module.convolution.kernel(x))
-    np.testing.assert_allclose(kernel.sum(-1), 1, atol=1e-12)
+    computed = module.convolution.kernel(x)
+    kernel = np.asarray(computed)
+    assert_allclose(kernel.sum(-1), 1, atol=1e-12)
     if kind == "lightweight":
         assert kernel.shape == (3, 3)
-        least = math.e**-2 / (math.e**-2 + 2)
-        most = math.e**2 / (math.e**2 + 2)
+        lowest = math.e**-2
+        least = lowest / (lowest + 2)
+        highest = math.e**2
+        most = highest / (highest + 2)
     else:
         assert kernel.shape == (2, 5, 3, 3)
         least = 0.003
@@ -62,29 +66,35 @@ def test_fresh_kernels_have_no_dominant_entry(kind):
 @in_float64
 def test_kernel_dropout_keeps_the_mean(kind):
     """Over many keys, for each example its own."""
-    convolution = randomized(lambda: block(kind, attention_dropout=0.25)).convolution
+    module = randomized(lambda: block(kind, attention_dropout=0.25))
+    convolution = module.convolution
     call = quick_jit(convolution)
     x = normal(0, 1, 5, 6)
     undropped = call(x)[0]
     copies = np.broadcast_to(x, (4000, 5, 6))
-    dropped = np.asarray(call(copies, keys(0, 4000)))
-    error = dropped.std(0) / np.sqrt(len(dropped))
+    key = keys(0, 4000)
+    dropped = np.asarray(call(copies, key))
+    root = np.sqrt(len(dropped))
+    error = dropped.std(0) / root
     assert error.min() > 0
-    difference = np.abs(dropped.mean(0) - undropped)
+    mean = dropped.mean(0)
+    difference = np.abs(mean - undropped)
     assert (difference < 5 * error).all()
 
 
 @KINDS
 @in_float64
 def test_kernel_dropout_depends_only_on_the_key(kind):
-    convolution = randomized(lambda: block(kind, attention_dropout=0.25)).convolution
+    module = randomized(lambda: block(kind, attention_dropout=0.25))
+    convolution = module.convolution
     call = quick_jit(convolution)
     x = normal(0, 1, 5, 6)
     first = call(x, keys(1, 1))
     again = call(x, keys(1, 1))
     other = call(x, keys(2, 1))
-    np.testing.assert_array_equal(first, again)
-    assert np.abs(first - other).max() > 1e-3
+    assert_array_equal(first, again)
+    difference = np.abs(first - other)
+    assert difference.max() > 1e-3
 
 
 @KINDS
@@ -93,7 +103,7 @@ def test_kernels_without_a_rate_are_not_dropped(kind):
     convolution = randomized(lambda: block(kind)).convolution
     call = quick_jit(convolution)
     x = normal(0, 1, 5, 6)
-    np.testing.assert_array_equal(call(x, keys(1, 1)), call(x))
+    assert_array_equal(call(x, keys(1, 1)), call(x))
 
 
 def test_finetuning_drops_kernels_at_the_rate_of_attention_weights():
@@ -125,15 +135,19 @@ def test_layers_with_equal_kernels_are_stacked(widths, dilations, stacks):
     layers = []
     for stack, count in zip(blocks, stacks, strict=True):
         assert len(stack["mlp_norm"]["scale"]) == count
-        layers += [layer_of(stack, number) for number in range(count)]
+        stack_layers = []
+        for number in range(count):
+            stack_layers.append(layer_of(stack, number))
+        layers += stack_layers
     x = normal(0, 5, 6)
     [y] = quick_jit(module)(x[None])
-    for layer, (width, dilation) in zip(layers, spec.kernels, strict=True):
+    pairs = zip(layers, spec.kernels, strict=True)
+    for layer, (width, dilation) in pairs:
         logits = layer["convolution"]["kernel"]["logits"]
         assert logits.shape == (3, width)
         x = convolution_block(layer, x, dilation=dilation)
     expected = layer_norm(p["norm"], x)
-    np.testing.assert_allclose(y, expected, atol=1e-9)
+    assert_allclose(y, expected, atol=1e-9)
 
 
 def test_learning_rates_grow_over_the_depth_of_all_stacks():
@@ -141,14 +155,16 @@ def test_learning_rates_grow_over_the_depth_of_all_stacks():
     config.model.update(kernel_widths=(3, 3, 5, 7), layers=4, d_model=8, d_ffn=8, vocab_size=20)
     task = tasks.find(config.task)(config)
     lines = ("^encoder/blocks/=0.125..1",)
-    factors = optimizer.factors(task.shapes(), lines, task.param_metadata())
+    metadata = task.param_metadata()
+    factors = optimizer.factors(task.shapes(), lines, metadata)
     of_stacks = []
     for number in range(3):
         path = f"encoder/blocks/stack_{number}/mlp_norm/scale"
         of_stacks.append(factors[path])
-    assert [factor.shape for factor in of_stacks] == [(2, 1), (1, 1), (1, 1)]
+    shapes = [factor.shape for factor in of_stacks]
+    assert shapes == [(2, 1), (1, 1), (1, 1)]
     by_layer = np.concatenate(of_stacks)[:, 0]
-    np.testing.assert_allclose(by_layer, [0.125, 0.25, 0.5, 1], rtol=1e-6)
+    assert_allclose(by_layer, [0.125, 0.25, 0.5, 1], rtol=1e-6)
     assert factors["embedding"] == 1
 
 

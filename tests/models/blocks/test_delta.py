@@ -2,6 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models.blocks.delta import DeltaBlock
 from gmlp_flax.models.parameters import metadata
@@ -28,7 +29,7 @@ def test_causal_blocks_have_only_the_forward_pass():
     assert module.delta.backward is None
     x = normal(0, 2, 11, 6)
     expected = by_example(reference.delta_block, params_of(module), x)
-    np.testing.assert_allclose(quick_jit(module)(x), expected, atol=1e-10)
+    assert_allclose(quick_jit(module)(x), expected, atol=1e-10)
 
 
 @in_float64
@@ -38,7 +39,7 @@ def test_outputs_do_not_depend_on_the_chunk():
     assert np.abs(expected - x).max() > 0.1
     for chunk in (4, 64):
         y = quick_jit(block_of(chunk=chunk))(x)
-        np.testing.assert_allclose(y, expected, atol=1e-12)
+        assert_allclose(y, expected, atol=1e-12)
 
 
 @in_float64

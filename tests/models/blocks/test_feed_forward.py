@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models.blocks.feed_forward import FeedForwardBlock
 from tests.models.reference import (
@@ -37,7 +38,7 @@ def test_mlp_over_channels_comes_first():
         return x + token_mlp(p["token_mlp"], normed.T)
 
     [found] = quick_jit(module)(x[None])
-    np.testing.assert_allclose(found, over_tokens(over_channels(x)), atol=1e-10)
+    assert_allclose(found, over_tokens(over_channels(x)), atol=1e-10)
     difference = found - over_channels(over_tokens(x))
     assert np.abs(difference).max() > 1e-2
 
@@ -53,7 +54,7 @@ def test_norm_before_the_mlp_over_tokens_is_over_tokens():
     x = normal(0, 1, 5, 6)
     shift = normal(1, 6)
     shifted = quick_jit(module)(x + shift)
-    np.testing.assert_allclose(shifted, quick_jit(module)(x) + shift, atol=1e-10)
+    assert_allclose(shifted, quick_jit(module)(x) + shift, atol=1e-10)
 
 
 @pytest.mark.slow

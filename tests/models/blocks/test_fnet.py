@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models.blocks import fnet
 from gmlp_flax.models.blocks.fnet import ALGORITHMS, FNetBlock, FNetHybridBlock, fourier
@@ -58,7 +59,7 @@ def test_transforms_agree_with_sums(algorithm, tokens, channels):
     x = normal(0, 2, tokens, channels)
     y = quick_jit(lambda x: fourier(x, algorithm))(x)
     expected = [reference.fourier(sample) for sample in x]
-    np.testing.assert_allclose(y, expected, atol=1e-12)
+    assert_allclose(y, expected, atol=1e-12)
 
 
 def by_fft(x):
@@ -70,18 +71,19 @@ def test_transforms_are_their_own_transpose():
     """So is the gradient, which all algorithms share."""
     x = normal(0, 4, 3)
     of_fft = jacobian(by_fft, x).reshape(12, 12)
-    np.testing.assert_allclose(of_fft, of_fft.T, atol=1e-12)
+    assert_allclose(of_fft, of_fft.T, atol=1e-12)
     of_products = jacobian(ALGORITHMS["matmul"], x).reshape(12, 12)
-    np.testing.assert_allclose(of_products, of_fft, atol=1e-12)
+    assert_allclose(of_products, of_fft, atol=1e-12)
 
 
 @in_float64
 def test_two_transforms_average_the_input_and_its_reversal():
     x = normal(1, 1, 4, 3)
-    reversed_ = np.roll(x[:, ::-1, ::-1], (1, 1), (1, 2))
+    flipped = x[:, ::-1, ::-1]
+    reversed_ = np.roll(flipped, (1, 1), (1, 2))
     expected = 12 * (x + reversed_) / 2
     twice = by_fft(by_fft(x))
-    np.testing.assert_allclose(twice, expected, atol=1e-12)
+    assert_allclose(twice, expected, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -92,10 +94,13 @@ def test_matrices_of_long_transforms_are_exact_in_float32():
     cosines, sines = fnet.dft(size, jnp.float32)
     points = (0, 1, 1234, 4999)
     for j, k in itertools.product(points, repeat=2):
-        turns = (j * k % size) / size
+        remainder = j * k % size
+        turns = remainder / size
         angle = 2 * np.pi * turns
-        np.testing.assert_allclose(cosines[j, k], np.cos(angle), atol=1e-7)
-        np.testing.assert_allclose(sines[j, k], np.sin(angle), atol=1e-7)
+        cosine = np.cos(angle)
+        assert_allclose(cosines[j, k], cosine, atol=1e-7)
+        sine = np.sin(angle)
+        assert_allclose(sines[j, k], sine, atol=1e-7)
 
 
 @EITHER_NORM
@@ -114,7 +119,8 @@ def test_transforms_have_no_dropout(norm, kind, options, draws):
     state, call = function_of(module)
 
     def train(state, x):
-        return call(state, x, LayerRng(keys(0, 3), 0.5))
+        rng = LayerRng(keys(0, 3), 0.5)
+        return call(state, x, rng)
 
     x = jnp.ones((3, 5, 6), jnp.float32)
     assert count("random_bits", train, state, x) == draws
@@ -150,7 +156,8 @@ def test_gradients_store_no_activations():
 )
 def test_cpus_use_products_for_small_transforms(tokens, channels, products):
     x = jnp.ones((1, tokens, channels))
-    text = jax.jit(by_auto).lower(x).as_text()
+    lowered = jax.jit(by_auto).lower(x)
+    text = lowered.as_text()
     assert text.count("dot_general") == products
     uses_fft = products == 0
     assert ("fft" in text) == uses_fft
@@ -166,7 +173,8 @@ def test_cpus_use_products_for_small_transforms(tokens, channels, products):
 )
 def test_tpus_use_products_for_short_transforms(platform, tokens, products):
     shape = jax.ShapeDtypeStruct((1, tokens, 64), jnp.float32)
-    export = jax.export.export(jax.jit(by_auto), platforms=[platform])
+    jitted = jax.jit(by_auto)
+    export = jax.export.export(jitted, platforms=[platform])
     text = export(shape).mlir_module()
     assert text.count("stablehlo.dot_general") == products
 
@@ -181,7 +189,8 @@ def test_hybrid_encoders_agree_with_numpy(norm, attention_layers):
     module = randomized(lambda: Encoder(spec, nnx.Rngs(0)))
     p = params_of(module)
     x = normal(0, 5, 6)
-    y = quick_jit(module)(x[None])[0]
+    batch = x[None]
+    y = quick_jit(module)(batch)[0]
     if attention_layers == 0:
         stacks = [p["blocks"]]
         have_attention = [False]
@@ -195,10 +204,11 @@ def test_hybrid_encoders_agree_with_numpy(norm, attention_layers):
     for stack in stacks:
         layers = len(stack["mlp_norm"]["scale"])
         for layer in range(layers):
-            x = fnet_block(layer_of(stack, layer), x, norm)
+            params = layer_of(stack, layer)
+            x = fnet_block(params, x, norm)
     if norm == "pre":
         x = layer_norm(p["norm"], x, 1e-12)
-    np.testing.assert_allclose(y, x, atol=1e-9)
+    assert_allclose(y, x, atol=1e-9)
     assert ("norm" in p) == (norm == "pre")
 
 

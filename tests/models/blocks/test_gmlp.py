@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models import toeplitz
 from gmlp_flax.models.blocks.gmlp import (
@@ -60,12 +61,13 @@ PASSED = {
 @pytest.mark.parametrize("kind", PASSED)
 def test_fresh_gates_pass_their_input(kind):
     """Or its first half, or zeros."""
-    z = normal(0, 2, 5, 8).astype(np.float32)
+    numbers = normal(0, 2, 5, 8)
+    z = numbers.astype(np.float32)
     expected = PASSED[kind](z)
     with_zeros = gating_unit(kind, dtype="float32", spatial_init_std=0.0)
     fresh = gating_unit(kind, dtype="float32")
-    np.testing.assert_array_equal(with_zeros(z), expected)
-    np.testing.assert_allclose(fresh(z), expected, atol=1e-4)
+    assert_array_equal(with_zeros(z), expected)
+    assert_allclose(fresh(z), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +84,9 @@ def test_gates_use_their_own_epsilon_or_that_of_the_norms(norm_eps, gate_norm_ep
     p = params_of(module)
     z = normal(0, 5, 8)
     passed, gated = np.split(z, 2, axis=1)
-    f = spatial(p["spatial"], layer_norm(p["norm"], gated, eps))
-    np.testing.assert_allclose(module(z[None])[0], passed * f, atol=1e-12)
+    normed = layer_norm(p["norm"], gated, eps)
+    f = spatial(p["spatial"], normed)
+    assert_allclose(module(z[None])[0], passed * f, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +106,7 @@ def test_projections_agree_with_loops(kind, tokens):
     f = randomized(lambda: projection(**KINDS[kind]))
     z = normal(0, 2, tokens, 3)
     expected = by_example(spatial, params_of(f), z)
-    np.testing.assert_allclose(f(z), expected, atol=1e-12)
+    assert_allclose(f(z), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -118,29 +121,32 @@ def test_projections_start_near_zero_with_one_bias_per_token(kind, name, shape):
     params = params_of(f)
     assert params.keys() == {name, "bias"}
     assert params[name].shape == shape
-    np.testing.assert_array_equal(params["bias"], np.ones(5))
-    z = normal(0, 1, 5, 2).astype(np.float32)
-    np.testing.assert_allclose(f(z), 1, atol=1e-4)
+    assert_array_equal(params["bias"], np.ones(5))
+    numbers = normal(0, 1, 5, 2)
+    z = numbers.astype(np.float32)
+    assert_allclose(f(z), 1, atol=1e-4)
 
 
 @pytest.mark.parametrize(("kind", "name"), [("dense", "weight"), ("direct", "taps")])
 def test_projections_start_with_the_standard_deviation_of_the_option(kind, name):
     f = projection(length=200, spatial_init_std=0.02, dtype="float32", **KINDS[kind])
     params = params_of(f)
-    assert params[name].std() == pytest.approx(0.02, rel=0.15)
+    deviation = params[name].std()
+    assert deviation == pytest.approx(0.02, rel=0.15)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bfloat16_projections_keep_float32_biases(kind):
     f = randomized(lambda: projection(dtype="bfloat16", **KINDS[kind]))
-    z = jnp.asarray(normal(0, 2, 5, 3), jnp.bfloat16)
+    numbers = normal(0, 2, 5, 3)
+    z = jnp.asarray(numbers, jnp.bfloat16)
     y = f(z)
     assert y.dtype == jnp.bfloat16
     assert f.bias.dtype == jnp.float32
     exact_z = np.asarray(z, np.float64)
     expected = by_example(spatial, params_of(f), exact_z)
     found = y.astype(jnp.float32)
-    np.testing.assert_allclose(found, expected, rtol=0.03, atol=0.03)
+    assert_allclose(found, expected, rtol=0.03, atol=0.03)
 
 
 @in_float64
@@ -153,9 +159,11 @@ def test_cropped_projections_have_gradients_for_their_taps_only():
         return (y**2).sum()
 
     z = normal(0, 1, 4, 2)
-    gradient = quick_jit(jax.grad(loss))(state, z)
+    differentiated = quick_jit(jax.grad(loss))
+    gradient = differentiated(state, z)
     taps = np.asarray(gradient["taps"])
-    assert (taps[[0, 1, 9, 10]] == 0).all()
+    unused = taps[[0, 1, 9, 10]]
+    assert (unused == 0).all()
     assert (taps[2:9] != 0).all()
     bias = np.asarray(gradient["bias"])
     assert (bias[4:] == 0).all()
@@ -167,13 +175,14 @@ def test_large_scores_of_tiny_attention_do_not_overflow():
     module = randomized(attention, std=30.0)
     x = 30 * normal(0, 1, 5, 6)
     expected = by_example(tiny_attention, params_of(module), x)
-    np.testing.assert_allclose(module(x), expected, rtol=1e-9)
+    assert_allclose(module(x), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize(("std", "bound"), [(1e-6, 1e-4), (0.0, 0.0)])
 def test_tiny_attention_starts_near_zero(std, bound):
     module = attention(dtype="float32", spatial_init_std=std)
-    x = jnp.asarray(normal(0, 2, 5, 6), jnp.float32)
+    numbers = normal(0, 2, 5, 6)
+    x = jnp.asarray(numbers, jnp.float32)
     y = module(x)
     assert y.shape == (2, 5, 4)
     assert np.abs(y).max() <= bound
@@ -192,10 +201,11 @@ def test_depthwise_gates_start_as_published():
     taps = params["taps"]
     assert taps.shape == (31, 32)
     assert taps.std() == pytest.approx(1e-6, rel=0.1)
-    np.testing.assert_array_equal(params["bias"], np.ones(32))
-    z = normal(0, 2, 40, 64).astype(np.float32)
+    assert_array_equal(params["bias"], np.ones(32))
+    numbers = normal(0, 2, 40, 64)
+    z = numbers.astype(np.float32)
     passed = z[..., :32]
-    np.testing.assert_allclose(gate(z), passed, atol=1e-4)
+    assert_allclose(gate(z), passed, atol=1e-4)
 
 
 def test_depthwise_encoders_have_the_parameters_counted_by_hand():
@@ -209,7 +219,8 @@ def test_depthwise_encoders_have_the_parameters_counted_by_hand():
     layer = proj_in + proj_out + norms + kernels
     final_norm = 2 * 16
     params = nnx.state(encoder, nnx.Param)
-    assert count(params) == 3 * layer + final_norm
+    layers = 3 * layer
+    assert count(params) == layers + final_norm
     found = metadata(encoder)
     taps = found["blocks/gate/spatial/taps"]
     assert taps == ParamMetadata((None, "tensor"), True, None, taps.layers)
@@ -225,10 +236,12 @@ def test_depthwise_gates_support_every_length_with_the_same_parameters():
     x = normal(0, 1, 12, 6)
     for tokens in (1, 5, 12):
         assert spec.supports_length(tokens)
-        y = quick_jit(module)(x[:, :tokens])
+        prefix = x[:, :tokens]
+        y = quick_jit(module)(prefix)
         assert y.shape == (1, tokens, 6)
     with_positions = depthwise_spec(positions="absolute")
-    supported = [with_positions.supports_length(tokens) for tokens in (1, 5, 6)]
+    supports = with_positions.supports_length
+    supported = [supports(tokens) for tokens in (1, 5, 6)]
     assert supported == [True, True, False]
 
 
@@ -251,11 +264,13 @@ def test_depthwise_gates_read_only_their_window(causal, before, after):
         [y] = module(x[None])
         return y
 
-    effect = np.abs(jacobian(x)).max(axis=(1, 3))
+    slopes = np.abs(jacobian(x))
+    effect = slopes.max(axis=(1, 3))
     for i, j in np.ndindex(9, 9):
         offset = j - i
         is_read = -before <= offset <= after
-        assert (effect[i, j] > 0) == is_read, (i, j)
+        has_effect = effect[i, j] > 0
+        assert has_effect == is_read, (i, j)
 
 
 @pytest.mark.parametrize(
@@ -269,15 +284,17 @@ def test_depthwise_gates_read_only_their_window(causal, before, after):
 def test_matrices_of_depthwise_gates_have_the_mean_taps(causal, before, after):
     spec = depthwise_spec(length=9, causal=causal)
     module = randomized(lambda: GMLPBlock(spec, nnx.Rngs(0)))
-    taps = params_of(module)["gate"]["spatial"]["taps"]
+    spatial_params = params_of(module)["gate"]["spatial"]
+    taps = spatial_params["taps"]
     mean_taps = taps.mean(axis=1)
     expected = np.zeros((9, 9))
     for i, j in np.ndindex(9, 9):
         offset = j - i
         if -before <= offset <= after:
-            expected[i, j] = mean_taps[offset + before]
+            column = offset + before
+            expected[i, j] = mean_taps[column]
     matrix = module.spatial_matrix()
-    np.testing.assert_allclose(matrix, expected, atol=1e-12)
+    assert_allclose(matrix, expected, atol=1e-12)
 
 
 def test_kernels_wider_than_the_tokens_are_refused():

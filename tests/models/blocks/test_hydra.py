@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models import parameters
 from gmlp_flax.models.blocks.hydra import HydraBlock, HydraMixer
@@ -36,17 +37,21 @@ def test_outputs_are_products_with_the_materialised_matrix(kind, computed):
     module = mixer(kind, computed)
     x = jnp.asarray(normal(0, 2, 5, 6))
     p = params_of(module)
-    matrices = np.broadcast_to(module.matrices(x), (2, 3, 5, 5))
+    computed_matrices = module.matrices(x)
+    matrices = np.broadcast_to(computed_matrices, (2, 3, 5, 5))
     values = x @ p["values"]["kernel"]
-    v = jax.nn.silu(module.convolution(values))
+    convolved = module.convolution(values)
+    v = jax.nn.silu(convolved)
     mixed = matrices @ by_head(v)
     joined = mixed.swapaxes(1, 2).reshape(2, 5, 12)
     mean_square = (joined**2).mean(-1, keepdims=True)
-    normed = joined / np.sqrt(mean_square + 1e-5)
-    gate = jax.nn.silu(x @ p["gate"]["kernel"])
+    root = np.sqrt(mean_square + 1e-5)
+    normed = joined / root
+    gate_logits = x @ p["gate"]["kernel"]
+    gate = jax.nn.silu(gate_logits)
     gated = p["norm_scale"] * normed * gate
     expected = gated @ p["out"]["kernel"]
-    np.testing.assert_allclose(quick_jit(module)(x), expected, atol=1e-10)
+    assert_allclose(quick_jit(module)(x), expected, atol=1e-10)
 
 
 def jacobian(module, x):
@@ -84,7 +89,8 @@ def test_causal_mixers_read_no_later_token(kind, computed, form):
 def test_texts_are_continued_from_the_cache(kind, computed):
     spec = spec_of(kind, computed, causal=True, length=9)
     model = randomized(lambda: CausalLM(spec, 11, nnx.Rngs(0), scale_embeddings=True))
-    tokens = np.random.default_rng(0).integers(0, 11, (2, 9))
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, 11, (2, 9))
     assert_same_logits_in_parts(model, tokens)
 
 
@@ -134,12 +140,14 @@ def test_learned_matrices_can_be_plotted(kind, computed):
     """The mean over heads; only of matrices that do not depend on the input."""
     module = randomized(lambda: HydraBlock(spec_of(kind, computed), nnx.Rngs(0)))
     plotted = module.spatial_matrix()
-    assert HydraBlock.has_spatial_matrix(module.hydra.spec) == (not computed)
+    has_matrix = HydraBlock.has_spatial_matrix(module.hydra.spec)
+    assert has_matrix == (not computed)
     if computed:
         assert plotted is None
     else:
         _, matrices = input_and_matrices(module)
-        np.testing.assert_allclose(plotted, matrices[0].mean(0), atol=1e-12)
+        mean = matrices[0].mean(0)
+        assert_allclose(plotted, mean, atol=1e-12)
 
 
 @EVERY
@@ -149,20 +157,24 @@ def test_attention_scores_give_the_shares_of_the_matrix(kind, computed):
     module = randomized(lambda: HydraBlock(spec_of(kind, computed), nnx.Rngs(0)))
     x, matrices = input_and_matrices(module)
     scores = module.attention_scores(x)
-    shares = np.broadcast_to(jax.nn.softmax(scores), (2, 3, 5, 5))
+    softmax = jax.nn.softmax(scores)
+    shares = np.broadcast_to(softmax, (2, 3, 5, 5))
     if kind == "attention":
         expected = matrices - np.eye(5)
     else:
         weights = np.abs(matrices)
-        expected = weights / weights.sum(-1, keepdims=True)
-    np.testing.assert_allclose(shares, expected, atol=1e-12)
+        sums = weights.sum(-1, keepdims=True)
+        expected = weights / sums
+    assert_allclose(shares, expected, atol=1e-12)
 
 
 def input_and_matrices(module):
     """Two inputs of a block, and the matrices of their heads."""
     x = jnp.asarray(normal(0, 2, 5, 6))
-    matrices = module.hydra.matrices(module.mixing_norm(x))
-    return x, np.broadcast_to(matrices, (2, 3, 5, 5))
+    normed = module.mixing_norm(x)
+    matrices = module.hydra.matrices(normed)
+    broadcast = np.broadcast_to(matrices, (2, 3, 5, 5))
+    return x, broadcast
 
 
 def test_parameters_are_those_counted_by_hand():
@@ -180,7 +192,8 @@ def test_parameters_are_those_counted_by_hand():
     out = 12 * 6
     projections = values_and_gate + state_projection + steps + out
     expected = projections + filters + per_head + norm
-    assert parameters.count(nnx.state(module, nnx.Param)) == expected
+    count = parameters.count(nnx.state(module, nnx.Param))
+    assert count == expected
 
 
 @pytest.mark.parametrize(

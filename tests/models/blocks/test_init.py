@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models.layers import EVALUATION, LayerRng
 from tests.models.blocks.cases import CASES, block_of, reference_of, spec_of_case
@@ -56,11 +57,14 @@ def test_blocks_agree_with_numpy(name):
     module = randomized(lambda: block_of(name))
     call = quick_jit(module)
     spec = spec_of_case(name)
-    lengths = [tokens for tokens in (5, 9, 3) if spec.supports_length(tokens)]
+    lengths = []
+    for tokens in (5, 9, 3):
+        if spec.supports_length(tokens):
+            lengths.append(tokens)
     for tokens in lengths[:2]:
         x = normal(0, 2, tokens, 6)
         expected = by_example(reference, params_of(module), x)
-        np.testing.assert_allclose(call(x), expected, atol=1e-10)
+        assert_allclose(call(x), expected, atol=1e-10)
 
 
 @EVERY_CASE
@@ -71,7 +75,8 @@ def test_unsupported_numbers_of_tokens_are_refused(name):
     assert spec.supports_length(5)
     refused = []
     for tokens in (1, 4, 6):
-        if spec.supports_length(tokens) or spec.positions == "absolute":
+        is_supported = spec.supports_length(tokens)
+        if is_supported or spec.positions == "absolute":
             continue
         x = jnp.ones((1, tokens, 6))
         with pytest.raises(ValueError, match=f"5 tokens and (was|were) given {tokens}"):
@@ -87,7 +92,8 @@ def test_padding_is_read_only_by_blocks_that_say_so(name):
     spec = spec_of_case(name).hiding_padding()
     x = normal(0, 2, 5, 6)
     mask = np.arange(5)[None] < 3
-    other_padding = np.where(mask[..., None], x, 7.0)
+    is_visible = mask[..., None]
+    other_padding = np.where(is_visible, x, 7.0)
     # its layers of attention hide padding, those of the transform do not
     if CASES[name]["block"] == "fnet_hybrid":
         assert spec is None
@@ -96,7 +102,8 @@ def test_padding_is_read_only_by_blocks_that_say_so(name):
         call = quick_jit(randomized(lambda: block_of(name)))
         y = call(x, padding_mask=mask)
         other = call(other_padding, padding_mask=mask)
-        difference = np.abs(y - other)[:, :3].max()
+        differences = np.abs(y - other)
+        difference = differences[:, :3].max()
         assert difference > 1e-3, "padding is hidden: set hides_padding"
         return
     module = randomized(lambda: spec.block(spec, nnx.Rngs(0)))
@@ -104,12 +111,14 @@ def test_padding_is_read_only_by_blocks_that_say_so(name):
     @quick_jit
     def padded_and_shorter(x):
         padded = module(x, padding_mask=mask)
-        return padded[:, :3], module(x[:, :3])
+        padded_text = padded[:, :3]
+        text = x[:, :3]
+        return padded_text, module(text)
 
     padded, shorter = padded_and_shorter(x)
     other, _ = padded_and_shorter(other_padding)
-    np.testing.assert_allclose(padded, shorter, atol=1e-12)
-    np.testing.assert_allclose(other, shorter, atol=1e-12)
+    assert_allclose(padded, shorter, atol=1e-12)
+    assert_allclose(other, shorter, atol=1e-12)
 
 
 DOCUMENTS = np.array([[1, 1, 2, 2, 0]])  # the last token is padding
@@ -130,15 +139,20 @@ def test_packed_documents_do_not_read_each_other(name):
     y = masked(x)
     for document in (1, 2):
         in_document = DOCUMENTS[0] == document
-        others_changed = np.where(in_document[:, None], x, 7.0)
+        is_visible = in_document[:, None]
+        others_changed = np.where(is_visible, x, 7.0)
         same = masked(others_changed)[:, in_document]
-        np.testing.assert_allclose(same, y[:, in_document], atol=1e-12)
+        expected = y[:, in_document]
+        assert_allclose(same, expected, atol=1e-12)
         change = unmasked(others_changed) - unmasked(x)
-        assert np.abs(change)[:, in_document].max() > 1e-3
+        document_changes = np.abs(change)[:, in_document]
+        assert document_changes.max() > 1e-3
     # The first document alone: later tokens are padding to it.
     first_mask = jnp.arange(5)[None] < 2
     alone = quick_jit(lambda x: module(x, padding_mask=first_mask))(x)
-    np.testing.assert_allclose(y[:, :2], alone[:, :2], atol=1e-12)
+    of_first = y[:, :2]
+    alone_of_first = alone[:, :2]
+    assert_allclose(of_first, alone_of_first, atol=1e-12)
 
 
 @EVERY_BLOCK
@@ -155,10 +169,12 @@ def test_batches_may_be_sharded_over_explicit_axes(name):
     gradient = jax.grad(loss, argnums=(0, 1))
     with jax.sharding.use_abstract_mesh(mesh):
         x = jax.ShapeDtypeStruct((4, 5, 6), jnp.float32, sharding=over_batch)
-        gradient_of_state, gradient_of_x = jax.eval_shape(gradient, state, x)
+        gradients = jax.eval_shape(gradient, state, x)
+        gradient_of_state, gradient_of_x = gradients
     assert gradient_of_x.sharding.spec[0] == "data"
     shapes = jax.tree.map(jnp.shape, gradient_of_state)
-    assert shapes == jax.tree.map(jnp.shape, state)
+    state_shapes = jax.tree.map(jnp.shape, state)
+    assert shapes == state_shapes
 
 
 @EVERY_BLOCK
@@ -166,10 +182,12 @@ def test_batches_may_be_sharded_over_explicit_axes(name):
 def test_stochastic_depth_drops_each_branch_independently(name):
     """Equal examples then have as many different outputs as there are sets of branches."""
     module = randomized(lambda: block_of(name))
-    x = jnp.broadcast_to(jnp.asarray(normal(0, 5, 6)), (64, 5, 6))
+    example = jnp.asarray(normal(0, 5, 6))
+    x = jnp.broadcast_to(example, (64, 5, 6))
 
     def with_stochastic_depth(x):
-        rng = LayerRng(keys(0, 64), 0.0, jnp.float32(0.5))
+        survival = jnp.float32(0.5)
+        rng = LayerRng(keys(0, 64), 0.0, survival)
         return module(x, rng)
 
     branches = count("random_bits", with_stochastic_depth, x)  # each draws once
@@ -187,7 +205,8 @@ def different_examples(function, x):
 def outputs_and_gradients(name, *dtypes):
     """The outputs and the gradients of the block in each of these types, on the same numbers, by
     one program."""
-    x = jnp.asarray(normal(0, 2, 5, 6), jnp.bfloat16)
+    numbers = normal(0, 2, 5, 6)
+    x = jnp.asarray(numbers, jnp.bfloat16)
     states = []
     calls = []
     for dtype in dtypes:
@@ -202,7 +221,8 @@ def outputs_and_gradients(name, *dtypes):
         for call, state, dtype in zip(calls, states, dtypes, strict=True):
             y = call(state, x.astype(dtype))
             outputs.append(y)
-            total += jnp.square(y.astype("float32")).sum()
+            squares = jnp.square(y.astype("float32"))
+            total += squares.sum()
         return total, outputs
 
     gradient = jax.grad(loss, has_aux=True)
@@ -232,7 +252,8 @@ def test_hessians_can_be_traced(name):
         second = jax.eval_shape(jax.hessian(loss), 1.0, state, x)
         assert second.shape == ()
         gradient = jax.eval_shape(jax.grad(loss, argnums=1), 1.0, state, x)
-        assert jax.tree.structure(gradient) == jax.tree.structure(state)
+        structure = jax.tree.structure(state)
+        assert jax.tree.structure(gradient) == structure
 
 
 @pytest.mark.parametrize("name", [*ONE_OF_EACH_BLOCK, "depthwise", "hydra"])
@@ -251,7 +272,8 @@ def test_float32_blocks_promote_no_types(name):
     mask = jax.ShapeDtypeStruct((2, 5), jnp.bool_)
     with jax.numpy_dtype_promotion("strict"):
         gradient = jax.eval_shape(jax.grad(loss), state, x, mask)
-    assert jax.tree.structure(gradient) == jax.tree.structure(state)
+    structure = jax.tree.structure(state)
+    assert jax.tree.structure(gradient) == structure
 
 
 # Every other case rounds the same numbers as one of these.
@@ -279,7 +301,8 @@ def test_bfloat16_is_near_float32(name):
     rounded, exact = outputs
     assert rounded.dtype == jnp.bfloat16
     atol = 0.2 if name.endswith("fnet, post-norm") else 0.06
-    np.testing.assert_allclose(rounded.astype(jnp.float32), exact, atol=atol)
+    rounded_in_float32 = rounded.astype(jnp.float32)
+    assert_allclose(rounded_in_float32, exact, atol=atol)
     rounded_gradient, exact_gradient = [flattened(gradient) for gradient in gradients]
     error = np.linalg.norm(rounded_gradient - exact_gradient)
     assert error < 0.05 * np.linalg.norm(exact_gradient)
@@ -481,7 +504,8 @@ def test_parameters_keep_their_names_and_shapes(name):
     """Checkpoints depend on them."""
     module = nnx.eval_shape(lambda: block_of(name, dtype="float32"))
     shapes = {}
-    for path, leaf in nnx.to_flat_state(nnx.state(module, nnx.Param)):
+    state = nnx.state(module, nnx.Param)
+    for path, leaf in nnx.to_flat_state(state):
         joined = "/".join(map(str, path))
         shapes[joined] = leaf.shape
     assert shapes == PARAMETERS[name]

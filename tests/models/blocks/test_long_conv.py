@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models import parameters, sharding
 from gmlp_flax.models.blocks import long_conv
@@ -34,12 +35,15 @@ def spec_of(**fields):
 def direct(x, past, future=None):
     """The convolution pair by pair."""
     y = np.zeros_like(x)
-    for i, j in np.ndindex(len(x), len(x)):
+    tokens = len(x)
+    for i, j in np.ndindex(tokens, tokens):
         distance = abs(i - j)
         if j <= i:
-            y[i] += past[distance] * x[j]
+            weight = past[distance]
+            y[i] += weight * x[j]
         elif future is not None:
-            y[i] += future[distance - 1] * x[j]
+            weight = future[distance - 1]
+            y[i] += weight * x[j]
     return y
 
 
@@ -51,8 +55,10 @@ def test_convolutions_agree_with_sums(tokens, directions):
     x = normal(0, 2, tokens, 3)
     filters = normal(1, directions, tokens, 3)
     y = quick_jit(long_conv.convolve)(x, *filters)
-    expected = [direct(sample, *filters) for sample in x]
-    np.testing.assert_allclose(y, expected, atol=1e-12)
+    expected = []
+    for sample in x:
+        expected.append(direct(sample, *filters))
+    assert_allclose(y, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("tokens", [1, 7, 8])
@@ -68,7 +74,7 @@ def test_exported_convolutions_use_products_in_place_of_fft(tokens):
         y = exported(x, past, future)
         assert count("fft", exported, x, past, future) == 0
     expected = long_conv.convolve(x, past, future)
-    np.testing.assert_allclose(y, expected, atol=1e-12)
+    assert_allclose(y, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("row", [0, 3, 8])
@@ -76,9 +82,11 @@ def test_exported_convolutions_use_products_in_place_of_fft(tokens):
 def test_one_row_is_that_of_the_whole_convolution(row):
     x = normal(0, 2, 9, 3)
     past = normal(1, 9, 3)
-    y = long_conv.convolve_row(x, past, jnp.int32(row))
+    index = jnp.int32(row)
+    y = long_conv.convolve_row(x, past, index)
     whole = long_conv.convolve(x, past)
-    np.testing.assert_allclose(y, whole[:, row : row + 1], atol=1e-12)
+    expected = whole[:, row : row + 1]
+    assert_allclose(y, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +101,9 @@ def test_one_row_is_that_of_the_whole_convolution(row):
 def test_filters_agree_with_numpy(features, length, tokens):
     spec = spec_of(filter_features=features, length=length)
     module = randomized(lambda: ImplicitFilter(spec, nnx.Rngs(0)))
-    expected = reference.implicit_filter(params_of(module), tokens, length)
-    np.testing.assert_allclose(module(tokens), expected, atol=1e-12)
+    params = params_of(module)
+    expected = reference.implicit_filter(params, tokens, length)
+    assert_allclose(module(tokens), expected, atol=1e-12)
 
 
 @in_float64
@@ -102,7 +111,7 @@ def test_filters_of_more_distances_begin_alike():
     module = randomized(lambda: ImplicitFilter(spec_of(), nnx.Rngs(0)))
     long = module(20)
     short = module(5)
-    np.testing.assert_allclose(long[:5], short, atol=1e-14)
+    assert_allclose(long[:5], short, atol=1e-14)
 
 
 def filter_of_ones(n):
@@ -112,8 +121,10 @@ def filter_of_ones(n):
     sine_is_one = jnp.full(4, math.pi / 2)
     module.third.bias[...] = sine_is_one
     module.frequencies[...] = jnp.ones(4)
-    module.third.weight[...] = jnp.zeros((4, 4))
-    module.last.weight[...] = jnp.full((4, 5), 0.25)
+    zeros = jnp.zeros((4, 4))
+    module.third.weight[...] = zeros
+    quarters = jnp.full((4, 5), 0.25)
+    module.last.weight[...] = quarters
     return module
 
 
@@ -123,10 +134,11 @@ def test_windows_fall_to_a_hundredth_between_0_3_and_1_5_of_n():
     window = np.asarray(filter_of_ones(n)(1501))
     slowest = window[:, 0]
     fastest = window[:, -1]
-    np.testing.assert_allclose(window[0], 1, rtol=1e-5)
+    assert_allclose(window[0], 1, rtol=1e-5)
     assert slowest[1500] == pytest.approx(0.01, rel=1e-3)
     assert fastest[300] == pytest.approx(0.01, rel=1e-3)
-    assert slowest[1000] == pytest.approx(0.01 ** (1 / 1.5), rel=1e-3)
+    expected = 0.01 ** (1 / 1.5)
+    assert slowest[1000] == pytest.approx(expected, rel=1e-3)
 
 
 def test_filters_without_frequencies_are_0():
@@ -151,7 +163,8 @@ def test_fresh_filters_are_as_published(fresh_convolution, direction):
         weight = params[name]["weight"]
         bound = fan_in**-0.5
         assert np.abs(weight).max() <= bound
-        assert weight.std() == pytest.approx(bound / 3**0.5, rel=0.1)
+        deviation = bound / 3**0.5
+        assert weight.std() == pytest.approx(deviation, rel=0.1)
 
 
 def test_fresh_filters_of_both_directions_differ(fresh_convolution):
@@ -162,8 +175,10 @@ def test_fresh_filters_of_both_directions_differ(fresh_convolution):
 
 def test_fresh_skips_and_short_filters_are_as_published(fresh_convolution):
     """A skip of standard deviation 1."""
-    assert fresh_convolution["short"]["taps"].std() == pytest.approx(1 / 3, rel=0.05)
-    assert fresh_convolution["skip"].std() == pytest.approx(1, rel=0.1)
+    short_deviation = fresh_convolution["short"]["taps"].std()
+    assert short_deviation == pytest.approx(1 / 3, rel=0.05)
+    skip_deviation = fresh_convolution["skip"].std()
+    assert skip_deviation == pytest.approx(1, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -186,9 +201,12 @@ def test_parameters_are_those_counted_by_hand(causal, filters):
     projections = 4 * (d * d + d)
     kernels = 3 * d * (3 + 1)
     skip = d
-    mlp = (d * 24 + 24) + (24 * d + d)
+    first_layer = d * 24 + 24
+    second_layer = 24 * d + d
+    mlp = first_layer + second_layer
     norms = 2 * 2 * d
-    convolution = projections + kernels + skip + filters * filter_size
+    filters_size = filters * filter_size
+    convolution = projections + kernels + skip + filters_size
     params = nnx.state(block, nnx.Param)
     assert parameters.count(params) == convolution + mlp + norms
     found = metadata(block)
@@ -205,7 +223,8 @@ def test_a_changed_token_changes_all_outputs_or_the_later_ones(causal):
     other = x.copy()
     other[:, 4, 0] += 1
     call = quick_jit(module)
-    difference = np.abs(call(other) - call(x))[0]
+    change = call(other) - call(x)
+    difference = np.abs(change)[0]
     changes = difference.max(axis=-1)
     if causal:
         assert changes[:4].max() < 1e-13
@@ -228,19 +247,23 @@ def test_memory_is_linear_in_the_tokens(causal):
 
         x = jnp.ones((2, tokens, 6))
         gradient = jax.grad(loss, argnums=(0, 1))
-        padded_projections = 2 * (tokens + 2 * 2) * 3 * 6
+        padded_tokens = tokens + 2 * 2
+        padded_projections = 2 * padded_tokens * 3 * 6
         assert largest_array(gradient, state, x) == padded_projections
 
 
 def test_bfloat16_convolutions_keep_float32_transforms():
     """Their error is that of rounding the inputs and outputs."""
-    x = jnp.asarray(normal(0, 1, 512, 4), jnp.bfloat16)
-    past = jnp.asarray(normal(1, 512, 4), jnp.float32)
+    numbers = normal(0, 1, 512, 4)
+    x = jnp.asarray(numbers, jnp.bfloat16)
+    filter_numbers = normal(1, 512, 4)
+    past = jnp.asarray(filter_numbers, jnp.float32)
     y = long_conv.convolve(x, past)
     assert y.dtype == jnp.bfloat16
     found = y.astype(jnp.float32)
-    exact = long_conv.convolve(x.astype(jnp.float32), past)
-    np.testing.assert_allclose(found, exact, rtol=2**-8, atol=1e-4)
+    exact_input = x.astype(jnp.float32)
+    exact = long_conv.convolve(exact_input, past)
+    assert_allclose(found, exact, rtol=2**-8, atol=1e-4)
 
 
 @pytest.mark.parametrize("features", [1, 4])

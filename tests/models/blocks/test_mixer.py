@@ -1,5 +1,6 @@
 import numpy as np
 from flax import nnx
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models.blocks.mixer import MixerBlock
 from tests.models.reference import (
@@ -40,10 +41,10 @@ def test_mlp_over_tokens_reads_each_channel_of_the_normed_input():
     normed = layer_norm(p["token_norm"], x)
     expected = x + token_mlp(p["token_mlp"], normed)
     [found] = call(x[None])
-    np.testing.assert_allclose(found, expected, atol=1e-10)
+    assert_allclose(found, expected, atol=1e-10)
     shift = normal(1, 5, 1)
     [shifted] = call((x + shift)[None])
-    np.testing.assert_allclose(shifted, expected + shift, atol=1e-4)  # except for the epsilon
+    assert_allclose(shifted, expected + shift, atol=1e-4)  # except for the epsilon
 
 
 @in_float64

@@ -1,6 +1,7 @@
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from numpy.testing import assert_array_equal
 
 from gmlp_flax.models.blocks.resmlp import Affine, LayerScale, ResMLPBlock
 from tests.models.reference import normal, params_of, randomized, small_spec
@@ -19,10 +20,10 @@ def test_fresh_blocks_scale_their_branches():
     layer_scale = np.full(6, 1e-5, np.float32)
     for name in ("token_affine", "mlp_affine"):
         affine = params[name]
-        np.testing.assert_array_equal(affine["scale"], ones)
-        np.testing.assert_array_equal(affine["bias"], zeros)
+        assert_array_equal(affine["scale"], ones)
+        assert_array_equal(affine["bias"], zeros)
     for name in ("token_scale", "mlp_scale"):
-        np.testing.assert_array_equal(params[name]["scale"], layer_scale)
+        assert_array_equal(params[name]["scale"], layer_scale)
 
 
 def bfloat16_spec():
@@ -37,7 +38,7 @@ def test_affine_layers_compute_in_float32_and_return_the_compute_type():
     exact = x.astype(jnp.float32) * p["scale"] + p["bias"]
     assert y.dtype == jnp.bfloat16
     assert affine.scale.dtype == jnp.float32
-    np.testing.assert_array_equal(y, exact.astype(jnp.bfloat16))
+    assert_array_equal(y, exact.astype(jnp.bfloat16))
 
 
 def test_layer_scales_compute_in_float32_and_return_the_compute_type():
@@ -46,4 +47,4 @@ def test_layer_scales_compute_in_float32_and_return_the_compute_type():
     y = layer_scale(x)
     exact = x.astype(jnp.float32) * 1e-6
     assert y.dtype == jnp.bfloat16
-    np.testing.assert_array_equal(y, exact.astype(jnp.bfloat16))
+    assert_array_equal(y, exact.astype(jnp.bfloat16))

@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
@@ -43,9 +44,11 @@ def test_dense_logits_have_two_factors(length, dense_factor, factors):
 @pytest.mark.parametrize("kind", ["random", "fixed_random", "factorized_random"])
 def test_random_logits_start_with_the_standard_deviation_of_the_option(kind, std):
     module = block(kind, dtype="float32", length=64, random_std=std)
-    scores = module.attention_scores(jnp.zeros((1, 64, 6)))
+    zeros = jnp.zeros((1, 64, 6))
+    scores = module.attention_scores(zeros)
     assert scores.shape == (1, 3, 64, 64)
-    assert abs(scores.std() / std - 1) < 0.12
+    ratio = scores.std() / std
+    assert abs(ratio - 1) < 0.12
     assert abs(scores.mean()) < 0.1 * std
 
 
@@ -53,7 +56,8 @@ def two_steps(config, task, before):
     """The parameters of a task after two steps of the config's optimizer by one gradient."""
     tokens = jnp.arange(10).reshape(2, 5)
     places = jnp.zeros((2, 1), int)
-    transformation = optimizer.make(config, before, task.param_metadata())
+    metadata = task.param_metadata()
+    transformation = optimizer.make(config, before, metadata)
 
     def loss(params):
         logits = task.apply(params, tokens, places)
@@ -78,13 +82,14 @@ def test_optimizers_do_not_change_fixed_logits(name):
     config = tiny_config(synthesizer="fixed_random+dense", length=5, heads=2, layers=1)
     config.optimizer.update(name=name, learning_rate=0.1, warmup=0, weight_decay=0.5)
     task = tasks.find(config.task)(config)
-    params = quick_jit(task.init)(jax.random.key(0))
+    key = jax.random.key(0)
+    params = quick_jit(task.init)(key)
     trained = two_steps(config, task, params)
     before = params["encoder"]["blocks"]["synthesizer"]
     after = trained["encoder"]["blocks"]["synthesizer"]
     fixed_before = before["fixed_random"]["logits"]
     fixed_after = after["fixed_random"]["logits"]
-    np.testing.assert_array_equal(fixed_after, fixed_before)
+    assert_array_equal(fixed_after, fixed_before)
     dense_before = before["dense"]["proj_out"]["weight"]
     dense_after = after["dense"]["proj_out"]["weight"]
     change = dense_after - dense_before
@@ -93,12 +98,15 @@ def test_optimizers_do_not_change_fixed_logits(name):
 
 def test_logits_are_cropped_or_padded_to_other_lengths():
     """First rows and columns; 0 for new tokens."""
-    x = jnp.arange(2 * 9.0).reshape(2, 3, 3)
+    numbers = jnp.arange(2 * 9.0)
+    x = numbers.reshape(2, 3, 3)
     resize = token_logits(-2, -1)
     shorter = resize(x, (2, 2, 2), None)
-    np.testing.assert_array_equal(shorter, x[:, :2, :2])
+    cropped = x[:, :2, :2]
+    assert_array_equal(shorter, cropped)
     longer = resize(x, (2, 4, 4), None)
-    np.testing.assert_array_equal(longer[:, :3, :3], x)
+    start = longer[:, :3, :3]
+    assert_array_equal(start, x)
     new_rows = longer[:, 3]
     new_columns = longer[:, :, 3]
     assert not new_rows.any()
@@ -111,7 +119,7 @@ def test_logits_of_images_are_interpolated_over_patches():
     resize = token_logits(-2, -1)
     resized = resize(logits, (2, 16, 16), grids)
     expected = np.full((2, 16, 16), 3.0)
-    np.testing.assert_allclose(resized, expected, rtol=1e-6)
+    assert_allclose(resized, expected, rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -123,13 +131,16 @@ def test_warm_started_shorter_models_give_the_same_outputs():
     find_task = tasks.find("masked_lm")
     long = find_task(long_config)
     short = find_task(short_config)
-    params = quick_jit(long.init)(jax.random.key(0))
+    key = jax.random.key(0)
+    params = quick_jit(long.init)(key)
     adapted = warm_start.adapt(params, short, long_config, "the long run")
     tokens = jnp.arange(8).reshape(2, 4)
     places = jnp.arange(2)[:, None]
-    of_short = quick_jit(short.apply)(adapted, tokens, places)
-    of_long = quick_jit(long.apply)(params, tokens, places)
-    np.testing.assert_allclose(of_short, of_long, atol=1e-6)
+    apply_short = quick_jit(short.apply)
+    of_short = apply_short(adapted, tokens, places)
+    apply_long = quick_jit(long.apply)
+    of_long = apply_long(params, tokens, places)
+    assert_allclose(of_short, of_long, atol=1e-6)
 
 
 @pytest.mark.parametrize(

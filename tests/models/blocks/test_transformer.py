@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models.blocks.transformer import TransformerBlock
 from tests.models.reference import (
@@ -28,7 +29,7 @@ def test_post_norm_blocks_agree_with_numpy():
     module = randomized(lambda: block(norm="post", positions="absolute", heads=2))
     x = normal(0, 2, 5, 6)
     expected = by_example(post_norm_block, params_of(module), x)
-    np.testing.assert_allclose(quick_jit(module)(x), expected, atol=1e-10)
+    assert_allclose(quick_jit(module)(x), expected, atol=1e-10)
 
 
 @in_float64
@@ -36,10 +37,10 @@ def test_post_norm_blocks_end_with_a_norm_and_the_encoder_has_none():
     """The channels of each token have the mean 0 and the variance 1, whatever was added."""
     module = block(norm="post")
     y = np.asarray(quick_jit(module)(7 * normal(0, 2, 5, 6)))
-    np.testing.assert_allclose(y.mean(-1), 0, atol=1e-9)
-    np.testing.assert_allclose(y.var(-1), 1, atol=1e-4)
+    assert_allclose(y.mean(-1), 0, atol=1e-9)
+    assert_allclose(y.var(-1), 1, atol=1e-4)
     final = TransformerBlock.final_norm(small_spec(block="transformer", norm="post"), 6)
-    np.testing.assert_array_equal(final(y), y)
+    assert_array_equal(final(y), y)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -59,7 +60,7 @@ def test_attention_scores_are_scaled_products_of_queries_and_keys(norm):
             queries = by_head[head]
             keys = by_head[3 + head]
             expected = [dot_products(query, keys) for query in queries]
-            np.testing.assert_allclose(of_sample[head], expected, atol=1e-10)
+            assert_allclose(of_sample[head], expected, atol=1e-10)
 
 
 @in_float64

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models.layers import activation
 from tests.models.reference import gelu, gelu_tanh, in_float64, quick_jit
@@ -20,7 +21,7 @@ def test_gelu_agrees_with_its_formula(name, dtype, tolerance):
     y = activation(name, x)
     expected = FORMULAS[name](x)
     assert y.dtype == dtype
-    np.testing.assert_allclose(y, expected, rtol=0, atol=tolerance)
+    assert_allclose(y, expected, rtol=0, atol=tolerance)
 
 
 @in_float64
@@ -40,7 +41,7 @@ def test_the_gradient_of_gelu_agrees_with_its_formula():
     def gradient(x):
         return activation("gelu", x).sum()
 
-    np.testing.assert_allclose(gradient(x), expected, atol=1e-12)
+    assert_allclose(gradient(x), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", FORMULAS)
@@ -55,7 +56,7 @@ def test_gelu_in_bfloat16_is_the_rounded_float32_gelu(name):
     y = call(x)
     exact = np.asarray(call(x.astype(np.float32)))
     assert y.dtype == jnp.bfloat16
-    np.testing.assert_array_equal(y, exact.astype(jnp.bfloat16))
+    assert_array_equal(y, exact.astype(jnp.bfloat16))
 
 
 @pytest.mark.parametrize("name", FORMULAS)
@@ -64,5 +65,5 @@ def test_gelu_of_large_numbers_is_linear_or_zero(name):
     values_and_slopes = quick_jit(jax.vmap(value_and_slope))
     x = np.float32([-1e4, -30.0, 0.0, 30.0, 1e4])
     y, slopes = values_and_slopes(x)
-    np.testing.assert_array_equal(y, [0, 0, 0, 30, 1e4])
-    np.testing.assert_array_equal(slopes, [0, 0, 0.5, 1, 1])
+    assert_array_equal(y, [0, 0, 0, 30, 1e4])
+    assert_array_equal(slopes, [0, 0, 0.5, 1, 1])

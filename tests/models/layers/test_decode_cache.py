@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models.blocks import BLOCKS
 from gmlp_flax.models.layers import DecodeCache
@@ -99,9 +100,12 @@ def bidirectional(p, name):
         relative = p["attention"]["relative"]
         past = relative["bias"]  # [heads, offsets]
         if name == "buckets":
-            buckets = [reference.t5_bucket(offset, 6, causal=True) for offset in range(1 - N, 1)]
+            buckets = []
+            for offset in range(1 - N, 1):
+                buckets.append(reference.t5_bucket(offset, 6, causal=True))
             past = past[:, buckets]
-        future = np.full_like(past[:, 1:], FUTURE)
+        zeros_after = past[:, 1:]
+        future = np.full_like(zeros_after, FUTURE)
         relative["bias"] = np.concatenate([past, future], axis=1)
     return p
 
@@ -118,7 +122,8 @@ def test_causal_blocks_agree_with_numpy(name):
         if name == "long_conv":
             return reference.long_conv_block(p, prefix, N)
         if CASES[name]["block"] == "gmlp":
-            return reference.gmlp_block(p, prefix, CASES[name].get("gate", "split"))
+            gate = CASES[name].get("gate", "split")
+            return reference.gmlp_block(p, prefix, gate)
         return reference.transformer_block(p, prefix, 3, N)
 
     expected = []
@@ -126,7 +131,7 @@ def test_causal_blocks_agree_with_numpy(name):
         outputs = of_prefix(x[: last + 1])
         expected.append(outputs[last])
     [found] = quick_jit(module)(x[None])
-    np.testing.assert_allclose(found, expected, atol=1e-10)
+    assert_allclose(found, expected, atol=1e-10)
 
 
 def token_jacobian(call, x):
@@ -150,12 +155,15 @@ def test_causal_blocks_read_no_later_token(name, dtype):
     """The Jacobian is exactly 0 above its diagonal, and nowhere else: each token sees the earlier
     ones and itself."""
     module = block(name, dtype=dtype)
-    x = jnp.asarray(normal(0, N, 6), dtype)
+    numbers = normal(0, N, 6)
+    x = jnp.asarray(numbers, dtype)
     effect = token_jacobian(lambda x: module(x), x)
     # a Fourier transform rounds
     leaked = 1e-5 * effect.max() if name == "long_conv" else 0
-    assert (effect[np.triu_indices(N, 1)] <= leaked).all()
-    assert (effect[np.tril_indices(N)] > leaked).all()
+    later = effect[np.triu_indices(N, 1)]
+    assert (later <= leaked).all()
+    earlier = effect[np.tril_indices(N)]
+    assert (earlier > leaked).all()
 
 
 @pytest.mark.parametrize("name", ["amlp", "relative"])
@@ -176,7 +184,8 @@ def test_tokens_after_padding_read_no_later_token(name):
 @pytest.mark.parametrize("name", [name for name in CASES if name != "long_conv"])
 def test_causal_blocks_need_as_many_products_as_bidirectional_ones(name):
     """Among them the product of the gate over tokens, as one."""
-    assert products(name, causal=True) == products(name, causal=False)
+    causal = products(name, causal=True)
+    assert causal == products(name, causal=False)
 
 
 def products(name, causal):
@@ -202,13 +211,17 @@ def test_causal_blocks_have_no_parameters_for_later_tokens(name):
     shapes = jax.tree.map(np.shape, params)
     if options.get("spatial") == "depthwise":
         width = options["gate_kernel"]
-        assert shapes["gate"]["spatial"] == {"taps": (width, 4), "bias": (4,)}
+        spatial = shapes["gate"]["spatial"]
+        assert spatial == {"taps": (width, 4), "bias": (4,)}
     elif name == "dense":
-        assert shapes["gate"]["spatial"] == {"weight": (N, N), "bias": (N,)}
+        spatial = shapes["gate"]["spatial"]
+        assert spatial == {"weight": (N, N), "bias": (N,)}
     elif options["block"] == "gmlp":
-        assert shapes["gate"]["spatial"] == {"taps": (N,), "bias": (N,)}
+        spatial = shapes["gate"]["spatial"]
+        assert spatial == {"taps": (N,), "bias": (N,)}
     elif name.startswith("relative"):
-        assert shapes["attention"]["relative"] == {"bias": (3, N)}
+        relative = shapes["attention"]["relative"]
+        assert relative == {"bias": (3, N)}
 
 
 @pytest.mark.slow
@@ -216,12 +229,14 @@ def test_causal_blocks_have_no_parameters_for_later_tokens(name):
 @in_float64
 def test_texts_are_continued_from_the_cache(name):
     model = randomized(lambda: language_model(name, scale_embeddings=True, embedding_norm=True))
-    tokens = np.random.default_rng(0).integers(0, 11, (2, N))
+    random = np.random.default_rng(0)
+    tokens = random.integers(0, 11, (2, N))
     logits = assert_same_logits_in_parts(model, tokens)
     # The right rows were compared: the last logits differ from those before.
     last = logits[:, N - 1]
     before = logits[:, N - 2]
-    assert np.abs(last - before).max() > 1e-3
+    difference = np.abs(last - before)
+    assert difference.max() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -244,7 +259,8 @@ def test_a_continued_token_costs_one_row_of_the_mixing(name, width):
 
 def flops_of_continuing(name, length):
     """Operations for one more token of a text, and for the whole text."""
-    block_spec = dataclasses.replace(spec(name, dtype="float32"), length=length)
+    block = spec(name, dtype="float32")
+    block_spec = dataclasses.replace(block, length=length)
     state, extend = abstract_extend(block_spec)
     whole = tokens_like(length)
     _, cache = jax.eval_shape(extend, state, whole, None, 0, 0)
@@ -258,10 +274,12 @@ def test_values_are_stored_at_their_positions():
     ones = jnp.ones((2, 2, 3))
     stored = cache.update("a", ones, axis=1)
     assert stored.shape == (2, 4, 3)
-    later = DecodeCache(cache.arrays, jnp.int32(3), 4)
+    index = jnp.int32(3)
+    later = DecodeCache(cache.arrays, index, 4)
     fives = jnp.full((2, 1, 3), 5.0)
     stored = later.update("a", fives)
-    np.testing.assert_array_equal(stored[0, :, 0], [0, 1, 1, 5])
+    row = stored[0, :, 0]
+    assert_array_equal(row, [0, 1, 1, 5])
 
 
 def test_caches_have_the_type_and_the_axis_of_the_values():
@@ -274,7 +292,8 @@ def test_caches_have_the_type_and_the_axis_of_the_values():
 
 def test_states_are_stored_after_the_text():
     """Padding after the text is not counted."""
-    cache = DecodeCache({}, jnp.int32(0), 4, text=jnp.int32(2))
+    text = jnp.int32(2)
+    cache = DecodeCache({}, jnp.int32(0), 4, text=text)
     assert cache.count(3) == 2
     first = cache.state("s", jnp.zeros(3))
     assert first.sum() == 0
@@ -294,7 +313,8 @@ class Window:
     def extended(self, tokens, index, text=None):
         """The tokens of a call from position `index` on, after the two before them."""
         cache = DecodeCache(self.arrays, jnp.int32(index), 9, text=text)
-        x = jnp.asarray(tokens, jnp.float32).reshape(1, -1, 1)
+        numbers = jnp.asarray(tokens, jnp.float32)
+        x = numbers.reshape(1, -1, 1)
         extended = cache.with_earlier("a", x, 2)
         self.arrays = cache.arrays
         return extended.ravel().tolist()
@@ -304,7 +324,8 @@ def test_the_last_tokens_before_a_call_are_stored():
     """Zeros before the first token; of the first call, whose last two tokens are padding, the first
     three; of calls that are shorter than the window, tokens of several."""
     window = Window()
-    extended = window.extended([1, 2, 3, 77, 77], index=0, text=jnp.int32(3))
+    text = jnp.int32(3)
+    extended = window.extended([1, 2, 3, 77, 77], index=0, text=text)
     assert extended == [0, 0, 1, 2, 3, 77, 77]
     extended = window.extended([4], index=3)
     assert extended == [2, 3, 4]
@@ -317,7 +338,7 @@ def test_no_token_is_stored_if_none_is_needed():
     cache = DecodeCache({}, jnp.int32(0), 9)
     x = jnp.ones((2, 3, 4))
     y = cache.with_earlier("a", x, 0)
-    np.testing.assert_array_equal(y, x)
+    assert_array_equal(y, x)
     assert cache.arrays["a"].shape == (2, 0, 4)
 
 
@@ -331,8 +352,10 @@ def test_no_token_is_stored_if_none_is_needed():
 )
 def test_short_convolutions_store_as_many_tokens_as_they_read(name, array, past):
     """Not all n: a kernel of 4 tokens keeps the 3 before the next, one of N tokens N - 1."""
-    state, extend = abstract_extend(spec(name, dtype="float32"))
-    _, [cache] = jax.eval_shape(extend, state, tokens_like(N), None, 0, 0)
+    block_spec = spec(name, dtype="float32")
+    state, extend = abstract_extend(block_spec)
+    tokens = tokens_like(N)
+    _, [cache] = jax.eval_shape(extend, state, tokens, None, 0, 0)
     _, _, stored, _ = cache[array].shape  # [layers, batch, past, channels]
     assert stored == past
 

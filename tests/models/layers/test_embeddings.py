@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models.layers import LearnedPositions, LearnedSegments
 from gmlp_flax.models.parameters import POSITIONS
@@ -32,7 +33,7 @@ def test_positions_start_with_the_standard_deviation_of_bert():
     params = params_of(positions(length=300, d_model=20, dtype="float32"))
     table = params["table"]
     assert table.shape == (300, 20)
-    np.testing.assert_allclose(table.std(), 0.02, rtol=0.05)
+    assert_allclose(table.std(), 0.02, rtol=0.05)
 
 
 def test_gradients_of_segments_are_summed_in_float32():
@@ -47,4 +48,4 @@ def test_gradients_of_segments_are_summed_in_float32():
 
     gradient = jax.jit(jax.grad(total))(state)
     table = params_of(gradient)["table"]
-    np.testing.assert_array_equal(table[:, 0], [4096, 0])
+    assert_array_equal(table[:, 0], [4096, 0])

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models.layers import Linear, activation
 from tests.models.reference import (
@@ -27,7 +28,7 @@ def test_linear_layers_start_glorot_uniform_with_biases_of_0():
     assert (params["bias"] == 0).all()
     assert kernel.shape == (300, 100)
     assert 0.99 * bound < np.abs(kernel).max() <= bound
-    np.testing.assert_allclose(kernel.std(), bound / math.sqrt(3), rtol=0.02)
+    assert_allclose(kernel.std(), bound / math.sqrt(3), rtol=0.02)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
@@ -47,7 +48,7 @@ def test_parts_and_activations_of_linear_layers_change_no_number():
     plain = Linear(spec, 6, 8, nnx.Rngs(0))
     in_parts = Linear(spec, 6, 8, nnx.Rngs(0), parts=2, activation="gelu")
     expected = activation("gelu", plain(x))
-    np.testing.assert_allclose(quick_jit(in_parts)(x), expected, atol=1e-12)
+    assert_allclose(quick_jit(in_parts)(x), expected, atol=1e-12)
     # Each part is a product of its own, so a split of the output copies nothing.
     products = []
     for equation in program(in_parts, x):

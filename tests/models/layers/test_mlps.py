@@ -1,6 +1,6 @@
-import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models.layers import ChannelMLP, TokenMLP
 from tests.models.reference import (
@@ -30,4 +30,4 @@ def test_mlps_agree_with_loops(kind, slow):
     module = randomized(lambda: kind(spec, nnx.Rngs(0)))
     x = normal(0, 2, 5, 6)
     expected = [slow(params_of(module), sample, gelu_tanh) for sample in x]
-    np.testing.assert_allclose(quick_jit(module)(x), expected, atol=1e-12)
+    assert_allclose(quick_jit(module)(x), expected, atol=1e-12)

@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models.layers import LayerNorm, moments_in_one_pass
 from gmlp_flax.models.layers import layer_norm as plain_layer_norm
@@ -35,7 +36,7 @@ def test_layer_norms_agree_with_numpy(own_eps, eps):
     norm = randomized(lambda: LayerNorm(spec, 9, *own_eps))
     x = 3 + 2 * normal(0, 4, 9)
     expected = layer_norm(params_of(norm), x, eps)
-    np.testing.assert_allclose(quick_jit(norm)(x), expected, atol=1e-12)
+    assert_allclose(quick_jit(norm)(x), expected, atol=1e-12)
 
 
 @in_float64
@@ -47,9 +48,12 @@ def test_derivatives_of_layer_norms_are_those_of_the_formula():
     weights = normal(3, 2, 5, 7)
 
     def formula(x, scale, bias):
-        centred = x - x.mean(-1, keepdims=True)
-        variance = jnp.square(centred).mean(-1, keepdims=True)
-        normalized = centred / jnp.sqrt(variance + 1e-3)
+        mean = x.mean(-1, keepdims=True)
+        centred = x - mean
+        squares = jnp.square(centred)
+        variance = squares.mean(-1, keepdims=True)
+        deviation = jnp.sqrt(variance + 1e-3)
+        normalized = centred / deviation
         return normalized * scale + bias
 
     def fast(x, scale, bias):
@@ -68,13 +72,15 @@ def test_derivatives_of_layer_norms_are_those_of_the_formula():
 
         @quick_jit
         def all_of_them():
-            tangents = jax.jvp(norm, (x, scale, bias), (weights, bias, scale))
+            directions = (weights, bias, scale)
+            tangents = jax.jvp(norm, (x, scale, bias), directions)
             return gradients(x, scale, bias), tangents, jax.grad(square_of_gradient)(x)
 
         return jax.tree.leaves(all_of_them())
 
-    for found, expected in zip(derivatives(fast), derivatives(formula), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
+    pairs = zip(derivatives(fast), derivatives(formula), strict=True)
+    for found, expected in pairs:
+        assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
 
 
 @in_float64
@@ -87,11 +93,14 @@ def test_derivatives_of_layer_norms_are_those_of_the_formula():
 )
 def test_one_pass_gives_the_mean_and_the_variance(dtype, offset, tolerance):
     """As GPUs compute them, also of numbers whose squares lose their differences."""
-    x = (offset + normal(0, 4, 512)).astype(dtype)
+    numbers = offset + normal(0, 4, 512)
+    x = numbers.astype(dtype)
     mean, variance = quick_jit(moments_in_one_pass)(x)
     exact = x.astype(np.float64)
-    np.testing.assert_allclose(mean[:, 0], exact.mean(-1), rtol=tolerance)
-    np.testing.assert_allclose(variance[:, 0], exact.var(-1), rtol=tolerance)
+    exact_mean = exact.mean(-1)
+    assert_allclose(mean[:, 0], exact_mean, rtol=tolerance)
+    exact_variance = exact.var(-1)
+    assert_allclose(variance[:, 0], exact_variance, rtol=tolerance)
 
 
 def test_fresh_layer_norms_give_mean_0_and_variance_1():
@@ -100,8 +109,8 @@ def test_fresh_layer_norms_give_mean_0_and_variance_1():
     y = norm(x.astype(np.float32))
     mean = y.mean(-1)
     variance = y.var(-1)
-    np.testing.assert_allclose(mean, 0, atol=1e-6)
-    np.testing.assert_allclose(variance, 1, rtol=1e-5)
+    assert_allclose(mean, 0, atol=1e-6)
+    assert_allclose(variance, 1, rtol=1e-5)
 
 
 @in_float64
@@ -116,20 +125,23 @@ def test_bfloat16_layer_norms_compute_in_float32():
     norm = randomized(lambda: plain_norm(256, "bfloat16"))
     exact_norm = plain_norm(256)
     nnx.update(exact_norm, nnx.state(norm))
-    x = jnp.asarray(100 + normal(0, 8, 256), jnp.bfloat16)
+    numbers = 100 + normal(0, 8, 256)
+    x = jnp.asarray(numbers, jnp.bfloat16)
     y = jax.jit(lambda x: norm(x))(x)
     assert y.dtype == jnp.bfloat16
     assert norm.scale.dtype == jnp.float32
-    exact = jax.jit(lambda x: exact_norm(x))(x.astype(jnp.float32))
-    rounded = np.asarray(exact).astype(jnp.bfloat16)
-    np.testing.assert_array_equal(y, rounded)
+    float32_x = x.astype(jnp.float32)
+    exact = jax.jit(lambda x: exact_norm(x))(float32_x)
+    exact_array = np.asarray(exact)
+    rounded = exact_array.astype(jnp.bfloat16)
+    assert_array_equal(y, rounded)
 
 
 def test_layer_norms_of_large_means_are_accurate():
     norm = plain_norm(512)
     x = (1000 + normal(0, 8, 512)).astype(np.float32)
     expected = layer_norm(params_of(norm), x)
-    np.testing.assert_allclose(quick_jit(norm)(x), expected, atol=2e-4)
+    assert_allclose(quick_jit(norm)(x), expected, atol=2e-4)
 
 
 CONSTANT = np.full((2, 16), 3.0, np.float32)
@@ -139,7 +151,7 @@ def test_layer_norms_of_constants_are_their_bias():
     norm = randomized(lambda: plain_norm(16))
     y = quick_jit(norm)(CONSTANT)
     bias = params_of(norm)["bias"]
-    np.testing.assert_allclose(y, np.stack([bias, bias]), atol=1e-6)
+    assert_allclose(y, np.stack([bias, bias]), atol=1e-6)
 
 
 def test_gradients_of_layer_norms_are_finite_at_constants():

@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models.layers import LayerRng, add_branch, drop_path, dropout
 from tests.models.reference import keys, quick_jit
@@ -11,7 +12,7 @@ def test_dropout_drops_single_numbers():
     x = jnp.full((200, 100), 3.0)
     y = np.asarray(quick_jit(lambda: dropout(x, 0.2, keys(0, 200)))())
     is_dropped = y == 0
-    np.testing.assert_allclose(y[~is_dropped], 3 / 0.8, rtol=1e-6)
+    assert_allclose(y[~is_dropped], 3 / 0.8, rtol=1e-6)
     assert_share(is_dropped, 0.2)
     by_column = is_dropped.mean(0)
     assert by_column.min() > 0
@@ -47,7 +48,7 @@ def test_stochastic_depth_drops_whole_branches_of_single_examples():
     by_example = y[:, 0, 0]
     is_dropped = by_example == 0
     assert (y == y[:, :1, :1]).all()
-    np.testing.assert_allclose(by_example[~is_dropped], 1 / 0.6, rtol=1e-5)
+    assert_allclose(by_example[~is_dropped], 1 / 0.6, rtol=1e-5)
     assert_share(is_dropped, 1 - 0.6)
 
 
@@ -83,12 +84,12 @@ def test_dropout_does_not_change_which_branches_survive():
     with_dropout = branch_of_ones(0)
     without_dropout = branch_of_ones(0, dropped=False)
     survives = with_dropout.any((1, 2))
-    np.testing.assert_array_equal(without_dropout.any((1, 2)), survives)
+    assert_array_equal(without_dropout.any((1, 2)), survives)
 
 
 def test_branches_without_keys_are_added():
     ones = jnp.ones((400, 10, 10))
     without_keys = LayerRng()
     y = add_branch(ones, ones, without_keys)
-    np.testing.assert_array_equal(y, 2 * ones)
+    assert_array_equal(y, 2 * ones)
     assert without_keys.mixing_keys is None

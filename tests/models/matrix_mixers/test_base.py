@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.models.matrix_mixers.cases import EVERY, FAST, mixer, spec_of, with_form
 from tests.models.reference import function_of, in_float64, normal, quick_jit
@@ -50,7 +51,7 @@ def test_fast_forms_are_products_with_the_matrix(kind, computed, mask):
     of_direct, of_fast = results
     for direct, fast in zip(of_direct, of_fast, strict=True):
         scale = np.abs(direct).max()
-        np.testing.assert_allclose(fast, direct, atol=1e-9 * scale)
+        assert_allclose(fast, direct, atol=1e-9 * scale)
 
 
 @FAST
@@ -61,7 +62,7 @@ def test_fast_forms_are_accurate_in_float32(kind, computed):
     direct = quick_jit(with_form(module, "direct"))(x)
     fast = quick_jit(with_form(module, "fast"))(x)
     scale = np.abs(direct).max()
-    np.testing.assert_allclose(fast, direct, atol=1e-5 * scale)
+    assert_allclose(fast, direct, atol=1e-5 * scale)
 
 
 @EVERY

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models.matrix_mixers.base import View
 from tests.models.matrix_mixers.cases import mixer
@@ -16,6 +17,6 @@ def test_fewer_tokens_use_the_upper_left_corner(causal):
     if causal:
         expected = np.tril(expected)
     [corner] = module.matrix.rows({}, View(0, 4, 4))
-    np.testing.assert_allclose(corner, expected, atol=1e-12)
+    assert_allclose(corner, expected, atol=1e-12)
     [rows] = module.matrix.rows({}, View(1, 2, 4))
-    np.testing.assert_allclose(rows, expected[:, 1:3], atol=1e-12)
+    assert_allclose(rows, expected[:, 1:3], atol=1e-12)

@@ -2,6 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models.blocks.hydra import HydraMixer
 from tests.models.matrix_mixers.cases import shapes, spec_of
@@ -36,7 +37,7 @@ def test_initial_state_spaces_are_as_published():
     steps = softplus(p["step_bias"])
     assert 0.001 <= steps.min() < 0.002
     assert 0.05 < steps.max() <= 0.1
-    np.testing.assert_array_equal(p["log_rates"], np.zeros(64))
+    assert_array_equal(p["log_rates"], np.zeros(64))
     matrices = module.matrices(jnp.zeros((1, 9, 64)))
     identities = np.tile(np.eye(9), (1, 64, 1, 1))
-    np.testing.assert_allclose(matrices, identities, atol=1e-6)
+    assert_allclose(matrices, identities, atol=1e-6)

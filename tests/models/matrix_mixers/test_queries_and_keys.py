@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models.matrix_mixers.base import View
 from tests.models.matrix_mixers.cases import mixer
@@ -22,4 +23,4 @@ def test_learned_matrices_are_products_of_queries_and_keys(causal, kind, size):
     if kind == "attention":
         expected = expected / expected.sum(-1, keepdims=True)
     [rows] = module.matrix.rows({}, View(0, 5, 5))
-    np.testing.assert_allclose(rows, expected, atol=1e-12)
+    assert_allclose(rows, expected, atol=1e-12)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gmlp_flax.models.recurrences import chunks
 from tests.models.reference import in_float64, normal, quick_jit
@@ -24,7 +25,8 @@ def padded_documents():
 def test_chunks_hold_the_tokens_in_order(tokens, axis):
     """Zeros fill the last chunk."""
     x = tokens_on_axis(tokens, axis)
-    by_chunk = np.asarray(chunks.split(jnp.asarray(x), 4, axis))
+    split = chunks.split(jnp.asarray(x), 4, axis)
+    by_chunk = np.asarray(split)
     chunk_count = -(-tokens // 4)
     expected_shape = list(x.shape)
     expected_shape[axis : axis + 1] = [chunk_count, 4]
@@ -35,7 +37,7 @@ def test_chunks_hold_the_tokens_in_order(tokens, axis):
         found = np.take(chunk, place, axis)
         if token < tokens:
             expected = np.take(x, token, axis)
-            np.testing.assert_array_equal(found, expected)
+            assert_array_equal(found, expected)
         else:
             assert not found.any()
 
@@ -44,9 +46,10 @@ def test_chunks_hold_the_tokens_in_order(tokens, axis):
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_joined_chunks_are_the_tokens(tokens, axis):
     x = tokens_on_axis(tokens, axis)
-    by_chunk = chunks.split(jnp.asarray(x), 4, axis)
+    tokens_array = jnp.asarray(x)
+    by_chunk = chunks.split(tokens_array, 4, axis)
     joined = chunks.join(by_chunk, tokens, axis)
-    np.testing.assert_array_equal(joined, x)
+    assert_array_equal(joined, x)
 
 
 def tokens_on_axis(tokens, axis):
@@ -66,7 +69,7 @@ def test_tokens_see_earlier_ones_of_their_document():
         documents = by_chunk[example, chunk]
         is_same_document = documents[:, None] == documents
         pairs = visible.pairs[example, 0, chunk]
-        np.testing.assert_array_equal(pairs, is_earlier & is_same_document)
+        assert_array_equal(pairs, is_earlier & is_same_document)
 
 
 def test_tokens_see_the_state_and_the_last_token_of_their_document():
@@ -81,15 +84,15 @@ def test_tokens_see_the_state_and_the_last_token_of_their_document():
         last = documents[first + 2]
         state_visible = visible.state[example, 0, chunk]
         last_visible = visible.last[example, 0, chunk]
-        np.testing.assert_array_equal(state_visible, of_chunk == before)
-        np.testing.assert_array_equal(last_visible, of_chunk == last)
+        assert_array_equal(state_visible, of_chunk == before)
+        assert_array_equal(last_visible, of_chunk == last)
 
 
 def test_one_document_needs_one_array_for_all_chunks():
     visible = chunks.visibility(3)
     assert visible.pairs.shape == (1, 1, 1, 3, 3)
     expected = np.tri(3, dtype=bool)
-    np.testing.assert_array_equal(visible.pairs[0, 0, 0], expected)
+    assert_array_equal(visible.pairs[0, 0, 0], expected)
     assert visible.state.all()
     assert visible.last.all()
 
@@ -122,7 +125,7 @@ class DecaysOfChunk(NamedTuple):
 def assert_visible(found, decays, is_visible):
     """Asserts that hidden decays are 0."""
     expected = np.where(is_visible, decays, 0)
-    np.testing.assert_allclose(found, expected, atol=1e-14)
+    assert_allclose(found, expected, atol=1e-14)
 
 
 @pytest.mark.parametrize("by_document", [False, True])
@@ -130,20 +133,26 @@ def assert_visible(found, decays, is_visible):
 def test_decays_are_products_of_the_tokens_between(by_document):
     size = 4
     logits = normal(0, 2, 1, 2, size)
-    decay = np.exp(-np.abs(logits))
+    sizes = np.abs(logits)
+    decay = np.exp(-sizes)
     documents = None
     if by_document:
-        documents = jnp.asarray([[1, 1, 1, 1, 2, 2, 2, 2], [1, 1, 2, 2, 2, 2, 3, 3]])
+        documents_of_examples = [[1, 1, 1, 1, 2, 2, 2, 2], [1, 1, 2, 2, 2, 2, 3, 3]]
+        documents = jnp.asarray(documents_of_examples)
     visible = chunks.visibility(size, documents)
-    found = chunks.decays(jnp.log(decay), visible)
+    log_decay = jnp.log(decay)
+    found = chunks.decays(log_decay, visible)
     is_pair = np.broadcast_to(visible.pairs, (2, 1, 2, size, size))
     is_in_state = np.broadcast_to(visible.state, (2, 1, 2, size))
     is_in_last = np.broadcast_to(visible.last, (2, 1, 2, size))
     for chunk in np.ndindex(2, 1, 2):
         expected = decays_by_products(decay[chunk])
-        assert_visible(found.from_state[chunk], expected.from_state, is_in_state[chunk])
-        assert_visible(found.to_end[chunk], expected.to_end, is_in_last[chunk])
-        assert_visible(found.ratios[chunk], expected.pairs, is_pair[chunk])
+        from_state = found.from_state[chunk]
+        assert_visible(from_state, expected.from_state, is_in_state[chunk])
+        to_end = found.to_end[chunk]
+        assert_visible(to_end, expected.to_end, is_in_last[chunk])
+        ratios = found.ratios[chunk]
+        assert_visible(ratios, expected.pairs, is_pair[chunk])
 
 
 def test_masked_exponents_may_overflow():
@@ -154,7 +163,8 @@ def test_masked_exponents_may_overflow():
         return chunks.masked_exp(exponents, mask).sum()
 
     exponents = jnp.asarray([0.5, 1e4, jnp.inf])
-    value, gradient = quick_jit(jax.value_and_grad(total))(exponents)
+    value_and_gradient = quick_jit(jax.value_and_grad(total))
+    value, gradient = value_and_gradient(exponents)
     expected = np.exp(0.5)
-    np.testing.assert_allclose(value, expected, rtol=1e-6)
-    np.testing.assert_allclose(gradient, [expected, 0, 0], rtol=1e-6)
+    assert_allclose(value, expected, rtol=1e-6)
+    assert_allclose(gradient, [expected, 0, 0], rtol=1e-6)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models.recurrences import delta_rule
 from gmlp_flax.models.recurrences.delta_rule import Inputs
@@ -19,7 +20,8 @@ def inputs_of(tokens, dtype=np.float64, repeated=False, heads=2):
     shape = (2, tokens, heads)
     keys = random.normal(size=(*shape, 8))
     if repeated:
-        keys = np.broadcast_to(keys[:, :1], keys.shape)
+        first_keys = keys[:, :1]
+        keys = np.broadcast_to(first_keys, keys.shape)
     lengths = np.linalg.norm(keys, axis=-1, keepdims=True)
     inputs = Inputs(
         queries=random.normal(size=(*shape, 8)),
@@ -69,7 +71,7 @@ def test_chunks_agree_with_the_recurrence(chunk, repeated, dtype):
     inputs = inputs_of(150, dtype, repeated)
     outputs, _ = in_chunks(inputs, chunk)
     atol = 1e-5 if dtype == "float32" else 1e-11
-    np.testing.assert_allclose(outputs, by_recurrence(inputs), atol=atol)
+    assert_allclose(outputs, by_recurrence(inputs), atol=atol)
 
 
 @in_float64
@@ -80,8 +82,10 @@ def test_states_replace_the_tokens_before():
     after = tokens_of(inputs, slice(13, None))
     first, state = in_chunks(before, 4)
     later, _ = in_chunks(after, 8, state=state)
-    np.testing.assert_allclose(first, expected[:, :13], atol=1e-12)
-    np.testing.assert_allclose(later, expected[:, 13:], atol=1e-12)
+    expected_first = expected[:, :13]
+    assert_allclose(first, expected_first, atol=1e-12)
+    expected_later = expected[:, 13:]
+    assert_allclose(later, expected_later, atol=1e-12)
 
 
 @in_float64
@@ -90,23 +94,29 @@ def test_documents_start_with_an_empty_state():
     inputs = inputs_of(21)
     documents = np.zeros((2, 21), np.int32)
     expected = []
-    for number, tokens in enumerate([slice(5), slice(5, 8), slice(8, 21)], 1):
+    slices = [slice(5), slice(5, 8), slice(8, 21)]
+    for number, tokens in enumerate(slices, 1):
         documents[:, tokens] = number
         alone = by_recurrence(tokens_of(inputs, tokens))
         expected.append(alone)
-    outputs, _ = in_chunks(inputs, 4, documents=jnp.asarray(documents))
-    np.testing.assert_allclose(outputs, np.concatenate(expected, axis=1), atol=1e-12)
+    jax_documents = jnp.asarray(documents)
+    outputs, _ = in_chunks(inputs, 4, documents=jax_documents)
+    joined = np.concatenate(expected, axis=1)
+    assert_allclose(outputs, joined, atol=1e-12)
 
 
 @in_float64
 def test_inverses_times_their_matrix_are_the_identity():
     random = np.random.default_rng(0)
-    lower = np.tril(random.normal(size=(3, 16, 16)), -1)
-    inverse = quick_jit(delta_rule.inverted)(jnp.asarray(lower))
+    numbers = random.normal(size=(3, 16, 16))
+    lower = np.tril(numbers, -1)
+    invert = quick_jit(delta_rule.inverted)
+    inverse = invert(jnp.asarray(lower))
     identity = np.eye(16)
-    product = np.asarray(inverse) @ (identity + lower)
+    matrix = identity + lower
+    product = np.asarray(inverse) @ matrix
     expected = np.broadcast_to(identity, (3, 16, 16))
-    np.testing.assert_allclose(product, expected, atol=1e-9)
+    assert_allclose(product, expected, atol=1e-9)
 
 
 def test_gradients_are_finite_where_decays_are_strong():

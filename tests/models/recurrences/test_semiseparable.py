@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models.matmul import matmul_flops
 from gmlp_flax.models.recurrences import semiseparable
@@ -36,7 +37,8 @@ def entry(model, example, head, i, j):
     column = model.b[example, group, j]
     row = model.c[example, group, i]
     step = model.steps[example, head, j]
-    between = model.log_decays[example, head, j + 1 : i + 1]
+    stop = i + 1
+    between = model.log_decays[example, head, j + 1 : stop]
     decay = math.exp(between.sum())
     return (row @ column) * step * decay
 
@@ -57,15 +59,17 @@ def test_matrices_agree_with_their_definition(is_causal):
     assert matrices.shape == (2, 4, n, n)
     in_reverse = None if is_causal else reversed_model(backward)
     expected = np.zeros(matrices.shape)
-    for example, head, i, j in np.ndindex(matrices.shape):
+    indices = np.ndindex(matrices.shape)
+    for example, head, i, j in indices:
         index = (example, head, i, j)
         if j < i:
-            expected[index] = entry(forward, example, head, i - 1, j)
+            before = i - 1
+            expected[index] = entry(forward, example, head, before, j)
         elif j > i and in_reverse is not None:
             row = n - 2 - i
             column = n - 1 - j
             expected[index] = entry(in_reverse, example, head, row, column)
-    np.testing.assert_allclose(matrices, expected, atol=1e-12)
+    assert_allclose(matrices, expected, atol=1e-12)
 
 
 @in_float64
@@ -78,7 +82,7 @@ def test_some_rows_are_those_of_the_whole_matrix():
         return semiseparable.rows(forward, backward, first, 3)
 
     whole = semiseparable.rows(forward, backward)
-    np.testing.assert_allclose(three_rows(2), whole[:, :, 2:5], atol=1e-12)
+    assert_allclose(three_rows(2), whole[:, :, 2:5], atol=1e-12)
 
 
 def documents_of(n):
@@ -104,11 +108,13 @@ def test_scans_are_products_with_the_matrix(n, by_document, is_causal):
     """In one chunk, two and five; gradients as well."""
     forward = model_of(0, n)
     backward = None if is_causal else model_of(9, n)
-    v = jnp.asarray(normal(5, 2, 4, n, 3))
+    numbers = normal(5, 2, 4, n, 3)
+    v = jnp.asarray(numbers)
     documents = documents_of(n) if by_document else None
 
     def as_matrix(forward, backward, v):
-        return semiseparable.rows(forward, backward, documents=documents) @ v
+        matrices = semiseparable.rows(forward, backward, documents=documents)
+        return matrices @ v
 
     def as_scan(forward, backward, v):
         return semiseparable.mix(forward, backward, v, documents)
@@ -122,14 +128,15 @@ def test_scans_are_products_with_the_matrix(n, by_document, is_causal):
             return jnp.sin(y).sum(), y
 
         gradient = jax.grad(loss, argnums=(0, 1, 2), has_aux=True)
-        gradients, y = quick_jit(gradient)(forward, backward, v)
+        differentiated = quick_jit(gradient)
+        gradients, y = differentiated(forward, backward, v)
         return y, jax.tree.leaves(gradients)
 
     expected, expected_gradients = output_and_gradients(as_matrix)
     found, found_gradients = output_and_gradients(as_scan)
-    np.testing.assert_allclose(found, expected, atol=1e-11)
+    assert_allclose(found, expected, atol=1e-11)
     for gradient, expected_gradient in zip(found_gradients, expected_gradients, strict=True):
-        np.testing.assert_allclose(gradient, expected_gradient, atol=1e-10)
+        assert_allclose(gradient, expected_gradient, atol=1e-10)
 
 
 @pytest.mark.slow
@@ -137,13 +144,16 @@ def test_scans_are_products_with_the_matrix(n, by_document, is_causal):
 def test_underflowing_decays_give_no_nan():
     """exp(-800) is 0, and a quotient of two of them would be no number."""
     n = 200
-    forward = model_of(0, n)._replace(log_decays=jnp.full((2, 4, n), -800.0))
-    v = jnp.asarray(normal(5, 2, 4, n, 3))
+    decays = jnp.full((2, 4, n), -800.0)
+    forward = model_of(0, n)._replace(log_decays=decays)
+    numbers = normal(5, 2, 4, n, 3)
+    v = jnp.asarray(numbers)
 
     def loss(forward, v):
         return semiseparable.mix(forward, None, v).sum()
 
-    gradient = quick_jit(jax.grad(loss, argnums=(0, 1)))(forward, v)
+    differentiated = quick_jit(jax.grad(loss, argnums=(0, 1)))
+    gradient = differentiated(forward, v)
     for leaf in jax.tree.leaves(gradient):
         assert np.isfinite(leaf).all()
     mixed = semiseparable.mix(forward, None, v)
@@ -153,7 +163,7 @@ def test_underflowing_decays_give_no_nan():
     for token in range(n - 1):
         weight = entry(forward, 0, 0, token, token)
         expected.append(weight * values[token])
-    np.testing.assert_allclose(outputs[1:], expected, atol=1e-12)
+    assert_allclose(outputs[1:], expected, atol=1e-12)
 
 
 def test_scans_cost_twice_as_much_for_twice_the_tokens():

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models.recurrences import state_space
 from gmlp_flax.models.recurrences.state_space import CHUNK, Complex, Modes
@@ -58,7 +59,8 @@ def convolved_by_hand(kernels, u):
         kernel = kernels[channel // channels_of_space]
         for i in range(tokens):
             for j in range(i + 1):
-                outputs[:, i, channel] += kernel[i - j] * u[:, j, channel]
+                weight = kernel[i - j]
+                outputs[:, i, channel] += weight * u[:, j, channel]
     return outputs
 
 
@@ -68,7 +70,7 @@ def test_kernels_agree_with_complex_numbers(tokens):
     modes = modes_of()
     kernel = state_space.kernel(modes, tokens)
     expected = kernel_by_hand(modes, tokens)
-    np.testing.assert_allclose(kernel, expected, atol=1e-11)
+    assert_allclose(kernel, expected, atol=1e-11)
 
 
 def test_kernels_of_many_spaces_take_little_memory():
@@ -82,16 +84,19 @@ def test_kernels_of_many_spaces_take_little_memory():
 def test_input_is_held_for_a_step():
     """w = c (exp(step a) - 1) / a, and its limit c step where a is small."""
     a = np.array([[-0.5 + 3j, -1e-4 + 0j]])
-    c = np.array([[1 + 2j, 0.5 - 1j]])
+    outputs = [1 + 2j, 0.5 - 1j]
+    c = np.array([outputs])
     step = 0.1
-    modes = state_space.discretize(parts(a), parts(c), np.array([step]))
+    steps = np.array([step])
+    modes = state_space.discretize(parts(a), parts(c), steps)
     exponents = step * a
     held = np.expm1(exponents) / a
-    np.testing.assert_allclose(numbers(modes.exponents), exponents, rtol=1e-12)
+    assert_allclose(numbers(modes.exponents), exponents, rtol=1e-12)
     weights = numbers(modes.weights)
-    np.testing.assert_allclose(weights, c * held, rtol=1e-10)
+    assert_allclose(weights, c * held, rtol=1e-10)
     limit = step * c[0, 1]
-    assert weights[0, 1] == pytest.approx(limit, rel=1e-4)
+    slow_weight = weights[0, 1]
+    assert slow_weight == pytest.approx(limit, rel=1e-4)
 
 
 def test_small_exponents_keep_their_digits_in_float32():
@@ -108,8 +113,8 @@ def test_two_modes_are_those_of_s4d():
     modes = state_space.legs_modes(2)
     frequencies = np.sort(modes.imag)
     frequency = math.sqrt(3) / 2
-    np.testing.assert_allclose(modes.real, -0.5)
-    np.testing.assert_allclose(frequencies, [-frequency, frequency])
+    assert_allclose(modes.real, -0.5)
+    assert_allclose(frequencies, [-frequency, frequency])
 
 
 def test_modes_are_eigenvalues_of_hippos_matrix():
@@ -125,9 +130,10 @@ def test_modes_are_eigenvalues_of_hippos_matrix():
     expected = np.linalg.eigvals(normal_part)
     modes = state_space.legs_modes(7)
     frequencies = np.sort(modes.imag)
-    np.testing.assert_allclose(frequencies, np.sort(expected.imag), atol=1e-10)
-    np.testing.assert_allclose(modes.real, -0.5, atol=1e-10)
-    np.testing.assert_allclose(expected.real, -0.5, atol=1e-10)
+    expected_frequencies = np.sort(expected.imag)
+    assert_allclose(frequencies, expected_frequencies, atol=1e-10)
+    assert_allclose(modes.real, -0.5, atol=1e-10)
+    assert_allclose(expected.real, -0.5, atol=1e-10)
 
 
 @pytest.mark.slow
@@ -144,12 +150,15 @@ def test_modes_are_eigenvalues_of_hippos_matrix():
 def test_convolutions_agree_with_sums_in_both_directions(spaces, tokens):
     kernels = normal(0, spaces, tokens)
     u = normal(1, 2, tokens, 6)
-    forward = state_space.convolve(jnp.asarray(kernels), jnp.asarray(u))
+    jax_kernels = jnp.asarray(kernels)
+    jax_u = jnp.asarray(u)
+    forward = state_space.convolve(jax_kernels, jax_u)
     expected = convolved_by_hand(kernels, u)
-    np.testing.assert_allclose(forward, expected, atol=1e-9)
-    backward = state_space.convolve(jnp.asarray(kernels), jnp.asarray(u), reverse=True)
-    of_reversed = convolved_by_hand(kernels, u[:, ::-1])
-    np.testing.assert_allclose(backward, of_reversed[:, ::-1], atol=1e-9)
+    assert_allclose(forward, expected, atol=1e-9)
+    backward = state_space.convolve(jax_kernels, jax_u, reverse=True)
+    reversed_u = u[:, ::-1]
+    of_reversed = convolved_by_hand(kernels, reversed_u)
+    assert_allclose(backward, of_reversed[:, ::-1], atol=1e-9)
 
 
 @pytest.mark.slow
@@ -158,11 +167,13 @@ def test_convolutions_agree_with_sums_in_both_directions(spaces, tokens):
 def test_scans_agree_with_the_convolution(spaces):
     modes = modes_of(spaces)
     tokens = 2 * CHUNK + 7
-    kernels = state_space.kernel(modes, tokens).at[:, 0].add(0.5)
+    causal_kernels = state_space.kernel(modes, tokens)
+    kernels = causal_kernels.at[:, 0].add(0.5)
     u = normal(1, 2, tokens, 4)
-    y = state_space.scan(modes, kernels, jnp.asarray(u))
+    jax_u = jnp.asarray(u)
+    y = state_space.scan(modes, kernels, jax_u)
     expected = convolved_by_hand(np.asarray(kernels), u)
-    np.testing.assert_allclose(y, expected, atol=1e-10)
+    assert_allclose(y, expected, atol=1e-10)
 
 
 @in_float64
@@ -176,8 +187,12 @@ def test_states_replace_the_tokens_before():
     start = state_space.first_state(modes, u)
     extend = quick_jit(state_space.extend)
     text_and_padding = u[:, :6]
-    first, state = extend(modes, kernels[:, :6], text_and_padding, start, 4)
-    np.testing.assert_allclose(first[:, :4], expected[:, :4], atol=1e-12)
+    first_kernels = kernels[:, :6]
+    first, state = extend(modes, first_kernels, text_and_padding, start, 4)
+    first_text = first[:, :4]
+    assert_allclose(first_text, expected[:, :4], atol=1e-12)
     rest = u[:, 4:]
-    later, _ = extend(modes, kernels[:, :5], rest, state, 5)
-    np.testing.assert_allclose(later, expected[:, 4:], atol=1e-12)
+    later_kernels = kernels[:, :5]
+    later, _ = extend(modes, later_kernels, rest, state, 5)
+    expected_later = expected[:, 4:]
+    assert_allclose(later, expected_later, atol=1e-12)

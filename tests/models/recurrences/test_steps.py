@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.testing import assert_allclose
 
 from gmlp_flax.models.recurrences.steps import step_bias
 from tests.models.reference import in_float64, softplus
@@ -21,10 +22,10 @@ def test_softplus_of_biases_gives_the_drawn_steps():
     log_steps = np.log(steps)
     low, high = np.log([LEAST, LARGEST])
     drawn = jax.random.uniform(key, shape, jnp.float64, low, high)
-    np.testing.assert_allclose(log_steps, drawn, atol=1e-11)
+    assert_allclose(log_steps, drawn, atol=1e-11)
     counts, _ = np.histogram(log_steps, bins=4, range=(low, high))
     shares = counts / 4000
-    np.testing.assert_allclose(shares, 0.25, atol=0.03)
+    assert_allclose(shares, 0.25, atol=0.03)
 
 
 def test_small_steps_keep_their_precision_in_float32():
@@ -36,4 +37,4 @@ def test_small_steps_keep_their_precision_in_float32():
     low, high = np.log(bounds)
     log_steps = jax.random.uniform(key, (500,), jnp.float32, low, high)
     expected = np.exp(np.asarray(log_steps, np.float64))
-    np.testing.assert_allclose(steps, expected, rtol=3e-6)
+    assert_allclose(steps, expected, rtol=3e-6)

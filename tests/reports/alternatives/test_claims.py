@@ -73,9 +73,11 @@ def test_claims_name_existing_rows_and_columns():
     ],
 )
 def test_lower_perplexities_and_higher_accuracies_are_better(column, values, claim, verdict):
-    found = by_text(claims({column: scores(**values)}, {}))
+    found_claims = claims({column: scores(**values)}, {})
+    found = by_text(found_claims)
     title = COLUMNS[column].title
-    assert found[f"{title}: {claim}"].verdict == verdict
+    found_claim = found[f"{title}: {claim}"]
+    assert found_claim.verdict == verdict
 
 
 @pytest.mark.parametrize(

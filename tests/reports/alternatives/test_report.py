@@ -33,10 +33,13 @@ def test_all_scores_are_in_one_table(made):
     assert list(rows) == ["bert", "sgu", "fnet", "random", "dynamic"]
     bert = rows["bert"]
     assert bert["masked LM, perplexity"] == Spread(61.0, (60.0, 62.0))
-    assert bert["SST-2 (%)"] == Spread(pytest.approx(81), (80.0, 82.0), "median")
+    median = Spread(pytest.approx(81), (80.0, 82.0), "median")
+    assert bert["SST-2 (%)"] == median
     random_start = bert["IMDB (%), from random parameters"]
-    assert random_start == Spread(pytest.approx(60.5), (60.0, 61.0), "median")
-    assert rows["fnet"]["IMDB (%)"].centre == pytest.approx(76.5)
+    random_median = Spread(pytest.approx(60.5), (60.0, 61.0), "median")
+    assert random_start == random_median
+    imdb = rows["fnet"]["IMDB (%)"]
+    assert imdb.centre == pytest.approx(76.5)
     assert rows["sgu"]["IMDB (%)"] is None
     assert bert["CIFAR-10, top-1 (%)"].centre == pytest.approx(40)
     assert "ListOps (%)" not in made.table.columns
@@ -53,17 +56,22 @@ def test_user_defined_class_has_a_row_a_rate_and_marks(tmp_path):
     """Its search and costs are in files whose names have no colon."""
     made_up_columns.write_everything(tmp_path)
     column = COLUMNS["mlm"]
-    config = column.configs("cpu", [AVERAGING])[AVERAGING]
+    configs = column.configs("cpu", [AVERAGING])
+    config = configs[AVERAGING]
     config.data.train = "books.jsonl"
-    write_run(tmp_path / "averaging", config, ((450, 50.0), (900, 45.0)))
-    searched = zip(column.search_points("cpu", AVERAGING), (60, 55, 50, 52, 90), strict=True)
+    scores = ((450, 50.0), (900, 45.0))
+    write_run(tmp_path / "averaging", config, scores)
+    perplexities = (60, 55, 50, 52, 90)
+    searched = zip(column.search_points("cpu", AVERAGING), perplexities, strict=True)
     for point, perplexity in searched:
-        folder = tmp_path / "search" / points.name(point)
+        point_name = points.name(point)
+        folder = tmp_path / "search" / point_name
         folder.mkdir(parents=True)
         result = {"step": 900, "eval": {"perplexity": perplexity}}
         (folder / "result.json").write_text(json.dumps(result))
-    made_up_columns.write_cost(tmp_path, points.folder_name(AVERAGING), 128, (0.5,))
-    made_up_columns.write_cost(tmp_path, points.folder_name(AVERAGING), 1024, (0.5,))
+    costs_name = points.folder_name(AVERAGING)
+    made_up_columns.write_cost(tmp_path, costs_name, 128, (0.5,))
+    made_up_columns.write_cost(tmp_path, costs_name, 1024, (0.5,))
     made = report.of_folder(str(tmp_path), "cpu", classes=[AVERAGING])
     row = cells(made)[AVERAGING]
     assert row["masked LM, perplexity"].centre == 45
@@ -73,11 +81,13 @@ def test_user_defined_class_has_a_row_a_rate_and_marks(tmp_path):
     assert rates["0.016"] == 90
     assert rates["best"] == 4e-3
     costs = cells(made, "table-costs")[AVERAGING]
-    assert costs["ms per 1,000 tokens, n = 128"].centre == pytest.approx(500 / 2.048)
+    cost = costs["ms per 1,000 tokens, n = 128"]
+    assert cost.centre == pytest.approx(500 / 2.048)
     [panel] = made.figures["speed_mlm"].panels
     [series] = [series for series in panel.series if series.name == "Averaging"]
     assert series.labels == ["Averaging"]
-    assert AVERAGING not in cells(report.of_folder(str(tmp_path), "cpu"))
+    without_class = report.of_folder(str(tmp_path), "cpu")
+    assert AVERAGING not in cells(without_class)
 
 
 def test_costs_are_per_thousand_tokens(made):
@@ -87,8 +97,10 @@ def test_costs_are_per_thousand_tokens(made):
     assert "ms per 1,000 tokens, n = 128" in bert
     assert "ms per 1,000 tokens, n = 1,024" not in bert
     # dynamic: 0.6 s for 2,048 tokens at any length; bert was not run at 16,384.
-    assert dynamic["ms per 1,000 tokens, n = 128"].centre == pytest.approx(600 / 2.048)
-    assert bert["ms per 1,000 tokens, n = 4,096"].centre == pytest.approx(800 / 2.048 * 4)
+    short_cost = dynamic["ms per 1,000 tokens, n = 128"]
+    assert short_cost.centre == pytest.approx(600 / 2.048)
+    long_cost = bert["ms per 1,000 tokens, n = 4,096"]
+    assert long_cost.centre == pytest.approx(800 / 2.048 * 4)
     assert bert["MB of a step, n = 16,384"] == pytest.approx(2e4)
     assert bert["time grows as n^"] == pytest.approx(2)
     assert rows["sgu"]["95 % interval"] == "1.50 to 1.50"
@@ -115,9 +127,11 @@ def test_figures_and_claims(made):
 def test_unfinished_runs_are_named_and_runs_on_other_data_refused(tmp_path):
     data_of_rows = {"sgu": "a", "bert": "a", "fnet": "b"}
     for row, train in data_of_rows.items():
-        [config] = COLUMNS["cifar10"].configs("cpu", (row,)).values()
+        configs = COLUMNS["cifar10"].configs("cpu", (row,))
+        [config] = configs.values()
         config.data.train = train
-        write_run(tmp_path / "cifar10" / row, config, finished=row == "bert")
+        is_finished = row == "bert"
+        write_run(tmp_path / "cifar10" / row, config, finished=is_finished)
         made_up_columns.write_cost(tmp_path, row, 128, (1.0,))
     with pytest.raises(RunError, match="data.train is 'a' in .* and 'b' in .*fnet"):
         report.of_folder(str(tmp_path), "cpu")
@@ -150,7 +164,8 @@ def test_changed_flags_are_shown(tmp_path):
     made = report.of_folder(str(tmp_path), "cpu", changes)
     rows = cells(made)
     assert list(rows) == ["bert", "sgu"]
-    assert rows["sgu"]["IMDB (%)"].centre == pytest.approx(50)
+    imdb = rows["sgu"]["IMDB (%)"]
+    assert imdb.centre == pytest.approx(50)
 
 
 @pytest.fixture
@@ -165,7 +180,8 @@ def test_figure_of_score_over_speed(costs):
         "fnet": Spread(70.0, (70.0,)),
         "mixer": Spread(10.0, (10.0,)),
     }
-    [panel] = over_speed(COLUMNS["mlm"], scores, costs, 128).panels
+    mlm = COLUMNS["mlm"]
+    [panel] = over_speed(mlm, scores, costs, 128).panels
     transformer, fnet = panel.series  # the Mixer's speed is not known
     assert transformer.name == "Transformer"
     assert transformer.labels == ["bert"]
@@ -185,7 +201,8 @@ def test_figure_of_score_over_speed(costs):
         "fixed_random": Spread(30.0, (30.0,)),
     }
     costs_of_family = {"fixed_random": costs["bert"], **costs}
-    [accuracies] = over_speed(COLUMNS["sst2"], with_random, costs_of_family, 128).panels
+    sst2 = COLUMNS["sst2"]
+    [accuracies] = over_speed(sst2, with_random, costs_of_family, 128).panels
     assert accuracies.title == "SST-2 (%) over speed"
     assert not accuracies.y.log
     [synthesizer] = [series for series in accuracies.series if series.name == "Synthesizer"]
@@ -203,9 +220,11 @@ def test_only_speeds_at_one_length_are_compared(costs, tmp_path):
     [panel] = chart.panels
     labels = [series.labels for series in panel.series]
     assert labels == [["bert"], ["sgu"]]
-    assert over_speed(COLUMNS["mlm"], {"bert": score}, both, 128) is None
+    panels = over_speed(COLUMNS["mlm"], {"bert": score}, both, 128)
+    assert panels is None
     chart = over_speed(COLUMNS["bytes"], scores, both, 1024)
     [panel] = chart.panels
     assert panel.x.label.endswith("n = 1,024")
     # nothing was measured at 32 tokens
-    assert over_speed(COLUMNS["listops"], scores, both, 32) is None
+    listops = COLUMNS["listops"]
+    assert over_speed(listops, scores, both, 32) is None

@@ -27,7 +27,8 @@ def write_own(folder, seeds=(0, 1, 2), perplexities=(50.0, 40.0, 45.0), **change
         config.model.layers = 5
         config.data.train = "other.jsonl"
         config.update_from_flattened_dict({"seed": seed, **changes})
-        run = folder / f"own-{seed}-{config.optimizer.learning_rate}"
+        rate = config.optimizer.learning_rate
+        run = folder / f"own-{seed}-{rate}"
         write_run(run, config, ((STEPS, perplexity),))
         (run / "environment.json").write_text(environment)
 
@@ -43,7 +44,8 @@ def submit(folder, **changes):
 
 
 def test_row_of_three_seeds(own):
-    write_own(own, (7,), (44.0,), **{"optimizer.learning_rate": 0.5, "data.search": True})
+    changes = {"optimizer.learning_rate": 0.5, "data.search": True}
+    write_own(own, (7,), (44.0,), **changes)
     made = submit(own)
     assert made.row == "my_mixer"
     assert made.scale == "cpu"
@@ -53,7 +55,8 @@ def test_row_of_three_seeds(own):
     assert made.perplexities == (50, 40, 45)
     assert made.median == 45
     assert made.rates == (made.rate, 0.5)
-    [config] = COLUMNS["mlm"].configs("cpu", ("sgu",)).values()
+    configs = COLUMNS["mlm"].configs("cpu", ("sgu",))
+    [config] = configs.values()
     assert made.rate == config.optimizer.learning_rate
     assert made.tokens == STEPS * config.batch_size * config.model.length
     assert 400_000 < made.parameters < 600_000
@@ -89,7 +92,8 @@ def test_other_text_is_another_setting(own, tmp_path):
 )
 def test_runs_with_another_setting_are_refused(changes, message, tmp_path):
     write_own(tmp_path / "own", **changes)
-    assert message in raised(RunError, submit, tmp_path / "own")
+    error_message = raised(RunError, submit, tmp_path / "own")
+    assert message in error_message
 
 
 def test_setting_changed_for_all_rows(tmp_path):
@@ -101,14 +105,16 @@ def test_runs_of_several_rows_are_refused(own, tmp_path):
     assert "no finished run" in raised(RunError, submit, tmp_path / "nothing")
     write_own(own, (9,), (44.0,), **{"optimizer.learning_rate": 0.5})
     assert "data.search" in raised(RunError, submit, own)
-    message = raised(DataError, submitting.submission, "bert", str(own), "cpu", {})
+    folder = str(own)
+    message = raised(DataError, submitting.submission, "bert", folder, "cpu", {})
     assert "bert" in message
 
 
 @pytest.mark.slow
 def test_submitted_row_is_shown_with_ours(own, tmp_path):
     folder = tmp_path / "ours"
-    write_runs(folder, "alternatives", {"sgu": ((60.0, 50.0),), "bert": ((60.0, 40.0),)})
+    perplexities = {"sgu": ((60.0, 50.0),), "bert": ((60.0, 40.0),)}
+    write_runs(folder, "alternatives", perplexities)
     path = str(tmp_path / "rows.csv")
     submissions.append(path, submit(own))
     [row] = submissions.read(path)
@@ -117,13 +123,16 @@ def test_submitted_row_is_shown_with_ours(own, tmp_path):
     rows = cells(made)
     assert list(rows) == ["bert", "sgu", "my_mixer (submitted)"]
     submitted = rows["my_mixer (submitted)"]
-    assert submitted["masked LM, perplexity"] == Spread(45.0, (50.0, 40.0, 45.0))
+    median = Spread(45.0, (50.0, 40.0, 45.0))
+    assert submitted["masked LM, perplexity"] == median
     assert "rates tried: 1" in submitted["submitted"]
     assert "commit aaaaaaaa with changes" in submitted["submitted"]
     assert rows["sgu"]["submitted"] is None
     assert any(note.endswith("those of the rows here: elsewhere.") for note in made.notes)
     [panel] = made.figures["submitted"].panels
-    points = {series.name: series for series in panel.series}
+    points = {}
+    for series in panel.series:
+        points[series.name] = series
     mine = points["submitted"]
     assert mine.x == [2]
     assert mine.y == [45.0]
@@ -132,7 +141,8 @@ def test_submitted_row_is_shown_with_ours(own, tmp_path):
     assert transformer.x == [1]
     assert transformer.y == [40.0]
     assert transformer.labels == ["bert"]
-    assert "submitted" not in report.of_folder(str(folder), "cpu").figures
+    without = report.of_folder(str(folder), "cpu")
+    assert "submitted" not in without.figures
 
 
 def test_all_runs_of_a_folder_are_submitted(own):

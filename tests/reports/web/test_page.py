@@ -126,7 +126,8 @@ def test_failed_figure_loses_nothing_else(tmp_path, capsys, monkeypatch):
     table = Table(("a",), [("b",)])
     chart = Chart(PANELS[1:])
     figures = {"broken": broken, "whole": chart}
-    path = page.write(Report("A", table, figures=figures), str(tmp_path))
+    failing = Report("A", table, figures=figures)
+    path = page.write(failing, str(tmp_path))
     [line] = capsys.readouterr().err.splitlines()
     assert "broken" in line
     assert "no font" in line
@@ -142,7 +143,8 @@ def test_failed_figure_loses_nothing_else(tmp_path, capsys, monkeypatch):
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
     """A browser on the report's page, opened from disk."""
-    path = page.write(report(), str(tmp_path_factory.mktemp("report")))
+    folder = str(tmp_path_factory.mktemp("report"))
+    path = page.write(report(), folder)
     with browser(str(tmp_path_factory.mktemp("profile"))) as window:
         window.resize(1400)
         window.open(f"file://{path}")
@@ -187,8 +189,11 @@ LONG_PATH = f"/home/somebody/experiments/runs/reproduce/finetuned/{LONG_NAME}"
 @pytest.fixture
 def wide_page(tmp_path):
     """The page of a report with many columns, a row with a long name, and paths in sentences."""
-    columns = [f"score of the task {number} (%)" for number in range(16)]
-    cells = [Spread.mean([80.0, 81.0])] * 16
+    columns = []
+    for number in range(16):
+        columns.append(f"score of the task {number} (%)")
+    score = Spread.mean([80.0, 81.0])
+    cells = [score] * 16
     rows = [(LONG_NAME, *cells), ("sgu", *cells)]
     table = Table(("model", *columns), rows)
     claim = Claim(f"{LONG_NAME} < sgu", HOLDS, LONG_PATH)
@@ -257,7 +262,8 @@ def test_charts_follow_the_color_scheme_of_the_page(opened, scheme):
     opened.resize(1400)
     opened.prefer(scheme)
     opened.run("document.querySelector('.panels').scrollIntoView()")
-    with Image.open(io.BytesIO(opened.picture())) as picture:
+    screenshot = io.BytesIO(opened.picture())
+    with Image.open(screenshot) as picture:
         histogram = picture.convert("L").histogram()  # the charts fill the window
     most_frequent = max(range(256), key=histogram.__getitem__)
     background = histogram[:64] if scheme == "dark" else histogram[192:]
@@ -286,7 +292,8 @@ def test_lines_have_the_color_of_their_family(opened, scheme):
 def test_files_of_a_report(tmp_path):
     write_runs(tmp_path / "runs")
     made = gather("table3", tmp_path / "runs")
-    path = page.write(made, str(tmp_path / "table3"))
+    folder = tmp_path / "table3"
+    path = page.write(made, str(folder))
     assert path == str(tmp_path / "table3" / "index.html")
     found = {path.name: path for path in (tmp_path / "table3").iterdir()}
     figures = set()
@@ -294,15 +301,19 @@ def test_files_of_a_report(tmp_path):
         figures |= {f"curves.{kind}", f"places.{kind}"}
     assert set(found) == figures | {"table.md", "table.csv", "index.html"}
     # the width of a column of a paper at 200 dpi
-    assert found["curves.png"].read_bytes()[16:20] == (650).to_bytes(4, "big")
-    rows = list(csv.reader(found["table.csv"].read_text().splitlines()))
+    header = found["curves.png"].read_bytes()
+    assert header[16:20] == (650).to_bytes(4, "big")
+    lines = found["table.csv"].read_text().splitlines()
+    rows = list(csv.reader(lines))
     assert rows[0][0] == "model"
     assert len(rows) == 5
     row = "| sgu | 0.659 | 31.0 ± 1.4 | 2 | 4.35 | +26.6 | 0.004 |"
     assert row in found["table.md"].read_text()
-    _, first, *_ = found["curves.csv"].read_text().splitlines()
+    curve_lines = found["curves.csv"].read_text().splitlines()
+    _, first, *_ = curve_lines
     assert first.startswith("mixer,,921600,70.0")
     before = {name: path.read_bytes() for name, path in found.items()}
-    page.write(gather("table3", tmp_path / "runs"), str(tmp_path / "table3"))
+    again = gather("table3", tmp_path / "runs")
+    page.write(again, str(tmp_path / "table3"))
     after = {name: path.read_bytes() for name, path in found.items()}
     assert after == before

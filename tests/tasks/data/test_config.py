@@ -32,8 +32,10 @@ def rows(path: str, split: str, count: int) -> Dataset:
     texts = []
     for index in range(count):
         text = f"{path} {split} {index}"
-        texts.append(TextRow((text,), str(index)))
-    return Dataset(path=path, form="rows", examples=TextRows(texts), split=split)
+        row = TextRow((text,), str(index))
+        texts.append(row)
+    examples = TextRows(texts)
+    return Dataset(path=path, form="rows", examples=examples, split=split)
 
 
 class Reader:
@@ -64,9 +66,11 @@ class Reader:
 def test_role_reads_its_own_path_or_a_share(heldout, role, key, share):
     options = config(heldout=heldout)
     assert data_config.key_of(options, role) == key
-    assert data_config.path_of(options, role) == options.data[key]
+    path = data_config.path_of(options, role)
+    assert path == options.data[key]
     assert data_config.share_of(options) == share
-    assert data_config.role_shares_split(options, role) == (key == "train")
+    shares_split = data_config.role_shares_split(options, role)
+    assert shares_split == (key == "train")
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.25, -0.25), (0.9, -0.4)])
@@ -125,7 +129,8 @@ def test_named_splits_are_read_whole(data, names, expected):
     found = []
     for role in (TRAIN, HELDOUT):
         options = config(**data)
-        dataset = data_config.open_split(options, role, Reader(*names))
+        reader = Reader(*names)
+        dataset = data_config.open_split(options, role, reader)
         assert len(dataset) == 40
         found.append(dataset.split)
     assert tuple(found) == expected
@@ -220,7 +225,8 @@ def test_run_folder_inside_its_data_is_refused(tmp_path, monkeypatch, key):
             chosen = config(**{key: path})
             message = raised(RunError, data_config.require_outside_data, workdir, chosen)
             assert f"config.data.{key}={path}" in message
-    for workdir in (str(tmp_path / "run"), "photos_run", str(photos)):
+    workdirs = (str(tmp_path / "run"), "photos_run", str(photos))
+    for workdir in workdirs:
         data_config.require_outside_data(workdir, config(**{key: "photos"}))
     data_config.require_outside_data("embedded/run", config(train=data_config.EMBEDDED))
     remote = config(train="gs://bucket/data")

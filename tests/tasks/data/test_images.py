@@ -9,6 +9,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from PIL import Image
 
 from gmlp_flax.data.embedded import embedded_digits
@@ -105,7 +106,7 @@ def test_evaluation_views_follow_the_config(unchanged_views):
     heldout = embedded_digits(HELDOUT).examples
     with unchanged_views.evaluation_batches(0, 1) as batches:
         images = next(batches)["image"]
-    np.testing.assert_array_equal(images, all_of(heldout, "image")[:8])
+    assert_array_equal(images, all_of(heldout, "image")[:8])
 
 
 def test_training_views_follow_the_config(unchanged_views):
@@ -121,7 +122,7 @@ def test_labels_stay_with_their_images():
     data = ImageData(tiny.image_config())
     labels = all_of(data.labelled(HELDOUT), "label")
     expected = embedded_digits(HELDOUT).labels
-    np.testing.assert_array_equal(labels, expected)
+    assert_array_equal(labels, expected)
     assert data.classes == tuple("0123456789")
 
 
@@ -150,7 +151,7 @@ def test_training_transform_is_picklable():
         example = make(RECORD, np.random.default_rng(seed))
         images.append(example["image"])
     first, with_same_seed, with_other_seed = images
-    np.testing.assert_array_equal(first, with_same_seed)
+    assert_array_equal(first, with_same_seed)
     assert (first != with_other_seed).any()
 
 
@@ -169,7 +170,8 @@ def test_lines_and_summary_of_class_folders(tmp_path):
     dataset = data.dataset(TRAIN)
     cats, dogs = dataset.class_counts().tolist()
     heldout = data.dataset(HELDOUT)
-    assert cats + dogs + len(heldout) == 14
+    total = cats + dogs + len(heldout)
+    assert total == 14
     assert f"cat ({cats})" in line
     assert f"dog ({dogs})" in line
     summary = data.summary(TRAIN)
@@ -183,7 +185,8 @@ def test_lines_and_summary_of_class_folders(tmp_path):
 
 def test_notes_of_equal_images_and_of_classes_without_examples(tmp_path):
     train = class_folders(tmp_path / "train", {"cat": 3, "dog": 3, "eel": 1})
-    same = (tmp_path / "train" / "cat" / "0.png").read_bytes()
+    same_path = tmp_path / "train" / "cat" / "0.png"
+    same = same_path.read_bytes()
     (tmp_path / "train" / "dog" / "9.png").write_bytes(same)
     heldout_files = {
         "cat/a.png": same,
@@ -261,7 +264,8 @@ def summed_over_hosts(task, data: ImageData, hosts: int) -> dict:
                 for name, (total, weight) in sums.items():
                     total_before, weight_before = totals.get(name, (0, 0))
                     new_total = total_before + np.float64(total)
-                    totals[name] = (new_total, weight_before + float(weight))
+                    new_weight = weight_before + float(weight)
+                    totals[name] = (new_total, new_weight)
     return totals
 
 
@@ -308,19 +312,22 @@ def test_evaluation_over_hosts(with_real, hosts):
     hits = []
     real_hits = []
     for index in READ:
-        example = make({"image": image_files.png(index), "label": 0, "name": ""})
+        record = {"image": image_files.png(index), "label": 0, "name": ""}
+        example = make(record)
         [guess] = predicted(example["image"][None])
         hits.append(guess == index % 3)
         if real[index]:
             real_hits.append(guess in real[index])
-    assert metrics["top1"] == pytest.approx(np.mean(hits))
+    top1 = np.mean(hits)
+    assert metrics["top1"] == pytest.approx(top1)
     assert metrics["real"] == pytest.approx(np.mean(real_hits))
     assert 0 < metrics["top1"] < 1
     assert 0 < metrics["real"] < 1
     assert metrics["examples"] == 26
     assert metrics["unread"] == 2
     assert metrics["top5"] == 1
-    assert {*task.eval_metrics, "examples", "unread"} == set(metrics)
+    names = {*task.eval_metrics, "examples", "unread"}
+    assert names == set(metrics)
     assert by_hand.weight(sums, "real") == 21
     assert by_hand.weight(sums, "top1") == 24
     assert sums["examples"] == (24, 26)
@@ -384,11 +391,13 @@ def test_baseline_over_hosts(with_real, hosts):
     [baseline, *_] = task.baselines(sums, with_real)
     counts = Counter(index % 3 for index in READ)
     most = max(counts.values())
-    assert baseline.metrics == {"top1": pytest.approx(most / 24)}
+    share = pytest.approx(most / 24)
+    assert baseline.metrics == {"top1": share}
 
 
 def test_training_data_keep_the_class_order_of_the_run(pets):
-    path = class_folders(pets.parent / "train", {"cat": 4, "dog": 4, "eel": 4})
+    numbers = {"cat": 4, "dog": 4, "eel": 4}
+    path = class_folders(pets.parent / "train", numbers)
     data = image_data(pets, train=path, heldout_share=0.3)
     for role in ROLES:
         assert data.dataset(role).classes == ("dog", "eel", "cat")
@@ -412,11 +421,13 @@ def test_held_out_data_without_a_class_get_a_note(pets):
 
 
 def test_order_of_classes_does_not_change_the_fingerprint(pets):
-    path = class_folders(pets.parent / "train", {"cat": 4, "dog": 4, "eel": 4})
+    numbers = {"cat": 4, "dog": 4, "eel": 4}
+    path = class_folders(pets.parent / "train", numbers)
     data = image_data(pets, train=path, heldout_share=0.3)
     fresh = image_data(train=path, heldout_share=0.3)
     assert fresh.classes == PETS
-    assert fresh.fingerprint(TRAIN) == data.fingerprint(TRAIN)
+    fingerprint = data.fingerprint(TRAIN)
+    assert fresh.fingerprint(TRAIN) == fingerprint
 
 
 def test_class_words_of_the_run_are_kept(tmp_path):
@@ -515,7 +526,8 @@ def test_notes_of_other_files_and_of_equal_images(tmp_path):
         files[f"cat/x/{number}.png"] = image_files.png(number)
     for number in range(8, 13):
         files[f"dog/y/{number}.png"] = image_files.png(number)
-    path = str(image_files.make_folder(tmp_path / "images", files))
+    folder = image_files.make_folder(tmp_path / "images", files)
+    path = str(folder)
     data = image_data(train=path, heldout_share=0.2)
     examples = data.training_examples() + data.evaluation_examples()
     assert examples == 14
@@ -528,15 +540,17 @@ def test_examples_from_python(tmp_path):
     """An image in memory becomes a PNG file, and the path of one stays."""
     config = image_config()
     pixels = image_files.noise(5, 4, 3)
-    row = ImageData.row(config, [pixels], "2", str(tmp_path / "0"))
+    folder = str(tmp_path / "0")
+    row = ImageData.row(config, [pixels], "2", folder)
     assert row == {"file_name": f"{tmp_path.name}/0.png", "label": "2"}
     with Image.open(tmp_path / "0.png") as image:
-        np.testing.assert_array_equal(image, pixels)
+        assert_array_equal(image, pixels)
     path = tmp_path / "own.jpg"
     row = ImageData.row(config, [path], "cat", "unused")
     assert row == {"file_name": str(path), "label": "cat"}
     no_image = np.zeros(3)
+    folder = str(tmp_path / "1")
     with pytest.raises(DataError, match="image"):
-        ImageData.row(config, [no_image], 0, str(tmp_path / "1"))
+        ImageData.row(config, [no_image], 0, folder)
     with pytest.raises(DataError, match="2 inputs"):
         ImageData.row(config, ["id 7", path], 0, "unused")

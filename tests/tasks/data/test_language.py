@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.dataset import line_of
@@ -96,25 +97,31 @@ def shards(tmp_path):
 def test_splits_in_file_names(config, shards):
     config.data.train = str(shards)
     data = LanguageData(config)
-    assert stream(data, TRAIN) == ids(data, LINES[:60])
-    assert stream(data, HELDOUT) == ids(data, LINES[60:])
+    train_ids = ids(data, LINES[:60])
+    assert stream(data, TRAIN) == train_ids
+    heldout_ids = ids(data, LINES[60:])
+    assert stream(data, HELDOUT) == heldout_ids
 
 
 def test_tfds_splits(config, tmp_path, monkeypatch):
     """C4 by its name, as in configs/: train and validation."""
     records = []
     for text in LINES:
-        records.append(writers.example(text=text.encode()))
+        encoded = text.encode()
+        records.append(writers.example(text=encoded))
     splits = {
         "train": [records[:30], records[30:60]],
         "validation": [records[60:]],
     }
-    writers.tfds_folder(tmp_path / "c4" / "en" / "3.0.1", splits, "array_record")
+    folder = tmp_path / "c4" / "en" / "3.0.1"
+    writers.tfds_folder(folder, splits, "array_record")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     config.data.train = "tfds:c4/en"
     data = LanguageData(config)
-    assert stream(data, TRAIN) == ids(data, LINES[:60])
-    assert stream(data, HELDOUT) == ids(data, LINES[60:])
+    train_ids = ids(data, LINES[:60])
+    assert stream(data, TRAIN) == train_ids
+    heldout_ids = ids(data, LINES[60:])
+    assert stream(data, HELDOUT) == heldout_ids
 
 
 def test_corpus_with_embedded_text_held_out(config, tmp_path):
@@ -140,11 +147,14 @@ def test_embedded_text_with_a_corpus_held_out(config, tmp_path):
 def test_search_splits_the_embedded_training_text(config):
     config.data.update(train="embedded", search=True, tokenizer="bytes", heldout_share=0.2)
     data = LanguageData(config)
-    train = set(data.corpus(TRAIN).examples.read())
-    heldout = set(data.corpus(HELDOUT).examples.read())
+    train_texts = data.corpus(TRAIN).examples
+    train = set(train_texts.read())
+    heldout_texts = data.corpus(HELDOUT).examples
+    heldout = set(heldout_texts.read())
     assert heldout
     assert not train & heldout
-    assert train | heldout < set(embedded_text(TRAIN))
+    embedded = set(embedded_text(TRAIN))
+    assert train | heldout < embedded
 
 
 @pytest.fixture
@@ -172,7 +182,7 @@ def test_mixture_keeps_the_vocabulary_and_held_out_text_of_the_corpus(plain, mix
     assert mixed.tokenizer == plain.tokenizer
     assert stream(mixed, HELDOUT) == stream(plain, HELDOUT)
     assert mixed.fingerprint(HELDOUT) == plain.fingerprint(HELDOUT)
-    np.testing.assert_array_equal(mixed.token_counts, plain.token_counts)
+    assert_array_equal(mixed.token_counts, plain.token_counts)
 
 
 def test_mixture_has_its_share_of_the_examples(mixed):
@@ -197,12 +207,15 @@ def test_fingerprint_includes_a_mixture_with_embedded_text(config, other):
     plain = LanguageData(config).fingerprint(TRAIN)
     config.data.mixture = (f"{other}=0.25",)
     mixed = LanguageData(config).fingerprint(TRAIN)
-    assert mixed.keys() - plain.keys() == {"mixture"}
+    added = mixed.keys() - plain.keys()
+    assert added == {"mixture"}
 
 
 def test_mixture_with_a_missing_file_is_refused(config, tmp_path):
-    config.data.train = str(write_lines(tmp_path / "a.jsonl", LINES))
-    config.data.mixture = (f"{tmp_path / 'nothing'}=0.25",)
+    path = write_lines(tmp_path / "a.jsonl", LINES)
+    config.data.train = str(path)
+    missing = tmp_path / "nothing"
+    config.data.mixture = (f"{missing}=0.25",)
     data = LanguageData(config)
     assert failure(lambda: data.mixture).startswith("config.data.mixture: ")
 
@@ -223,7 +236,8 @@ def prepared(tmp_path):
     limits = prepare.Limits(workers=1)
     for role in ROLES:
         part = corpus.hold_out(role, 0.2)
-        prepare.prepare(part, tokenizer, tmp_path / role, limits)
+        folder = tmp_path / role
+        prepare.prepare(part, tokenizer, folder, limits)
     return tmp_path
 
 
@@ -244,7 +258,9 @@ def test_prepared_folders_equal_the_raw_corpus(config, prepared):
         expected = raw.windows(role)
         assert len(windows) == len(expected) > 5
         count = len(expected)
-        np.testing.assert_array_equal(windows.windows(0, count), expected.windows(0, count))
+        found_windows = windows.windows(0, count)
+        expected_windows = expected.windows(0, count)
+        assert_array_equal(found_windows, expected_windows)
 
 
 def test_lines_of_prepared_folders(config, prepared):
@@ -255,9 +271,11 @@ def test_lines_of_prepared_folders(config, prepared):
     assert "gmlp prepare" in line
     documents = data.windows(HELDOUT).prepared.documents
     assert data.tokens(HELDOUT).examples == documents
-    assert data.summary(HELDOUT).path == str(prepared / HELDOUT)
+    path = data.summary(HELDOUT).path
+    assert path == str(prepared / HELDOUT)
     assert data.fingerprint(TRAIN)["files"] == 1
-    assert data.fingerprint(TRAIN) != data.fingerprint(HELDOUT)
+    heldout_fingerprint = data.fingerprint(HELDOUT)
+    assert data.fingerprint(TRAIN) != heldout_fingerprint
     assert data.notes()[0] == FOLDED
 
 
@@ -268,7 +286,8 @@ def test_prepared_tokens_without_held_out_documents(config, prepared):
 
 
 def test_prepared_roles_must_share_a_tokenizer(config, prepared):
-    corpus = text_reader.read(str(prepared / "raw.jsonl"))[""]
+    path = str(prepared / "raw.jsonl")
+    corpus = text_reader.read(path)[""]
     other = Tokenizer.train(LINES[:20], 310)
     limits = prepare.Limits(workers=1)
     prepare.prepare(corpus, other, prepared / "more", limits)
@@ -280,7 +299,8 @@ def test_prepared_roles_must_share_a_tokenizer(config, prepared):
 
 
 def test_tokenizer_of_the_run_precedes_a_trained_one(config, tmp_path):
-    config.data.train = str(write_lines(tmp_path / "own.jsonl", LINES))
+    path = write_lines(tmp_path / "own.jsonl", LINES)
+    config.data.train = str(path)
     trained = LanguageData(config).tokenizer
     other = Tokenizer.train(LINES[:20], 310)
     assert trained != other
@@ -362,9 +382,14 @@ def test_lines_and_summary_of_a_corpus(config, shards):
     assert summary.split == "validation"
     assert summary.examples is None
     assert summary.units == "documents"
-    expected = tuple(line_of(text) for text in LINES[60:63])
+    expected_lines = []
+    for text in LINES[60:63]:
+        expected_lines.append(line_of(text))
+    expected = tuple(expected_lines)
     assert summary.shown == expected
-    sizes = [file.size for file in data.corpus(HELDOUT).files]
+    sizes = []
+    for file in data.corpus(HELDOUT).files:
+        sizes.append(file.size)
     assert summary.size == sum(sizes)
     assert data.notes()[0] == FOLDED
 
@@ -398,7 +423,8 @@ def test_summary_shows_tokens_of_the_first_documents(config, shards):
     assert tokens.examples == 20
     assert tokens.shortest == min(lengths)
     assert tokens.longest == max(lengths)
-    assert tokens.median == int(np.median(lengths))
+    median = int(np.median(lengths))
+    assert tokens.median == median
     assert tokens.unknown == 0
     assert tokens.cut == 0
 
@@ -407,7 +433,8 @@ def test_held_out_passages_found_in_training_documents(config, tmp_path):
     """Although neither split has a whole document of the other."""
     long_document = " ".join(LINES)
     part = " ".join(LINES[20:40])
-    train = write_lines(tmp_path / "train.jsonl", [long_document, *OTHER])
+    documents = [long_document, *OTHER]
+    train = write_lines(tmp_path / "train.jsonl", documents)
     heldout = write_lines(tmp_path / "heldout.jsonl", [part])
     config.data.update(train=str(train), heldout=str(heldout))
     [_, note] = LanguageData(config).notes()
@@ -425,13 +452,15 @@ def test_number_of_held_out_sequences_follows_the_config(config, shards):
     indices = []
     for example in by_hand.all_examples(some.examples(HELDOUT)):
         indices.append(int(example["index"]))
-    assert indices == [0, count // 3, 2 * count // 3]
+    thirds = [0, count // 3, 2 * count // 3]
+    assert indices == thirds
 
 
 def test_same_words_in_another_order_are_not_a_shared_passage(config, tmp_path):
     text = " ".join(LINES)
     reverse = " ".join(reversed(text.split()))
-    train = write_lines(tmp_path / "train.jsonl", [text, *OTHER])
+    documents = [text, *OTHER]
+    train = write_lines(tmp_path / "train.jsonl", documents)
     heldout = write_lines(tmp_path / "heldout.jsonl", [reverse])
     config.data.update(train=str(train), heldout=str(heldout))
     assert LanguageData(config).notes() == [FOLDED]
@@ -447,7 +476,9 @@ def test_causal_windows_have_one_more_token_and_no_sep(config, tmp_path):
     letters = {"[CLS]": "<", "[SEP]": ">", "[PAD]": "_"}
     texts = []
     for window in by_hand.all_examples(data.windows(HELDOUT)):
-        pieces = [data.tokenizer.piece(token) for token in window["tokens"]]
+        pieces = []
+        for token in window["tokens"]:
+            pieces.append(data.tokenizer.piece(token))
         text = "".join(pieces)
         for piece, letter in letters.items():
             text = text.replace(piece, letter)

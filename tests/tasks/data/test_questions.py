@@ -1,7 +1,7 @@
 """Questions on passages as windows of a model, and the notes on them."""
 
-import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from gmlp_flax.data.holdout import HELDOUT, ROLES, TRAIN
 from gmlp_flax.tasks.data.questions import QuestionData, windows_of
@@ -38,14 +38,15 @@ def test_article_is_in_one_split(folder):
 def test_windows_follow_the_config(folder):
     data = question_data(folder)
     windows = by_hand.all_examples(data.examples(HELDOUT))
-    expected = windows_of(data.config, data.tokenizer, questions_of(data, HELDOUT))
+    questions = questions_of(data, HELDOUT)
+    expected = windows_of(data.config, data.tokenizer, questions)
     assert len(windows) == len(expected)
     assert data.evaluation_examples() == len(expected)
     assert data.examples(HELDOUT).length == 48
     assert len(windows[0]["tokens"]) == 48
     for index in (0, len(windows) - 1):
         for name, value in expected[index].items():
-            np.testing.assert_array_equal(windows[index][name], value)
+            assert_array_equal(windows[index][name], value)
 
 
 def test_passages_in_both_splits_are_counted(folder, tmp_path):
@@ -53,10 +54,12 @@ def test_passages_in_both_splits_are_counted(folder, tmp_path):
     new = colours(20)
     new["paragraphs"][0]["context"] += " The end."
     path = write(tmp_path / "heldout.json", old, new)
-    [note] = question_data(folder, heldout=str(path)).notes()
+    data = question_data(folder, heldout=str(path))
+    [note] = data.notes()
     assert "50%" in note
     write(path, new)
-    assert question_data(folder, heldout=str(path)).notes() == []
+    data = question_data(folder, heldout=str(path))
+    assert data.notes() == []
 
 
 @pytest.mark.parametrize("version", ["v1.1", "v2.0"])
@@ -71,7 +74,9 @@ def test_lines_and_summary(folder, version):
     assert summary.units == "questions"
     assert summary.examples == count
     assert summary.classes == {}
-    contexts = [question.context for question in questions_of(data, TRAIN)]
+    contexts = []
+    for question in questions_of(data, TRAIN):
+        contexts.append(question.context)
     encoded = data.tokenizer.encode_batch(contexts)
     lengths = [len(ids) for ids in encoded]
     tokens = summary.tokens
@@ -111,7 +116,9 @@ def test_skipped_questions_are_reported(odd, capsys):
 def test_bad_held_out_questions_are_skipped_up_to_the_limit(odd):
     data = odd.config.data
     data.update(train=data.heldout, heldout=data.train)
-    ids = [question.id for question in questions_of(odd, HELDOUT)]
+    ids = []
+    for question in questions_of(odd, HELDOUT):
+        ids.append(question.id)
     assert ids == ["a", "b", "c"]
     assert "question d" in odd.lines(HELDOUT)[-1]
     data.max_bad_records = 0

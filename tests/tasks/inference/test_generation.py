@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.tasks.causal_lm import CausalLanguageModeling
@@ -71,17 +72,20 @@ def test_cached_and_uncached_generation_agree(kind, prompt, tmp_path):
         logits, _ = next(cached)
         window = window_after(ids, new)
         last = len(window) - 1
-        padding = [BYTES.pad_id] * (N - len(window))
+        missing = N - len(window)
+        padding = [BYTES.pad_id] * missing
         padded = np.array([window + padding])
-        expected = np.asarray(apply(params, padded))[0, last]
-        np.testing.assert_allclose(logits, expected, atol=1e-8)
+        all_logits = np.asarray(apply(params, padded))
+        expected = all_logits[0, last]
+        assert_allclose(logits, expected, atol=1e-8)
         shares = probabilities(allowed_logits(expected), sampling)
         token = draw(shares, random)
         ended = token == BYTES.sep_id
         if not ended:
             new.append(token)
     generated = task.predictor.generate(params, prompt, sampling)
-    assert BYTES.encode(generated.text) == new or "\ufffd" in generated.text
+    encoded = BYTES.encode(generated.text)
+    assert encoded == new or "\ufffd" in generated.text
     assert generated.new_tokens == len(new)
     assert generated.prompt_tokens == len(ids)
     assert generated.ended == ended
@@ -105,8 +109,10 @@ class Counting:
 
     def __call__(self, params, tokens, cache, first, last):
         self.programs += 1
-        following = self.next_token(tokens[0, last])
-        logits = 50 * jax.nn.one_hot(following, ROWS)
+        token = tokens[0, last]
+        following = self.next_token(token)
+        one_hot = jax.nn.one_hot(following, ROWS)
+        logits = 50 * one_hot
         state = first + jnp.zeros((1, 3))
         return logits[None], {"first": state}
 
@@ -154,8 +160,10 @@ def test_texts_end_at_sep():
 )
 def test_special_tokens_and_rows_without_a_piece_are_never_drawn(token):
     """All allowed logits are equal, and [SEP] is the first of them."""
-    generator = TextGenerator(Counting(lambda _: token), 6, BYTES)
-    generated = generator.generate({}, "", Sampling(tokens=3, top_k=1))
+    model = Counting(lambda _: token)
+    generator = TextGenerator(model, 6, BYTES)
+    sampling = Sampling(tokens=3, top_k=1)
+    generated = generator.generate({}, "", sampling)
     assert generated.text == ""
 
 
@@ -175,9 +183,11 @@ def test_new_text_starts_with_its_leading_space(vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     ids = tokenizer.encode("the of")
     following = np.full(ROWS, tokenizer.sep_id)
-    following[ids[:-1]] = ids[1:]
+    before = ids[:-1]
+    following[before] = ids[1:]
     table = jnp.array(following)
-    generator = TextGenerator(Counting(lambda token: table[token]), 16, tokenizer)
+    model = Counting(lambda token: table[token])
+    generator = TextGenerator(model, 16, tokenizer)
     generated = generator.generate({}, "the", Sampling(temperature=0))
     assert generated.text == " of"
 
@@ -188,12 +198,14 @@ def kept_tokens(logits: list[float], temperature: float, top_k: int, top_p: floa
     def rank(token: int) -> tuple[float, int]:
         return -logits[token], token
 
-    order = sorted(range(len(logits)), key=rank)
+    numbers = range(len(logits))
+    order = sorted(numbers, key=rank)
     order = order[: top_k or None]
     best = logits[order[0]]
     weights = []
     for token in order:
-        weights.append(math.exp((logits[token] - best) / temperature))
+        lead = logits[token] - best
+        weights.append(math.exp(lead / temperature))
     reached = 0.0
     total = sum(weights)
     for token, weight in zip(order, weights, strict=True):
@@ -205,11 +217,13 @@ def kept_tokens(logits: list[float], temperature: float, top_k: int, top_p: floa
 
 def by_loops(logits: list[float], temperature: float, top_k: int, top_p: float) -> list[float]:
     """The definition, token by token."""
-    kept = dict(kept_tokens(logits, temperature, top_k, top_p))
+    kept_shares = kept_tokens(logits, temperature, top_k, top_p)
+    kept = dict(kept_shares)
     total = sum(kept.values())
     shares = []
     for token in range(len(logits)):
-        shares.append(kept.get(token, 0.0) / total)
+        weight = kept.get(token, 0.0)
+        shares.append(weight / total)
     return shares
 
 
@@ -231,7 +245,7 @@ def test_probabilities_against_loops(logits, temperature, top_k, top_p):
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     shares = probabilities(np.array(logits), sampling)
     expected = by_loops(logits, temperature, top_k, top_p)
-    np.testing.assert_allclose(shares, expected, atol=1e-8)
+    assert_allclose(shares, expected, atol=1e-8)
     assert shares.sum() == pytest.approx(1)
     impossible = np.isinf(logits)
     assert (shares[impossible] == 0).all()
@@ -249,11 +263,14 @@ def test_temperature_0_takes_the_first_most_likely_token():
 def test_draws_follow_the_probabilities():
     shares = np.array([0.1, 0.0, 0.6, 0.3])
     random = np.random.default_rng(0)
-    drawn = [draw(shares, random) for _ in range(4000)]
+    drawn = []
+    for _ in range(4000):
+        drawn.append(draw(shares, random))
     drawn_shares = np.bincount(drawn, minlength=4) / 4000
     assert drawn_shares[1] == 0
     errors = np.abs(drawn_shares - shares)
-    assert errors.max() < 5 * math.sqrt(0.25 / 4000)
+    deviation = math.sqrt(0.25 / 4000)
+    assert errors.max() < 5 * deviation
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,8 @@ def test_answers_keep_the_order_of_inputs_of_different_shapes(lengths):
 
 
 def test_bad_input_gets_an_error_as_its_answer(lengths):
-    inputs = ["bad", (2, 1), "lost", DataError("not UTF-8"), (3, 1)]
+    not_text = DataError("not UTF-8")
+    inputs = ["bad", (2, 1), "lost", not_text, (3, 1)]
     bad, first, lost, unread, second = answered(lengths, inputs, batch_size=8)
     assert isinstance(bad.error, DataError)
     assert isinstance(lost.error, RunError)
@@ -150,9 +151,11 @@ def test_inputs_of_a_window_are_batched_by_shape(lengths):
     assert set(counts) <= {1, 4}
     assert set(sizes) <= {2, 4, 8}
     examples = sum(count for _, count in MANY)
-    windows = 1 + len(MANY) // (8 * 4)
+    full_windows = len(MANY) // (8 * 4)
+    windows = 1 + full_windows
     # All batches are full, except the last of each window.
-    assert len(lengths.shapes) <= examples // 4 + windows
+    most = examples // 4 + windows
+    assert len(lengths.shapes) <= most
 
 
 @pytest.mark.parametrize(
@@ -172,7 +175,8 @@ def test_few_inputs_do_not_fill_a_large_batch(lengths, count, batch_size, expect
 
 def test_predict_raises_the_first_error(lengths):
     predictions = lengths.predict(None, [(2, 1), (3, 2)])
-    assert predictions == [sums((2, 1)), sums((3, 2))]
+    expected = [sums((2, 1)), sums((3, 2))]
+    assert predictions == expected
     inputs = [(2, 1), "bad", "lost"]
     message = raised(DataError, lengths.predict, None, inputs)
     assert message == "a bad one"
@@ -194,12 +198,15 @@ def test_all_answers_are_yielded_at_a_pause(lengths):
         for _ in range(3):
             yield (2, 1)
 
-    for answer in lengths.answers(None, inputs(), Settings(batch_size=8)):
+    settings = Settings(batch_size=8)
+    for answer in lengths.answers(None, inputs(), settings):
         answered_inputs.append(answer.input)
-    expected = [(number, 1) for number in range(1, 6)]
+    numbers = range(1, 6)
+    expected = [(number, 1) for number in numbers]
     assert answered_inputs == [*expected, (2, 1), (2, 1), (2, 1)]
     *single, together = lengths.shapes
-    assert single == [(1, 1), (1, 2), (1, 4), (1, 4), (1, 8)]
+    shapes = [(1, 1), (1, 2), (1, 4), (1, 4), (1, 8)]
+    assert single == shapes
     assert together == (8, 2)
 
 
@@ -227,15 +234,19 @@ def test_settings_reach_the_predictor(lengths):
 
 def test_scores_and_names_suffice_to_rank_classes():
     """A row for each prediction of an input."""
-    logits = np.array([[1.0, 3.0, 2.0], [0.0, 0.0, 5.0]])
+    rows = [[1.0, 3.0, 2.0], [0.0, 0.0, 5.0]]
+    logits = np.array(rows)
     predictor = Ranks(Model())
     assert predictor.names == Model.class_names
-    [predictions] = predictor.predict(2.0, [logits.tolist()], Settings(top=2))
+    settings = Settings(top=2)
+    [predictions] = predictor.predict(2.0, [logits.tolist()], settings)
     first, second = predictions
-    shares, _ = by_hand.softmax(2 * logits)
+    doubled = 2 * logits
+    shares, _ = by_hand.softmax(doubled)
     _, dog, eel = shares
     assert by_hand.names_of(first) == ["dog", "eel"]
-    assert by_hand.shares_of(first) == pytest.approx([dog, eel], rel=1e-5)
+    found = by_hand.shares_of(first)
+    assert found == pytest.approx([dog, eel], rel=1e-5)
     assert by_hand.names_of(second) == ["eel", "cat"]
 
 
@@ -243,8 +254,10 @@ def test_each_example_of_an_input_has_a_prediction():
     logits = [[1.0, 3.0, 2.0], [0.0, 0.0, 5.0], [9.0, 0.0, 1.0]]
     predictor = RanksInParts(Model())
     inputs = [logits, logits[:1]]
-    whole, start = predictor.predict(1.0, inputs, Settings(top=1))
-    assert names_only(whole) == [["dog"], ["eel"], ["cat"]]
+    settings = Settings(top=1)
+    whole, start = predictor.predict(1.0, inputs, settings)
+    names = names_only(whole)
+    assert names == [["dog"], ["eel"], ["cat"]]
     assert start == whole[:1]
 
 
@@ -253,9 +266,12 @@ def test_more_scores_than_names_are_not_ranked():
     predictor = Ranks(Model())
     logits = jnp.array([0.0, 1.0, 2.0, 9.0])
     batch = {"logits": logits.reshape(1, 4, 1)}
-    ranked = predictor.rank(jnp.float32(1), batch, 4)
-    assert ranked["indices"].tolist() == [[[2, 1, 0]]]
-    assert float(ranked["values"].sum()) == pytest.approx(1)
+    scale = jnp.float32(1)
+    ranked = predictor.rank(scale, batch, 4)
+    indices = ranked["indices"].tolist()
+    assert indices == [[[2, 1, 0]]]
+    total = float(ranked["values"].sum())
+    assert total == pytest.approx(1)
 
 
 def test_program_is_compiled_once_for_each_number_of_candidates():
@@ -282,15 +298,18 @@ class Unscored(Ranks):
     ],
 )
 def test_single_input_becomes_a_list(single):
-    assert Ranks(Model()).listed(single) == [single]
+    listed = Ranks(Model()).listed(single)
+    assert listed == [single]
 
 
 def test_several_inputs_are_listed_unchanged():
     predictor = Ranks(Model())
-    for inputs in ([1, 2], (1,), [], np.arange(3)):
+    several = ([1, 2], (1,), [], np.arange(3))
+    for inputs in several:
         assert predictor.listed(inputs) is inputs
     generator = (number for number in (4, 5))
-    assert list(predictor.listed(generator)) == [4, 5]
+    listed = list(predictor.listed(generator))
+    assert listed == [4, 5]
 
 
 def test_inputs_of_a_user_defined_predictor_are_not_files():
@@ -311,10 +330,12 @@ class Labelled(Ranks):
 def test_number_of_candidates_is_at_most_the_number_of_names():
     predictor = Ranks(Model())
     logits = [[1.0, 3.0, 2.0]]
-    [predictions] = predictor.predict(1.0, [logits], Settings(top=100))
+    settings = Settings(top=100)
+    [predictions] = predictor.predict(1.0, [logits], settings)
     [candidates] = predictions
     assert by_hand.names_of(candidates) == ["dog", "eel", "cat"]
-    assert sum(by_hand.shares_of(candidates)) == pytest.approx(1)
+    shares = by_hand.shares_of(candidates)
+    assert sum(shares) == pytest.approx(1)
 
 
 def test_predictor_without_scores_is_refused():
@@ -374,7 +395,8 @@ def test_padded_batches_are_no_longer_than_the_model_reads():
 def test_images_and_numbers_are_batched_unpadded():
     first = np.zeros((3, 5, 1), np.uint8)
     second = np.ones((3, 5, 1), np.uint8)
-    images = batch_of([{"image": first}, {"image": second}], 4, 0)
+    examples = [{"image": first}, {"image": second}]
+    images = batch_of(examples, 4, 0)
     assert images["image"].shape == (2, 3, 5, 1)
     example = {"weight": np.float32(1)}
     weights = batch_of([example, example, example], 4, 0)
@@ -385,9 +407,12 @@ def test_last_axis_is_padded():
     short = {"tokens": np.zeros((2, 1), int)}
     long = {"tokens": np.zeros((2, 3), int)}
     batch = batch_of([short, long], 8, 9)
-    padded_short = [[0, 9, 9, 9], [0, 9, 9, 9]]
-    padded_long = [[0, 0, 0, 9], [0, 0, 0, 9]]
-    assert batch["tokens"].tolist() == [padded_short, padded_long]
+    short_row = [0, 9, 9, 9]
+    padded_short = [short_row, short_row]
+    long_row = [0, 0, 0, 9]
+    padded_long = [long_row, long_row]
+    tokens = batch["tokens"].tolist()
+    assert tokens == [padded_short, padded_long]
 
 
 def names_only(predictions: list) -> list[list[str]]:
@@ -403,10 +428,12 @@ def test_answers_do_not_depend_on_the_rest_of_the_batch(batch_size):
     alone = []
     for index in range(11):
         rows = 1 + index % 4
-        logits = rng.normal(size=(rows, 3)).tolist()
+        numbers = rng.normal(size=(rows, 3))
+        logits = numbers.tolist()
         [predictions] = predictor.predict(1.0, [logits])
         inputs.append(logits)
         alone.append(predictions)
-    together = predictor.predict(1.0, inputs, Settings(batch_size=batch_size))
+    settings = Settings(batch_size=batch_size)
+    together = predictor.predict(1.0, inputs, settings)
     for predictions, expected in zip(together, alone, strict=True):
         assert names_only(predictions) == names_only(expected)

@@ -61,6 +61,7 @@ def test_images_are_not_mixed_by_default(data):
     assert augmentations.mixed(flat_images(), data.config) == []
 
 
+@pytest.mark.slow
 def test_mixed_images_follow_the_unmixed_ones(data):
     originals = flat_images()
     data.config.augment.update(mixup=0.8, cutmix=1.0)

@@ -243,6 +243,7 @@ def kill_at_start(process, seconds, rng) -> None:
     process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kills", "files"),
     [

@@ -179,6 +179,7 @@ def first_updates(transformation, gradients, params):
 ADAFACTOR = {"weight_decay": 0.0, "multiply_by_parameter_scale": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(2, 128, 130), (140, 130), (140, 128, 3), (140, 2, 2)])
 def test_adafactor_updates_each_layer_as_optax_does(shape):
     """Even if there are more than 128 layers, their axis is not factored."""

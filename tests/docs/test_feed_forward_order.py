@@ -14,6 +14,7 @@ from gmlp_flax.models.blocks.mixer import MixerBlock
 SHAPE = dict(length=5, d_model=8, d_ffn=12, d_spatial=7, layers=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("block", "first", "norm"),
     [(FeedForwardBlock, False, "tokens"), (MixerBlock, True, "channels")],

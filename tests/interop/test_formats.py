@@ -229,6 +229,7 @@ IN_ONNX = (
 QUICK_IN_ONNX = ("amlp", "images", "vit", "hydra_causal", "long_conv")
 
 
+@pytest.mark.slow
 # jax2onnx loads parts of itself that warn, and drops them if that raises
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", marked_unless(QUICK_IN_ONNX, IN_ONNX, pytest.mark.nightly))

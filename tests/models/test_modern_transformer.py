@@ -58,6 +58,7 @@ def apply_linear(layer, x):
     return x @ layer.kernel[...] + layer.bias[...]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "activation"),
     [

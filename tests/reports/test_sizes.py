@@ -56,6 +56,7 @@ def test_classifiers():
     assert resnet["M parameters"] is None
 
 
+@pytest.mark.slow
 def test_each_classifier_is_drawn_and_named():
     """Also those above 100 M parameters, where the paper's axis ends."""
     made = counts("figure2")
@@ -82,6 +83,7 @@ def test_each_classifier_is_drawn_and_named():
     assert len(looks) == len(panel.series)
 
 
+@pytest.mark.slow
 def test_each_table_without_training_is_counted():
     counted = {}
     for name, table in TABLES.items():

@@ -234,6 +234,7 @@ def completes_a_bigram(visible, position, target) -> bool:
     return with_left or with_right
 
 
+@pytest.mark.slow
 def test_ar_hits_of_an_evaluation_against_a_loop(masked, params):
     task, data = masked
     config = gmlp_config.mutable_copy(task.config)

@@ -134,6 +134,7 @@ def test_only_kernels_are_decayed():
     }
 
 
+@pytest.mark.slow
 @EVERY
 @in_float64
 def test_learned_matrices_can_be_plotted(kind, computed):

@@ -32,6 +32,7 @@ def test_post_norm_blocks_agree_with_numpy():
     assert_allclose(quick_jit(module)(x), expected, atol=1e-10)
 
 
+@pytest.mark.slow
 @in_float64
 def test_post_norm_blocks_end_with_a_norm_and_the_encoder_has_none():
     """The channels of each token have the mean 0 and the variance 1, whatever was added."""

@@ -59,8 +59,11 @@ class ReadableExamples:
 
         def transform(record: dict) -> dict:
             """The example, with the same random numbers for each record that is tried."""
-            rng.bit_generator.state = state
-            return self.transform(record, rng)
+            try:
+                return self.transform(record, rng)
+            except DataError:
+                rng.bit_generator.state = state
+                raise
 
         _, example = self._first_readable(index, transform)
         return example

@@ -104,7 +104,7 @@ def test_copies_of_our_models_take_the_same_steps(transformers, folder, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hf_bert", "hf_mpnet"])
+@pytest.mark.parametrize("name", ["hf_bert", pytest.param("hf_mpnet", marks=pytest.mark.nightly)])
 def test_losses_of_bert_and_mpnet_fall(transformers, folder, name):
     """BERT's initial values are small, so that the first loss is nearly that of a uniform guess."""
     curve = trained(name, folder)

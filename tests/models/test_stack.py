@@ -38,7 +38,7 @@ def one_by_one(encoder, x):
     ("layers", "options"),
     [
         (2, {}),
-        pytest.param(7, {}, marks=pytest.mark.slow),
+        pytest.param(7, {}, marks=pytest.mark.nightly),
         pytest.param(1, {"first_norm": False}, marks=pytest.mark.nightly),
         pytest.param(8, {"first_norm": False}, marks=pytest.mark.nightly),
         pytest.param(7, {"scan_layers": False}, marks=pytest.mark.slow),

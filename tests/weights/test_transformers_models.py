@@ -256,7 +256,7 @@ def folder(request, transformers, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "folder",
-    marked_unless(["modernbert"], ["roberta", "distilbert", "modernbert"], pytest.mark.slow),
+    marked_unless(["modernbert"], ["roberta", "distilbert", "modernbert"], pytest.mark.nightly),
     indirect=True,
 )
 def test_folders_fill_masks_and_start_finetuning(folder, tmp_path):

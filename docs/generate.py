@@ -406,11 +406,11 @@ def orderings_section(result: Orderings) -> str:
     by_chance = count / 2
     verdicts = "".join(lines)
     return (
-        f"Of the paper's {count} orderings, over all pairs of seeds, of which chance gives {by_chance:g}:\n\n"
+        f"The paper's table orders {count} pairs of rows. A guess agrees with {by_chance:g}. Compared over all pairs of seeds:\n\n"
         f"{verdicts}\n"
-        f"By the means alone {result.agree} agree, one-sided permutation p = {result.agree_p:.2g}; the rank correlation "
-        f"with the paper's column is {result.rank:.2f}, p = {result.rank_p:.2g}. Both are exact, over all orders of the "
-        "rows, of which the spread over seeds says nothing.\n"
+        f"By the means alone, {result.agree} pairs agree (one-sided permutation test, p = {result.agree_p:.2g}), and the "
+        f"rank correlation with the paper's column is {result.rank:.2f} (p = {result.rank_p:.2g}). Both tests are exact: "
+        "they try every order of the rows. They do not account for the spread over seeds.\n"
     )
 
 

@@ -40,16 +40,16 @@ def find(name: str, table: Mapping[str, type[T] | str], kind: type[T], key: str)
     return loaded
 
 
-def lookup(name: str, table: Mapping[str, Any], key: str, own: str) -> Any:
-    """A row of a table, or what `my_package.my_module:NAME` names; `own` says so in messages.
-    Raises as `find`."""
+def lookup(name: str, table: Mapping[str, Any], key: str, advice: str) -> Any:
+    """A row of a table, or what `my_package.my_module:NAME` names. If there is neither,
+    the error, raised as by `find`, ends with `advice`."""
     loaded = table.get(name, name)
     if not isinstance(loaded, str):
         return loaded
     problem = f"config.{key} is {name!r}"
     if ":" not in loaded:
         nearest = did_you_mean(name, table)
-        raise ConfigError(f"{problem}; {nearest} ({own})")
+        raise ConfigError(f"{problem}; {nearest} ({advice})")
     return load(loaded, f"{problem}, which")
 
 

@@ -125,11 +125,11 @@ def _name(chosen: str, folder: str) -> str:
 
 def training_words(argv: Sequence[str]) -> list[str]:
     """The words of a command line, without the program's name, that are not for OWN_FLAGS."""
-    own = flags.FlagValues()
+    own_flags = flags.FlagValues()
     for name in OWN_FLAGS:
-        own[name] = copy.deepcopy(flags.FLAGS[name])
-    own.set_gnu_getopt(True)
-    return own(argv, known_only=True)[1:]
+        own_flags[name] = copy.deepcopy(flags.FLAGS[name])
+    own_flags.set_gnu_getopt(True)
+    return own_flags(argv, known_only=True)[1:]
 
 
 def main(_argv: list[str], config: ConfigDict) -> None:

@@ -58,12 +58,12 @@ def label(row: str) -> str:
 
 def modules(rows: Sequence[str]) -> list[str]:
     """The modules of the rows that are classes, as --trust takes them, without duplicates."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for row in rows:
         if is_custom(row):
             module, _, _ = row.partition(":")
-            found[module] = None
-    return list(found)
+            names[module] = None
+    return list(names)
 
 
 def arguments(arg: str, names: Sequence[str], **options: Sequence[str]) -> tuple[str, ...]:
@@ -100,16 +100,16 @@ def in_place_of(transformer: ConfigDict, row: str) -> ConfigDict:
     for key, value in transformer.items():
         if key != "model":
             config[key] = value
-    found = blocks.find(block)
+    custom = blocks.find(block)
     own_keys = {"block"}
-    for key, option in options_of(found.Spec).items():
+    for key, option in options_of(custom.Spec).items():
         if option.architecture and key not in FRAME:
             own_keys.add(key)
     for key, value in transformer.model.items():
         if key in config.model and key not in own_keys:
             config.model[key] = value
     if "scale_embeddings" in config.model:
-        config.model.scale_embeddings = found.mixes_at_start
+        config.model.scale_embeddings = custom.mixes_at_start
     validation.require_callable(block, matching.encoder_spec(config))
     budget = matching.encoder_size(transformer)
     match = match or MATCHES[0]

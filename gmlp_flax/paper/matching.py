@@ -45,9 +45,9 @@ def fitted_width(config: ConfigDict, budget: int) -> int:
 
 def fitted_layers(config: ConfigDict, budget: int) -> int:
     """The number of layers that gives the encoder about this many parameters, at least one."""
-    one = encoder_size(config, layers=1)
-    per_layer = encoder_size(config, layers=2) - one
-    further_layers = (budget - one) / max(1, per_layer)
+    first_layer = encoder_size(config, layers=1)
+    per_layer = encoder_size(config, layers=2) - first_layer
+    further_layers = (budget - first_layer) / max(1, per_layer)
     return 1 + max(0, round(further_layers))
 
 

@@ -293,12 +293,12 @@ def cells(
     widths: Sequence[int] = (),
 ) -> list[Cell]:
     """Every row at every length and width: at those of the scale, if none are given."""
-    found = []
+    listed = []
     for row in rows:
         for length in lengths or LENGTHS[scale]:
             for width in widths or WIDTHS[scale]:
-                found.append(Cell(row, length, width))
-    return found
+                listed.append(Cell(row, length, width))
+    return listed
 
 
 def search_points(cell: Cell, scale: str) -> Points:

@@ -19,18 +19,18 @@ def partners(x: jax.Array) -> jax.Array:
     return jnp.roll(x, half, axis=0)
 
 
-def blend_pixels(pixels: jax.Array, own: jax.Array) -> jax.Array:
-    """own * pixels + (1 - own) * partners(pixels), rounded to whole levels as in timm's loader.
+def blend_pixels(pixels: jax.Array, weights: jax.Array) -> jax.Array:
+    """weights * pixels + (1 - weights) * partners(pixels), rounded to whole levels as in timm's loader.
 
     The backward pass would keep float32 pixels, which take four times the memory.
 
     Args:
         pixels: uint8 [batch, height, width, channels], as the result.
-        own: [batch or 1, height, width], 0 to 1.
+        weights: [batch or 1, height, width], 0 to 1.
     """
-    weights = own[..., None]
-    own_part = weights * pixels
-    partner_part = (1 - weights) * partners(pixels)
+    of_channels = weights[..., None]
+    own_part = of_channels * pixels
+    partner_part = (1 - of_channels) * partners(pixels)
     mixed = own_part + partner_part
     return jnp.round(mixed).astype(pixels.dtype)
 

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import pkgutil
 import sys
 import traceback
 from collections.abc import Mapping
@@ -82,6 +83,9 @@ def _advice_on_import(module: str, error: BaseException) -> str:
     """What to do about an exception that importing a module raised."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing and f"{module}.".startswith(f"{missing}."):
+        parent, _, name = missing.rpartition(".")
+        if parent:  # has been imported
+            return _nearest_module(parent, name)
         package, _, _ = module.partition(".")
         here = os.getcwd()
         return f"install {package}, or change to the folder that contains it (this one is {here})"
@@ -91,6 +95,14 @@ def _advice_on_import(module: str, error: BaseException) -> str:
         if not is_of_import and not frame.filename.startswith("<frozen"):
             return f"{install}fix line {frame.lineno} of {frame.filename}"
     return f"{install}fix {module}"
+
+
+def _nearest_module(package: str, name: str) -> str:
+    """The module of an imported package that is most similar to a name, or else its modules."""
+    folders = getattr(sys.modules[package], "__path__", ())
+    modules = [found.name for found in pkgutil.iter_modules(folders)]
+    advice = did_you_mean(name, modules, f"it has {listed(modules) or 'none'}")
+    return f"{package} has no module {name!r}; {advice}"
 
 
 def _nearest_in(module: Any, name: str) -> str:

@@ -115,6 +115,16 @@ def test_advice_depends_on_what_cannot_be_imported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     message = raised(ConfigError, load, "absent.blocks:Block", "--rows")
     assert message.endswith(f"change to the folder that contains it (this one is {tmp_path})")
+    package = tmp_path / "my_mixers"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "fourier.py").touch()
+    message = raised(ConfigError, load, "my_mixers.fourie:Block", "--rows")
+    assert message.endswith("my_mixers has no module 'fourie'; did you mean 'fourier'?")
+    message = raised(ConfigError, load, "my_mixers.wavelets:Block", "--rows")
+    assert message.endswith("my_mixers has no module 'wavelets'; it has fourier")
+    message = raised(ConfigError, load, "my_mixers.fourier.Block:Block", "--rows")
+    assert message.endswith("my_mixers.fourier has no module 'Block'; it has none")
     message = raised(ConfigError, load, "needing:Block", "--rows")
     assert f"install needed_elsewhere, or fix line 2 of {tmp_path}/needing.py" in message
     message = raised(ConfigError, load, "unparsed:Block", "--rows")

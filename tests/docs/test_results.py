@@ -158,7 +158,7 @@ def test_gains_of_the_alternatives_by_pretraining(position, column):
     losing = [value for value in values if value < 0]
     numbers = ("no", "one", "two", "three", "four", "five", "six", "seven")
     number = numbers[len(losing)]
-    means = table["gain by pretraining, mean"]
+    means = table["mean gain from pretraining"]
     assert len(means) == 2
     assert means[position] == f"{mean:.1f} points; {number} rows lose"
 
@@ -169,7 +169,7 @@ def test_listops_is_ranked_most_like_cifar10():
     listops = quality("listops", rows)
     cifar10 = quality("cifar10", rows)
     p = claims.chance(listops, cifar10)
-    rank_note = f"over these 11 rows is {correlation:.2f} with CIFAR-10"
+    rank_note = f"over these 11 rows, its rank correlation with CIFAR-10 is {correlation:.2f}"
     p_note = f"(one-sided permutation p = {p:.2f})"
     assert f"{rank_note} {p_note}" in words("which-mixer")
     for name in ("mlm", "pixels", "bytes", "sst2"):
@@ -211,7 +211,8 @@ def test_the_verdicts_of_table_3():
     last = orderings[-1]
     assert last.agree == wide
     intro, _, _ = words("table3").partition("## ")
-    assert f"tokens {last.agree} of the paper's 28 orderings hold, where chance gives 14" in intro
+    by_chance = "where 14 would hold by chance"
+    assert f"tokens, {last.agree} of the paper's 28 orderings hold, {by_chance}" in intro
     agreement = f"p = {last.agree_p:.2f} for {last.agree} of 28"
     assert f"{agreement}, and {last.rank_p:.2f} for the rank correlation of" in intro
     assert f"of {last.rank:.2f})" in intro
@@ -326,7 +327,7 @@ def test_the_table_of_61_m_tokens():
             by_seed = found[row, time]
             values = [by_seed[seed] for seed in sorted(by_seed)]
             assert numbers_of(cell) == pytest.approx(values, abs=0.051), (title, time)
-    cells = table["SGU beside positions alone"]
+    cells = table["SGU / relative positions alone"]
     for cell, time in zip(cells, times, strict=False):
         sgu = found["sgu", time]
         alone = found["bert_rel_only", time]
@@ -345,7 +346,7 @@ def test_the_verdicts_of_table_4():
     found = generate.depth_orderings()
     rank = f"{found.rank:.2f}"
     p = f"{found.rank_p:.2f}"
-    assert f"is {rank} over six models, one-sided permutation p = {p}" in words("table3")
+    assert f"is {rank} over six models (one-sided permutation p = {p})" in words("table3")
     assert f"with the paper is {rank}, p = {p} over six models" in words("README")
 
 

@@ -28,7 +28,7 @@ TIMES: 1 (default), 2, 4 or 8 times the data, the other axis of Figure 7. The ru
 the steps, which is most likely what the paper means, although it does not say so.
 SCALE:
     paper       (default) The paper's sizes and schedule, in bfloat16. The paper states the data, a
-                length of 128, a batch of 2048 and 125,000 steps. These are recalled, not read:
+                length of 128, a batch of 2048 and 125,000 steps. These are from memory:
                 AdamW's epsilon and betas, a decay of 0.01, a peak rate of 7e-4, 10,000 warmup
                 steps, linear decay of the rate, no clipping, no dropout. Never run here.
                 `--config.data.train=DIR` takes tokens that `gmlp prepare` prepared. Without it, C4

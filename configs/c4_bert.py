@@ -10,7 +10,7 @@ amlp_large. The paper does not say which positions its Transformers have there. 
 bert_large have absolute ones; bert_base_rel and bert_large_rel have relative ones, as the best
 Transformer of Table 3 has.
 SCALE:
-    paper  (default) The paper states data, length, batch and steps. These are recalled, not read:
+    paper  (default) The paper states data, length, batch and steps. These are from memory:
            AdamW's epsilon and betas, a decay of 0.01, 10,000 warmup steps, linear decay of the
            rate, no clipping, no dropout. The peak rate of 1e-4 comes from one re-implementation and
            is the least certain value here. bfloat16. Never run here. Compiled for 8 TPU v5p chips,

@@ -21,7 +21,7 @@ TASK:
                 columns
     own_number  the same, with numbers to predict as labels
 SCALE:
-    paper  (default) The paper's protocol as its Table 9 has it. All of it is recalled, not read: a
+    paper  (default) The paper's protocol as its Table 9 has it. All of it is from memory: a
            length of 128, 5 epochs, a batch of 16 or 32, a peak rate of 1e-5, 2e-5 or 3e-5, linear
            decay of the rate, AdamW with an epsilon of 1e-6, a weight decay of 0.01, dropout of 0.1
            on states and on the weights of attention, no clipping. Where there is a choice, the
@@ -46,7 +46,7 @@ a batch of 16, set `--config.steps`, and `--config.optimizer.warmup` to a tenth 
 from gmlp_flax import config as gmlp_config
 
 # Training examples. Of SST-2 and MNLI from their dataset cards, of RTE counted; the others
-# recalled. `own`, your own data, has as many as make 1,000 steps.
+# from memory. `own`, your own data, has as many as make 1,000 steps.
 EXAMPLES = {
     "sst2": 67_349,
     "mnli": 392_702,

@@ -11,8 +11,8 @@ ARGUMENT: VERSION, followed by ,scale=SCALE.
 
 VERSION: v1.1 (default) or v2.0.
 SCALE:
-    paper  (default) n = 512, with the data from tensorflow_datasets. All values are recalled, not
-           read in the paper: AdamW's betas, a peak rate of 5e-5, a batch of 32, dropout of 0.1 on
+    paper  (default) n = 512, with the data from tensorflow_datasets. All values are from
+           memory, not from the paper: AdamW's betas, a peak rate of 5e-5, a batch of 32, dropout of 0.1 on
            states and on the weights of attention, a weight decay of 0.01, no clipping. A public
            re-implementation has the same values for n, 8,000 steps, 1,000 warmup steps, linear
            decay of the rate and an epsilon of 1e-6. bfloat16. Never run here.

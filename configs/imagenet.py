@@ -14,8 +14,8 @@ vit_*, deit_*, mixer_*, resmlp_*, ff_*.
 RECIPE:
     gmlp  (default) The paper's: 300 epochs with a batch of 4096, AdamW at 1e-3 with 10,000 warmup
           steps and a cosine, AutoAugment, mixup 0.8, CutMix 1.0, label smoothing 0.1, weight decay
-          0.05, and clipping at 1. The survival probability is stated in Table 1. The rest is
-          recalled from appendix A.1, not read. The policy of AutoAugment is that of its paper. For
+          0.05, and clipping at 1. The survival probability is stated in Table 1. The rest,
+          from appendix A.1, is from memory. The policy of AutoAugment is that of its paper. For
           mixer_b16 this recipe is "our setup" of Table 2, with a top-1 of 77.3.
     deit  DeiT's: a batch of 1024, 5 warmup epochs, RandAugment, random erasing, repeated
           augmentation, stochastic depth up to 0.1, and a running mean of the parameters.

@@ -6,7 +6,7 @@
 
 PATH is a folder with one folder of images per class, a tar of one, or `tfds:NAME`. The number of
 images to train on decides the size and the number of steps, and a line says what was chosen and
-why. Keys that you set, such as `--config.steps`, have precedence. SIZE is
+why. Keys that you set, such as `--config.steps`, take precedence. SIZE is
 
     tiny             4 layers of 64 channels, at 64 x 64: for fewer than 2,000 images
     small            (default) 8 layers of 128 channels, at 64 x 64, for a CPU
@@ -83,8 +83,8 @@ def suited(path: str):
     passes = config.steps * config.batch_size / images
     print(
         f"own_images:{size}, {config.steps:,} steps for {counted(images, 'image')} to train on in "
-        f"{path}, {passes:,.0f} passes over them: {why}. Keys that you set have precedence, but "
-        "the count ignores those that change what is held out.",
+        f"{path}, {passes:,.0f} passes over them: {why}. Keys that you set take precedence, but "
+        "keys that change what is held out do not change this count.",
         file=sys.stderr,
     )
     return config

@@ -7,7 +7,7 @@
 PATH is a text file, a folder of .txt files, or .jsonl, .jsonl.gz or .jsonl.zst with a `text` field.
 The tokenizer is trained on the training text at the first run and cached. The amount of text
 decides the size (compressed text counts four times), and a line says what was chosen and why: tiny
-below 10 MB, small otherwise. Keys that you set have precedence. SIZE is
+below 10 MB, small otherwise. Keys that you set take precedence. SIZE is
 
     tiny             a minute or two: 4 layers of 128 channels, 64 tokens, 2,000 pieces, 500 steps,
                      as quickstart_text

@@ -13,13 +13,13 @@ from gmlp_flax.reports import costs as costs_lib
 from gmlp_flax.reports.costs import Cost
 
 ADVICE = """
-**Little text, any length: take a convolution.** `dynamic` and `lightweight` end at {ppl[dynamic]:.1f} and
+**Little text, any length: use a convolution.** `dynamic` and `lightweight` end at {ppl[dynamic]:.1f} and
 {ppl[lightweight]:.1f} perplexity, the lowest of all rows, and 1,000 tokens take `lightweight` {short[lightweight]:.0f}
 ms at 128 tokens and {long[lightweight]:.0f} at 8,192. Limit: 1.8 M tokens, 0.40 M parameters, three seeds. After 18 M
 attention with relative positions is ahead, {ten[bert_rel]:.1f} to {ten[lightweight]:.1f}; two kernels of 7 let no token
 see further than 6 away.
 
-**If you take attention, give it relative positions.** It ends at {ppl[bert_rel]:.1f} with them and at {ppl[bert]:.0f}
+**If you use attention, give it relative positions.** It ends at {ppl[bert_rel]:.1f} with them and at {ppl[bert]:.0f}
 with learned ones, hardly better than seeing no context ({no_context:.0f}). Limit: this is 1.8 M tokens; after 18 M the
 two stand at {ten[bert_rel]:.1f} and {ten[bert]:.1f}, medians of three seeds, each at the best of five rates.
 
@@ -34,28 +34,28 @@ as n^{growth:.1f}, that of attention as n^{attention:.1f}. Limit: one core of on
 **Avoid attention at 8,192 tokens on a CPU.** With relative biases 1,000 tokens take {long[bert_rel]:,.0f} ms,
 {times:.0f} times the convolution's. Limit: one core of one CPU; accelerators have faster kernels for attention.
 
-**Give what learns positions one by one more tokens and its own rate.** Of the {rows} rows of 1.8 M tokens, {stuck},
-such as `mixer` ({ppl[mixer]:.0f}) and `resmlp` ({ppl[resmlp]:.0f}), are still on their plateau. After 18 M tokens
+**A mixer that learns each position separately needs more tokens and its own rate.** After 1.8 M tokens, {stuck} of
+the {rows} rows, such as `mixer` ({ppl[mixer]:.0f}) and `resmlp` ({ppl[resmlp]:.0f}), are still on their plateau. After 18 M tokens
 `resmlp` has {end[resmlp]:.1f}, `mixer` {ten[mixer]:.1f} and `feed_forward` {end[feed_forward]:.1f}; after 6 M the
 last one has {tried[0.002]:.0f} at a rate of 2e-3 but {tried[0.004]:.0f} at 4e-3. Limit: one seed, except for the Mixer.
 
-**For images the order is another one: take ResMLP, gMLP or aMLP.** They have {top1[resmlp]:.1f}, {top1[sgu]:.1f} and
-{top1[amlp_36]:.1f} % of CIFAR-10 after 300 steps, convolutions over the row of patches at most {convolution:.1f} and
-attention {top1[bert]:.1f}. Limit: one seed and less than an epoch; chance is {chance:.0f} %, and over {shared} rows
+**For images the order is different: use ResMLP, gMLP or aMLP.** They reach {top1[resmlp]:.1f}, {top1[sgu]:.1f} and
+{top1[amlp_36]:.1f} % on CIFAR-10 after 300 steps. Convolutions over the row of patches reach at most
+{convolution:.1f} %, and attention {top1[bert]:.1f}. Limit: one seed and less than an epoch; chance is {chance:.0f} %, and over {shared} rows
 text and images agree to a rank correlation of {agree:.2f}.
 
 **Train longer before you choose for images.** After 3.7 epochs gMLP has {trained[gmlp]:.1f} %, ResMLP
 {trained[resmlp]:.1f}, the Mixer {trained[mixer]:.1f} and ViT {trained[vit]:.1f}. Limit: two seeds, one or two rates
 each, and ViT reads a class token where these others read the mean.
 
-**For trees of symbols, take gMLP or the Mixer.** On short ListOps they have {trees[sgu]:.1f} and {trees[mixer]:.1f} %,
+**For trees of symbols, use gMLP or the Mixer.** On short ListOps they have {trees[sgu]:.1f} and {trees[mixer]:.1f} %,
 the convolution {trees[lightweight]:.1f}. Limit: trees of 4 to 29 symbols, where the standard error of a difference is
 {error:.1f}; the published length of 2,000 was never run.
 
-**For inputs longer than in training, take a convolution or T5's buckets.** At twice the length the perplexity of
-`lightweight` is {lengths[lightweight]:.2f} of what it was, aMLP's {lengths[amlp_36]:.2f}, gMLP's {lengths[sgu]:.2f}, with
-relative biases {lengths[bert_rel]:.2f}, that of the Synthesizer `random` {lengths[random]:.2f}; Mixer and ResMLP cannot
-read it. Limit: 256 tokens instead of 128, after 18 M tokens, one seed.
+**For inputs longer than in training, use a convolution or T5's buckets.** At twice the length, the perplexity is
+multiplied by {lengths[lightweight]:.2f} for `lightweight`, {lengths[amlp_36]:.2f} for aMLP, {lengths[sgu]:.2f} for gMLP,
+{lengths[bert_rel]:.2f} for attention with relative biases, and {lengths[random]:.2f} for the Synthesizer `random`. Mixer
+and ResMLP cannot read longer inputs. Limit: 256 tokens instead of 128, after 18 M tokens, one seed.
 """
 
 

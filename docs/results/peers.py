@@ -112,5 +112,5 @@ def _slower(measured: Speeds) -> list[str]:
             if line is None or float(line["median"]) >= 1:
                 continue
             speed = _digits(line["median"])
-            sentences.append(f"{title}: our {kind} has {speed} of the speed of {peer}")
+            sentences.append(f"{title}: our {kind} runs at {speed} times the speed of {peer}")
     return sentences

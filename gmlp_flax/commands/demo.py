@@ -75,13 +75,13 @@ def build(model: Model, name: str, gradio: Any) -> Any:
 
 
 def _add_answers(model: Model, field: Any, gradio: Any) -> None:
-    """A button that shows the likeliest answers to what a field holds."""
+    """A button that shows the most likely answers to what a field holds."""
     predictor = model.predictor
     button = gradio.Button("Predict", variant="primary")
 
     @gradio.render(inputs=field, triggers=[button.click])
     def predict(text: str | None) -> None:
-        """A bar for each of the likeliest answers."""
+        """A bar for each of the most likely answers."""
         settings = Settings(truncate=True)
         [answer] = predictor.answers(model.params, [text or ""], settings)
         if answer.note:

@@ -73,8 +73,8 @@ def show_text(model: Model) -> None:
 
 
 def show_image(model: Model) -> None:
-    """Prints what the classifier says of three held-out digits."""
-    print("\nwhat it says of three held-out digits, with probabilities")
+    """Prints what the classifier predicts for three held-out digits."""
+    print("\nwhat it predicts for three held-out digits, with probabilities")
     digits = model.task.Data(model.config).examples(HELDOUT)
     for index in range(3):
         digit = digits[index]

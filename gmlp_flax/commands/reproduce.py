@@ -40,9 +40,9 @@ cifar10, listops, bytes and pixels.
 their window and on all others, as `gmlp evaluate --slices` does. The report then has a table of
 these slices, and later reports of the same runs have it too.
 
---rows=my_package.my_module:MyBlock adds your own block to alternatives, table3 or recall. It gets
-the frame of the Transformer and as many parameters (--match). At --scale=cpu its learning rate is
-searched first, with another seed and with scores on a part of the training data.
+--rows=my_package.my_module:MyBlock adds your own block to alternatives, table3 or recall. It
+replaces the Transformer's block, with as many parameters (--match). At --scale=cpu its learning
+rate is searched first, with another seed and with scores on a part of the training data.
 
 recall is not in the paper either. It trains every mixer on multi-query associative recall at
 several widths and lengths, and needs no data. --rows, --lengths and --widths choose what is

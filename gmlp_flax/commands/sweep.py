@@ -11,7 +11,7 @@ The points are all combinations of the values of --grid, one flag for each key. 
 together share a flag: --grid=batch_size:steps=16:1000,32:500. Each point and seed is one run of
 `gmlp train` in DIR/KEY=VALUE,...,seed=SEED. --choose=best first trains every point with the first
 seed and config.data.search=True, which scores a part of the training data. Then it trains the best
-point with every seed, so the reported data did not choose the point. --choose=none trains every
+point with every seed, so the reported data did not influence the choice. --choose=none trains every
 point with every seed. The table has a row for each point, with the median, mean, lowest and highest
 over its seeds. DIR/report shows it as a page, with the held-out metric over the steps, and
 DIR/sweep.json has all metrics.
@@ -185,7 +185,7 @@ def run() -> None:
     flags.DEFINE_list(
         "seeds",
         ["0", "1", "2", "3", "4"],
-        "Seeds, with commas between them; the first one chooses.",
+        "Seeds, with commas between them; the first one is used to choose the point.",
     )
     flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE,...: a config key and its values.")
     flags.DEFINE_string(

@@ -82,7 +82,7 @@ class BlockSpec:
     )
     residual_dtype: str = option(
         "",
-        "type of the residual stream: float32 keeps its sums exact beside branches in bfloat16; "
+        "type of the residual stream: float32 keeps its sums exact where branches are in bfloat16; "
         "empty: that of dtype",
         ("", "float32"),
     )

@@ -85,7 +85,8 @@ class LanguageModeling(TextTask):
         ),
         "eval.frequent_bigrams": Option(
             recall_slices.PUBLISHED_MOST,
-            "bigrams that the training text has more often repeat nothing; 0: count all bigrams",
+            "bigrams that are more frequent in the training text do not count as repeated; 0: all "
+            "count",
             AT_LEAST_0,
             may_change=True,
             compared=NO_RUNS,

@@ -102,7 +102,7 @@ class QuestionPredictor(FinetuningPredictor):
         return outputs
 
     def read_answer(self, prepared: Prepared, outputs: list[Outputs], top: int) -> list[Candidates]:
-        """See `Predictor`: the likeliest answers to the question."""
+        """See `Predictor`: the most likely answers to the question."""
         windows = prepared.context
         stacked = stack(outputs)
         answers = self.task.answers(windows, stacked)

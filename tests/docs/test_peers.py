@@ -29,7 +29,7 @@ def test_each_machine_has_a_row(tmp_path, monkeypatch):
         "| gMLP-S, batch 8 | AMD | 11 (10 to 12) | 1.5 |  |  |  | 2.5 |",
         "| gMLP-S, batch 8 | Intel | 11 (10 to 12) | 0.9 |  |  |  | 2.5 |",
     ]
-    assert "- gMLP-S, batch 8, Intel: our step has 0.9 of the speed of eager" in lines
+    assert "- gMLP-S, batch 8, Intel: our step runs at 0.9 times the speed of eager" in lines
 
 
 def test_every_measured_line_is_in_the_table():

@@ -55,7 +55,7 @@ class TransformerSpec(AttentionSpec):
     )
     global_every: int = option(
         3,
-        "with a window: every so many layers, from the first on, one sees all tokens; 0: none does",
+        "with a window: one in this many layers, beginning with the first, sees all tokens; 0: none",
         AT_LEAST_0,
         architecture=True,
     )

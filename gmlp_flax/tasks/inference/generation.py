@@ -11,14 +11,14 @@ import numpy as np
 
 from gmlp_flax.tasks.inference.sampling import Sampling
 
-LEAST_TEMPERATURE = 1e-6  # below it a division would overflow: the likeliest token is taken
+LEAST_TEMPERATURE = 1e-6  # below it a division would overflow: the most likely token is taken
 
 
 def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     """The probabilities that the next token is drawn with.
 
-    The `top_k` likeliest tokens of softmax(logits / temperature) are kept and renormalized. Then
-    the fewest likeliest tokens whose total probability reaches `top_p` are kept (Holtzman et al.,
+    The `top_k` most likely tokens of softmax(logits / temperature) are kept and renormalized. Then
+    the fewest tokens, the most likely first, whose total probability reaches `top_p` are kept (Holtzman et al.,
     arXiv 1904.09751). Among equal logits, the first count as the likelier ones.
 
     Args:

@@ -15,16 +15,20 @@ class Sampling:
         RunError: a value is out of range.
     """
 
-    tokens: int = option(100, "tokens to add, at most: a model may end the text before", AT_LEAST_1)
-    temperature: float = option(
-        1.0, "what logits are divided by; 0: always the likeliest token", AT_LEAST_0
+    tokens: int = option(
+        100, "the most tokens to add; the model may end the text earlier", AT_LEAST_1
     )
-    top_k: int = option(0, "draw among so many of the likeliest tokens; 0: among all", AT_LEAST_0)
+    temperature: float = option(
+        1.0, "what logits are divided by; 0: always the most likely token", AT_LEAST_0
+    )
+    top_k: int = option(
+        0, "sample from this many of the most likely tokens; 0: from all", AT_LEAST_0
+    )
     top_p: float = option(
-        1.0, "draw among the fewest tokens whose total probability reaches this", PROBABILITY
+        1.0, "sample from the fewest tokens whose total probability reaches this", PROBABILITY
     )
     seed: int = option(
-        0, "of the draws; each text is continued as if it were the only one", AT_LEAST_0
+        0, "seed of the sampling; each text is continued as if it were the only one", AT_LEAST_0
     )
 
     def __post_init__(self):

@@ -297,10 +297,11 @@ def alternatives_claims() -> str:
     judged = claims_on_alternatives(scores(), costs(), trivial.best, trivial.examples)
     lines = [f"{claims.tally(judged)}\n\n"]
     for verdict in claims.VERDICTS:
-        lines.append(f"This {verdict}:\n\n")
-        for claim in judged:
-            if claim.verdict == verdict:
-                lines.append(f"- {claim.text} ({claim.detail}).\n")
+        with_verdict = [claim for claim in judged if claim.verdict == verdict]
+        title = claims.counted(len(with_verdict), verdict)
+        lines.append(f"{title}:\n\n")
+        for claim in with_verdict:
+            lines.append(f"- {claim.text} ({claim.detail}).\n")
         lines.append("\n")
     lines.append("Does a low perplexity go with a high score?\n\n")
     for note in rank_notes(scores()):

@@ -303,11 +303,13 @@ def _label_mark(axis: Axes, mark: Mark, marker: str, height: float, colour: str)
     again.set_markeredgewidth(0)
 
 
-def _leader(axis: Axes, start: tuple[float, float], height: float, colour: str) -> None:
-    """A thin line from a point of the data to a height at the right."""
+def _leader(
+    axis: Axes, start: tuple[float, float], height: float, colour: str, bend: float = 1.01
+) -> None:
+    """A thin line from a point of the data to a height at the right, level after its bend."""
     pixels = axis.transData.transform(start)
     x, y = axis.transAxes.inverted().transform(pixels)
-    xs = [x, 1.01, 1.03]
+    xs = [x, bend, bend + 0.02]
     ys = [y, height, height]
     axis.plot(xs, ys, color=colour, linewidth=0.6, alpha=0.45, zorder=1, **outside(axis))
 
@@ -349,7 +351,11 @@ RUNS = {
 
 def stacked(axis: Axes, ends: Mapping[str, float], gap: float) -> dict[str, float]:
     """Row -> height of its label, as a share of the axes: in the order of the values `ends`, as near
-    to them as there is room, `gap` pixels apart."""
+    to them as there is room, `gap` pixels apart.
+
+    Raises:
+        ValueError: the axes are too low for all labels.
+    """
     top = axis.get_window_extent().height
     bottom = axis.bbox.y0
     pixels: dict[str, float] = {}
@@ -367,6 +373,8 @@ def stacked(axis: Axes, ends: Mapping[str, float], gap: float) -> dict[str, floa
         for index in reversed(range(len(heights))):
             heights[index] = min(heights[index], limit)
             limit = heights[index] - gap
+    if heights[0] < 0:
+        raise ValueError(f"{len(rows)} labels do not fit: give this figure more height")
     shares = {}
     for row, height in zip(rows, heights, strict=True):
         shares[row] = height / top
@@ -391,10 +399,13 @@ def end_labels(axis: Axes, ends: Mapping[str, End], gap: float) -> None:
     """
     values = {row: end.value for row, end in ends.items()}
     heights = stacked(axis, values, gap)
+    _, last_x = axis.get_xlim()
     for row, height in heights.items():
+        end = ends[row]
+        _leader(axis, (last_x, end.value), height, end.colour, bend=1.07)
         words = SHORT.get(row, row)
-        text = axis.annotate(words, (1, height), (8, -4), "axes fraction", "offset points")
-        text.set(fontsize=11, color=ends[row].colour, annotation_clip=False)
+        text = axis.annotate(words, (1.09, height), (3, -4), "axes fraction", "offset points")
+        text.set(fontsize=11, color=end.colour, annotation_clip=False)
 
 
 def ratio(axis: Axes, name: str, only: Mapping[str, str], mode: str) -> None:
@@ -797,7 +808,7 @@ def plots() -> dict[str, Plot]:
     for title, (name, only) in RUNS.items():
         draw_ratio = functools.partial(ratio, name=name, only=only)
         draw_ranks = functools.partial(ranks, name=name, only=only)
-        figures[f"{name}-ratio"] = Plot(title, 1.85, draw_ratio)
+        figures[f"{name}-ratio"] = Plot(title, 2.1, draw_ratio)
         figures[f"{name}-ranks"] = Plot(title, 1.85, draw_ranks)
     images = {"step 195": "step 195", "step 1300": "step 1,300"}
     text = {"1.8": "1.8 M tokens", "3.7": "3.7", "7.4": "7.4", "18.4": "18.4"}
@@ -808,9 +819,9 @@ def plots() -> dict[str, Plot]:
     text_shares = functools.partial(shares, name="shift-invariance", chance=TEXT_NOISE, labels=text)
     return figures | {
         "which-mixer-colours": Plot("", 0.0, legend),
-        "which-mixer-plateaus": Plot("Text, to 18 M tokens", 2.05, plateaus),
-        "recall-steps": Plot("Recall of 4 pairs, d = 32", 1.85, recalled_over_steps),
-        "recall-64": Plot("The same over the width", 1.85, recall_64),
+        "which-mixer-plateaus": Plot("Text, to 18 M tokens", 2.3, plateaus),
+        "recall-steps": Plot("Recall of 4 pairs, d = 32", 2.1, recalled_over_steps),
+        "recall-64": Plot("The same over the width", 2.1, recall_64),
         "depth": Plot("Three depths, three seeds each", 1.1, depth),
         "figure7": Plot("Earlier runs, before the search", 0.0, correlated),
         "image-shares": Plot("Images: offsets explain", 1.2, image_shares),
@@ -856,6 +867,8 @@ def height_of(name: str) -> float:
     """The inches of a figure of one pair of axes."""
     if name in PANELS:
         return 5.1  # there is room for the names of all marks
+    if name == "which-mixer-plateaus":
+        return 6.4  # for the names of 27 lines
     if name == "which-mixer-colours":
         return 1.6
     return 4.2

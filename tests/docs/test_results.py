@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from numpy.testing import assert_allclose
 
 from docs import generate
@@ -603,3 +604,37 @@ def test_the_order_of_the_feed_forward_stack():
     published = generate.scores()["mlm"]["feed_forward"]
     published_perplexities = list(published.values)
     assert found["tokens", "False"] == published_perplexities
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.parametrize("path", sorted(figures.FOLDER.glob("*.svg")), ids=lambda path: path.stem)
+def test_words_of_figures_begin_within_them(path):
+    root = ElementTree.parse(path).getroot()
+    _, _, width, height = map(float, root.attrib["viewBox"].split())
+    texts = list(root.iter(f"{SVG}text"))
+    for text in texts:
+        x, y = position_of(text)
+        assert 0 <= x <= width, text.text
+        assert 0 <= y <= height, text.text
+    assert texts
+
+
+def position_of(text):
+    """Where matplotlib puts a word: at x and y, or where it is moved to."""
+    if "x" in text.attrib:
+        return float(text.attrib["x"]), float(text.attrib["y"])
+    moved = re.match(r"translate\(([-\d.]+) ([-\d.]+)\)", text.attrib["transform"])
+    return float(moved[1]), float(moved[2])
+
+
+def test_figures_too_low_for_their_labels_are_refused():
+    axis = Figure(figsize=(4, 2)).add_axes((0.2, 0.2, 0.5, 0.7))
+    height = axis.get_window_extent().height
+    ends = {"a": 0.5, "b": 0.5, "c": 0.6}
+    gap = 0.4 * height
+    shares = figures.stacked(axis, ends, gap)
+    assert_allclose([shares["a"], shares["b"], shares["c"]], [0.2, 0.6, 1.0])
+    with pytest.raises(ValueError, match="3 labels do not fit"):
+        figures.stacked(axis, ends, 0.6 * height)

@@ -53,6 +53,7 @@ def test_steps_and_forward_passes_of_a_small_peer(monkeypatch, compiled):
     monkeypatch.setitem(peers.PEERS, "small", small)
     before = table.weight.detach().clone()
     setting = peers.Setting("small", batch=2, tokens=16)
+    torch.manual_seed(0)  # one draw in 200 would mask none of the 32 tokens
     calls = peers.torch_calls(setting, compiled=compiled)
     calls["forward"]()
     assert torch.equal(table.weight, before)

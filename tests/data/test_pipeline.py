@@ -289,7 +289,7 @@ def take(workers):
 
 if __name__ == "__main__":
     kept = take(2)  # to the end of the interpreter: not in memory that Python would warn of
-    assert_equal(kept, take(0))
+    np.testing.assert_equal(kept, take(0))
     with evaluation_batches(Broken(11), Reading(4, workers=1)) as batches:
         try:
             next(batches)

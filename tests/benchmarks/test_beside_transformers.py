@@ -151,7 +151,7 @@ def test_unknown_models_are_refused_before_anything_is_loaded():
     assert "'hf_bert'" in message
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_command_trains_both_models_and_logs_their_differences(transformers, tmp_path):
     flags = ("--steps=2", "--models=bert_full,hf_prenorm", f"--json={tmp_path}/rows.json")
     done = preloaded.gmlp("benchmark", "training", *flags, PYTHONWARNINGS="error")

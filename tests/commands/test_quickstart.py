@@ -10,7 +10,7 @@ from tests import preloaded
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["text", "image"])
+@pytest.mark.parametrize("kind", ["text", pytest.param("image", marks=pytest.mark.nightly)])
 def test_quickstart_shows_everything(kind, tmp_path):
     command = ("quickstart", kind, f"--workdir={tmp_path}/run", "--steps=12")
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}

@@ -133,7 +133,7 @@ def test_user_errors_are_one_line(tmp_path, arguments, message):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow  # it starts three processes
+@pytest.mark.nightly  # it starts three processes
 def test_last_line_reports_that_all_runs_failed(tmp_path):
     """Their block raises in training, and each run is reported with its exception."""
     row = "tests.custom_blocks:RaisingInBatches"

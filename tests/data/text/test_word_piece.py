@@ -170,7 +170,7 @@ def test_any_string_has_the_ids_of_bert(lower, examples):
     compare()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_real_texts_have_the_ids_of_bert(shared_data):
     """BERT's own vocabulary is used on books, reviews and sentences."""
     vocabulary_file = shared_data("tokenizers/bert_uncased_vocab.txt")

@@ -124,7 +124,7 @@ def test_windows_have_the_gradients_of_the_whole_matrix():
     assert "33,33]" in str(whole_jaxpr)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_dropout_in_windows_keeps_the_mean():
     spec = transformer(window=4, attention_dropout=0.25)
     q, k, v = normal(3, 1, 2, 20, 8)

@@ -110,7 +110,7 @@ def test_runs_of_several_rows_are_refused(own, tmp_path):
     assert "bert" in message
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_submitted_row_is_shown_with_ours(own, tmp_path):
     folder = tmp_path / "ours"
     perplexities = {"sgu": ((60.0, 50.0),), "bert": ((60.0, 40.0),)}
